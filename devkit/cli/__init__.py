@@ -1,0 +1,79 @@
+"""The command line: parse, call, print, exit. It decides nothing about GPUs or versions."""
+
+import importlib
+import sys
+import traceback
+
+import click
+
+from devkit import __version__
+from devkit.cli import exits
+from devkit.errors import DevkitError
+
+COMMANDS = {
+    "doctor": ("doctor", "Find what stops GPU work on this machine, and say how to fix it."),
+    "plan": ("plan", "Choose versions that fit the driver and GPUs, with reasons."),
+    "init": ("init", "Write a dev container that fits this machine."),
+    "verify": ("verify", "Prove the environment: fine-tune and generate with a tiny model."),
+}
+"""Command name -> (module under devkit.cli, summary). Modules load when their command runs."""
+
+REPORT_URL = "https://github.com/devkit-gpu/devkit/issues"
+
+
+class LazyGroup(click.Group):
+    """Loads a command's module only when it is used, so that `--help` stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, in the order a newcomer meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command object; None for an unknown name, which Click reports with a suggestion."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"devkit.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The command list, from the summaries alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="devkit")
+def devkit() -> None:
+    """Make GPU dev containers work the first time: diagnose, plan, generate, prove."""
+
+
+def main() -> None:
+    """Run the command line and leave with the exit code that the outside contract promises."""
+    sys.exit(_exit_code())
+
+
+def _exit_code() -> int:
+    try:
+        code = devkit(standalone_mode=False)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        return exits.WRONG_INPUT
+    except DevkitError as error:
+        click.echo(f"Error: {error.message}", err=True)
+        click.echo("\n".join(f"  {line}" for line in error.hint.splitlines()), err=True)
+        return exits.WRONG_INPUT
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("Interrupted.", err=True)
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        # The reader left (`devkit doctor | head`); what it took was fine.
+        sys.stderr.close()
+        return exits.DONE
+    except Exception:
+        traceback.print_exc()
+        click.echo(f"This is a bug in devkit {__version__}. Please report it with the lines above: {REPORT_URL}", err=True)
+        return exits.BUG
+    return code if isinstance(code, int) else exits.DONE

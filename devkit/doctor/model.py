@@ -1,0 +1,149 @@
+"""What a check is, and what can come of it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from devkit.facts.model import Facts
+
+
+class Severity(StrEnum):
+    """How much a finding matters: an error stops GPU work, a warning will bite, a note explains."""
+
+    NOTE = "note"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Confidence(StrEnum):
+    """How sure the check is of the cause it names."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    POSSIBLE = "possible"
+
+
+class Side(StrEnum):
+    """Where a fix must be done. Advice for the wrong side is this field's most common bad advice."""
+
+    HOST = "host"
+    WSL = "wsl"
+    WINDOWS = "windows"
+    CONTAINER = "container"
+    IMAGE = "image"
+    PROJECT = "project"
+
+
+class Restart(StrEnum):
+    """What must restart before a fix takes effect."""
+
+    NONE = "none"
+    ENGINE = "engine"
+    LOGIN = "login"
+    WSL = "wsl"
+    HOST = "host"
+
+
+@dataclass(frozen=True)
+class Fix:
+    """What to do: one sentence, the exact commands for this machine, and where to run them."""
+
+    summary: str
+    commands: tuple[str, ...] = ()
+    where: Side = Side.HOST
+    root: bool = False
+    restart: Restart = Restart.NONE
+    docs: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong. `subject` names what ("GPU 3", a path), `evidence` holds the raw readings that show it.
+
+    `follows_from` is the code of the check whose finding causes this one; the report fills it in.
+    """
+
+    severity: Severity
+    message: str
+    fix: Fix
+    subject: str = ""
+    evidence: tuple[str, ...] = ()
+    confidence: Confidence = Confidence.CERTAIN
+    follows_from: str | None = None
+
+
+class NotApplicable(Exception):  # noqa: N818 - it is no error: the check has nothing to judge here
+    """Raised by a check that has nothing to judge on this machine; becomes `Skipped(reason)`."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question about a machine. `title` states the healthy condition; the docstring of `run` explains it.
+
+    `covers` lists the catalogue entries of failures it recognises, as words users search for.
+    `causes` lists codes whose findings are consequences of this check's, and are kept quiet beside it.
+    """
+
+    code: str
+    title: str
+    run: Callable[[Facts], Iterator[Finding]]
+    covers: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+
+    @property
+    def explanation(self) -> str:
+        """Why the condition matters, from the docstring."""
+        return (self.run.__doc__ or "").strip()
+
+
+def check(
+    code: str, title: str, *, covers: tuple[str, ...] = (), causes: tuple[str, ...] = ()
+) -> Callable[[Callable[[Facts], Iterator[Finding]]], Check]:
+    """Make a `Check` of a generator over facts. It registers nothing: `registry.CHECKS` does, by hand."""
+
+    def wrap(run: Callable[[Facts], Iterator[Finding]]) -> Check:
+        return Check(code, title, run, covers, causes)
+
+    return wrap
+
+
+@dataclass(frozen=True)
+class Passed:
+    """Looked, and it is as it should be."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Looked, and found something."""
+
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Could not look, or has nothing to judge here. Never the same as fine."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """The check itself failed: a bug in devkit, shown beside the others' results."""
+
+    error: str
+
+
+Verdict = Passed | Found | Skipped | Crashed
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one check, and how long it took in milliseconds."""
+
+    check: Check
+    verdict: Verdict
+    ms: float = field(default=0.0, compare=False)

@@ -1,0 +1,85 @@
+"""The small values that facts are made of: unknowns, releases, compute capabilities."""
+
+import re
+from dataclasses import dataclass
+from functools import total_ordering
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A reading that could not be taken, and why. Never the same as "absent" or "fine"."""
+
+    reason: str
+
+
+@total_ordering
+@dataclass(frozen=True, eq=False)
+class Release:
+    """A vendor's version, such as driver 470.256.02: ordered by its numbers, printed as read.
+
+    `packaging.version` would print 470.256.02 as 470.256.2, which nobody can find again.
+    """
+
+    numbers: tuple[int, ...]
+    text: str
+
+    @classmethod
+    def read(cls, text: str) -> "Release":
+        """The first dotted number in `text`, with the word it stands in. Raises ValueError if there is none."""
+        found = re.search(r"\d+(?:\.\d+)*", text)
+        if found is None:
+            raise ValueError(f"no version in {text!r}")
+        word = re.match(r"[\w.+~-]*", text[found.start() :])
+        return cls(tuple(int(part) for part in found[0].split(".")), word[0] if word else found[0])
+
+    @property
+    def major(self) -> int:
+        """The first number: a driver's branch, a CUDA major."""
+        return self.numbers[0]
+
+    def _key(self) -> tuple[int, ...]:
+        significant = list(self.numbers)
+        while len(significant) > 1 and significant[-1] == 0:
+            significant.pop()
+        return tuple(significant)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Release) and self._key() == other._key()
+
+    def __lt__(self, other: "Release") -> bool:
+        return self._key() < other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, order=True)
+class ComputeCapability:
+    """The hardware feature level of a GPU, such as 9.0.
+
+    Machine code (a cubin, `sm_XY`) runs only within its major and from its minor up; PTX crosses majors.
+    Source: NVIDIA, CUDA C++ Programming Guide, "Compute capabilities" and "Binary compatibility".
+    """
+
+    major: int
+    minor: int
+
+    @classmethod
+    def read(cls, text: str) -> "ComputeCapability":
+        """From "9.0", "sm_90", "sm_120" or "compute_103". Raises ValueError on anything else."""
+        found = re.fullmatch(r"(\d+)\.(\d)|(?:sm_|compute_)(\d+)(\d)", text.strip())
+        if found is None:
+            raise ValueError(f"not a compute capability: {text!r}")
+        major, minor = (part for part in found.groups() if part is not None)
+        return cls(int(major), int(minor))
+
+    @property
+    def sm(self) -> str:
+        """The name of its machine-code target: sm_90."""
+        return f"sm_{self.major}{self.minor}"
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"

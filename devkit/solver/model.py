@@ -1,0 +1,107 @@
+"""What the solver is asked, and what it answers."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from devkit.facts.values import ComputeCapability, Release
+
+
+class Vendor(StrEnum):
+    """Whose accelerator the plan is for."""
+
+    NVIDIA = "nvidia"
+    ROCM = "rocm"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The part of a machine that versions depend on. `driver` and `gpus` are empty on a CPU machine.
+
+    `cuda` is the newest CUDA the driver runs, as nvidia-smi prints it; None when only tables can say.
+    `origin` says where this came from: "this machine", a facts file, or the flags.
+    """
+
+    driver: Release | None
+    cuda: Release | None
+    gpus: tuple[tuple[str, ComputeCapability], ...]
+    machine: str
+    platform: str
+    glibc: Release | None
+    origin: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for. None and empty mean "you choose"; `pins` are (package, version) pairs."""
+
+    machines: tuple[Machine, ...]
+    vendor: Vendor | None = None
+    torch: str | None = None
+    cuda: str | None = None
+    python: str | None = None
+    image: str | None = None
+    pins: tuple[tuple[str, str], ...] = ()
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why `field` has `value`, with the rule's source and the table row's confidence."""
+
+    field: str
+    value: str
+    because: str
+    source: str
+    confidence: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Versions that fit every machine of the request, with a reason for each.
+
+    `torch_index` is the wheel index's URL; `variant` its label such as cu130 or cpu.
+    `packages` maps distribution names to exact versions, torch included.
+    `gpu_request` is "all" or "none".
+    """
+
+    vendor: Vendor
+    base_image: str
+    python: str
+    torch: str
+    variant: str
+    cuda: str | None
+    torch_index: str
+    packages: tuple[tuple[str, str], ...]
+    gpu_request: str
+    architectures: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+    warnings: tuple[str, ...]
+    data_as_of: str
+
+    def because(self, name: str) -> str:
+        """The reason given for a field, as one sentence. Raises KeyError for a field without one."""
+        for reason in self.reasons:
+            if reason.field == name:
+                return reason.because
+        raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """One rule that refuses the request. `rule` is its short name in docs, such as R4 or A1."""
+
+    rule: str
+    says: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """No plan: what was wanted, which rules refuse it (the first is the true cause), and the nearest plan."""
+
+    wanted: str
+    blockers: tuple[Blocker, ...]
+    nearest: Plan | None
+    nearest_changes: str
+    """What the nearest plan gives up, as flags to pass: "--torch 2.14 --cuda 12.6"."""

@@ -1,0 +1,64 @@
+"""Numbers and lists as people read them; the only place that formats them."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def human_bytes(count: int) -> str:
+    """`count` bytes in powers of two: 512 B, 64 MiB, 139.8 GiB."""
+    value = float(count)
+    for unit in _UNITS:
+        if abs(value) < 1024 or unit == _UNITS[-1]:
+            break
+        value /= 1024
+    shown = f"{value:.1f}".removesuffix(".0")
+    return f"{shown} {unit}"
+
+
+def human_seconds(seconds: float) -> str:
+    """A duration: 0.4 s, 12 s, 3 min 05 s."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s"
+
+
+def count_of(number: int, singular: str, plural: str | None = None) -> str:
+    """`number` with its noun: 1 problem, 2 problems."""
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
+
+
+def listed(items: Iterable[str], last: str = "and") -> str:
+    """Items in a sentence: a, b and c."""
+    rest = list(items)
+    if len(rest) < 2:
+        return "".join(rest)
+    return f"{', '.join(rest[:-1])} {last} {rest[-1]}"
+
+
+def wrapped(text: str, *, width: int, indent: str = "") -> str:
+    """`text` folded to `width` columns; words longer than a line, such as paths, stay whole."""
+    return textwrap.fill(
+        text,
+        width=width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def table(rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
+    """Rows in columns, each as wide as its widest cell; the last column is not padded."""
+    if not rows:
+        return ""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+        lines.append((indent + "  ".join([*cells, row[-1]])).rstrip())
+    return "\n".join(lines)
