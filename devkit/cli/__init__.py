@@ -74,6 +74,8 @@ def _exit_code() -> int:
         return exits.DONE
     except Exception:
         traceback.print_exc()
-        click.echo(f"This is a bug in devkit {__version__}. Please report it with the lines above: {REPORT_URL}", err=True)
+        click.echo(
+            f"This is a bug in devkit {__version__}. Please report it with the lines above: {REPORT_URL}", err=True
+        )
         return exits.BUG
     return code if isinstance(code, int) else exits.DONE

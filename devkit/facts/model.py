@@ -56,17 +56,17 @@ class PciGpu:
 class Driver:
     """The NVIDIA kernel driver on this side, read without NVML."""
 
-    loaded: Release | None | Unknown
+    loaded: Release | Unknown | None
     """Version of the loaded module; None when it is not loaded."""
     is_open: bool | Unknown
     """Whether the loaded module is the open flavour."""
-    on_disk: Release | None | Unknown
+    on_disk: Release | Unknown | None
     """Version of the module installed for the running kernel; None when there is none."""
     dkms_state: str | Unknown
     """What `dkms status` says for the running kernel: "installed", "built", "added", "" for nothing."""
-    libnvidia_ml: Release | None | Unknown
+    libnvidia_ml: Release | Unknown | None
     """Version in the real file name of libnvidia-ml.so.1; None when the library is absent."""
-    libcuda: Release | None | Unknown
+    libcuda: Release | Unknown | None
     libcuda_paths: tuple[str, ...] | Unknown
     """Every libcuda.so.1 the loader can find, first wins."""
     device_nodes: tuple[str, ...]
@@ -227,7 +227,7 @@ class Compose:
 class Toolkit:
     """The NVIDIA Container Toolkit on this side."""
 
-    version: Release | None | Unknown
+    version: Release | Unknown | None
     """None when nvidia-ctk is not installed."""
     hook_path: str
     """Where nvidia-container-runtime-hook is, "" when it is not on PATH."""
@@ -300,7 +300,7 @@ class Torch:
     """An installed torch, read from its files without importing it. `cuda` is None for a CPU build."""
 
     version: str
-    cuda: Release | None | Unknown
+    cuda: Release | Unknown | None
     hip: str | None
 
 
@@ -310,7 +310,7 @@ class Python:
 
     version: Release
     executable: str
-    torch: Torch | None | Unknown
+    torch: Torch | Unknown | None
     """None when torch is not installed."""
     packages: tuple[Package, ...]
     """Those that matter to a GPU: torch, triton, bitsandbytes, flash-attn, transformers, peft …"""
@@ -354,12 +354,12 @@ class Facts:
     driver: Driver | Unknown
     nvml: NvmlAnswer | NvmlFailure | Unknown
     engine: Engine | EngineFailure | Unknown
-    compose: Compose | None | Unknown
+    compose: Compose | Unknown | None
     toolkit: Toolkit | Unknown
     cdi: tuple[CdiSpec, ...] | Unknown
-    wsl: Wsl | None | Unknown
+    wsl: Wsl | Unknown | None
     """None when this is not WSL 2."""
-    container: Container | None | Unknown
+    container: Container | Unknown | None
     """None when this is not the inside of a container."""
     python: Python | Unknown
     storage: Storage | Unknown

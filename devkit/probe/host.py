@@ -1,10 +1,7 @@
 """The one door to the machine. Probes receive a `Host`; tests hand them a recorded one."""
 
-import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 NOT_FOUND = 127
