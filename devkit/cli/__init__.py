@@ -1,6 +1,7 @@
 """The command line: parse, call, print, exit. It decides nothing about GPUs or versions."""
 
 import importlib
+import os
 import sys
 import traceback
 
@@ -18,7 +19,10 @@ COMMANDS = {
 }
 """Command name -> (module under devkit.cli, summary). Modules load when their command runs."""
 
-REPORT_URL = "https://github.com/devkit-gpu/devkit/issues"
+HOW_TO_REPORT = (
+    f"This is a bug in devkit {__version__}. Please report it: the lines above, the command, "
+    "and what `devkit doctor --save-facts facts.json` writes."
+)
 
 
 class LazyGroup(click.Group):
@@ -69,13 +73,11 @@ def _exit_code() -> int:
         click.echo("Interrupted.", err=True)
         return exits.INTERRUPTED
     except BrokenPipeError:
-        # The reader left (`devkit doctor | head`); what it took was fine.
-        sys.stderr.close()
+        # The reader left (`devkit doctor | head`). Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.DONE
     except Exception:
         traceback.print_exc()
-        click.echo(
-            f"This is a bug in devkit {__version__}. Please report it with the lines above: {REPORT_URL}", err=True
-        )
+        click.echo(HOW_TO_REPORT, err=True)
         return exits.BUG
     return code if isinstance(code, int) else exits.DONE

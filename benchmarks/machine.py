@@ -1,0 +1,48 @@
+"""What every recorded result says about where it was measured."""
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def versions(*names: str) -> dict[str, str]:
+    """Installed versions of the named distributions."""
+    return {name: importlib.metadata.version(name) for name in names}
+
+
+def describe() -> dict[str, str]:
+    """Processor, cores, system and Python of this machine."""
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor(),
+    )
+    return {
+        "processor": model,
+        "cores": str(os.cpu_count()),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "gpu": _gpu(),
+    }
+
+
+def _gpu() -> str:
+    if shutil.which("nvidia-smi") is None:
+        return "none"
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def record(name: str, result: dict[str, object]) -> Path:
+    """Write `result` with machine and date to results/<name>.json."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    document = {"measured_at": datetime.datetime.now(datetime.UTC).date().isoformat(), "machine": describe(), **result}
+    path.write_text(json.dumps(document, indent=2) + "\n")
+    return path

@@ -1,0 +1,97 @@
+"""How every command ends: exit codes, one-line errors, and what is imported on the way."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import click
+import pytest
+
+from devkit import cli
+from devkit.cli import exits
+from devkit.errors import DevkitError
+
+
+def run(*arguments, **kwargs):
+    return subprocess.run([sys.executable, "-m", "devkit", *arguments], capture_output=True, text=True, **kwargs)
+
+
+def ended_by(monkeypatch, capsys, error):
+    """Exit code and stderr when a command raises `error`."""
+
+    def fail(**_):
+        raise error
+
+    monkeypatch.setattr(cli, "devkit", fail)
+    code = cli._exit_code()
+    return code, capsys.readouterr().err
+
+
+def test_a_user_error_is_one_line_and_a_hint(monkeypatch, capsys):
+    code, err = ended_by(monkeypatch, capsys, DevkitError("no such GPU: rtx 9090", "Known: RTX 4090\nSee devkit plan"))
+    assert code == exits.WRONG_INPUT
+    assert err == "Error: no such GPU: rtx 9090\n  Known: RTX 4090\n  See devkit plan\n"
+
+
+def test_a_bug_shows_its_traceback_and_how_to_report_it(monkeypatch, capsys):
+    code, err = ended_by(monkeypatch, capsys, ZeroDivisionError("division by zero"))
+    assert code == exits.BUG
+    assert "Traceback" in err and "ZeroDivisionError" in err and "report it" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()], ids=["Ctrl-C", "a prompt left with Ctrl-C"])
+def test_an_interrupt_ends_quietly_with_130(monkeypatch, capsys, error):
+    code, err = ended_by(monkeypatch, capsys, error)
+    assert (code, err) == (exits.INTERRUPTED, "Interrupted.\n")
+
+
+def test_an_unknown_command_is_a_usage_error():
+    done = run("docter")
+    assert done.returncode == exits.WRONG_INPUT
+    assert "docter" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_every_listed_command_loads_and_has_help():
+    for name in cli.COMMANDS:
+        done = run(name, "--help")
+        assert done.returncode == 0, done.stderr
+        assert f"devkit {name}" in done.stdout
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys, devkit.cli\n"
+        "try: devkit.cli.devkit(['--help'], standalone_mode=False)\n"
+        "finally: print(sorted(set(sys.modules) & {'torch', 'docker', 'pynvml', 'jinja2', 'tomlkit', 'requests'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback():
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "devkit", "doctor", "--list"], stdout=write_end, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write_end)
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_ctrl_c_during_a_real_probe_ends_with_130(tmp_path):
+    """A fake docker program that never answers keeps the command busy until the signal comes."""
+    (tmp_path / "docker").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "docker").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "devkit", "doctor", "--timeout", "30"], env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(1.5)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=20)
+    assert child.returncode == exits.INTERRUPTED, err
+    assert err.splitlines()[-1] == "Interrupted."

@@ -1,0 +1,55 @@
+"""Numbers and lists as people read them."""
+
+import pytest
+
+from devkit.text import count_of, human_bytes, human_seconds, listed, table, wrapped
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        pytest.param(0, "0 B", id="nothing"),
+        pytest.param(1023, "1023 B", id="one below a KiB"),
+        pytest.param(1024, "1 KiB", id="exactly a KiB"),
+        pytest.param(64 * 2**20, "64 MiB", id="docker's default shared memory"),
+        pytest.param(150_754_820_096, "140.4 GiB", id="an H200"),
+        pytest.param(2**60, "1024 PiB", id="beyond the last unit"),
+    ],
+)
+def test_bytes_are_shown_in_powers_of_two(count, shown):
+    assert human_bytes(count) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        pytest.param(0.44, "0.4 s", id="a blink"),
+        pytest.param(12.4, "12 s", id="seconds"),
+        pytest.param(185, "3 min 05 s", id="minutes with a zero"),
+        pytest.param(119.6, "2 min 00 s", id="rounds up to whole minutes"),
+    ],
+)
+def test_durations_read_well(seconds, shown):
+    assert human_seconds(seconds) == shown
+
+
+def test_counts_carry_their_noun():
+    assert (count_of(1, "problem"), count_of(2, "problem"), count_of(0, "GPU")) == ("1 problem", "2 problems", "0 GPUs")
+    assert count_of(3, "entry", "entries") == "3 entries"
+
+
+@pytest.mark.parametrize(
+    ("items", "sentence"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")]
+)
+def test_lists_read_as_sentences(items, sentence):
+    assert listed(items) == sentence
+
+
+def test_wrapping_keeps_long_paths_whole():
+    path = "/var/lib/docker/overlay2/" + "x" * 60
+    assert path in wrapped(f"no space left on {path}", width=40).splitlines()
+
+
+def test_a_table_aligns_all_but_its_last_column():
+    assert table([("torch", "2.13.0"), ("bitsandbytes", "0.50.2")]) == "torch         2.13.0\nbitsandbytes  0.50.2"
+    assert table([]) == ""
