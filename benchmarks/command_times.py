@@ -12,8 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.machine import record, versions
 from tests.nvml_stub import build_stub, stub_environment
+
+from benchmarks.machine import record, versions
 
 BOUNDS = {"help": 2.0, "doctor": 8.0, "init": 10.0}
 
