@@ -1,0 +1,15 @@
+#!/bin/sh
+# Prepare what the tests need and this machine allows, say loudly what is left out, then run them all.
+set -eu
+skip() { echo "==> LEFT OUT: $*" >&2; }
+
+if [ "$(uname -s)" != Linux ] || [ "$(id -u)" != 0 ]; then
+    skip "the tests on real container engines need root on Linux (try: sudo make test)"
+elif ! command -v npm >/dev/null 2>&1; then
+    skip "the tests with the dev container CLI need npm"
+fi
+if ! command -v cc >/dev/null 2>&1 && ! command -v gcc >/dev/null 2>&1; then
+    skip "the tests with the NVML stub need a C compiler (apt-get install gcc libc6-dev)"
+fi
+echo "==> pytest"
+exec .venv/bin/python -m pytest "$@"

@@ -1,0 +1,32 @@
+# Two commands for a newcomer: make demo, make test. Both may be interrupted and run again.
+SHELL := /bin/sh
+PYTHON ?= python3
+export PYTHON
+
+.PHONY: help demo test lint clean
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
+
+demo: .venv/.with-workload ## prove fine-tuning on this machine, from an empty checkout
+	@sh .ci/demo.sh
+
+test: .venv/.with-dev ## run every test, on real container engines where this machine allows it
+	@sh .ci/test.sh $(TESTS)
+
+lint: .venv/.with-dev ## check style, types, layers and generated files
+	@bash .ci/lint.sh
+
+clean: ## remove everything that make wrote, downloads included
+	rm -rf .venv .demo .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
+
+# A stamp is written only when the step before it ended well, so an interrupted step is done again.
+.venv/.with-workload: pyproject.toml .ci/constraints.txt .ci/venv.sh .ci/install.sh
+	@sh .ci/venv.sh
+	@sh .ci/install.sh workload
+	@touch $@
+
+.venv/.with-dev: pyproject.toml .ci/constraints.txt .ci/venv.sh .ci/install.sh
+	@sh .ci/venv.sh
+	@sh .ci/install.sh workload dev
+	@touch $@ .venv/.with-workload

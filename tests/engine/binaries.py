@@ -1,0 +1,106 @@
+"""Find a container engine that runs on this machine, without installing one.
+
+Debian's packages are unpacked into the cache under an apt state of their own: the system's package
+lists, sources and installed packages are left as they are. The Docker, Compose, buildx and containerd programs of later
+suites need only glibc 2.34; their runc needs more, so the system's is used.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .cache import made_once, say
+from .commands import CommandError, environment, run
+
+SUITES = ("unstable", "trixie")
+"""Newest first: Docker Engine 28 or later, then 26.1."""
+
+PACKAGES = ("docker.io", "docker-cli", "docker-compose", "docker-buildx", "containerd", "tini")
+PLUGIN_FOLDERS = ("usr/libexec/docker/cli-plugins", "usr/local/lib/docker/cli-plugins", "usr/lib/docker/cli-plugins")
+NEEDED = ("iptables", "ip", "runc", "debootstrap")
+
+
+@dataclass(frozen=True)
+class Binaries:
+    """An unpacked engine: folders for PATH, the folder of CLI plugins, and where it came from."""
+
+    path: tuple[Path, ...]
+    plugins: Path
+    origin: str
+    versions: str
+
+
+class NoEngineError(Exception):
+    """No engine can be started here; the text says why."""
+
+
+def find() -> Binaries:
+    """The newest engine whose programs run here. Raises NoEngineError with every reason."""
+    if os.name != "posix" or os.geteuid() != 0:
+        raise NoEngineError("an engine of one's own needs root on Linux")
+    missing = [name for name in NEEDED if shutil.which(name, path=_system_path()) is None]
+    if missing:
+        raise NoEngineError(
+            f"missing programs: {', '.join(missing)} (apt-get install iptables iproute2 runc debootstrap)"
+        )
+    reasons = []
+    for suite, unpack in _candidates():
+        try:
+            return _checked(unpack, suite)
+        except (CommandError, OSError) as error:
+            reasons.append(f"{suite}: {error}")
+            say(f"the engine from {suite} does not run here, trying the next")
+    raise NoEngineError("; ".join(reasons))
+
+
+def _candidates() -> Iterator[tuple[str, Path | None]]:
+    for suite in SUITES:
+        yield suite, None
+    yield "this machine's own PATH", Path("/")
+
+
+def _checked(root: Path | None, suite: str) -> Binaries:
+    if root is None:
+        root = made_once(f"engine-{suite}", lambda folder: _unpack(suite, folder))
+    folders = (root / "usr/bin", root / "usr/sbin", root / "usr/local/bin")
+    plugins = next((root / folder for folder in PLUGIN_FOLDERS if (root / folder / "docker-compose").exists()), None)
+    if plugins is None:
+        raise FileNotFoundError("no Compose plugin")
+    path = os.pathsep.join(map(str, folders))
+    versions = [
+        run([shutil.which("dockerd", path=path) or "dockerd", "--version"]).stdout,
+        run([shutil.which("docker", path=path) or "docker", "--version"]).stdout,
+        run([plugins / "docker-compose", "version"]).stdout,
+        run([plugins / "docker-buildx", "version"]).stdout,
+    ]
+    return Binaries(folders, plugins, suite, "; ".join(line.split(", build")[0].strip() for line in versions))
+
+
+def _unpack(suite: str, folder: Path) -> None:
+    state = folder / "apt"
+    for part in ("lists/partial", "cache/archives/partial"):
+        (state / part).mkdir(parents=True)
+    (state / "status").touch()
+    (state / "sources.list").write_text(f"deb http://deb.debian.org/debian {suite} main\n", encoding="utf-8")
+    settings = {
+        "Dir::Etc::sourcelist": state / "sources.list",
+        "Dir::Etc::sourceparts": "-",
+        "Dir::State::lists": state / "lists",
+        "Dir::Cache": state / "cache",
+        "Dir::State::status": state / "status",
+        "APT::Sandbox::User": "root",
+    }
+    lines = [f'{name} "{value}";\n' for name, value in settings.items()]
+    (state / "apt.conf").write_text("".join(lines), encoding="utf-8")
+    env = environment(APT_CONFIG=state / "apt.conf", LC_ALL="C")
+    run(["apt-get", "update"], env=env)
+    run(["apt-get", "download", *PACKAGES], env=env, cwd=state)
+    for package in sorted(state.glob("*.deb")):
+        run(["dpkg", "-x", package, folder])
+    shutil.rmtree(state)
+
+
+def _system_path() -> str:
+    return os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))

@@ -1,0 +1,190 @@
+"""Start and stop a Docker Engine of the tests' own, in one of three flavours."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from .binaries import Binaries
+from .cache import CACHE, say
+from .commands import environment, run
+from .network import BRIDGE, POOL, mtu
+
+START_DEADLINE_S = 60.0
+INJECTED_FILE = "/etc/devkit-injected-by-cdi"
+CDI_SPEC = {
+    "cdiVersion": "0.5.0",
+    "kind": "nvidia.com/gpu",
+    "devices": [{"name": name, "containerEdits": {"env": [f"DEVKIT_CDI_DEVICE={name}"]}} for name in ("0", "all")],
+}
+
+
+class Flavour(StrEnum):
+    """What the engine offers for a GPU: nothing, the nvidia runtime with its hook, or CDI devices alone."""
+
+    CPU = "cpu"
+    NVIDIA = "nvidia"
+    CDI = "cdi"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A running engine. `env` makes docker, Compose, the dev container CLI and devkit talk to it."""
+
+    flavour: Flavour
+    state: Path
+    env: Mapping[str, str]
+    versions: str
+
+    @property
+    def socket(self) -> Path:
+        """The engine's API socket."""
+        return self.state / "docker.sock"
+
+    def docker(self, *words: str | Path, cwd: Path | None = None, deadline_s: float = 900.0) -> str:
+        """What `docker …` printed. Raises CommandError when it fails."""
+        return run(["docker", *words], env=self.env, cwd=cwd, deadline_s=deadline_s).stdout
+
+    def containers(self) -> list[str]:
+        """Names of every container, stopped ones too."""
+        return self.docker("ps", "--all", "--format", "{{.Names}}").split()
+
+    def inspect(self, name: str) -> dict[str, object]:
+        """`docker inspect` of one container or image."""
+        found: dict[str, object] = json.loads(self.docker("inspect", name))[0]
+        return found
+
+    def clear(self) -> None:
+        """Remove every container, volume and network that a test left; images and the build cache stay."""
+        for kind, listing in (("container", ("ls", "--all")), ("volume", ("ls",))):
+            if names := self.docker(kind, *listing, "--quiet").split():
+                self.docker(kind, "rm", "--force", *names)
+        self.docker("network", "prune", "--force")
+
+
+@contextmanager
+def engine(binaries: Binaries, flavour: Flavour) -> Iterator[Engine]:
+    """Run dockerd for the block; its containers, state and socket are gone afterwards, its images are kept."""
+    # A Unix socket's path holds 107 bytes, so state cannot lie in a deep checkout.
+    state = Path(tempfile.mkdtemp(prefix="devkit-engine-"))
+    state.chmod(0o755)
+    search = _stubs(state, flavour) + [str(folder) for folder in binaries.path]
+    path = os.pathsep.join([*search, "/usr/local/sbin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
+    config = state / "daemon.json"
+    config.write_text(json.dumps(_configuration(state, flavour), indent=1), encoding="utf-8")
+    log = state / "dockerd.log"
+    with log.open("wb") as output:
+        daemon = subprocess.Popen(
+            ["dockerd", "--config-file", str(config)],
+            env=environment(PATH=path),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        running = Engine(flavour, state, _client_environment(state, binaries), binaries.versions)
+        seconds = _await(daemon, running, log)
+        say(f"{binaries.versions} ({flavour} flavour, from {binaries.origin}) ready in {seconds:.1f} s")
+        running.clear()
+        yield running
+        running.clear()
+    finally:
+        _stop(daemon)
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def _configuration(state: Path, flavour: Flavour) -> dict[str, object]:
+    network_bytes = str(mtu())
+    configuration: dict[str, object] = {
+        "hosts": [f"unix://{state}/docker.sock"],
+        "data-root": str(CACHE / "data-root"),
+        "exec-root": str(state / "exec"),
+        "pidfile": str(state / "dockerd.pid"),
+        "bridge": BRIDGE,
+        "mtu": mtu(),
+        "default-address-pools": [{"base": POOL, "size": 24}],
+        "default-network-opts": {"bridge": {"com.docker.network.driver.mtu": network_bytes}},
+        "iptables": False,
+        "ip6tables": False,
+        "ip-forward": False,
+        "builder": {"gc": {"enabled": True, "defaultKeepStorage": "20GB"}},
+        "features": {"cdi": flavour is Flavour.CDI},
+        "cdi-spec-dirs": [str(state / "cdi")],
+    }
+    if flavour is Flavour.NVIDIA:
+        configuration["runtimes"] = {"nvidia": {"path": str(state / "stubs/nvidia-container-runtime")}}
+    return configuration
+
+
+def _stubs(state: Path, flavour: Flavour) -> list[str]:
+    """Write what stands in for NVIDIA's part; the folder to put on dockerd's PATH, if any."""
+    (state / "cdi").mkdir()
+    match flavour:
+        case Flavour.CPU:
+            return []
+        case Flavour.NVIDIA:
+            folder = state / "stubs"
+            folder.mkdir()
+            # The dev container CLI looks for this very name, and dockerd accepts a device request only with the hook.
+            for name, line in (
+                ("nvidia-container-runtime", 'exec runc "$@"'),
+                ("nvidia-container-runtime-hook", "exit 0"),
+            ):
+                (folder / name).write_text(f"#!/bin/sh\n{line}\n", encoding="ascii")
+                (folder / name).chmod(0o755)
+            return [str(folder)]
+        case Flavour.CDI:
+            injected = state / "injected"
+            injected.write_text("from the CDI specification\n", encoding="ascii")
+            mount = {"hostPath": str(injected), "containerPath": INJECTED_FILE, "options": ["ro", "bind"]}
+            spec = CDI_SPEC | {"containerEdits": {"mounts": [mount]}}
+            (state / "cdi/nvidia.json").write_text(json.dumps(spec), encoding="ascii")
+            return []
+
+
+def _client_environment(state: Path, binaries: Binaries) -> dict[str, str]:
+    """A client's environment with no trace of this user's own Docker set-up."""
+    config = state / "client"
+    (config / "cli-plugins").mkdir(parents=True)
+    for plugin in ("docker-compose", "docker-buildx"):
+        (config / "cli-plugins" / plugin).symlink_to(binaries.plugins / plugin)
+    for folder in (config, config / "cli-plugins"):
+        folder.chmod(0o777)
+    path = os.pathsep.join([*map(str, binaries.path), os.environ.get("PATH", "/usr/bin:/bin")])
+    env = environment(PATH=path, DOCKER_HOST=f"unix://{state}/docker.sock", DOCKER_CONFIG=config)
+    for name in ("DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "DEVKIT_GPU", "COMPOSE_FILE"):
+        env.pop(name, None)
+    return env
+
+
+def _await(daemon: subprocess.Popen[bytes], running: Engine, log: Path) -> float:
+    started = time.monotonic()
+    while time.monotonic() - started < START_DEADLINE_S:
+        if daemon.poll() is not None:
+            break
+        if run(["docker", "version"], env=running.env, expect=None).returncode == 0:
+            # Any user may talk to this engine, as members of the docker group may on a developer's machine.
+            running.socket.chmod(0o666)
+            return time.monotonic() - started
+        time.sleep(0.2)
+    raise RuntimeError(f"dockerd did not start:\n{log.read_text(errors='replace')[-4000:]}")
+
+
+def _stop(daemon: subprocess.Popen[bytes]) -> None:
+    if daemon.poll() is not None:
+        return
+    daemon.send_signal(signal.SIGTERM)
+    try:
+        daemon.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        os.killpg(daemon.pid, signal.SIGKILL)
+        daemon.wait()

@@ -1,0 +1,83 @@
+"""The base image, made by debootstrap: no image registry is asked.
+
+The dev container's Dockerfile names an image such as python:3.11-slim-bookworm. The engine takes a local image of
+that name before it asks a registry, so the generated files are built unchanged.
+"""
+
+import re
+from pathlib import Path
+
+from .cache import made_once, step
+from .commands import run
+from .daemon import Engine
+
+MIRROR = "http://deb.debian.org/debian"
+INCLUDE = "python3,python3-venv,python3-dev,python3-pip,ca-certificates"
+SUITE = "bookworm"
+"""Its python3 is 3.11, the version that the tests' plans ask for."""
+
+TAKEN_UID = 1000
+
+
+def archive() -> Path:
+    """The root file system as a tar file, cached."""
+    return made_once(f"rootfs-{SUITE}", _bootstrap) / "rootfs.tar"
+
+
+def _bootstrap(folder: Path) -> None:
+    root = folder / "root"
+    run(["debootstrap", "--variant=minbase", f"--include={INCLUDE}", SUITE, root, MIRROR], deadline_s=900)
+    local = root / "usr/local/bin"
+    for link, target in (
+        ("python3", "/usr/bin/python3"),
+        ("python", "python3"),
+        ("pip3", "/usr/bin/pip3"),
+        ("pip", "pip3"),
+    ):
+        (local / link).symlink_to(target)
+    # The official image's pip may install outside a venv; Debian's marker would forbid it.
+    for marker in root.glob("usr/lib/python3.*/EXTERNALLY-MANAGED"):
+        marker.unlink()
+    for package in root.glob("var/cache/apt/archives/*.deb"):
+        package.unlink()
+    run(
+        [
+            "tar",
+            "--numeric-owner",
+            "--one-file-system",
+            "--exclude=./dev/*",
+            "-C",
+            root,
+            "-cf",
+            folder / "rootfs.tar",
+            ".",
+        ]
+    )
+    run(["rm", "-rf", "--one-file-system", root])
+
+
+def base_image_of(dockerfile: Path) -> str:
+    """The image that the first FROM names, with ARG defaults put in."""
+    text = dockerfile.read_text(encoding="utf-8")
+    arguments = dict(re.findall(r"^ARG\s+(\w+)=\"?([^\"\s]+)\"?", text, re.MULTILINE))
+    found = re.search(r"^FROM\s+(?:--\S+\s+)*(\S+)", text, re.MULTILINE)
+    assert found, f"{dockerfile} has no FROM"
+    return re.sub(r"\$\{?(\w+)\}?", lambda match: arguments[match[1]], found[1])
+
+
+def provide(engine: Engine, reference: str) -> None:
+    """Give the engine the base image under `reference`, unless it has it."""
+    if engine.docker("image", "ls", "--quiet", reference).strip():
+        return
+    with step(f"import {reference}"):
+        engine.docker("import", "--change", 'CMD ["python3"]', archive(), reference)
+
+
+def provide_with_user(engine: Engine, reference: str, *, user: str, uid: int = TAKEN_UID) -> None:
+    """The same image with one more user, such as Ubuntu's `ubuntu`, who holds UID 1000 already."""
+    provide(engine, "devkit-test-base:latest")
+    name = f"devkit-test-{user}-{uid}"
+    script = f"groupadd --gid {uid} {user} && useradd --uid {uid} --gid {uid} --create-home {user}"
+    engine.docker("run", "--name", name, "devkit-test-base:latest", "sh", "-c", script)
+    engine.docker("commit", "--change", 'CMD ["python3"]', name, reference)
+    engine.docker("rm", name)
