@@ -1,0 +1,122 @@
+"""The container engine and what gives it GPUs: Container Toolkit and CDI."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from devkit.facts.values import Release, Unknown
+
+
+class EngineKind(StrEnum):
+    """Whose daemon answers on the Docker socket."""
+
+    DOCKER = "docker"
+    DOCKER_DESKTOP = "docker-desktop"
+    PODMAN = "podman"
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """An OCI runtime that the engine knows: its name and the program behind it."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where the engine is asked, and what said so: "DOCKER_HOST", "context desktop-linux", "default"."""
+
+    url: str
+    chosen_by: str
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A container engine that answered on its API."""
+
+    endpoint: Endpoint
+    kind: EngineKind
+    version: Release | Unknown
+    api_version: str
+    operating_system: str
+    machine: str
+    runtimes: tuple[Runtime, ...]
+    default_runtime: str
+    cdi_spec_dirs: tuple[str, ...]
+    cdi_devices: tuple[str, ...] | Unknown
+    """CDI devices that the engine itself lists; Unknown where its API does not say (before Docker 28)."""
+    is_rootless: bool
+    has_selinux: bool
+    cgroup_driver: str
+    cgroup_version: str
+    root_dir: str
+    is_snap: bool
+    hook_on_path: bool | Unknown
+    """Whether nvidia-container-runtime-hook is where this daemon looks for programs."""
+
+
+class EngineEnd(StrEnum):
+    """Why there is no answer from a container engine."""
+
+    NOT_INSTALLED = "not-installed"
+    NOT_RUNNING = "not-running"
+    PERMISSION_DENIED = "permission-denied"
+    TIMED_OUT = "timed-out"
+    BAD_ENDPOINT = "bad-endpoint"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class EngineFailure:
+    """No engine answered at `endpoint`."""
+
+    end: EngineEnd
+    endpoint: Endpoint
+    message: str
+
+
+@dataclass(frozen=True)
+class Compose:
+    """The Compose plugin on this side."""
+
+    version: Release
+
+
+@dataclass(frozen=True)
+class DaemonFile:
+    """An engine's daemon.json: whether it parses, and whether it registers the nvidia runtime."""
+
+    path: str
+    error: str
+    """Empty when the file parses; otherwise where and why it does not."""
+    registers_nvidia: bool
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """The NVIDIA Container Toolkit on this side."""
+
+    version: Release | Unknown | None
+    """None when nvidia-ctk is not installed."""
+    hook_path: str
+    """Where nvidia-container-runtime-hook is, "" when it is not on PATH."""
+    runtime_path: str
+    mode: str | Unknown
+    """`mode` of the runtime in config.toml: "auto", "legacy", "cdi", "csv", "jit-cdi"."""
+    no_cgroups: bool | Unknown
+    driver_root: str | Unknown
+    daemon_files: tuple[DaemonFile, ...]
+
+
+@dataclass(frozen=True)
+class CdiSpec:
+    """One CDI specification file for nvidia.com/gpu or another kind."""
+
+    path: str
+    kind: str
+    cdi_version: str
+    devices: tuple[str, ...]
+    driver: Release | None
+    """The driver version in the library paths it mounts; None when no path carries one."""
+    error: str
+    """Empty when the file was read; otherwise why not."""
