@@ -1,0 +1,1 @@
+"""What holds of the whole house: layers, sizes, the wheel, and the words in the documentation."""
