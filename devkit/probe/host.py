@@ -1,21 +1,19 @@
 """The one door to the machine. Probes receive a `Host`; tests hand them a recorded one."""
 
+import errno
+import os
+import stat
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-NOT_FOUND = 127
-TIMED_OUT = 124
-CALL_DEADLINE_S = 5.0
+from devkit.probe.process import CALL_DEADLINE_S, NOT_FOUND, TIMED_OUT, Done, run_program
 
+__all__ = ["CALL_DEADLINE_S", "NOT_FOUND", "TIMED_OUT", "Done", "Host", "LocalHost", "Stat"]
 
-@dataclass(frozen=True)
-class Done:
-    """A finished command: its exit status and what it printed. 127 is "no such program", 124 "took too long"."""
-
-    code: int
-    out: str
-    err: str
+MOST_FILE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -59,3 +57,113 @@ class Host(Protocol):
     @property
     def env(self) -> Mapping[str, str]:
         """The environment variables of this process."""
+
+    @property
+    def python(self) -> str:
+        """The Python interpreter that devkit runs in."""
+
+
+_OPEN_IN_CHILD = """
+import errno, os, sys
+try:
+    os.close(os.open(sys.argv[1], os.O_RDWR | os.O_CLOEXEC))
+except OSError as error:
+    print(errno.errorcode.get(error.errno, error.errno))
+else:
+    print("open")
+"""
+
+
+class LocalHost:
+    """The machine that this process runs on. Implements `Host`."""
+
+    def run(self, argv: Sequence[str], *, deadline_s: float = CALL_DEADLINE_S) -> Done:
+        """Run a program without a shell, in the C locale, and kill it with SIGKILL at the deadline."""
+        return run_program(argv, deadline_s=deadline_s)
+
+    def read(self, path: str) -> str | None:
+        """The text of a file, at most its first 32 MiB; None when it cannot be read."""
+        try:
+            with Path(path).open("rb") as file:
+                return file.read(MOST_FILE_BYTES).decode(errors="replace")
+        except (OSError, ValueError):
+            return None
+
+    def list(self, path: str) -> tuple[str, ...]:
+        """Sorted names in a directory, empty when there is none."""
+        try:
+            return tuple(sorted(entry.name for entry in Path(path).iterdir()))
+        except (OSError, ValueError):
+            return ()
+
+    def stat(self, path: str) -> Stat | None:
+        """The path's kind and owner, following links; None when it does not exist."""
+        try:
+            found = Path(path).stat()
+        except (OSError, ValueError):
+            return None
+        return Stat(_kind(found.st_mode), stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, found.st_size)
+
+    def link(self, path: str) -> str | None:
+        """The absolute path that `path` resolves to through symbolic links; None when it does not exist."""
+        try:
+            return str(Path(path).resolve(strict=True))
+        except (OSError, RuntimeError, ValueError):
+            return None
+
+    def open_error(self, path: str) -> str:
+        """How opening `path` for reading and writing ends: "open", or the errno name such as "ENOENT" or "EPERM".
+
+        A device is opened in a child process: a wedged driver may never return from it. That is "ETIMEDOUT".
+        """
+        found = self.stat(path)
+        if found is None or found.kind != "character":
+            return _open_here(path)
+        done = self.run([self.python, "-I", "-S", "-c", _OPEN_IN_CHILD, path], deadline_s=2.0)
+        if done.code == TIMED_OUT:
+            return "ETIMEDOUT"
+        return done.out.strip() or f"the opener ended with status {done.code}"
+
+    def is_writable(self, path: str) -> bool:
+        """Whether this user may create files in the directory `path`."""
+        try:
+            return Path(path).is_dir() and os.access(path, os.W_OK | os.X_OK)
+        except (OSError, ValueError):
+            return False
+
+    def free_bytes(self, path: str) -> int | None:
+        """Space left for this user on the file system of `path`; None when it cannot be read."""
+        import shutil
+
+        try:
+            return shutil.disk_usage(path).free
+        except (OSError, ValueError):
+            return None
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The environment variables of this process."""
+        return os.environ
+
+    @property
+    def python(self) -> str:
+        """The Python interpreter that devkit runs in."""
+        return sys.executable
+
+
+def _open_here(path: str) -> str:
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, str(error.errno))
+    return "open"
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFREG: "file",
+        stat.S_IFDIR: "directory",
+        stat.S_IFCHR: "character",
+        stat.S_IFSOCK: "socket",
+    }
+    return kinds.get(stat.S_IFMT(mode), "other")

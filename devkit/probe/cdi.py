@@ -1,0 +1,70 @@
+"""CDI specifications: which files tell engines how to hand out devices, and for which driver."""
+
+import json
+import re
+from typing import Any
+
+from devkit.facts.model import CdiSpec
+from devkit.facts.values import Release
+from devkit.probe.host import Host
+
+SPEC_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+"""Where engines look unless told otherwise; later folders win.
+
+Source: Container Device Interface specification, "Kubernetes and CDI" and cdi.DefaultSpecDirs.
+"""
+SPEC_SUFFIXES = (".json", ".yaml")
+
+_DRIVER_LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so\.(\d+\.\d+(?:\.\d+)?)\b")
+_HOST_DRIVER = re.compile(r"--host-driver-version[= ](\d+\.\d+(?:\.\d+)?)")
+
+
+def read_cdi(host: Host) -> tuple[CdiSpec, ...]:
+    """Every specification in the standard folders, unreadable ones with the reason."""
+    found: dict[str, str] = {}
+    for folder in SPEC_FOLDERS:
+        for name in host.list(folder):
+            path = f"{folder}/{name}"
+            if name.endswith(SPEC_SUFFIXES):
+                found.setdefault(host.link(path) or path, path)
+    return tuple(_spec(host, path) for path in found.values())
+
+
+def _spec(host: Host, path: str) -> CdiSpec:
+    text = host.read(path)
+    if text is None:
+        return _unusable(path, "this user may not read it")
+    try:
+        content = json.loads(text) if path.endswith(".json") else _yaml(text)
+    except ValueError as error:
+        return _unusable(path, " ".join(str(error).split()))
+    if not isinstance(content, dict):
+        return _unusable(path, "the top level is not an object")
+    devices = content.get("devices")
+    entries: list[Any] = devices if isinstance(devices, list) else []
+    driver = _DRIVER_LIBRARY.search(text) or _HOST_DRIVER.search(text)
+    return CdiSpec(
+        path=path,
+        kind=str(content.get("kind", "")),
+        cdi_version=str(content.get("cdiVersion", "")),
+        devices=tuple(str(entry["name"]) for entry in entries if isinstance(entry, dict) and "name" in entry),
+        driver=Release.read(driver[1]) if driver else None,
+        error="",
+    )
+
+
+def _unusable(path: str, error: str) -> CdiSpec:
+    return CdiSpec(path=path, kind="", cdi_version="", devices=(), driver=None, error=error)
+
+
+def _yaml(text: str) -> object:
+    """Raises ValueError when `text` is not YAML."""
+    import yaml
+
+    # A machine with many MIG devices has a specification of a megabyte; the parser in C reads it ten times faster.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        content: object = yaml.load(text, Loader=loader)  # noqa: S506 - both loaders are the safe ones
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    return content

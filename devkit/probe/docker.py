@@ -1,0 +1,170 @@
+"""The container engine, asked through its API in a child process, and the Compose plugin."""
+
+import json
+from typing import Any
+
+from devkit.facts.model import Compose, Endpoint, Engine, EngineEnd, EngineFailure, EngineKind, Runtime
+from devkit.facts.values import Release, Unknown
+from devkit.probe.children import asking
+from devkit.probe.endpoint import choose_endpoint
+from devkit.probe.host import TIMED_OUT, Host
+from devkit.probe.programs import SYSTEM_PROGRAM_FOLDERS, find_program, path_folders
+from devkit.probe.toolkit import HOOK
+
+COMPOSE_VERSION = ("docker", "compose", "version", "--short")
+
+FIRST_API_THAT_LISTS_DEVICES = Release.read("1.50")
+"""From here on `GET /info` has DiscoveredDevices, and leaves it out when empty. Source: Engine API changelog, v1.50."""
+
+_SCHEMES = ("unix://", "tcp://", "npipe://")
+_ENDS = {
+    "missing": EngineEnd.NOT_RUNNING,
+    "refused": EngineEnd.NOT_RUNNING,
+    "denied": EngineEnd.PERMISSION_DENIED,
+    "unresolved": EngineEnd.BAD_ENDPOINT,
+    "unreachable": EngineEnd.NOT_RUNNING,
+    "not-an-engine": EngineEnd.BAD_ENDPOINT,
+    "tls": EngineEnd.BAD_ENDPOINT,
+}
+_ENGINE_PROGRAMS = ("docker", "dockerd", "podman")
+
+
+def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Unknown:
+    """The engine behind the docker command, or why none answers within `deadline_s` seconds."""
+    chosen = choose_endpoint(host)
+    endpoint = chosen.endpoint
+    if problem := chosen.problem or _unusable(endpoint.url):
+        return EngineFailure(EngineEnd.BAD_ENDPOINT, endpoint, problem)
+    done = host.run(
+        asking(host, "ask_engine", endpoint.url, *([chosen.tls_folder] if chosen.tls_folder else [])),
+        deadline_s=deadline_s,
+    )
+    said = _said(done.out)
+    if "info" in said:
+        return _engine(host, endpoint, said)
+    if done.code == TIMED_OUT:
+        step = "its version but not its settings" if "version" in said else "nothing"
+        return EngineFailure(EngineEnd.TIMED_OUT, endpoint, f"the engine answered {step} within {deadline_s:g} s")
+    if "failed" not in said or said["failed"] == "no-sdk":
+        words = said.get("message") or done.err.strip().rpartition("\n")[2]
+        return Unknown(f"the engine child ended with status {done.code}: {words}")
+    return EngineFailure(_end(host, endpoint, said["failed"]), endpoint, said["message"])
+
+
+def read_compose(host: Host) -> Compose | Unknown | None:
+    """The Compose plugin of the docker command; None when there is none."""
+    done = host.run(COMPOSE_VERSION)
+    if done.code == TIMED_OUT:
+        return Unknown("docker compose version did not answer")
+    if done.code != 0:
+        return None
+    try:
+        return Compose(Release.read(done.out))
+    except ValueError:
+        return Unknown(f"docker compose version printed {done.out.strip()!r}")
+
+
+def _unusable(url: str) -> str:
+    """Why no API request can be sent to `url`, "" when one can."""
+    if url.startswith("ssh://"):
+        return "this engine is on another machine, reached over ssh: run devkit on that machine"
+    return "" if url.startswith(_SCHEMES) else f"{url!r} is not an address of an engine (unix, tcp, npipe or ssh)"
+
+
+def _said(out: str) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    for line in out.splitlines():
+        try:
+            said.update(json.loads(line))
+        except ValueError:
+            continue  # cut off: the child was killed while it wrote this line
+    return said
+
+
+def _end(host: Host, endpoint: Endpoint, failed: str) -> EngineEnd:
+    by_default = endpoint.chosen_by == "default"
+    if failed == "missing" and by_default and not any(find_program(host, name) for name in _ENGINE_PROGRAMS):
+        return EngineEnd.NOT_INSTALLED
+    return _ENDS.get(failed, EngineEnd.ERROR)
+
+
+def _engine(host: Host, endpoint: Endpoint, said: dict[str, Any]) -> Engine:
+    version, info = said["version"], said["info"]
+    kind = _kind(version, info)
+    options = " ".join(info.get("SecurityOptions") or ())
+    root_dir = str(info.get("DockerRootDir", ""))
+    is_snap = root_dir.startswith("/var/snap/")
+    return Engine(
+        endpoint=endpoint,
+        kind=kind,
+        version=_version(version),
+        api_version=str(version.get("ApiVersion", "")),
+        operating_system=str(info.get("OperatingSystem", "")),
+        machine=str(info.get("Architecture", "")),
+        runtimes=_runtimes(info),
+        default_runtime=str(info.get("DefaultRuntime", "")),
+        cdi_spec_dirs=tuple(info.get("CDISpecDirs") or ()),
+        cdi_devices=_cdi_devices(version, info),
+        is_rootless="name=rootless" in options,
+        has_selinux="name=selinux" in options,
+        cgroup_driver=str(info.get("CgroupDriver", "")),
+        cgroup_version=str(info.get("CgroupVersion", "")),
+        root_dir=root_dir,
+        is_snap=is_snap,
+        hook_on_path=_hook_on_path(host, endpoint, kind, pid=said.get("listener_pid"), is_snap=is_snap),
+    )
+
+
+def _kind(version: dict[str, Any], info: dict[str, Any]) -> EngineKind:
+    names = {component.get("Name") for component in version.get("Components") or ()}
+    if "Podman Engine" in names:
+        return EngineKind.PODMAN
+    if "Docker Desktop" in str(info.get("OperatingSystem")):
+        return EngineKind.DOCKER_DESKTOP
+    return EngineKind.DOCKER
+
+
+def _version(version: dict[str, Any]) -> Release | Unknown:
+    try:
+        return Release.read(str(version.get("Version", "")))
+    except ValueError:
+        return Unknown("the engine did not say its version")
+
+
+def _runtimes(info: dict[str, Any]) -> tuple[Runtime, ...]:
+    runtimes = info.get("Runtimes") or {}
+    return tuple(Runtime(name, str((runtimes[name] or {}).get("path", ""))) for name in sorted(runtimes))
+
+
+def _cdi_devices(version: dict[str, Any], info: dict[str, Any]) -> tuple[str, ...] | Unknown:
+    devices = info.get("DiscoveredDevices")
+    if devices is not None:
+        return tuple(str(device.get("ID", "")) for device in devices if device.get("Source") == "cdi")
+    try:
+        lists_devices = Release.read(str(version.get("ApiVersion"))) >= FIRST_API_THAT_LISTS_DEVICES
+    except ValueError:
+        lists_devices = False
+    return () if lists_devices else Unknown("this engine's API does not list CDI devices")
+
+
+def _hook_on_path(
+    host: Host, endpoint: Endpoint, kind: EngineKind, *, pid: int | None, is_snap: bool
+) -> bool | Unknown:
+    """Whether the daemon would find the hook: on its own PATH where that is readable, else on systemd's default PATH."""
+    if kind is not EngineKind.DOCKER or is_snap:
+        return Unknown("only a Docker daemon installed on this system looks for the hook here")
+    if not endpoint.url.startswith("unix://"):
+        return Unknown("the engine is not on this machine")
+    environment = host.read(f"/proc/{pid}/environ") if pid and _is_dockerd(host, str(pid)) else None
+    if environment is None:
+        daemon = next((entry for entry in host.list("/proc") if entry.isdigit() and _is_dockerd(host, entry)), None)
+        if daemon is None and host.stat("/proc/self") is not None:
+            return Unknown("the daemon's process is not visible from here")
+        environment = host.read(f"/proc/{daemon}/environ")
+    variables = dict(entry.partition("=")[::2] for entry in (environment or "").split("\0"))
+    folders = path_folders(variables.get("PATH", "")) or SYSTEM_PROGRAM_FOLDERS
+    return find_program(host, HOOK, folders=folders) != ""
+
+
+def _is_dockerd(host: Host, pid: str) -> bool:
+    return (host.read(f"/proc/{pid}/comm") or "").strip() == "dockerd"

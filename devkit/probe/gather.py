@@ -1,0 +1,75 @@
+"""Every probe, side by side, into the facts of one machine."""
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from devkit import __version__
+from devkit.facts.model import Facts
+from devkit.facts.values import Unknown
+from devkit.probe.cdi import read_cdi
+from devkit.probe.container import read_container
+from devkit.probe.docker import read_compose, read_engine
+from devkit.probe.driver import read_driver
+from devkit.probe.host import Host
+from devkit.probe.nvml import read_nvml
+from devkit.probe.python import read_python
+from devkit.probe.storage import read_storage
+from devkit.probe.system import read_system
+from devkit.probe.toolkit import read_toolkit
+from devkit.probe.wsl import read_wsl
+
+_SHARE_FOR_CHILDREN = 0.9
+"""Of the deadline; the rest is for judging what a killed child left behind."""
+
+
+def gather(host: Host, *, deadline_s: float = 10.0, project: str | None = None) -> Facts:
+    """Read one machine within `deadline_s` seconds. `project` is the workspace (default: the current directory).
+
+    A probe that is late or fails, which is a bug in devkit, costs only its own facts: they become `Unknown`.
+    """
+    workspace = project or str(Path.cwd())
+    readings = _side_by_side(_probes(host, workspace, deadline_s * _SHARE_FOR_CHILDREN), deadline_s=deadline_s)
+    taken_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return Facts(taken_at=taken_at, devkit=__version__, **readings)
+
+
+def _probes(host: Host, project: str, deadline_s: float) -> tuple[tuple[str, Callable[[], object]], ...]:
+    """Each field of `Facts` with its probe; those that wait for a child process first."""
+    return (
+        ("engine", partial(read_engine, host, deadline_s=deadline_s)),
+        ("nvml", partial(read_nvml, host, deadline_s=deadline_s)),
+        ("compose", partial(read_compose, host)),
+        ("toolkit", partial(read_toolkit, host)),
+        ("driver", partial(read_driver, host)),
+        ("system", partial(read_system, host)),
+        ("python", partial(read_python, host)),
+        ("cdi", partial(read_cdi, host)),
+        ("wsl", partial(read_wsl, host)),
+        ("container", partial(read_container, host)),
+        ("storage", partial(read_storage, host, project=project)),
+    )
+
+
+def _side_by_side(probes: tuple[tuple[str, Callable[[], object]], ...], *, deadline_s: float) -> dict[str, Any]:
+    readings: dict[str, Any] = {}
+
+    def take(field: str, probe: Callable[[], object]) -> None:
+        try:
+            readings[field] = probe()
+        except Exception as error:  # noqa: BLE001 - one probe's bug must not cost the report
+            readings[field] = Unknown(f"probe crashed: {type(error).__name__}: {error}")
+
+    # Daemon threads, not an executor: a thread stuck on a dead network drive must not hold up the exit.
+    threads = [threading.Thread(target=take, args=pair, name=pair[0], daemon=True) for pair in probes]
+    ends_at = time.monotonic() + deadline_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, ends_at - time.monotonic()))
+    late = Unknown(f"no answer within {deadline_s:g} s")
+    return {field: readings.get(field, late) for field, _ in probes}

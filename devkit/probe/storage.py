@@ -1,0 +1,66 @@
+"""The directories that devkit, an engine or a hub library will write to."""
+
+from devkit.facts.model import Directory, Storage
+from devkit.facts.values import Unknown
+from devkit.probe.host import Host
+from devkit.probe.system import user_id
+
+NOBODY_KNOWN = -1
+"""The owner of a directory that does not exist, and every user on Windows."""
+
+
+def read_storage(host: Host, *, project: str) -> Storage:
+    """Hub cache, `project` (the workspace's absolute path), engine data and temporary files, and the user."""
+    user = user_id(host)
+    wanted = [
+        ("hub cache", hub_cache(host)),
+        ("workspace", project),
+        ("engine data", "/var/lib/docker"),
+        ("temporary", host.env.get("TMPDIR") or host.env.get("TEMP") or "/tmp"),  # noqa: S108 - read, not written
+    ]
+    mounts = _mounts(host)
+    directories = tuple(_directory(host, path, purpose, mounts) for purpose, path in wanted if path)
+    return Storage(NOBODY_KNOWN if user is None else user, directories)
+
+
+def hub_cache(host: Host) -> str:
+    """Where huggingface_hub keeps models: HF_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME or ~/.cache; "" without a home."""
+    env = host.env
+    if cache := env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE"):
+        return cache
+    home = env.get("HOME") or env.get("USERPROFILE")
+    caches = env.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
+    hub = env.get("HF_HOME") or (f"{caches}/huggingface" if caches else "")
+    return f"{hub}/hub" if hub else ""
+
+
+def _directory(host: Host, path: str, purpose: str, mounts: tuple[tuple[str, str], ...]) -> Directory:
+    found = host.stat(path)
+    nearest = path
+    while host.stat(nearest) is None and "/" in nearest.strip("/"):
+        nearest = nearest.rpartition("/")[0]
+    free = host.free_bytes(nearest)
+    return Directory(
+        path=path,
+        purpose=purpose,
+        exists=found is not None and found.kind == "directory",
+        # What does not exist yet is as writable as the parent it will be made in.
+        is_writable=host.is_writable(nearest),
+        owner_uid=found.uid if found else NOBODY_KNOWN,
+        file_system=_file_system(host.link(nearest) or nearest, mounts),
+        free_bytes=Unknown(f"the file system of {nearest} does not say") if free is None else free,
+    )
+
+
+def _mounts(host: Host) -> tuple[tuple[str, str], ...]:
+    """Mount points with their file system types, the longest first."""
+    rows = (line.split() for line in (host.read("/proc/mounts") or "").splitlines())
+    pairs = {(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2}
+    return tuple(sorted(pairs, key=lambda pair: len(pair[0]), reverse=True))
+
+
+def _file_system(path: str, mounts: tuple[tuple[str, str], ...]) -> str:
+    for point, kind in mounts:
+        if path == point or path.startswith(point.rstrip("/") + "/"):
+            return kind
+    return ""

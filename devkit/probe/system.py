@@ -1,0 +1,127 @@
+"""The operating system, and who is asking."""
+
+import re
+
+from devkit.facts.model import Distribution, Platform, System
+from devkit.facts.values import Release, Unknown
+from devkit.probe.host import Host
+
+UNAME = ("uname", "-s", "-r", "-m")
+GLIBC = ("getconf", "GNU_LIBC_VERSION")
+MACOS_MEMORY = ("sysctl", "-n", "hw.memsize")
+USER_AND_GROUPS = ("id", "-u"), ("id", "-G")
+
+_WSL_SIGNS = ("/proc/sys/fs/binfmt_misc/WSLInterop", "/run/WSL", "/usr/lib/wsl/lib")
+
+
+def read_system(host: Host) -> System:
+    """What every other reading is understood by: platform, kernel, distribution, C library, user."""
+    kernel, machine = kernel_and_machine(host)
+    user, groups = _user_and_groups(host)
+    member, active = _docker_group(host, user=user, groups=groups)
+    systemd = host.stat("/run/systemd/system")
+    return System(
+        platform=platform_of(host),
+        kernel=kernel,
+        machine=machine,
+        distribution=_distribution(host),
+        glibc=_glibc(host),
+        memory_bytes=memory_bytes(host),
+        is_root=user == 0,
+        in_docker_group=member,
+        docker_group_is_active=active,
+        runs_systemd=systemd is not None and systemd.kind == "directory",
+    )
+
+
+def platform_of(host: Host) -> Platform:
+    """Linux, WSL 1 or 2, macOS or Windows; a container on a WSL 2 kernel counts as WSL 2."""
+    if host.env.get("OS") == "Windows_NT" and host.read("/proc/sys/kernel/osrelease") is None:
+        return Platform.WINDOWS
+    release = host.read("/proc/sys/kernel/osrelease")
+    if release is None:
+        return Platform.MACOS if host.run(UNAME).out.startswith("Darwin") else Platform.LINUX
+    if "wsl2" in release.lower():
+        return Platform.WSL2
+    if "Microsoft" in release:
+        return Platform.WSL1
+    # A kernel that the user built for WSL need not carry the name.
+    is_wsl = "WSL_DISTRO_NAME" in host.env or any(host.stat(sign) for sign in _WSL_SIGNS)
+    return Platform.WSL2 if is_wsl and host.stat("/dev/dxg") else Platform.LINUX
+
+
+def kernel_and_machine(host: Host) -> tuple[str, str]:
+    """The kernel's release and the hardware name: ("6.8.0-45-generic", "x86_64")."""
+    words = host.run(UNAME).out.split()
+    if len(words) >= 3:
+        return words[1], {"arm64": "aarch64", "amd64": "x86_64"}.get(words[2].lower(), words[2])
+    machine = host.env.get("PROCESSOR_ARCHITECTURE", "").lower()
+    return "", {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+
+
+def _distribution(host: Host) -> Distribution | Unknown:
+    text = host.read("/etc/os-release") or host.read("/usr/lib/os-release")
+    if text is None:
+        return Unknown("there is no /etc/os-release")
+    pairs = re.findall(r"^([A-Z_]+)=[\"']?(.*?)[\"']?$", text, re.MULTILINE)
+    values: dict[str, str] = dict(pairs)
+    return Distribution(
+        id=values.get("ID", "linux"),
+        like=tuple(values.get("ID_LIKE", "").split()),
+        version=values.get("VERSION_ID", ""),
+        name=values.get("PRETTY_NAME", values.get("NAME", "Linux")),
+    )
+
+
+def _glibc(host: Host) -> Release | Unknown:
+    done = host.run(GLIBC)
+    if done.code != 0 or not done.out.startswith("glibc"):
+        return Unknown("the C library is not glibc, or getconf is missing")
+    return Release.read(done.out)
+
+
+def memory_bytes(host: Host) -> int | Unknown:
+    """The machine's memory in bytes; inside a container still the whole machine's."""
+    text = host.read("/proc/meminfo")
+    if text is not None:
+        total = re.search(r"^MemTotal:\s+(\d+) kB", text, re.MULTILINE)
+        return int(total[1]) * 1024 if total else Unknown("/proc/meminfo has no MemTotal")
+    done = host.run(MACOS_MEMORY)
+    return int(done.out) if done.out.strip().isdigit() else Unknown("this platform's memory size is not read")
+
+
+def user_id(host: Host) -> int | None:
+    """The effective user's number; None where users have none."""
+    return _user_and_groups(host)[0]
+
+
+def _user_and_groups(host: Host) -> tuple[int | None, tuple[int, ...]]:
+    text = host.read("/proc/self/status")
+    if text is None:
+        user, groups = (host.run(argv).out.split() for argv in USER_AND_GROUPS)
+        numbers = tuple(int(group) for group in groups if group.isdigit())
+        return (int(user[0]) if user and user[0].isdigit() else None), numbers
+    found = {key: value.split() for key, _, value in (line.partition(":") for line in text.splitlines())}
+    primary = found.get("Gid", ())[1:2]
+    return int(found["Uid"][1]), tuple(int(group) for group in (*primary, *found.get("Groups", ())))
+
+
+def _docker_group(host: Host, *, user: int | None, groups: tuple[int, ...]) -> tuple[bool | Unknown, bool | Unknown]:
+    """Whether the user is a member of the docker group by the files, and whether this session carries it."""
+    text = host.read("/etc/group")
+    if text is None:
+        unread = Unknown("there is no readable /etc/group")
+        return unread, unread
+    entry = next((line.split(":") for line in text.splitlines() if line.startswith("docker:")), None)
+    if entry is None or len(entry) < 4 or not entry[2].isdigit():
+        return False, False
+    active = int(entry[2]) in groups
+    return active or _user_name(host, user) in entry[3].split(","), active
+
+
+def _user_name(host: Host, user: int | None) -> str:
+    for line in (host.read("/etc/passwd") or "").splitlines():
+        fields = line.split(":")
+        if len(fields) > 2 and fields[2] == str(user):
+            return fields[0]
+    return host.env.get("USER") or host.env.get("LOGNAME") or "?"

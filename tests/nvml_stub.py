@@ -1,0 +1,68 @@
+"""Builds the stand-in for libnvidia-ml.so.1 and the environment that makes the real nvidia-ml-py load it.
+
+Also a program: `python tests/nvml_stub.py DIRECTORY` builds the library there and prints its path.
+"""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+SOURCE = Path(__file__).parent / "nvml" / "nvml_stub.c"
+
+
+def build_stub(directory: Path) -> Path:
+    """Compile the stub into `directory` as libnvidia-ml.so.1, with gcc. Raises CalledProcessError with its messages."""
+    library = directory / "libnvidia-ml.so.1"
+    directory.mkdir(parents=True, exist_ok=True)
+    command = [
+        "gcc",
+        "-std=c11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        str(SOURCE),
+        "-o",
+        str(library),
+    ]
+    subprocess.run([*command, "-Wl,-soname,libnvidia-ml.so.1"], check=True)
+    return library
+
+
+def stub_environment(
+    library: Path,
+    *,
+    gpus: int = 1,
+    fail: str = "",
+    name: str = "",
+    capability: str = "",
+    memory_mib: int | None = None,
+    driver: str = "",
+    cuda: str = "",
+    mig: str = "",
+) -> Mapping[str, str]:
+    """Environment variables to add, so that a child process finds the stub and the stub answers as asked.
+
+    `fail` is `nvmlInit_v2=9`, `nvmlDeviceGetName@3=15`, `…=hang`, `…=segv`, `…=slow`, joined by ";"; `cuda` is "13.0";
+    `mig` is "0:2" for two instances on GPU 0.
+    """
+    major, _, minor = cuda.partition(".")
+    settings = {
+        "LD_LIBRARY_PATH": str(library.parent),
+        "NVML_STUB_GPUS": str(gpus),
+        "NVML_STUB_FAIL": fail,
+        "NVML_STUB_NAME": name,
+        "NVML_STUB_CC": capability,
+        "NVML_STUB_MEMORY_MIB": "" if memory_mib is None else str(memory_mib),
+        "NVML_STUB_DRIVER": driver,
+        "NVML_STUB_CUDA": str(int(major) * 1000 + int(minor or 0) * 10) if cuda else "",
+        "NVML_STUB_MIG": mig,
+    }
+    return {name: value for name, value in settings.items() if value}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{build_stub(Path(sys.argv[1]))}\n")
