@@ -150,7 +150,7 @@ def _cdi_devices(version: dict[str, Any], info: dict[str, Any]) -> tuple[str, ..
 def _hook_on_path(
     host: Host, endpoint: Endpoint, kind: EngineKind, *, pid: int | None, is_snap: bool
 ) -> bool | Unknown:
-    """Whether the daemon would find the hook: on its own PATH where that is readable, else on systemd's default PATH."""
+    """Whether the daemon would find the hook: on its own PATH where readable, else on systemd's default one."""
     if kind is not EngineKind.DOCKER or is_snap:
         return Unknown("only a Docker daemon installed on this system looks for the hook here")
     if not endpoint.url.startswith("unix://"):

@@ -1,0 +1,39 @@
+"""Facts of every shape, for property tests."""
+
+import dataclasses
+import types
+import typing
+from enum import StrEnum
+
+from hypothesis import strategies as st
+
+from devkit.facts.model import Facts
+from devkit.facts.values import ComputeCapability, Release, Unknown
+
+_LETTERS = st.characters(exclude_categories=("Cs",))
+_LEAVES = {
+    str: st.text(_LETTERS, max_size=12),
+    int: st.integers(-(2**63), 2**63),
+    bool: st.booleans(),
+    types.NoneType: st.none(),
+    Unknown: st.builds(Unknown, st.text(_LETTERS, max_size=12)),
+    ComputeCapability: st.builds(ComputeCapability, st.integers(1, 20), st.integers(0, 9)),
+    Release: st.from_regex(r"[0-9]{1,4}(\.[0-9]{1,3}){0,3}([-+~][a-z0-9.]{1,6})?", fullmatch=True).map(Release.read),
+}
+
+
+def any_of(kind) -> st.SearchStrategy:
+    """Values of a type as it stands in a fact's annotation."""
+    if isinstance(kind, types.UnionType):
+        return st.one_of(*(any_of(option) for option in typing.get_args(kind)))
+    if typing.get_origin(kind) is tuple:
+        return st.lists(any_of(typing.get_args(kind)[0]), max_size=2).map(tuple)
+    if kind in _LEAVES:
+        return _LEAVES[kind]
+    if issubclass(kind, StrEnum):
+        return st.sampled_from(list(kind))
+    assert dataclasses.is_dataclass(kind), kind
+    return st.builds(kind, **{name: any_of(inner) for name, inner in typing.get_type_hints(kind).items()})
+
+
+FACTS = any_of(Facts)
