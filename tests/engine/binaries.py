@@ -6,6 +6,7 @@ suites need only glibc 2.34; their runc needs more, so the system's is used.
 """
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,13 +70,16 @@ def _checked(root: Path | None, suite: str) -> Binaries:
     if plugins is None:
         raise FileNotFoundError("no Compose plugin")
     path = os.pathsep.join(map(str, folders))
+    said = {
+        "Docker Engine": run([shutil.which("dockerd", path=path) or "dockerd", "--version"]).stdout,
+        "client": run([shutil.which("docker", path=path) or "docker", "--version"]).stdout,
+        "Compose": run([plugins / "docker-compose", "version"]).stdout,
+        "buildx": run([plugins / "docker-buildx", "version"]).stdout,
+    }
     versions = [
-        run([shutil.which("dockerd", path=path) or "dockerd", "--version"]).stdout,
-        run([shutil.which("docker", path=path) or "docker", "--version"]).stdout,
-        run([plugins / "docker-compose", "version"]).stdout,
-        run([plugins / "docker-buildx", "version"]).stdout,
+        f"{name} {found[0]}" for name, line in said.items() if (found := re.search(r"\d+\.\d+\.\d+[^\s,]*", line))
     ]
-    return Binaries(folders, plugins, suite, "; ".join(line.split(", build")[0].strip() for line in versions))
+    return Binaries(folders, plugins, suite, ", ".join(versions))
 
 
 def _unpack(suite: str, folder: Path) -> None:

@@ -7,8 +7,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from _pytest.capture import CaptureManager
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("DEVKIT_TEST_CACHE") or ROOT / ".cache" / "engine").resolve()
@@ -19,12 +21,17 @@ STEPS: list[tuple[str, float]] = []
 """What was prepared in this run, and the seconds it took; printed at the end."""
 
 
+CAPTURE: list[CaptureManager] = []
+"""pytest's capture, once conftest hands it over: progress goes around it."""
+
+
 def say(line: str) -> None:
-    """A progress line on the true standard error, past pytest's capture, so that a long step is seen."""
-    stream = sys.__stderr__
-    if stream is not None:
-        stream.write(f"[engine] {line}\n")
-        stream.flush()
+    """A progress line on standard error, past pytest's capture, so that a long step is seen while it runs."""
+    with ExitStack() as uncaptured:
+        for manager in CAPTURE:
+            uncaptured.enter_context(manager.global_and_fixture_disabled())
+        sys.stderr.write(f"\n[engine] {line}")
+        sys.stderr.flush()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from .binaries import Binaries
-from .cache import CACHE, say
+from .cache import CACHE, STEPS, say
 from .commands import environment, run
 from .network import BRIDGE, POOL, mtu
 
@@ -93,7 +93,8 @@ def engine(binaries: Binaries, flavour: Flavour) -> Iterator[Engine]:
     try:
         running = Engine(flavour, state, _client_environment(state, binaries), binaries.versions)
         seconds = _await(daemon, running, log)
-        say(f"{binaries.versions} ({flavour} flavour, from {binaries.origin}) ready in {seconds:.1f} s")
+        STEPS.append((f"start the {flavour} flavour: {binaries.versions} from {binaries.origin}", seconds))
+        say(f"{flavour} flavour ready in {seconds:.1f} s: {binaries.versions} from {binaries.origin}")
         running.clear()
         yield running
         running.clear()

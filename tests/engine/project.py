@@ -1,0 +1,103 @@
+"""A project with a generated dev container, and its clones on teammates' machines."""
+
+import hashlib
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from . import image, tools
+from .cache import step
+from .commands import environment, run
+from .daemon import Engine
+
+DEVKIT = (sys.executable, "-m", "devkit")
+PLAN = ("--torch", tools.TORCH, "--python", tools.CONTAINER_PYTHON, "--gpu", "RTX 4090", "--driver", "580.65.06")
+SERVICE = "dev"
+GIT = ("git", "-c", "user.name=Dev", "-c", "user.email=dev@example.org", "-c", "init.defaultBranch=main")
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a developer committed: the folder, the base image that its Dockerfile names, and the wheels beside it."""
+
+    folder: Path
+    base_image: str
+    wheelhouse: Path
+
+
+@dataclass(frozen=True)
+class Clone:
+    """A teammate's copy of the project, on a machine with `engine`."""
+
+    folder: Path
+    engine: Engine
+
+    @property
+    def compose_file(self) -> Path:
+        """The generated Compose file."""
+        return self.folder / ".devcontainer/docker-compose.yml"
+
+    def compose(self, *words: str, env: Mapping[str, str] = {}, deadline_s: float = 900.0) -> str:
+        """What `docker compose …` printed."""
+        argv = ["docker", "compose", "--file", self.compose_file, *words]
+        return run(argv, env={**self.engine.env, **env}, cwd=self.folder, deadline_s=deadline_s).stdout
+
+    def look(self) -> str:
+        """Run the host script, as a developer with plain Compose does, and return what it said."""
+        done = run(["sh", ".devcontainer/gpu.sh"], env=self.engine.env, cwd=self.folder)
+        return done.stdout + done.stderr
+
+    def inside(self, *words: str, deadline_s: float = 300.0) -> str:
+        """What a program printed in the running container."""
+        return self.compose("exec", "-T", SERVICE, *words, deadline_s=deadline_s)
+
+    def container(self) -> str:
+        """The running container's id."""
+        return self.compose("ps", "--quiet", SERVICE).strip()
+
+    def changed(self) -> str:
+        """What git would show as changed or new since the clone."""
+        return run([*GIT, "status", "--porcelain"], cwd=self.folder).stdout
+
+
+def init(folder: Path, *words: str | Path) -> None:
+    """Run `devkit init` on `folder`."""
+    run([*DEVKIT, "init", folder, "--yes", *words], env=environment(NO_COLOR="1"))
+
+
+def commit(folder: Path, certificate: Path) -> Committed:
+    """Plan, write and commit a project that builds without a package index, behind a company's proxy."""
+    wheels = wheels_for(folder / "draft")
+    origin = folder / "quickstart"
+    with step("devkit init"):
+        init(origin, *PLAN, "--ca-certificate", certificate, "--wheelhouse", wheels)
+    run([*GIT, "init", "--quiet"], cwd=origin)
+    run([*GIT, "add", "--all"], cwd=origin)
+    run([*GIT, "commit", "--quiet", "--message", "Add a dev container"], cwd=origin)
+    return Committed(origin, image.base_image_of(origin / ".devcontainer/Dockerfile"), wheels)
+
+
+def wheels_for(draft: Path) -> Path:
+    """Wheels for what the generated files install, and for devkit itself."""
+    init(draft, *PLAN)
+    lines = (draft / ".devcontainer/requirements.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("#", "-"))]
+    own = [line for line in metadata.requires("devkit-gpu") or [] if "extra ==" not in line]
+    return tools.wheelhouse([*pins, *own])
+
+
+def clone(committed: Committed, folder: Path, engine: Engine) -> Clone:
+    """A teammate's copy: what was committed, and the wheels that git ignores."""
+    shutil.copytree(committed.folder, folder, symlinks=True)
+    for choice in folder.rglob(".env"):
+        choice.unlink()
+    return Clone(folder, engine)
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    """The hash of every committed file."""
+    names = run([*GIT, "ls-files"], cwd=folder).stdout.split("\n")
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names if name}
