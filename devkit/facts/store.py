@@ -91,7 +91,8 @@ def _typed(value: object, kind: Any, path: str) -> Any:  # noqa: ANN401 - as typ
 def _object(value: dict[str, Any], options: tuple[Any, ...], path: str) -> Any:  # noqa: ANN401 - as typed as `options`
     if set(value) == {"unknown"} and Unknown in options:
         return Unknown(_typed(value["unknown"], str, f"{path}.unknown"))
-    records: dict[str, Any] = {option.__name__: option for option in options if dataclasses.is_dataclass(option)}
+    classes = [option for option in options if isinstance(option, type)]
+    records = {option.__name__: option for option in classes if dataclasses.is_dataclass(option)}
     record = records.get(value.get("type", ""))
     if record is None or record in (Unknown, *_AS_TEXT):
         raise WrongFacts(path, f"expected {_expected(options)}, got {value.get('type') or 'an object'}")
