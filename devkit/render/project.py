@@ -1,0 +1,140 @@
+"""A project's folder: what it asks for, and what writing its dev container would change."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from devkit.errors import DevkitError
+from devkit.render.artifact import Artifact
+from devkit.render.artifacts import FOLDER, devcontainer_artifacts
+from devkit.render.certificates import certificates_in
+from devkit.render.choices import CHOICES_PATH, Choices, choices_text, read_choices
+from devkit.render.dotenv import with_setting
+from devkit.render.lock import lock_artifact
+from devkit.render.names import checked_name, slug_of
+from devkit.render.settings import DevkitSource, FromCheckout, Settings
+from devkit.render.wheel import devkit_source
+from devkit.render.write import Change, changes_for, read_file
+from devkit.solver.model import Plan
+
+CERTIFICATES_PATH = f"{FOLDER}/certificates/ca.crt"
+ENV_PATH = f"{FOLDER}/.env"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Files outside the project that the user named on the command line."""
+
+    ca_certificate: Path | None = None
+    wheelhouse: Path | None = None
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project's folder, and its choices with the command line's in their place."""
+
+    root: Path
+    choices: Choices
+    inputs: Inputs
+
+
+def open_project(directory: Path, flags: Choices, inputs: Inputs) -> Project:
+    """Read the project's choices. The folder itself may be missing, its parent may not.
+
+    Raises: DevkitError for a folder that cannot take files, a name no format can carry, a wrong devkit.toml, and
+    for `inputs` that are not what they should be.
+    """
+    root = _usable(directory)
+    written = read_file(root, CHOICES_PATH)
+    choices = (read_choices(written) if written is not None else Choices()).with_flags(flags)
+    name = checked_name(choices.name or root.name or "project")
+    if inputs.ca_certificate is not None:
+        choices = replace(choices, ca_certificates=CERTIFICATES_PATH)
+    if inputs.wheelhouse is not None:
+        _check_wheelhouse(inputs.wheelhouse)
+        choices = replace(choices, wheelhouse=True)
+    return Project(root, replace(choices, name=name), inputs)
+
+
+def project_changes(
+    project: Project, plan: Plan, *, force: bool = False, source: DevkitSource | None = None
+) -> tuple[Change, ...]:
+    """What generating the dev container for this plan would change. Reads the disk, writes nothing.
+
+    `source` is where the image takes devkit from, by default where this devkit came from.
+    Raises: DevkitError as `changes_for` does.
+    """
+    choices = project.choices
+    settings = Settings(
+        name=choices.name,
+        slug=slug_of(choices.name),
+        source=source or _source(choices),
+        certificates=_certificates(project),
+        uses_wheelhouse=choices.wheelhouse,
+    )
+    artifacts = devcontainer_artifacts(plan, settings)
+    generated = (*artifacts, lock_artifact(plan, artifacts))
+    return changes_for(project.root, generated, _edited(project), force=force)
+
+
+def _usable(directory: Path) -> Path:
+    root = Path(os.path.abspath(directory))  # noqa: PTH100 - resolve() would replace the name of a linked folder
+    if root.exists() and not root.is_dir():
+        raise DevkitError(f"{directory} is a file, not a directory", "Name the project's directory.")
+    holder = root if root.exists() else root.parent
+    if not holder.is_dir():
+        raise DevkitError(f"{holder} does not exist", f"Create it first: mkdir -p {root}")
+    if not os.access(holder, os.W_OK | os.X_OK):
+        raise DevkitError(f"{holder} is read-only for this user", "Choose a directory that you may write to.")
+    return root
+
+
+def _check_wheelhouse(directory: Path) -> None:
+    if not directory.is_dir():
+        raise DevkitError(f"the wheelhouse {directory} is not a directory", "Name a directory of .whl files.")
+    if not any(directory.glob("*.whl")):
+        raise DevkitError(
+            f"the wheelhouse {directory} holds no wheel",
+            f"Fill it where there is a network: pip download --dest {directory} -r {FOLDER}/requirements.txt",
+        )
+
+
+def _source(choices: Choices) -> DevkitSource:
+    if choices.install_from not in ("", "checkout"):
+        raise DevkitError(
+            f"{CHOICES_PATH}: devkit.install_from is {choices.install_from!r}", 'It can be "checkout", or left out.'
+        )
+    return FromCheckout() if choices.install_from else devkit_source()
+
+
+def _certificates(project: Project) -> str:
+    given = project.inputs.ca_certificate
+    if given is not None:
+        try:
+            content: bytes | None = given.read_bytes()
+        except OSError as error:
+            raise DevkitError(f"cannot read {given}: {error.strerror}", "Name a PEM file.") from None
+        shown = str(given)
+    elif project.choices.ca_certificates:
+        shown = project.choices.ca_certificates
+        content = read_file(project.root, shown)
+    else:
+        return ""
+    if content is None:
+        raise DevkitError(
+            f"{CHOICES_PATH} names {shown}, which does not exist",
+            "Pass --ca-certificate FILE, or take network.ca_certificates out.",
+        )
+    return certificates_in(content, shown_as=shown)
+
+
+def _edited(project: Project) -> Sequence[Artifact]:
+    written = read_file(project.root, CHOICES_PATH)
+    edited = [Artifact.text(CHOICES_PATH, choices_text(project.choices, written))]
+    if project.inputs.wheelhouse is not None:
+        content = read_file(project.root, ENV_PATH) or b""
+        path = str(project.inputs.wheelhouse.resolve())
+        text = with_setting(content.decode(errors="surrogateescape"), "DEVKIT_WHEELHOUSE", path)
+        edited.append(Artifact(ENV_PATH, text.encode(errors="surrogateescape"), 0o600))
+    return edited

@@ -1,0 +1,40 @@
+"""Where the templates are, installed or in a checkout."""
+
+from functools import cache
+from importlib.abc import Traversable
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
+
+
+def templates_root() -> Traversable:
+    """Where the templates are: inside the package when installed, beside it in a checkout."""
+    packaged = files("devkit") / "templates"
+    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / "templates"
+
+
+class _Templates(BaseLoader):
+    def get_source(self, environment: Environment, template: str) -> tuple[str, str | None, None]:
+        path = templates_root().joinpath(*template.split("/"))
+        if not path.is_file():
+            raise TemplateNotFound(template)
+        return path.read_text(encoding="utf-8"), str(path), None
+
+
+@cache
+def environment() -> Environment:
+    """Jinja as every template expects it: an unknown name is an error, and nothing is escaped for HTML."""
+    return Environment(
+        loader=_Templates(),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - the output is shell and YAML, and every value is checked before
+    )
+
+
+def rendered(template: str, **values: object) -> str:
+    """The text of a template, named by its path under `templates_root()`, such as "devcontainer/gpu.sh.j2"."""
+    return environment().get_template(template).render(**values)

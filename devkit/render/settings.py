@@ -1,0 +1,47 @@
+"""Everything a generated dev container depends on besides the plan."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FromIndex:
+    """devkit comes from the package index, in this version."""
+
+    version: str
+
+
+@dataclass(frozen=True)
+class FromUrl:
+    """devkit comes from a URL that pip understands: a VCS revision, or an archive with its hash."""
+
+    url: str
+
+
+@dataclass(frozen=True)
+class FromWheel:
+    """devkit comes as a wheel among the generated files."""
+
+    filename: str
+    content: bytes
+
+
+@dataclass(frozen=True)
+class FromCheckout:
+    """The project is devkit's own checkout, which installs itself once the container runs."""
+
+
+DevkitSource = FromIndex | FromUrl | FromWheel | FromCheckout
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The project's name in both forms, where devkit comes from, and what its network asks for.
+
+    `certificates` is PEM text, "" for none. With `uses_wheelhouse` the image is built without a package index.
+    """
+
+    name: str
+    slug: str
+    source: DevkitSource
+    certificates: str = ""
+    uses_wheelhouse: bool = False
