@@ -1,0 +1,249 @@
+"""The rows of the version tables. Each says where it was read, when, and how sure that makes it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from devkit.facts.values import ComputeCapability, Release
+
+
+class Confidence(StrEnum):
+    """How well a row is known. An inferred row may warn; it never refuses."""
+
+    CONFIRMED = "confirmed"
+    SINGLE_SOURCE = "single-source"
+    INFERRED = "inferred"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Where a row comes from: public addresses, the day they were checked (ISO 8601), and the confidence."""
+
+    source: tuple[str, ...]
+    checked: str
+    confidence: Confidence
+
+    @property
+    def is_inferred(self) -> bool:
+        """Whether the row was not read at its source."""
+        return self.confidence is Confidence.INFERRED
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaToolkit(Row):
+    """A CUDA Toolkit release and its toolkit driver, the one that gives full support."""
+
+    version: Release
+    cuda: Release
+    linux_driver: Release
+    windows_driver: Release | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaFamily(Row):
+    """Minor version compatibility: the oldest driver on which machine code of a CUDA major runs."""
+
+    major: int
+    linux_driver: Release
+    windows_driver: Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch(Row):
+    """The newest CUDA that a Linux driver branch runs in full."""
+
+    branch: int
+    cuda: Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowsBranch(Row):
+    """The same for Windows driver branches, which also serve WSL 2."""
+
+    branches: tuple[int, ...]
+    cuda: Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardPackage(Row):
+    """A cuda-compat package, and the host driver branches it may stand on."""
+
+    package: str
+    cuda: Release
+    host_branches: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capability(Row):
+    """A compute capability: the CUDA Toolkits that target it and the driver branches that know it; None is no limit.
+
+    `generic_wheels_from_cuda` is set for Tegra GPUs: ordinary aarch64 wheels load only from that CUDA on.
+    """
+
+    capability: ComputeCapability
+    architecture: str
+    first_cuda: Release
+    last_cuda: Release | None = None
+    first_branch: int | None = None
+    last_branch: int | None = None
+    generic_wheels_from_cuda: Release | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuModel(Row):
+    """A GPU as sold. `kind` is datacenter, workstation, geforce or jetson; `memory_gib` the sizes it is sold with."""
+
+    id: str
+    name: str
+    aliases: tuple[str, ...]
+    capability: ComputeCapability
+    kind: str
+    memory_gib: tuple[int, ...]
+    forward: bool
+    """Whether forward compatibility is offered for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchRelease(Row):
+    """A torch release: Pythons with a wheel, CUDA variants by index label, and the oldest C library that loads it."""
+
+    version: Release
+    pythons: tuple[str, ...]
+    variants: tuple[str, ...]
+    default_variant: str
+    glibc: Release
+
+    @property
+    def minor(self) -> str:
+        """The first two numbers: 2.15."""
+        return ".".join(str(number) for number in self.version.numbers[:2])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchWheel(Row):
+    """GPU code in one variant of a torch minor release: machine code (`sass`) and portable code (`ptx`)."""
+
+    minor: str
+    variant: str
+    machine: str
+    sass: tuple[str, ...]
+    ptx: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelIndex(Row):
+    """A wheel index. `cuda` is None for the CPU."""
+
+    label: str
+    url: str
+    cuda: Release | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package(Row):
+    """A release of a Python package. `requires` holds requirement lines, `python` the specifier of its Python."""
+
+    name: str
+    version: str
+    python: str
+    requires: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bitsandbytes(Row):
+    """A release of bitsandbytes: `cudas` are those it carries a library for, `cpu` whether it runs without one."""
+
+    version: str
+    cudas: tuple[str, ...]
+    cpu: bool
+    aarch64: bool
+    python: str = ""
+    torch: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BitsandbytesLibrary(Row):
+    """GPU code in the libraries of one bitsandbytes release on one machine."""
+
+    version: str
+    machine: str
+    cudas: tuple[str, ...]
+    sass: tuple[str, ...]
+    ptx: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature(Row):
+    """Something a user may ask for, and the compute capability it needs."""
+
+    name: str
+    title: str
+    capability: ComputeCapability
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonVersion(Row):
+    """A Python that a plan may choose; a lower `rank` is chosen first. `eol` is the month its support ends."""
+
+    version: str
+    rank: int
+    eol: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonImage(Row):
+    """An official Python image."""
+
+    tag: str
+    python: str
+    glibc: Release
+    machines: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaImage(Row):
+    """The nvidia/cuda images of one CUDA release on one system."""
+
+    cuda: Release
+    system: str
+    glibc: Release
+    python: str
+    machines: tuple[str, ...]
+    may_vanish: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithdrawnTag(Row):
+    """An image tag that does not exist, and what to use instead."""
+
+    tag: str
+    problem: str
+    instead: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerToolkit(Row):
+    """A release of the NVIDIA Container Toolkit."""
+
+    version: Release
+    default_mode: str
+    cdi_refresh: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vulnerability(Row):
+    """A known hole of the NVIDIA Container Toolkit, and the release that closed it."""
+
+    id: str
+    severity: str
+    summary: str
+    fixed_in: Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFeature(Row):
+    """The oldest version of an engine that has a feature."""
+
+    engine: str
+    feature: str
+    version: Release
