@@ -120,6 +120,7 @@ def dockerfile(plan: Plan, settings: Settings) -> str:
         pip_options="--no-cache-dir --no-index --find-links=/mnt/wheelhouse " if settings.uses_wheelhouse else "",
         torch_source="" if settings.uses_wheelhouse else f"--index-url={plan.torch_index} ",
         cuda_literal=repr(plan.cuda),
+        device=f"CUDA {plan.cuda}" if plan.cuda else "the CPU",
         devkit_requirement=requirement,
         devkit_reason=reason,
         devkit_wheel=isinstance(settings.source, FromWheel),
