@@ -15,10 +15,10 @@ from pathlib import Path
 from .cache import made_once, say
 from .commands import CommandError, environment, run
 
-SUITES = ("unstable", "trixie")
-"""Newest first: Docker Engine 28 or later, then 26.1."""
+PACKAGES = ("docker.io", "docker-cli", "docker-compose", "docker-buildx", "containerd")
+SUITES = {"unstable": (*PACKAGES, "tini-static"), "trixie": (*PACKAGES, "tini")}
+"""Newest first: Docker Engine 28 or later, then 26.1. The init process for containers changed its package."""
 
-PACKAGES = ("docker.io", "docker-cli", "docker-compose", "docker-buildx", "containerd", "tini")
 PLUGIN_FOLDERS = ("usr/libexec/docker/cli-plugins", "usr/local/lib/docker/cli-plugins", "usr/lib/docker/cli-plugins")
 NEEDED = ("iptables", "ip", "runc", "debootstrap")
 
@@ -100,7 +100,7 @@ def _unpack(suite: str, folder: Path) -> None:
     (state / "apt.conf").write_text("".join(lines), encoding="utf-8")
     env = environment(APT_CONFIG=state / "apt.conf", LC_ALL="C")
     run(["apt-get", "update"], env=env)
-    run(["apt-get", "download", *PACKAGES], env=env, cwd=state)
+    run(["apt-get", "download", *SUITES[suite]], env=env, cwd=state)
     for package in sorted(state.glob("*.deb")):
         run(["dpkg", "-x", package, folder])
     shutil.rmtree(state)

@@ -1,6 +1,7 @@
 """A project with a generated dev container, and its clones on teammates' machines."""
 
 import hashlib
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,8 @@ from .commands import environment, run
 from .daemon import Engine
 
 DEVKIT = (sys.executable, "-m", "devkit")
-PLAN = ("--torch", tools.TORCH, "--python", tools.CONTAINER_PYTHON, "--gpu", "RTX 4090", "--driver", "580.65.06")
+PLAN = ("--torch", tools.TORCH, "--python", tools.CONTAINER_PYTHON, "--vendor", "cpu")
+"""Wheels for the CPU, as no CUDA is here; the files hold every way to pass on a GPU all the same."""
 SERVICE = "dev"
 GIT = ("git", "-c", "user.name=Dev", "-c", "user.email=dev@example.org", "-c", "init.defaultBranch=main")
 
@@ -47,7 +49,7 @@ class Clone:
 
     def look(self) -> str:
         """Run the host script, as a developer with plain Compose does, and return what it said."""
-        done = run(["sh", ".devcontainer/gpu.sh"], env=self.engine.env, cwd=self.folder)
+        done = run(self.engine.on_host("sh", ".devcontainer/gpu.sh"), env=self.engine.env, cwd=self.folder)
         return done.stdout + done.stderr
 
     def inside(self, *words: str, deadline_s: float = 300.0) -> str:
@@ -57,6 +59,15 @@ class Clone:
     def container(self) -> str:
         """The running container's id."""
         return self.compose("ps", "--quiet", SERVICE).strip()
+
+    def without_packages(self) -> None:
+        """Leave out what pip installs, for tests of the user and the files: it takes seconds instead of minutes."""
+        dockerfile = self.folder / ".devcontainer/Dockerfile"
+        text = dockerfile.read_text(encoding="utf-8")
+        instruction = re.compile(r"^RUN (?:[^\n]*\\\n)*[^\n]*\n", re.MULTILINE)
+        light = instruction.sub(lambda found: "" if "pip install" in found[0] else found[0], text)
+        assert light.count("\nRUN ") < text.count("\nRUN ")
+        dockerfile.write_text(light, encoding="utf-8")
 
     def changed(self) -> str:
         """What git would show as changed or new since the clone."""
@@ -92,8 +103,8 @@ def wheels_for(draft: Path) -> Path:
 def clone(committed: Committed, folder: Path, engine: Engine) -> Clone:
     """A teammate's copy: what was committed, and the wheels that git ignores."""
     shutil.copytree(committed.folder, folder, symlinks=True)
-    for choice in folder.rglob(".env"):
-        choice.unlink()
+    wheels = f"DEVKIT_WHEELHOUSE={committed.wheelhouse}\n"
+    (folder / ".devcontainer/.env").write_text(wheels, encoding="utf-8")
     return Clone(folder, engine)
 
 
