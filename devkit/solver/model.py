@@ -18,6 +18,9 @@ class Vendor(StrEnum):
 class Machine:
     """The part of a machine that versions depend on. `driver` and `gpus` are empty on a CPU machine.
 
+    `machine` is x86_64 or aarch64, `platform` linux or wsl2. `glibc` is that of the system that will run torch,
+    where it is not the planned image; None leaves it to the image.
+
     `cuda` is the newest CUDA the driver runs, as nvidia-smi prints it; None when only tables can say.
     `origin` says where this came from: "this machine", a facts file, or the flags.
     """
@@ -29,6 +32,8 @@ class Machine:
     platform: str
     glibc: Release | None
     origin: str
+    notes: tuple[str, ...] = ()
+    """What a plan for this machine must warn about, such as a GPU that does not answer."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Plan:
 
     `torch_index` is the wheel index's URL; `variant` its label such as cu130 or cpu.
     `packages` maps distribution names to exact versions, torch included.
-    `gpu_request` is "all" or "none".
+    `gpu_request` is "all" or "none". `architectures` are the machines it is for, such as x86_64.
     """
 
     vendor: Vendor

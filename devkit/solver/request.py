@@ -1,0 +1,64 @@
+"""Builds a request from what the user typed, and refuses what cannot be a request at all."""
+
+import re
+
+from packaging.utils import canonicalize_name
+
+from devkit.errors import DevkitError
+from devkit.solver.machine import version
+from devkit.solver.model import Machine, Request, Vendor
+
+_TORCH = re.compile(r"(\d+\.\d+(?:\.\d+)?)(?:\+(cu\d{3}|cpu))?")
+_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*==\s*([A-Za-z0-9][A-Za-z0-9.+!_-]*)")
+_IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]*")
+
+
+def request_of(
+    *,
+    machines: tuple[Machine, ...],
+    vendor: str | None = None,
+    torch: str | None = None,
+    cuda: str | None = None,
+    python: str | None = None,
+    image: str | None = None,
+    pins: tuple[str, ...] = (),
+    features: tuple[str, ...] = (),
+) -> Request:
+    """The request in the solver's terms. `vendor` None or "auto" leaves it to the machines.
+
+    Raises DevkitError for text that is no version, no NAME==VERSION pair or no image reference. A version that
+    does not exist is a conflict, which `solve` answers.
+    """
+    pairs = dict(_pin(text) for text in pins)
+    pinned_torch = pairs.pop("torch", None)
+    wanted_torch = torch or pinned_torch
+    if wanted_torch is not None and not _TORCH.fullmatch(wanted_torch):
+        raise DevkitError(f"--torch {wanted_torch!r} is not a version", "Such as 2.14, 2.14.1 or 2.14.1+cu126.")
+    for flag, text in (("--cuda", cuda), ("--python", python)):
+        if text is not None:
+            version(flag, text)
+    if image is not None and not _IMAGE.fullmatch(image):
+        raise DevkitError(f"--image {image!r} is not an image reference", "Such as python:3.12-slim-bookworm.")
+    return Request(
+        machines=machines,
+        vendor=Vendor(vendor) if vendor and vendor != "auto" else None,
+        torch=wanted_torch,
+        cuda=cuda,
+        python=".".join(python.split(".")[:2]) if python else None,
+        image=image,
+        pins=tuple(sorted(pairs.items())),
+        features=features,
+    )
+
+
+def torch_wanted(text: str | None) -> tuple[str, str]:
+    """The version and the variant in "2.14.1+cu126"; "" for what is left open."""
+    found = _TORCH.fullmatch(text or "")
+    return (found[1], found[2] or "") if found else ("", "")
+
+
+def _pin(text: str) -> tuple[str, str]:
+    found = _PIN.fullmatch(text.strip())
+    if found is None:
+        raise DevkitError(f"--pin {text!r} is not NAME==VERSION", "Such as --pin transformers==4.57.6.")
+    return canonicalize_name(found[1]), found[2]
