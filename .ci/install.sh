@@ -23,4 +23,6 @@ case ,$extras, in
     ;;
 esac
 echo "==> installing devkit[$extras] into .venv (a few minutes the first time)"
-.venv/bin/python -m pip install --quiet "$@" --editable ".[$extras]"
+# On a terminal pip's own progress is seen; a log needs only its complaints.
+[ -t 1 ] || set -- --quiet "$@"
+.venv/bin/python -m pip install "$@" --editable ".[$extras]"

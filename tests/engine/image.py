@@ -67,10 +67,14 @@ def base_image_of(dockerfile: Path) -> str:
 
 def provide(engine: Engine, reference: str) -> None:
     """Give the engine the base image under `reference`, unless it has it."""
-    if engine.docker("image", "ls", "--quiet", reference).strip():
+    labels = '{{index .Config.Labels "devkit.test.base"}}'
+    # The label tells it from the image of an interrupted test that took the name.
+    found = run(["docker", "image", "inspect", "--format", labels, reference], env=engine.env, expect=None)
+    if found.stdout.strip() == SUITE:
         return
     with step(f"import {reference}"):
-        engine.docker("import", "--change", 'CMD ["python3"]', archive(), reference)
+        changes = ["--change", 'CMD ["python3"]', "--change", f"LABEL devkit.test.base={SUITE}"]
+        engine.docker("import", *changes, archive(), reference)
 
 
 def provide_with_user(engine: Engine, reference: str, *, user: str, uid: int = TAKEN_UID) -> None:
@@ -79,5 +83,6 @@ def provide_with_user(engine: Engine, reference: str, *, user: str, uid: int = T
     name = f"devkit-test-{user}-{uid}"
     script = f"groupadd --gid {uid} {user} && useradd --uid {uid} --gid {uid} --create-home {user}"
     engine.docker("run", "--name", name, "devkit-test-base:latest", "sh", "-c", script)
-    engine.docker("commit", "--change", 'CMD ["python3"]', name, reference)
+    changes = ["--change", 'CMD ["python3"]', "--change", f"LABEL devkit.test.base={user}"]
+    engine.docker("commit", *changes, name, reference)
     engine.docker("rm", name)
