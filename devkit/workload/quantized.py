@@ -1,0 +1,62 @@
+"""A base model in 4 or 8 bits by bitsandbytes, loaded as users load one: from a folder, by transformers."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+from devkit.workload.device import Device
+from devkit.workload.tiny import Model
+
+
+def nf4(dtype: torch.dtype) -> BitsAndBytesConfig:
+    """QLoRA's base: 4-bit NormalFloat with double quantisation. Source: Dettmers et al., QLoRA, 2023."""
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
+
+
+def int8() -> BitsAndBytesConfig:
+    """LLM.int8(): 8-bit weights with 16-bit outliers."""
+    return BitsAndBytesConfig(load_in_8bit=True)
+
+
+def load_quantized(folder: Path, how: BitsAndBytesConfig, device: Device) -> Model:
+    """The model saved in `folder`, quantised onto the device while it loads."""
+    model = AutoModelForCausalLM.from_pretrained(
+        str(folder),
+        quantization_config=how,
+        device_map={"": device.torch_device},
+        dtype=device.dtype,
+        attn_implementation="eager",
+        local_files_only=True,
+    )
+    model.requires_grad_(requires_grad=False)
+    return model
+
+
+def linear_kinds(model: Model) -> dict[str, int]:
+    """How many linear layers of each class there are, by class name, without the output head and peft's wrappers."""
+    kinds: dict[str, int] = {}
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        is_wrapper = hasattr(module, "base_layer")
+        if kind.startswith("Linear") and not is_wrapper and "lora_" not in name and "lm_head" not in name:
+            kinds[kind] = kinds.get(kind, 0) + 1
+    return kinds
+
+
+def packed_weights(model: Model) -> dict[str, torch.Tensor]:
+    """A copy of the packed 4-bit bytes, by parameter name.
+
+    Take it before the first forward pass in evaluation mode: on CPUs with AVX512-BF16, bitsandbytes then repacks
+    the weights into another layout, and equal values have different bytes.
+    """
+    return {
+        name: parameter.data.detach().clone()
+        for name, parameter in model.named_parameters()
+        if type(parameter).__name__ == "Params4bit"
+    }

@@ -1,0 +1,49 @@
+"""What a proof is asked to do. Importable without torch."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Depth(StrEnum):
+    """How much is proved: seconds, the whole proof, or everything that takes longer."""
+
+    QUICK = "quick"
+    STANDARD = "standard"
+    FULL = "full"
+
+    @property
+    def rank(self) -> int:
+        """Its place in the order quick < standard < full."""
+        return tuple(Depth).index(self)
+
+
+class Precision(StrEnum):
+    """The data type of the frozen base model; adapters are always fp32."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+@dataclass(frozen=True)
+class ProofSettings:
+    """The numbers of one proof. `precision` None means: by the device.
+
+    `sentence` is learned by heart; `steps` optimizer steps do that with room to spare, `resume_steps` are
+    run once straight and once interrupted in the middle.
+    """
+
+    sentence: str = "devkit taught this model one sentence, and here it is: proven."
+    seed: int = 20250601
+    rank: int = 16
+    alpha: int = 32
+    steps: int = 80
+    learning_rate: float = 3e-3
+    resume_steps: int = 40
+    resume_dropout: float = 0.05
+    precision: Precision | None = None
+
+    @classmethod
+    def for_depth(cls, depth: Depth, precision: Precision | None = None) -> "ProofSettings":
+        """The settings of a depth. The quick proof trains for fewer steps, still enough to memorise."""
+        return cls(steps=50 if depth is Depth.QUICK else 80, precision=precision)

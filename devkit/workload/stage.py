@@ -1,0 +1,190 @@
+"""What one stage of the proof measures, and how that is judged. Importable without torch."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from time import perf_counter
+from typing import Any
+
+from devkit.workload.settings import Depth
+
+DEVICE_LOST = 75
+"""Exit status after an error that leaves the CUDA context unusable: the rest needs a fresh process."""
+
+Value = str | int | float | bool
+
+
+class StageStatus(StrEnum):
+    """What came of a stage. Skipped is never the same as passed."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class StageSkipped(Exception):  # noqa: N818 - it is no error: the stage has nothing to prove here
+    """Raised by a stage that cannot apply on this machine."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One measured value. `expected` is "" for a fact that nothing is asked of."""
+
+    name: str
+    measured: Value
+    expected: str = ""
+    holds: bool = True
+
+
+def fact(name: str, measured: Value) -> Reading:
+    """A reading for the record, which cannot fail."""
+    return Reading(name, measured)
+
+
+def equals(name: str, measured: Value, wanted: Value) -> Reading:
+    """A reading that must be exactly `wanted`."""
+    return Reading(name, measured, f"{wanted}", measured == wanted)
+
+
+def differs(name: str, measured: Value, from_value: Value) -> Reading:
+    """A reading that must not be `from_value`: the negative control of `equals`."""
+    return Reading(name, measured, f"not {from_value}", measured != from_value)
+
+
+def at_most(name: str, measured: float, limit: float) -> Reading:
+    """A reading that must not exceed `limit`. Not-a-number never holds."""
+    return Reading(name, measured, f"<= {limit:g}", measured <= limit)
+
+
+def above(name: str, measured: float, limit: float) -> Reading:
+    """A reading that must exceed `limit`. Not-a-number never holds."""
+    return Reading(name, measured, f"> {limit:g}", measured > limit)
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """One stage's outcome. `measured` and `expected` share keys; a fact has no expectation. `ms` is its wall time."""
+
+    name: str
+    status: StageStatus
+    measured: dict[str, Value] = field(default_factory=dict)
+    expected: dict[str, str] = field(default_factory=dict)
+    reason: str = ""
+    ms: float = 0.0
+
+    def to_document(self) -> dict[str, Any]:
+        """As it stands in devkit.verify/1. Numbers that JSON cannot hold become text."""
+        document = asdict(self)
+        document["measured"] = {name: _json_value(value) for name, value in self.measured.items()}
+        document["ms"] = round(self.ms, 1)
+        return document
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> "StageResult":
+        """Read back what `to_document` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+        return cls(
+            name=str(document["name"]),
+            status=StageStatus(document["status"]),
+            measured=dict(document["measured"]),
+            expected={name: str(value) for name, value in dict(document["expected"]).items()},
+            reason=str(document["reason"]),
+            ms=float(document["ms"]),
+        )
+
+
+def _json_value(value: Value) -> Value:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def judge(name: str, readings: Callable[[], Iterable[Reading]]) -> tuple[StageResult, Exception | None]:
+    """Run one stage to its result. An exception fails the stage and is handed back; readings before it are kept."""
+    start = perf_counter()
+    taken: list[Reading] = []
+    error: Exception | None = None
+    status, reason = StageStatus.PASSED, ""
+    try:
+        for reading in readings():
+            taken.append(reading)  # noqa: PERF402 - keeps what was read before an exception
+    except StageSkipped as skipped:
+        status, reason = StageStatus.SKIPPED, skipped.reason
+    except Exception as raised:  # noqa: BLE001 - whatever a library raises is what this stage found
+        error = raised
+        status, reason = StageStatus.FAILED, f"{type(raised).__name__}: {_one_line(str(raised))}"
+    broken = [reading for reading in taken if not reading.holds]
+    if broken and error is None:
+        status = StageStatus.FAILED
+        reason = "; ".join(f"{each.name} is {each.measured}, expected {each.expected}" for each in broken)
+    result = StageResult(
+        name,
+        status,
+        {reading.name: reading.measured for reading in taken},
+        {reading.name: reading.expected for reading in taken if reading.expected},
+        reason,
+        (perf_counter() - start) * 1000,
+    )
+    return result, error
+
+
+def _one_line(text: str, limit: int = 600) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(lines)[:limit] or "no message"
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """A stage by name.
+
+    `claim` is what a pass shows, read after "proved on cpu:"; "" for groundwork that needs no mention.
+    `needs` names the stages without whose pass it has nothing to work on.
+    """
+
+    name: str
+    claim: str = ""
+    needs: tuple[str, ...] = ()
+    depth: Depth = Depth.STANDARD
+
+
+STAGES = (
+    StageSpec("torch", depth=Depth.QUICK),
+    StageSpec("torch-build", needs=("torch",), depth=Depth.QUICK),
+    StageSpec("bitsandbytes", needs=("torch",), depth=Depth.QUICK),
+    StageSpec("libraries", needs=("torch",), depth=Depth.QUICK),
+    StageSpec("device", needs=("torch",), depth=Depth.QUICK),
+    StageSpec("kernel", needs=("device",), depth=Depth.QUICK),
+    StageSpec("lora-memorises", "LoRA fine-tuning memorises a sentence", ("libraries", "kernel"), Depth.QUICK),
+    StageSpec("base-frozen", "frozen weights stay bit-equal", ("lora-memorises",), Depth.QUICK),
+    StageSpec("adapter-disabled", "the adapter switches off", ("lora-memorises",)),
+    StageSpec("adapter-reload", "the adapter reloads bit for bit", ("lora-memorises",)),
+    StageSpec("adapter-merged", "the adapter merges", ("adapter-reload",)),
+    StageSpec("resume", "an interrupted run resumes bit for bit", ("libraries", "kernel")),
+    StageSpec("qlora-memorises", "QLoRA on a 4-bit base memorises a sentence", ("bitsandbytes", "libraries", "kernel")),
+    StageSpec("qlora-frozen", "the packed 4-bit weights stay unchanged", ("qlora-memorises",)),
+    StageSpec("optimizer-8bit", "an 8-bit optimizer trains LoRA", ("bitsandbytes", "libraries", "kernel"), Depth.FULL),
+    StageSpec("int8-base", "LoRA learns on an 8-bit base", ("bitsandbytes", "libraries", "kernel"), Depth.FULL),
+    StageSpec("checkpointing", "gradient checkpointing changes no gradient", ("libraries", "kernel"), Depth.FULL),
+    StageSpec("compile", "torch.compile builds a kernel that agrees", ("kernel",), Depth.FULL),
+)
+"""Every stage, in the order they run. bitsandbytes is tried before peft, which imports it: a broken one is then hidden."""
+
+
+def stages_of(depth: Depth) -> tuple[StageSpec, ...]:
+    """The stages that a proof of this depth runs."""
+    return tuple(stage for stage in STAGES if stage.depth.rank <= depth.rank)
+
+
+def skipped_for_need(stage: StageSpec, results: Mapping[str, StageResult]) -> StageResult | None:
+    """The stage skipped, when one it needs ran and did not pass; None when it may run."""
+    for need in stage.needs:
+        result = results.get(need)
+        if result is not None and result.status is StageStatus.FAILED:
+            return StageResult(stage.name, StageStatus.SKIPPED, reason=f"{need} did not pass")
+        if result is not None and result.status is StageStatus.SKIPPED:
+            return StageResult(stage.name, StageStatus.SKIPPED, reason=result.reason)
+    return None
