@@ -56,6 +56,8 @@ def connects(url: str) -> bool:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 probe.connect(parts.path)
                 say(listener_pid=listener_pid(probe))
+        elif parts.scheme == "npipe":
+            find_pipe(parts.path)
         elif parts.scheme == "tcp":
             socket.create_connection((parts.hostname or "", parts.port or 2375), timeout=ANSWER_WITHIN_S).close()
     except (OSError, ValueError) as error:
@@ -66,11 +68,19 @@ def connects(url: str) -> bool:
     return True
 
 
+def find_pipe(path: str) -> None:
+    """Raise FileNotFoundError when Windows has no such named pipe. Looking at the pipe itself would use it up."""
+    name = path.rpartition("/")[2]
+    if name not in {pipe.name for pipe in Path("//./pipe/").iterdir()}:
+        raise FileNotFoundError(2, "no such pipe; the engine is not running")
+
+
 FAILURES = (
     (FileNotFoundError, "missing"),
     (ConnectionRefusedError, "refused"),
     (PermissionError, "denied"),
     (socket.gaierror, "unresolved"),
+    (ValueError, "malformed"),
 )
 
 

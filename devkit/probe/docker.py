@@ -22,6 +22,7 @@ _ENDS = {
     "refused": EngineEnd.NOT_RUNNING,
     "denied": EngineEnd.PERMISSION_DENIED,
     "unresolved": EngineEnd.BAD_ENDPOINT,
+    "malformed": EngineEnd.BAD_ENDPOINT,
     "unreachable": EngineEnd.NOT_RUNNING,
     "not-an-engine": EngineEnd.BAD_ENDPOINT,
     "tls": EngineEnd.BAD_ENDPOINT,

@@ -25,6 +25,8 @@ _FOREIGN = re.compile(r"\((?!libc6,(?:x86-64|AArch64))")
 
 def path_folders(path: str) -> tuple[str, ...]:
     """The absolute directories of a PATH-like variable, in order."""
+    if re.match(r"[A-Za-z]:\\", path):
+        return tuple(folder.rstrip("\\") for folder in path.split(";") if folder)
     return tuple(folder.rstrip("/") or "/" for folder in path.split(":") if folder.startswith("/"))
 
 
@@ -33,9 +35,10 @@ def find_program(host: Host, name: str, *, folders: tuple[str, ...] | None = Non
     if folders is None:
         folders = (*path_folders(host.env.get("PATH", "")), *SYSTEM_PROGRAM_FOLDERS)
     for folder in dict.fromkeys(folders):
-        found = host.stat(f"{folder}/{name}")
+        path = f"{folder}\\{name}.exe" if "\\" in folder else f"{folder}/{name}"
+        found = host.stat(path)
         if found is not None and found.kind == "file" and found.mode & _ANY_EXECUTE_BIT:
-            return f"{folder}/{name}"
+            return path
     return ""
 
 

@@ -9,13 +9,17 @@ NOBODY_KNOWN = -1
 """The owner of a directory that does not exist, and every user on Windows."""
 
 
+ENGINE_FOLDERS = ("/var/lib/docker", "/var/snap/docker/common/var-lib-docker", "/var/lib/containers/storage")
+USERS_ENGINE_FOLDERS = (".local/share/docker", ".local/share/containers/storage")
+
+
 def read_storage(host: Host, *, project: str) -> Storage:
     """Hub cache, `project` (the workspace's absolute path), engine data and temporary files, and the user."""
     user = user_id(host)
     wanted = [
         ("hub cache", hub_cache(host)),
         ("workspace", project),
-        ("engine data", "/var/lib/docker"),
+        *(("engine data", path) for path in _engine_folders(host)),
         ("temporary", host.env.get("TMPDIR") or host.env.get("TEMP") or "/tmp"),  # noqa: S108 - read, not written
     ]
     mounts = _mounts(host)
@@ -32,6 +36,13 @@ def hub_cache(host: Host) -> str:
     caches = env.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
     hub = env.get("HF_HOME") or (f"{caches}/huggingface" if caches else "")
     return f"{hub}/hub" if hub else ""
+
+
+def _engine_folders(host: Host) -> tuple[str, ...]:
+    """Where engines keep images, as far as they exist; which one is in use, the engine itself says."""
+    home = host.env.get("HOME")
+    users = (f"{home}/{folder}" for folder in USERS_ENGINE_FOLDERS) if home else ()
+    return tuple(path for path in (*ENGINE_FOLDERS, *users) if host.stat(path) is not None)
 
 
 def _directory(host: Host, path: str, purpose: str, mounts: tuple[tuple[str, str], ...]) -> Directory:

@@ -1,0 +1,30 @@
+"""The recorded machines, and what devkit reads on them."""
+
+import dataclasses
+import textwrap
+from pathlib import Path
+
+from devkit.facts.model import Facts
+from devkit.probe.gather import gather
+from devkit.probe.recorded import RecordedHost
+
+FOLDER = Path(__file__).parent
+MACHINES = tuple(sorted(path.parent.name for path in FOLDER.glob("*/machine.toml")))
+
+
+def machine(name: str) -> RecordedHost:
+    """A recorded machine, by the name of its folder."""
+    return RecordedHost(FOLDER / name)
+
+
+def facts_of(name: str) -> Facts:
+    """What the probes read on a recorded machine, with a fixed date."""
+    host = machine(name)
+    facts = gather(host, project=host.project)
+    return dataclasses.replace(facts, taken_at="2026-01-01T00:00:00+00:00", devkit="recorded")
+
+
+def written(directory: Path, text: str) -> RecordedHost:
+    """A machine that exists for one test alone, from the text of its `machine.toml`."""
+    (directory / "machine.toml").write_text(textwrap.dedent(text), encoding="utf-8")
+    return RecordedHost(directory)

@@ -1,0 +1,110 @@
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from devkit.probe.process import MOST_OUTPUT_BYTES, NOT_EXECUTABLE, NOT_FOUND, TIMED_OUT, Done, run_program
+
+
+def run(*argv, deadline_s=5.0):
+    return run_program(argv, deadline_s=deadline_s)
+
+
+def python(code, *arguments, deadline_s=5.0):
+    return run(sys.executable, "-c", code, *arguments, deadline_s=deadline_s)
+
+
+def test_output_and_status_are_kept_apart():
+    assert run("sh", "-c", "echo out; echo err >&2; exit 3") == Done(3, "out\n", "err\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        pytest.param(["devkit-no-such-program"], NOT_FOUND, id="no such program"),
+        pytest.param(["/etc/passwd/x"], NOT_FOUND, id="a file is no folder"),
+        pytest.param(["/etc/passwd"], NOT_EXECUTABLE, id="not executable"),
+        pytest.param(["sh", "-c", "kill -SEGV $$"], -11, id="ended by a signal"),
+    ],
+)
+def test_every_end_has_its_code(argv, code):
+    assert run(*argv).code == code
+
+
+def test_arguments_are_not_read_by_a_shell():
+    assert run("printf", "%s", "$(id) `id` ; id").out == "$(id) `id` ; id"
+
+
+def test_programs_answer_in_the_c_locale():
+    assert python("import os; print(os.environ['LC_ALL'])").out == "C\n"
+
+
+def test_nothing_can_be_typed_into_a_probe():
+    assert python("import sys; print(repr(sys.stdin.read()))").out == "''\n"
+
+
+def test_the_system_folders_are_searched_after_the_users_own():
+    folders = python("import os; print(os.environ['PATH'])").out.strip().split(":")
+    assert folders[: len(os.environ["PATH"].split(":"))] == os.environ["PATH"].split(":")
+    assert "/usr/sbin" in folders
+
+
+def test_a_late_program_is_killed_and_what_it_said_is_kept():
+    started = time.monotonic()
+    done = run("sh", "-c", "echo first; exec sleep 60", deadline_s=0.3)
+    assert time.monotonic() - started < 1.5
+    assert done == Done(TIMED_OUT, "first\n", "")
+
+
+def test_a_program_that_ignores_every_signal_it_can_is_killed_too():
+    deaf = "import signal, time\nfor n in range(1, 32):\n  n in (9, 19) or signal.signal(n, signal.SIG_IGN)\n"
+    started = time.monotonic()
+    assert python(deaf + "time.sleep(60)", deadline_s=0.5).code == TIMED_OUT
+    assert time.monotonic() - started < 1.5
+
+
+def test_the_children_of_a_late_program_are_killed_with_it(tmp_path):
+    pid_file = tmp_path / "pid"
+    run("sh", "-c", 'sleep 60 & echo $! >"$1"; wait', "sh", str(pid_file), deadline_s=0.3)
+    assert is_gone(int(pid_file.read_text()))
+
+
+def is_gone(pid):
+    for _ in range(50):
+        status = Path(f"/proc/{pid}/status")
+        if not status.exists() or "State:\tZ" in status.read_text():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_program_that_leaves_a_child_behind_is_not_waited_for(tmp_path):
+    started = time.monotonic()
+    done = run("sh", "-c", "sleep 60 & echo done", deadline_s=10)
+    assert time.monotonic() - started < 2
+    assert done == Done(0, "done\n", "")
+
+
+def test_endless_output_is_bounded_and_does_not_outlive_the_deadline():
+    done = run("sh", "-c", "yes", deadline_s=0.5)
+    assert done.code == TIMED_OUT
+    assert len(done.out) <= MOST_OUTPUT_BYTES
+
+
+def test_much_output_on_both_streams_does_not_block():
+    done = python("import sys; sys.stdout.write('o' * 300000); sys.stderr.write('e' * 300000)")
+    assert (done.code, len(done.out), len(done.err)) == (0, 300000, 300000)
+
+
+def test_bytes_that_are_no_text_are_replaced():
+    assert python(r"import sys; sys.stdout.buffer.write(b'a\xffb\r\n')").out == "a\N{REPLACEMENT CHARACTER}b\n"
+
+
+def test_no_thread_is_left_behind():
+    before = threading.active_count()
+    for _ in range(5):
+        run("true")
+    assert threading.active_count() == before
