@@ -60,7 +60,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "cuda": ('"13.0"', "CUDA of the torch wheel"),
             "python": ('"3.12"', "Python of the container"),
             "image": ('"python:3.12-slim-bookworm"', "base image"),
-            "features": ('["flash-attention-2"]', "what the GPUs must be able to do"),
+            "features": ('["nf4"]', "what must work: bf16, nf4, fp8 …"),
         },
     ),
     "pins": ('Other packages that must be just so, such as: peft = "0.21.2"', {}),

@@ -1,0 +1,214 @@
+"""The generated files: valid for every tool that reads them, safe with any input, the same for the same input."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devkit.errors import DevkitError
+from devkit.render.artifacts import FOLDER, GPU_MODES, devcontainer_artifacts, devcontainer_json
+from devkit.render.names import checked_name, slug_of
+from devkit.render.settings import FromCheckout, FromIndex, FromUrl, FromWheel, Settings
+
+from .plans import CPU_PLAN, GPU_PLAN, UBUNTU_PLAN, reason
+from .test_certificates import AUTHORITY
+
+PLAIN = Settings("Demo", "demo", FromIndex("0.1.0"))
+CLOSED = replace(PLAIN, source=FromWheel("devkit_gpu-0.1.0-py3-none-any.whl", b"PK"), certificates=AUTHORITY)
+CLOSED = replace(CLOSED, uses_wheelhouse=True)
+
+CASES = [
+    pytest.param(GPU_PLAN, PLAIN, id="a GPU plan"),
+    pytest.param(CPU_PLAN, PLAIN, id="a CPU plan"),
+    pytest.param(UBUNTU_PLAN, PLAIN, id="an image without Python"),
+    pytest.param(CPU_PLAN, CLOSED, id="a closed network"),
+    pytest.param(UBUNTU_PLAN, CLOSED, id="a closed network and an image without Python"),
+    pytest.param(GPU_PLAN, replace(PLAIN, source=FromCheckout()), id="devkit's own checkout"),
+    pytest.param(GPU_PLAN, replace(PLAIN, source=FromUrl("git+https://example.org/d@abc")), id="devkit from git"),
+]
+every_case = pytest.mark.parametrize(("plan", "settings"), CASES)
+
+
+def texts(plan, settings) -> dict[str, str]:
+    found = {each.path.removeprefix(f"{FOLDER}/"): each.content for each in devcontainer_artifacts(plan, settings)}
+    return {path: content.decode() for path, content in found.items() if not path.endswith(".whl")}
+
+
+def schema(name: str) -> dict[str, object]:
+    folder = os.environ.get("DEVKIT_SCHEMAS")
+    if not folder:
+        pytest.skip("the JSON schemas are not here: set DEVKIT_SCHEMAS to the folder that holds them")
+    return json.loads(Path(folder, name).read_text())
+
+
+def linter(name: str) -> str:
+    """A linter that pip installed beside this Python, or one on PATH."""
+    import sys
+
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    assert found, f"{name} comes with the extra `dev`"
+    return found
+
+
+def merged_compose(plan, settings, mode: str) -> dict[str, object]:
+    """The Compose file and its overlay as two documents, with the settings' defaults filled in."""
+    made = texts(plan, settings)
+    return yaml.safe_load(made["docker-compose.yml"]) | {"overlay": yaml.safe_load(made[f"gpu.{mode}.yml"])}
+
+
+@every_case
+def test_devcontainer_json_follows_the_schema(plan, settings):
+    document = json.loads(texts(plan, settings)["devcontainer.json"])
+    jsonschema.Draft201909Validator(schema("devContainer.base.schema.json")).validate(document)
+    assert "hostRequirements" not in document
+
+
+@every_case
+def test_compose_files_follow_the_specification(plan, settings):
+    specification = json.loads((files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json").read_text())
+    for name in ("docker-compose.yml", *(f"gpu.{mode}.yml" for mode in GPU_MODES)):
+        document = yaml.safe_load(texts(plan, settings)[name])
+        errors = list(jsonschema.Draft7Validator(specification).iter_errors(document))
+        assert not errors, (name, errors)
+
+
+@every_case
+def test_hadolint_finds_nothing(plan, settings, tmp_path):
+    file = tmp_path / "Dockerfile"
+    file.write_text(texts(plan, settings)["Dockerfile"])
+    done = subprocess.run([linter("hadolint"), str(file)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@every_case
+def test_shellcheck_finds_nothing(plan, settings, tmp_path):
+    file = tmp_path / "gpu.sh"
+    file.write_text(texts(plan, settings)["gpu.sh"])
+    done = subprocess.run([linter("shellcheck"), str(file)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@every_case
+def test_every_file_ends_its_last_line_and_leaves_no_space_behind(plan, settings):
+    for path, text in texts(plan, settings).items():
+        assert text.endswith("\n") and not text.endswith("\n\n"), path
+        assert not re.search(r"[ \t]$", text, re.MULTILINE), path
+        assert "\n\n\n" not in text, path
+
+
+@every_case
+def test_the_same_input_gives_the_same_bytes(plan, settings):
+    assert devcontainer_artifacts(plan, settings) == devcontainer_artifacts(plan, settings)
+
+
+@pytest.mark.parametrize("mode", GPU_MODES)
+def test_the_container_has_no_more_rights_than_it_needs(mode):
+    compose = merged_compose(GPU_PLAN, PLAIN, mode)
+    dev = compose["services"]["dev"]
+    assert dev["security_opt"] == ["no-new-privileges:true"]
+    assert dev["init"] is True
+    assert dev["shm_size"] == "8gb"
+    text = json.dumps(compose)
+    for word in ("privileged", "ipc", "cap_add", "docker.sock", "network_mode", '"pid"', "ulimits"):
+        assert word not in text.replace("no-new-privileges", "")
+
+
+@pytest.mark.parametrize(
+    ("mode", "asks"),
+    [
+        pytest.param("cpu", None, id="the CPU form asks for nothing"),
+        pytest.param("nvidia", {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}, id="the runtime's form"),
+        pytest.param(
+            "cdi", {"driver": "cdi", "device_ids": ["nvidia.com/gpu=all"], "capabilities": ["gpu"]}, id="the CDI form"
+        ),
+    ],
+)
+def test_the_gpu_is_asked_for_once_and_in_one_form(mode, asks):
+    overlay = merged_compose(GPU_PLAN, PLAIN, mode)["overlay"]["services"]["gpu"]
+    devices = overlay.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
+    assert devices == ([asks] if asks else [])
+    assert "devices" not in overlay
+    assert "gpus" not in overlay
+
+
+def test_the_image_never_holds_a_token_and_never_hides_the_hosts_driver():
+    for plan, settings in (case.values for case in CASES):
+        text = texts(plan, settings)["Dockerfile"]
+        instructions = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+        for word in ("TOKEN", "HF_HOME", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES", "PROXY", "proxy"):
+            assert word not in instructions
+        assert re.findall(r"^USER (.*)$", text, re.MULTILINE)[-1] == "dev"
+
+
+def test_a_closed_network_needs_no_index():
+    text = texts(CPU_PLAN, CLOSED)["Dockerfile"]
+    installs = [line for line in text.splitlines() if "pip install" in line]
+    assert len(installs) == 3
+    assert all("--no-index --find-links=/mnt/wheelhouse" in line for line in installs)
+    assert "download.pytorch.org" not in "".join(line for line in text.splitlines() if not line.startswith("#"))
+    assert "wheelhouse: ${DEVKIT_WHEELHOUSE:-wheelhouse}" in texts(CPU_PLAN, CLOSED)["docker-compose.yml"]
+
+
+def test_everything_the_dockerfile_copies_is_let_through_the_ignore_file():
+    made = texts(CPU_PLAN, CLOSED)
+    allowed = {line[1:] for line in made[".dockerignore"].splitlines() if line.startswith("!")}
+    sources = re.findall(r"source=(\S+?),", made["Dockerfile"]) + re.findall(r"COPY \S+ (\S+?)/", made["Dockerfile"])
+    assert set(sources) == allowed == {"requirements.txt", "wheels", "certificates"}
+    assert "*" in made[".dockerignore"].splitlines()
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        pytest.param(replace(GPU_PLAN, base_image="a\nRUN touch /owned"), "base image", id="a line break in the image"),
+        pytest.param(replace(GPU_PLAN, base_image="a AS b"), "base image", id="a second word in the image"),
+        pytest.param(replace(GPU_PLAN, torch="2.13.0; touch x"), "version", id="a command in a version"),
+        pytest.param(replace(GPU_PLAN, torch_index="https://x/$(id)"), "wheel index", id="a substitution in the index"),
+        pytest.param(replace(GPU_PLAN, packages=(("a b", "1"),)), "package name", id="a space in a package name"),
+        pytest.param(replace(GPU_PLAN, python="3.12 -c"), "Python version", id="an option in the Python version"),
+    ],
+)
+def test_a_value_that_could_escape_the_dockerfile_is_refused(plan, says):
+    with pytest.raises(DevkitError, match=says):
+        devcontainer_artifacts(plan, PLAIN)
+
+
+@given(st.text(max_size=200))
+def test_no_reason_leaves_its_comment(because):
+    plan = replace(GPU_PLAN, reasons=(reason("base_image", "x", because), reason("peft", "y", because)))
+    made, usual = texts(plan, PLAIN), texts(replace(plan, reasons=()), PLAIN)
+    for path in ("Dockerfile", "requirements.txt"):
+        code = [line for line in re.split(r"[\n\r]", made[path]) if line and not line.startswith("#")]
+        assert code == [line for line in usual[path].split("\n") if line and not line.startswith("#")]
+
+
+@given(st.text(max_size=60))
+def test_any_accepted_name_is_carried_exactly(name):
+    try:
+        kept = checked_name(name)
+    except DevkitError:
+        return
+    settings = replace(PLAIN, name=kept, slug=slug_of(kept))
+    assert json.loads(devcontainer_json(settings))["name"] == kept
+    compose = yaml.safe_load(texts(GPU_PLAN, settings)["docker-compose.yml"])
+    assert compose["services"]["dev"]["working_dir"] == f"/workspaces/{settings.slug}"
+
+
+def test_the_host_command_ends_well_without_a_posix_shell():
+    command = json.loads(devcontainer_json(PLAIN))["initializeCommand"]
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, text=True, check=False, env={"PATH": "/nowhere"}
+    )
+    assert done.returncode == 0
+    assert "DEVKIT_GPU" in done.stdout

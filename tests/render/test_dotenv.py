@@ -1,0 +1,32 @@
+"""The .env file: one line changes, the others stay."""
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.render.dotenv import with_setting
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("", "A='/w'\n", id="a new file"),
+        pytest.param("B=1\n", "B=1\nA='/w'\n", id="beside another"),
+        pytest.param("B=1", "B=1\nA='/w'\n", id="after a line without an end"),
+        pytest.param("A=old\nB=1\n", "A='/w'\nB=1\n", id="in its place"),
+        pytest.param("export A=old\n", "A='/w'\n", id="an exported one"),
+        pytest.param("AA=1\n", "AA=1\nA='/w'\n", id="not a longer name"),
+    ],
+)
+def test_with_setting(before, after):
+    assert with_setting(before, "A", "/w") == after
+    assert with_setting(after, "A", "/w") == after
+
+
+@pytest.mark.parametrize("path", ["/it's", "/a\nb"], ids=["a single quote", "a line break"])
+def test_a_path_that_cannot_be_quoted_is_refused(path):
+    with pytest.raises(DevkitError, match=r"cannot stand in an \.env file"):
+        with_setting("", "A", path)
+
+
+def test_a_backslash_is_taken_as_it_is():
+    assert with_setting("A=x\n", "A", r"C:\wheels\1") == "A='C:\\wheels\\1'\n"

@@ -1,0 +1,102 @@
+"""Where an image takes devkit from, and the wheel that devkit packs of itself."""
+
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import distribution
+from io import BytesIO
+
+import pytest
+
+from devkit import __version__
+from devkit.render.resources import templates_root
+from devkit.render.settings import FromUrl, FromWheel
+from devkit.render.wheel import source_from, wheel_of
+
+
+@pytest.fixture(scope="module")
+def wheel() -> FromWheel:
+    return wheel_of(distribution("devkit-gpu"))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "source"),
+    [
+        pytest.param(
+            {"url": "https://example.org/d.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            FromUrl("git+https://example.org/d.git@abc"),
+            id="a git revision",
+        ),
+        pytest.param(
+            {"url": "https://dev:secret@example.org/d.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            FromUrl("git+https://example.org/d.git@abc"),
+            id="a password in the URL stays behind",
+        ),
+        pytest.param(
+            {"url": "ssh://git@example.org/d.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            FromUrl("git+ssh://git@example.org/d.git@abc"),
+            id="the forge's public SSH user stays",
+        ),
+        pytest.param(
+            {"url": "https://example.org/d.whl", "archive_info": {"hash": "sha256=12"}},
+            FromUrl("https://example.org/d.whl#sha256=12"),
+            id="an archive with its hash",
+        ),
+        pytest.param(
+            {"url": "https://example.org/d.whl", "archive_info": {}}, FromUrl("https://example.org/d.whl"), id="without"
+        ),
+        pytest.param({"url": "file:///src/devkit", "dir_info": {"editable": True}}, None, id="an editable checkout"),
+        pytest.param({"url": "file:///tmp/d.whl", "archive_info": {}}, None, id="a wheel on this disk"),
+        pytest.param(
+            {"url": "file:///src/d", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            None,
+            id="a repository on this disk",
+        ),
+    ],
+)
+def test_source(recorded, source):
+    assert source_from(recorded) == source
+
+
+def test_the_same_files_give_the_same_bytes(wheel):
+    assert wheel_of(distribution("devkit-gpu")) == wheel
+
+
+def test_the_wheel_holds_what_an_install_needs(wheel):
+    with zipfile.ZipFile(BytesIO(wheel.content)) as archive:
+        assert archive.testzip() is None
+        names = set(archive.namelist())
+        metadata = archive.read(f"devkit_gpu-{__version__}.dist-info/METADATA").decode()
+    templates = {f"devkit/templates/devcontainer/{each.name}" for each in (templates_root() / "devcontainer").iterdir()}
+    assert templates <= names
+    assert {"devkit/__init__.py", "devkit/cli/__init__.py", "devkit/solver/model.py"} <= names
+    assert not any("__pycache__" in name or name.endswith(".pyc") for name in names)
+    assert f"Version: {__version__}\n" in metadata
+    assert "Requires-Dist: click" in metadata
+
+
+def test_pip_installs_it_and_devkit_runs_from_it(wheel, tmp_path):
+    file = tmp_path / wheel.filename
+    file.write_bytes(wheel.content)
+    target = tmp_path / "installed"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(target),
+        str(file),
+    ]
+    subprocess.run(pip, check=True, capture_output=True)
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import devkit; assert devkit.__file__.startswith(sys.argv[1]);"
+        "from devkit.render.resources import rendered;"
+        "print(rendered('devcontainer/gpu.cpu.yml.j2', devkit_version='x'))"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(target)], check=True, capture_output=True, text=True)
+    assert "DEVKIT_GPU=cpu" in done.stdout
+    assert (target / "bin/devkit").exists()

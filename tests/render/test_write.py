@@ -1,0 +1,237 @@
+"""Writing: nothing of the user's is lost, nothing lies outside the project, and a kill leaves no half file."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.render.artifact import Artifact
+from devkit.render.lock import digest, lock_artifact, read_lock
+from devkit.render.write import Action, changes_for, read_file, write
+
+from .plans import GPU_PLAN
+
+CHOICES = Artifact.text("devkit.toml", 'name = "x"\n')
+
+
+def generated(**texts: str) -> tuple[Artifact, ...]:
+    """Artifacts named by keyword, with `_` for the dot, and their lock."""
+    artifacts = tuple(Artifact.text(f".devcontainer/{name.replace('_', '.')}", text) for name, text in texts.items())
+    return (*artifacts, lock_artifact(GPU_PLAN, artifacts))
+
+
+FIRST = generated(a_txt="one\n", b_txt="one\n", c_txt="three\n")
+SECOND = generated(a_txt="two\n", b_txt="two\n", d_txt="two\n")
+
+
+def run(root: Path, artifacts=FIRST, *, force: bool = False, edited=(CHOICES,), **options) -> dict[str, str]:
+    """Write, and say what was done to each file."""
+    changes = changes_for(root, artifacts, edited, force=force)
+    write(root, changes, **options)
+    return {change.path.removeprefix(".devcontainer/"): str(change.action) for change in changes}
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Every file under `root` with its contents."""
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_fresh_project(tmp_path):
+    done = run(tmp_path)
+    assert set(done.values()) == {"create"}
+    assert tree(tmp_path) == {each.path: each.content for each in (CHOICES, *FIRST)}
+
+
+def test_a_second_run_changes_nothing_not_even_times(tmp_path):
+    run(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert set(run(tmp_path).values()) == {"unchanged"}
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_new_plan_updates_creates_and_removes(tmp_path):
+    run(tmp_path)
+    done = run(tmp_path, SECOND)
+    assert (done["a.txt"], done["d.txt"], done["c.txt"]) == ("update", "create", "remove")
+    assert set(tree(tmp_path)) == {each.path for each in (CHOICES, *SECOND)}
+
+
+def test_the_directory_itself_may_be_new(tmp_path):
+    run(tmp_path / "new")
+    assert (tmp_path / "new/devkit.lock").exists()
+
+
+def test_a_file_the_user_changed_is_refused_with_the_difference_and_nothing_is_written(tmp_path):
+    run(tmp_path)
+    (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
+    before = tree(tmp_path)
+    with pytest.raises(DevkitError, match=r"changed since devkit wrote it: \.devcontainer/a\.txt$") as refused:
+        run(tmp_path, SECOND)
+    assert "-mine" in refused.value.hint
+    assert "+two" in refused.value.hint
+    assert "--force" in refused.value.hint
+    assert tree(tmp_path) == before
+
+
+def test_force_replaces_what_devkit_wrote(tmp_path):
+    run(tmp_path)
+    (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
+    assert run(tmp_path, SECOND, force=True)["a.txt"] == "update"
+
+
+def test_the_users_change_stays_when_the_plan_says_the_same(tmp_path):
+    run(tmp_path)
+    (tmp_path / ".devcontainer/a.txt").write_text("two\n")
+    assert run(tmp_path, SECOND)["a.txt"] == "unchanged"
+
+
+def test_a_stale_file_that_the_user_changed_stays(tmp_path):
+    run(tmp_path)
+    (tmp_path / ".devcontainer/c.txt").write_text("mine\n")
+    assert "c.txt" not in run(tmp_path, SECOND)
+    assert (tmp_path / ".devcontainer/c.txt").read_text() == "mine\n"
+
+
+def test_a_file_of_the_users_beside_devkits_stays(tmp_path):
+    run(tmp_path)
+    (tmp_path / ".devcontainer/mine.txt").write_text("mine\n")
+    run(tmp_path, SECOND)
+    assert (tmp_path / ".devcontainer/mine.txt").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["without --force", "even with --force"])
+@pytest.mark.parametrize(
+    "path",
+    [".devcontainer/a.txt", ".devcontainer/other.json", ".devcontainer/sub/devcontainer.json", ".devcontainer.json"],
+)
+def test_a_dev_container_that_devkit_did_not_write_is_never_touched(tmp_path, path, force):
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text("mine\n")
+    with pytest.raises(DevkitError, match="did not write") as refused:
+        run(tmp_path, force=force)
+    assert path in refused.value.message
+    assert tree(tmp_path) == {path: b"mine\n"}
+
+
+def test_a_file_that_devkit_did_not_write_stays_even_when_it_wrote_others(tmp_path):
+    run(tmp_path)
+    (tmp_path / ".devcontainer/d.txt").write_text("mine\n")
+    with pytest.raises(DevkitError, match=r"d\.txt"):
+        run(tmp_path, SECOND, force=True)
+
+
+def test_this_hosts_own_settings_do_not_count_as_a_foreign_dev_container(tmp_path):
+    (tmp_path / ".devcontainer/wheelhouse").mkdir(parents=True)
+    (tmp_path / ".devcontainer/wheelhouse/x.whl").touch()
+    (tmp_path / ".devcontainer/.env").write_text("DEVKIT_GPU=cpu\n")
+    assert run(tmp_path)["a.txt"] == "create"
+
+
+@pytest.mark.parametrize("link", [".devcontainer", ".devcontainer/a.txt", "devkit.toml", "devkit.lock"])
+def test_a_symbolic_link_out_of_the_project_is_refused(tmp_path, link):
+    root, outside = tmp_path / "project", tmp_path / "outside"
+    (root / link).parent.mkdir(parents=True)
+    outside.mkdir()
+    (root / link).symlink_to(outside if link == ".devcontainer" else outside / "file")
+    with pytest.raises(DevkitError, match="leads out of the project"):
+        run(root)
+    assert list(outside.iterdir()) == []
+
+
+def test_a_lock_cannot_reach_out_of_the_project(tmp_path):
+    root, victim = tmp_path / "project", tmp_path / "victim"
+    run(root)
+    victim.write_text("theirs")
+    lock = (root / "devkit.lock").read_text().replace(".devcontainer/c.txt", "../victim")
+    (root / "devkit.lock").write_text(lock.replace(read_lock(lock.encode()).files["../victim"], digest(b"theirs")))
+    with pytest.raises(DevkitError, match="leads out of the project"):
+        run(root, SECOND)
+    assert victim.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"schema": "devkit.lock/9", "files": {}}', '{"schema": "devkit.lock/1", "files": [1]}'],
+    ids=["empty", "cut", "a list", "no schema", "another schema", "files that are no table"],
+)
+def test_a_lock_that_cannot_be_read_stops_the_run(tmp_path, text):
+    run(tmp_path)
+    (tmp_path / "devkit.lock").write_text(text)
+    with pytest.raises(DevkitError, match=r"devkit\.lock"):
+        run(tmp_path, SECOND)
+
+
+def test_a_directory_in_place_of_a_file_is_refused(tmp_path):
+    (tmp_path / "devkit.toml").mkdir()
+    with pytest.raises(DevkitError, match="is a directory"):
+        run(tmp_path)
+
+
+def test_a_disk_that_refuses_leaves_the_old_tree(tmp_path):
+    run(tmp_path)
+    before = tree(tmp_path)
+    changes = changes_for(tmp_path, SECOND, (CHOICES,), force=False)
+    # A directory where the last staged file must go: staging fails after the others were staged.
+    (tmp_path / ".devcontainer/.d.txt.devkit-new").mkdir()
+    with pytest.raises(DevkitError, match="cannot write") as refused:
+        write(tmp_path, changes)
+    assert "Nothing was changed" in refused.value.hint
+    (tmp_path / ".devcontainer/.d.txt.devkit-new").rmdir()
+    assert tree(tmp_path) == before
+
+
+def test_private_settings_stay_private(tmp_path):
+    env = Artifact(".devcontainer/.env", b"A='b'\n", 0o600)
+    run(tmp_path, edited=(CHOICES, env))
+    assert (tmp_path / ".devcontainer/.env").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_script_may_run(tmp_path):
+    script = Artifact.text(".devcontainer/gpu.sh", "#!/bin/sh\n", 0o755)
+    run(tmp_path, (script, lock_artifact(GPU_PLAN, (script,))))
+    assert os.access(tmp_path / ".devcontainer/gpu.sh", os.X_OK)
+
+
+RENAMES = len(SECOND)
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.render.test_write import CHOICES, SECOND, changes_for, write
+left = int(sys.argv[2])
+def replace(source, target):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    os.replace(source, target)
+root = Path(sys.argv[1])
+write(root, changes_for(root, SECOND, (CHOICES,), force=False), replace=replace)
+"""
+
+
+@pytest.mark.parametrize("existed", [True, False], ids=["an update", "a fresh project"])
+@pytest.mark.parametrize("renames", range(RENAMES), ids=lambda count: f"after {count} renames")
+def test_a_kill_leaves_whole_files_and_the_next_run_finishes(tmp_path, renames, existed):
+    if existed:
+        run(tmp_path)
+    old = tree(tmp_path)
+    new = {each.path: each.content for each in (CHOICES, *SECOND)}
+    repository = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), str(renames)], cwd=repository, check=False)
+    assert done.returncode == -signal.SIGKILL
+    for path, content in tree(tmp_path).items():
+        assert path.endswith(".devkit-new") or content in (old.get(path), new.get(path))
+    run(tmp_path, SECOND)
+    assert tree(tmp_path) == new
+
+
+def test_reading_a_missing_file_is_none(tmp_path):
+    assert read_file(tmp_path, "nothing/here") is None
+
+
+def test_an_action_reads_as_its_word():
+    assert str(Action.CREATE) == "create"
