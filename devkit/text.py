@@ -62,3 +62,8 @@ def table(rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
         cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
         lines.append((indent + "  ".join([*cells, row[-1]])).rstrip())
     return "\n".join(lines)
+
+
+def human_number(value: float) -> str:
+    """A measured number to three digits: 0.000254, 7.22, 1.6e-07, nan."""
+    return f"{value:.3g}"

@@ -1,22 +1,19 @@
 """The proof's child process: its events, its end, and its certain death at the deadline."""
 
 import json
-import os
 import queue
 import signal
 import subprocess
-import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
-LOG_LINES = 40
+from devkit.verify.process import KILL_GRACE_S, LOG_LINES, kill_group, read_lines, start
+
 _SLICE_S = 0.1
-_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,7 @@ class ChildEnd:
 
     @property
     def words(self) -> str:
-        """The end in words: "ended by SIGSEGV", "exit status 3"."""
+        """The end in words: "the process was ended by SIGSEGV"."""
         if self.timed_out:
             return "the time ran out and the process was killed"
         if self.code < 0:
@@ -41,33 +38,20 @@ def _signal_name(number: int) -> str:
     try:
         name = signal.Signals(number).name
     except ValueError:
-        name = f"signal {number}"
-    return f"{name} (memory ran out, most often)" if number == 9 else name
+        return f"signal {number}"
+    return f"{name}, most often because memory ran out" if name == "SIGKILL" else name
 
 
 class ProofChild:
     """A running proof, as a context: leaving it, by whatever way, kills the whole process group."""
 
     def __init__(self, argv: Sequence[str]) -> None:
-        flags = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
-        self._process = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,
-            creationflags=flags,
-        )
+        self._process = start(argv)
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._log: deque[str] = deque(maxlen=LOG_LINES)
         self._timed_out = False
-        self._readers = (
-            _reader(self._process.stdout, self._lines.put, at_end=lambda: self._lines.put(None)),
-            _reader(self._process.stderr, self._log.append),
-        )
+        self._output = read_lines(self._process.stdout, self._lines.put, at_end=lambda: self._lines.put(None))
+        self._errors = read_lines(self._process.stderr, self._log.append)
 
     def __enter__(self) -> "ProofChild":
         return self
@@ -75,7 +59,7 @@ class ProofChild:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill()
+        kill_group(self._process)
 
     def events(self, *, ends_at: float) -> Iterator[dict[str, Any]]:
         """Events until the process ends or the monotonic clock reads `ends_at`. Other output is passed over."""
@@ -83,7 +67,8 @@ class ProofChild:
             try:
                 line = self._lines.get(timeout=min(_SLICE_S, left_s))
             except queue.Empty:
-                if self._process.poll() is not None and not self._readers[0].is_alive():
+                # A process that is left over may hold the pipe open after the proof itself has ended.
+                if self._process.poll() is not None:
                     return
                 continue
             if line is None:
@@ -99,43 +84,12 @@ class ProofChild:
                 self._process.wait(max(0.0, ends_at - time.monotonic()))
             except subprocess.TimeoutExpired:
                 self._timed_out = True
-        self.kill()
-        self._readers[1].join(_GRACE_S)
-        code = self._process.returncode if self._process.returncode is not None else 0
-        return ChildEnd(code, self._timed_out, tuple(self._log))
-
-    def kill(self) -> None:
-        """SIGKILL to the group. One that a wedged driver holds in the kernel cannot die; it is left behind."""
-        kill_group(self._process)
-        try:
-            self._process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._log.append("the process did not die within 5 s of SIGKILL: the driver holds it in the kernel")
-
-
-def kill_group(process: subprocess.Popen[Any]) -> None:
-    """SIGKILL to a process that leads its own group, and to all in the group; quiet when all are gone."""
-    if sys.platform == "win32":
-        process.kill()
-        return
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
-
-
-def _reader(
-    stream: IO[str] | None, take: Callable[[str], None], at_end: Callable[[], None] = lambda: None
-) -> threading.Thread:
-    def read() -> None:
-        if stream is not None:
-            for line in stream:
-                take(line.rstrip("\n"))
-        at_end()
-
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    return thread
+        died = kill_group(self._process)
+        self._errors.join(KILL_GRACE_S)
+        log = tuple(self._log)
+        if not died:
+            log = (*log, "the process did not die of SIGKILL: the driver holds it in the kernel")
+        return ChildEnd(self._process.returncode if died else 0, self._timed_out, log)
 
 
 def _event(line: str) -> dict[str, Any] | None:

@@ -171,7 +171,7 @@ STAGES = (
     StageSpec("checkpointing", "gradient checkpointing changes no gradient", ("libraries", "kernel"), Depth.FULL),
     StageSpec("compile", "torch.compile builds a kernel that agrees", ("kernel",), Depth.FULL),
 )
-"""Every stage, in the order they run. bitsandbytes is tried before peft, which imports it: a broken one is then hidden."""
+"""Every stage, in the order they run. bitsandbytes comes before peft, which imports it: a broken one gets hidden."""
 
 
 def stages_of(depth: Depth) -> tuple[StageSpec, ...]:

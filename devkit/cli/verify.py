@@ -1,0 +1,86 @@
+"""`devkit verify`: prove the dev container, or this machine."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from devkit.cli import exits
+from devkit.errors import DevkitError
+
+if TYPE_CHECKING:
+    from devkit.verify.report import VerificationReport
+
+DEFAULT_TIMEOUT_S = 600.0
+
+
+@click.command()
+@click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+@click.option("--here", is_flag=True, help="Prove this machine, without a container engine.")
+@click.option("--quick", "depth", flag_value="quick", help="Only the device, its kernels and a short LoRA run.")
+@click.option("--standard", "depth", flag_value="standard", default="standard", hidden=True)
+@click.option(
+    "--full", "depth", flag_value="full", help="Also 8-bit bases and optimizers, checkpointing, torch.compile."
+)
+@click.option(
+    "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as JSON."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=1),
+    default=DEFAULT_TIMEOUT_S,
+    show_default=True,
+    help="Longest time for the proof; building the container does not count.",
+)
+@click.pass_context
+def verify(
+    ctx: click.Context, directory: Path, *, here: bool, depth: str, output: Path | None, as_json: bool, timeout_s: float
+) -> None:
+    """Prove that fine-tuning works: in the dev container of DIR, or with --here on this machine.
+
+    A model made on the spot learns a sentence with LoRA and QLoRA; every claim is asserted. Nothing is downloaded.
+    """
+    from devkit.verify.process import interruptible
+
+    _require_folder(output)
+    with interruptible():
+        report = _report(directory, here=here, depth=depth, timeout_s=timeout_s)
+    document = json.dumps(report.to_document(), indent=2, allow_nan=False)
+    if output is not None:
+        output.write_text(document + "\n", encoding="utf-8")
+    click.echo(document if as_json else _text(report))
+    ctx.exit(exits.DONE if report.verdict == "passed" else exits.ANSWER_IS_NO)
+
+
+def _report(directory: Path, *, here: bool, depth: str, timeout_s: float) -> "VerificationReport":
+    from devkit.probe.host import LocalHost
+    from devkit.workload.settings import Depth
+
+    if here:
+        from devkit.verify.here import prove_here
+
+        return prove_here(LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_progress)
+    from devkit.verify.container import prove_in_container
+
+    return prove_in_container(directory, LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_progress)
+
+
+def _progress(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _text(report: "VerificationReport") -> str:
+    from devkit.verify.text import report_text
+
+    return report_text(report, width=shutil.get_terminal_size().columns)
+
+
+def _require_folder(output: Path | None) -> None:
+    """Refuse now what would fail after the proof."""
+    if output is not None and not output.parent.is_dir():
+        raise DevkitError(f"{output.parent} is no directory, so {output.name} cannot be written there", "make it first")

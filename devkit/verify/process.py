@@ -1,0 +1,146 @@
+"""Processes that verify starts: read without blocking, ended for certain."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import IO, Any, NoReturn
+
+LOG_LINES = 40
+KEPT_OUTPUT_LINES = 10_000
+KILL_GRACE_S = 5.0
+_STOP_GRACE_S = 15.0
+_SLICE_S = 0.2
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """A finished command: exit status (None when the time ran out), what it printed, the last lines of its stderr."""
+
+    code: int | None
+    out: str
+    log: tuple[str, ...]
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its stderr that is not blank, or of its stdout."""
+        lines = [line.strip() for line in (*self.out.splitlines()[-LOG_LINES:], *self.log) if line.strip()]
+        return lines[-1] if lines else "it printed nothing"
+
+
+def stream(argv: Sequence[str], *, progress: Callable[[str], None], timeout_s: float | None = None) -> Streamed:
+    """Run a command, hand each line of its stderr to `progress` as it comes, and keep its stdout.
+
+    However this call is left, the command is ended: first with SIGTERM, so that it can tidy up, then with SIGKILL.
+    """
+    process = start(argv)
+    out: deque[str] = deque(maxlen=KEPT_OUTPUT_LINES)
+    log: deque[str] = deque(maxlen=LOG_LINES)
+
+    def take(line: str) -> None:
+        log.append(line)
+        progress(line)
+
+    readers = (read_lines(process.stdout, out.append), read_lines(process.stderr, take))
+    code = None
+    try:
+        code = _wait(process, timeout_s)
+    finally:
+        stop_group(process)
+        for reader in readers:
+            reader.join(KILL_GRACE_S)
+    return Streamed(code, "\n".join(out), tuple(log))
+
+
+def _wait(process: subprocess.Popen[str], timeout_s: float | None) -> int | None:
+    ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+    while ends_at is None or time.monotonic() < ends_at:
+        try:
+            return process.wait(_SLICE_S)
+        except subprocess.TimeoutExpired:
+            continue
+    return None
+
+
+def start(argv: Sequence[str]) -> subprocess.Popen[str]:
+    """Start a command as the leader of its own group, without input. Raises OSError when it cannot be started."""
+    return subprocess.Popen(
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+    )
+
+
+def read_lines(
+    stream: IO[str] | None, take: Callable[[str], None], at_end: Callable[[], None] = lambda: None
+) -> threading.Thread:
+    """Hand over a stream's lines in the background, so that a full pipe never blocks the process behind it."""
+
+    def read() -> None:
+        if stream is not None:
+            with stream:
+                for line in stream:
+                    take(line.rstrip("\n"))
+        at_end()
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    return thread
+
+
+def stop_group(process: subprocess.Popen[Any]) -> None:
+    """End a process and its group: SIGTERM and time to tidy up while it runs, SIGKILL for what is left."""
+    if process.poll() is None:
+        _signal_group(process, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_GRACE_S)
+    kill_group(process)
+
+
+def kill_group(process: subprocess.Popen[Any]) -> bool:
+    """SIGKILL to a process and its group. False when it did not die: a wedged driver holds it in the kernel."""
+    _signal_group(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+    try:
+        process.wait(KILL_GRACE_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _signal_group(process: subprocess.Popen[Any], number: signal.Signals) -> None:
+    if sys.platform == "win32":
+        process.kill()
+        return
+    try:
+        os.killpg(process.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal end devkit as Ctrl-C does: tidied up, with exit code 130."""
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    caught = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.signal(number, interrupt) for number in caught}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,71 @@
+"""The report as people read it."""
+
+from devkit.text import human_number, human_seconds, table, wrapped
+from devkit.verify.report import VerificationReport
+from devkit.workload.stage import StageResult, StageStatus, Value
+
+LONGEST_TEXT = 40
+
+
+def report_text(report: VerificationReport, *, width: int) -> str:
+    """A block per stage in `width` columns, the log of a crash if there is one, and the conclusion as the last line."""
+    heads = [
+        (stage.name, stage.status.value, human_seconds(stage.ms / 1000) if stage.ms else "") for stage in report.stages
+    ]
+    lines = [_heading(report, width=width), ""]
+    for head, stage in zip(table([("stage", "status", "time"), *heads]).splitlines()[1:], report.stages, strict=True):
+        lines += _stage_lines(head, stage, width=width)
+    if report.log:
+        lines += ["", "The last output of the process that failed:", *(f"  {line}" for line in report.log[-20:])]
+    return "\n".join([*lines, "", _one_line(report.conclusion)])
+
+
+def _heading(report: VerificationReport, *, width: int) -> str:
+    device = report.device
+    words = [f"device: {device.get('kind', 'unknown')}"]
+    words += [f"{device[name]}" for name in ("name", "reason") if device.get(name)]
+    if device.get("precision"):
+        words.append(f"precision {device['precision']}: {device.get('precision_reason', '')}")
+    return wrapped("; ".join(words), width=width)
+
+
+def _stage_lines(head: str, stage: StageResult, *, width: int) -> list[str]:
+    details = ", ".join(_reading(name, stage) for name in stage.measured)
+    lines = [head]
+    if stage.reason:
+        lines.append(wrapped(stage.reason, width=width, indent="    "))
+    if details and stage.status is not StageStatus.SKIPPED:
+        lines.append(wrapped(details, width=width, indent="    "))
+    return lines
+
+
+def _reading(name: str, stage: StageResult) -> str:
+    """One measured value beside what was expected of it."""
+    label, value, expected = name.replace("_", " "), stage.measured[name], stage.expected.get(name)
+    if expected is None:
+        return f"{label} {_shown(value)}"
+    if str(value) == expected:
+        same = "exactly as expected" if isinstance(value, str) else f"expected {_shown(value)}"
+        return f"{label} {_shown(value)} ({same})"
+    return f"{label} {_shown(value)} (expected {_shortened(expected)})"
+
+
+def _shown(value: Value) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return str(value)
+        case float():
+            return human_number(value)
+        case str():
+            return _shortened(value)
+
+
+def _shortened(text: str) -> str:
+    text = " ".join("".join(each if each.isprintable() else "?" for each in text).split())
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
