@@ -5,7 +5,6 @@ test fills: the paths are moved by rewriting the script's text, the programs are
 """
 
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -261,9 +260,9 @@ def test_a_block_that_lost_its_end_costs_no_line_of_the_users(machine):
 
 def test_the_file_is_private_and_nothing_else_is_left_behind(machine):
     machine.docker(docker_info())
-    before = set(os.listdir(machine.folder))
+    before = {each.name for each in machine.folder.iterdir()}
     machine.run()
-    assert set(os.listdir(machine.folder)) - before == {".env"}
+    assert {each.name for each in machine.folder.iterdir()} - before == {".env"}
     assert machine.env_file.stat().st_mode & 0o777 == 0o600
 
 
