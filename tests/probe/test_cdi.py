@@ -1,0 +1,80 @@
+import json
+
+import pytest
+
+from devkit.facts.values import Release
+from devkit.probe.cdi import read_cdi
+from tests.hosts import written
+
+SPEC = {
+    "cdiVersion": "0.7.0",
+    "kind": "nvidia.com/gpu",
+    "devices": [{"name": "0"}, {"name": "all"}],
+    "containerEdits": {"mounts": [{"hostPath": "/usr/lib/libcuda.so.580.95.05"}]},
+}
+YAML = """---
+cdiVersion: 0.5.0
+kind: nvidia.com/gpu
+devices:
+    - name: "0"
+    - name: 1
+containerEdits:
+    hooks:
+        - args: [nvidia-cdi-hook, enable-cuda-compat, --host-driver-version=570.86.15]
+"""
+
+
+def specs(tmp_path, files, more=""):
+    text = "".join(f"\"{path}\" = '''{content}'''\n" for path, content in files.items())
+    return read_cdi(written(tmp_path, f"{more}\n[files]\n{text}"))
+
+
+def test_a_specification_in_json_is_read(tmp_path):
+    (spec,) = specs(tmp_path, {"/etc/cdi/nvidia.json": json.dumps(SPEC)})
+    assert (spec.kind, spec.cdi_version, spec.devices) == ("nvidia.com/gpu", "0.7.0", ("0", "all"))
+    assert (spec.driver, spec.error) == (Release.read("580.95.05"), "")
+
+
+def test_a_specification_in_yaml_is_read(tmp_path):
+    (spec,) = specs(tmp_path, {"/var/run/cdi/nvidia.yaml": YAML})
+    assert (spec.cdi_version, spec.devices) == ("0.5.0", ("0", "1"))
+    assert spec.driver == Release.read("570.86.15")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error"),
+    [
+        pytest.param("x.json", "{", "Expecting", id="broken JSON"),
+        pytest.param("x.yaml", "a: [", "expected", id="broken YAML"),
+        pytest.param("x.yaml", "!!python/object/apply:os.system [id]", "could not determine", id="YAML that runs code"),
+        pytest.param("x.yaml", "text", "the top level is not an object", id="YAML that is no object"),
+    ],
+)
+def test_an_unusable_specification_is_kept_with_its_reason(tmp_path, name, text, error):
+    (spec,) = specs(tmp_path, {f"/etc/cdi/{name}": text})
+    assert spec.error.startswith(error) or error in spec.error
+    assert spec.devices == ()
+
+
+def test_a_specification_without_driver_libraries_has_no_driver(tmp_path):
+    (spec,) = specs(tmp_path, {"/etc/cdi/x.json": json.dumps(SPEC | {"containerEdits": {}})})
+    assert (spec.driver, spec.error) == (None, "")
+
+
+def test_devices_of_an_odd_shape_are_passed_over(tmp_path):
+    (spec,) = specs(tmp_path, {"/etc/cdi/x.json": json.dumps(SPEC | {"devices": [3, {"name": "0"}, {}]})})
+    assert spec.devices == ("0",)
+
+
+def test_other_files_are_no_specifications(tmp_path):
+    assert specs(tmp_path, {"/etc/cdi/nvidia.yml": YAML, "/etc/cdi/README": "x"}) == ()
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path):
+    (spec,) = specs(tmp_path, {"/etc/cdi/x.yaml": YAML}, more='unreadable = ["/etc/cdi/x.yaml"]')
+    assert spec.error == "this user may not read it"
+
+
+def test_a_folder_reached_by_two_names_counts_once(tmp_path):
+    text = f"[links]\n\"/var/run\" = \"/run\"\n[files]\n\"/run/cdi/x.yaml\" = '''{YAML}'''\n"
+    assert len(read_cdi(written(tmp_path, text))) == 1

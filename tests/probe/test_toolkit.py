@@ -1,0 +1,106 @@
+import pytest
+
+from devkit.facts.values import Release, Unknown
+from devkit.probe.toolkit import CONFIG, read_toolkit
+from tests.hosts import written
+
+PRINTED = "NVIDIA Container Toolkit CLI version 1.18.1\\ncommit: d34b304\\n"
+INSTALLED = f'[[command]]\nargv = ["nvidia-ctk", "--version"]\nout = "{PRINTED}"\n'
+
+
+def toolkit(tmp_path, files="", command=INSTALLED, more=""):
+    return read_toolkit(written(tmp_path, f'{more}\n[env]\nHOME = "/h"\n[files]\n{files}\n{command}'))
+
+
+def config(text):
+    return f"\"{CONFIG}\" = '''{text}'''"
+
+
+@pytest.mark.parametrize(
+    ("command", "version"),
+    [
+        pytest.param(INSTALLED, Release.read("1.18.1"), id="installed"),
+        pytest.param("", None, id="absent"),
+        pytest.param(
+            INSTALLED.replace("version 1.18.1", "").replace("d34b304", "x"),
+            Unknown("nvidia-ctk --version ended with status 0: NVIDIA Container Toolkit CLI \ncommit: x"),
+            id="without a version",
+        ),
+    ],
+)
+def test_the_toolkits_version_is_read(tmp_path, command, version):
+    assert toolkit(tmp_path, command=command).version == version
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        pytest.param("", ("auto", False, ""), id="defaults"),
+        pytest.param('[nvidia-container-runtime]\nmode = "cdi"', ("cdi", False, ""), id="a mode"),
+        pytest.param("[nvidia-container-cli]\nno-cgroups = true", ("auto", True, ""), id="no cgroups"),
+        pytest.param(
+            '[nvidia-container-cli]\nroot = "/run/nvidia/driver"', ("auto", False, "/run/nvidia/driver"), id="a root"
+        ),
+        pytest.param("[nvidia-container-cli]\n#no-cgroups = true", ("auto", False, ""), id="a comment says nothing"),
+        pytest.param("nvidia-container-cli = 3", ("auto", False, ""), id="a section of the wrong type"),
+    ],
+)
+def test_settings_are_read_with_the_toolkits_defaults(tmp_path, text, settings):
+    found = toolkit(tmp_path, config(text))
+    assert (found.mode, found.no_cgroups, found.driver_root) == settings
+
+
+def test_a_missing_configuration_means_the_defaults(tmp_path):
+    assert toolkit(tmp_path).mode == "auto"
+
+
+def test_a_broken_configuration_is_unknown_and_says_where(tmp_path):
+    assert "line 1" in toolkit(tmp_path, config("mode = = 1")).mode.reason
+
+
+def test_an_unreadable_configuration_is_unknown(tmp_path):
+    found = toolkit(tmp_path, config(""), more=f'unreadable = ["{CONFIG}"]')
+    assert "cannot be read" in found.no_cgroups.reason
+
+
+def test_without_the_toolkit_its_settings_are_unknown(tmp_path):
+    assert isinstance(toolkit(tmp_path, command="").mode, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "registers"),
+    [
+        pytest.param('{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}', "", True, id="registered"),
+        pytest.param('{"runtimes": {"runc-dev": {"path": "runc"}}}', "", False, id="other runtimes only"),
+        pytest.param("{}", "", False, id="empty object"),
+        pytest.param("", "", False, id="empty file"),
+        pytest.param("[]", "the top level is not an object", False, id="a list"),
+        pytest.param('{\n  "a": 1,\n}', "line 3, column 1", False, id="a trailing comma"),
+        pytest.param("{\n  // note\n}", "line 2, column 3", False, id="a comment"),
+    ],
+)
+def test_each_daemon_file_says_whether_it_registers_the_runtime(tmp_path, text, error, registers):
+    (found,) = toolkit(tmp_path, f"\"/etc/docker/daemon.json\" = '''{text}'''").daemon_files
+    assert found.registers_nvidia is registers
+    assert found.error.startswith(error)
+    assert bool(found.error) is bool(error)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/docker/daemon.json",
+        "/h/.config/docker/daemon.json",
+        "/h/.docker/daemon.json",
+        "/var/snap/docker/current/config/daemon.json",
+    ],
+    ids=["system", "rootless", "Desktop", "snap"],
+)
+def test_every_place_of_a_daemon_file_is_looked_at(tmp_path, path):
+    assert [file.path for file in toolkit(tmp_path, f'"{path}" = "{{}}"').daemon_files] == [path]
+
+
+def test_a_daemon_file_that_may_not_be_read_is_still_named(tmp_path):
+    path = "/etc/docker/daemon.json"
+    (found,) = toolkit(tmp_path, f'"{path}" = "{{}}"', more=f'unreadable = ["{path}"]').daemon_files
+    assert found.error == "this user may not read it"
