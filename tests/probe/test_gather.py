@@ -1,0 +1,95 @@
+import dataclasses
+import subprocess
+import sys
+import time
+
+import pytest
+
+from devkit.facts.model import Facts, NvmlAnswer, NvmlEnd
+from devkit.facts.store import from_json, to_json
+from devkit.facts.values import Unknown
+from devkit.probe.gather import gather
+from devkit.probe.host import LocalHost
+from tests.hosts import machine
+from tests.probe.engines import silent_socket
+
+
+class Faulty:
+    """A recorded machine on which one question fails in a way that no probe expects."""
+
+    def __init__(self, *, path, act):
+        self._machine, self._path, self._act = machine("ubuntu-4090-ok"), path, act
+
+    def __getattr__(self, name):
+        return getattr(self._machine, name)
+
+    def read(self, path):
+        return self._act() if path == self._path else self._machine.read(path)
+
+
+def boom():
+    raise RuntimeError("a bug")
+
+
+def test_a_probe_that_crashes_costs_only_its_own_facts():
+    facts = gather(Faulty(path="/etc/docker/daemon.json", act=boom))
+    assert facts.toolkit == Unknown("probe crashed: RuntimeError: a bug")
+    others = [field.name for field in dataclasses.fields(Facts) if field.name != "toolkit"]
+    assert not [name for name in others if "probe crashed" in repr(getattr(facts, name))]
+
+
+def test_a_probe_that_never_returns_costs_only_its_own_facts():
+    started = time.monotonic()
+    facts = gather(Faulty(path="/etc/docker/daemon.json", act=lambda: time.sleep(5)), deadline_s=0.4)
+    assert time.monotonic() - started < 1.5
+    assert facts.toolkit == Unknown("no answer within 0.4 s")
+    assert isinstance(facts.nvml, NvmlAnswer)
+
+
+def test_the_moment_is_in_universal_time():
+    assert gather(machine("ubuntu-4090-ok")).taken_at.endswith("+00:00")
+
+
+def test_this_machine_can_be_read_saved_and_read_back():
+    facts = gather(LocalHost())
+    assert "probe crashed" not in repr(facts)
+    assert from_json(to_json(facts)) == facts
+
+
+@pytest.mark.parametrize("project", [None, "/somewhere/else"], ids=["the current directory", "another directory"])
+def test_the_workspace_is_the_project(project, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    facts = gather(LocalHost(), project=project)
+    paths = [directory.path for directory in facts.storage.directories if directory.purpose == "workspace"]
+    assert paths == [project or str(tmp_path)]
+
+
+def test_a_hung_driver_and_a_hung_engine_together_end_within_the_deadline(with_nvml, tmp_path, monkeypatch):
+    host = with_nvml(fail="nvmlInit_v2=hang")
+    with silent_socket(tmp_path / "x.sock") as url:
+        monkeypatch.setenv("DOCKER_HOST", url)
+        started = time.monotonic()
+        facts = gather(host, deadline_s=1.5)
+        assert time.monotonic() - started < 2
+    assert facts.nvml.end is NvmlEnd.TIMED_OUT
+    assert facts.engine.end == "timed-out"
+    assert facts.system.kernel
+
+
+LIGHT = "import sys, devkit.probe.gather; print([m for m in {0!r} if m in sys.modules])"
+
+
+def test_reading_a_machine_imports_nothing_heavy_into_this_process():
+    heavy = ["docker", "pynvml", "requests", "torch", "yaml", "asyncio", "email", "http.client", "importlib.metadata"]
+    done = subprocess.run([sys.executable, "-c", LIGHT.format(heavy)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_project_cannot_put_its_own_modules_into_the_children(tmp_path, monkeypatch, with_nvml):
+    trap = "import pathlib; pathlib.Path('trapped').touch(); raise SystemExit('not the real one')"
+    for name in ("pynvml", "docker", "json", "requests"):
+        (tmp_path / f"{name}.py").write_text(trap)
+    monkeypatch.chdir(tmp_path)
+    facts = gather(with_nvml(gpus=2))
+    assert len(facts.gpus) == 2
+    assert not (tmp_path / "trapped").exists()

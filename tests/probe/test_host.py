@@ -1,0 +1,132 @@
+import os
+import sys
+
+import pytest
+
+from devkit.probe.host import LocalHost, Stat
+from tests.hosts import machine, written
+
+HOST = LocalHost()
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "file").write_bytes(b"text\xff")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "dangling").symlink_to("nothing")
+    (tmp_path / "loop").symlink_to("loop")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["nothing", "dangling", "loop", "folder/nothing", "file/x", "nul\0byte"])
+def test_what_is_not_there_is_answered_without_an_exception(place, name):
+    path = f"{place}/{name}"
+    assert HOST.read(path) is None
+    assert HOST.list(path) == ()
+    assert HOST.stat(path) is None
+    assert HOST.link(path) is None
+    assert HOST.is_writable(path) is False
+
+
+def test_a_file_is_read_whatever_its_bytes(place):
+    assert HOST.read(f"{place}/file") == "text\N{REPLACEMENT CHARACTER}"
+    assert HOST.read(f"{place}/folder") is None
+
+
+def test_names_are_sorted(place):
+    assert HOST.list(str(place)) == ("dangling", "file", "folder", "link", "loop")
+
+
+def test_a_link_is_followed(place):
+    assert HOST.link(f"{place}/link") == f"{place.resolve()}/file"
+    assert HOST.stat(f"{place}/link") == HOST.stat(f"{place}/file")
+    assert HOST.stat(f"{place}/file") == Stat("file", 0o644, os.getuid(), os.getgid(), 5)
+
+
+@pytest.mark.parametrize(
+    ("path", "outcome"),
+    [
+        pytest.param("/dev/null", "open", id="a device that opens"),
+        pytest.param("/dev/devkit-nothing", "ENOENT", id="a device that is not there"),
+        pytest.param("/etc/passwd/x", "ENOTDIR", id="a file where a folder should be"),
+        pytest.param("/etc", "EISDIR", id="a folder"),
+    ],
+)
+def test_opening_ends_with_the_systems_own_word(path, outcome):
+    assert HOST.open_error(path) == outcome
+
+
+def test_free_space_is_read_where_there_is_a_file_system(place):
+    assert HOST.free_bytes(str(place)) > 0
+    assert HOST.free_bytes(f"{place}/nothing") is None
+
+
+def test_only_a_folder_can_be_written_into(place):
+    assert HOST.is_writable(f"{place}/folder")
+    assert not HOST.is_writable(f"{place}/file")
+
+
+def test_the_interpreter_and_the_environment_are_this_process_s(monkeypatch):
+    monkeypatch.setenv("DEVKIT_TEST", "here")
+    assert HOST.env["DEVKIT_TEST"] == "here"
+    assert HOST.python == sys.executable
+
+
+RECORDED = """
+python = "/py"
+writable = ["/w"]
+unreadable = ["/a/secret"]
+[env]
+HOME = "/h"
+[files]
+"/a/file" = "text"
+"/a/secret" = "x"
+"/w/deep/file" = ""
+[links]
+"/link" = "/a"
+"/chain" = "/link/file"
+"/loop" = "/loop"
+[free_bytes]
+"/" = 10
+"/w" = 20
+[nodes]
+"/dev/x" = { kind = "character", mode = 0o600, uid = 7, open = "EPERM" }
+[[command]]
+argv = ["{python}", "-c", "x"]
+out = "ran"
+"""
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    return written(tmp_path, RECORDED)
+
+
+def test_a_recorded_machine_answers_like_a_real_one(recorded):
+    assert recorded.read("/a/file") == recorded.read("/link/file") == recorded.read("/chain") == "text"
+    assert recorded.read("/a/secret") is None
+    assert recorded.list("/") == ("a", "chain", "dev", "link", "loop", "w")
+    assert recorded.list("/link") == ("file", "secret")
+    assert recorded.stat("/w/deep").kind == "directory"
+    assert recorded.stat("/dev/x") == Stat("character", 0o600, 7, 0, 0)
+    assert (recorded.open_error("/dev/x"), recorded.open_error("/dev/y")) == ("EPERM", "ENOENT")
+    assert (recorded.link("/chain"), recorded.link("/gone"), recorded.link("/loop")) == ("/a/file", None, None)
+    assert (recorded.is_writable("/w/deep"), recorded.is_writable("/a"), recorded.is_writable("/w/no")) == (
+        True,
+        False,
+        False,
+    )
+    assert (recorded.free_bytes("/a"), recorded.free_bytes("/w/deep"), recorded.free_bytes("/wide")) == (10, 20, 10)
+
+
+def test_a_recorded_command_is_found_by_its_interpreter(recorded):
+    assert recorded.run(["/py", "-c", "x"]).out == "ran"
+    assert recorded.run(["other"]).code == 127
+
+
+def test_a_machine_that_extends_another_keeps_all_but_what_it_removes():
+    laptop, desktop = machine("no-gpu-laptop"), machine("ubuntu-4090-ok")
+    assert desktop.stat("/dev/nvidia0") is not None
+    assert laptop.stat("/dev/nvidia0") is None
+    assert laptop.run(["uname", "-s", "-r", "-m"]) == desktop.run(["uname", "-s", "-r", "-m"])
