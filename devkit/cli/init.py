@@ -170,7 +170,7 @@ def _print_conflict(conflict: "Conflict", *, as_json: bool) -> None:
     if as_json:
         blockers = [{"rule": each.rule, "says": each.says, "source": each.source} for each in conflict.blockers]
         nearest = {"changes": conflict.nearest_changes} if conflict.nearest else None
-        document = {
+        document: dict[str, object] = {
             "schema": "devkit.init/1",
             "verdict": "conflict",
             "files": [],

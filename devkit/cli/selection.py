@@ -119,4 +119,4 @@ def _here() -> Facts:
     from devkit.probe.gather import gather
     from devkit.probe.host import LocalHost
 
-    return gather(LocalHost())
+    return gather(LocalHost(), only=("system", "driver", "nvml"))

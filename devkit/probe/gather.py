@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,13 +27,17 @@ _SHARE_FOR_CHILDREN = 0.9
 """Of the deadline; the rest is for judging what a killed child left behind."""
 
 
-def gather(host: Host, *, deadline_s: float = 10.0, project: str | None = None) -> Facts:
+def gather(host: Host, *, deadline_s: float = 10.0, project: str | None = None, only: Collection[str] = ()) -> Facts:
     """Read one machine within `deadline_s` seconds. `project` is the workspace (default: the current directory).
 
+    `only` names the fields to read, where a command needs no more; the others are `Unknown` then.
     A probe that is late or fails, which is a bug in devkit, costs only its own facts: they become `Unknown`.
     """
     workspace = project or str(Path.cwd())
-    readings = _side_by_side(_probes(host, workspace, deadline_s * _SHARE_FOR_CHILDREN), deadline_s=deadline_s)
+    probes = _probes(host, workspace, deadline_s * _SHARE_FOR_CHILDREN)
+    asked = tuple((field, probe) for field, probe in probes if not only or field in only)
+    unread: dict[str, Any] = {field: Unknown("not read by this command") for field, _ in probes}
+    readings = unread | _side_by_side(asked, deadline_s=deadline_s)
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
     return Facts(taken_at=taken_at, devkit=__version__, **readings)
 

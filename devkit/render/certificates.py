@@ -1,7 +1,6 @@
 """A company's certificate authorities, taken from a PEM file and checked before any image sees them."""
 
 import re
-import ssl
 
 from devkit.errors import DevkitError
 
@@ -32,6 +31,8 @@ def certificates_in(content: bytes, *, shown_as: str) -> str:
 
 
 def _check(block: str, name: str) -> None:
+    import ssl
+
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=block)
     except (ssl.SSLError, ValueError) as error:

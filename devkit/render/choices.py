@@ -1,6 +1,5 @@
 """devkit.toml: what the user chose. devkit writes it once; after that it belongs to the user."""
 
-import difflib
 import tomllib
 from dataclasses import dataclass, fields, replace
 
@@ -147,6 +146,8 @@ def _checked(section: str, key: str, value: object) -> object:
     allowed = SECTIONS.get(section, ("", {}))[1]
     shown = f"{section}.{key}" if section else key
     if key not in allowed:
+        import difflib
+
         known = [f"{name}.{each}" if name else each for name, (_, keys) in SECTIONS.items() for each in keys]
         close = difflib.get_close_matches(shown, known, n=1, cutoff=0.4)
         raise DevkitError(

@@ -6,7 +6,6 @@ of them devkit wrote.
 """
 
 import contextlib
-import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +50,8 @@ def unified_diff(path: str, before: bytes, after: bytes) -> str:
     """How `before` becomes `after`; one line for files that are not text."""
     if before == after:
         return ""
+    import difflib
+
     try:
         old, new = before.decode().splitlines(), after.decode().splitlines()
     except UnicodeDecodeError:
