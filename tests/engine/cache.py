@@ -1,8 +1,9 @@
 """Where downloads and base images are kept between runs, and how long each step took."""
 
-import fcntl
+import errno
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -14,8 +15,7 @@ from _pytest.capture import CaptureManager
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("DEVKIT_TEST_CACHE") or ROOT / ".cache" / "engine").resolve()
-LOCK = Path(tempfile.gettempdir()) / "devkit-test-engine.lock"
-"""One per machine, not per checkout: two engines would want the same bridge."""
+LOCK = "\0devkit-test-engine"
 
 STEPS: list[tuple[str, float]] = []
 """What was prepared in this run, and the seconds it took; printed at the end."""
@@ -63,11 +63,22 @@ def made_once(name: str, make: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def only_one() -> Iterator[None]:
-    """Hold the machine-wide lock: a second test session waits here instead of taking the bridge away."""
-    with LOCK.open("w", encoding="utf-8") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"waiting for another test session that holds {LOCK}")
-            fcntl.flock(handle, fcntl.LOCK_EX)
+    """Wait until no other test session on this machine runs an engine: two would want the same bridge.
+
+    The lock is a Unix socket without a file, so it reaches as far as the bridge does (the network namespace, not
+    one checkout or one root file system), and the kernel drops it when the session dies.
+    """
+    with socket.socket(socket.AF_UNIX) as lock:
+        said = False
+        while True:
+            try:
+                lock.bind(LOCK)
+                break
+            except OSError as taken:
+                if taken.errno != errno.EADDRINUSE:
+                    raise
+            if not said:
+                say("waiting for another test session that runs an engine")
+                said = True
+            time.sleep(1)
         yield
