@@ -19,10 +19,10 @@ _DRIVER_LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so\.
 _HOST_DRIVER = re.compile(r"--host-driver-version[= ](\d+\.\d+(?:\.\d+)?)")
 
 
-def read_cdi(host: Host) -> tuple[CdiSpec, ...]:
-    """Every specification in the standard folders, unreadable ones with the reason."""
+def read_cdi(host: Host, *, engine_folders: tuple[str, ...] = ()) -> tuple[CdiSpec, ...]:
+    """Every specification in the standard folders and in the engine's own, unreadable ones with the reason."""
     found: dict[str, str] = {}
-    for folder in SPEC_FOLDERS:
+    for folder in dict.fromkeys((*SPEC_FOLDERS, *engine_folders)):
         for name in host.list(folder):
             path = f"{folder}/{name}"
             if name.endswith(SPEC_SUFFIXES):

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from devkit import __version__
-from devkit.facts.model import Facts
+from devkit.facts.model import Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
-from devkit.probe.cdi import read_cdi
+from devkit.probe.cdi import SPEC_FOLDERS, read_cdi
 from devkit.probe.container import read_container
 from devkit.probe.docker import read_compose, read_engine
 from devkit.probe.driver import read_driver
@@ -57,6 +57,14 @@ def _probes(host: Host, project: str, deadline_s: float) -> tuple[tuple[str, Cal
         ("container", partial(read_container, host)),
         ("storage", partial(read_storage, host, project=project)),
     )
+
+
+def _engines_own_folders(engine: object) -> tuple[str, ...]:
+    """Where a Docker daemon on this machine looks for CDI specifications besides the standard folders."""
+    if not isinstance(engine, Engine) or engine.kind is not EngineKind.DOCKER:
+        return ()
+    is_local = engine.endpoint.url.startswith("unix://")
+    return tuple(folder for folder in engine.cdi_spec_dirs if is_local and folder not in SPEC_FOLDERS)
 
 
 def _side_by_side(probes: tuple[tuple[str, Callable[[], object]], ...], *, deadline_s: float) -> dict[str, Any]:

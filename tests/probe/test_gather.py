@@ -11,7 +11,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.gather import gather
 from devkit.probe.host import LocalHost
 from tests.hosts import machine
-from tests.probe.engines import silent_socket
+from tests.probe.engines import INFO, VERSION, engine, silent_socket
 
 
 class Faulty:
@@ -93,3 +93,13 @@ def test_a_project_cannot_put_its_own_modules_into_the_children(tmp_path, monkey
     facts = gather(with_nvml(gpus=2))
     assert len(facts.gpus) == 2
     assert not (tmp_path / "trapped").exists()
+
+
+def test_specifications_in_the_engines_own_folder_are_read(tmp_path, monkeypatch):
+    (tmp_path / "cdi").mkdir()
+    (tmp_path / "cdi" / "x.json").write_text('{"cdiVersion": "0.7.0", "kind": "nvidia.com/gpu", "devices": []}')
+    info = INFO | {"CDISpecDirs": ["/etc/cdi", str(tmp_path / "cdi")]}
+    with engine(tmp_path / "x.sock", answers={"version": VERSION, "info": info}) as url:
+        monkeypatch.setenv("DOCKER_HOST", url)
+        facts = gather(LocalHost())
+    assert f"{tmp_path}/cdi/x.json" in [spec.path for spec in facts.cdi]
