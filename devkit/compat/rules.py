@@ -6,6 +6,7 @@ The short names (R1, A1 …) are the ones that plans and findings quote.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 from devkit.compat.load import Tables, tables
 from devkit.compat.rows import ForwardPackage
@@ -169,6 +170,7 @@ def _reaches(driver: Release, floor: Release) -> bool:
     return driver.major >= floor.major if len(driver.numbers) == 1 else driver >= floor
 
 
+@cache
 def _target(text: str) -> tuple[ComputeCapability, str]:
     suffix = text[-1] if text[-1] in "af" else ""
     return ComputeCapability.read(text.removesuffix(suffix)), suffix

@@ -13,6 +13,9 @@ from devkit.solver.model import Machine
 MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 """What systems call their processor -> what wheels call it."""
 
+FLAGS = "the flags"
+"""The origin of a machine that was described on the command line."""
+
 NamedGpus = tuple[tuple[str, ComputeCapability], ...]
 
 _VERSION = re.compile(r"\d+(\.\d+){0,3}")
@@ -55,7 +58,7 @@ def machine_from_flags(
         machine=machine or "x86_64",
         platform=platform or "linux",
         glibc=version("--glibc", glibc) if glibc else None,
-        origin="the flags",
+        origin=FLAGS,
     )
 
 

@@ -4,6 +4,7 @@ import re
 
 from packaging.utils import canonicalize_name
 
+from devkit.compat.load import tables
 from devkit.errors import DevkitError
 from devkit.solver.machine import version
 from devkit.solver.model import Machine, Request, Vendor
@@ -39,6 +40,11 @@ def request_of(
             version(flag, text)
     if image is not None and not _IMAGE.fullmatch(image):
         raise DevkitError(f"--image {image!r} is not an image reference", "Such as python:3.12-slim-bookworm.")
+    _, variant = torch_wanted(wanted_torch)
+    _consistent(vendor=vendor, variant=variant, cuda=cuda)
+    for name in features:
+        if name not in tables().stack.features:
+            raise DevkitError(f"unknown feature {name!r}", f"Known: {', '.join(tables().stack.features)}.")
     return Request(
         machines=machines,
         vendor=Vendor(vendor) if vendor and vendor != "auto" else None,
@@ -55,6 +61,14 @@ def torch_wanted(text: str | None) -> tuple[str, str]:
     """The version and the variant in "2.14.1+cu126"; "" for what is left open."""
     found = _TORCH.fullmatch(text or "")
     return (found[1], found[2] or "") if found else ("", "")
+
+
+def _consistent(*, vendor: str | None, variant: str, cuda: str | None) -> None:
+    """Wishes that contradict each other whatever the machine."""
+    if "cpu" in (vendor, variant) and cuda:
+        raise DevkitError("--cuda makes no sense for a CPU plan", "Leave out --cuda, or --vendor cpu.")
+    if (vendor == "nvidia" and variant == "cpu") or (vendor == "cpu" and variant.startswith("cu")):
+        raise DevkitError(f"--vendor {vendor} and a +{variant} torch exclude each other", "Leave one of them out.")
 
 
 def _pin(text: str) -> tuple[str, str]:

@@ -1,0 +1,164 @@
+"""Turns the candidate that won into a plan, with a reason beside every choice."""
+
+from collections.abc import Iterator
+
+from devkit.compat.rows import Confidence, PythonVersion, Row
+from devkit.compat.rules import CudaSupport
+from devkit.solver import hardware, image, stack
+from devkit.solver.image import Image
+from devkit.solver.judge import Verdict
+from devkit.solver.model import Plan, Reason, Vendor
+from devkit.solver.question import Candidate, Question, spoken_gpu
+
+
+def assembled(winner: Verdict, rejected: tuple[Verdict, ...], question: Question) -> Plan:
+    """The plan of the winning candidate. `rejected` are the others, newest first, to say why they were not taken."""
+    candidate = winner.candidate
+    base = image.chosen_image(candidate, question)
+    python = image.chosen_python(candidate, question)
+    if base is None or python is None:
+        raise ValueError("a candidate without image or Python was not refused")
+    chosen = _packages(candidate, question)
+    cuda = candidate.cuda
+    torch = str(candidate.release.version)
+    return Plan(
+        vendor=question.vendor,
+        base_image=base.tag,
+        python=python,
+        torch=torch,
+        variant=candidate.index.label,
+        cuda=str(cuda) if cuda else None,
+        torch_index=candidate.index.url,
+        packages=(("torch", torch), *((each.name, each.version) for each in chosen)),
+        gpu_request="all" if question.vendor is Vendor.NVIDIA else "none",
+        architectures=question.architectures,
+        reasons=tuple(_reasons(winner, rejected, question, base, python, chosen)),
+        warnings=tuple(dict.fromkeys(_warnings(winner, question, base, python))),
+        data_as_of=question.tables.torch.as_of,
+    )
+
+
+def _packages(candidate: Candidate, question: Question) -> tuple[stack.Chosen, ...]:
+    found = stack.bitsandbytes(candidate, question)
+    return (*(stack.companions(candidate, question) or ()), *((found,) if found else ()))
+
+
+def _reasons(
+    winner: Verdict,
+    rejected: tuple[Verdict, ...],
+    question: Question,
+    base: Image,
+    python: str,
+    chosen: tuple[stack.Chosen, ...],
+) -> Iterator[Reason]:
+    candidate = winner.candidate
+    release, index = candidate.release, candidate.index
+    yield _vendor(question)
+    yield _reason("torch", str(release.version), _torch(candidate, rejected, question), release)
+    if candidate.cuda is not None:
+        yield _reason("cuda", str(candidate.cuda), _cuda(candidate, question), *(candidate.wheels or (index,)))
+    built = f"built with CUDA {candidate.cuda}" if candidate.cuda else "for the CPU, without CUDA's gigabytes"
+    yield _reason("torch_index", index.url, f"the wheels of torch {built}", index)
+    yield _reason("python", python, _python(question), _python_row(python, question) or release)
+    yield _image(base, candidate, question)
+    for each in chosen:
+        yield _package(each, question)
+    computes = question.vendor is Vendor.NVIDIA
+    request, says = ("all", "every GPU of the host is for the container") if computes else ("none", "no GPU is used")
+    yield Reason("gpu_request", request, says, "the vendor", Confidence.CONFIRMED)
+
+
+def _vendor(question: Question) -> Reason:
+    origins = " and ".join(dict.fromkeys(machine.origin for machine in question.machines))
+    if question.request.vendor is not None:
+        says = "asked for"
+    elif question.vendor is Vendor.NVIDIA:
+        says = f"{', '.join(name for name, _ in question.gpus) or 'an NVIDIA driver'}, from {origins}"
+    else:
+        says = f"no NVIDIA GPU or driver, from {origins}"
+    return Reason("vendor", question.vendor.value, says, origins, Confidence.CONFIRMED)
+
+
+def _torch(candidate: Candidate, rejected: tuple[Verdict, ...], question: Question) -> str:
+    served = ", ".join(spoken_gpu(name, capability) for name, capability in question.gpus)
+    fits = f"newest release that serves {served}" if served else "newest release"
+    if question.request.torch:
+        fits = "asked for"
+    newer = [verdict for verdict in rejected if verdict.candidate.release.version > candidate.release.version]
+    refused = [verdict for verdict in newer if verdict.refusals]
+    if not refused:
+        return fits
+    return f"{fits}; not {refused[0].candidate.release.version}: {refused[0].refusals[0].says}"
+
+
+def _cuda(candidate: Candidate, question: Question) -> str:
+    drivers = [machine for machine in question.machines if machine.driver is not None]
+    if not drivers:
+        return "what the wheel is built with; the driver must run it"
+    driver = ", ".join(dict.fromkeys(str(machine.driver) for machine in drivers))
+    match hardware.support(candidate, question):
+        case CudaSupport.FULL:
+            return f"driver {driver} runs CUDA {candidate.cuda} in full (R1)"
+        case CudaSupport.MINOR:
+            return f"driver {driver} runs CUDA {candidate.cuda} by minor version compatibility (R2)"
+        case CudaSupport.FORWARD:
+            return f"driver {driver} runs CUDA {candidate.cuda} by forward compatibility (R5)"
+        case CudaSupport.NO:
+            raise ValueError("a candidate that no driver runs was not refused")
+
+
+def _python(question: Question) -> str:
+    if question.request.python:
+        return "asked for"
+    if question.request.image:
+        return f"the Python of {question.request.image}"
+    return "the most widely served Python that every wheel of the plan exists for"
+
+
+def _python_row(python: str, question: Question) -> PythonVersion | None:
+    return next((row for row in question.tables.stack.pythons if row.version == python), None)
+
+
+def _image(base: Image, candidate: Candidate, question: Question) -> Reason:
+    if question.request.image:
+        says = "asked for"
+    elif base.cuda is not None:
+        says = f"it carries the cuda-compat libraries that the driver needs to run CUDA {candidate.cuda}"
+    elif candidate.cuda is not None:
+        says = "slim: the torch wheel brings CUDA itself, so the image needs none"
+    else:
+        says = "slim: torch for the CPU needs nothing more"
+    row = base.row or question.tables.images.python_images[0]
+    confidence = row.confidence if base.row else Confidence.INFERRED
+    return Reason("base_image", base.tag, says, row.source[0], confidence)
+
+
+def _package(chosen: stack.Chosen, question: Question) -> Reason:
+    row = chosen.row or question.tables.stack.packages[0]
+    confidence = row.confidence if chosen.row else Confidence.INFERRED
+    return Reason(chosen.name, chosen.version, chosen.because, row.source[0], confidence)
+
+
+def _reason(field: str, value: str, because: str, *rows: Row) -> Reason:
+    """A reason that is as sure as the least sure of its rows."""
+    order = tuple(Confidence)
+    confidence = max((row.confidence for row in rows), key=order.index)
+    return Reason(field, value, because, rows[0].source[0], confidence)
+
+
+def _warnings(winner: Verdict, question: Question, base: Image, python: str) -> Iterator[str]:
+    yield from (f"{objection.says} ({objection.rule})" for objection in winner.doubts)
+    yield from (note for machine in question.request.machines for note in machine.notes)
+    yield from hardware.driver_warnings(winner.candidate, question)
+    if question.vendor is Vendor.NVIDIA and not question.gpus:
+        yield "no GPU is known: whether the wheel has code for it was not checked"
+    for wheel in winner.candidate.wheels:
+        if wheel.is_inferred:
+            yield f"the GPU code of {winner.candidate} for {wheel.machine} is inferred, not read from the wheel"
+    if base.row is None:
+        yield f"{base.tag} is not in the tables: its Python and C library were not checked"
+    row = _python_row(python, question)
+    if row is not None and row.eol < question.tables.torch.as_of[:7]:
+        yield f"Python {python} gets no more security fixes since {row.eol}"
+    yield from stack.pin_warnings(question)
+    yield from stack.feature_warnings(question)
