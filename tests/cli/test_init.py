@@ -1,0 +1,187 @@
+"""`devkit init` from the outside: what it writes, prints and ends with."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GPU = ("--gpu", "RTX 4090", "--driver", "570.124.06")
+
+
+def devkit(*words: str | Path, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, with no terminal and no engine."""
+    env = {**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock", "NO_COLOR": "1", **environ}
+    argv = [sys.executable, "-m", "devkit", *map(str, words)]
+    return subprocess.run(argv, capture_output=True, text=True, cwd=cwd, env=env, stdin=subprocess.DEVNULL, check=False)
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], says: str) -> None:
+    """Exit 2, one line and a hint on stderr, nothing on stdout."""
+    assert done.returncode == 2, done
+    first, *hint = done.stderr.splitlines()
+    assert first.startswith(("Error: ", "Usage: ")) and says in done.stderr
+    assert hint
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_fresh_directory_and_a_second_run(tmp_path):
+    root = tmp_path / "new"
+    first = devkit("init", root, *GPU)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert "wrote" in first.stdout
+    before = tree(root)
+    assert {"devkit.toml", "devkit.lock", ".devcontainer/Dockerfile", ".devcontainer/gpu.sh"} <= set(before)
+    second = devkit("init", root)
+    assert second.stdout.splitlines()[-1].startswith("unchanged")
+    assert tree(root) == before
+
+
+def test_without_a_directory_it_is_the_current_one(tmp_path):
+    assert devkit("init", *GPU, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "devkit.lock").exists()
+
+
+def test_flags_are_recorded_and_win_over_the_file(tmp_path):
+    (tmp_path / "devkit.toml").write_text("# ours\nname = 'demo'\n\n[versions]\npython = '3.12'\n")
+    assert devkit("init", tmp_path, *GPU, "--python", "3.11").returncode == 0
+    text = (tmp_path / "devkit.toml").read_text()
+    assert text.startswith("# ours\nname = 'demo'\n")
+    assert 'python = "3.11"' in text
+    assert "FROM python:3.11" in (tmp_path / ".devcontainer/Dockerfile").read_text()
+    assert json.loads((tmp_path / ".devcontainer/devcontainer.json").read_text())["name"] == "demo"
+
+
+def test_the_directorys_name_is_the_projects(tmp_path):
+    root = tmp_path / "Ma Démo"
+    assert devkit("init", root, *GPU).returncode == 0
+    assert json.loads((root / ".devcontainer/devcontainer.json").read_text())["name"] == "Ma Démo"
+    assert "name: ${DEVKIT_PROJECT:-ma-demo}" in (root / ".devcontainer/docker-compose.yml").read_text()
+
+
+@pytest.mark.parametrize("flag", ["--dry-run", "--json --dry-run", "--diff --dry-run"])
+def test_a_dry_run_writes_nothing(tmp_path, flag):
+    done = devkit("init", tmp_path / "new", *GPU, *flag.split())
+    assert done.returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_json_document(tmp_path):
+    done = devkit("init", tmp_path, *GPU, "--json")
+    document = json.loads(done.stdout)
+    assert document["schema"] == "devkit.init/1"
+    assert document["verdict"] == "written"
+    assert {file["action"] for file in document["files"]} == {"create"}
+    assert document["plan"]["torch"] == document["plan"]["packages"]["torch"]
+    assert json.loads(devkit("init", tmp_path, "--json").stdout)["verdict"] == "unchanged"
+
+
+def test_a_diff_shows_what_changes(tmp_path):
+    devkit("init", tmp_path, *GPU, "--python", "3.12")
+    done = devkit("init", tmp_path, "--python", "3.11", "--diff")
+    assert "-FROM python:3.12" in done.stdout
+    assert "+FROM python:3.11" in done.stdout
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["as text", "as JSON"])
+def test_a_conflict_ends_with_one_and_writes_nothing(tmp_path, as_json):
+    done = devkit("init", tmp_path, "--gpu", "RTX 5090", "--torch", "2.1.0", *(["--json"] if as_json else []))
+    assert done.returncode == 1
+    if as_json:
+        document = json.loads(done.stdout)
+        assert (document["verdict"], document["plan"]) == ("conflict", None)
+        assert document["conflict"]["blockers"]
+    else:
+        assert "no plan" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        pytest.param(("--gpu", "RTX 9999"), "RTX 9999", id="an unknown GPU"),
+        pytest.param(("--torch", "banana"), "banana", id="a version that is none"),
+        pytest.param(
+            ("--name", 'a"b\n$(touch owned)'), "project name", id="a name full of quotes, newlines and commands"
+        ),
+        pytest.param(("--ca-certificate", "missing.pem"), "missing.pem", id="a certificate that is not there"),
+        pytest.param(("--wheelhouse", "missing"), "missing", id="a wheelhouse that is not there"),
+        pytest.param(("--vendor", "banana"), "banana", id="an unknown vendor"),
+    ],
+)
+def test_wrong_input_writes_nothing(tmp_path, words, says):
+    root = tmp_path / "new"
+    assert_refused(devkit("init", root, *GPU, *words, cwd=tmp_path), says)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directorys_own_name_full_of_quotes_and_commands_is_refused(tmp_path):
+    root = tmp_path / 'a"b\n$(touch owned)'
+    root.mkdir()
+    assert_refused(devkit("init", root, *GPU), "project name")
+    assert devkit("init", root, *GPU, "--name", "plain").returncode == 0
+    assert "touch" not in json.dumps(
+        {path: str(content) for path, content in tree(root).items() if "wheel" not in path}
+    )
+
+
+@pytest.mark.parametrize("where", ["a file", "a missing parent"])
+def test_a_target_that_cannot_hold_files_is_refused(tmp_path, where):
+    target = tmp_path / "target"
+    if where == "a file":
+        target.write_text("mine")
+    else:
+        target = target / "sub"
+    assert_refused(devkit("init", target, *GPU), "target")
+
+
+def test_a_read_only_target_is_refused(tmp_path):
+    target = tmp_path / "target"
+    target.mkdir()
+    target.chmod(0o555)
+    if os.access(target, os.W_OK):
+        # Root may write anywhere but into a kernel file system.
+        target = Path("/proc/self")
+    assert_refused(devkit("init", target, "--name", "x", *GPU), str(target))
+
+
+def test_a_foreign_dev_container_is_shown_and_left_alone(tmp_path):
+    (tmp_path / ".devcontainer").mkdir()
+    (tmp_path / ".devcontainer/devcontainer.json").write_text('{"image": "mine"}\n')
+    before = tree(tmp_path)
+    done = devkit("init", tmp_path, *GPU, "--force")
+    assert_refused(done, "did not write")
+    assert '-{"image": "mine"}' in done.stderr
+    assert tree(tmp_path) == before
+
+
+def test_a_link_out_of_the_project_is_refused(tmp_path):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "project/.devcontainer").symlink_to(tmp_path / "outside")
+    assert_refused(devkit("init", tmp_path / "project", *GPU), "leads out of the project")
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_a_closed_network_is_recorded_without_a_path_of_this_host(tmp_path):
+    from tests.render.test_certificates import AUTHORITY
+
+    root, wheels = tmp_path / "project", tmp_path / "wheels of mine"
+    wheels.mkdir()
+    (wheels / "x-1-py3-none-any.whl").touch()
+    (tmp_path / "ca.pem").write_text(AUTHORITY)
+    done = devkit("init", root, *GPU, "--ca-certificate", tmp_path / "ca.pem", "--wheelhouse", wheels)
+    assert done.returncode == 0, done.stderr
+    made = tree(root)
+    assert made[".devcontainer/.env"].decode() == f"DEVKIT_WHEELHOUSE='{wheels}'\n"
+    assert made[".devcontainer/certificates/ca.crt"].decode() == AUTHORITY
+    committed = b"".join(content for path, content in made.items() if path != ".devcontainer/.env")
+    assert str(tmp_path).encode() not in committed
+    assert devkit("init", root).stdout.splitlines()[-1].startswith("unchanged")
