@@ -1,0 +1,239 @@
+"""What a check needs before it can judge: each function hands it over, or says why the check does not apply."""
+
+from typing import TypeVar
+
+from devkit.doctor.model import NotApplicable
+from devkit.facts.model import (
+    Container,
+    Driver,
+    Engine,
+    EngineFailure,
+    EngineKind,
+    Facts,
+    NvmlAnswer,
+    NvmlEnd,
+    NvmlFailure,
+    Platform,
+    Python,
+    System,
+    Toolkit,
+    Torch,
+)
+from devkit.facts.values import Release, Unknown
+
+T = TypeVar("T")
+
+NVML_DRIVER_NOT_LOADED = 9
+NO_GPU = "there is no NVIDIA GPU to judge on this machine"
+WSL_NVIDIA_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+NOTHING_VISIBLE = ("", "void", "none")
+"""Values of NVIDIA_VISIBLE_DEVICES that ask for no GPU."""
+
+
+def known(value: T | Unknown) -> T:
+    """The value itself; an unknown one ends the check with its reason."""
+    if isinstance(value, Unknown):
+        raise NotApplicable(value.reason)
+    return value
+
+
+def system_of(facts: Facts) -> System:
+    """The operating system, which every advice depends on."""
+    return known(facts.system)
+
+
+def platform_of(facts: Facts) -> Platform | None:
+    """The platform, None when it could not be read."""
+    return None if isinstance(facts.system, Unknown) else facts.system.platform
+
+
+def is_in_container(facts: Facts) -> bool:
+    """Whether these facts were read inside a container. One that could not be looked into is still one."""
+    return facts.container is not None
+
+
+def is_in_wsl(facts: Facts) -> bool:
+    """Whether this is WSL, of either version, or a container in it."""
+    return platform_of(facts) in (Platform.WSL1, Platform.WSL2)
+
+
+def container_of(facts: Facts) -> Container:
+    """The container around this process."""
+    if facts.container is None:
+        raise NotApplicable("this is not the inside of a container")
+    return known(facts.container)
+
+
+def outside_of_containers(facts: Facts) -> None:
+    """Ends checks of what only the host can show."""
+    if is_in_container(facts):
+        raise NotApplicable("only the host can show this; run devkit doctor there too")
+
+
+def has_nvidia_gpu(facts: Facts) -> bool | Unknown:
+    """Whether this machine has an NVIDIA GPU, by whatever can still see it when the driver is broken."""
+    if _nvml_saw_a_gpu(facts):
+        return True
+    platform = platform_of(facts)
+    if platform is Platform.MACOS:
+        return False
+    if platform is Platform.WSL2:
+        return _has_gpu_in_wsl(facts)
+    if platform is Platform.WSL1:
+        return Unknown("WSL 1 cannot see a GPU")
+    driver = facts.driver
+    if isinstance(driver, Unknown):
+        return _by_nvml_alone(facts, driver)
+    if isinstance(driver.loaded, Release):
+        return True
+    gpus = driver.pci_gpus
+    return _without_pci(facts, driver, gpus) if isinstance(gpus, Unknown) else bool(gpus)
+
+
+def _without_pci(facts: Facts, driver: Driver, unread: Unknown) -> bool | Unknown:
+    """Where the PCI bus is hidden: a host without any trace of the driver counts as a machine without a GPU."""
+    has_library = not (isinstance(facts.nvml, NvmlFailure) and facts.nvml.end is NvmlEnd.LIBRARY_NOT_FOUND)
+    if has_library or driver.device_nodes or is_in_container(facts):
+        return unread
+    return False
+
+
+def _nvml_saw_a_gpu(facts: Facts) -> bool:
+    """NVML found GPUs, or failed in a way that needs a loaded driver."""
+    match facts.nvml:
+        case NvmlAnswer(gpus=gpus):
+            return bool(gpus)
+        case NvmlFailure(end=NvmlEnd.TIMED_OUT | NvmlEnd.CRASHED):
+            return True
+        case NvmlFailure(end=NvmlEnd.ERROR, code=code):
+            return code != NVML_DRIVER_NOT_LOADED
+        case _:
+            return False
+
+
+def _has_gpu_in_wsl(facts: Facts) -> bool | Unknown:
+    if isinstance(facts.wsl, Unknown):
+        return facts.wsl
+    if facts.wsl is None:
+        return Unknown("the WSL guest was not read")
+    return facts.wsl.has_dxg and any(name in facts.wsl.libraries for name in WSL_NVIDIA_LIBRARIES)
+
+
+def _by_nvml_alone(facts: Facts, driver: Unknown) -> bool | Unknown:
+    """Windows shows its GPUs through NVML only: a missing library is a missing driver, and most likely no GPU."""
+    return False if isinstance(facts.nvml, NvmlFailure | NvmlAnswer) else driver
+
+
+def an_nvidia_gpu(facts: Facts) -> None:
+    """Ends checks that have nothing to judge on a machine without an NVIDIA GPU."""
+    if not known(has_nvidia_gpu(facts)):
+        raise NotApplicable(NO_GPU)
+
+
+def a_gpu_in_this_container(facts: Facts) -> None:
+    """Ends checks of GPU use inside a container that deliberately has none."""
+    an_nvidia_gpu(facts)
+    if asks_for_no_gpu(facts):
+        raise NotApplicable("this container was started without a GPU on purpose")
+
+
+def asks_for_no_gpu(facts: Facts) -> bool:
+    """Whether NVIDIA_VISIBLE_DEVICES of this container says that it wants no GPU."""
+    container = facts.container
+    if container is None or isinstance(container, Unknown):
+        return False
+    return container.visible_devices is not None and container.visible_devices.strip() in NOTHING_VISIBLE
+
+
+def driver_of(facts: Facts) -> Driver:
+    """The kernel driver on a Linux machine with an NVIDIA GPU; WSL has its driver on the Windows side."""
+    an_nvidia_gpu(facts)
+    if is_in_wsl(facts):
+        raise NotApplicable("in WSL the driver belongs to Windows")
+    return known(facts.driver)
+
+
+def loaded_driver(facts: Facts) -> Release:
+    """The version of the loaded kernel module."""
+    loaded = known(driver_of(facts).loaded)
+    if loaded is None:
+        raise NotApplicable("the NVIDIA kernel module is not loaded")
+    return loaded
+
+
+def nvml_answer(facts: Facts) -> NvmlAnswer:
+    """What NVML answered."""
+    an_nvidia_gpu(facts)
+    if isinstance(facts.nvml, NvmlAnswer):
+        return facts.nvml
+    raise NotApplicable("NVML does not answer" if isinstance(facts.nvml, NvmlFailure) else facts.nvml.reason)
+
+
+def engine_of(facts: Facts) -> Engine:
+    """The container engine that answered, seen from the host."""
+    outside_of_containers(facts)
+    if isinstance(facts.engine, Engine):
+        return facts.engine
+    raise NotApplicable(
+        "no container engine answers" if isinstance(facts.engine, EngineFailure) else facts.engine.reason
+    )
+
+
+def gpu_engine(facts: Facts) -> Engine:
+    """An engine on this very machine, which has a GPU to give to containers."""
+    an_nvidia_gpu(facts)
+    engine = engine_of(facts)
+    if not is_local(engine):
+        raise NotApplicable(f"the engine runs on another machine ({engine.endpoint.url})")
+    return engine
+
+
+def toolkit_engine(facts: Facts) -> Engine:
+    """A local engine that relies on the Container Toolkit of this system; Docker Desktop brings its own."""
+    engine = gpu_engine(facts)
+    if engine.kind is EngineKind.DOCKER_DESKTOP:
+        raise NotApplicable("Docker Desktop brings its own GPU support")
+    return engine
+
+
+def is_local(engine: Engine) -> bool:
+    """Whether the engine's endpoint is a socket of this machine."""
+    return engine.endpoint.url.startswith(("unix:", "npipe:", "/"))
+
+
+def toolkit_of(facts: Facts) -> Toolkit:
+    """What is known of the Container Toolkit."""
+    outside_of_containers(facts)
+    return known(facts.toolkit)
+
+
+def toolkit_version(facts: Facts) -> Release:
+    """The installed Container Toolkit's version."""
+    version = known(toolkit_of(facts).version)
+    if version is None:
+        raise NotApplicable("the NVIDIA Container Toolkit is not installed")
+    return version
+
+
+def python_of(facts: Facts) -> Python:
+    """The Python that would run the workload."""
+    return known(facts.python)
+
+
+def torch_of(facts: Facts) -> Torch:
+    """The installed torch, on a machine whose GPU it could use."""
+    a_gpu_in_this_container(facts)
+    torch = known(python_of(facts).torch)
+    if torch is None:
+        raise NotApplicable("torch is not installed in this Python")
+    if torch.hip is not None:
+        raise NotApplicable(f"torch {torch.version} is built for ROCm")
+    return torch
+
+
+def cuda_of_torch(facts: Facts) -> Release:
+    """The CUDA version that torch was built with."""
+    cuda = known(torch_of(facts).cuda)
+    if cuda is None:
+        raise NotApplicable("torch is a CPU build")
+    return cuda

@@ -1,0 +1,19 @@
+"""Which codes belong together: what a check silences is named by the layer that cannot work without it."""
+
+NVML = ("DRV003",)
+GPU_USE = ("DRV005", "GPU002", "GPU003", "GPU005")
+"""What cannot be seen, or is seen wrong, while the driver does not work."""
+
+TOOLKIT = ("CTK001", "CTK002", "CTK003", "CTK004", "CTK005", "CTK007")
+"""All that GPU containers need of the Container Toolkit; its security floor (CTK006) stands alone."""
+
+CDI = ("CDI001", "CDI002", "CDI003")
+CUDA = ("CUD001", "CUD002", "CUD003", "CUD004")
+CONTAINER = ("CON001", "CON002", "CON005")
+PYTHON = ("PYT001", "PYT002", "PYT003", "PYT004", "PYT005", "PYT006")
+
+WITHOUT_DRIVER = (*NVML, *GPU_USE, *TOOLKIT, *CDI, *CUDA, *CONTAINER, *PYTHON)
+"""Everything above the driver. Nothing there can be trusted until it works."""
+
+WITHOUT_GPU_IN_CONTAINER = (*NVML, *GPU_USE, "CON002", "CON005", *CUDA, *PYTHON)
+"""Everything inside a container that was given no GPU."""

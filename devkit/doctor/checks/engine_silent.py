@@ -1,0 +1,187 @@
+"""Why no container engine answered, and how this machine gets one to."""
+
+from typing import assert_never
+
+from devkit.doctor.applies import is_in_wsl, platform_of
+from devkit.doctor.machine import INSTALL_ENGINE, family_of, has_systemd, host_side
+from devkit.doctor.model import Confidence, Finding, Fix, Restart, Severity, Side
+from devkit.facts.model import EngineEnd, EngineFailure, Facts, Platform, System
+
+ENGINE_GUIDE = "https://docs.docker.com/engine/install/"
+DESKTOP_GUIDE = "https://docs.docker.com/desktop/"
+
+
+def why_silent(facts: Facts, failure: EngineFailure) -> Finding:
+    """The finding for an engine that gave no answer. A machine without any engine gets a warning, not an error."""
+    message, fix, confidence = _explained(facts, failure)
+    return Finding(
+        Severity.WARNING if failure.end is EngineEnd.NOT_INSTALLED else Severity.ERROR,
+        message,
+        fix,
+        subject=failure.endpoint.url,
+        evidence=(
+            f"endpoint {failure.endpoint.url}, chosen by {failure.endpoint.chosen_by}",
+            *((failure.message,) if failure.message else ()),
+        ),
+        confidence=confidence,
+    )
+
+
+def _explained(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:
+    url = failure.endpoint.url
+    match failure.end:
+        case EngineEnd.NOT_INSTALLED:
+            return (
+                "no container engine is installed, so no dev container can start",
+                _install(facts),
+                Confidence.CERTAIN,
+            )
+        case EngineEnd.NOT_RUNNING:
+            return (
+                f"the container engine does not run: nothing listens on {url}",
+                _start(facts, failure),
+                Confidence.CERTAIN,
+            )
+        case EngineEnd.PERMISSION_DENIED:
+            return _permission(facts, failure)
+        case EngineEnd.TIMED_OUT:
+            return (
+                f"the container engine hangs: it accepts requests on {url} but answers none",
+                _restart(facts, failure),
+                Confidence.CERTAIN,
+            )
+        case EngineEnd.BAD_ENDPOINT:
+            return f"no container engine can be reached at {url}", _choose_another(facts, failure), Confidence.CERTAIN
+        case EngineEnd.ERROR:
+            return (
+                f"the container engine at {url} answers with an error",
+                Fix(
+                    "Read the engine's log; restart it when the log does not help.", _log(facts), where=host_side(facts)
+                ),
+                Confidence.POSSIBLE,
+            )
+        case _ as never:
+            assert_never(never)
+
+
+def _install(facts: Facts) -> Fix:
+    match platform_of(facts):
+        case Platform.MACOS | Platform.WINDOWS:
+            return Fix("Install Docker Desktop.", where=_desktop_side(facts), docs=DESKTOP_GUIDE)
+        case Platform.WSL2 | Platform.WSL1:
+            return Fix(
+                "Install Docker Desktop on Windows and switch on its WSL integration for this distribution, or install"
+                " Docker Engine inside of WSL; not both.",
+                where=Side.WINDOWS,
+                docs=DESKTOP_GUIDE,
+            )
+        case _:
+            return Fix(
+                "Install Docker Engine or Podman.",
+                INSTALL_ENGINE.get(family_of(facts), ()),
+                root=True,
+                restart=Restart.LOGIN,
+                docs=ENGINE_GUIDE,
+            )
+
+
+def _desktop_side(facts: Facts) -> Side:
+    return Side.WINDOWS if platform_of(facts) is Platform.WINDOWS else Side.HOST
+
+
+def _is_users_own(failure: EngineFailure) -> bool:
+    """Whether the socket belongs to a rootless engine."""
+    return "/run/user/" in failure.endpoint.url
+
+
+def _start(facts: Facts, failure: EngineFailure) -> Fix:
+    if platform_of(facts) in (Platform.MACOS, Platform.WINDOWS):
+        return Fix("Start Docker Desktop and wait until it says that the engine runs.", where=_desktop_side(facts))
+    if "podman" in failure.endpoint.url:
+        scope = "systemctl --user" if _is_users_own(failure) else "sudo systemctl"
+        return Fix(
+            "Start Podman's API socket.", (f"{scope} enable --now podman.socket",), root=not _is_users_own(failure)
+        )
+    if "/desktop/" in failure.endpoint.url or "/.docker/" in failure.endpoint.url:
+        return Fix(
+            "Start Docker Desktop, or go back to the Docker Engine of the system.",
+            ("docker context use default",),
+            where=host_side(facts),
+        )
+    if _is_users_own(failure):
+        return Fix("Start your rootless Docker.", ("systemctl --user enable --now docker",))
+    desktop = " If Docker Desktop is your engine, start it on Windows and switch on its WSL integration."
+    start = "sudo systemctl enable --now docker" if has_systemd(facts) else "sudo service docker start"
+    return Fix(
+        "Start Docker." + (desktop if is_in_wsl(facts) else ""),
+        (start,),
+        where=host_side(facts),
+        root=True,
+    )
+
+
+def _permission(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:
+    url = failure.endpoint.url
+    system = facts.system
+    if isinstance(system, System) and system.in_docker_group is True and system.docker_group_is_active is False:
+        return (
+            f"this session may not open {url} yet: you are in the group docker, but logged in before",
+            Fix(
+                "Log in again, so that the session carries the group. A VS Code server must be restarted too.",
+                ("newgrp docker",),
+                where=host_side(facts),
+                restart=Restart.LOGIN,
+            ),
+            Confidence.CERTAIN,
+        )
+    return (
+        f"you may not open {url}: your user is not in the group docker",
+        Fix(
+            "Add yourself to the group docker and log in again. The group is as powerful as root; rootless Docker and"
+            " Podman need no such group.",
+            ("sudo usermod -aG docker $USER", "newgrp docker"),
+            where=host_side(facts),
+            root=True,
+            restart=Restart.LOGIN,
+            docs="https://docs.docker.com/engine/install/linux-postinstall/",
+        ),
+        Confidence.LIKELY,
+    )
+
+
+def _restart(facts: Facts, failure: EngineFailure) -> Fix:
+    if platform_of(facts) in (Platform.MACOS, Platform.WINDOWS) or "/desktop/" in failure.endpoint.url:
+        return Fix(
+            "Restart Docker Desktop.", ("docker desktop restart",), where=_desktop_side(facts), restart=Restart.ENGINE
+        )
+    if _is_users_own(failure):
+        return Fix("Restart your rootless engine.", ("systemctl --user restart docker",), restart=Restart.ENGINE)
+    command = "sudo systemctl restart docker" if has_systemd(facts) else "sudo service docker restart"
+    return Fix(
+        "Restart the engine. If it hangs again, its log says what it waits for.",
+        (command, *_log(facts)),
+        where=host_side(facts),
+        root=True,
+        restart=Restart.ENGINE,
+    )
+
+
+def _log(facts: Facts) -> tuple[str, ...]:
+    return ("journalctl -u docker -n 50 --no-pager",) if has_systemd(facts) else ()
+
+
+def _choose_another(facts: Facts, failure: EngineFailure) -> Fix:
+    if failure.endpoint.url.startswith("ssh:"):
+        return Fix("This engine is on another machine: run devkit doctor there.", ("devkit doctor",))
+    variable = failure.endpoint.chosen_by.partition("=")[0]
+    if variable.startswith("DOCKER_"):
+        return Fix(
+            f"Correct {variable}, or remove it to use the default engine.",
+            (f"unset {variable}",),
+            where=host_side(facts),
+        )
+    return Fix(
+        "Choose a Docker context that works.",
+        ("docker context ls", "docker context use default"),
+        where=host_side(facts),
+    )

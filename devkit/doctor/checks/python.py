@@ -1,0 +1,252 @@
+"""Checks of the Python packages: torch and what is built against it fit the GPUs and each other."""
+
+import re
+from collections.abc import Iterator
+
+from devkit.compat.rules import CodeSupport, LibraryChoice, bitsandbytes_library, has_kernels
+from devkit.doctor.applies import cuda_of_torch, is_in_container, known, python_of, system_of, torch_of
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
+from devkit.doctor.wheels import driver_cuda_of, fitting_wheel, wheel_row
+from devkit.facts.model import Facts, Gpu, Package
+from devkit.facts.values import Unknown
+from devkit.text import listed
+
+
+def _package(facts: Facts, name: str) -> Package:
+    for package in python_of(facts).packages:
+        if package.name == name:
+            return package
+    raise NotApplicable(f"{name} is not installed in this Python")
+
+
+def _here(facts: Facts) -> Side:
+    return Side.CONTAINER if is_in_container(facts) else Side.HOST
+
+
+def _reinstall(facts: Facts, summary: str) -> Fix:
+    wheel = fitting_wheel(facts)
+    if wheel is None:
+        return Fix(f"{summary} No wheel in devkit's tables fits this driver and these GPUs.", where=_here(facts))
+    return Fix(
+        f"{summary} torch {wheel.version} for {wheel.label} fits this driver and these GPUs. In a generated dev"
+        " container, set it in devkit.toml and rebuild.",
+        (wheel.install,),
+        where=_here(facts),
+        docs="https://pytorch.org/get-started/locally/",
+    )
+
+
+@check(
+    "PYT001",
+    "torch is built for CUDA",
+    covers=("Torch not compiled with CUDA enabled", "torch.version.cuda is None", "+cpu"),
+    causes=("PYT003",),
+)
+def torch_is_cuda_build(facts: Facts) -> Iterator[Finding]:
+    """On a machine with an NVIDIA GPU the installed torch is a CUDA build.
+
+    Why it matters: a CPU build ignores the GPU without an error until something asks for CUDA. A later dependency,
+    or the default index on aarch64, swaps it in silently.
+    How it is seen: the version file of the installed torch; torch itself is not imported.
+    Source: pytorch/pytorch issues 28111 and 160162.
+    """
+    torch = torch_of(facts)
+    if known(torch.cuda) is not None:
+        return
+    is_arm = system_of(facts).machine == "aarch64"
+    yield Finding(
+        Severity.ERROR if is_in_container(facts) else Severity.WARNING,
+        f"torch {torch.version} is a CPU build, so it never uses the GPU",
+        _reinstall(
+            facts,
+            "On aarch64 the default index long had CPU builds only: install from a CUDA index."
+            if is_arm
+            else "Install torch from a CUDA index, and find out which requirement replaced it.",
+        ),
+        evidence=(f"torch {torch.version}: no CUDA in its version file", f"machine {system_of(facts).machine}"),
+    )
+
+
+@check(
+    "PYT002",
+    "torch has kernels for every GPU",
+    covers=(
+        "CUDA capability sm_120 is not compatible with the current PyTorch installation",
+        "no kernel image is available for execution on the device",
+    ),
+    causes=("PYT003", "CON004", "CON005"),
+)
+def torch_has_kernels(facts: Facts) -> Iterator[Finding]:
+    """The installed torch wheel carries machine code, or compilable PTX, for the compute capability of every GPU.
+
+    Why it matters: torch.cuda.is_available() is True all the same; the first kernel then fails with "no kernel image
+    is available". New GPUs need a newer wheel, and old ones were dropped from newer wheels.
+    How it is seen: the architectures in the wheel by the version tables, against each GPU, by rules A1 to A3.
+    Source: pytorch/pytorch issues 167244 and 172352; NVIDIA, CUDA C++ Programming Guide, "Binary compatibility".
+    """
+    torch, cuda = torch_of(facts), cuda_of_torch(facts)
+    row = wheel_row(torch.version, cuda, system_of(facts).machine)
+    if row is None:
+        raise NotApplicable(f"the tables do not know what torch {torch.version} with CUDA {cuda} was built for")
+    driver = driver_cuda_of(facts)
+    compiles = driver is None or driver.compiles(cuda)
+    for gpu in facts.gpus:
+        capability = known(gpu.capability)
+        if has_kernels(capability, row.sass, row.ptx, driver_compiles=compiles) is CodeSupport.NONE:
+            yield Finding(
+                Severity.WARNING if row.is_inferred else Severity.ERROR,
+                f"torch {torch.version} has no kernels for {capability.sm} (GPU {gpu.index}, {gpu.name})",
+                _reinstall(facts, "Install a torch that has them."),
+                subject=f"GPU {gpu.index}",
+                evidence=(f"built for {listed(row.sass)}", f"GPU {gpu.index} has compute capability {capability}"),
+                confidence=Confidence.LIKELY if row.is_inferred else Confidence.CERTAIN,
+            )
+
+
+@check(
+    "PYT003",
+    "bitsandbytes has a library for torch's CUDA",
+    covers=("CUDA Setup failed despite GPU being available", "No compatible CUDA binary found"),
+)
+def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
+    """The installed bitsandbytes carries a library for the CUDA version that torch was built with.
+
+    Why it matters: QLoRA needs it. bitsandbytes imports without it and fails at the first 4-bit layer.
+    How it is seen: the names of the libraries in the installed package against torch's CUDA version.
+    Source: bitsandbytes, `cextension.py` and installation guide.
+    """
+    cuda = cuda_of_torch(facts)
+    package = _package(facts, "bitsandbytes")
+    shipped = python_of(facts).bitsandbytes_cuda
+    if not shipped:
+        raise NotApplicable("the CUDA libraries of bitsandbytes were not found")
+    chosen = bitsandbytes_library(cuda, shipped)
+    if chosen.choice is LibraryChoice.EXACT:
+        return
+    is_missing = chosen.choice is LibraryChoice.MISSING
+    yield Finding(
+        Severity.ERROR if is_missing else Severity.WARNING,
+        f"bitsandbytes {package.version} has no library for CUDA {cuda} of torch"
+        + ("" if is_missing else f"; the one for {chosen.cuda} serves only when told to"),
+        Fix(
+            "Update bitsandbytes." + ("" if is_missing else " Or choose the library of the same CUDA major."),
+            (
+                "pip install --upgrade bitsandbytes",
+                *(() if is_missing else (f"export BNB_CUDA_VERSION={chosen.cuda.replace('.', '')}",)),
+            ),
+            where=_here(facts),
+        ),
+        evidence=(f"libraries for CUDA {listed(shipped)}", f"torch is built with CUDA {cuda}"),
+        confidence=Confidence.CERTAIN if is_missing else Confidence.LIKELY,
+    )
+
+
+@check(
+    "PYT004",
+    "flash-attn was built for the installed torch",
+    covers=("flash_attn_2_cuda undefined symbol", "_ZN3c105ErrorC2E"),
+)
+def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
+    """A prebuilt flash-attn wheel names the torch release and CUDA major that are installed.
+
+    Why it matters: it is compiled against one torch release; with another, its import ends with "undefined symbol".
+    How it is seen: the local part of its version, such as +cu12torch2.6cxx11abiTRUE, against torch.
+    Source: Dao-AILab/flash-attention issues 1644 and 1832.
+    """
+    torch, cuda = torch_of(facts), cuda_of_torch(facts)
+    package = _package(facts, "flash-attn")
+    built = re.search(r"\+.*?cu(\d\d).*?torch(\d+\.\d+)", package.version)
+    if built is None:
+        raise NotApplicable(f"flash-attn {package.version} does not say which torch it was built for")
+    if torch.version.startswith(f"{built[2]}.") and built[1] == str(cuda.major):
+        return
+    yield Finding(
+        Severity.ERROR,
+        f"flash-attn {package.version} was built for torch {built[2]} with CUDA {built[1]},"
+        f" but torch {torch.version} with CUDA {cuda} is installed",
+        Fix(
+            'Install a wheel of it for this torch, or build it; or do without: attn_implementation="sdpa".',
+            ("pip install --force-reinstall --no-deps --no-build-isolation flash-attn",),
+            where=_here(facts),
+        ),
+        evidence=(f"flash-attn {package.version}", f"torch {torch.version}, CUDA {cuda}"),
+    )
+
+
+@check(
+    "PYT005",
+    "LD_LIBRARY_PATH hides none of torch's CUDA libraries",
+    covers=("undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",),
+)
+def no_library_is_hidden(facts: Facts) -> Iterator[Finding]:
+    """No folder in LD_LIBRARY_PATH holds CUDA libraries that come before the ones in the wheels.
+
+    Why it matters: torch wheels bring their own cuBLAS, cuDNN and nvJitLink. Another version in LD_LIBRARY_PATH wins,
+    and the import ends with "undefined symbol".
+    How it is seen: CUDA libraries in the folders of LD_LIBRARY_PATH, the wheels' own folders aside.
+    Source: pytorch/pytorch issues 111469 and 134929.
+    """
+    cuda_of_torch(facts)
+    python = python_of(facts)
+    hiding = [path for path in python.shadowing_libraries if "/site-packages/" not in path]
+    if not hiding:
+        return
+    folders = sorted({path.rpartition("/")[0] for path in hiding})
+    yield Finding(
+        Severity.WARNING,
+        f"LD_LIBRARY_PATH puts CUDA libraries of {listed(folders)} before the ones that torch brings",
+        Fix(
+            "Unset it for Python; look for the line that sets it in the Dockerfile, Compose file or shell profile.",
+            ("unset LD_LIBRARY_PATH",),
+            where=_here(facts),
+        ),
+        subject=folders[0],
+        evidence=(f"LD_LIBRARY_PATH={':'.join(python.ld_library_path)}", f"for example {hiding[0]}"),
+        confidence=Confidence.LIKELY,
+    )
+
+
+@check(
+    "PYT006",
+    "CUDA_VISIBLE_DEVICES selects existing GPUs",
+    covers=("No CUDA GPUs are available", "CUDA error: invalid device ordinal"),
+)
+def visible_devices_exist(facts: Facts) -> Iterator[Finding]:
+    """Every entry of CUDA_VISIBLE_DEVICES is a GPU or MIG instance of this machine.
+
+    Why it matters: CUDA stops reading at the first entry that it does not know, and silently uses only those before.
+    How it is seen: the variable against the GPUs that NVML lists.
+    Source: NVIDIA, CUDA C++ Programming Guide, "CUDA Environment Variables".
+    """
+    value = python_of(facts).cuda_visible_devices
+    if value is None:
+        raise NotApplicable("CUDA_VISIBLE_DEVICES is not set")
+    if not facts.gpus:
+        raise NotApplicable("no GPU answers")
+    entries = [entry.strip() for entry in value.split(",")]
+    unknown = next((entry for entry in entries if not _exists(entry, facts.gpus)), None)
+    if unknown is None:
+        return
+    usable = entries.index(unknown)
+    yield Finding(
+        Severity.WARNING if usable or unknown in ("", "-1", "NoDevFiles") else Severity.ERROR,
+        f"CUDA_VISIBLE_DEVICES={value} hides every GPU"
+        if usable == 0
+        else f"CUDA_VISIBLE_DEVICES={value}: {unknown!r} is no GPU here, so only what stands before it is used",
+        Fix(
+            "Unset it, or list GPUs that exist. Look for it in the Dockerfile, Compose file and shell profile.",
+            ("unset CUDA_VISIBLE_DEVICES",),
+            where=_here(facts),
+        ),
+        evidence=(f"CUDA_VISIBLE_DEVICES={value}", f"{len(facts.gpus)} GPUs answer"),
+    )
+
+
+def _exists(entry: str, gpus: tuple[Gpu, ...]) -> bool:
+    if entry.isdigit():
+        return int(entry) < len(gpus)
+    uuids = [gpu.uuid for gpu in gpus]
+    if any(isinstance(uuid, Unknown) for uuid in uuids):
+        return entry.startswith(("GPU-", "MIG-"))
+    instances = [name for gpu in gpus for name in gpu.mig_instances]
+    return bool(entry) and any(str(name).startswith(entry) for name in (*uuids, *instances))

@@ -1,0 +1,150 @@
+"""Checks of the places that models, images and projects are written to."""
+
+from collections.abc import Iterator
+
+from devkit.doctor.applies import has_nvidia_gpu, is_in_container, is_in_wsl, known
+from devkit.doctor.limits import ENGINE_FREE_BYTES, FULL_BYTES, HUB_FREE_BYTES, Limit
+from devkit.doctor.model import Finding, Fix, NotApplicable, Severity, Side, check
+from devkit.facts.model import Directory, Engine, EngineKind, Facts
+from devkit.facts.values import Unknown
+from devkit.text import human_bytes
+
+HUB_CACHE = "hub cache"
+ENGINE_DATA = "engine data"
+WINDOWS_FILE_SYSTEMS = ("9p", "drvfs", "v9fs")
+
+
+def _directories(facts: Facts) -> tuple[Directory, ...]:
+    return known(facts.storage).directories
+
+
+def _here(facts: Facts) -> Side:
+    return Side.CONTAINER if is_in_container(facts) else Side.HOST
+
+
+@check(
+    "STO001",
+    "The hub cache is writable",
+    covers=("PermissionError: [Errno 13] Permission denied: '.cache/huggingface'",),
+)
+def hub_cache_is_writable(facts: Facts) -> Iterator[Finding]:
+    """The folder where huggingface_hub keeps models belongs to this user.
+
+    Why it matters: Docker creates missing mount sources and new volumes as root; the first download then fails with
+    "Permission denied".
+    How it is seen: whether this user may write to the cache, or to the folder that it would be made in.
+    Source: bmaltais/kohya_ss issue 1143; jamiepine/voicebox issue 542.
+    """
+    caches = [directory for directory in _directories(facts) if directory.purpose == HUB_CACHE]
+    if not caches:
+        raise NotApplicable("no hub cache is set: HOME and HF_HOME are missing")
+    for cache in caches:
+        if not cache.is_writable:
+            owner = f"owned by user {cache.owner_uid}" if cache.owner_uid >= 0 else "not there yet"
+            yield Finding(
+                Severity.ERROR,
+                f"the hub cache {cache.path} is not writable, so no model can be downloaded",
+                Fix(
+                    "Give the folder to your user; in an image, create and chown it before it becomes a volume. Or set"
+                    " HF_HOME to a folder of your own.",
+                    (f'sudo mkdir -p "{cache.path}"', f'sudo chown -R "$(id -u):$(id -g)" "{cache.path}"'),
+                    where=_here(facts),
+                    root=True,
+                ),
+                subject=cache.path,
+                evidence=(f"{cache.path}: {owner}; this user is {known(facts.storage).uid}",),
+            )
+
+
+@check(
+    "STO002",
+    "There is room for images and models",
+    covers=("no space left on device",),
+)
+def there_is_room(facts: Facts) -> Iterator[Finding]:
+    """The file systems of the engine, the hub cache and the project have space left.
+
+    Why it matters: an image with torch and CUDA takes well over ten gibibytes while it is built, and a model of eight
+    billion parameters sixteen. Running full in the middle leaves half-written files.
+    How it is seen: free bytes for this user. Without a GPU only a file system that is all but full is reported.
+    Source: sizes of torch wheels and of models in safetensors; thresholds are devkit's own.
+    """
+    wants_room = has_nvidia_gpu(facts) is True
+    for directory in _judged(facts):
+        if isinstance(directory.free_bytes, Unknown):
+            continue
+        wanted = _wanted(directory) if wants_room else FULL_BYTES
+        if directory.free_bytes < wanted.value:
+            yield Finding(
+                Severity.ERROR if directory.free_bytes < FULL_BYTES.value else Severity.WARNING,
+                f"only {human_bytes(directory.free_bytes)} free for the {directory.purpose} ({directory.path})",
+                _make_room(facts, directory),
+                subject=directory.path,
+                evidence=(
+                    f"{directory.path} on {directory.file_system or 'its file system'}:"
+                    f" {human_bytes(directory.free_bytes)} free; {human_bytes(wanted.value)} wanted",
+                ),
+            )
+
+
+def _judged(facts: Facts) -> tuple[Directory, ...]:
+    """The directories that will be written to here; the engine's only where it is on this file system."""
+    engine = facts.engine
+    here = isinstance(engine, Engine) and engine.kind is not EngineKind.DOCKER_DESKTOP and not is_in_container(facts)
+    return tuple(
+        directory
+        for directory in _directories(facts)
+        if directory.purpose != ENGINE_DATA or (here and directory.exists)
+    )
+
+
+def _wanted(directory: Directory) -> Limit[int]:
+    return {HUB_CACHE: HUB_FREE_BYTES, ENGINE_DATA: ENGINE_FREE_BYTES}.get(directory.purpose, FULL_BYTES)
+
+
+def _make_room(facts: Facts, directory: Directory) -> Fix:
+    if directory.purpose == ENGINE_DATA:
+        return Fix(
+            "Remove images and build cache that nothing uses, or move data-root to a larger disk.",
+            ("docker system df", "docker builder prune", "docker image prune"),
+            where=_here(facts),
+        )
+    if directory.purpose == HUB_CACHE:
+        return Fix(
+            "Delete models that you no longer need, or set HF_HOME to a folder on a larger disk.",
+            ("hf cache scan",),
+            where=_here(facts),
+        )
+    return Fix("Free some space.", (f'du -xh --max-depth=1 "{directory.path}" | sort -h | tail',), where=_here(facts))
+
+
+@check(
+    "STO003",
+    "Project and hub cache are not on a Windows drive",
+    covers=("/mnt/c", "9p", "drvfs", "slow"),
+)
+def not_on_windows_drive(facts: Facts) -> Iterator[Finding]:
+    """In WSL the project and the hub cache are on the guest's own disk, not on a drive of Windows.
+
+    Why it matters: files under /mnt/c cross a protocol that is many times slower, which shows when weights load, when
+    packages install, and in file watchers.
+    How it is seen: the type of the file system: 9p or drvfs.
+    Source: Microsoft Learn, "Working across Windows and Linux file systems".
+    """
+    if not is_in_wsl(facts):
+        raise NotApplicable("this is not WSL")
+    for directory in _directories(facts):
+        if directory.file_system in WINDOWS_FILE_SYSTEMS and directory.purpose in (HUB_CACHE, "workspace"):
+            yield Finding(
+                Severity.WARNING,
+                f"the {directory.purpose} {directory.path} is on a Windows drive, which is slow from WSL",
+                Fix(
+                    "Move it to the guest's own disk, such as your home folder in WSL.",
+                    ("cp -a . ~/project",)
+                    if directory.purpose == "workspace"
+                    else ('export HF_HOME="$HOME/.cache/huggingface"',),
+                    where=Side.WSL,
+                ),
+                subject=directory.path,
+                evidence=(f"{directory.path}: file system {directory.file_system}",),
+            )

@@ -1,0 +1,154 @@
+"""What the whole run says: a verdict, the root causes, and the JSON document."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, assert_never
+
+from devkit.doctor.cascade import cascade
+from devkit.doctor.model import Check, Crashed, Finding, Found, Outcome, Passed, Severity, Skipped
+from devkit.facts.model import Facts
+
+DOCS = "https://github.com/devkit-gpu/devkit/blob/main/docs/checks"
+
+
+class Health(StrEnum):
+    """The report's verdict: the worst severity found, notes aside."""
+
+    HEALTHY = "healthy"
+    WARNINGS = "warnings"
+    PROBLEMS = "problems"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A finding with the check that made it."""
+
+    check: Check
+    finding: Finding
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcomes of a run with causes marked. Build it with `report_of`."""
+
+    devkit: str
+    taken_at: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def findings(self) -> tuple[Shown, ...]:
+        """Every finding, in print order."""
+        return tuple(
+            Shown(outcome.check, finding)
+            for outcome in self.outcomes
+            if isinstance(outcome.verdict, Found)
+            for finding in outcome.verdict.findings
+        )
+
+    @property
+    def crashed(self) -> tuple[Outcome, ...]:
+        """The checks that broke."""
+        return tuple(outcome for outcome in self.outcomes if isinstance(outcome.verdict, Crashed))
+
+    @property
+    def health(self) -> Health:
+        """The verdict. A crashed check counts as a warning: what it would have seen is not known."""
+        severities = {shown.finding.severity for shown in self.findings}
+        if Severity.ERROR in severities:
+            return Health.PROBLEMS
+        return Health.WARNINGS if Severity.WARNING in severities or self.crashed else Health.HEALTHY
+
+    @property
+    def roots(self) -> tuple[Shown, ...]:
+        """Findings that follow from no other, the worst first, otherwise in print order."""
+        order = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+        causes = [shown for shown in self.findings if shown.finding.follows_from is None]
+        return tuple(sorted(causes, key=lambda shown: order.index(shown.finding.severity)))
+
+    @property
+    def root_causes(self) -> tuple[str, ...]:
+        """Codes behind the verdict: those of root errors, or of root warnings where nothing is worse."""
+        worst = {Health.PROBLEMS: Severity.ERROR, Health.WARNINGS: Severity.WARNING}.get(self.health)
+        return tuple(dict.fromkeys(shown.check.code for shown in self.roots if shown.finding.severity is worst))
+
+    def following(self, code: str) -> tuple[Shown, ...]:
+        """The findings that follow from the check `code`."""
+        return tuple(shown for shown in self.findings if shown.finding.follows_from == code)
+
+    def to_document(self) -> dict[str, Any]:
+        """The document behind `--json`; its fields are a contract."""
+        return {
+            "schema": "devkit.doctor/1",
+            "devkit": self.devkit,
+            "taken_at": self.taken_at,
+            "verdict": self.health.value,
+            "root_causes": list(self.root_causes),
+            "outcomes": [_outcome(outcome) for outcome in self.outcomes],
+        }
+
+
+def report_of(facts: Facts, outcomes: Iterable[Outcome], *, devkit: str) -> Report:
+    """The report over `facts`, with each finding's cause marked. `devkit` is the version that judged."""
+    return Report(devkit, facts.taken_at, cascade(outcomes))
+
+
+def list_document(checks: Iterable[Check]) -> dict[str, Any]:
+    """The document behind `--list --json`."""
+    return {
+        "schema": "devkit.checks/1",
+        "checks": [
+            {"code": check.code, "title": check.title, "covers": list(check.covers), "docs": docs_of(check)}
+            for check in checks
+        ],
+    }
+
+
+def docs_of(check: Check) -> str:
+    """Where the check's page is."""
+    return f"{DOCS}/{check.code}.md"
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    status, reason, findings = _status(outcome)
+    return {
+        "code": outcome.check.code,
+        "title": outcome.check.title,
+        "status": status,
+        "reason": reason,
+        "ms": round(outcome.ms, 3),
+        "findings": [_finding(finding, outcome.check) for finding in findings],
+    }
+
+
+def _status(outcome: Outcome) -> tuple[str, str, tuple[Finding, ...]]:
+    match outcome.verdict:
+        case Passed():
+            return "passed", "", ()
+        case Found(findings):
+            return "found", "", findings
+        case Skipped(reason):
+            return "skipped", reason, ()
+        case Crashed(error):
+            return "crashed", error, ()
+        case _ as never:
+            assert_never(never)
+
+
+def _finding(finding: Finding, check: Check) -> dict[str, Any]:
+    return {
+        "severity": finding.severity.value,
+        "message": finding.message,
+        "subject": finding.subject,
+        "evidence": list(finding.evidence),
+        "confidence": finding.confidence.value,
+        "follows_from": finding.follows_from,
+        "fix": {
+            "summary": finding.fix.summary,
+            "commands": list(finding.fix.commands),
+            "where": finding.fix.where.value,
+            "root": finding.fix.root,
+            "restart": finding.fix.restart.value,
+            "docs": finding.fix.docs or docs_of(check),
+        },
+    }
