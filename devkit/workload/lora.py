@@ -13,6 +13,9 @@ from devkit.workload.tiny import Model
 LOSS_SCALE = {Precision.FP32: 1.0, Precision.BF16: 1.0, Precision.FP16: 1024.0}
 """Fixed factor on the loss: gradients of a tiny model would underflow in fp16."""
 
+ADAPTER_MARK = ".lora_"
+"""What peft puts into the name of every LoRA parameter."""
+
 STATE_FILE = "state.pt"
 ADAPTER_FOLDER = "adapter"
 
@@ -41,9 +44,12 @@ def trainable(model: Model) -> list[torch.nn.Parameter]:
 
 
 def frozen(model: Model) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and tensor of everything that training must not change, buffers included."""
+    """Name and tensor of everything that training must not change: all but the adapter's, buffers included.
+
+    By name and not by `requires_grad`, so that a weight which was left trainable by mistake is among them.
+    """
     for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
+        if ADAPTER_MARK not in name:
             yield name, parameter.data
     yield from model.named_buffers()
 

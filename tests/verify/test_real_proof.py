@@ -1,0 +1,91 @@
+"""The real proof in its real process: no network, and libraries that are broken from the start."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from devkit.probe.host import LocalHost
+from devkit.verify.here import proof_command, prove_here
+from devkit.verify.report import Verdict
+from devkit.workload.settings import Depth
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.workload
+
+NO_NETWORK = """
+import os, socket
+def refuse(self, address):
+    if self.family in (socket.AF_INET, socket.AF_INET6):
+        os.write(2, f"the proof went to the network: {address}".encode())
+        os._exit(9)
+    return connect(self, address)
+connect = socket.socket.connect
+socket.socket.connect = refuse
+"""
+
+
+@pytest.fixture
+def shadow(tmp_path, monkeypatch):
+    """Write a module that hides the installed one from the proof's process."""
+
+    def hide(name, text):
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    return hide
+
+
+def prove(depth=Depth.QUICK, timeout_s=240.0):
+    return prove_here(LocalHost(), depth=depth, timeout_s=timeout_s, progress=lambda line: None)
+
+
+def statuses(report):
+    return {stage.name: stage.status.value for stage in report.stages}
+
+
+def test_the_proof_passes_here_without_touching_the_network(shadow):
+    shadow("sitecustomize", NO_NETWORK)
+    report = prove(Depth.STANDARD)
+    assert report.verdict is Verdict.PASSED, report.conclusion
+    assert set(statuses(report).values()) == {"passed"}
+    assert report.device["kind"] in ("cpu", "cuda", "mps")
+    assert {"devkit", "python", "torch", "transformers", "peft"} <= set(report.environment)
+    assert report.conclusion.startswith("proved on ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("raise OSError('libcusparse.so.11: cannot open shared object file')", id="cannot be imported"),
+        pytest.param("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", id="crashes while it is imported"),
+    ],
+)
+def test_a_broken_bitsandbytes_costs_qlora_and_nothing_else(shadow, text):
+    shadow("bitsandbytes", text)
+    found = statuses(prove(Depth.STANDARD))
+    assert found["bitsandbytes"] == "failed"
+    assert found["qlora-memorises"] == found["qlora-frozen"] == "skipped"
+    assert {status for name, status in found.items() if not name.startswith(("qlora", "bits"))} == {"passed"}
+
+
+def test_a_torch_that_cannot_be_imported_is_the_finding(shadow):
+    shadow("torch", "raise OSError('libcudnn.so.9: cannot open shared object file: No such file or directory')")
+    report = prove()
+    assert statuses(report)["torch"] == "failed"
+    assert "libcudnn.so.9" in report.stages[0].reason
+    assert {stage.status.value for stage in report.stages[1:]} == {"skipped"}
+
+
+def test_stdout_of_the_proof_holds_events_alone(shadow):
+    shadow("sitecustomize", "import atexit, os; atexit.register(lambda: os.write(1, b'noise'))")
+    argv = [*proof_command(sys.executable)(["--depth=quick", "--stages=torch"])]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True)
+    assert [json.loads(line)["event"] for line in done.stdout.splitlines()] == [
+        "environment",
+        "started",
+        "finished",
+        "done",
+    ]
+    assert "noise" in done.stderr

@@ -1,0 +1,44 @@
+"""A small proof to measure and to break. torch is imported only by the tests that need it."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def prepared_environment() -> Iterator[None]:
+    """What the proof sets before it imports torch, taken back afterwards."""
+    from devkit.workload.packages import prepare_process
+
+    before = dict(os.environ)
+    prepare_process()
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    """A bench on the CPU whose models no other test has touched."""
+    return make_bench(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory):
+    """A bench on the CPU that is only measured, never broken."""
+    return make_bench(tmp_path_factory.mktemp("healthy"))
+
+
+def make_bench(folder, **settings):
+    """A bench on the CPU with these settings instead of the quick proof's."""
+    from dataclasses import replace
+
+    from devkit.workload.bench import Bench
+    from devkit.workload.device import choose_device
+    from devkit.workload.proof import prepare_torch
+    from devkit.workload.settings import Depth, ProofSettings
+
+    prepare_torch()
+    chosen = replace(ProofSettings.for_depth(Depth.QUICK), resume_steps=8, **settings)
+    return Bench(chosen, choose_device(chosen.precision), folder)

@@ -1,0 +1,112 @@
+"""How a stage's readings become its result."""
+
+import json
+
+import pytest
+
+from devkit.workload import proof
+from devkit.workload.settings import Depth
+from devkit.workload.stage import (
+    STAGES,
+    StageResult,
+    StageSkipped,
+    StageSpec,
+    StageStatus,
+    above,
+    at_most,
+    differs,
+    equals,
+    fact,
+    judge,
+    skipped_for_need,
+    stages_of,
+)
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("reading", "holds"),
+    [
+        pytest.param(at_most("error", 0.01, 0.01), True, id="exactly at the limit"),
+        pytest.param(at_most("error", 0.010001, 0.01), False, id="just over the limit"),
+        pytest.param(at_most("error", NAN, 0.01), False, id="not-a-number is not small"),
+        pytest.param(above("changed", 1, 0), True, id="above the limit"),
+        pytest.param(above("changed", 0, 0), False, id="at the limit is not above it"),
+        pytest.param(above("changed", NAN, 0), False, id="not-a-number is not large"),
+        pytest.param(equals("text", "a", "a"), True, id="equal"),
+        pytest.param(equals("text", "a ", "a"), False, id="a space too many"),
+        pytest.param(differs("text", "a", "b"), True, id="different"),
+        pytest.param(differs("text", "a", "a"), False, id="a negative control that equals"),
+        pytest.param(fact("steps", 3), True, id="a fact cannot fail"),
+    ],
+)
+def test_a_reading_holds(reading, holds):
+    assert reading.holds is holds
+    assert judge("any", lambda: [reading])[0].status is (StageStatus.PASSED if holds else StageStatus.FAILED)
+
+
+def test_a_failed_reading_is_the_reason_and_the_others_are_kept():
+    result, error = judge("kernel", lambda: [fact("steps", 3), at_most("error", 0.5, 0.1), equals("same", 1, 1)])
+    assert error is None
+    assert result.reason == "error is 0.5, expected <= 0.1"
+    assert result.measured == {"steps": 3, "error": 0.5, "same": 1}
+    assert result.expected == {"error": "<= 0.1", "same": "1"}
+
+
+def test_an_exception_fails_the_stage_keeps_what_was_read_and_is_handed_back():
+    def readings():
+        yield fact("steps", 3)
+        raise RuntimeError("CUDA error: no kernel image\nis available")
+
+    result, error = judge("kernel", readings)
+    assert result.status is StageStatus.FAILED
+    assert result.reason == "RuntimeError: CUDA error: no kernel image is available"
+    assert result.measured == {"steps": 3}
+    assert isinstance(error, RuntimeError)
+
+
+def test_a_stage_that_cannot_apply_is_skipped_and_not_passed():
+    def readings():
+        raise StageSkipped("bitsandbytes is not installed")
+        yield
+
+    result, error = judge("bitsandbytes", readings)
+    assert (result.status, result.reason, error) == (StageStatus.SKIPPED, "bitsandbytes is not installed", None)
+
+
+def test_a_result_survives_json_even_with_numbers_that_json_lacks():
+    result, _ = judge("lora", lambda: [at_most("loss", NAN, 0.01), fact("inf", float("inf"))])
+    text = json.dumps(result.to_document(), allow_nan=False)
+    assert StageResult.from_document(json.loads(text)).measured == {"loss": "nan", "inf": "inf"}
+
+
+@pytest.mark.parametrize(
+    ("need", "reason"),
+    [
+        pytest.param(StageResult("torch", StageStatus.PASSED), None, id="a passed need lets it run"),
+        pytest.param(StageResult("torch", StageStatus.FAILED), "torch did not pass", id="a failed need skips it"),
+        pytest.param(
+            StageResult("torch", StageStatus.SKIPPED, reason="not installed"), "not installed", id="a skipped need too"
+        ),
+    ],
+)
+def test_a_stage_waits_for_what_it_needs(need, reason):
+    skipped = skipped_for_need(StageSpec("kernel", needs=("torch",)), {"torch": need})
+    assert (skipped and skipped.reason) == reason
+
+
+def test_each_stage_comes_after_what_it_needs_and_has_a_function():
+    seen: set[str] = set()
+    for stage in STAGES:
+        assert set(stage.needs) <= seen, stage.name
+        seen.add(stage.name)
+    assert [*sorted(seen)] == sorted([*proof.ALONE, *proof.ON_DEVICE, *proof.ON_BENCH])
+
+
+def test_a_deeper_proof_holds_every_stage_of_a_shallower_one():
+    quick, standard, full = (stages_of(depth) for depth in Depth)
+    assert set(quick) < set(standard) < set(full) == set(STAGES)
+    for stages in (quick, standard, full):
+        names = {stage.name for stage in stages}
+        assert all(set(stage.needs) <= names for stage in stages)
