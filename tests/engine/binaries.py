@@ -52,7 +52,7 @@ def find() -> Binaries:
             return _checked(unpack, suite)
         except (CommandError, OSError) as error:
             reasons.append(f"{suite}: {error}")
-            say(f"the engine from {suite} does not run here, trying the next")
+            say(f"the engine from {suite} does not run here, trying the next: {error}")
     raise NoEngineError("; ".join(reasons))
 
 
