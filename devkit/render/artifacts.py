@@ -27,6 +27,11 @@ _IGNORED_BY_GIT = """\
 .env*
 .*.devkit-new
 wheelhouse/
+# What every teammate needs, even where the project ignores such names.
+!wheels/
+!wheels/*.whl
+!certificates/
+!certificates/ca.crt
 """
 # A shell script and a Dockerfile with carriage returns do not run, whatever git does with the rest.
 _GIT_ATTRIBUTES = "# Written by devkit.\n* text eol=lf\n*.whl binary\n"

@@ -212,3 +212,16 @@ def test_the_host_command_ends_well_without_a_posix_shell():
     )
     assert done.returncode == 0
     assert "DEVKIT_GPU" in done.stdout
+
+
+def test_git_takes_what_teammates_need_and_leaves_what_is_this_hosts(tmp_path):
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    (tmp_path / ".gitignore").write_text("wheels/\n*.whl\n*.crt\ncertificates/\n")
+    made = devcontainer_artifacts(CPU_PLAN, CLOSED)
+    local = {f"{FOLDER}/.env", f"{FOLDER}/.env.123", f"{FOLDER}/wheelhouse/torch.whl", f"{FOLDER}/.gpu.sh.devkit-new"}
+    for path in {each.path for each in made} | local:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(b"".join(each.content for each in made if each.path == path))
+    subprocess.run(["git", "add", "--all"], cwd=tmp_path, check=True)
+    listed = subprocess.run(["git", "ls-files", FOLDER], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert set(listed.split()) == {each.path for each in made}

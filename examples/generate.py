@@ -1,0 +1,44 @@
+"""Write every example's expected/ folder anew; `tests/render/test_examples.py` compares them."""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from devkit import __version__
+from devkit.cli.selection import Selection, request_from
+from devkit.compat.load import tables
+from devkit.render.choices import Choices
+from devkit.render.project import Inputs, open_project, project_changes
+from devkit.render.settings import FromIndex
+from devkit.render.write import write
+from devkit.solver.model import Plan
+from devkit.solver.solve import solve
+
+EXAMPLES = {"quickstart": Choices(driver="570.124.06", gpus=("RTX 4090",))}
+"""Example -> the flags that its expected/ was made with."""
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def generate(name: str, into: Path) -> None:
+    """Run `devkit init` with the example's flags on a copy of it, and put what it wrote into the folder `into`.
+
+    devkit comes from the package index here, because a wheel of it would change with every line of code.
+    """
+    flags = EXAMPLES[name]
+    into.mkdir(parents=True)
+    shutil.copy(FOLDER / name / "devkit.toml", into)
+    plan = solve(request_from(Selection(driver=flags.driver, gpus=flags.gpus)), tables())
+    if not isinstance(plan, Plan):
+        sys.exit(f"no plan for {name}: {plan.wanted}")
+    project = open_project(into, flags, Inputs())
+    write(project.root, project_changes(project, plan, source=FromIndex(__version__)))
+
+
+if __name__ == "__main__":
+    for example in EXAMPLES:
+        with tempfile.TemporaryDirectory() as scratch:
+            generate(example, Path(scratch) / "expected")
+            shutil.rmtree(FOLDER / example / "expected", ignore_errors=True)
+            shutil.copytree(Path(scratch) / "expected", FOLDER / example / "expected")

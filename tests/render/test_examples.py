@@ -1,0 +1,42 @@
+"""Every example's expected/ folder is what devkit writes today, and so is devkit's own dev container."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from devkit.cli.selection import Selection, request_from
+from devkit.compat.load import tables
+from devkit.render.choices import Choices
+from devkit.render.project import Inputs, open_project, project_changes
+from devkit.render.write import Action
+from devkit.solver.solve import solve
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SPEC = importlib.util.spec_from_file_location("generate", REPOSITORY / "examples/generate.py")
+generate = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(generate)
+
+
+def tree(root: Path) -> dict[str, str]:
+    return {path.relative_to(root).as_posix(): path.read_text() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("name", generate.EXAMPLES)
+def test_an_example_is_fresh(name, tmp_path):
+    generate.generate(name, tmp_path / "expected")
+    assert tree(REPOSITORY / "examples" / name / "expected") == tree(tmp_path / "expected"), (
+        "python examples/generate.py"
+    )
+
+
+def test_every_example_with_choices_is_generated():
+    assert {path.parent.name for path in (REPOSITORY / "examples").glob("*/devkit.toml")} == set(generate.EXAMPLES)
+
+
+def test_devkits_own_dev_container_is_fresh():
+    project = open_project(REPOSITORY, Choices(), Inputs())
+    choices = project.choices
+    plan = solve(request_from(Selection(vendor=choices.vendor, python=choices.python, machine="x86_64")), tables())
+    stale = [change.path for change in project_changes(project, plan) if change.action is not Action.UNCHANGED]
+    assert stale == [], "run `devkit init` in the repository"
