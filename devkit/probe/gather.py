@@ -38,6 +38,10 @@ def gather(host: Host, *, deadline_s: float = 10.0, project: str | None = None, 
     asked = tuple((field, probe) for field, probe in probes if not only or field in only)
     unread: dict[str, Any] = {field: Unknown("not read by this command") for field, _ in probes}
     readings = unread | _side_by_side(asked, deadline_s=deadline_s)
+    folders = _engines_own_folders(readings["engine"])
+    if folders and (not only or "cdi" in only):
+        again = partial(read_cdi, host, engine_folders=folders)
+        readings |= _side_by_side((("cdi", again),), deadline_s=deadline_s * (1 - _SHARE_FOR_CHILDREN))
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
     return Facts(taken_at=taken_at, devkit=__version__, **readings)
 

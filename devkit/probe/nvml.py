@@ -16,7 +16,8 @@ TIMEOUT = 10
 UNKNOWN = 999
 """NVML return values, as in nvml.h."""
 
-_HUNG_AFTER_S = 0.25
+_HUNG_SHARE = 0.5
+"""A call that ran for less of an attempt was one of many slow ones: GPUs without persistence wake up one by one."""
 _SHARE_OF_THE_REST = 0.6
 _SHORTEST_ATTEMPT_S = 0.4
 
@@ -27,6 +28,7 @@ class _Transcript:
 
     code: int
     last_words: str
+    deadline_s: float
     words: dict[str, Any] = field(default_factory=dict)
     """The latest value of every key it printed."""
     gpus: dict[int, Gpu | FailedGpu] = field(default_factory=dict)
@@ -41,7 +43,7 @@ class _Transcript:
     @property
     def hung(self) -> bool:
         """Whether the last call was stuck, rather than one of many slow ones."""
-        return self.code == TIMED_OUT and self.waited_s >= _HUNG_AFTER_S
+        return self.code == TIMED_OUT and self.waited_s >= self.deadline_s * _HUNG_SHARE
 
 
 def read_nvml(host: Host, *, deadline_s: float) -> NvmlAnswer | NvmlFailure | Unknown:
@@ -69,7 +71,7 @@ def read_nvml(host: Host, *, deadline_s: float) -> NvmlAnswer | NvmlFailure | Un
 
 def _ask(host: Host, *, first_gpu: int, deadline_s: float) -> _Transcript:
     done = host.run(asking(host, "ask_nvml", *([str(first_gpu)] if first_gpu else [])), deadline_s=deadline_s)
-    said = _Transcript(done.code, _last_line(done))
+    said = _Transcript(done.code, _last_line(done), deadline_s)
     for words in map(_parsed, done.out.splitlines()):
         said.words.update(words)
         if gpu := words.get("gpu"):

@@ -16,6 +16,9 @@ def stub(tmp_path_factory) -> Path:
 def with_nvml(stub, monkeypatch):
     """A function that puts the stub, set up as asked, before every child of this process."""
 
+    # A caller's unbuffered Python would hide a child that keeps its lines to itself.
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
     def setup(**settings) -> LocalHost:
         for name, value in stub_environment(stub, **settings).items():
             monkeypatch.setenv(name, value)

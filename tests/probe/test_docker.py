@@ -182,6 +182,20 @@ def test_not_installed_is_told_apart_from_not_running(tmp_path, program, end):
     assert read_engine(host, deadline_s=1).end is end
 
 
+def test_a_chosen_socket_that_is_missing_means_not_running(tmp_path):
+    host = written(
+        tmp_path,
+        f"""
+        [env]
+        DOCKER_HOST = "unix:///chosen.sock"
+        [[command]]
+        argv = ["{{python}}", "-P", "{{devkit}}/ask_engine.py", "unix:///chosen.sock"]
+        out = '''{MISSING}'''
+        """,
+    )
+    assert read_engine(host, deadline_s=1).end is EngineEnd.NOT_RUNNING
+
+
 COMPOSE = '[[command]]\nargv = ["docker", "compose", "version", "--short"]\n'
 
 

@@ -111,8 +111,11 @@ def test_a_hang_at_every_gpu_is_still_a_full_list_within_the_deadline(with_nvml)
 
 
 def test_many_slow_gpus_are_not_called_hung(with_nvml):
-    answer = ask(with_nvml(gpus=8, fail="nvmlDeviceGetName=slow"), deadline_s=5.0)
-    assert [type(gpu) for gpu in answer.gpus] == [Gpu] * 8
+    # Sixteen calls of 0.2 s do not fit into the first attempt; the next one goes on where it ended.
+    gpus = ask(with_nvml(gpus=16, fail="nvmlDeviceGetName=slow"), deadline_s=4.5).gpus
+    assert len(gpus) == 16
+    assert all(isinstance(gpu, Gpu) for gpu in gpus[:12])
+    assert "did not return" not in repr(gpus)
 
 
 def test_a_crash_in_the_start_names_the_signal_and_the_call(with_nvml):
