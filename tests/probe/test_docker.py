@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -194,6 +195,40 @@ def test_a_chosen_socket_that_is_missing_means_not_running(tmp_path):
         """,
     )
     assert read_engine(host, deadline_s=1).end is EngineEnd.NOT_RUNNING
+
+
+DAEMON = '"/proc/{0}/comm" = "dockerd\\n"\n'
+PATH_OF = '"/proc/{0}/environ" = "HOME=/\\u0000PATH={1}\\u0000"\n'
+SYSTEMD = '"/proc/1/comm" = "systemd\\n"\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        pytest.param(DAEMON.format(7) + PATH_OF.format(7, "/opt/gpu"), True, id="on the listener's own PATH"),
+        pytest.param(DAEMON.format(7) + PATH_OF.format(7, "/usr/bin"), False, id="not on the listener's own PATH"),
+        pytest.param(SYSTEMD + DAEMON.format(9) + PATH_OF.format(9, "/opt/gpu"), True, id="behind systemd's socket"),
+        pytest.param(DAEMON.format(7), False, id="an unreadable environment means systemd's PATH"),
+        pytest.param('"/proc/self/x" = ""\n', None, id="a daemon that cannot be seen from here"),
+    ],
+)
+def test_the_hook_is_looked_for_where_the_daemon_looks(tmp_path, files, found):
+    listener = 1 if files.startswith(SYSTEMD) else 7
+    said = "\n".join(json.dumps(line) for line in ({"listener_pid": listener}, {"version": VERSION}, {"info": INFO}))
+    host = written(
+        tmp_path,
+        f"""
+[files]
+{files}
+[nodes]
+"/opt/gpu/nvidia-container-runtime-hook" = {{ kind = "file", mode = 0o755 }}
+[[command]]
+argv = ["{{python}}", "-P", "{{devkit}}/ask_engine.py", "unix:///var/run/docker.sock"]
+out = '''{said}'''
+""",
+    )
+    hook = read_engine(host, deadline_s=1).hook_on_path
+    assert (None if isinstance(hook, Unknown) else hook) is found
 
 
 COMPOSE = '[[command]]\nargv = ["docker", "compose", "version", "--short"]\n'

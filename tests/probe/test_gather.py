@@ -2,6 +2,7 @@ import dataclasses
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,23 @@ def test_this_machine_can_be_read_saved_and_read_back():
     facts = gather(LocalHost())
     assert "probe crashed" not in repr(facts)
     assert from_json(to_json(facts)) == facts
+
+
+STUCK = """
+import sys, time
+sys.path.insert(0, {folder!r})
+from tests.probe.test_gather import Faulty
+from devkit.probe.gather import gather
+print(gather(Faulty(path="/etc/docker/daemon.json", act=lambda: time.sleep(60)), deadline_s=0.3).toolkit.reason)
+"""
+
+
+def test_a_probe_that_never_returns_does_not_hold_up_the_exit():
+    folder = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK.format(folder=folder)], capture_output=True, text=True, check=True, timeout=15
+    )
+    assert done.stdout == "no answer within 0.3 s\n"
 
 
 @pytest.mark.parametrize("project", [None, "/somewhere/else"], ids=["the current directory", "another directory"])
