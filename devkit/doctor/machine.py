@@ -214,7 +214,7 @@ def update_driver(facts: Facts, wanted: str) -> Fix:
     if driver_side(facts) is Side.WINDOWS:
         return Fix(
             f"Install the NVIDIA driver {wanted} on Windows, then restart WSL. Install none inside of WSL.",
-            ("wsl --shutdown",) if platform_of(facts) is not Platform.WINDOWS else (),
+            ("wsl.exe --shutdown",) if platform_of(facts) is not Platform.WINDOWS else (),
             where=Side.WINDOWS,
             restart=Restart.WSL if platform_of(facts) is not Platform.WINDOWS else Restart.HOST,
             docs=WSL_GUIDE,

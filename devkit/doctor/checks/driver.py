@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from devkit.doctor.applies import (
-    NVML_DRIVER_NOT_LOADED,
+    a_gpu_in_this_container,
     an_nvidia_gpu,
     driver_of,
     is_in_container,
@@ -15,9 +15,9 @@ from devkit.doctor.checks.chains import CDI, CONTAINER, CUDA, GPU_USE, PYTHON, T
 from devkit.doctor.checks.driver_absent import driver_without_gpu, why_not_loaded
 from devkit.doctor.checks.nvml_failure import explain_failure
 from devkit.doctor.limits import FIRST_OPEN_ONLY_DEVICE_ID
-from devkit.doctor.machine import DRIVER_GUIDE, Family, family_of
+from devkit.doctor.machine import DRIVER_GUIDE, Family, driver_side, family_of
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
-from devkit.facts.model import Driver, Facts, NvmlEnd, NvmlFailure, PciGpu
+from devkit.facts.model import Driver, Facts, NvmlFailure, PciGpu
 from devkit.facts.values import Release, Unknown
 from devkit.text import listed
 
@@ -119,6 +119,13 @@ def _mismatch_fix(facts: Facts) -> Fix:
             " before the upgrade, or its image carries some. If it fails there too, reboot the host.",
             where=Side.HOST,
         )
+    if driver_side(facts) is Side.WINDOWS:
+        return Fix(
+            "Restart WSL, so that the guest gets the libraries of the driver that Windows runs now.",
+            ("wsl.exe --shutdown",),
+            where=Side.WINDOWS,
+            restart=Restart.WSL,
+        )
     return Fix(
         "Reboot the host, so that the new module is loaded. Reinstalling packages does not help."
         " To keep it from coming back, exclude driver packages from automatic upgrades.",
@@ -153,14 +160,11 @@ def nvml_answers(facts: Facts) -> Iterator[Finding]:
     is the reading.
     Source: NVIDIA, NVML API reference, nvmlReturn_t; NVIDIA, XID errors catalogue.
     """
-    an_nvidia_gpu(facts)
+    a_gpu_in_this_container(facts)
     if isinstance(facts.nvml, Unknown):
         raise NotApplicable(facts.nvml.reason)
-    if not isinstance(facts.nvml, NvmlFailure):
-        return
-    if facts.nvml.end is NvmlEnd.ERROR and facts.nvml.code == NVML_DRIVER_NOT_LOADED and is_in_wsl(facts):
-        raise NotApplicable("in WSL the driver belongs to Windows")
-    yield explain_failure(facts, facts.nvml)
+    if isinstance(facts.nvml, NvmlFailure):
+        yield explain_failure(facts, facts.nvml)
 
 
 @check(

@@ -13,7 +13,7 @@ from devkit.doctor.applies import (
 )
 from devkit.doctor.checks.chains import CDI, CUDA, PYTHON
 from devkit.doctor.machine import Family, driver_side, family_of
-from devkit.doctor.model import Confidence, Finding, Fix, Restart, Severity, Side, check
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.facts.model import Facts, FailedGpu, Gpu, Platform
 from devkit.facts.values import Release
 from devkit.text import count_of, listed
@@ -63,6 +63,8 @@ def every_gpu_answers(facts: Facts) -> Iterator[Finding]:
     Source: NVIDIA, NVML API reference, nvmlReturn_t; NVIDIA, XID errors catalogue, Xid 79.
     """
     answer = nvml_answer(facts)
+    if not answer.gpus:
+        raise NotApplicable("NVML lists no GPU")
     for gpu in answer.gpus:
         if isinstance(gpu, FailedGpu):
             yield Finding(
@@ -115,6 +117,8 @@ def mig_has_instances(facts: Facts) -> Iterator[Finding]:
     Source: NVIDIA, Multi-Instance GPU user guide, "Creating GPU instances".
     """
     gpus = [gpu for gpu in nvml_answer(facts).gpus if isinstance(gpu, Gpu)]
+    if not any(gpu.mig_enabled is True for gpu in gpus):
+        raise NotApplicable("no GPU is in MIG mode")
     empty = [gpu for gpu in gpus if gpu.mig_enabled is True and not gpu.mig_instances]
     for gpu in empty:
         yield Finding(
@@ -148,7 +152,7 @@ def fabric_manager_runs(facts: Facts) -> Iterator[Finding]:
     outside_of_containers(facts)
     driver = driver_of(facts)
     if not known(driver.nvswitch_present):
-        return
+        raise NotApplicable("this machine has no NVSwitch")
     state = known(driver.fabric_manager)
     if state == "active":
         return

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
-from devkit.doctor.applies import is_in_container
-from devkit.doctor.machine import TROUBLESHOOTING, WSL_GUIDE, Family, driver_side, family_of
+from devkit.doctor.applies import is_in_container, is_in_wsl
+from devkit.doctor.machine import TROUBLESHOOTING, WSL_GUIDE, Family, driver_side, family_of, host_side
 from devkit.doctor.model import Confidence, Finding, Fix, Restart, Severity, Side
 from devkit.facts.model import Engine, Facts, NvmlEnd, NvmlFailure
 
@@ -114,6 +114,12 @@ def _no_library(facts: Facts, failure: NvmlFailure) -> Explained:
 
 
 def _not_loaded(facts: Facts, failure: NvmlFailure) -> Explained:
+    if driver_side(facts) is Side.WINDOWS:
+        return (
+            "NVML reaches no driver: the one on Windows is missing, broken or too old for WSL",
+            _windows_driver(),
+            Confidence.LIKELY,
+        )
     return (
         "NVML says that the driver is not loaded",
         Fix("Load the driver on the host, and read what it says if it refuses.", ("sudo modprobe nvidia",), root=True),
@@ -147,7 +153,8 @@ def _forbidden(facts: Facts, failure: NvmlFailure) -> Explained:
         Fix(
             "Let the user open the device nodes; a module option NVreg_DeviceFileMode may have closed them."
             + (" SELinux is on: `ausearch -m avc -ts recent` shows what it refused." if has_selinux else ""),
-            ("ls -l /dev/nvidia*",),
+            ("ls -l /dev/dxg" if is_in_wsl(facts) else "ls -l /dev/nvidia*",),
+            where=host_side(facts),
             root=True,
         ),
         Confidence.LIKELY,
@@ -157,14 +164,18 @@ def _forbidden(facts: Facts, failure: NvmlFailure) -> Explained:
 def _blocked(facts: Facts, failure: NvmlFailure) -> Explained:
     return (
         "Windows blocks the GPU for WSL",
-        Fix(
-            "Update WSL and the NVIDIA driver on Windows, then restart WSL. A data centre GPU must be in WDDM mode.",
-            ("wsl.exe --update", "wsl.exe --shutdown"),
-            where=Side.WINDOWS,
-            restart=Restart.WSL,
-            docs=WSL_GUIDE,
-        ),
+        _windows_driver(),
         Confidence.LIKELY,
+    )
+
+
+def _windows_driver() -> Fix:
+    return Fix(
+        "Update WSL and the NVIDIA driver on Windows, then restart WSL. A data centre GPU must be in WDDM mode.",
+        ("wsl.exe --update", "wsl.exe --shutdown"),
+        where=Side.WINDOWS,
+        restart=Restart.WSL,
+        docs=WSL_GUIDE,
     )
 
 

@@ -85,6 +85,8 @@ def torch_has_kernels(facts: Facts) -> Iterator[Finding]:
     Source: pytorch/pytorch issues 167244 and 172352; NVIDIA, CUDA C++ Programming Guide, "Binary compatibility".
     """
     torch, cuda = torch_of(facts), cuda_of_torch(facts)
+    if not facts.gpus:
+        raise NotApplicable("no GPU answers")
     row = wheel_row(torch.version, cuda, system_of(facts).machine)
     if row is None:
         raise NotApplicable(f"the tables do not know what torch {torch.version} with CUDA {cuda} was built for")

@@ -1,0 +1,274 @@
+"""Healthy machines, built by hand, and the means to change one field of them."""
+
+from dataclasses import is_dataclass, replace
+
+from devkit.facts.model import (
+    CdiSpec,
+    Compose,
+    Container,
+    DaemonFile,
+    Directory,
+    Distribution,
+    Driver,
+    Endpoint,
+    Engine,
+    EngineKind,
+    Facts,
+    Gpu,
+    NvmlAnswer,
+    Package,
+    PciGpu,
+    Platform,
+    Python,
+    Runtime,
+    Storage,
+    System,
+    Toolkit,
+    Torch,
+    Wsl,
+)
+from devkit.facts.values import ComputeCapability, Release, Unknown
+
+GIB = 1 << 30
+
+
+def r(text):
+    return Release.read(text)
+
+
+DRIVER = r("580.95.05")
+UBUNTU = Distribution("ubuntu", ("debian",), "24.04", "Ubuntu 24.04.3 LTS")
+DEBIAN = Distribution("debian", (), "12", "Debian GNU/Linux 12")
+FEDORA = Distribution("fedora", (), "42", "Fedora Linux 42")
+ROCKY = Distribution("rocky", ("rhel", "centos", "fedora"), "9.6", "Rocky Linux 9.6")
+LEAP = Distribution("opensuse-leap", ("suse", "opensuse"), "15.6", "openSUSE Leap 15.6")
+ARCH = Distribution("arch", (), "", "Arch Linux")
+NIXOS = Distribution("nixos", (), "25.05", "NixOS 25.05")
+VOID = Distribution("void", (), "", "Void Linux")
+
+PCI = PciGpu("0000:01:00.0", "0x2684", "nvidia")
+
+
+def gpu(index=0, name="NVIDIA GeForce RTX 4090", capability="8.9", **changes):
+    values = {
+        "index": index,
+        "uuid": f"GPU-0000000{index}-1111-2222-3333-444444444444",
+        "name": name,
+        "capability": ComputeCapability.read(capability),
+        "memory_bytes": 24 * GIB,
+        "free_bytes": 23 * GIB,
+        "mig_enabled": Unknown("not supported"),
+        "mig_instances": (),
+    }
+    return Gpu(**values | changes)
+
+
+def spec(**changes):
+    values = {
+        "path": "/etc/cdi/nvidia.yaml",
+        "kind": "nvidia.com/gpu",
+        "cdi_version": "0.5.0",
+        "devices": ("0", "all"),
+        "driver": DRIVER,
+        "error": "",
+    }
+    return CdiSpec(**values | changes)
+
+
+def healthy():
+    """Ubuntu 24.04 with one RTX 4090, Docker 28, the runtime named nvidia, and CDI; no torch on the host."""
+    return Facts(
+        taken_at="2026-01-01T00:00:00+00:00",
+        devkit="0.1.0",
+        system=System(
+            platform=Platform.LINUX,
+            kernel="6.8.0-45-generic",
+            machine="x86_64",
+            distribution=UBUNTU,
+            glibc=r("2.39"),
+            memory_bytes=64 * GIB,
+            is_root=False,
+            in_docker_group=True,
+            docker_group_is_active=True,
+            runs_systemd=True,
+        ),
+        driver=Driver(
+            loaded=DRIVER,
+            is_open=True,
+            on_disk=DRIVER,
+            dkms_state="installed",
+            libnvidia_ml=DRIVER,
+            libcuda=DRIVER,
+            libcuda_paths=("/usr/lib/x86_64-linux-gnu/libcuda.so.1",),
+            device_nodes=("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"),
+            nvidiactl="open",
+            pci_gpus=(PCI,),
+            nvswitch_present=False,
+            fabric_manager=Unknown("only asked on machines with an NVSwitch"),
+            headers_present=True,
+            secure_boot=False,
+            upgraded_packages=(),
+        ),
+        nvml=NvmlAnswer(DRIVER, r("13.0"), (gpu(),)),
+        engine=Engine(
+            endpoint=Endpoint("unix:///var/run/docker.sock", "default"),
+            kind=EngineKind.DOCKER,
+            version=r("28.5.1"),
+            api_version="1.51",
+            operating_system="Ubuntu 24.04.3 LTS",
+            machine="x86_64",
+            runtimes=(Runtime("nvidia", "nvidia-container-runtime"), Runtime("runc", "runc")),
+            default_runtime="runc",
+            cdi_spec_dirs=("/etc/cdi", "/var/run/cdi"),
+            cdi_devices=("nvidia.com/gpu=0", "nvidia.com/gpu=all"),
+            is_rootless=False,
+            has_selinux=False,
+            cgroup_driver="systemd",
+            cgroup_version="2",
+            root_dir="/var/lib/docker",
+            is_snap=False,
+            hook_on_path=True,
+        ),
+        compose=Compose(r("2.40.0")),
+        toolkit=Toolkit(
+            version=r("1.18.2"),
+            hook_path="/usr/bin/nvidia-container-runtime-hook",
+            runtime_path="/usr/bin/nvidia-container-runtime",
+            mode="auto",
+            no_cgroups=False,
+            driver_root="",
+            daemon_files=(DaemonFile("/etc/docker/daemon.json", "", True),),
+        ),
+        cdi=(spec(),),
+        wsl=None,
+        container=None,
+        python=Python(
+            version=r("3.12.3"),
+            executable="/home/dev/.venv/bin/python",
+            torch=None,
+            packages=(),
+            bitsandbytes_cuda=(),
+            cuda_visible_devices=None,
+            ld_library_path=(),
+            shadowing_libraries=(),
+        ),
+        storage=Storage(
+            1000,
+            (
+                Directory("/home/dev/.cache/huggingface/hub", "hub cache", True, True, 1000, "ext4", 500 * GIB),
+                Directory("/home/dev/project", "workspace", True, True, 1000, "ext4", 500 * GIB),
+                Directory("/var/lib/docker", "engine data", True, False, 0, "ext4", 500 * GIB),
+            ),
+        ),
+    )
+
+
+def inside():
+    """A dev container on that machine, with the GPU given to it, torch for CUDA 12.8, and bitsandbytes."""
+    return changed(
+        healthy(),
+        {
+            "system.distribution": DEBIAN,
+            "system.in_docker_group": False,
+            "engine": Unknown("there is no engine in this container"),
+            "compose": None,
+            "toolkit.version": None,
+            "cdi": (),
+            "container": Container(
+                kind="docker",
+                visible_devices="all",
+                driver_capabilities="compute,utility",
+                require_cuda=None,
+                shm_bytes=8 * GIB,
+                c_compiler="/usr/bin/cc",
+                python_headers=True,
+                libcuda_in_cache=True,
+                compat_libcuda="",
+            ),
+            "python.torch": Torch("2.9.1+cu128", r("12.8"), None),
+            "python.packages": (
+                Package("bitsandbytes", "0.50.2", "py3-none-manylinux_2_24_x86_64"),
+                Package("torch", "2.9.1+cu128", "cp312-cp312-manylinux_2_28_x86_64"),
+                Package("triton", "3.5.1", "cp312-cp312-manylinux_2_27_x86_64"),
+            ),
+            "python.bitsandbytes_cuda": ("12.6", "12.8", "13.0"),
+        },
+    )
+
+
+def windows_guest():
+    """WSL 2 on Windows with an NVIDIA GPU and Docker Desktop."""
+    no_driver = Unknown("in WSL the driver belongs to Windows")
+    return changed(
+        healthy(),
+        {
+            "system.platform": Platform.WSL2,
+            "system.kernel": "6.6.87.2-microsoft-standard-WSL2",
+            "driver.loaded": None,
+            "driver.is_open": no_driver,
+            "driver.on_disk": None,
+            "driver.libnvidia_ml": no_driver,
+            "driver.libcuda": no_driver,
+            "driver.device_nodes": (),
+            "driver.nvidiactl": "absent",
+            "driver.pci_gpus": (),
+            "nvml": NvmlAnswer(r("581.57"), r("13.0"), (gpu(),)),
+            "engine.kind": EngineKind.DOCKER_DESKTOP,
+            "engine.operating_system": "Docker Desktop",
+            "engine.runtimes": (Runtime("runc", "runc"),),
+            "engine.cdi_devices": (),
+            "engine.hook_on_path": Unknown("only a Docker daemon installed on this system looks for the hook here"),
+            "toolkit.version": None,
+            "toolkit.daemon_files": (),
+            "cdi": (),
+            "wsl": Wsl(
+                True, ("libcuda.so.1", "libdxcore.so", "libnvidia-ml.so.1"), (), "/usr/lib/wsl/lib/libnvidia-ml.so.1"
+            ),
+        },
+    )
+
+
+def without_gpu():
+    """The same laptop without an NVIDIA GPU, driver or toolkit, but with Docker."""
+    return changed(
+        healthy(),
+        {
+            "driver.loaded": None,
+            "driver.on_disk": None,
+            "driver.libnvidia_ml": None,
+            "driver.libcuda": None,
+            "driver.libcuda_paths": (),
+            "driver.device_nodes": (),
+            "driver.nvidiactl": "absent",
+            "driver.pci_gpus": (),
+            "nvml": no_library(),
+            "engine.runtimes": (Runtime("runc", "runc"),),
+            "engine.cdi_devices": (),
+            "toolkit.version": None,
+            "toolkit.daemon_files": (),
+            "cdi": (),
+        },
+    )
+
+
+def no_library():
+    from devkit.facts.model import NvmlEnd, NvmlFailure
+
+    return NvmlFailure(NvmlEnd.LIBRARY_NOT_FOUND, 12, "NVML Shared Library Not Found", "nvmlInit_v2")
+
+
+def changed(facts, changes):
+    """`facts` with fields replaced, each named by its path, such as {"driver.loaded": None}."""
+    for path, value in changes.items():
+        facts = _changed(facts, path.split("."), value)
+    return facts
+
+
+def _changed(record, path, value):
+    first, *rest = path
+    if isinstance(record, tuple):
+        items = list(record)
+        items[int(first)] = _changed(items[int(first)], rest, value) if rest else value
+        return tuple(items)
+    assert is_dataclass(record), f"{record!r} has no field {first}"
+    return replace(record, **{first: _changed(getattr(record, first), rest, value) if rest else value})

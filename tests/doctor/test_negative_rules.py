@@ -1,0 +1,149 @@
+"""What must not be reported. A doctor that cries wolf is not asked twice."""
+
+import pytest
+
+from devkit.doctor.model import Passed, Skipped
+from devkit.doctor.report import Health
+from devkit.facts.model import Container, Endpoint, EngineEnd, EngineFailure, Platform, Runtime, Torch
+from devkit.facts.values import Unknown
+from tests.doctor.asking import ask, codes, examined
+from tests.doctor.machines import changed, gpu, healthy, inside, r, spec, windows_guest, without_gpu
+
+MACHINES = {
+    "a desktop with one GPU": healthy(),
+    "a dev container with its GPU": inside(),
+    "WSL 2 with Docker Desktop": windows_guest(),
+    "a laptop without an NVIDIA GPU": without_gpu(),
+}
+
+
+@pytest.mark.parametrize("facts", MACHINES.values(), ids=MACHINES)
+def test_nothing_is_found_on_a_healthy_machine(facts):
+    assert codes(facts) == []
+    assert examined(facts).health is Health.HEALTHY
+
+
+def test_a_machine_without_a_gpu_gets_one_note_and_reasons():
+    report = examined(without_gpu())
+    assert [shown.check.code for shown in report.findings] == ["GPU001"]
+    assert report.root_causes == ()
+    skipped = [outcome.verdict for outcome in report.outcomes if isinstance(outcome.verdict, Skipped)]
+    assert len(skipped) > 20
+    assert all(verdict.reason for verdict in skipped)
+
+
+@pytest.mark.parametrize(
+    ("code", "facts"),
+    [
+        pytest.param("GPU004", healthy(), id="no Fabric Manager where there is no NVSwitch"),
+        pytest.param(
+            "GPU004",
+            changed(healthy(), {"driver.fabric_manager": "failed"}),
+            id="a failed Fabric Manager where there is no NVSwitch",
+        ),
+        pytest.param(
+            "CUD004",
+            changed(inside(), {"python.torch": Torch("2.9.1+cu126", r("12.6"), None)}),
+            id="torch's CUDA older than the driver's within a major",
+        ),
+        pytest.param(
+            "CUD004",
+            changed(
+                inside(),
+                {
+                    "nvml.driver": r("570.124.06"),
+                    "nvml.cuda": r("12.8"),
+                    "python.torch": Torch("2.9.1+cu129", r("12.9"), None),
+                },
+            ),
+            id="torch's CUDA newer than the driver's within a major",
+        ),
+        pytest.param("CTK003", healthy(), id="nvidia is not the default runtime"),
+        pytest.param(
+            "CTK003",
+            changed(healthy(), {"engine.runtimes": (Runtime("runc", "runc"),), "toolkit.daemon_files": ()}),
+            id="no runtime named nvidia on a host that gives GPUs by CDI",
+        ),
+        pytest.param("CTK001", windows_guest(), id="Docker Desktop lists no runtime and has no toolkit"),
+        pytest.param("CTK002", windows_guest(), id="Docker Desktop gives GPUs without a name for it"),
+        pytest.param(
+            "CTK001",
+            changed(healthy(), {"toolkit.version": None, "engine.runtimes": (), "toolkit.daemon_files": ()}),
+            id="no toolkit on a host whose engine lists CDI GPUs",
+        ),
+        pytest.param("CON004", inside(), id="no nvcc in a runtime image"),
+        pytest.param("DRV001", windows_guest(), id="no kernel module inside of WSL"),
+        pytest.param("DRV002", windows_guest(), id="no versioned library inside of WSL"),
+        pytest.param("GPU003", changed(healthy(), {"nvml.gpus.0.mig_enabled": False}), id="MIG is off"),
+        pytest.param("PYT001", without_gpu(), id="a CPU build of torch without a GPU"),
+        pytest.param(
+            "PYT001",
+            changed(inside(), {"python.torch": Torch("2.9.1+rocm6.4", None, "6.4")}),
+            id="torch for ROCm is not a CPU build",
+        ),
+        pytest.param("ENG001", inside(), id="no engine inside a container"),
+        pytest.param(
+            "ENG001",
+            changed(
+                inside(),
+                {
+                    "engine": EngineFailure(
+                        EngineEnd.NOT_INSTALLED, Endpoint("unix:///var/run/docker.sock", "default"), ""
+                    )
+                },
+            ),
+            id="no socket inside a container",
+        ),
+        pytest.param("DRV004", changed(healthy(), {"driver.is_open": False}), id="the closed module on an Ada GPU"),
+        pytest.param("CUD002", changed(inside(), {"container.compat_libcuda": ""}), id="no compat libcuda"),
+        pytest.param(
+            "CDI001", changed(healthy(), {"cdi": (spec(driver=None),)}), id="a specification without versions"
+        ),
+        pytest.param("STO003", healthy(), id="a Windows file system is asked for in WSL only"),
+        pytest.param(
+            "GPU005",
+            changed(healthy(), {"driver.pci_gpus.0.kernel_driver": "vfio-pci"}),
+            id="a GPU given to a virtual machine is not missing",
+        ),
+        pytest.param(
+            "GPU005",
+            changed(inside(), {"driver.pci_gpus": (healthy().driver.pci_gpus[0],) * 8}),
+            id="one GPU of eight inside",
+        ),
+    ],
+)
+def test_is_not_reported(code, facts):
+    assert isinstance(ask(code, facts), Passed | Skipped)
+
+
+def test_a_container_that_wants_no_gpu_is_left_alone():
+    facts = changed(
+        inside(),
+        {
+            "container.visible_devices": "void",
+            "nvml": without_gpu().nvml,
+            "driver.nvidiactl": "absent",
+            "driver.device_nodes": (),
+            "driver.libcuda": None,
+            "driver.libcuda_paths": (),
+        },
+    )
+    assert codes(facts) == []
+
+
+def test_a_cpu_container_on_a_laptop_is_healthy():
+    image = Container("docker", "all", "compute,utility", "cuda>=12.8", 8 << 30, "", False, False, "")
+    assert codes(changed(without_gpu(), {"container": image, "engine": Unknown("none here")})) == []
+
+
+def test_a_mac_is_healthy():
+    facts = changed(
+        without_gpu(),
+        {"system.platform": Platform.MACOS, "driver": Unknown("macOS has no NVIDIA driver"), "cdi": Unknown("macOS")},
+    )
+    assert codes(facts) == []
+
+
+def test_more_gpus_than_one_are_no_problem():
+    facts = changed(healthy(), {"nvml.gpus": (gpu(0), gpu(1)), "driver.pci_gpus": healthy().driver.pci_gpus * 2})
+    assert codes(facts) == []
