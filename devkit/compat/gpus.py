@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 
 from devkit.compat.load import Tables, tables
 from devkit.compat.rows import GpuModel
@@ -66,16 +67,19 @@ def _names(row: GpuModel) -> tuple[str, ...]:
     return (row.id, row.name, *row.aliases)
 
 
+@cache
 def _plain(text: str) -> str:
     """Lower case, without makers' words and punctuation; letters and digits apart, so that rtx4090 is rtx 4090."""
     spaced = re.sub(r"(?<=[a-z])(?=\d{3,})", " ", re.sub(r"[^a-z0-9]+", " ", text.lower()))
     return " ".join(_NOISE.sub(" ", spaced).split())
 
 
+@cache
 def _without_memory(text: str) -> str:
     return " ".join(_MEMORY.sub(" ", _plain(text)).split())
 
 
+@cache
 def _without_series(text: str) -> str:
     return " ".join(_SERIES.sub(" ", _without_memory(text)).split())
 

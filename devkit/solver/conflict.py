@@ -7,6 +7,7 @@ from itertools import combinations
 from devkit.solver.judge import Verdict
 from devkit.solver.model import Blocker, Plan, Request, Vendor
 from devkit.solver.question import Question, spoken_gpu
+from devkit.solver.request import torch_wanted
 
 
 @dataclass(frozen=True)
@@ -84,15 +85,15 @@ def blockers(verdicts: tuple[Verdict, ...]) -> tuple[Blocker, ...]:
 
 def no_candidate(question: Question) -> Blocker:
     """Why there was nothing to judge: no such release, or not with that CUDA."""
-    torch = question.tables.torch
-    request = question.request
-    releases = [str(row.version) for row in torch.releases]
-    newest = torch.releases[-1]
-    if request.cuda:
-        labels = ", ".join(str(index.cuda) for index in torch.indexes.values() if index.cuda)
-        says = (
-            f"no wheel of torch {request.torch or ''}".rstrip() + f" with CUDA {request.cuda}: there is CUDA {labels}"
-        )
-    else:
-        says = f"no wheel of torch {request.torch} is known: releases go from {releases[0]} to {newest.version}"
-    return Blocker("W2", says, newest.source[0])
+    rows, indexes = question.tables.torch.releases, question.tables.torch.indexes
+    wished, variant = torch_wanted(question.request.torch)
+    named = [row for row in rows if not wished or wished in (str(row.version), row.minor)]
+    source = (named or rows)[-1].source[0]
+    if not named:
+        says = f"torch {wished} is not known: releases go from {rows[0].version} to {rows[-1].version}"
+        return Blocker("W2", says, source)
+    labels = sorted({label for row in named for label in row.variants})
+    published = ", ".join(f"{label} (CUDA {indexes[label].cuda})" for label in labels)
+    asked = " and ".join(filter(None, (variant, f"CUDA {question.request.cuda}" if question.request.cuda else "")))
+    torch = f"torch {wished}" if wished else "torch"
+    return Blocker("W2", f"{torch} is published for {published}, not for {asked}", source)

@@ -8,6 +8,7 @@ from devkit.compat.rules import (
     CodeSupport,
     CudaSupport,
     driver_cuda,
+    forward_package,
     full_driver,
     has_kernels,
     oldest_driver,
@@ -68,14 +69,11 @@ def support_on(machine: Machine, cuda: Release, question: Question) -> CudaSuppo
     """How one machine's driver runs `cuda`; full where no driver is known, for a warning names the one it needs."""
     if machine.driver is None:
         return CudaSupport.FULL
-    return runs_cuda(
-        machine.driver,
-        cuda,
-        platform=machine.platform,
-        driver_says=machine.cuda,
-        has_forward_gpus=has_forward_gpus(machine, question),
-        known=question.tables,
-    )
+    runs = runs_cuda(machine.driver, cuda, platform=machine.platform, driver_says=machine.cuda, known=question.tables)
+    if runs is not CudaSupport.NO or not has_forward_gpus(machine, question):
+        return runs
+    package = forward_package(machine.driver, cuda, platform=machine.platform, known=question.tables)
+    return CudaSupport.FORWARD if package else CudaSupport.NO
 
 
 def has_forward_gpus(machine: Machine, question: Question) -> bool:

@@ -1,0 +1,62 @@
+"""GPUs by the names that people and drivers give them."""
+
+import pytest
+
+from devkit.compat.gpus import closest_gpus, find_gpu, offers_forward_compatibility
+from devkit.compat.load import tables
+
+
+@pytest.mark.parametrize(
+    ("text", "capability"),
+    [
+        pytest.param("NVIDIA GeForce RTX 4090", "8.9", id="as NVML prints it"),
+        pytest.param("rtx4090", "8.9", id="as people type it"),
+        pytest.param("4090", "8.9", id="the number alone"),
+        pytest.param("1080 Ti", "6.1", id="a number with its suffix"),
+        pytest.param("h100", "9.0", id="a family of one capability"),
+        pytest.param("V100", "7.0", id="a family with no card of that very name"),
+        pytest.param("NVIDIA A100-SXM4-80GB", "8.0", id="with form factor and memory"),
+        pytest.param("NVIDIA GeForce RTX 3060 Laptop GPU", "8.6", id="a laptop card known by its desktop twin"),
+        pytest.param("Tesla T4", "7.5", id="an old brand"),
+        pytest.param("sm_120", "12.0", id="the name of its machine code"),
+        pytest.param("9.0", "9.0", id="the capability itself"),
+    ],
+)
+def test_found(text, capability):
+    assert str(find_gpu(text).capability) == capability
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("RTX 6000", id="Turing or Ada"),
+        pytest.param("RTX 9090", id="not built yet"),
+        pytest.param("Radeon 7900", id="another maker"),
+        pytest.param("5.5", id="a capability that never was"),
+        pytest.param("RTX", id="a series"),
+        pytest.param("A", id="one letter"),
+        pytest.param("", id="nothing"),
+    ],
+)
+def test_not_found(text):
+    assert find_gpu(text) is None
+
+
+def test_every_name_in_the_table_finds_its_own_capability():
+    for row in tables().gpus.models:
+        for name in (row.name, row.id):
+            assert find_gpu(name).capability == row.capability, name
+
+
+def test_a_mistyped_name_gets_the_close_ones():
+    assert "NVIDIA GeForce RTX 5090" in closest_gpus("RTX 5990")
+    assert closest_gpus("zzzz") == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "offered"),
+    [("NVIDIA H100 80GB HBM3", True), ("RTX 4090", False), ("NVIDIA RTX A6000", False), ("sm_90", False)],
+    ids=["data centre", "GeForce", "workstation", "a capability says nothing of the card"],
+)
+def test_forward_compatibility_is_a_matter_of_the_card(name, offered):
+    assert offers_forward_compatibility(name) is offered

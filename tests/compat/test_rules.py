@@ -1,0 +1,168 @@
+"""The compatibility rules, each at its boundary and on both sides of it."""
+
+import pytest
+
+from devkit.compat.rules import (
+    CodeSupport,
+    CudaSupport,
+    LibraryChoice,
+    bitsandbytes_library,
+    compiles_ptx,
+    driver_cuda,
+    forward_package,
+    has_kernels,
+    oldest_driver,
+    runs_cuda,
+)
+from devkit.facts.values import ComputeCapability, Release
+
+FULL, MINOR, FORWARD, NO = CudaSupport
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "support"),
+    [
+        pytest.param("570.124.06", "12.8", FULL, id="the driver's own CUDA"),
+        pytest.param("580.95.05", "11.8", FULL, id="an older major on a newer driver"),
+        pytest.param("570.124.06", "12.9", MINOR, id="one minor newer than the driver"),
+        pytest.param("525.60.13", "12.8", MINOR, id="exactly the floor of CUDA 12"),
+        pytest.param("525.60.12", "12.8", NO, id="one below the floor of CUDA 12"),
+        pytest.param("580.65.06", "13.0", FULL, id="exactly the floor of CUDA 13"),
+        pytest.param("580.65.05", "13.0", NO, id="one below the floor of CUDA 13"),
+        pytest.param("580.65.06", "13.2", MINOR, id="CUDA 13.2 on the floor of CUDA 13"),
+        pytest.param("575.57.08", "13.0", NO, id="the last branch before CUDA 13"),
+        pytest.param("450.80.02", "11.8", MINOR, id="exactly the floor of CUDA 11"),
+        pytest.param("450.80.01", "11.8", NO, id="one below the floor of CUDA 11"),
+        pytest.param("450.36.06", "11.0", FULL, id="CUDA 11.0 came with a driver below the floor of its family"),
+        pytest.param("450.36.05", "11.0", NO, id="older than the driver CUDA 11.0 came with"),
+        pytest.param("580", "13.0", FULL, id="a bare branch stands for its newest driver"),
+        pytest.param("570", "13.0", NO, id="a bare branch of the major before"),
+        pytest.param("700.10", "13.5", FULL, id="a branch newer than the tables"),
+        pytest.param("390.157", "11.8", NO, id="a branch older than the tables"),
+    ],
+)
+def test_runs_cuda_on_linux(driver, cuda, support):
+    assert runs_cuda(Release.read(driver), Release.read(cuda)) is support
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "support"),
+    [
+        pytest.param("551.78", "12.4", FULL, id="the Windows driver of CUDA 12.4"),
+        pytest.param("551.78", "12.8", MINOR, id="its number would mean the same on Linux"),
+        pytest.param("528.33", "12.8", MINOR, id="exactly the Windows floor of CUDA 12"),
+        pytest.param("528.32", "12.8", NO, id="one below the Windows floor of CUDA 12"),
+        pytest.param("527.41", "12.0", FULL, id="the Windows driver of CUDA 12.0"),
+        pytest.param("581.29", "13.0", FULL, id="a Windows number between Linux branches"),
+        pytest.param("577.00", "13.0", NO, id="the last Windows branch before CUDA 13"),
+        pytest.param("472.50", "11.4", FULL, id="a Windows branch known by its toolkit alone"),
+    ],
+)
+def test_runs_cuda_on_wsl(driver, cuda, support):
+    assert runs_cuda(Release.read(driver), Release.read(cuda), platform="wsl2") is support
+
+
+def test_what_the_driver_says_outranks_the_tables():
+    driver, cuda = Release.read("565.57"), Release.read("12.8")
+    assert runs_cuda(driver, cuda) is MINOR
+    assert runs_cuda(driver, cuda, driver_says=Release.read("12.8")) is FULL
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "has_gpus", "support"),
+    [
+        pytest.param("535.183.01", "13.0", True, FORWARD, id="a listed branch on data-centre GPUs"),
+        pytest.param("535.183.01", "13.0", False, NO, id="a listed branch on GeForce"),
+        pytest.param("560.35.03", "13.0", True, NO, id="a branch that cuda-compat 13.0 does not list"),
+        pytest.param("550.54.15", "12.8", True, MINOR, id="minor version compatibility needs no cuda-compat"),
+    ],
+)
+def test_forward_compatibility_only_where_it_is_offered(driver, cuda, has_gpus, support):
+    assert runs_cuda(Release.read(driver), Release.read(cuda), has_forward_gpus=has_gpus) is support
+
+
+def test_forward_compatibility_never_serves_wsl():
+    assert forward_package(Release.read("535.183"), Release.read("13.0"), platform="wsl2") is None
+
+
+def test_no_compat_library_is_older_than_the_host():
+    assert forward_package(Release.read("595.58.03"), Release.read("13.0")) is None
+
+
+def test_a_newer_driver_never_runs_less():
+    order = [NO, MINOR, FULL]
+    cudas = [Release.read(text) for text in ("11.0", "11.8", "12.0", "12.4", "12.8", "13.0", "13.2", "13.5")]
+    drivers = [Release.read(f"{branch}.{minor}") for branch in range(400, 640, 5) for minor in ("10", "99.99")]
+    for platform in ("linux", "wsl2"):
+        for cuda in cudas:
+            ranks = [order.index(runs_cuda(driver, cuda, platform=platform)) for driver in drivers]
+            assert ranks == sorted(ranks), (platform, str(cuda))
+
+
+def test_cuda_of_a_driver():
+    assert str(driver_cuda(Release.read("550.54.14"))) == "12.4"
+    assert str(driver_cuda(Release.read("576.57"), platform="wsl2")) == "12.9"
+    assert driver_cuda(Release.read("390.157")) is None
+
+
+def test_an_unknown_cuda_family_has_no_floor():
+    assert oldest_driver(Release.read("9.2")) is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "sass", "ptx", "support"),
+    [
+        pytest.param("8.9", ["8.0"], [], CodeSupport.NATIVE, id="machine code of an older minor"),
+        pytest.param("8.0", ["8.6"], [], CodeSupport.NONE, id="machine code of a newer minor"),
+        pytest.param("9.0", ["8.0", "8.6"], [], CodeSupport.NONE, id="machine code never crosses majors"),
+        pytest.param("12.0", ["9.0", "10.0"], [], CodeSupport.NONE, id="Blackwell's two majors are apart"),
+        pytest.param("12.1", ["12.0"], [], CodeSupport.NATIVE, id="GB10 runs code for 12.0"),
+        pytest.param("9.0", ["9.0a"], [], CodeSupport.NATIVE, id="architecture-specific code on its own"),
+        pytest.param("10.3", ["10.0a"], [], CodeSupport.NONE, id="architecture-specific code on a sibling"),
+        pytest.param("10.3", ["10.0f"], [], CodeSupport.NATIVE, id="family-specific code on a sibling"),
+        pytest.param("12.0", ["10.0f"], [], CodeSupport.NONE, id="family-specific code in another family"),
+        pytest.param("12.0", ["9.0"], ["9.0"], CodeSupport.PTX, id="PTX crosses majors"),
+        pytest.param("8.0", ["9.0"], ["9.0"], CodeSupport.NONE, id="PTX never goes back"),
+        pytest.param("12.0", [], ["9.0a"], CodeSupport.NONE, id="architecture-specific PTX does not go forward"),
+        pytest.param("9.0", ["sm_90"], [], CodeSupport.NATIVE, id="the names of nvcc"),
+    ],
+)
+def test_has_kernels(capability, sass, ptx, support):
+    assert has_kernels(ComputeCapability.read(capability), sass, ptx) is support
+
+
+def test_ptx_is_no_help_when_the_driver_cannot_compile_it():
+    capability = ComputeCapability(12, 0)
+    assert has_kernels(capability, ["9.0"], ["9.0"], driver_compiles=False) is CodeSupport.NONE
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "compiles"),
+    [
+        pytest.param("580.126.09", "13.2", False, id="hc26: 580 and PTX of 13.2"),
+        pytest.param("590.48.01", "13.2", False, id="hc27: 590 and PTX of 13.2"),
+        pytest.param("570.124.06", "12.9", False, id="hc28: 570 and PTX of 12.9"),
+        pytest.param("460.80", "11.3", False, id="hc29: 460 and PTX of 11.3"),
+        pytest.param("595.45.04", "13.2", True, id="595 and PTX of 13.2"),
+        pytest.param("575.51.03", "12.9", True, id="575 and PTX of 12.9"),
+    ],
+)
+def test_compiles_ptx(driver, cuda, compiles):
+    assert compiles_ptx(Release.read(driver), Release.read(cuda)) is compiles
+
+
+@pytest.mark.parametrize(
+    ("cuda", "shipped", "choice", "library"),
+    [
+        pytest.param("12.8", ["12.6", "12.8"], LibraryChoice.EXACT, "12.8", id="the same CUDA"),
+        pytest.param(
+            "12.9", ["11.8", "12.6", "12.8", "13.0"], LibraryChoice.OVERRIDE, "12.8", id="the next older minor"
+        ),
+        pytest.param("13.0", ["12.8", "13.2"], LibraryChoice.OVERRIDE, "13.2", id="only a newer minor"),
+        pytest.param("13.0", ["11.8", "12.8"], LibraryChoice.MISSING, "", id="no library of the major"),
+        pytest.param("12.10", ["12.1", "12.9"], LibraryChoice.OVERRIDE, "12.9", id="12.10 is not 12.1"),
+    ],
+)
+def test_bitsandbytes_library(cuda, shipped, choice, library):
+    found = bitsandbytes_library(Release.read(cuda), shipped)
+    assert (found.choice, found.cuda) == (choice, library)

@@ -1,0 +1,167 @@
+"""The tables are whole, sourced, and agree with what was typed by hand from the vendor's own pages."""
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from devkit.compat.load import FILES, Tables, document, tables
+from devkit.compat.rows import Confidence
+from devkit.compat.rules import full_driver, oldest_driver
+from devkit.facts.values import ComputeCapability, Release
+
+ARRAYS = [
+    pytest.param(name, array, id=f"{name}.{array}")
+    for name in FILES
+    for array, rows in document(name).items()
+    if isinstance(rows, list)
+]
+
+KEYS = {
+    "toolkit": ("version",),
+    "family": ("major",),
+    "branch": ("branch",),
+    "windows_branch": ("branches",),
+    "forward": ("package",),
+    "capability": ("capability",),
+    "gpu": ("id",),
+    "release": ("version",),
+    "wheel": ("minor", "variant", "machine"),
+    "index": ("label",),
+    "package": ("name", "version"),
+    "bitsandbytes": ("version",),
+    "library": ("version", "machine", "cudas"),
+    "feature": ("name",),
+    "python": ("version",),
+    "python_image": ("tag",),
+    "cuda_image": ("cuda", "system"),
+    "withdrawn": ("tag",),
+    "container_toolkit": ("version",),
+    "vulnerability": ("id",),
+    "engine_feature": ("engine", "feature"),
+}
+
+
+def test_every_array_is_guarded_by_a_key():
+    assert {array.values[1] for array in ARRAYS} == set(KEYS)
+
+
+@pytest.mark.parametrize(("name", "array"), ARRAYS)
+def test_no_two_rows_share_a_key(name, array):
+    keys = [tuple(str(row[part]) for part in KEYS[array]) for row in document(name)[array]]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize(("name", "array"), ARRAYS)
+def test_every_row_says_where_it_was_read_and_how_sure_that_is(name, array):
+    sources = document(name)["sources"]
+    for row in document(name)[array]:
+        assert row["confidence"] in set(Confidence), row
+        assert row["source"], row
+        for source in row["source"]:
+            assert re.fullmatch(r"https://[\w.-]+/\S*", sources[source]), row
+
+
+@pytest.mark.parametrize(("name", "array"), ARRAYS)
+def test_a_confirmed_row_rests_on_two_sources_or_on_the_package_itself(name, array):
+    for row in document(name)[array]:
+        if row["confidence"] == "confirmed":
+            assert len(row["source"]) > 1 or set(row["source"]) & {"torch-wheel", "bnb-wheel", "pypi"}, row
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_source_is_used(name):
+    whole = document(name)
+    used = {source for rows in whole.values() if isinstance(rows, list) for row in rows for source in row["source"]}
+    assert set(whole["sources"]) == used
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_rows_become_types_with_their_date(name):
+    table = getattr(Tables(), name)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", table.as_of)
+    arrays = [rows for attribute, rows in vars(table).items() if attribute not in ("_document", "as_of")]
+    assert arrays
+    for row in (row for rows in arrays for row in (rows.values() if isinstance(rows, dict) else rows)):
+        assert row.checked == table.as_of
+        assert isinstance(row.confidence, Confidence)
+
+
+# Typed by hand from NVIDIA's release notes, tables 2 and 3: CUDA, oldest driver, toolkit driver on Linux and Windows.
+ANCHORS = [
+    ("11.8", "450.80.02", "520.61.05", "520.06"),
+    ("12.0", "525.60.13", "525.60.13", "527.41"),
+    ("12.4", "525.60.13", "550.54.14", "551.61"),
+    ("12.6", "525.60.13", "560.28.03", "560.76"),
+    ("12.8", "525.60.13", "570.26", "570.65"),
+    ("12.9", "525.60.13", "575.51.03", "576.02"),
+    ("13.0", "580.65.06", "580.65.06", None),
+]
+
+
+@pytest.mark.parametrize(("cuda", "oldest", "full", "windows"), ANCHORS, ids=[f"CUDA {row[0]}" for row in ANCHORS])
+def test_drivers_are_those_of_the_release_notes(cuda, oldest, full, windows):
+    assert str(oldest_driver(Release.read(cuda))) == oldest
+    assert str(full_driver(Release.read(cuda))) == full
+    found = full_driver(Release.read(cuda), platform="wsl2")
+    assert (str(found) if found else None) == windows
+
+
+def test_a_newer_cuda_never_needs_an_older_driver():
+    rows = sorted(tables().driver.toolkits, key=lambda row: row.version)
+    for older, newer in pairwise(rows):
+        assert newer.linux_driver >= older.linux_driver, newer
+        assert newer.windows_driver is None or newer.windows_driver >= older.windows_driver, newer
+
+
+def test_a_newer_branch_never_runs_an_older_cuda():
+    linux = sorted((row.branch, row.cuda) for row in tables().driver.branches)
+    windows = sorted((max(row.branches), row.cuda) for row in tables().driver.windows_branches)
+    for rows in (linux, windows):
+        assert [cuda for _, cuda in rows] == sorted(cuda for _, cuda in rows)
+
+
+def test_each_branch_runs_the_cuda_that_its_drivers_were_shipped_with():
+    newest = {row.branch: row.cuda for row in tables().driver.branches}
+    for row in tables().driver.toolkits:
+        assert newest[row.linux_driver.major] == row.cuda, row
+
+
+def test_families_rise_with_their_major():
+    floors = [row.linux_driver for _, row in sorted(tables().driver.families.items())]
+    assert floors == sorted(floors)
+
+
+def test_every_gpu_has_a_known_capability():
+    for row in tables().gpus.models:
+        assert row.capability in tables().driver.capabilities, row.id
+
+
+def test_every_variant_of_every_release_has_an_index_and_a_wheel():
+    table = tables().torch
+    for row in table.releases:
+        for variant in (*row.variants, row.default_variant):
+            assert variant in table.indexes
+            assert (row.minor, variant, "x86_64") in table.wheels, (row.minor, variant)
+
+
+def test_no_wheel_holds_code_that_its_cuda_cannot_build():
+    for (_, variant, _), wheel in tables().torch.wheels.items():
+        cuda = tables().torch.indexes[variant].cuda
+        for target in wheel.sass:
+            row = tables().driver.capabilities[ComputeCapability.read(target)]
+            assert row.first_cuda <= cuda, (wheel.minor, variant, target)
+            assert row.last_cuda is None or cuda <= row.last_cuda, (wheel.minor, variant, target)
+
+
+def test_bitsandbytes_libraries_belong_to_releases_that_ship_them():
+    shipped = {row.version: row.cudas for row in tables().stack.bitsandbytes}
+    for row in tables().stack.libraries:
+        assert set(row.cudas) <= set(shipped[row.version]), row
+
+
+def test_a_file_is_read_only_when_asked_for():
+    fresh = Tables()
+    assert vars(fresh) == {}
+    assert fresh.driver is fresh.driver
+    assert set(vars(fresh)) == {"driver"}
