@@ -10,10 +10,10 @@ from time import perf_counter
 from typing import Any
 
 from devkit.errors import DevkitError
-from devkit.facts.model import Engine
+from devkit.facts.values import Unknown
 from devkit.probe.host import Host
 from devkit.text import human_seconds
-from devkit.verify.engine import working_engine
+from devkit.verify.engine import WorkingEngine, working_engine
 from devkit.verify.process import Streamed, stream
 from devkit.verify.report import VerificationReport, Where
 from devkit.workload.settings import Depth
@@ -47,12 +47,12 @@ class DevContainer:
 
     folder: Path
     host: Host
-    engine: Engine
+    engine: WorkingEngine
     progress: Progress
 
     def compose(self, *words: str) -> list[str]:
         """A Compose command line on this dev container."""
-        return ["docker", "compose", "--file", str(self.folder / COMPOSE_FILE), *words]
+        return [*self.engine.compose, "--file", str(self.folder / COMPOSE_FILE), *words]
 
     def ids(self, *words: str) -> str:
         """The service's container id by `docker compose ps` with `words`; "" for none."""
@@ -114,10 +114,10 @@ def _put_back(container: DevContainer, before: Before) -> None:
     if not words:
         container.progress("the dev container ran before and is left running")
         return
-    container.progress(f"docker compose {words[0]} …")
+    container.progress(f"compose {words[0]} …")
     done = container.host.run(container.compose(*words), deadline_s=_DOWN_DEADLINE_S)
     if done.code != 0:
-        container.progress(f"docker compose {words[0]} ended with status {done.code}: {done.err.strip()[-300:]}")
+        container.progress(f"compose {words[0]} ended with status {done.code}: {done.err.strip()[-300:]}")
 
 
 def _prove(container: DevContainer, before: Before, *, depth: Depth, timeout_s: float) -> VerificationReport:
@@ -145,13 +145,13 @@ def _prove(container: DevContainer, before: Before, *, depth: Depth, timeout_s: 
 
 
 def _step(container: DevContainer, name: str, words: tuple[str, ...]) -> tuple[StageResult, Streamed]:
-    container.progress(f"docker compose {' '.join(words)} …")
+    container.progress(f"compose {' '.join(words)} …")
     start = perf_counter()
     done = stream(container.compose(*words), progress=container.progress)
     ms = (perf_counter() - start) * 1000
     if done.code == 0:
         return StageResult(name, StageStatus.PASSED, {"exit_status": 0}, {"exit_status": "0"}, ms=ms), done
-    reason = f"docker compose {words[0]} ended with status {done.code}: {done.last_line}"
+    reason = f"compose {words[0]} ended with status {done.code}: {done.last_line}"
     return StageResult(
         name, StageStatus.FAILED, {"exit_status": done.code or 0}, {"exit_status": "0"}, reason, ms
     ), done
@@ -172,8 +172,11 @@ def _failed(container: DevContainer, stages: list[StageResult], done: Streamed) 
 
 def _host_environment(container: DevContainer) -> dict[str, Any]:
     """What only the host knows: the engine, and the exact image that was proved."""
-    facts: dict[str, Any] = {"engine": container.engine.kind.value, "engine_version": str(container.engine.version)}
+    engine = container.engine.facts
+    facts: dict[str, Any] = {"engine": engine.kind.value}
+    if not isinstance(engine.version, Unknown):
+        facts["engine_version"] = engine.version.text
     if container_id := container.ids("--all"):
-        asked = ["docker", "inspect", "--format", "{{.Image}}", container_id.splitlines()[0]]
+        asked = [container.engine.program, "inspect", "--format", "{{.Image}}", container_id.splitlines()[0]]
         facts["image_id"] = container.host.run(asked, deadline_s=_ASK_DEADLINE_S).out.strip()
     return facts

@@ -1,13 +1,14 @@
 """Whether an engine is there to start the dev container, judged by the doctor before anything is started."""
 
 import time
+from dataclasses import dataclass
 
 from devkit import __version__
 from devkit.doctor.model import Finding
 from devkit.doctor.report import report_of
 from devkit.doctor.run import run
 from devkit.errors import DevkitError
-from devkit.facts.model import Container, Engine
+from devkit.facts.model import Container, Engine, EngineFailure, EngineKind
 from devkit.facts.values import Unknown
 from devkit.probe.container import read_container
 from devkit.probe.docker import read_compose, read_engine
@@ -15,32 +16,61 @@ from devkit.probe.gather import gather
 from devkit.probe.host import Host
 
 ENGINE_DEADLINE_S = 8.0
+DOCKER_COMPOSE = ("docker", "compose")
+PODMAN_COMPOSE = ("podman", "compose")
 
 
-def working_engine(host: Host) -> Engine:
+@dataclass(frozen=True)
+class WorkingEngine:
+    """An engine that answered, the Compose command that talks to it, and the program that inspects its containers."""
+
+    facts: Engine
+    compose: tuple[str, ...]
+
+    @property
+    def program(self) -> str:
+        """docker or podman."""
+        return self.compose[0]
+
+
+def working_engine(host: Host) -> WorkingEngine:
     """The engine, when it answers and has Compose. Raises DevkitError with the doctor's message and fix when not."""
     engine = read_engine(host, deadline_s=ENGINE_DEADLINE_S)
-    if isinstance(engine, Engine) and read_compose(host) is not None:
-        return engine
+    if isinstance(engine, Engine) and (compose := _compose(host, engine)):
+        return WorkingEngine(engine, compose)
+    error = _why_not(host, engine)
     if isinstance(read_container(host), Container):
-        raise DevkitError(
-            "this is the inside of a container, where no container engine answers",
-            "prove this container itself: devkit verify --here",
-        )
-    raise _why_not(host, engine.reason if isinstance(engine, Unknown) else "")
+        error.hint += "\nthis is the inside of a container; to prove it itself: devkit verify --here"
+    raise error
 
 
-def _why_not(host: Host, reason: str) -> DevkitError:
-    from devkit.doctor.registry import CHECKS  # a hundred checks' worth of imports, for the bad day only
+def _compose(host: Host, engine: Engine) -> tuple[str, ...]:
+    if read_compose(host) is not None:
+        return DOCKER_COMPOSE
+    if engine.kind is EngineKind.PODMAN and host.run([*PODMAN_COMPOSE, "version"]).code == 0:
+        return PODMAN_COMPOSE
+    return ()
+
+
+def _why_not(host: Host, engine: Engine | EngineFailure | Unknown) -> DevkitError:
+    # All the checks, with their imports, for the bad day only.
+    from devkit.doctor.registry import CHECKS
 
     facts = gather(host)
     report = report_of(facts, run(CHECKS, facts, clock=time.monotonic), devkit=__version__)
     findings = [shown.finding for shown in report.roots if shown.check.code.startswith("ENG")]
     if findings:
         return DevkitError(findings[0].message, _hint(findings[0]))
-    return DevkitError(
-        f"no container engine with Compose answers{': ' + reason if reason else ''}", "find out why: devkit doctor"
-    )
+    match engine:
+        case Engine():
+            return DevkitError(f"{engine.kind} answers, but has no Compose command", "install the Compose plugin")
+        case EngineFailure():
+            said = f"no container engine answers at {engine.endpoint.url}: {engine.message or engine.end}"
+            return DevkitError(said, "find out why: devkit doctor")
+        case Unknown():
+            return DevkitError(
+                f"the container engine could not be asked: {engine.reason}", "find out why: devkit doctor"
+            )
 
 
 def _hint(finding: Finding) -> str:

@@ -1,0 +1,97 @@
+"""`devkit verify` from the outside: exit codes, one document on stdout, progress on stderr."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+DEVKIT = [sys.executable, "-m", "devkit", "verify"]
+
+
+def verify(*words, **environment):
+    return subprocess.run(
+        [*DEVKIT, *words], capture_output=True, text=True, timeout=300, env={**os.environ, **environment}
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(["--here", "--timeout", "0"], "timeout", id="no time at all"),
+        pytest.param(["--here", "--timeout", "soon"], "timeout", id="a time that is no number"),
+        pytest.param(["--here", "--output", "/nowhere/report.json"], "/nowhere is no directory", id="no such folder"),
+        pytest.param(["/nowhere"], "devkit init", id="a directory that does not exist"),
+        pytest.param(["--hear"], "--here", id="a misspelt flag"),
+    ],
+)
+def test_wrong_input_is_refused_at_once(words, said):
+    done = verify(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_torch_it_says_what_to_install(tmp_path):
+    (tmp_path / "bin").mkdir()
+    bare = tmp_path / "bin/python"
+    bare.write_text("#!/bin/sh\ncase $1 in --version) echo Python 3.11.7;; *) echo 3.11.7 -;; esac\n")
+    bare.chmod(0o755)
+    text = "import sys; sys.executable = sys.argv.pop(1); sys.argv[0] = 'devkit'; from devkit.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", text, str(bare), "verify", "--here"],
+        capture_output=True,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"Error: torch is not installed for {bare}",
+        "  pip install 'devkit-gpu[workload]'",
+    ]
+
+
+@pytest.mark.workload
+def test_the_proof_here_prints_one_document_and_writes_the_same(tmp_path):
+    pytest.importorskip("torch")
+    file = tmp_path / "report.json"
+    done = verify("--here", "--quick", "--json", "--output", str(file))
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["schema"], document["verdict"], document["where"]) == ("devkit.verify/1", "passed", "here")
+    assert json.loads(file.read_text()) == document
+    assert "lora-memorises passed" in done.stderr
+    assert "Warning" not in done.stderr and "Loading weights" not in done.stderr
+
+
+@pytest.mark.workload
+def test_text_ends_with_what_was_proved():
+    pytest.importorskip("torch")
+    done = verify("--here", "--quick", COLUMNS="60")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("proved on ")
+
+
+@pytest.mark.workload
+def test_time_that_runs_out_is_the_answer_no():
+    pytest.importorskip("torch")
+    done = verify("--here", "--timeout", "1")
+    assert done.returncode == 1
+    assert "no result within 1.0 s" in done.stdout
+
+
+@pytest.mark.workload
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_an_interrupt_ends_the_proof_with_130(number):
+    pytest.importorskip("torch")
+    process = subprocess.Popen([*DEVKIT, "--here", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "torch" in process.stderr.readline()
+    time.sleep(0.2)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, "")

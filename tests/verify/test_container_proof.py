@@ -1,0 +1,205 @@
+"""The dev container is built, started, proved and put back as it was, in this order, whatever happens on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.probe.host import LocalHost
+from devkit.verify.container import prove_in_container
+from devkit.verify.report import Verdict, VerificationReport, Where
+from devkit.workload.settings import Depth
+from devkit.workload.stage import StageResult, StageStatus
+from tests.probe.engines import INFO, VERSION, engine
+from tests.verify.fake_docker import FakeDocker
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in engine listens on a unix socket")
+
+INSIDE = VerificationReport(
+    Where.HERE, {"kind": "cpu"}, {"torch": "2.13.0"}, (StageResult("lora-memorises", StageStatus.PASSED),)
+)
+REPORT = {"out": json.dumps(INSIDE.to_document())}
+EXEC = ["exec", "-T", "dev", "devkit", "verify", "--here", "--json", "--standard", "--timeout", "60"]
+BUILD, UP, DOWN = ["build"], ["up", "--detach", "--wait"], ["down"]
+
+
+@pytest.fixture
+def docker(tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    with engine(tmp_path / "docker.sock", answers={"version": VERSION, "info": INFO, "_ping": "OK"}) as url:
+        monkeypatch.setenv("DOCKER_HOST", url)
+        yield FakeDocker(folder)
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / "a project's folder"
+    (folder / ".devcontainer").mkdir(parents=True)
+    (folder / ".devcontainer/docker-compose.yml").write_text("# Written by devkit 0.1.0.\nservices: {}\n")
+    (folder / ".devcontainer/gpu.sh").write_text("echo devkit: DEVKIT_GPU=cpu: this host has no NVIDIA GPU\n")
+    return folder
+
+
+def prove(project, lines=None):
+    heard = [] if lines is None else lines
+    return prove_in_container(project, LocalHost(), depth=Depth.STANDARD, timeout_s=60.0, progress=heard.append)
+
+
+def test_build_start_prove_and_take_down(docker, project):
+    docker.answer(exec=REPORT)
+    lines = []
+    report = prove(project, lines)
+    assert docker.calls == [BUILD, UP, EXEC, DOWN]
+    assert (report.where, report.verdict) == (Where.CONTAINER, Verdict.PASSED)
+    assert [stage.name for stage in report.stages] == ["build", "start", "lora-memorises"]
+    assert report.device == {"kind": "cpu"}
+    assert report.environment == {"torch": "2.13.0", "engine": "docker", "engine_version": "28.5.2"}
+    assert lines[0] == "devkit: DEVKIT_GPU=cpu: this host has no NVIDIA GPU"
+    assert report.conclusion == "proved in the dev container, on cpu: LoRA fine-tuning memorises a sentence"
+
+
+def test_a_running_dev_container_is_proved_as_it_is_and_left_alone(docker, project):
+    docker.answer(running="4f2a\n", there="4f2a\n", exec=REPORT)
+    report = prove(project)
+    assert docker.calls == [EXEC]
+    assert report.stages[0].status is StageStatus.SKIPPED
+    assert report.verdict is Verdict.PASSED
+    assert report.environment["image_id"] == "sha256:0123"
+
+
+def test_a_stopped_dev_container_is_stopped_again_and_not_removed(docker, project):
+    docker.answer(there="4f2a\n", exec=REPORT)
+    prove(project)
+    assert docker.calls == [BUILD, UP, EXEC, ["stop"]]
+
+
+def test_volumes_are_never_removed(docker, project):
+    docker.answer(exec=REPORT)
+    prove(project)
+    assert not [words for words in docker.calls if "--volumes" in words or "-v" in words]
+
+
+@pytest.mark.parametrize(
+    ("answers", "calls", "stage", "words"),
+    [
+        pytest.param(
+            {"build": {"code": 17, "err": "#9 ERROR: no space left on device\n"}},
+            [BUILD, DOWN],
+            "build",
+            "compose build ended with status 17: #9 ERROR: no space left on device",
+            id="a build that fails",
+        ),
+        pytest.param(
+            {"up": {"code": 1, "err": "could not select device driver\n"}},
+            [BUILD, UP, DOWN],
+            "start",
+            "could not select device driver",
+            id="a container that does not start",
+        ),
+        pytest.param(
+            {"exec": {"code": 127, "err": 'exec: "devkit": executable file not found in $PATH\n'}},
+            [BUILD, UP, EXEC, DOWN],
+            "proof",
+            "devkit is not installed in the dev container",
+            id="no devkit inside",
+        ),
+        pytest.param(
+            {"exec": {"code": 2, "err": "Error: torch is not installed for /opt/venv/bin/python\n"}},
+            [BUILD, UP, EXEC, DOWN],
+            "proof",
+            "torch is not installed",
+            id="no torch inside",
+        ),
+        pytest.param(
+            {"exec": {"out": '{"schema": "devkit.verify/9"}'}},
+            [BUILD, UP, EXEC, DOWN],
+            "proof",
+            "no report",
+            id="a report of another kind",
+        ),
+    ],
+)
+def test_what_fails_on_the_way_is_a_failed_stage(docker, project, answers, calls, stage, words):
+    docker.answer(**answers)
+    report = prove(project)
+    assert docker.calls == calls
+    assert report.verdict is Verdict.FAILED
+    assert report.stages[-1].name == stage
+    assert words in report.stages[-1].reason
+
+
+def test_a_failed_proof_inside_is_a_failed_report(docker, project):
+    inside = replace(INSIDE, stages=(StageResult("kernel", StageStatus.FAILED, reason="no kernel image"),))
+    docker.answer(exec={"out": json.dumps(inside.to_document()), "code": 1})
+    report = prove(project)
+    assert report.verdict is Verdict.FAILED
+    assert report.stages[-1].reason == "no kernel image"
+
+
+def test_the_last_lines_of_a_failed_build_are_kept(docker, project):
+    docker.answer(build={"code": 1, "err": "".join(f"line {n}\n" for n in range(1000))})
+    report = prove(project)
+    assert report.log[-1] == "line 999"
+    assert len(report.log) <= 50
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_an_interrupt_during_the_build_tidies_up_and_exits_130(docker, project, number):
+    docker.answer(build={"sleep_s": 60})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "devkit", "verify", str(project), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 30
+    while BUILD not in docker.calls and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert docker.calls == [BUILD, DOWN]
+    assert (process.returncode, out) == (130, ""), err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param(None, "does not exist", id="no dev container"),
+        pytest.param("services: {}\n", "was not written by devkit", id="somebody else's dev container"),
+    ],
+)
+def test_only_a_dev_container_of_devkits_is_started(docker, project, text, words):
+    file = project / ".devcontainer/docker-compose.yml"
+    file.unlink()
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(DevkitError, match=words) as error:
+        prove(project)
+    assert "devkit" in error.value.hint
+    assert docker.calls == []
+
+
+def test_an_engine_that_is_down_is_refused_before_anything_starts(docker, project, monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    with pytest.raises(DevkitError, match=r"unix://.*nobody\.sock") as error:
+        prove(project)
+    assert error.value.hint
+    assert docker.calls == []
+
+
+def test_an_engine_that_hangs_is_refused_within_the_deadline(docker, project, monkeypatch, tmp_path):
+    with engine(tmp_path / "hung.sock", answers={"version": VERSION}, hang_at="info") as url:
+        monkeypatch.setenv("DOCKER_HOST", url)
+        began = time.monotonic()
+        with pytest.raises(DevkitError, match=r"hangs|within"):
+            prove(project)
+    assert time.monotonic() - began < 30
+    assert docker.calls == []

@@ -1,0 +1,107 @@
+"""The document devkit.verify/1, its verdict and its last line."""
+
+import json
+
+import pytest
+
+from devkit.verify.report import Verdict, VerificationReport, Where
+from devkit.verify.text import report_text
+from devkit.workload.stage import StageResult, StageStatus
+
+PASSED, FAILED, SKIPPED = StageStatus
+
+
+def report(*stages, where=Where.HERE, log=()):
+    return VerificationReport(where, {"kind": "cpu", "name": "EPYC"}, {"torch": "2.13.0"}, stages, log)
+
+
+LORA = StageResult("lora-memorises", PASSED, {"last_loss": 0.00025}, {"last_loss": "<= 0.01"}, ms=812.3)
+QLORA = StageResult("qlora-memorises", PASSED)
+NO_QLORA = StageResult("qlora-memorises", SKIPPED, reason="bitsandbytes is not installed")
+BROKEN = StageResult(
+    "kernel", FAILED, {"error": 0.5, "generated": "x" * 200}, {"error": "<= 0.1"}, "error is 0.5, expected <= 0.1"
+)
+
+
+@pytest.mark.parametrize(
+    ("stages", "verdict", "conclusion"),
+    [
+        pytest.param(
+            (LORA, QLORA),
+            Verdict.PASSED,
+            "proved on cpu: LoRA fine-tuning memorises a sentence and QLoRA on a 4-bit base memorises a sentence",
+            id="all passed",
+        ),
+        pytest.param(
+            (LORA, NO_QLORA),
+            Verdict.PASSED,
+            "proved on cpu: LoRA fine-tuning memorises a sentence"
+            " (not proved: qlora-memorises; bitsandbytes is not installed)",
+            id="what was skipped is said",
+        ),
+        pytest.param(
+            (LORA, BROKEN),
+            Verdict.FAILED,
+            "not proved: 1 of 2 stages failed (kernel); still proved on cpu: LoRA fine-tuning memorises a sentence",
+            id="one failed",
+        ),
+        pytest.param((NO_QLORA,), Verdict.FAILED, "not proved: 0 of 1 stage failed (none ran)", id="nothing was shown"),
+        pytest.param((), Verdict.FAILED, "not proved: 0 of 0 stages failed (none ran)", id="no stage at all"),
+    ],
+)
+def test_verdict_and_conclusion(stages, verdict, conclusion):
+    assert (report(*stages).verdict, report(*stages).conclusion) == (verdict, conclusion)
+
+
+def test_the_document_has_the_fields_of_the_contract():
+    document = report(LORA, BROKEN, log=("last words",)).to_document()
+    assert document["schema"] == "devkit.verify/1"
+    assert {"verdict", "where", "device", "environment", "stages"} <= set(document)
+    assert set(document["stages"][0]) == {"name", "status", "measured", "expected", "reason", "ms"}
+    assert document["stages"][0]["ms"] == 812.3
+
+
+def test_a_report_survives_its_document():
+    original = report(LORA, BROKEN, where=Where.CONTAINER, log=("last words",))
+    assert VerificationReport.from_document(json.loads(json.dumps(original.to_document()))) == original
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param({}, id="empty"),
+        pytest.param([], id="a list"),
+        pytest.param({"schema": "devkit.verify/2"}, id="another version"),
+        pytest.param({"schema": "devkit.verify/1", "where": "here"}, id="fields missing"),
+        pytest.param(
+            {"schema": "devkit.verify/1", "where": "moon", "device": {}, "environment": {}, "stages": []}, id="no place"
+        ),
+        pytest.param(
+            {"schema": "devkit.verify/1", "where": "here", "device": {}, "environment": {}, "stages": [{"name": "a"}]},
+            id="half a stage",
+        ),
+    ],
+)
+def test_what_is_no_report_is_refused(document):
+    with pytest.raises(ValueError, match=r"devkit\.verify/1|moon"):
+        VerificationReport.from_document(document)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_text_keeps_to_the_width_and_ends_with_one_plain_line(width):
+    text = report_text(report(LORA, BROKEN, NO_QLORA), width=width)
+    *lines, last = text.splitlines()
+    assert last.startswith("not proved: 1 of 3 stages failed (kernel)")
+    assert [line for line in lines if len(line) > max(width, 50)] == []
+    assert "last loss 0.00025 (expected <= 0.01)" in " ".join(text.split())
+    assert "bitsandbytes is not installed" in " ".join(text.split())
+
+
+def test_the_text_shows_no_control_characters_of_what_was_generated():
+    stage = StageResult("lora-memorises", FAILED, {"generated": "\x1b[31mred\x00\ufffd"}, {"generated": "a"}, "no")
+    assert "\x1b" not in report_text(report(stage), width=80)
+    assert "\x00" not in report_text(report(stage), width=80)
+
+
+def test_the_last_output_of_a_crash_is_shown():
+    assert "  Segmentation fault" in report_text(report(BROKEN, log=("Segmentation fault",)), width=80)
