@@ -23,8 +23,8 @@ from devkit.probe.system import read_system
 from devkit.probe.toolkit import read_toolkit
 from devkit.probe.wsl import read_wsl
 
-_SHARE_FOR_CHILDREN = 0.9
-"""Of the deadline; the rest is for judging what a killed child left behind."""
+_TO_JUDGE_S = 0.5
+"""Kept back from the deadline, to kill a late child and to judge what it left behind."""
 
 
 def gather(host: Host, *, deadline_s: float = 10.0, project: str | None = None, only: Collection[str] = ()) -> Facts:
@@ -34,14 +34,14 @@ def gather(host: Host, *, deadline_s: float = 10.0, project: str | None = None, 
     A probe that is late or fails, which is a bug in devkit, costs only its own facts: they become `Unknown`.
     """
     workspace = project or str(Path.cwd())
-    probes = _probes(host, workspace, deadline_s * _SHARE_FOR_CHILDREN)
+    probes = _probes(host, workspace, max(deadline_s - _TO_JUDGE_S, deadline_s / 2))
     asked = tuple((field, probe) for field, probe in probes if not only or field in only)
     unread: dict[str, Any] = {field: Unknown("not read by this command") for field, _ in probes}
     readings = unread | _side_by_side(asked, deadline_s=deadline_s)
     folders = _engines_own_folders(readings["engine"])
     if folders and (not only or "cdi" in only):
         again = partial(read_cdi, host, engine_folders=folders)
-        readings |= _side_by_side((("cdi", again),), deadline_s=deadline_s * (1 - _SHARE_FOR_CHILDREN))
+        readings |= _side_by_side((("cdi", again),), deadline_s=_TO_JUDGE_S)
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
     return Facts(taken_at=taken_at, devkit=__version__, **readings)
 

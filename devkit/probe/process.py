@@ -20,7 +20,7 @@ MOST_OUTPUT_BYTES = 4 << 20
 
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _SLICE_S = 0.05
-_GRACE_S = 0.2
+_GRACE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -109,21 +109,26 @@ def _wait(process: subprocess.Popen[bytes], taps: tuple[_Tap, ...], *, ends_at: 
 
 
 def _end_group(process: subprocess.Popen[bytes], taps: tuple[_Tap, ...], *, ended: bool) -> None:
+    """Collect what is still in the streams, and kill whoever is left in the group; within `_GRACE_S` or so."""
     if ended:
-        for tap in taps:
-            tap.join(_GRACE_S)
+        _join(taps)
     if not ended or any(tap.is_alive() for tap in taps):
         _kill_group(process)
-    for tap in taps:
-        tap.join(_GRACE_S)
+        _join(taps)
     if ended:
         return
     try:
-        process.wait(_GRACE_S)
+        process.wait(_GRACE_S / 2)
     except subprocess.TimeoutExpired:
         threading.Thread(target=process.wait, daemon=True).start()
     else:
         _LIVE.discard(process)
+
+
+def _join(taps: tuple[_Tap, ...]) -> None:
+    ends_at = time.monotonic() + _GRACE_S
+    for tap in taps:
+        tap.join(max(0.0, ends_at - time.monotonic()))
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

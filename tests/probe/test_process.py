@@ -108,3 +108,33 @@ def test_no_thread_is_left_behind():
     for _ in range(5):
         run("true")
     assert threading.active_count() == before
+
+
+FREEZER = Path("/sys/fs/cgroup/freezer")
+
+
+@pytest.fixture
+def freezer():
+    """A control group whose members stay in the kernel, and ignore even SIGKILL, until they are let go."""
+    group = FREEZER / f"devkit-{os.getpid()}"
+    if not os.access(FREEZER, os.W_OK):
+        pytest.skip("needs root and the freezer of control groups version 1, to hold a process in the kernel")
+    group.mkdir()
+    try:
+        yield group
+    finally:
+        (group / "freezer.state").write_text("THAWED")
+        while (group / "tasks").read_text():
+            time.sleep(0.02)
+        group.rmdir()
+
+
+def test_a_program_that_cannot_die_is_left_behind(freezer):
+    stop = threading.Timer(0.2, lambda: (freezer / "freezer.state").write_text("FROZEN"))
+    stop.start()
+    started = time.monotonic()
+    done = run("sh", "-c", 'echo $$ >"$1"; echo held; sleep 60', "sh", str(freezer / "tasks"), deadline_s=0.6)
+    assert time.monotonic() - started < 1.2
+    assert done == Done(TIMED_OUT, "held\n", "")
+    pid = (freezer / "tasks").read_text().split()[0]
+    assert "State:\tD" in Path(f"/proc/{pid}/status").read_text()
