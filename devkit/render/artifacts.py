@@ -199,4 +199,4 @@ def _reason(plan: Plan, field: str) -> str:
 
 
 def _comment(text: str) -> str:
-    return "\n# ".join(textwrap.wrap(" ".join(text.split()), width=110, break_long_words=False, break_on_hyphens=False))
+    return "\n# ".join(textwrap.wrap(text, width=110, break_long_words=False, break_on_hyphens=False))

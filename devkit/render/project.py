@@ -96,7 +96,9 @@ def _check_wheelhouse(directory: Path) -> None:
     if not any(directory.glob("*.whl")):
         raise DevkitError(
             f"the wheelhouse {directory} holds no wheel",
-            f"Fill it where there is a network: pip download --dest {directory} -r {FOLDER}/requirements.txt",
+            "Run this without --wheelhouse first. Then fill the folder where there is a network, with torch from the\n"
+            f"index that the header of {FOLDER}/requirements.txt names: pip download --dest {directory} -r "
+            f"{FOLDER}/requirements.txt {FOLDER}/wheels/*.whl",
         )
 
 

@@ -17,6 +17,8 @@ from devkit.render.artifact import Artifact
 from devkit.render.artifacts import FOLDER
 from devkit.render.lock import LOCK_PATH, Lock, digest, read_lock
 
+_STAGED_SUFFIX = ".devkit-new"
+
 
 class Action(StrEnum):
     """What a run does to one file."""
@@ -103,6 +105,25 @@ def write(root: Path, changes: Iterable[Change], *, replace: Callable[[Path, Pat
     pending = [change for change in changes if change.action is not Action.UNCHANGED]
     written = [change for change in pending if change.action is not Action.REMOVE]
     written.sort(key=lambda change: change.path != LOCK_PATH)
+    staged = _stage(root, written)
+    lock_last = sorted(staged, key=lambda pair: pair[1].name == LOCK_PATH)
+    try:
+        for change in pending:
+            if change.action is Action.REMOVE:
+                _inside(root, change.path).unlink(missing_ok=True)
+        for source, target in lock_last:
+            replace(source, target)
+    except OSError as error:
+        raise DevkitError(
+            f"cannot replace {error.filename2 or error.filename or root}: {error.strerror}",
+            "Close the programs that hold it, then run this again: it will finish what it began.",
+        ) from None
+    _sync_directories({target.parent for _, target in staged})
+    _sweep(root)
+
+
+def _stage(root: Path, written: Iterable[Change]) -> list[tuple[Path, Path]]:
+    """Write each file beside its target, and undo that when one cannot be written."""
     staged: list[tuple[Path, Path]] = []
     made: list[Path] = []
     try:
@@ -117,14 +138,7 @@ def write(root: Path, changes: Iterable[Change], *, replace: Callable[[Path, Pat
             f"cannot write {error.filename or root}: {error.strerror}",
             "Make the project writable for this user, or choose another directory. Nothing was changed.",
         ) from None
-    for source, target in [pair for pair in staged if pair[1].name != LOCK_PATH]:
-        replace(source, target)
-    for change in pending:
-        if change.action is Action.REMOVE:
-            _inside(root, change.path).unlink(missing_ok=True)
-    for source, target in [pair for pair in staged if pair[1].name == LOCK_PATH]:
-        replace(source, target)
-    _sync_directories({target.parent for _, target in staged})
+    return staged
 
 
 def _known_files(root: Path) -> tuple[Mapping[str, set[str]], bool]:
@@ -197,7 +211,14 @@ def _inside(root: Path, path: str) -> Path:
 
 
 def _staged(target: Path) -> Path:
-    return target.with_name(f".{target.name.lstrip('.')}.devkit-new")
+    return target.with_name(f".{target.name.lstrip('.')}{_STAGED_SUFFIX}")
+
+
+def _sweep(root: Path) -> None:
+    """Take away what a killed run staged for a plan that is not today's."""
+    pattern = f".*{_STAGED_SUFFIX}"
+    for leftover in (*root.glob(pattern), *_inside(root, FOLDER).rglob(pattern)):
+        leftover.unlink(missing_ok=True)
 
 
 def _make_directories(directory: Path) -> list[Path]:

@@ -223,5 +223,7 @@ def test_git_takes_what_teammates_need_and_leaves_what_is_this_hosts(tmp_path):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(b"".join(each.content for each in made if each.path == path))
     subprocess.run(["git", "add", "--all"], cwd=tmp_path, check=True)
-    listed = subprocess.run(["git", "ls-files", FOLDER], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", FOLDER], cwd=tmp_path, check=True, capture_output=True, text=True
+    ).stdout
     assert set(listed.split()) == {each.path for each in made}

@@ -266,6 +266,14 @@ def test_the_file_is_private_and_nothing_else_is_left_behind(machine):
     assert machine.env_file.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
+def test_no_process_of_the_script_outlives_it(machine):
+    machine.docker(docker_info())
+    machine.run()
+    commands = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if file.exists()]
+    assert not [command for command in commands if str(machine.folder).encode() in command]
+
+
 def test_a_folder_that_cannot_be_written_is_said_and_not_fatal(machine):
     machine.docker(docker_info())
     machine.env_file.mkdir()

@@ -25,6 +25,7 @@ def generated(**texts: str) -> tuple[Artifact, ...]:
 
 
 FIRST = generated(a_txt="one\n", b_txt="one\n", c_txt="three\n")
+THIRD = generated(a_txt="three\n", d_txt="three\n")
 SECOND = generated(a_txt="two\n", b_txt="two\n", d_txt="two\n")
 
 
@@ -213,9 +214,10 @@ write(root, changes_for(root, SECOND, (CHOICES,), force=False), replace=replace)
 """
 
 
+@pytest.mark.parametrize("after", [SECOND, THIRD], ids=["and the same plan", "and another plan"])
 @pytest.mark.parametrize("existed", [True, False], ids=["an update", "a fresh project"])
 @pytest.mark.parametrize("renames", range(RENAMES), ids=lambda count: f"after {count} renames")
-def test_a_kill_leaves_whole_files_and_the_next_run_finishes(tmp_path, renames, existed):
+def test_a_kill_leaves_whole_files_and_the_next_run_finishes(tmp_path, renames, existed, after):
     if existed:
         run(tmp_path)
     old = tree(tmp_path)
@@ -225,8 +227,32 @@ def test_a_kill_leaves_whole_files_and_the_next_run_finishes(tmp_path, renames, 
     assert done.returncode == -signal.SIGKILL
     for path, content in tree(tmp_path).items():
         assert path.endswith(".devkit-new") or content in (old.get(path), new.get(path))
+    run(tmp_path, after)
+    assert tree(tmp_path) == {each.path: each.content for each in (CHOICES, *after)}
+
+
+KILLED_WHILE_STAGING = """
+import resource, signal, sys
+from pathlib import Path
+from tests.render.test_write import CHOICES, changes_for, generated, write
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+root = Path(sys.argv[1])
+write(root, changes_for(root, generated(a_txt="two", b_txt="x" * 200_000), (CHOICES,), force=False))
+"""
+
+
+@pytest.mark.parametrize("existed", [True, False], ids=["an update", "a fresh project"])
+def test_a_kill_in_the_middle_of_a_file_leaves_the_old_tree_and_stops_no_later_run(tmp_path, existed):
+    if existed:
+        run(tmp_path)
+    old = tree(tmp_path)
+    repository = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", KILLED_WHILE_STAGING, str(tmp_path)], cwd=repository, check=False)
+    assert done.returncode == -signal.SIGXFSZ
+    assert {path: content for path, content in tree(tmp_path).items() if not path.endswith(".devkit-new")} == old
     run(tmp_path, SECOND)
-    assert tree(tmp_path) == new
+    assert {each.path: each.content for each in (CHOICES, *SECOND)}.items() <= tree(tmp_path).items()
 
 
 def test_reading_a_missing_file_is_none(tmp_path):
