@@ -1,6 +1,7 @@
 """`devkit init`: solve, render, show what would change, write."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import click
 
 from devkit.cli import exits
 from devkit.cli.selection import Selection, request_from, selection_options
-from devkit.text import count_of, table
+from devkit.text import count_of, table, wrapped
 
 if TYPE_CHECKING:
     from devkit.render.choices import Choices
@@ -59,11 +60,12 @@ def init(
     project = open_project(directory, _choices(selection, name), Inputs(ca_certificate, wheelhouse))
     answer = solve(request_from(_selection(project.choices, selection.facts)), tables())
     if isinstance(answer, Conflict):
-        _print_conflict(answer, as_json=as_json)
+        click.echo(_conflict(answer, as_json=as_json))
         ctx.exit(exits.ANSWER_IS_NO)
     changes = project_changes(project, answer, force=force)
     if not as_json:
-        _print_changes(answer, changes, show_diff=show_diff)
+        asked_for_cpu = project.choices.vendor == "cpu"
+        _print_changes(answer, changes, show_diff=show_diff, asked_for_cpu=asked_for_cpu)
     if not dry_run:
         _confirm(changes, yes=yes or as_json)
         write(project.root, changes)
@@ -126,10 +128,14 @@ def _confirm(changes: "tuple[Change, ...]", *, yes: bool) -> None:
         click.confirm(f"Replace {count_of(len(replaced), 'file')}?", abort=True)
 
 
-def _print_changes(plan: "Plan", changes: "tuple[Change, ...]", *, show_diff: bool) -> None:
+def _print_changes(plan: "Plan", changes: "tuple[Change, ...]", *, show_diff: bool, asked_for_cpu: bool) -> None:
     click.echo(f"{plan.base_image} with Python {plan.python} and torch {plan.torch} ({plan.variant})")
+    width = shutil.get_terminal_size().columns
     for warning in plan.warnings:
-        click.echo(f"warning: {warning}")
+        click.echo(wrapped(f"! warning: {warning}", width=width))
+    if plan.vendor == "cpu" and not asked_for_cpu:
+        hint = 'For a machine with an NVIDIA GPU pass, for example, --gpu "RTX 4090" --driver 570.124.06.'
+        click.echo(wrapped(f"No NVIDIA GPU was found, so this plan is for the CPU. {hint}", width=width))
     touched = [change for change in changes if change.action != "unchanged"]
     if touched:
         click.echo(table([(str(change.action), change.path) for change in touched], indent="  "))
@@ -152,35 +158,20 @@ def _print_end(root: Path, plan: "Plan", changes: "tuple[Change, ...]", *, dry_r
 
 
 def _document(root: Path, plan: "Plan", changes: "tuple[Change, ...]", *, verdict: str) -> str:
-    from devkit.render.lock import plan_record
+    from devkit.solver.explain import answer_document
 
-    document = {
-        "schema": "devkit.init/1",
-        "verdict": verdict,
-        "directory": str(root),
-        "files": [{"path": change.path, "action": str(change.action)} for change in changes],
-        "plan": plan_record(plan),
-        "warnings": list(plan.warnings),
-        "conflict": None,
-    }
-    return json.dumps(document, indent=2, ensure_ascii=False)
+    files = [{"path": change.path, "action": str(change.action)} for change in changes]
+    document = {"directory": str(root), "files": files}
+    return _json(answer_document(plan) | document | {"verdict": verdict})
 
 
-def _print_conflict(conflict: "Conflict", *, as_json: bool) -> None:
+def _conflict(conflict: "Conflict", *, as_json: bool) -> str:
+    from devkit.solver.explain import answer_document, answer_text
+
     if as_json:
-        blockers = [{"rule": each.rule, "says": each.says, "source": each.source} for each in conflict.blockers]
-        nearest = {"changes": conflict.nearest_changes} if conflict.nearest else None
-        document: dict[str, object] = {
-            "schema": "devkit.init/1",
-            "verdict": "conflict",
-            "files": [],
-            "plan": None,
-            "conflict": {"wanted": conflict.wanted, "blockers": blockers, "nearest": nearest},
-        }
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
-        return
-    click.echo(f"no plan: {conflict.wanted}")
-    for blocker in conflict.blockers:
-        click.echo(f"  {blocker.rule}: {blocker.says}")
-    if conflict.nearest:
-        click.echo(f"The nearest plan needs: {conflict.nearest_changes}")
+        return _json(answer_document(conflict) | {"files": []})
+    return answer_text(conflict, width=shutil.get_terminal_size().columns)
+
+
+def _json(document: dict[str, object]) -> str:
+    return json.dumps({**document, "schema": "devkit.init/1"}, indent=2, ensure_ascii=False)

@@ -3,11 +3,12 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from devkit import __version__
 from devkit.errors import DevkitError
 from devkit.render.artifact import Artifact
+from devkit.solver.explain import plan_document
 from devkit.solver.model import Plan
 
 SCHEMA = "devkit.lock/1"
@@ -26,18 +27,13 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def plan_record(plan: Plan) -> dict[str, object]:
-    """The plan as JSON values, with `packages` as one object."""
-    return {**asdict(plan), "packages": dict(plan.packages)}
-
-
 def lock_artifact(plan: Plan, artifacts: Iterable[Artifact]) -> Artifact:
     """The lock file for a plan and the files made from it."""
     document = {
         "schema": SCHEMA,
         "devkit": __version__,
         "data_as_of": plan.data_as_of,
-        "plan": plan_record(plan),
+        "plan": plan_document(plan),
         "files": {artifact.path: digest(artifact.content) for artifact in sorted(artifacts, key=lambda a: a.path)},
     }
     return Artifact.text(LOCK_PATH, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
