@@ -16,7 +16,7 @@ def markdown_of(check: Check) -> str:
         lines += ["## What you may have searched for", "", *(f"- `{words}`" for words in check.covers), ""]
     if check.causes:
         lines += ["## What follows from it", "", f"Findings of these checks: {listed(sorted(check.causes))}.", ""]
-    lines += ["[All checks](README.md). Generated from the docstring; `make docs` writes it."]
+    lines += ["[All checks](README.md). Generated from the docstring; `python docs/generate.py` writes it."]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -37,5 +37,5 @@ def index_of(checks: Iterable[Check]) -> str:
     """The list of all pages."""
     rows = [f"| [{check.code}]({check.code}.md) | {check.title} |" for check in checks]
     head = ["# Checks of devkit doctor", "", "In the order of printing. A title states the healthy condition.", ""]
-    foot = ["", "Generated from the docstrings; `make docs` writes it."]
+    foot = ["", "Generated from the docstrings; `python docs/generate.py` writes it."]
     return "\n".join([*head, "| Code | Title |", "|---|---|", *rows, *foot]) + "\n"

@@ -11,7 +11,7 @@ from devkit.doctor.applies import (
     known,
     loaded_driver,
 )
-from devkit.doctor.checks.chains import CDI, CONTAINER, CUDA, GPU_USE, PYTHON, TOOLKIT, WITHOUT_DRIVER
+from devkit.doctor.checks.chains import CDI, CUDA, GPU_USE, PYTHON, TOOLKIT, WITHOUT_DRIVER
 from devkit.doctor.checks.driver_absent import driver_without_gpu, why_not_loaded
 from devkit.doctor.checks.nvml_failure import explain_failure
 from devkit.doctor.limits import FIRST_OPEN_ONLY_DEVICE_ID
@@ -149,7 +149,7 @@ def _hold_driver(facts: Facts) -> tuple[str, ...]:
     "DRV003",
     "NVML answers",
     covers=("Failed to initialize NVML", "Unknown Error", "Insufficient Permissions", "nvidia-smi hangs"),
-    causes=(*GPU_USE, *TOOLKIT, *CDI, *CUDA, *(code for code in CONTAINER if code != "CON001"), *PYTHON),
+    causes=(*GPU_USE, *TOOLKIT, *CDI, *CUDA, "CON005", *PYTHON),
 )
 def nvml_answers(facts: Facts) -> Iterator[Finding]:
     """The management library starts and answers within the deadline.

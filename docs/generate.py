@@ -1,0 +1,43 @@
+"""Writes docs/checks from the docstrings of the checks. With --check, only says whether they are up to date."""
+
+import sys
+from pathlib import Path
+
+from devkit.doctor.pages import index_of, markdown_of
+from devkit.doctor.registry import CHECKS
+
+FOLDER = Path(__file__).parent / "checks"
+
+
+def pages() -> dict[Path, str]:
+    """Every page by its path."""
+    written = {FOLDER / f"{check.code}.md": markdown_of(check) for check in CHECKS}
+    return {FOLDER / "README.md": index_of(CHECKS), **written}
+
+
+def stale() -> list[Path]:
+    """Pages that are missing, out of date, or of a check that is gone."""
+    wanted = pages()
+    changed = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    return changed + [path for path in sorted(FOLDER.glob("*.md")) if path not in wanted]
+
+
+def main() -> int:
+    """Write what is stale, or only name it."""
+    outdated = stale()
+    if "--check" in sys.argv[1:]:
+        for path in outdated:
+            sys.stderr.write(f"out of date: {path.name}; run python docs/generate.py\n")
+        return 1 if outdated else 0
+    FOLDER.mkdir(exist_ok=True)
+    wanted = pages()
+    for path in outdated:
+        if path in wanted:
+            path.write_text(wanted[path], encoding="utf-8")
+        else:
+            path.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

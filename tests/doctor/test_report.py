@@ -1,0 +1,175 @@
+import json
+
+import pytest
+
+from devkit.doctor.model import (
+    Check,
+    Confidence,
+    Crashed,
+    Finding,
+    Fix,
+    Found,
+    Outcome,
+    Passed,
+    Restart,
+    Severity,
+    Side,
+    Skipped,
+)
+from devkit.doctor.registry import CHECKS
+from devkit.doctor.report import Health, list_document, report_of
+from devkit.doctor.report_text import ASCII_MARKS, UNICODE_MARKS, Tone, report_text
+from tests.doctor.machines import healthy
+
+
+def nothing(facts):
+    yield from ()
+
+
+def finding(severity, message="the cause"):
+    fix = Fix("Do this.", ("sudo do",), Side.HOST, root=True, restart=Restart.HOST, docs="https://example.org/")
+    return Finding(severity, message, fix, subject="GPU 0", evidence=("a reading",), confidence=Confidence.LIKELY)
+
+
+def outcome(code, verdict, causes=()):
+    return Outcome(Check(code, f"{code} is fine", nothing, (), causes), verdict, 1.5)
+
+
+ROOT = outcome("AAA001", Found((finding(Severity.ERROR),)), causes=("AAA002",))
+CONSEQUENCE = outcome("AAA002", Found((finding(Severity.ERROR, "the consequence"),)))
+WARNING = outcome("AAA003", Found((finding(Severity.WARNING, "a warning"),)))
+NOTE = outcome("AAA004", Found((finding(Severity.NOTE, "a note"),)))
+PASSED = outcome("AAA005", Passed())
+SKIPPED = outcome("AAA006", Skipped("nothing to judge"))
+CRASHED = outcome("AAA007", Crashed("KeyError: 'x'"))
+
+
+def report(*outcomes):
+    return report_of(healthy(), outcomes, devkit="0.1.0")
+
+
+def text(*outcomes, width=80, verbose=False, marks=UNICODE_MARKS):
+    lines = report_text(report(*outcomes), width=width, marks=marks, verbose=verbose)
+    return "\n".join(line.text for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "health", "root_causes"),
+    [
+        pytest.param([PASSED, SKIPPED], Health.HEALTHY, (), id="nothing found"),
+        pytest.param([PASSED, NOTE], Health.HEALTHY, (), id="a note is no problem"),
+        pytest.param([WARNING, NOTE], Health.WARNINGS, ("AAA003",), id="a warning"),
+        pytest.param([WARNING, ROOT], Health.PROBLEMS, ("AAA001",), id="an error outweighs a warning"),
+        pytest.param([ROOT, CONSEQUENCE], Health.PROBLEMS, ("AAA001",), id="a consequence is no root cause"),
+        pytest.param([PASSED, CRASHED], Health.WARNINGS, (), id="a crashed check is not healthy"),
+    ],
+)
+def test_verdict_and_root_causes(outcomes, health, root_causes):
+    assert report(*outcomes).health is health
+    assert report(*outcomes).root_causes == root_causes
+
+
+def test_the_document_is_the_contract():
+    document = report(ROOT, CONSEQUENCE, PASSED, SKIPPED, CRASHED).to_document()
+    assert json.loads(json.dumps(document)) == document
+    assert {key: document[key] for key in ("schema", "devkit", "taken_at", "verdict", "root_causes")} == {
+        "schema": "devkit.doctor/1",
+        "devkit": "0.1.0",
+        "taken_at": "2026-01-01T00:00:00+00:00",
+        "verdict": "problems",
+        "root_causes": ["AAA001"],
+    }
+    assert [(row["status"], row["reason"]) for row in document["outcomes"]] == [
+        ("found", ""),
+        ("found", ""),
+        ("passed", ""),
+        ("skipped", "nothing to judge"),
+        ("crashed", "KeyError: 'x'"),
+    ]
+    assert document["outcomes"][1]["findings"] == [
+        {
+            "severity": "error",
+            "message": "the consequence",
+            "subject": "GPU 0",
+            "evidence": ["a reading"],
+            "confidence": "likely",
+            "follows_from": "AAA001",
+            "fix": {
+                "summary": "Do this.",
+                "commands": ["sudo do"],
+                "where": "host",
+                "root": True,
+                "restart": "host",
+                "docs": "https://example.org/",
+            },
+        }
+    ]
+
+
+def test_the_list_names_every_check_and_its_page():
+    document = list_document(CHECKS)
+    assert document["schema"] == "devkit.checks/1"
+    assert [row["code"] for row in document["checks"]] == [check.code for check in CHECKS]
+    assert all(row["docs"].endswith(f"docs/checks/{row['code']}.md") for row in document["checks"])
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "first_line"),
+    [
+        pytest.param([PASSED], "✓ healthy: nothing found that stops GPU work", id="healthy"),
+        pytest.param([NOTE], "✓ healthy: a note", id="healthy, and one thing to know"),
+        pytest.param([WARNING, CONSEQUENCE, ROOT], "✗ problem: the cause", id="the cause, not what stands first"),
+        pytest.param([WARNING], "! warning: a warning", id="a warning"),
+        pytest.param([CRASHED, NOTE], "! warning: 1 check crashed", id="a crash"),
+    ],
+)
+def test_the_first_line_is_the_true_cause(outcomes, first_line):
+    assert text(*outcomes).splitlines()[0] == first_line
+
+
+def test_consequences_are_counted_and_shown_only_when_asked():
+    brief, long = text(ROOT, CONSEQUENCE), text(ROOT, CONSEQUENCE, verbose=True)
+    assert "the consequence" not in brief
+    assert "1 finding follows from it: AAA002" in brief
+    assert "the consequence" in long
+    assert "follows from AAA001" in long
+
+
+def test_passed_and_skipped_are_counted_and_shown_only_when_asked():
+    brief, long = text(PASSED, SKIPPED), text(PASSED, SKIPPED, verbose=True)
+    assert "1 passed, 1 skipped (--verbose shows all)" in brief
+    assert "✓ passed: AAA005 AAA005 is fine" in long
+    assert "– skipped: AAA006 AAA006 is fine: nothing to judge" in long  # noqa: RUF001
+
+
+def test_a_fix_says_where_as_whom_and_what_restarts():
+    assert "fix (host, root, restarts the machine): Do this.\n      sudo do" in text(ROOT)
+
+
+def test_a_crash_is_shown_with_the_others_untouched():
+    shown = text(PASSED, CRASHED)
+    assert "! crashed: AAA007 AAA007 is fine: KeyError: 'x'" in shown
+    assert "1 passed" in shown
+
+
+@pytest.mark.parametrize("width", [10, 40, 57, 80, 300])
+def test_lines_fit_the_terminal_but_never_below_40_columns(width):
+    long = outcome("AAA001", Found((finding(Severity.ERROR, "a long story " * 20),)))
+    lines = text(long, width=width).splitlines()
+    assert max(len(line) for line in lines) <= max(40, min(width, 100))
+
+
+def test_commands_are_never_folded():
+    fix = Fix("Do this.", ("sudo " + "very-long-word " * 20,))
+    long = outcome("AAA001", Found((Finding(Severity.ERROR, "m", fix, evidence=("e",)),)))
+    assert f"      {fix.commands[0]}" in text(long, width=40).split("\n")
+
+
+def test_plain_terminals_get_plain_marks():
+    assert text(ROOT, PASSED, SKIPPED, verbose=True, marks=ASCII_MARKS).isascii()
+
+
+def test_tones_follow_the_severity():
+    lines = report_text(report(ROOT, WARNING), width=80, marks=UNICODE_MARKS)
+    assert lines[0].tone is Tone.BAD
+    assert next(line for line in lines if "a warning" in line.text).tone is Tone.WARN
