@@ -33,18 +33,8 @@ def request_of(
     pairs = dict(_pin(text) for text in pins)
     pinned_torch = pairs.pop("torch", None)
     wanted_torch = torch or pinned_torch
-    if wanted_torch is not None and not _TORCH.fullmatch(wanted_torch):
-        raise DevkitError(f"--torch {wanted_torch!r} is not a version", "Such as 2.14, 2.14.1 or 2.14.1+cu126.")
-    for flag, text in (("--cuda", cuda), ("--python", python)):
-        if text is not None:
-            version(flag, text)
-    if image is not None and not _IMAGE.fullmatch(image):
-        raise DevkitError(f"--image {image!r} is not an image reference", "Such as python:3.12-slim-bookworm.")
-    _, variant = torch_wanted(wanted_torch)
-    _consistent(vendor=vendor, variant=variant, cuda=cuda)
-    for name in features:
-        if name not in tables().stack.features:
-            raise DevkitError(f"unknown feature {name!r}", f"Known: {', '.join(tables().stack.features)}.")
+    _readable(torch=wanted_torch, cuda=cuda, python=python, image=image, features=features)
+    _consistent(vendor=vendor, variant=torch_wanted(wanted_torch)[1], cuda=cuda)
     return Request(
         machines=machines,
         vendor=Vendor(vendor) if vendor and vendor != "auto" else None,
@@ -61,6 +51,23 @@ def torch_wanted(text: str | None) -> tuple[str, str]:
     """The version and the variant in "2.14.1+cu126"; "" for what is left open."""
     found = _TORCH.fullmatch(text or "")
     return (found[1], found[2] or "") if found else ("", "")
+
+
+def _readable(
+    *, torch: str | None, cuda: str | None, python: str | None, image: str | None, features: tuple[str, ...]
+) -> None:
+    """Wishes that say something at all."""
+    if torch is not None and not _TORCH.fullmatch(torch):
+        raise DevkitError(f"--torch {torch!r} is not a version", "Such as 2.14, 2.14.1 or 2.14.1+cu126.")
+    for flag, text in (("--cuda", cuda), ("--python", python)):
+        if text is not None:
+            version(flag, text)
+    if image is not None and not _IMAGE.fullmatch(image):
+        raise DevkitError(f"--image {image!r} is not an image reference", "Such as python:3.12-slim-bookworm.")
+    known = tables().stack.features
+    for name in features:
+        if name not in known:
+            raise DevkitError(f"unknown feature {name!r}", f"Known: {', '.join(known)}.")
 
 
 def _consistent(*, vendor: str | None, variant: str, cuda: str | None) -> None:

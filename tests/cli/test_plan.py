@@ -1,0 +1,77 @@
+"""`devkit plan` from the outside: what it prints and ends with."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOSTS = Path(__file__).resolve().parents[1] / "hosts"
+PASCAL_ON_580 = ("--gpu", "Tesla P40", "--driver", "580.95.05")
+
+
+def plan(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100", **environ}
+    argv = [sys.executable, "-m", "devkit", "plan", *words]
+    return subprocess.run(argv, capture_output=True, text=True, env=env, stdin=subprocess.DEVNULL, check=False)
+
+
+def test_a_plan_ends_with_0_and_says_why():
+    done = plan(*PASCAL_ON_580)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "cu126" in done.stdout and "Tesla P40 (6.1)" in done.stdout
+
+
+def test_a_conflict_ends_with_1_in_text_and_json():
+    text, document = plan(*PASCAL_ON_580, "--torch", "2.15"), plan(*PASCAL_ON_580, "--torch", "2.15", "--json")
+    assert (text.returncode, document.returncode) == (1, 1)
+    assert "✗ conflict" in text.stdout and "--torch 2.14.1+cu126" in text.stdout
+    assert json.loads(document.stdout)["verdict"] == "conflict"
+    assert document.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        pytest.param(("--gpu", "RTX 9090"), "unknown GPU 'RTX 9090'", id="an unknown GPU"),
+        pytest.param(("--driver", "newest"), "--driver 'newest' is not a version", id="a driver in words"),
+        pytest.param(("--torch", "abc"), "--torch 'abc' is not a version", id="a torch in words"),
+        pytest.param(("--facts", "/nowhere.json"), "cannot read /nowhere.json", id="facts that are not there"),
+        pytest.param(("--facts", __file__), "does not hold saved facts", id="facts that are something else"),
+        pytest.param((*PASCAL_ON_580, "--why", "moon"), "no choice named 'moon'", id="a choice that is not made"),
+    ],
+)
+def test_wrong_input_ends_with_2_one_line_and_a_hint(words, says):
+    done = plan(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    first, *hint = done.stderr.splitlines()
+    assert first.startswith("Error: ") and says in first
+    assert hint and "Traceback" not in done.stderr
+
+
+def test_binary_facts_are_wrong_input_too(tmp_path):
+    (tmp_path / "facts.json").write_bytes(b"\xff\xfe\x00")
+    done = plan("--facts", str(tmp_path / "facts.json"))
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_saved_machines_are_planned_for_together():
+    one = plan("--facts", str(HOSTS / "ubuntu-4090-ok" / "facts.json"), "--json")
+    both = plan("--facts", str(HOSTS / "ubuntu-4090-ok" / "facts.json"), *PASCAL_ON_580, "--json")
+    assert json.loads(one.stdout)["plan"]["variant"] == "cu130"
+    assert json.loads(both.stdout)["plan"]["variant"] == "cu126"
+
+
+def test_why_explains_one_choice():
+    done = plan(*PASCAL_ON_580, "--why", "base_image")
+    assert done.returncode == 0
+    assert done.stdout.startswith("base_image python:3.12-slim-bookworm: slim")
+    assert "source: https://" in done.stdout
+
+
+def test_without_flags_it_plans_for_this_machine():
+    done = plan("--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["plan"]["vendor"] in ("cpu", "nvidia")

@@ -1,0 +1,54 @@
+"""The answer as people and programs read it."""
+
+import json
+
+import pytest
+
+from devkit.solver.explain import answer_document, answer_text, reason_text
+from devkit.solver.model import Plan
+
+
+def test_the_document_of_a_plan(ask):
+    document = json.loads(json.dumps(answer_document(ask(driver="580.95.05", gpus=("H100",)))))
+    assert (document["schema"], document["verdict"], document["conflict"]) == ("devkit.plan/1", "plan", None)
+    contract = {"base_image", "python", "torch", "cuda", "torch_index", "packages", "gpu_request", "reasons"}
+    assert contract <= document["plan"].keys()
+    assert document["plan"]["packages"]["torch"] == document["plan"]["torch"]
+    assert document["plan"]["reasons"][0].keys() == {"field", "value", "because", "source", "confidence"}
+
+
+def test_the_document_of_a_conflict(ask):
+    document = json.loads(json.dumps(answer_document(ask(driver="550.54", gpus=("RTX 4090",), torch="2.15"))))
+    assert (document["verdict"], document["plan"]) == ("conflict", None)
+    conflict = document["conflict"]
+    assert conflict["blockers"][0].keys() == {"rule", "says", "source"}
+    assert conflict["nearest"]["torch"] == "2.14.1"
+    assert conflict["nearest_changes"] == "--torch 2.14.1+cu126"
+
+
+@pytest.mark.parametrize("width", [30, 44, 60, 80, 100, 200])
+def test_text_keeps_to_the_width_but_for_addresses(ask, width):
+    for torch in (None, "2.15"):
+        text = answer_text(ask(driver="550.54", gpus=("RTX 4090",), torch=torch), width=width)
+        too_long = [line for line in text.splitlines() if len(line) > max(width, 44) and "https://" not in line]
+        assert not too_long
+
+
+def test_text_says_what_was_chosen_and_how_old_the_tables_are(ask):
+    answer = ask(driver="550.54", gpus=("RTX 4090",))
+    assert isinstance(answer, Plan)
+    text = answer_text(answer, width=100)
+    for reason in answer.reasons:
+        assert reason.field in text and reason.value in text
+    assert "! warning: CUDA 12.6 runs on driver 550.54 by minor version compatibility" in text.replace("\n", " ")
+    assert text.endswith(f"Version tables as of {answer.data_as_of}.")
+
+
+def test_a_cpu_plan_that_nobody_asked_for_says_how_to_plan_for_a_gpu(ask):
+    assert "--facts FILE" in answer_text(ask(), width=100)
+    assert "--facts FILE" not in answer_text(ask(vendor="cpu"), width=100, was_asked_for_cpu=True)
+
+
+def test_one_reason_in_full(ask):
+    reason = ask(driver="580.95.05", gpus=("H100",)).reasons[1]
+    assert reason_text(reason, width=100).splitlines()[1] == f"  source: {reason.source} ({reason.confidence})"

@@ -1,0 +1,53 @@
+"""What can be asked, and what is no request at all."""
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.solver.machine import machine_from_flags
+from devkit.solver.model import Vendor
+from devkit.solver.request import request_of, torch_wanted
+
+HERE = (machine_from_flags(),)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "says"),
+    [
+        pytest.param({"torch": "abc"}, "--torch 'abc' is not a version", id="torch in words"),
+        pytest.param({"torch": "2"}, "is not a version", id="a torch major alone"),
+        pytest.param({"torch": "2.14+rocm6"}, "is not a version", id="a variant that is not planned for"),
+        pytest.param({"pins": ("torch==x",)}, "--torch 'x' is not a version", id="torch pinned to a word"),
+        pytest.param({"cuda": "cu130"}, "--cuda 'cu130' is not a version", id="a label for a CUDA version"),
+        pytest.param({"python": "python3"}, "--python 'python3' is not a version", id="a program for a Python"),
+        pytest.param({"pins": ("transformers>=5",)}, "is not NAME==VERSION", id="a range for a pin"),
+        pytest.param({"pins": ("a==1\nRUN evil",)}, "is not NAME==VERSION", id="a pin with more lines"),
+        pytest.param({"image": "x y"}, "is not an image reference", id="an image with a space"),
+        pytest.param({"image": "a\nRUN b"}, "is not an image reference", id="an image with more lines"),
+        pytest.param({"features": ("telepathy",)}, "unknown feature 'telepathy'", id="an unknown feature"),
+        pytest.param({"vendor": "cpu", "cuda": "13.0"}, "no sense for a CPU plan", id="CUDA on the CPU"),
+        pytest.param({"vendor": "cpu", "torch": "2.14+cu126"}, "exclude each other", id="a CUDA build on the CPU"),
+        pytest.param({"vendor": "nvidia", "torch": "2.14+cpu"}, "exclude each other", id="a CPU build on the GPU"),
+    ],
+)
+def test_refused(wishes, says):
+    with pytest.raises(DevkitError) as raised:
+        request_of(machines=HERE, **wishes)
+    assert says in raised.value.message
+    assert raised.value.hint
+
+
+def test_taken():
+    request = request_of(
+        machines=HERE, vendor="auto", python="3.12.4", pins=("Hugging.Face_hub==2.4.0", "torch==2.14.1"), cuda="13"
+    )
+    assert (request.vendor, request.python, request.torch, request.cuda) == (None, "3.12", "2.14.1", "13")
+    assert request.pins == (("hugging-face-hub", "2.4.0"),)
+    assert request_of(machines=HERE, vendor="nvidia").vendor is Vendor.NVIDIA
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [("2.14", ("2.14", "")), ("2.14.1+cu126", ("2.14.1", "cu126")), ("2.14+cpu", ("2.14", "cpu")), (None, ("", ""))],
+)
+def test_torch_wanted(text, parts):
+    assert torch_wanted(text) == parts
