@@ -138,6 +138,8 @@ def interruptible() -> Iterator[None]:
         raise KeyboardInterrupt
 
     caught = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    # One that is ignored, as nohup does, stays ignored.
+    caught = [number for number in caught if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, interrupt) for number in caught}
     try:
         yield

@@ -1,5 +1,6 @@
 """What a proof found, as the document devkit.verify/1."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -23,6 +24,14 @@ class Verdict(StrEnum):
 
     PASSED = "passed"
     FAILED = "failed"
+
+
+_SECRETS = re.compile(r"(?<=://)[^/@\s]+(?=@)|\bhf_\w{8,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}")
+
+
+def without_secrets(text: str) -> str:
+    """`text` with tokens, and passwords in addresses, struck out: build logs print the proxies and indexes they use."""
+    return _SECRETS.sub("***", text)
 
 
 @dataclass(frozen=True)
@@ -74,8 +83,8 @@ class VerificationReport:
             "conclusion": self.conclusion,
             "device": self.device,
             "environment": self.environment,
-            "stages": [stage.to_document() for stage in self.stages],
-            "log": list(self.log),
+            "stages": [replace(stage, reason=without_secrets(stage.reason)).to_document() for stage in self.stages],
+            "log": [without_secrets(line) for line in self.log],
         }
 
     @classmethod

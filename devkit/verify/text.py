@@ -1,10 +1,11 @@
 """The report as people read it."""
 
 from devkit.text import human_number, human_seconds, table, wrapped
-from devkit.verify.report import VerificationReport
+from devkit.verify.report import VerificationReport, without_secrets
 from devkit.workload.stage import StageResult, StageStatus, Value
 
 LONGEST_TEXT = 40
+LOG_LINES = 20
 
 
 def report_text(report: VerificationReport, *, width: int) -> str:
@@ -16,12 +17,19 @@ def report_text(report: VerificationReport, *, width: int) -> str:
     for head, stage in zip(table([("stage", "status", "time"), *heads]).splitlines()[1:], report.stages, strict=True):
         lines += _stage_lines(head, stage, width=width)
     if report.log:
-        lines += ["", "The last output of the process that failed:", *(f"  {line}" for line in report.log[-20:])]
+        lines += ["", "The last output of the process that failed:", *_log(report)]
     return "\n".join([*lines, "", _one_line(report.conclusion)])
+
+
+def _log(report: VerificationReport) -> list[str]:
+    lines = [line.rstrip() for line in report.log if line.strip()]
+    return [f"  {without_secrets(line)}" for line in lines[-LOG_LINES:]]
 
 
 def _heading(report: VerificationReport, *, width: int) -> str:
     device = report.device
+    if device.get("kind") == "unknown":
+        return "device: not reached"
     words = [f"device: {device.get('kind', 'unknown')}"]
     words += [f"{device[name]}" for name in ("name", "reason") if device.get(name)]
     if device.get("precision"):
@@ -33,7 +41,7 @@ def _stage_lines(head: str, stage: StageResult, *, width: int) -> list[str]:
     details = ", ".join(_reading(name, stage) for name in stage.measured)
     lines = [head]
     if stage.reason:
-        lines.append(wrapped(stage.reason, width=width, indent="    "))
+        lines.append(wrapped(without_secrets(stage.reason), width=width, indent="    "))
     if details and stage.status is not StageStatus.SKIPPED:
         lines.append(wrapped(details, width=width, indent="    "))
     return lines

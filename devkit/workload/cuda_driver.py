@@ -5,9 +5,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-CUDA_ERROR_NO_DEVICE = 100
 LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 KERNEL_MODULE = Path("/proc/driver/nvidia/version")
+DEVICE_FOLDER = Path("/dev")
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ def read_cuda_driver() -> CudaDriver | None:
     library.cuDriverGetVersion(ctypes.byref(version))
     cuda = f"{version.value // 1000}.{version.value % 1000 // 10}" if version.value else ""
     return CudaDriver(init_code, count.value, cuda, _kernel_module_version())
+
+
+def has_gpu_node(folder: Path = DEVICE_FOLDER) -> bool:
+    """Whether an NVIDIA GPU's device node, or that of WSL 2, is in `folder`, by default /dev."""
+    return (folder / "dxg").exists() or any(re.fullmatch(r"nvidia\d+", node.name) for node in folder.glob("nvidia*"))
 
 
 def _load() -> ctypes.CDLL | None:

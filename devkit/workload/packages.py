@@ -28,7 +28,10 @@ def version_of(package: str) -> str | None:
 
 
 def environment() -> dict[str, str]:
-    """Versions and machine, for the report. A package that is not installed is left out."""
+    """Versions and machine, for the report. A package that is not installed is left out.
+
+    `gpu_request` is how the dev container asked its engine for a GPU: nvidia, cdi, podman, cpu; absent elsewhere.
+    """
     found = {name: version_of(name) for name in PACKAGES}
     return {
         "devkit": __version__,
@@ -37,6 +40,7 @@ def environment() -> dict[str, str]:
         "platform": sys.platform,
         "machine": platform.machine(),
         "cpus": str(usable_cpus()),
+        **({"gpu_request": os.environ["DEVKIT_GPU"]} if os.environ.get("DEVKIT_GPU") else {}),
         **{name: version for name, version in found.items() if version is not None},
     }
 

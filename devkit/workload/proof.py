@@ -119,6 +119,7 @@ def prepare_torch() -> None:
     import torch
 
     torch.set_num_threads(packages.THREADS)
+    torch.set_float32_matmul_precision("highest")
     # Where a GPU kernel has no repeatable form torch only warns: the stages compare bits themselves.
     torch.use_deterministic_algorithms(True, warn_only=True)
 

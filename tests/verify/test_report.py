@@ -105,3 +105,20 @@ def test_the_text_shows_no_control_characters_of_what_was_generated():
 
 def test_the_last_output_of_a_crash_is_shown():
     assert "  Segmentation fault" in report_text(report(BROKEN, log=("Segmentation fault",)), width=80)
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        pytest.param(
+            "proxy http://dev:s3cret@10.0.0.1:3128", "proxy http://***@10.0.0.1:3128", id="a proxy's password"
+        ),
+        pytest.param("token hf_abcdefghijkl", "token ***", id="a hub token"),
+        pytest.param("see https://example.org/a@b", "see https://example.org/a@b", id="an address without a password"),
+    ],
+)
+def test_secrets_reach_neither_document_nor_text(line, shown):
+    found = report(StageResult("build", FAILED, reason=line), log=(line,))
+    document = found.to_document()
+    assert (document["log"], document["stages"][0]["reason"]) == ([shown], shown)
+    assert line == shown or line not in report_text(found, width=100)

@@ -1,0 +1,121 @@
+"""Where the proof runs, in which precision, and whether torch fits the GPU that is there."""
+
+import pytest
+
+from devkit.workload.cuda_driver import CudaDriver, has_gpu_node
+from devkit.workload.settings import Precision
+
+pytest.importorskip("torch")
+
+from devkit.workload import device_stages
+from devkit.workload.device import choose_device, choose_precision, describe
+from devkit.workload.proof import is_device_lost, prepare_torch
+from devkit.workload.stage import StageStatus, judge
+
+pytestmark = pytest.mark.workload
+
+
+@pytest.mark.parametrize(
+    ("target", "capability", "runs"),
+    [
+        pytest.param("sm_90", (9, 0), True, id="its own"),
+        pytest.param("sm_80", (8, 9), True, id="a lower minor of the same major"),
+        pytest.param("sm_89", (8, 6), False, id="a higher minor"),
+        pytest.param("sm_90", (10, 0), False, id="machine code never crosses majors"),
+        pytest.param("sm_90a", (9, 0), True, id="suffix a on exactly its GPU"),
+        pytest.param("sm_100a", (10, 3), False, id="suffix a on any other"),
+        pytest.param("sm_120", (12, 1), True, id="three digits"),
+        pytest.param("compute_90", (12, 0), True, id="PTX crosses majors upwards"),
+        pytest.param("compute_120", (9, 0), False, id="PTX never runs downwards"),
+    ],
+)
+def test_code_runs_on_a_gpu(target, capability, runs):
+    assert device_stages.runs_on(target, *capability) is runs
+
+
+@pytest.mark.parametrize(
+    ("major", "precision"),
+    [
+        pytest.param(8, Precision.BF16, id="exactly Ampere"),
+        pytest.param(7, Precision.FP16, id="one before"),
+        pytest.param(12, Precision.BF16, id="Blackwell"),
+    ],
+)
+def test_precision_follows_the_compute_capability(major, precision):
+    chosen, reason = choose_precision(major, f"{major}.0")
+    assert chosen is precision
+    assert f"{major}.0" in reason
+
+
+DRIVER = CudaDriver(init_code=0, gpus=1, cuda="13.0", driver="580.65.06")
+
+
+@pytest.mark.parametrize(
+    ("driver", "gpu_node", "holds"),
+    [
+        pytest.param(DRIVER, True, True, id="a GPU whose driver answers"),
+        pytest.param(CudaDriver(999, 0, "", ""), True, False, id="a GPU whose driver fails"),
+        pytest.param(CudaDriver(100, 0, "13.0", ""), True, False, id="a GPU that the driver does not see"),
+        pytest.param(None, True, False, id="a GPU without the driver's library"),
+        pytest.param(None, False, True, id="a laptop without any"),
+        pytest.param(CudaDriver(34, 0, "", ""), False, True, id="a stub library on a machine without a GPU"),
+    ],
+)
+def test_the_driver_must_answer_where_a_gpu_is(driver, gpu_node, holds):
+    result, _ = judge("torch-build", lambda: device_stages.driver_readings(driver, gpu_node=gpu_node))
+    assert (result.status is StageStatus.PASSED) is holds
+
+
+@pytest.mark.parametrize(
+    ("nodes", "found"),
+    [
+        pytest.param(["null", "nvidia0", "nvidiactl"], True, id="one GPU"),
+        pytest.param(["nvidiactl", "nvidia-uvm"], False, id="the driver's own nodes alone"),
+        pytest.param(["dxg"], True, id="WSL 2"),
+        pytest.param([], False, id="none"),
+    ],
+)
+def test_gpu_nodes(tmp_path, nodes, found):
+    for node in nodes:
+        (tmp_path / node).touch()
+    assert has_gpu_node(tmp_path) is found
+
+
+def test_kernels_here_compute_the_right_numbers():
+    prepare_torch()
+    device = choose_device()
+    for stage in (device_stages.device_works, device_stages.kernels_compute):
+        result, _ = judge(stage.__name__, lambda stage=stage: stage(device))
+        assert result.status is StageStatus.PASSED, result.reason
+
+
+def test_a_kernel_that_computes_other_numbers_is_seen(monkeypatch):
+    prepare_torch()
+    matmul, calls = device_stages._matmul, []
+
+    def wrong_on_the_device(left, right):
+        calls.append(left.dtype)
+        return matmul(left, right) * (1 if len(calls) == 1 else 1.0001)
+
+    monkeypatch.setattr(device_stages, "_matmul", wrong_on_the_device)
+    result, _ = judge("kernel", lambda: device_stages.kernels_compute(choose_device()))
+    assert "matmul_fp32_error" in result.reason
+
+
+def test_the_description_leaves_out_what_means_nothing_here():
+    described = describe(choose_device(Precision.BF16), None)
+    assert described["precision"] == "bf16"
+    assert "driver" not in described
+    assert all(value not in ("", 0) for value in described.values())
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        pytest.param(RuntimeError("CUDA error: an illegal memory access was encountered"), True, id="illegal access"),
+        pytest.param(type("OutOfMemoryError", (RuntimeError,), {})("CUDA error: out of memory"), False, id="no memory"),
+        pytest.param(ValueError("shapes differ"), False, id="an ordinary error"),
+    ],
+)
+def test_a_lost_device_is_told_from_other_errors(error, lost):
+    assert is_device_lost(error) is lost
