@@ -217,11 +217,25 @@ def test_a_python_past_its_end_is_said(ask):
     assert any("no more security fixes since 2026-10" in warning for warning in plan.warnings)
 
 
-def test_jetson_needs_cuda_13_for_ordinary_wheels(ask):
-    assert isinstance(ask(driver="580.95.05", gpus=("Orin",), machine="aarch64", cuda="13.0"), Plan)
-    older = ask(driver="580.95.05", gpus=("Orin",), machine="aarch64", cuda="12.6")
-    warned = older.blockers[0].rule if isinstance(older, Conflict) else " ".join(older.warnings)
-    assert "A4" in warned
+@pytest.mark.parametrize(
+    ("cuda", "warned"), [("12.6", True), ("13.0", False)], ids=["before CUDA 13", "from CUDA 13 on"]
+)
+def test_ordinary_wheels_load_on_a_jetson(ask, cuda, warned):
+    plan = ask(driver="580.95.05", gpus=("Orin",), machine="aarch64", cuda=cuda)
+    assert isinstance(plan, Plan)
+    assert any("(A4)" in warning for warning in plan.warnings) is warned
+
+
+def test_a_bitsandbytes_that_transformers_refuses_is_not_taken():
+    known = Tables()
+    known.stack.bitsandbytes = tuple(row for row in known.stack.bitsandbytes if row.version in ("0.45.5", "0.46.1"))
+    machine = machine_from_flags(driver="570.124.06", gpus=("V100",))
+    # Of the two, only 0.45.5 has code for a V100 under CUDA 12.8, and transformers 5 asks for 0.46.1.
+    plan = solve(request_of(machines=(machine,), torch="2.8.0+cu128"), known)
+    assert isinstance(plan, Plan)
+    assert dict(plan.packages)["transformers"] == "5.23.0"
+    assert "bitsandbytes" not in dict(plan.packages)
+    assert any("(B1)" in warning for warning in plan.warnings)
 
 
 def test_an_inferred_row_warns_where_a_read_one_refuses():
