@@ -104,13 +104,17 @@ class GpuModel(Row):
 
 @dataclass(frozen=True, kw_only=True)
 class TorchRelease(Row):
-    """A torch release: Pythons with a wheel, CUDA variants by index label, and the oldest C library that loads it."""
+    """A torch release: Pythons with a wheel, CUDA variants by index label, and the oldest C library that loads it.
+
+    `requires` holds requirement lines that its wheel should state and does not.
+    """
 
     version: Release
     pythons: tuple[str, ...]
     variants: tuple[str, ...]
     default_variant: str
     glibc: Release
+    requires: tuple[str, ...] = ()
 
     @property
     def minor(self) -> str:

@@ -36,12 +36,13 @@ def companions(candidate: Candidate, question: Question) -> tuple[Chosen, ...] |
     """The newest releases that fit torch, the Python and one another, pins first; None when nothing fits."""
     pins = dict(question.request.pins)
     python = chosen_python(candidate, question)
-    choices = [_offers(name, pins.get(name), question) for name in COMPANIONS]
+    names = (*COMPANIONS, *(_requirement(line).name for line in candidate.release.requires))
+    choices = [_offers(name, pins.get(name), question) for name in names]
     for rows in product(*choices):
         if _agree(rows, candidate, python, pins.get(BITSANDBYTES)):
             return tuple(
                 Chosen(row.name, row.version, row, _because(row.name, candidate, python, pins)) for row in rows
-            ) + _unlisted(pins, question)
+            ) + _other_pins(pins, names)
     return None
 
 
@@ -124,7 +125,8 @@ def _agree(rows: tuple[Package, ...], candidate: Candidate, python: str | None, 
     if bnb is not None:
         versions[BITSANDBYTES] = bnb
     takes_python = all(_meets(python, row.python) for row in rows)
-    needs = [_requirement(line) for row in rows for line in row.requires]
+    lines = [*candidate.release.requires, *(line for row in rows for line in row.requires)]
+    needs = [_requirement(line) for line in lines]
     return takes_python and all(_meets(versions.get(need.name), str(need.specifier)) for need in needs)
 
 
@@ -205,7 +207,7 @@ def _bitsandbytes_because(candidate: Candidate, question: Question) -> str:
     return f"newest release with a library for CUDA {candidate.cuda}{code}"
 
 
-def _unlisted(pins: dict[str, str], question: Question) -> tuple[Chosen, ...]:
-    """Pins of packages that the tables know nothing about: kept as they are."""
-    known = {row.name for row in question.tables.stack.packages} | {BITSANDBYTES}
-    return tuple(Chosen(name, version, None, "asked for") for name, version in pins.items() if name not in known)
+def _other_pins(pins: dict[str, str], names: tuple[str, ...]) -> tuple[Chosen, ...]:
+    """Pins of packages that the plan would not hold by itself: kept as they are."""
+    others = {name: version for name, version in pins.items() if name not in (*names, BITSANDBYTES)}
+    return tuple(Chosen(name, version, None, "asked for") for name, version in others.items())

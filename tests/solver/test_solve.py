@@ -184,6 +184,22 @@ def test_companions_follow_torch(ask, torch, transformers, hub, bitsandbytes):
     assert packages["bitsandbytes"] == bitsandbytes
 
 
+@pytest.mark.parametrize(
+    ("torch", "numpy"),
+    [
+        pytest.param("2.2.2", "1.26.4", id="the last torch that cannot use NumPy 2"),
+        pytest.param("2.3.0", None, id="the first that can"),
+    ],
+)
+def test_an_old_torch_gets_an_old_numpy(ask, torch, numpy):
+    assert dict(ask(driver="550.54.14", gpus=("A100",), torch=torch).packages).get("numpy") == numpy
+
+
+def test_a_pinned_numpy_is_kept_or_refused(ask):
+    assert dict(ask(pins=("numpy==1.26.4",)).packages)["numpy"] == "1.26.4"
+    assert ask(torch="2.2.2", pins=("numpy==2.1.0",)).blockers[0].rule == "P1"
+
+
 def test_bitsandbytes_follows_the_gpu_and_the_cuda(ask):
     maxwell = dict(ask(driver="580.95.05", gpus=("GTX 980 Ti",)).packages)
     assert maxwell["bitsandbytes"] == "0.47.0"
