@@ -54,7 +54,7 @@ def _reasons(
     candidate = winner.candidate
     release, index = candidate.release, candidate.index
     yield _vendor(question)
-    yield _reason("torch", str(release.version), _torch(candidate, rejected, question), release)
+    yield _reason("torch", str(release.version), _torch(winner, rejected, question), release)
     if candidate.cuda is not None:
         yield _reason("cuda", str(candidate.cuda), _cuda(candidate, question), *(candidate.wheels or (index,)))
     built = f"built with CUDA {candidate.cuda}" if candidate.cuda else "for the CPU, without CUDA's gigabytes"
@@ -79,12 +79,14 @@ def _vendor(question: Question) -> Reason:
     return Reason("vendor", question.vendor.value, says, origins, Confidence.CONFIRMED)
 
 
-def _torch(candidate: Candidate, rejected: tuple[Verdict, ...], question: Question) -> str:
+def _torch(winner: Verdict, rejected: tuple[Verdict, ...], question: Question) -> str:
     served = ", ".join(spoken_gpu(name, capability) for name, capability in question.gpus)
     fits = f"newest release that serves {served}" if served else "newest release"
+    if winner.doubts and served:
+        fits = f"the least doubtful for {served}; see the warnings"
     if question.request.torch:
         fits = "asked for"
-    newer = [verdict for verdict in rejected if verdict.candidate.release.version > candidate.release.version]
+    newer = [verdict for verdict in rejected if verdict.candidate.release.version > winner.candidate.release.version]
     refused = [verdict for verdict in newer if verdict.refusals]
     if not refused:
         return fits

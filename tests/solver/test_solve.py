@@ -264,6 +264,8 @@ def test_an_inferred_row_warns_where_a_read_one_refuses():
     plan = solve(request, doubtful)
     assert isinstance(plan, Plan)
     assert any("no kernels for V100" in warning for warning in plan.warnings)
+    free = replace(request, torch=None, machines=(machine_from_flags(driver="580.95.05", gpus=("P40", "B200")),))
+    assert "doubtful" in solve(free, tables()).because("torch")
 
 
 def test_the_same_request_gets_the_same_answer(ask):
