@@ -63,6 +63,8 @@ def gpu_given_to_container(facts: Facts) -> Iterator[Finding]:
     if is_in_wsl(facts):
         raise NotApplicable("in WSL the GPU is /dev/dxg, which is there")
     driver = driver_of(facts)
+    if driver.loaded is None and driver.pci_gpus == ():
+        raise NotApplicable("nothing but NVML speaks of a GPU here")
     has_gpu_node = any(node.removeprefix("/dev/nvidia").isdigit() for node in driver.device_nodes)
     if driver.nvidiactl == "open" and has_gpu_node:
         return

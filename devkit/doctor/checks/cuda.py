@@ -14,7 +14,7 @@ from devkit.doctor.applies import (
     torch_of,
 )
 from devkit.doctor.checks.requirement import unmet
-from devkit.doctor.machine import update_driver
+from devkit.doctor.machine import driver_side, update_driver
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.wheels import DriverCuda, all_offer_forward_compatibility, driver_cuda_of, fitting_wheel
 from devkit.facts.model import Facts
@@ -186,16 +186,29 @@ def driver_runs_torch_cuda(facts: Facts) -> Iterator[Finding]:
     if driver.runs(cuda, has_forward_gpus=forward) is not CudaSupport.NO:
         return
     floor = oldest_driver(cuda, platform=driver.platform)
-    wheel = fitting_wheel(facts)
-    fix = update_driver(facts, f"{floor} or newer" if floor else "that runs it")
-    instead = f" Or install torch {wheel.version} for {wheel.label}: {wheel.install}" if wheel else ""
     yield Finding(
         Severity.ERROR,
         f"torch {torch.version} needs CUDA {cuda}, but driver {driver.release} is too old for it",
-        Fix(fix.summary + instead, fix.commands, fix.where, fix.root, fix.restart, COMPATIBILITY_GUIDE),
+        _older_cuda_or_newer_driver(facts, floor),
         evidence=(
             f"torch {torch.version}, built with CUDA {cuda}",
             f"driver {driver.release}, for CUDA up to {driver.cuda or 'a version before the tables'}",
             f"CUDA {cuda} needs driver {floor} or newer" if floor else f"no driver is known for CUDA {cuda}",
         ),
+    )
+
+
+def _older_cuda_or_newer_driver(facts: Facts, floor: Release | None) -> Fix:
+    """The cheaper repair first: another wheel needs neither root nor a reboot."""
+    wanted = f"{floor} or newer" if floor else "that runs it"
+    wheel = fitting_wheel(facts)
+    if wheel is None:
+        return update_driver(facts, wanted)
+    place = "on Windows" if driver_side(facts) is Side.WINDOWS else "on the host"
+    return Fix(
+        f"Install torch {wheel.version} for {wheel.label}, which this driver runs; or update the driver {place} to"
+        f" {wanted}.",
+        (wheel.install,),
+        where=Side.CONTAINER if is_in_container(facts) else Side.HOST,
+        docs=COMPATIBILITY_GUIDE,
     )

@@ -1,0 +1,371 @@
+import pytest
+
+from devkit.doctor.model import Found, Passed, Restart, Severity, Side, Skipped
+from devkit.facts.model import (
+    Compose,
+    DaemonFile,
+    Endpoint,
+    EngineEnd,
+    EngineFailure,
+    EngineKind,
+    Platform,
+    Runtime,
+)
+from devkit.facts.values import Unknown
+from tests.doctor.asking import ask, codes, examined, first
+from tests.doctor.machines import (
+    ARCH,
+    DEBIAN,
+    FEDORA,
+    LEAP,
+    NIXOS,
+    ROCKY,
+    UBUNTU,
+    changed,
+    healthy,
+    r,
+    spec,
+    windows_guest,
+    without_gpu,
+)
+
+DEFAULT = Endpoint("unix:///var/run/docker.sock", "default")
+ROOTLESS = Endpoint("unix:///run/user/1000/docker.sock", "DOCKER_HOST")
+ONLY_RUNC = (Runtime("runc", "runc"),)
+NO_OFFER = {
+    "engine.runtimes": ONLY_RUNC,
+    "engine.cdi_devices": (),
+    "engine.hook_on_path": False,
+    "toolkit.version": None,
+    "toolkit.hook_path": "",
+    "toolkit.daemon_files": (),
+    "cdi": (),
+}
+
+
+def silent(end, endpoint=DEFAULT, message="it said nothing"):
+    return changed(healthy(), {"engine": EngineFailure(end, endpoint, message)})
+
+
+@pytest.mark.parametrize(
+    ("facts", "severity", "says", "command"),
+    [
+        pytest.param(silent(EngineEnd.NOT_INSTALLED), "warning", "no container engine", "docker.io", id="none"),
+        pytest.param(silent(EngineEnd.NOT_RUNNING), "error", "does not run", "systemctl enable", id="stopped"),
+        pytest.param(
+            silent(EngineEnd.NOT_RUNNING, ROOTLESS),
+            "error",
+            "does not run",
+            "systemctl --user",
+            id="rootless and stopped",
+        ),
+        pytest.param(silent(EngineEnd.TIMED_OUT), "error", "hangs", "systemctl restart docker", id="hung"),
+        pytest.param(
+            silent(EngineEnd.TIMED_OUT, ROOTLESS), "error", "hangs", "systemctl --user restart", id="rootless and hung"
+        ),
+        pytest.param(
+            silent(EngineEnd.BAD_ENDPOINT, Endpoint("tcp://nowhere:2375", "DOCKER_HOST")),
+            "error",
+            "tcp://nowhere:2375",
+            "unset DOCKER_HOST",
+            id="a wrong DOCKER_HOST",
+        ),
+        pytest.param(
+            silent(EngineEnd.BAD_ENDPOINT, Endpoint("unix:///gone.sock", "context work")),
+            "error",
+            "unix:///gone.sock",
+            "docker context use default",
+            id="a wrong context",
+        ),
+        pytest.param(
+            silent(EngineEnd.BAD_ENDPOINT, Endpoint("ssh://gpu-box", "DOCKER_HOST")),
+            "error",
+            "ssh://gpu-box",
+            "devkit doctor",
+            id="an engine behind ssh",
+        ),
+        pytest.param(silent(EngineEnd.ERROR), "error", "an error", "journalctl", id="an engine that only errs"),
+        pytest.param(
+            changed(silent(EngineEnd.NOT_RUNNING), {"system.runs_systemd": False}),
+            "error",
+            "does not run",
+            "sudo service docker start",
+            id="stopped without systemd",
+        ),
+    ],
+)
+def test_why_no_engine_answers(facts, severity, says, command):
+    finding = first("ENG001", facts)
+    assert finding.severity.value == severity
+    assert says in finding.message
+    assert any(command in line for line in finding.fix.commands)
+
+
+@pytest.mark.parametrize(
+    ("member", "active", "commands"),
+    [
+        pytest.param(False, False, ("sudo usermod -aG docker $USER", "newgrp docker"), id="not a member"),
+        pytest.param(True, False, ("newgrp docker",), id="a member since this session began"),
+        pytest.param(Unknown("?"), Unknown("?"), ("sudo usermod -aG docker $USER", "newgrp docker"), id="nobody knows"),
+    ],
+)
+def test_who_may_open_the_socket(member, active, commands):
+    facts = changed(
+        silent(EngineEnd.PERMISSION_DENIED),
+        {"system.in_docker_group": member, "system.docker_group_is_active": active},
+    )
+    fix = first("ENG001", facts).fix
+    assert fix.commands == commands
+    assert fix.restart is Restart.LOGIN
+    assert fix.root is (len(commands) > 1)
+
+
+@pytest.mark.parametrize(
+    ("platform", "side"),
+    [(Platform.MACOS, Side.HOST), (Platform.WINDOWS, Side.WINDOWS)],
+    ids=["on a Mac", "on Windows"],
+)
+def test_docker_desktop_is_started_not_installed_again(platform, side):
+    facts = changed(silent(EngineEnd.NOT_RUNNING), {"system.platform": platform})
+    fix = first("ENG001", facts).fix
+    assert "Start Docker Desktop" in fix.summary
+    assert fix.where is side
+    assert fix.commands == ()
+
+
+def test_wsl_names_the_desktop_integration():
+    facts = changed(windows_guest(), {"engine": EngineFailure(EngineEnd.NOT_RUNNING, DEFAULT, "refused")})
+    fix = first("ENG001", facts).fix
+    assert "WSL integration" in fix.summary
+    assert fix.where is Side.WSL
+
+
+def test_an_invalid_settings_file_is_why_the_daemon_does_not_start():
+    facts = changed(
+        silent(EngineEnd.NOT_RUNNING),
+        {"toolkit.daemon_files": (DaemonFile("/etc/docker/daemon.json", "line 3 column 1: expected ','", False),)},
+    )
+    report = examined(facts)
+    assert report.root_causes == ("ENG006",)
+    assert [shown.check.code for shown in report.following("ENG006")] == ["ENG001"]
+
+
+@pytest.mark.parametrize(
+    ("chosen_by", "command"),
+    [("context desktop-linux", "docker context use default"), ("DOCKER_HOST", "unset DOCKER_HOST")],
+    ids=["by a context", "by a variable"],
+)
+def test_docker_desktop_on_linux_has_no_gpu(chosen_by, command):
+    endpoint = Endpoint("unix:///home/dev/.docker/desktop/docker.sock", chosen_by)
+    facts = changed(
+        healthy(),
+        {
+            "engine.kind": EngineKind.DOCKER_DESKTOP,
+            "engine.endpoint": endpoint,
+            "engine.runtimes": ONLY_RUNC,
+            "engine.cdi_devices": (),
+        },
+    )
+    report = examined(facts)
+    assert report.root_causes == ("ENG002",)
+    assert report.roots[0].finding.fix.commands == (command,)
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "severity"),
+    [(ONLY_RUNC, Severity.ERROR), ((Runtime("nvidia", "x"), *ONLY_RUNC), Severity.WARNING)],
+    ids=["without GPUs", "with a runtime all the same"],
+)
+def test_docker_from_a_snap(runtimes, severity):
+    facts = changed(
+        healthy(), {"engine.is_snap": True, "engine.root_dir": "/var/snap/docker", "engine.runtimes": runtimes}
+    )
+    assert first("ENG003", facts).severity is severity
+
+
+def test_podman_behind_dockers_socket():
+    facts = changed(healthy(), {"engine.kind": EngineKind.PODMAN, "engine.version": r("5.6.2")})
+    assert "Podman 5.6.2" in first("ENG004", facts).evidence[0]
+    own = changed(facts, {"engine.endpoint": Endpoint("unix:///run/user/1000/podman/podman.sock", "DOCKER_HOST")})
+    assert ask("ENG004", own) == Passed()
+
+
+@pytest.mark.parametrize(
+    ("compose", "verdict"),
+    [
+        pytest.param(Compose(r("1.28.0")), Passed, id="exactly the floor"),
+        pytest.param(Compose(r("1.27.4")), Found, id="just below the floor"),
+        pytest.param(None, Found, id="no plugin"),
+        pytest.param(Unknown("it hung"), Skipped, id="no answer"),
+    ],
+)
+def test_compose_can_request_gpus(compose, verdict):
+    assert isinstance(ask("ENG005", changed(healthy(), {"compose": compose})), verdict)
+
+
+def test_a_remote_engine_is_judged_on_its_own_machine():
+    facts = changed(healthy(), {"engine.endpoint": Endpoint("tcp://10.0.0.5:2376", "DOCKER_HOST")} | NO_OFFER)
+    assert codes(facts) == []
+    assert first("ENG007", facts).severity is Severity.NOTE
+
+
+@pytest.mark.parametrize(
+    ("distribution", "command"),
+    [
+        (UBUNTU, "sudo apt-get install -y nvidia-container-toolkit"),
+        (DEBIAN, "sudo apt-get install -y nvidia-container-toolkit"),
+        (FEDORA, "sudo dnf install -y nvidia-container-toolkit"),
+        (ROCKY, "sudo dnf install -y nvidia-container-toolkit"),
+        (LEAP, "sudo zypper --gpg-auto-import-keys install -y nvidia-container-toolkit"),
+        (ARCH, "sudo pacman -S --needed nvidia-container-toolkit"),
+        (NIXOS, "sudo nixos-rebuild switch"),
+    ],
+    ids=lambda value: getattr(value, "name", "its command"),
+)
+def test_a_missing_toolkit_is_the_root_with_this_distributions_commands(distribution, command):
+    report = examined(changed(healthy(), NO_OFFER | {"system.distribution": distribution}))
+    assert report.root_causes == ("CTK001",)
+    assert command in report.roots[0].finding.fix.commands
+    assert {shown.check.code for shown in report.following("CTK001")} == {"CTK002", "CTK003"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "restart"),
+    [
+        pytest.param({}, "sudo systemctl restart docker", id="Docker under systemd"),
+        pytest.param({"system.runs_systemd": False}, "sudo service docker restart", id="without systemd"),
+        pytest.param({"engine.is_rootless": True}, "systemctl --user restart docker", id="rootless"),
+    ],
+)
+def test_the_right_unit_is_restarted(changes, restart):
+    assert restart in first("CTK001", changed(healthy(), NO_OFFER | changes)).fix.commands
+
+
+def test_rootless_docker_is_configured_in_the_users_file():
+    commands = first("CTK001", changed(healthy(), NO_OFFER | {"engine.is_rootless": True})).fix.commands
+    assert any("--config=$HOME/.config/docker/daemon.json" in command for command in commands)
+
+
+def test_a_toolkit_that_the_daemon_does_not_see():
+    facts = changed(healthy(), NO_OFFER | {"toolkit.version": r("1.18.2")})
+    assert "does not find its hook" in first("CTK001", facts).message
+
+
+def test_podman_needs_a_specification_not_a_runtime():
+    facts = changed(
+        healthy(),
+        NO_OFFER
+        | {
+            "toolkit.version": r("1.18.2"),
+            "engine.kind": EngineKind.PODMAN,
+            "engine.cdi_devices": Unknown("not listed"),
+            "engine.endpoint": Endpoint("unix:///run/user/1000/podman/podman.sock", "default"),
+        },
+    )
+    report = examined(facts)
+    assert report.root_causes == ("CTK002",)
+    assert report.roots[0].finding.fix.commands == ("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",)
+    assert ask("CTK002", changed(facts, {"cdi": (spec(),)})) == Passed()
+
+
+def test_a_runtime_that_waits_for_a_restart():
+    facts = changed(healthy(), {"engine.runtimes": ONLY_RUNC, "engine.cdi_devices": ()})
+    finding = first("CTK003", facts)
+    assert "/etc/docker/daemon.json registers" in finding.message
+    assert finding.fix.commands == ("sudo systemctl restart docker",)
+
+
+@pytest.mark.parametrize(
+    ("version", "mode", "cgroups", "cdi", "verdict"),
+    [
+        pytest.param("1.17.9", "auto", "systemd", (), Found, id="legacy by default before 1.18"),
+        pytest.param("1.18.0", "auto", "systemd", (), Passed, id="no longer legacy from 1.18 on"),
+        pytest.param("1.20.0", "legacy", "systemd", (), Found, id="legacy by choice"),
+        pytest.param("1.17.9", "auto", "cgroupfs", (), Passed, id="another cgroup driver"),
+        pytest.param("1.17.9", "auto", "systemd", ("nvidia.com/gpu=all",), Passed, id="CDI is there"),
+        pytest.param("1.17.9", "cdi", "systemd", (), Passed, id="mode cdi"),
+    ],
+)
+def test_gpus_lost_at_a_reload_are_predicted(version, mode, cgroups, cdi, verdict):
+    changes = {
+        "toolkit.version": r(version),
+        "toolkit.mode": mode,
+        "engine.cgroup_driver": cgroups,
+        "engine.cdi_devices": cdi,
+    }
+    assert isinstance(ask("CTK004", changed(healthy(), changes)), verdict)
+
+
+@pytest.mark.parametrize(
+    ("rootless", "no_cgroups", "cdi", "severity"),
+    [
+        pytest.param(True, False, (), "error", id="rootless may not write device rules"),
+        pytest.param(True, True, (), None, id="rootless, and set so"),
+        pytest.param(True, False, ("nvidia.com/gpu=all",), None, id="rootless by CDI"),
+        pytest.param(False, True, (), "error", id="copied from a rootless guide"),
+        pytest.param(False, True, ("nvidia.com/gpu=all",), "warning", id="copied, but CDI is there"),
+        pytest.param(False, False, (), None, id="as it comes"),
+    ],
+)
+def test_no_cgroups(rootless, no_cgroups, cdi, severity):
+    facts = changed(
+        healthy(), {"engine.is_rootless": rootless, "toolkit.no_cgroups": no_cgroups, "engine.cdi_devices": cdi}
+    )
+    verdict = ask("CTK005", facts)
+    assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
+
+
+@pytest.mark.parametrize(
+    ("version", "holes"), [("1.17.8", 0), ("1.17.7", 2), ("1.16.1", 9)], ids=["patched", "one behind", "long ago"]
+)
+def test_security_fixes_of_the_toolkit(version, holes):
+    verdict = ask("CTK006", changed(healthy(), {"toolkit.version": r(version)}))
+    found = verdict.findings[0].evidence[1].count("CVE-") if isinstance(verdict, Found) else 0
+    assert found == holes
+
+
+def test_a_driver_root_left_behind():
+    facts = changed(healthy(), {"toolkit.driver_root": "/run/nvidia/driver"})
+    assert "/run/nvidia/driver" in first("CTK007", facts).message
+    assert ask("CTK007", changed(facts, {"driver.libnvidia_ml": None})) == Passed()
+
+
+def test_a_stale_specification_is_written_anew_in_place():
+    facts = changed(healthy(), {"cdi": (spec(path="/var/run/cdi/nvidia.yaml", driver=r("570.86.15")),)})
+    finding = first("CDI001", facts)
+    assert finding.message == "/var/run/cdi/nvidia.yaml describes driver 570.86.15, but 580.95.05 is loaded"
+    assert finding.fix.commands == ("sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "cdi_version", "verdict"),
+    [
+        pytest.param(EngineKind.PODMAN, "4.9.3", "0.7.0", Found, id="Podman of Ubuntu 24.04"),
+        pytest.param(EngineKind.PODMAN, "5.1.0", "0.7.0", Passed, id="the first Podman that can"),
+        pytest.param(EngineKind.PODMAN, "4.9.3", "0.6.0", Passed, id="an older specification"),
+        pytest.param(EngineKind.DOCKER, "26.0.2", "0.7.0", Found, id="Docker just too old"),
+        pytest.param(EngineKind.DOCKER, "26.1.0", "0.7.0", Passed, id="the first Docker that can"),
+    ],
+)
+def test_specification_newer_than_the_engine(kind, version, cdi_version, verdict):
+    facts = changed(
+        healthy(), {"engine.kind": kind, "engine.version": r(version), "cdi": (spec(cdi_version=cdi_version),)}
+    )
+    assert isinstance(ask("CDI002", facts), verdict)
+
+
+@pytest.mark.parametrize(
+    ("specification", "says"),
+    [
+        (spec(kind="", devices=(), error="this user may not read it"), "this user may not read it"),
+        (spec(devices=()), "it names no device"),
+    ],
+    ids=["unreadable", "empty"],
+)
+def test_specifications_that_cannot_be_used(specification, says):
+    assert says in first("CDI003", changed(healthy(), {"cdi": (specification,)})).message
+
+
+def test_no_engine_on_a_laptop_without_a_gpu_is_no_more_than_a_warning():
+    facts = changed(without_gpu(), {"engine": EngineFailure(EngineEnd.NOT_INSTALLED, DEFAULT, "")})
+    assert examined(facts).health.value == "warnings"
