@@ -7,6 +7,7 @@ Prints one JSON object per line: `{"listener_pid": …}` when the system says wh
 """
 
 import json
+import os
 import socket
 import struct
 import sys
@@ -29,22 +30,51 @@ def main(url: str, tls_folder: str | None) -> None:
     if not connects(url):
         return
     try:
+        if url.startswith("unix://"):
+            path = urlsplit(url).path
+            say(version=answer(path, "/version"))
+            say(info=answer(path, "/info"))
+        else:
+            through_sdk(url, tls_folder)
+    except (OSError, ValueError) as error:
+        say(failed="not-an-engine", message=" ".join(str(error).split()))
+
+
+def answer(path: str, resource: str) -> Any:  # noqa: ANN401 - whatever JSON the engine sends
+    """The JSON at `resource` of the engine behind a Unix socket. Raises OSError, and ValueError for anything else.
+
+    Asked by hand: importing the SDK would take longer than all the rest of a diagnosis. In HTTP 1.0 an answer ends with
+    its connection, so there is nothing to decode.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(path)
+        connection.sendall(f"GET {resource} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
+        with connection.makefile("rb") as stream:
+            head, _, body = stream.read().partition(b"\r\n\r\n")
+    status = head.split(b"\r\n", 1)[0].decode(errors="replace")
+    if " 200" not in status:
+        raise ValueError(f"{resource} was answered with {status!r}: {body[:200].decode(errors='replace')}")
+    return json.loads(body)
+
+
+def through_sdk(url: str, tls_folder: str | None) -> None:
+    """Ask by the Docker SDK, which knows TLS and Windows's named pipes."""
+    try:
         import docker
         import docker.errors
         import requests
     except ImportError as error:
         say(failed="no-sdk", message=f"the Docker SDK cannot be imported: {error}")
         return
+    # A proxy for the web is no way to an engine, and the SDK asks its first question before it can be told so.
+    os.environ.update(NO_PROXY="*", no_proxy="*")
     try:
         client = docker.APIClient(base_url=url, tls=tls_of(tls_folder), timeout=ANSWER_WITHIN_S, version="auto")
-        client.trust_env = False  # a proxy for the web is no way to an engine
         say(version=client.version(api_version=False))
         say(info=client.info())
-    except requests.exceptions.SSLError as error:
-        say(failed="tls", message=str(error))
-    except docker.errors.TLSParameterError as error:
+    except (requests.exceptions.SSLError, docker.errors.TLSParameterError) as error:
         say(failed="tls", message=" ".join(str(error).split()))
-    except (docker.errors.DockerException, requests.exceptions.RequestException, ValueError, KeyError) as error:
+    except (docker.errors.DockerException, requests.exceptions.RequestException, KeyError) as error:
         say(failed="not-an-engine", message=" ".join(str(error).split()))
 
 

@@ -1,17 +1,15 @@
-"""The container engine, asked through its API in a child process, and the Compose plugin."""
+"""The container engine, asked through its API in a child process."""
 
 import json
 from typing import Any
 
-from devkit.facts.model import Compose, Endpoint, Engine, EngineEnd, EngineFailure, EngineKind, Runtime
+from devkit.facts.model import Endpoint, Engine, EngineEnd, EngineFailure, EngineKind, Runtime
 from devkit.facts.values import Release, Unknown
 from devkit.probe.children import asking
 from devkit.probe.endpoint import choose_endpoint
 from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.programs import SYSTEM_PROGRAM_FOLDERS, find_program, path_folders
 from devkit.probe.toolkit import HOOK
-
-COMPOSE_VERSION = ("docker", "compose", "version", "--short")
 
 FIRST_API_THAT_LISTS_DEVICES = Release.read("1.50")
 """From here on `GET /info` has DiscoveredDevices, and leaves it out when empty. Source: Engine API changelog, v1.50."""
@@ -50,19 +48,6 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
         words = said.get("message") or done.err.strip().rpartition("\n")[2]
         return Unknown(f"the engine child ended with status {done.code}: {words}")
     return EngineFailure(_end(host, endpoint, said["failed"]), endpoint, said["message"])
-
-
-def read_compose(host: Host) -> Compose | Unknown | None:
-    """The Compose plugin of the docker command; None when there is none."""
-    done = host.run(COMPOSE_VERSION)
-    if done.code == TIMED_OUT:
-        return Unknown("docker compose version did not answer")
-    if done.code != 0:
-        return None
-    try:
-        return Compose(Release.read(done.out))
-    except ValueError:
-        return Unknown(f"docker compose version printed {done.out.strip()!r}")
 
 
 def _unusable(url: str) -> str:

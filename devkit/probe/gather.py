@@ -12,8 +12,9 @@ from devkit import __version__
 from devkit.facts.model import Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
 from devkit.probe.cdi import SPEC_FOLDERS, read_cdi
+from devkit.probe.compose import read_compose
 from devkit.probe.container import read_container
-from devkit.probe.docker import read_compose, read_engine
+from devkit.probe.docker import read_engine
 from devkit.probe.driver import read_driver
 from devkit.probe.host import Host
 from devkit.probe.nvml import read_nvml

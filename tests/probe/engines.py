@@ -22,7 +22,7 @@ INFO = {
 }
 
 
-class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+class _OnSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
     def get_request(self):
@@ -30,9 +30,16 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         return request, ("local", 0)
 
 
+class _OnPort(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    daemon_threads = True
+
+
 @contextmanager
 def engine(path, *, answers, hang_at=""):
-    """Serve `answers`, a last path segment to its JSON, on the unix socket `path`; never answer at `hang_at`."""
+    """Serve `answers`, a last path segment to its JSON; never answer at `hang_at`.
+
+    On the unix socket `path`, or on a free port when that is None.
+    """
     released = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -53,11 +60,11 @@ def engine(path, *, answers, hang_at=""):
         def log_message(self, format, *args):
             return
 
-    server = _Server(str(path), Handler)
+    server = _OnSocket(str(path), Handler) if path else _OnPort(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield f"unix://{path}"
+        yield f"unix://{path}" if path else f"tcp://127.0.0.1:{server.server_address[1]}"
     finally:
         released.set()
         server.shutdown()

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from devkit.facts.model import Endpoint, Engine, EngineEnd, EngineFailure, EngineKind, Runtime
-from devkit.facts.values import Release, Unknown
-from devkit.probe.docker import read_compose, read_engine
+from devkit.facts.values import Unknown
+from devkit.probe.docker import read_engine
 from devkit.probe.host import LocalHost
 from tests.hosts import written
 from tests.probe.engines import INFO, VERSION, engine, silent_socket
@@ -43,6 +43,29 @@ def test_an_engine_says_what_it_is(ask, path):
     assert found.runtimes == (Runtime("nvidia", "nvidia-container-runtime"), Runtime("runc", "runc"))
     assert found.cdi_devices == ("nvidia.com/gpu=all",)
     assert (found.is_rootless, found.has_selinux, found.is_snap) == (False, False, False)
+
+
+def test_an_engine_on_a_port_says_the_same(ask):
+    with engine(None, answers={"version": VERSION, "info": INFO}) as url:
+        found = ask(url)
+    assert (str(found.version), found.api_version, found.default_runtime) == ("28.5.2", "1.51", "runc")
+    assert found.hook_on_path == Unknown("the engine is not on this machine")
+
+
+def test_a_proxy_for_the_web_is_not_asked_for_an_engine(ask, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with engine(None, answers={"version": VERSION, "info": INFO}) as url:
+        assert isinstance(ask(url), Engine)
+
+
+def test_an_engine_on_a_port_that_never_answers_ends_within_the_deadline(ask):
+    started = time.monotonic()
+    with engine(None, answers={}, hang_at="version") as url:
+        failure = ask(url, deadline_s=1.0)
+    assert time.monotonic() - started < 2
+    assert failure.end is EngineEnd.TIMED_OUT
 
 
 @pytest.mark.parametrize(
@@ -98,8 +121,10 @@ def test_a_socket_file_without_a_listener_is_refused(ask, path):
     assert failure.message.startswith("Connection refused")
 
 
-def test_a_listener_that_is_no_engine_is_named_so(ask, path):
-    with engine(path, answers={"version": "<html>hello</html>"}) as url:
+@pytest.mark.parametrize("answers", [{"version": "<html>hello</html>"}, {}], ids=["another answer", "an error"])
+@pytest.mark.parametrize("on_port", [True, False], ids=["on a port", "on a socket"])
+def test_a_listener_that_is_no_engine_is_named_so(ask, path, answers, on_port):
+    with engine(None if on_port else path, answers=answers) as url:
         failure = ask(url)
     assert failure.end is EngineEnd.BAD_ENDPOINT
 
@@ -229,25 +254,3 @@ out = '''{said}'''
     )
     hook = read_engine(host, deadline_s=1).hook_on_path
     assert (None if isinstance(hook, Unknown) else hook) is found
-
-
-COMPOSE = '[[command]]\nargv = ["docker", "compose", "version", "--short"]\n'
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        pytest.param("", None, id="no docker command"),
-        pytest.param(COMPOSE + "code = 1\nerr = \"docker: 'compose' is not a docker command\"", None, id="no plugin"),
-        pytest.param(COMPOSE + 'out = "2.40.3\\n"', Release.read("2.40.3"), id="a plain version"),
-        pytest.param(COMPOSE + 'out = "v2.26.1-4\\n"', Release.read("2.26.1-4"), id="a distribution's version"),
-        pytest.param(COMPOSE + "code = 124", "docker compose version did not answer", id="no answer"),
-        pytest.param(COMPOSE + 'out = "dev"', "docker compose version printed 'dev'", id="no version"),
-    ],
-)
-def test_the_compose_plugin_is_found_absent_or_unknown(tmp_path, text, found):
-    answer = read_compose(written(tmp_path, text))
-    if found is None:
-        assert answer is None
-    else:
-        assert (answer.reason if isinstance(answer, Unknown) else answer.version) == found

@@ -1,0 +1,45 @@
+import pytest
+
+from devkit.facts.values import Release, Unknown
+from devkit.probe.compose import read_compose
+from tests.hosts import written
+
+DOCKER = '[nodes]\n"/usr/bin/docker" = { kind = "file", mode = 0o755 }\n'
+SYSTEM_PLUGIN = DOCKER + '"/usr/libexec/docker/cli-plugins/docker-compose" = { kind = "file", mode = 0o755 }\n'
+ASKED = '[[command]]\nargv = ["docker", "compose", "version", "--short"]\n'
+ANSWERED = '[[command]]\nargv = ["/usr/libexec/docker/cli-plugins/docker-compose", "version", "--short"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        pytest.param("", None, id="no docker command"),
+        pytest.param(
+            SYSTEM_PLUGIN.replace("/usr/bin/docker", "/x/docker") + ANSWERED + 'out = "2.40.3"',
+            None,
+            id="a plugin alone",
+        ),
+        pytest.param(DOCKER + ASKED + "code = 1\nerr = \"'compose' is not a docker command\"", None, id="no plugin"),
+        pytest.param(DOCKER + ASKED + 'out = "2.40.3\\n"', Release.read("2.40.3"), id="a plugin somewhere else"),
+        pytest.param(SYSTEM_PLUGIN + ANSWERED + 'out = "2.40.3\\n"', Release.read("2.40.3"), id="the system's plugin"),
+        pytest.param(
+            SYSTEM_PLUGIN + ANSWERED + 'out = "v2.26.1-4\\n"', Release.read("2.26.1-4"), id="a packaged version"
+        ),
+        pytest.param(SYSTEM_PLUGIN + ANSWERED + "code = 124", "docker compose version did not answer", id="no answer"),
+        pytest.param(SYSTEM_PLUGIN + ANSWERED + 'out = "dev"', "docker compose version printed 'dev'", id="no version"),
+    ],
+)
+def test_the_plugin_is_found_absent_or_unknown(tmp_path, text, found):
+    answer = read_compose(written(tmp_path, text))
+    if found is None:
+        assert answer is None
+    else:
+        assert (answer.reason if isinstance(answer, Unknown) else answer.version) == found
+
+
+def test_the_users_own_plugin_comes_first(tmp_path):
+    folder = "/h/.docker/cli-plugins"
+    own = f'"{folder}/docker-compose" = {{ kind = "file", mode = 0o755 }}\n'
+    command = f'[[command]]\nargv = ["{folder}/docker-compose", "version", "--short"]\nout = "2.41.0"\n'
+    answer = read_compose(written(tmp_path, '[env]\nHOME = "/h"\n' + SYSTEM_PLUGIN + own + command))
+    assert str(answer.version) == "2.41.0"
