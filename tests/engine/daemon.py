@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import tempfile
 import time
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from . import host
 from .binaries import Binaries
 from .cache import CACHE, STEPS, say
 from .commands import environment, run
@@ -26,17 +26,6 @@ CDI_SPEC = {
     "kind": "nvidia.com/gpu",
     "devices": [{"name": name, "containerEdits": {"env": [f"DEVKIT_CDI_DEVICE={name}"]}} for name in ("0", "all")],
 }
-
-
-AS_GPU_HOST = """#!/bin/sh
-# Run a program in a mount namespace of its own, where /dev holds an NVIDIA device node. It drives nothing.
-set -eu
-mount -t overlay overlay -o "lowerdir=$1:/dev" /dev
-mount -t tmpfs tmpfs /dev/shm
-shift
-exec "$@"
-"""
-NVIDIA_MAJOR = 195
 
 
 class Flavour(StrEnum):
@@ -63,10 +52,7 @@ class Engine:
 
     def on_host(self, *words: str | Path) -> list[str | Path]:
         """A command line as run on this engine's host, which has a GPU's device node unless the flavour is CPU."""
-        if self.flavour is Flavour.CPU:
-            return list(words)
-        apart = ["unshare", "--mount", "--propagation", "private"]
-        return [*apart, "sh", self.state / "as-gpu-host", self.state / "dev", *words]
+        return host.on_host(self.state, *words)
 
     def docker(self, *words: str | Path, cwd: Path | None = None, deadline_s: float = 900.0) -> str:
         """What `docker …` printed. Raises CommandError when it fails."""
@@ -97,7 +83,7 @@ def engine(binaries: Binaries, flavour: Flavour) -> Iterator[Engine]:
     state.chmod(0o755)
     search = _stubs(state, flavour) + [str(folder) for folder in binaries.path]
     path = os.pathsep.join([*search, "/usr/local/sbin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
-    _gpu_node(state)
+    host.prepare(state, has_gpu=flavour is not Flavour.CPU)
     config = state / "daemon.json"
     config.write_text(json.dumps(_configuration(state, flavour), indent=1), encoding="utf-8")
     log = state / "dockerd.log"
@@ -170,12 +156,6 @@ def _stubs(state: Path, flavour: Flavour) -> list[str]:
             spec = CDI_SPEC | {"containerEdits": {"mounts": [mount]}}
             (state / "cdi/nvidia.json").write_text(json.dumps(spec), encoding="ascii")
             return []
-
-
-def _gpu_node(state: Path) -> None:
-    (state / "as-gpu-host").write_text(AS_GPU_HOST, encoding="ascii")
-    (state / "dev").mkdir()
-    os.mknod(state / "dev/nvidia0", 0o666 | stat.S_IFCHR, os.makedev(NVIDIA_MAJOR, 0))
 
 
 def _client_environment(state: Path, binaries: Binaries) -> dict[str, str]:
