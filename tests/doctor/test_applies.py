@@ -1,0 +1,93 @@
+import pytest
+
+from devkit.doctor.applies import has_nvidia_gpu
+from devkit.doctor.machine import Family, container_family, family_of
+from devkit.facts.model import Distribution, NvmlAnswer, NvmlEnd, NvmlFailure, Platform
+from devkit.facts.values import Unknown
+from tests.doctor.machines import (
+    ARCH,
+    ROCKY,
+    UBUNTU,
+    VOID,
+    changed,
+    healthy,
+    inside,
+    no_library,
+    windows_guest,
+    without_gpu,
+)
+
+HIDDEN = Unknown("/sys is not visible here")
+SILENT = {"nvml": no_library()}
+
+
+@pytest.mark.parametrize(
+    ("facts", "answer"),
+    [
+        pytest.param(healthy(), True, id="NVML lists one"),
+        pytest.param(changed(healthy(), SILENT), True, id="the bus shows one while NVML is silent"),
+        pytest.param(changed(healthy(), SILENT | {"driver.loaded": None}), True, id="the bus alone shows one"),
+        pytest.param(
+            changed(healthy(), SILENT | {"driver.pci_gpus": ()}), True, id="the module is loaded, as on a Jetson"
+        ),
+        pytest.param(without_gpu(), False, id="neither bus nor module"),
+        pytest.param(
+            changed(without_gpu(), {"driver.pci_gpus": HIDDEN}), False, id="a hidden bus and no trace of a driver"
+        ),
+        pytest.param(
+            changed(without_gpu(), {"driver.pci_gpus": HIDDEN, "container": inside().container}),
+            HIDDEN,
+            id="a hidden bus inside a container proves nothing",
+        ),
+        pytest.param(
+            changed(without_gpu(), {"nvml": NvmlFailure(NvmlEnd.ERROR, 9, "Driver Not Loaded", "nvmlInit_v2")}),
+            False,
+            id="a library without driver and GPU",
+        ),
+        pytest.param(
+            changed(without_gpu(), {"nvml": NvmlFailure(NvmlEnd.TIMED_OUT, 0, "", "nvmlInit_v2")}),
+            True,
+            id="a driver that hangs",
+        ),
+        pytest.param(changed(without_gpu(), {"nvml": NvmlAnswer(HIDDEN, HIDDEN, ())}), False, id="NVML lists none"),
+        pytest.param(changed(windows_guest(), SILENT), True, id="Windows put its libraries into the guest"),
+        pytest.param(
+            changed(windows_guest(), SILENT | {"wsl.libraries": ("libd3d12.so",)}),
+            False,
+            id="Windows has no NVIDIA driver",
+        ),
+        pytest.param(changed(windows_guest(), SILENT | {"wsl": HIDDEN}), HIDDEN, id="an unread guest"),
+        pytest.param(changed(without_gpu(), {"system.platform": Platform.MACOS, "driver": HIDDEN}), False, id="a Mac"),
+        pytest.param(
+            changed(without_gpu(), {"system.platform": Platform.WINDOWS, "driver": HIDDEN}),
+            False,
+            id="Windows without NVML",
+        ),
+    ],
+)
+def test_whether_there_is_an_nvidia_gpu(facts, answer):
+    assert has_nvidia_gpu(facts) == answer
+
+
+@pytest.mark.parametrize(
+    ("distribution", "family"),
+    [
+        (UBUNTU, Family.UBUNTU),
+        (Distribution("linuxmint", ("ubuntu", "debian"), "22", "Linux Mint 22"), Family.UBUNTU),
+        (Distribution("raspbian", ("debian",), "12", "Raspbian"), Family.DEBIAN),
+        (ROCKY, Family.RHEL),
+        (Distribution("opensuse-tumbleweed", ("opensuse", "suse"), "", "Tumbleweed"), Family.SUSE),
+        (Distribution("endeavouros", ("arch",), "", "EndeavourOS"), Family.ARCH),
+        (ARCH, Family.ARCH),
+        (VOID, Family.OTHER),
+        (Unknown("no os-release"), Family.OTHER),
+    ],
+    ids=lambda value: getattr(value, "name", getattr(value, "reason", str(value))),
+)
+def test_the_family_of_a_distribution(distribution, family):
+    assert family_of(changed(healthy(), {"system.distribution": distribution})) is family
+
+
+def test_a_containers_distribution_says_nothing_about_its_host():
+    assert family_of(inside()) is Family.OTHER
+    assert container_family(inside()) is Family.DEBIAN
