@@ -11,7 +11,6 @@ from devkit.errors import DevkitError
 from devkit.facts.model import Container, Engine, EngineFailure, EngineKind
 from devkit.facts.values import Unknown
 from devkit.probe.compose import read_compose
-from devkit.probe.compose import read_compose
 from devkit.probe.container import read_container
 from devkit.probe.docker import read_engine
 from devkit.probe.gather import gather
