@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from devkit.facts.model import Facts
 
 _FILE = click.Path(path_type=Path)
+_SECONDS = click.FloatRange(min=0.1)
 _STYLES: dict[str, dict[str, Any]] = {
     "bad": {"fg": "red", "bold": True},
     "warn": {"fg": "yellow", "bold": True},
@@ -34,14 +35,16 @@ _STYLES: dict[str, dict[str, Any]] = {
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; short for --format json.")
-@click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="How to print the report.")
 @click.option("--output", metavar="FILE", type=_FILE, help="Write the report to FILE instead of printing it.")
 @click.option("--facts", "facts_file", metavar="FILE", type=_FILE, help="Judge a saved machine instead of this one.")
 @click.option("--save-facts", metavar="FILE", type=_FILE, help="Save what was read, without names and secrets.")
 @click.option("--only", metavar="CODE", multiple=True, help="Run only this check. May be repeated.")
 @click.option("--list", "show_list", is_flag=True, help="List the checks and do nothing else.")
 @click.option("--strict", is_flag=True, help="End with 1 on warnings too.")
-@click.option("--timeout", metavar="SECONDS", type=click.FloatRange(min=0.1), default=10.0, show_default=True)
+@click.option(
+    "--timeout", metavar="SECONDS", type=_SECONDS, default=10.0, help="Longest wait for a reading. Default: 10."
+)
 @click.option("--verbose", is_flag=True, help="Show consequences, and passed and skipped checks.")
 @click.pass_context
 def doctor(
@@ -160,7 +163,14 @@ def _put(text: str, output: Path | None) -> None:
         _write(text, output)
         return
     encoding = sys.stdout.encoding or "ascii"
-    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False)
+    try:
+        click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise DevkitError(
+            f"cannot write to standard output: {error.strerror}", "Make room, or use --output."
+        ) from error
 
 
 def _write(text: str, path: Path) -> None:

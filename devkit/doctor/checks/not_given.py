@@ -6,10 +6,10 @@ from devkit.facts.model import Container, Driver, Facts
 from devkit.facts.values import Release, Unknown
 
 _REQUEST_GPU = {
-    "docker": "docker run --gpus all …",
-    "podman": "podman run --device nvidia.com/gpu=all …",
+    "docker": "docker run --gpus all ...",
+    "podman": "podman run --device nvidia.com/gpu=all ...",
     "kubernetes": "resources: {limits: {nvidia.com/gpu: 1}}",
-    "apptainer": "apptainer exec --nv …",
+    "apptainer": "apptainer exec --nv ...",
 }
 
 
@@ -41,7 +41,7 @@ def _dropped(container: Container) -> Finding:
             " which package upgrades cause, drops what the legacy hook allowed.",
             (
                 "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
-                _REQUEST_GPU["podman"] if container.kind == "podman" else "docker run --device nvidia.com/gpu=all …",
+                _REQUEST_GPU["podman"] if container.kind == "podman" else "docker run --device nvidia.com/gpu=all ...",
             ),
             root=True,
             docs=TROUBLESHOOTING,
