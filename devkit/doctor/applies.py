@@ -70,6 +70,12 @@ def outside_of_containers(facts: Facts) -> None:
         raise NotApplicable("only the host can show this; run devkit doctor there too")
 
 
+def beside_the_engine(facts: Facts) -> None:
+    """Ends checks of the engine's own files where it runs elsewhere: a container may hold an engine, most do not."""
+    if is_in_container(facts) and not (isinstance(facts.engine, Engine) and facts.engine.hook_on_path in (True, False)):
+        raise NotApplicable("only the engine's own side can show this; run devkit doctor on the host too")
+
+
 def has_nvidia_gpu(facts: Facts) -> bool | Unknown:
     """Whether this machine has an NVIDIA GPU, by whatever can still see it when the driver is broken."""
     if _nvml_saw_a_gpu(facts):
@@ -170,8 +176,8 @@ def nvml_answer(facts: Facts) -> NvmlAnswer:
 
 
 def engine_of(facts: Facts) -> Engine:
-    """The container engine that answered, seen from the host."""
-    outside_of_containers(facts)
+    """The container engine that answered, seen from its own side."""
+    beside_the_engine(facts)
     if isinstance(facts.engine, Engine):
         return facts.engine
     raise NotApplicable(
@@ -203,7 +209,7 @@ def is_local(engine: Engine) -> bool:
 
 def toolkit_of(facts: Facts) -> Toolkit:
     """What is known of the Container Toolkit."""
-    outside_of_containers(facts)
+    beside_the_engine(facts)
     return known(facts.toolkit)
 
 

@@ -84,14 +84,11 @@ def blockers(verdicts: tuple[Verdict, ...]) -> tuple[Blocker, ...]:
 
 
 def no_candidate(question: Question) -> Blocker:
-    """Why there was nothing to judge: no such release, or not with that CUDA."""
+    """Why there was nothing to judge: the release is not published with that CUDA."""
     rows, indexes = question.tables.torch.releases, question.tables.torch.indexes
     wished, variant = torch_wanted(question.request.torch)
     named = [row for row in rows if not wished or wished in (str(row.version), row.minor)]
-    source = (named or rows)[-1].source[0]
-    if not named:
-        says = f"torch {wished} is not known: releases go from {rows[0].version} to {rows[-1].version}"
-        return Blocker("W2", says, source)
+    source = named[-1].source[0]
     labels = sorted({label for row in named for label in row.variants})
     published = ", ".join(f"{label} (CUDA {indexes[label].cuda})" for label in labels)
     asked = " and ".join(filter(None, (variant, f"CUDA {question.request.cuda}" if question.request.cuda else "")))

@@ -6,6 +6,7 @@ from packaging.utils import canonicalize_name
 
 from devkit.compat.load import tables
 from devkit.errors import DevkitError
+from devkit.facts.values import Release
 from devkit.solver.machine import version
 from devkit.solver.model import Machine, Request, Vendor
 
@@ -27,8 +28,8 @@ def request_of(
 ) -> Request:
     """The request in the solver's terms. `vendor` None or "auto" leaves it to the machines.
 
-    Raises DevkitError for text that is no version, no NAME==VERSION pair or no image reference. A version that
-    does not exist is a conflict, which `solve` answers.
+    Raises DevkitError for text that is no version, no NAME==VERSION pair or no image reference, and for a version
+    that does not exist. One that exists and does not fit is a conflict, which `solve` answers.
     """
     pairs = dict(_pin(text) for text in pins)
     pinned_torch = pairs.pop("torch", None)
@@ -62,12 +63,33 @@ def _readable(
     for flag, text in (("--cuda", cuda), ("--python", python)):
         if text is not None:
             version(flag, text)
+    _existing(torch=torch, cuda=cuda, python=python)
     if image is not None and not _IMAGE.fullmatch(image):
         raise DevkitError(f"--image {image!r} is not an image reference", "Such as python:3.12-slim-bookworm.")
     known = tables().stack.features
     for name in features:
         if name not in known:
             raise DevkitError(f"unknown feature {name!r}", f"Known: {', '.join(known)}.")
+
+
+def _existing(*, torch: str | None, cuda: str | None, python: str | None) -> None:
+    """Versions that the tables know at all."""
+    minor = ".".join(python.split(".")[:2]) if python else None
+    releases, toolkits = tables().torch.releases, tables().driver.toolkits
+    for flag, text, known in (
+        ("--torch", torch_wanted(torch)[0], {row.version for row in releases}),
+        ("--cuda", cuda, {row.cuda for row in toolkits} | {row.version for row in toolkits}),
+        ("--python", minor, {Release.read(each) for row in releases for each in row.pythons}),
+    ):
+        wished = Release.read(text) if text else None
+        if wished is None or wished in known:
+            continue
+        ordered = sorted(known)
+        near = [str(release) for release in ordered if release.numbers[:2] == wished.numbers[:2]]
+        raise DevkitError(
+            f"{flag} {text}: no such version is known",
+            f"Known as of {tables().torch.as_of}: {', '.join(near) or f'{ordered[0]} to {ordered[-1]}'}.",
+        )
 
 
 def _consistent(*, vendor: str | None, variant: str, cuda: str | None) -> None:

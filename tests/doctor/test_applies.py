@@ -2,6 +2,9 @@ import pytest
 
 from devkit.doctor.applies import has_nvidia_gpu
 from devkit.doctor.machine import Family, container_family, family_of
+from devkit.doctor.model import Found, Skipped
+from devkit.doctor.registry import BY_CODE
+from devkit.doctor.run import run
 from devkit.facts.model import Distribution, NvmlAnswer, NvmlEnd, NvmlFailure, Platform
 from devkit.facts.values import Unknown
 from tests.doctor.machines import (
@@ -91,3 +94,29 @@ def test_the_family_of_a_distribution(distribution, family):
 def test_a_containers_distribution_says_nothing_about_its_host():
     assert family_of(inside()) is Family.OTHER
     assert container_family(inside()) is Family.DEBIAN
+
+
+@pytest.mark.parametrize(
+    ("engine", "status"),
+    [
+        pytest.param({}, Skipped, id="no engine in the container"),
+        pytest.param({"engine": healthy().engine}, Found, id="an engine runs in the container itself"),
+        pytest.param(
+            {"engine": changed(healthy(), {"engine.hook_on_path": Unknown("its process is not visible")}).engine},
+            Skipped,
+            id="a socket was passed in, the engine runs outside",
+        ),
+    ],
+)
+def test_a_container_judges_only_an_engine_of_its_own(engine, status):
+    facts = changed(inside(), {**engine, "compose": None})
+    (outcome,) = run((BY_CODE["ENG005"],), facts, clock=lambda: 0.0)
+    assert isinstance(outcome.verdict, status)
+
+
+@pytest.mark.parametrize("end", [NvmlEnd.TIMED_OUT, NvmlEnd.CRASHED])
+def test_a_library_that_hangs_or_crashes_is_not_blamed_on_a_gpu_that_was_not_given(end):
+    without_node = {"driver.nvidiactl": "absent", "driver.device_nodes": ()}
+    facts = changed(inside(), {"nvml": NvmlFailure(end, 11, "SIGSEGV", "nvmlInit_v2"), **without_node})
+    outcomes = run((BY_CODE["CON001"], BY_CODE["DRV003"]), facts, clock=lambda: 0.0)
+    assert [type(outcome.verdict) for outcome in outcomes] == [Skipped, Found]

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from devkit.compat.load import tables
 from devkit.doctor.applies import (
     an_nvidia_gpu,
+    beside_the_engine,
     engine_of,
     gpu_engine,
     known,
     loaded_driver,
-    outside_of_containers,
 )
 from devkit.doctor.checks.toolkit import GPU_KIND
 from devkit.doctor.machine import CDI_GUIDE, host_side, refresh_cdi
@@ -22,7 +22,7 @@ CDI_070 = Release.read("0.7.0")
 
 
 def _gpu_specs(facts: Facts) -> tuple[CdiSpec, ...]:
-    outside_of_containers(facts)
+    beside_the_engine(facts)
     an_nvidia_gpu(facts)
     specs = known(facts.cdi)
     found = tuple(spec for spec in specs if spec.kind == GPU_KIND or (spec.error and "nvidia" in spec.path))

@@ -18,7 +18,7 @@ from devkit.doctor.checks.not_given import why_not_given
 from devkit.doctor.limits import MIB, SHARED_MEMORY_BYTES
 from devkit.doctor.machine import Family, container_family
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
-from devkit.facts.model import Facts, NvmlAnswer
+from devkit.facts.model import Facts, NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.values import Unknown
 from devkit.text import human_bytes, listed
 
@@ -60,6 +60,8 @@ def gpu_given_to_container(facts: Facts) -> Iterator[Finding]:
     a_gpu_in_this_container(facts)
     if isinstance(facts.nvml, NvmlAnswer) and facts.nvml.gpus:
         return
+    if isinstance(facts.nvml, NvmlFailure) and facts.nvml.end in (NvmlEnd.TIMED_OUT, NvmlEnd.CRASHED):
+        raise NotApplicable("NVML hangs or crashes, which a GPU that was not given cannot cause")
     if is_in_wsl(facts):
         raise NotApplicable("in WSL the GPU is /dev/dxg, which is there")
     driver = driver_of(facts)

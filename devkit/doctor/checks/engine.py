@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from devkit.compat.load import tables
 from devkit.doctor.applies import (
+    beside_the_engine,
     engine_of,
     gpu_engine,
     is_in_container,
     known,
-    outside_of_containers,
     platform_of,
     toolkit_of,
 )
@@ -182,7 +182,7 @@ def settings_files_are_valid(facts: Facts) -> Iterator[Finding]:
     How it is seen: devkit parses the files itself and reports line and column.
     Source: NVIDIA/nvidia-docker issue 542; dockerd reference, `--validate`.
     """
-    outside_of_containers(facts)
+    beside_the_engine(facts)
     engine = facts.engine if isinstance(facts.engine, Engine) else None
     for file in toolkit_of(facts).daemon_files:
         if file.error:

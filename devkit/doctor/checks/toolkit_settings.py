@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from devkit.compat.load import tables
-from devkit.doctor.applies import known, outside_of_containers, toolkit_engine, toolkit_of, toolkit_version
+from devkit.doctor.applies import beside_the_engine, known, toolkit_engine, toolkit_of, toolkit_version
 from devkit.doctor.checks.toolkit import has_cdi_gpus
 from devkit.doctor.machine import (
     INSTALL_TOOLKIT,
@@ -133,7 +133,7 @@ def toolkit_is_patched(facts: Facts) -> Iterator[Finding]:
     How it is seen: the version of nvidia-ctk against the table of vulnerabilities.
     Source: NVIDIA security bulletins; NVIDIA, Container Toolkit release notes.
     """
-    outside_of_containers(facts)
+    beside_the_engine(facts)
     version = toolkit_version(facts)
     holes = [row for row in tables().engines.vulnerabilities if version < row.fixed_in]
     if not holes:
