@@ -22,6 +22,7 @@ check "mypy" "$bin/mypy"
 check "layers" "$bin/lint-imports"
 check "shellcheck" "$bin/shellcheck" .ci/run .ci/*.sh
 check "generated files" "$bin/python" .ci/lint_generated.py
+check "pages of the checks" "$bin/python" docs/generate.py --check
 check "help blocks in README" "$bin/python" .ci/help_blocks.py --check
 
 if ((${#failed[@]})); then

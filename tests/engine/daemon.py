@@ -167,7 +167,9 @@ def _client_environment(state: Path, binaries: Binaries) -> dict[str, str]:
     for folder in (config, config / "cli-plugins"):
         folder.chmod(0o777)
     path = os.pathsep.join([*map(str, binaries.path), os.environ.get("PATH", "/usr/bin:/bin")])
-    env = environment(PATH=path, DOCKER_HOST=f"unix://{state}/docker.sock", DOCKER_CONFIG=config)
+    home = state / "home"
+    home.mkdir()
+    env = environment(PATH=path, HOME=home, DOCKER_HOST=f"unix://{state}/docker.sock", DOCKER_CONFIG=config)
     for name in ("DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "DEVKIT_GPU", "COMPOSE_FILE"):
         env.pop(name, None)
     return env

@@ -110,6 +110,10 @@ def test_the_cli_starts_the_committed_files_and_the_proof_passes_inside(devconta
     report = json.loads(cli(devcontainer_cli, clone, "exec", *VERIFY))
     assert report["schema"] == "devkit.verify/1"
     assert report["verdict"] == "passed", report
+    assert {"lora-memorises", "adapter-reload", "resume", "qlora-memorises"} <= {
+        stage["name"] for stage in report["stages"]
+    }
+    assert {stage["status"] for stage in report["stages"]} == {"passed"}
     assert project.fingerprint(clone.folder) == project.fingerprint(committed.folder)
     assert clone.changed() == ""
 
