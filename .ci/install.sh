@@ -2,27 +2,37 @@
 # Install devkit, editable, with the extras named as arguments: install.sh workload dev
 set -eu
 extras=$(IFS=,; echo "$*")
-cpu_index=https://download.pytorch.org/whl/cpu
-set -- --constraint .ci/constraints.txt --disable-pip-version-check
+python=.venv/bin/python
+torch=$(sed -n 's/^torch==//p' .ci/constraints.txt)
 
-has_nvidia_gpu() { command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q '^GPU '; }
+# On a terminal pip's own progress is seen; a log needs only its complaints.
+pip_install() {
+    if [ -t 1 ]; then quiet=''; else quiet=--quiet; fi
+    "$python" -m pip install ${quiet:+"$quiet"} --constraint .ci/constraints.txt --disable-pip-version-check "$@"
+}
 answers() {
-    .venv/bin/python -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=10)' "$1" 2>/dev/null
+    "$python" -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=10)' "$1" 2>/dev/null
+}
+# Which build of torch fits this machine's driver and GPUs is what devkit plan is for.
+index_for_this_machine() {
+    minor=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    .venv/bin/devkit plan --torch "$torch" --python "$minor" --json 2>/dev/null |
+        "$python" -c 'import json, sys; print(json.load(sys.stdin)["plan"]["torch_index"])' 2>/dev/null
 }
 
 case ,$extras, in
 *,workload,*)
-    if has_nvidia_gpu; then
-        echo "==> an NVIDIA GPU is here: torch comes with CUDA, from the default index"
-    elif answers "$cpu_index/torch/"; then
-        echo "==> no NVIDIA GPU here: torch comes from its CPU index, a tenth of the size"
-        set -- "$@" --extra-index-url "$cpu_index"
+    pip_install --editable .
+    index=$(index_for_this_machine) || index=''
+    if [ -z "$index" ]; then
+        echo "==> nothing fits torch $torch here (devkit plan --torch $torch says why): torch comes from the default index"
+    elif answers "$index/torch/"; then
+        echo "==> torch $torch comes from $index, which fits this machine"
+        pip_install "torch==$torch" --index-url "$index"
     else
-        echo "==> no NVIDIA GPU here, and the CPU index of torch does not answer: torch comes from the default index"
+        echo "==> $index would fit this machine but does not answer: torch comes from the default index"
     fi
     ;;
 esac
 echo "==> installing devkit[$extras] into .venv (a few minutes the first time)"
-# On a terminal pip's own progress is seen; a log needs only its complaints.
-[ -t 1 ] || set -- --quiet "$@"
-.venv/bin/python -m pip install "$@" --editable ".[$extras]"
+pip_install --editable ".[$extras]"
