@@ -9,7 +9,8 @@ from devkit.doctor.cascade import cascade
 from devkit.doctor.model import Check, Crashed, Finding, Found, Outcome, Passed, Severity, Skipped
 from devkit.facts.model import Facts
 
-DOCS = "https://github.com/devkit-gpu/devkit/blob/main/docs/checks"
+DOCS = "docs/checks"
+"""In the repository of this release."""
 
 
 class Health(StrEnum):
