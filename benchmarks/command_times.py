@@ -1,26 +1,27 @@
 """Wall time of devkit's commands as ratios to `python -c "import click"`, measured by hyperfine in one run.
 
 Bounds: --help 2.0, doctor 8 (a running engine and eight stub GPUs), init 10.
-The engine is the one that DOCKER_HOST or the current context names; without one the result says so.
+The engine is the tests' own, with an nvidia runtime registered; it needs root on Linux.
 """
 
 import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.nvml_stub import build_stub, stub_environment
-
 from benchmarks.machine import record, versions
+from tests.engine import binaries, cache, daemon, network
+from tests.nvml_stub import build_stub, stub_environment
 
 BOUNDS = {"help": 2.0, "doctor": 8.0, "init": 10.0}
 
 
-def measure(directory: Path) -> dict[str, float]:
-    """Mean seconds of each command, by name."""
+def measure(directory: Path, engine: Mapping[str, str]) -> dict[str, float]:
+    """Mean seconds of each command, by name. `engine` is the environment that leads to the engine."""
     python = sys.executable
     devkit = str(Path(python).with_name("devkit"))
     project = directory / "project"
@@ -31,39 +32,29 @@ def measure(directory: Path) -> dict[str, float]:
         "init": f"{devkit} init {project} --yes",
     }
     exported = directory / "times.json"
-    argv = ["hyperfine", "--shell=none", "--warmup=3", "--min-runs=15", "--ignore-failure", f"--export-json={exported}"]
-    argv += ["--prepare", f"rm -rf {project}"]
-    subprocess.run([*argv, *commands.values()], env=stub_environment(build_stub(directory), gpus=8), check=True)
+    argv = ["hyperfine", "--shell=none", "--warmup=3", "--min-runs=20", "--ignore-failure", f"--export-json={exported}"]
+    environment = {**engine, **stub_environment(build_stub(directory), gpus=8)}
+    subprocess.run([*argv, "--prepare", f"rm -rf {project}", *commands.values()], env=environment, check=True)
     results = json.loads(exported.read_text())["results"]
     return dict(zip(commands, (row["mean"] for row in results), strict=True))
 
 
-def engine() -> str:
-    """Kind and version of the engine that answers here, as devkit's own probe sees it."""
-    report = subprocess.run(
-        [sys.executable, "-c", ENGINE_SCRIPT], capture_output=True, text=True, check=True
-    )  # fmt: skip
-    return report.stdout.strip()
-
-
-ENGINE_SCRIPT = """
-from devkit.facts.model import Engine
-from devkit.probe.gather import gather
-from devkit.probe.host import LocalHost
-engine = gather(LocalHost()).engine
-print(f"{engine.kind} {engine.version}" if isinstance(engine, Engine) else f"none: {engine}")
-"""
-
-
 def main() -> int:
     """Measure, record, print, and say by the exit code whether every bound holds."""
-    with tempfile.TemporaryDirectory() as scratch:
-        seconds = measure(Path(scratch))
+    found = binaries.find()
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        cache.only_one(),
+        network.bridged(),
+        daemon.engine(found, daemon.Flavour.NVIDIA) as engine,
+    ):
+        seconds = measure(Path(scratch), engine.env)
+        engine_versions = engine.versions
     ratios = {name: seconds[name] / seconds["import click"] for name in BOUNDS}
     path = record(
         "command_times",
         {
-            "engine": engine(),
+            "engine": engine_versions,
             "nvml": "C stub, 8 GPUs",
             "versions": versions("devkit-gpu", "click", "docker", "nvidia-ml-py"),
             "seconds": {name: round(value, 4) for name, value in seconds.items()},
