@@ -54,7 +54,19 @@ def devkit() -> None:
 
 def main() -> None:
     """Run the command line and leave with the exit code that the outside contract promises."""
-    sys.exit(_exit_code())
+    code = _exit_code()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # A full disk; the command has said so. Python would try again at exit and change the exit code.
+        _drop_output()
+        code = code or exits.WRONG_INPUT
+    sys.exit(code)
+
+
+def _drop_output() -> None:
+    """Send what is still to be written to standard output nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _exit_code() -> int:
@@ -74,7 +86,7 @@ def _exit_code() -> int:
         return exits.INTERRUPTED
     except BrokenPipeError:
         # The reader left (`devkit doctor | head`). Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return exits.DONE
     except Exception:
         traceback.print_exc()
