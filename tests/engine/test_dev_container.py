@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from . import image, project
 from .authority import GREETING, Authority, serving
+from .cache import CACHE
 from .commands import run
 from .conftest import every_flavour, one_engine
 from .daemon import INJECTED_FILE, Engine, Flavour
@@ -36,38 +36,39 @@ def cli(folder: Path, clone: Clone, *words: str | Path) -> str:
     return run(argv, env=env, cwd=clone.folder, deadline_s=900).stdout
 
 
+AS_TEAMMATE = """
+set -eu
+mount --bind "$0" /etc/passwd
+mount --bind "$1" "$2"
+shift 2
+exec "$@"
+"""
+
+
 def cli_as(uid: int, folder: Path, clone: Clone, *words: str) -> str:
-    """The same, as an ordinary user who may use Docker. The clone must lie where that user can reach it."""
-    home = clone.engine.state / f"home-{uid}"
-    if not home.exists():
-        shutil.copytree(clone.engine.state / "client/cli-plugins", home / ".docker/cli-plugins", symlinks=True)
-    users = clone.engine.state / f"passwd-{uid}"
+    """The same, as an ordinary user who may use Docker, with a home and programs that this user can reach.
+
+    The dev container CLI asks the system for the user's name, and the checkout may lie in root's home: so this user
+    and a view of the cached programs exist in a mount namespace of their own.
+    """
+    state = clone.engine.state
+    home, users, programs = state / f"home-{uid}", state / f"passwd-{uid}", state / "programs"
     users.write_text(f"root:x:0:0::/root:/bin/sh\nteammate:x:{uid}:{uid}::{home}:/bin/sh\n", encoding="ascii")
+    programs.mkdir(exist_ok=True)
+    if not home.exists():
+        plugins = home / ".docker/cli-plugins"
+        plugins.mkdir(parents=True)
+        for link in (state / "client/cli-plugins").iterdir():
+            (plugins / link.name).symlink_to(str(link.readlink()).replace(str(CACHE), str(programs)))
     for path in (home, *home.rglob("*"), clone.folder, *clone.folder.rglob("*")):
         os.chown(path, uid, uid, follow_symlinks=False)
-    path = os.pathsep.join([str(folder), clone.engine.env["PATH"]])
-    env = {
-        **clone.engine.env,
-        "HOME": str(home),
-        "TMPDIR": str(home),
-        "PATH": path,
-        "DOCKER_CONFIG": str(home / ".docker"),
-    }
-    verb, *rest = words
-    # The CLI asks the system for the user's name, so this user exists in a mount namespace of its own.
-    known = [
-        "unshare",
-        "--mount",
-        "--propagation",
-        "private",
-        "sh",
-        "-c",
-        'mount --bind "$0" /etc/passwd && exec "$@"',
-        users,
-    ]
+    search = os.pathsep.join([str(folder), clone.engine.env["PATH"]]).replace(str(CACHE), str(programs))
+    env = {**clone.engine.env, "HOME": str(home), "TMPDIR": str(home), "DOCKER_CONFIG": str(home / ".docker")}
+    apart = ["unshare", "--mount", "--propagation", "private", "sh", "-c", AS_TEAMMATE, users, CACHE, programs]
     user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs"]
-    argv = [*known, *user, "devcontainer", verb, "--workspace-folder", clone.folder, *rest]
-    return run(argv, env=env, cwd=clone.folder, deadline_s=900).stdout
+    verb, *rest = words
+    argv = [*apart, *user, "devcontainer", verb, "--workspace-folder", clone.folder, *rest]
+    return run(argv, env=env | {"PATH": search}, cwd=clone.folder, deadline_s=900).stdout
 
 
 def device_requests(engine: Engine, container: str) -> list[dict[str, object]]:
