@@ -60,6 +60,8 @@ def cli_as(uid: int, folder: Path, clone: Clone, *words: str) -> str:
         plugins.mkdir(parents=True)
         for link in (state / "client/cli-plugins").iterdir():
             (plugins / link.name).symlink_to(str(link.readlink()).replace(str(CACHE), str(programs)))
+    choices = clone.folder / ".devcontainer/.env"
+    choices.write_text(choices.read_text(encoding="utf-8").replace(str(CACHE), str(programs)), encoding="utf-8")
     for path in (home, *home.rglob("*"), clone.folder, *clone.folder.rglob("*")):
         os.chown(path, uid, uid, follow_symlinks=False)
     search = os.pathsep.join([str(folder), clone.engine.env["PATH"]]).replace(str(CACHE), str(programs))
