@@ -26,7 +26,7 @@ def describe() -> dict[str, str]:
     return {
         "processor": model,
         "cores": str(os.cpu_count()),
-        "system": platform.platform(),
+        "system": platform.freedesktop_os_release()["PRETTY_NAME"],
         "python": platform.python_version(),
         "gpu": _gpu(),
     }

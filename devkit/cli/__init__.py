@@ -1,5 +1,6 @@
 """The command line: parse, call, print, exit. It decides nothing about GPUs or versions."""
 
+import errno
 import importlib
 import os
 import sys
@@ -57,15 +58,22 @@ def main() -> None:
     code = _exit_code()
     try:
         sys.stdout.flush()
-    except OSError:
-        # A full disk; the command has said so. Python would try again at exit and change the exit code.
+    except BrokenPipeError:
         _drop_output()
-        code = code or exits.WRONG_INPUT
+    except OSError as error:
+        _drop_output()
+        code = code or _not_written(error)
     sys.exit(code)
 
 
+def _not_written(error: OSError) -> int:
+    click.echo(f"Error: cannot write {error.filename or 'to standard output'}: {error.strerror}", err=True)
+    click.echo("  Make room on that disk, or write somewhere else.", err=True)
+    return exits.WRONG_INPUT
+
+
 def _drop_output() -> None:
-    """Send what is still to be written to standard output nowhere."""
+    """Send what is still to be written to standard output nowhere: Python would complain of it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -85,10 +93,13 @@ def _exit_code() -> int:
         click.echo("Interrupted.", err=True)
         return exits.INTERRUPTED
     except BrokenPipeError:
-        # The reader left (`devkit doctor | head`). Python would complain again when it flushes at exit.
+        # The reader left: `devkit doctor | head`.
         _drop_output()
         return exits.DONE
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            _drop_output()
+            return _not_written(error)
         traceback.print_exc()
         click.echo(HOW_TO_REPORT, err=True)
         return exits.BUG

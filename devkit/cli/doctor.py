@@ -163,14 +163,7 @@ def _put(text: str, output: Path | None) -> None:
         _write(text, output)
         return
     encoding = sys.stdout.encoding or "ascii"
-    try:
-        click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise DevkitError(
-            f"cannot write to standard output: {error.strerror}", "Make room, or use --output."
-        ) from error
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False)
 
 
 def _write(text: str, path: Path) -> None:

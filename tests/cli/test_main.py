@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import click
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from devkit import cli
 from devkit.cli import exits
 from devkit.errors import DevkitError
+
+FULL_DISK = Path("/dev/full")
 
 
 def run(*arguments, **kwargs):
@@ -68,6 +71,21 @@ def test_help_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.skipif(not FULL_DISK.exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("command", ["--help", "doctor --list", "plan --vendor cpu", "init --vendor cpu --dry-run"])
+def test_a_full_disk_is_the_users_to_know_not_a_bug(command, tmp_path):
+    with FULL_DISK.open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "devkit", *command.split()],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == exits.WRONG_INPUT
+    assert done.stderr.startswith("Error: cannot write to standard output: No space left on device\n  ")
 
 
 def test_a_reader_that_leaves_early_gets_no_traceback():
