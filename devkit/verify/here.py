@@ -1,5 +1,6 @@
 """The proof in place: in a child process, started again after a crash for the stages that are left."""
 
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -47,11 +48,13 @@ def prove_here(
     started = command or proof_command(proof_python(host))
     run = _Run(stages_of(depth), timeout_s, progress)
     ends_at = time.monotonic() + timeout_s
-    while run.pending:
-        with ProofChild(started(_arguments(depth, run))) as child:
-            for event in child.events(ends_at=ends_at):
-                run.take(event)
-            run.close(child.end(ends_at=ends_at))
+    # The folder is this process's, because the child may not live to clean it up.
+    with tempfile.TemporaryDirectory(prefix="devkit-verify-") as scratch:
+        while run.pending:
+            with ProofChild(started([*_arguments(depth, run), f"--scratch={scratch}"])) as child:
+                for event in child.events(ends_at=ends_at):
+                    run.take(event)
+                run.close(child.end(ends_at=ends_at))
     stages = tuple(run.results[stage.name] for stage in run.stages)
     return VerificationReport(Where.HERE, run.device, run.environment, stages, run.log)
 

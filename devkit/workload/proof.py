@@ -146,6 +146,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--depth", type=Depth, choices=tuple(Depth), default=Depth.STANDARD)
     parser.add_argument("--precision", type=Precision, choices=tuple(Precision), default=None)
     parser.add_argument("--stages", default="", help="names separated by commas; all of the depth when empty")
+    parser.add_argument(
+        "--scratch", default=None, help="where to make the folder for adapters; the system's by default"
+    )
     parser.add_argument("--failed", default="", help="stages that failed in an earlier process")
     return parser.parse_args()
 
@@ -163,7 +166,10 @@ def main() -> int:
     if "bitsandbytes" in failed:
         packages.hide_bitsandbytes()
     settings = ProofSettings.for_depth(arguments.depth, arguments.precision)
-    with events_on_stdout() as emit, tempfile.TemporaryDirectory(prefix="devkit-proof-") as folder:
+    with (
+        events_on_stdout() as emit,
+        tempfile.TemporaryDirectory(prefix="devkit-proof-", dir=arguments.scratch) as folder,
+    ):
         emit({"event": "environment", "environment": packages.environment()})
         if not Proof(settings, Path(folder), emit).run(_chosen(arguments), failed):
             return DEVICE_LOST

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import tempfile
 import time
 
 import pytest
@@ -110,6 +111,18 @@ def test_a_hang_leaves_no_process_behind():
     pid = int(next(line for line in lines if line.startswith("device: ")).split()[1].rstrip(","))
     with pytest.raises(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
+
+
+def test_a_killed_process_leaves_no_folder_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    script = """
+        import tempfile
+        scratch = next(word.partition("=")[2] for word in sys.argv if word.startswith("--scratch="))
+        start("kernel" if os.path.isdir(tempfile.mkdtemp(dir=scratch)) else "nowhere")
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    assert stage_of(prove(script), "kernel").status is StageStatus.FAILED
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_device_that_is_lost_is_left_to_a_fresh_process():
