@@ -5,7 +5,16 @@ from devkit.doctor.machine import Family, container_family, family_of
 from devkit.doctor.model import Found, Skipped
 from devkit.doctor.registry import BY_CODE
 from devkit.doctor.run import run
-from devkit.facts.model import Distribution, NvmlAnswer, NvmlEnd, NvmlFailure, Platform
+from devkit.facts.model import (
+    Distribution,
+    Endpoint,
+    EngineEnd,
+    EngineFailure,
+    NvmlAnswer,
+    NvmlEnd,
+    NvmlFailure,
+    Platform,
+)
 from devkit.facts.values import Unknown
 from tests.doctor.machines import (
     ARCH,
@@ -120,3 +129,17 @@ def test_a_library_that_hangs_or_crashes_is_not_blamed_on_a_gpu_that_was_not_giv
     facts = changed(inside(), {"nvml": NvmlFailure(end, 11, "SIGSEGV", "nvmlInit_v2"), **without_node})
     outcomes = run((BY_CODE["CON001"], BY_CODE["DRV003"]), facts, clock=lambda: 0.0)
     assert [type(outcome.verdict) for outcome in outcomes] == [Skipped, Found]
+
+
+@pytest.mark.parametrize(
+    ("end", "chosen_by", "status"),
+    [
+        pytest.param(EngineEnd.NOT_RUNNING, "default", Skipped, id="nobody speaks of an engine"),
+        pytest.param(EngineEnd.NOT_RUNNING, "DOCKER_HOST", Found, id="a variable names one that is not there"),
+        pytest.param(EngineEnd.PERMISSION_DENIED, "default", Found, id="a socket was passed in that refuses"),
+    ],
+)
+def test_a_container_with_a_broken_way_to_an_engine_is_told(end, chosen_by, status):
+    failure = EngineFailure(end, Endpoint("unix:///var/run/docker.sock", chosen_by), "no such file")
+    (outcome,) = run((BY_CODE["ENG001"],), changed(inside(), {"engine": failure}), clock=lambda: 0.0)
+    assert isinstance(outcome.verdict, status)

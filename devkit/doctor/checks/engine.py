@@ -16,7 +16,7 @@ from devkit.doctor.checks.chains import CDI, TOOLKIT
 from devkit.doctor.checks.engine_silent import why_silent
 from devkit.doctor.machine import INSTALL_COMPOSE, INSTALL_ENGINE, family_of, host_side, restart_engine
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
-from devkit.facts.model import Engine, EngineFailure, EngineKind, Facts, Platform
+from devkit.facts.model import Engine, EngineEnd, EngineFailure, EngineKind, Facts, Platform
 from devkit.facts.values import Unknown
 
 
@@ -39,9 +39,14 @@ def engine_answers(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.engine, Unknown):
         raise NotApplicable(facts.engine.reason)
     if isinstance(facts.engine, EngineFailure):
-        if is_in_container(facts):
+        if is_in_container(facts) and _nobody_named(facts.engine):
             raise NotApplicable("a container needs no engine of its own")
         yield why_silent(facts, facts.engine)
+
+
+def _nobody_named(failure: EngineFailure) -> bool:
+    """Whether there is no sign of an engine: no variable or context names one, and no socket was passed in."""
+    return failure.endpoint.chosen_by == "default" and failure.end in (EngineEnd.NOT_INSTALLED, EngineEnd.NOT_RUNNING)
 
 
 @check(
