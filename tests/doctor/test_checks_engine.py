@@ -84,6 +84,20 @@ def silent(end, endpoint=DEFAULT, message="it said nothing"):
             "devkit doctor",
             id="an engine behind ssh",
         ),
+        pytest.param(
+            silent(EngineEnd.NOT_RUNNING, Endpoint("unix:///old/docker.sock", "DOCKER_HOST")),
+            "error",
+            "DOCKER_HOST points to unix:///old/docker.sock, where no engine listens",
+            "unset DOCKER_HOST",
+            id="a DOCKER_HOST that leads nowhere",
+        ),
+        pytest.param(
+            silent(EngineEnd.NOT_RUNNING, Endpoint("unix:///var/run/docker.sock", "DOCKER_HOST")),
+            "error",
+            "does not run",
+            "systemctl enable",
+            id="a DOCKER_HOST that is the usual socket",
+        ),
         pytest.param(silent(EngineEnd.ERROR), "error", "an error", "journalctl", id="an engine that only errs"),
         pytest.param(
             changed(silent(EngineEnd.NOT_RUNNING), {"system.runs_systemd": False}),

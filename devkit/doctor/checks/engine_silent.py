@@ -9,6 +9,8 @@ from devkit.facts.model import EngineEnd, EngineFailure, Facts, Platform, System
 
 ENGINE_GUIDE = "https://docs.docker.com/engine/install/"
 DESKTOP_GUIDE = "https://docs.docker.com/desktop/"
+ENGINE_PLACES = ("/run/docker.sock", "/run/user/", "/podman/", "/desktop/", "/.docker/", "/pipe/")
+"""Parts of the sockets that Docker, rootless Docker, Podman and Docker Desktop make for themselves."""
 
 
 def why_silent(facts: Facts, failure: EngineFailure) -> Finding:
@@ -34,6 +36,12 @@ def _explained(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confiden
             return (
                 "no container engine is installed, so no dev container can start",
                 _install(facts),
+                Confidence.CERTAIN,
+            )
+        case EngineEnd.NOT_RUNNING if _is_somewhere_else(failure):
+            return (
+                f"{failure.endpoint.chosen_by} points to {url}, where no engine listens",
+                _choose_another(facts, failure),
                 Confidence.CERTAIN,
             )
         case EngineEnd.NOT_RUNNING:
@@ -92,6 +100,11 @@ def _desktop_side(facts: Facts) -> Side:
 def _is_users_own(failure: EngineFailure) -> bool:
     """Whether the socket belongs to a rootless engine."""
     return "/run/user/" in failure.endpoint.url
+
+
+def _is_somewhere_else(failure: EngineFailure) -> bool:
+    """Whether somebody chose an endpoint that no engine of this machine listens on by itself."""
+    return failure.endpoint.chosen_by != "default" and not any(place in failure.endpoint.url for place in ENGINE_PLACES)
 
 
 def _start(facts: Facts, failure: EngineFailure) -> Fix:
