@@ -14,10 +14,10 @@ from devkit.facts.engine import (
     Runtime,
     Toolkit,
 )
+from devkit.facts.environment import Container, Package, Python, Torch
 from devkit.facts.gpu import Driver, FailedGpu, Gpu, NvmlAnswer, NvmlEnd, NvmlFailure, PciGpu
 from devkit.facts.system import Directory, Distribution, Platform, Storage, System, Wsl
 from devkit.facts.values import Unknown
-from devkit.facts.workplace import Container, Package, Python, Torch
 
 __all__ = [
     "CdiSpec",
