@@ -38,18 +38,8 @@ def _explained(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confiden
                 _install(facts),
                 Confidence.CERTAIN,
             )
-        case EngineEnd.NOT_RUNNING if _is_somewhere_else(failure):
-            return (
-                f"{failure.endpoint.chosen_by} points to {url}, where no engine listens",
-                _choose_another(facts, failure),
-                Confidence.CERTAIN,
-            )
         case EngineEnd.NOT_RUNNING:
-            return (
-                f"the container engine does not run: nothing listens on {url}",
-                _start(facts, failure),
-                Confidence.CERTAIN,
-            )
+            return _not_running(facts, failure)
         case EngineEnd.PERMISSION_DENIED:
             return _permission(facts, failure)
         case EngineEnd.TIMED_OUT:
@@ -70,6 +60,15 @@ def _explained(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confiden
             )
         case _ as never:
             assert_never(never)
+
+
+def _not_running(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:
+    url, chosen_by = failure.endpoint.url, failure.endpoint.chosen_by
+    if _is_somewhere_else(failure):
+        said = f"{chosen_by} points to {url}, where no engine listens"
+        return said, _choose_another(facts, failure), Confidence.CERTAIN
+    said = f"the container engine does not run: nothing listens on {url}"
+    return said, _start(facts, failure), Confidence.CERTAIN
 
 
 def _install(facts: Facts) -> Fix:
