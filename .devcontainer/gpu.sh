@@ -63,6 +63,18 @@ has_cdi_file() {
     grep -q -s -F nvidia.com/gpu /etc/cdi/* /var/run/cdi/*
 }
 
+# Engines 25 to 27 name the folders they look in, and no devices; without CDI they name none.
+engine_has_cdi_file() (
+    case $info in *'"CDISpecDirs":["'*) ;; *) return 1 ;; esac
+    folders=${info#*'"CDISpecDirs":['}
+    IFS=,
+    for folder in ${folders%%]*}; do
+        folder=${folder#'"'}
+        grep -q -s -F nvidia.com/gpu "${folder%'"'}"/* && return 0
+    done
+    return 1
+)
+
 choose() {
     mode=$1
     why=$2
@@ -101,10 +113,7 @@ engine_is_here() {
 choose_for_docker() {
     case $info in *nvidia-container-runtime*) runtime=yes ;; *) runtime='' ;; esac
     case $info in *'"nvidia.com/gpu=all"'*) cdi=yes ;; *) cdi='' ;; esac
-    if [ -z "$cdi" ] && has_cdi_file; then
-        # Engines 25 to 27 name the folders they look in, and only those, when CDI is on.
-        case $info in *'"CDISpecDirs":["'*) cdi=yes ;; esac
-    fi
+    if [ -z "$cdi" ] && engine_has_cdi_file; then cdi=yes; fi
     if engine_is_here && ! host_has_nvidia; then
         choose cpu "this host has no NVIDIA GPU${runtime:+, though its engine has the nvidia runtime}"
     elif [ -n "$runtime" ] && { [ -z "$cdi" ] || exists nvidia-container-runtime-hook; }; then

@@ -11,6 +11,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ WSL = ("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1")
 SPEC = "etc/cdi/nvidia.yaml"
 
 
-def docker_info(**fields: object) -> dict[str, object]:
+def docker_info(**fields: Any) -> dict[str, Any]:
     """What `docker info` says, as JSON: a plain engine with the given fields in place."""
     plain = {"ServerVersion": "28.5.2", "OperatingSystem": "Debian GNU/Linux 12", "SecurityOptions": ["name=seccomp"]}
     return plain | {"Runtimes": {"runc": {"path": "runc"}}, "CDISpecDirs": None} | fields
@@ -60,10 +61,10 @@ class Machine:
         file.write_text("\n".join(["#!/bin/sh", *lines, ""]))
         file.chmod(0o755)
 
-    def docker(
-        self, info: dict[str, object], *, server: str = "Docker Engine", host: str = "unix:///run/d.sock"
-    ) -> None:
-        """A docker that answers what gpu.sh asks."""
+    def docker(self, info: dict[str, Any], *, server: str = "Docker Engine", host: str = "unix:///run/d.sock") -> None:
+        """A docker that answers what gpu.sh asks; its CDI folders are on this machine."""
+        if folders := info["CDISpecDirs"]:
+            info = info | {"CDISpecDirs": [f"{self.root}{folder}" for folder in folders]}
         answers = {
             "info": json.dumps(info, separators=(",", ":")),
             "version": json.dumps({"Components": [{"Name": server}]}),
@@ -117,6 +118,16 @@ def machine(request, tmp_path) -> Machine:
         pytest.param(GPU, docker_info(DiscoveredDevices=DEVICES), "cdi", "CDI", id="CDI devices that the engine lists"),
         pytest.param(
             (*GPU, SPEC), docker_info(CDISpecDirs=["/etc/cdi"]), "cdi", "CDI", id="CDI folders of an older engine"
+        ),
+        pytest.param(
+            (*GPU, "opt/cdi/nvidia.yaml"),
+            docker_info(CDISpecDirs=["/etc/cdi", "/opt/cdi"]),
+            "cdi",
+            "CDI",
+            id="CDI folders of somebody's own",
+        ),
+        pytest.param(
+            (*GPU, SPEC), docker_info(CDISpecDirs=["/opt/cdi"]), "cpu", "neither", id="a CDI file where nobody looks"
         ),
         pytest.param(
             GPU, docker_info(CDISpecDirs=["/etc/cdi"]), "cpu", "neither", id="CDI folders with nothing in them"
