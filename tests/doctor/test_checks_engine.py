@@ -383,3 +383,18 @@ def test_specifications_that_cannot_be_used(specification, says):
 def test_no_engine_on_a_laptop_without_a_gpu_is_no_more_than_a_warning():
     facts = changed(without_gpu(), {"engine": EngineFailure(EngineEnd.NOT_INSTALLED, DEFAULT, "")})
     assert examined(facts).health.value == "warnings"
+
+
+@pytest.mark.parametrize(
+    ("hook", "verdict"),
+    [
+        pytest.param(True, Passed, id="with its hook"),
+        pytest.param(False, Found, id="from the base package, which has no hook"),
+        pytest.param(Unknown("the daemon is not visible"), Passed, id="where nobody can see the hook"),
+    ],
+)
+def test_a_registered_runtime_needs_the_hook_for_device_requests(hook, verdict):
+    facts = changed(healthy(), {"engine.hook_on_path": hook, "engine.cdi_devices": (), "cdi": ()})
+    assert isinstance(ask("CTK001", facts), verdict)
+    if verdict is Found:
+        assert "sudo apt-get install -y nvidia-container-toolkit" in " ".join(first("CTK001", facts).fix.commands)

@@ -47,12 +47,14 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
 
     Why it matters: without it `docker run --gpus all` ends with "could not select device driver", the most frequent
     failure of all.
-    How it is seen: nvidia-ctk, and nvidia-container-runtime-hook on the daemon's own PATH. An engine that already
-    offers GPUs, by a runtime or by CDI, passes however it came to do so.
+    How it is seen: nvidia-ctk, and nvidia-container-runtime-hook on the daemon's own PATH; Docker needs the hook for
+    `--gpus` and for Compose's device requests even where the nvidia runtime is registered. An engine that lists CDI
+    GPUs passes however it came to do so.
     Source: NVIDIA/nvidia-docker issue 1034; NVIDIA, Container Toolkit install guide.
     """
     engine = toolkit_engine(facts)
-    if has_cdi_gpus(facts, engine) or (has_nvidia_runtime(engine) and engine.kind is not EngineKind.PODMAN):
+    has_runtime = has_nvidia_runtime(engine) and engine.kind is not EngineKind.PODMAN
+    if has_cdi_gpus(facts, engine) or (has_runtime and engine.hook_on_path is not False):
         return
     if toolkit_of(facts).version is None:
         yield Finding(
@@ -66,10 +68,11 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
             Severity.ERROR,
             "the Container Toolkit is installed, but the Docker daemon does not find its hook",
             Fix(
-                "Register the toolkit with Docker and restart it, so that it no longer depends on the daemon's PATH.",
-                configure_runtime(facts, engine),
+                "Install the whole toolkit, because its base package has no hook, and restart the engine, which looks"
+                " for the hook only when it starts.",
+                (*INSTALL_TOOLKIT.get(family_of(facts), ()), *restart_engine(facts, engine)),
                 where=host_side(facts),
-                root=not engine.is_rootless,
+                root=True,
                 restart=Restart.ENGINE,
                 docs=TOOLKIT_GUIDE,
             ),
