@@ -9,9 +9,6 @@ from devkit.compat.load import Tables, tables
 from devkit.compat.rows import GpuModel
 from devkit.facts.values import ComputeCapability
 
-FORWARD_KINDS = ("datacenter", "jetson")
-"""Kinds of GPU that forward compatibility is meant for."""
-
 _NOISE = re.compile(r"\b(nvidia|geforce|tesla|gpu|graphics|generation|edition)\b")
 _MEMORY = re.compile(r"\b\d+ ?gi?b\b|\bhbm\d?e?\b")
 _SERIES = re.compile(r"\b(rtx|gtx|laptop|mobile)\b")

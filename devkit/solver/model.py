@@ -10,7 +10,6 @@ class Vendor(StrEnum):
     """Whose accelerator the plan is for."""
 
     NVIDIA = "nvidia"
-    ROCM = "rocm"
     CPU = "cpu"
 
 
