@@ -44,9 +44,44 @@ class Restart(StrEnum):
     HOST = "host"
 
 
+class RepairKind(StrEnum):
+    """The reversible changes of a user's own files that `devkit doctor --fix` knows how to make."""
+
+    SET = "set"
+    REMOVE = "remove"
+    REPLACE = "replace"
+    MAKE_DIRECTORY = "make-directory"
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One change to one file that the user owns, as data: `render` makes it, shows the diff, and writes.
+
+    For JSON, JSON with comments and YAML `key` is the path in the document, such as ("services", "dev", "shm_size"),
+    and `value` the JSON text of what belongs there. REPLACE turns the one line that reads `key[0]` into `value`.
+    MAKE_DIRECTORY makes `path`.
+    """
+
+    kind: RepairKind
+    path: str
+    key: tuple[str, ...] = ()
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in one of the project's files. `line` counts from 1."""
+
+    path: str
+    line: int = 1
+
+
 @dataclass(frozen=True)
 class Fix:
-    """What to do: one sentence, the exact commands for this machine, and where to run them."""
+    """What to do: one sentence, the exact commands for this machine, and where to run them.
+
+    `repairs` are the same as changes of files, where `--fix` can make them.
+    """
 
     summary: str
     commands: tuple[str, ...] = ()
@@ -54,6 +89,7 @@ class Fix:
     root: bool = False
     restart: Restart = Restart.NONE
     docs: str = ""
+    repairs: tuple[Repair, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,6 +106,7 @@ class Finding:
     evidence: tuple[str, ...] = ()
     confidence: Confidence = Confidence.CERTAIN
     follows_from: str | None = None
+    location: Location | None = None
 
 
 class NotApplicable(Exception):  # noqa: N818 - it is no error: the check has nothing to judge here
@@ -84,7 +121,8 @@ class NotApplicable(Exception):  # noqa: N818 - it is no error: the check has no
 class Check:
     """One question about a machine. `title` states the healthy condition; the docstring of `run` explains it.
 
-    `covers` lists the catalogue entries of failures it recognises, as words users search for.
+    `covers` lists the entries of the failure catalogue (docs/failures.toml) that it recognises, such as "A01".
+    `symptoms` are error texts as users paste them into a search.
     `causes` lists codes whose findings are consequences of this check's, and are kept quiet beside it.
     """
 
@@ -92,6 +130,7 @@ class Check:
     title: str
     run: Callable[[Facts], Iterator[Finding]]
     covers: tuple[str, ...] = ()
+    symptoms: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
 
     @property
@@ -101,12 +140,17 @@ class Check:
 
 
 def check(
-    code: str, title: str, *, covers: tuple[str, ...] = (), causes: tuple[str, ...] = ()
+    code: str,
+    title: str,
+    *,
+    covers: tuple[str, ...] = (),
+    symptoms: tuple[str, ...] = (),
+    causes: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Facts], Iterator[Finding]]], Check]:
     """Make a `Check` of a generator over facts. It registers nothing: `registry.CHECKS` does, by hand."""
 
     def wrap(run: Callable[[Facts], Iterator[Finding]]) -> Check:
-        return Check(code, title, run, covers, causes)
+        return Check(code, title, run, covers, symptoms, causes)
 
     return wrap
 

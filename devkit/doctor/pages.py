@@ -12,8 +12,8 @@ def markdown_of(check: Check) -> str:
     lines = [f"# {check.code}: {check.title}", "", " ".join(summary.split()), ""]
     for section in _sections(rest):
         lines += section
-    if check.covers:
-        lines += ["## What you may have searched for", "", *(f"- `{words}`" for words in check.covers), ""]
+    if check.symptoms:
+        lines += ["## What you may have searched for", "", *(f"- `{words}`" for words in check.symptoms), ""]
     if check.causes:
         lines += ["## What follows from it", "", f"Findings of these checks: {listed(sorted(check.causes))}.", ""]
     lines += ["[All checks](README.md). Generated from the docstring; `python docs/generate.py` writes it."]

@@ -99,7 +99,13 @@ def list_document(checks: Iterable[Check]) -> dict[str, Any]:
     return {
         "schema": "devkit.checks/1",
         "checks": [
-            {"code": check.code, "title": check.title, "covers": list(check.covers), "docs": docs_of(check)}
+            {
+                "code": check.code,
+                "title": check.title,
+                "covers": list(check.covers),
+                "symptoms": list(check.symptoms),
+                "docs": docs_of(check),
+            }
             for check in checks
         ],
     }

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from devkit.facts.values import Release, Unknown
+from devkit.facts.containers import LocalImage, RunningContainer
+from devkit.facts.values import NOT_READ, Release, Unknown
 
 
 class EngineKind(StrEnum):
@@ -53,6 +54,9 @@ class Engine:
     is_snap: bool
     hook_on_path: bool | Unknown
     """Whether nvidia-container-runtime-hook is where this daemon looks for programs."""
+    containers: tuple[RunningContainer, ...] | Unknown = NOT_READ
+    images: tuple[LocalImage, ...] | Unknown = NOT_READ
+    """Of the local images, those that the project or a running dev container uses."""
 
 
 class EngineEnd(StrEnum):

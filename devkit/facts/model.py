@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from devkit.facts.clients import Client, Clients
+from devkit.facts.containers import LocalImage, RunningContainer
+from devkit.facts.deep import CudaCall, Deep
 from devkit.facts.engine import (
     CdiSpec,
     Compose,
@@ -16,14 +19,23 @@ from devkit.facts.engine import (
 )
 from devkit.facts.environment import Container, Package, Python, Torch
 from devkit.facts.gpu import Driver, FailedGpu, Gpu, NvmlAnswer, NvmlEnd, NvmlFailure, PciGpu
+from devkit.facts.hub import Hub
+from devkit.facts.kernel_log import KernelLog, Xid
+from devkit.facts.limits import Limits
+from devkit.facts.project import Project
+from devkit.facts.smoke import Smoke
 from devkit.facts.system import Directory, Distribution, Platform, Storage, System, Wsl
-from devkit.facts.values import Unknown
+from devkit.facts.values import NOT_READ, Unknown
 
 __all__ = [
     "CdiSpec",
+    "Client",
+    "Clients",
     "Compose",
     "Container",
+    "CudaCall",
     "DaemonFile",
+    "Deep",
     "Directory",
     "Distribution",
     "Driver",
@@ -35,19 +47,27 @@ __all__ = [
     "Facts",
     "FailedGpu",
     "Gpu",
+    "Hub",
+    "KernelLog",
+    "Limits",
+    "LocalImage",
     "NvmlAnswer",
     "NvmlEnd",
     "NvmlFailure",
     "Package",
     "PciGpu",
     "Platform",
+    "Project",
     "Python",
+    "RunningContainer",
     "Runtime",
+    "Smoke",
     "Storage",
     "System",
     "Toolkit",
     "Torch",
     "Wsl",
+    "Xid",
 ]
 """The names that other rooms use; the modules beside this one only keep files short."""
 
@@ -71,6 +91,16 @@ class Facts:
     """None when this is not the inside of a container."""
     python: Python | Unknown
     storage: Storage | Unknown
+    kernel_log: KernelLog | Unknown = NOT_READ
+    clients: Clients | Unknown = NOT_READ
+    limits: Limits | Unknown = NOT_READ
+    project: Project | Unknown | None = NOT_READ
+    """None when no project's folder was looked into."""
+    hub: Hub | Unknown = NOT_READ
+    deep: Deep | Unknown = NOT_READ
+    """Unknown unless the deep tier was asked for."""
+    smoke: Smoke | Unknown = NOT_READ
+    """Unknown unless a probe container was asked for."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:

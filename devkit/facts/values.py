@@ -12,6 +12,10 @@ class Unknown:
     reason: str
 
 
+NOT_READ = Unknown("not read")
+"""Stands in facts that were put together by hand or by an older release; no probe ever answers it."""
+
+
 @total_ordering
 @dataclass(frozen=True, eq=False)
 class Release:

@@ -12,12 +12,18 @@ from devkit import __version__
 from devkit.facts.model import Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
 from devkit.probe.cdi import SPEC_FOLDERS, read_cdi
+from devkit.probe.clients import read_clients
 from devkit.probe.compose import read_compose
 from devkit.probe.container import read_container
+from devkit.probe.deep import read_deep
 from devkit.probe.docker import read_engine
 from devkit.probe.driver import read_driver
 from devkit.probe.host import Host
+from devkit.probe.hub import read_hub
+from devkit.probe.kernel_log import read_kernel_log
+from devkit.probe.limits import read_limits
 from devkit.probe.nvml import read_nvml
+from devkit.probe.project import read_project
 from devkit.probe.python import read_python
 from devkit.probe.storage import read_storage
 from devkit.probe.system import read_system
@@ -28,9 +34,17 @@ _TO_JUDGE_S = 0.5
 """Kept back from the deadline, to kill a late child and to judge what it left behind."""
 
 
-def gather(host: Host, *, deadline_s: float = 10.0, project: str | None = None, only: Collection[str] = ()) -> Facts:
+def gather(
+    host: Host,
+    *,
+    deadline_s: float = 5.0,
+    project: str | None = None,
+    only: Collection[str] = (),
+    deep_deadline_s: float = 0.0,
+) -> Facts:
     """Read one machine within `deadline_s` seconds. `project` is the workspace (default: the current directory).
 
+    `deep_deadline_s` above zero also takes the slow readings of the deep tier, after the others.
     `only` names the fields to read, where a command needs no more; the others are `Unknown` then.
     A probe that is late or fails, which is a bug in devkit, costs only its own facts: they become `Unknown`.
     """
@@ -43,6 +57,11 @@ def gather(host: Host, *, deadline_s: float = 10.0, project: str | None = None, 
     if folders and (not only or "cdi" in only):
         again = partial(read_cdi, host, engine_folders=folders)
         readings |= _side_by_side((("cdi", again),), deadline_s=_TO_JUDGE_S)
+    readings["deep"] = Unknown("only read with --deep")
+    if deep_deadline_s:
+        deep = (("deep", partial(read_deep, host, deadline_s=deep_deadline_s)),)
+        readings |= _side_by_side(deep, deadline_s=deep_deadline_s + _TO_JUDGE_S)
+    readings["smoke"] = Unknown("only run with --smoke")
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
     return Facts(taken_at=taken_at, devkit=__version__, **readings)
 
@@ -61,6 +80,11 @@ def _probes(host: Host, project: str, deadline_s: float) -> tuple[tuple[str, Cal
         ("wsl", partial(read_wsl, host)),
         ("container", partial(read_container, host)),
         ("storage", partial(read_storage, host, project=project)),
+        ("kernel_log", partial(read_kernel_log, host)),
+        ("clients", partial(read_clients, host)),
+        ("limits", partial(read_limits, host)),
+        ("project", partial(read_project, host, project=project)),
+        ("hub", partial(read_hub, host)),
     )
 
 

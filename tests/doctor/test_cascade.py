@@ -12,7 +12,7 @@ def nothing(facts):
 
 def outcome(code, *severities, causes=()):
     findings = tuple(Finding(severity, "m", Fix("f.")) for severity in severities)
-    return Outcome(Check(code, "t", nothing, (), causes), Found(findings) if findings else Passed())
+    return Outcome(Check(code, "t", nothing, causes=causes), Found(findings) if findings else Passed())
 
 
 def roots(outcomes):

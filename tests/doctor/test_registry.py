@@ -35,7 +35,7 @@ def test_a_check_is_well_formed(check):
     assert check.code[:3] in DOMAINS
     assert not check.title.endswith(".")
     assert not UNHEALTHY.search(check.title), "a title states the healthy condition"
-    assert check.covers
+    assert check.symptoms
     assert set(check.causes) <= set(BY_CODE)
     assert check.code not in check.causes
 

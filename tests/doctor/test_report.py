@@ -32,7 +32,7 @@ def finding(severity, message="the cause"):
 
 
 def outcome(code, verdict, causes=()):
-    return Outcome(Check(code, f"{code} is fine", nothing, (), causes), verdict, 1.5)
+    return Outcome(Check(code, f"{code} is fine", nothing, causes=causes), verdict, 1.5)
 
 
 ROOT = outcome("AAA001", Found((finding(Severity.ERROR),)), causes=("AAA002",))

@@ -2,7 +2,9 @@
 
 import dataclasses
 import textwrap
+import tomllib
 from pathlib import Path
+from typing import Any
 
 from devkit.facts.model import Facts
 from devkit.probe.gather import gather
@@ -28,3 +30,9 @@ def written(directory: Path, text: str) -> RecordedHost:
     """A machine that exists for one test alone, from the text of its `machine.toml`."""
     (directory / "machine.toml").write_text(textwrap.dedent(text), encoding="utf-8")
     return RecordedHost(directory)
+
+
+def description_of(name: str) -> dict[str, Any]:
+    """What a machine's own file says of it: `about`, `finds` (codes of root findings, notes aside), `shows`."""
+    described: dict[str, Any] = tomllib.loads((FOLDER / name / "machine.toml").read_text(encoding="utf-8"))
+    return described

@@ -31,7 +31,7 @@ def _gpu_specs(facts: Facts) -> tuple[CdiSpec, ...]:
     return found
 
 
-@check("CDI001", "CDI specifications are of the loaded driver", covers=("stale CDI spec", "libcuda.so mount"))
+@check("CDI001", "CDI specifications are of the loaded driver", symptoms=("stale CDI spec", "libcuda.so mount"))
 def cdi_is_current(facts: Facts) -> Iterator[Finding]:
     """The library versions inside each CDI specification are the loaded driver's.
 
@@ -67,7 +67,7 @@ def _rewrite(facts: Facts, spec: CdiSpec) -> tuple[str, ...]:
 @check(
     "CDI002",
     "The engine can read the CDI specifications",
-    covers=("unresolvable CDI devices nvidia.com/gpu=all", "cdiVersion 0.7.0"),
+    symptoms=("unresolvable CDI devices nvidia.com/gpu=all", "cdiVersion 0.7.0"),
 )
 def engine_reads_cdi_version(facts: Facts) -> Iterator[Finding]:
     """The engine is new enough for the version that the CDI specifications are written in.
@@ -114,7 +114,7 @@ def _is_070(spec: CdiSpec) -> bool:
 @check(
     "CDI003",
     "CDI specifications are readable and name GPUs",
-    covers=("unresolvable CDI devices", "invalid device, empty device edits"),
+    symptoms=("unresolvable CDI devices", "invalid device, empty device edits"),
 )
 def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
     """Every CDI specification for NVIDIA GPUs can be read by this user, parses, and names at least one device.

@@ -44,7 +44,7 @@ _INSTALL_HEADERS = {
 @check(
     "CON001",
     "The GPU was given to this container",
-    covers=("Found no NVIDIA driver on your system", "No CUDA GPUs are available", "Unknown Error"),
+    symptoms=("Found no NVIDIA driver on your system", "No CUDA GPUs are available", "Unknown Error"),
     causes=WITHOUT_GPU_IN_CONTAINER,
 )
 def gpu_given_to_container(facts: Facts) -> Iterator[Finding]:
@@ -76,7 +76,7 @@ def gpu_given_to_container(facts: Facts) -> Iterator[Finding]:
 @check(
     "CON002",
     "The container has the driver capabilities compute and utility",
-    covers=("nvidia-smi: command not found", "NVIDIA_DRIVER_CAPABILITIES"),
+    symptoms=("nvidia-smi: command not found", "NVIDIA_DRIVER_CAPABILITIES"),
     causes=("DRV003", "PYT006"),
 )
 def driver_capabilities_suffice(facts: Facts) -> Iterator[Finding]:
@@ -115,7 +115,7 @@ def driver_capabilities_suffice(facts: Facts) -> Iterator[Finding]:
 @check(
     "CON003",
     "Shared memory is large enough for data loaders",
-    covers=("DataLoader worker is killed by signal: Bus error", "out of shared memory", "shm_size"),
+    symptoms=("DataLoader worker is killed by signal: Bus error", "out of shared memory", "shm_size"),
 )
 def shared_memory_suffices(facts: Facts) -> Iterator[Finding]:
     """The shared memory (/dev/shm) of this container holds at least a gibibyte.
@@ -143,7 +143,7 @@ def shared_memory_suffices(facts: Facts) -> Iterator[Finding]:
 @check(
     "CON004",
     "A C compiler and Python headers are there for Triton",
-    covers=("Failed to find C compiler. Please specify via CC", "Python.h: No such file or directory"),
+    symptoms=("Failed to find C compiler. Please specify via CC", "Python.h: No such file or directory"),
 )
 def triton_can_compile(facts: Facts) -> Iterator[Finding]:
     """The container has a C compiler and Python.h, where a CUDA build of torch is installed.
@@ -180,7 +180,7 @@ def _add_to_image(facts: Facts, commands: dict[Family, str], what: str) -> Fix:
 @check(
     "CON005",
     "The loader finds libcuda",
-    covers=("libcuda.so cannot found!", "/usr/bin/ld: cannot find -lcuda"),
+    symptoms=("libcuda.so cannot found!", "/usr/bin/ld: cannot find -lcuda"),
 )
 def loader_finds_libcuda(facts: Facts) -> Iterator[Finding]:
     """The loader's cache knows libcuda, which Triton looks up there.

@@ -34,7 +34,7 @@ def _driver(facts: Facts) -> DriverCuda:
 @check(
     "CUD001",
     "The driver meets the image's CUDA requirement",
-    covers=("requirement error: unsatisfied condition: cuda>=12.8, please update your driver",),
+    symptoms=("requirement error: unsatisfied condition: cuda>=12.8, please update your driver",),
 )
 def image_requirement_met(facts: Facts) -> Iterator[Finding]:
     """The driver satisfies NVIDIA_REQUIRE_CUDA, which CUDA images carry.
@@ -77,7 +77,7 @@ def image_requirement_met(facts: Facts) -> Iterator[Finding]:
 @check(
     "CUD002",
     "No forward-compatibility libcuda is loaded that this GPU refuses",
-    covers=("Error 804: forward compatibility was attempted on non supported HW", "cuda-compat"),
+    symptoms=("Error 804: forward compatibility was attempted on non supported HW", "cuda-compat"),
     causes=("CUD003", "PYT006"),
 )
 def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Finding]:
@@ -121,7 +121,7 @@ def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Finding]:
 @check(
     "CUD003",
     "libcuda is of the loaded driver",
-    covers=("Error 803: system has unsupported display driver / cuda driver combination",),
+    symptoms=("Error 803: system has unsupported display driver / cuda driver combination",),
 )
 def libcuda_matches_module(facts: Facts) -> Iterator[Finding]:
     """The libcuda.so.1 that programs load has the version of the kernel module.
@@ -168,7 +168,7 @@ def _repair_libcuda(facts: Facts, release: Release) -> Fix:
 @check(
     "CUD004",
     "The driver is new enough for torch's CUDA",
-    covers=("The NVIDIA driver on your system is too old (found version 12080)", "CUDA error 35"),
+    symptoms=("The NVIDIA driver on your system is too old (found version 12080)", "CUDA error 35"),
     causes=("PYT006",),
 )
 def driver_runs_torch_cuda(facts: Facts) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ NVML_MISMATCH = 18
 @check(
     "DRV001",
     "The NVIDIA kernel driver is loaded",
-    covers=(
+    symptoms=(
         "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
         "nvml error: driver not loaded",
         "Key was rejected by service",
@@ -58,7 +58,7 @@ def driver_loaded(facts: Facts) -> Iterator[Finding]:
 @check(
     "DRV002",
     "Driver libraries match the loaded kernel module",
-    covers=("Failed to initialize NVML: Driver/library version mismatch",),
+    symptoms=("Failed to initialize NVML: Driver/library version mismatch",),
     causes=WITHOUT_DRIVER,
 )
 def libraries_match_module(facts: Facts) -> Iterator[Finding]:
@@ -148,7 +148,7 @@ def _hold_driver(facts: Facts) -> tuple[str, ...]:
 @check(
     "DRV003",
     "NVML answers",
-    covers=("Failed to initialize NVML", "Unknown Error", "Insufficient Permissions", "nvidia-smi hangs"),
+    symptoms=("Failed to initialize NVML", "Unknown Error", "Insufficient Permissions", "nvidia-smi hangs"),
     causes=(*GPU_USE, *TOOLKIT, *CDI, *CUDA, "CON005", *PYTHON),
 )
 def nvml_answers(facts: Facts) -> Iterator[Finding]:
@@ -170,7 +170,7 @@ def nvml_answers(facts: Facts) -> Iterator[Finding]:
 @check(
     "DRV004",
     "The kernel module is the open flavour where the GPU needs it",
-    covers=("No devices were found", "requires use of the NVIDIA open kernel modules", "RTX 50", "Blackwell"),
+    symptoms=("No devices were found", "requires use of the NVIDIA open kernel modules", "RTX 50", "Blackwell"),
     causes=WITHOUT_DRIVER,
 )
 def open_module_where_needed(facts: Facts) -> Iterator[Finding]:
@@ -236,7 +236,7 @@ def _install_open(facts: Facts, release: Release) -> tuple[str, ...]:
 @check(
     "DRV005",
     "The unified memory device node exists",
-    covers=("/dev/nvidia-uvm", "Could not load UVM kernel module. Is nvidia-modprobe installed?"),
+    symptoms=("/dev/nvidia-uvm", "Could not load UVM kernel module. Is nvidia-modprobe installed?"),
 )
 def uvm_node_exists(facts: Facts) -> Iterator[Finding]:
     """/dev/nvidia-uvm is there beside the GPU's own device nodes.

@@ -23,7 +23,7 @@ from devkit.facts.values import Unknown
 @check(
     "ENG001",
     "A container engine answers",
-    covers=(
+    symptoms=(
         "Cannot connect to the Docker daemon. Is the docker daemon running?",
         "permission denied while trying to connect to the Docker daemon socket",
     ),
@@ -52,7 +52,7 @@ def _nobody_named(failure: EngineFailure) -> bool:
 @check(
     "ENG002",
     "The engine runs where the GPU is",
-    covers=("load library failed: libnvidia-ml.so.1", "desktop-linux", "docker context"),
+    symptoms=("load library failed: libnvidia-ml.so.1", "desktop-linux", "docker context"),
     causes=(*TOOLKIT, *CDI, "ENG003"),
 )
 def engine_runs_where_gpu_is(facts: Facts) -> Iterator[Finding]:
@@ -82,7 +82,7 @@ def engine_runs_where_gpu_is(facts: Facts) -> Iterator[Finding]:
 @check(
     "ENG003",
     "Docker is not the snap package",
-    covers=("snap docker", "load library failed: libnvidia-ml.so.1"),
+    symptoms=("snap docker", "load library failed: libnvidia-ml.so.1"),
     causes=(*TOOLKIT, *CDI),
 )
 def docker_is_not_snap(facts: Facts) -> Iterator[Finding]:
@@ -114,7 +114,7 @@ def docker_is_not_snap(facts: Facts) -> Iterator[Finding]:
 @check(
     "ENG004",
     "The docker command talks to Docker",
-    covers=("Emulate Docker CLI using podman",),
+    symptoms=("Emulate Docker CLI using podman",),
 )
 def docker_talks_to_docker(facts: Facts) -> Iterator[Finding]:
     """The socket named for Docker belongs to Docker, not to Podman.
@@ -141,7 +141,7 @@ def docker_talks_to_docker(facts: Facts) -> Iterator[Finding]:
 @check(
     "ENG005",
     "Docker Compose can request GPUs",
-    covers=("Additional properties are not allowed ('devices' was unexpected)", "docker-compose"),
+    symptoms=("Additional properties are not allowed ('devices' was unexpected)", "docker-compose"),
 )
 def compose_can_request_gpus(facts: Facts) -> Iterator[Finding]:
     """The Compose plugin is installed and new enough for device reservations.
@@ -177,7 +177,7 @@ def compose_can_request_gpus(facts: Facts) -> Iterator[Finding]:
 @check(
     "ENG006",
     "The engine's settings files are valid",
-    covers=("unable to configure the Docker daemon with file /etc/docker/daemon.json: invalid character",),
+    symptoms=("unable to configure the Docker daemon with file /etc/docker/daemon.json: invalid character",),
     causes=("ENG001", *TOOLKIT),
 )
 def settings_files_are_valid(facts: Facts) -> Iterator[Finding]:
@@ -206,7 +206,7 @@ def settings_files_are_valid(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("ENG007", "The engine is on this machine", covers=("DOCKER_HOST", "remote daemon"))
+@check("ENG007", "The engine is on this machine", symptoms=("DOCKER_HOST", "remote daemon"))
 def engine_is_here(facts: Facts) -> Iterator[Finding]:
     """The docker command talks to an engine on this machine.
 

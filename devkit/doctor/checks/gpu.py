@@ -22,7 +22,7 @@ NVML_GPU_IS_LOST = 15
 NVML_RESET_REQUIRED = 16
 
 
-@check("GPU001", "An NVIDIA GPU is present", covers=("no GPU", "CPU only"))
+@check("GPU001", "An NVIDIA GPU is present", symptoms=("no GPU", "CPU only"))
 def gpu_present(facts: Facts) -> Iterator[Finding]:
     """The machine has an NVIDIA GPU. Without one this is a note, not a problem: devkit works on the CPU too.
 
@@ -52,7 +52,7 @@ def _without_gpu(platform: Platform | None) -> str:
 @check(
     "GPU002",
     "Every GPU answers",
-    covers=("GPU is lost. Reboot the system to recover this GPU", "GPU has fallen off the bus", "Xid 79"),
+    symptoms=("GPU is lost. Reboot the system to recover this GPU", "GPU has fallen off the bus", "Xid 79"),
     causes=("GPU005",),
 )
 def every_gpu_answers(facts: Facts) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ def _revive(facts: Facts, gpu: FailedGpu) -> Fix:
 @check(
     "GPU003",
     "GPUs in MIG mode have instances",
-    covers=("No devices were found", "CUDA error 100", "MIG"),
+    symptoms=("No devices were found", "CUDA error 100", "MIG"),
     causes=(*CUDA, *PYTHON),
 )
 def mig_has_instances(facts: Facts) -> Iterator[Finding]:
@@ -138,7 +138,7 @@ def mig_has_instances(facts: Facts) -> Iterator[Finding]:
 @check(
     "GPU004",
     "The Fabric Manager runs where there is an NVSwitch",
-    covers=("Error 802: system not yet initialized", "cudaErrorSystemNotReady"),
+    symptoms=("Error 802: system not yet initialized", "cudaErrorSystemNotReady"),
     causes=("PYT006",),
 )
 def fabric_manager_runs(facts: Facts) -> Iterator[Finding]:
@@ -184,7 +184,7 @@ def _install_fabric_manager(facts: Facts, release: Release) -> tuple[str, ...]:
 @check(
     "GPU005",
     "NVML counts every GPU of the driver",
-    covers=("No devices were found", "fewer GPUs than installed", "RmInitAdapter failed"),
+    symptoms=("No devices were found", "fewer GPUs than installed", "RmInitAdapter failed"),
     causes=CDI,
 )
 def nvml_counts_every_gpu(facts: Facts) -> Iterator[Finding]:

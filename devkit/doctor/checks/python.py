@@ -39,7 +39,7 @@ def _reinstall(facts: Facts, summary: str) -> Fix:
 @check(
     "PYT001",
     "torch is built for CUDA",
-    covers=("Torch not compiled with CUDA enabled", "torch.version.cuda is None", "+cpu"),
+    symptoms=("Torch not compiled with CUDA enabled", "torch.version.cuda is None", "+cpu"),
     causes=("PYT003",),
 )
 def torch_is_cuda_build(facts: Facts) -> Iterator[Finding]:
@@ -70,7 +70,7 @@ def torch_is_cuda_build(facts: Facts) -> Iterator[Finding]:
 @check(
     "PYT002",
     "torch has kernels for every GPU",
-    covers=(
+    symptoms=(
         "CUDA capability sm_120 is not compatible with the current PyTorch installation",
         "no kernel image is available for execution on the device",
     ),
@@ -108,7 +108,7 @@ def torch_has_kernels(facts: Facts) -> Iterator[Finding]:
 @check(
     "PYT003",
     "bitsandbytes has a library for torch's CUDA",
-    covers=("CUDA Setup failed despite GPU being available", "No compatible CUDA binary found"),
+    symptoms=("CUDA Setup failed despite GPU being available", "No compatible CUDA binary found"),
 )
 def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
     """The installed bitsandbytes carries a library for the CUDA version that torch was built with.
@@ -146,7 +146,7 @@ def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
 @check(
     "PYT004",
     "flash-attn was built for the installed torch",
-    covers=("flash_attn_2_cuda undefined symbol", "_ZN3c105ErrorC2E"),
+    symptoms=("flash_attn_2_cuda undefined symbol", "_ZN3c105ErrorC2E"),
 )
 def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
     """A prebuilt flash-attn wheel names the torch release and CUDA major that are installed.
@@ -178,7 +178,7 @@ def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
 @check(
     "PYT005",
     "LD_LIBRARY_PATH hides none of torch's CUDA libraries",
-    covers=("undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",),
+    symptoms=("undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",),
 )
 def no_library_is_hidden(facts: Facts) -> Iterator[Finding]:
     """No folder in LD_LIBRARY_PATH holds CUDA libraries that come before the ones in the wheels.
@@ -211,7 +211,7 @@ def no_library_is_hidden(facts: Facts) -> Iterator[Finding]:
 @check(
     "PYT006",
     "CUDA_VISIBLE_DEVICES selects existing GPUs",
-    covers=("No CUDA GPUs are available", "CUDA error: invalid device ordinal"),
+    symptoms=("No CUDA GPUs are available", "CUDA error: invalid device ordinal"),
 )
 def visible_devices_exist(facts: Facts) -> Iterator[Finding]:
     """Every entry of CUDA_VISIBLE_DEVICES is a GPU or MIG instance of this machine.

@@ -25,7 +25,7 @@ def _here(facts: Facts) -> Side:
 @check(
     "STO001",
     "The hub cache is writable",
-    covers=("PermissionError: [Errno 13] Permission denied: '.cache/huggingface'",),
+    symptoms=("PermissionError: [Errno 13] Permission denied: '.cache/huggingface'",),
 )
 def hub_cache_is_writable(facts: Facts) -> Iterator[Finding]:
     """The folder where huggingface_hub keeps models belongs to this user.
@@ -59,7 +59,7 @@ def hub_cache_is_writable(facts: Facts) -> Iterator[Finding]:
 @check(
     "STO002",
     "There is room for images and models",
-    covers=("no space left on device",),
+    symptoms=("no space left on device",),
 )
 def there_is_room(facts: Facts) -> Iterator[Finding]:
     """The file systems of the engine, the hub cache and the project have space left.
@@ -121,7 +121,7 @@ def _make_room(facts: Facts, directory: Directory) -> Fix:
 @check(
     "STO003",
     "Project and hub cache are not on a Windows drive",
-    covers=("/mnt/c", "9p", "drvfs", "slow"),
+    symptoms=("/mnt/c", "9p", "drvfs", "slow"),
 )
 def not_on_windows_drive(facts: Facts) -> Iterator[Finding]:
     """In WSL the project and the hub cache are on the guest's own disk, not on a drive of Windows.

@@ -39,7 +39,7 @@ def has_nvidia_runtime(engine: Engine) -> bool:
 @check(
     "CTK001",
     "The NVIDIA Container Toolkit is installed where the engine looks",
-    covers=('could not select device driver "" with capabilities: [[gpu]]',),
+    symptoms=('could not select device driver "" with capabilities: [[gpu]]',),
     causes=("CTK002", "CTK003", "CTK004", "CTK005", *CDI),
 )
 def toolkit_installed(facts: Facts) -> Iterator[Finding]:
@@ -99,7 +99,7 @@ def _offers(facts: Facts, engine: Engine) -> str:
 @check(
     "CTK002",
     "The engine has a way to give GPUs to containers",
-    covers=(
+    symptoms=(
         "failed to discover GPU vendor from CDI: no known GPU vendor found",
         "unresolvable CDI devices nvidia.com/gpu=all",
     ),
@@ -140,7 +140,7 @@ def engine_offers_gpus(facts: Facts) -> Iterator[Finding]:
 @check(
     "CTK003",
     "The nvidia runtime that is configured is registered",
-    covers=("unknown or invalid runtime name: nvidia", "Unknown runtime specified nvidia"),
+    symptoms=("unknown or invalid runtime name: nvidia", "Unknown runtime specified nvidia"),
 )
 def runtime_registered(facts: Facts) -> Iterator[Finding]:
     """The running engine knows the runtime that its settings file registers; without CDI there must be one.

@@ -23,7 +23,7 @@ from devkit.text import count_of
 @check(
     "CTK004",
     "Containers keep their GPU when systemd reloads",
-    covers=("Failed to initialize NVML: Unknown Error", "systemctl daemon-reload"),
+    symptoms=("Failed to initialize NVML: Unknown Error", "systemctl daemon-reload"),
 )
 def gpus_survive_daemon_reload(facts: Facts) -> Iterator[Finding]:
     """The way GPUs are injected is known to the container runtime, so that a systemd reload does not take them away.
@@ -76,7 +76,7 @@ def _default_is_legacy(version: Release) -> bool:
 @check(
     "CTK005",
     "The toolkit's no-cgroups setting fits the engine",
-    covers=(
+    symptoms=(
         "bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted",
         "Failed to initialize NVML: Insufficient Permissions",
     ),
@@ -124,7 +124,7 @@ def no_cgroups_fits_engine(facts: Facts) -> Iterator[Finding]:
 @check(
     "CTK006",
     "The NVIDIA Container Toolkit has its security fixes",
-    covers=("CVE-2025-23266", "CVE-2024-0132", "container escape"),
+    symptoms=("CVE-2025-23266", "CVE-2024-0132", "container escape"),
 )
 def toolkit_is_patched(facts: Facts) -> Iterator[Finding]:
     """The installed Container Toolkit is not older than the fixes of its known holes.
@@ -156,7 +156,7 @@ def toolkit_is_patched(facts: Facts) -> Iterator[Finding]:
 @check(
     "CTK007",
     "The toolkit looks for the driver where it is",
-    covers=("load library failed: libnvidia-ml.so.1", "/run/nvidia/driver"),
+    symptoms=("load library failed: libnvidia-ml.so.1", "/run/nvidia/driver"),
     causes=("CDI001", "CDI003"),
 )
 def driver_root_is_right(facts: Facts) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ def _guest(facts: Facts) -> Wsl:
 @check(
     "WSL001",
     "The WSL guest carries no Linux NVIDIA driver",
-    covers=("Failed to initialize NVML: GPU access blocked by the operating system",),
+    symptoms=("Failed to initialize NVML: GPU access blocked by the operating system",),
     causes=(*WITHOUT_DRIVER, "WSL003"),
 )
 def no_linux_driver_in_guest(facts: Facts) -> Iterator[Finding]:
@@ -77,7 +77,7 @@ def _remove_driver(facts: Facts, packages: tuple[str, ...]) -> Fix:
 @check(
     "WSL002",
     "WSL is version 2 and shows the GPU device",
-    covers=("WSL 1", "/dev/dxg"),
+    symptoms=("WSL 1", "/dev/dxg"),
     causes=(*WITHOUT_DRIVER, "WSL003", "STO003"),
 )
 def wsl_shows_gpu(facts: Facts) -> Iterator[Finding]:
@@ -122,7 +122,7 @@ def wsl_shows_gpu(facts: Facts) -> Iterator[Finding]:
 @check(
     "WSL003",
     "Windows provides all NVIDIA libraries to the guest",
-    covers=("stat failed: /usr/lib/wsl/lib/libcuda.so.1: no such file or directory",),
+    symptoms=("stat failed: /usr/lib/wsl/lib/libcuda.so.1: no such file or directory",),
     causes=WITHOUT_DRIVER,
 )
 def windows_provides_libraries(facts: Facts) -> Iterator[Finding]:

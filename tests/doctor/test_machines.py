@@ -1,0 +1,25 @@
+"""Every recorded machine, judged: what its root findings are, and that a healthy one stays silent."""
+
+import pytest
+
+from devkit.doctor.model import Crashed, Severity
+from devkit.doctor.report import Health
+from tests.doctor.asking import examined
+from tests.hosts import MACHINES, description_of, facts_of
+
+HEALTHY = tuple(name for name in MACHINES if not description_of(name).get("finds"))
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_root_findings_of_a_recorded_machine_are_those_it_stands_for(name):
+    report = examined(facts_of(name))
+    roots = [shown.check.code for shown in report.roots if shown.finding.severity is not Severity.NOTE]
+    assert list(dict.fromkeys(roots)) == description_of(name)["finds"]
+    assert not [outcome for outcome in report.outcomes if isinstance(outcome.verdict, Crashed)]
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_machine_stays_silent(name):
+    report = examined(facts_of(name))
+    assert report.health is Health.HEALTHY
+    assert [shown.check.code for shown in report.findings if shown.finding.severity is not Severity.NOTE] == []
