@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from devkit.facts.clients import Client, Clients
 from devkit.facts.containers import LocalImage, RunningContainer
-from devkit.facts.deep import CudaCall, Deep
+from devkit.facts.deep import CudaCall, CudaStop, Deep, Step, StepEnd, TorchCall, TorchDevice
 from devkit.facts.engine import (
     CdiSpec,
     Compose,
@@ -34,6 +34,7 @@ __all__ = [
     "Compose",
     "Container",
     "CudaCall",
+    "CudaStop",
     "DaemonFile",
     "Deep",
     "Directory",
@@ -62,10 +63,14 @@ __all__ = [
     "RunningContainer",
     "Runtime",
     "Smoke",
+    "Step",
+    "StepEnd",
     "Storage",
     "System",
     "Toolkit",
     "Torch",
+    "TorchCall",
+    "TorchDevice",
     "Wsl",
     "Xid",
 ]
@@ -101,6 +106,8 @@ class Facts:
     """Unknown unless the deep tier was asked for."""
     smoke: Smoke | Unknown = NOT_READ
     """Unknown unless a probe container was asked for."""
+    inside: "Facts | Unknown | None" = None
+    """The running dev container of the project, read from its inside; None when none runs."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
