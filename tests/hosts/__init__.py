@@ -22,7 +22,8 @@ def machine(name: str) -> RecordedHost:
 def facts_of(name: str) -> Facts:
     """What the probes read on a recorded machine, with a fixed date."""
     host = machine(name)
-    facts = gather(host, project=host.project)
+    deep_deadline_s = 20.0 if description_of(name).get("deep") else 0.0
+    facts = gather(host, project=host.project, deep_deadline_s=deep_deadline_s)
     return dataclasses.replace(facts, taken_at="2026-01-01T00:00:00+00:00", devkit="recorded")
 
 
@@ -33,6 +34,6 @@ def written(directory: Path, text: str) -> RecordedHost:
 
 
 def description_of(name: str) -> dict[str, Any]:
-    """What a machine's own file says of it: `about`, `finds` (codes of root findings, notes aside), `shows`."""
+    """What a machine's own file says of it: `about`, `finds` (codes of root findings, notes aside), `shows`, `deep`."""
     described: dict[str, Any] = tomllib.loads((FOLDER / name / "machine.toml").read_text(encoding="utf-8"))
     return described
