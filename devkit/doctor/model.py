@@ -107,6 +107,8 @@ class Finding:
     confidence: Confidence = Confidence.CERTAIN
     follows_from: str | None = None
     location: Location | None = None
+    seen_in: str = ""
+    """"dev container" for what was seen inside of it while the host was examined."""
 
 
 class NotApplicable(Exception):  # noqa: N818 - it is no error: the check has nothing to judge here

@@ -150,6 +150,7 @@ def _finding(finding: Finding, check: Check) -> dict[str, Any]:
         "evidence": list(finding.evidence),
         "confidence": finding.confidence.value,
         "follows_from": finding.follows_from,
+        "seen_in": finding.seen_in,
         "fix": {
             "summary": finding.fix.summary,
             "commands": list(finding.fix.commands),

@@ -102,7 +102,8 @@ class _Page:
     def first_line(self, finding: Finding) -> str:
         """Glyph, word and message."""
         mark = {Severity.ERROR: self.marks.error, Severity.WARNING: self.marks.warning}
-        return f"{mark.get(finding.severity, self.marks.note)} {_WORDS[finding.severity]}: {finding.message}"
+        place = f" in the {finding.seen_in}" if finding.seen_in else ""
+        return f"{mark.get(finding.severity, self.marks.note)} {_WORDS[finding.severity]}{place}: {finding.message}"
 
     def details(self, shown: Shown) -> None:
         """The check, what was seen, and the fix."""

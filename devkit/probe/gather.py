@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from devkit.probe.docker import read_engine
 from devkit.probe.driver import read_driver
 from devkit.probe.host import Host
 from devkit.probe.hub import read_hub
+from devkit.probe.inside import read_inside
 from devkit.probe.kernel_log import read_kernel_log
 from devkit.probe.limits import read_limits
 from devkit.probe.nvml import read_nvml
@@ -32,6 +33,11 @@ from devkit.probe.wsl import read_wsl
 
 _TO_JUDGE_S = 0.5
 """Kept back from the deadline, to kill a late child and to judge what it left behind."""
+
+_CDI_OF_ENGINE = "cdi, with the engine's own folders"
+
+Probe = tuple[str, Callable[[], object]]
+"""A field of `Facts` and what reads it."""
 
 
 def gather(
@@ -49,14 +55,13 @@ def gather(
     A probe that is late or fails, which is a bug in devkit, costs only its own facts: they become `Unknown`.
     """
     workspace = project or str(Path.cwd())
+    ends_at = time.monotonic() + deadline_s
     probes = _probes(host, workspace, max(deadline_s - _TO_JUDGE_S, deadline_s / 2))
     asked = tuple((field, probe) for field, probe in probes if not only or field in only)
+    follow = partial(_followers, host, workspace, ends_at, only)
     unread: dict[str, Any] = {field: Unknown("not read by this command") for field, _ in probes}
-    readings = unread | _side_by_side(asked, deadline_s=deadline_s)
-    folders = _engines_own_folders(readings["engine"])
-    if folders and (not only or "cdi" in only):
-        again = partial(read_cdi, host, engine_folders=folders)
-        readings |= _side_by_side((("cdi", again),), deadline_s=_TO_JUDGE_S)
+    readings = unread | _side_by_side(asked, deadline_s=deadline_s, follow=follow)
+    readings["cdi"] = readings.pop(_CDI_OF_ENGINE, readings["cdi"])
     readings["deep"] = Unknown("only read with --deep")
     if deep_deadline_s:
         deep = (("deep", partial(read_deep, host, deadline_s=deep_deadline_s)),)
@@ -66,7 +71,7 @@ def gather(
     return Facts(taken_at=taken_at, devkit=__version__, **readings)
 
 
-def _probes(host: Host, project: str, deadline_s: float) -> tuple[tuple[str, Callable[[], object]], ...]:
+def _probes(host: Host, project: str, deadline_s: float) -> tuple[Probe, ...]:
     """Each field of `Facts` with its probe; those that wait for a child process first."""
     return (
         ("engine", partial(read_engine, host, deadline_s=deadline_s)),
@@ -88,6 +93,20 @@ def _probes(host: Host, project: str, deadline_s: float) -> tuple[tuple[str, Cal
     )
 
 
+def _followers(
+    host: Host, project: str, ends_at: float, only: Collection[str], field: str, reading: object
+) -> Iterator[Probe]:
+    """What can only be asked once the engine has answered: its own CDI folders, and the inside of the dev container."""
+    if field != "engine":
+        return
+    folders = _engines_own_folders(reading)
+    if folders and (not only or "cdi" in only):
+        yield _CDI_OF_ENGINE, partial(read_cdi, host, engine_folders=folders)
+    if not only:
+        left_s = max(0.1, ends_at - time.monotonic() - _TO_JUDGE_S)
+        yield "inside", partial(read_inside, host, reading, project=project, deadline_s=left_s)
+
+
 def _engines_own_folders(engine: object) -> tuple[str, ...]:
     """Where a Docker daemon on this machine looks for CDI specifications besides the standard folders."""
     if not isinstance(engine, Engine) or engine.kind is not EngineKind.DOCKER:
@@ -96,14 +115,25 @@ def _engines_own_folders(engine: object) -> tuple[str, ...]:
     return tuple(folder for folder in engine.cdi_spec_dirs if is_local and folder not in SPEC_FOLDERS)
 
 
-def _side_by_side(probes: tuple[tuple[str, Callable[[], object]], ...], *, deadline_s: float) -> dict[str, Any]:
+def _nothing(_field: str, _reading: object) -> Iterable[Probe]:
+    return ()
+
+
+def _side_by_side(
+    probes: tuple[Probe, ...], *, deadline_s: float, follow: Callable[[str, object], Iterable[Probe]] = _nothing
+) -> dict[str, Any]:
+    """What each probe read by the deadline. `follow` names the probes to take after a reading, in the same thread."""
     readings: dict[str, Any] = {}
+    late = Unknown(f"no answer within {deadline_s:g} s")
 
     def take(field: str, probe: Callable[[], object]) -> None:
         try:
             readings[field] = probe()
         except Exception as error:  # noqa: BLE001 - one probe's bug must not cost the report
             readings[field] = Unknown(f"probe crashed: {type(error).__name__}: {error}")
+        for next_field, next_probe in follow(field, readings[field]):
+            readings[next_field] = late
+            take(next_field, next_probe)
 
     # Daemon threads, not an executor: a thread stuck on a dead network drive must not hold up the exit.
     threads = [threading.Thread(target=take, args=pair, name=pair[0], daemon=True) for pair in probes]
@@ -112,5 +142,5 @@ def _side_by_side(probes: tuple[tuple[str, Callable[[], object]], ...], *, deadl
         thread.start()
     for thread in threads:
         thread.join(max(0.0, ends_at - time.monotonic()))
-    late = Unknown(f"no answer within {deadline_s:g} s")
-    return {field: readings.get(field, late) for field, _ in probes}
+    # A late thread may still write; what is judged must stand still.
+    return {**{field: late for field, _ in probes}, **readings}
