@@ -94,6 +94,7 @@ def test_the_document_is_the_contract():
             "evidence": ["a reading"],
             "confidence": "likely",
             "follows_from": "AAA001",
+            "seen_in": "",
             "fix": {
                 "summary": "Do this.",
                 "commands": ["sudo do"],
