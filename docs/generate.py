@@ -1,7 +1,9 @@
-"""Writes docs/checks from the docstrings of the checks. With --check, only says whether they are up to date."""
+"""Writes docs/checks and docs/failures.md from the checks. With --check, only says whether they are up to date."""
 
 import sys
 from pathlib import Path
+
+import failure_table
 
 from devkit.doctor.pages import index_of, markdown_of
 from devkit.doctor.registry import CHECKS
@@ -12,7 +14,8 @@ FOLDER = Path(__file__).parent / "checks"
 def pages() -> dict[Path, str]:
     """Every page by its path."""
     written = {FOLDER / f"{check.code}.md": markdown_of(check) for check in CHECKS}
-    return {FOLDER / "README.md": index_of(CHECKS), **written}
+    table = failure_table.markdown_of(CHECKS)
+    return {FOLDER.parent / "failures.md": table, FOLDER / "README.md": index_of(CHECKS), **written}
 
 
 def stale() -> list[Path]:
