@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from devkit.facts.containers import LocalImage, RunningContainer
+from devkit.facts.containers import LocalImage, RunningContainer, StoppedContainer
 from devkit.facts.values import NOT_READ, Release, Unknown
 
 
@@ -55,8 +55,11 @@ class Engine:
     hook_on_path: bool | Unknown
     """Whether nvidia-container-runtime-hook is where this daemon looks for programs."""
     containers: tuple[RunningContainer, ...] | Unknown = NOT_READ
+    stopped: tuple[StoppedContainer, ...] | Unknown = NOT_READ
+    """The newest dev containers that do not run."""
     images: tuple[LocalImage, ...] | Unknown = NOT_READ
-    """Of the local images, those that the project or a running dev container uses."""
+    """Of the local images, those that the listed containers use, and the newest of dev containers."""
+    runc: Release | Unknown = NOT_READ
 
 
 class EngineEnd(StrEnum):
@@ -110,6 +113,17 @@ class Toolkit:
     no_cgroups: bool | Unknown
     driver_root: str | Unknown
     daemon_files: tuple[DaemonFile, ...]
+    config_error: str | Unknown = NOT_READ
+    """Why config.toml cannot be used, "" when it can or is absent."""
+    ldconfig: str | Unknown = NOT_READ
+    """`ldconfig` of config.toml without its @, "" when it names none."""
+    ldconfig_exists: bool | Unknown = NOT_READ
+    features: tuple[str, ...] | Unknown = NOT_READ
+    """Feature flags that config.toml switches on."""
+    cdi_refresh: str | Unknown = NOT_READ
+    """The unit that renews CDI specifications: "enabled", "disabled", "masked", or "" where there is none."""
+    char_links: bool | Unknown = NOT_READ
+    """Whether /dev/char has a link to /dev/nvidiactl; Unknown without that node."""
 
 
 @dataclass(frozen=True)
@@ -124,3 +138,7 @@ class CdiSpec:
     """The driver version in the library paths it mounts; None when no path carries one."""
     error: str
     """Empty when the file was read; otherwise why not."""
+    without_nodes: tuple[str, ...] | Unknown = NOT_READ
+    """Devices for which it adds no device node."""
+    missing_paths: tuple[str, ...] | Unknown = NOT_READ
+    """Host paths that it names and that do not exist here."""

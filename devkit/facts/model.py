@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from devkit.facts.clients import Client, Clients
-from devkit.facts.containers import LocalImage, RunningContainer
+from devkit.facts.containers import LocalImage, RunningContainer, StoppedContainer
 from devkit.facts.deep import CudaCall, CudaStop, Deep, Step, StepEnd, TorchCall, TorchDevice
 from devkit.facts.engine import (
     CdiSpec,
@@ -65,6 +65,7 @@ __all__ = [
     "Smoke",
     "Step",
     "StepEnd",
+    "StoppedContainer",
     "Storage",
     "System",
     "Toolkit",

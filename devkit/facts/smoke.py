@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from devkit.facts.values import NOT_READ, Unknown
+
 
 @dataclass(frozen=True)
 class Smoke:
@@ -9,6 +11,18 @@ class Smoke:
 
     image: str
     request: str
+    """"gpus", "cdi" or "runtime"."""
     code: int
     out: str
     err: str
+    device_nodes: tuple[str, ...] | Unknown = NOT_READ
+    """NVIDIA nodes under /dev inside of it."""
+    nvidiactl: str | Unknown = NOT_READ
+    """"open", "absent" or "refused": how opening /dev/nvidiactl ended there."""
+    libcuda: str | Unknown = NOT_READ
+    """Where libcuda.so.1 is inside of it, "" for nowhere."""
+    nvidia_smi: str | Unknown = NOT_READ
+    """The first GPU that `nvidia-smi -L` names inside of it, or its error; "" when there is no such program."""
+    timed_out: bool | Unknown = NOT_READ
+    left_behind: str | Unknown = NOT_READ
+    """The name of the container where it could not be removed, else ""."""
