@@ -1,10 +1,21 @@
 """What only shows when it is tried, each in a process of its own."""
 
-from devkit.facts.model import Deep
+import time
+
+from devkit.facts.model import CudaStop, Deep, StepEnd
 from devkit.facts.values import Unknown
+from devkit.probe.cuda_call import read_cuda
 from devkit.probe.host import Host
+from devkit.probe.torch_call import read_torch
+
+CUDA_SHARE = 0.3
+"""Of the deadline. cuInit takes seconds on a machine with many GPUs and no persistence daemon, importing torch more."""
 
 
 def read_deep(host: Host, *, deadline_s: float) -> Deep | Unknown:
-    """What only shows when it is tried, each in a process of its own."""
-    return Unknown("this release does not read it yet")
+    """CUDA by its own library, then torch and what is built on it, within `deadline_s` seconds."""
+    ends_at = time.monotonic() + deadline_s
+    cuda = read_cuda(host, deadline_s=deadline_s * CUDA_SHARE)
+    if isinstance(cuda, CudaStop) and cuda.end is StepEnd.TIMED_OUT:
+        return Deep(cuda, Unknown(f"{cuda.call} hangs, and torch would wait for it too"))
+    return Deep(cuda, read_torch(host, deadline_s=ends_at - time.monotonic()))

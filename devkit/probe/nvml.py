@@ -1,15 +1,13 @@
 """What NVML says, asked in a child process that may hang or crash without harm."""
 
-import json
-import signal
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from devkit.facts.model import FailedGpu, Gpu, NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.values import ComputeCapability, Release, Unknown
-from devkit.probe.children import asking
-from devkit.probe.host import TIMED_OUT, Done, Host
+from devkit.probe.children import asking, last_line, lines_of, signal_name, signal_number
+from devkit.probe.host import TIMED_OUT, Host
 
 LIBRARY_NOT_FOUND = 12
 TIMEOUT = 10
@@ -71,8 +69,8 @@ def read_nvml(host: Host, *, deadline_s: float) -> NvmlAnswer | NvmlFailure | Un
 
 def _ask(host: Host, *, first_gpu: int, deadline_s: float) -> _Transcript:
     done = host.run(asking(host, "ask_nvml", *([str(first_gpu)] if first_gpu else [])), deadline_s=deadline_s)
-    said = _Transcript(done.code, _last_line(done), deadline_s)
-    for words in map(_parsed, done.out.splitlines()):
+    said = _Transcript(done.code, last_line(done), deadline_s)
+    for words in lines_of(done):
         said.words.update(words)
         if gpu := words.get("gpu"):
             said.gpus[gpu["index"]] = _gpu(gpu)
@@ -81,14 +79,6 @@ def _ask(host: Host, *, first_gpu: int, deadline_s: float) -> _Transcript:
     if done.code == TIMED_OUT:
         said.waited_s = max(0.0, deadline_s - said.words.get("at_s", 0.0))
     return said
-
-
-def _parsed(line: str) -> dict[str, Any]:
-    try:
-        words = json.loads(line)
-    except ValueError:
-        return {}  # cut off: the child was killed while it wrote this line
-    return words if isinstance(words, dict) else {}
 
 
 def _failure(said: _Transcript) -> NvmlFailure | Unknown:
@@ -100,8 +90,8 @@ def _failure(said: _Transcript) -> NvmlFailure | Unknown:
         return NvmlFailure(end, error["code"], error["message"], error["call"])
     if said.code == TIMED_OUT:
         return NvmlFailure(NvmlEnd.TIMED_OUT, 0, f"{said.call} did not return within {said.waited_s:.1f} s", said.call)
-    if said.call and (number := _signal_number(said.code)):
-        return NvmlFailure(NvmlEnd.CRASHED, number, f"{_signal_name(number)} in {said.call}", said.call)
+    if said.call and (number := signal_number(said.code)):
+        return NvmlFailure(NvmlEnd.CRASHED, number, f"{signal_name(number)} in {said.call}", said.call)
     return Unknown(f"the NVML child ended with status {said.code}: {said.last_words}")
 
 
@@ -109,8 +99,8 @@ def _condemned(index: int, said: _Transcript) -> FailedGpu:
     """The GPU at which a child stopped."""
     if said.code == TIMED_OUT:
         return FailedGpu(index, TIMEOUT, f"{said.call} did not return within {said.waited_s:.1f} s")
-    if number := _signal_number(said.code):
-        return FailedGpu(index, UNKNOWN, f"NVML crashed with {_signal_name(number)} in {said.call}")
+    if number := signal_number(said.code):
+        return FailedGpu(index, UNKNOWN, f"NVML crashed with {signal_name(number)} in {said.call}")
     if error := said.words.get("error"):
         return FailedGpu(index, error["code"] or UNKNOWN, f"{error['call']}: {error['message']}")
     return FailedGpu(index, UNKNOWN, f"the NVML child ended with status {said.code} in {said.call}: {said.last_words}")
@@ -152,22 +142,3 @@ def _cuda(system: dict[str, Any]) -> Release | Unknown:
     if "value" not in cuda:
         return Unknown(cuda.get("unknown", "NVML did not say"))
     return Release.read(f"{cuda['value'] // 1000}.{cuda['value'] % 1000 // 10}")
-
-
-def _signal_number(code: int) -> int:
-    """The signal behind an exit status: -11 from the system, 139 through a shell; 0 when it was none."""
-    if code < 0:
-        return -code
-    return code - 128 if 128 < code < 160 else 0
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _last_line(done: Done) -> str:
-    lines = (done.err.strip() or done.out.strip()).splitlines()
-    return lines[-1] if lines else "no output"
