@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from devkit.facts.values import ComputeCapability, Release, Unknown
+from devkit.facts.health import GpuHealth
+from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,28 @@ class PciGpu:
     address: str
     device_id: str
     kernel_driver: str
+    link_width: int | Unknown = NOT_READ
+    """PCIe lanes in use; unknown while the GPU sleeps or has left the bus."""
+    max_link_width: int | Unknown = NOT_READ
+    bar1_bytes: int | Unknown = NOT_READ
+    """Size of the window through which the processor sees GPU memory; 0 when the firmware assigned none."""
+
+
+@dataclass(frozen=True)
+class DriverPackage:
+    """A package of the driver that the distribution's records hold. `state` is "installed", or what else dpkg says."""
+
+    name: str
+    version: str
+    state: str
+
+
+@dataclass(frozen=True)
+class AptSource:
+    """A file that names the Container Toolkit's package repository, and the key it trusts, "" for none."""
+
+    path: str
+    signed_by: str
 
 
 @dataclass(frozen=True)
@@ -39,12 +62,35 @@ class Driver:
     pci_gpus: tuple[PciGpu, ...] | Unknown
     nvswitch_present: bool | Unknown
     fabric_manager: str | Unknown
-    """`systemctl is-active nvidia-fabricmanager`: "active", "inactive", "failed" …"""
+    """`systemctl is-active nvidia-fabricmanager`: "active", "inactive", "failed" …; asked where there is an NVSwitch,
+    and where the service is installed."""
     headers_present: bool | Unknown
     """Whether /lib/modules/<kernel>/build exists."""
     secure_boot: bool | Unknown
     upgraded_packages: tuple[str, ...]
     """The last log lines that touched NVIDIA driver packages, newest last."""
+    module_signer: str | Unknown = NOT_READ
+    """Who signed the module on disk, "" for nobody; only read where Secure Boot may have refused it."""
+    enrolled_keys: tuple[str, ...] | Unknown = NOT_READ
+    """Names of the machine owner's keys; only read where Secure Boot may have refused the module."""
+    build_error: str | Unknown = NOT_READ
+    """The first error in DKMS's build log, "" for none; only read where the module was not built."""
+    firmware_present: bool | Unknown = NOT_READ
+    """Whether the GSP firmware of the loaded module's version is on disk."""
+    parameters: tuple[str, ...] | Unknown = NOT_READ
+    """/proc/driver/nvidia/params, line by line: "DeviceFileMode: 438"."""
+    packages: tuple[DriverPackage, ...] | Unknown = NOT_READ
+    apt_sources: tuple[AptSource, ...] | Unknown = NOT_READ
+    """Where apt would take the Container Toolkit from."""
+    closed_nodes: tuple[str, ...] | Unknown = NOT_READ
+    """NVIDIA device nodes that this user may not open, each with its mode and owner."""
+    booted_at: str | Unknown = NOT_READ
+    """When the machine started, ISO 8601, UTC."""
+    modules: tuple[str, ...] | Unknown = NOT_READ
+    """Loaded kernel modules that matter to GPUs: nvidia, nvidia_uvm, nvidia_peermem, nouveau, ib_core …"""
+    has_infiniband: bool | Unknown = NOT_READ
+    fabric_manager_version: Release | Unknown | None = NOT_READ
+    """None when the Fabric Manager is not installed; only asked on machines with an NVSwitch."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +106,7 @@ class Gpu:
     mig_enabled: bool | Unknown
     mig_instances: tuple[str, ...]
     """UUIDs of the MIG devices, when MIG is on."""
+    health: GpuHealth | Unknown = NOT_READ
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from devkit.facts.clients import Client, Clients
+from devkit.facts.clients import Client, Clients, CredentialHelper, DockerSettings
 from devkit.facts.containers import LocalImage, RunningContainer, StoppedContainer
 from devkit.facts.deep import CudaCall, CudaStop, Deep, Step, StepEnd, TorchCall, TorchDevice
 from devkit.facts.engine import (
@@ -18,28 +18,44 @@ from devkit.facts.engine import (
     Toolkit,
 )
 from devkit.facts.environment import Container, Package, Python, Torch
-from devkit.facts.gpu import Driver, FailedGpu, Gpu, NvmlAnswer, NvmlEnd, NvmlFailure, PciGpu
-from devkit.facts.hub import Hub
+from devkit.facts.gpu import (
+    AptSource,
+    Driver,
+    DriverPackage,
+    FailedGpu,
+    Gpu,
+    NvmlAnswer,
+    NvmlEnd,
+    NvmlFailure,
+    PciGpu,
+)
+from devkit.facts.health import GpuHealth, GpuProcess
+from devkit.facts.hub import CaBundle, Hub, HubCall, Proxy
 from devkit.facts.kernel_log import KernelLog, Xid
 from devkit.facts.limits import Limits
 from devkit.facts.project import Project
 from devkit.facts.smoke import Smoke
-from devkit.facts.system import Directory, Distribution, Platform, Storage, System, Wsl
+from devkit.facts.system import Directory, Distribution, Platform, Storage, System, Wsl, WslSettings
 from devkit.facts.values import NOT_READ, Unknown
 
 __all__ = [
+    "AptSource",
+    "CaBundle",
     "CdiSpec",
     "Client",
     "Clients",
     "Compose",
     "Container",
+    "CredentialHelper",
     "CudaCall",
     "CudaStop",
     "DaemonFile",
     "Deep",
     "Directory",
     "Distribution",
+    "DockerSettings",
     "Driver",
+    "DriverPackage",
     "Endpoint",
     "Engine",
     "EngineEnd",
@@ -48,7 +64,10 @@ __all__ = [
     "Facts",
     "FailedGpu",
     "Gpu",
+    "GpuHealth",
+    "GpuProcess",
     "Hub",
+    "HubCall",
     "KernelLog",
     "Limits",
     "LocalImage",
@@ -59,6 +78,7 @@ __all__ = [
     "PciGpu",
     "Platform",
     "Project",
+    "Proxy",
     "Python",
     "RunningContainer",
     "Runtime",
@@ -73,6 +93,7 @@ __all__ = [
     "TorchCall",
     "TorchDevice",
     "Wsl",
+    "WslSettings",
     "Xid",
 ]
 """The names that other rooms use; the modules beside this one only keep files short."""
