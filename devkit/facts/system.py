@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from devkit.facts.values import Release, Unknown
+from devkit.facts.values import NOT_READ, Release, Unknown
 
 
 class Platform(StrEnum):
@@ -27,6 +27,20 @@ class Distribution:
 
 
 @dataclass(frozen=True)
+class WslSettings:
+    """The file .wslconfig of the Windows user, which rules over every WSL 2 guest."""
+
+    path: str
+    memory: str
+    """As written, such as "4GB"; "" for half of the machine's."""
+    kernel: str
+    """A kernel of the user's own, "" for Microsoft's."""
+    gpu_support: bool
+    networking: str
+    """"nat", "mirrored" …; "" when it does not say, which is NAT."""
+
+
+@dataclass(frozen=True)
 class System:
     """The operating system and who is asking."""
 
@@ -41,6 +55,10 @@ class System:
     docker_group_is_active: bool | Unknown
     """Whether this very session carries the group: false right after `usermod -aG docker`."""
     runs_systemd: bool | Unknown
+    wsl_settings: WslSettings | Unknown | None = NOT_READ
+    """None when there is no .wslconfig, or nothing here that it rules."""
+    host_name: str | Unknown = NOT_READ
+    """Read only so that it can be blanked wherever else it stands; saved facts do not carry it."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +67,14 @@ class Directory:
 
     path: str
     purpose: str
-    """"hub cache", "workspace", "engine data", "temporary"."""
+    """"hub cache", "workspace", "engine data", "temporary", "Windows drive"."""
     exists: bool
     is_writable: bool
     owner_uid: int
     file_system: str
     free_bytes: int | Unknown
+    free_files: int | Unknown = NOT_READ
+    """How many more files it can hold (free inodes); Unknown where a file system does not count them."""
 
 
 @dataclass(frozen=True)
@@ -76,3 +96,14 @@ class Wsl:
     """Linux driver packages installed in the guest, where none belong."""
     libnvidia_ml_path: str
     """Which libnvidia-ml.so.1 the loader takes, "" for none."""
+    driver_store: tuple[str, ...] | Unknown = NOT_READ
+    """Folders of NVIDIA's driver that Windows passes in under /usr/lib/wsl/drivers."""
+    libcuda_link_in_cache: bool | Unknown = NOT_READ
+    """Whether the loader's cache knows the plain name libcuda.so, which `-lcuda` asks for."""
+    image_libraries: tuple[str, ...] | Unknown = NOT_READ
+    """Driver libraries that a container's own image carries instead of getting them from Windows."""
+    swap_bytes: int | Unknown = NOT_READ
+    desktop_tools: bool | Unknown = NOT_READ
+    """Whether Docker Desktop has put its commands into this distribution."""
+    clock_behind_s: int | Unknown = NOT_READ
+    """How far the guest's clock is behind the hardware clock that Windows keeps."""
