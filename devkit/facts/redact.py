@@ -3,58 +3,107 @@
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
-from devkit.facts.model import Facts
+from devkit.facts.model import Facts, System
 
 SECRETS = (
-    re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{10,}"),
-    re.compile(r"\bgh[opusr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}"),
-    re.compile(r"\bglpat-[A-Za-z0-9_-]{10,}"),
-    re.compile(r"\bsk-[A-Za-z0-9_-]{16,}"),
-    re.compile(r"\bnvapi-[A-Za-z0-9_-]{16,}"),
-    re.compile(r"\bAKIA[0-9A-Z]{16}\b"),
-    re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}"),
-    re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+"),
+    re.compile(r"(?<![A-Za-z0-9])(?:hf|api_org)_[A-Za-z0-9]{10,}"),
+    re.compile(r"(?<![A-Za-z0-9])gh[opusr]_[A-Za-z0-9]{20,}|(?<![A-Za-z0-9])github_pat_[A-Za-z0-9_]{20,}"),
+    re.compile(r"(?<![A-Za-z0-9])glpat-[A-Za-z0-9_-]{10,}"),
+    re.compile(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}"),
+    re.compile(r"(?<![A-Za-z0-9])nvapi-[A-Za-z0-9_-]{16,}"),
+    re.compile(r"(?<![A-Za-z0-9])(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])"),
+    re.compile(r"(?<![A-Za-z0-9])xox[abprs]-[A-Za-z0-9-]{10,}"),
+    re.compile(r"(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+"),
+    re.compile(r"(?<![A-Za-z0-9])dckr_pat_[A-Za-z0-9_-]{10,}"),
+    re.compile(r"(?<![A-Za-z0-9])pypi-[A-Za-z0-9_-]{16,}"),
 )
-"""Shapes of access tokens: model hubs, code hosts, clouds, chat, JSON web tokens."""
+"""Shapes of access tokens: model hubs, code hosts, clouds, chat, JSON web tokens, registries."""
 
-_UUID = re.compile(r"\b((?:GPU|MIG)-(?:GPU-)?[0-9a-fA-F]{8})(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_UUID = re.compile(r"((?:GPU|MIG)-(?:GPU-)?[0-9a-fA-F]{8})(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_SERIAL = re.compile(r"(?i)(?<![a-z])(serial(?:[ _-]?(?:number|no))?\.?[ \t]*[:=#]?[ \t]*)(?=[a-z-]*[0-9])[0-9a-z-]{6,}")
 _HOME = re.compile(
-    r"((?:^|(?<=[^\w.-]))(?:/home/|/Users/|[A-Za-z]:[\\/]+Users[\\/]+|/mnt/[a-z]/Users/))([^/\\:,;'\"\s]+)"
+    r"((?:^|(?<=[^\w.-]))(?:/var/home/|/home/|/Users/|[A-Za-z]:[\\/]+Users[\\/]+|/mnt/[a-z]/Users/))"
+    r"([^/\\:,;'\"\s]+)"
 )
-_LOGIN = re.compile(r"(?<=://)([^/@\s]+)@")
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+_MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}")
 _REMOTE = re.compile(r"(?<=tcp://)[^/:\s]+|(?<=tcp://\[)[^\]\s]+|(?<=ssh://)(?:[^/@\s]+@)?[^/:\s]+")
+_LOG_LINE = re.compile(
+    r"(?m)^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?) "
+    r"([\w.-]+) (?=[\w./-]+(?:\[\d+\])?: )"
+)
+"""A line of the system's log: the machine's name stands between the time and the program."""
+
 _HERE = frozenset({"localhost", "127.0.0.1", "::1", "host"})
-_COMMON_ACCOUNTS = frozenset({"user", "root", "ubuntu", "vscode", "runner", "admin", "Public", "shared", "linuxbrew"})
-"""Names that say nothing of a person, and occur as words of their own."""
+_PLAIN_WORDS = frozenset(
+    """
+    user root host localhost ubuntu debian fedora centos rocky arch nixos linux windows vscode runner admin Public
+    shared linuxbrew dev lib usr var etc proc sys run tmp opt bin srv mnt media home data work workspace project docker
+    podman nvidia gpu cuda torch python amd64 x86_64 server desktop laptop default
+    """.split()
+)
+"""Names that say nothing of a person or a machine, and occur as words of their own: `/dev` is no user's folder."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Redaction:
+    """What to blank for one machine. Build it with `redaction_of`."""
+
+    words: tuple[tuple[str, str], ...]
+    """Names of people and machines, each with what stands in for it."""
+
+    def text(self, text: str) -> str:
+        """`text` without tokens, logins, addresses, home folders, names, and the tails of device numbers."""
+        for secret in SECRETS:
+            text = secret.sub("redacted", text)
+        text = _LOGIN.sub("", text)
+        text = _MAIL.sub("mail", text)
+        text = _UUID.sub(r"\1", text)
+        text = _SERIAL.sub(r"\1redacted", text)
+        text = _HOME.sub(r"\1user", text)
+        for word, stand_in in self.words:
+            # A name is blanked inside "name-devcontainer-1" and "name_data" too, not inside of another word.
+            text = re.sub(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])", stand_in, text)
+        return text
+
+    def of(self, value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
+        """A record with every text in it blanked."""
+        return _rewritten(value, self.text)
+
+
+def redaction_of(facts: Facts) -> Redaction:
+    """What names somebody in these facts: whoever has a home folder there, this machine, and remote engines."""
+    texts = tuple(_texts(facts))
+    people = {match[2] for text in texts for match in _HOME.finditer(text)}
+    remote = {match[0].rpartition("@")[2] for text in texts for match in _REMOTE.finditer(text)} - _HERE
+    machines = {match[1] for text in texts for match in _LOG_LINE.finditer(text)} | set(_own_names(facts))
+    hosts = {name for found in (*remote, *machines) for name in (found, found.partition(".")[0]) if _is_name(name)}
+    found = {**dict.fromkeys(hosts, "host"), **dict.fromkeys(people, "user")}
+    # The longest first: a short name may be part of a long one.
+    return Redaction(tuple(sorted(((n, s) for n, s in found.items() if _is_name(n)), key=lambda pair: -len(pair[0]))))
 
 
 def redacted(facts: Facts) -> Facts:
-    """The same facts with user names, home folders, remote hosts, tokens and the tails of device UUIDs blanked.
+    """The same facts with user and host names, home folders, tokens, mail addresses and device numbers blanked.
 
     A user name is one that stands in a home path; it is blanked wherever else it occurs as a word.
     GPUs stay distinguishable: the first eight digits of a UUID remain.
     """
-    texts = tuple(_texts(facts))
-    people = {match[2] for text in texts for match in _HOME.finditer(text)} - _COMMON_ACCOUNTS
-    hosts = {match[0].rpartition("@")[2] for text in texts for match in _REMOTE.finditer(text)} - _HERE
-    blanked: Facts = _rewritten(
-        facts, partial(_blanked, words={**dict.fromkeys(people, "user"), **dict.fromkeys(hosts, "host")})
-    )
+    blanked: Facts = redaction_of(facts).of(facts)
     return blanked
 
 
-def _blanked(text: str, *, words: dict[str, str]) -> str:
-    for secret in SECRETS:
-        text = secret.sub("redacted", text)
-    text = _LOGIN.sub("", text)
-    text = _UUID.sub(r"\1", text)
-    text = _HOME.sub(r"\1user", text)
-    for word, stand_in in words.items():
-        text = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", stand_in, text)
-    return text
+def _own_names(facts: Facts) -> Iterator[str]:
+    for side in (facts, facts.inside):
+        if isinstance(side, Facts) and isinstance(side.system, System) and isinstance(side.system.host_name, str):
+            yield side.system.host_name
+
+
+def _is_name(word: str) -> bool:
+    """A number is none, nor is a single letter: both stand in too much that says nothing of anybody."""
+    return len(word) > 1 and word not in _PLAIN_WORDS and not re.fullmatch(r"[\d.:]+", word)
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -31,7 +31,13 @@ def read_system(host: Host) -> System:
         in_docker_group=member,
         docker_group_is_active=active,
         runs_systemd=systemd is not None and systemd.kind == "directory",
+        host_name=_host_name(host),
     )
+
+
+def _host_name(host: Host) -> str | Unknown:
+    name = (host.read("/proc/sys/kernel/hostname") or host.env.get("COMPUTERNAME", "")).strip()
+    return name or Unknown("neither the kernel nor the environment says it")
 
 
 def platform_of(host: Host) -> Platform:

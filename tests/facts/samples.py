@@ -14,6 +14,7 @@ _LETTERS = st.characters(exclude_categories=("Cs",))
 _LEAVES = {
     str: st.text(_LETTERS, max_size=12),
     int: st.integers(-(2**63), 2**63),
+    float: st.floats(allow_nan=False, allow_infinity=False),
     bool: st.booleans(),
     types.NoneType: st.none(),
     Unknown: st.builds(Unknown, st.text(_LETTERS, max_size=12)),
@@ -36,4 +37,10 @@ def any_of(kind) -> st.SearchStrategy:
     return st.builds(kind, **{name: any_of(inner) for name, inner in typing.get_type_hints(kind).items()})
 
 
-FACTS = any_of(Facts)
+def _facts(**changes) -> st.SearchStrategy:
+    fields = {name: any_of(kind) for name, kind in typing.get_type_hints(Facts).items() if name not in changes}
+    return st.builds(Facts, **fields, **changes)
+
+
+_ONE_SIDE = _facts(inside=st.one_of(st.none(), _LEAVES[Unknown]))
+FACTS = st.one_of(_ONE_SIDE, _facts(inside=_ONE_SIDE))
