@@ -60,6 +60,12 @@ class Engine:
     images: tuple[LocalImage, ...] | Unknown = NOT_READ
     """Of the local images, those that the listed containers use, and the newest of dev containers."""
     runc: Release | Unknown = NOT_READ
+    min_api_version: str | Unknown = NOT_READ
+    """The oldest API version that it still speaks, "" when it does not say."""
+    proxy: str | Unknown = NOT_READ
+    """Where it sends its requests for images, without a login; "" for straight to the registry."""
+    clock_ahead_s: int | Unknown = NOT_READ
+    """How far its clock runs before this one; far from zero in a virtual machine that slept."""
 
 
 class EngineEnd(StrEnum):

@@ -1,7 +1,8 @@
 """Ask a container engine for its version and settings, as a program of its own: a socket may accept and never answer.
 
 Prints one JSON object per line: `{"listener_pid": …}` when the system says whose socket it is, `{"version": …}`,
-`{"info": …}`; or `{"failed": KIND, "message": …}`. Whoever runs it sets the deadline. It imports nothing of devkit.
+`{"info": …}`, `{"containers": […]}`, `{"images": […]}`; or `{"failed": KIND, "message": …}`, and `{"unlisted": …}`
+where only the lists are missing. Whoever runs it sets the deadline. It imports nothing of devkit.
 
     python -P ask_engine.py URL [FOLDER_WITH_TLS_FILES]
 """
@@ -11,12 +12,50 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import time
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 ANSWER_WITHIN_S = 60
 """Only so that a forgotten child ends at last; the parent is much less patient."""
+
+LIST_WITHIN_S = 2
+"""An engine whose one container hangs answers everything but the list of them."""
+
+HTTP_OK = 200
+MOST_RUNNING = 20
+MOST_STOPPED = 5
+MOST_IMAGES = 10
+
+LABELS = (
+    "devcontainer.local_folder",
+    "com.docker.compose.project.working_dir",
+    "com.docker.compose.project",
+    "com.docker.compose.service",
+)
+IMAGE_LABEL = "devcontainer.metadata"
+KEPT: dict[str, tuple[str, ...]] = {
+    "State": ("Status", "Running", "ExitCode", "OOMKilled", "Error"),
+    "Config": ("Image", "User"),
+    "HostConfig": (
+        "DeviceRequests",
+        "Devices",
+        "IpcMode",
+        "Memory",
+        "NetworkMode",
+        "Privileged",
+        "Runtime",
+        "SecurityOpt",
+        "ShmSize",
+        "Ulimits",
+    ),
+}
+"""What leaves this process of a container's description."""
+
+VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_REQUIRE_CUDA", "NVIDIA_DISABLE_REQUIRE")
+"""All that leaves it of an environment, which may hold secrets; there are API keys that begin with NVIDIA too."""
 
 
 def say(**line: object) -> None:
@@ -33,20 +72,22 @@ def main(url: str, tls_folder: str | None) -> None:
         if url.startswith("unix://"):
             path = urlsplit(url).path
             say(version=answer(path, "/version"))
-            say(info=answer(path, "/info"))
+            say(info=answer(path, "/info"), asked_at=time())
+            say_lists(lambda resource: answer(path, resource, within_s=LIST_WITHIN_S))
         else:
             through_sdk(url, tls_folder)
     except (OSError, ValueError) as error:
         say(failed="not-an-engine", message=" ".join(str(error).split()))
 
 
-def answer(path: str, resource: str) -> Any:  # noqa: ANN401 - whatever JSON the engine sends
+def answer(path: str, resource: str, within_s: float = ANSWER_WITHIN_S) -> Any:  # noqa: ANN401 - any JSON
     """The JSON at `resource` of the engine behind a Unix socket. Raises OSError, and ValueError for anything else.
 
     Asked by hand: importing the SDK would take longer than all the rest of a diagnosis. In HTTP 1.0 an answer ends with
     its connection, so there is nothing to decode.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(within_s)
         connection.connect(path)
         connection.sendall(f"GET {resource} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
         with connection.makefile("rb") as stream:
@@ -55,6 +96,87 @@ def answer(path: str, resource: str) -> Any:  # noqa: ANN401 - whatever JSON the
     if " 200" not in status:
         raise ValueError(f"{resource} was answered with {status!r}: {body[:200].decode(errors='replace')}")
     return json.loads(body)
+
+
+def say_lists(ask: Callable[[str], Any]) -> None:
+    """Report the running containers, the dev containers that stopped, and their images. `ask` reads one resource."""
+    try:
+        containers = list(described(listed(ask("/containers/json?all=1")), ask))
+        say(containers=containers)
+        wanted = [one["Image"] for one in containers if isinstance(one.get("Image"), str)]
+        wanted += dev_images(ask)
+        found = (inspected(f"/images/{name}/json", ask) for name in list(dict.fromkeys(wanted))[:MOST_IMAGES])
+        say(images=[image(one) for one in found if one])
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        say(unlisted=" ".join(str(error).split()) or type(error).__name__)
+
+
+def listed(containers: list[dict[str, Any]]) -> list[str]:
+    """Ids of those worth a closer look: dev containers first, then what runs; of the stopped, dev containers alone."""
+
+    def is_dev(one: dict[str, Any]) -> bool:
+        return LABELS[0] in (one.get("Labels") or {})
+
+    running = [one for one in containers if one.get("State") == "running"]
+    running.sort(key=is_dev, reverse=True)
+    stopped = [one for one in containers if one.get("State") != "running" and is_dev(one)]
+    return [str(one["Id"]) for one in (*running[:MOST_RUNNING], *stopped[:MOST_STOPPED]) if one.get("Id")]
+
+
+def described(ids: list[str], ask: Callable[[str], Any]) -> Iterator[dict[str, Any]]:
+    """What is kept of each container; one that went away meanwhile is left out."""
+    for name in ids:
+        found = inspected(f"/containers/{name}/json", ask)
+        if not found:
+            continue
+        kept = {group: {key: (found.get(group) or {}).get(key) for key in keys} for group, keys in KEPT.items()}
+        config = found.get("Config") or {}
+        kept["Config"] |= {"Env": of_nvidia(config), "Labels": only(config.get("Labels") or {}, LABELS)}
+        kept["State"]["Health"] = ((found.get("State") or {}).get("Health") or {}).get("Status", "")
+        sockets = [str(mount.get("Source", "")) for mount in found.get("Mounts") or ()]
+        yield {
+            "Id": name,
+            "Name": found.get("Name", ""),
+            "Image": found.get("Image"),
+            "Sockets": [source for source in sockets if source.endswith(".sock")],
+            **kept,
+        }
+
+
+def inspected(resource: str, ask: Callable[[str], Any]) -> dict[str, Any]:
+    """The description at `resource`, empty when it is gone."""
+    try:
+        found = ask(resource)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def dev_images(ask: Callable[[str], Any]) -> list[str]:
+    """Ids of the newest images that a dev container tool built."""
+    found = ask(f"/images/json?filters={quote(json.dumps({'label': [IMAGE_LABEL]}))}")
+    found.sort(key=lambda one: one.get("Created", 0), reverse=True)
+    return [str(one["Id"]) for one in found if one.get("Id")]
+
+
+def image(found: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of an image's description."""
+    config = found.get("Config") or {}
+    return {
+        **only(found, ("Id", "RepoTags", "Architecture")),
+        "Env": of_nvidia(config),
+        "IsDevContainer": IMAGE_LABEL in (config.get("Labels") or {}),
+    }
+
+
+def of_nvidia(config: dict[str, Any]) -> list[str]:
+    """The variables that the Container Toolkit reads."""
+    return [str(variable) for variable in config.get("Env") or () if str(variable).partition("=")[0] in VARIABLES]
+
+
+def only(found: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    """The entries of `found` under `keys`."""
+    return {key: found[key] for key in keys if key in found}
 
 
 def through_sdk(url: str, tls_folder: str | None) -> None:
@@ -71,11 +193,20 @@ def through_sdk(url: str, tls_folder: str | None) -> None:
     try:
         client = docker.APIClient(base_url=url, tls=tls_of(tls_folder), timeout=ANSWER_WITHIN_S, version="auto")
         say(version=client.version(api_version=False))
-        say(info=client.info())
+        say(info=client.info(), asked_at=time())
+        say_lists(lambda resource: sdk_answer(client, resource))
     except (requests.exceptions.SSLError, docker.errors.TLSParameterError) as error:
         say(failed="tls", message=" ".join(str(error).split()))
     except (docker.errors.DockerException, requests.exceptions.RequestException, KeyError) as error:
         say(failed="not-an-engine", message=" ".join(str(error).split()))
+
+
+def sdk_answer(client: Any, resource: str) -> Any:  # noqa: ANN401 - the SDK has no types
+    """The JSON at `resource` by the SDK's own session. Raises OSError, and ValueError for anything but an answer."""
+    response = client.get(f"{client.base_url}{resource}", timeout=LIST_WITHIN_S)
+    if response.status_code != HTTP_OK:
+        raise ValueError(f"{resource} was answered with {response.status_code}")
+    return response.json()
 
 
 def connects(url: str) -> bool:

@@ -6,7 +6,9 @@ from typing import Any
 from devkit.facts.model import Endpoint, Engine, EngineEnd, EngineFailure, EngineKind, Runtime
 from devkit.facts.values import Release, Unknown
 from devkit.probe.children import asking
+from devkit.probe.containers import local_images, running_containers, stopped_containers
 from devkit.probe.endpoint import choose_endpoint
+from devkit.probe.engine_traits import clock_ahead_s, min_api_version, proxy
 from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.programs import SYSTEM_PROGRAM_FOLDERS, find_program, path_folders
 from devkit.probe.toolkit import HOOK
@@ -98,6 +100,13 @@ def _engine(host: Host, endpoint: Endpoint, said: dict[str, Any]) -> Engine:
         root_dir=root_dir,
         is_snap=is_snap,
         hook_on_path=_hook_on_path(host, endpoint, kind, pid=said.get("listener_pid"), is_snap=is_snap),
+        min_api_version=min_api_version(version),
+        proxy=proxy(info),
+        clock_ahead_s=clock_ahead_s(info, said.get("asked_at")),
+        containers=running_containers(said),
+        stopped=stopped_containers(said),
+        images=local_images(said),
+        runc=_component(version, "runc"),
     )
 
 
@@ -115,6 +124,15 @@ def _version(version: dict[str, Any]) -> Release | Unknown:
         return Release.read(str(version.get("Version", "")))
     except ValueError:
         return Unknown("the engine did not say its version")
+
+
+def _component(version: dict[str, Any], name: str) -> Release | Unknown:
+    """The version of one of the engine's parts."""
+    parts = [part for part in version.get("Components") or () if isinstance(part, dict) and part.get("Name") == name]
+    try:
+        return Release.read(str(parts[0].get("Version", "")))
+    except (IndexError, ValueError):
+        return Unknown(f"the engine does not say the version of its {name}")
 
 
 def _runtimes(info: dict[str, Any]) -> tuple[Runtime, ...]:

@@ -54,6 +54,9 @@ class Host(Protocol):
     def free_bytes(self, path: str) -> int | None:
         """Space left for this user on the file system of `path`; None when it cannot be read."""
 
+    def free_files(self, path: str) -> int | None:
+        """How many more files the file system of `path` can hold; None where it does not count them."""
+
     @property
     def env(self) -> Mapping[str, str]:
         """The environment variables of this process."""
@@ -139,6 +142,17 @@ class LocalHost:
             return shutil.disk_usage(path).free
         except (OSError, ValueError):
             return None
+
+    def free_files(self, path: str) -> int | None:
+        """How many more files the file system of `path` can hold; None where it does not count them."""
+        if sys.platform == "win32":
+            return None
+        try:
+            found = os.statvfs(path)
+        except (OSError, ValueError):
+            return None
+        # Btrfs and 9p make inodes as they need them, and say 0 of 0.
+        return found.f_favail if found.f_files else None
 
     @property
     def env(self) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 from devkit.probe.children import FOLDER
 from devkit.probe.host import CALL_DEADLINE_S, NOT_FOUND, Done, Stat
 
-TABLES = ("env", "files", "links", "nodes", "free_bytes")
+TABLES = ("env", "files", "links", "nodes", "free_bytes", "free_files")
 MOST_LINKS = 40
 
 
@@ -22,6 +22,7 @@ class RecordedHost:
     - `project`: the workspace's absolute path;
     - `python`: the interpreter that devkit runs in; commands write `{python}` for it, `{devkit}` for `devkit/probe`;
     - `[env]`, `[files]` (path to text), `[links]` (path to target), `[free_bytes]` (path to bytes);
+    - `[free_files]`: path to the number of free inodes, where it matters;
     - `[nodes]`: path to `kind`, `mode`, `uid`, `gid`, and `open`, the errno name with which opening it fails;
     - `writable`: folders where the user may create files; `unreadable`: files that may not be read;
     - `remove`: paths of the extended machine that do not exist here, with all below;
@@ -41,6 +42,7 @@ class RecordedHost:
         self._links: dict[str, str] = machine["links"]
         self._nodes: dict[str, dict[str, Any]] = machine["nodes"]
         self._free_bytes: dict[str, int] = machine["free_bytes"]
+        self._free_files: dict[str, int] = machine["free_files"]
         self._commands: dict[tuple[str, ...], dict[str, Any]] = machine["commands"]
         self._folders = {
             "/".join(path.split("/")[:depth]) or "/"
@@ -103,9 +105,16 @@ class RecordedHost:
 
     def free_bytes(self, path: str) -> int | None:
         """Space left on the file system of `path`, by the longest recorded folder above it."""
+        return self._nearest(self._free_bytes, path)
+
+    def free_files(self, path: str) -> int | None:
+        """Free inodes on the file system of `path`, by the longest recorded folder above it."""
+        return self._nearest(self._free_files, path)
+
+    def _nearest(self, counts: dict[str, int], path: str) -> int | None:
         real = self._resolved(path)
-        above = [folder for folder in self._free_bytes if f"{real}/".startswith(folder.rstrip("/") + "/")]
-        return self._free_bytes[max(above, key=len)] if above else None
+        above = [folder for folder in counts if f"{real}/".startswith(folder.rstrip("/") + "/")]
+        return counts[max(above, key=len)] if above else None
 
     @property
     def env(self) -> Mapping[str, str]:

@@ -1,15 +1,17 @@
 """The directories that devkit, an engine or a hub library will write to."""
 
-from devkit.facts.model import Directory, Storage
+from devkit.facts.model import Directory, Platform, Storage
 from devkit.facts.values import Unknown
+from devkit.probe.container import container_kind
 from devkit.probe.host import Host
-from devkit.probe.system import user_id
+from devkit.probe.system import platform_of, user_id
 
 NOBODY_KNOWN = -1
 """The owner of a directory that does not exist, and every user on Windows."""
 
 
 ENGINE_FOLDERS = ("/var/lib/docker", "/var/snap/docker/common/var-lib-docker", "/var/lib/containers/storage")
+WINDOWS_DRIVE = "/mnt/c"
 USERS_ENGINE_FOLDERS = (".local/share/docker", ".local/share/containers/storage")
 
 
@@ -21,6 +23,7 @@ def read_storage(host: Host, *, project: str) -> Storage:
         ("workspace", project),
         *(("engine data", path) for path in _engine_folders(host)),
         ("temporary", host.env.get("TMPDIR") or host.env.get("TEMP") or "/tmp"),  # noqa: S108 - read, not written
+        ("Windows drive", _windows_drive(host)),
     ]
     mounts = _mounts(host)
     directories = tuple(_directory(host, path, purpose, mounts) for purpose, path in wanted if path)
@@ -45,12 +48,18 @@ def _engine_folders(host: Host) -> tuple[str, ...]:
     return tuple(path for path in (*ENGINE_FOLDERS, *users) if host.stat(path) is not None)
 
 
+def _windows_drive(host: Host) -> str:
+    """Where WSL shows the drive of Windows that holds the guest's own disk, as a file that grows; "" outside of WSL."""
+    is_guest = platform_of(host) is Platform.WSL2 and not container_kind(host)
+    return WINDOWS_DRIVE if is_guest and host.stat(WINDOWS_DRIVE) is not None else ""
+
+
 def _directory(host: Host, path: str, purpose: str, mounts: tuple[tuple[str, str], ...]) -> Directory:
     found = host.stat(path)
     nearest = path
     while host.stat(nearest) is None and "/" in nearest.strip("/"):
         nearest = nearest.rpartition("/")[0]
-    free = host.free_bytes(nearest)
+    free, files = host.free_bytes(nearest), host.free_files(nearest)
     return Directory(
         path=path,
         purpose=purpose,
@@ -60,6 +69,7 @@ def _directory(host: Host, path: str, purpose: str, mounts: tuple[tuple[str, str
         owner_uid=found.uid if found else NOBODY_KNOWN,
         file_system=_file_system(host.link(nearest) or nearest, mounts),
         free_bytes=Unknown(f"the file system of {nearest} does not say") if free is None else free,
+        free_files=Unknown(f"the file system of {nearest} does not count its files") if files is None else files,
     )
 
 

@@ -5,6 +5,7 @@ import re
 from devkit.facts.model import Distribution, Platform, System
 from devkit.facts.values import Release, Unknown
 from devkit.probe.host import Host
+from devkit.probe.wsl_settings import read_wsl_settings
 
 UNAME = ("uname", "-s", "-r", "-m")
 GLIBC = ("getconf", "GNU_LIBC_VERSION")
@@ -12,6 +13,8 @@ MACOS_MEMORY = ("sysctl", "-n", "hw.memsize")
 USER_AND_GROUPS = ("id", "-u"), ("id", "-G")
 
 _WSL_SIGNS = ("/proc/sys/fs/binfmt_misc/WSLInterop", "/run/WSL", "/usr/lib/wsl/lib")
+_SURE_WSL_SIGN = "/run/WSL"
+"""Where a running guest keeps the sockets to Windows."""
 
 
 def read_system(host: Host) -> System:
@@ -20,8 +23,9 @@ def read_system(host: Host) -> System:
     user, groups = _user_and_groups(host)
     member, active = _docker_group(host, user=user, groups=groups)
     systemd = host.stat("/run/systemd/system")
+    platform = platform_of(host)
     return System(
-        platform=platform_of(host),
+        platform=platform,
         kernel=kernel,
         machine=machine,
         distribution=_distribution(host),
@@ -31,6 +35,7 @@ def read_system(host: Host) -> System:
         in_docker_group=member,
         docker_group_is_active=active,
         runs_systemd=systemd is not None and systemd.kind == "directory",
+        wsl_settings=read_wsl_settings(host, platform),
         host_name=_host_name(host),
     )
 
@@ -51,7 +56,9 @@ def platform_of(host: Host) -> Platform:
         return Platform.WSL2
     if "Microsoft" in release:
         return Platform.WSL1
-    # A kernel that the user built for WSL need not carry the name.
+    # A kernel that the user built for WSL need not carry the name, nor show the GPU.
+    if host.stat(_SURE_WSL_SIGN) is not None:
+        return Platform.WSL2
     is_wsl = "WSL_DISTRO_NAME" in host.env or any(host.stat(sign) for sign in _WSL_SIGNS)
     return Platform.WSL2 if is_wsl and host.stat("/dev/dxg") else Platform.LINUX
 
