@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from devkit.facts.model import CdiSpec
@@ -50,7 +51,39 @@ def _spec(host: Host, path: str) -> CdiSpec:
         devices=tuple(str(entry["name"]) for entry in entries if isinstance(entry, dict) and "name" in entry),
         driver=Release.read(driver[1]) if driver else None,
         error="",
+        without_nodes=tuple(_without_nodes(entries)),
+        missing_paths=tuple(_missing_paths(host, content, entries)),
     )
+
+
+def _without_nodes(entries: list[Any]) -> Iterator[str]:
+    """Devices that bring no device node of their own."""
+    for entry in entries:
+        if isinstance(entry, dict) and "name" in entry and not any(_edits(entry, "deviceNodes")):
+            yield str(entry["name"])
+
+
+def _missing_paths(host: Host, content: dict[str, Any], entries: list[Any]) -> Iterator[str]:
+    """Host paths of nodes and mounts that are not here. A hook's program counts too: it runs on the host."""
+    seen: set[str] = set()
+    for owner in (content, *(entry for entry in entries if isinstance(entry, dict))):
+        nodes = (node.get("hostPath") or node.get("path") for node in _edits(owner, "deviceNodes"))
+        mounts = (mount.get("hostPath") for mount in _edits(owner, "mounts"))
+        hooks = (hook.get("path") for hook in _edits(owner, "hooks"))
+        for path in (*nodes, *mounts, *hooks):
+            if isinstance(path, str) and path.startswith("/") and path not in seen:
+                seen.add(path)
+                if host.stat(path) is None:
+                    yield path
+
+
+def _edits(owner: dict[str, Any], key: str) -> Iterator[dict[str, Any]]:
+    """The entries under `containerEdits.<key>` of a specification or of one of its devices."""
+    edits = owner.get("containerEdits")
+    entries = edits.get(key) if isinstance(edits, dict) else None
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict):
+            yield entry
 
 
 def _unusable(path: str, error: str) -> CdiSpec:

@@ -13,20 +13,33 @@ TOOLKIT_VERSION = ("nvidia-ctk", "--version")
 HOOK = "nvidia-container-runtime-hook"
 RUNTIME = "nvidia-container-runtime"
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
+REFRESH_UNIT = "nvidia-cdi-refresh.path"
+UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
+TARGETS = ("multi-user.target", "graphical.target", "default.target")
+NVIDIACTL_NUMBERS = "195:255"
+"""Major and minor number of /dev/nvidiactl. Source: Linux, Documentation/admin-guide/devices.txt."""
 
 
 def read_toolkit(host: Host) -> Toolkit:
     """Whether the toolkit is installed, how it is set, and which engines know its runtime."""
     version = _version(host)
-    mode, no_cgroups, root = _settings(host) if version is not None else (_NOT_INSTALLED,) * 3
+    config = _config(host) if version is not None else _NOT_INSTALLED
+    runtime, command = _section(config, RUNTIME), _section(config, "nvidia-container-cli")
+    ldconfig = _of(command, "ldconfig", "")
     return Toolkit(
         version=version,
         hook_path=find_program(host, HOOK),
         runtime_path=find_program(host, RUNTIME),
-        mode=mode,
-        no_cgroups=no_cgroups,
-        driver_root=root,
+        mode=_of(runtime, "mode", "auto"),
+        no_cgroups=command if isinstance(command, Unknown) else command.get("no-cgroups", False) is True,
+        driver_root=_of(command, "root", ""),
         daemon_files=tuple(_daemon_file(host, path) for path in daemon_paths(host) if host.stat(path) is not None),
+        config_error=_config_error(host, config),
+        ldconfig=ldconfig if isinstance(ldconfig, Unknown) else ldconfig.lstrip("@"),
+        ldconfig_exists=_ldconfig_exists(host, ldconfig),
+        features=_features(config),
+        cdi_refresh=_cdi_refresh(host),
+        char_links=_char_links(host),
     )
 
 
@@ -43,28 +56,65 @@ def _version(host: Host) -> Release | Unknown | None:
         return Unknown(f"nvidia-ctk --version ended with status {done.code}: {(done.err or done.out).strip()}")
 
 
-def _settings(host: Host) -> tuple[str | Unknown, bool | Unknown, str | Unknown]:
-    """`mode`, `no-cgroups` and the driver root of config.toml, with the toolkit's defaults where it is silent."""
+def _config(host: Host) -> dict[str, Any] | Unknown:
+    """config.toml, empty where there is none: the toolkit has a default for everything."""
     text = host.read(CONFIG)
     if text is None and host.stat(CONFIG) is not None:
-        unread = Unknown(f"{CONFIG} cannot be read by this user")
-        return unread, unread, unread
+        return Unknown(f"{CONFIG} cannot be read by this user")
     try:
-        config: dict[str, Any] = tomllib.loads(text or "")
+        return tomllib.loads(text or "")
     except tomllib.TOMLDecodeError as error:
-        broken = Unknown(f"{CONFIG} is not valid TOML: {error}")
-        return broken, broken, broken
-    runtime, command = _section(config, RUNTIME), _section(config, "nvidia-container-cli")
-    return (
-        str(runtime.get("mode", "auto")),
-        bool(command.get("no-cgroups", False)),
-        str(command.get("root", "")),
-    )
+        return Unknown(f"{CONFIG} is not valid TOML: {error}")
 
 
-def _section(config: dict[str, Any], name: str) -> dict[str, Any]:
+def _config_error(host: Host, config: dict[str, Any] | Unknown) -> str | Unknown:
+    if not isinstance(config, Unknown):
+        return ""
+    return config.reason if "not valid TOML" in config.reason else config
+
+
+def _section(config: dict[str, Any] | Unknown, name: str) -> dict[str, Any] | Unknown:
+    if isinstance(config, Unknown):
+        return config
     section = config.get(name)
     return section if isinstance(section, dict) else {}
+
+
+def _of(section: dict[str, Any] | Unknown, key: str, default: str) -> str | Unknown:
+    return section if isinstance(section, Unknown) else str(section.get(key, default))
+
+
+def _ldconfig_exists(host: Host, ldconfig: str | Unknown) -> bool | Unknown:
+    """An @ stands for "on the host"; without it the path is the container's, which cannot be seen from here."""
+    if isinstance(ldconfig, Unknown):
+        return ldconfig
+    if not ldconfig.startswith("@"):
+        return Unknown("config.toml names no ldconfig of the host")
+    return host.stat(ldconfig.lstrip("@")) is not None
+
+
+def _features(config: dict[str, Any] | Unknown) -> tuple[str, ...] | Unknown:
+    features = _section(config, "features")
+    if isinstance(features, Unknown):
+        return features
+    return tuple(sorted(name for name, value in features.items() if value is True))
+
+
+def _cdi_refresh(host: Host) -> str:
+    """How the unit that renews CDI specifications is set, by the files that systemd itself reads."""
+    if any((host.link(f"{folder}/{REFRESH_UNIT}") or "") == "/dev/null" for folder in UNIT_FOLDERS):
+        return "masked"
+    if all(host.stat(f"{folder}/{REFRESH_UNIT}") is None for folder in UNIT_FOLDERS):
+        return ""
+    wants = (f"{folder}/{target}.wants/{REFRESH_UNIT}" for folder in UNIT_FOLDERS for target in TARGETS)
+    return "enabled" if any(host.stat(path) is not None for path in wants) else "disabled"
+
+
+def _char_links(host: Host) -> bool | Unknown:
+    """Whether udev's names by number, which some releases of runc hand to systemd, exist for NVIDIA's nodes."""
+    if host.stat("/dev/nvidiactl") is None or not host.list("/dev/char"):
+        return Unknown("there is no /dev/nvidiactl, or no /dev/char")
+    return host.stat(f"/dev/char/{NVIDIACTL_NUMBERS}") is not None
 
 
 def daemon_paths(host: Host) -> tuple[str, ...]:
