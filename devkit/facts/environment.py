@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from devkit.facts.values import Release, Unknown
+from devkit.facts.values import NOT_READ, Release, Unknown
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,34 @@ class Package:
     name: str
     version: str
     tag: str
+    requires: tuple[str, ...] | Unknown = NOT_READ
+    """Its requirement lines on packages that matter to a GPU; those of optional extras aside."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One of several installations of the same distribution on one module path."""
+
+    name: str
+    version: str
+    folder: str
+
+
+@dataclass(frozen=True)
+class CudaFolder:
+    """A CUDA Toolkit with a compiler: where it is, what led there ("CUDA_HOME", "PATH" …), and its version."""
+
+    path: str
+    found_by: str
+    version: Release | Unknown
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library, with the version that its real file name carries."""
+
+    path: str
+    version: Release | Unknown
 
 
 @dataclass(frozen=True)
@@ -59,3 +87,19 @@ class Python:
     ld_library_path: tuple[str, ...]
     shadowing_libraries: tuple[str, ...]
     """CUDA libraries reachable through LD_LIBRARY_PATH that hide the wheels' own."""
+    shadowing: tuple[Library, ...] | Unknown = NOT_READ
+    """The same libraries with their versions."""
+    copies: tuple[Copy, ...] | Unknown = NOT_READ
+    """Distributions that stand on the module path more than once, in the order in which they are found."""
+    user_site: str | Unknown = NOT_READ
+    """The user's own site-packages where this Python reads them, "" where it does not."""
+    installer: str | Unknown = NOT_READ
+    """What installs packages here: "pip", "uv" or "conda"."""
+    bnb_cuda_version: str | Unknown | None = NOT_READ
+    """BNB_CUDA_VERSION, None when unset."""
+    cuda_device_order: str | Unknown | None = NOT_READ
+    """CUDA_DEVICE_ORDER, None when unset."""
+    cuda_toolkit: CudaFolder | Unknown | None = NOT_READ
+    """The CUDA Toolkit that builds of extensions would use; None when there is no compiler."""
+    libstdcxx: Library | Unknown | None = NOT_READ
+    """The C++ library that this Python's packages load; None when none was found."""

@@ -17,7 +17,7 @@ from devkit.facts.engine import (
     Runtime,
     Toolkit,
 )
-from devkit.facts.environment import Container, Package, Python, Torch
+from devkit.facts.environment import Container, Copy, CudaFolder, Library, Package, Python, Torch
 from devkit.facts.gpu import (
     AptSource,
     Driver,
@@ -35,7 +35,7 @@ from devkit.facts.kernel_log import KernelLog, Xid
 from devkit.facts.limits import Limits
 from devkit.facts.project import Project
 from devkit.facts.smoke import Smoke
-from devkit.facts.system import Directory, Distribution, Platform, Storage, System, Wsl, WslSettings
+from devkit.facts.system import Directory, Distribution, Platform, Storage, System, Tegra, Wsl, WslSettings
 from devkit.facts.values import NOT_READ, Unknown
 
 __all__ = [
@@ -46,8 +46,10 @@ __all__ = [
     "Clients",
     "Compose",
     "Container",
+    "Copy",
     "CredentialHelper",
     "CudaCall",
+    "CudaFolder",
     "CudaStop",
     "DaemonFile",
     "Deep",
@@ -69,6 +71,7 @@ __all__ = [
     "Hub",
     "HubCall",
     "KernelLog",
+    "Library",
     "Limits",
     "LocalImage",
     "NvmlAnswer",
@@ -88,6 +91,7 @@ __all__ = [
     "StoppedContainer",
     "Storage",
     "System",
+    "Tegra",
     "Toolkit",
     "Torch",
     "TorchCall",

@@ -41,6 +41,17 @@ class WslSettings:
 
 
 @dataclass(frozen=True)
+class Tegra:
+    """A Jetson or another board with NVIDIA's Tegra: its model by the device tree, and its L4T release.
+
+    `release` is None where only the board shows, as in a container; R36.4.7 is JetPack 6.
+    """
+
+    model: str
+    release: Release | Unknown | None
+
+
+@dataclass(frozen=True)
 class System:
     """The operating system and who is asking."""
 
@@ -57,6 +68,8 @@ class System:
     runs_systemd: bool | Unknown
     wsl_settings: WslSettings | Unknown | None = NOT_READ
     """None when there is no .wslconfig, or nothing here that it rules."""
+    tegra: Tegra | Unknown | None = NOT_READ
+    """None when this is no Jetson."""
     host_name: str | Unknown = NOT_READ
     """Read only so that it can be blanked wherever else it stands; saved facts do not carry it."""
 

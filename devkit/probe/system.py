@@ -5,6 +5,7 @@ import re
 from devkit.facts.model import Distribution, Platform, System
 from devkit.facts.values import Release, Unknown
 from devkit.probe.host import Host
+from devkit.probe.tegra import read_tegra
 from devkit.probe.wsl_settings import read_wsl_settings
 
 UNAME = ("uname", "-s", "-r", "-m")
@@ -36,6 +37,7 @@ def read_system(host: Host) -> System:
         docker_group_is_active=active,
         runs_systemd=systemd is not None and systemd.kind == "directory",
         wsl_settings=read_wsl_settings(host, platform),
+        tegra=read_tegra(host),
         host_name=_host_name(host),
     )
 
@@ -88,7 +90,7 @@ def _distribution(host: Host) -> Distribution | Unknown:
 
 def _glibc(host: Host) -> Release | Unknown:
     done = host.run(GLIBC)
-    if done.code != 0 or not done.out.startswith("glibc"):
+    if done.code != 0 or not re.match(r"glibc \d", done.out):
         return Unknown("the C library is not glibc, or getconf is missing")
     return Release.read(done.out)
 
@@ -115,8 +117,9 @@ def _user_and_groups(host: Host) -> tuple[int | None, tuple[int, ...]]:
         numbers = tuple(int(group) for group in groups if group.isdigit())
         return (int(user[0]) if user and user[0].isdigit() else None), numbers
     found = {key: value.split() for key, _, value in (line.partition(":") for line in text.splitlines())}
-    primary = found.get("Gid", ())[1:2]
-    return int(found["Uid"][1]), tuple(int(group) for group in (*primary, *found.get("Groups", ())))
+    user, primary = (found.get(key, [])[1:2] for key in ("Uid", "Gid"))
+    numbers = tuple(int(group) for group in (*primary, *found.get("Groups", ())) if group.isdecimal())
+    return (int(user[0]) if user and user[0].isdecimal() else None), numbers
 
 
 def _docker_group(host: Host, *, user: int | None, groups: tuple[int, ...]) -> tuple[bool | Unknown, bool | Unknown]:
