@@ -56,7 +56,7 @@ def run_program(argv: Sequence[str], *, deadline_s: float) -> Done:
     """Run `argv` without a shell, in the C locale and its own process group, for at most `deadline_s` seconds.
 
     At the deadline the group gets SIGKILL and the call returns what was printed so far, with code 124. A child that
-    cannot die, because a wedged driver holds it in the kernel, is left to a background thread.
+    cannot die, because a wedged driver holds it in the kernel, is left to a background thread. Ctrl-C kills it too.
     A negative code is the signal that ended the program.
     """
     try:
@@ -67,7 +67,11 @@ def run_program(argv: Sequence[str], *, deadline_s: float) -> Done:
         return Done(NOT_EXECUTABLE, "", str(error))
     taps = tuple(_Tap(stream) for stream in (process.stdout, process.stderr) if stream is not None)
     _LIVE.add(process)
-    ended = _wait(process, taps, ends_at=time.monotonic() + deadline_s)
+    try:
+        ended = _wait(process, taps, ends_at=time.monotonic() + deadline_s)
+    except BaseException:
+        _kill_group(process)
+        raise
     if ended:
         _LIVE.discard(process)
     code = process.returncode if ended else TIMED_OUT
