@@ -32,9 +32,10 @@ class DriverPackage:
 
 @dataclass(frozen=True)
 class AptSource:
-    """A file that names the Container Toolkit's package repository, and the key it trusts, "" for none."""
+    """A file that names a package repository of the Container Toolkit, and the key it trusts, "" for none."""
 
     path: str
+    url: str
     signed_by: str
 
 
@@ -71,8 +72,8 @@ class Driver:
     """The last log lines that touched NVIDIA driver packages, newest last."""
     module_signer: str | Unknown = NOT_READ
     """Who signed the module on disk, "" for nobody; only read where Secure Boot may have refused it."""
-    enrolled_keys: tuple[str, ...] | Unknown = NOT_READ
-    """Names of the machine owner's keys; only read where Secure Boot may have refused the module."""
+    signer_is_enrolled: bool | Unknown = NOT_READ
+    """Whether the signer is among the machine owner's keys; only read where Secure Boot may have refused the module."""
     build_error: str | Unknown = NOT_READ
     """The first error in DKMS's build log, "" for none; only read where the module was not built."""
     firmware_present: bool | Unknown = NOT_READ

@@ -7,6 +7,7 @@ each GPU, at last `{"end": true}`; or `{"error": …}` when NVML itself does not
     python -P ask_nvml.py [FIRST_GPU]
 """
 
+import ctypes
 import json
 import sys
 import time
@@ -77,6 +78,18 @@ class Nvml:
             return {"unknown": f"{name}: {error}"}
         return {"value": value.decode(errors="replace") if isinstance(value, bytes) else value}
 
+    def optional(self, name: str, *arguments: object) -> dict[str, Any]:
+        """Like `reading`, for what a healthy GPU may refuse: only a lost GPU, or one that needs a reset, raises."""
+        function = getattr(self.module, name, None)
+        if function is None:
+            return {"unknown": f"this nvidia-ml-py does not know {name}"}
+        try:
+            return {"value": self.call(name, function, *arguments)}
+        except self.errors as error:
+            if self.code(error) in LOST_OR_STUCK:
+                raise
+            return {"unknown": f"{name}: {error}", "code": self.code(error)}
+
     def code(self, error: Exception) -> int:
         """NVML's return value; 13, "function not found", for a library older than its bindings."""
         value = getattr(error, "value", None)
@@ -86,6 +99,10 @@ class Nvml:
 FUNCTION_NOT_FOUND = 13
 FATAL_FOR_GPU = frozenset({4, 15, 16, 17, 21, 999})
 """No permission, lost, reset required, blocked by the operating system, not ready in firmware, unknown."""
+LOST_OR_STUCK = frozenset({15, 16})
+VGPU_GUEST = 2
+RECOVERY_ACTION_FIELD = 230
+MOST_PROCESSES = 32
 
 
 def system_of(nvml: Nvml) -> dict[str, Any]:
@@ -115,7 +132,124 @@ def gpu_of(nvml: Nvml, index: int) -> dict[str, Any]:
         "memory": memory,
         "mig": mig,
         "mig_instances": mig_instances(nvml, handle) if mig.get("value", [0])[0] else [],
+        "health": health_of(nvml, handle),
     }
+
+
+PLAIN_READINGS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "persistence": ("nvmlDeviceGetPersistenceMode", ()),
+    "compute_mode": ("nvmlDeviceGetComputeMode", ()),
+    "display_active": ("nvmlDeviceGetDisplayActive", ()),
+    "ecc": ("nvmlDeviceGetEccMode", ()),
+    "ecc_uncorrected": ("nvmlDeviceGetTotalEccErrors", (1, 0)),  # uncorrected, since the driver was loaded
+    "remapped_rows": ("nvmlDeviceGetRemappedRows", ()),
+    "temperature": ("nvmlDeviceGetTemperature", (0,)),
+    "slowdown": ("nvmlDeviceGetTemperatureThreshold", (1,)),
+    "power": ("nvmlDeviceGetPowerUsage", ()),
+    "power_limit": ("nvmlDeviceGetEnforcedPowerLimit", ()),
+    "default_power_limit": ("nvmlDeviceGetPowerManagementDefaultLimit", ()),
+    "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth", ()),
+    "pcie_max_width": ("nvmlDeviceGetMaxPcieLinkWidth", ()),
+    "pcie_generation": ("nvmlDeviceGetCurrPcieLinkGeneration", ()),
+    "pcie_max_generation": ("nvmlDeviceGetMaxPcieLinkGeneration", ()),
+    "sm_clock": ("nvmlDeviceGetClockInfo", (1,)),
+    "sm_max_clock": ("nvmlDeviceGetMaxClockInfo", (1,)),
+    "application_clock": ("nvmlDeviceGetApplicationsClock", (1,)),
+    "default_application_clock": ("nvmlDeviceGetDefaultApplicationsClock", (1,)),
+    "virtualisation": ("nvmlDeviceGetVirtualizationMode", ()),
+    "inforom": ("nvmlDeviceGetInforomConfigurationChecksum", ()),
+    "brand": ("nvmlDeviceGetBrand", ()),
+}
+"""NVML calls whose answer is a number or a few, with what they take after the handle."""
+
+
+def health_of(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """What NVML says of a GPU's state. Each reading may be unknown; only a lost GPU ends it, by raising."""
+    # Utilisation and clocks come first: what follows keeps the GPU awake and would show up in them.
+    health = {"utilisation": utilisation_of(nvml, handle), "clock_reasons": clock_reasons_of(nvml, handle)}
+    for name, (function, arguments) in PLAIN_READINGS.items():
+        health[name] = nvml.optional(function, handle, *arguments)
+    if "value" not in health["remapped_rows"]:
+        health["retirement_pending"] = nvml.optional("nvmlDeviceGetRetiredPagesPendingStatus", handle)
+    if health["virtualisation"].get("value") == VGPU_GUEST:
+        health["licence"] = licence_of(nvml, handle)
+    health["pci"] = attribute_of(nvml.optional("nvmlDeviceGetPciInfo_v3", handle), "busId")
+    health["fabric"] = fabric_of(nvml, handle)
+    health["recovery_action"] = recovery_action_of(nvml, handle)
+    health["processes"] = processes_of(nvml, handle)
+    return health
+
+
+def attribute_of(reading: dict[str, Any], name: str) -> dict[str, Any]:
+    """The same reading with one field of its record for a value."""
+    if "value" not in reading:
+        return reading
+    value = getattr(reading["value"], name)
+    return {"value": value.decode(errors="replace") if isinstance(value, bytes) else value}
+
+
+def utilisation_of(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """Percent of the last sampling period in which a kernel ran."""
+    return attribute_of(nvml.optional("nvmlDeviceGetUtilizationRates", handle), "gpu")
+
+
+def clock_reasons_of(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """The bits that say why the clocks are where they are; drivers before 535 know the call by another name."""
+    reasons = nvml.optional("nvmlDeviceGetCurrentClocksEventReasons", handle)
+    return reasons if "value" in reasons else nvml.optional("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+
+
+def licence_of(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """The state of a vGPU's licence, of the first feature that it runs with."""
+    features = nvml.optional("nvmlDeviceGetGridLicensableFeatures_v4", handle)
+    if "value" not in features:
+        return features
+    listed = features["value"].gridLicensableFeatures[: features["value"].licensableFeaturesCount]
+    states = [feature.featureState for feature in listed if feature.featureEnabled] or [0]
+    return {"value": states[0]}
+
+
+def fabric_of(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """How far the GPU has joined the NVLink fabric, as [state, return value]."""
+    # The bindings read four bytes where NVML writes one.
+    record = getattr(nvml.module, "c_nvmlGpuFabricInfoV_t", None)
+    if record is None:
+        return {"unknown": "this nvidia-ml-py does not know nvmlDeviceGetGpuFabricInfoV"}
+    fabric = record()
+    answer = nvml.optional("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(fabric))
+    return {"value": [fabric.state & 0xFF, fabric.status]} if "value" in answer else answer
+
+
+def recovery_action_of(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """What the driver asks for to make the GPU usable again, as a number."""
+    fields = nvml.optional("nvmlDeviceGetFieldValues", handle, [RECOVERY_ACTION_FIELD])
+    if "value" not in fields:
+        return fields
+    field = fields["value"][0]
+    if field.nvmlReturn != 0:
+        return {"unknown": f"nvmlDeviceGetFieldValues: field {RECOVERY_ACTION_FIELD} returned {field.nvmlReturn}"}
+    return {"value": field.value.uiVal}
+
+
+def processes_of(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """Who holds memory of the GPU, as [pid, name, bytes]; the same process may stand in both of NVML's lists."""
+    found: dict[int, list[Any]] = {}
+    for function in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"):
+        processes = nvml.optional(function, handle)
+        if "value" not in processes:
+            return processes
+        for process in processes["value"]:
+            found[process.pid] = [process.pid, short_name(process.pid), process.usedGpuMemory]
+    return {"value": list(found.values())[:MOST_PROCESSES]}
+
+
+def short_name(pid: int) -> str:
+    """The kernel's name of a process, "" where it is hidden. Never the command line, which may hold secrets."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - importing pathlib takes longer than all GPUs
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def mig_instances(nvml: Nvml, handle: object) -> list[str]:

@@ -2,21 +2,18 @@
 
 import re
 
-from devkit.facts.model import Driver, PciGpu
+from devkit.facts.model import Driver
 from devkit.facts.values import Release, Unknown
-from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host
+from devkit.probe.driver_install import with_installation
+from devkit.probe.fabric import fabric_manager_state
+from devkit.probe.host import NOT_FOUND, Host
+from devkit.probe.pci import read_pci
 from devkit.probe.programs import find_libraries, library_release, loader_cache
 from devkit.probe.system import kernel_and_machine
 
 MODULE_ON_DISK = ("modinfo", "-F", "version", "nvidia")
 DKMS = ("dkms", "status")
-FABRIC_MANAGER = ("systemctl", "is-active", "nvidia-fabricmanager")
 
-PCI_DEVICES = "/sys/bus/pci/devices"
-NVIDIA_VENDOR = "0x10de"
-DISPLAY_CLASSES = ("0x0300", "0x0302")
-"""VGA controllers and 3D controllers; 0x0403 is the sound function beside them."""
-NVSWITCH_CLASS = "0x0680"
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 PACKAGE_LOGS = ("/var/log/dpkg.log", "/var/log/dnf.rpm.log", "/var/log/zypp/history", "/var/log/pacman.log")
 UPGRADES_KEPT = 5
@@ -35,8 +32,8 @@ def read_driver(host: Host) -> Driver:
     cuda_paths = find_libraries(host, "libcuda.so.1", cache)
     ml_paths = find_libraries(host, "libnvidia-ml.so.1", cache)
     loaded, is_open = _loaded(host)
-    pci_gpus, nvswitch = _pci(host)
-    return Driver(
+    pci_gpus, nvswitch = read_pci(host)
+    driver = Driver(
         loaded=loaded,
         is_open=is_open,
         on_disk=_on_disk(host),
@@ -48,11 +45,12 @@ def read_driver(host: Host) -> Driver:
         nvidiactl=_nvidiactl(host),
         pci_gpus=pci_gpus,
         nvswitch_present=nvswitch,
-        fabric_manager=_fabric_manager(host, nvswitch),
+        fabric_manager=fabric_manager_state(host, nvswitch),
         headers_present=host.stat(f"/lib/modules/{kernel}/build") is not None if kernel else Unknown("no kernel name"),
         secure_boot=_secure_boot(host),
         upgraded_packages=_upgraded_packages(host),
     )
+    return with_installation(host, driver)
 
 
 def _loaded(host: Host) -> tuple[Release | Unknown | None, bool | Unknown]:
@@ -100,34 +98,6 @@ def _device_nodes(host: Host) -> tuple[str, ...]:
 def _nvidiactl(host: Host) -> str:
     outcome = host.open_error("/dev/nvidiactl")
     return "absent" if outcome == "ENOENT" else outcome
-
-
-def _pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
-    """NVIDIA GPUs on the bus, and whether an NVSwitch is among its other functions."""
-    addresses = host.list(PCI_DEVICES)
-    if not addresses:
-        unread = Unknown(f"{PCI_DEVICES} is not visible here")
-        return unread, unread
-    gpus, nvswitch = [], False
-    for address in addresses:
-        folder = f"{PCI_DEVICES}/{address}"
-        if (host.read(f"{folder}/vendor") or "").strip() != NVIDIA_VENDOR:
-            continue
-        kind = (host.read(f"{folder}/class") or "").strip()
-        nvswitch = nvswitch or kind.startswith(NVSWITCH_CLASS)
-        if kind.startswith(DISPLAY_CLASSES):
-            owner = (host.link(f"{folder}/driver") or "").rpartition("/")[2]
-            gpus.append(PciGpu(address, (host.read(f"{folder}/device") or "").strip(), owner))
-    return tuple(gpus), nvswitch
-
-
-def _fabric_manager(host: Host, nvswitch: bool | Unknown) -> str | Unknown:
-    if nvswitch is not True:
-        return Unknown("only asked on machines with an NVSwitch")
-    done = host.run(FABRIC_MANAGER)
-    if done.code == TIMED_OUT or not done.out.strip():
-        return Unknown("systemctl is missing or did not answer")
-    return done.out.strip()
 
 
 def _secure_boot(host: Host) -> bool | Unknown:

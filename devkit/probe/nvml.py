@@ -7,6 +7,7 @@ from typing import Any
 from devkit.facts.model import FailedGpu, Gpu, NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from devkit.probe.children import asking, last_line, lines_of, signal_name, signal_number
+from devkit.probe.gpu_health import health_of
 from devkit.probe.host import TIMED_OUT, Host
 
 LIBRARY_NOT_FOUND = 12
@@ -121,6 +122,7 @@ def _gpu(said: dict[str, Any]) -> Gpu:
         free_bytes=free,
         mig_enabled=bool(mig["value"][0]) if "value" in mig else Unknown(mig["unknown"]),
         mig_instances=tuple(said["mig_instances"]),
+        health=health_of(said.get("health")),
     )
 
 

@@ -110,6 +110,11 @@ def user_id(host: Host) -> int | None:
     return _user_and_groups(host)[0]
 
 
+def group_ids(host: Host) -> tuple[int, ...]:
+    """The numbers of all groups that this process has."""
+    return _user_and_groups(host)[1]
+
+
 def _user_and_groups(host: Host) -> tuple[int | None, tuple[int, ...]]:
     text = host.read("/proc/self/status")
     if text is None:

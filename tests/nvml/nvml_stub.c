@@ -142,6 +142,68 @@ UINT(nvmlDeviceGetComputeMode, 0)
 UINT(nvmlDeviceGetPowerUsage, 70000)
 UINT(nvmlDeviceGetArchitecture, 9)
 UINT(nvmlDeviceGetBrand, 2)
+UINT(nvmlDeviceGetDisplayActive, 0)
+UINT(nvmlDeviceGetEnforcedPowerLimit, 700000)
+UINT(nvmlDeviceGetPowerManagementDefaultLimit, 700000)
+UINT(nvmlDeviceGetInforomConfigurationChecksum, 0x5eed)
+
+nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t d, int which, unsigned *to) {
+    (void)which;
+    ORDERED(d->index);
+    *to = 87;
+    return SUCCESS;
+}
+static nvmlReturn_t clock_mhz(unsigned mhz, unsigned *to) { *to = mhz; return SUCCESS; }
+#define CLOCK(name, mhz) \
+    nvmlReturn_t name(nvmlDevice_t d, int which, unsigned *to) { (void)which; ORDERED(d->index); return clock_mhz(mhz, to); }
+CLOCK(nvmlDeviceGetClockInfo, 345)
+CLOCK(nvmlDeviceGetMaxClockInfo, 1980)
+CLOCK(nvmlDeviceGetApplicationsClock, 1980)
+CLOCK(nvmlDeviceGetDefaultApplicationsClock, 1980)
+typedef struct { unsigned gpu, memory; } utilization;
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, utilization *to) {
+    ORDERED(d->index);
+    *to = (utilization){0, 0};
+    return SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t d, unsigned long long *to) {
+    ORDERED(d->index);
+    *to = 0;
+    return SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned *count, void *to) {
+    (void)to;
+    ORDERED(d->index);
+    *count = 0;
+    return SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t d, unsigned *count, void *to) {
+    (void)to;
+    ORDERED(d->index);
+    *count = 0;
+    return SUCCESS;
+}
+typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; } fabric;
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t d, fabric *to) {
+    ORDERED(d->index);
+    to->state = 3;
+    to->status = SUCCESS;
+    return SUCCESS;
+}
+typedef struct {
+    unsigned id, scope;
+    long long timestamp, latency_us;
+    int value_type, code;
+    union { double real; unsigned u; unsigned long long ull; } value;
+} field;
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t d, int count, field *fields) {
+    ORDERED(d->index);
+    for (int i = 0; i < count; i++) {
+        fields[i].code = SUCCESS;
+        fields[i].value.ull = 0;
+    }
+    return SUCCESS;
+}
 
 typedef struct { unsigned long long total, free, used; } memory_v1;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2;

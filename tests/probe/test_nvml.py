@@ -1,9 +1,10 @@
 import time
+from dataclasses import replace
 
 import pytest
 
 from devkit.facts.model import FailedGpu, Gpu, NvmlAnswer, NvmlEnd, NvmlFailure
-from devkit.facts.values import ComputeCapability, Unknown
+from devkit.facts.values import NOT_READ, ComputeCapability, Unknown
 from devkit.probe.host import Done, LocalHost
 from devkit.probe.nvml import read_nvml
 
@@ -19,7 +20,7 @@ def test_eight_healthy_gpus_are_read(with_nvml):
     assert isinstance(answer, NvmlAnswer)
     assert (str(answer.driver), str(answer.cuda)) == ("570.172.08", "12.8")
     assert [gpu.index for gpu in answer.gpus] == list(range(8))
-    assert answer.gpus[7] == Gpu(
+    assert replace(answer.gpus[7], health=NOT_READ) == Gpu(
         index=7,
         uuid="GPU-00000007-aaaa-bbbb-cccc-dddddddddddd",
         name="NVIDIA H100 80GB HBM3",
