@@ -39,6 +39,16 @@ def signal_number(code: int) -> int:
     return code - 128 if 128 < code < 160 else 0
 
 
+def crash_number(code: int) -> int:
+    """The signal with which a program's own fault ended it, else 0: the others come from outside, or from no memory."""
+    number = signal_number(code)
+    return 0 if number in (signal.SIGINT, signal.SIGTERM, _KILLED) else number
+
+
+_KILLED = 9
+"""SIGKILL, which `signal` does not name on Windows."""
+
+
 def signal_name(number: int) -> str:
     """SIGSEGV for 11."""
     try:

@@ -1,16 +1,16 @@
 """The container engine, asked through its API in a child process."""
 
-import json
 from typing import Any
 
 from devkit.facts.model import Endpoint, Engine, EngineEnd, EngineFailure, EngineKind, Runtime
 from devkit.facts.values import Release, Unknown
-from devkit.probe.children import asking
+from devkit.probe.children import asking, last_line, lines_of
 from devkit.probe.containers import local_images, running_containers, stopped_containers
 from devkit.probe.endpoint import choose_endpoint
 from devkit.probe.engine_traits import clock_ahead_s, min_api_version, proxy
-from devkit.probe.host import TIMED_OUT, Host
+from devkit.probe.host import TIMED_OUT, Done, Host
 from devkit.probe.programs import SYSTEM_PROGRAM_FOLDERS, find_program, path_folders
+from devkit.probe.shapes import number, part, parts, text, texts
 from devkit.probe.toolkit import HOOK
 
 FIRST_API_THAT_LISTS_DEVICES = Release.read("1.50")
@@ -40,16 +40,18 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
         asking(host, "ask_engine", endpoint.url, *([chosen.tls_folder] if chosen.tls_folder else [])),
         deadline_s=deadline_s,
     )
-    said = _said(done.out)
-    if "info" in said:
+    said = _said(done)
+    if part(said, "info") and part(said, "version"):
         return _engine(host, endpoint, said)
+    if "info" in said:
+        return EngineFailure(EngineEnd.BAD_ENDPOINT, endpoint, "what answers there speaks HTTP, but is no engine")
     if done.code == TIMED_OUT:
         step = "its version but not its settings" if "version" in said else "nothing"
         return EngineFailure(EngineEnd.TIMED_OUT, endpoint, f"the engine answered {step} within {deadline_s:g} s")
-    if "failed" not in said or said["failed"] == "no-sdk":
-        words = said.get("message") or done.err.strip().rpartition("\n")[2]
-        return Unknown(f"the engine child ended with status {done.code}: {words}")
-    return EngineFailure(_end(host, endpoint, said["failed"]), endpoint, said["message"])
+    failed = text(said, "failed")
+    if failed in ("", "no-sdk"):
+        return Unknown(f"the engine child ended with status {done.code}: {text(said, 'message') or last_line(done)}")
+    return EngineFailure(_end(host, endpoint, failed), endpoint, text(said, "message"))
 
 
 def _unusable(url: str) -> str:
@@ -59,13 +61,10 @@ def _unusable(url: str) -> str:
     return "" if url.startswith(_SCHEMES) else f"{url!r} is not an address of an engine (unix, tcp, npipe or ssh)"
 
 
-def _said(out: str) -> dict[str, Any]:
+def _said(done: Done) -> dict[str, Any]:
     said: dict[str, Any] = {}
-    for line in out.splitlines():
-        try:
-            said.update(json.loads(line))
-        except ValueError:
-            continue  # cut off: the child was killed while it wrote this line
+    for words in lines_of(done):
+        said.update(words)
     return said
 
 
@@ -77,29 +76,29 @@ def _end(host: Host, endpoint: Endpoint, failed: str) -> EngineEnd:
 
 
 def _engine(host: Host, endpoint: Endpoint, said: dict[str, Any]) -> Engine:
-    version, info = said["version"], said["info"]
+    version, info = part(said, "version"), part(said, "info")
     kind = _kind(version, info)
-    options = " ".join(info.get("SecurityOptions") or ())
-    root_dir = str(info.get("DockerRootDir", ""))
+    options = " ".join(texts(info, "SecurityOptions"))
+    root_dir = text(info, "DockerRootDir")
     is_snap = root_dir.startswith("/var/snap/")
     return Engine(
         endpoint=endpoint,
         kind=kind,
         version=_version(version),
-        api_version=str(version.get("ApiVersion", "")),
-        operating_system=str(info.get("OperatingSystem", "")),
-        machine=str(info.get("Architecture", "")),
+        api_version=text(version, "ApiVersion"),
+        operating_system=text(info, "OperatingSystem"),
+        machine=text(info, "Architecture"),
         runtimes=_runtimes(info),
-        default_runtime=str(info.get("DefaultRuntime", "")),
-        cdi_spec_dirs=tuple(info.get("CDISpecDirs") or ()),
+        default_runtime=text(info, "DefaultRuntime"),
+        cdi_spec_dirs=texts(info, "CDISpecDirs"),
         cdi_devices=_cdi_devices(version, info),
         is_rootless="name=rootless" in options,
         has_selinux="name=selinux" in options,
-        cgroup_driver=str(info.get("CgroupDriver", "")),
-        cgroup_version=str(info.get("CgroupVersion", "")),
+        cgroup_driver=text(info, "CgroupDriver"),
+        cgroup_version=text(info, "CgroupVersion"),
         root_dir=root_dir,
         is_snap=is_snap,
-        hook_on_path=_hook_on_path(host, endpoint, kind, pid=said.get("listener_pid"), is_snap=is_snap),
+        hook_on_path=_hook_on_path(host, endpoint, kind, pid=number(said, "listener_pid"), is_snap=is_snap),
         min_api_version=min_api_version(version),
         proxy=proxy(info),
         clock_ahead_s=clock_ahead_s(info, said.get("asked_at")),
@@ -111,41 +110,41 @@ def _engine(host: Host, endpoint: Endpoint, said: dict[str, Any]) -> Engine:
 
 
 def _kind(version: dict[str, Any], info: dict[str, Any]) -> EngineKind:
-    names = {component.get("Name") for component in version.get("Components") or ()}
+    names = {text(component, "Name") for component in parts(version, "Components")}
     if "Podman Engine" in names:
         return EngineKind.PODMAN
-    if "Docker Desktop" in str(info.get("OperatingSystem")):
+    if "Docker Desktop" in text(info, "OperatingSystem"):
         return EngineKind.DOCKER_DESKTOP
     return EngineKind.DOCKER
 
 
 def _version(version: dict[str, Any]) -> Release | Unknown:
     try:
-        return Release.read(str(version.get("Version", "")))
+        return Release.read(text(version, "Version"))
     except ValueError:
         return Unknown("the engine did not say its version")
 
 
 def _component(version: dict[str, Any], name: str) -> Release | Unknown:
     """The version of one of the engine's parts."""
-    parts = [part for part in version.get("Components") or () if isinstance(part, dict) and part.get("Name") == name]
+    found = [component for component in parts(version, "Components") if text(component, "Name") == name]
     try:
-        return Release.read(str(parts[0].get("Version", "")))
+        return Release.read(text(found[0], "Version"))
     except (IndexError, ValueError):
         return Unknown(f"the engine does not say the version of its {name}")
 
 
 def _runtimes(info: dict[str, Any]) -> tuple[Runtime, ...]:
-    runtimes = info.get("Runtimes") or {}
-    return tuple(Runtime(name, str((runtimes[name] or {}).get("path", ""))) for name in sorted(runtimes))
+    runtimes = part(info, "Runtimes")
+    return tuple(Runtime(name, text(part(runtimes, name), "path")) for name in sorted(runtimes))
 
 
 def _cdi_devices(version: dict[str, Any], info: dict[str, Any]) -> tuple[str, ...] | Unknown:
-    devices = info.get("DiscoveredDevices")
-    if devices is not None:
-        return tuple(str(device.get("ID", "")) for device in devices if device.get("Source") == "cdi")
+    if info.get("DiscoveredDevices") is not None:
+        devices = parts(info, "DiscoveredDevices")
+        return tuple(text(device, "ID") for device in devices if device.get("Source") == "cdi")
     try:
-        lists_devices = Release.read(str(version.get("ApiVersion"))) >= FIRST_API_THAT_LISTS_DEVICES
+        lists_devices = Release.read(text(version, "ApiVersion")) >= FIRST_API_THAT_LISTS_DEVICES
     except ValueError:
         lists_devices = False
     return () if lists_devices else Unknown("this engine's API does not list CDI devices")

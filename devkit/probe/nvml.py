@@ -6,14 +6,18 @@ from typing import Any
 
 from devkit.facts.model import FailedGpu, Gpu, NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.values import ComputeCapability, Release, Unknown
-from devkit.probe.children import asking, last_line, lines_of, signal_name, signal_number
-from devkit.probe.gpu_health import health_of
+from devkit.probe.children import asking, crash_number, last_line, lines_of, signal_name
+from devkit.probe.gpu_health import health_of, reading
 from devkit.probe.host import TIMED_OUT, Host
+from devkit.probe.shapes import number, part, text, texts
 
 LIBRARY_NOT_FOUND = 12
 TIMEOUT = 10
 UNKNOWN = 999
 """NVML return values, as in nvml.h."""
+
+MOST_GPUS = 1024
+"""No machine has as many; a library that counts more does not know what it says."""
 
 _HUNG_SHARE = 0.5
 """A call that ran for less of an attempt was one of many slow ones: GPUs without persistence wake up one by one."""
@@ -52,20 +56,27 @@ def read_nvml(host: Host, *, deadline_s: float) -> NvmlAnswer | NvmlFailure | Un
     """
     ends_at = time.monotonic() + deadline_s
     said = _ask(host, first_gpu=0, deadline_s=deadline_s * _SHARE_OF_THE_REST)
-    system, count, gpus = said.words.get("system", {}), said.words.get("count"), said.gpus
+    system, count, gpus = part(said.words, "system"), number(said.words, "count"), said.gpus
     if count is None:
         return _failure(said)
-    while len(gpus) < count:
+    if not 0 <= count <= MOST_GPUS:
+        return Unknown(f"NVML counts {count} GPUs, which no machine has")
+    while (index := _first_missing(gpus, count)) < count:
         if said.hung or said.code != TIMED_OUT:
-            gpus[len(gpus)] = _condemned(len(gpus), said)
+            gpus[index] = _condemned(index, said)
+            index = _first_missing(gpus, count)
         left_s = ends_at - time.monotonic()
-        if left_s < _SHORTEST_ATTEMPT_S or len(gpus) == count:
+        if left_s < _SHORTEST_ATTEMPT_S or index == count:
             break
-        said = _ask(host, first_gpu=len(gpus), deadline_s=left_s * _SHARE_OF_THE_REST)
+        said = _ask(host, first_gpu=index, deadline_s=left_s * _SHARE_OF_THE_REST)
         gpus.update(said.gpus)
-    for index in range(len(gpus), count):
-        gpus[index] = FailedGpu(index, TIMEOUT, f"not asked: NVML used up the {deadline_s:g} s it was given")
-    return NvmlAnswer(_driver(system), _cuda(system), tuple(gpus[index] for index in range(count)))
+    not_asked = f"not asked: NVML used up the {deadline_s:g} s it was given"
+    answered = tuple(gpus.get(index, FailedGpu(index, TIMEOUT, not_asked)) for index in range(count))
+    return NvmlAnswer(_driver(system), _cuda(system), answered)
+
+
+def _first_missing(gpus: dict[int, Gpu | FailedGpu], count: int) -> int:
+    return next((index for index in range(count) if index not in gpus), count)
 
 
 def _ask(host: Host, *, first_gpu: int, deadline_s: float) -> _Transcript:
@@ -73,26 +84,30 @@ def _ask(host: Host, *, first_gpu: int, deadline_s: float) -> _Transcript:
     said = _Transcript(done.code, last_line(done), deadline_s)
     for words in lines_of(done):
         said.words.update(words)
-        if gpu := words.get("gpu"):
-            said.gpus[gpu["index"]] = _gpu(gpu)
-        elif failed := words.get("failed"):
-            said.gpus[failed["index"]] = FailedGpu(failed["index"], failed["code"], failed["message"])
+        gpu, failed = part(words, "gpu"), part(words, "failed")
+        if (index := number(gpu, "index")) is not None:
+            said.gpus[index] = _gpu(index, gpu)
+        elif (index := number(failed, "index")) is not None:
+            code = number(failed, "code")
+            said.gpus[index] = FailedGpu(index, UNKNOWN if code is None else code, text(failed, "message"))
     if done.code == TIMED_OUT:
-        said.waited_s = max(0.0, deadline_s - said.words.get("at_s", 0.0))
+        at_s = said.words.get("at_s")
+        said.waited_s = max(0.0, deadline_s - (at_s if isinstance(at_s, int | float) else 0.0))
     return said
 
 
 def _failure(said: _Transcript) -> NvmlFailure | Unknown:
     """Why NVML gave no answer at all."""
-    if error := said.words.get("error"):
-        if error["code"] is None:
-            return Unknown(error["message"])
-        end = NvmlEnd.LIBRARY_NOT_FOUND if error["code"] == LIBRARY_NOT_FOUND else NvmlEnd.ERROR
-        return NvmlFailure(end, error["code"], error["message"], error["call"])
+    if error := part(said.words, "error"):
+        code = number(error, "code")
+        if code is None:
+            return Unknown(text(error, "message"))
+        end = NvmlEnd.LIBRARY_NOT_FOUND if code == LIBRARY_NOT_FOUND else NvmlEnd.ERROR
+        return NvmlFailure(end, code, text(error, "message"), text(error, "call"))
     if said.code == TIMED_OUT:
         return NvmlFailure(NvmlEnd.TIMED_OUT, 0, f"{said.call} did not return within {said.waited_s:.1f} s", said.call)
-    if said.call and (number := signal_number(said.code)):
-        return NvmlFailure(NvmlEnd.CRASHED, number, f"{signal_name(number)} in {said.call}", said.call)
+    if said.call and (ended_by := crash_number(said.code)):
+        return NvmlFailure(NvmlEnd.CRASHED, ended_by, f"{signal_name(ended_by)} in {said.call}", said.call)
     return Unknown(f"the NVML child ended with status {said.code}: {said.last_words}")
 
 
@@ -100,47 +115,30 @@ def _condemned(index: int, said: _Transcript) -> FailedGpu:
     """The GPU at which a child stopped."""
     if said.code == TIMED_OUT:
         return FailedGpu(index, TIMEOUT, f"{said.call} did not return within {said.waited_s:.1f} s")
-    if number := signal_number(said.code):
-        return FailedGpu(index, UNKNOWN, f"NVML crashed with {signal_name(number)} in {said.call}")
-    if error := said.words.get("error"):
-        return FailedGpu(index, error["code"] or UNKNOWN, f"{error['call']}: {error['message']}")
-    return FailedGpu(index, UNKNOWN, f"the NVML child ended with status {said.code} in {said.call}: {said.last_words}")
+    if ended_by := crash_number(said.code):
+        return FailedGpu(index, UNKNOWN, f"NVML crashed with {signal_name(ended_by)} in {said.call}")
+    if error := part(said.words, "error"):
+        return FailedGpu(index, number(error, "code") or UNKNOWN, f"{text(error, 'call')}: {text(error, 'message')}")
+    return FailedGpu(index, TIMEOUT, f"the NVML child ended with status {said.code} in {said.call}: {said.last_words}")
 
 
-def _gpu(said: dict[str, Any]) -> Gpu:
-    total, free = _pair(said["memory"])
-    capability: ComputeCapability | Unknown = Unknown(said["capability"].get("unknown", ""))
-    if "value" in said["capability"]:
-        capability = ComputeCapability(*said["capability"]["value"])
-    mig = said["mig"]
+def _gpu(index: int, said: dict[str, Any]) -> Gpu:
     return Gpu(
-        index=said["index"],
-        uuid=said["uuid"]["value"] if "value" in said["uuid"] else Unknown(said["uuid"]["unknown"]),
-        name=said["name"],
-        capability=capability,
-        memory_bytes=total,
-        free_bytes=free,
-        mig_enabled=bool(mig["value"][0]) if "value" in mig else Unknown(mig["unknown"]),
-        mig_instances=tuple(said["mig_instances"]),
-        health=health_of(said.get("health")),
+        index=index,
+        uuid=reading(said, "uuid", str),
+        name=text(said, "name"),
+        capability=reading(said, "capability", lambda pair: ComputeCapability(int(pair[0]), int(pair[1]))),
+        memory_bytes=reading(said, "memory", lambda pair: int(pair[0])),
+        free_bytes=reading(said, "memory", lambda pair: int(pair[1])),
+        mig_enabled=reading(said, "mig", lambda pair: bool(pair[0])),
+        mig_instances=texts(said, "mig_instances"),
+        health=health_of(part(said, "health")),
     )
 
 
-def _pair(memory: dict[str, Any]) -> tuple[int | Unknown, int | Unknown]:
-    if "value" not in memory:
-        reason = Unknown(memory["unknown"])
-        return reason, reason
-    total, free = memory["value"]
-    return total, free
-
-
 def _driver(system: dict[str, Any]) -> Release | Unknown:
-    driver = system.get("driver", {})
-    return Release.read(driver["value"]) if "value" in driver else Unknown(driver.get("unknown", "NVML did not say"))
+    return reading(system, "driver", lambda version: Release.read(str(version)))
 
 
 def _cuda(system: dict[str, Any]) -> Release | Unknown:
-    cuda = system.get("cuda", {})
-    if "value" not in cuda:
-        return Unknown(cuda.get("unknown", "NVML did not say"))
-    return Release.read(f"{cuda['value'] // 1000}.{cuda['value'] % 1000 // 10}")
+    return reading(system, "cuda", lambda number: Release.read(f"{number // 1000}.{number % 1000 // 10}"))

@@ -18,6 +18,7 @@ from devkit.facts.model import Facts, FailedGpu, Gpu, Platform
 from devkit.facts.values import Release
 from devkit.text import count_of, listed
 
+NVML_TIMEOUT = 10
 NVML_GPU_IS_LOST = 15
 NVML_RESET_REQUIRED = 16
 
@@ -73,6 +74,7 @@ def every_gpu_answers(facts: Facts) -> Iterator[Finding]:
                 _revive(facts, gpu),
                 subject=f"GPU {gpu.index}",
                 evidence=(f"NVML returned {gpu.code} for GPU {gpu.index}: {gpu.message}",),
+                confidence=Confidence.LIKELY if gpu.code == NVML_TIMEOUT else Confidence.CERTAIN,
             )
 
 
