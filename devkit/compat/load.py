@@ -102,6 +102,8 @@ class StackTable(Table):
         self.libraries = self.rows("library", rows.BitsandbytesLibrary)
         self.features = {row.name: row for row in self.rows("feature", rows.Feature)}
         self.pythons = self.rows("python", rows.PythonVersion)
+        self.floors = self.rows("floor", rows.RuntimeFloor)
+        self.cxx_libraries = self.rows("manylinux", rows.CxxLibrary)
 
 
 class ImageTable(Table):
@@ -121,6 +123,7 @@ class EngineTable(Table):
         super().__init__("engines")
         self.container_toolkits = self.rows("container_toolkit", rows.ContainerToolkit)
         self.vulnerabilities = self.rows("vulnerability", rows.Vulnerability)
+        self.faults = self.rows("engine_fault", rows.EngineFault)
         self.features = {(row.engine, row.feature): row for row in self.rows("engine_feature", rows.EngineFeature)}
 
 

@@ -153,6 +153,23 @@ class Package(Row):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RuntimeFloor(Row):
+    """What a package checks at run time and does not state in its metadata, from `version` on in its major."""
+
+    name: str
+    version: Release
+    requires: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CxxLibrary(Row):
+    """A manylinux platform: the C library that its tag names, and the newest libstdc++ symbol its wheels may use."""
+
+    glibc: Release
+    glibcxx: Release
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bitsandbytes(Row):
     """A release of bitsandbytes: `cudas` are those it carries a library for, `cpu` whether it runs without one."""
 
@@ -242,6 +259,17 @@ class Vulnerability(Row):
     severity: str
     summary: str
     fixed_in: Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFault(Row):
+    """What releases of a program from `since` until before `fixed_in` get wrong, on machines of the kind `when`."""
+
+    program: str
+    since: Release
+    fixed_in: Release
+    when: str
+    summary: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ ARRAYS = [
     if isinstance(rows, list)
 ]
 
+PACKAGES_THEMSELVES = {"torch-wheel", "bnb-wheel", "transformers-wheel", "auditwheel", "pypi"}
 KEYS = {
     "toolkit": ("version",),
     "family": ("major",),
@@ -32,12 +33,15 @@ KEYS = {
     "bitsandbytes": ("version",),
     "library": ("version", "machine", "cudas"),
     "feature": ("name",),
+    "floor": ("name", "version"),
+    "manylinux": ("glibc",),
     "python": ("version",),
     "python_image": ("tag",),
     "cuda_image": ("cuda", "system"),
     "withdrawn": ("tag",),
     "container_toolkit": ("version",),
     "vulnerability": ("id",),
+    "engine_fault": ("program", "since", "when"),
     "engine_feature": ("engine", "feature"),
 }
 
@@ -66,7 +70,7 @@ def test_every_row_says_where_it_was_read_and_how_sure_that_is(name, array):
 def test_a_confirmed_row_rests_on_two_sources_or_on_the_package_itself(name, array):
     for row in document(name)[array]:
         if row["confidence"] == "confirmed":
-            assert len(row["source"]) > 1 or set(row["source"]) & {"torch-wheel", "bnb-wheel", "pypi"}, row
+            assert len(row["source"]) > 1 or set(row["source"]) & PACKAGES_THEMSELVES, row
 
 
 @pytest.mark.parametrize("name", FILES)
