@@ -23,8 +23,10 @@ TOOLS = ("sh", "cat", "sleep", "grep", "mv", "rm", "dirname", "uname", "id", "ck
 
 RUNTIME = {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}, "runc": {"path": "runc"}}
 DEVICES = [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}, {"Source": "cdi", "ID": "nvidia.com/gpu=all"}]
-GPU = ("dev/nvidia0", "dev/nvidiactl")
-WSL = ("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1")
+HOOK = "usr/bin/nvidia-container-runtime-hook"
+NO_TOOLKIT = ("dev/nvidia0", "dev/nvidiactl")
+GPU = (*NO_TOOLKIT, HOOK)
+WSL = ("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1", HOOK)
 SPEC = "etc/cdi/nvidia.yaml"
 
 
@@ -95,7 +97,16 @@ def machine(request, tmp_path) -> Machine:
     made = Machine(tmp_path, shell=request.param)
     made.folder.mkdir(parents=True)
     text = rendered("devcontainer/gpu.sh.j2", devkit_version="0.1.0", slug="demo")
-    for path in ("/dev/nvidia", "/dev/dxg", "/proc/driver", "/usr/lib/wsl", "/etc/cdi", "/var/run/cdi"):
+    for path in (
+        "/dev/nvidia",
+        "/dev/dxg",
+        "/proc/driver",
+        "/usr/lib/wsl",
+        "/etc/cdi",
+        "/var/run/cdi",
+        "/usr/bin",
+        "/usr/local/bin",
+    ):
         # A space in the folder's name would split the patterns, so tmp_path must have none.
         text = text.replace(f" {path}", f" {tmp_path}{path}")
     (made.folder / "gpu.sh").write_text(text)
@@ -113,6 +124,16 @@ def machine(request, tmp_path) -> Machine:
     [
         pytest.param(GPU, docker_info(Runtimes=RUNTIME), "nvidia", "nvidia runtime", id="the nvidia runtime"),
         pytest.param((), docker_info(Runtimes=RUNTIME), "cpu", "though its engine", id="the runtime, but no GPU"),
+        pytest.param(
+            NO_TOOLKIT, docker_info(Runtimes=RUNTIME), "cpu", "hook is missing", id="a runtime whose hook is gone"
+        ),
+        pytest.param(
+            (*NO_TOOLKIT, "usr/local/bin/nvidia-container-runtime-hook"),
+            docker_info(Runtimes=RUNTIME),
+            "nvidia",
+            "nvidia runtime",
+            id="a hook of somebody's own",
+        ),
         pytest.param(GPU, docker_info(), "cpu", "neither", id="a GPU that the engine cannot pass on"),
         pytest.param((), docker_info(), "cpu", "no NVIDIA GPU", id="a laptop"),
         pytest.param(GPU, docker_info(DiscoveredDevices=DEVICES), "cdi", "CDI", id="CDI devices that the engine lists"),
@@ -135,7 +156,7 @@ def machine(request, tmp_path) -> Machine:
         pytest.param((*GPU, SPEC), docker_info(), "cpu", "neither", id="a CDI file, but CDI is off"),
         pytest.param((), docker_info(DiscoveredDevices=DEVICES), "cpu", "no NVIDIA GPU", id="a stale CDI file, no GPU"),
         pytest.param(
-            ("proc/driver/nvidia/gpus/0000:01:00.0",),
+            ("proc/driver/nvidia/gpus/0000:01:00.0", HOOK),
             docker_info(Runtimes=RUNTIME),
             "nvidia",
             "nvidia runtime",
@@ -167,11 +188,19 @@ def test_docker(machine, files, info, mode, says):
 
 
 def test_both_ways_the_runtime_goes_first_when_its_hook_is_there(machine):
-    machine.has(*GPU)
+    machine.has(*NO_TOOLKIT)
     machine.docker(docker_info(Runtimes=RUNTIME, DiscoveredDevices=DEVICES))
     machine.run()
     assert machine.settings()["DEVKIT_GPU"] == "cdi"
     machine.program("nvidia-container-runtime-hook", "exit 0")
+    machine.run()
+    assert machine.settings()["DEVKIT_GPU"] == "nvidia"
+
+
+def test_a_hook_beside_its_runtime_is_found(machine):
+    machine.has(*NO_TOOLKIT, "nix/store/toolkit/nvidia-container-runtime-hook")
+    runtime = {"nvidia": {"path": f"{machine.root}/nix/store/toolkit/nvidia-container-runtime"}}
+    machine.docker(docker_info(Runtimes=runtime))
     machine.run()
     assert machine.settings()["DEVKIT_GPU"] == "nvidia"
 

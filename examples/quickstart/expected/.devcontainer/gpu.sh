@@ -110,16 +110,27 @@ engine_is_here() {
     esac
 }
 
+# Docker hands out GPUs through this program alone, whatever runtimes are registered. It is on the daemon's
+# PATH or beside the runtime, which may both be elsewhere than on this shell's PATH.
+has_hook() {
+    beside=${info#*'"nvidia":{"path":"'}
+    exists nvidia-container-runtime-hook ||
+        any_file /usr/bin/nvidia-container-runtime-hook /usr/local/bin/nvidia-container-runtime-hook "${beside%%'"'*}-hook"
+}
+
 choose_for_docker() {
     case $info in *nvidia-container-runtime*) runtime=yes ;; *) runtime='' ;; esac
     case $info in *'"nvidia.com/gpu=all"'*) cdi=yes ;; *) cdi='' ;; esac
     if [ -z "$cdi" ] && engine_has_cdi_file; then cdi=yes; fi
-    if engine_is_here && ! host_has_nvidia; then
+    if engine_is_here; then here_too=yes; else here_too=''; fi
+    if [ -n "$here_too" ] && ! host_has_nvidia; then
         choose cpu "this host has no NVIDIA GPU${runtime:+, though its engine has the nvidia runtime}"
-    elif [ -n "$runtime" ] && { [ -z "$cdi" ] || exists nvidia-container-runtime-hook; }; then
+    elif [ -n "$runtime" ] && { [ -z "$here_too" ] || has_hook; }; then
         choose nvidia 'the engine has the nvidia runtime'
     elif [ -n "$cdi" ]; then
         choose cdi 'the engine has CDI devices for the NVIDIA GPUs'
+    elif [ -n "$runtime" ]; then
+        choose cpu 'the nvidia runtime is registered, but nvidia-container-runtime-hook is missing; devkit doctor says how to add it'
     else
         choose cpu 'the engine has neither the nvidia runtime nor CDI devices; devkit doctor says how to add them'
     fi
