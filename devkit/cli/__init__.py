@@ -14,6 +14,7 @@ from devkit.errors import DevkitError
 
 COMMANDS = {
     "doctor": ("doctor", "Find what stops GPU work on this machine, and say how to fix it."),
+    "explain": ("explain", "Say what an error text means, and what to do about it."),
     "plan": ("plan", "Choose versions that fit the driver and GPUs, with reasons."),
     "init": ("init", "Write a dev container that fits this machine."),
     "verify": ("verify", "Prove the environment: fine-tune and generate with a tiny model."),

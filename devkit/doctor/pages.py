@@ -20,17 +20,28 @@ def markdown_of(check: Check) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def sections_of(check: Check) -> tuple[tuple[str, str], ...]:
+    """The docstring's parts with their headings; the first, what is so on a healthy machine, has none."""
+    summary, _, rest = check.explanation.partition("\n\n")
+    return (("", " ".join(summary.split())), *_parts(rest))
+
+
 HEADINGS = ("Why it matters", "How it is seen", "Source")
 
 
 def _sections(text: str) -> Iterable[list[str]]:
-    """The labelled paragraphs of a docstring as Markdown sections. Raises ValueError when one is missing."""
+    """The labelled paragraphs of a docstring as Markdown sections."""
+    for heading, body in _parts(text):
+        yield [f"## {heading}", "", body[:1].upper() + body[1:], ""]
+
+
+def _parts(text: str) -> Iterable[tuple[str, str]]:
+    """The labelled paragraphs of a docstring. Raises ValueError when one is missing."""
     starts = [text.find(f"{heading}:") for heading in HEADINGS]
     if -1 in starts or starts != sorted(starts):
         raise ValueError(f"the docstring must have, in this order: {', '.join(HEADINGS)}")
     for heading, start, end in zip(HEADINGS, starts, [*starts[1:], len(text)], strict=True):
-        body = " ".join(text[start + len(heading) + 1 : end].split())
-        yield [f"## {heading}", "", body[:1].upper() + body[1:], ""]
+        yield heading, " ".join(text[start + len(heading) + 1 : end].split())
 
 
 def index_of(checks: Iterable[Check]) -> str:

@@ -151,12 +151,20 @@ def _finding(finding: Finding, check: Check) -> dict[str, Any]:
         "confidence": finding.confidence.value,
         "follows_from": finding.follows_from,
         "seen_in": finding.seen_in,
-        "fix": {
-            "summary": finding.fix.summary,
-            "commands": list(finding.fix.commands),
-            "where": finding.fix.where.value,
-            "root": finding.fix.root,
-            "restart": finding.fix.restart.value,
-            "docs": finding.fix.docs or docs_of(check),
-        },
+        "location": {"path": where.path, "line": where.line} if (where := finding.location) else None,
+        "fix": fix_document(Shown(check, finding)),
+    }
+
+
+def fix_document(shown: Shown) -> dict[str, Any]:
+    """What to do about a finding, as every document has it. `is_automatic`: `devkit doctor --fix` can do it."""
+    fix = shown.finding.fix
+    return {
+        "summary": fix.summary,
+        "commands": list(fix.commands),
+        "where": fix.where.value,
+        "root": fix.root,
+        "restart": fix.restart.value,
+        "docs": fix.docs or docs_of(shown.check),
+        "is_automatic": bool(fix.repairs),
     }

@@ -76,6 +76,14 @@ def report_text(report: Report, *, width: int, marks: Marks, verbose: bool = Fal
     return tuple(page.lines)
 
 
+def finding_text(shown: Shown, *, width: int, marks: Marks) -> tuple[Line, ...]:
+    """One finding by itself, with what was seen and its fix."""
+    page = _Page(width=max(NARROWEST, min(width, WIDEST)), marks=marks)
+    page.say(page.first_line(shown.finding), tone=_TONES[shown.finding.severity])
+    page.details(shown)
+    return tuple(page.lines)
+
+
 def list_text(checks: Iterable[Check]) -> tuple[Line, ...]:
     """One line for each check: code and title."""
     return tuple(Line(f"{check.code}  {check.title}") for check in checks)
