@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from devkit.facts.clients import Client, Clients, CredentialHelper, DockerSettings
 from devkit.facts.containers import LocalImage, RunningContainer, StoppedContainer
 from devkit.facts.deep import CudaCall, CudaStop, Deep, Step, StepEnd, TorchCall, TorchDevice
+from devkit.facts.dockerfile import Dockerfile, Install, Stage
 from devkit.facts.engine import (
     CdiSpec,
     Compose,
@@ -33,13 +34,25 @@ from devkit.facts.health import GpuHealth, GpuProcess
 from devkit.facts.hub import CaBundle, Hub, HubCall, Proxy
 from devkit.facts.kernel_log import KernelLog, Xid
 from devkit.facts.limits import Limits
-from devkit.facts.project import Project
+from devkit.facts.project import DevContainer, EnvFile, FileState, Project, ProjectFile, Service
+from devkit.facts.project_parts import (
+    Build,
+    GpuRequest,
+    HostRequirement,
+    Mount,
+    Origin,
+    RequestForm,
+    Requirement,
+    Setting,
+    Variable,
+)
 from devkit.facts.smoke import Smoke
 from devkit.facts.system import Directory, Distribution, Platform, Storage, System, Tegra, Wsl, WslSettings
 from devkit.facts.values import NOT_READ, Unknown
 
 __all__ = [
     "AptSource",
+    "Build",
     "CaBundle",
     "CdiSpec",
     "Client",
@@ -53,9 +66,11 @@ __all__ = [
     "CudaStop",
     "DaemonFile",
     "Deep",
+    "DevContainer",
     "Directory",
     "Distribution",
     "DockerSettings",
+    "Dockerfile",
     "Driver",
     "DriverPackage",
     "Endpoint",
@@ -63,29 +78,42 @@ __all__ = [
     "EngineEnd",
     "EngineFailure",
     "EngineKind",
+    "EnvFile",
     "Facts",
     "FailedGpu",
+    "FileState",
     "Gpu",
     "GpuHealth",
     "GpuProcess",
+    "GpuRequest",
+    "HostRequirement",
     "Hub",
     "HubCall",
+    "Install",
     "KernelLog",
     "Library",
     "Limits",
     "LocalImage",
+    "Mount",
     "NvmlAnswer",
     "NvmlEnd",
     "NvmlFailure",
+    "Origin",
     "Package",
     "PciGpu",
     "Platform",
     "Project",
+    "ProjectFile",
     "Proxy",
     "Python",
+    "RequestForm",
+    "Requirement",
     "RunningContainer",
     "Runtime",
+    "Service",
+    "Setting",
     "Smoke",
+    "Stage",
     "Step",
     "StepEnd",
     "StoppedContainer",
@@ -96,6 +124,7 @@ __all__ = [
     "Torch",
     "TorchCall",
     "TorchDevice",
+    "Variable",
     "Wsl",
     "WslSettings",
     "Xid",

@@ -1,0 +1,211 @@
+"""Reads a Dockerfile: its stages, and what their instructions mean for GPUs, users and secrets."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from devkit.facts.dockerfile import Dockerfile, Install, Stage
+from devkit.facts.project_parts import Setting, Variable
+from devkit.probe import shell_lines
+from devkit.probe.secret_names import holds_token, matters, names_secret, shown, variable
+
+_INSTRUCTION = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
+_HEREDOC = re.compile(r"<<(-?)\s*([\"']?)([A-Za-z_]\w*)\2")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?([-+])([^}]*))?\}|(\w+))")
+_FLAG = re.compile(r"^(?:--[\w-]+(?:=\S*)?\s+)+")
+_LONGEST = 160
+
+SecretFiles = Callable[[str], tuple[str, ...]]
+"""Tells which files with secrets a COPY source takes in."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction with its continuation lines joined; `heredoc` is what stands in its here-documents."""
+
+    keyword: str
+    text: str
+    line: int
+    heredoc: str = ""
+
+
+@dataclass
+class _Open:
+    """A stage while it is read."""
+
+    stage: Stage
+    arguments: dict[str, str]
+    user: str = ""
+    found: dict[str, list[object]] = field(default_factory=dict)
+
+    def add(self, name: str, *values: object) -> None:
+        self.found.setdefault(name, []).extend(values)
+
+
+def read_dockerfile(
+    text: str, *, path: str, arguments: Mapping[str, str], secret_files: SecretFiles = lambda _: ()
+) -> Dockerfile:
+    """A Dockerfile as far as it can be told without building. `arguments` are build arguments with plain values."""
+    before: list[Variable] = []
+    defaults: dict[str, str] = {}
+    stages: list[Stage] = []
+    current: _Open | None = None
+    for instruction in instructions(text):
+        if instruction.keyword == "FROM":
+            stages += [_closed(current)] if current else []
+            current = _opened(instruction, defaults)
+        elif current is None:
+            if instruction.keyword == "ARG":
+                before += _variables(instruction, "ARG", path)
+                defaults |= {name: arguments.get(name, value) for name, value in _pairs(instruction.text) if value}
+                defaults |= {name: arguments[name] for name, _ in _pairs(instruction.text) if name in arguments}
+        else:
+            _take(current, instruction, path, secret_files)
+    stages += [_closed(current)] if current else []
+    return Dockerfile(path, tuple(before), tuple(stages))
+
+
+def instructions(text: str) -> Iterator[Instruction]:
+    """The instructions of a Dockerfile without comments. Source: Dockerfile reference, "Format", "Here-documents"."""
+    lines = text.removeprefix("\ufeff").splitlines()
+    directive = re.match(r"#\s*escape\s*=\s*(`)", text, re.IGNORECASE)
+    escape = directive[1] if directive else "\\"
+    place = 0
+    while place < len(lines):
+        start, joined, place = place + 1, *_joined(lines, place, escape)
+        found = _INSTRUCTION.match(joined)
+        if found is None:
+            continue
+        keyword, rest = found[1].upper(), found[2].strip()
+        heredoc: list[str] = []
+        if keyword in ("RUN", "COPY", "ADD"):
+            for dash, _, word in _HEREDOC.findall(rest):
+                while place < len(lines) and (lines[place].strip() if dash else lines[place].rstrip()) != word:
+                    heredoc.append(lines[place])
+                    place += 1
+                place += 1
+        yield Instruction(keyword, rest, start, "\n".join(heredoc))
+
+
+def _joined(lines: list[str], place: int, escape: str) -> tuple[str, int]:
+    """The text from `place` with its continuation lines, and where the next begins."""
+    parts: list[str] = []
+    while place < len(lines):
+        line = lines[place]
+        place += 1
+        is_comment = line.lstrip().startswith("#")
+        if is_comment or (parts and not line.strip()):
+            if not parts:
+                break
+            continue
+        ends = line.rstrip().endswith(escape)
+        parts.append(line.rstrip()[:-1] if ends else line)
+        if not ends:
+            break
+    return " ".join(parts), place
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """`text` with variables replaced; one without value or default stays as it stands."""
+
+    def value_of(found: re.Match[str]) -> str:
+        name, sign, default = found[1] or found[4], found[2], found[3]
+        if sign == "+":
+            return default if values.get(name) else ""
+        return values.get(name) or (default if sign == "-" else found[0])
+
+    return _VARIABLE.sub(value_of, text)
+
+
+def _opened(instruction: Instruction, defaults: dict[str, str]) -> _Open:
+    words = _FLAG.sub("", instruction.text).split()
+    name = words[2] if len(words) > 2 and words[1].upper() == "AS" else ""
+    image = words[0] if words else ""
+    stage = Stage(name, filled(image, defaults), image, instruction.line, None, (), (), (), (), (), False, (), (), ())
+    return _Open(stage, dict(defaults))
+
+
+def _closed(current: _Open) -> Stage:
+    found: dict[str, Any] = {name: tuple(values) for name, values in current.found.items()}
+    return replace(current.stage, **found)
+
+
+def _take(current: _Open, instruction: Instruction, path: str, secret_files: SecretFiles) -> None:
+    keyword, text, line = instruction.keyword, instruction.text, instruction.line
+    if keyword in ("ARG", "ENV"):
+        found = _variables(instruction, keyword, path)
+        current.add("variables", *found)
+        for name, value in _pairs(text):
+            if value and not names_secret(name):
+                current.arguments[name] = filled(value, current.arguments)
+    elif keyword == "USER":
+        current.user = filled(text.split()[0], current.arguments).partition(":")[0]
+        current.stage = replace(current.stage, user=Setting("USER", current.user, path, line))
+    elif keyword == "WORKDIR" and _is_user(current.user):
+        current.add("folders", filled(text, current.arguments).rstrip("/"))
+    elif keyword in ("COPY", "ADD"):
+        _take_copy(current, instruction, path, secret_files)
+    elif keyword == "RUN":
+        _take_run(current, instruction, path)
+
+
+def _is_user(name: str) -> bool:
+    return name not in ("", "root", "0")
+
+
+def _take_copy(current: _Open, instruction: Instruction, path: str, secret_files: SecretFiles) -> None:
+    flags = _FLAG.match(instruction.text)
+    words = _FLAG.sub("", instruction.text).strip('[]"').replace('", "', " ").replace('","', " ").split()
+    if flags and "--chown" in flags[0] and words:
+        current.add("folders", words[-1].rstrip("/"))
+    if flags and "--from" in flags[0]:
+        return
+    for source in words[:-1]:
+        for name in secret_files(filled(source, current.arguments)):
+            current.add("secret_files", Setting(instruction.keyword, name, path, instruction.line))
+
+
+def _take_run(current: _Open, instruction: Instruction, path: str) -> None:
+    line = instruction.line
+    text = filled(_FLAG.sub("", instruction.text), current.arguments)
+    interpreter = text.split("<<")[0].split()[:1]
+    is_script = bool(instruction.heredoc) and (not interpreter or interpreter[0].endswith("sh"))
+    commands = shell_lines.commands_of(instruction.heredoc if is_script else text)
+    heredoc = "" if is_script else instruction.heredoc
+    installs: tuple[Install, ...] = tuple(shell_lines.installs_of(commands, path=path, line=line, text=text))
+    current.add("installs", *installs)
+    current.add("compilers", *shell_lines.compilers_of(commands))
+    current.add("folders", *shell_lines.folders_of(commands, as_user=_is_user(current.user)))
+    current.add("users", *shell_lines.users_of(commands, line=line))
+    for use in shell_lines.gpu_uses_of(commands, heredoc=heredoc):
+        current.add("gpu_uses", Setting(use, _excerpt(f"{text} {instruction.heredoc}"), path, line))
+    if shell_lines.removes_users(commands):
+        current.stage = replace(current.stage, removes_users=True)
+    if holds_token(instruction.text) or holds_token(instruction.heredoc):
+        current.add("tokens_in_commands", Setting("RUN", _excerpt(text), path, line))
+
+
+def _excerpt(text: str) -> str:
+    return shown(" ".join(text.split()))[:_LONGEST]
+
+
+def _variables(instruction: Instruction, place: str, path: str) -> list[Variable]:
+    found = [
+        variable(name, value, place=place, path=path, line=instruction.line) for name, value in _pairs(instruction.text)
+    ]
+    return [one for one in found if matters(one)]
+
+
+_PAIR = re.compile(r"""([A-Za-z_]\w*)(?:=((?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s\\])*))?""")
+
+
+def _pairs(text: str) -> list[tuple[str, str | None]]:
+    """Names and values of ARG and ENV, in either form: NAME=value NAME=value, or NAME value."""
+    first = text.split(maxsplit=1)
+    if len(first) == 2 and "=" not in first[0]:
+        return [(first[0], first[1].strip())]
+    return [
+        (name, value.strip("\"'") if "=" in whole else None)
+        for whole, name, value in ((found[0], found[1], found[2] or "") for found in _PAIR.finditer(text))
+    ]

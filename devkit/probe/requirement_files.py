@@ -1,0 +1,86 @@
+"""Which packages for GPUs a project's requirement files name, and from which torch index. Nothing else of them."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+from devkit.facts.dockerfile import Install
+from devkit.facts.project_parts import Requirement
+from devkit.probe.project_files import ProjectFiles
+from devkit.probe.shell_lines import index_of, requirement_of
+
+FOLDERS = (".", ".devcontainer", "requirements")
+NAMES = re.compile(r"^(?:requirements[\w.-]*\.(?:txt|in)|requirements|environment\.ya?ml|pyproject\.toml)$")
+LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pixi.lock", "Pipfile.lock", "requirements.lock", "conda-lock.yml")
+MOST_FILES = 30
+
+_LINE_OF_LIST = re.compile(r"^\s*-\s*(.+?)\s*$")
+
+
+def read_requirement_files(files: ProjectFiles) -> tuple[Install, ...]:
+    """One installation for each file that names a package for GPUs."""
+    found = []
+    paths = [f"{folder}/{name}".removeprefix("./") for folder in FOLDERS for name in files.names(folder)]
+    for path in [path for path in paths if NAMES.match(path.rpartition("/")[2])][:MOST_FILES]:
+        text = files.read(path, "requirements")
+        if text is None:
+            continue
+        if path.endswith(".toml"):
+            requirements = tuple(_of_pyproject(text, path, files))
+        else:
+            requirements = tuple(_of_lines(text, path))
+        if requirements:
+            found.append(Install("file", requirements, (), index_of(text), _backend(text), path, requirements[0].line))
+    return tuple(found)
+
+
+def locks_of(files: ProjectFiles) -> tuple[str, ...]:
+    """Lock files in the project's folder, by name alone."""
+    return tuple(name for name in LOCKS if files.has(name))
+
+
+def _of_lines(text: str, path: str) -> Iterator[Requirement]:
+    is_yaml = path.endswith((".yml", ".yaml"))
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = re.sub(r"(?:^|\s)#.*$", "", line).rstrip("\\ ")
+        listed = _LINE_OF_LIST.match(bare) if is_yaml else None
+        found = requirement_of(listed[1] if listed else bare, path=path, line=number)
+        if found is not None:
+            yield found
+
+
+def _of_pyproject(text: str, path: str, files: ProjectFiles) -> Iterator[Requirement]:
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        line = re.search(r"at line (\d+)", str(error))
+        files.broken(path, str(error).partition(" (at")[0], int(line[1]) if line else 1)
+        return
+    lines = text.splitlines()
+    for entry in _dependencies(document):
+        place = next((number for number, line in enumerate(lines, 1) if entry in line), 1)
+        found = requirement_of(entry, path=path, line=place)
+        if found is not None:
+            yield found
+
+
+def _dependencies(document: dict[str, Any]) -> Iterator[str]:
+    project = _table(document.get("project"))
+    groups = (
+        *_table(project.get("optional-dependencies")).values(),
+        *_table(document.get("dependency-groups")).values(),
+    )
+    for listed in (project.get("dependencies"), *groups):
+        yield from (entry for entry in listed if isinstance(entry, str)) if isinstance(listed, list) else ()
+    poetry = _table(_table(document.get("tool")).get("poetry")).get("dependencies")
+    yield from _table(poetry)
+
+
+def _table(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _backend(text: str) -> str:
+    found = re.search(r"^\s*torch-backend\s*=\s*[\"'](\w+)", text, re.MULTILINE)
+    return found[1] if found else ""
