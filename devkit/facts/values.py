@@ -16,6 +16,13 @@ NOT_READ = Unknown("not read")
 """Stands in facts that were put together by hand or by an older release; no probe ever answers it."""
 
 
+MOST_SHOWN = 80
+"""Characters of a wrong text that a message repeats."""
+
+_NUMBERS = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18}){0,9}")
+_WORD = re.compile(r"[\w.+~-]{1,200}", re.ASCII)
+
+
 @total_ordering
 @dataclass(frozen=True, eq=False)
 class Release:
@@ -30,10 +37,18 @@ class Release:
     @classmethod
     def read(cls, text: str) -> "Release":
         """The first dotted number in `text`, with the word it stands in. Raises ValueError if there is none."""
-        found = re.search(r"\d+(?:\.\d+)*", text)
+        release = cls.find(text)
+        if release is None:
+            raise ValueError(f"no version in {text[:MOST_SHOWN]!r}")
+        return release
+
+    @classmethod
+    def find(cls, text: str) -> "Release | None":
+        """As `read`, but None where there is no number."""
+        found = _NUMBERS.search(text)
         if found is None:
-            raise ValueError(f"no version in {text!r}")
-        word = re.match(r"[\w.+~-]*", text[found.start() :])
+            return None
+        word = _WORD.match(text, found.start())
         return cls(tuple(int(part) for part in found[0].split(".")), word[0] if word else found[0])
 
     @property
