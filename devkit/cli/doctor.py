@@ -1,84 +1,135 @@
 """`devkit doctor`: read the machine, judge it, say what is wrong and how to repair it."""
 
-import json
-import os
-import shutil
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from devkit import __version__
 from devkit.cli import exits
+from devkit.cli.printing import Printing, listed_checks, put, save, shown_report
+from devkit.cli.reading import DEFAULT_TIMEOUT_S, Reading, loaded, progress, read_here
+from devkit.cli.wrong_flags import refuse_what_does_not_fit
 from devkit.errors import DevkitError
 
 if TYPE_CHECKING:
     from devkit.doctor.model import Check
     from devkit.doctor.report import Report
-    from devkit.doctor.report_text import Line
     from devkit.facts.model import Facts
 
 _FILE = click.Path(path_type=Path)
+_FOLDER = click.Path(path_type=Path, file_okay=False)
 _SECONDS = click.FloatRange(min=0.1)
-_STYLES: dict[str, dict[str, Any]] = {
-    "bad": {"fg": "red", "bold": True},
-    "warn": {"fg": "yellow", "bold": True},
-    "good": {"fg": "green", "bold": True},
-    "quiet": {"dim": True},
-    "command": {"fg": "cyan"},
-}
+_FORMATS = ("text", "json", "sarif", "markdown", "html")
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; short for --format json.")
-@click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="How to print the report.")
+@click.option("--format", "style", type=click.Choice(_FORMATS), help="How to show the report. Default: text.")
 @click.option("--output", metavar="FILE", type=_FILE, help="Write the report to FILE instead of printing it.")
-@click.option("--facts", "facts_file", metavar="FILE", type=_FILE, help="Judge a saved machine instead of this one.")
+@click.option("--project", metavar="DIR", type=_FOLDER, help="The project to look into. Default: this directory.")
+@click.option(
+    "--facts",
+    "facts_files",
+    metavar="FILE",
+    type=_FILE,
+    multiple=True,
+    help="Judge a saved machine instead of this one; twice for a host and its container.",
+)
 @click.option("--save-facts", metavar="FILE", type=_FILE, help="Save what was read, without names and secrets.")
 @click.option("--only", metavar="CODE", multiple=True, help="Run only this check. May be repeated.")
 @click.option("--list", "show_list", is_flag=True, help="List the checks and do nothing else.")
+@click.option("--deep", is_flag=True, help="Also try CUDA and torch, in processes of their own (up to 90 s).")
+@click.option("--smoke", is_flag=True, help="Also start a throw-away container with a GPU (up to 60 s).")
+@click.option("--fix", is_flag=True, help="Repair what is in files of yours: shows each change, asks, keeps a copy.")
+@click.option("--yes", is_flag=True, help="With --fix: do not ask.")
 @click.option("--strict", is_flag=True, help="End with 1 on warnings too.")
 @click.option(
-    "--timeout", metavar="SECONDS", type=_SECONDS, default=10.0, help="Longest wait for a reading. Default: 10."
+    "--timeout",
+    metavar="SECONDS",
+    type=_SECONDS,
+    default=DEFAULT_TIMEOUT_S,
+    help="Longest time for reading, --deep and --smoke aside. Default: 5.",
 )
-@click.option("--verbose", is_flag=True, help="Show consequences, and passed and skipped checks.")
+@click.option("--verbose", is_flag=True, help="Show consequences, passed and skipped checks, and each step.")
 @click.pass_context
 def doctor(
     ctx: click.Context,
     *,
     as_json: bool,
-    style: str,
+    style: str | None,
     output: Path | None,
-    facts_file: Path | None,
+    project: Path | None,
+    facts_files: tuple[Path, ...],
     save_facts: Path | None,
     only: tuple[str, ...],
     show_list: bool,
+    deep: bool,
+    smoke: bool,
+    fix: bool,
+    yes: bool,
     strict: bool,
     timeout: float,
     verbose: bool,
 ) -> None:
     """Find what stops GPU work on this machine, and say how to fix it.
 
-    Reads only: nothing on the machine is changed. Ends with 0 when healthy, warnings allowed, and with 1 on problems.
+    Only reads, unless --fix is given. Ends with 0 when healthy, warnings allowed, and with 1 on problems.
     """
-    from devkit.doctor.report import report_of
-    from devkit.doctor.run import run
+    from devkit.verify.process import interruptible
 
+    refuse_what_does_not_fit(ctx.params)
     checks = _chosen(only)
-    as_json = as_json or style == "json"
+    printing = Printing("json" if as_json else style or "text", output, is_verbose=verbose)
     if show_list:
-        _put(_listed(checks, as_json=as_json), output)
+        put(listed_checks(checks, printing), printing)
         ctx.exit(exits.DONE)
-    facts = _loaded(facts_file) if facts_file else _read_here(timeout)
-    if save_facts:
-        _save(facts, save_facts)
-    report = report_of(facts, run(checks, facts, clock=time.perf_counter), devkit=__version__)
-    _put(_document(report.to_document()) if as_json else _text(report, verbose=verbose, output=output), output)
-    ctx.exit(_exit_code(report, strict=strict))
+    reading = Reading(project or Path(), timeout, is_deep=deep, is_smoke=smoke)
+    run = _Run(checks, reading, facts_files, save_facts, say=progress(is_verbose=verbose))
+    with interruptible():
+        facts, report = run.examined()
+        if fix:
+            facts, report = _after_repair(run, report, is_sure=yes) or (facts, report)
+    code = _exit_code(report, strict=strict)
+    put(shown_report(facts, report, printing, exit_code=code), printing)
+    ctx.exit(code)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What to judge by which checks; may be asked again after a repair."""
+
+    checks: "tuple[Check, ...]"
+    reading: Reading
+    facts_files: tuple[Path, ...]
+    save_facts: Path | None
+    say: Callable[[str], None]
+
+    def examined(self) -> "tuple[Facts, Report]":
+        """The facts, saved where that was asked for, and the report over them."""
+        from devkit.doctor.report import report_of
+        from devkit.doctor.sides import judge
+
+        facts = loaded(self.facts_files) if self.facts_files else read_here(self.reading, say=self.say)
+        if self.save_facts:
+            save(facts, self.save_facts)
+        return facts, report_of(facts, judge(self.checks, facts, clock=time.perf_counter), devkit=__version__)
+
+
+def _after_repair(run: _Run, report: "Report", *, is_sure: bool) -> "tuple[Facts, Report] | None":
+    """Repair what can be repaired, and examine again; None when nothing was changed."""
+    from devkit.cli.repairing import repair, say_what_became
+
+    repaired = repair(report, run.reading.project, is_sure=is_sure)
+    if not repaired:
+        return None
+    facts, after = run.examined()
+    say_what_became(repaired, after)
+    return facts, after
 
 
 def _chosen(codes: Sequence[str]) -> "tuple[Check, ...]":
@@ -91,89 +142,6 @@ def _chosen(codes: Sequence[str]) -> "tuple[Check, ...]":
         hint = f"Did you mean {' or '.join(close)}? " if close else ""
         raise DevkitError(f"no check has the code {code!r}", f"{hint}`devkit doctor --list` shows all codes.")
     return tuple(check for check in CHECKS if not wanted or check.code in wanted)
-
-
-def _read_here(timeout_s: float) -> "Facts":
-    from devkit.probe.gather import gather
-    from devkit.probe.host import LocalHost
-
-    return gather(LocalHost(), deadline_s=timeout_s)
-
-
-def _loaded(path: Path) -> "Facts":
-    """Facts from a file. Raises DevkitError for a file that is not there or holds no facts."""
-    from devkit.facts.store import WrongFacts, from_json
-
-    try:
-        return from_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DevkitError(f"cannot read {path}: {error.strerror}", _HOW_TO_SAVE) from error
-    except (WrongFacts, UnicodeDecodeError) as error:
-        raise DevkitError(f"{path} holds no facts of a machine: {error}", _HOW_TO_SAVE) from error
-
-
-_HOW_TO_SAVE = "Save facts on the machine in question: devkit doctor --save-facts FILE"
-
-
-def _save(facts: "Facts", path: Path) -> None:
-    from devkit.facts.store import redacted, to_json
-
-    _write(to_json(redacted(facts)), path)
-    click.echo(f"Facts saved to {path}.", err=True)
-
-
-def _document(document: dict[str, Any]) -> str:
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-
-
-def _text(report: "Report", *, verbose: bool, output: Path | None) -> str:
-    from devkit.doctor.report_text import ASCII_MARKS, UNICODE_MARKS, report_text
-
-    marks = UNICODE_MARKS if output or _prints("".join(vars(UNICODE_MARKS).values())) else ASCII_MARKS
-    width = shutil.get_terminal_size().columns
-    return _painted(report_text(report, width=width, marks=marks, verbose=verbose), is_plain=output is not None)
-
-
-def _listed(checks: "Sequence[Check]", *, as_json: bool) -> str:
-    from devkit.doctor.report import list_document
-    from devkit.doctor.report_text import list_text
-
-    return _document(list_document(checks)) if as_json else _painted(list_text(checks), is_plain=True)
-
-
-def _painted(lines: "Sequence[Line]", *, is_plain: bool) -> str:
-    """The lines as one text, coloured only for a terminal whose user did not refuse."""
-    is_plain = is_plain or "NO_COLOR" in os.environ or not sys.stdout.isatty()
-    return "".join(
-        (line.text if is_plain else click.style(line.text, **_STYLES.get(line.tone.value, {}))) + "\n" for line in lines
-    )
-
-
-def _prints(text: str) -> bool:
-    """Whether standard output's encoding has these characters."""
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _put(text: str, output: Path | None) -> None:
-    if output:
-        _write(text, output)
-        return
-    encoding = sys.stdout.encoding or "ascii"
-    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False)
-
-
-def _write(text: str, path: Path) -> None:
-    """Raises DevkitError when the file cannot be written."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DevkitError(
-            f"cannot write {path}: {error.strerror}", "Name a file in a folder that you may write to."
-        ) from error
 
 
 def _exit_code(report: "Report", *, strict: bool) -> int:

@@ -22,7 +22,9 @@ SECRETS = (
 """Shapes of access tokens: model hubs, code hosts, clouds, chat, JSON web tokens, registries."""
 
 _UUID = re.compile(r"((?:GPU|MIG)-(?:GPU-)?[0-9a-fA-F]{8})(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_SERIAL = re.compile(r"(?i)(?<![a-z])(serial(?:[ _-]?(?:number|no))?\.?[ \t]*[:=#]?[ \t]*)(?=[a-z-]*[0-9])[0-9a-z-]{6,}")
+_SERIAL = re.compile(
+    r"(?i)(?<![a-z])(serial(?:[ _-]?(?:number|no))?\.?[ \t]*[:=#]?[ \t]*)(?=[a-z-]*[0-9])[0-9a-z-]{6,}"
+)
 _HOME = re.compile(
     r"((?:^|(?<=[^\w.-]))(?:/var/home/|/home/|/Users/|[A-Za-z]:[\\/]+Users[\\/]+|/mnt/[a-z]/Users/))"
     r"([^/\\:,;'\"\s]+)"
@@ -38,11 +40,59 @@ _LOG_LINE = re.compile(
 
 _HERE = frozenset({"localhost", "127.0.0.1", "::1", "host"})
 _PLAIN_WORDS = frozenset(
-    """
-    user root host localhost ubuntu debian fedora centos rocky arch nixos linux windows vscode runner admin Public
-    shared linuxbrew dev lib usr var etc proc sys run tmp opt bin srv mnt media home data work workspace project docker
-    podman nvidia gpu cuda torch python amd64 x86_64 server desktop laptop default
-    """.split()
+    {
+        "user",
+        "root",
+        "host",
+        "localhost",
+        "ubuntu",
+        "debian",
+        "fedora",
+        "centos",
+        "rocky",
+        "arch",
+        "nixos",
+        "linux",
+        "windows",
+        "vscode",
+        "runner",
+        "admin",
+        "Public",
+        "shared",
+        "linuxbrew",
+        "dev",
+        "lib",
+        "usr",
+        "var",
+        "etc",
+        "proc",
+        "sys",
+        "run",
+        "tmp",
+        "opt",
+        "bin",
+        "srv",
+        "mnt",
+        "media",
+        "home",
+        "data",
+        "work",
+        "workspace",
+        "project",
+        "docker",
+        "podman",
+        "nvidia",
+        "gpu",
+        "cuda",
+        "torch",
+        "python",
+        "amd64",
+        "x86_64",
+        "server",
+        "desktop",
+        "laptop",
+        "default",
+    }
 )
 """Names that say nothing of a person or a machine, and occur as words of their own: `/dev` is no user's folder."""
 
@@ -56,10 +106,7 @@ class Redaction:
 
     def text(self, text: str) -> str:
         """`text` without tokens, logins, addresses, home folders, names, and the tails of device numbers."""
-        for secret in SECRETS:
-            text = secret.sub("redacted", text)
-        text = _LOGIN.sub("", text)
-        text = _MAIL.sub("mail", text)
+        text = _MAIL.sub("mail", _without_tokens(text))
         text = _UUID.sub(r"\1", text)
         text = _SERIAL.sub(r"\1redacted", text)
         text = _HOME.sub(r"\1user", text)
@@ -71,6 +118,17 @@ class Redaction:
     def of(self, value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
         """A record with every text in it blanked."""
         return _rewritten(value, self.text)
+
+
+def without_tokens(value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
+    """A record without access tokens and logins, and otherwise as it was: for whoever sits at the machine."""
+    return _rewritten(value, _without_tokens)
+
+
+def _without_tokens(text: str) -> str:
+    for secret in SECRETS:
+        text = secret.sub("redacted", text)
+    return _LOGIN.sub("", text)
 
 
 def redaction_of(facts: Facts) -> Redaction:

@@ -85,8 +85,6 @@ def _typed(value: object, kind: Any, path: str) -> Any:  # noqa: ANN401 - as typ
         # A bool is an int to Python, not to a reader of facts.
         if type(value) is option:
             return value
-        if option is float and type(value) is int:
-            return float(value)
     raise WrongFacts(path, f"expected {_expected(options)}, got {_named(value)}")
 
 
@@ -136,7 +134,8 @@ def _member(text: str, kind: type[StrEnum], path: str) -> StrEnum:
 
 
 def _expected(options: tuple[Any, ...]) -> str:
-    names = {str: "text", int: "a number", float: "a number", bool: "true or false", Release: "a version", types.NoneType: "null"}
+    names = {str: "text", int: "a number", float: "a decimal number", bool: "true or false", Release: "a version"}
+    names[types.NoneType] = "null"
     shown = [names.get(option) or getattr(option, "__name__", str(option)) for option in options]
     return " or ".join("a list" if name == "tuple" else name for name in shown)
 

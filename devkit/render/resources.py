@@ -23,18 +23,23 @@ class _Templates(BaseLoader):
 
 
 @cache
-def environment() -> Environment:
-    """Jinja as every template expects it: an unknown name is an error, and nothing is escaped for HTML."""
+def environment(*, escapes_html: bool = False) -> Environment:
+    """Jinja as every template expects it: an unknown name is an error. Only pages are escaped for HTML."""
     return Environment(
         loader=_Templates(),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - the output is shell and YAML, and every value is checked before
+        autoescape=escapes_html,  # otherwise the output is shell and YAML, and every value is checked before
     )
 
 
 def rendered(template: str, **values: object) -> str:
     """The text of a template, named by its path under `templates_root()`, such as "devcontainer/gpu.sh.j2"."""
     return environment().get_template(template).render(**values)
+
+
+def rendered_page(template: str, **values: object) -> str:
+    """The text of an HTML template; every value is escaped, wherever it came from."""
+    return environment(escapes_html=True).get_template(template).render(**values)

@@ -122,6 +122,46 @@ def write(root: Path, changes: Iterable[Change], *, replace: Callable[[Path, Pat
     _sweep(root)
 
 
+def replace_file(
+    path: Path, before: bytes, after: bytes, *, replace: Callable[[Path, Path], None] = os.replace
+) -> Path:
+    """Put `after` in the place of `before` in a file of the user's, old or new and never half, with its mode.
+
+    Returns the copy beside it that keeps what stood there. Raises: DevkitError when the file is not as it was read,
+    or the disk refuses; nothing was changed then.
+    """
+    kept, staged = _free_name(path), _staged(path)
+    try:
+        if path.read_bytes() != before:
+            raise DevkitError(f"{path} was changed in between", "Run this again: it looks at the file anew.")
+        mode = path.stat().st_mode & 0o7777
+        _write_synced(kept, Artifact(kept.name, before, mode))
+        _write_synced(staged, Artifact(path.name, after, mode))
+        staged.chmod(mode)  # the umask took bits away
+        replace(staged, path)
+    except OSError as error:
+        _undo([(staged, path), (kept, path)], [])
+        raise DevkitError(
+            f"cannot replace {path}: {error.strerror}", "Make it writable for this user. Nothing was changed."
+        ) from None
+    _sync_directories([path.parent])
+    return kept
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it. Raises DevkitError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DevkitError(f"cannot make {path}: {error.strerror}", "Make it yourself, as a user who may.") from None
+
+
+def _free_name(path: Path) -> Path:
+    """The name of a copy beside `path` that overwrites no earlier one."""
+    names = [path.with_name(f"{path.name}.devkit-backup{number}") for number in ("", *range(2, 1000))]
+    return next(name for name in names if not name.exists())
+
+
 def _stage(root: Path, written: Iterable[Change]) -> list[tuple[Path, Path]]:
     """Write each file beside its target, and undo that when one cannot be written."""
     staged: list[tuple[Path, Path]] = []

@@ -1,0 +1,168 @@
+"""The repairs that `devkit doctor --fix` makes: changes of files that the user owns, computed before they are made.
+
+Nothing here runs a program, and nothing is touched that the user could not put back: what stood in a file before is
+kept in a copy beside it.
+"""
+
+import json
+import os
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from devkit.doctor.model import Repair, RepairKind
+from devkit.render.splice import CannotSplice, Syntax, remove_value, set_value, with_value, without_value
+from devkit.render.splice_json import JSON
+from devkit.render.splice_yaml import YAML
+from devkit.render.write import make_directory, replace_file, unified_diff
+
+MOST_BYTES = 1 << 20
+_SYNTAX: dict[str, Syntax] = {".json": JSON, ".jsonc": JSON, ".yml": YAML, ".yaml": YAML}
+
+
+class CannotRepair(Exception):  # noqa: N818 - a refusal, not a bug
+    """A file that must be changed by hand. The text says why, and stands after the file's name."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One file, as it is and as it would be. `target` is where symbolic links lead; `before` None for a directory."""
+
+    path: str
+    target: Path
+    before: bytes | None
+    after: bytes
+
+    def diff(self) -> str:
+        """A unified diff; for a directory, what is made."""
+        if self.before is None:
+            return f"make the directory {self.path}"
+        return unified_diff(self.path, self.before, self.after)
+
+
+def edits_of(repairs: Iterable[Repair], project: Path, *, home: Path) -> tuple[Edit, ...]:
+    """What the repairs would change, one edit for each file. Reads the disk, writes nothing.
+
+    Paths are absolute, in `home` when they begin with a tilde, or relative to `project`.
+    Raises: CannotRepair for a file that is not the user's, leads out of both folders, or does not allow the change.
+    """
+    edits: dict[Path, Edit] = {}
+    for repair in repairs:
+        target = _target(repair.path, project, home)
+        if repair.kind is RepairKind.MAKE_DIRECTORY:
+            if not target.is_dir():
+                edits[target] = Edit(repair.path, target, None, b"")
+            continue
+        edit = edits.get(target) or _unchanged(repair.path, target)
+        edits[target] = Edit(edit.path, target, edit.before, _repaired(edit.after, repair).encode())
+    return tuple(edit for edit in edits.values() if edit.before != edit.after)
+
+
+def _target(path: str, project: Path, home: Path) -> Path:
+    """Where the path really leads, which must be in the project or the user's home."""
+    named = home / path[2:] if path.startswith("~/") else project / path
+    try:
+        target = named.resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise CannotRepair(f"{path}: cannot be followed: {error}") from error
+    # What is in the project must stay in it; a link to elsewhere may be somebody else's file.
+    root = project if not path.startswith("~/") and _is_in(named, project) else home
+    if not target.is_relative_to(root.resolve()):
+        raise CannotRepair(f"{path}: leads to {target}, which is outside of {root}")
+    return target
+
+
+def _is_in(path: Path, folder: Path) -> bool:
+    return Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder))  # noqa: PTH100 - links not followed
+
+
+def _unchanged(path: str, target: Path) -> Edit:
+    try:
+        found = target.stat()
+        content = target.read_bytes() if found.st_size <= MOST_BYTES else None
+    except OSError as error:
+        raise CannotRepair(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+        raise CannotRepair(f"{path}: belongs to another user (uid {found.st_uid})")
+    if content is None or b"\0" in content:
+        raise CannotRepair(f"{path}: is no text file of an ordinary size")
+    return Edit(path, target, content, content)
+
+
+def _repaired(content: bytes, repair: Repair) -> str:
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise CannotRepair(f"{repair.path}: is not UTF-8") from error
+    try:
+        if repair.kind is RepairKind.REPLACE:
+            return _replaced(text, repair)
+        suffix = Path(repair.path).suffix.lower()
+        if suffix == ".toml":
+            return _toml(text, repair)
+        if suffix not in _SYNTAX:
+            raise CannotRepair(f"{repair.path}: is of a format that is not edited")
+        if repair.kind is RepairKind.REMOVE:
+            return remove_value(text, repair.key, _SYNTAX[suffix])
+        return set_value(text, repair.key, json.loads(repair.value), _SYNTAX[suffix])
+    except CannotSplice as error:
+        raise CannotRepair(f"{repair.path}: {error}") from error
+
+
+def _replaced(text: str, repair: Repair) -> str:
+    """The one line that reads like the key, whatever its indentation, becomes the value; "" takes it away."""
+    lines = text.splitlines(keepends=True)
+    wanted = repair.key[0].strip()
+    places = [place for place, line in enumerate(lines) if line.strip() == wanted]
+    if len(places) != 1:
+        often = "does not occur" if not places else f"occurs {len(places)} times"
+        raise CannotSplice(f"the line {wanted!r} {often}")
+    (place,) = places
+    line = lines[place]
+    indent = line[: len(line) - len(line.lstrip())]
+    end = line[len(line.rstrip("\r\n")) :]
+    lines[place] = f"{indent}{repair.value.strip()}{end}" if repair.value.strip() else ""
+    return "".join(lines)
+
+
+def _toml(text: str, repair: Repair) -> str:
+    try:
+        document = tomlkit.parse(text)
+        before = document.unwrap()
+        is_removal = repair.kind is RepairKind.REMOVE
+        value = None if is_removal else json.loads(repair.value)
+        wanted = without_value(before, repair.key) if is_removal else with_value(before, repair.key, value)
+        _change_toml(document, repair, value)
+        after = document.as_string()
+        if tomlkit.parse(after).unwrap() != wanted:
+            raise CannotSplice("its layout does not allow this change alone")
+    except (TOMLKitError, KeyError, TypeError) as error:
+        raise CannotSplice(f"it cannot be changed there: {error}") from error
+    return after
+
+
+def _change_toml(document: Any, repair: Repair, value: object) -> None:  # noqa: ANN401 - tomlkit's own containers
+    for name in repair.key[:-1]:
+        if repair.kind is RepairKind.REMOVE and name not in document:
+            return
+        if name not in document:
+            document[name] = tomlkit.table()
+        document = document[name]
+    if repair.kind is RepairKind.REMOVE:
+        document.pop(repair.key[-1], None)
+    else:
+        document[repair.key[-1]] = value
+
+
+def apply(edit: Edit) -> str:
+    """Make the change. Returns the command that undoes it. Raises DevkitError when the disk refuses."""
+    if edit.before is None:
+        make_directory(edit.target)
+        return shlex.join(["rmdir", str(edit.target)])
+    kept = replace_file(edit.target, edit.before, edit.after)
+    return shlex.join(["mv", str(kept), str(edit.target)])

@@ -1,0 +1,92 @@
+"""The report as one HTML page that needs nothing else: no network, no script, no font, no other file."""
+
+import base64
+import hashlib
+from collections.abc import Mapping
+
+from devkit.doctor.model import Confidence, Crashed, Passed, Restart, Severity, Skipped
+from devkit.doctor.report import Health, Report, Shown
+from devkit.doctor.stack import State, stack_of
+from devkit.facts.model import Facts
+from devkit.render.resources import rendered, rendered_page
+from devkit.text import count_of, listed
+
+_CLASSES: Mapping[State, str] = {
+    State.CAUSE: "cause",
+    State.PROBLEM: "problem",
+    State.WARNING: "warning",
+    State.FOLLOWS: "follows",
+    State.FINE: "fine",
+    State.UNJUDGED: "unjudged",
+}
+_SEVERITIES = {Severity.ERROR: "problem", Severity.WARNING: "warning", Severity.NOTE: "note"}
+_RESTARTS = {
+    Restart.NONE: "",
+    Restart.ENGINE: "restarts the engine",
+    Restart.LOGIN: "needs a new login",
+    Restart.WSL: "restarts WSL",
+    Restart.HOST: "restarts the machine",
+}
+_HEADLINES = {Health.HEALTHY: "healthy", Health.WARNINGS: "warning", Health.PROBLEMS: "problem"}
+_PALEST = 5
+
+
+def report_page(facts: Facts, report: Report) -> str:
+    """The page. Give it redacted facts and report: it is made to be passed on."""
+    style = rendered("report/page.css.j2").strip()
+    layers = stack_of(facts, report)
+    states = [layer.state for layer in layers]
+    broken_at = states.index(State.CAUSE) if State.CAUSE in states else None
+    return rendered_page(
+        "report/page.html.j2",
+        style=style,
+        style_hash=_hash_of(style),
+        report=report,
+        headline=_headline(report),
+        health=_HEADLINES[report.health],
+        first=_first(report),
+        others=[shown for shown in report.roots if shown is not _first(report)],
+        layers=[(layer, _CLASSES[layer.state], _fade(place, broken_at)) for place, layer in enumerate(layers)],
+        counts=_counts(report),
+        followers={code: len(report.following(code)) for code in {shown.check.code for shown in report.roots}},
+        severities=_SEVERITIES,
+        restarts=_RESTARTS,
+        certain=Confidence.CERTAIN,
+        note=Severity.NOTE,
+        kinds={Passed: "passed", Skipped: "not judged", Crashed: "crashed"},
+    )
+
+
+def _hash_of(style: str) -> str:
+    """What the page's security policy allows by content: this style, and no other that got in."""
+    return base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+
+
+def _first(report: Report) -> Shown | None:
+    return next((shown for shown in report.roots if shown.finding.severity is not Severity.NOTE), None)
+
+
+def _headline(report: Report) -> str:
+    first = _first(report)
+    if first is not None:
+        return first.finding.message
+    if report.crashed:
+        return f"{count_of(len(report.crashed), 'check')} crashed; the others found nothing that stops GPU work"
+    return "nothing found that stops GPU work"
+
+
+def _fade(place: int, broken_at: int | None) -> int:
+    """How far behind the break a layer is: 0 before it and at it, then paler and paler."""
+    return 0 if broken_at is None or place <= broken_at else min(place - broken_at, _PALEST)
+
+
+def _counts(report: Report) -> str:
+    errors = sum(shown.finding.severity is Severity.ERROR for shown in report.roots)
+    warnings = sum(shown.finding.severity is Severity.WARNING for shown in report.roots)
+    following = sum(shown.finding.follows_from is not None for shown in report.findings)
+    passed = sum(isinstance(outcome.verdict, Passed) for outcome in report.outcomes)
+    skipped = sum(isinstance(outcome.verdict, Skipped) for outcome in report.outcomes)
+    parts = [count_of(errors, "root problem")] if errors else []
+    parts += [count_of(warnings, "warning")] if warnings else []
+    parts += [count_of(following, "consequence")] if following else []
+    return listed([*parts, f"{passed} passed", f"{skipped} not judged"])
