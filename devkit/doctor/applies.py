@@ -18,6 +18,7 @@ from devkit.facts.model import (
     System,
     Toolkit,
     Torch,
+    Wsl,
 )
 from devkit.facts.values import Release, Unknown
 
@@ -68,6 +69,14 @@ def outside_of_containers(facts: Facts) -> None:
     """Ends checks of what only the host can show."""
     if is_in_container(facts):
         raise NotApplicable("only the host can show this; run devkit doctor there too")
+
+
+def windows_guest(facts: Facts) -> Wsl:
+    """The WSL 2 guest itself, not a container in it."""
+    outside_of_containers(facts)
+    if facts.wsl is None:
+        raise NotApplicable("this is not WSL 2")
+    return known(facts.wsl)
 
 
 def beside_the_engine(facts: Facts) -> None:

@@ -96,6 +96,15 @@ INSTALL_ENGINE: Mapping[Family, tuple[str, ...]] = {
 }
 """The distribution's own Docker, where it is recent enough for dev containers; elsewhere Docker's guide says how."""
 
+REMOVE_ENGINE: Mapping[Family, str] = {
+    Family.UBUNTU: "sudo apt-get remove -y docker-ce || sudo apt-get remove -y docker.io",
+    Family.DEBIAN: "sudo apt-get remove -y docker-ce || sudo apt-get remove -y docker.io",
+    Family.FEDORA: "sudo dnf remove -y docker-ce || sudo dnf remove -y moby-engine",
+    Family.RHEL: "sudo dnf remove -y docker-ce",
+    Family.SUSE: "sudo zypper remove -y docker",
+    Family.ARCH: "sudo pacman -R docker",
+}
+
 INSTALL_COMPOSE: Mapping[Family, tuple[str, ...]] = {
     Family.UBUNTU: ("sudo apt-get install -y docker-compose-plugin || sudo apt-get install -y docker-compose-v2",),
     Family.DEBIAN: ("sudo apt-get install -y docker-compose-plugin",),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from devkit.facts.hub import HubCall
 from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown
 
 
@@ -91,3 +92,4 @@ class Deep:
     cuda: CudaCall | CudaStop | Unknown
     torch: TorchCall | Unknown | None = NOT_READ
     """None when torch is not installed."""
+    hub: HubCall | Unknown = NOT_READ

@@ -4,17 +4,21 @@ from dataclasses import is_dataclass, replace
 
 from devkit.facts.model import (
     CdiSpec,
+    Client,
+    Clients,
     Compose,
     Container,
     DaemonFile,
     Directory,
     Distribution,
+    DockerSettings,
     Driver,
     Endpoint,
     Engine,
     EngineKind,
     Facts,
     Gpu,
+    Hub,
     NvmlAnswer,
     Package,
     PciGpu,
@@ -128,6 +132,9 @@ def healthy():
             root_dir="/var/lib/docker",
             is_snap=False,
             hook_on_path=True,
+            min_api_version="1.24",
+            proxy="",
+            clock_ahead_s=0,
         ),
         compose=Compose(r("2.40.0")),
         toolkit=Toolkit(
@@ -155,11 +162,19 @@ def healthy():
         storage=Storage(
             1000,
             (
-                Directory("/home/dev/.cache/huggingface/hub", "hub cache", True, True, 1000, "ext4", 500 * GIB),
-                Directory("/home/dev/project", "workspace", True, True, 1000, "ext4", 500 * GIB),
-                Directory("/var/lib/docker", "engine data", True, False, 0, "ext4", 500 * GIB),
+                Directory(
+                    "/home/dev/.cache/huggingface/hub", "hub cache", True, True, 1000, "ext4", 500 * GIB, 9_000_000
+                ),
+                Directory("/home/dev/project", "workspace", True, True, 1000, "ext4", 500 * GIB, 9_000_000),
+                Directory("/var/lib/docker", "engine data", True, False, 0, "ext4", 500 * GIB, 30_000_000),
             ),
         ),
+        clients=Clients(
+            (Client("docker", "/usr/bin/docker", r("28.5.1"), "/usr/bin/docker", False),),
+            ("/usr/bin/dockerd",),
+            DockerSettings("/home/dev/.docker/config.json", "", (), False),
+        ),
+        hub=Hub("", False, "", "", "", "/home/dev/.cache/huggingface/token", False, (), ()),
     )
 
 
@@ -221,8 +236,19 @@ def windows_guest():
             "toolkit.version": None,
             "toolkit.daemon_files": (),
             "cdi": (),
+            "system.wsl_settings": None,
+            "clients.engine_programs": (),
             "wsl": Wsl(
-                True, ("libcuda.so.1", "libdxcore.so", "libnvidia-ml.so.1"), (), "/usr/lib/wsl/lib/libnvidia-ml.so.1"
+                True,
+                ("libcuda.so.1", "libdxcore.so", "libnvidia-ml.so.1"),
+                (),
+                "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+                driver_store=("nv_dispi.inf_amd64_0a1b2c3d4e5f6071",),
+                libcuda_link_in_cache=True,
+                image_libraries=(),
+                swap_bytes=16 * GIB,
+                desktop_tools=True,
+                clock_behind_s=0,
             ),
         },
     )

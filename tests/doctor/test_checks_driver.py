@@ -231,7 +231,7 @@ def test_a_hung_driver_is_the_root_even_where_the_bus_shows_no_gpu():
 def test_windows_blocks_the_gpu_without_a_linux_driver_inside():
     facts = changed(windows_guest(), {"nvml": failure(17, "GPU access blocked by the operating system")})
     report = examined(facts)
-    assert report.root_causes == ("DRV003",)
+    assert report.root_causes == ("WSL004",)
     assert report.roots[0].finding.fix.where is Side.WINDOWS
 
 

@@ -23,8 +23,11 @@ from devkit.facts.values import Unknown
 @check(
     "ENG001",
     "A container engine answers",
+    covers=("E01", "E02", "E14", "D06"),
     symptoms=(
-        "Cannot connect to the Docker daemon. Is the docker daemon running?",
+        "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
+        "failed to connect to the docker API at unix:///var/run/docker.sock; check if the path is correct",
+        "The command 'docker' could not be found in this WSL 2 distro",
         "permission denied while trying to connect to the Docker daemon socket",
     ),
 )
@@ -52,7 +55,8 @@ def _nobody_named(failure: EngineFailure) -> bool:
 @check(
     "ENG002",
     "The engine runs where the GPU is",
-    symptoms=("load library failed: libnvidia-ml.so.1", "desktop-linux", "docker context"),
+    covers=("E03",),
+    symptoms=("load library failed: libnvidia-ml.so.1: cannot open shared object file", "desktop-linux"),
     causes=(*TOOLKIT, *CDI, "ENG003"),
 )
 def engine_runs_where_gpu_is(facts: Facts) -> Iterator[Finding]:
@@ -82,8 +86,9 @@ def engine_runs_where_gpu_is(facts: Facts) -> Iterator[Finding]:
 @check(
     "ENG003",
     "Docker is not the snap package",
+    covers=("E04",),
     symptoms=("snap docker", "load library failed: libnvidia-ml.so.1"),
-    causes=(*TOOLKIT, *CDI),
+    causes=(*TOOLKIT, *CDI, "ENG009"),
 )
 def docker_is_not_snap(facts: Facts) -> Iterator[Finding]:
     """The Docker that runs is not confined in a snap.
@@ -114,7 +119,9 @@ def docker_is_not_snap(facts: Facts) -> Iterator[Finding]:
 @check(
     "ENG004",
     "The docker command talks to Docker",
+    covers=("E10",),
     symptoms=("Emulate Docker CLI using podman",),
+    causes=("ENG012",),
 )
 def docker_talks_to_docker(facts: Facts) -> Iterator[Finding]:
     """The socket named for Docker belongs to Docker, not to Podman.
@@ -177,6 +184,7 @@ def compose_can_request_gpus(facts: Facts) -> Iterator[Finding]:
 @check(
     "ENG006",
     "The engine's settings files are valid",
+    covers=("E08",),
     symptoms=("unable to configure the Docker daemon with file /etc/docker/daemon.json: invalid character",),
     causes=("ENG001", *TOOLKIT),
 )
@@ -206,7 +214,7 @@ def settings_files_are_valid(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("ENG007", "The engine is on this machine", symptoms=("DOCKER_HOST", "remote daemon"))
+@check("ENG007", "The engine is on this machine", covers=("E14",), symptoms=("DOCKER_HOST", "bind mounts are empty"))
 def engine_is_here(facts: Facts) -> Iterator[Finding]:
     """The docker command talks to an engine on this machine.
 

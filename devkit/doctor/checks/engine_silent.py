@@ -5,7 +5,7 @@ from typing import assert_never
 from devkit.doctor.applies import is_in_wsl, platform_of
 from devkit.doctor.machine import INSTALL_ENGINE, family_of, has_systemd, host_side
 from devkit.doctor.model import Confidence, Finding, Fix, Restart, Severity, Side
-from devkit.facts.model import EngineEnd, EngineFailure, Facts, Platform, System
+from devkit.facts.model import Clients, EngineEnd, EngineFailure, Facts, Platform, System
 
 ENGINE_GUIDE = "https://docs.docker.com/engine/install/"
 DESKTOP_GUIDE = "https://docs.docker.com/desktop/"
@@ -67,8 +67,40 @@ def _not_running(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confid
     if _is_somewhere_else(failure):
         said = f"{chosen_by} points to {url}, where no engine listens"
         return said, _choose_another(facts, failure), Confidence.CERTAIN
+    if is_in_wsl(facts) and _has_only_windows_command(facts):
+        return _integration_off(facts)
     said = f"the container engine does not run: nothing listens on {url}"
     return said, _start(facts, failure), Confidence.CERTAIN
+
+
+def _has_only_windows_command(facts: Facts) -> bool:
+    """Whether the docker command is the script that Docker Desktop leaves on Windows's PATH for those who lack one."""
+    docker = facts.clients.named("docker") if isinstance(facts.clients, Clients) else None
+    return docker is not None and "/Program Files/Docker/" in docker.path
+
+
+def _integration_off(facts: Facts) -> tuple[str, Fix, Confidence]:
+    if platform_of(facts) is Platform.WSL1:
+        return "Docker Desktop serves no distribution in WSL 1", _convert(), Confidence.CERTAIN
+    return (
+        "Docker Desktop is not connected to this distribution: it does not run, or its WSL integration is off here",
+        Fix(
+            "Start Docker Desktop on Windows, and switch this distribution on under Settings, Resources, WSL"
+            " integration.",
+            where=Side.WINDOWS,
+            docs="https://docs.docker.com/desktop/features/wsl/",
+        ),
+        Confidence.LIKELY,
+    )
+
+
+def _convert() -> Fix:
+    return Fix(
+        "Convert the distribution to WSL 2, from Windows.",
+        ("wsl.exe --list --verbose", "wsl.exe --set-version <distribution> 2"),
+        where=Side.WINDOWS,
+        restart=Restart.WSL,
+    )
 
 
 def _install(facts: Facts) -> Fix:
@@ -122,14 +154,19 @@ def _start(facts: Facts, failure: EngineFailure) -> Fix:
         )
     if _is_users_own(failure):
         return Fix("Start your rootless Docker.", ("systemctl --user enable --now docker",))
-    desktop = " If Docker Desktop is your engine, start it on Windows and switch on its WSL integration."
     start = "sudo systemctl enable --now docker" if has_systemd(facts) else "sudo service docker start"
     return Fix(
-        "Start Docker." + (desktop if is_in_wsl(facts) else ""),
+        "Start Docker." + (_in_wsl(facts) if is_in_wsl(facts) else ""),
         (start,),
         where=host_side(facts),
         root=True,
     )
+
+
+def _in_wsl(facts: Facts) -> str:
+    systemd = " Services start by themselves once /etc/wsl.conf has systemd=true under [boot] and WSL was restarted."
+    desktop = " If Docker Desktop is your engine, start it on Windows and switch on its WSL integration."
+    return desktop if has_systemd(facts) else systemd + desktop
 
 
 def _permission(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:

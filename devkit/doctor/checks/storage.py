@@ -3,14 +3,25 @@
 from collections.abc import Iterator
 
 from devkit.doctor.applies import has_nvidia_gpu, is_in_container, is_in_wsl, known
-from devkit.doctor.limits import ENGINE_FREE_BYTES, FULL_BYTES, HUB_FREE_BYTES, Limit
-from devkit.doctor.model import Finding, Fix, NotApplicable, Severity, Side, check
+from devkit.doctor.limits import (
+    ENGINE_FREE_BYTES,
+    FREE_FILES,
+    FULL_BYTES,
+    FULL_FILES,
+    HUB_FREE_BYTES,
+    WINDOWS_DRIVE_BYTES,
+    Limit,
+)
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
 from devkit.facts.model import Directory, Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
 from devkit.text import human_bytes
 
 HUB_CACHE = "hub cache"
 ENGINE_DATA = "engine data"
+WORKSPACE = "workspace"
+WINDOWS_DRIVE = "Windows drive"
+OVERLAYS = ("overlay", "fuse.fuse-overlayfs", "aufs")
 WINDOWS_FILE_SYSTEMS = ("9p", "drvfs", "v9fs")
 
 
@@ -59,7 +70,8 @@ def hub_cache_is_writable(facts: Facts) -> Iterator[Finding]:
 @check(
     "STO002",
     "There is room for images and models",
-    symptoms=("no space left on device",),
+    covers=("E11", "K03"),
+    symptoms=("no space left on device", "OSError: [Errno 28] No space left on device"),
 )
 def there_is_room(facts: Facts) -> Iterator[Finding]:
     """The file systems of the engine, the hub cache and the project have space left.
@@ -99,7 +111,8 @@ def _judged(facts: Facts) -> tuple[Directory, ...]:
 
 
 def _wanted(directory: Directory) -> Limit[int]:
-    return {HUB_CACHE: HUB_FREE_BYTES, ENGINE_DATA: ENGINE_FREE_BYTES}.get(directory.purpose, FULL_BYTES)
+    by_purpose = {HUB_CACHE: HUB_FREE_BYTES, ENGINE_DATA: ENGINE_FREE_BYTES, WINDOWS_DRIVE: WINDOWS_DRIVE_BYTES}
+    return by_purpose.get(directory.purpose, FULL_BYTES)
 
 
 def _make_room(facts: Facts, directory: Directory) -> Fix:
@@ -108,6 +121,14 @@ def _make_room(facts: Facts, directory: Directory) -> Fix:
             "Remove images and build cache that nothing uses, or move data-root to a larger disk.",
             ("docker system df", "docker builder prune", "docker image prune"),
             where=_here(facts),
+        )
+    if directory.purpose == WINDOWS_DRIVE:
+        return Fix(
+            "Free space on the drive of Windows: the guest's own disk is a file there that grows, whatever df says in"
+            " here. Or move the distribution to another drive.",
+            ("wsl.exe --shutdown", "wsl.exe --manage <distribution> --move <folder>"),
+            where=Side.WINDOWS,
+            docs="https://learn.microsoft.com/en-us/windows/wsl/disk-space",
         )
     if directory.purpose == HUB_CACHE:
         return Fix(
@@ -121,6 +142,7 @@ def _make_room(facts: Facts, directory: Directory) -> Fix:
 @check(
     "STO003",
     "Project and hub cache are not on a Windows drive",
+    covers=("D09",),
     symptoms=("/mnt/c", "9p", "drvfs", "slow"),
 )
 def not_on_windows_drive(facts: Facts) -> Iterator[Finding]:
@@ -147,4 +169,71 @@ def not_on_windows_drive(facts: Facts) -> Iterator[Finding]:
                 ),
                 subject=directory.path,
                 evidence=(f"{directory.path}: file system {directory.file_system}",),
+            )
+
+
+@check(
+    "STO004",
+    "There is room for more files",
+    covers=("E11",),
+    symptoms=(
+        "no space left on device although df shows free space",
+        "failed to register layer: no space left on device",
+    ),
+)
+def there_is_room_for_files(facts: Facts) -> Iterator[Finding]:
+    """The file systems of the engine, the hub cache and the project have inodes left.
+
+    Why it matters: images of Python stacks hold a hundred thousand files and more. A file system whose inodes are used
+    up says "no space left on device" while df still shows gibibytes.
+    How it is seen: free inodes, where a file system counts them; Btrfs, XFS in part, and 9p make them as they go.
+    Source: ext4, mke2fs, "bytes-per-inode"; Docker, "Prune unused Docker objects".
+    """
+    wanted = FREE_FILES if has_nvidia_gpu(facts) is True else FULL_FILES
+    for directory in _judged(facts):
+        free = directory.free_files
+        limit = wanted if directory.purpose == ENGINE_DATA else FULL_FILES
+        if isinstance(free, Unknown) or free >= limit.value:
+            continue
+        yield Finding(
+            Severity.ERROR if free < FULL_FILES.value else Severity.WARNING,
+            f"only {free} more files fit on the file system of the {directory.purpose} ({directory.path})",
+            _make_room(facts, directory),
+            subject=directory.path,
+            evidence=(f"{directory.path}: {free} inodes free; {limit.value} wanted", "`df -i` shows them"),
+        )
+
+
+@check(
+    "STO005",
+    "The hub cache outlives the container",
+    covers=("K04",),
+    symptoms=("models are downloaded again after every rebuild",),
+)
+def cache_outlives_container(facts: Facts) -> Iterator[Finding]:
+    """In a dev container the hub cache is on a volume, not in the container's own layer.
+
+    Why it matters: the layer goes with the container. Each rebuild downloads the models anew, and until then they fill
+    the engine's disk through a copying file system.
+    How it is seen: the type of the file system under the cache, beside a workspace that is mounted. Where nothing is
+    mounted, as in a batch job, this only explains.
+    Source: Docker, "Volumes"; Hugging Face, "Environment variables", HF_HOME.
+    """
+    if not is_in_container(facts):
+        raise NotApplicable("this is not the inside of a container")
+    directories = _directories(facts)
+    works_in_mount = any(one.purpose == WORKSPACE and one.file_system not in ("", *OVERLAYS) for one in directories)
+    for cache in directories:
+        if cache.purpose == HUB_CACHE and cache.is_writable and cache.file_system in OVERLAYS:
+            yield Finding(
+                Severity.WARNING if works_in_mount else Severity.NOTE,
+                f"the hub cache {cache.path} is in the container's own layer: a rebuild downloads every model again",
+                Fix(
+                    "Mount a named volume, and point HF_HOME to it. `devkit init` writes it so.",
+                    ('"mounts": ["source=hub-cache,target=/cache,type=volume"]', "HF_HOME=/cache/huggingface"),
+                    where=Side.PROJECT,
+                ),
+                subject=cache.path,
+                evidence=(f"{cache.path}: file system {cache.file_system}",),
+                confidence=Confidence.LIKELY,
             )

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from devkit.doctor.applies import WSL_NVIDIA_LIBRARIES, known, outside_of_containers, platform_of, system_of
+from devkit.doctor.applies import WSL_NVIDIA_LIBRARIES, outside_of_containers, platform_of, system_of, windows_guest
 from devkit.doctor.checks.chains import WITHOUT_DRIVER
 from devkit.doctor.machine import WSL_GUIDE, Family, family_of
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
-from devkit.facts.model import Facts, NvmlAnswer, Platform, Wsl
+from devkit.doctor.model import Confidence, Finding, Fix, Restart, Severity, Side, check
+from devkit.facts.model import Facts, NvmlAnswer, Platform, WslSettings
 
 WSL_LIBRARY_FOLDER = "/usr/lib/wsl/"
 
@@ -20,18 +20,12 @@ _REMOVE = {
 }
 
 
-def _guest(facts: Facts) -> Wsl:
-    outside_of_containers(facts)
-    if facts.wsl is None:
-        raise NotApplicable("this is not WSL 2")
-    return known(facts.wsl)
-
-
 @check(
     "WSL001",
     "The WSL guest carries no Linux NVIDIA driver",
+    covers=("D01",),
     symptoms=("Failed to initialize NVML: GPU access blocked by the operating system",),
-    causes=(*WITHOUT_DRIVER, "WSL003"),
+    causes=(*WITHOUT_DRIVER, "WSL003", "WSL004"),
 )
 def no_linux_driver_in_guest(facts: Facts) -> Iterator[Finding]:
     """No package in the WSL guest replaces the driver libraries that Windows provides.
@@ -42,7 +36,7 @@ def no_linux_driver_in_guest(facts: Facts) -> Iterator[Finding]:
     loader takes, which should be under /usr/lib/wsl.
     Source: NVIDIA, CUDA on WSL user guide, "Getting started"; microsoft/WSL issues 9938 and 9166.
     """
-    guest = _guest(facts)
+    guest = windows_guest(facts)
     is_shadowed = bool(guest.libnvidia_ml_path) and not guest.libnvidia_ml_path.startswith(WSL_LIBRARY_FOLDER)
     if not guest.linux_driver_packages and not is_shadowed:
         return
@@ -77,7 +71,8 @@ def _remove_driver(facts: Facts, packages: tuple[str, ...]) -> Fix:
 @check(
     "WSL002",
     "WSL is version 2 and shows the GPU device",
-    symptoms=("WSL 1", "/dev/dxg"),
+    covers=("D01", "D02"),
+    symptoms=("The command 'docker' could not be found in this WSL 1 distro", "no /dev/dxg in WSL"),
     causes=(*WITHOUT_DRIVER, "WSL003", "STO003"),
 )
 def wsl_shows_gpu(facts: Facts) -> Iterator[Finding]:
@@ -101,9 +96,11 @@ def wsl_shows_gpu(facts: Facts) -> Iterator[Finding]:
             evidence=(f"kernel {system_of(facts).kernel}",),
         )
         return
-    guest = _guest(facts)
+    guest = windows_guest(facts)
     if guest.has_dxg or not any(name in guest.libraries for name in WSL_NVIDIA_LIBRARIES):
         return
+    settings = system_of(facts).wsl_settings
+    kernel = settings.kernel if isinstance(settings, WslSettings) else ""
     yield Finding(
         Severity.ERROR,
         "Windows offers an NVIDIA GPU, but this WSL kernel has no /dev/dxg",
@@ -114,14 +111,19 @@ def wsl_shows_gpu(facts: Facts) -> Iterator[Finding]:
             restart=Restart.WSL,
             docs=WSL_GUIDE,
         ),
-        evidence=(f"kernel {system_of(facts).kernel}", "no /dev/dxg"),
-        confidence=Confidence.LIKELY,
+        evidence=(
+            f"kernel {system_of(facts).kernel}",
+            "no /dev/dxg",
+            *(f".wslconfig: kernel={own}" for own in (kernel,) if own),
+        ),
+        confidence=Confidence.CERTAIN if kernel else Confidence.LIKELY,
     )
 
 
 @check(
     "WSL003",
     "Windows provides all NVIDIA libraries to the guest",
+    covers=("D03",),
     symptoms=("stat failed: /usr/lib/wsl/lib/libcuda.so.1: no such file or directory",),
     causes=WITHOUT_DRIVER,
 )
@@ -133,7 +135,7 @@ def windows_provides_libraries(facts: Facts) -> Iterator[Finding]:
     How it is seen: the names in /usr/lib/wsl/lib. No NVIDIA library at all means no NVIDIA GPU, and is no finding.
     Source: NVIDIA, CUDA on WSL user guide; NVIDIA/nvidia-docker issue 1225.
     """
-    guest = _guest(facts)
+    guest = windows_guest(facts)
     missing = [name for name in WSL_NVIDIA_LIBRARIES if name not in guest.libraries]
     if not missing or len(missing) == len(WSL_NVIDIA_LIBRARIES):
         return
