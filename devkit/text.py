@@ -40,13 +40,13 @@ def listed(items: Iterable[str], last: str = "and") -> str:
     return f"{', '.join(rest[:-1])} {last} {rest[-1]}"
 
 
-def wrapped(text: str, *, width: int, indent: str = "") -> str:
-    """`text` folded to `width` columns; words longer than a line, such as paths, stay whole."""
+def wrapped(text: str, *, width: int, indent: str = "", hanging: str = "") -> str:
+    """`text` folded to `width` columns, `hanging` before every line but the first; long words stay whole."""
     return textwrap.fill(
         text,
         width=width,
         initial_indent=indent,
-        subsequent_indent=indent,
+        subsequent_indent=indent + hanging,
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from devkit.doctor.model import Check, Confidence, Crashed, Finding, Fix, Outcome, Passed, Restart, Severity, Skipped
+from devkit.doctor.model import Check, Crashed, Finding, Fix, Outcome, Passed, Restart, Severity, Skipped
 from devkit.doctor.report import Health, Report, Shown
 from devkit.text import count_of, listed, wrapped
 
@@ -66,10 +66,16 @@ def report_text(report: Report, *, width: int, marks: Marks, verbose: bool = Fal
     for place, shown in enumerate(roots):
         if place or not has_said_first:
             page.opening(shown.finding)
-        page.details(shown)
+        page.place(shown.finding)
+        page.fix(shown.finding.fix)
         # Several findings of one check share what follows from it.
-        if shown.check.code not in {later.check.code for later in roots[place + 1 :]}:
-            _followers(page, report.following(shown.check.code), verbose=verbose)
+        is_last = shown.check.code not in {later.check.code for later in roots[place + 1 :]}
+        followers = report.following(shown.check.code) if is_last else ()
+        if followers:
+            page.consequences(followers)
+        page.reasons(shown)
+        if verbose:
+            _followers(page, followers)
     for outcome in report.crashed:
         page.crash(outcome)
     _summary(page, report, verbose=verbose)
@@ -79,7 +85,7 @@ def report_text(report: Report, *, width: int, marks: Marks, verbose: bool = Fal
 def finding_text(shown: Shown, *, width: int, marks: Marks) -> tuple[Line, ...]:
     """One finding by itself, with what was seen and its fix."""
     page = _Page(width=max(NARROWEST, min(width, WIDEST)), marks=marks)
-    page.say(page.first_line(shown.finding), tone=_TONES[shown.finding.severity])
+    page.say(page.first_line(shown.finding), hanging="  ", tone=_TONES[shown.finding.severity])
     page.details(shown)
     return tuple(page.lines)
 
@@ -97,15 +103,15 @@ class _Page:
         self.marks = marks
         self.lines: list[Line] = []
 
-    def say(self, text: str, *, indent: str = "", tone: Tone = Tone.PLAIN) -> None:
-        """Add `text`, folded."""
-        folded = wrapped(text, width=self.width, indent=indent) if text else ""
+    def say(self, text: str, *, indent: str = "", hanging: str = "", tone: Tone = Tone.PLAIN) -> None:
+        """Add `text`, folded; `hanging` indents what is folded further."""
+        folded = wrapped(text, width=self.width, indent=indent, hanging=hanging) if text else ""
         self.lines += [Line(line, tone) for line in folded.split("\n")]
 
     def opening(self, finding: Finding) -> None:
         """The first line of a finding, after an empty one."""
         self.say("")
-        self.say(self.first_line(finding), tone=_TONES[finding.severity])
+        self.say(self.first_line(finding), hanging="  ", tone=_TONES[finding.severity])
 
     def first_line(self, finding: Finding) -> str:
         """Glyph, word and message."""
@@ -114,24 +120,38 @@ class _Page:
         return f"{mark.get(finding.severity, self.marks.note)} {_WORDS[finding.severity]}{place}: {finding.message}"
 
     def details(self, shown: Shown) -> None:
-        """The check, what was seen, and the fix."""
-        finding = shown.finding
-        self.say(f"{shown.check.code} {shown.check.title}", indent="  ", tone=Tone.QUIET)
-        for reading in finding.evidence:
-            self.say(f"seen: {reading}", indent="  ")
-        if finding.confidence is not Confidence.CERTAIN:
-            self.say(f"confidence: {finding.confidence.value}", indent="  ")
-        self._fix(finding.fix)
+        """Everything about a finding below its first line: the fix first."""
+        self.place(shown.finding)
+        self.fix(shown.finding.fix)
+        self.reasons(shown)
 
-    def _fix(self, fix: Fix) -> None:
+    def place(self, finding: Finding) -> None:
+        """The file and line to look at."""
+        if finding.location:
+            # Terminals and editors make a link of file:line: never folded.
+            self.lines.append(Line(f"  at {finding.location.path}:{finding.location.line}"))
+
+    def fix(self, fix: Fix) -> None:
+        """What to do, where, as whom, what it restarts, and the commands."""
         place = [fix.where.value, *(["root"] if fix.root else [])]
         if fix.restart in _RESTARTS:
             place.append(_RESTARTS[fix.restart])
         self.say(f"fix ({', '.join(place)}): {fix.summary}", indent="  ")
         # Commands are for copying: never folded.
         self.lines += [Line(f"      {command}", Tone.COMMAND) for command in fix.commands]
+        if fix.repairs:
+            self.lines += [Line("      devkit doctor --fix", Tone.COMMAND)]
         if fix.docs:
             self.lines.append(Line(f"  more: {fix.docs}", Tone.QUIET))
+
+    def reasons(self, shown: Shown) -> None:
+        """Which check says so, how sure it is, and what it saw."""
+        finding = shown.finding
+        self.say(
+            f"{finding.confidence.value}, says {shown.check.code} {shown.check.title}", indent="  ", tone=Tone.QUIET
+        )
+        for reading in finding.evidence:
+            self.say(f"seen: {reading}", indent="  ", hanging="  ", tone=Tone.QUIET)
 
     def consequences(self, followers: tuple[Shown, ...]) -> None:
         """How many findings follow, and from which checks."""
@@ -160,15 +180,13 @@ def _headline(page: _Page, report: Report) -> bool:
     if first is None or first.finding.severity is Severity.NOTE:
         page.say(f"{page.marks.warning} warning: {count_of(len(report.crashed), 'check')} crashed", tone=Tone.WARN)
         return False
-    page.say(page.first_line(first.finding), tone=_TONES[first.finding.severity])
+    page.say(page.first_line(first.finding), hanging="  ", tone=_TONES[first.finding.severity])
     return True
 
 
-def _followers(page: _Page, followers: tuple[Shown, ...], *, verbose: bool) -> None:
-    """What follows from the check that was just shown: counted, or in full when `verbose`."""
-    if followers and not verbose:
-        page.consequences(followers)
-    for follower in followers if verbose else ():
+def _followers(page: _Page, followers: tuple[Shown, ...]) -> None:
+    """In full, what follows from the check that was just shown."""
+    for follower in followers:
         page.opening(follower.finding)
         page.say(f"follows from {follower.finding.follows_from}", indent="  ", tone=Tone.QUIET)
         page.details(follower)

@@ -43,9 +43,9 @@ class Layer:
 
 LAYERS = (
     ("hardware", "Hardware", "GPUs on the PCI bus"),
+    ("windows", "WSL and Windows", "how the guest reaches the GPU"),
     ("kernel", "Kernel driver", "the nvidia module and its device nodes"),
     ("libraries", "NVML and libcuda", "the driver's own libraries"),
-    ("windows", "WSL and Windows", "how the guest reaches the GPU"),
     ("engine", "Container engine", "Docker or Podman"),
     ("toolkit", "Container Toolkit and CDI", "how the engine hands GPUs over"),
     ("container", "Container", "what the container was given"),

@@ -31,7 +31,7 @@ def environment(*, escapes_html: bool = False) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=escapes_html,  # otherwise the output is shell and YAML, and every value is checked before
+        autoescape=escapes_html,  # noqa: S701 - otherwise it is shell and YAML, and every value is checked before
     )
 
 

@@ -95,6 +95,7 @@ def test_the_document_is_the_contract():
             "confidence": "likely",
             "follows_from": "AAA001",
             "seen_in": "",
+            "location": None,
             "fix": {
                 "summary": "Do this.",
                 "commands": ["sudo do"],
@@ -102,6 +103,7 @@ def test_the_document_is_the_contract():
                 "root": True,
                 "restart": "host",
                 "docs": "https://example.org/",
+                "is_automatic": False,
             },
         }
     ]
