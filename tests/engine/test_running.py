@@ -1,0 +1,114 @@
+"""What devkit reads of running containers on real engines, and the container that it starts itself."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from devkit.facts.model import Facts, Smoke
+from devkit.probe.gather import gather
+from devkit.probe.host import LocalHost
+from devkit.probe.smoke import NAME, run_smoke
+from tests.doctor.machines import healthy
+
+from . import image
+from .cache import ROOT
+from .conftest import every_flavour, one_engine
+from .daemon import Engine, Flavour
+
+BASE = "devkit-test-base:latest"
+REQUESTS = {
+    Flavour.CPU: (),
+    Flavour.NVIDIA: ("--gpus", "all"),
+    Flavour.CDI: ("--device", "nvidia.com/gpu=all"),
+}
+
+
+@pytest.fixture
+def based(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """The engine with an image, as the one that devkit in this process talks to."""
+    image.provide(engine, BASE)
+    for name in ("PATH", "HOME", "DOCKER_HOST", "DOCKER_CONFIG"):
+        monkeypatch.setenv(name, engine.env[name])
+    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
+    yield engine
+    engine.clear()
+
+
+def read(folder: str) -> Facts:
+    """This engine and workspace, on a machine with a GPU, without which no container would be started."""
+    here = gather(LocalHost(), project=folder, only=("engine", "storage"))
+    return dataclasses.replace(healthy(), engine=here.engine, storage=here.storage)
+
+
+@every_flavour
+def test_a_running_container_says_what_it_was_given(based, tmp_path):
+    folder = str(tmp_path)
+    options = ["--label", f"devcontainer.local_folder={folder}", "--env", "NVIDIA_VISIBLE_DEVICES=all"]
+    options += ["--env", "NVIDIA_API_KEY=secret", "--shm-size=1g", "--ulimit", "nofile=1024:2048", "--user", "1234:5"]
+    based.docker("run", "--detach", "--name", "dev", *options, *REQUESTS[based.flavour], BASE, "sleep", "600")
+    based.docker("run", "--name", "done", "--label", f"devcontainer.local_folder={folder}", BASE, "true")
+    engine = read(folder).engine
+    (container,) = engine.containers
+    expected = {Flavour.CPU: "", Flavour.NVIDIA: "driver", Flavour.CDI: "cdi"}
+    assert (container.name, container.folder, container.is_dev_container) == ("dev", folder, True)
+    assert container.gpu_request == expected[based.flavour]
+    assert (container.shm_bytes, container.user, container.ulimits) == (1 << 30, "1234:5", ("nofile=1024:2048",))
+    assert (container.visible_devices, container.has_engine_socket) == ("all", False)
+    assert "secret" not in repr(engine)
+    assert [(one.name, one.state, one.exit_code) for one in engine.stopped] == [("done", "exited", 0)]
+    (found,) = [one for one in engine.images if one.id == container.image_id]
+    assert (found.name, found.machine) == (BASE, "amd64")
+
+
+@every_flavour
+def test_the_probe_container_runs_as_this_engine_is_asked_for_gpus(based, tmp_path):
+    smoke = run_smoke(LocalHost(), read(str(tmp_path)), deadline_s=30)
+    assert isinstance(smoke, Smoke), smoke
+    assert smoke.request == ("cdi" if based.flavour is Flavour.CDI else "gpus")
+    if based.flavour is Flavour.CPU:
+        assert (smoke.code, "could not select device driver" in smoke.err) == (125, True)
+    else:
+        assert (smoke.code, smoke.nvidiactl, smoke.libcuda) == (0, "absent", "")
+    assert (smoke.left_behind, based.containers()) == ("", [])
+
+
+@one_engine
+def test_a_probe_container_that_hangs_is_removed_at_its_deadline(based, tmp_path, monkeypatch):
+    monkeypatch.setattr("devkit.probe.smoke.REQUESTS", {"gpus": ()})
+    monkeypatch.setattr("devkit.probe.smoke.SCRIPT", "sleep 600")
+    started = time.monotonic()
+    smoke = run_smoke(LocalHost(), read(str(tmp_path)), deadline_s=10)
+    assert time.monotonic() - started < 10
+    assert (smoke.timed_out, smoke.left_behind, based.containers()) == (True, "", [])
+
+
+IN_A_PROCESS = """
+import sys
+from devkit.probe import smoke
+from devkit.probe.host import LocalHost
+from tests.engine.test_running import read
+smoke.REQUESTS, smoke.SCRIPT = {"gpus": ()}, "sleep 600"
+smoke.run_smoke(LocalHost(), read(sys.argv[1]), deadline_s=60)
+"""
+
+
+@one_engine
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "a polite kill"])
+def test_no_probe_container_is_left_when_interrupted(based, tmp_path, sent):
+    process = subprocess.Popen(
+        [sys.executable, "-c", IN_A_PROCESS, str(tmp_path)], env=dict(based.env), cwd=ROOT, stderr=subprocess.PIPE
+    )
+    with process:
+        deadline = time.monotonic() + 30
+        while not any(name.startswith(NAME) for name in based.containers()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(process.pid, sent)
+        _, said = process.communicate(timeout=20)
+    assert b"KeyboardInterrupt" in said
+    assert based.containers() == []
