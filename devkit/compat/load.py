@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from devkit.compat import rows
 from devkit.facts.values import ComputeCapability, Release
 
-FILES = ("driver", "gpus", "torch", "stack", "images", "engines")
+FILES = ("driver", "gpus", "torch", "stack", "images", "engines", "editors")
 """The table files, by name without ending."""
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
@@ -127,6 +127,14 @@ class EngineTable(Table):
         self.features = {(row.engine, row.feature): row for row in self.rows("engine_feature", rows.EngineFeature)}
 
 
+class EditorTable(Table):
+    """Tools that open dev containers."""
+
+    def __init__(self) -> None:
+        super().__init__("editors")
+        self.ignored = self.rows("ignored", rows.IgnoredKey)
+
+
 class Tables:
     """Every table; a file is read when its attribute is first used."""
 
@@ -159,6 +167,11 @@ class Tables:
     def engines(self) -> EngineTable:
         """Engines and the NVIDIA Container Toolkit."""
         return EngineTable()
+
+    @cached_property
+    def editors(self) -> EditorTable:
+        """Editors and what they ignore."""
+        return EditorTable()
 
 
 @cache

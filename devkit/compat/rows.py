@@ -279,3 +279,12 @@ class EngineFeature(Row):
     engine: str
     feature: str
     version: Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class IgnoredKey(Row):
+    """A key of devcontainer.json that a tool passes over or reads in its own way; `effect` follows the tool's name."""
+
+    editor: str
+    key: str
+    effect: str

@@ -31,6 +31,10 @@ SHARED_MEMORY_BYTES = Limit(
     "inferred",
 )
 
+GROUP_MEMORY_BYTES = Limit(
+    8 * GIB, "one shard of up to 5 GiB of weights on its way to the GPU, and torch with its libraries", "inferred"
+)
+
 ENGINE_FREE_BYTES = Limit(25 * GIB, "image sizes: torch with its CUDA wheels unpacks to about 8 GiB, twice", "inferred")
 HUB_FREE_BYTES = Limit(20 * GIB, "an 8 B parameter model in bf16 is 16 GiB of files", "inferred")
 FULL_BYTES = Limit(1 * GIB, "less than this ends the smallest image build or download", "inferred")

@@ -47,11 +47,6 @@ class FittingWheel:
     label: str
     index_url: str
 
-    @property
-    def install(self) -> str:
-        """The command that installs exactly this build."""
-        return f"pip install --force-reinstall torch=={self.version} --index-url {self.index_url}"
-
 
 def driver_cuda_of(facts: Facts) -> DriverCuda | None:
     """The driver as programs meet it; None when no version of it is known."""

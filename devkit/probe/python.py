@@ -3,9 +3,10 @@
 import re
 from dataclasses import dataclass
 
-from devkit.facts.model import Package, Python, Torch
+from devkit.facts.model import Copy, Package, Python, Torch
 from devkit.facts.values import Release, Unknown
 from devkit.probe.host import Host
+from devkit.probe.native import read_cuda_toolkit, read_libstdcxx, read_shadowing
 from devkit.probe.programs import path_folders
 
 GPU_PACKAGES = re.compile(
@@ -16,10 +17,7 @@ GPU_PACKAGES = re.compile(
 )
 """Distributions that matter to a GPU, by normalised name."""
 
-_CUDA_LIBRARY = re.compile(
-    r"lib(?:cudart|cublas|cublasLt|cudnn|cudnn_\w+|nccl|nvrtc|cusparse|cusparseLt|cufft|curand|cusolver|nvJitLink|cupti)"
-    r"\.so(?:\.\d+)*"
-)
+_SHARES_SYSTEM = re.compile(r"^include-system-site-packages\s*=\s*true", re.MULTILINE | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,8 @@ class WorkloadPython:
     version: Release
     site_folders: tuple[str, ...]
     include_folders: tuple[str, ...]
+    user_site: str
+    """The user's own site-packages, "" where this Python does not read them. It comes before the others."""
 
 
 def read_python(host: Host) -> Python | Unknown:
@@ -37,15 +37,25 @@ def read_python(host: Host) -> Python | Unknown:
     python = workload_python(host)
     if isinstance(python, Unknown):
         return python
+    shadowing = read_shadowing(host)
+    entries = _entries(host, python)
     return Python(
         version=python.version,
         executable=python.executable,
         torch=_torch(host, python),
-        packages=_packages(host, python),
+        packages=_packages(host, entries),
         bitsandbytes_cuda=_bitsandbytes_cuda(host, python),
         cuda_visible_devices=host.env.get("CUDA_VISIBLE_DEVICES"),
         ld_library_path=path_folders(host.env.get("LD_LIBRARY_PATH", "")),
-        shadowing_libraries=_shadowing(host),
+        shadowing_libraries=tuple(library.path for library in shadowing),
+        shadowing=shadowing,
+        copies=_copies(entries),
+        user_site=python.user_site,
+        installer=_installer(host, python),
+        bnb_cuda_version=host.env.get("BNB_CUDA_VERSION"),
+        cuda_device_order=host.env.get("CUDA_DEVICE_ORDER"),
+        cuda_toolkit=read_cuda_toolkit(host),
+        libstdcxx=read_libstdcxx(host, _prefix(python.executable)),
     )
 
 
@@ -56,12 +66,16 @@ def workload_python(host: Host) -> WorkloadPython | Unknown:
         candidates = (f"{environment}/bin/python", f"{environment}\\Scripts\\python.exe")
         executable = next((path for path in candidates if host.stat(path) is not None), executable)
     done = host.run([executable, "--version"])
-    if done.code != 0 or not done.out.startswith("Python "):
+    if done.code != 0 or not re.match(r"Python \d+\.\d", done.out):
         return Unknown(f"{executable} --version ended with status {done.code}")
     version = Release.read(done.out)
     # lib64 is often a link to lib; what is found twice is still one folder.
-    folders = dict.fromkeys(filter(None, (host.link(folder) for folder in _site_folders(executable, version))))
-    return WorkloadPython(executable, version, tuple(folders), _includes(host, executable, version))
+    user_site = _user_site(host, executable, version)
+    own, shared = _site_folders(executable, version), _shared_folders(host, executable, version)
+    # The user's folder stands before the system's, but behind those of a virtual environment.
+    candidates = (*own, user_site, *shared) if shared else (user_site, *own)
+    folders = dict.fromkeys(filter(None, (host.link(folder) for folder in candidates if folder)))
+    return WorkloadPython(executable, version, tuple(folders), _includes(host, executable, version), user_site)
 
 
 def _prefix(executable: str) -> str:
@@ -78,6 +92,29 @@ def _site_folders(executable: str, version: Release) -> tuple[str, ...]:
     # Debian's own layout for the system's Python.
     folders += [f"{prefix}/local/lib/python{minor}/dist-packages", f"{prefix}/lib/python3/dist-packages"]
     return tuple(folders)
+
+
+def _shared_folders(host: Host, executable: str, version: Release) -> tuple[str, ...]:
+    """The base Python's folders, where a virtual environment was made with --system-site-packages."""
+    settings = host.read(f"{_prefix(executable)}/pyvenv.cfg") or ""
+    home = re.search(r"^home\s*=\s*(\S+)", settings, re.MULTILINE)
+    if home is None or not _SHARES_SYSTEM.search(settings):
+        return ()
+    return _site_folders(f"{home[1]}/python3", version)
+
+
+def _user_site(host: Host, executable: str, version: Release) -> str:
+    """~/.local/lib/python3.12/site-packages where it exists and is read.
+
+    A virtual environment reads it only with the system's packages, and PYTHONNOUSERSITE switches it off.
+    Source: Python documentation, module site.
+    """
+    settings = host.read(f"{_prefix(executable)}/pyvenv.cfg")
+    if host.env.get("PYTHONNOUSERSITE") or (settings is not None and not _SHARES_SYSTEM.search(settings)):
+        return ""
+    base = host.env.get("PYTHONUSERBASE") or f"{host.env.get('HOME', '')}/.local"
+    folder = f"{base}/lib/python{_minor(version)}/site-packages"
+    return folder if base != "/.local" and host.stat(folder) is not None else ""
 
 
 def _includes(host: Host, executable: str, version: Release) -> tuple[str, ...]:
@@ -100,24 +137,85 @@ def _torch(host: Host, python: WorkloadPython) -> Torch | Unknown | None:
         text = host.read(f"{folder}/torch/version.py")
         if text is None:
             continue
-        values = dict(re.findall(r"^(__version__|cuda|hip)\b[^=\n]*=\s*(?:'|\")([^'\"]*)", text, re.MULTILINE))
-        if "__version__" not in values:
+        values = {name: value.strip("'\"") for name, value in _TORCH_VALUE.findall(text)}
+        if not values.get("__version__"):
             return Unknown(f"{folder}/torch/version.py does not say its version")
-        cuda = values.get("cuda")
-        return Torch(values["__version__"], Release.read(cuda) if cuda else None, values.get("hip"))
+        hip = values.get("hip")
+        return Torch(values["__version__"], _torch_cuda(values, folder), None if hip in (None, "None") else hip)
     return None
 
 
-def _packages(host: Host, python: WorkloadPython) -> tuple[Package, ...]:
-    found: dict[str, Package] = {}
+_TORCH_VALUE = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*=[ \t]*(None|'[^'\n]*'|\"[^\"\n]*\")", re.MULTILINE)
+
+
+def _torch_cuda(values: dict[str, str], folder: str) -> Release | Unknown | None:
+    """The CUDA that torch was built with. A file without the line says nothing; only `None` means a CPU build."""
+    cuda = values.get("cuda", "")
+    if cuda == "None":
+        return None
+    return Release.find(cuda) or Unknown(f"{folder}/torch/version.py does not say its CUDA")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A distribution's folder of metadata on the module path."""
+
+    name: str
+    version: str
+    folder: str
+    path: str
+
+
+def _entries(host: Host, python: WorkloadPython) -> tuple[_Entry, ...]:
+    """Every distribution that matters to a GPU, as often as it is there, first found first."""
+    found = []
     for folder in python.site_folders:
         for entry in host.list(folder):
             name, _, version = entry.removesuffix(".dist-info").partition("-")
             name = re.sub(r"[-_.]+", "-", name).lower()
             if entry.endswith(".dist-info") and GPU_PACKAGES.fullmatch(name):
-                wheel = re.search(r"^Tag: (\S+)", host.read(f"{folder}/{entry}/WHEEL") or "", re.MULTILINE)
-                found.setdefault(name, Package(name, version, wheel[1] if wheel else ""))
+                found.append(_Entry(name, version, folder, f"{folder}/{entry}"))
+    return tuple(found)
+
+
+def _packages(host: Host, entries: tuple[_Entry, ...]) -> tuple[Package, ...]:
+    found: dict[str, Package] = {}
+    for entry in entries:
+        if entry.name not in found:
+            wheel = re.search(r"^Tag: (\S+)", host.read(f"{entry.path}/WHEEL") or "", re.MULTILINE)
+            found[entry.name] = Package(
+                entry.name, entry.version, wheel[1] if wheel else "", _requires(host.read(f"{entry.path}/METADATA"))
+            )
     return tuple(found[name] for name in sorted(found))
+
+
+def _requires(metadata: str | None) -> tuple[str, ...] | Unknown:
+    """Requirement lines on packages that matter here, without those of extras."""
+    if metadata is None:
+        return Unknown("the package came without metadata")
+    head = metadata.partition("\n\n")[0]
+    lines = re.findall(r"^Requires-Dist: *(.+?)\s*$", head, re.MULTILINE)
+    return tuple(line for line in lines if _matters(line) and not re.search(r"\bextra\s*==", line))
+
+
+def _matters(requirement: str) -> bool:
+    name = re.match(r"[\w.-]+", requirement)
+    return name is not None and GPU_PACKAGES.fullmatch(re.sub(r"[-_.]+", "-", name[0]).lower()) is not None
+
+
+def _copies(entries: tuple[_Entry, ...]) -> tuple[Copy, ...]:
+    names = [entry.name for entry in entries]
+    return tuple(Copy(entry.name, entry.version, entry.folder) for entry in entries if names.count(entry.name) > 1)
+
+
+def _installer(host: Host, python: WorkloadPython) -> str:
+    """What manages this environment: uv leaves its mark in pyvenv.cfg, conda a folder beside bin."""
+    prefix = _prefix(python.executable)
+    if host.stat(f"{prefix}/conda-meta") is not None:
+        return "conda"
+    if re.search(r"^uv\s*=", host.read(f"{prefix}/pyvenv.cfg") or "", re.MULTILINE):
+        return "uv"
+    return "pip"
 
 
 def _bitsandbytes_cuda(host: Host, python: WorkloadPython) -> tuple[str, ...]:
@@ -125,10 +223,3 @@ def _bitsandbytes_cuda(host: Host, python: WorkloadPython) -> tuple[str, ...]:
     names = [name for folder in python.site_folders for name in host.list(f"{folder}/bitsandbytes")]
     found = (re.fullmatch(r"libbitsandbytes_cuda(\d+)(\d)\.(?:so|dll)", name) for name in names)
     return tuple(f"{match[1]}.{match[2]}" for match in found if match)
-
-
-def _shadowing(host: Host) -> tuple[str, ...]:
-    folders = path_folders(host.env.get("LD_LIBRARY_PATH", ""))
-    return tuple(
-        f"{folder}/{name}" for folder in folders for name in host.list(folder) if _CUDA_LIBRARY.fullmatch(name)
-    )

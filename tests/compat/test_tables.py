@@ -43,6 +43,7 @@ KEYS = {
     "vulnerability": ("id",),
     "engine_fault": ("program", "since", "when"),
     "engine_feature": ("engine", "feature"),
+    "ignored": ("editor", "key"),
 }
 
 

@@ -1,5 +1,6 @@
 import pytest
 
+from devkit.doctor.install import install_wheel
 from devkit.doctor.model import Found, NotApplicable, Passed, Severity, Side, Skipped
 from devkit.doctor.wheels import fitting_wheel
 from devkit.facts.model import NvmlEnd, NvmlFailure, Package, Torch
@@ -8,6 +9,8 @@ from tests.doctor.asking import ask, codes, examined, first, found
 from tests.doctor.machines import GIB, changed, gpu, healthy, inside, no_library, r, windows_guest
 
 MIB = 1 << 20
+OLD_BITSANDBYTES = {"python.packages.0.version": "0.49.2"}
+"""The last release that loads the library of torch's exact CUDA and no other."""
 NOT_GIVEN = {
     "driver.nvidiactl": "absent",
     "driver.device_nodes": (),
@@ -252,7 +255,7 @@ def test_a_cpu_build_is_replaced_by_a_wheel_that_fits():
     facts = with_torch("2.9.1+cpu", None)
     finding = first("PYT001", facts)
     assert finding.severity is Severity.ERROR
-    assert finding.fix.commands == (fitting_wheel(facts).install,)
+    assert finding.fix.commands == (install_wheel(facts, fitting_wheel(facts)),)
     assert first("PYT001", changed(facts, {"container": None})).severity is Severity.WARNING
 
 
@@ -298,6 +301,7 @@ def test_missing_kernels_silence_what_is_built_on_torch():
             "nvml.gpus": (gpu(name="NVIDIA GeForce RTX 5090", capability="12.0"),),
             "driver.pci_gpus.0.device_id": "0x2b85",
             "container.c_compiler": "",
+            "python.packages.0.version": "0.49.2",
         },
     )
     report = examined(facts)
@@ -314,12 +318,12 @@ def test_missing_kernels_silence_what_is_built_on_torch():
     ],
 )
 def test_bitsandbytes(shipped, severity):
-    verdict = ask("PYT003", changed(inside(), {"python.bitsandbytes_cuda": shipped}))
+    verdict = ask("PYT003", changed(inside(), OLD_BITSANDBYTES | {"python.bitsandbytes_cuda": shipped}))
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
 
 
 def test_the_override_names_a_library_that_is_there():
-    finding = first("PYT003", changed(inside(), {"python.bitsandbytes_cuda": ("12.1", "12.6")}))
+    finding = first("PYT003", changed(inside(), OLD_BITSANDBYTES | {"python.bitsandbytes_cuda": ("12.1", "12.6")}))
     assert "export BNB_CUDA_VERSION=126" in finding.fix.commands
 
 

@@ -8,9 +8,12 @@ TOOLKIT = ("CTK001", "CTK002", "CTK003", "CTK004", "CTK005", "CTK007")
 """All that GPU containers need of the Container Toolkit; its security floor (CTK006) stands alone."""
 
 CDI = ("CDI001", "CDI002", "CDI003")
-CUDA = ("CUD001", "CUD002", "CUD003", "CUD004")
+TRIED = ("CUD011", "PYT017", "PYT018", "PYT019", "PYT020")
+"""What the deep tier finds by trying it."""
+
+CUDA = ("CUD001", "CUD002", "CUD003", "CUD004", "CUD005", "CUD006", "CUD007", *TRIED)
 CONTAINER = ("CON001", "CON002", "CON005")
-PYTHON = ("PYT001", "PYT002", "PYT003", "PYT004", "PYT005", "PYT006")
+PYTHON = ("PYT001", "PYT002", "PYT003", "PYT004", "PYT005", "PYT006", "PYT011", "PYT012", "PYT015", "PYT016")
 
 WITHOUT_DRIVER = (*NVML, *GPU_USE, *TOOLKIT, *CDI, *CUDA, *CONTAINER, *PYTHON)
 """Everything above the driver. Nothing there can be trusted until it works."""

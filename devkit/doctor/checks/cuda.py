@@ -14,6 +14,7 @@ from devkit.doctor.applies import (
     torch_of,
 )
 from devkit.doctor.checks.requirement import unmet
+from devkit.doctor.install import install_wheel
 from devkit.doctor.machine import driver_side, update_driver
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.wheels import DriverCuda, all_offer_forward_compatibility, driver_cuda_of, fitting_wheel
@@ -77,8 +78,9 @@ def image_requirement_met(facts: Facts) -> Iterator[Finding]:
 @check(
     "CUD002",
     "No forward-compatibility libcuda is loaded that this GPU refuses",
+    covers=("G03",),
     symptoms=("Error 804: forward compatibility was attempted on non supported HW", "cuda-compat"),
-    causes=("CUD003", "PYT006"),
+    causes=("CUD003", "PYT006", "CUD011", "PYT017"),
 )
 def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Finding]:
     """When the image's cuda-compat libcuda comes first, the GPU is of a kind that accepts it.
@@ -121,7 +123,9 @@ def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Finding]:
 @check(
     "CUD003",
     "libcuda is of the loaded driver",
+    covers=("G04",),
     symptoms=("Error 803: system has unsupported display driver / cuda driver combination",),
+    causes=("CUD011", "PYT017"),
 )
 def libcuda_matches_module(facts: Facts) -> Iterator[Finding]:
     """The libcuda.so.1 that programs load has the version of the kernel module.
@@ -168,11 +172,20 @@ def _repair_libcuda(facts: Facts, release: Release) -> Fix:
 @check(
     "CUD004",
     "The driver is new enough for torch's CUDA",
-    symptoms=("The NVIDIA driver on your system is too old (found version 12080)", "CUDA error 35"),
-    causes=("PYT006",),
+    covers=("G01", "G02"),
+    symptoms=(
+        "The NVIDIA driver on your system is too old (found version 12080)",
+        "CUDA error 35",
+        "CUDA driver version is insufficient for CUDA runtime version",
+        "nvidia-smi shows another CUDA Version than torch.version.cuda",
+    ),
+    causes=("PYT006", "PYT017", "PYT018", "PYT019"),
 )
 def driver_runs_torch_cuda(facts: Facts) -> Iterator[Finding]:
     """The driver runs the CUDA version that torch was built with, in full or by minor version compatibility.
+
+    The "CUDA Version" of nvidia-smi is the newest that the driver runs, not one that is installed: it need not be
+    torch's, and nothing is wrong while both have one major.
 
     Why it matters: torch imports, finds no GPU, and warns that the driver is too old.
     How it is seen: torch's CUDA in its version file against the driver, by rules R1, R2, R4 and R5 of the
@@ -208,7 +221,7 @@ def _older_cuda_or_newer_driver(facts: Facts, floor: Release | None) -> Fix:
     return Fix(
         f"Install torch {wheel.version} for {wheel.label}, which this driver runs; or update the driver {place} to"
         f" {wanted}.",
-        (wheel.install,),
+        (install_wheel(facts, wheel),),
         where=Side.CONTAINER if is_in_container(facts) else Side.HOST,
         docs=COMPATIBILITY_GUIDE,
     )

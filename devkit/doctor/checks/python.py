@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from devkit.compat.rules import CodeSupport, LibraryChoice, bitsandbytes_library, has_kernels
+from devkit.compat.rules import CodeSupport, has_kernels
 from devkit.doctor.applies import cuda_of_torch, is_in_container, known, python_of, system_of, torch_of
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
+from devkit.doctor.install import install, install_wheel, workload_side
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
 from devkit.doctor.wheels import driver_cuda_of, fitting_wheel, wheel_row
 from devkit.facts.model import Facts, Gpu, Package
 from devkit.facts.values import Unknown
@@ -19,19 +20,17 @@ def _package(facts: Facts, name: str) -> Package:
     raise NotApplicable(f"{name} is not installed in this Python")
 
 
-def _here(facts: Facts) -> Side:
-    return Side.CONTAINER if is_in_container(facts) else Side.HOST
-
-
 def _reinstall(facts: Facts, summary: str) -> Fix:
     wheel = fitting_wheel(facts)
     if wheel is None:
-        return Fix(f"{summary} No wheel in devkit's tables fits this driver and these GPUs.", where=_here(facts))
+        return Fix(
+            f"{summary} No wheel in devkit's tables fits this driver and these GPUs.", where=workload_side(facts)
+        )
     return Fix(
         f"{summary} torch {wheel.version} for {wheel.label} fits this driver and these GPUs. In a generated dev"
         " container, set it in devkit.toml and rebuild.",
-        (wheel.install,),
-        where=_here(facts),
+        (install_wheel(facts, wheel),),
+        where=workload_side(facts),
         docs="https://pytorch.org/get-started/locally/",
     )
 
@@ -39,8 +38,9 @@ def _reinstall(facts: Facts, summary: str) -> Fix:
 @check(
     "PYT001",
     "torch is built for CUDA",
+    covers=("G09", "H01"),
     symptoms=("Torch not compiled with CUDA enabled", "torch.version.cuda is None", "+cpu"),
-    causes=("PYT003",),
+    causes=("PYT003", "PYT017", "PYT018", "PYT019", "PYT020"),
 )
 def torch_is_cuda_build(facts: Facts) -> Iterator[Finding]:
     """On a machine with an NVIDIA GPU the installed torch is a CUDA build.
@@ -70,11 +70,12 @@ def torch_is_cuda_build(facts: Facts) -> Iterator[Finding]:
 @check(
     "PYT002",
     "torch has kernels for every GPU",
+    covers=("G07", "G08"),
     symptoms=(
         "CUDA capability sm_120 is not compatible with the current PyTorch installation",
         "no kernel image is available for execution on the device",
     ),
-    causes=("PYT003", "CON004", "CON005"),
+    causes=("PYT003", "PYT012", "CON004", "CON005", "PYT017", "PYT018", "PYT019", "PYT020"),
 )
 def torch_has_kernels(facts: Facts) -> Iterator[Finding]:
     """The installed torch wheel carries machine code, or compilable PTX, for the compute capability of every GPU.
@@ -106,47 +107,11 @@ def torch_has_kernels(facts: Facts) -> Iterator[Finding]:
 
 
 @check(
-    "PYT003",
-    "bitsandbytes has a library for torch's CUDA",
-    symptoms=("CUDA Setup failed despite GPU being available", "No compatible CUDA binary found"),
-)
-def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
-    """The installed bitsandbytes carries a library for the CUDA version that torch was built with.
-
-    Why it matters: QLoRA needs it. bitsandbytes imports without it and fails at the first 4-bit layer.
-    How it is seen: the names of the libraries in the installed package against torch's CUDA version.
-    Source: bitsandbytes, `cextension.py` and installation guide.
-    """
-    cuda = cuda_of_torch(facts)
-    package = _package(facts, "bitsandbytes")
-    shipped = python_of(facts).bitsandbytes_cuda
-    if not shipped:
-        raise NotApplicable("the CUDA libraries of bitsandbytes were not found")
-    chosen = bitsandbytes_library(cuda, shipped)
-    if chosen.choice is LibraryChoice.EXACT:
-        return
-    is_missing = chosen.choice is LibraryChoice.MISSING
-    yield Finding(
-        Severity.ERROR if is_missing else Severity.WARNING,
-        f"bitsandbytes {package.version} has no library for CUDA {cuda} of torch"
-        + ("" if is_missing else f"; the one for {chosen.cuda} serves only when told to"),
-        Fix(
-            "Update bitsandbytes." + ("" if is_missing else " Or choose the library of the same CUDA major."),
-            (
-                "pip install --upgrade bitsandbytes",
-                *(() if is_missing else (f"export BNB_CUDA_VERSION={chosen.cuda.replace('.', '')}",)),
-            ),
-            where=_here(facts),
-        ),
-        evidence=(f"libraries for CUDA {listed(shipped)}", f"torch is built with CUDA {cuda}"),
-        confidence=Confidence.CERTAIN if is_missing else Confidence.LIKELY,
-    )
-
-
-@check(
     "PYT004",
     "flash-attn was built for the installed torch",
-    symptoms=("flash_attn_2_cuda undefined symbol", "_ZN3c105ErrorC2E"),
+    covers=("H11",),
+    symptoms=("flash_attn_2_cuda undefined symbol", "_ZN3c105ErrorC2E", "_ZN3c104cuda9SetDeviceEi"),
+    causes=("PYT020",),
 )
 def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
     """A prebuilt flash-attn wheel names the torch release and CUDA major that are installed.
@@ -168,50 +133,19 @@ def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
         f" but torch {torch.version} with CUDA {cuda} is installed",
         Fix(
             'Install a wheel of it for this torch, or build it; or do without: attn_implementation="sdpa".',
-            ("pip install --force-reinstall --no-deps --no-build-isolation flash-attn",),
-            where=_here(facts),
+            (install(facts, "flash-attn", replace=True, more="--no-deps --no-build-isolation"),),
+            where=workload_side(facts),
         ),
         evidence=(f"flash-attn {package.version}", f"torch {torch.version}, CUDA {cuda}"),
     )
 
 
 @check(
-    "PYT005",
-    "LD_LIBRARY_PATH hides none of torch's CUDA libraries",
-    symptoms=("undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",),
-)
-def no_library_is_hidden(facts: Facts) -> Iterator[Finding]:
-    """No folder in LD_LIBRARY_PATH holds CUDA libraries that come before the ones in the wheels.
-
-    Why it matters: torch wheels bring their own cuBLAS, cuDNN and nvJitLink. Another version in LD_LIBRARY_PATH wins,
-    and the import ends with "undefined symbol".
-    How it is seen: CUDA libraries in the folders of LD_LIBRARY_PATH, the wheels' own folders aside.
-    Source: pytorch/pytorch issues 111469 and 134929.
-    """
-    cuda_of_torch(facts)
-    python = python_of(facts)
-    hiding = [path for path in python.shadowing_libraries if "/site-packages/" not in path]
-    if not hiding:
-        return
-    folders = sorted({path.rpartition("/")[0] for path in hiding})
-    yield Finding(
-        Severity.WARNING,
-        f"LD_LIBRARY_PATH puts CUDA libraries of {listed(folders)} before the ones that torch brings",
-        Fix(
-            "Unset it for Python; look for the line that sets it in the Dockerfile, Compose file or shell profile.",
-            ("unset LD_LIBRARY_PATH",),
-            where=_here(facts),
-        ),
-        subject=folders[0],
-        evidence=(f"LD_LIBRARY_PATH={':'.join(python.ld_library_path)}", f"for example {hiding[0]}"),
-        confidence=Confidence.LIKELY,
-    )
-
-
-@check(
     "PYT006",
     "CUDA_VISIBLE_DEVICES selects existing GPUs",
+    covers=("H12",),
     symptoms=("No CUDA GPUs are available", "CUDA error: invalid device ordinal"),
+    causes=("CUD011", "PYT017"),
 )
 def visible_devices_exist(facts: Facts) -> Iterator[Finding]:
     """Every entry of CUDA_VISIBLE_DEVICES is a GPU or MIG instance of this machine.
@@ -238,7 +172,7 @@ def visible_devices_exist(facts: Facts) -> Iterator[Finding]:
         Fix(
             "Unset it, or list GPUs that exist. Look for it in the Dockerfile, Compose file and shell profile.",
             ("unset CUDA_VISIBLE_DEVICES",),
-            where=_here(facts),
+            where=workload_side(facts),
         ),
         evidence=(f"CUDA_VISIBLE_DEVICES={value}", f"{len(facts.gpus)} GPUs answer"),
     )

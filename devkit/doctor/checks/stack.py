@@ -1,0 +1,282 @@
+"""Checks that the installed Python packages fit each other and the system under them, by their metadata alone."""
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+
+from packaging.markers import UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from devkit.compat.load import tables
+from devkit.doctor.applies import known, python_of, system_of
+from devkit.doctor.install import install, uninstall, upgrade, workload_side
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
+from devkit.facts.model import Copy, Facts, Package, Platform
+from devkit.facts.values import Release, Unknown
+from devkit.text import listed
+
+EXACT_PARTNERS = ("torch", "torchvision", "torchaudio", "triton", "numpy")
+"""A package built against another release of these does not import, or dies at its first call."""
+
+
+def installed(facts: Facts) -> dict[str, Package]:
+    """The packages of this Python by name."""
+    return {package.name: package for package in python_of(facts).packages}
+
+
+@check(
+    "PYT007",
+    "The installed packages agree on each other's versions",
+    covers=("H16",),
+    symptoms=(
+        "operator torchvision::nms does not exist",
+        "A module that was compiled using NumPy 1.x cannot be run in NumPy 2",
+        "pip's dependency resolver does not currently take into account all the packages",
+    ),
+    causes=("PYT018", "PYT019", "PYT020"),
+)
+def packages_agree(facts: Facts) -> Iterator[Finding]:
+    """Every requirement that an installed GPU package states on another holds; a torch that needs NumPy 1 has it.
+
+    Why it matters: pip changes one package and leaves the others, so that torchvision, triton or an inference engine
+    stands on a torch that it was not built for. It ends in missing operators, undefined symbols or a crash.
+    How it is seen: Requires-Dist in the packages' metadata, and the version tables where a wheel keeps its need silent.
+    Packages that do not bear on GPUs are not looked at.
+    Source: Python packaging specifications, core metadata; TorchIO-project/torchio pull 1183 for NumPy 2.
+    """
+    packages = installed(facts)
+    if not packages:
+        raise NotApplicable("no package that matters to a GPU is installed in this Python")
+    for package in packages.values():
+        for line in (*_stated(package), *_silent_needs(package)):
+            other = _unmet(line, packages, facts)
+            if other is not None:
+                yield _disagreement(facts, package, line, other)
+
+
+def _stated(package: Package) -> tuple[str, ...]:
+    return () if isinstance(package.requires, Unknown) else package.requires
+
+
+def _silent_needs(package: Package) -> tuple[str, ...]:
+    """What a torch wheel needs and does not say."""
+    if package.name != "torch":
+        return ()
+    version = package.version.partition("+")[0]
+    return next((row.requires for row in tables().torch.releases if str(row.version) == version), ())
+
+
+def _unmet(line: str, packages: dict[str, Package], facts: Facts) -> Package | None:
+    """The installed package that breaks the requirement `line`; None when it holds or nothing can be said."""
+    try:
+        requirement = Requirement(line)
+        other = packages.get(canonicalize_name(requirement.name))
+        if other is None or not _applies(requirement, facts):
+            return None
+        # Local labels such as +cu128 do not count, and pre-releases of vendors are newer than what they replace.
+        versions = (Version(other.version), Version(Version(other.version).base_version))
+        holds = any(requirement.specifier.contains(version, prereleases=True) for version in versions)
+        return None if holds else other
+    except (InvalidRequirement, InvalidVersion, UndefinedEnvironmentName):
+        return None
+
+
+def _applies(requirement: Requirement, facts: Facts) -> bool:
+    if requirement.marker is None:
+        return True
+    system = system_of(facts)
+    platform = {Platform.WINDOWS: ("Windows", "win32"), Platform.MACOS: ("Darwin", "darwin")}.get(
+        system.platform, ("Linux", "linux")
+    )
+    version = python_of(facts).version
+    return requirement.marker.evaluate(
+        {
+            "platform_system": platform[0],
+            "sys_platform": platform[1],
+            "platform_machine": system.machine,
+            "os_name": "nt" if platform[0] == "Windows" else "posix",
+            "python_version": ".".join(str(number) for number in version.numbers[:2]),
+            "python_full_version": str(version),
+            "implementation_name": "cpython",
+            "platform_python_implementation": "CPython",
+            "extra": "",
+        }
+    )
+
+
+def _disagreement(facts: Facts, package: Package, line: str, other: Package) -> Finding:
+    wanted = line.partition(";")[0].strip()
+    is_numpy = other.name == "numpy"
+    summary = (
+        "Install a NumPy of the 1 series, or packages that are built for NumPy 2."
+        if is_numpy
+        else f"Bring {package.name} and {other.name} to releases that belong together: reinstall {package.name} and let"
+        f" it choose, or put {other.name} back."
+    )
+    command = install(facts, wanted) if is_numpy or other.name not in EXACT_PARTNERS else upgrade(facts, package.name)
+    return Finding(
+        Severity.WARNING,
+        f"{package.name} {package.version} requires {wanted}, but {other.name} {other.version} is installed",
+        Fix(summary, (command,), where=workload_side(facts)),
+        subject=package.name,
+        evidence=(f"{package.name} {package.version}: {line}", f"installed: {other.name} {other.version}"),
+        confidence=Confidence.LIKELY if other.name in EXACT_PARTNERS else Confidence.POSSIBLE,
+    )
+
+
+@check(
+    "PYT008",
+    "transformers has what it needs for quantised models and adapters",
+    covers=("H04",),
+    symptoms=(
+        "Using `bitsandbytes` 4-bit quantization requires the latest version of bitsandbytes",
+        "Using `bitsandbytes` 4-bit quantization requires Accelerate",
+        "The version of PEFT you are using is not compatible, please use a version that is greater than",
+    ),
+)
+def transformers_floors_hold(facts: Facts) -> Iterator[Finding]:
+    """Where transformers and bitsandbytes are installed, accelerate, bitsandbytes and peft are as new as it demands.
+
+    Why it matters: transformers asks for them only when it loads a quantised model, and says that a package is missing
+    or must be "the latest" although it is installed.
+    How it is seen: versions by metadata against the floors in transformers' own source; the metadata does not state
+    them. Packages in a user's own folder or in another Python are not seen from here either, which looks the same.
+    Source: huggingface/transformers, import_utils.py and quantizer_bnb_4bit.py; bitsandbytes issue 1100.
+    """
+    packages = installed(facts)
+    transformers = packages.get("transformers")
+    if transformers is None or "bitsandbytes" not in packages:
+        raise NotApplicable("transformers and bitsandbytes are not both installed in this Python")
+    release = Release.read(transformers.version)
+    rows = [row for row in tables().stack.floors if row.version <= release and row.version.major == release.major]
+    if not rows:
+        raise NotApplicable(f"what transformers {transformers.version} demands is not in the tables")
+    for line in max(rows, key=lambda row: row.version).requires:
+        name = str(Requirement(line).name)
+        other = packages.get(name)
+        if other is None and name == "peft":
+            continue  # only adapters need it
+        if other is not None and _unmet(line, packages, facts) is None:
+            continue
+        yield Finding(
+            Severity.WARNING,
+            f"transformers {transformers.version} loads 4-bit models only with {line},"
+            f" but {f'{name} {other.version}' if other else 'none'} is installed",
+            Fix(
+                f"Install {name} for it, and restart running notebooks.", (upgrade(facts, line),), workload_side(facts)
+            ),
+            subject=name,
+            evidence=(f"transformers {transformers.version}", f"{name}: {other.version if other else 'absent'}"),
+        )
+
+
+@check(
+    "PYT009",
+    "Every package is installed once",
+    covers=("H17",),
+    symptoms=("ENABLE_USER_SITE", "the version that was installed is not the one that is imported"),
+)
+def packages_are_installed_once(facts: Facts) -> Iterator[Finding]:
+    """No GPU package stands on the module path twice in different versions.
+
+    Why it matters: the first folder wins, and pip changes another one. A user's own folder (~/.local) comes before the
+    system's, follows its owner into containers through a mounted home, and survives every rebuild.
+    How it is seen: metadata folders of the same name in the folders that this Python reads, in their order.
+    Source: Python documentation, module site, ENABLE_USER_SITE and PYTHONNOUSERSITE.
+    """
+    python = python_of(facts)
+    copies = sorted(known(python.copies), key=lambda copy: copy.name)
+    for name, group in groupby(copies, key=lambda copy: copy.name):
+        standing = tuple(group)
+        if len({copy.version for copy in standing}) > 1:
+            yield _twice(facts, name, standing, user_site=python.user_site)
+
+
+def _twice(facts: Facts, name: str, copies: tuple[Copy, ...], *, user_site: str | Unknown) -> Finding:
+    first = copies[0]
+    is_users = bool(user_site) and first.folder == user_site
+    others = listed([f"{copy.version} in {copy.folder}" for copy in copies[1:]])
+    commands = ("export PYTHONNOUSERSITE=1",) if is_users else (uninstall(facts, name), upgrade(facts, name))
+    return Finding(
+        Severity.WARNING,
+        f"{name} {first.version} in {first.folder} hides {others}",
+        Fix(
+            "Keep the user's own folder out: set PYTHONNOUSERSITE=1, or remove the copy there."
+            if is_users
+            else f"Remove every copy of {name} and install it once.",
+            commands,
+            where=workload_side(facts),
+        ),
+        subject=name,
+        evidence=tuple(f"{copy.folder}: {copy.name} {copy.version}" for copy in copies),
+    )
+
+
+@check(
+    "PYT010",
+    "The C and C++ libraries are new enough for the installed wheels",
+    covers=("G13",),
+    symptoms=(
+        "version `GLIBC_2.34' not found",
+        "version `GLIBCXX_3.4.30' not found",
+        "version `CXXABI_1.3.15' not found",
+    ),
+    causes=("PYT017", "PYT018", "PYT019", "PYT020"),
+)
+def wheels_fit_the_c_library(facts: Facts) -> Iterator[Finding]:
+    """glibc is at least what each wheel's tag names, and libstdc++ has the symbols that such wheels may use.
+
+    Why it matters: the import ends with "version GLIBC_2.34 not found". pip refuses such wheels, so it happens after an
+    environment was copied to an older image, or when conda or LD_LIBRARY_PATH puts an older libstdc++ first.
+    How it is seen: the manylinux tag in each wheel's metadata against the running glibc; the number in the file name of
+    the libstdc++ that this Python finds first (6.0.30 has GLIBCXX up to 3.4.30) against the policy of that platform.
+    Source: PEP 600; pypa/auditwheel, manylinux-policy.json; GCC manual, "ABI Policy and Guidelines".
+    """
+    platforms = {package.name: wanted for package in python_of(facts).packages if (wanted := _glibc_of(package.tag))}
+    if not platforms:
+        raise NotApplicable("no compiled wheel here names the C library that it needs")
+    name = max(platforms, key=lambda package: platforms[package])
+    glibc = system_of(facts).glibc
+    if isinstance(glibc, Release) and glibc < platforms[name]:
+        yield Finding(
+            Severity.ERROR,
+            f"the wheel of {name} needs glibc {platforms[name]}, but this system has {glibc}: its import fails",
+            Fix(
+                "Use an image with a newer C library, and install the packages there instead of copying them.",
+                where=workload_side(facts),
+            ),
+            subject=name,
+            evidence=(f"wheel of {name}: manylinux {platforms[name]}", f"glibc {glibc}"),
+        )
+    yield from _old_libstdcxx(facts, platforms[name], name)
+
+
+def _glibc_of(tag: str) -> Release | None:
+    """2.28 from cp312-cp312-manylinux_2_28_x86_64; the lowest where a tag names several."""
+    found = [Release.read(f"{major}.{minor}") for major, minor in re.findall(r"manylinux_(\d+)_(\d+)_", tag)]
+    return min(found, default=None)
+
+
+def _old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[Finding]:
+    library = python_of(facts).libstdcxx
+    rows = [row for row in tables().stack.cxx_libraries if row.glibc <= platform]
+    if library is None or isinstance(library, Unknown) or isinstance(library.version, Unknown) or not rows:
+        return
+    needed = max(rows, key=lambda row: row.glibc).glibcxx
+    has = Release.read(f"3.4.{library.version.numbers[-1]}")
+    if library.version.numbers[:2] != (6, 0) or has >= needed:
+        return
+    yield Finding(
+        Severity.WARNING,
+        f"{library.path} has GLIBCXX up to {has}, but wheels such as {name}'s may need {needed}",
+        Fix(
+            "Let a newer libstdc++ come first: take the folder out of LD_LIBRARY_PATH, or update conda's.",
+            ("conda install -c conda-forge libstdcxx-ng",) if python_of(facts).installer == "conda" else (),
+            where=workload_side(facts),
+        ),
+        subject=library.path,
+        evidence=(f"{library.path}: libstdc++ {library.version}", f"wheel of {name}: manylinux {platform}"),
+        confidence=Confidence.LIKELY,
+    )
