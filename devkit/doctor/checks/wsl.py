@@ -73,7 +73,7 @@ def _remove_driver(facts: Facts, packages: tuple[str, ...]) -> Fix:
     "WSL is version 2 and shows the GPU device",
     covers=("D01", "D02"),
     symptoms=("The command 'docker' could not be found in this WSL 1 distro", "no /dev/dxg in WSL"),
-    causes=(*WITHOUT_DRIVER, "WSL003", "STO003"),
+    causes=(*WITHOUT_DRIVER, "WSL003", "STO003", "ENG001"),
 )
 def wsl_shows_gpu(facts: Facts) -> Iterator[Finding]:
     """The guest runs on WSL 2, whose kernel shows the Windows GPU as /dev/dxg.
@@ -85,7 +85,7 @@ def wsl_shows_gpu(facts: Facts) -> Iterator[Finding]:
     outside_of_containers(facts)
     if platform_of(facts) is Platform.WSL1:
         yield Finding(
-            Severity.WARNING,
+            Severity.ERROR,
             "this distribution runs on WSL 1, which has neither GPUs nor containers",
             Fix(
                 "Convert the distribution to WSL 2, from Windows. `wsl.exe --list --verbose` shows its name.",
