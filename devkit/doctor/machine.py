@@ -203,6 +203,25 @@ def refresh_cdi(facts: Facts) -> tuple[str, ...]:
     return ("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",)
 
 
+def kernel_argument(family: Family, argument: str) -> tuple[str, ...]:
+    """How the kernel gets one more argument from the next boot on; empty where the boot loader is not known."""
+    by_file = (f"sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{argument} /' /etc/default/grub",)
+    match family:
+        case Family.UBUNTU | Family.DEBIAN:
+            return (*by_file, "sudo update-grub")
+        case Family.FEDORA | Family.RHEL:
+            return (f"sudo grubby --update-kernel=ALL --args={argument}",)
+        case Family.SUSE | Family.ARCH:
+            return (*by_file, "sudo grub-mkconfig -o /boot/grub/grub.cfg" if family is Family.ARCH else _SUSE_GRUB)
+        case Family.NIXOS:
+            return (f'# in configuration.nix: boot.kernelParams = [ "{argument}" ];', "sudo nixos-rebuild switch")
+        case _:
+            return ()
+
+
+_SUSE_GRUB = "sudo grub2-mkconfig -o /boot/grub2/grub.cfg"
+
+
 def host_side(facts: Facts) -> Side:
     """Where the machine around the GPU is repaired: its Linux host, or the WSL guest that stands for it."""
     platform = platform_of(facts)

@@ -23,6 +23,8 @@ class Container:
     """Whether the loader's cache knows the plain name libcuda.so, which Triton links against."""
     compat_libcuda: str
     """A libcuda under a cuda compat directory that the loader would take first, "" for none."""
+    nameless_groups: tuple[int, ...] | Unknown = NOT_READ
+    """Numbers of this process's groups that the container has no name for."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.host import Host
 from devkit.probe.programs import find_libraries, find_program, loader_cache
 from devkit.probe.python import workload_python
-from devkit.probe.system import memory_bytes
+from devkit.probe.system import group_ids, memory_bytes
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - read, not written
 
@@ -33,6 +33,7 @@ def read_container(host: Host) -> Container | None:
         python_headers=_python_headers(host),
         libcuda_in_cache=cache if isinstance(cache, Unknown) else "libcuda.so" in cache,
         compat_libcuda=first if _COMPAT.search(host.link(first) or "") else "",
+        nameless_groups=_nameless_groups(host),
     )
 
 
@@ -49,6 +50,14 @@ def container_kind(host: Host) -> str:
     cgroups = host.read("/proc/1/cgroup") or ""
     by_cgroup = next((kind for sign, kind in _CGROUP_SIGNS if sign in cgroups), "")
     return by_cgroup or ("unknown" if host.env.get("container") else "")
+
+
+def _nameless_groups(host: Host) -> tuple[int, ...] | Unknown:
+    named = host.read("/etc/group")
+    if named is None or host.read("/proc/self/status") is None:
+        return Unknown("/etc/group or /proc/self/status cannot be read")
+    numbers = {fields[2] for line in named.splitlines() if len(fields := line.split(":")) > 2}
+    return tuple(number for number in sorted(set(group_ids(host))) if str(number) not in numbers)
 
 
 def _shm_bytes(host: Host) -> int | Unknown:

@@ -145,5 +145,6 @@ def test_a_mac_is_healthy():
 
 
 def test_more_gpus_than_one_are_no_problem():
-    facts = changed(healthy(), {"nvml.gpus": (gpu(0), gpu(1)), "driver.pci_gpus": healthy().driver.pci_gpus * 2})
+    changes = {"nvml.gpus": (gpu(0), gpu(1)), "driver.pci_gpus": healthy().driver.pci_gpus * 2}
+    facts = changed(healthy(), changes | {"cdi": (spec(devices=("0", "1", "all")),)})
     assert codes(facts) == []

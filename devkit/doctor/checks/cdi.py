@@ -11,6 +11,7 @@ from devkit.doctor.applies import (
     known,
     loaded_driver,
 )
+from devkit.doctor.checks.chains import ATTEMPTS
 from devkit.doctor.checks.toolkit import GPU_KIND
 from devkit.doctor.machine import CDI_GUIDE, host_side, refresh_cdi
 from devkit.doctor.model import Finding, Fix, NotApplicable, Severity, check
@@ -21,7 +22,8 @@ CDI_070 = Release.read("0.7.0")
 """The first version that older engines refuse. Source: NVIDIA, Container Toolkit 1.19.1 release notes."""
 
 
-def _gpu_specs(facts: Facts) -> tuple[CdiSpec, ...]:
+def gpu_specs(facts: Facts) -> tuple[CdiSpec, ...]:
+    """The specifications for NVIDIA GPUs, those that cannot be read included."""
     beside_the_engine(facts)
     an_nvidia_gpu(facts)
     specs = known(facts.cdi)
@@ -31,7 +33,13 @@ def _gpu_specs(facts: Facts) -> tuple[CdiSpec, ...]:
     return found
 
 
-@check("CDI001", "CDI specifications are of the loaded driver", symptoms=("stale CDI spec", "libcuda.so mount"))
+@check(
+    "CDI001",
+    "CDI specifications are of the loaded driver",
+    covers=("F13",),
+    symptoms=("stale CDI spec", "libcuda.so mount"),
+    causes=("CDI004", *ATTEMPTS),
+)
 def cdi_is_current(facts: Facts) -> Iterator[Finding]:
     """The library versions inside each CDI specification are the loaded driver's.
 
@@ -40,7 +48,7 @@ def cdi_is_current(facts: Facts) -> Iterator[Finding]:
     How it is seen: versions in the specification's library paths against /sys/module/nvidia/version.
     Source: NVIDIA, Container Toolkit, "Support for CDI", on regenerating after a driver change.
     """
-    specs = _gpu_specs(facts)
+    specs = gpu_specs(facts)
     release = loaded_driver(facts)
     for spec in specs:
         if spec.driver is not None and spec.driver != release:
@@ -49,7 +57,7 @@ def cdi_is_current(facts: Facts) -> Iterator[Finding]:
                 f"{spec.path} describes driver {spec.driver}, but {release} is loaded",
                 Fix(
                     "Write the CDI specification anew, and recreate containers that were made with the old one.",
-                    _rewrite(facts, spec),
+                    rewrite(facts, spec),
                     where=host_side(facts),
                     root=True,
                     docs=CDI_GUIDE,
@@ -59,7 +67,8 @@ def cdi_is_current(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _rewrite(facts: Facts, spec: CdiSpec) -> tuple[str, ...]:
+def rewrite(facts: Facts, spec: CdiSpec) -> tuple[str, ...]:
+    """How this one specification is written anew."""
     commands = refresh_cdi(facts)
     return tuple(command.replace("/etc/cdi/nvidia.yaml", spec.path) for command in commands)
 
@@ -67,7 +76,9 @@ def _rewrite(facts: Facts, spec: CdiSpec) -> tuple[str, ...]:
 @check(
     "CDI002",
     "The engine can read the CDI specifications",
+    covers=("F08", "F09"),
     symptoms=("unresolvable CDI devices nvidia.com/gpu=all", "cdiVersion 0.7.0"),
+    causes=ATTEMPTS,
 )
 def engine_reads_cdi_version(facts: Facts) -> Iterator[Finding]:
     """The engine is new enough for the version that the CDI specifications are written in.
@@ -77,7 +88,7 @@ def engine_reads_cdi_version(facts: Facts) -> Iterator[Finding]:
     How it is seen: cdiVersion in each specification against the engine's version and the table of engine features.
     Source: NVIDIA, Container Toolkit 1.19.1 release notes; NVIDIA/nvidia-container-toolkit issue 1940.
     """
-    specs = _gpu_specs(facts)
+    specs = gpu_specs(facts)
     engine = gpu_engine(facts)
     name = "podman" if engine.kind is EngineKind.PODMAN else "docker"
     floor = tables().engines.features[name, "cdi-spec-0.7"]
@@ -114,7 +125,9 @@ def _is_070(spec: CdiSpec) -> bool:
 @check(
     "CDI003",
     "CDI specifications are readable and name GPUs",
+    covers=("F08", "F12"),
     symptoms=("unresolvable CDI devices", "invalid device, empty device edits"),
+    causes=ATTEMPTS,
 )
 def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
     """Every CDI specification for NVIDIA GPUs can be read by this user, parses, and names at least one device.
@@ -123,7 +136,7 @@ def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
     How it is seen: devkit reads and parses the files as this user.
     Source: NVIDIA/nvidia-container-toolkit issue 146; kaito-project/kaito issue 2326.
     """
-    specs = _gpu_specs(facts)
+    specs = gpu_specs(facts)
     engine_of(facts)
     for spec in specs:
         if spec.error or not spec.devices:
@@ -132,7 +145,7 @@ def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
                 f"{spec.path} cannot be used: {spec.error or 'it names no device'}",
                 Fix(
                     "Write the CDI specification anew, readable by every user.",
-                    (*_rewrite(facts, spec), f"sudo chmod 644 {spec.path}"),
+                    (*rewrite(facts, spec), f"sudo chmod 644 {spec.path}"),
                     where=host_side(facts),
                     root=True,
                     docs=CDI_GUIDE,

@@ -44,6 +44,7 @@ _INSTALL_HEADERS = {
 @check(
     "CON001",
     "The GPU was given to this container",
+    covers=("F01", "F07", "J02"),
     symptoms=("Found no NVIDIA driver on your system", "No CUDA GPUs are available", "Unknown Error"),
     causes=WITHOUT_GPU_IN_CONTAINER,
 )
@@ -76,6 +77,7 @@ def gpu_given_to_container(facts: Facts) -> Iterator[Finding]:
 @check(
     "CON002",
     "The container has the driver capabilities compute and utility",
+    covers=("F16",),
     symptoms=("nvidia-smi: command not found", "NVIDIA_DRIVER_CAPABILITIES"),
     causes=("DRV003", "PYT006"),
 )
@@ -115,6 +117,7 @@ def driver_capabilities_suffice(facts: Facts) -> Iterator[Finding]:
 @check(
     "CON003",
     "Shared memory is large enough for data loaders",
+    covers=("I01", "I02"),
     symptoms=("DataLoader worker is killed by signal: Bus error", "out of shared memory", "shm_size"),
 )
 def shared_memory_suffices(facts: Facts) -> Iterator[Finding]:
@@ -143,6 +146,8 @@ def shared_memory_suffices(facts: Facts) -> Iterator[Finding]:
 @check(
     "CON004",
     "A C compiler and Python headers are there for Triton",
+    covers=("H05", "H06"),
+    causes=("PYT019",),
     symptoms=("Failed to find C compiler. Please specify via CC", "Python.h: No such file or directory"),
 )
 def triton_can_compile(facts: Facts) -> Iterator[Finding]:
@@ -180,7 +185,9 @@ def _add_to_image(facts: Facts, commands: dict[Family, str], what: str) -> Fix:
 @check(
     "CON005",
     "The loader finds libcuda",
-    symptoms=("libcuda.so cannot found!", "/usr/bin/ld: cannot find -lcuda"),
+    covers=("H07", "H08"),
+    causes=("PYT019",),
+    symptoms=("libcuda.so cannot found!", "/usr/bin/ld: cannot find -lcuda", "CUDA is not linked properly"),
 )
 def loader_finds_libcuda(facts: Facts) -> Iterator[Finding]:
     """The loader's cache knows libcuda, which Triton looks up there.

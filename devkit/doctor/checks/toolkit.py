@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from devkit.doctor.applies import toolkit_engine, toolkit_of
-from devkit.doctor.checks.chains import CDI
+from devkit.doctor.checks.chains import ATTEMPTS, CDI
 from devkit.doctor.machine import (
     CDI_GUIDE,
     INSTALL_TOOLKIT,
@@ -39,8 +39,9 @@ def has_nvidia_runtime(engine: Engine) -> bool:
 @check(
     "CTK001",
     "The NVIDIA Container Toolkit is installed where the engine looks",
+    covers=("E05",),
     symptoms=('could not select device driver "" with capabilities: [[gpu]]',),
-    causes=("CTK002", "CTK003", "CTK004", "CTK005", *CDI),
+    causes=("CTK002", "CTK003", "CTK004", "CTK005", "CTK009", "CTK010", "CTK011", "CON010", *CDI, *ATTEMPTS),
 )
 def toolkit_installed(facts: Facts) -> Iterator[Finding]:
     """The Container Toolkit is on this machine, and the engine's daemon finds its hook.
@@ -99,11 +100,12 @@ def _offers(facts: Facts, engine: Engine) -> str:
 @check(
     "CTK002",
     "The engine has a way to give GPUs to containers",
+    covers=("E06", "F08"),
     symptoms=(
         "failed to discover GPU vendor from CDI: no known GPU vendor found",
         "unresolvable CDI devices nvidia.com/gpu=all",
     ),
-    causes=("CTK003", "CTK004"),
+    causes=("CTK003", "CTK004", *ATTEMPTS),
 )
 def engine_offers_gpus(facts: Facts) -> Iterator[Finding]:
     """The engine offers GPUs in at least one way: the runtime named nvidia, Docker's own `--gpus`, or CDI devices.
@@ -140,6 +142,8 @@ def engine_offers_gpus(facts: Facts) -> Iterator[Finding]:
 @check(
     "CTK003",
     "The nvidia runtime that is configured is registered",
+    covers=("E07",),
+    causes=ATTEMPTS,
     symptoms=("unknown or invalid runtime name: nvidia", "Unknown runtime specified nvidia"),
 )
 def runtime_registered(facts: Facts) -> Iterator[Finding]:
@@ -156,7 +160,7 @@ def runtime_registered(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("Podman takes GPUs by CDI and needs no runtime")
     if has_nvidia_runtime(engine):
         return
-    waiting = [file.path for file in toolkit.daemon_files if file.registers_nvidia and not file.error]
+    waiting = [file.path for file in toolkit.daemon_files if file.registers_nvidia is True and not file.error]
     if not waiting and has_cdi_gpus(facts, engine):
         return
     runtimes = listed(runtime.name for runtime in engine.runtimes) or "none"

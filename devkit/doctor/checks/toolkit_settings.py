@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 from devkit.compat.load import tables
 from devkit.doctor.applies import beside_the_engine, known, toolkit_engine, toolkit_of, toolkit_version
+from devkit.doctor.checks.chains import ATTEMPTS
 from devkit.doctor.checks.toolkit import has_cdi_gpus
+from devkit.doctor.containers import default_is_legacy
 from devkit.doctor.machine import (
     INSTALL_TOOLKIT,
     TOOLKIT_GUIDE,
@@ -16,14 +18,16 @@ from devkit.doctor.machine import (
 )
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
 from devkit.facts.model import EngineKind, Facts
-from devkit.facts.values import Release, Unknown
+from devkit.facts.values import Unknown
 from devkit.text import count_of
 
 
 @check(
     "CTK004",
     "Containers keep their GPU when systemd reloads",
+    covers=("F01",),
     symptoms=("Failed to initialize NVML: Unknown Error", "systemctl daemon-reload"),
+    causes=("CON007",),
 )
 def gpus_survive_daemon_reload(facts: Facts) -> Iterator[Finding]:
     """The way GPUs are injected is known to the container runtime, so that a systemd reload does not take them away.
@@ -38,7 +42,7 @@ def gpus_survive_daemon_reload(facts: Facts) -> Iterator[Finding]:
     if engine.kind is not EngineKind.DOCKER or engine.is_rootless:
         raise NotApplicable("only a Docker daemon run by root injects GPUs by the legacy hook")
     mode = known(toolkit_of(facts).mode)
-    is_legacy = mode == "legacy" or (mode == "auto" and _default_is_legacy(version))
+    is_legacy = mode == "legacy" or (mode == "auto" and default_is_legacy(version))
     if engine.cgroup_driver != "systemd" or not is_legacy or has_cdi_gpus(facts, engine):
         return
     yield Finding(
@@ -66,16 +70,11 @@ def gpus_survive_daemon_reload(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _default_is_legacy(version: Release) -> bool:
-    """Whether the mode auto of this toolkit means legacy on a machine with ordinary GPUs, by the version table."""
-    rows = [row for row in tables().engines.container_toolkits if row.version <= version]
-    newest = max(rows, key=lambda row: row.version, default=None)
-    return newest is None or newest.default_mode.startswith("legacy")
-
-
 @check(
     "CTK005",
     "The toolkit's no-cgroups setting fits the engine",
+    covers=("F05", "F06"),
+    causes=ATTEMPTS,
     symptoms=(
         "bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted",
         "Failed to initialize NVML: Insufficient Permissions",
@@ -156,8 +155,9 @@ def toolkit_is_patched(facts: Facts) -> Iterator[Finding]:
 @check(
     "CTK007",
     "The toolkit looks for the driver where it is",
+    covers=("F04",),
     symptoms=("load library failed: libnvidia-ml.so.1", "/run/nvidia/driver"),
-    causes=("CDI001", "CDI003"),
+    causes=("CDI001", "CDI003", *ATTEMPTS),
 )
 def driver_root_is_right(facts: Facts) -> Iterator[Finding]:
     """The toolkit's driver root is the host's own, where the driver's libraries are on the host.

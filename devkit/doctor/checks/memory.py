@@ -1,0 +1,126 @@
+"""Checks of memory and process limits around the workload."""
+
+from collections.abc import Iterator
+
+from devkit.doctor.applies import a_gpu_in_this_container, is_in_container, known
+from devkit.doctor.limits import GROUP_MEMORY_BYTES, MIB
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
+from devkit.facts.model import Facts
+from devkit.facts.values import Unknown
+from devkit.text import count_of, human_bytes
+
+NCCL_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+
+
+@check(
+    "MEM001",
+    "Memory may be locked for RDMA",
+    covers=("I03",),
+    symptoms=("ibv_reg_mr failed: Cannot allocate memory", "Call to ibv_reg_mr failed"),
+)
+def memory_may_be_locked(facts: Facts) -> Iterator[Finding]:
+    """Where InfiniBand or RoCE is there, the limit of locked memory is unlimited.
+
+    Why it matters: network cards read and write memory by themselves, so NCCL and GPUDirect Storage lock what they
+    register; within a small limit that ends with "Cannot allocate memory" although memory is free.
+    How it is seen: "Max locked memory" in /proc/self/limits, where /sys/class/infiniband has a card.
+    Source: NVIDIA, NCCL user guide, "Troubleshooting"; NVIDIA, deep learning containers guide, on --ulimit memlock=-1.
+    """
+    a_gpu_in_this_container(facts)
+    limits = known(facts.limits)
+    if not known(limits.has_infiniband):
+        raise NotApplicable("there is no InfiniBand or RoCE card")
+    limit_bytes = known(limits.locked_memory_bytes)
+    if limit_bytes is None:
+        return
+    inside = is_in_container(facts)
+    yield Finding(
+        Severity.WARNING,
+        f"only {human_bytes(limit_bytes)} of memory may be locked: NCCL over InfiniBand and GPUDirect Storage fail",
+        Fix(
+            "Lift the limit of the container and recreate it." if inside else "Lift the limit, and log in again.",
+            ("--ulimit memlock=-1:-1", "ulimits: {memlock: -1}")
+            if inside
+            else ("echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-rdma.conf",),
+            where=Side.PROJECT if inside else Side.HOST,
+            root=not inside,
+            docs=NCCL_GUIDE,
+        ),
+        evidence=(f"/proc/self/limits: Max locked memory {limit_bytes}", "/sys/class/infiniband is not empty"),
+        confidence=Confidence.LIKELY,
+    )
+
+
+@check(
+    "MEM002",
+    "Nothing was killed here for lack of memory",
+    covers=("I08",),
+    symptoms=("exit code 137", "Killed", "signal: killed"),
+)
+def nothing_was_killed(facts: Facts) -> Iterator[Finding]:
+    """The kernel has killed no process of this container because its memory was used up.
+
+    Why it matters: a killed worker leaves no traceback: a run just ends with "Killed" or status 137, or hangs while the
+    others wait for it.
+    How it is seen: `oom_kill` in memory.events (control groups of version 2) or memory.oom_control (version 1).
+    Source: Linux, Documentation/admin-guide/cgroup-v2, "Memory".
+    """
+    if not is_in_container(facts):
+        raise NotApplicable("on a host the control group is only this session's")
+    limits = known(facts.limits)
+    kills = known(limits.out_of_memory_kills)
+    if not kills:
+        return
+    limit_bytes = limits.group_memory_bytes
+    is_limited = isinstance(limit_bytes, int)
+    where = f"its limit of {human_bytes(limit_bytes)}" if isinstance(limit_bytes, int) else "the machine's memory"
+    yield Finding(
+        Severity.WARNING,
+        f"the kernel has killed {count_of(kills, 'process', 'processes')} in this container: {where} was used up",
+        Fix(
+            ("Raise the container's memory limit" if is_limited else "Give the machine more memory or swap")
+            + ", use fewer data loader workers, or load models from safetensors files, which are mapped, not copied.",
+            ("deploy: {resources: {limits: {memory: 32g}}}",) if is_limited else (),
+            where=Side.PROJECT,
+        ),
+        evidence=(f"memory.events: oom_kill {kills}", f"memory.max: {limit_bytes if is_limited else 'no limit'}"),
+        confidence=Confidence.LIKELY,
+    )
+
+
+@check(
+    "MEM003",
+    "The container may use enough memory to load a model",
+    covers=("I08",),
+    symptoms=("Killed", "exit code 137"),
+    causes=("MEM002",),
+)
+def group_memory_suffices(facts: Facts) -> Iterator[Finding]:
+    """A container with a GPU may use at least 8 GiB of the host's memory.
+
+    Why it matters: weights pass through the host's memory on their way to the GPU, so a limit that suffices for a web
+    service ends `from_pretrained` with status 137.
+    How it is seen: the tightest memory.max from this control group up to the root. The threshold is an estimate.
+    Source: huggingface/safetensors, on loading; Linux, Documentation/admin-guide/cgroup-v2, "Memory".
+    """
+    if not is_in_container(facts):
+        raise NotApplicable("only containers are limited this way")
+    a_gpu_in_this_container(facts)
+    limit_bytes = known(known(facts.limits).group_memory_bytes)
+    if limit_bytes is None or limit_bytes >= GROUP_MEMORY_BYTES.value:
+        return
+    gpu_bytes = [gpu.memory_bytes for gpu in facts.gpus if not isinstance(gpu.memory_bytes, Unknown)]
+    yield Finding(
+        Severity.WARNING,
+        f"this container may use {human_bytes(limit_bytes)} of memory: loading a model will end it with status 137",
+        Fix(
+            "Raise the memory limit of the service in the Compose file, or --memory, and recreate the container.",
+            ("deploy: {resources: {limits: {memory: 32g}}}",),
+            where=Side.PROJECT,
+        ),
+        evidence=(
+            f"memory.max: {limit_bytes // MIB} MiB",
+            *(f"GPU memory: {size // MIB} MiB" for size in gpu_bytes[:1]),
+        ),
+        confidence=Confidence.POSSIBLE,
+    )

@@ -1,0 +1,166 @@
+"""Checks of the paths between GPUs and between nodes, as NCCL will find them."""
+
+from collections.abc import Iterator
+
+from devkit.compat.gpus import offers_forward_compatibility
+from devkit.doctor.applies import a_gpu_in_this_container, is_in_container, known, nvml_answer
+from devkit.doctor.machine import family_of, kernel_argument
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.facts.model import Facts, Limits
+from devkit.facts.values import Unknown
+from devkit.text import listed
+
+NCCL_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/gpu_troubleshooting.html"
+NCCL_VARIABLES = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+
+
+def _setting(limits: Limits, name: str) -> str | None:
+    """What an NCCL_* variable or its like says; None when it is not set."""
+    settings = dict(entry.partition("=")[::2] for entry in known(limits.nccl))
+    return settings.get(name)
+
+
+@check(
+    "NET001",
+    "GPUs reach each other past the IOMMU",
+    covers=("I04",),
+    symptoms=("all_reduce hangs with all GPUs at 100 %", "NCCL_P2P_DISABLE=1 cures the hang"),
+)
+def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
+    """With several GPUs on PCI Express, the IOMMU passes their traffic through instead of translating it.
+
+    Why it matters: translation sends what one GPU writes to another up to the processor; direct transfers then are
+    slow, or the first all_reduce hangs with every GPU busy and cold.
+    How it is seen: the kind of IOMMU domain that the kernel gave each GPU (identity passes through, DMA translates),
+    where several GPUs that can transfer directly are not joined by an NVSwitch. Whether the PCI switches really
+    redirect (ACS) needs root, so this is a possibility.
+    Source: NVIDIA, NCCL user guide, "GPU troubleshooting", PCI Access Control Services; NVIDIA/nccl issue 199.
+    """
+    answer = nvml_answer(facts)
+    a_gpu_in_this_container(facts)
+    if len(answer.gpus) < 2:
+        raise NotApplicable("one GPU has no other to reach")
+    if not isinstance(facts.driver, Unknown) and facts.driver.nvswitch_present is True:
+        raise NotApplicable("the GPUs are joined by an NVSwitch")
+    limits = known(facts.limits)
+    translated = [kind for kind in known(limits.iommu_domains) if kind.startswith("DMA")]
+    if len(translated) < 2 or _setting(limits, "NCCL_P2P_DISABLE") == "1":
+        return
+    # GeForce cards have no direct transfers to redirect: for them it is only good to know.
+    is_direct = any(offers_forward_compatibility(gpu.name) for gpu in facts.gpus)
+    yield Finding(
+        Severity.WARNING if is_direct else Severity.NOTE,
+        "the IOMMU translates what the GPUs send each other: NCCL may be slow or hang in its first all_reduce",
+        Fix(
+            "Try a run with NCCL_P2P_DISABLE=1. If that cures it, let the IOMMU pass traffic through, or switch ACS off"
+            " in the firmware.",
+            ("export NCCL_P2P_DISABLE=1", *kernel_argument(family_of(facts), "iommu=pt")),
+            where=Side.HOST,
+            root=True,
+            restart=Restart.HOST,
+            docs=NCCL_GUIDE,
+        ),
+        evidence=tuple(f"iommu_group/type: {kind}" for kind in translated[:4]),
+        confidence=Confidence.POSSIBLE,
+    )
+
+
+@check(
+    "NET002",
+    "NCCL_SOCKET_IFNAME names an interface that exists",
+    covers=("I05",),
+    symptoms=("Bootstrap : no socket interface found", "NCCL WARN Bootstrap: no socket interface found"),
+)
+def named_interface_exists(facts: Facts) -> Iterator[Finding]:
+    """The interface that NCCL was told to use is one of this machine's.
+
+    Why it matters: a name copied from another node, such as eth0 where this one has eno1, ends initialisation with "no
+    socket interface found".
+    How it is seen: the variable, or nccl.conf, against /sys/class/net. Names are prefixes, = asks for the whole name, ^
+    excludes.
+    Source: NVIDIA, NCCL user guide, "Environment Variables", NCCL_SOCKET_IFNAME.
+    """
+    a_gpu_in_this_container(facts)
+    limits = known(facts.limits)
+    wanted = _setting(limits, "NCCL_SOCKET_IFNAME")
+    if not wanted or wanted.startswith("^"):
+        raise NotApplicable("NCCL_SOCKET_IFNAME names no interface")
+    interfaces = ("lo", *known(limits.interfaces))
+    names = [name.strip() for name in wanted.removeprefix("=").split(",") if name.strip()]
+    is_exact = wanted.startswith("=")
+    if any(one == name or (not is_exact and one.startswith(name)) for one in interfaces for name in names):
+        return
+    yield Finding(
+        Severity.ERROR,
+        f"NCCL_SOCKET_IFNAME={wanted}, but there is no such interface here: NCCL finds no way to other processes",
+        Fix(
+            "Name an interface of this side, or leave the variable unset.",
+            (f"export NCCL_SOCKET_IFNAME={interfaces[-1]}",),
+            where=Side.CONTAINER if is_in_container(facts) else Side.HOST,
+            docs=NCCL_VARIABLES,
+        ),
+        evidence=(f"NCCL_SOCKET_IFNAME={wanted}", f"/sys/class/net: {listed(interfaces)}"),
+    )
+
+
+@check(
+    "NET003",
+    "Nodes can reach this one for a run over several",
+    covers=("I05",),
+    symptoms=("Connect to 172.17.0.2 failed : Connection refused", "No route to host", "Socket Timeout"),
+)
+def nodes_reach_each_other(facts: Facts) -> Iterator[Finding]:
+    """In a run over several nodes, NCCL knows its interface, and a container shares the host's network.
+
+    Why it matters: NCCL offers the other nodes the address of the first interface it likes. A container's own bridge,
+    or docker0 beside the real card, is an address that they cannot reach.
+    How it is seen: the launcher's variables speak of several nodes; NCCL_SOCKET_IFNAME is unset; the interfaces are a
+    container's single eth0, or several.
+    Source: NVIDIA, NCCL user guide, "Troubleshooting", Networking issues; NVIDIA/nccl issue 331.
+    """
+    a_gpu_in_this_container(facts)
+    limits = known(facts.limits)
+    signs = _several_nodes(limits)
+    if not signs:
+        raise NotApplicable("nothing speaks of a run over several nodes")
+    if _setting(limits, "NCCL_SOCKET_IFNAME"):
+        return
+    interfaces = known(limits.interfaces)
+    is_bridged = is_in_container(facts) and interfaces == ("eth0",)
+    if len(interfaces) > 1 or is_bridged:
+        yield _may_not_be_reached(facts, limits, signs, is_bridged=is_bridged)
+
+
+def _may_not_be_reached(facts: Facts, limits: Limits, signs: tuple[str, ...], *, is_bridged: bool) -> Finding:
+    interfaces = known(limits.interfaces)
+    default = limits.default_interface if isinstance(limits.default_interface, str) else ""
+    return Finding(
+        Severity.WARNING,
+        "this container has a network of its own, whose address other nodes cannot reach"
+        if is_bridged
+        else f"NCCL will choose among {listed(interfaces)} by itself, and may offer other nodes the wrong address",
+        Fix(
+            "Share the host's network with the container (network_mode: host), and name the interface that reaches the"
+            " other nodes."
+            if is_in_container(facts)
+            else "Name the interface that reaches the other nodes.",
+            (
+                *(("--network=host",) if is_in_container(facts) else ()),
+                f"export NCCL_SOCKET_IFNAME={default or interfaces[0]}",
+            ),
+            where=Side.PROJECT if is_in_container(facts) else Side.HOST,
+            docs=NCCL_VARIABLES,
+        ),
+        evidence=(*signs, f"/sys/class/net: {listed(interfaces)}", "NCCL_SOCKET_IFNAME is not set"),
+        confidence=Confidence.LIKELY if is_bridged else Confidence.POSSIBLE,
+    )
+
+
+def _several_nodes(limits: Limits) -> tuple[str, ...]:
+    """What the launchers' variables say of several nodes."""
+    counts = {name: _setting(limits, name) or "" for name in ("NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")}
+    signs = [f"{name}={value}" for name, value in counts.items() if value.isdigit() and int(value) > 1]
+    world, local = _setting(limits, "WORLD_SIZE") or "", _setting(limits, "LOCAL_WORLD_SIZE") or ""
+    if world.isdigit() and local.isdigit() and int(world) > int(local):
+        signs.append(f"WORLD_SIZE={world}, LOCAL_WORLD_SIZE={local}")
+    return tuple(signs)
