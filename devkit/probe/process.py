@@ -148,10 +148,13 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 _LIVE: set[subprocess.Popen[bytes]] = set()
+_ENDING = threading.Event()
+"""Set when this process leaves: a probe's thread may still start its next program at that moment."""
 
 
 @atexit.register
 def _kill_live() -> None:
     # Children have their own session, so Ctrl-C at the terminal does not reach them.
+    _ENDING.set()
     for process in list(_LIVE):
         _kill_group(process)

@@ -179,7 +179,9 @@ def _meaning(text: str, syntax: Syntax) -> object:
 
 
 def _spliced(text: str, cuts: Iterable[Cut]) -> str:
-    for cut in sorted(cuts, key=lambda cut: (cut.start, cut.end), reverse=True):
+    # From the end, so that places before a cut stay right; of two at one place, the first stands first.
+    numbered = sorted(enumerate(cuts), key=lambda pair: (pair[1].start, pair[1].end, pair[0]), reverse=True)
+    for _, cut in numbered:
         text = text[: cut.start] + cut.text + text[cut.end :]
     return text
 

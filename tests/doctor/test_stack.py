@@ -1,0 +1,81 @@
+"""The layers of the stack: every check has one, and each says how it is."""
+
+import pytest
+
+from devkit.doctor.registry import CHECKS
+from devkit.doctor.stack import LAYERS, State, layer_of, stack_of
+from devkit.facts.values import Unknown
+from tests.doctor.asking import examined
+from tests.doctor.machines import changed, healthy, inside, windows_guest, without_gpu
+from tests.doctor.reports import CONSEQUENCE, CRASHED, NOTE, PASSED, ROOT, SKIPPED, a_finding, a_report, an_outcome
+from tests.hosts import MACHINES, facts_of
+
+
+def states(*outcomes):
+    return {layer.name: layer.state for layer in stack_of(healthy(), a_report(*outcomes))}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
+def test_every_check_has_a_layer(check):
+    assert layer_of(check) in {name for name, _, _ in LAYERS}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "layer", "state"),
+    [
+        pytest.param(ROOT, "kernel", State.CAUSE, id="the first root error"),
+        pytest.param(CONSEQUENCE, "cuda", State.FOLLOWS, id="what follows from it"),
+        pytest.param(an_outcome("PYT901", a_finding()), "python", State.PROBLEM, id="another root error"),
+        pytest.param(NOTE, "hardware", State.FINE, id="a note is fine"),
+        pytest.param(PASSED, "engine", State.FINE, id="what passed"),
+        pytest.param(SKIPPED, "container", State.UNJUDGED, id="what was skipped is never fine"),
+        pytest.param(CRASHED, "project", State.WARNING, id="a check that crashed"),
+    ],
+)
+def test_the_state_of_a_layer(outcome, layer, state):
+    chain = [ROOT, CONSEQUENCE]
+    assert states(*chain, *([] if outcome in chain else [outcome]))[layer] is state
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_finding_of_a_recorded_machine_stands_on_one_layer(name):
+    facts = facts_of(name)
+    report = examined(facts)
+    layers = stack_of(facts, report)
+    shown = [one for layer in layers for one in (*layer.roots, *layer.consequences)]
+    assert sorted(one.check.code for one in shown) == sorted(one.check.code for one in report.findings)
+    assert sum(layer.state is State.CAUSE for layer in layers) == int(report.health == "problems")
+
+
+@pytest.mark.parametrize(
+    ("facts", "layer", "reading"),
+    [
+        pytest.param(healthy(), "hardware", ("GPU", "NVIDIA GeForce RTX 4090, 24 GiB"), id="the GPU"),
+        pytest.param(healthy(), "kernel", ("module loaded", "580.95.05 (open)"), id="the module"),
+        pytest.param(healthy(), "engine", ("docker", "28.5.1"), id="the engine"),
+        pytest.param(healthy(), "toolkit", ("CDI", "2 devices for 580.95.05"), id="a CDI specification"),
+        pytest.param(without_gpu(), "hardware", ("PCI", "no NVIDIA GPU"), id="no GPU"),
+        pytest.param(without_gpu(), "kernel", ("module loaded", "no"), id="no module"),
+        pytest.param(windows_guest(), "windows", ("/dev/dxg", "there"), id="the device of WSL"),
+        pytest.param(inside(), "container", ("/dev/shm", "8 GiB"), id="shared memory"),
+        pytest.param(inside(), "cuda", ("torch's CUDA", "12.8"), id="torch's CUDA"),
+        pytest.param(changed(healthy(), {"inside": inside()}), "python", ("torch", "2.9.1+cu128"), id="torch inside"),
+    ],
+)
+def test_what_is_shown_of_a_layer(facts, layer, reading):
+    (found,) = [one for one in stack_of(facts, examined(facts)) if one.name == layer]
+    assert reading in [(value.name, value.value) for value in found.readings]
+
+
+def test_windows_has_a_layer_only_where_it_is():
+    assert "windows" not in states(ROOT)
+    guest = windows_guest()
+    assert "windows" in [layer.name for layer in stack_of(guest, examined(guest))]
+
+
+def test_nothing_is_claimed_of_what_was_not_read():
+    unread = {
+        name: Unknown("x") for name in ("driver", "nvml", "engine", "toolkit", "cdi", "python", "storage", "system")
+    }
+    facts = changed(healthy(), unread | {"compose": Unknown("x")})
+    assert not [value for layer in stack_of(facts, examined(facts)) for value in layer.readings]
