@@ -81,7 +81,9 @@ def _toolkit(facts: Facts) -> tuple[CudaFolder, Release]:
     toolkit = known(python_of(facts).cuda_toolkit)
     if toolkit is None:
         raise NotApplicable("there is no CUDA Toolkit with a compiler here")
-    return toolkit, known(toolkit.version)
+    # 13.0.88 is a patch of 13.0, and runs wherever that does.
+    numbers = known(toolkit.version).numbers[:2]
+    return toolkit, Release.read(".".join(str(number) for number in numbers))
 
 
 @check(
@@ -93,6 +95,7 @@ def _toolkit(facts: Facts) -> tuple[CudaFolder, Release]:
         "nvcc fatal : Unsupported gpu architecture 'compute_120'",
         "Value 'sm_37' is not defined",
     ),
+    causes=("CUD007",),
 )
 def cuda_knows_every_gpu(facts: Facts) -> Iterator[Finding]:
     """The CUDA Toolkit here, or the CUDA that the image was made for, targets the compute capability of every GPU.
@@ -144,17 +147,16 @@ def _brings_its_own_cuda(facts: Facts) -> bool:
 
 def _outside(row: Capability, version: Release) -> str:
     if row.last_cuda is not None and version > row.last_cuda:
-        return f"no longer knows {row.capability.sm}, which {row.architecture} was dropped with after {row.last_cuda}"
+        return f"no longer knows {row.capability.sm}: CUDA {row.last_cuda} was the last for {row.architecture}"
     if version < row.first_cuda:
         return f"does not know {row.capability.sm} yet, which came with {row.first_cuda}"
     return ""
 
 
 def _another_cuda(row: Capability, gpu: Gpu) -> Fix:
-    newest = f" up to {row.last_cuda}" if row.last_cuda else ""
+    wanted = f"{row.last_cuda} or older" if row.last_cuda else f"{row.first_cuda} or newer"
     return Fix(
-        f"Use an image for {gpu.name} with CUDA {row.first_cuda} or newer{newest}; or one without CUDA, since torch"
-        " wheels carry their own.",
+        f"For {gpu.name} use an image with CUDA {wanted}; or one without CUDA, since torch wheels carry their own.",
         where=Side.IMAGE,
         docs="https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/",
     )
