@@ -30,11 +30,11 @@ _FALLEN = re.compile(r"NVRM:.*fallen off the bus")
 _ADDRESS = re.compile(r"\b(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?\b")
 _WOKE = re.compile(r"PM: (?:suspend exit|hibernation: hibernation exit|hibernation exit)")
 _TELLING = re.compile(
-    r"RmInitAdapter|requires use of the NVIDIA open kernel modules|Legacy drivers|not supported by the"
+    r"RmInitAdapter|requires use of the NVIDIA open kernel modules|Legacy drivers|not supported by (?:the|open)"
     r"|probe routine (?:failed|was not called)|GSP firmware|GFW_BOOT|WPR2 already up|No firmware image found"
     r"|firmware.*failed with error|loading of .*is rejected|Loading of .*is rejected|not signed with a trusted key"
     r"|Lockdown:.*modprobe|disagrees about version|version magic|API mismatch|PCI I/O region assigned to your NVIDIA"
-    r"|No NVIDIA (?:graphics adapter|GPU|devices)|BAR 1.*(?:assign|space)|already bound to"
+    r"|No NVIDIA (?:graphics adapter|GPU|devices)|resize PCIe BARs|BAR 1.*(?:assign|space)|already bound to"
 )
 
 

@@ -1,6 +1,8 @@
 """Checks of the driver: loaded, of one version, answering, of the right flavour, with its device nodes."""
 
+import re
 from collections.abc import Iterator
+from datetime import date, timedelta
 
 from devkit.doctor.applies import (
     a_gpu_in_this_container,
@@ -14,12 +16,10 @@ from devkit.doctor.applies import (
 from devkit.doctor.checks.chains import CDI, CUDA, GPU_USE, PYTHON, TOOLKIT, WITHOUT_DRIVER
 from devkit.doctor.checks.driver_absent import driver_without_gpu, why_not_loaded
 from devkit.doctor.checks.nvml_failure import explain_failure
-from devkit.doctor.limits import FIRST_OPEN_ONLY_DEVICE_ID
-from devkit.doctor.machine import DRIVER_GUIDE, Family, driver_side, family_of
+from devkit.doctor.machine import REBUILD_INITRAMFS, Family, driver_side, family_of
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
-from devkit.facts.model import Driver, Facts, NvmlFailure, PciGpu
+from devkit.facts.model import Driver, Facts, NvmlFailure
 from devkit.facts.values import Release, Unknown
-from devkit.text import listed
 
 NVML_MISMATCH = 18
 
@@ -27,10 +27,15 @@ NVML_MISMATCH = 18
 @check(
     "DRV001",
     "The NVIDIA kernel driver is loaded",
+    covers=("A02", "A03", "A04", "A05", "A06", "A07", "A08"),
     symptoms=(
         "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
         "nvml error: driver not loaded",
         "Key was rejected by service",
+        "Required key not available",
+        "Bad return status for module build on kernel",
+        "kernel-headers package not installed",
+        "libnvidia-ml.so.1: cannot open shared object file",
         "nouveau",
         "vfio-pci",
         "dkms",
@@ -42,7 +47,8 @@ def driver_loaded(facts: Facts) -> Iterator[Finding]:
 
     Why it matters: without the module no program, inside or outside of a container, reaches the GPU.
     How it is seen: /sys/module/nvidia against NVIDIA functions on the PCI bus; then the driver that owns them, the
-    module on disk for this kernel, DKMS, kernel headers and Secure Boot tell the cause.
+    module on disk for this kernel and who signed it, DKMS and its log, kernel headers, Secure Boot and the kernel log
+    tell the cause.
     Source: NVIDIA/nvidia-docker issue 1393; NVIDIA, driver installation guide, "Troubleshooting".
     """
     if finding := driver_without_gpu(facts):
@@ -58,6 +64,7 @@ def driver_loaded(facts: Facts) -> Iterator[Finding]:
 @check(
     "DRV002",
     "Driver libraries match the loaded kernel module",
+    covers=("A01",),
     symptoms=("Failed to initialize NVML: Driver/library version mismatch",),
     causes=WITHOUT_DRIVER,
 )
@@ -87,7 +94,7 @@ def libraries_match_module(facts: Facts) -> Iterator[Finding]:
         f"the loaded NVIDIA module is {versions[0]}, but its libraries are {versions[1]}"
         if versions
         else "the NVIDIA libraries are of another version than the loaded kernel module",
-        _mismatch_fix(facts),
+        _mismatch_fix(facts, driver),
         evidence=_mismatch_evidence(facts, driver, versions),
     )
 
@@ -112,7 +119,7 @@ def _mismatch_evidence(
     return tuple(evidence)
 
 
-def _mismatch_fix(facts: Facts) -> Fix:
+def _mismatch_fix(facts: Facts, driver: Driver | None) -> Fix:
     if is_in_container(facts):
         return Fix(
             "If the host's own nvidia-smi works, recreate this container: it still holds the libraries of the driver"
@@ -126,6 +133,15 @@ def _mismatch_fix(facts: Facts) -> Fix:
             where=Side.WINDOWS,
             restart=Restart.WSL,
         )
+    rebuild = REBUILD_INITRAMFS.get(family_of(facts))
+    if driver is not None and rebuild and _rebooted_since(driver):
+        return Fix(
+            "The machine has been rebooted since the upgrade, so the initial RAM disk still holds the old module. Write"
+            " it anew, and reboot.",
+            (rebuild, "sudo reboot"),
+            root=True,
+            restart=Restart.HOST,
+        )
     return Fix(
         "Reboot the host, so that the new module is loaded. Reinstalling packages does not help."
         " To keep it from coming back, exclude driver packages from automatic upgrades.",
@@ -133,6 +149,16 @@ def _mismatch_fix(facts: Facts) -> Fix:
         root=True,
         restart=Restart.HOST,
     )
+
+
+def _rebooted_since(driver: Driver) -> bool:
+    """Whether the machine started on a later day than the last upgrade: logs are in local time, so a day is certain."""
+    if isinstance(driver.booted_at, Unknown) or not driver.upgraded_packages:
+        return False
+    upgraded_on = re.search(r"\d{4}-\d\d-\d\d", driver.upgraded_packages[-1])
+    if upgraded_on is None:
+        return False
+    return date.fromisoformat(driver.booted_at[:10]) - date.fromisoformat(upgraded_on[0]) > timedelta(days=1)
 
 
 def _hold_driver(facts: Facts) -> tuple[str, ...]:
@@ -168,74 +194,9 @@ def nvml_answers(facts: Facts) -> Iterator[Finding]:
 
 
 @check(
-    "DRV004",
-    "The kernel module is the open flavour where the GPU needs it",
-    symptoms=("No devices were found", "requires use of the NVIDIA open kernel modules", "RTX 50", "Blackwell"),
-    causes=WITHOUT_DRIVER,
-)
-def open_module_where_needed(facts: Facts) -> Iterator[Finding]:
-    """GPUs of the Blackwell generation and later are driven by the open kernel module.
-
-    Why it matters: the proprietary module does not support them; nvidia-smi then prints "No devices were found".
-    How it is seen: PCI device ids against the first Blackwell id, and the flavour in /proc/driver/nvidia/version.
-    Source: NVIDIA, driver README, "Open Linux Kernel Modules"; NVIDIA/open-gpu-kernel-modules issue 872.
-    """
-    release = loaded_driver(facts)
-    driver = driver_of(facts)
-    needing = [gpu for gpu in known(driver.pci_gpus) if _needs_open_module(gpu)]
-    if not needing or known(driver.is_open):
-        return
-    yield Finding(
-        Severity.ERROR,
-        f"the proprietary kernel module {release} cannot drive {listed(gpu.address for gpu in needing)},"
-        " which needs the open one",
-        Fix(
-            f"Replace the module of branch {release.major} by its open flavour, and reboot.",
-            _install_open(facts, release),
-            root=True,
-            restart=Restart.HOST,
-            docs=DRIVER_GUIDE,
-        ),
-        subject=needing[0].address,
-        evidence=tuple(f"{gpu.address} has device id {gpu.device_id}" for gpu in needing),
-        confidence=Confidence.LIKELY,
-    )
-
-
-def _needs_open_module(gpu: PciGpu) -> bool:
-    try:
-        return int(gpu.device_id, 16) >= FIRST_OPEN_ONLY_DEVICE_ID.value
-    except ValueError:
-        return False
-
-
-def _install_open(facts: Facts, release: Release) -> tuple[str, ...]:
-    match family_of(facts):
-        case Family.UBUNTU:
-            return (f"sudo apt-get install -y nvidia-driver-{release.major}-open", "sudo reboot")
-        case Family.DEBIAN:
-            return ("sudo apt-get install -y nvidia-open", "sudo reboot")
-        case Family.FEDORA:
-            return (
-                "echo '%_with_kmod_nvidia_open 1' | sudo tee /etc/rpm/macros.nvidia-kmod",
-                "sudo akmods --force --rebuild",
-                "sudo reboot",
-            )
-        case Family.RHEL:
-            return ("sudo dnf install -y --allowerasing nvidia-open", "sudo reboot")
-        case Family.SUSE:
-            return ("sudo zypper install -y nvidia-open-driver-G06-signed-kmp-default", "sudo reboot")
-        case Family.ARCH:
-            return ("sudo pacman -S nvidia-open", "sudo reboot")
-        case Family.NIXOS:
-            return ("# in configuration.nix: hardware.nvidia.open = true;", "sudo nixos-rebuild boot", "sudo reboot")
-        case _:
-            return ()
-
-
-@check(
     "DRV005",
     "The unified memory device node exists",
+    covers=("A13",),
     symptoms=("/dev/nvidia-uvm", "Could not load UVM kernel module. Is nvidia-modprobe installed?"),
 )
 def uvm_node_exists(facts: Facts) -> Iterator[Finding]:

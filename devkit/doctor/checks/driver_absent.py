@@ -1,6 +1,7 @@
 """Why the NVIDIA module is not loaded: each cause with its own evidence and repair."""
 
 from devkit.doctor.applies import NVML_DRIVER_NOT_LOADED, is_in_container, is_in_wsl
+from devkit.doctor.gpus import driver_lines
 from devkit.doctor.machine import (
     DRIVER_GUIDE,
     INSTALL_DRIVER,
@@ -13,6 +14,19 @@ from devkit.doctor.model import Confidence, Finding, Fix, Restart, Severity, Sid
 from devkit.facts.model import Driver, Facts, NvmlFailure, PciGpu, System
 from devkit.facts.values import Release, Unknown
 
+LINES_SHOWN = 3
+
+_REFUSED = ("is rejected", "trusted key", "Lockdown")
+_UNFIT = ("disagrees about version", "version magic", "probe routine", "already bound to", "No NVIDIA")
+_VENDOR_SIGNERS = (
+    "Canonical Ltd.",
+    "Debian Secure Boot",
+    "Fedora kernel",
+    "Red Hat",
+    "SUSE Linux",
+    "openSUSE",
+    "Rocky",
+)
 _UNFINISHED = ("added", "built")
 """States of a DKMS module that was not built, or not installed, for the running kernel."""
 
@@ -88,14 +102,9 @@ def _present_but_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ..
             _disable_nouveau(facts),
             evidence=evidence,
         )
-    if driver.secure_boot is True:
-        return Finding(
-            Severity.ERROR,
-            f"Secure Boot is on and the NVIDIA module {release} is not loaded: its key is most likely not enrolled",
-            _enroll_key(facts),
-            evidence=(*evidence, "Secure Boot: on"),
-            confidence=Confidence.LIKELY,
-        )
+    refused = driver_lines(facts, *_REFUSED)
+    if refused or (driver.secure_boot is True and not _signature_is_trusted(driver)):
+        return _signature_refused(facts, driver, release, (*evidence, *refused[:LINES_SHOWN]))
     return Finding(
         Severity.ERROR,
         f"the NVIDIA module {release} is installed for this kernel but not loaded",
@@ -104,7 +113,33 @@ def _present_but_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ..
             ("sudo modprobe nvidia", "journalctl -k -b | grep NVRM"),
             root=True,
         ),
-        evidence=evidence,
+        evidence=(*evidence, *driver_lines(facts, *_UNFIT)[:LINES_SHOWN]),
+    )
+
+
+def _signature_is_trusted(driver: Driver) -> bool:
+    """Whether the key is enrolled, or one that the distribution's own kernel carries."""
+    signer = driver.module_signer
+    by_vendor = isinstance(signer, str) and signer.startswith(_VENDOR_SIGNERS)
+    return driver.signer_is_enrolled is True or by_vendor
+
+
+def _signature_refused(facts: Facts, driver: Driver, release: Release, evidence: tuple[str, ...]) -> Finding:
+    signer = driver.module_signer
+    is_certain = driver.signer_is_enrolled is False or signer == "" or any("rejected" in line for line in evidence)
+    why = "its key is not enrolled" if is_certain else "its key is most likely not enrolled"
+    readings = [f"Secure Boot: {'on' if driver.secure_boot is True else 'not known to be on'}"]
+    if isinstance(signer, str):
+        readings.append(f"signed by {signer or 'nobody'}")
+        why = why if signer else "nobody has signed it"
+    return Finding(
+        Severity.ERROR,
+        f"Secure Boot is on and the NVIDIA module {release} is not loaded: {why}"
+        if driver.secure_boot is True
+        else f"this kernel refuses the NVIDIA module {release}: {why}",
+        _enroll_key(facts),
+        evidence=(*evidence, *readings),
+        confidence=Confidence.CERTAIN if is_certain else Confidence.LIKELY,
     )
 
 
@@ -139,6 +174,8 @@ def _enroll_key(facts: Facts) -> Fix:
         Family.UBUNTU: "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der",
         Family.DEBIAN: "sudo mokutil --import /var/lib/dkms/mok.pub",
         Family.FEDORA: "sudo kmodgenca -a && sudo mokutil --import /etc/pki/akmods/certs/public_key.der",
+        Family.RHEL: "sudo mokutil --import /var/lib/dkms/mok.pub",
+        Family.SUSE: "sudo mokutil --import /usr/share/nvidia-pubkeys/*.der",
     }
     key = keys.get(family_of(facts))
     return Fix(
@@ -155,6 +192,8 @@ def _not_built(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -> Findin
     evidence = [*_functions(gpus), f"no nvidia module for {kernel}"]
     if driver.dkms_state in _UNFINISHED:
         evidence.append(f"dkms status: {driver.dkms_state}")
+    if isinstance(driver.build_error, str) and driver.build_error:
+        evidence.append(f"make.log: {driver.build_error}")
     if driver.headers_present is False:
         return Finding(
             Severity.ERROR,

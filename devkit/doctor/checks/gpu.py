@@ -6,19 +6,20 @@ from devkit.doctor.applies import (
     driver_of,
     has_nvidia_gpu,
     known,
-    loaded_driver,
     nvml_answer,
     outside_of_containers,
     platform_of,
 )
 from devkit.doctor.checks.chains import CDI, CUDA, PYTHON
-from devkit.doctor.machine import Family, driver_side, family_of
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.checks.revive import cold_start, reset_or_reboot
+from devkit.doctor.gpus import driver_lines
+from devkit.doctor.machine import driver_side
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
 from devkit.facts.model import Facts, FailedGpu, Gpu, Platform
-from devkit.facts.values import Release
 from devkit.text import count_of, listed
 
 NVML_TIMEOUT = 10
+MOST_LINES_SHOWN = 3
 NVML_GPU_IS_LOST = 15
 NVML_RESET_REQUIRED = 16
 
@@ -53,6 +54,7 @@ def _without_gpu(platform: Platform | None) -> str:
 @check(
     "GPU002",
     "Every GPU answers",
+    covers=("B01",),
     symptoms=("GPU is lost. Reboot the system to recover this GPU", "GPU has fallen off the bus", "Xid 79"),
     causes=("GPU005",),
 )
@@ -86,28 +88,13 @@ def _failure(gpu: FailedGpu) -> str:
 
 
 def _revive(facts: Facts, gpu: FailedGpu) -> Fix:
-    if gpu.code == NVML_RESET_REQUIRED:
-        return Fix(
-            "Stop every program that uses the GPU, then reset it on the host; reboot if the reset is refused.",
-            (f"sudo nvidia-smi --gpu-reset -i {gpu.index}",),
-            where=driver_side(facts),
-            root=True,
-        )
-    if driver_side(facts) is Side.WINDOWS:
-        return Fix("Restart Windows.", where=Side.WINDOWS, restart=Restart.HOST)
-    return Fix(
-        "Power the host off and on again; a warm reboot may not bring the GPU back. If it happens again, check power"
-        " cables, the slot or riser, and cooling. Until then use the other GPUs by CUDA_VISIBLE_DEVICES.",
-        ("journalctl -k -b | grep -iE 'xid|fallen off the bus'", "sudo poweroff"),
-        root=True,
-        restart=Restart.HOST,
-        docs="https://docs.nvidia.com/deploy/xid-errors/",
-    )
+    return reset_or_reboot(facts, gpu) if gpu.code == NVML_RESET_REQUIRED else cold_start(facts)
 
 
 @check(
     "GPU003",
     "GPUs in MIG mode have instances",
+    covers=("C04",),
     symptoms=("No devices were found", "CUDA error 100", "MIG"),
     causes=(*CUDA, *PYTHON),
 )
@@ -138,64 +125,19 @@ def mig_has_instances(facts: Facts) -> Iterator[Finding]:
 
 
 @check(
-    "GPU004",
-    "The Fabric Manager runs where there is an NVSwitch",
-    symptoms=("Error 802: system not yet initialized", "cudaErrorSystemNotReady"),
-    causes=("PYT006",),
-)
-def fabric_manager_runs(facts: Facts) -> Iterator[Finding]:
-    """On machines with an NVSwitch the service nvidia-fabricmanager is active.
-
-    Why it matters: without it every CUDA program ends with error 802, while nvidia-smi looks healthy.
-    How it is seen: an NVIDIA bridge of class 0x0680 on the PCI bus, and the state of the service. Machines without
-    an NVSwitch need no Fabric Manager and are skipped.
-    Source: NVIDIA, Fabric Manager user guide; pytorch/pytorch issue 35710.
-    """
-    outside_of_containers(facts)
-    driver = driver_of(facts)
-    if not known(driver.nvswitch_present):
-        raise NotApplicable("this machine has no NVSwitch")
-    state = known(driver.fabric_manager)
-    if state == "active":
-        return
-    release = loaded_driver(facts)
-    yield Finding(
-        Severity.ERROR,
-        f"this machine has an NVSwitch, but nvidia-fabricmanager is {state}: CUDA ends with error 802",
-        Fix(
-            f"Install the Fabric Manager of exactly the driver's version, {release}, and start it.",
-            _install_fabric_manager(facts, release),
-            root=True,
-            docs="https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/",
-        ),
-        evidence=(f"systemctl is-active nvidia-fabricmanager: {state}", f"driver {release}"),
-    )
-
-
-def _install_fabric_manager(facts: Facts, release: Release) -> tuple[str, ...]:
-    start = "sudo systemctl enable --now nvidia-fabricmanager"
-    match family_of(facts):
-        case Family.UBUNTU | Family.DEBIAN:
-            return (f"sudo apt-get install -y 'nvidia-fabricmanager-{release.major}={release}-*'", start)
-        case Family.RHEL | Family.FEDORA:
-            return (f"sudo dnf install -y nvidia-fabric-manager-{release}", start)
-        case _:
-            return (start,)
-
-
-@check(
     "GPU005",
     "NVML counts every GPU of the driver",
-    symptoms=("No devices were found", "fewer GPUs than installed", "RmInitAdapter failed"),
-    causes=CDI,
+    covers=("A16",),
+    symptoms=("No devices were found", "fewer GPUs than installed", "The NVIDIA probe routine failed for 1 device(s)"),
+    causes=(*CDI, "GPU019"),
 )
 def nvml_counts_every_gpu(facts: Facts) -> Iterator[Finding]:
     """NVML lists as many GPUs as the NVIDIA driver owns on the PCI bus.
 
     Why it matters: a GPU that the driver could not start is silently absent: jobs run on fewer GPUs, or on none.
-    How it is seen: PCI functions owned by the driver nvidia, against NVML's count. GPUs held by another driver,
-    such as vfio-pci, are not counted.
-    Source: NVIDIA/open-gpu-kernel-modules issue 862 (firmware without resizable BAR); NVIDIA/NVSentinel issue 155.
+    How it is seen: PCI functions owned by the driver nvidia, against NVML's count, and what the kernel log says of the
+    missing ones. GPUs held by another driver, such as vfio-pci, are not counted.
+    Source: NVIDIA/open-gpu-kernel-modules issue 789; NVIDIA/NVSentinel issue 155.
     """
     outside_of_containers(facts)
     owned = [gpu for gpu in known(driver_of(facts).pci_gpus) if gpu.kernel_driver == "nvidia"]
@@ -206,12 +148,17 @@ def nvml_counts_every_gpu(facts: Facts) -> Iterator[Finding]:
         Severity.ERROR if counted == 0 else Severity.WARNING,
         f"the driver owns {count_of(len(owned), 'GPU')} on the PCI bus, but NVML counts {counted}",
         Fix(
-            "Read why the driver could not start the rest. Frequent causes: Above 4G Decoding or Resizable BAR is off"
-            " in the firmware, a loose power cable, or a GPU newer than the driver.",
-            ("journalctl -k -b | grep NVRM",),
+            "Read why the driver could not start the rest. Frequent causes: a loose power cable, a card that is not"
+            " seated, a card that must be powered off once, or a GPU newer than the driver.",
+            ("journalctl -k -b | grep NVRM", "sudo poweroff"),
+            root=True,
             restart=Restart.HOST,
             docs="https://docs.nvidia.com/deploy/xid-errors/",
         ),
-        evidence=(f"owned by nvidia: {listed(gpu.address for gpu in owned)}", f"NVML count: {counted}"),
+        evidence=(
+            f"owned by nvidia: {listed(gpu.address for gpu in owned)}",
+            f"NVML count: {counted}",
+            *driver_lines(facts, "RmInitAdapter", "probe routine")[:MOST_LINES_SHOWN],
+        ),
         confidence=Confidence.CERTAIN,
     )

@@ -1,0 +1,138 @@
+"""What checks of single GPUs share: which GPU an address means, how it is, whether it works, what the kernel said."""
+
+from collections.abc import Iterator
+
+from devkit.doctor.applies import NVML_DRIVER_NOT_LOADED, known, nvml_answer
+from devkit.doctor.limits import BUSY_PERCENT
+from devkit.doctor.model import NotApplicable
+from devkit.facts.model import (
+    Driver,
+    Facts,
+    FailedGpu,
+    Gpu,
+    GpuHealth,
+    KernelLog,
+    NvmlAnswer,
+    NvmlEnd,
+    NvmlFailure,
+    PciGpu,
+)
+from devkit.facts.values import Unknown
+
+GpuState = tuple[Gpu, GpuHealth]
+
+
+def states_of(facts: Facts) -> tuple[GpuState, ...]:
+    """Every GPU that answers with its health; ends the check where there is none to judge."""
+    gpus = [gpu for gpu in nvml_answer(facts).gpus if isinstance(gpu, Gpu)]
+    found = tuple((gpu, gpu.health) for gpu in gpus if isinstance(gpu.health, GpuHealth))
+    if found:
+        return found
+    raise NotApplicable(next((gpu.health.reason for gpu in gpus if isinstance(gpu.health, Unknown)), "no GPU answers"))
+
+
+def read_states(facts: Facts, field: str) -> tuple[GpuState, ...]:
+    """The GPUs whose health says something of `field`; ends the check where none does, as is normal on GeForce."""
+    states = states_of(facts)
+    found = tuple(state for state in states if not isinstance(getattr(state[1], field), Unknown))
+    if not found:
+        known(getattr(states[0][1], field))
+    return found
+
+
+def name_of(gpu: Gpu) -> str:
+    """How messages call a GPU: GPU 3."""
+    return f"GPU {gpu.index}"
+
+
+def is_busy(health: GpuHealth) -> bool:
+    """Whether a kernel ran most of the time. Clocks, heat and link speed say nothing of a GPU at rest."""
+    return isinstance(health.utilisation_percent, int) and health.utilisation_percent >= BUSY_PERCENT.value
+
+
+def is_virtual(health: GpuHealth) -> bool:
+    """Whether a hypervisor stands between, whose view of link and clocks is not the machine's."""
+    return health.virtualisation in ("passthrough", "vgpu")
+
+
+def kernel_log_of(facts: Facts) -> KernelLog:
+    """The kernel log, where it may be read."""
+    return known(facts.kernel_log)
+
+
+def driver_lines(facts: Facts, *texts: str) -> tuple[str, ...]:
+    """Lines of the kernel log that contain one of `texts`; none where the log may not be read."""
+    if isinstance(facts.kernel_log, Unknown):
+        return ()
+    return tuple(line for line in facts.kernel_log.driver_lines if any(text in line for text in texts))
+
+
+def addresses_of(facts: Facts) -> tuple[str, ...]:
+    """PCI addresses of the GPUs on the bus; none where the bus is hidden."""
+    return tuple(gpu.address for gpu in pci_gpus_of(facts))
+
+
+def pci_gpus_of(facts: Facts) -> tuple[PciGpu, ...]:
+    """The GPUs on the bus; none where it is hidden."""
+    driver = facts.driver
+    if not isinstance(driver, Driver) or isinstance(driver.pci_gpus, Unknown):
+        return ()
+    return driver.pci_gpus
+
+
+def owned_gpus(facts: Facts) -> tuple[PciGpu, ...]:
+    """The GPUs on the bus that belong to the NVIDIA driver, or to none yet."""
+    return tuple(gpu for gpu in pci_gpus_of(facts) if gpu.kernel_driver in ("nvidia", ""))
+
+
+def gpu_at(facts: Facts, address: str) -> Gpu | FailedGpu | None:
+    """The GPU of NVML's list at a PCI address; NVML counts in the order of the bus where it does not say."""
+    if not isinstance(facts.nvml, NvmlAnswer):
+        return None
+    for gpu in facts.nvml.gpus:
+        if isinstance(gpu, Gpu) and isinstance(gpu.health, GpuHealth) and gpu.health.pci_address == address:
+            return gpu
+    owned = sorted(gpu.address for gpu in owned_gpus(facts))
+    if address in owned and len(owned) == len(facts.nvml.gpus):
+        return facts.nvml.gpus[owned.index(address)]
+    return None
+
+
+def fails_now(facts: Facts, address: str) -> bool | Unknown:
+    """Whether the GPU at `address` cannot be used at this moment, as far as NVML tells."""
+    if isinstance(facts.nvml, Unknown):
+        return facts.nvml
+    if isinstance(facts.nvml, NvmlFailure):
+        says_nothing = facts.nvml.end is NvmlEnd.LIBRARY_NOT_FOUND or facts.nvml.code == NVML_DRIVER_NOT_LOADED
+        return Unknown("NVML cannot be asked") if says_nothing else True
+    gpu = gpu_at(facts, address)
+    if gpu is None:
+        return Unknown("NVML does not say which GPU this is") if not misses_gpus(facts) else True
+    return isinstance(gpu, FailedGpu) or recovery_of(gpu) != "none"
+
+
+def recovery_of(gpu: Gpu) -> str:
+    """What the driver asks for to make a GPU usable again; "none" where it does not say."""
+    if not isinstance(gpu.health, GpuHealth) or isinstance(gpu.health.recovery_action, Unknown):
+        return "none"
+    return gpu.health.recovery_action
+
+
+def misses_gpus(facts: Facts) -> bool:
+    """Whether NVML counts fewer GPUs than the driver owns on the bus."""
+    owned = [gpu for gpu in pci_gpus_of(facts) if gpu.kernel_driver == "nvidia"]
+    return isinstance(facts.nvml, NvmlAnswer) and len(facts.nvml.gpus) < len(owned)
+
+
+def fewer_than_on_bus(facts: Facts) -> bool:
+    """Whether a GPU on the bus is missing from NVML's list, or NVML gives none at all."""
+    return misses_gpus(facts) or not isinstance(facts.nvml, NvmlAnswer | Unknown)
+
+
+def sum_of_processes(health: GpuHealth) -> Iterator[int]:
+    """The memory that each visible process holds, in bytes, where the driver says."""
+    if isinstance(health.processes, Unknown):
+        return
+    for process in health.processes:
+        if isinstance(process.memory_bytes, int):
+            yield process.memory_bytes
