@@ -1,0 +1,270 @@
+"""Checks of base images: that the tag lives, that its CUDA fits torch and the driver, and that Triton can compile."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from devkit.compat.load import tables
+from devkit.compat.rows import CudaImage
+from devkit.compat.rules import CudaSupport, runs_cuda
+from devkit.doctor.applies import known, nvml_answer, platform_of
+from devkit.doctor.checks.project_units import Unit, placed, torch_installs, units_of, wants_gpu
+from devkit.doctor.machine import update_driver
+from devkit.doctor.model import (
+    Confidence,
+    Finding,
+    Fix,
+    Location,
+    NotApplicable,
+    Severity,
+    Side,
+    check,
+)
+from devkit.facts.model import Facts, Platform, Setting
+from devkit.facts.values import Release
+from devkit.text import listed
+
+_CUDA = re.compile(
+    r"(?:^|/)nvidia/cuda:(?P<cuda>\d+(?:\.\d+)*)(?:-(?P<cudnn>cudnn\d*))?(?:-(?P<flavour>base|runtime|devel))?"
+    r"(?:-(?P<system>[a-z]+[\d.]+))?(?:@.*)?$"
+)
+_NO_COMPILER = re.compile(
+    r"^(?:docker\.io/)?(?:library/)?(?:python:[\w.]*-?slim\S*|debian:\S+|debian|ubuntu:\S+|ubuntu)$"
+    r"|(?:^|/)nvidia/cuda:\S*-(?:base|runtime)-\S+$"
+)
+
+
+@dataclass(frozen=True)
+class CudaTag:
+    """A tag of nvidia/cuda, taken apart."""
+
+    cuda: Release
+    cudnn: str
+    flavour: str
+    system: str
+
+    @classmethod
+    def of(cls, image: str) -> "CudaTag | None":
+        """From an image's name; None for any other image."""
+        found = _CUDA.search(image)
+        if found is None:
+            return None
+        return cls(Release.read(found["cuda"]), found["cudnn"] or "", found["flavour"] or "", found["system"] or "")
+
+    @property
+    def row(self) -> CudaImage | None:
+        """The row of the tables, None for one that they do not list."""
+        rows = tables().images.cuda_images
+        return next((row for row in rows if row.cuda == self.cuda and row.system == self.system), None)
+
+
+def _images(facts: Facts) -> Iterator[tuple[Unit, Setting]]:
+    """Each image once, with the first container that begins with it."""
+    found = {(image.path, image.line): (unit, image) for unit in units_of(facts) if (image := unit.image) is not None}
+    if not found:
+        raise NotApplicable("no file names a base image")
+    yield from found.values()
+
+
+@check(
+    "PRJ021",
+    "Base images have tags that stay",
+    symptoms=("manifest for nvidia/cuda:latest not found: manifest unknown", "nvidia/cuda:11.0-base: not found"),
+)
+def tags_stay(facts: Facts) -> Iterator[Finding]:
+    """The tag of an nvidia/cuda base image exists, and is of a system that is still supported.
+
+    Why it matters: NVIDIA deletes tags some time after their system or CUDA line ends, and has no `latest`. The build
+    then stops with "manifest unknown", on a day when nobody changed anything; a pinned digest goes the same way.
+    How it is seen: the tag against a list of withdrawn ones, and of those on systems past their end.
+    Source: NVIDIA, CUDA container support policy; NVIDIA/nvidia-docker issues 1735, 1768 and 1789.
+    """
+    for _, image in _images(facts):
+        if "nvidia/cuda" not in image.value:
+            continue
+        name = re.sub(r"^.*?(?=nvidia/cuda)", "", image.value)
+        withdrawn = tables().images.withdrawn.get(name if ":" in name else f"{name}:latest")
+        tag = CudaTag.of(image.value)
+        if withdrawn is not None:
+            yield _tag_finding(image, f"the tag does not exist: {withdrawn.problem}", withdrawn.instead, Severity.ERROR)
+        elif tag is not None and tag.cuda.major <= _newest_deleted():
+            yield _tag_finding(
+                image,
+                f"images of CUDA {tag.cuda.major} were deleted",
+                "",
+                Severity.ERROR,
+                Confidence.LIKELY,
+            )
+        elif tag is not None and tag.row is not None and tag.row.may_vanish:
+            yield _tag_finding(
+                image,
+                f"CUDA {tag.cuda} on {tag.system} is past its support, and its tag may be deleted any day",
+                "",
+                Severity.WARNING,
+                Confidence.LIKELY,
+            )
+
+
+def _newest_deleted() -> int:
+    """The newest CUDA major whose images are gone as a whole."""
+    named = [CudaTag.of(row.tag) for row in tables().images.withdrawn.values() if "images deleted" in row.problem]
+    oldest = min(row.cuda.major for row in tables().images.cuda_images)
+    return max((tag.cuda.major for tag in named if tag is not None and tag.cuda.major < oldest), default=0)
+
+
+def _tag_finding(
+    image: Setting, problem: str, instead: str, severity: Severity, confidence: Confidence = Confidence.CERTAIN
+) -> Finding:
+    where = Location(image.path, image.line)
+    return Finding(
+        severity,
+        f"{image.value}: {problem}",
+        Fix(
+            f"Use {instead}, or a slim Python image: the torch wheel brings CUDA itself."
+            if instead
+            else "Use a slim Python image: the torch wheel brings CUDA itself. Or mirror the image.",
+            where=Side.PROJECT,
+            docs="https://gitlab.com/nvidia/container-images/cuda/-/blob/master/doc/support-policy.md",
+        ),
+        subject=placed(image.path, image.line),
+        evidence=(f"{placed(image.path, image.line)}: {image.name} {image.value}",),
+        confidence=confidence,
+        location=where,
+    )
+
+
+@check(
+    "PRJ022",
+    "The image carries CUDA once",
+    symptoms=("two versions of libcudart", "CUDA runtime image with torch wheels", "image too large"),
+)
+def image_carries_cuda_once(facts: Facts) -> Iterator[Finding]:
+    """An image with torch wheels begins with an image that has no CUDA libraries of its own.
+
+    Why it matters: the wheels bring CUDA, cuDNN and NCCL; a runtime or devel image adds gigabytes of the same. Where
+    the versions differ, a library of the one is easily found by the other.
+    How it is seen: the base image's flavour and CUDA version, and the CUDA version of the torch that is installed.
+    Source: pytorch/pytorch issue 116696 on image sizes; PyTorch, "Get Started", wheels by CUDA version.
+    """
+    for unit, image in _images(facts):
+        tag = CudaTag.of(image.value)
+        wheels = list(torch_installs(unit))
+        if tag is None or tag.flavour not in ("runtime", "devel") or not wheels:
+            continue
+        labels = sorted({one.index for one in wheels if one.index})
+        line = f"cu{tag.cuda.numbers[0]}{tag.cuda.numbers[1] if len(tag.cuda.numbers) > 1 else 0}"
+        same = line in labels
+        has_wheel_line = line in tables().torch.indexes
+        told = f"torch of {listed(labels)}" if labels else "torch of the default index"
+        if not has_wheel_line:
+            told += f"; torch has no wheels for CUDA {tag.cuda} at all"
+        builds = tag.flavour == "devel"
+        if builds and same:
+            continue
+        yield Finding(
+            Severity.NOTE if same or (has_wheel_line and not labels) else Severity.WARNING,
+            f"{image.value} carries CUDA {tag.cuda} beside the one of {told}",
+            Fix(
+                "Begin with a slim Python image"
+                + (f", or with a devel image of the CUDA of torch's wheels ({', '.join(labels)})." if builds else "."),
+                where=Side.PROJECT,
+            ),
+            subject=placed(image.path, image.line),
+            evidence=(
+                f"{placed(image.path, image.line)}: {image.value}",
+                *(f"{placed(one.path, one.line)}: torch {one.index or 'from the default index'}" for one in wheels),
+            ),
+            location=Location(image.path, image.line),
+        )
+
+
+@check(
+    "PRJ023",
+    "The image has a C compiler for Triton",
+    covers=("H05",),
+    symptoms=("RuntimeError: Failed to find C compiler. Please specify via CC environment variable",),
+)
+def image_has_compiler(facts: Facts) -> Iterator[Finding]:
+    """An image with torch for CUDA has a C compiler, which Triton calls while a program runs.
+
+    Why it matters: torch.compile and Triton kernels build a small library at their first use, and end with "Failed to
+    find C compiler" in slim and runtime images.
+    How it is seen: a base image that comes without one, torch in the Dockerfile, and no package with a compiler.
+    Source: pytorch/pytorch pull request 170235; theroyallab/tabbyAPI issue 456.
+    """
+    for unit, image in _images(facts):
+        wheels = list(torch_installs(unit))
+        compilers = [name for stage in unit.stages for name in stage.compilers]
+        if not unit.stages or not wheels or compilers or not _NO_COMPILER.search(image.value):
+            continue
+        yield Finding(
+            Severity.WARNING,
+            f"{image.value} has no C compiler and none is installed: torch.compile and Triton will fail",
+            Fix(
+                "Install gcc and the C library's headers in the image.",
+                ("RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev",),
+                where=Side.IMAGE,
+            ),
+            subject=placed(image.path, image.line),
+            evidence=(
+                f"{placed(image.path, image.line)}: {image.value}",
+                f"{placed(wheels[0].path, wheels[0].line)}: torch",
+            ),
+            confidence=Confidence.LIKELY,
+            location=Location(image.path, image.line),
+        )
+
+
+@check(
+    "PRJ027",
+    "This machine's driver runs the CUDA that the files choose",
+    covers=("G02", "F03"),
+    symptoms=(
+        "The NVIDIA driver on your system is too old (found version 12040)",
+        "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8",
+    ),
+)
+def driver_runs_chosen_cuda(facts: Facts) -> Iterator[Finding]:
+    """The torch index in the Dockerfile and the CUDA of the base image are ones that the driver here runs.
+
+    Why it matters: the image builds for ten minutes, and only then torch calls the driver too old, or NVIDIA's
+    Container Toolkit refuses the start.
+    How it is seen: the index label and the tag against the driver that NVML names, by the tables of CUDA versions.
+    Torch runs by minor version compatibility; the base image's own demand does not know it.
+    Source: NVIDIA, "CUDA Compatibility"; PyTorch, wheel indexes; nvidia/cuda images, NVIDIA_REQUIRE_CUDA.
+    """
+    units = units_of(facts)
+    driver, newest = known(nvml_answer(facts).driver), known(nvml_answer(facts).cuda)
+    platform = "wsl2" if platform_of(facts) in (Platform.WSL2, Platform.WINDOWS) else "linux"
+    for unit in units:
+        for install in torch_installs(unit):
+            row = tables().torch.indexes.get(install.index)
+            if row is None or row.cuda is None:
+                continue
+            if runs_cuda(driver, row.cuda, platform=platform, driver_says=newest) is CudaSupport.NO:
+                yield _too_new(
+                    facts, f"torch of {install.index}", Setting("", "", install.path, install.line), row.cuda
+                )
+        image = unit.image
+        tag = CudaTag.of(image.value) if image else None
+        if image is None or tag is None or unit.value("NVIDIA_DISABLE_REQUIRE") or not wants_gpu(unit):
+            continue
+        if _minor(tag.cuda) > _minor(newest):
+            yield _too_new(facts, image.value, image, tag.cuda)
+
+
+def _minor(cuda: Release) -> tuple[int, ...]:
+    return cuda.numbers[:2]
+
+
+def _too_new(facts: Facts, what: str, where: Setting, cuda: Release) -> Finding:
+    answer = nvml_answer(facts)
+    return Finding(
+        Severity.ERROR,
+        f"{what} is made for CUDA {cuda}, and driver {answer.driver} runs none newer than {answer.cuda}",
+        update_driver(facts, f"for CUDA {cuda}"),
+        subject=placed(where.path, where.line),
+        evidence=(f"{placed(where.path, where.line)}: CUDA {cuda}", f"driver {answer.driver}, CUDA {answer.cuda}"),
+        confidence=Confidence.LIKELY,
+        location=Location(where.path, where.line),
+    )
