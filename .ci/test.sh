@@ -11,5 +11,8 @@ fi
 if ! command -v cc >/dev/null 2>&1 && ! command -v gcc >/dev/null 2>&1; then
     skip "the tests with the NVML stub need a C compiler (apt-get install gcc libc6-dev)"
 fi
+if ! command -v chromium >/dev/null 2>&1 && ! command -v google-chrome >/dev/null 2>&1; then
+    skip "the pictures of the report's page need a browser (apt-get install chromium)"
+fi
 echo "==> pytest"
 exec .venv/bin/python -m pytest "$@"

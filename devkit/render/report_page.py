@@ -45,7 +45,7 @@ def report_page(facts: Facts, report: Report) -> str:
         headline=_headline(report),
         health=_HEADLINES[report.health],
         first=_first(report),
-        others=[shown for shown in report.roots if shown is not _first(report)],
+        others=report.roots if _first(report) is None else report.roots[1:],
         layers=[(layer, _CLASSES[layer.state], _fade(place, broken_at)) for place, layer in enumerate(layers)],
         counts=_counts(report),
         followers={code: len(report.following(code)) for code in {shown.check.code for shown in report.roots}},
@@ -63,7 +63,9 @@ def _hash_of(style: str) -> str:
 
 
 def _first(report: Report) -> Shown | None:
-    return next((shown for shown in report.roots if shown.finding.severity is not Severity.NOTE), None)
+    """The cause to begin with; None when there are only notes. Roots are sorted, so it stands first among them."""
+    first = next(iter(report.roots), None)
+    return None if first is None or first.finding.severity is Severity.NOTE else first
 
 
 def _headline(report: Report) -> str:

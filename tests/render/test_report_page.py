@@ -1,0 +1,206 @@
+"""The report's page: complete in itself, safe against what it shows, and laid out in a real browser."""
+
+import base64
+import hashlib
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from devkit.doctor.model import Fix, Location
+from devkit.facts.redact import redaction_of
+from devkit.render.report_page import report_page
+from tests.browser import measured, shot
+from tests.doctor.asking import examined
+from tests.doctor.machines import healthy
+from tests.doctor.reports import (
+    CONSEQUENCE,
+    CRASHED,
+    EVERYTHING,
+    IN_A_FILE,
+    NOTE,
+    PASSED,
+    ROOT,
+    SKIPPED,
+    a_finding,
+    a_report,
+    an_outcome,
+)
+from tests.hosts import MACHINES, facts_of
+
+BROKEN, WELL = "driver-lib-mismatch", "ubuntu-4090-ok"
+KEEP = os.environ.get("DEVKIT_KEEP_PICTURES")
+
+
+def page(*outcomes):
+    return report_page(healthy(), a_report(*outcomes))
+
+
+def page_of(name):
+    facts = facts_of(name)
+    redaction = redaction_of(facts)
+    return report_page(redaction.of(facts), redaction.of(examined(facts)))
+
+
+class Reader(HTMLParser):
+    """Every element with its attributes, and whether all were closed in order."""
+
+    VOID = frozenset({"meta", "path", "circle", "br", "hr", "img", "link", "input"})
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.open, self.words = [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_recorded_machine_has_a_page_that_is_well_formed(name):
+    reader = Reader(page_of(name))
+    tags = [tag for tag, _ in reader.elements]
+    assert tags.count("main") == tags.count("h1") == tags.count("header") == tags.count("footer") == 1
+
+
+def test_it_needs_nothing_but_itself():
+    text = page(*EVERYTHING)
+    elements = Reader(text).elements
+    assert not {"script", "img", "link", "iframe", "form", "object"} & {tag for tag, _ in elements}
+    assert not [attributes for _, attributes in elements if {"src", "style", "onclick"} & set(attributes)]
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_its_policy_allows_its_own_style_and_nothing_else():
+    text = page(ROOT)
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = next(a["content"] for tag, a in Reader(text).elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}'&"
+
+
+def test_nothing_that_it_shows_becomes_markup():
+    finding = a_finding(
+        message=HOSTILE,
+        subject=HOSTILE,
+        evidence=(HOSTILE,),
+        location=Location(HOSTILE, 1),
+        seen_in=HOSTILE,
+        fix=Fix(HOSTILE, (HOSTILE,), docs=f"javascript:{HOSTILE}"),
+    )
+    text = page(an_outcome("DRV901", finding), an_outcome("PYT901", finding), CRASHED)
+    elements = Reader(text).elements
+    assert not {"script", "img"} & {tag for tag, _ in elements}
+    assert not [a for tag, a in elements if tag == "a" or any(name.startswith("on") for name in a)]
+    assert "<script>alert" not in text
+    assert "49" not in text
+    assert text.count("&lt;script&gt;") > 5
+
+
+def test_only_web_pages_are_linked():
+    linked = an_outcome("DRV901", a_finding(fix=Fix("x", docs="https://example.org/a?b=1&c=2")))
+    assert [a["href"] for tag, a in Reader(page(linked)).elements if tag == "a"] == ["https://example.org/a?b=1&c=2"]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "words"),
+    [
+        pytest.param([PASSED], "healthy nothing found that stops GPU work", id="healthy"),
+        pytest.param([ROOT, CONSEQUENCE], "root cause the cause", id="the cause"),
+        pytest.param([IN_A_FILE], "warning a line is wrong", id="a warning"),
+        pytest.param([CRASHED], "warning 1 check crashed;", id="a crash"),
+        pytest.param([NOTE], "healthy nothing found that stops GPU work", id="a note"),
+    ],
+)
+def test_the_headline_says_in_words_what_the_colour_says(outcomes, words):
+    assert words in Reader(page(*outcomes)).text()
+
+
+def test_the_cause_is_open_and_the_chain_behind_it_fades():
+    text = page(ROOT, CONSEQUENCE, PASSED, SKIPPED)
+    layers = re.findall(r'class="layer is-(\w+) fade-(\d)"', text)
+    assert layers == [
+        ("unjudged", "0"),
+        ("cause", "0"),
+        ("unjudged", "1"),
+        ("fine", "2"),
+        ("unjudged", "3"),
+        ("unjudged", "4"),
+        ("follows", "5"),
+        ("unjudged", "5"),
+        ("unjudged", "5"),
+    ]
+    assert text.count("<details open>") == 1
+    assert "1 finding follows from it and will go with it." in text
+
+
+def test_findings_say_file_and_line_confidence_and_side():
+    seen = an_outcome("PRJ901", a_finding(location=Location("compose.yml", 7), seen_in="dev container"))
+    text = Reader(page(seen)).text()
+    assert "compose.yml:7" in text
+    assert "seen in the dev container" in text
+    assert "likely" in text
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    for name in (BROKEN, WELL):
+        (folder / f"{name}.html").write_text(page_of(name), encoding="utf-8")
+    long = a_finding(message="/a/very/long/path" * 20, evidence=("x" * 300,), fix=Fix("y" * 200, ("z" * 400,)))
+    (folder / "long.html").write_text(page(an_outcome("DRV901", long), CONSEQUENCE), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("width", [1440, 1280, 768, 360])
+@pytest.mark.parametrize("name", [BROKEN, WELL, "long"])
+def test_nothing_is_wider_than_the_window(pages, name, width):
+    found = measured(pages / f"{name}.html", width=width, scheme="light")
+    assert found["inner"] == width
+    assert found["scroll"] <= width, found["wide"]
+    assert found["wide"] == []
+    assert (found["asked"], found["scripts"]) == (0, 0)
+
+
+def test_the_cause_and_its_fix_stand_above_the_picture_of_the_stack(pages):
+    found = measured(pages / f"{BROKEN}.html", width=360, scheme="light")
+    assert found["verdict"] < found["fix"] < found["cause"]
+    assert found["open"] == ["NVML and libcuda", "Fix"] or found["open"][0] == "NVML and libcuda"
+
+
+@pytest.mark.parametrize("name", [BROKEN, WELL])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_light_and_dark_differ_and_neither_is_blank(pages, name, width):
+    pictures = {
+        scheme: shot(pages / f"{name}.html", width=width, height=1500, scheme=scheme) for scheme in ("light", "dark")
+    }
+    corners = {scheme: sum(picture.getpixel((2, 2))) / 3 for scheme, picture in pictures.items()}
+    assert corners["light"] > 200
+    assert corners["dark"] < 60
+    for picture in pictures.values():
+        assert picture.width == width
+        assert len(set(picture.resize((160, 160)).tobytes())) > 60
+    if KEEP:
+        for scheme, picture in pictures.items():
+            picture.save(Path(KEEP) / f"{name}-{scheme}-{width}.png")
