@@ -102,7 +102,7 @@ class DaemonFile:
     path: str
     error: str
     """Empty when the file parses; otherwise where and why it does not."""
-    registers_nvidia: bool
+    registers_nvidia: bool | Unknown
 
 
 @dataclass(frozen=True)

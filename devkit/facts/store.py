@@ -41,7 +41,7 @@ def from_json(text: str) -> Facts:
     """
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WrongFacts("", f"not JSON: {error}") from error
     if not isinstance(document, dict):
         raise WrongFacts("", f"expected an object, got {_named(document)}")

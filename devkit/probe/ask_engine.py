@@ -211,8 +211,9 @@ def sdk_answer(client: Any, resource: str) -> Any:  # noqa: ANN401 - the SDK has
 
 def connects(url: str) -> bool:
     """Whether something listens at `url`; says why not. The SDK would bury the reason in nested exceptions."""
-    parts = urlsplit(url)
+    say(connecting=True)
     try:
+        parts = urlsplit(url)
         if parts.scheme == "unix":
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 probe.connect(parts.path)
@@ -224,7 +225,7 @@ def connects(url: str) -> bool:
     except (OSError, ValueError) as error:
         kind = next((name for failure, name in FAILURES if isinstance(error, failure)), "unreachable")
         reason = getattr(error, "strerror", None) or str(error)
-        say(failed=kind, message=f"{reason}: {parts.path or parts.netloc}")
+        say(failed=kind, message=f"{reason}: {url.partition('://')[2]}")
         return False
     return True
 

@@ -1,6 +1,5 @@
 """CDI specifications: which files tell engines how to hand out devices, and for which driver."""
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from devkit.facts.model import CdiSpec
 from devkit.facts.values import Release
 from devkit.probe.host import Host
+from devkit.probe.shapes import json_of, parts, word, yaml_of
 
 SPEC_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 """Where engines look unless told otherwise; later folders win.
@@ -36,7 +36,7 @@ def _spec(host: Host, path: str) -> CdiSpec:
     if text is None:
         return _unusable(path, "this user may not read it")
     try:
-        content = json.loads(text) if path.endswith(".json") else _yaml(text)
+        content = json_of(text) if path.endswith(".json") else yaml_of(text)
     except ValueError as error:
         return _unusable(path, " ".join(str(error).split()))
     if not isinstance(content, dict):
@@ -46,9 +46,9 @@ def _spec(host: Host, path: str) -> CdiSpec:
     driver = _DRIVER_LIBRARY.search(text) or _HOST_DRIVER.search(text)
     return CdiSpec(
         path=path,
-        kind=str(content.get("kind", "")),
-        cdi_version=str(content.get("cdiVersion", "")),
-        devices=tuple(str(entry["name"]) for entry in entries if isinstance(entry, dict) and "name" in entry),
+        kind=word(content, "kind"),
+        cdi_version=word(content, "cdiVersion"),
+        devices=tuple(word(entry, "name") for entry in parts(content, "devices") if "name" in entry),
         driver=Release.read(driver[1]) if driver else None,
         error="",
         without_nodes=tuple(_without_nodes(entries)),
@@ -88,16 +88,3 @@ def _edits(owner: dict[str, Any], key: str) -> Iterator[dict[str, Any]]:
 
 def _unusable(path: str, error: str) -> CdiSpec:
     return CdiSpec(path=path, kind="", cdi_version="", devices=(), driver=None, error=error)
-
-
-def _yaml(text: str) -> object:
-    """Raises ValueError when `text` is not YAML."""
-    import yaml
-
-    # A machine with many MIG devices has a specification of a megabyte; the parser in C reads it ten times faster.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        content: object = yaml.load(text, Loader=loader)  # noqa: S506 - both loaders are the safe ones
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
-    return content

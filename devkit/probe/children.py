@@ -1,11 +1,11 @@
 """The programs of devkit's own that probes run as child processes."""
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
 
 from devkit.probe.host import Done, Host
+from devkit.probe.shapes import json_of
 
 FOLDER = Path(__file__).parent
 
@@ -26,7 +26,7 @@ def lines_of(done: Done) -> tuple[dict[str, Any], ...]:
 
 def _parsed(line: str) -> dict[str, Any]:
     try:
-        words = json.loads(line)
+        words = json_of(line)
     except ValueError:
         return {}  # cut off: the child was killed while it wrote this line
     return words if isinstance(words, dict) else {}

@@ -1,6 +1,5 @@
 """The commands for containers on PATH, and what the docker command was told."""
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,7 @@ from devkit.facts.values import Release, Unknown
 from devkit.probe.endpoint import docker_config
 from devkit.probe.host import Host
 from devkit.probe.programs import SYSTEM_PROGRAM_FOLDERS, find_program, path_folders
+from devkit.probe.shapes import json_of, place_of
 
 COMMANDS = ("docker", "podman", "docker-compose", "nerdctl", "devcontainer")
 ENGINE_PROGRAMS = ("/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd", "/snap/bin/docker")
@@ -76,9 +76,9 @@ def _settings(host: Host) -> DockerSettings:
     path = f"{docker_config(host)}/config.json"
     text = host.read(path)
     try:
-        content: dict[str, Any] = json.loads(text) if text and text.strip() else {}
-    except json.JSONDecodeError as error:
-        return DockerSettings(path, f"line {error.lineno}, column {error.colno}: {error.msg}", (), gives_proxy=False)
+        content = json_of(text) if text and text.strip() else {}
+    except ValueError as error:
+        return DockerSettings(path, place_of(error), (), gives_proxy=False)
     if not isinstance(content, dict):
         return DockerSettings(path, "the top level is not an object", (), gives_proxy=False)
     return DockerSettings(path, "", tuple(_helpers(host, content)), gives_proxy=bool(content.get("proxies")))

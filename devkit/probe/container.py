@@ -66,7 +66,7 @@ def _shm_bytes(host: Host) -> int | Unknown:
     options = next((fields[3] for fields in mounts if len(fields) > 3 and fields[1] == SHARED_MEMORY), None)
     if options is None:
         return Unknown(f"{SHARED_MEMORY} is not mounted")
-    if size := re.search(r"(?:^|,)size=(\d+)([kmg]?)", options):
+    if size := re.search(r"(?:^|,)size=(\d{1,15})([kmg]?)", options):
         return int(size[1]) * _UNITS[size[2]]
     total = memory_bytes(host)
     return total if isinstance(total, Unknown) else total // 2

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from devkit.facts.values import Unknown
 from devkit.probe.host import Host
+from devkit.probe.shapes import whole
 
 Number = TypeVar("Number", int, float)
 
@@ -46,7 +47,7 @@ def _version_2(host: Host, membership: str) -> tuple[int | Unknown | None, int |
     events = next((f"{folder}/memory.events" for folder in folders if host.read(f"{folder}/memory.events")), "")
     cpus = [_ratio((host.read(f"{folder}/cpu.max") or "").split()) for folder in folders]
     return (
-        _tightest([int(text) for text in memory if text and text.strip().isdigit()]),
+        _tightest([number for text in memory if (number := whole(text or "")) is not None]),
         _kills(host.read(events) if events else None, "memory.events"),
         _tightest([count for count in cpus if count is not None]),
     )
@@ -59,7 +60,7 @@ def _version_1(host: Host, membership: str) -> tuple[int | Unknown | None, int |
         _ratio([(host.read(f"{folder}/cpu.cfs_{part}_us") or "").strip() for part in ("quota", "period")])
         for folder in cpu
     ]
-    found = [int(text) for text in limits if text and text.strip().isdigit()]
+    found = [number for text in limits if (number := whole(text or "")) is not None]
     own = next((f"{folder}/memory.oom_control" for folder in memory if host.read(f"{folder}/memory.oom_control")), "")
     return (
         _tightest([limit for limit in found if limit < NO_LIMIT_BYTES]),
@@ -85,9 +86,8 @@ def _path_of(membership: str, controller: str) -> str:
 
 def _ratio(fields: list[str]) -> float | None:
     """CPUs from a quota and its period; None for "max", for -1, and for what is no number."""
-    if len(fields) != 2 or not all(field.isdigit() for field in fields) or not int(fields[1]):
-        return None
-    return int(fields[0]) / int(fields[1])
+    quota, period = (whole(field) for field in (fields if len(fields) == 2 else ("", "")))
+    return quota / period if quota is not None and period else None
 
 
 def _tightest(found: list[Number]) -> Number | None:
@@ -95,5 +95,5 @@ def _tightest(found: list[Number]) -> Number | None:
 
 
 def _kills(text: str | None, path: str) -> int | Unknown:
-    found = re.search(r"^oom_kill (\d+)$", text or "", re.MULTILINE)
+    found = re.search(r"^oom_kill (\d{1,18})$", text or "", re.MULTILINE)
     return int(found[1]) if found else Unknown(f"{path} does not say how many were killed")

@@ -43,8 +43,10 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
     said = _said(done)
     if part(said, "info") and part(said, "version"):
         return _engine(host, endpoint, said)
-    if "info" in said:
+    if "info" in said and "version" in said:
         return EngineFailure(EngineEnd.BAD_ENDPOINT, endpoint, "what answers there speaks HTTP, but is no engine")
+    if done.code == TIMED_OUT and not said:
+        return Unknown(f"the engine child had not yet begun after {deadline_s:g} s")
     if done.code == TIMED_OUT:
         step = "its version but not its settings" if "version" in said else "nothing"
         return EngineFailure(EngineEnd.TIMED_OUT, endpoint, f"the engine answered {step} within {deadline_s:g} s")

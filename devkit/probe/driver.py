@@ -53,6 +53,10 @@ def read_driver(host: Host) -> Driver:
     return with_installation(host, driver)
 
 
+_VERSION = re.compile(r"\b\d{3}\.\d{2,3}(?:\.\d{2,3})?\b")
+"""Every driver since 2010: 260.19.06, 580.95.05."""
+
+
 def _loaded(host: Host) -> tuple[Release | Unknown | None, bool | Unknown]:
     """The loaded module's version and whether it is the open flavour."""
     text = host.read("/proc/driver/nvidia/version")
@@ -60,10 +64,10 @@ def _loaded(host: Host) -> tuple[Release | Unknown | None, bool | Unknown]:
     if text is None and version is None:
         return None, Unknown("the nvidia module is not loaded")
     is_open: bool | Unknown = "Open Kernel Module" in text if text else Unknown("/proc/driver/nvidia is not visible")
-    try:
-        return Release.read(version or re.sub(r"x86_64|aarch64", "", text or "")), is_open
-    except ValueError:
+    found = _VERSION.fullmatch((version or "").strip()) or _VERSION.search(text or "")
+    if found is None:
         return Unknown("the loaded module does not say its version"), is_open
+    return Release.read(found[0]), is_open
 
 
 def _on_disk(host: Host) -> Release | Unknown | None:

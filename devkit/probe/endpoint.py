@@ -1,12 +1,12 @@
 """Which container engine the docker command would talk to."""
 
 import hashlib
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from devkit.facts.model import Endpoint
 from devkit.probe.host import Host
+from devkit.probe.shapes import json_of
 from devkit.probe.system import user_id
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
@@ -88,7 +88,7 @@ def _default_endpoint(host: Host) -> Endpoint:
 
 def _object(text: str | None) -> dict[str, Any]:
     try:
-        content = json.loads(text or "{}")
+        content = json_of(text or "{}")
     except ValueError:
         return {}
     return content if isinstance(content, dict) else {}

@@ -13,14 +13,22 @@ UNIT_FILES = (
 PROGRAM = "nv-fabricmanager"
 
 
+UNIT_STATES = (
+    *("active", "inactive", "failed", "activating", "deactivating", "reloading", "refreshing", "maintenance"),
+    "unknown",
+)
+"""Everything that `systemctl is-active` prints. Source: systemd, unit-def.c and systemctl-is-active.c."""
+
+
 def fabric_manager_state(host: Host, nvswitch: bool | Unknown) -> str | Unknown:
     """What systemd says of the service; not asked where there is neither an NVSwitch nor the service."""
     if nvswitch is not True and not any(host.stat(path) for path in UNIT_FILES):
         return Unknown("only asked on machines with an NVSwitch, or with the service installed")
     done = host.run(STATE)
-    if done.code == TIMED_OUT or not done.out.strip():
+    state = done.out.strip()
+    if done.code == TIMED_OUT or state not in UNIT_STATES:
         return Unknown("systemctl is missing or did not answer")
-    return done.out.strip()
+    return state
 
 
 def fabric_manager_version(host: Host, nvswitch: bool | Unknown) -> Release | Unknown | None:

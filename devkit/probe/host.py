@@ -1,5 +1,6 @@
 """The one door to the machine. Probes receive a `Host`; tests hand them a recorded one."""
 
+import codecs
 import errno
 import os
 import stat
@@ -66,6 +67,13 @@ class Host(Protocol):
         """The Python interpreter that devkit runs in."""
 
 
+def decoded(content: bytes) -> str:
+    """A file's text: UTF-8 unless a mark at its beginning says UTF-16, as Windows's own editors and shell write it."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16", errors="replace")
+    return content.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
+
+
 _OPEN_IN_CHILD = """
 import errno, os, sys
 try:
@@ -88,7 +96,7 @@ class LocalHost:
         """The text of a file, at most its first 32 MiB; None when it cannot be read."""
         try:
             with Path(path).open("rb") as file:
-                return file.read(MOST_FILE_BYTES).decode(errors="replace")
+                return decoded(file.read(MOST_FILE_BYTES))
         except (OSError, ValueError):
             return None
 

@@ -7,6 +7,7 @@ from devkit.facts.model import Limits
 from devkit.facts.values import Unknown
 from devkit.probe.control_group import read_group
 from devkit.probe.host import Host
+from devkit.probe.shapes import whole
 
 LIMITS = "/proc/self/limits"
 SELINUX = "/sys/fs/selinux"
@@ -63,14 +64,14 @@ def read_limits(host: Host) -> Limits | Unknown:
 
 def _limit(text: str | None, name: str) -> int | Unknown | None:
     """The soft limit called `name` in /proc/self/limits."""
-    found = re.search(rf"^{name}\s+(\d+|unlimited)\s", text or "", re.MULTILINE)
+    found = re.search(rf"^{name}\s+(\d{1,18}|unlimited)\s", text or "", re.MULTILINE)
     if found is None:
         return Unknown(f"{LIMITS} does not say {name!r}")
     return None if found[1] == "unlimited" else int(found[1])
 
 
 def _of_memory(text: str | None, name: str) -> int | Unknown:
-    found = re.search(rf"^{name}:\s+(\d+) kB", text or "", re.MULTILINE)
+    found = re.search(rf"^{name}:\s+(\d{1,18}) kB", text or "", re.MULTILINE)
     return int(found[1]) * 1024 if found else Unknown(f"/proc/meminfo does not say {name}")
 
 
@@ -81,7 +82,7 @@ def _default_interface(host: Host) -> str | Unknown:
         return Unknown(f"{ROUTES} cannot be read")
     routes = [fields for line in text.splitlines()[1:] if len(fields := line.split()) > 7]
     defaults = [fields for fields in routes if fields[1] == "00000000" and fields[7] == "00000000"]
-    best = min(defaults, key=lambda fields: int(fields[6]) if fields[6].isdigit() else 0, default=None)
+    best = min(defaults, key=lambda fields: whole(fields[6]) or 0, default=None)
     return best[0] if best else ""
 
 

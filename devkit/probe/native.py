@@ -1,12 +1,12 @@
 """The native libraries around a Python: a CUDA Toolkit, the C++ library, and what LD_LIBRARY_PATH puts first."""
 
-import json
 import re
 
 from devkit.facts.model import CudaFolder, Library
 from devkit.facts.values import Release, Unknown
 from devkit.probe.host import Host
 from devkit.probe.programs import find_program, library_release, path_folders
+from devkit.probe.shapes import json_of, part, word
 
 _CUDA_LIBRARY = re.compile(
     r"lib(?:cudart|cublas|cublasLt|cudnn|cudnn_\w+|nccl|nvrtc|cusparse|cusparseLt|cufft|curand|cusolver|nvJitLink|cupti)"
@@ -47,10 +47,11 @@ def _has_compiler(host: Host, folder: str) -> bool:
 def _toolkit_release(host: Host, folder: str) -> Release | Unknown:
     """By the version file of the toolkit: JSON since CUDA 11.1, plain text before. nvcc itself is not started."""
     try:
-        said = json.loads(host.read(f"{folder}/version.json") or "{}")
-        text = str(said.get("cuda_nvcc", said.get("cuda", {})).get("version", ""))
-    except (ValueError, AttributeError):
-        text = ""
+        said = json_of(host.read(f"{folder}/version.json") or "{}")
+    except ValueError:
+        said = {}
+    versions = said if isinstance(said, dict) else {}
+    text = word(part(versions, "cuda_nvcc") or part(versions, "cuda"), "version")
     text = text or (host.read(f"{folder}/version.txt") or "").partition("CUDA Version ")[2]
     if not text:
         # Packages of a distribution install without the file, into a folder that is named for the release.

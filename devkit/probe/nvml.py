@@ -16,6 +16,9 @@ TIMEOUT = 10
 UNKNOWN = 999
 """NVML return values, as in nvml.h."""
 
+IMPORTING = "import pynvml"
+"""What the child says it does before it calls NVML."""
+
 MOST_GPUS = 1024
 """No machine has as many; a library that counts more does not know what it says."""
 
@@ -104,6 +107,8 @@ def _failure(said: _Transcript) -> NvmlFailure | Unknown:
             return Unknown(text(error, "message"))
         end = NvmlEnd.LIBRARY_NOT_FOUND if code == LIBRARY_NOT_FOUND else NvmlEnd.ERROR
         return NvmlFailure(end, code, text(error, "message"), text(error, "call"))
+    if said.code == TIMED_OUT and said.call in ("", IMPORTING):
+        return Unknown(f"the NVML child had not yet begun after {said.deadline_s:.1f} s")
     if said.code == TIMED_OUT:
         return NvmlFailure(NvmlEnd.TIMED_OUT, 0, f"{said.call} did not return within {said.waited_s:.1f} s", said.call)
     if said.call and (ended_by := crash_number(said.code)):

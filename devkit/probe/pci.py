@@ -5,6 +5,7 @@ import re
 from devkit.facts.model import PciGpu
 from devkit.facts.values import Unknown
 from devkit.probe.host import Host
+from devkit.probe.shapes import whole
 
 PCI_DEVICES = "/sys/bus/pci/devices"
 NVIDIA_VENDOR = "0x10de"
@@ -60,8 +61,9 @@ def _attribute(host: Host, address: str, name: str) -> str:
 
 def _width(text: str) -> int | Unknown:
     """Lanes; a function that sleeps or has left the bus reads as 0, 63 or 255."""
-    if text.isdigit() and int(text) in _WIDTHS:
-        return int(text)
+    lanes = whole(text)
+    if lanes in _WIDTHS:
+        return lanes
     return Unknown(f"the bus answers {text!r}" if text else "the kernel does not say")
 
 

@@ -1,6 +1,5 @@
 """Commands of a shell text, and what they install, make and need, as far as it matters for GPUs."""
 
-import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 
 from devkit.facts.dockerfile import Install, MadeUser
 from devkit.facts.project_parts import Requirement
+from devkit.probe.shapes import json_of
 
 GPU_PACKAGES = frozenset(
     {
@@ -72,7 +72,7 @@ def commands_of(text: str) -> tuple[ShellCommand, ...]:
     """The commands of a shell text, or the one of a JSON list, without assignments and sudo before them."""
     if text.lstrip().startswith("["):
         try:
-            listed = json.loads(text)
+            listed = json_of(text)
         except ValueError:
             listed = None
         if isinstance(listed, list) and all(isinstance(word, str) for word in listed):

@@ -5,6 +5,7 @@ import re
 from devkit.facts.model import Distribution, Platform, System
 from devkit.facts.values import Release, Unknown
 from devkit.probe.host import Host
+from devkit.probe.shapes import whole
 from devkit.probe.tegra import read_tegra
 from devkit.probe.wsl_settings import read_wsl_settings
 
@@ -51,9 +52,9 @@ def platform_of(host: Host) -> Platform:
     """Linux, WSL 1 or 2, macOS or Windows; a container on a WSL 2 kernel counts as WSL 2."""
     if host.env.get("OS") == "Windows_NT" and host.read("/proc/sys/kernel/osrelease") is None:
         return Platform.WINDOWS
-    release = host.read("/proc/sys/kernel/osrelease")
-    if release is None:
-        return Platform.MACOS if host.run(UNAME).out.startswith("Darwin") else Platform.LINUX
+    release = host.read("/proc/sys/kernel/osrelease") or host.run(UNAME).out
+    if release.startswith("Darwin"):
+        return Platform.MACOS
     if "wsl2" in release.lower():
         return Platform.WSL2
     if "Microsoft" in release:
@@ -99,10 +100,11 @@ def memory_bytes(host: Host) -> int | Unknown:
     """The machine's memory in bytes; inside a container still the whole machine's."""
     text = host.read("/proc/meminfo")
     if text is not None:
-        total = re.search(r"^MemTotal:\s+(\d+) kB", text, re.MULTILINE)
+        total = re.search(r"^MemTotal:\s+(\d{1,18}) kB", text, re.MULTILINE)
         return int(total[1]) * 1024 if total else Unknown("/proc/meminfo has no MemTotal")
     done = host.run(MACOS_MEMORY)
-    return int(done.out) if done.out.strip().isdigit() else Unknown("this platform's memory size is not read")
+    total_bytes = whole(done.out)
+    return Unknown("this platform's memory size is not read") if total_bytes is None else total_bytes
 
 
 def user_id(host: Host) -> int | None:
@@ -119,12 +121,12 @@ def _user_and_groups(host: Host) -> tuple[int | None, tuple[int, ...]]:
     text = host.read("/proc/self/status")
     if text is None:
         user, groups = (host.run(argv).out.split() for argv in USER_AND_GROUPS)
-        numbers = tuple(int(group) for group in groups if group.isdigit())
-        return (int(user[0]) if user and user[0].isdigit() else None), numbers
-    found = {key: value.split() for key, _, value in (line.partition(":") for line in text.splitlines())}
-    user, primary = (found.get(key, [])[1:2] for key in ("Uid", "Gid"))
-    numbers = tuple(int(group) for group in (*primary, *found.get("Groups", ())) if group.isdecimal())
-    return (int(user[0]) if user and user[0].isdecimal() else None), numbers
+    else:
+        found = {key: value.split() for key, _, value in (line.partition(":") for line in text.splitlines())}
+        user, primary = (found.get(key, [])[1:2] for key in ("Uid", "Gid"))
+        groups = [*primary, *found.get("Groups", ())]
+    numbers = tuple(number for group in groups if (number := whole(group)) is not None)
+    return (whole(user[0]) if user else None), numbers
 
 
 def _docker_group(host: Host, *, user: int | None, groups: tuple[int, ...]) -> tuple[bool | Unknown, bool | Unknown]:
@@ -134,9 +136,9 @@ def _docker_group(host: Host, *, user: int | None, groups: tuple[int, ...]) -> t
         unread = Unknown("there is no readable /etc/group")
         return unread, unread
     entry = next((line.split(":") for line in text.splitlines() if line.startswith("docker:")), None)
-    if entry is None or len(entry) < 4 or not entry[2].isdigit():
+    if entry is None or len(entry) < 4 or whole(entry[2]) is None:
         return False, False
-    active = int(entry[2]) in groups
+    active = whole(entry[2]) in groups
     return active or _user_name(host, user) in entry[3].split(","), active
 
 

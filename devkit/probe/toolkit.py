@@ -1,13 +1,12 @@
 """The NVIDIA Container Toolkit and what engines' configuration files say of it."""
 
-import json
-import tomllib
 from typing import Any
 
 from devkit.facts.model import DaemonFile, Toolkit
 from devkit.facts.values import Release, Unknown
 from devkit.probe.host import NOT_FOUND, Host
 from devkit.probe.programs import find_program
+from devkit.probe.shapes import json_of, place_of, toml_of
 
 TOOLKIT_VERSION = ("nvidia-ctk", "--version")
 HOOK = "nvidia-container-runtime-hook"
@@ -62,8 +61,8 @@ def _config(host: Host) -> dict[str, Any] | Unknown:
     if text is None and host.stat(CONFIG) is not None:
         return Unknown(f"{CONFIG} cannot be read by this user")
     try:
-        return tomllib.loads(text or "")
-    except tomllib.TOMLDecodeError as error:
+        return toml_of(text or "")
+    except ValueError as error:
         return Unknown(f"{CONFIG} is not valid TOML: {error}")
 
 
@@ -132,11 +131,13 @@ def daemon_paths(host: Host) -> tuple[str, ...]:
 def _daemon_file(host: Host, path: str) -> DaemonFile:
     text = host.read(path)
     if text is None:
-        return DaemonFile(path, "this user may not read it", False)
+        # The daemon runs as another user, who may.
+        return DaemonFile(path, "", Unknown("this user may not read it"))
     try:
-        content = json.loads(text or "{}")
-    except json.JSONDecodeError as error:
-        return DaemonFile(path, f"line {error.lineno}, column {error.colno}: {error.msg}", False)
+        # The daemon takes a blank file for an empty one. Source: moby/moby, getConflictFreeConfiguration.
+        content = json_of(text.strip() or "{}")
+    except ValueError as error:
+        return DaemonFile(path, place_of(error), False)
     if not isinstance(content, dict):
         return DaemonFile(path, "the top level is not an object", False)
     runtimes = content.get("runtimes")

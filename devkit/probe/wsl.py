@@ -7,6 +7,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.container import container_kind
 from devkit.probe.host import Host
 from devkit.probe.programs import find_libraries, loader_cache
+from devkit.probe.shapes import whole
 from devkit.probe.system import platform_of
 
 WSL_LIBRARIES = "/usr/lib/wsl/lib"
@@ -56,17 +57,17 @@ def _image_libraries(host: Host) -> tuple[str, ...]:
 
 
 def _swap_bytes(host: Host) -> int | Unknown:
-    total = re.search(r"^SwapTotal:\s+(\d+) kB", host.read("/proc/meminfo") or "", re.MULTILINE)
+    total = re.search(r"^SwapTotal:\s+(\d{1,18}) kB", host.read("/proc/meminfo") or "", re.MULTILINE)
     return int(total[1]) * 1024 if total else Unknown("/proc/meminfo has no SwapTotal")
 
 
 def _clock_behind_s(host: Host) -> int | Unknown:
     """The hardware clock of the virtual machine is Windows's; the guest's own stands still while the machine sleeps."""
-    hardware = (host.read(HARDWARE_CLOCK) or "").strip()
-    if not hardware.isdigit():
+    hardware_s = whole(host.read(HARDWARE_CLOCK) or "")
+    if hardware_s is None:
         return Unknown("this guest shows no hardware clock")
-    told = host.run(SYSTEM_CLOCK).out.strip()
-    return int(hardware) - int(told) if told.isdigit() else Unknown("date did not say the time")
+    told_s = whole(host.run(SYSTEM_CLOCK).out)
+    return Unknown("date did not say the time") if told_s is None else hardware_s - told_s
 
 
 def _linux_driver_packages(host: Host) -> tuple[str, ...]:

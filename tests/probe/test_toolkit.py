@@ -103,4 +103,5 @@ def test_every_place_of_a_daemon_file_is_looked_at(tmp_path, path):
 def test_a_daemon_file_that_may_not_be_read_is_still_named(tmp_path):
     path = "/etc/docker/daemon.json"
     (found,) = toolkit(tmp_path, f'"{path}" = "{{}}"', more=f'unreadable = ["{path}"]').daemon_files
-    assert found.error == "this user may not read it"
+    assert found.error == ""
+    assert found.registers_nvidia == Unknown("this user may not read it")
