@@ -13,12 +13,15 @@ from devkit.facts.model import (
     Distribution,
     DockerSettings,
     Driver,
+    DriverPackage,
     Endpoint,
     Engine,
     EngineKind,
     Facts,
     Gpu,
+    GpuHealth,
     Hub,
+    KernelLog,
     NvmlAnswer,
     Package,
     PciGpu,
@@ -50,7 +53,8 @@ ARCH = Distribution("arch", (), "", "Arch Linux")
 NIXOS = Distribution("nixos", (), "25.05", "NixOS 25.05")
 VOID = Distribution("void", (), "", "Void Linux")
 
-PCI = PciGpu("0000:01:00.0", "0x2684", "nvidia")
+PCI = PciGpu("0000:01:00.0", "0x2684", "nvidia", 16, 16, 32 * GIB)
+NO_REASON_TO_ASK = Unknown("the module is loaded")
 
 
 def gpu(index=0, name="NVIDIA GeForce RTX 4090", capability="8.9", **changes):
@@ -63,8 +67,51 @@ def gpu(index=0, name="NVIDIA GeForce RTX 4090", capability="8.9", **changes):
         "free_bytes": 23 * GIB,
         "mig_enabled": Unknown("not supported"),
         "mig_instances": (),
+        "health": health(),
     }
     return Gpu(**values | changes)
+
+
+NOT_ON_GEFORCE = Unknown("not supported")
+
+
+def health(**changes):
+    """An idle GeForce in good health, which knows no ECC, no row remapping, no fabric and no licence."""
+    values = {
+        "pci_address": PCI.address,
+        "persistence": True,
+        "compute_mode": "default",
+        "display_active": False,
+        "ecc_enabled": NOT_ON_GEFORCE,
+        "ecc_uncorrected": NOT_ON_GEFORCE,
+        "remap_pending": NOT_ON_GEFORCE,
+        "remap_failed": NOT_ON_GEFORCE,
+        "retirement_pending": NOT_ON_GEFORCE,
+        "clock_reasons": ("gpu-idle",),
+        "temperature_c": 41,
+        "slowdown_c": 97,
+        "power_mw": 18_000,
+        "power_limit_mw": 450_000,
+        "default_power_limit_mw": 450_000,
+        "utilisation_percent": 0,
+        "pcie_width": 16,
+        "pcie_max_width": 16,
+        "pcie_generation": 1,
+        "pcie_max_generation": 4,
+        "sm_clock_mhz": 210,
+        "sm_max_clock_mhz": 3105,
+        "application_clock_mhz": NOT_ON_GEFORCE,
+        "default_application_clock_mhz": NOT_ON_GEFORCE,
+        "processes": (),
+        "virtualisation": "none",
+        "licence": NOT_ON_GEFORCE,
+        "fabric_state": NOT_ON_GEFORCE,
+        "fabric_status": NOT_ON_GEFORCE,
+        "inforom_ok": True,
+        "brand": "geforce",
+        "recovery_action": "none",
+    }
+    return GpuHealth(**values | changes)
 
 
 def spec(**changes):
@@ -112,6 +159,18 @@ def healthy():
             headers_present=True,
             secure_boot=False,
             upgraded_packages=(),
+            module_signer=NO_REASON_TO_ASK,
+            signer_is_enrolled=NO_REASON_TO_ASK,
+            build_error=NO_REASON_TO_ASK,
+            firmware_present=True,
+            parameters=("DeviceFileMode: 438", "PreserveVideoMemoryAllocations: 1"),
+            packages=(DriverPackage("nvidia-driver-580-open", "580.95.05-0ubuntu0.24.04.2", "installed"),),
+            apt_sources=(),
+            closed_nodes=(),
+            booted_at="2025-12-30T08:00:00+00:00",
+            modules=("nvidia", "nvidia_drm", "nvidia_modeset", "nvidia_uvm"),
+            has_infiniband=False,
+            fabric_manager_version=Unknown("only asked on machines with an NVSwitch"),
         ),
         nvml=NvmlAnswer(DRIVER, r("13.0"), (gpu(),)),
         engine=Engine(
@@ -175,6 +234,7 @@ def healthy():
             DockerSettings("/home/dev/.docker/config.json", "", (), False),
         ),
         hub=Hub("", False, "", "", "", "/home/dev/.cache/huggingface/token", False, (), ()),
+        kernel_log=KernelLog(xids=(), driver_lines=(), source="journalctl", is_whole=True, resumed_at=None),
     )
 
 
@@ -189,6 +249,7 @@ def inside():
             "compose": None,
             "toolkit.version": None,
             "cdi": (),
+            "kernel_log": Unknown("a container does not see the host's kernel log"),
             "container": Container(
                 kind="docker",
                 visible_devices="all",
@@ -227,6 +288,7 @@ def windows_guest():
             "driver.device_nodes": (),
             "driver.nvidiactl": "absent",
             "driver.pci_gpus": (),
+            "kernel_log": Unknown("only read where an NVIDIA GPU is on the bus"),
             "nvml": NvmlAnswer(r("581.57"), r("13.0"), (gpu(),)),
             "engine.kind": EngineKind.DOCKER_DESKTOP,
             "engine.operating_system": "Docker Desktop",
@@ -267,6 +329,7 @@ def without_gpu():
             "driver.device_nodes": (),
             "driver.nvidiactl": "absent",
             "driver.pci_gpus": (),
+            "kernel_log": Unknown("only read where an NVIDIA GPU is on the bus"),
             "nvml": no_library(),
             "engine.runtimes": (Runtime("runc", "runc"),),
             "engine.cdi_devices": (),

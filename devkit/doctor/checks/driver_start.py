@@ -117,7 +117,7 @@ def system_processor_starts(facts: Facts) -> Iterator[Finding]:
     lost = fewer_than_on_bus(facts)
     unfound = driver_lines(facts, *_FIRMWARE_MISSING)
     failing = driver_lines(facts, *_FIRMWARE_FAILS)
-    if unfound or (driver.firmware_present is False and driver.is_open is True and lost):
+    if unfound or (driver.firmware_present is False and driver.is_open is True and misses_gpus(facts)):
         yield Finding(
             Severity.ERROR if lost else Severity.WARNING,
             f"the GSP firmware of driver {release} was not found, so the GPU does not start",

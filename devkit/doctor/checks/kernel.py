@@ -152,7 +152,7 @@ def _fix(facts: Facts, xid: Xid, meaning: Meaning | None) -> Fix:
 
 @check(
     "GPU007",
-    "The kernel log can be read where a GPU fails",
+    "The kernel log can be read where it matters",
     covers=("B16",),
     symptoms=("dmesg: read kernel buffer failed: Operation not permitted", "-- No entries --"),
 )

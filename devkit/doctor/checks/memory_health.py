@@ -55,7 +55,7 @@ def no_recovery_is_asked_for(facts: Facts) -> Iterator[Finding]:
 
 @check(
     "GPU009",
-    "GPU memory has had no uncorrectable error",
+    "GPU memory is sound",
     covers=("B02",),
     symptoms=("uncorrectable ECC error encountered", "CUDA error: uncorrectable ECC error encountered", "Xid 48"),
     causes=("GPU010", "GPU011"),
