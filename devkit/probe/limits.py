@@ -64,14 +64,14 @@ def read_limits(host: Host) -> Limits | Unknown:
 
 def _limit(text: str | None, name: str) -> int | Unknown | None:
     """The soft limit called `name` in /proc/self/limits."""
-    found = re.search(rf"^{name}\s+(\d{1,18}|unlimited)\s", text or "", re.MULTILINE)
+    found = re.search(rf"^{name}\s+(\d{{1,18}}|unlimited)\s", text or "", re.MULTILINE)
     if found is None:
         return Unknown(f"{LIMITS} does not say {name!r}")
     return None if found[1] == "unlimited" else int(found[1])
 
 
 def _of_memory(text: str | None, name: str) -> int | Unknown:
-    found = re.search(rf"^{name}:\s+(\d{1,18}) kB", text or "", re.MULTILINE)
+    found = re.search(rf"^{name}:\s+(\d{{1,18}}) kB", text or "", re.MULTILINE)
     return int(found[1]) * 1024 if found else Unknown(f"/proc/meminfo does not say {name}")
 
 

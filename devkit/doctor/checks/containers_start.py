@@ -51,7 +51,7 @@ def driver_meets_images(facts: Facts) -> Iterator[Finding]:
         if wanted is not None:
             is_safe = driver.runs(wanted) in (CudaSupport.FULL, CudaSupport.MINOR)
             yield Finding(
-                Severity.WARNING if is_safe else Severity.ERROR,
+                Severity.WARNING if is_safe and not _was_refused(facts, engine, image) else Severity.ERROR,
                 f"the image {image.name} requires a driver for CUDA {wanted}, but {_driver(driver)}",
                 _meet(driver, is_safe=is_safe),
                 subject=image.name,
@@ -73,6 +73,12 @@ def _images_of_project(facts: Facts, engine: Engine) -> tuple[LocalImage, ...]:
         return image.id in used or image.name in names or by_name
 
     return tuple(image for image in known(engine.images) if is_own(image))
+
+
+def _was_refused(facts: Facts, engine: Engine, image: LocalImage) -> bool:
+    """Whether the hook has refused this very image already."""
+    own = (one for one in known(engine.stopped) if is_of_project(facts, one.folder))
+    return any("unsatisfied condition" in one.error and one.image in image.name for one in own)
 
 
 def _driver(driver: DriverCuda) -> str:

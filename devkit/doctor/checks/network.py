@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from devkit.compat.gpus import offers_forward_compatibility
 from devkit.doctor.applies import a_gpu_in_this_container, is_in_container, known, nvml_answer
+from devkit.doctor.checks.requirement import CONSUMER_BRANDS
 from devkit.doctor.machine import family_of, kernel_argument
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.facts.model import Facts, Limits
@@ -46,8 +46,8 @@ def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
     translated = [kind for kind in known(limits.iommu_domains) if kind.startswith("DMA")]
     if len(translated) < 2 or _setting(limits, "NCCL_P2P_DISABLE") == "1":
         return
-    # GeForce cards have no direct transfers to redirect: for them it is only good to know.
-    is_direct = any(offers_forward_compatibility(gpu.name) for gpu in facts.gpus)
+    # The driver offers direct transfers on few GeForce cards: for them it is only good to know.
+    is_direct = not any(brand in gpu.name.lower() for gpu in facts.gpus for brand in CONSUMER_BRANDS)
     yield Finding(
         Severity.WARNING if is_direct else Severity.NOTE,
         "the IOMMU translates what the GPUs send each other: NCCL may be slow or hang in its first all_reduce",
