@@ -53,11 +53,12 @@ def main(endpoint: str, token_path: str, model: str) -> None:
 
 def asked(opener: urllib.request.OpenerDirector, url: str, *, token: str = "") -> dict[str, object]:
     """How a HEAD request for `url` ended. With a `token` it is a GET, for which alone the hub says whose it is."""
-    request = urllib.request.Request(url, method="GET" if token else "HEAD", headers={"User-Agent": "devkit doctor"})  # noqa: S310
-    if token:
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
+    method = "GET" if token else "HEAD"
     started = monotonic()
     try:
+        request = urllib.request.Request(url, method=method, headers={"User-Agent": "devkit doctor"})  # noqa: S310
+        if token:
+            request.add_unredirected_header("Authorization", f"Bearer {token}")
         with opener.open(request, timeout=ANSWER_WITHIN_S) as answer:
             found = answered(answer.status, answer.headers)
     except urllib.error.HTTPError as error:

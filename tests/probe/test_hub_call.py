@@ -1,0 +1,187 @@
+"""The hub, really asked: over real sockets, in a child process, with and without an answer."""
+
+import json
+import shutil
+import sys
+import time
+
+import pytest
+
+from devkit.facts.model import HubCall
+from devkit.facts.values import Unknown
+from devkit.probe.host import LocalHost
+from devkit.probe.hub_call import read_hub_call
+from tests.hosts import written
+from tests.probe.hubs import closed_port, hub, own_certificate
+
+TOKEN = "hf_" + "secretSecretSecretSecretSecret"
+VARIABLES = (
+    *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "MODEL_ID"),
+    *("HF_MODEL_ID", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY", "all_proxy"),
+    *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "HF_TOKEN_PATH"),
+)
+
+
+@pytest.fixture
+def ask(monkeypatch, tmp_path):
+    """A function that asks a hub in an environment of its own."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+
+    def asked(endpoint, deadline_s=10.0, **env) -> HubCall:
+        for name, value in {"HF_ENDPOINT": endpoint, **env}.items():
+            monkeypatch.setenv(name, value)
+        return read_hub_call(LocalHost(), deadline_s=deadline_s)
+
+    return asked
+
+
+def test_a_hub_that_answers(ask):
+    with hub() as url:
+        found = ask(url)
+    assert (found.url, found.status, found.failure) == (url, 200, "")
+    assert abs(found.clock_ahead_s) <= 2
+    assert found.token_status == Unknown("no token was sent")
+    assert (found.model, found.model_status) == ("", Unknown("no model was asked for"))
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(200, ""), (307, ""), (401, "GatedRepo"), (401, "RepoNotFound"), (403, ""), (404, "EntryNotFound"), (429, "")],
+    ids=["open", "moved", "gated", "unknown", "refused", "no such file", "asked too often"],
+)
+def test_how_the_hub_speaks_of_a_model(ask, status, error):
+    path = "/meta-llama/Llama-3.1-8B/resolve/main/config.json"
+    with hub(answers={path: (status, error)}) as url:
+        found = ask(url, MODEL_ID="meta-llama/Llama-3.1-8B")
+    assert (found.status, found.model_status, found.model_error) == (200, status, error)
+
+
+@pytest.mark.parametrize("name", ["/models/llama", "./llama", "llama", "a/b/c", "a b/c"])
+def test_a_variable_that_names_no_repository_is_not_asked_for(ask, name):
+    with hub() as url:
+        assert ask(url, MODEL_ID=name).model == ""
+
+
+@pytest.mark.parametrize("ahead_s", [0, 1200, -1200], ids=["right", "the hub is ahead", "the hub is behind"])
+def test_the_clock_is_read_from_the_answer(ask, ahead_s):
+    with hub(ahead_s=ahead_s) as url:
+        assert abs(ask(url).clock_ahead_s + ahead_s) <= 2
+
+
+def test_the_token_is_sent_to_nobody_but_the_hub_itself(ask):
+    seen = []
+    with hub(seen=seen) as url:
+        found = ask(url, HF_TOKEN=TOKEN, MODEL_ID="a/b")
+    assert [(method, login) for method, _, login in seen] == [("HEAD", ""), ("HEAD", "")]
+    assert found.token_status == Unknown("no token was sent")
+    assert TOKEN not in repr(found)
+
+
+@pytest.mark.parametrize(("status", "token"), [(200, TOKEN), (401, TOKEN)], ids=["known", "refused"])
+def test_the_hub_itself_is_asked_whose_token_it_is(tmp_path, status, token):
+    """The child is told, for this once, that the local server is the hub's own host."""
+    seen = []
+    with hub(answers={"/api/whoami-v2": (status, "")}, seen=seen) as url:
+        script = (
+            "import sys, runpy; module = runpy.run_path(sys.argv[1]);"
+            "module['main'].__globals__['OWN_HOSTS'] = (sys.argv[2],); module['main'](*sys.argv[2:5])"
+        )
+        (tmp_path / "token").write_text(f"{token}\n")
+        done = LocalHost().run([sys.executable, "-c", script, ask_hub(), url, str(tmp_path / "token"), ""])
+    said = [json.loads(line) for line in done.out.splitlines()]
+    assert said[1] == {"token": status}
+    assert seen[1] == ("GET", "/api/whoami-v2", f"Bearer {token}")
+    assert token not in done.out + done.err
+
+
+def ask_hub():
+    from devkit.probe.children import FOLDER
+
+    return str(FOLDER / "ask_hub.py")
+
+
+def test_a_hub_that_accepts_and_never_answers_ends_within_the_deadline(ask):
+    started = time.monotonic()
+    with hub(hang_at="/") as url:
+        found = ask(url, deadline_s=1.0)
+    assert time.monotonic() - started < 2.5
+    assert (found.failure, found.message) == ("timed-out", "no answer within 1 s")
+
+
+def test_an_answer_about_the_door_survives_a_model_that_hangs(ask):
+    with hub(hang_at="/a/b") as url:
+        found = ask(url, deadline_s=1.5, MODEL_ID="a/b")
+    assert (found.status, found.model_status) == (200, Unknown("no model was asked for"))
+
+
+def test_a_port_that_nobody_listens_on(ask):
+    assert ask(f"http://127.0.0.1:{closed_port()}").failure == "refused"
+
+
+def test_a_name_that_does_not_exist(ask):
+    assert ask("http://no-such-hub.invalid").failure in ("name", "unreachable")
+
+
+@pytest.mark.parametrize("endpoint", ["hf-mirror.com", "gopher://x", "http://[bad"])
+def test_an_address_that_is_none_is_no_crash(ask, endpoint):
+    found = ask(endpoint)
+    assert isinstance(found, HubCall)
+    assert found.failure == "unreachable" or found.failure == "proxy"
+
+
+def test_a_proxy_that_is_not_there(ask):
+    port = closed_port()
+    with hub() as url:
+        found = ask(url, http_proxy=f"http://127.0.0.1:{port}", no_proxy="")
+    assert found.failure == "refused"
+
+
+def test_a_proxy_that_wants_a_login(ask):
+    with hub(answers={"http://hub.invalid/": (407, "")}) as proxy:
+        found = ask("http://hub.invalid", http_proxy=proxy, no_proxy="")
+    assert (found.status, found.failure) == (407, "")
+
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+
+
+@needs_openssl
+def test_a_certificate_that_nobody_trusts(ask, tmp_path):
+    with hub(certificate=own_certificate(tmp_path)) as url:
+        found = ask(url)
+    assert found.failure == "certificate"
+    assert "certificate verify failed" in found.message
+
+
+@needs_openssl
+def test_a_certificate_that_a_variable_names_is_trusted(ask, tmp_path):
+    certificate = own_certificate(tmp_path)
+    with hub(certificate=certificate) as url:
+        found = ask(url, REQUESTS_CA_BUNDLE=f"{certificate}.crt")
+    assert (found.status, found.failure) == (200, "")
+
+
+def test_a_hub_that_is_switched_off_is_not_asked(ask):
+    seen = []
+    with hub(seen=seen) as url:
+        assert ask(url, HF_HUB_OFFLINE="1") == Unknown("HF_HUB_OFFLINE switches the hub off")
+    assert seen == []
+
+
+@pytest.mark.parametrize("out", ["", "garbage", '{"door": 7}', '{"door": {"sta', "[1]"])
+def test_a_child_that_says_nothing_sensible_is_unknown(tmp_path, out):
+    host = written(
+        tmp_path,
+        f"""
+[env]
+HOME = "/h"
+[[command]]
+argv = ["{{python}}", "-P", "{{devkit}}/ask_hub.py", "https://huggingface.co", "/h/.cache/huggingface/token", ""]
+code = 1
+out = '''{out}'''
+err = "it went wrong"
+""",
+    )
+    assert read_hub_call(host, deadline_s=1) == Unknown("the hub child ended with status 1: it went wrong")
