@@ -2,36 +2,49 @@
 
 from collections.abc import Mapping
 
+from devkit.doctor.signatures.builds import BUILDS
+from devkit.doctor.signatures.cdi import CDI
+from devkit.doctor.signatures.compiled import COMPILED
 from devkit.doctor.signatures.cuda import CUDA
 from devkit.doctor.signatures.driver import DRIVER
 from devkit.doctor.signatures.engine import ENGINE
-from devkit.doctor.signatures.health import GROUPS, LOST, XIDS
+from devkit.doctor.signatures.fabric import FABRIC
+from devkit.doctor.signatures.given import GIVEN
+from devkit.doctor.signatures.health import LOST
+from devkit.doctor.signatures.hub import HUB
 from devkit.doctor.signatures.matching import found_in
 from devkit.doctor.signatures.model import Match, Signature
-from devkit.doctor.signatures.project import HUB, PROJECT
-from devkit.doctor.signatures.python import PACKAGES, TORCH
+from devkit.doctor.signatures.packages import PACKAGES
+from devkit.doctor.signatures.project import PROJECT
+from devkit.doctor.signatures.pulling import PULLING
+from devkit.doctor.signatures.python import TORCH
 from devkit.doctor.signatures.several import SEVERAL
 from devkit.doctor.signatures.toolkit import TOOLKIT
 from devkit.doctor.signatures.wsl import WSL
+from devkit.doctor.signatures.xids import XIDS
 
 __all__ = ["SIGNATURES", "Match", "Signature", "matches"]
 
-_ALL: tuple[Signature, ...] = (
+SIGNATURES: tuple[Signature, ...] = (
     *DRIVER,
     *LOST,
     *XIDS,
-    *GROUPS,
+    *FABRIC,
     *WSL,
     *ENGINE,
+    *PULLING,
     *TOOLKIT,
+    *CDI,
+    *GIVEN,
     *CUDA,
+    *BUILDS,
     *TORCH,
     *PACKAGES,
+    *COMPILED,
     *SEVERAL,
     *PROJECT,
     *HUB,
 )
-SIGNATURES: tuple[Signature, ...] = tuple(row for row in _ALL if len(row.code) == 6)
 """Every known error. Order does not matter: the more specific wins."""
 
 

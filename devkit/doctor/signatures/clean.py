@@ -21,6 +21,7 @@ _PREFIX = re.compile(
     r"|(?:stdout|stderr) [FP] "  # Kubernetes
     r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+Z-]{0,16} "
     r"|\[ {0,8}\d{1,9}\.\d{6}\] "  # the kernel's clock
+    r"|NVRM: "  # the driver, at the start of each line of one message
     r")"
 )
 _FRAME_END = re.compile(r"[ ]?[│║▕┃╎]$")
@@ -28,8 +29,8 @@ _MARKS = str.maketrans({
     "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u00a0": " ", "\u200b": "", "\ufeff": "", "\0": "",
     "\u2026": "...",
 })  # fmt: skip
+_ESCAPED = re.compile(r"(?<!\\)\\{1,40}+(?:r\\{1,40}n|[nrt\"'`])")
 _ESCAPES = (
-    ("\\r\\n", "\n"), ("\\n", "\n"), ("\\t", " "), ("\\r", "\n"), ('\\"', '"'), ("\\'", "'"),
     ("\\u0026", "&"), ("\\u003e", ">"), ("\\u003c", "<"), ("&gt;", ">"), ("&lt;", "<"), ("&quot;", '"'), ("&#39;", "'"),
     ("&#x27;", "'"), ("&amp;", "&"),
 )  # fmt: skip
@@ -51,6 +52,8 @@ def _lines(text: str) -> Iterable[str]:
     text = _ANSI.sub("", text)
     for escape, plain in _ESCAPES:
         text = text.replace(escape, plain)
+    if "\\" in text:
+        text = _ESCAPED.sub(_unescaped, text)
     text = _BARE_COLOUR.sub("", text)
     for line in text.splitlines():
         words = " ".join(line.split())
@@ -58,6 +61,12 @@ def _lines(text: str) -> Iterable[str]:
             yield _bare(words)
         elif words:
             yield words
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    """What an escape stands for, however often it was escaped: \\n in JSON within a message within a message."""
+    last = found[0][-1]
+    return last if last in "\"'`" else "\n" if last in "nr" else " "
 
 
 def _bare(line: str) -> str:

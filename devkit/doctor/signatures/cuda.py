@@ -1,7 +1,7 @@
-"""CUDA's own errors, and those of versions and architectures that do not fit together."""
+"""CUDA's own errors: driver, libcuda, devices and memory."""
 
 from devkit.doctor.model import Confidence, Fix, Restart, Side
-from devkit.doctor.signatures.fixes import NEWER_TORCH, UPDATE_DRIVER
+from devkit.doctor.signatures.fixes import UPDATE_DRIVER
 from devkit.doctor.signatures.model import Signature
 
 _COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility/"
@@ -12,6 +12,7 @@ _NO_COMPAT = Fix(
     root=True,
     docs=_COMPATIBILITY,
 )
+
 
 CUDA: tuple[Signature, ...] = (
     Signature(
@@ -47,6 +48,7 @@ CUDA: tuple[Signature, ...] = (
         _NO_COMPAT,
         "NVIDIA/nvidia-docker issue 1294",
         entry="G03",
+        also=("CUD011",),
     ),
     Signature(
         "CUD003",
@@ -65,9 +67,10 @@ CUDA: tuple[Signature, ...] = (
         ),
         "NVIDIA/nvidia-docker issue 1256",
         entry="G04",
+        also=("CUD011", "DRV002"),
     ),
     Signature(
-        "G05",
+        "CUD007",
         (
             "the provided PTX was compiled with an unsupported toolchain",
             "cudaErrorUnsupportedPtxVersion",
@@ -79,79 +82,19 @@ CUDA: tuple[Signature, ...] = (
         UPDATE_DRIVER,
         "NVIDIA/nvbandwidth issue 61",
         entry="G05",
+        also=("PYT017",),
     ),
     Signature(
-        "G06",
-        (
-            "nvrtc: error: invalid value for --gpu-architecture",
-            "nvrtc: error: invalid value for '--gpu-architecture",
-            "NVRTC_ERROR_INVALID_OPTION",
-            "ptxas fatal : Value '{arch:word}' is not defined for option 'gpu-name'",
-            "nvcc fatal : Unsupported gpu architecture '{arch:word}'",
-            "nvcc fatal   : Unsupported gpu architecture",
-            "ptxas-blackwell… is not defined for option 'gpu-name'",
-            "is not defined for option 'gpu-name'",
-        ),
-        "the compiler in use is older than this GPU and has no code for it",
-        NEWER_TORCH,
-        "NVIDIA, NVRTC documentation",
-        confidence=Confidence.LIKELY,
-        entry="G06",
-    ),
-    Signature(
-        "PYT002",
-        (
-            "with CUDA capability {arch:arch} is not compatible with the current PyTorch installation",
-            "CUDA capability {arch:arch} is not compatible",
-        ),
-        "this torch has no kernels for {arch}",
-        NEWER_TORCH,
-        "pytorch/pytorch issues 150733 and 172352",
-        entry="G07",
-    ),
-    Signature(
-        "PYT002",
-        (
-            "which is of cuda capability {found:version}. PyTorch no longer supports this GPU because it is too old",
-            "which is of compute capability (CC) {found:version}. The following list shows the CCs this version of"
-            " PyTorch was built for",
-        ),
-        "this torch no longer has kernels for compute capability {found}",
-        Fix(
-            "Take a torch that still supports the card: CUDA 12.6 wheels, torch 2.14 at most.",
-            ("pip install 'torch<=2.14' --index-url https://download.pytorch.org/whl/cu126",),
-            where=Side.CONTAINER,
-        ),
-        "pytorch/pytorch, torch/cuda/__init__.py",
-        entry="G08",
-    ),
-    Signature(
-        "PYT002",
-        (
-            "no kernel image is available for execution on the device",
-            "cudaErrorNoKernelImageForDevice",
-            "CUDA_ERROR_NO_BINARY_FOR_GPU",
-            "named symbol not found… csrc/ops.cu",
-            "no kernel image is available for execution on device",
-        ),
-        "a package was built without kernels for this GPU: torch itself, or one of the packages on top of it",
-        NEWER_TORCH,
-        "pytorch/pytorch issue 167244",
-        confidence=Confidence.LIKELY,
-        entry="G07",
-    ),
-    Signature(
-        "DRV005",
+        "DRV009",
         (
             "CUDA unknown error - this may be due to an incorrectly set up environment",
             "CUDA_ERROR_UNKNOWN: unknown error",
             "cuInit(0) failed… CUDA_ERROR_UNKNOWN",
             "cuInit: CUDA_ERROR_UNKNOWN",
             "failed call to cuInit: CUDA_ERROR_UNKNOWN",
-            "failed call to cuInit: UNKNOWN ERROR",
             "cudaGetDeviceCount()… Error 999: unknown error",
             "Error 999: unknown error",
-            "CUDA unknown error",
+            "Found an unknown error - this may be due to an incorrectly set up environment",
         ),
         "CUDA cannot start although the driver answers: the unified memory module is missing or broke during suspend",
         Fix(
@@ -164,52 +107,7 @@ CUDA: tuple[Signature, ...] = (
         "pytorch/pytorch issues 49081 and 115340",
         confidence=Confidence.LIKELY,
         entry="A12",
-    ),
-    Signature(
-        "G11",
-        (
-            "exec format error",
-            "The requested image's platform (linux/{image:name}) does not match the detected host platform",
-            "does not match the detected host platform",
-            "no matching manifest for linux/{wanted:name} in the manifest list entries",
-            "image with reference {image:name} was found but does not match the specified platform",
-            "image with reference {image:name} was found but its platform (linux/",
-        ),
-        "the image was built for another kind of processor",
-        Fix(
-            "Pull or build it for this machine's processor.",
-            ("docker pull --platform linux/$(uname -m | sed s/x86_64/amd64/ | sed s/aarch64/arm64/) IMAGE",),
-            where=Side.IMAGE,
-        ),
-        "Docker, Multi-platform builds",
-        confidence=Confidence.LIKELY,
-        unless=("modprobe",),
-        entry="G11",
-    ),
-    Signature(
-        "G13",
-        (
-            "version `GLIBC_{needed:version}' not found",
-            "version `GLIBCXX_{needed:version}' not found",
-            "version `CXXABI_{needed:version}' not found",
-        ),
-        "a library needs a newer C or C++ library ({needed}) than this system has",
-        Fix(
-            "Take a newer base image; in conda install a newer libstdc++.",
-            ("conda install -c conda-forge libstdcxx-ng",),
-            where=Side.IMAGE,
-        ),
-        "pytorch/pytorch and conda-forge threads",
-        entry="G13",
-    ),
-    Signature(
-        "G10",
-        ("This L4T image… is not compatible", "nvmap… /dev/nvmap", "NvRmMemInitNvmap failed", "NvRmMemInit… error"),
-        "this is a Jetson: its driver comes with L4T, and images for other machines do not fit",
-        Fix("Take an image made for the Jetson's L4T release, and start it with `--runtime nvidia`.", where=Side.IMAGE),
-        "dusty-nv/jetson-containers issue 1460",
-        confidence=Confidence.LIKELY,
-        entry="G10",
+        also=("DRV005", "CUD011", "PYT017", "CTK011"),
     ),
     Signature(
         "PYT006",
@@ -243,9 +141,10 @@ CUDA: tuple[Signature, ...] = (
         "pytorch/pytorch, torch/csrc/utils/cuda_lazy_init.cpp",
         confidence=Confidence.LIKELY,
         entry="H12",
+        also=("CON001",),
     ),
     Signature(
-        "H09",
+        "CUD005",
         ("CUDA driver is a stub library", "cudaErrorStubLibrary", "CUDA_ERROR_STUB_LIBRARY"),
         "a stub of libcuda, made for building only, is loaded in place of the driver's",
         Fix(
@@ -255,9 +154,10 @@ CUDA: tuple[Signature, ...] = (
         ),
         "NVIDIA, CUDA Runtime API, cudaErrorStubLibrary",
         entry="H09",
+        also=("CUD011",),
     ),
     Signature(
-        "I07",
+        "GPU019",
         (
             "CUDA out of memory. Tried to allocate {wanted:size}",
             "torch.OutOfMemoryError: CUDA out of memory",
@@ -278,5 +178,6 @@ CUDA: tuple[Signature, ...] = (
         ),
         "PyTorch, CUDA semantics, Memory management",
         entry="I07",
+        confidence=Confidence.POSSIBLE,
     ),
 )

@@ -18,6 +18,7 @@ DRIVER: tuple[Signature, ...] = (
         REBOOT,
         "NVIDIA/nvidia-container-toolkit issue 394",
         entry="A01",
+        also=("DRV012",),
     ),
     Signature(
         "DRV002",
@@ -62,7 +63,7 @@ DRIVER: tuple[Signature, ...] = (
             restart=Restart.HOST,
         ),
         "pop-os/pop issue 3811",
-        beside=("nvidia",),
+        beside=("nvidia", "NV_VERBOSE"),
         entry="A03",
     ),
     Signature(
@@ -128,7 +129,7 @@ DRIVER: tuple[Signature, ...] = (
         ),
         "secureblue/secureblue issue 1043",
         confidence=Confidence.LIKELY,
-        unless=("vboxdrv", "vmmon", "v4l2loopback", "zfs", "rtl88"),
+        beside=("nvidia",),
         entry="A05",
     ),
     Signature(
@@ -139,6 +140,7 @@ DRIVER: tuple[Signature, ...] = (
             "nouveau…is already loaded…conflict with the NVIDIA",
             "but it is already bound to nouveau",
             "unload the nouveau",
+            "was loaded and obtained ownership of the NVIDIA device",
         ),
         "the free nouveau driver holds the GPU, so NVIDIA's own cannot take it",
         Fix(
@@ -165,6 +167,8 @@ DRIVER: tuple[Signature, ...] = (
             "modprobe: ERROR: could not insert 'nvidia': Exec format error",
             "modprobe: ERROR: could not insert 'nvidia…': Invalid argument",
             "modprobe: ERROR: could not insert 'nvidia…': Unknown symbol in module",
+            "Unable to load the kernel module 'nvidia.ko'",
+            "Unable to load the 'nvidia-drm' kernel module",
         ),
         "the NVIDIA kernel module is missing for the running kernel, or refused to load",
         LOAD_DRIVER,
@@ -217,23 +221,7 @@ DRIVER: tuple[Signature, ...] = (
         entry="A13",
     ),
     Signature(
-        "DRV003",
-        (
-            "Failed to initialize NVML: Unknown Error",
-            "NVMLError_Unknown: Unknown Error",
-            "nvidia-container-cli: initialization error: nvml error: unknown error",
-        ),
-        "NVML fails without saying why; in a container that worked before, systemd took its devices away",
-        Fix(
-            "See whether nvidia-smi works on the host. If it does, recreate the container; if not, reboot.",
-            ("nvidia-smi",),
-        ),
-        "NVIDIA/nvidia-container-toolkit issue 48",
-        confidence=Confidence.POSSIBLE,
-        entry="F01",
-    ),
-    Signature(
-        "DRV001",
+        "DRV008",
         (
             "The NVIDIA GPU {gpu:name}… is supported through the NVIDIA {branch:version} Legacy drivers",
             "supported through the NVIDIA {branch:version} Legacy drivers",
@@ -250,7 +238,7 @@ DRIVER: tuple[Signature, ...] = (
         entry="A15",
     ),
     Signature(
-        "A18",
+        "DRV011",
         ("Conflicting values set for option Signed-By regarding source {source:name}",),
         "two lists of apt name NVIDIA's repository with different keys, so apt updates nothing",
         Fix(

@@ -1,13 +1,14 @@
 """Errors of the Docker engine and its clients."""
 
 from devkit.doctor.model import Confidence, Fix, Restart, Severity, Side
-from devkit.doctor.signatures.fixes import INSTALL_TOOLKIT, JOIN_GROUP, MAKE_ROOM, REGISTER_RUNTIME, START_ENGINE
+from devkit.doctor.signatures.fixes import INSTALL_TOOLKIT, JOIN_GROUP, REGISTER_RUNTIME, START_ENGINE
 from devkit.doctor.signatures.model import Signature
 
 _ONE_ENGINE = Fix(
     "Use one engine, the one that runs where the GPU is: not Docker Desktop's virtual machine, not the snap package.",
     ("docker context use default", "snap list docker && sudo snap remove --purge docker"),
 )
+
 
 ENGINE: tuple[Signature, ...] = (
     Signature(
@@ -60,6 +61,7 @@ ENGINE: tuple[Signature, ...] = (
         "NVIDIA/nvidia-docker issues 1647 and 1711; NVIDIA/nvidia-container-toolkit issue 154",
         confidence=Confidence.LIKELY,
         entry="E03",
+        also=("ENG003", "CTK007", "DRV001"),
     ),
     Signature(
         "ENG003",
@@ -95,6 +97,7 @@ ENGINE: tuple[Signature, ...] = (
         INSTALL_TOOLKIT,
         "NVIDIA/nvidia-docker issue 1034",
         entry="E05",
+        also=("ENG010",),
     ),
     Signature(
         "CTK002",
@@ -170,7 +173,7 @@ ENGINE: tuple[Signature, ...] = (
         entry="E08",
     ),
     Signature(
-        "E09",
+        "ENG011",
         (
             "unknown flag: --gpus",
             "unknown shorthand flag: 'g' in -gpus",
@@ -180,11 +183,11 @@ ENGINE: tuple[Signature, ...] = (
         "this command is older than 19.03 and does not know --gpus",
         Fix("Install a Docker of this decade.", ("docker version",), docs="https://docs.docker.com/engine/install/"),
         "NVIDIA/nvidia-docker issue 1165",
-        unless=("unknown flag: --gpus all",),
+        unless=("unknown flag: --gpus all", "runArgs"),
         entry="E09",
     ),
     Signature(
-        "E09",
+        "ENG011",
         ("client version {client:version} is too old. Minimum supported API version is {least:version}",),
         "the client speaks API {client}, and the engine wants at least {least}",
         Fix(
@@ -195,7 +198,7 @@ ENGINE: tuple[Signature, ...] = (
         entry="E09",
     ),
     Signature(
-        "E09",
+        "ENG010",
         ("client version {client:version} is too new. Maximum supported API version is {most:version}",),
         "the client speaks API {client}, and the engine knows at most {most}",
         Fix("Update the engine, or tell the client.", ("docker version", "export DOCKER_API_VERSION=1.41")),
@@ -203,93 +206,13 @@ ENGINE: tuple[Signature, ...] = (
         entry="E09",
     ),
     Signature(
-        "ENG004",
+        "ENG012",
         ("Emulate Docker CLI using podman",),
         "docker is Podman here, and older Podman ignores --gpus without a word",
         Fix("Give the GPU by CDI.", ("podman run --device nvidia.com/gpu=all …",), where=Side.PROJECT),
         "NVIDIA/nvidia-container-runtime issue 190",
         severity=Severity.NOTE,
         entry="E10",
-    ),
-    Signature(
-        "E12",
-        (
-            "toomanyrequests: You have reached your pull rate limit",
-            "You have reached your unauthenticated pull rate limit",
-            "toomanyrequests:",
-            "429 Too Many Requests - Server message: toomanyrequests",
-        ),
-        "the registry refuses: too many pulls from this address",
-        Fix(
-            "Log in to the registry, or pull from a mirror.",
-            ("docker login",),
-            docs="https://docs.docker.com/docker-hub/usage/",
-        ),
-        "Docker, Docker Hub usage and limits",
-        entry="E12",
-    ),
-    Signature(
-        "E12",
-        (
-            "x509: certificate signed by unknown authority",
-            "tls: failed to verify certificate: x509: certificate signed by unknown authority",
-        ),
-        "the engine does not trust the certificate of the registry or of a proxy in between",
-        Fix(
-            "Add the certificate of the company's proxy to the machine that runs the engine and restart it.",
-            (
-                "sudo cp company.crt /usr/local/share/ca-certificates/ && sudo update-ca-certificates",
-                "sudo systemctl restart docker",
-            ),
-            root=True,
-            restart=Restart.ENGINE,
-            docs="https://docs.docker.com/engine/daemon/proxy/",
-        ),
-        "Docker, Daemon proxy configuration",
-        unless=("kube", "etcd"),
-        entry="E12",
-    ),
-    Signature(
-        "E12",
-        (
-            "Get {url:name}: net/http: request canceled while waiting for connection",
-            "registry-1.docker.io/v2/…: dial tcp: lookup",
-            "registry-1.docker.io…i/o timeout",
-            "registry-1.docker.io…proxyconnect tcp",
-            "proxyconnect tcp: dial tcp",
-            "registry-1.docker.io…context deadline exceeded",
-            "registry-1.docker.io…net/http: TLS handshake timeout",
-        ),
-        "the engine cannot reach the registry: the daemon has its own proxy and name settings, not the shell's",
-        Fix(
-            "Give the daemon its proxy and restart it.",
-            (
-                "sudo systemctl edit docker  # [Service] Environment=HTTPS_PROXY=http://proxy:3128",
-                "sudo systemctl restart docker",
-            ),
-            root=True,
-            restart=Restart.ENGINE,
-            docs="https://docs.docker.com/engine/daemon/proxy/",
-        ),
-        "Docker, Daemon proxy configuration",
-        confidence=Confidence.LIKELY,
-        entry="E12",
-    ),
-    Signature(
-        "STO002",
-        (
-            "no space left on device",
-            "[Errno 28] No space left on device",
-            "You don't have enough free space in /var/cache/apt",
-            "Not enough free disk space to download the file",
-            "OSError: Not enough free disk space",
-            "There is not enough free space",
-        ),
-        "the disk is full: of the engine's images, or of downloaded models",
-        MAKE_ROOM,
-        "Docker, docker system prune",
-        confidence=Confidence.LIKELY,
-        unless=("dev/shm", "posix_fallocate", "shared memory"),
-        entry="E11",
+        also=("ENG004",),
     ),
 )

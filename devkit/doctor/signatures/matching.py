@@ -90,6 +90,7 @@ def _match(signature: Signature, pattern: Pattern, text: _Text, *, is_squeezed: 
         matched=found[0][:LONGEST_SHOWN],
         position=found.start(),
         specificity=pattern.specificity,
+        also=signature.also,
     )
 
 

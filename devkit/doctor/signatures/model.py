@@ -21,6 +21,8 @@ class Signature:
     source: str
     severity: Severity = Severity.ERROR
     confidence: Confidence = Confidence.CERTAIN
+    also: tuple[str, ...] = ()
+    """Codes of other checks that look for what may stand behind the same text."""
     beside: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     entry: str = ""
@@ -40,4 +42,5 @@ class Match:
     matched: str
     position: int = 0
     specificity: int = 0
+    also: tuple[str, ...] = ()
     follows_from: str | None = None

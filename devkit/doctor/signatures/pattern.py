@@ -34,9 +34,10 @@ _KINDS: Mapping[str, _Kind] = {
     "cuda": _Kind(r"\d{4,5}", 5, _cuda_of_integer),
     "hex": _Kind(r"(?:0x)?[0-9a-fA-F]{1,16}", 18),
     "size": _Kind(r"\d{1,9}(?:\.\d{1,4})? ?[KMGT]i?B", 20),
+    "condition": _Kind(r"\w{1,20} ?[<>=!]{1,2} ?[\w.]{1,20}(?<!\.)", 46),
     "word": _Kind(r"[\w+-]{1,60}", 60),
     "arch": _Kind(r"sm_?\d{2,3}[af]?", 8),
-    "name": _Kind(r"[\w@.:/+=~-]{1,150}(?<![.:])", 150),
+    "name": _Kind(r"[\w@.:/\\+=~-]{1,150}(?<![.:])", 150),
     "text": _Kind(r"[^\"'`\n]{1,120}", 120),
 }
 

@@ -1,25 +1,8 @@
-"""Errors of the Python packages: torch, bitsandbytes, Triton, flash-attn and the libraries that they load."""
+"""Errors of torch and of the CUDA libraries that it loads."""
 
-from devkit.doctor.model import Confidence, Fix, Severity, Side
+from devkit.doctor.model import Confidence, Fix, Side
 from devkit.doctor.signatures.fixes import CUDA_TORCH, UNSET_LIBRARY_PATH
 from devkit.doctor.signatures.model import Signature
-
-_LINK_LIBCUDA = Fix(
-    "Let the loader find libcuda: run ldconfig in the container, or name the folder to Triton. Never point it at a"
-    " folder stubs.",
-    ("sudo ldconfig", "export TRITON_LIBCUDA_PATH=/usr/lib/x86_64-linux-gnu"),
-    where=Side.CONTAINER,
-)
-_NEW_BITSANDBYTES = Fix(
-    "Update bitsandbytes, and let no variable choose another CUDA for it.",
-    ("pip install --upgrade bitsandbytes", "unset BNB_CUDA_VERSION", "python -m bitsandbytes"),
-    where=Side.CONTAINER,
-)
-_ALIGN_HUB_PACKAGES = Fix(
-    "Update the three together, in the same Python, and restart the notebook's kernel.",
-    ("pip install --upgrade transformers accelerate bitsandbytes",),
-    where=Side.CONTAINER,
-)
 
 TORCH: tuple[Signature, ...] = (
     Signature(
@@ -46,7 +29,7 @@ TORCH: tuple[Signature, ...] = (
         entry="H01",
     ),
     Signature(
-        "H15",
+        "PYT013",
         (
             "Your setup doesn't support bf16/gpu",
             "Bfloat16 is only supported on GPUs with compute capability of at least 8.0",
@@ -65,7 +48,7 @@ TORCH: tuple[Signature, ...] = (
         entry="H15",
     ),
     Signature(
-        "H16",
+        "PYT007",
         (
             "A module that was compiled using NumPy 1.x cannot be run in NumPy {found:version}",
             "numpy.dtype size changed, may indicate binary incompatibility",
@@ -76,17 +59,18 @@ TORCH: tuple[Signature, ...] = (
         Fix("Update the package, or stay with NumPy 1 for now.", ("pip install 'numpy<2'",), where=Side.CONTAINER),
         "NumPy, Troubleshooting ImportError",
         entry="H16",
+        confidence=Confidence.LIKELY,
     ),
     Signature(
         "PYT005",
         (
             "undefined symbol: __nvJitLink{symbol:word}, version libnvJitLink.so.{major:number}",
-            "undefined symbol: __nvJitLink",
-            "undefined symbol: cublasLt",
+            "undefined symbol: __nvJitLink…",
+            "undefined symbol: cublasLt…",
             "libcublas… undefined symbol:",
             "libcusparse.so… undefined symbol",
             "undefined symbol: ncclCommRegister",
-            "libtorch_cuda.so: undefined symbol: nccl",
+            "libtorch_cuda.so: undefined symbol: nccl…",
             "libc10_cuda.so: undefined symbol",
         ),
         "LD_LIBRARY_PATH leads torch to CUDA libraries of another version than its own",
@@ -96,11 +80,12 @@ TORCH: tuple[Signature, ...] = (
         entry="H10",
     ),
     Signature(
-        "H14",
+        "PYT011",
         (
             "Could not load library libcudnn_{part:name}",
             "Unable to load any of {libcudnn:text}",
-            "Could not locate cudnn_ops64",
+            "Could not locate cudnn_{part:name}",
+            "cuDNN version incompatibility: PyTorch was compiled against",
             "libcudnn… cannot open shared object file",
             "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
             "CUDNN_STATUS_NOT_INITIALIZED",
@@ -118,7 +103,7 @@ TORCH: tuple[Signature, ...] = (
         entry="H14",
     ),
     Signature(
-        "H13",
+        "CUD008",
         (
             "The detected CUDA version ({found:version}) mismatches the version that was used to compile PyTorch"
             " ({built:version})",
@@ -134,7 +119,7 @@ TORCH: tuple[Signature, ...] = (
         entry="H13",
     ),
     Signature(
-        "H13",
+        "CUD008",
         (
             "CUDA_HOME environment variable is not set. Please set it to your CUDA install root",
             "CUDA_HOME does not exist, unable to compile CUDA op",
@@ -150,210 +135,5 @@ TORCH: tuple[Signature, ...] = (
         ),
         "pytorch/pytorch, torch/utils/cpp_extension.py",
         entry="H13",
-    ),
-)
-
-PACKAGES: tuple[Signature, ...] = (
-    Signature(
-        "PYT003",
-        (
-            "CUDA Setup failed despite GPU being available",
-            "CUDA Setup failed despite CUDA being available",
-            "CUDA SETUP ERROR: Missing dependency: {library:name}",
-            "CUDA SETUP: Required library version not found: {library:name}",
-            "Required library version not found: libbitsandbytes_cuda",
-            "Configured CUDA binary not found at",
-            "No compatible CUDA binary found",
-            "Could not find the bitsandbytes CUDA binary at",
-            "libbitsandbytes_cpu.so: undefined symbol: cget_col_row_stats",
-            "undefined symbol: cquantize_blockwise",
-            "undefined symbol: cadam32bit_grad_fp32",
-            "Attempted to use bitsandbytes native library functionality but it's not available",
-            "The installed version of bitsandbytes was compiled without GPU support",
-            "CUDA SETUP: CUDA detection failed",
-        ),
-        "bitsandbytes has no library for torch's CUDA, or cannot load it",
-        _NEW_BITSANDBYTES,
-        "bitsandbytes-foundation/bitsandbytes issues 572 and 1559, cextension.py",
-        entry="H02",
-    ),
-    Signature(
-        "PYT003",
-        ("bitsandbytes library load error", "Error named symbol not found at line {line:number} in file…ops.cu"),
-        "bitsandbytes could not load its library",
-        _NEW_BITSANDBYTES,
-        "bitsandbytes-foundation/bitsandbytes, cextension.py",
-        confidence=Confidence.LIKELY,
-        entry="H02",
-    ),
-    Signature(
-        "H04",
-        (
-            "Using `bitsandbytes` 8-bit quantization requires Accelerate",
-            "Using `bitsandbytes` 8-bit quantization requires the latest version of bitsandbytes",
-            "Using `bitsandbytes` 4-bit quantization requires the latest version of bitsandbytes",
-            "Using `bitsandbytes` 4-bit quantization requires Accelerate",
-            "quantization requires the latest version of bitsandbytes",
-            "Using `load_in_8bit=True` requires Accelerate",
-            "requires Accelerate: `pip install accelerate` and the latest version of bitsandbytes",
-            "Using `low_cpu_mem_usage=True` or a `device_map` requires Accelerate",
-            "No package metadata was found for bitsandbytes",
-            "The package `bitsandbytes` was not found",
-        ),
-        "transformers does not find bitsandbytes or accelerate new enough in this Python, or sees no GPU",
-        _ALIGN_HUB_PACKAGES,
-        "bitsandbytes-foundation/bitsandbytes issue 1100; huggingface/transformers",
-        confidence=Confidence.LIKELY,
-        entry="H04",
-    ),
-    Signature(
-        "CON004",
-        (
-            "Failed to find C compiler. Please specify via CC environment variable",
-            "Failed to find C compiler",
-            "RuntimeError: Failed to find C++ compiler",
-            "No C compiler found",
-            "error: command 'gcc' failed: No such file or directory",
-            "unable to execute 'gcc': No such file or directory",
-            "InvalidCxxCompiler: No working C++ compiler found",
-        ),
-        "Triton builds its launcher with a C compiler, and this image has none",
-        Fix(
-            "Install a C compiler in the image, or take a devel image.",
-            ("apt-get update && apt-get install -y build-essential",),
-            where=Side.IMAGE,
-            root=True,
-        ),
-        "vllm-project/vllm issue 14075; sgl-project/sglang issue 1067",
-        entry="H05",
-    ),
-    Signature(
-        "CON004",
-        ("Python.h: No such file or directory", "Cannot find Python.h", "'Python.h' file not found"),
-        "Triton builds its launcher against Python, whose headers are missing",
-        Fix(
-            "Install the headers of this very Python.",
-            ("apt-get update && apt-get install -y python3-dev",),
-            where=Side.IMAGE,
-            root=True,
-        ),
-        "triton-lang/triton; vllm-project/vllm threads",
-        entry="H06",
-    ),
-    Signature(
-        "CON005",
-        (
-            "libcuda.so cannot found!",
-            "libcuda.so cannot be found",
-            "cannot find -lcuda",
-            "Possible files are located at",
-            "Please create a symlink of any of the files",
-            "unable to find library -lcuda",
-        ),
-        "the driver's libcuda.so.1 is here, and the loader or linker does not find it under the name that Triton asks"
-        " for",
-        _LINK_LIBCUDA,
-        "triton-lang/triton issues 2019 and 3053",
-        entry="H07",
-    ),
-    Signature(
-        "CON005",
-        (
-            "CUDA is not linked properly",
-            "ldconfig /usr/lib64-nvidia",
-            "Unsloth: CUDA is not linked properly",
-        ),
-        "Unsloth found that Triton or bitsandbytes cannot reach CUDA, and tried ldconfig, which needs root",
-        _LINK_LIBCUDA,
-        "unslothai/unsloth issues 200 and 220",
-        confidence=Confidence.LIKELY,
-        entry="H08",
-    ),
-    Signature(
-        "CON005",
-        (
-            "Can't create temporary cache file /etc/ld.so.cache~: Permission denied",
-            "Can't create temporary cache file /etc/ld.so.cache~: Read-only file system",
-            "Can't create temporary cache file /etc/ld.so.cache~",
-        ),
-        "ldconfig ran without the right to write its cache",
-        Fix("Run ldconfig as root, when the image is built.", ("RUN ldconfig",), where=Side.IMAGE, root=True),
-        "unslothai/unsloth issue 221",
-        severity=Severity.WARNING,
-        confidence=Confidence.LIKELY,
-        entry="H08",
-    ),
-    Signature(
-        "PYT004",
-        (
-            "flash_attn_2_cuda…so: undefined symbol: {symbol:word}",
-            "flash_attn…so: undefined symbol:",
-            "flash_attn_2_cuda… undefined symbol",
-            "flash_attn_cuda…so: undefined symbol",
-            "flash_attn_3… undefined symbol",
-        ),
-        "flash-attn was built for another torch, CUDA or C++ ABI than the installed one",
-        Fix(
-            "Install the wheel made for this torch, build it against it, or use torch's own attention.",
-            (
-                "pip uninstall -y flash-attn && pip install flash-attn --no-build-isolation --no-cache-dir",
-                'model = AutoModel.from_pretrained(…, attn_implementation="sdpa")',
-            ),
-            where=Side.CONTAINER,
-        ),
-        "Dao-AILab/flash-attention issues 919 and 975",
-        entry="H11",
-    ),
-    Signature(
-        "PYT004",
-        (
-            "undefined symbol: _ZN3c10",
-            "undefined symbol: _ZNK3c10",
-            "undefined symbol: _ZN2at",
-            "undefined symbol: _ZNK2at",
-            "undefined symbol: _ZN5torch",
-        ),
-        "a compiled package was built for another torch than the installed one",
-        Fix(
-            "Reinstall the package that the line names, built for this torch.",
-            ("pip install --force-reinstall --no-build-isolation --no-cache-dir --no-deps PACKAGE",),
-            where=Side.CONTAINER,
-        ),
-        "Dao-AILab/flash-attention issue 1832",
-        confidence=Confidence.LIKELY,
-        entry="H11",
-    ),
-    Signature(
-        "PYT004",
-        (
-            "FlashAttention2 has been toggled on, but it cannot be used due to the following error",
-            "the package flash_attn seems to be not installed",
-            "No module named 'flash_attn'",
-            "No module named 'flash_attn_2_cuda'",
-        ),
-        "flash-attn is asked for, and is not installed or cannot be loaded",
-        Fix(
-            "Install it for this torch, or ask for torch's own attention.",
-            (
-                "pip install flash-attn --no-build-isolation",
-                'model = AutoModel.from_pretrained(…, attn_implementation="sdpa")',
-            ),
-            where=Side.CONTAINER,
-        ),
-        "huggingface/transformers, modeling_utils.py",
-        confidence=Confidence.LIKELY,
-        entry="H11",
-    ),
-    Signature(
-        "H11b",
-        ("FlashAttention only supports Ampere GPUs or newer",),
-        "flash-attn needs an RTX 30, A100 or newer GPU",
-        Fix(
-            "Use torch's own attention.",
-            ('model = AutoModel.from_pretrained(…, attn_implementation="sdpa")',),
-            where=Side.PROJECT,
-        ),
-        "Dao-AILab/flash-attention issue 190",
-        entry="H15",
     ),
 )

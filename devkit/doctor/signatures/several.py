@@ -23,6 +23,7 @@ SEVERAL: tuple[Signature, ...] = (
         MORE_SHM,
         "pytorch/pytorch issue 5040",
         entry="I01",
+        also=("CON009", "PRJ020"),
     ),
     Signature(
         "CON003",
@@ -38,14 +39,15 @@ SEVERAL: tuple[Signature, ...] = (
         MORE_SHM,
         "NVIDIA/nccl issues 290 and 342",
         entry="I02",
+        also=("CON009", "PRJ020"),
     ),
     Signature(
-        "I03",
+        "MEM001",
         (
             "Call to ibv_reg_mr failed",
             "ibv_reg_mr… Cannot allocate memory",
             "Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
-            "ibv_create_qp failed",
+            "ibv_reg_mr failed: Cannot allocate memory",
             "libibverbs: Warning: RLIMIT_MEMLOCK is {bytes:number} bytes",
         ),
         "the limit of locked memory is too small for InfiniBand",
@@ -59,7 +61,7 @@ SEVERAL: tuple[Signature, ...] = (
         entry="I03",
     ),
     Signature(
-        "I04",
+        "NET001",
         (
             "Watchdog caught collective operation timeout",
             "NCCL operation timed out",
@@ -81,16 +83,18 @@ SEVERAL: tuple[Signature, ...] = (
         entry="I04",
     ),
     Signature(
-        "I05",
+        "NET003",
         (
-            "NCCL WARN…Connect to {place:name} failed : {reason:text}",
+            "Connect to {place:name} failed : Connection refused",
+            "Connect to {place:name} failed : No route to host",
             "NCCL WARN Net : Connect to",
             "NCCL WARN…socketStartConnect: Connect to",
-            "socketStartConnect: Connect to {place:name} failed",
-            "NCCL WARN Bootstrap : no socket interface found",
-            "Bootstrap : no socket interface found",
+            "socketStartConnect: Connect to {place:name}<{port:number}> failed",
+            "NCCL WARN Net : Connect to {place:name}<{port:number}> failed",
             "NCCL WARN…socketProgress: Connection closed by remote peer",
-            "NCCL WARN…: no route to host",
+            "socketPollConnect: Connect to {place:name}<{port:number}> returned",
+            "NCCL WARN Net : Connect to {place:name}",
+            "RuntimeError: Socket Timeout",
             "NCCL INFO Call to connect returned Connection refused, retrying",
             "Call to connect returned Connection refused",
             "Call to connect returned No route to host",
@@ -114,7 +118,7 @@ SEVERAL: tuple[Signature, ...] = (
         entry="I05",
     ),
     Signature(
-        "I05",
+        "NET003",
         (
             "ncclSystemError: System call (e.g. socket, malloc) or external library call failed",
             "ncclSystemError: System call (socket, malloc, munmap, etc) failed",
@@ -138,7 +142,7 @@ SEVERAL: tuple[Signature, ...] = (
         entry="I05",
     ),
     Signature(
-        "I08",
+        "MEM002",
         (
             "Out of memory: Killed process {pid:number} ({program:text})",
             "Memory cgroup out of memory: Killed process {pid:number} ({program:text})",
@@ -166,5 +170,14 @@ SEVERAL: tuple[Signature, ...] = (
         "Docker, Resource constraints; PyTorch, torchrun",
         confidence=Confidence.LIKELY,
         entry="I08",
+        also=("MEM003", "CON011", "WSL006"),
+    ),
+    Signature(
+        "NET002",
+        ("Bootstrap : no socket interface found", "Bootstrap: no socket interface found"),
+        "NCCL found no network interface: NCCL_SOCKET_IFNAME names one that is not here",
+        Fix("Name one that is here, or none.", ("ip -brief address", "unset NCCL_SOCKET_IFNAME"), where=Side.CONTAINER),
+        "NVIDIA/nccl, src/bootstrap.cc",
+        entry="I05",
     ),
 )

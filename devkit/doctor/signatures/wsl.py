@@ -25,6 +25,7 @@ WSL: tuple[Signature, ...] = (
         "microsoft/WSL issues 9938 and 9962",
         confidence=Confidence.LIKELY,
         entry="D01",
+        also=("WSL004", "WSL005"),
     ),
     Signature(
         "WSL003",
@@ -44,7 +45,6 @@ WSL: tuple[Signature, ...] = (
         (
             "nvidia-container-cli: initialization error: WSL environment detected but no adapters were found",
             "WSL environment detected but no adapters were found",
-            "dxcore initialization failed",
             "libdxcore.so: cannot open shared object file",
         ),
         "WSL shows no GPU: the Windows driver, Windows itself or WSL is too old, or the WSL kernel lacks the GPU"
@@ -54,7 +54,7 @@ WSL: tuple[Signature, ...] = (
         entry="D03",
     ),
     Signature(
-        "WSL003",
+        "WSL007",
         ("libcuda.so.1 is not a symbolic link",),
         "a harmless line of ldconfig in WSL: Windows delivers copies where Linux has links",
         Fix(
@@ -67,7 +67,7 @@ WSL: tuple[Signature, ...] = (
         entry="D04",
     ),
     Signature(
-        "D05",
+        "WSL008",
         (
             "file creation failed…libnvidia-ml.so.1: file exists",
             "file creation failed…libcuda.so.1: file exists",
@@ -84,7 +84,7 @@ WSL: tuple[Signature, ...] = (
         entry="D05",
     ),
     Signature(
-        "D06",
+        "ENG001",
         (
             "The command 'docker' could not be found in this WSL {version:number} distro",
             "We recommend to activate the WSL integration in Docker Desktop settings",
@@ -98,6 +98,7 @@ WSL: tuple[Signature, ...] = (
         ),
         "microsoft/WSL issue 10253; Docker, WSL 2 backend",
         entry="D06",
+        also=("ENG009",),
     ),
     Signature(
         "WSL002",
