@@ -101,13 +101,19 @@ def test_without_a_toolkit_nothing_is_judged(code, facts):
     assert isinstance(ask(code, facts), Skipped)
 
 
+def dev_image(machine, name="dev", is_dev_container=True):
+    return LocalImage(name, machine, is_dev_container=is_dev_container)
+
+
 @pytest.mark.parametrize(
     ("images", "verdict"),
     [
-        pytest.param((LocalImage("dev", "amd64"),), Passed, id="this processor"),
-        pytest.param((LocalImage("dev", "x86_64"),), Passed, id="this processor as Podman names it"),
-        pytest.param((LocalImage("dev", "arm64"),), Found, id="another processor"),
-        pytest.param((LocalImage("dev", ""),), Passed, id="an image that does not say"),
+        pytest.param((dev_image("amd64"),), Passed, id="this processor"),
+        pytest.param((dev_image("x86_64"),), Passed, id="this processor as Podman names it"),
+        pytest.param((dev_image("arm64"),), Found, id="another processor"),
+        pytest.param((dev_image(""),), Passed, id="an image that does not say"),
+        pytest.param((dev_image("arm64", is_dev_container=False),), Passed, id="another's image, emulated on purpose"),
+        pytest.param((dev_image("arm64", is_dev_container=Unknown("?")),), Passed, id="an image of unknown use"),
         pytest.param(Unknown("not listed"), Skipped, id="not read"),
     ],
 )
@@ -115,9 +121,9 @@ def test_images(images, verdict):
     assert isinstance(ask("CUD009", changed(healthy(), {"engine.images": images})), verdict)
 
 
-def test_the_right_platform_is_fetched():
-    facts = changed(healthy(), {"engine.machine": "aarch64", "engine.images": (LocalImage("dev:1", "amd64"),)})
-    assert first("CUD009", facts).fix.commands == ("docker pull --platform linux/arm64 dev:1",)
+def test_the_image_is_built_anew_for_the_right_platform():
+    facts = changed(healthy(), {"engine.machine": "aarch64", "engine.images": (dev_image("amd64", name="dev:1"),)})
+    assert "linux/arm64" in first("CUD009", facts).fix.summary
 
 
 def jetson(version, cuda, release="36.4.7"):

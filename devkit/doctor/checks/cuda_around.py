@@ -268,7 +268,8 @@ def images_are_for_this_processor(facts: Facts) -> Iterator[Finding]:
     if fitting is None:
         raise NotApplicable(f"the engine's machine {engine.machine!r} is not known")
     for image in known(engine.images):
-        if image.machine and image.machine not in fitting:
+        # Other people's images may be emulated on purpose; a dev container with a GPU never is.
+        if image.is_dev_container is True and image.machine and image.machine not in fitting:
             yield _foreign(image, fitting[0])
 
 
@@ -278,8 +279,8 @@ def _foreign(image: LocalImage, wanted: str) -> Finding:
         f"image {image.name} is for {image.machine}, but this machine is {wanted}: it ends with exec format error, or"
         " runs emulated and without a GPU",
         Fix(
-            f"Fetch the image for linux/{wanted}, take every --platform and DOCKER_DEFAULT_PLATFORM out, and rebuild.",
-            (f"docker pull --platform linux/{wanted} {image.name}",),
+            f"Take --platform and DOCKER_DEFAULT_PLATFORM out, remove the image, and build it here for linux/{wanted}.",
+            (f"docker image rm {image.name}",),
             where=Side.PROJECT,
         ),
         subject=image.name,
