@@ -76,8 +76,14 @@ def main(url: str, tls_folder: str | None) -> None:
             say_lists(lambda resource: answer(path, resource, within_s=LIST_WITHIN_S))
         else:
             through_sdk(url, tls_folder)
-    except (OSError, ValueError) as error:
+    except EngineError as error:
+        say(failed="error", message=str(error))
+    except (OSError, ValueError, RecursionError) as error:
         say(failed="not-an-engine", message=" ".join(str(error).split()))
+
+
+class EngineError(ValueError):
+    """An engine that answers with an error of its own (5xx)."""
 
 
 def answer(path: str, resource: str, within_s: float = ANSWER_WITHIN_S) -> Any:  # noqa: ANN401 - any JSON
@@ -94,7 +100,8 @@ def answer(path: str, resource: str, within_s: float = ANSWER_WITHIN_S) -> Any: 
             head, _, body = stream.read().partition(b"\r\n\r\n")
     status = head.split(b"\r\n", 1)[0].decode(errors="replace")
     if " 200" not in status:
-        raise ValueError(f"{resource} was answered with {status!r}: {body[:200].decode(errors='replace')}")
+        kind = EngineError if " 50" in status else ValueError
+        raise kind(f"{resource} was answered with {status!r}: {body[:200].decode(errors='replace')}")
     return json.loads(body)
 
 

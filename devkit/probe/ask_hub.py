@@ -13,8 +13,9 @@ import ssl
 import sys
 import urllib.error
 import urllib.request
+from email.message import Message
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException, HTTPMessage
+from http.client import HTTPException
 from pathlib import Path
 from time import monotonic, time
 
@@ -68,7 +69,7 @@ def asked(opener: urllib.request.OpenerDirector, url: str, *, token: str = "") -
     return {**found, "took_ms": round((monotonic() - started) * 1000)}
 
 
-def answered(status: int, headers: HTTPMessage) -> dict[str, object]:
+def answered(status: int, headers: Message) -> dict[str, object]:
     """What is kept of an answer: its status, the hub's own name for an error, and how far this clock is ahead."""
     return {
         "status": status,

@@ -53,6 +53,8 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
     failed = text(said, "failed")
     if failed in ("", "no-sdk"):
         return Unknown(f"the engine child ended with status {done.code}: {text(said, 'message') or last_line(done)}")
+    # Whoever has told its version is an engine, however the rest of its answer came out.
+    failed = "error" if failed == "not-an-engine" and part(said, "version") else failed
     return EngineFailure(_end(host, endpoint, failed), endpoint, text(said, "message"))
 
 

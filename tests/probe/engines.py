@@ -79,3 +79,23 @@ def silent_socket(path):
         listener.bind(str(path))
         listener.listen()
         yield f"unix://{path}"
+
+
+@contextmanager
+def raw_socket(path, reply):
+    """A unix socket that reads a request, sends `reply` as it is, and hangs up."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.recv(4096)
+            self.request.sendall(reply)
+
+    server = _OnSocket(str(path), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"unix://{path}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -29,10 +29,8 @@ def hub(*, answers=None, ahead_s=0, hang_at="", certificate=None, seen=None):
             status, error = (answers or {}).get(self.path, (200, ""))
             self.send_response_only(status)
             self.send_header("Date", formatdate(time() + ahead_s, usegmt=True))
-            if error:
-                self.send_header("X-Error-Code", error)
-            if status in (301, 302, 307):
-                self.send_header("Location", "http://127.0.0.1:9/elsewhere")
+            self.send_header("X-Error-Code", error)
+            self.send_header("Location", "http://127.0.0.1:9/elsewhere")
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -44,10 +42,7 @@ def hub(*, answers=None, ahead_s=0, hang_at="", certificate=None, seen=None):
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     if certificate:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        server.handle_error = lambda *_: None
+        speak_tls(server, certificate)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
@@ -57,6 +52,14 @@ def hub(*, answers=None, ahead_s=0, hang_at="", certificate=None, seen=None):
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def speak_tls(server, certificate):
+    """Wrap the server's socket; a client that hangs up on an unknown certificate is no news."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.handle_error = lambda *_: None
 
 
 def own_certificate(folder):

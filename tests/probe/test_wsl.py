@@ -1,0 +1,169 @@
+"""WSL: the guest's side of the GPU, and the file that rules it from Windows."""
+
+import pytest
+
+from devkit.facts.model import Platform, WslSettings
+from devkit.facts.values import Unknown
+from devkit.probe.storage import read_storage
+from devkit.probe.system import platform_of
+from devkit.probe.wsl import read_wsl
+from devkit.probe.wsl_settings import read_wsl_settings
+from tests.hosts import written
+
+KERNEL = '"/proc/sys/kernel/osrelease" = "6.6.87.2-microsoft-standard-WSL2\\n"\n'
+LDCONFIG = '[[command]]\nargv = ["ldconfig", "-p"]\nout = "{0}"\n'
+
+
+def guest(tmp_path, *, env="", files="", links="", nodes="", commands=""):
+    text = f"[env]\n{env}\n[files]\n{KERNEL}{files}\n[links]\n{links}\n[nodes]\n{nodes}\n{commands}"
+    return written(tmp_path, text)
+
+
+def test_outside_of_wsl_there_is_nothing_to_read(tmp_path):
+    assert read_wsl(written(tmp_path, '[files]\n"/proc/sys/kernel/osrelease" = "6.8.0-45-generic"\n')) is None
+
+
+def test_only_folders_of_nvidia_count_in_the_driver_store(tmp_path):
+    names = ("nv_dispi.inf_amd64_1", "nvlt.inf_amd64_2", "iigd_dch.inf_amd64_3", "nvidia-readme")
+    nodes = "".join(f'"/usr/lib/wsl/drivers/{name}/x" = {{ kind = "file" }}\n' for name in names)
+    assert read_wsl(guest(tmp_path, nodes=nodes)).driver_store == ("nv_dispi.inf_amd64_1", "nvlt.inf_amd64_2")
+
+
+LISTED = "\\tlibcuda.so (libc6,x86-64) => /usr/lib/wsl/lib/libcuda.so\\n"
+
+
+@pytest.mark.parametrize(
+    ("commands", "in_cache"),
+    [
+        pytest.param(LDCONFIG.format(LISTED), True, id="listed"),
+        pytest.param(LDCONFIG.format(LISTED.replace("libcuda.so ", "libcuda.so.1 ")), False, id="only with its number"),
+        pytest.param("", Unknown("ldconfig -p ended with status 127"), id="no ldconfig"),
+    ],
+)
+def test_the_plain_name_of_libcuda(tmp_path, commands, in_cache):
+    assert read_wsl(guest(tmp_path, commands=commands)).libcuda_link_in_cache == in_cache
+
+
+LIBRARY = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
+INSIDE = '"/.dockerenv" = ""\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "links", "found"),
+    [
+        pytest.param(INSIDE, "", (), id="no library"),
+        pytest.param(INSIDE + f'"{LIBRARY}" = "ELF"\n', "", (LIBRARY,), id="a copy of the image's own"),
+        pytest.param(INSIDE + f'"{LIBRARY}" = ""\n', "", (LIBRARY,), id="an empty file that a commit left"),
+        pytest.param(
+            INSIDE + f'"{LIBRARY}" = "ELF"\n"/proc/mounts" = "none {LIBRARY} 9p ro 0 0\\n"\n', "", (), id="a mount"
+        ),
+        pytest.param(
+            INSIDE + '"/usr/lib/wsl/lib/libcuda.so.1" = "ELF"\n',
+            f'"{LIBRARY}" = "/usr/lib/wsl/lib/libcuda.so.1"\n',
+            (),
+            id="a link to what Windows brings",
+        ),
+        pytest.param(f'"{LIBRARY}" = "ELF"\n', "", (), id="the guest itself is no image"),
+    ],
+)
+def test_driver_libraries_of_an_image(tmp_path, files, links, found):
+    assert read_wsl(guest(tmp_path, files=files, links=links)).image_libraries == found
+
+
+@pytest.mark.parametrize(
+    ("files", "commands", "behind"),
+    [
+        pytest.param('"/sys/class/rtc/rtc0/since_epoch" = "2000\\n"', '"1400"', 600, id="ten minutes"),
+        pytest.param('"/sys/class/rtc/rtc0/since_epoch" = "2000\\n"', '"now"', None, id="a date that says no number"),
+        pytest.param('"/sys/class/rtc/rtc0/since_epoch" = "soon\\n"', '"1400"', None, id="an odd hardware clock"),
+        pytest.param("", '"1400"', None, id="no hardware clock"),
+    ],
+)
+def test_the_guests_clock_against_the_hardwares(tmp_path, files, commands, behind):
+    command = f'[[command]]\nargv = ["date", "+%s"]\nout = {commands}\n'
+    found = read_wsl(guest(tmp_path, files=files, commands=command)).clock_behind_s
+    assert (None if isinstance(found, Unknown) else found) == behind
+
+
+def test_swap_and_docker_desktops_commands(tmp_path):
+    files = (
+        '"/proc/meminfo" = "MemTotal: 8 kB\\nSwapTotal:  1024 kB\\n"\n"/mnt/wsl/docker-desktop/cli-tools/usr/x" = ""\n'
+    )
+    found = read_wsl(guest(tmp_path, files=files))
+    assert (found.swap_bytes, found.desktop_tools) == (1 << 20, True)
+    assert read_wsl(guest(tmp_path)).swap_bytes == Unknown("/proc/meminfo has no SwapTotal")
+
+
+def test_a_kernel_of_ones_own_is_known_by_the_guests_sockets(tmp_path):
+    text = (
+        '[files]\n"/proc/sys/kernel/osrelease" = "6.12.8-zfs+"\n[nodes]\n"/run/WSL/1_interop" = { kind = "socket" }\n'
+    )
+    assert platform_of(written(tmp_path, text)) is Platform.WSL2
+
+
+PATH = 'PATH = "/usr/bin:/mnt/c/Windows:/mnt/c/Users/ann/AppData/Local/Microsoft/WindowsApps"\n'
+FILE = '"/mnt/c/Users/ann/.wslconfig" = """{0}"""\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "memory", "kernel", "gpu", "networking"),
+    [
+        pytest.param("", "", "", True, "", id="empty"),
+        pytest.param("[wsl2]\nmemory=8GB # half\nswap = 0\n", "8GB", "", True, "", id="a remark behind a value"),
+        pytest.param("# gpuSupport=false\n[wsl2]\n", "", "", True, "", id="a line that is a remark"),
+        pytest.param("[WSL2]\r\nGpuSupport = False\r\n", "", "", False, "", id="other letters and line ends"),
+        pytest.param("\ufeff[wsl2]\nkernel=C:\\\\\\\\k\n", "", "C:\\\\k", True, "", id="a byte order mark"),
+        pytest.param("[experimental]\nnetworkingMode=Mirrored", "", "", True, "mirrored", id="the older section"),
+        pytest.param("\u0000\u0001 garbage [[[=", "", "", True, "", id="garbage"),
+    ],
+)
+def test_the_settings_of_wsl(tmp_path, text, memory, kernel, gpu, networking):
+    host = guest(tmp_path, env=PATH, files=FILE.format(text.replace("\x00", "\\u0000").replace("\x01", "\\u0001")))
+    path = "/mnt/c/Users/ann/.wslconfig"
+    assert read_wsl_settings(host, Platform.WSL2) == WslSettings(path, memory, kernel, gpu, networking)
+
+
+@pytest.mark.parametrize(
+    ("platform", "env", "expected"),
+    [
+        pytest.param(Platform.WSL2, PATH, None, id="no such file"),
+        pytest.param(
+            Platform.WSL2,
+            'PATH = "/usr/bin"',
+            Unknown("which Windows user this is cannot be told from here"),
+            id="a PATH without Windows",
+        ),
+        pytest.param(Platform.WINDOWS, 'USERPROFILE = "C:/Users/ann"', None, id="Windows without the file"),
+        pytest.param(Platform.LINUX, PATH, None, id="no WSL at all"),
+        pytest.param(Platform.MACOS, "", None, id="a Mac"),
+    ],
+)
+def test_where_the_settings_of_wsl_are_not(tmp_path, platform, env, expected):
+    assert read_wsl_settings(guest(tmp_path, env=env), platform) == expected
+
+
+def test_windows_reads_its_own_file(tmp_path):
+    text = '[env]\nUSERPROFILE = "C:\\\\Users\\\\ann"\n[files]\n"C:/Users/ann/.wslconfig" = "[wsl2]\\nmemory=9GB"\n'
+    found = read_wsl_settings(written(tmp_path, text), Platform.WINDOWS)
+    assert (found.path, found.memory) == ("C:\\Users\\ann\\.wslconfig", "9GB")
+
+
+@pytest.mark.parametrize(
+    ("files", "purposes"),
+    [
+        pytest.param("", ["workspace", "temporary", "Windows drive"], id="the guest"),
+        pytest.param(INSIDE, ["workspace", "temporary"], id="a container in it"),
+    ],
+)
+def test_the_drive_under_the_guests_disk_counts(tmp_path, files, purposes):
+    nodes = '"/mnt/c" = { kind = "directory" }\n"/tmp" = { kind = "directory" }\n'
+    found = read_storage(guest(tmp_path, files=files, nodes=nodes), project="/p").directories
+    assert [directory.purpose for directory in found] == purposes
+
+
+def test_inodes_are_counted_where_a_file_system_counts_them(tmp_path):
+    text = '[free_files]\n"/data" = 12\n[nodes]\n"/data/p" = { kind = "directory" }\n"/tmp" = { kind = "directory" }\n'
+    found = {
+        one.purpose: one.free_files for one in read_storage(written(tmp_path, text), project="/data/p").directories
+    }
+    assert found == {"workspace": 12, "temporary": Unknown("the file system of /tmp does not count its files")}
