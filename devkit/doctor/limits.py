@@ -31,6 +31,9 @@ SHARED_MEMORY_BYTES = Limit(
     "inferred",
 )
 
+FREE_GPU_BYTES = Limit(
+    4 * GIB, "CUDA's context of half a GiB, a billion parameters in 4 bits, their adapter and activations", "inferred"
+)
 GROUP_MEMORY_BYTES = Limit(
     8 * GIB, "one shard of up to 5 GiB of weights on its way to the GPU, and torch with its libraries", "inferred"
 )

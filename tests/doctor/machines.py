@@ -22,11 +22,14 @@ from devkit.facts.model import (
     GpuHealth,
     Hub,
     KernelLog,
+    Limits,
+    LocalImage,
     NvmlAnswer,
     Package,
     PciGpu,
     Platform,
     Python,
+    RunningContainer,
     Runtime,
     Storage,
     System,
@@ -122,8 +125,63 @@ def spec(**changes):
         "devices": ("0", "all"),
         "driver": DRIVER,
         "error": "",
+        "without_nodes": (),
+        "missing_paths": (),
     }
     return CdiSpec(**values | changes)
+
+
+def container(**changes):
+    """A dev container of the project that runs with its GPU by CDI."""
+    values = {
+        "id": "3f3f3f3f3f3f",
+        "name": "dev",
+        "image": "vsc-project-1f2e",
+        "folder": "/home/dev/project",
+        "gpu_request": "cdi",
+        "image_id": "5b0ad6d2c3f4",
+        "is_dev_container": True,
+        "service": "",
+        "runtime": "runc",
+        "gpu_devices": (),
+        "visible_devices": None,
+        "driver_capabilities": None,
+        "require_cuda": "cuda>=12.8",
+        "shm_bytes": 8 * GIB,
+        "ipc_mode": "private",
+        "network_mode": "bridge",
+        "user": "dev",
+        "is_privileged": False,
+        "security_options": (),
+        "ulimits": (),
+        "memory_bytes": None,
+        "has_engine_socket": False,
+        "health": "",
+    }
+    return RunningContainer(**values | changes)
+
+
+def limits(**changes):
+    """No limit that bites, one network card, no IOMMU, no SELinux."""
+    values = {
+        "locked_memory_bytes": 8 << 20,
+        "group_memory_bytes": None,
+        "out_of_memory_kills": 0,
+        "group_version": "2",
+        "open_files": 1 << 20,
+        "stack_bytes": 8 << 20,
+        "cpu_count": None,
+        "swap_bytes": 8 * GIB,
+        "available_bytes": 48 * GIB,
+        "interfaces": ("eno1",),
+        "default_interface": "eno1",
+        "has_infiniband": False,
+        "nccl": (),
+        "iommu_domains": (),
+        "selinux": "",
+        "selinux_allows_devices": False,
+    }
+    return Limits(**values | changes)
 
 
 def healthy():
@@ -194,6 +252,10 @@ def healthy():
             min_api_version="1.24",
             proxy="",
             clock_ahead_s=0,
+            containers=(container(),),
+            stopped=(),
+            images=(LocalImage("vsc-project-1f2e:latest", "amd64", "cuda>=12.8", "5b0ad6d2c3f4", True),),
+            runc=r("1.3.2"),
         ),
         compose=Compose(r("2.40.0")),
         toolkit=Toolkit(
@@ -204,6 +266,12 @@ def healthy():
             no_cgroups=False,
             driver_root="",
             daemon_files=(DaemonFile("/etc/docker/daemon.json", "", True),),
+            config_error="",
+            ldconfig="/sbin/ldconfig.real",
+            ldconfig_exists=True,
+            features=(),
+            cdi_refresh="enabled",
+            char_links=True,
         ),
         cdi=(spec(),),
         wsl=None,
@@ -235,6 +303,7 @@ def healthy():
         ),
         hub=Hub("", False, "", "", "", "/home/dev/.cache/huggingface/token", False, (), ()),
         kernel_log=KernelLog(xids=(), driver_lines=(), source="journalctl", is_whole=True, resumed_at=None),
+        limits=limits(),
     )
 
 
@@ -260,6 +329,7 @@ def inside():
                 python_headers=True,
                 libcuda_in_cache=True,
                 compat_libcuda="",
+                nameless_groups=(),
             ),
             "python.torch": Torch("2.9.1+cu128", r("12.8"), None),
             "python.packages": (

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from devkit.doctor.applies import a_gpu_in_this_container, is_in_container, known
-from devkit.doctor.limits import GROUP_MEMORY_BYTES, MIB
+from devkit.doctor.limits import FREE_GPU_BYTES, GROUP_MEMORY_BYTES, MIB
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
 from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
@@ -121,6 +121,41 @@ def group_memory_suffices(facts: Facts) -> Iterator[Finding]:
         evidence=(
             f"memory.max: {limit_bytes // MIB} MiB",
             *(f"GPU memory: {size // MIB} MiB" for size in gpu_bytes[:1]),
+        ),
+        confidence=Confidence.POSSIBLE,
+    )
+
+
+@check(
+    "MEM004",
+    "A GPU has memory free for a small training run",
+    covers=("I07",),
+    symptoms=("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate",),
+)
+def gpu_memory_is_free(facts: Facts) -> Iterator[Finding]:
+    """At least one GPU has 4 GiB of memory free at this moment.
+
+    Why it matters: below that not even a model of a billion parameters can be fine-tuned in 4 bits: CUDA's own context,
+    the weights and the activations end in "CUDA out of memory". Whether a given model fits, `devkit estimate` says.
+    How it is seen: the free memory of each GPU by NVML, now. The threshold is an estimate.
+    Source: PyTorch documentation, "CUDA semantics", Memory management; Dettmers et al., QLoRA.
+    """
+    a_gpu_in_this_container(facts)
+    free = [gpu.free_bytes for gpu in facts.gpus if not isinstance(gpu.free_bytes, Unknown)]
+    if not free or len(free) < len(facts.gpus):
+        raise NotApplicable("NVML does not say how much memory is free")
+    if max(free) >= FREE_GPU_BYTES.value:
+        return
+    yield Finding(
+        Severity.WARNING,
+        f"no GPU has more than {human_bytes(max(free))} free: training ends with CUDA out of memory",
+        Fix(
+            "End what holds the memory, or take a smaller model, 4-bit weights, batches of one, gradient checkpointing.",
+            ("nvidia-smi", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+            where=Side.CONTAINER if is_in_container(facts) else Side.HOST,
+        ),
+        evidence=tuple(
+            f"GPU {gpu.index}: {human_bytes(size)} free" for gpu, size in zip(facts.gpus, free, strict=True)
         ),
         confidence=Confidence.POSSIBLE,
     )

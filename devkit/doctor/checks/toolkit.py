@@ -41,7 +41,7 @@ def has_nvidia_runtime(engine: Engine) -> bool:
     "The NVIDIA Container Toolkit is installed where the engine looks",
     covers=("E05",),
     symptoms=('could not select device driver "" with capabilities: [[gpu]]',),
-    causes=("CTK002", "CTK003", "CTK004", "CTK005", "CTK009", "CTK010", "CTK011", "CON010", *CDI, *ATTEMPTS),
+    causes=("CTK002", "CTK003", "CTK004", "CTK005", "CTK009", "CTK010", "CTK011", *CDI, *ATTEMPTS),
 )
 def toolkit_installed(facts: Facts) -> Iterator[Finding]:
     """The Container Toolkit is on this machine, and the engine's daemon finds its hook.
