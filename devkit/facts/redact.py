@@ -31,7 +31,12 @@ _HOME = re.compile(
 )
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 _MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}")
-_REMOTE = re.compile(r"(?<=tcp://)[^/:\s]+|(?<=tcp://\[)[^\]\s]+|(?<=ssh://)(?:[^/@\s]+@)?[^/:\s]+")
+_REMOTE = re.compile(
+    r"(?<=tcp://)[^/:\s]+|(?<=tcp://\[)[^\]\s]+|(?<=ssh://)(?:[^/@\s]+@)?[^/:\s]+"
+    r"|(?<=://)[\w.-]+(?=:\d)"
+)
+"""Engines elsewhere; and proxies and mirrors, which name a port where the public places of the web have none."""
+
 _LOG_LINE = re.compile(
     r"(?m)^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?) "
     r"([\w.-]+) (?=[\w./-]+(?:\[\d+\])?: )"
@@ -42,6 +47,7 @@ _HERE = frozenset({"localhost", "127.0.0.1", "::1", "host"})
 _PLAIN_WORDS = frozenset(
     {
         "user",
+        "proxy",
         "root",
         "host",
         "localhost",

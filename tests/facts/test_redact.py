@@ -41,6 +41,8 @@ def shown(text):
         pytest.param("tcp://gpu7.example.com:2376", "tcp://host:2376", id="a remote engine"),
         pytest.param("ssh://bob@gpu7", "ssh://host", id="a login at a remote engine"),
         pytest.param("tcp://gpu7:1 refused: gpu7", "tcp://host:1 refused: host", id="its name in a message"),
+        pytest.param("http://proxy.corp.example:3128", "http://host:3128", id="a company's proxy"),
+        pytest.param("socks5://127.0.0.1:7890 is a proxy", "socks5://127.0.0.1:7890 is a proxy", id="a proxy here"),
         pytest.param("tcp://localhost:2375", "tcp://localhost:2375", id="this machine"),
         pytest.param("https://bob:secret@proxy.example.com/", "https://proxy.example.com/", id="a password in a URL"),
         pytest.param("HF_TOKEN=hf_abcdefghijklmnop", "HF_TOKEN=redacted", id="a hub token"),
