@@ -4,7 +4,17 @@ import pytest
 
 from devkit.doctor.model import Passed, Skipped
 from devkit.doctor.report import Health
-from devkit.facts.model import Container, Endpoint, EngineEnd, EngineFailure, Platform, Runtime, Torch
+from devkit.facts.model import (
+    Container,
+    Endpoint,
+    EngineEnd,
+    EngineFailure,
+    EngineKind,
+    Platform,
+    Proxy,
+    Runtime,
+    Torch,
+)
 from devkit.facts.values import Unknown
 from tests.doctor.asking import ask, codes, examined
 from tests.doctor.machines import changed, gpu, healthy, inside, r, spec, windows_guest, without_gpu
@@ -100,6 +110,24 @@ def test_a_machine_without_a_gpu_gets_one_note_and_reasons():
             "CDI001", changed(healthy(), {"cdi": (spec(driver=None),)}), id="a specification without versions"
         ),
         pytest.param("STO003", healthy(), id="a Windows file system is asked for in WSL only"),
+        pytest.param("HUB003", healthy(), id="no hub token, which public models do not need"),
+        pytest.param(
+            "HUB004",
+            changed(healthy(), {"hub.proxies": (Proxy("HTTPS_PROXY", "http://127.0.0.1:7890"),)}),
+            id="a proxy program on this very host",
+        ),
+        pytest.param(
+            "ENG009",
+            changed(healthy(), {"engine.kind": EngineKind.DOCKER_DESKTOP}),
+            id="Docker Desktop beside Docker Engine on Linux, told apart by contexts",
+        ),
+        pytest.param(
+            "ENG011",
+            changed(healthy(), {"engine.min_api_version": "1.44"}),
+            id="a docker command that Docker 29 still serves",
+        ),
+        pytest.param("STO005", inside(), id="a hub cache on a volume"),
+        pytest.param("WSL006", changed(healthy(), {"system.memory_bytes": 8 << 30}), id="small memory outside of WSL"),
         pytest.param(
             "GPU005",
             changed(healthy(), {"driver.pci_gpus.0.kernel_driver": "vfio-pci"}),
