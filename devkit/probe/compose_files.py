@@ -28,7 +28,7 @@ _PLAIN = {
     "network_mode": "network",
     "userns_mode": "userns",
 }
-_LISTS = ("security_opt", "cap_add")
+_LISTS = ("security_opt", "cap_add", "profiles")
 _RESERVED = ("deploy", "resources", "reservations", "devices")
 
 

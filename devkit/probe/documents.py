@@ -141,7 +141,8 @@ class _Jsonc:
     def _expect(self, mark: str) -> None:
         _, text, line = self._take()
         if text != mark:
-            raise WrongDocument(f"expected {mark}, got {text or 'the end of the file'}", line)
+            wanted = {",": "a comma", ":": "a colon"}[mark]
+            raise WrongDocument(f"expected {wanted}, got {text or 'the end of the file'}", line)
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str, int]]:

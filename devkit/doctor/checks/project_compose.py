@@ -39,6 +39,7 @@ def _services(facts: Facts) -> tuple[Service, ...]:
         'error gathering device information while adding custom device "nvidia.com/gpu=all": no such file or directory',
         "deploy.resources.limits value Additional properties are not allowed ('devices' was unexpected)",
     ),
+    causes=("PRJ005",),
 )
 def compose_knows_the_form(facts: Facts) -> Iterator[Finding]:
     """The Compose on this machine is as new as the files' way to ask, and the request stands where Compose reads one.

@@ -19,7 +19,6 @@ from devkit.doctor.model import (
     check,
 )
 from devkit.facts.model import Facts, FileState, HostRequirement, ProjectFile
-from devkit.facts.project_parts import Key
 from devkit.text import listed
 
 _STOPS = ("devcontainer.json", "compose", "Dockerfile")
@@ -209,8 +208,8 @@ def keys_are_heard(facts: Facts) -> Iterator[Finding]:
 def editors_hear_the_keys(facts: Facts) -> Iterator[Finding]:
     """The keys by which devcontainer.json asks for a GPU are ones that other tools than VS Code honour, too.
 
-    Why it matters: hostRequirements and runArgs are read by some tools and passed over by others; a colleague's
-    container then has no GPU, and nothing says why.
+    Why it matters: hostRequirements is read by some tools and passed over by others; a colleague's container then has
+    no GPU, and nothing says why.
     How it is seen: a table of tools and keys. Which tool is used cannot be seen, so this only explains.
     Source: each row of the table names its own: tool documentation and issues.
     """
@@ -220,11 +219,8 @@ def editors_hear_the_keys(facts: Facts) -> Iterator[Finding]:
     for unit in units_of(facts):
         if unit.dev is None:
             continue
-        present: dict[str, Key | HostRequirement] = {}
-        if unit.dev.requests and not unit.is_compose:
-            present = {key.name: key for key in unit.dev.keys if key.name == "runArgs"}
-        elif not unit.requests:
-            present = {f"hostRequirements.{one.name}": one for one in unit.dev.host_requirements}
+        # An explicit request is heard by more tools, and is all that they need.
+        present = {f"hostRequirements.{one.name}": one for one in unit.dev.host_requirements if not unit.requests}
         lost = [row for row in rows if row.key in present]
         for name in dict.fromkeys(row.key for row in lost):
             told = [f"{row.editor} {row.effect}" for row in lost if row.key == name]

@@ -233,7 +233,8 @@ def container_can_start_here(facts: Facts) -> Iterator[Finding]:
 
     Why it matters: engines have no optional GPU: a flag or a reservation stops the start on every laptop, in CI and in
     clouds without one.
-    How it is seen: a request that is always used, on a machine that has no NVIDIA GPU.
+    How it is seen: a request that is always used, on a machine that has no NVIDIA GPU. One of several dev containers,
+    or a service behind a profile, may insist: there is something else to start.
     Source: docker/compose issue 12514; microsoft/vscode-remote-release issue 9385.
     """
     if is_in_container(facts):
@@ -243,10 +244,18 @@ def container_can_start_here(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("this machine has an NVIDIA GPU")
     if isinstance(facts.engine, Engine) and not is_local(facts.engine):
         raise NotApplicable("the engine runs on another machine")
+    has_other = any(unit.dev is not None and not _hard(unit) for unit in units)
     for unit in units:
-        hard = [request for request in unit.requests if not request.condition]
-        if hard:
+        hard = _hard(unit)
+        if hard and not (unit.dev is not None and has_other):
             yield _insists(unit, hard[0])
+
+
+def _hard(unit: Unit) -> list[GpuRequest]:
+    """Requests that a plain start uses: neither behind a variable nor behind a profile."""
+    if unit.dev is None and unit.setting("profiles") is not None:
+        return []
+    return [request for request in unit.requests if not request.condition]
 
 
 def _insists(unit: Unit, request: GpuRequest) -> Finding:

@@ -155,15 +155,15 @@ def image_carries_cuda_once(facts: Facts) -> Iterator[Finding]:
         line = f"cu{tag.cuda.numbers[0]}{tag.cuda.numbers[1] if len(tag.cuda.numbers) > 1 else 0}"
         same = line in labels
         has_wheel_line = line in tables().torch.indexes
-        told = f"torch of {listed(labels)}" if labels else "torch of the default index"
+        told = listed(labels) if labels else "the default index"
         if not has_wheel_line:
-            told += f"; torch has no wheels for CUDA {tag.cuda} at all"
+            told += "; there are no wheels for the image's CUDA at all"
         builds = tag.flavour == "devel"
         if builds and same:
             continue
         yield Finding(
             Severity.NOTE if same or (has_wheel_line and not labels) else Severity.WARNING,
-            f"{image.value} carries CUDA {tag.cuda} beside the one of {told}",
+            f"{image.value} carries CUDA {tag.cuda}, and torch's wheels bring their own, of {told}",
             Fix(
                 "Begin with a slim Python image"
                 + (f", or with a devel image of the CUDA of torch's wheels ({', '.join(labels)})." if builds else "."),

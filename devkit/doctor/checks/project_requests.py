@@ -32,6 +32,7 @@ _GPU_VALUE = re.compile(r"^(?:all|\d+)$")
     "Each item of runArgs is one word of the command line",
     covers=("J01",),
     symptoms=("unknown flag: --gpus all", "Unable to find image 'all:latest' locally", "pull access denied for all"),
+    causes=("PRJ005",),
 )
 def run_args_are_words(facts: Facts) -> Iterator[Finding]:
     """An option and its value are two items of runArgs, or one with an equals sign.
@@ -131,11 +132,11 @@ def gpu_is_asked_for_once(facts: Facts) -> Iterator[Finding]:
     Source: devcontainers/cli, singleContainer.ts and dockerCompose.ts; Compose specification, "Merge".
     """
     for unit in units_of(facts):
-        certain = [request for request in unit.requests if not request.condition]
+        certain = _separate(unit.requests)
         wish = wished_gpu(unit)
         if len(certain) > 1:
             yield _twice(certain)
-        elif certain and wish is not None and _cli_would_add(facts):
+        elif certain and wish is not None and cli_adds_gpu(facts):
             yield Finding(
                 Severity.WARNING,
                 f"the GPU is asked for twice: by {_name(certain[0])} and by hostRequirements.gpu",
@@ -150,8 +151,19 @@ def gpu_is_asked_for_once(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _cli_would_add(facts: Facts) -> bool:
-    return cli_adds_gpu(facts) is True
+def _separate(requests: tuple[GpuRequest, ...]) -> list[GpuRequest]:
+    """Requests that are always used and do not belong together, as a list of single devices in one file does.
+
+    The runtime nvidia leaves a container alone that already has NVIDIA's hook, so it stands beside any other.
+    """
+    found: dict[object, GpuRequest] = {}
+    for request in requests:
+        if not request.condition and request.form is not RequestForm.RUNTIME:
+            together = (
+                (request.form, request.path) if request.device_ids else (request.form, request.path, request.line)
+            )
+            found[together] = request
+    return list(found.values())
 
 
 def _twice(requests: list[GpuRequest]) -> Finding:
@@ -214,9 +226,11 @@ def gpu_work_asks_for_gpu(facts: Facts) -> Iterator[Finding]:
     units = [unit for unit in units_of(facts) if unit.is_started_by_files]
     if not known(has_nvidia_gpu(facts)):
         raise NotApplicable("there is no GPU on this machine that a container could ask for")
+    # Beside a dev container with a GPU, another one without is there for machines that have none.
+    has_other = any(unit.dev and _asks(unit) for unit in units)
     for unit in units:
         shows = wants_gpu(unit)
-        if shows is None or unit.requests or wished_gpu(unit) is not None:
+        if shows is None or _asks(unit) or (unit.dev is not None and has_other):
             continue
         yield Finding(
             Severity.WARNING,
@@ -227,6 +241,10 @@ def gpu_work_asks_for_gpu(facts: Facts) -> Iterator[Finding]:
             confidence=Confidence.LIKELY,
             location=unit.location,
         )
+
+
+def _asks(unit: Unit) -> bool:
+    return bool(unit.requests) or wished_gpu(unit) is not None
 
 
 def _what(shows: Requirement | Setting) -> str:
