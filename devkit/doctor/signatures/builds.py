@@ -21,6 +21,7 @@ BUILDS: tuple[Signature, ...] = (
     Signature(
         "CUD006",
         (
+            "Value '{arch:word}' is not defined",
             "Value '{arch:word}' is not defined for option 'gpu-name'",
             "Unsupported gpu architecture '{arch:word}'",
         ),
@@ -64,6 +65,7 @@ BUILDS: tuple[Signature, ...] = (
     Signature(
         "PYT002",
         (
+            "CUDA error: no kernel image is available",
             "no kernel image is available for execution on the device",
             "cudaErrorNoKernelImageForDevice",
             "CUDA_ERROR_NO_BINARY_FOR_GPU",
@@ -122,5 +124,33 @@ BUILDS: tuple[Signature, ...] = (
         "dusty-nv/jetson-containers issue 1460",
         confidence=Confidence.LIKELY,
         entry="G10",
+    ),
+    Signature(
+        "CUD010",
+        ("libnvdla_runtime.so: cannot open shared object file",),
+        "a build for the Jetson looks for its libraries, which are not here: outside of a Jetson, or without"
+        " `--runtime nvidia`",
+        Fix(
+            "On a Jetson start the container with `--runtime nvidia`; elsewhere install the usual build.",
+            where=Side.CONTAINER,
+        ),
+        "dusty-nv/jetson-containers",
+        confidence=Confidence.LIKELY,
+        entry="G10",
+    ),
+    Signature(
+        "PRJ025",
+        (
+            "IndexError: list index out of range… _get_cuda_arch_flags",
+            "_get_cuda_arch_flags… IndexError: list index out of range",
+        ),
+        "an extension is compiled where no GPU is, as in an image build, and nothing says for which GPUs",
+        Fix(
+            "Name the architectures in the Dockerfile.",
+            ('ENV TORCH_CUDA_ARCH_LIST="8.0;8.6;9.0;12.0"',),
+            where=Side.IMAGE,
+        ),
+        "pytorch/pytorch, torch/utils/cpp_extension.py",
+        entry="E13",
     ),
 )

@@ -11,6 +11,7 @@ CDI: tuple[Signature, ...] = (
     Signature(
         "CDI003",
         (
+            "failed to inject CDI devices",
             "unresolvable CDI devices {device:name}",
             "setting up CDI devices: unresolvable CDI devices",
             "CDI device injection failed: unresolvable CDI devices",
@@ -28,7 +29,7 @@ CDI: tuple[Signature, ...] = (
         "NVIDIA/nvidia-container-toolkit issues 63, 146 and 1940",
         confidence=Confidence.LIKELY,
         entry="F08",
-        also=("CTK002", "CDI002", "CDI007", "CDI008"),
+        also=("CTK002", "CDI002", "CDI007", "CDI008", "GPU021", "PRJ011"),
     ),
     Signature(
         "CDI007",
@@ -48,6 +49,7 @@ CDI: tuple[Signature, ...] = (
         ),
         "NVIDIA, Container Toolkit, Support for CDI; Docker, CDI devices",
         entry="F08",
+        also=("PRJ012",),
     ),
     Signature(
         "CDI002",
@@ -78,9 +80,10 @@ CDI: tuple[Signature, ...] = (
         "CDI004",
         (
             'failed to stat CDI host device "{device:text}"',
-            "failed to fulfil mount request: open {path:name}: no such file or directory",
-            "failed to fulfil mount request",
-            "error stat'ing file {path:name}: No such file or directory: OCI runtime attempted to invoke a command"
+            "failed to fulfil mount request: open {path:name}nvidia…",
+            "failed to fulfil mount request: open {path:name}/libcuda…",
+            "error stat'ing file {path:name}nvidia{rest:name}: No such file or directory: OCI runtime attempted to"
+            " invoke a command"
             " that was not found",
         ),
         "the CDI specification names a file of the driver that is no longer there: it was written before the last"
@@ -100,5 +103,6 @@ CDI: tuple[Signature, ...] = (
         WRITE_CDI,
         "kaito-project/kaito issue 2326",
         entry="F12",
+        also=("CDI003", "CTK013"),
     ),
 )

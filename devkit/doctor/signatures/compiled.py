@@ -36,7 +36,12 @@ COMPILED: tuple[Signature, ...] = (
     ),
     Signature(
         "CON004",
-        ("Python.h: No such file or directory", "Cannot find Python.h", "'Python.h' file not found"),
+        (
+            "Python.h: No such file",
+            "Python.h: No such file or directory",
+            "Cannot find Python.h",
+            "'Python.h' file not found",
+        ),
         "Triton builds its launcher against Python, whose headers are missing",
         Fix(
             "Install the headers of this very Python.",
@@ -117,6 +122,8 @@ COMPILED: tuple[Signature, ...] = (
     Signature(
         "PYT004",
         (
+            "_ZN3c105ErrorC2E…",
+            "_ZN3c104cuda9SetDeviceE…",
             "undefined symbol: _ZN3c10…",
             "undefined symbol: _ZNK3c10…",
             "undefined symbol: _ZN2at…",
@@ -166,5 +173,18 @@ COMPILED: tuple[Signature, ...] = (
         ),
         "Dao-AILab/flash-attention issue 190",
         entry="H15",
+    ),
+    Signature(
+        "PYT019",
+        ("torch._dynamo.exc.BackendCompilerFailed", "BackendCompilerFailed"),
+        "torch.compile could not build a kernel; the lines around it say why",
+        Fix(
+            "Look for the first error above it; a C compiler and Python's headers must be there.",
+            ("gcc --version",),
+            where=Side.CONTAINER,
+        ),
+        "pytorch/pytorch, torch/_dynamo/exc.py",
+        confidence=Confidence.POSSIBLE,
+        entry="H05",
     ),
 )

@@ -22,10 +22,13 @@ CUDA: tuple[Signature, ...] = (
         UPDATE_DRIVER,
         "pytorch/pytorch, torch/csrc/utils/cuda_lazy_init.cpp",
         entry="G02",
+        also=("PRJ026", "PRJ027"),
     ),
     Signature(
         "CUD004",
         (
+            "CUDA error 35",
+            "CUDA failure 35",
             "CUDA driver version is insufficient for CUDA runtime version",
             "cudaErrorInsufficientDriver",
             "CUDA initialization: The NVIDIA driver on your system is too old",
@@ -35,6 +38,7 @@ CUDA: tuple[Signature, ...] = (
         UPDATE_DRIVER,
         "NVIDIA, CUDA Runtime API, cudaErrorInsufficientDriver",
         entry="G02",
+        also=("PRJ026", "PRJ027"),
     ),
     Signature(
         "CUD002",
@@ -72,6 +76,7 @@ CUDA: tuple[Signature, ...] = (
     Signature(
         "CUD007",
         (
+            "CUDA error 222",
             "the provided PTX was compiled with an unsupported toolchain",
             "cudaErrorUnsupportedPtxVersion",
             "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
@@ -87,6 +92,8 @@ CUDA: tuple[Signature, ...] = (
     Signature(
         "DRV009",
         (
+            "CUDA_ERROR_UNKNOWN",
+            "CUDA unknown error",
             "CUDA unknown error - this may be due to an incorrectly set up environment",
             "CUDA_ERROR_UNKNOWN: unknown error",
             "cuInit(0) failed… CUDA_ERROR_UNKNOWN",

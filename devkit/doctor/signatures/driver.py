@@ -30,6 +30,7 @@ DRIVER: tuple[Signature, ...] = (
         REBOOT,
         "NVIDIA/open-gpu-kernel-modules, nvidia/nv.c",
         entry="A01",
+        also=("DRV012",),
     ),
     Signature(
         "DRV001",
@@ -69,6 +70,7 @@ DRIVER: tuple[Signature, ...] = (
     Signature(
         "DRV001",
         (
+            "kernel-headers package not installed",
             "Unable to find the kernel source tree for the currently running kernel",
             "Your kernel headers for kernel {kernel:name} cannot be found",
             "kernel headers for target kernel {kernel:name} cannot be found",
@@ -250,5 +252,48 @@ DRIVER: tuple[Signature, ...] = (
         "NVIDIA, Container Toolkit, Troubleshooting",
         beside=("nvidia",),
         entry="A18",
+    ),
+    Signature(
+        "DRV008",
+        (
+            "NVIDIA driver will ignore this GPU",
+            "not supported by open nvidia.ko because it does not include the required GPU System Processor (GSP)",
+        ),
+        "the installed driver, or its flavour of module, does not know this GPU",
+        Fix(
+            "Install the newest driver branch that still knows the card, in the closed flavour for cards before the"
+            " RTX 20.",
+            ("lspci -nn | grep -i nvidia",),
+            root=True,
+            restart=Restart.HOST,
+        ),
+        "NVIDIA/open-gpu-kernel-modules, nvidia/nv-pci.c",
+        entry="A15",
+    ),
+    Signature(
+        "DRV001",
+        ("No NVIDIA GPU found", "None of the NVIDIA devices were initialized", "No NVIDIA graphics adapter probed"),
+        "the driver's module found no GPU that it could take: another driver holds it, or this driver does not know it",
+        LOAD_DRIVER,
+        "NVIDIA/open-gpu-kernel-modules, nvidia/nv.c",
+        confidence=Confidence.LIKELY,
+        entry="A02",
+        also=("DRV008", "GPU005"),
+    ),
+    Signature(
+        "DRV006",
+        (
+            "/dev/nvidia{node:word}: Permission denied",
+            "open failed: /dev/nvidia{node:word}: permission denied",
+        ),
+        "this user may not open the GPU's device nodes",
+        Fix(
+            "Look at the nodes' mode and group; join the group, or set NVreg_DeviceFileMode back to 0666.",
+            ("ls -l /dev/nvidia*",),
+            root=True,
+        ),
+        "NVIDIA, Container Toolkit, Troubleshooting",
+        entry="J10",
+        also=("CTK005", "CON012"),
     ),
 )

@@ -51,6 +51,7 @@ ENGINE: tuple[Signature, ...] = (
     Signature(
         "ENG002",
         (
+            "load library failed: libnvidia-ml.so.1",
             "initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file",
             "load library failed: libnvidia-ml.so.1: cannot open shared object file",
         ),
@@ -97,7 +98,7 @@ ENGINE: tuple[Signature, ...] = (
         INSTALL_TOOLKIT,
         "NVIDIA/nvidia-docker issue 1034",
         entry="E05",
-        also=("ENG010",),
+        also=("ENG010", "PRJ011"),
     ),
     Signature(
         "CTK002",
@@ -117,6 +118,7 @@ ENGINE: tuple[Signature, ...] = (
         ),
         "ShaneIsrael/fireshare issue 689",
         entry="E06",
+        also=("PRJ011",),
     ),
     Signature(
         "CTK003",
@@ -214,5 +216,33 @@ ENGINE: tuple[Signature, ...] = (
         severity=Severity.NOTE,
         entry="E10",
         also=("ENG004",),
+    ),
+    Signature(
+        "ENG014",
+        ("Error loading config file: {file:name}", "Error loading config file"),
+        "the docker command cannot read its own settings, and works without them",
+        Fix(
+            "Repair the file, or make it yours.",
+            ("ls -l ~/.docker/config.json", "python3 -m json.tool ~/.docker/config.json"),
+        ),
+        "docker/cli, cli/config",
+        severity=Severity.WARNING,
+        beside=("docker",),
+        entry="E12",
+    ),
+    Signature(
+        "PRJ006",
+        ("No GPU support found yet a GPU was required", "can't evaluate field Runtimes in type"),
+        "the dev container tool looks for a runtime named nvidia, and this engine has none or is Podman: it leaves"
+        " the GPU out",
+        Fix(
+            'Ask for the GPU yourself: "runArgs": ["--gpus", "all"], or tell the tool: devcontainer up'
+            " --gpu-availability all.",
+            where=Side.PROJECT,
+        ),
+        "devcontainers/cli, src/spec-node/utils.ts",
+        severity=Severity.WARNING,
+        entry="J03",
+        also=("ENG008", "PRJ011"),
     ),
 )

@@ -123,4 +123,33 @@ FABRIC: tuple[Signature, ...] = (
         entry="C02",
         unless=("NV_WARN_NOTHING_TO_DO",),
     ),
+    Signature(
+        "GPU022",
+        ("Please update with matching NVIDIA driver package", "fabric manager NVIDIA GPU driver interface version"),
+        "the Fabric Manager is of another version than the driver",
+        _START_FABRIC,
+        "ollama/ollama issue 12136",
+        entry="C02",
+    ),
+    Signature(
+        "GPU023",
+        ("request to query NVSwitch device information from NVSwitch driver failed",),
+        "the Fabric Manager reaches no NVSwitch; without one it is not needed",
+        Fix("On a machine without an NVSwitch leave it off.", ("lspci | grep -i nvswitch",)),
+        "NVIDIA/gpu-operator issue 610",
+        severity=Severity.NOTE,
+        confidence=Confidence.POSSIBLE,
+        entry="C03",
+    ),
+    Signature(
+        "GPU026",
+        ("cudaErrorNotSupported: operation not supported", "CUDA error: operation not supported"),
+        "the GPU refuses the call: on a virtual GPU its profile may not compute, or have no unified memory",
+        Fix(
+            "On a virtual GPU take a C or Q profile, with unified memory enabled on the hypervisor.", ("nvidia-smi -L",)
+        ),
+        "NVIDIA, Virtual GPU Software User Guide",
+        confidence=Confidence.POSSIBLE,
+        entry="C08",
+    ),
 )

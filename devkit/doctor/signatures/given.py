@@ -37,6 +37,7 @@ GIVEN: tuple[Signature, ...] = (
     Signature(
         "CON001",
         (
+            "CUDA_ERROR_NO_DEVICE",
             "Found no NVIDIA driver on your system",
             "The NVIDIA Driver was not detected. GPU functionality will not be available",
             "cudaGetDeviceCount() failed… no CUDA-capable device is detected",
@@ -50,11 +51,12 @@ GIVEN: tuple[Signature, ...] = (
         "AbdBarho/stable-diffusion-webui-docker issue 348; NVIDIA/nvidia-docker issue 954",
         confidence=Confidence.LIKELY,
         entry="F16",
-        also=("CON010", "CON006", "PYT006", "DRV001"),
+        also=("CON010", "CON006", "PYT006", "DRV001", "CUD011", "PRJ005", "PRJ025"),
     ),
     Signature(
         "CON001",
         (
+            "libnvidia-ml.so.1: cannot open shared object file",
             "libcuda.so.1: cannot open shared object file",
             "ImportError: libcuda.so.1",
             "Could not load dynamic library 'libcuda.so.1'",
@@ -69,6 +71,7 @@ GIVEN: tuple[Signature, ...] = (
         confidence=Confidence.LIKELY,
         unless=("/usr/lib/wsl/lib/libcuda.so.1",),
         entry="F16",
+        also=("DRV001", "ENG002"),
     ),
     Signature(
         "CON002",
@@ -90,7 +93,7 @@ GIVEN: tuple[Signature, ...] = (
         "NVIDIA/nvidia-docker issue 954; weaviate/weaviate-helm issue 101",
         confidence=Confidence.POSSIBLE,
         entry="F16",
-        also=("CON010", "DRV001"),
+        also=("CON010", "DRV001", "PRJ005", "PRJ025"),
     ),
     Signature(
         "CON002",

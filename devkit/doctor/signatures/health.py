@@ -118,6 +118,9 @@ LOST: tuple[Signature, ...] = (
     Signature(
         "DRV007",
         (
+            "RmFetchGspRmImages: No firmware image found",
+            "failed to wait for GFW_BOOT",
+            "Direct firmware load for nvidia/{file:name} failed with error",
             "Cannot initialize GSP firmware RM",
             "gpuWaitForGfwBootComplete",
             "Failed to boot GSP",
@@ -168,5 +171,40 @@ LOST: tuple[Signature, ...] = (
         confidence=Confidence.LIKELY,
         entry="B13",
         also=("GPU019",),
+    ),
+    Signature(
+        "GPU008",
+        ("BAR {number:number}: no space for [mem size", "BAR 1: no space for", "]: can't assign; no space"),
+        "the firmware left no address space for a card's memory",
+        Fix("Enable Above 4G Decoding and Resizable BAR in the firmware's settings.", restart=Restart.HOST),
+        "Linux, drivers/pci/setup-res.c",
+        confidence=Confidence.LIKELY,
+        beside=("nvidia", "NVRM", "10de"),
+        entry="A10",
+    ),
+    Signature(
+        "GPU013",
+        ("HW Thermal Slowdown : Active", "SW Thermal Slowdown : Active", "Thermal Slowdown: Active"),
+        "the GPU slows itself down because it is too hot",
+        Fix("Give it air: fans, dust, room between cards; or cap its power.", ("sudo nvidia-smi -pl 300",), root=True),
+        "NVIDIA, nvidia-smi documentation, Clocks Event Reasons",
+        severity=Severity.WARNING,
+        entry="B09",
+    ),
+    Signature(
+        "GPU014",
+        (
+            "HW Power Brake Slowdown : Active",
+            "HW Power Brake Slowdown: Active",
+            "HW Slowdown : Active",
+            "HW Slowdown: Active",
+        ),
+        "the machine's power supply or board tells the GPU to slow down",
+        Fix(
+            "Check the power cables and the supply, then the board's power settings.", ("nvidia-smi -q -d PERFORMANCE",)
+        ),
+        "NVIDIA, nvidia-smi documentation, Clocks Event Reasons",
+        severity=Severity.WARNING,
+        entry="B10",
     ),
 )

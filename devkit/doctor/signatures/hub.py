@@ -44,6 +44,8 @@ HUB: tuple[Signature, ...] = (
     Signature(
         "HUB008",
         (
+            "is awaiting a review from the repo authors",
+            "is restricted. You must be authenticated to access it",
             "403 Client Error… you are not in the authorized list",
             "is not in the authorized list. Visit https://huggingface.co/",
             "Please enable access to public gated repositories in your fine-grained token settings",
@@ -80,6 +82,7 @@ HUB: tuple[Signature, ...] = (
     Signature(
         "HUB007",
         (
+            "An error happened while trying to locate the file on the Hub",
             "We couldn't connect to 'https://huggingface.co' to load",
             "couldn't connect to 'https://{hub:name}' to load",
             "HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded",
@@ -197,6 +200,37 @@ HUB: tuple[Signature, ...] = (
         "HF_HUB_ENABLE_HF_TRANSFER is set, and the package hf_transfer is not installed",
         Fix("Install it, or unset the variable.", ("pip install hf_transfer",), where=Side.CONTAINER),
         "huggingface/huggingface_hub, file_download.py",
+        entry="K02",
+    ),
+    Signature(
+        "HUB002",
+        (
+            "MissingSchema: Invalid URL",
+            "No scheme supplied. Perhaps you meant",
+            "UnsupportedProtocol: Request URL is missing",
+        ),
+        "an address without https:// in front was asked for: mostly HF_ENDPOINT is not an address",
+        Fix(
+            "Write the whole address, or unset the variable.",
+            ("echo $HF_ENDPOINT", "unset HF_ENDPOINT"),
+            where=Side.CONTAINER,
+        ),
+        "psf/requests, models.py; encode/httpx",
+        confidence=Confidence.POSSIBLE,
+        entry="K02",
+    ),
+    Signature(
+        "HUB007",
+        ("Temporary failure in name resolution",),
+        "names are not resolved here, so the hub cannot be reached",
+        Fix(
+            "Check name resolution in the container.",
+            ("cat /etc/resolv.conf", "getent hosts huggingface.co"),
+            where=Side.CONTAINER,
+        ),
+        "huggingface/huggingface_hub",
+        confidence=Confidence.LIKELY,
+        beside=("huggingface", "hf.co"),
         entry="K02",
     ),
 )

@@ -19,6 +19,7 @@ PACKAGES: tuple[Signature, ...] = (
     Signature(
         "PYT003",
         (
+            "Attempted to use bitsandbytes native library functionality",
             "CUDA Setup failed despite GPU being available",
             "CUDA Setup failed despite CUDA being available",
             "CUDA SETUP ERROR: Missing dependency: {library:name}",

@@ -1,12 +1,13 @@
 """Errors of dev containers and Compose."""
 
-from devkit.doctor.model import Confidence, Fix, Side
+from devkit.doctor.model import Confidence, Fix, Severity, Side
 from devkit.doctor.signatures.model import Signature
 
 PROJECT: tuple[Signature, ...] = (
     Signature(
         "PRJ002",
         (
+            "pull access denied for all,",
             "unknown flag: --gpus all",
             "unknown flag: --runtime nvidia",
             "unknown flag: --device /dev/…",
@@ -21,6 +22,9 @@ PROJECT: tuple[Signature, ...] = (
     Signature(
         "ENG005",
         (
+            "additional properties 'gpus' not allowed",
+            "additional properties 'devices' not allowed",
+            "additional properties 'runtime' not allowed",
             "Additional properties are not allowed ('devices' was unexpected)",
             "Additional property devices is not allowed",
             "services.{service:name}.deploy.resources.reservations value Additional properties are not allowed",
@@ -47,6 +51,7 @@ PROJECT: tuple[Signature, ...] = (
     Signature(
         "PRJ013",
         (
+            'invalid "count" and "device_ids", these attributes are exclusive',
             '"count" and "device_ids" attributes are exclusive',
             "count and device_ids attributes are exclusive",
             "devices.{index:number} capabilities is required",
@@ -85,5 +90,102 @@ PROJECT: tuple[Signature, ...] = (
         confidence=Confidence.POSSIBLE,
         unless=("node_modules", "npm ERR", "npm error"),
         entry="J08",
+        also=("PRJ028",),
+    ),
+    Signature(
+        "PRJ003",
+        ("cannot set both Count and DeviceIDs on device request",),
+        "the list of GPUs reached Docker in pieces: the comma in it needs quotes of its own",
+        Fix("""Write "runArgs": ["--gpus", "\\"device=0,1\\""].""", where=Side.PROJECT),
+        "docker/cli issue 1957",
+        entry="J01",
+    ),
+    Signature(
+        "PRJ030",
+        (
+            "mkdir: cannot create directory '/root/.vscode-server'",
+            "Cannot create /root/.vscode-server",
+            "mkdir: cannot create directory '/root': Permission denied",
+        ),
+        "the editor's server cannot write to the home of the container's user, mostly with rootless Podman",
+        Fix(
+            "Keep the user's number inside of the container.",
+            ('"runArgs": ["--userns=keep-id"], "containerUser": "vscode"',),
+            where=Side.PROJECT,
+        ),
+        "microsoft/vscode-remote-release issue 9656",
+        confidence=Confidence.LIKELY,
+        entry="J11",
+    ),
+    Signature(
+        "PRJ028",
+        ("useradd: UID 1000 is not unique",),
+        "the base image has a user with the number 1000 already: Ubuntu's images since 24.04 have ubuntu",
+        Fix("Remove that user first, or use it.", ("RUN userdel -r ubuntu",), where=Side.IMAGE),
+        "microsoft/vscode-remote-release issue 10030",
+        entry="J08",
+    ),
+    Signature(
+        "PRJ029",
+        ("Running pip as the 'root' user can result in broken permissions", "running pip as the root user"),
+        "the container works as root; what it writes into the workspace belongs to root",
+        Fix("Give the container a user of its own.", where=Side.PROJECT),
+        "pypa/pip",
+        severity=Severity.NOTE,
+        entry="J08",
+    ),
+    Signature(
+        "CON013",
+        ("fatal: detected dubious ownership in repository", "detected dubious ownership"),
+        "the workspace belongs to another user than the container's",
+        Fix(
+            "Give the container's user the number of the host's user.",
+            ('"updateRemoteUserUID": true',),
+            where=Side.PROJECT,
+        ),
+        "git, safe.directory",
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        entry="J08",
+        also=("PRJ028",),
+    ),
+    Signature(
+        "PRJ021",
+        (
+            "manifest for nvidia/cuda:{tag:name} not found: manifest unknown",
+            "nvidia/cuda:{tag:name}: not found",
+            "manifest for docker.io/nvidia/cuda:{tag:name} not found",
+        ),
+        "the image nvidia/cuda:{tag} is no longer, or never was, in the registry",
+        Fix(
+            "Take a tag that is there, with all of its version.",
+            ("docker pull nvidia/cuda:12.8.1-base-ubuntu24.04",),
+            where=Side.IMAGE,
+        ),
+        "NVIDIA, container-images/cuda, support policy",
+        entry="J05",
+    ),
+    Signature(
+        "PRJ017",
+        ("SecretsUsedInArgOrEnv: Do not use ARG or ENV instructions for sensitive data",),
+        "a token gets into the image by ARG or ENV, where everybody who has the image can read it",
+        Fix("Pass it as a build secret, or at run time.", ("RUN --mount=type=secret,id=hf_token …",), where=Side.IMAGE),
+        "Docker, Build checks, SecretsUsedInArgOrEnv",
+        severity=Severity.WARNING,
+        entry="K01",
+    ),
+    Signature(
+        "PRJ001",
+        (
+            "yaml: line {line:number}: did not find expected key",
+            "yaml: line {line:number}: mapping values are not allowed in this context",
+            "failed to read dockerfile: open {file:name}: no such file or directory",
+        ),
+        "a file of the project's container cannot be read",
+        Fix("Repair the file that the line names.", where=Side.PROJECT),
+        "docker/compose; moby/buildkit",
+        confidence=Confidence.LIKELY,
+        unless=("kube", "helm", "ansible"),
+        entry="J06",
     ),
 )

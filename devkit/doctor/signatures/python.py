@@ -31,6 +31,7 @@ TORCH: tuple[Signature, ...] = (
     Signature(
         "PYT013",
         (
+            "bfloat16 is only supported on GPUs with compute capability",
             "Your setup doesn't support bf16/gpu",
             "Bfloat16 is only supported on GPUs with compute capability of at least 8.0",
             "BFloat16 is not supported on your machine",

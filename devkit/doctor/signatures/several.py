@@ -29,8 +29,8 @@ SEVERAL: tuple[Signature, ...] = (
         "CON003",
         (
             "Call to posix_fallocate failed: No space left on device",
-            "Error while creating shared memory segment /dev/shm/nccl-",
-            "Error while attaching to shared memory segment /dev/shm/nccl-",
+            "Error while creating shared memory segment /dev/shm/nccl…",
+            "Error while attaching to shared memory segment /dev/shm/nccl…",
             "Error: failed to extend /dev/shm/nccl-",
             "Call to ftruncate failed… /dev/shm/nccl",
             "dev/shm/nccl-… No space left on device",
@@ -144,6 +144,8 @@ SEVERAL: tuple[Signature, ...] = (
     Signature(
         "MEM002",
         (
+            "Out of memory: Killed process",
+            "Exited (137)",
             "Out of memory: Killed process {pid:number} ({program:text})",
             "Memory cgroup out of memory: Killed process {pid:number} ({program:text})",
             "oom-kill:constraint=",

@@ -134,4 +134,19 @@ WSL: tuple[Signature, ...] = (
         "NVIDIA, CUDA on WSL User Guide",
         entry="D02",
     ),
+    Signature(
+        "WSL009",
+        ("nvidia-cdi-refresh.service: skipped because of an unmet condition check",),
+        "the service that renews CDI specifications does not run here; in WSL it does so only since toolkit 1.19.1",
+        Fix(
+            "Update the toolkit, or write the specification by hand.",
+            ("sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml",),
+            where=Side.WSL,
+            root=True,
+        ),
+        "NVIDIA, Container Toolkit, Release notes",
+        severity=Severity.WARNING,
+        entry="D10",
+        also=("CDI006",),
+    ),
 )
