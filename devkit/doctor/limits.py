@@ -99,3 +99,17 @@ BITSANDBYTES_FALLS_BACK = Limit(
     "confirmed",
 )
 """Older releases load the library of torch's exact CUDA, or the one that BNB_CUDA_VERSION names, and no other."""
+
+FIRST_GENERIC_L4T = Limit(
+    38,
+    "pollen-robotics/microduck_rl pull 39: JetPack 7 is L4T R38 with CUDA 13 for Arm servers (sbsa)",
+    "single-source",
+)
+"""L4T from here on takes wheels for Arm servers."""
+
+JETSON_INDEXES = Limit(
+    {36: "https://pypi.jetson-ai-lab.io/jp6/cu126"},
+    "calabi-inc/rtsm pull 19: JetPack 6.2, L4T R36.4.7, with that index and numpy<2",
+    "single-source",
+)
+"""Indexes of wheels for Jetsons, by the major of their L4T release."""

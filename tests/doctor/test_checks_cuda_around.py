@@ -148,6 +148,20 @@ def test_a_jetson_needs_its_own_torch(facts, severity):
     assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])
 
 
+@pytest.mark.parametrize(
+    ("release", "command"),
+    [
+        pytest.param(
+            "36.4.7", ["pip install --force-reinstall torch 'numpy<2' --index-url"], id="JetPack 6 has an index"
+        ),
+        pytest.param("35.4.1", [], id="JetPack 5 has none that is known"),
+    ],
+)
+def test_a_jetson_is_sent_to_its_own_index(release, command):
+    commands = first("CUD010", jetson("2.9.1+cu126", "12.6", release)).fix.commands
+    assert [line.partition(" https")[0] for line in commands] == command
+
+
 @pytest.mark.parametrize("facts", [pytest.param(inside(), id="not read"), pytest.param(healthy(), id="on a host")])
 def test_other_machines_are_no_jetson(facts):
     assert isinstance(ask("CUD010", facts), Skipped)

@@ -4,13 +4,11 @@ from collections.abc import Iterator
 
 from devkit.compat.load import tables
 from devkit.doctor.applies import known, python_of, system_of
-from devkit.doctor.install import workload_side
+from devkit.doctor.install import install, workload_side
+from devkit.doctor.limits import FIRST_GENERIC_L4T, JETSON_INDEXES
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
 from devkit.facts.model import Facts, Tegra
 from devkit.facts.values import Release, Unknown
-
-FIRST_GENERIC_L4T = 38
-"""L4T of JetPack 7, the first whose libraries are those of servers (sbsa). Source: NVIDIA, JetPack 7 release notes."""
 
 
 @check(
@@ -27,7 +25,8 @@ def torch_fits_the_jetson(facts: Facts) -> Iterator[Finding]:
     ordinary indexes install and import, and then find no GPU or end at the library level.
     How it is seen: /proc/device-tree/model and /etc/nv_tegra_release, and the version of torch: Jetson builds carry
     "nv" in it or come from an index of their own with a plain version.
-    Source: dusty-nv/jetson-containers issue 1460; NVIDIA, Installing PyTorch for Jetson Platform.
+    Source: conda-forge/pytorch-cpu-feedstock issue 303; pinokiocomputer/pinokio issue 1027; dusty-nv/jetson-containers
+    issue 1460; NVIDIA, Installing PyTorch for Jetson Platform.
     """
     tegra = known(system_of(facts).tegra)
     if tegra is None:
@@ -44,6 +43,7 @@ def torch_fits_the_jetson(facts: Facts) -> Iterator[Finding]:
         Fix(
             "Install torch for this JetPack from NVIDIA's Jetson index, or use an image of dusty-nv/jetson-containers"
             " or NVIDIA's l4t-pytorch with --runtime nvidia. JetPack 7 takes the ordinary cu130 wheels.",
+            _from_jetson_index(facts, tegra),
             where=workload_side(facts),
             docs="https://docs.nvidia.com/deeplearning/frameworks/install-pytorch-jetson-platform/",
         ),
@@ -52,8 +52,13 @@ def torch_fits_the_jetson(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def _from_jetson_index(facts: Facts, tegra: Tegra) -> tuple[str, ...]:
+    index = JETSON_INDEXES.value.get(tegra.release.major) if isinstance(tegra.release, Release) else None
+    return (install(facts, "torch", "numpy<2", index=index, replace=True),) if index else ()
+
+
 def _takes_ordinary_wheels(tegra: Tegra) -> bool:
-    return isinstance(tegra.release, Release) and tegra.release.major >= FIRST_GENERIC_L4T
+    return isinstance(tegra.release, Release) and tegra.release.major >= FIRST_GENERIC_L4T.value
 
 
 def _is_ordinary(version: str, cuda: Release | Unknown | None) -> bool:
