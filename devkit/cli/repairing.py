@@ -27,8 +27,8 @@ def repair(report: "Report", project: Path, *, is_sure: bool) -> tuple[str, ...]
         _say(f"  {shown.finding.fix.summary}")
         for edit in edits:
             _say_diff(edit)
-        if not is_sure and not _may(edits):
-            _say("  left as it is")
+        if not (is_sure and _is_safe(shown)) and not _may(edits):
+            _say("  it stays as it is")
             continue
         for edit in edits:
             _say(f"  changed {edit.path}; to undo it: {apply(edit)}")
@@ -66,10 +66,15 @@ def _repairable(report: "Report", project: Path) -> "Iterator[tuple[Shown, tuple
             yield shown, edits
 
 
+def _is_safe(shown: "Shown") -> bool:
+    """Whether --yes covers it: what is only possible, or only a note, is changed by nobody who did not look."""
+    return shown.finding.severity != "note" and shown.finding.confidence != "possible"
+
+
 def _may(edits: "tuple[Edit, ...]") -> bool:
     """Ask, where there is somebody to ask; silence is a no."""
     if not sys.stdin.isatty():
-        _say("  not asked: standard input is no terminal. Pass --yes to make such changes.")
+        _say("  not changed: there is no terminal to ask at (--yes answers for problems that are certain or likely)")
         return False
     return click.confirm(f"  Change {count_of(len(edits), 'file')}?", default=False, err=True)
 

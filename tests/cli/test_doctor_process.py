@@ -1,0 +1,141 @@
+"""The command as a process: how long it takes whatever is broken, what it says on the way, and how it is stopped."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HANGING = """#!/bin/sh
+echo $$ >> "{pids}"
+exec sleep 300
+"""
+
+
+@pytest.fixture
+def wedged(tmp_path):
+    """A PATH on which every program that probes may start hangs, and the file in which they leave their numbers."""
+    folder, pids = tmp_path / "bin", tmp_path / "pids"
+    folder.mkdir()
+    for name in (
+        "docker",
+        "podman",
+        "nvidia-smi",
+        "nvidia-ctk",
+        "uname",
+        "id",
+        "getconf",
+        "ldconfig",
+        "systemctl",
+        "journalctl",
+    ):
+        (folder / name).write_text(HANGING.format(pids=pids))
+        (folder / name).chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}, pids
+
+
+def argv_of(*arguments):
+    return [sys.executable, "-m", "devkit", "doctor", *arguments]
+
+
+def still_running(pids):
+    """Of the programs that were started, those that are there and no zombies."""
+    running = []
+    for pid in pids.read_text().split():
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        running += [] if state == "Z" else [pid]
+    return running
+
+
+def test_five_seconds_whatever_hangs(wedged, tmp_path):
+    environment, pids = wedged
+    started = time.monotonic()
+    done = subprocess.run(
+        argv_of("--project", str(tmp_path)), env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert time.monotonic() - started < 6.5  # five, and a busy machine
+    assert done.returncode in (0, 1), done.stderr
+    assert "passed" in done.stdout
+    assert still_running(pids) == []
+
+
+def test_a_shorter_time_is_kept_too(wedged):
+    environment, _ = wedged
+    started = time.monotonic()
+    subprocess.run(argv_of("--timeout", "1"), env=environment, capture_output=True, check=False, timeout=60)
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_an_interrupt_ends_it_at_once_and_leaves_nothing_running(wedged, number):
+    environment, pids = wedged
+    with subprocess.Popen(
+        argv_of("--timeout", "60"), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        ends_at = time.monotonic() + 20
+        while not pids.exists() and time.monotonic() < ends_at:
+            time.sleep(0.02)
+        time.sleep(0.2)
+        process.send_signal(number)
+        started = time.monotonic()
+        out, err = process.communicate(timeout=30)
+    assert time.monotonic() - started < 3
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == "Interrupted."
+    assert "Traceback" not in err
+    time.sleep(0.2)
+    assert still_running(pids) == []
+
+
+def stderr_of(*arguments, on_terminal):
+    if not on_terminal:
+        return subprocess.run(argv_of(*arguments), capture_output=True, text=True, check=False, timeout=60).stderr
+    master, slave = pty.openpty()
+    with subprocess.Popen(argv_of(*arguments), stdout=subprocess.DEVNULL, stderr=slave) as process:
+        os.close(slave)
+        shown = b""
+        while True:
+            try:
+                chunk = os.read(master, 4096)
+            except OSError:
+                break
+            shown += chunk
+        process.wait(timeout=60)
+    os.close(master)
+    return shown.decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "on_terminal", "says"),
+    [
+        pytest.param([], True, True, id="somebody watches"),
+        pytest.param([], False, False, id="nobody watches"),
+        pytest.param(["--verbose"], False, True, id="nobody watches, but it was asked for"),
+    ],
+)
+def test_steps_are_said_where_somebody_reads_them(arguments, on_terminal, says):
+    said = stderr_of(*arguments, on_terminal=on_terminal)
+    assert ("devkit: reading this machine (at most 5.0 s)" in said) is says
+
+
+def test_the_slow_tiers_are_steps_of_their_own(tmp_path):
+    done = subprocess.run(
+        argv_of("--deep", "--smoke", "--verbose", "--json", "--project", str(tmp_path)),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    steps = [line for line in done.stderr.splitlines() if line.startswith("devkit: ")]
+    assert [step.split()[1] for step in steps] == ["reading", "trying", "starting"]
+    assert done.stdout.startswith("{")
+    assert done.stdout.rstrip().endswith("}")
+    assert done.returncode in (0, 1)
