@@ -99,9 +99,13 @@ def wsl_shows_gpu(facts: Facts) -> Iterator[Finding]:
     guest = windows_guest(facts)
     if guest.has_dxg or not any(name in guest.libraries for name in WSL_NVIDIA_LIBRARIES):
         return
+    yield _without_device(facts)
+
+
+def _without_device(facts: Facts) -> Finding:
     settings = system_of(facts).wsl_settings
     kernel = settings.kernel if isinstance(settings, WslSettings) else ""
-    yield Finding(
+    return Finding(
         Severity.ERROR,
         "Windows offers an NVIDIA GPU, but this WSL kernel has no /dev/dxg",
         Fix(

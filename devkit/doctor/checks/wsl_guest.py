@@ -13,7 +13,7 @@ from devkit.doctor.applies import (
 from devkit.doctor.checks.chains import NVML
 from devkit.doctor.machine import CDI_GUIDE, INSTALL_TOOLKIT, WSL_GUIDE, family_of
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
-from devkit.facts.model import Engine, EngineKind, Facts, NvmlEnd, NvmlFailure
+from devkit.facts.model import Engine, EngineKind, Facts, NvmlEnd, NvmlFailure, Wsl
 from devkit.facts.values import Unknown
 from devkit.text import listed
 
@@ -48,8 +48,12 @@ def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Finding]:
         return
     if guest.linux_driver_packages:
         raise NotApplicable("a Linux driver in the guest explains it already")
+    yield _blocked(failure, guest)
+
+
+def _blocked(failure: NvmlFailure, guest: Wsl) -> Finding:
     is_empty = guest.driver_store == ()
-    yield Finding(
+    return Finding(
         Severity.ERROR,
         "Windows blocks the GPU for WSL: it passes in no driver from its driver store"
         if is_empty
