@@ -160,8 +160,11 @@ def inspected(resource: str, ask: Callable[[str], Any]) -> dict[str, Any]:
 
 
 def dev_images(ask: Callable[[str], Any]) -> list[str]:
-    """Ids of the newest images that a dev container tool built."""
-    found = ask(f"/images/json?filters={quote(json.dumps({'label': [IMAGE_LABEL]}))}")
+    """Ids of the newest images that a dev container tool built; none from an engine that cannot search by label."""
+    try:
+        found = ask(f"/images/json?filters={quote(json.dumps({'label': [IMAGE_LABEL]}))}")
+    except ValueError:
+        return []
     found.sort(key=lambda one: one.get("Created", 0), reverse=True)
     return [str(one["Id"]) for one in found if one.get("Id")]
 

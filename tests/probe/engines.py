@@ -36,7 +36,7 @@ class _OnPort(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
 @contextmanager
 def engine(path, *, answers, hang_at=""):
-    """Serve `answers`, a last path segment to its JSON; never answer at `hang_at`.
+    """Serve `answers`, a whole resource or its last segment to its JSON; never answer at the segment `hang_at`.
 
     On the unix socket `path`, or on a free port when that is None.
     """
@@ -50,9 +50,10 @@ def engine(path, *, answers, hang_at=""):
             if segment == hang_at:
                 released.wait(20)
                 return
-            body = answers.get(segment, "page not found")
+            key = self.path if self.path in answers else segment
+            body = answers.get(key, "page not found")
             text = (body if isinstance(body, str) else json.dumps(body)).encode()
-            self.send_response(200 if segment in answers else 404)
+            self.send_response(200 if key in answers else 404)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)
