@@ -21,11 +21,8 @@ from .network import BRIDGE, POOL, mtu
 
 START_DEADLINE_S = 60.0
 INJECTED_FILE = "/etc/devkit-injected-by-cdi"
-CDI_SPEC = {
-    "cdiVersion": "0.5.0",
-    "kind": "nvidia.com/gpu",
-    "devices": [{"name": name, "containerEdits": {"env": [f"DEVKIT_CDI_DEVICE={name}"]}} for name in ("0", "all")],
-}
+CDI_DEVICES = (*map(str, range(8)), "all")
+"""As for the eight GPUs that the stand-in for NVML shows."""
 
 
 class Flavour(StrEnum):
@@ -153,7 +150,17 @@ def _stubs(state: Path, flavour: Flavour) -> list[str]:
             injected = state / "injected"
             injected.write_text("from the CDI specification\n", encoding="ascii")
             mount = {"hostPath": str(injected), "containerPath": INJECTED_FILE, "options": ["ro", "bind"]}
-            spec = CDI_SPEC | {"containerEdits": {"mounts": [mount]}}
+            node = {"path": "/dev/nvidia0", "hostPath": str(state / "dev/nvidia0")}
+            devices = [
+                {"name": name, "containerEdits": {"env": [f"DEVKIT_CDI_DEVICE={name}"], "deviceNodes": [node]}}
+                for name in CDI_DEVICES
+            ]
+            spec = {
+                "cdiVersion": "0.5.0",
+                "kind": "nvidia.com/gpu",
+                "devices": devices,
+                "containerEdits": {"mounts": [mount]},
+            }
             (state / "cdi/nvidia.json").write_text(json.dumps(spec), encoding="ascii")
             return []
 

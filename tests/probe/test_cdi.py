@@ -78,3 +78,32 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path):
 def test_a_folder_reached_by_two_names_counts_once(tmp_path):
     text = f"[links]\n\"/var/run\" = \"/run\"\n[files]\n\"/run/cdi/x.yaml\" = '''{YAML}'''\n"
     assert len(read_cdi(written(tmp_path, text))) == 1
+
+
+NODES = {
+    "devices": [
+        {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}},
+        {"name": "all", "containerEdits": {}},
+    ],
+    "containerEdits": {
+        "deviceNodes": [{"path": "/dev/dri/card1", "hostPath": "/dev/dri/card0"}],
+        "mounts": [{"hostPath": "/usr/lib/libcuda.so.580.95.05", "containerPath": "/x"}],
+        "hooks": [{"path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook", "update-ldcache"]}],
+    },
+}
+
+
+def test_devices_without_a_node_and_paths_that_are_gone_are_named(tmp_path):
+    (spec,) = specs(tmp_path, {"/etc/cdi/x.json": json.dumps(SPEC | NODES), "/dev/nvidia0": ""})
+    assert spec.without_nodes == ("all",)
+    assert spec.missing_paths == ("/dev/dri/card0", "/usr/lib/libcuda.so.580.95.05", "/usr/bin/nvidia-cdi-hook")
+
+
+@pytest.mark.parametrize("wrong", [None, 3, "text", [], [None], {"path": 3}, [{"path": 3}], [{"hostPath": None}]])
+@pytest.mark.parametrize("key", ["containerEdits", "deviceNodes", "mounts", "hooks", "devices"])
+def test_edits_of_another_shape_are_passed_over(tmp_path, key, wrong):
+    edits = {**NODES["containerEdits"], key: wrong} if key not in NODES else NODES["containerEdits"]
+    content = SPEC | NODES | {"containerEdits": edits} | ({key: wrong} if key in NODES else {})
+    (spec,) = specs(tmp_path, {"/etc/cdi/x.json": json.dumps(content)})
+    assert spec.error == ""
+    assert isinstance(spec.missing_paths, tuple)

@@ -105,3 +105,77 @@ def test_a_daemon_file_that_may_not_be_read_is_still_named(tmp_path):
     (found,) = toolkit(tmp_path, f'"{path}" = "{{}}"', more=f'unreadable = ["{path}"]').daemon_files
     assert found.error == ""
     assert found.registers_nvidia == Unknown("this user may not read it")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        pytest.param("", "", id="empty"),
+        pytest.param('[a]\nb = "c"', "", id="valid"),
+        pytest.param('no-cgroups = true"', "not valid TOML", id="broken"),
+        pytest.param("no-cgroups = ", "not valid TOML", id="cut off"),
+    ],
+)
+def test_a_broken_configuration_is_a_reading_of_its_own(tmp_path, text, error):
+    found = toolkit(tmp_path, config(text)).config_error
+    assert (error in found) if error else found == ""
+
+
+def test_a_configuration_that_may_not_be_read_is_not_called_broken(tmp_path):
+    found = toolkit(tmp_path, config(""), more=f'unreadable = ["{CONFIG}"]').config_error
+    assert isinstance(found, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "exists"),
+    [
+        pytest.param('ldconfig = "@/sbin/ldconfig.real"', "/sbin/ldconfig.real", True, id="there"),
+        pytest.param('ldconfig = "@/sbin/ldconfig"', "/sbin/ldconfig", False, id="not there"),
+        pytest.param('ldconfig = "/sbin/ldconfig"', "/sbin/ldconfig", None, id="the container's own"),
+        pytest.param("", "", None, id="none named"),
+    ],
+)
+def test_ldconfig_is_looked_up_on_the_host(tmp_path, line, path, exists):
+    found = toolkit(tmp_path, config(f"[nvidia-container-cli]\n{line}") + '\n"/sbin/ldconfig.real" = "ELF"')
+    assert found.ldconfig == path
+    assert found.ldconfig_exists is exists or (exists is None and isinstance(found.ldconfig_exists, Unknown))
+
+
+def test_features_that_are_switched_on_are_named(tmp_path):
+    text = "[features]\nno-additional-gids-for-device-nodes = true\nallow-cuda-compat-libs-from-container = false"
+    assert toolkit(tmp_path, config(text)).features == ("no-additional-gids-for-device-nodes",)
+
+
+UNIT = '"/lib/systemd/system/nvidia-cdi-refresh.path" = "[Path]"\n'
+WANTS = '"/etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.path"'
+
+
+@pytest.mark.parametrize(
+    ("files", "state"),
+    [
+        pytest.param("", "", id="no such unit"),
+        pytest.param(UNIT, "disabled", id="there, and nothing wants it"),
+        pytest.param(f'{UNIT}[links]\n{WANTS} = "/lib/systemd/system/nvidia-cdi-refresh.path"', "enabled", id="wanted"),
+        pytest.param(
+            f'{UNIT}"/dev/null" = ""\n[links]\n"/etc/systemd/system/nvidia-cdi-refresh.path" = "/dev/null"',
+            "masked",
+            id="masked",
+        ),
+    ],
+)
+def test_the_unit_that_renews_cdi_is_read_from_files(tmp_path, files, state):
+    assert toolkit(tmp_path, files).cdi_refresh == state
+
+
+@pytest.mark.parametrize(
+    ("nodes", "links"),
+    [
+        pytest.param(("/dev/nvidiactl", "/dev/char/195:255"), True, id="there"),
+        pytest.param(("/dev/nvidiactl", "/dev/char/1:3"), False, id="not there"),
+        pytest.param(("/dev/nvidiactl",), None, id="no folder"),
+        pytest.param(("/dev/char/1:3",), None, id="no GPU"),
+    ],
+)
+def test_links_by_number(tmp_path, nodes, links):
+    found = toolkit(tmp_path, "".join(f'"{node}" = ""\n' for node in nodes)).char_links
+    assert found is links or (links is None and isinstance(found, Unknown))
