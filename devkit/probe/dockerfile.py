@@ -139,7 +139,7 @@ def _take(current: _Open, instruction: Instruction, path: str, secret_files: Sec
         for name, value in _pairs(text):
             if value and not names_secret(name):
                 current.arguments[name] = filled(value, current.arguments)
-    elif keyword == "USER":
+    elif keyword == "USER" and text:
         current.user = filled(text.split()[0], current.arguments).partition(":")[0]
         current.stage = replace(current.stage, user=Setting("USER", current.user, path, line))
     elif keyword == "WORKDIR" and _is_user(current.user):

@@ -75,15 +75,15 @@ def commands_of(text: str) -> tuple[ShellCommand, ...]:
             listed = json_of(text)
         except ValueError:
             listed = None
-        if isinstance(listed, list) and all(isinstance(word, str) for word in listed):
-            return (ShellCommand(tuple(listed), False),)
+        if isinstance(listed, list) and all(isinstance(word, str) and word for word in listed):
+            return (ShellCommand(tuple(listed), False),) if listed else ()
     return tuple(_split(text))
 
 
 def _split(text: str) -> Iterator[ShellCommand]:
     words: list[str] = []
     for word in [*_words(text), ";"]:
-        if word.strip(";&|()\n"):
+        if not word or word.strip(";&|()\n"):
             words.append(word)
             continue
         plain = _without_prefix(words)
@@ -99,7 +99,7 @@ def _words(text: str) -> list[str]:
     try:
         return list(lexer)
     except ValueError:
-        return re.split(r"\s+|(;|&&|\|\|)", text.replace("\n", " ; "))
+        return [word for word in re.split(r"\s+|(;|&&|\|\|)", text.replace("\n", " ; ")) if word]
 
 
 def _without_prefix(words: list[str]) -> tuple[str, ...]:

@@ -1,0 +1,36 @@
+"""What devkit itself writes gets no finding: neither its examples nor its own dev container."""
+
+from pathlib import Path
+
+import pytest
+
+from devkit.doctor.model import Skipped
+from devkit.probe.host import LocalHost
+from devkit.probe.project import read_project
+from tests.doctor.asking import ask, codes, examined
+from tests.doctor.machines import changed, healthy, inside, windows_guest, without_gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = {path.parent.name: path for path in sorted((ROOT / "examples").glob("*/expected"))} | {"devkit itself": ROOT}
+MACHINES = {
+    "a desktop": healthy(),
+    "a laptop without a GPU": without_gpu(),
+    "WSL": windows_guest(),
+    "a dev container": inside(),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("folder", EXAMPLES.values(), ids=EXAMPLES)
+def test_files_that_devkit_writes_get_no_finding(folder, machine):
+    facts = changed(machine, {"project": read_project(LocalHost(), project=str(folder))})
+    assert facts.project.dev_containers
+    assert facts.project.services
+    assert [code for code in codes(facts) if code.startswith("PRJ")] == []
+    assert not [one for one in examined(facts).findings if one.check.code.startswith("PRJ")]
+
+
+def test_they_are_looked_at_all_the_same():
+    facts = changed(healthy(), {"project": read_project(LocalHost(), project=str(ROOT))})
+    judged = [f"PRJ{number:03d}" for number in (1, 2, 4, 5, 7, 9, 12, 13, 14, 15, 16, 17, 19, 20, 25, 26, 28)]
+    assert not [code for code in judged if isinstance(ask(code, facts), Skipped)]
