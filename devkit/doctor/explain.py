@@ -58,6 +58,7 @@ def _match(match: Match) -> dict[str, Any]:
         "confidence": match.confidence.value,
         "matched": match.matched,
         "follows_from": match.follows_from,
+        "also": list(match.also),
         "fix": fix_document(_shown(match)),
     }
 
@@ -86,6 +87,8 @@ def matches_text(found: tuple[Match, ...], *, width: int, marks: Marks) -> tuple
             lines += _folded(said, width, indent="  ", tone=Tone.QUIET)
         else:
             lines += [*([Line("")] if lines else []), *finding_text(_shown(match), width=width, marks=marks)]
+            if match.also:
+                lines += _folded(f"may also be: {listed(match.also, 'or')}", width, indent="  ", tone=Tone.QUIET)
     hint = "This is what the text says; `devkit doctor` looks at the machine itself and gives the fix for it."
     return (*lines, Line(""), *_folded(hint, width, tone=Tone.QUIET))
 

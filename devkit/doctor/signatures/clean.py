@@ -3,14 +3,14 @@
 import re
 from collections.abc import Iterable
 
-HEAD = 1024 * 1024
-TAIL = 3 * 1024 * 1024
+HEAD = 512 * 1024
+TAIL = 1536 * 1024
 """How many characters of the beginning and of the end of a long text are looked at."""
 
-SHORTEST_PREFIXED = 8
+SHORTEST_PREFIXED = 3
 
 _ANSI = re.compile(r"(?:\x1b|\^\[|\\u001b|\\x1b|\\033)(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b]{0,300}(?:\x07|\x1b\\))")
-_BARE_COLOUR = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3}){0,4})?m")
+_BARE_COLOUR = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3}){0,4}m|m(?!\w))")
 _PREFIX = re.compile(
     r"^(?:"
     r"(?:>[ ]?){1,9}"  # a quotation in mail or Markdown

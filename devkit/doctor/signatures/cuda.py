@@ -164,7 +164,7 @@ CUDA: tuple[Signature, ...] = (
         also=("CUD011",),
     ),
     Signature(
-        "GPU019",
+        "MEM004",
         (
             "CUDA out of memory. Tried to allocate {wanted:size}",
             "torch.OutOfMemoryError: CUDA out of memory",
@@ -185,6 +185,7 @@ CUDA: tuple[Signature, ...] = (
         ),
         "PyTorch, CUDA semantics, Memory management",
         entry="I07",
-        confidence=Confidence.POSSIBLE,
+        confidence=Confidence.LIKELY,
+        also=("GPU019",),
     ),
 )

@@ -71,7 +71,7 @@ GIVEN: tuple[Signature, ...] = (
         confidence=Confidence.LIKELY,
         unless=("/usr/lib/wsl/lib/libcuda.so.1",),
         entry="F16",
-        also=("DRV001", "ENG002"),
+        also=("DRV001", "ENG002", "PRJ031"),
     ),
     Signature(
         "CON002",
@@ -141,5 +141,15 @@ GIVEN: tuple[Signature, ...] = (
         Fix("Look at what is there, and request that.", ("nvidia-smi -L",), where=Side.PROJECT),
         "NVIDIA/libnvidia-container",
         entry="H12",
+    ),
+    Signature(
+        "CON001",
+        ("CUDA driver initialization failed, you might not have a CUDA gpu", "CUDA driver initialization failed"),
+        "CUDA does not start: no GPU here, or one that is not ready",
+        GIVE_GPU,
+        "pytorch/pytorch, c10/cuda/CUDAFunctions.cpp",
+        confidence=Confidence.POSSIBLE,
+        entry="C01",
+        also=("GPU004", "CUD011"),
     ),
 )

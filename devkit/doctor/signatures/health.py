@@ -36,6 +36,7 @@ LOST: tuple[Signature, ...] = (
     Signature(
         "GPU002",
         (
+            "Unable to determine the device handle for GPU",
             "Unable to determine the device handle for GPU {bus:name}: Unknown Error",
             "Unable to determine the device handle for GPU{bus:name}: {bus2:name}: Unknown Error",
             "Unable to determine the device handle for GPU…Unknown Error",
@@ -46,6 +47,7 @@ LOST: tuple[Signature, ...] = (
         "NVIDIA/open-gpu-kernel-modules issue 507",
         confidence=Confidence.LIKELY,
         entry="B01",
+        also=("GPU006",),
     ),
     Signature(
         "GPU002",
@@ -88,7 +90,7 @@ LOST: tuple[Signature, ...] = (
         (
             "This PCI I/O region assigned to your NVIDIA device is invalid",
             "BAR1 is 0M @ 0x0",
-            "NVRM: BAR… is 0M @",
+            "BAR{number:number} is 0M @",
             "No MMIO space…NVRM",
             "can't assign; no space… nvidia",
         ),

@@ -149,4 +149,12 @@ WSL: tuple[Signature, ...] = (
         entry="D10",
         also=("CDI006",),
     ),
+    Signature(
+        "WSL002",
+        ("The command 'docker' could not be found in this WSL 1 distro",),
+        "the distribution runs in WSL 1, which Docker Desktop does not serve and which shows no GPU",
+        Fix("Convert it to WSL 2.", ("wsl.exe --list --verbose", "wsl.exe --set-version Ubuntu 2"), where=Side.WINDOWS),
+        "Docker, WSL 2 backend",
+        entry="D02",
+    ),
 )

@@ -1,0 +1,235 @@
+"""What an error text means: real texts of public threads, the noise around them, and texts that mean nothing."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from devkit.doctor.explain import meaning_of
+from devkit.doctor.model import Confidence, Severity
+from devkit.doctor.signatures import matches
+from devkit.text import wrapped
+
+ERRORS = sorted((Path(__file__).parent / "errors").glob("*.txt"))
+
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
+REQUIREMENT = (
+    "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update your driver to a newer"
+    " version, or use an earlier cuda container: unknown"
+)
+NO_DRIVER = 'could not select device driver "" with capabilities: [[gpu]].'
+NO_KERNEL = "CUDA error: no kernel image is available for execution on the device"
+TRAINING = "loss: 0.1234\n" * 20_000
+CPU_TORCH = "AssertionError: Torch not compiled with CUDA enabled"
+
+
+def read(path):
+    """The header of a text of the corpus as a dictionary, and the text."""
+    header, _, text = path.read_text(encoding="utf-8").partition("\n\n")
+    return dict(line.split(":", 1) for line in header.splitlines()), text
+
+
+def codes(text):
+    """The codes that a text is explained by, best first; one that is no error has its severity in front."""
+    return [
+        match.code if match.severity is Severity.ERROR else f"{match.severity.value}:{match.code}"
+        for match in meaning_of(text)
+    ]
+
+
+@pytest.mark.parametrize("path", ERRORS, ids=lambda path: path.stem)
+def test_a_text_that_people_pasted_leads_to_its_cause(path):
+    header, text = read(path)
+    assert codes(text) == [code.strip() for code in header["expect"].split(",") if code.strip()]
+
+
+def test_the_corpus_is_large_and_every_text_says_where_it_is_from():
+    headers = [read(path)[0] for path in ERRORS]
+    assert len(headers) >= 130
+    assert all(re.fullmatch(r" https://github\.com/[\w./-]+/(issues|pull)/\d+", header["source"]) for header in headers)
+    assert all(re.fullmatch(r" [A-K]\d\d", header["entry"]) for header in headers)
+
+
+def test_the_corpus_holds_no_secret_and_no_home():
+    texts = "\n".join(read(path)[1] for path in ERRORS)
+    assert not re.search(r"hf_[A-Za-z]{20,}|gh[pousr]_\w{20,}|(?:sk|pk)-\w{20,}|[\w.]+@[\w-]+\.(?:com|org|io)\b", texts)
+    assert set(re.findall(r"/(?:home|Users)/(\w+)", texts)) <= {"user", "xx", "xxx", "ubuntu"}
+
+
+def folded(text, *, width):
+    """As a terminal breaks it: after `width` characters, wherever that is."""
+    return "\n".join(text[start : start + width] for start in range(0, len(text), width))
+
+
+NOISE = [
+    pytest.param(lambda text: text, id="plain"),
+    pytest.param(lambda text: f"trainer-1  | {text}", id="of Compose"),
+    pytest.param(lambda text: f"\x1b[31;1m{text}\x1b[0m", id="in colour"),
+    pytest.param(lambda text: f"[31m{text}[0m", id="in colour whose escape was lost"),
+    pytest.param(lambda text: f"2026-11-21T09:15:02.123Z {text}", id="with a time stamp"),
+    pytest.param(lambda text: f"2026-11-21T09:15:02.123Z stderr F {text}", id="of Kubernetes"),
+    pytest.param(lambda text: f"#12 0.345 {text}", id="of BuildKit"),
+    pytest.param(lambda text: f"> > {text}", id="quoted in mail"),
+    pytest.param(lambda text: f"```\n$ train\n{text}\n```", id="in a Markdown fence"),
+    pytest.param(lambda text: f"first\r\n{text}\r\nlast\r\n", id="with Windows line ends"),
+    pytest.param(lambda text: f" 12%|██        | 3/25\r{text}\r", id="between progress bars"),
+    pytest.param(lambda text: repr({"log": f"{text}\n"}), id="as Python's repr"),
+    pytest.param(lambda text: '{"msg": "' + text.replace('"', '\\"') + '\\nend"}', id="escaped in JSON"),
+    pytest.param(
+        lambda text: '{"msg": "{\\"err\\": \\"x\\\\n' + text.replace('"', '\\\\\\"') + '\\\\n\\"}"}', id="escaped twice"
+    ),
+    pytest.param(lambda text: text.replace('"', "&quot;").replace(">", "&gt;"), id="escaped in HTML"),
+    pytest.param(lambda text: text.replace("'", "\u2019").replace('"', "\u201c"), id="with curly quotes"),
+    pytest.param(lambda text: text.replace(" ", "\u00a0"), id="with hard blanks"),
+    pytest.param(lambda text: text.upper(), id="in capitals"),
+    pytest.param(lambda text: wrapped(text, width=40), id="folded between words"),
+    pytest.param(lambda text: folded(text, width=31), id="broken within words"),
+    pytest.param(
+        lambda text: "".join(f"│ {line:<60} │\n" for line in wrapped(text, width=58).split("\n")), id="in a box"
+    ),
+    pytest.param(lambda text: f"\ufeff{text}\0", id="with a byte order mark and a zero"),
+    pytest.param(lambda text: "\n".join([TRAINING, text, TRAINING]), id="in a long log"),
+]
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        pytest.param(MISMATCH, "DRV002", id="library mismatch"),
+        pytest.param(REQUIREMENT, "CUD001", id="CUDA requirement"),
+        pytest.param(NO_DRIVER, "CTK001", id="no device driver"),
+        pytest.param(
+            "ImportError: libfoo.so: undefined symbol: __nvJitLinkComplete_12_4", "PYT005", id="undefined symbol"
+        ),
+    ],
+)
+def test_noise_does_not_matter(noise, text, code):
+    assert codes(noise(text)) == [code]
+
+
+HARMLESS = [
+    pytest.param("", id="nothing"),
+    pytest.param(" \n\t\n", id="blanks"),
+    pytest.param(
+        "| NVIDIA-SMI 570.124.06   Driver Version: 570.124.06   CUDA Version: 12.8 |", id="the head of nvidia-smi"
+    ),
+    pytest.param("Volatile Uncorr. ECC : N/A\nECC Mode Current : N/A", id="no ECC on GeForce"),
+    pytest.param("SW Power Cap : Active\nHW Slowdown : Not Active", id="a power cap at work"),
+    pytest.param("PCIe Generation Current : 1 Max : 4", id="a link at rest"),
+    pytest.param("{'loss': 1.8, 'grad_norm': 0.9, 'epoch': 0.1}\n 10%|█ | 5/50 [00:10<01:30]", id="a training log"),
+    pytest.param("Loading checkpoint shards: 100%|██████████| 4/4", id="loading"),
+    pytest.param("Traceback (most recent call last):\n  File 'a.py'\nKeyError: 'labels'", id="a fault of the program"),
+    pytest.param("ValueError: Expected input batch_size (8) to match target batch_size (4).", id="wrong shapes"),
+    pytest.param("npm error code EACCES\nnpm error EACCES: permission denied, mkdir '/usr/lib/node_modules'", id="npm"),
+    pytest.param('Exception in thread "main" java.lang.OutOfMemoryError: Java heap space', id="Java"),
+    pytest.param("HIP error: invalid device function\nrocminfo: HSA_STATUS_ERROR_OUT_OF_RESOURCES", id="ROCm"),
+    pytest.param("error: failed to push some refs to 'origin'", id="git"),
+    pytest.param("bash: torchrun: command not found", id="another program that is missing"),
+    pytest.param("modprobe: ERROR: could not insert 'vboxdrv': Required key not available", id="another module's key"),
+    pytest.param("docker: invalid reference format.", id="a typing error"),
+    pytest.param("Error: Cannot find module 'express'", id="Node"),
+    pytest.param(
+        "FATAL: out of shared memory\nHINT: You might need to increase max_locks_per_transaction", id="PostgreSQL"
+    ),
+    pytest.param("adb: No devices were found", id="Android"),
+    pytest.param("dial tcp 10.0.0.1:6443: connect: connection refused", id="Kubernetes"),
+    pytest.param(
+        "failed to fulfil mount request: open /run/secrets/password: no such file or directory", id="any bind mount"
+    ),
+    pytest.param("OSError: [Errno 98] Address already in use", id="a port in use"),
+    pytest.param("Xid: 42\nrun id 79, 31, 13", id="other numbers"),
+    pytest.param("mesa: nouveau driver loaded for display", id="the display's driver"),
+    pytest.param("The CUDA driver, the bus and shared memory are explained in chapter 13.", id="prose"),
+]
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_no_known_error_is_not_explained(text):
+    assert matches(text) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        pytest.param(
+            "/sbin/ldconfig.real: /usr/lib/wsl/lib/libcuda.so.1 is not a symbolic link", "WSL007", id="WSL's link"
+        ),
+        pytest.param("failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]", "GPU023", id="no NVSwitch"),
+        pytest.param("groups: cannot find name for group ID 993", "CON014", id="a group without a name"),
+        pytest.param(
+            "Emulate Docker CLI using podman. Create /etc/containers/nodocker to quiet msg.", "ENG012", id="Podman"
+        ),
+    ],
+)
+def test_a_line_that_only_looks_bad_is_a_note(text, code):
+    assert codes(text) == [f"note:{code}"]
+
+
+def test_the_cause_comes_before_what_follows_from_it():
+    found = meaning_of(f"{CPU_TORCH}\nRuntimeError: CUDA Setup failed despite GPU being available.\n")
+    assert [(match.code, match.follows_from) for match in found] == [("PYT001", None), ("PYT003", "PYT001")]
+
+
+def test_consequences_of_consequences_name_the_first_cause():
+    text = f"{MISMATCH}\nRuntimeError: No CUDA GPUs are available\nunresolvable CDI devices nvidia.com/gpu=all\n"
+    found = meaning_of(text)
+    assert found[0].code == "DRV002"
+    assert {match.follows_from for match in found[1:]} == {"DRV002"}
+
+
+def test_without_the_graph_of_causes_nothing_follows():
+    found = matches(f"{CPU_TORCH}\nRuntimeError: CUDA Setup failed despite GPU being available.\n")
+    assert {match.follows_from for match in found} == {None}
+
+
+def test_the_last_of_two_unrelated_errors_comes_first():
+    early, late = "Bootstrap : no socket interface found", "GatedRepoError: 401 Client Error"
+    assert codes(f"{early}\n{late}") == ["HUB008", "NET002"]
+    assert codes(f"{late}\n{early}") == ["NET002", "HUB008"]
+
+
+def test_an_error_comes_before_a_warning_that_stands_later():
+    text = "x509: certificate has expired or is not yet valid\nHW Thermal Slowdown : Active"
+    assert codes(text) == ["ENG015", "warning:GPU013"]
+
+
+def test_the_more_specific_text_has_the_last_word():
+    found = matches(
+        "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation."
+    )
+    assert [(match.code, match.cause) for match in found] == [("PYT002", "this torch has no kernels for sm_120")]
+    assert found[0].confidence is Confidence.CERTAIN
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        pytest.param("driver on your system is too old (found version 12080)", "", id="too little of the text"),
+        pytest.param(
+            "The NVIDIA driver on your system is too old (found version 12080).",
+            "the driver runs CUDA up to 12.8",
+            id="CUDA",
+        ),
+        pytest.param(REQUIREMENT, "the image demands cuda>=12.8", id="a requirement"),
+        pytest.param(
+            "NVRM: API mismatch: the client has the version 570.133.07, but\n"
+            "NVRM: this kernel module has the version 550.54.14.  Please\n",
+            "the libraries are 570.133.07, the loaded kernel module is 550.54.14",
+            id="two versions over two lines",
+        ),
+        pytest.param("version `GLIBCXX_3.4.32' not found", "(3.4.32)", id="a symbol version"),
+    ],
+)
+def test_the_cause_names_what_the_text_names(text, cause):
+    assert cause in "".join(match.cause for match in matches(text))
+
+
+def test_one_error_many_times_is_one_match():
+    assert codes(f"{NO_KERNEL}\n" * 1000) == ["PYT002"]
+
+
+def test_what_matched_is_shown_without_control_characters_and_not_at_length():
+    found = matches(f"\x1b[31m{MISMATCH}\x1b[0m\x07\x1b]0;title\x07")
+    assert found[0].matched == MISMATCH.partition(": ")[2] or found[0].matched in MISMATCH
+    assert all(character.isprintable() for character in found[0].matched)
