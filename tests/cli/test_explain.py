@@ -1,0 +1,196 @@
+import codecs
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from devkit.cli.explain import explain, read_log
+from devkit.doctor.registry import CHECKS
+from devkit.doctor.signatures.clean import HEAD, TAIL
+from devkit.errors import DevkitError
+
+NO_DRIVER = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].'
+CPU_TORCH = "AssertionError: Torch not compiled with CUDA enabled"
+LOG = f"Collecting torch\n{CPU_TORCH}\nRuntimeError: CUDA Setup failed despite GPU being available.\n"
+
+
+def ask(*arguments, text=None):
+    """Runs `devkit explain`; what stands on standard input is `text`."""
+    return CliRunner().invoke(explain, arguments, input=text)
+
+
+def run(*arguments, data=b""):
+    """Runs the whole program, as a user does."""
+    argv = [sys.executable, "-m", "devkit", "explain", *arguments]
+    env = os.environ | {"NO_COLOR": "1", "COLUMNS": "80"}
+    return subprocess.run(argv, input=data, capture_output=True, env=env, timeout=60)
+
+
+def test_an_error_text_is_explained_with_its_fix():
+    result = ask(NO_DRIVER)
+    assert result.exit_code == 0
+    first = result.stdout.splitlines()[0]
+    assert "the engine knows no way to give a GPU to a container" in first
+    assert "CTK001" in result.stdout
+    assert "sudo nvidia-ctk runtime configure --runtime=docker" in result.stdout
+    assert "devkit doctor" in result.stdout
+
+
+def test_the_document_has_the_fields_of_the_contract():
+    document = json.loads(ask("--json", NO_DRIVER).stdout)
+    assert document["schema"] == "devkit.explain/1"
+    match = document["matches"][0]
+    assert {"code", "title", "severity", "cause", "confidence", "matched", "fix"} <= set(match)
+    assert (match["code"], match["severity"], match["confidence"]) == ("CTK001", "error", "certain")
+    assert match["title"] == "The NVIDIA Container Toolkit is installed where the engine looks"
+    assert match["matched"] == 'could not select device driver "" with capabilities: [[gpu]]'
+    assert {"summary", "commands", "where", "root", "restart", "docs"} <= set(match["fix"])
+
+
+def test_consequences_stand_behind_their_cause_and_name_it():
+    matches = json.loads(ask("--json", "-", text=LOG).stdout)["matches"]
+    assert [(match["code"], match["follows_from"]) for match in matches] == [("PYT001", None), ("PYT003", "PYT001")]
+    assert "follows from PYT001: PYT003" in ask("-", text=LOG).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        pytest.param([NO_DRIVER], None, id="one argument"),
+        pytest.param(NO_DRIVER.split(), None, id="words without quotes"),
+        pytest.param(["-"], NO_DRIVER, id="a dash"),
+        pytest.param([], NO_DRIVER, id="a pipe alone"),
+        pytest.param(["unknown", "flag:", "--gpus"], None, id="words that look like options"),
+    ],
+)
+def test_the_text_may_come_in_any_way(arguments, text):
+    assert ask(*arguments, text=text).exit_code == 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["as text", "as JSON"])
+def test_an_unknown_text_ends_with_1(arguments):
+    result = ask(*arguments, "KeyError: 'labels'")
+    assert result.exit_code == 1
+    if arguments:
+        assert json.loads(result.stdout) == {"schema": "devkit.explain/1", "matches": []}
+    else:
+        assert "no known error in this text" in result.stdout
+        assert "devkit doctor --save-facts" in result.stdout
+
+
+def test_who_names_a_file_is_told_how_to_read_it(tmp_path):
+    file = tmp_path / "build.log"
+    file.write_text(NO_DRIVER)
+    assert f"devkit explain - < {file}" in ask(str(file)).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        pytest.param([], "", id="nothing"),
+        pytest.param(["-"], " \n\t\n", id="blanks on standard input"),
+        pytest.param([""], None, id="an empty word"),
+    ],
+)
+def test_nothing_to_explain_is_the_users_mistake(arguments, text):
+    result = ask(*arguments, text=text)
+    assert isinstance(result.exception, DevkitError)
+    assert "nothing to explain" in result.exception.message
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
+def test_every_code_is_explained_in_both_forms(check):
+    text = ask(check.code)
+    assert text.exit_code == 0
+    assert text.stdout.startswith(f"{check.code} {check.title}"[:60])
+    assert "Why it matters:" in text.stdout
+    assert f"more: docs/checks/{check.code}.md" in text.stdout
+    document = json.loads(ask("--json", check.code).stdout)
+    assert document["check"]["code"] == check.code
+    assert document["check"]["title"] == check.title
+    assert set(document["check"]["explanation"]) == {"", "Why it matters", "How it is seen", "Source"}
+    assert document["check"]["causes"] == list(check.causes)
+
+
+@pytest.mark.parametrize("code", ["drv002", "DRV-002", " DRV002 "])
+def test_a_code_may_be_written_carelessly(code):
+    assert "DRV002" in ask(code).stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        pytest.param("CTK099", "CTK009", id="a number that no check has"),
+        pytest.param("DVR002", "DRV002", id="letters in another order"),
+        pytest.param("ZZZ999", "--list", id="nothing like it"),
+    ],
+)
+def test_an_unknown_code_is_the_users_mistake(code, hint):
+    result = ask(code)
+    assert isinstance(result.exception, DevkitError)
+    assert code in result.exception.message
+    assert hint in result.exception.hint
+
+
+def test_a_word_like_a_code_may_still_be_an_error():
+    assert "GPU002" in ask("Xid 79").stdout
+
+
+def test_the_process_ends_as_the_contract_says():
+    assert run(NO_DRIVER).returncode == 0
+    assert run("KeyError").returncode == 1
+    assert run("CTK099").returncode == 2
+    empty = run("-")
+    assert (empty.returncode, empty.stdout) == (2, b"")
+    assert b"Traceback" not in empty.stderr
+
+
+def test_what_powershell_saved_is_read():
+    assert b"PYT001" in run("-", data=codecs.BOM_UTF16_LE + CPU_TORCH.encode("utf-16-le")).stdout
+
+
+def test_bytes_of_any_encoding_are_read():
+    assert b"PYT001" in run("-", data=b"\xff\xfe\x00\x81 caf\xe9\n"[3:] + CPU_TORCH.encode() + b"\n\xc3(").stdout
+
+
+class Endless:
+    """A log of some length, line after line, that is never held in memory as a whole."""
+
+    def __init__(self, *, first, last, size_bytes):
+        self.parts = [first, *([b"a line of a log\n" * 65536] * (size_bytes // 2**20)), last]
+
+    def read(self, size_bytes):
+        part = self.parts.pop(0) if self.parts else b""
+        if len(part) > size_bytes:
+            self.parts.insert(0, part[size_bytes:])
+        return part[:size_bytes]
+
+
+def test_of_a_long_log_beginning_and_end_are_kept_and_it_says_so(capsys):
+    text = read_log(Endless(first=b"first\n", last=b"last\n", size_bytes=64 * 2**20))
+    assert text.startswith("first\n")
+    assert text.endswith("last\n")
+    assert len(text) <= HEAD + TAIL + 1
+    assert "only its beginning and its end" in capsys.readouterr().err
+
+
+def test_a_short_log_is_kept_whole_without_a_word(capsys):
+    text = read_log(Endless(first=b"first\n", last=b"last\n", size_bytes=0))
+    assert text == "first\nlast\n"
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_shown_cannot_command_the_terminal():
+    out = run("-", data=f"\x1b]0;evil\x07{NO_DRIVER}\x1b[2J".encode()).stdout
+    assert b"\x1b" not in out
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_lines_fit_the_terminal_but_commands_are_never_broken(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = ask("-", text=LOG).stdout.splitlines()
+    prose = [line for line in lines if not line.startswith("      ") and "https://" not in line]
+    assert max(map(len, prose)) <= max(40, min(columns, 100))
