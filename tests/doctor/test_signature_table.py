@@ -103,7 +103,6 @@ NOT_BY_ITSELF = {
     "API mismatch: the client has the version": "cut off before the versions",
     "E: The list of sources could not be read": "apt says it of every wrong list",
     "Failed to initialize NVML": "the reason follows after a colon",
-    "could not select device driver": "Docker says it of volumes' drivers, too",
     "unable to load config file": "every program may say it",
     "could not parse config": "every program may say it",
     "401 Client Error: Unauthorized": "every web server may say it",

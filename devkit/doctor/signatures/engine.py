@@ -245,4 +245,14 @@ ENGINE: tuple[Signature, ...] = (
         entry="J03",
         also=("ENG008", "PRJ011"),
     ),
+    Signature(
+        "CTK001",
+        ("could not select device driver",),
+        "the engine knows no way to give the device that was asked for to a container, mostly a GPU",
+        INSTALL_TOOLKIT,
+        "moby/moby, daemon/devices.go",
+        confidence=Confidence.LIKELY,
+        entry="E05",
+        also=("ENG010",),
+    ),
 )
