@@ -31,6 +31,7 @@ FALLEN_OFF_THE_BUS = 79
 CLEANUP = 45
 """Reported for every program on a GPU after another fault; says nothing of its own beside one."""
 RECOVERY_CHANGED = 154
+ROW_NOT_REPLACED = 64
 
 _PROGRAM: Mapping[int, str] = {
     8: "the GPU stopped processing",

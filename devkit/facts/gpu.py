@@ -79,7 +79,7 @@ class Driver:
     firmware_present: bool | Unknown = NOT_READ
     """Whether the GSP firmware of the loaded module's version is on disk."""
     parameters: tuple[str, ...] | Unknown = NOT_READ
-    """/proc/driver/nvidia/params, line by line: "DeviceFileMode: 438"."""
+    """The telling lines of /proc/driver/nvidia/params: "DeviceFileMode: 438"."""
     packages: tuple[DriverPackage, ...] | Unknown = NOT_READ
     apt_sources: tuple[AptSource, ...] | Unknown = NOT_READ
     """Where apt would take the Container Toolkit from."""

@@ -14,13 +14,14 @@ from devkit.probe.system import group_ids, platform_of, user_id
 
 SIGNER = ("modinfo", "-F", "signer", "nvidia")
 ENROLLED_KEYS = ("mokutil", "--list-enrolled")
-RPM_PACKAGES = ("rpm", "-qa", "--qf", "%{NAME} %{VERSION}-%{RELEASE}\\n", "*nvidia*", "cuda-drivers*")
+RPM_PACKAGES = ("rpm", "-qa", "--qf", "%{NAME}=%{VERSION}-%{RELEASE} ", "*nvidia*", "cuda-drivers*")
 DPKG_STATUS = "/var/lib/dpkg/status"
 YUM_REPOSITORIES = "/etc/yum.repos.d"
 APT_SOURCES = "/etc/apt/sources.list.d"
 DKMS_TREE = "/var/lib/dkms"
 FIRMWARE_FOLDERS = ("/lib/firmware", "/usr/lib/firmware", "/run/current-system/firmware")
 PARAMETERS = "/proc/driver/nvidia/params"
+TELLING_PARAMETERS = ("DeviceFile", "ModifyDeviceFiles", "EnableGpuFirmware", "PreserveVideoMemoryAllocations")
 INFINIBAND = "/sys/class/infiniband"
 
 MOST_ERROR_CHARACTERS = 200
@@ -124,7 +125,9 @@ def _firmware_present(host: Host, driver: Driver) -> bool | Unknown:
 
 def _parameters(host: Host) -> tuple[str, ...] | Unknown:
     text = host.read(PARAMETERS)
-    return tuple(text.splitlines()) if text else Unknown(f"{PARAMETERS} is not visible here")
+    if not text:
+        return Unknown(f"{PARAMETERS} is not visible here")
+    return tuple(line for line in text.splitlines() if line.startswith(TELLING_PARAMETERS))
 
 
 def _packages(host: Host) -> tuple[DriverPackage, ...] | Unknown:
@@ -141,7 +144,7 @@ def _packages(host: Host) -> tuple[DriverPackage, ...] | Unknown:
     done = host.run(RPM_PACKAGES)
     if done.code == NOT_FOUND or not done.out:
         return Unknown("rpm did not answer")
-    pairs = (line.split(" ", 1) for line in sorted(done.out.splitlines()) if " " in line)
+    pairs = (word.split("=", 1) for word in sorted(done.out.split()) if "=" in word)
     return tuple(DriverPackage(name, version, "installed") for name, version in pairs)
 
 

@@ -10,6 +10,7 @@ T = TypeVar("T")
 
 CORRUPTED_INFOROM = 14
 NOT_ASKED = Unknown("NVML was not asked")
+DOES_NOT_APPLY = Unknown("not asked, because it does not apply to this GPU")
 
 COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
 VIRTUALISATION_MODES = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
@@ -116,9 +117,9 @@ def reading(said: Mapping[str, Any], name: str, meaning: Callable[[Any], T]) -> 
     """One reading, understood. What does not have the expected shape is unknown, not an error."""
     answer = said.get(name)
     if not isinstance(answer, Mapping):
-        return NOT_ASKED
+        return DOES_NOT_APPLY
     if "value" not in answer:
-        return Unknown(str(answer.get("unknown", "NVML did not say")))
+        return Unknown(str(answer.get("unknown") or "NVML did not say"))
     try:
         return meaning(answer["value"])
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError):

@@ -191,6 +191,7 @@ def test_a_mismatch_silences_everything_above_it():
     facts = changed(
         healthy(),
         {
+            "driver.on_disk": r("580.105.08"),
             "driver.libnvidia_ml": r("580.105.08"),
             "driver.libcuda": r("580.105.08"),
             "nvml": failure(18),

@@ -17,7 +17,12 @@ from devkit.facts.model import (
 )
 from devkit.facts.values import Unknown
 from tests.doctor.asking import ask, codes, examined
-from tests.doctor.machines import changed, gpu, healthy, inside, r, spec, windows_guest, without_gpu
+from tests.doctor.machines import changed, gpu, health, healthy, inside, r, spec, windows_guest, without_gpu
+
+
+def with_health(**changes):
+    return changed(healthy(), {"nvml.gpus": (gpu(health=health(**changes)),)})
+
 
 MACHINES = {
     "a desktop with one GPU": healthy(),
@@ -82,6 +87,14 @@ def test_a_machine_without_a_gpu_gets_one_note_and_reasons():
             id="no toolkit on a host whose engine lists CDI GPUs",
         ),
         pytest.param("CON004", inside(), id="no nvcc in a runtime image"),
+        pytest.param("GPU014", with_health(clock_reasons=("sw-power-cap",)), id="the driver's own power cap"),
+        pytest.param("GPU015", with_health(pcie_generation=1), id="the first PCIe generation at rest"),
+        pytest.param("GPU009", healthy(), id="no ECC on GeForce"),
+        pytest.param("GPU010", healthy(), id="no row remapping on GeForce"),
+        pytest.param("GPU016", with_health(sm_clock_mhz=210), id="low clocks at rest"),
+        pytest.param("GPU025", healthy(), id="no licence of a GPU that is no virtual one"),
+        pytest.param("GPU008", changed(healthy(), {"driver.pci_gpus.0.bar1_bytes": 256 << 20}), id="a small window"),
+        pytest.param("DRV007", changed(healthy(), {"driver.firmware_present": False}), id="firmware in another place"),
         pytest.param("DRV001", windows_guest(), id="no kernel module inside of WSL"),
         pytest.param("DRV002", windows_guest(), id="no versioned library inside of WSL"),
         pytest.param("GPU003", changed(healthy(), {"nvml.gpus.0.mig_enabled": False}), id="MIG is off"),

@@ -155,10 +155,17 @@ def _rebooted_since(driver: Driver) -> bool:
     """Whether the machine started on a later day than the last upgrade: logs are in local time, so a day is certain."""
     if isinstance(driver.booted_at, Unknown) or not driver.upgraded_packages:
         return False
-    upgraded_on = re.search(r"\d{4}-\d\d-\d\d", driver.upgraded_packages[-1])
-    if upgraded_on is None:
-        return False
-    return date.fromisoformat(driver.booted_at[:10]) - date.fromisoformat(upgraded_on[0]) > timedelta(days=1)
+    upgraded_on, booted_on = _day(driver.upgraded_packages[-1]), _day(driver.booted_at)
+    return upgraded_on is not None and booted_on is not None and booted_on - upgraded_on > timedelta(days=1)
+
+
+def _day(text: str) -> date | None:
+    """The first day that `text` names."""
+    found = re.search(r"\d{4}-\d\d-\d\d", text)
+    try:
+        return date.fromisoformat(found[0]) if found else None
+    except ValueError:
+        return None
 
 
 def _hold_driver(facts: Facts) -> tuple[str, ...]:

@@ -120,7 +120,7 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
     driver = driver_of(facts)
     said = driver_lines(facts, *IS_LEGACY)
     release = _installed(driver)
-    old = [gpu for gpu in owned_gpus(facts) if _is_too_old(gpu, release, driver)]
+    old = [gpu for gpu in owned_gpus(facts) if _is_too_old(gpu, release, driver) or _is_named(gpu, said)]
     if not old and not said:
         known(driver.pci_gpus)
         return
@@ -134,7 +134,8 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
         f"the driver {release or 'installed here'} does not drive {listed(gpu.address for gpu in old) or 'this GPU'}:"
         f" {last} in its proprietary flavour is the last branch for it",
         Fix(
-            f"Install branch {last}, proprietary, and keep it from being upgraded. CUDA 13 and later do not run on it.",
+            f"Install branch {last}, proprietary, and keep it from being upgraded. Packages for CUDA 13 have no code"
+            " for this GPU: take those for CUDA 12.",
             _install_legacy(facts, last),
             root=True,
             restart=Restart.HOST,
@@ -144,6 +145,10 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
         evidence=(*said[:LINES_SHOWN], *(f"{gpu.address} has device id {gpu.device_id}" for gpu in old)),
         confidence=Confidence.CERTAIN if said else Confidence.LIKELY,
     )
+
+
+def _is_named(gpu: PciGpu, said: tuple[str, ...]) -> bool:
+    return any(gpu.address in line for line in said)
 
 
 def _installed(driver: Driver) -> Release | None:

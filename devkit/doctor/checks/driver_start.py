@@ -19,7 +19,8 @@ LINES_SHOWN = 3
 
 _FIRMWARE_MISSING = ("No firmware image found", "failed with error -2")
 _FIRMWARE_FAILS = ("GSP firmware RM", "GFW_BOOT", "WPR2 already up")
-_WINDOW_LOST = ("PCI I/O region assigned to your NVIDIA", "BAR 1", "resize PCIe BARs")
+_OF_THE_DRIVER = ("PCI I/O region assigned to your NVIDIA", "resize PCIe BARs")
+_WINDOW_LOST = (*_OF_THE_DRIVER, "BAR 1")
 
 
 @check(
@@ -62,8 +63,8 @@ def memory_window_is_assigned(facts: Facts) -> Iterator[Finding]:
             ),
             subject=gpu.address,
             evidence=(
-                f"{gpu.address}/resource: BAR 1 of {_window(gpu)}",
-                *driver_lines(facts, *_WINDOW_LOST, "RmInitAdapter")[:LINES_SHOWN],
+                f"{gpu.address}/resource: BAR 1 has {gpu.bar1_bytes} B",
+                *_told_of(facts, gpu)[:LINES_SHOWN],
             ),
             confidence=Confidence.CERTAIN if gpu.bar1_bytes == 0 else Confidence.LIKELY,
         )
@@ -85,8 +86,13 @@ def _did_not_start(facts: Facts, gpu: PciGpu) -> bool:
         return False
     if driver_lines(facts, NEEDS_OPEN_MODULE):
         return False
-    failed = driver_lines(facts, "RmInitAdapter failed", *_WINDOW_LOST)
-    return any(gpu.address in line or "RmInitAdapter" not in line for line in failed)
+    return bool(_told_of(facts, gpu))
+
+
+def _told_of(facts: Facts, gpu: PciGpu) -> tuple[str, ...]:
+    """Lines about a failed start or a missing window, of this GPU or of the driver as a whole."""
+    lines = driver_lines(facts, "RmInitAdapter failed", *_WINDOW_LOST)
+    return tuple(line for line in lines if gpu.address in line or any(text in line for text in _OF_THE_DRIVER))
 
 
 @check(

@@ -10,10 +10,20 @@ from devkit.doctor.gpus import fails_now, gpu_at, kernel_log_of
 from devkit.doctor.limits import STILL_FRESH_HOURS
 from devkit.doctor.machine import Family, family_of
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
-from devkit.doctor.xids import CLEANUP, FALLEN_OFF_THE_BUS, RECOVERY_CHANGED, SOURCE, XIDS, Meaning, Remedy
-from devkit.facts.model import Facts, NvmlAnswer, NvmlEnd, NvmlFailure, Xid
+from devkit.doctor.xids import (
+    CLEANUP,
+    FALLEN_OFF_THE_BUS,
+    RECOVERY_CHANGED,
+    ROW_NOT_REPLACED,
+    SOURCE,
+    XIDS,
+    Meaning,
+    Remedy,
+)
+from devkit.facts.model import Facts, Gpu, GpuHealth, NvmlAnswer, NvmlEnd, NvmlFailure, Xid
 from devkit.facts.values import Unknown
 
+MOST_OTHERS = 3
 _BY_THE_PROGRAM = (Remedy.RESTART_PROGRAM, Remedy.NOTHING)
 
 
@@ -60,8 +70,12 @@ def kernel_log_has_no_fault(facts: Facts) -> Iterator[Finding]:
     an_nvidia_gpu(facts)
     log = kernel_log_of(facts)
     told = [xid for xid in log.xids if not _only_follows(xid, log.xids)]
+    severe = [xid for xid in told if not _is_minor(facts, xid)]
+    for address in dict.fromkeys(xid.address for xid in severe):
+        yield _finding(facts, *_worst_first([xid for xid in severe if xid.address == address]))
     for xid in told:
-        yield _finding(facts, xid)
+        if xid not in severe:
+            yield _finding(facts, xid)
     if not told and log.is_whole is not True:
         raise NotApplicable("what is left of the kernel log reports no fault, but its beginning is lost")
 
@@ -72,24 +86,38 @@ def _only_follows(xid: Xid, xids: tuple[Xid, ...]) -> bool:
     return xid.number == RECOVERY_CHANGED or (xid.number == CLEANUP and others)
 
 
-def _finding(facts: Facts, xid: Xid) -> Finding:
+def _is_minor(facts: Facts, xid: Xid) -> bool:
+    """Whether the report is about a program, has been dealt with, or is known better from NVML."""
     meaning = XIDS.get(xid.number)
+    if meaning is None or meaning.remedy in _BY_THE_PROGRAM:
+        return True
+    gpu = gpu_at(facts, xid.address)
+    told_by_nvml = isinstance(gpu, Gpu) and isinstance(gpu.health, GpuHealth) and gpu.health.remap_failed is True
+    return xid.number == ROW_NOT_REPLACED and told_by_nvml
+
+
+def _worst_first(xids: list[Xid]) -> list[Xid]:
+    """A GPU off the bus before all else; otherwise what was reported first, from which the others follow."""
+    return sorted(xids, key=lambda xid: xid.number != FALLEN_OFF_THE_BUS)
+
+
+def _finding(facts: Facts, xid: Xid, *others: Xid) -> Finding:
+    meaning = XIDS.get(xid.number)
+    says = meaning.says if meaning else "NVIDIA's table leaves it to its support"
+    is_minor = _is_minor(facts, xid)
     failing = fails_now(facts, xid.address)
-    severity = _severity(facts, xid, meaning, failing)
-    number = f"Xid {xid.number}" if "Xid" in xid.line else "no Xid number"
+    source = f"Xid {xid.number} in the kernel log" if "Xid" in xid.line else "the kernel log"
     return Finding(
-        severity,
-        f"the kernel log reports {meaning.says if meaning else 'a fault'} ({number}, {_when(xid)}){_now(failing)}",
+        Severity.NOTE if is_minor else _severity(facts, xid, failing),
+        f"{source}: {says} ({_when(xid)}){'' if is_minor else _now(failing)}",
         _fix(facts, xid, meaning),
         subject=_subject(facts, xid),
-        evidence=(xid.line,),
-        confidence=Confidence.CERTAIN if meaning and failing is not True else Confidence.LIKELY,
+        evidence=(xid.line, *(other.line for other in others[:MOST_OTHERS])),
+        confidence=Confidence.LIKELY if failing is True else Confidence.CERTAIN,
     )
 
 
-def _severity(facts: Facts, xid: Xid, meaning: Meaning | None, failing: bool | Unknown) -> Severity:
-    if meaning is None or meaning.remedy in _BY_THE_PROGRAM:
-        return Severity.NOTE
+def _severity(facts: Facts, xid: Xid, failing: bool | Unknown) -> Severity:
     if failing is True:
         return Severity.ERROR
     return Severity.NOTE if failing is False and _is_history(facts, xid) else Severity.WARNING

@@ -1,0 +1,318 @@
+import json
+
+import pytest
+
+from devkit.facts.model import DriverPackage
+from devkit.facts.values import Release, Unknown
+from devkit.probe.driver import read_driver
+from tests.hosts import written
+
+FOLDER = "/sys/bus/pci/devices/0000:01:00.0"
+BASE = {
+    f"{FOLDER}/vendor": "0x10de\n",
+    f"{FOLDER}/class": "0x030000\n",
+    f"{FOLDER}/device": "0x2684\n",
+    "/proc/sys/kernel/osrelease": "6.8.0-1\n",
+    "/proc/self/status": "Uid:\t1000\t1000\t1000\nGid:\t1000\t1000\nGroups:\t27 998\n",
+    "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release\n",
+}
+BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+
+
+def command(*argv, code=0, out="", err=""):
+    return f"[[command]]\nargv = {json.dumps(argv)}\ncode = {code}\nout = {json.dumps(out)}\nerr = {json.dumps(err)}\n"
+
+
+UNAME = command("uname", "-s", "-r", "-m", out="Linux 6.8.0-1 x86_64")
+
+
+def driver(tmp_path, *commands, loaded=True, nodes="", **files):
+    known = {path: text for path, text in BASE.items() if loaded or not path.startswith("/proc/driver")}
+    table = "\n".join(
+        f"{json.dumps(path)} = {json.dumps(text)}" for path, text in {**known, **files.get("at", {})}.items()
+    )
+    return read_driver(written(tmp_path, f"[files]\n{table}\n\n[nodes]\n{nodes}\n\n{UNAME}\n" + "\n".join(commands)))
+
+
+def window(first, second):
+    return f"0x00000000fa000000 0x00000000faffffff 0x0000000000040200\n{first} {second} 0x000000000014220c\n"
+
+
+@pytest.mark.parametrize(
+    ("resource", "bar1_bytes"),
+    [
+        pytest.param(window("0x0000007000000000", "0x000000700fffffff"), 256 << 20, id="256 MiB"),
+        pytest.param(window("0x0000007000000000", "0x00000077ffffffff"), 32 << 30, id="32 GiB"),
+        pytest.param(window("0x0000000000000000", "0x0000000000000000"), 0, id="none was assigned"),
+        pytest.param("0x1 0x2 0x3\n", Unknown("the kernel does not list the function's memory regions"), id="cut off"),
+        pytest.param(
+            "garbage\ngarbage\n", Unknown("the kernel does not list the function's memory regions"), id="garbage"
+        ),
+    ],
+)
+def test_the_memory_window_is_the_second_region(tmp_path, resource, bar1_bytes):
+    assert driver(tmp_path, at={f"{FOLDER}/resource": resource}).pci_gpus[0].bar1_bytes == bar1_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "width"),
+    [
+        pytest.param("16\n", 16, id="all lanes"),
+        pytest.param("63\n", Unknown("the bus answers '63'"), id="a GPU that has left the bus"),
+        pytest.param("0\n", Unknown("the bus answers '0'"), id="a GPU that sleeps"),
+        pytest.param("Unknown\n", Unknown("the bus answers 'Unknown'"), id="no number"),
+    ],
+)
+def test_lanes(tmp_path, text, width):
+    assert driver(tmp_path, at={f"{FOLDER}/current_link_width": text}).pci_gpus[0].link_width == width
+
+
+DPKG = """\
+Package: libc6
+Status: install ok installed
+Version: 2.39-0ubuntu8.6
+
+Package: nvidia-driver-580-open
+Status: install ok unpacked
+Priority: optional
+Architecture: amd64
+Version: 580.95.05-0ubuntu0.24.04.2
+Description: NVIDIA driver (open kernel) metapackage
+ This metapackage depends on the NVIDIA binary driver.
+
+Package: nvidia-container-toolkit
+Status: install ok installed
+Version: 1.18.1-1
+
+Package: cuda-drivers
+Status: deinstall ok config-files
+Conffiles:
+ /etc/x 0123
+Version: 580.95.05-0ubuntu1
+
+Package: nvidia-cut-off
+Status: install ok insta"""
+
+
+def test_packages_of_the_driver_with_their_state(tmp_path):
+    assert driver(tmp_path, at={"/var/lib/dpkg/status": DPKG}).packages == (
+        DriverPackage("nvidia-driver-580-open", "580.95.05-0ubuntu0.24.04.2", "unpacked"),
+        DriverPackage("cuda-drivers", "580.95.05-0ubuntu1", "config-files"),
+    )
+
+
+RPM = ("rpm", "-qa", "--qf", "%{NAME}=%{VERSION}-%{RELEASE} ", "*nvidia*", "cuda-drivers*")
+CUDA_REPOSITORY = {"/etc/yum.repos.d/cuda-fedora42.repo": "[cuda]\n"}
+BOTH_REPOSITORIES = {**CUDA_REPOSITORY, "/etc/yum.repos.d/rpmfusion-nonfree.repo": "[rpmfusion]\n"}
+
+
+def test_rpm_is_asked_only_where_two_repositories_compete(tmp_path):
+    answer = command(*RPM, out="cuda-drivers=580.95.05-1.fc42 akmod-nvidia=580.95.05-1.fc42 ")
+    assert isinstance(driver(tmp_path, answer, at=CUDA_REPOSITORY).packages, Unknown)
+    assert [package.name for package in driver(tmp_path, answer, at=BOTH_REPOSITORIES).packages] == [
+        "akmod-nvidia",
+        "cuda-drivers",
+    ]
+    assert isinstance(driver(tmp_path, at=BOTH_REPOSITORIES).packages, Unknown)
+
+
+TOOLKIT = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "entries"),
+    [
+        pytest.param("a.list", f"deb {TOOLKIT} /\n", [(TOOLKIT, "")], id="no key"),
+        pytest.param("a.list", f"deb [arch=amd64 signed-by=/k.gpg] {TOOLKIT} /\n", [(TOOLKIT, "/k.gpg")], id="a key"),
+        pytest.param("a.list", f"# deb {TOOLKIT} /\n", [], id="commented out"),
+        pytest.param("a.list", "deb http://archive.ubuntu.com/ubuntu noble main\n", [], id="another repository"),
+        pytest.param("a.list.save", f"deb {TOOLKIT} /\n", [], id="a file that apt does not read"),
+        pytest.param(
+            "a.sources",
+            f"Types: deb\nURIs: {TOOLKIT}\nSuites: /\nSigned-By: /k.gpg\n\nTypes: deb\nURIs: http://x\n",
+            [(TOOLKIT, "/k.gpg")],
+            id="the newer format",
+        ),
+    ],
+)
+def test_package_lists_of_the_toolkit(tmp_path, name, text, entries):
+    found = driver(tmp_path, at={f"/etc/apt/sources.list.d/{name}": text}).apt_sources
+    assert [(source.url, source.signed_by) for source in found] == entries
+
+
+@pytest.mark.parametrize(
+    ("mode", "uid", "gid", "is_closed"),
+    [
+        pytest.param("0o666", 0, 0, False, id="open to all"),
+        pytest.param("0o660", 0, 27, False, id="open to a group of this user"),
+        pytest.param("0o660", 0, 44, True, id="open to another group"),
+        pytest.param("0o600", 1000, 0, False, id="this user's own"),
+        pytest.param("0o606", 0, 27, True, id="closed to a group of this user, though open to all others"),
+        pytest.param("0o664", 0, 0, True, id="only to be read"),
+    ],
+)
+def test_closed_device_nodes(tmp_path, mode, uid, gid, is_closed):
+    nodes = f'"/dev/nvidia0" = {{ kind = "character", mode = {mode}, uid = {uid}, gid = {gid} }}'
+    assert bool(driver(tmp_path, nodes=nodes).closed_nodes) is is_closed
+
+
+def test_root_is_never_kept_out(tmp_path):
+    nodes = '"/dev/nvidia0" = { kind = "character", mode = 0o000 }'
+    assert driver(tmp_path, nodes=nodes, at={"/proc/self/status": "Uid:\t0\t0\nGid:\t0\t0\n"}).closed_nodes == ()
+
+
+LOG = "/var/lib/dkms/nvidia/580.95.05/build/make.log"
+UNBUILT = command("dkms", "status", out="nvidia/580.95.05: added\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        pytest.param(
+            "ok\nx.c:1:2: error: too many arguments\nmake: *** Error 1\n",
+            "x.c:1:2: error: too many arguments",
+            id="a compiler's",
+        ),
+        pytest.param(
+            "gcc: error: unrecognized command-line option '-f'\n",
+            "gcc: error: unrecognized command-line option '-f'",
+            id="its options",
+        ),
+        pytest.param("ERROR: modpost: x undefined!\n", "ERROR: modpost: x undefined!", id="the linker's"),
+        pytest.param("all went well\n", "", id="none"),
+    ],
+)
+def test_the_first_error_of_the_build(tmp_path, text, error):
+    assert driver(tmp_path, UNBUILT, loaded=False, at={LOG: text}).build_error == error
+
+
+def test_a_build_log_is_not_read_where_the_module_is_loaded(tmp_path):
+    assert isinstance(driver(tmp_path, UNBUILT, at={LOG: "x: error: y\n"}).build_error, Unknown)
+
+
+SECURE = {BOOT: "\x06\x00\x00\x00\x01"}
+ON_DISK = command("modinfo", "-F", "version", "nvidia", out="580.95.05\n")
+SIGNER = ("modinfo", "-F", "signer", "nvidia")
+KEYS = ("mokutil", "--list-enrolled")
+
+
+@pytest.mark.parametrize(
+    ("commands", "signer", "enrolled"),
+    [
+        pytest.param(
+            (
+                command(*SIGNER, out="DKMS module signing key\n"),
+                command(*KEYS, out="Subject: CN=DKMS module signing key\n"),
+            ),
+            "DKMS module signing key",
+            True,
+            id="enrolled",
+        ),
+        pytest.param(
+            (command(*SIGNER, out="DKMS module signing key\n"), command(*KEYS, out="Subject: CN=Canonical Ltd.\n")),
+            "DKMS module signing key",
+            False,
+            id="not enrolled",
+        ),
+        pytest.param(
+            (command(*SIGNER, out="pluto Secure Boot Module Signature key\n"), command(*KEYS, code=1)),
+            "(host) Secure Boot Module Signature key",
+            Unknown("mokutil did not list the enrolled keys"),
+            id="keys unknown, and the host's name left out",
+        ),
+        pytest.param(
+            (command(*SIGNER, out="\n"), command(*KEYS, out="Subject: CN=x\n")),
+            "",
+            Unknown("mokutil did not list the enrolled keys"),
+            id="not signed",
+        ),
+        pytest.param(
+            (),
+            Unknown("modinfo is missing or did not answer"),
+            Unknown("modinfo is missing or did not answer"),
+            id="no tools",
+        ),
+    ],
+)
+def test_who_signed_the_module(tmp_path, commands, signer, enrolled):
+    found = driver(tmp_path, ON_DISK, *commands, loaded=False, at=SECURE)
+    assert (found.module_signer, found.signer_is_enrolled) == (signer, enrolled)
+
+
+def test_nobody_asks_for_a_signature_where_the_module_is_loaded(tmp_path):
+    assert isinstance(driver(tmp_path, ON_DISK, at=SECURE).module_signer, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("path", "present"),
+    [
+        pytest.param("/lib/firmware/nvidia/580.95.05/gsp_ga10x.bin", True, id="of this version"),
+        pytest.param("/usr/lib/firmware/nvidia/580.95.05/gsp_tu10x.bin.zst", True, id="compressed"),
+        pytest.param("/lib/firmware/nvidia/570.172.08/gsp_ga10x.bin", False, id="of another version"),
+    ],
+)
+def test_firmware(tmp_path, path, present):
+    assert driver(tmp_path, at={path: "x"}).firmware_present is present
+
+
+def test_only_telling_parameters_are_kept(tmp_path):
+    text = 'ResmanDebugLevel: 4294967295\nDeviceFileMode: 438\nRegistryDwords: ""\nPreserveVideoMemoryAllocations: 0\n'
+    found = driver(tmp_path, at={"/proc/driver/nvidia/params": text}).parameters
+    assert found == ("DeviceFileMode: 438", "PreserveVideoMemoryAllocations: 0")
+
+
+SWITCH = {
+    "/sys/bus/pci/devices/0000:07:00.0/vendor": "0x10de\n",
+    "/sys/bus/pci/devices/0000:07:00.0/class": "0x068000\n",
+}
+PROGRAM = '"/usr/bin/nv-fabricmanager" = { kind = "file", mode = 0o755 }'
+VERSION = ("/usr/bin/nv-fabricmanager", "--version")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "commands", "version"),
+    [
+        pytest.param(
+            PROGRAM,
+            (command(*VERSION, out="Fabric Manager version is : 580.95.05\n"),),
+            Release.read("580.95.05"),
+            id="it says so",
+        ),
+        pytest.param("", (), None, id="not installed"),
+        pytest.param(
+            PROGRAM,
+            (command(*VERSION, code=1),),
+            Unknown("nv-fabricmanager --version ended with status 1 and named no version"),
+            id="it fails",
+        ),
+    ],
+)
+def test_the_fabric_managers_version(tmp_path, nodes, commands, version):
+    assert driver(tmp_path, *commands, nodes=nodes, at=SWITCH).fabric_manager_version == version
+
+
+def test_the_fabric_manager_is_asked_for_where_it_is_installed_without_a_switch(tmp_path):
+    asked = command("systemctl", "is-active", "nvidia-fabricmanager", code=3, out="failed\n")
+    unit = {"/lib/systemd/system/nvidia-fabricmanager.service": "[Unit]\n"}
+    assert driver(tmp_path, asked, at=unit).fabric_manager == "failed"
+    assert isinstance(driver(tmp_path, asked).fabric_manager, Unknown)
+
+
+def test_modules_that_matter_to_gpus(tmp_path):
+    lines = ("nvidia_uvm 1 0 - Live (OE)", "nvidia 2 1 nvidia_uvm, Live (OE)", "ext4 3 0 - Live", "ib_core 4 0 - Live")
+    text = "\n".join(lines)
+    assert driver(tmp_path, at={"/proc/modules": text}).modules == ("ib_core", "nvidia", "nvidia_uvm")
+
+
+def test_the_start_of_the_machine(tmp_path):
+    assert driver(tmp_path, at={"/proc/stat": "cpu 1\nbtime 1767167884\n"}).booted_at == "2025-12-31T07:58:04+00:00"
+    assert isinstance(driver(tmp_path, at={"/proc/stat": "cpu 1\nbtime soon\n"}).booted_at, Unknown)
+
+
+def test_nothing_of_it_is_read_without_a_gpu(tmp_path):
+    text = "\n".join(
+        ("[files]", '"/proc/sys/kernel/osrelease" = "6.8.0"', f'"/var/lib/dpkg/status" = {json.dumps(DPKG)}', UNAME)
+    )
+    found = read_driver(written(tmp_path, text))
+    assert isinstance(found.packages, Unknown)
+    assert isinstance(found.closed_nodes, Unknown)

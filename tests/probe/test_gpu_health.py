@@ -1,0 +1,150 @@
+import pytest
+
+from devkit.facts.model import FailedGpu, Gpu, GpuHealth
+from devkit.facts.values import Unknown
+from devkit.probe.gpu_health import health_of, sysfs_address
+from devkit.probe.nvml import read_nvml
+
+CALLS = {
+    "nvmlDeviceGetPersistenceMode": "persistence",
+    "nvmlDeviceGetComputeMode": "compute_mode",
+    "nvmlDeviceGetDisplayActive": "display_active",
+    "nvmlDeviceGetEccMode": "ecc_enabled",
+    "nvmlDeviceGetTotalEccErrors": "ecc_uncorrected",
+    "nvmlDeviceGetRemappedRows": "remap_pending",
+    "nvmlDeviceGetTemperature": "temperature_c",
+    "nvmlDeviceGetTemperatureThreshold": "slowdown_c",
+    "nvmlDeviceGetPowerUsage": "power_mw",
+    "nvmlDeviceGetEnforcedPowerLimit": "power_limit_mw",
+    "nvmlDeviceGetUtilizationRates": "utilisation_percent",
+    "nvmlDeviceGetCurrPcieLinkWidth": "pcie_width",
+    "nvmlDeviceGetMaxPcieLinkGeneration": "pcie_max_generation",
+    "nvmlDeviceGetClockInfo": "sm_clock_mhz",
+    "nvmlDeviceGetApplicationsClock": "application_clock_mhz",
+    "nvmlDeviceGetComputeRunningProcesses_v3": "processes",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3": "processes",
+    "nvmlDeviceGetVirtualizationMode": "virtualisation",
+    "nvmlDeviceGetGpuFabricInfoV": "fabric_state",
+    "nvmlDeviceGetFieldValues": "recovery_action",
+    "nvmlDeviceGetBrand": "brand",
+    "nvmlDeviceGetPciInfo_v3": "pci_address",
+}
+
+
+def ask(host, deadline_s=3.0):
+    return read_nvml(host, deadline_s=deadline_s)
+
+
+def test_the_health_of_a_healthy_gpu_is_read_in_full(with_nvml):
+    (gpu,) = ask(with_nvml()).gpus
+    assert gpu.health == GpuHealth(
+        pci_address="0000:01:00.0",
+        persistence=True,
+        compute_mode="default",
+        display_active=False,
+        ecc_enabled=True,
+        ecc_uncorrected=0,
+        remap_pending=False,
+        remap_failed=False,
+        retirement_pending=Unknown("not asked, because it does not apply to this GPU"),
+        clock_reasons=("gpu-idle",),
+        temperature_c=34,
+        slowdown_c=87,
+        power_mw=70000,
+        power_limit_mw=700000,
+        default_power_limit_mw=700000,
+        utilisation_percent=0,
+        pcie_width=16,
+        pcie_max_width=16,
+        pcie_generation=5,
+        pcie_max_generation=5,
+        sm_clock_mhz=345,
+        sm_max_clock_mhz=1980,
+        application_clock_mhz=1980,
+        default_application_clock_mhz=1980,
+        processes=(),
+        virtualisation="none",
+        licence=Unknown("not asked, because it does not apply to this GPU"),
+        fabric_state="completed",
+        fabric_status=0,
+        inforom_ok=True,
+        brand="tesla",
+        recovery_action="none",
+    )
+
+
+@pytest.mark.parametrize("call", CALLS, ids=CALLS.values())
+@pytest.mark.parametrize("code", [3, 4, 13, 999], ids=["not supported", "no permission", "not found", "unknown error"])
+def test_a_refused_reading_costs_itself_alone(with_nvml, call, code):
+    (gpu,) = ask(with_nvml(fail=f"{call}={code}")).gpus
+    assert isinstance(gpu, Gpu)
+    reading = getattr(gpu.health, CALLS[call])
+    assert isinstance(reading, Unknown)
+    assert gpu.name == "NVIDIA H100 80GB HBM3"
+
+
+def test_a_gpu_that_is_lost_while_its_health_is_read_is_lost(with_nvml):
+    answer = ask(with_nvml(gpus=2, fail="nvmlDeviceGetPowerUsage@1=15"))
+    assert answer.gpus[1] == FailedGpu(1, 15, "GPU is lost")
+    assert isinstance(answer.gpus[0], Gpu)
+
+
+def test_a_hang_in_a_reading_costs_that_gpu_alone(with_nvml):
+    answer = ask(with_nvml(gpus=3, fail="nvmlDeviceGetPowerUsage@1=hang"), deadline_s=2.0)
+    assert [type(gpu) for gpu in answer.gpus] == [Gpu, FailedGpu, Gpu]
+
+
+def test_a_damaged_record_is_known_by_its_return_value(with_nvml):
+    (gpu,) = ask(with_nvml(fail="nvmlDeviceGetInforomConfigurationChecksum=14")).gpus
+    assert gpu.health.inforom_ok is False
+
+
+def test_an_older_driver_knows_the_clock_reasons_by_another_name(with_nvml):
+    (gpu,) = ask(with_nvml(fail="nvmlDeviceGetCurrentClocksEventReasons=13")).gpus
+    assert gpu.health.clock_reasons == ("gpu-idle",)
+
+
+def test_a_gpu_that_remaps_no_rows_is_asked_for_retired_pages():
+    words = {"remapped_rows": {"unknown": "Not Supported", "code": 3}, "retirement_pending": {"value": 1}}
+    health = health_of(words)
+    assert (health.retirement_pending, health.remap_failed) == (True, Unknown("Not Supported"))
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        pytest.param(
+            {"clock_reasons": {"value": 0x88}}, "clock_reasons", ("hw-slowdown", "hw-power-brake"), id="two bits"
+        ),
+        pytest.param({"clock_reasons": {"value": 0}}, "clock_reasons", (), id="no bit"),
+        pytest.param({"compute_mode": {"value": 3}}, "compute_mode", "exclusive-process", id="a number with a name"),
+        pytest.param({"recovery_action": {"value": 42}}, "recovery_action", "42", id="a number without one"),
+        pytest.param({"licence": {"value": 5}}, "licence", "licensed", id="a licence"),
+        pytest.param({"fabric": {"value": [2, 0]}}, "fabric_state", "in-progress", id="a fabric"),
+        pytest.param({"remapped_rows": {"value": [0]}}, "remap_pending", Unknown("NVML answered [0]"), id="too short"),
+        pytest.param({"power": {"value": None}}, "power_mw", Unknown("NVML answered None"), id="nothing"),
+    ],
+)
+def test_numbers_become_words(words, field, value):
+    assert getattr(health_of(words), field) == value
+
+
+def test_a_child_of_an_older_release_says_nothing_of_health():
+    assert health_of(None) == Unknown("NVML was not asked")
+
+
+def test_processes_are_named_by_the_kernel_and_memory_may_be_hidden():
+    health = health_of({"processes": {"value": [[7, "python", None], [8, "", 1024]]}})
+    assert [(process.pid, process.name) for process in health.processes] == [(7, "python"), (8, "")]
+    assert isinstance(health.processes[0].memory_bytes, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("nvml", "sysfs"),
+    [
+        pytest.param("00000000:01:00.0", "0000:01:00.0", id="eight digits of domain"),
+        pytest.param("0000000F:C1:00.0", "000f:c1:00.0", id="another domain, in capitals"),
+    ],
+)
+def test_addresses_are_written_as_sysfs_does(nvml, sysfs):
+    assert sysfs_address(nvml) == sysfs
