@@ -14,7 +14,8 @@ from PIL import Image
 NAMES = ("chromium", "google-chrome", "chrome", "chromium-browser")
 SCHEMES = {"dark": 0, "light": 1}
 _MEASURE = """<script>addEventListener('load', () => {
-  const root = document.documentElement, top = parent.document.documentElement, wide = [...document.querySelectorAll('body *')].filter(
+  const root = document.documentElement, top = parent.document.documentElement;
+  const wide = [...document.querySelectorAll('body *')].filter(
     one => one.getBoundingClientRect().right > innerWidth + 1).map(one => one.tagName + '.' + one.className);
   const box = one => document.querySelector(one)?.getBoundingClientRect();
   top.setAttribute('data-measured', JSON.stringify({

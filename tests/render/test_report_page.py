@@ -163,6 +163,29 @@ def test_findings_say_file_and_line_confidence_and_side():
     assert "likely" in text
 
 
+def luminance(colour):
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in channels]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+PAIRS = [
+    *((ink, ground) for ink in ("ink", "soft") for ground in ("page", "card", "sunk")),
+    *((tone, ground) for tone in ("cause", "warning", "fine") for ground in ("page", "card", f"{tone}-soft")),
+    *(("ink", f"{tone}-soft") for tone in ("cause", "warning", "fine")),
+]
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize(("ink", "ground"), PAIRS, ids=lambda name: name)
+def test_every_text_is_readable(scheme, ink, ground):
+    """WCAG 2.2, 1.4.3: a contrast of 4.5 to 1 for text of an ordinary size."""
+    roots = re.findall(r":root \{(.*?)\}", page(ROOT), re.DOTALL)
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", roots[scheme]))
+    light, dark = sorted((luminance(colours[ink]), luminance(colours[ground])), reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
