@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -264,34 +265,12 @@ def test_whether_git_ignores_an_env_file(tmp_path, ignored, verdict):
     assert read(tmp_path, files).env_files[0].ignored_by_git is verdict
 
 
-WORDS = [
-    "image",
-    "build",
-    "runArgs",
-    "mounts",
-    "hostRequirements",
-    "gpu",
-    "features",
-    "dockerComposeFile",
-    "service",
-    "containerEnv",
-    "services",
-    "deploy",
-    "postCreateCommand",
-    "resources",
-    "reservations",
-    "devices",
-    "gpus",
-    "dev",
-    "extends",
-    "file",
-    "volumes",
-    "environment",
-    "include",
-    "args",
-    "context",
-    "dockerfile",
-]
+WORDS = re.findall(
+    r"\w+",
+    "image build runArgs mounts hostRequirements gpu features dockerComposeFile service containerEnv services deploy"
+    " postCreateCommand resources reservations devices gpus dev extends file volumes environment include args context"
+    " dockerfile",
+)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from(["--gpus", "all", "nvidia", "a", "${x}", ""]),
     lambda inner: (

@@ -35,7 +35,7 @@ def build_names_index(facts: Facts) -> Iterator[Finding]:
     Why it matters: auto looks for a driver, and a build has none: uv then takes the wheels for the CPU. The image is
     built without complaint, and torch.cuda.is_available() is False for ever.
     How it is seen: --torch-backend=auto or UV_TORCH_BACKEND=auto in a RUN or ENV of a Dockerfile.
-    Source: uv, "Using uv with PyTorch", automatic backend selection; moby/buildkit issue 1436.
+    Source: uv, "Using uv with PyTorch", automatic backend selection; tgm-team/tgm issue 73; moby/buildkit issue 1436.
     """
     for unit, install in _installs(facts):
         by_variable = unit.value("UV_TORCH_BACKEND") == "auto" and install.tool == "uv" and not install.backend
@@ -74,7 +74,8 @@ def build_needs_no_gpu(facts: Facts) -> Iterator[Finding]:
     the GPU's architecture finds none: TORCH_CUDA_ARCH_LIST tells it instead.
     How it is seen: nvidia-smi or torch.cuda in a RUN that ends with it, and packages that compile CUDA code by way of
     torch without TORCH_CUDA_ARCH_LIST before them.
-    Source: moby/buildkit issue 1436; rahul-goel/fused-ssim issue 19; open-edge-platform/anomalib issue 584.
+    Source: moby/buildkit issue 1436; pytorch/pytorch issue 28955; rahul-goel/fused-ssim issue 19;
+    open-edge-platform/anomalib issue 584.
     """
     seen: set[str] = set()
     for unit in units_of(facts):

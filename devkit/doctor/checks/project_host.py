@@ -50,7 +50,7 @@ def cli_adds_gpu(facts: Facts) -> bool | None:
     "The dev container tool sees the GPU support that the engine has",
     covers=("J03",),
     symptoms=(
-        "A GPU is required, but GPU support was not detected",
+        'No GPU support found yet a GPU was required - consider marking it as "optional"',
         "can't evaluate field Runtimes in type system.infoReport",
         "hostRequirements gpu ignored",
     ),
