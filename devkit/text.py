@@ -1,9 +1,20 @@
 """Numbers and lists as people read them; the only place that formats them."""
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
+MOST_CHARACTERS = 1000
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
+"""Everything that ends a line, moves the cursor, colours it or turns the direction of writing."""
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def on_one_line(text: str) -> str:
+    """`text` from outside as one line that a terminal prints as it stands, cut after a thousand characters."""
+    plain = _CONTROL.sub(" ", text).strip() if _CONTROL.search(text) else text
+    return plain if len(plain) <= MOST_CHARACTERS else f"{plain[: MOST_CHARACTERS - 1]}…"
 
 
 def human_bytes(count: int) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from devkit.text import count_of, human_bytes, human_seconds, listed, table, wrapped
+from devkit.text import MOST_CHARACTERS, count_of, human_bytes, human_seconds, listed, on_one_line, table, wrapped
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,20 @@ def test_wrapping_keeps_long_paths_whole():
 def test_a_table_aligns_all_but_its_last_column():
     assert table([("torch", "2.13.0"), ("bitsandbytes", "0.50.2")]) == "torch         2.13.0\nbitsandbytes  0.50.2"
     assert table([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        pytest.param("as it is", "as it is", id="plain text"),
+        pytest.param("Größe ≥ 1", "Größe ≥ 1", id="letters of any language"),
+        pytest.param("first\nsecond\r\n", "first second", id="line ends"),
+        pytest.param("\x1b[31mred\x07", "[31mred", id="colours and bells"),
+        pytest.param("a\u202eb\u2066c", "a b c", id="turns of the direction of writing"),
+        pytest.param("\x00\x9b", "", id="nothing but control characters"),
+        pytest.param("x" * MOST_CHARACTERS, "x" * MOST_CHARACTERS, id="as long as may be"),
+        pytest.param("x" * (MOST_CHARACTERS + 1), "x" * (MOST_CHARACTERS - 1) + "…", id="one character longer"),
+    ],
+)
+def test_text_from_outside_fits_on_a_line(text, line):
+    assert on_one_line(text) == line

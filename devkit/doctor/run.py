@@ -1,10 +1,12 @@
 """Runs checks over facts. A check that breaks costs its own result, never the report."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import TracebackType
 
-from devkit.doctor.model import Check, Crashed, Found, NotApplicable, Outcome, Passed, Skipped, Verdict
+from devkit.doctor.model import Check, Crashed, Finding, Found, NotApplicable, Outcome, Passed, Skipped, Verdict
 from devkit.facts.model import Facts
+from devkit.text import on_one_line
 
 
 def run(checks: Iterable[Check], facts: Facts, *, clock: Callable[[], float]) -> tuple[Outcome, ...]:
@@ -21,10 +23,18 @@ def _verdict(check: Check, facts: Facts) -> Verdict:
     try:
         findings = tuple(check.run(facts))
     except NotApplicable as reason:
-        return Skipped(reason.reason)
+        return Skipped(on_one_line(reason.reason))
     except Exception as error:  # noqa: BLE001 - a bug in one check must not take the others' results with it
-        return Crashed(f"{type(error).__name__}: {error} ({_place(error.__traceback__)})")
-    return Found(findings) if findings else Passed()
+        return Crashed(on_one_line(f"{type(error).__name__}: {error}") + f" ({_place(error.__traceback__)})")
+    return Found(tuple(map(_plain, findings))) if findings else Passed()
+
+
+def _plain(finding: Finding) -> Finding:
+    """The same finding, safe to print: files and programs put into it what they like."""
+    evidence = tuple(on_one_line(reading) for reading in finding.evidence)
+    return replace(
+        finding, message=on_one_line(finding.message), subject=on_one_line(finding.subject), evidence=evidence
+    )
 
 
 def _place(trace: TracebackType | None) -> str:

@@ -8,6 +8,8 @@ from devkit.probe.host import Done, Host
 from devkit.probe.shapes import json_of
 
 FOLDER = Path(__file__).parent
+MOST_WORDS = 300
+"""Characters of a program's own words that a reason repeats."""
 
 
 def asking(host: Host, program: str, *arguments: str) -> list[str]:
@@ -60,4 +62,4 @@ def signal_name(number: int) -> str:
 def last_line(done: Done) -> str:
     """The last thing a child said, for want of anything better."""
     lines = (done.err.strip() or done.out.strip()).splitlines()
-    return lines[-1] if lines else "no output"
+    return lines[-1][:MOST_WORDS] if lines else "no output"

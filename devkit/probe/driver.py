@@ -73,7 +73,8 @@ def _loaded(host: Host) -> tuple[Release | Unknown | None, bool | Unknown]:
 def _on_disk(host: Host) -> Release | Unknown | None:
     done = host.run(MODULE_ON_DISK)
     if done.code == 0:
-        return Release.read(done.out) if re.search(r"\d", done.out) else Unknown("modinfo printed no version")
+        found = _VERSION.fullmatch(done.out.strip())
+        return Release.read(found[0]) if found else Unknown("modinfo printed no version")
     is_absent = done.code != NOT_FOUND and "not found" in done.err
     return None if is_absent else Unknown("modinfo is missing or did not answer")
 

@@ -132,7 +132,7 @@ def _gpu(index: int, said: dict[str, Any]) -> Gpu:
         index=index,
         uuid=reading(said, "uuid", str),
         name=text(said, "name"),
-        capability=reading(said, "capability", lambda pair: ComputeCapability(int(pair[0]), int(pair[1]))),
+        capability=reading(said, "capability", lambda pair: ComputeCapability.read(f"{pair[0]}.{pair[1]}")),
         memory_bytes=reading(said, "memory", lambda pair: int(pair[0])),
         free_bytes=reading(said, "memory", lambda pair: int(pair[1])),
         mig_enabled=reading(said, "mig", lambda pair: bool(pair[0])),

@@ -12,6 +12,8 @@ from devkit.probe.wsl_settings import read_wsl_settings
 UNAME = ("uname", "-s", "-r", "-m")
 GLIBC = ("getconf", "GNU_LIBC_VERSION")
 MACOS_MEMORY = ("sysctl", "-n", "hw.memsize")
+MOST_GROUPS = 65536
+"""Linux's own limit. Source: include/uapi/linux/limits.h, NGROUPS_MAX."""
 USER_AND_GROUPS = ("id", "-u"), ("id", "-G")
 
 _WSL_SIGNS = ("/proc/sys/fs/binfmt_misc/WSLInterop", "/run/WSL", "/usr/lib/wsl/lib")
@@ -125,6 +127,7 @@ def _user_and_groups(host: Host) -> tuple[int | None, tuple[int, ...]]:
         found = {key: value.split() for key, _, value in (line.partition(":") for line in text.splitlines())}
         user, primary = (found.get(key, [])[1:2] for key in ("Uid", "Gid"))
         groups = [*primary, *found.get("Groups", ())]
+    groups = groups[:MOST_GROUPS]
     numbers = tuple(number for group in groups if (number := whole(group)) is not None)
     return (whole(user[0]) if user else None), numbers
 

@@ -104,17 +104,12 @@ def texts(sound: str) -> Mapping[str, str | None]:
     }
 
 
-HUGE_BYTES = 32 << 20
-"""As much of a file of 40 MB as `LocalHost.read` hands over."""
-
-
-def huge(sound: str) -> Mapping[str, str]:
+def huge(sound: str, *, size_bytes: int) -> Mapping[str, str]:
     """What is left of files that are far too large."""
-    sound = sound or "x\n"
     line = sound.splitlines()[-1] or "x"
     return {
-        "repeated to 32 MiB": (sound * (HUGE_BYTES // len(sound) + 1))[:HUGE_BYTES],
-        "one line of 32 MiB": (line * (HUGE_BYTES // len(line) + 1))[:HUGE_BYTES],
+        "repeated": (sound * (size_bytes // len(sound) + 1))[:size_bytes],
+        "one line": (line * (size_bytes // len(line) + 1))[:size_bytes],
     }
 
 

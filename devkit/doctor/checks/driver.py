@@ -1,8 +1,6 @@
 """Checks of the driver: loaded, of one version, answering, of the right flavour, with its device nodes."""
 
-import re
 from collections.abc import Iterator
-from datetime import date, timedelta
 
 from devkit.doctor.applies import (
     a_gpu_in_this_container,
