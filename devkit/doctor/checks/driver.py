@@ -16,6 +16,7 @@ from devkit.doctor.checks.driver_absent import driver_without_gpu, why_not_loade
 from devkit.doctor.checks.nvml_failure import explain_failure
 from devkit.doctor.machine import REBUILD_INITRAMFS, Family, driver_side, family_of
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.moments import DAY_S, seconds_between
 from devkit.facts.model import Driver, Facts, NvmlFailure
 from devkit.facts.values import Release, Unknown
 
@@ -153,17 +154,8 @@ def _rebooted_since(driver: Driver) -> bool:
     """Whether the machine started on a later day than the last upgrade: logs are in local time, so a day is certain."""
     if isinstance(driver.booted_at, Unknown) or not driver.upgraded_packages:
         return False
-    upgraded_on, booted_on = _day(driver.upgraded_packages[-1]), _day(driver.booted_at)
-    return upgraded_on is not None and booted_on is not None and booted_on - upgraded_on > timedelta(days=1)
-
-
-def _day(text: str) -> date | None:
-    """The first day that `text` names."""
-    found = re.search(r"\d{4}-\d\d-\d\d", text)
-    try:
-        return date.fromisoformat(found[0]) if found else None
-    except ValueError:
-        return None
+    running_s = seconds_between(driver.upgraded_packages[-1], driver.booted_at)
+    return running_s is not None and running_s > DAY_S
 
 
 def _hold_driver(facts: Facts) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """Checks of the kernel log: the driver's fault reports, and whether they can be read where they matter."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 
 from devkit.doctor.applies import an_nvidia_gpu, is_in_wsl, outside_of_containers
 from devkit.doctor.checks.chains import CDI, CUDA, GPU_USE, PYTHON, TOOLKIT
@@ -10,6 +9,7 @@ from devkit.doctor.gpus import fails_now, gpu_at, kernel_log_of
 from devkit.doctor.limits import STILL_FRESH_HOURS
 from devkit.doctor.machine import Family, family_of
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.moments import seconds_between
 from devkit.doctor.xids import (
     CLEANUP,
     FALLEN_OFF_THE_BUS,
@@ -24,6 +24,7 @@ from devkit.facts.model import Facts, Gpu, GpuHealth, NvmlAnswer, NvmlEnd, NvmlF
 from devkit.facts.values import Unknown
 
 MOST_OTHERS = 3
+HOUR_S = 3600
 _BY_THE_PROGRAM = (Remedy.RESTART_PROGRAM, Remedy.NOTHING)
 
 
@@ -125,11 +126,8 @@ def _severity(facts: Facts, xid: Xid, failing: bool | Unknown) -> Severity:
 
 def _is_history(facts: Facts, xid: Xid) -> bool:
     """Whether the report is so old that a GPU which works now has left it behind."""
-    try:
-        age = datetime.fromisoformat(facts.taken_at) - datetime.fromisoformat(str(xid.at))
-    except (TypeError, ValueError):
-        return False
-    return age > timedelta(hours=STILL_FRESH_HOURS.value)
+    age_s = seconds_between(str(xid.at), facts.taken_at)
+    return age_s is not None and age_s > STILL_FRESH_HOURS.value * HOUR_S
 
 
 def _when(xid: Xid) -> str:
