@@ -98,9 +98,9 @@ def test_the_doctor_names_what_keeps_eight_gpus_out_of_this_engine(clone, eight_
 def test_the_facts_tell_the_engines_apart(clone):
     facts = clone.folder / "facts.json"
     devkit(clone, "doctor", "--save-facts", facts, expect=None)
-    text = facts.read_text(encoding="utf-8")
-    assert ("nvidia-container-runtime" in text) is (clone.engine.flavour is Flavour.NVIDIA)
-    assert ("nvidia.com/gpu" in text) is (clone.engine.flavour is Flavour.CDI)
+    engine = json.dumps(json.loads(facts.read_text(encoding="utf-8"))["engine"])
+    assert ("nvidia-container-runtime" in engine) is (clone.engine.flavour is Flavour.NVIDIA)
+    assert ("nvidia.com/gpu" in engine) is (clone.engine.flavour is Flavour.CDI)
 
 
 @one_engine

@@ -150,7 +150,7 @@ def gpu_memory_is_free(facts: Facts) -> Iterator[Finding]:
         Severity.WARNING,
         f"no GPU has more than {human_bytes(max(free))} free: training ends with CUDA out of memory",
         Fix(
-            "End what holds the memory, or take a smaller model, 4-bit weights, batches of one, gradient checkpointing.",
+            "End what holds the memory, or use a smaller model, 4-bit weights, a batch of one and checkpointing.",
             ("nvidia-smi", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
             where=Side.CONTAINER if is_in_container(facts) else Side.HOST,
         ),

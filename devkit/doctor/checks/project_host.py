@@ -54,6 +54,7 @@ def cli_adds_gpu(facts: Facts) -> bool | None:
         "can't evaluate field Runtimes in type system.infoReport",
         "hostRequirements gpu ignored",
     ),
+    causes=("CON006",),
 )
 def tool_sees_gpu_support(facts: Facts) -> Iterator[Finding]:
     """What hostRequirements.gpu brings about on this machine is what the machine can do.

@@ -213,6 +213,7 @@ def _shown(request: GpuRequest) -> str:
     "A container for GPU work asks for a GPU",
     covers=("J02",),
     symptoms=("VS Code dev container has no GPU", "Found no NVIDIA driver on your system", "nvidia-smi: not found"),
+    causes=("CON006",),
 )
 def gpu_work_asks_for_gpu(facts: Facts) -> Iterator[Finding]:
     """The files of a container with torch for CUDA ask the engine for a GPU.
