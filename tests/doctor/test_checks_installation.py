@@ -218,21 +218,21 @@ def test_a_mismatch_that_a_reboot_does_not_mend_is_the_root():
     assert roots(facts) == ("DRV012",)
 
 
-def upgraded(day, booted="2025-12-30T08:00:00+00:00"):
-    line = f"{day} 06:41:02 upgrade libnvidia-compute-580:amd64 580.82.07 580.95.05"
-    return host(loaded=r("580.82.07"), upgraded_packages=(line,), booted_at=booted)
+def upgraded(moment):
+    line = f"{moment} upgrade libnvidia-compute-580:amd64 580.82.07 580.95.05"
+    return host(loaded=r("580.82.07"), upgraded_packages=(line,), booted_at="2025-12-30T08:00:00+00:00")
 
 
 @pytest.mark.parametrize(
-    ("day", "rebuilds"),
+    ("moment", "rebuilds"),
     [
-        pytest.param("2025-12-31", False, id="not rebooted since the upgrade"),
-        pytest.param("2025-12-29", False, id="perhaps rebooted since"),
-        pytest.param("2025-12-28", True, id="surely rebooted since"),
+        pytest.param("2025-12-31 06:41:02", False, id="not rebooted since the upgrade"),
+        pytest.param("2025-12-29 08:00:00", False, id="perhaps rebooted since, for the log is in local time"),
+        pytest.param("2025-12-29 07:59:59", True, id="surely rebooted since"),
     ],
 )
-def test_a_module_that_outlives_a_reboot_sits_in_the_initial_ram_disk(day, rebuilds):
-    fix = first("DRV002", upgraded(day)).fix
+def test_a_module_that_outlives_a_reboot_sits_in_the_initial_ram_disk(moment, rebuilds):
+    fix = first("DRV002", upgraded(moment)).fix
     assert ("sudo update-initramfs -u" in fix.commands) is rebuilds
     assert fix.restart is Restart.HOST
 
