@@ -15,6 +15,7 @@ PLUGIN_FOLDERS = (
 )
 """Where the docker command looks after the user's own folder. Source: docker/cli, cli-plugins/manager."""
 VERSION = ("version", "--short")
+MOST_SHOWN = 60
 
 
 def read_compose(host: Host) -> Compose | Unknown | None:
@@ -31,4 +32,4 @@ def read_compose(host: Host) -> Compose | Unknown | None:
     try:
         return Compose(Release.read(done.out))
     except ValueError:
-        return Unknown(f"docker compose version printed {done.out.strip()!r}")
+        return Unknown(f"docker compose version printed {done.out.strip()[:MOST_SHOWN]!r}")

@@ -1,13 +1,12 @@
 """The model hub, really asked: for the deep tier alone."""
 
-import json
 from typing import Any
 
 from devkit.facts.model import HubCall
 from devkit.facts.values import Unknown
-from devkit.probe.children import asking
+from devkit.probe.children import asking, last_line, lines_of
 from devkit.probe.engine_traits import without_login
-from devkit.probe.host import TIMED_OUT, Host
+from devkit.probe.host import TIMED_OUT, Done, Host
 from devkit.probe.hub import read_hub, token_path
 
 THE_HUB = "https://huggingface.co"
@@ -23,14 +22,14 @@ def read_hub_call(host: Host, *, deadline_s: float) -> HubCall | Unknown:
     endpoint = (host.env.get("HF_ENDPOINT") or THE_HUB).strip().rstrip("/")
     model = next((value for name in MODELS if _is_model(value := host.env.get(name, ""))), "")
     done = host.run(asking(host, "ask_hub", endpoint, token_path(host), model), deadline_s=deadline_s)
-    said = _said(done.out)
+    said = _said(done)
     door = said.get("door")
     if not isinstance(door, dict):
         if done.code == TIMED_OUT:
             message = f"no answer within {deadline_s:g} s"
             door = {"status": 0, "failure": "timed-out", "message": message, "took_ms": round(deadline_s * 1000)}
         else:
-            return Unknown(f"the hub child ended with status {done.code}: {done.err.strip().rpartition(chr(10))[2]}")
+            return Unknown(f"the hub child ended with status {done.code}: {last_line(done)}")
     return _call(without_login(endpoint), model, door, said)
 
 
@@ -62,11 +61,8 @@ def _is_model(name: str) -> bool:
     return name.count("/") == 1 and not name.startswith((".", "/", "~")) and name.isprintable() and " " not in name
 
 
-def _said(out: str) -> dict[str, Any]:
+def _said(done: Done) -> dict[str, Any]:
     said: dict[str, Any] = {}
-    for line in out.splitlines():
-        try:
-            said.update(json.loads(line))
-        except (ValueError, TypeError):
-            continue  # cut off: the child was killed while it wrote this line
+    for words in lines_of(done):
+        said.update(words)
     return said
