@@ -56,9 +56,9 @@ NO_LIMIT = "9223372036854771712"
             "2", None, 0, id="version 2 without a limit",
         ),
         pytest.param(
-            {"/proc/self/cgroup": "0::/user.slice/s.scope\n", f"{V2}/user.slice/s.scope/memory.max": "max\n",
+            {"/proc/self/cgroup": "0::/user.slice/s.scope\n", f"{V2}/user.slice/s.scope/memory.max": "4096\n",
              f"{V2}/user.slice/memory.max": "2048\n", f"{V2}/user.slice/s.scope/memory.events": "oom_kill 1\n"},
-            "2", 2048, 1, id="version 2 with the limit further up",
+            "2", 2048, 1, id="version 2 with the tighter limit further up",
         ),
         pytest.param(
             {"/proc/self/cgroup": "4:memory:/docker/3f\n", f"{V1}/memory.limit_in_bytes": "4096\n",
