@@ -26,11 +26,9 @@ INFINIBAND = "/sys/class/infiniband"
 
 MOST_ERROR_CHARACTERS = 200
 
-_PACKAGE = re.compile(
-    r"^Package: ((?:lib)?nvidia-\S+|cuda-drivers\S*|linux-modules-nvidia\S*|libcuda1\S*)\n"
-    r"Status: (\S+) (\S+) (\S+)\n(?:(?!Version:)\S.*\n| .*\n)*?Version: (\S+)$",
-    re.MULTILINE,
-)
+_PACKAGES = ("nvidia-", "libnvidia-", "cuda-drivers", "linux-modules-nvidia", "libcuda1")
+_PARAGRAPHS = tuple(f"Package: {name}" for name in _PACKAGES)
+_FIELD = re.compile(r"^(Package|Status|Version): (.+)$", re.MULTILINE)
 _TOOLKIT_PACKAGES = re.compile(r"(?:lib)?nvidia-container|nvidia-docker")
 _TOOLKIT_URL = re.compile(r"https?://nvidia\.github\.io/(?:libnvidia-container|nvidia-docker|nvidia-container)\S*")
 _SIGNED_BY = re.compile(r"signed-by\s*[=:]\s*([^\]\s]+)", re.IGNORECASE)
@@ -136,8 +134,7 @@ def _packages(host: Host) -> tuple[DriverPackage, ...] | Unknown:
         return Unknown("a container's packages are not the host's")
     status = host.read(DPKG_STATUS)
     if status:
-        found = (DriverPackage(name, version, state) for name, _, _, state, version in _PACKAGE.findall(status))
-        return tuple(package for package in found if not _TOOLKIT_PACKAGES.match(package.name))
+        return tuple(_dpkg_packages(status))
     sources = host.list(YUM_REPOSITORIES)
     if not all(any(name.startswith(prefix) for name in sources) for prefix in ("cuda-", "rpmfusion-nonfree")):
         return Unknown("only dpkg's records are read, and RPM's where two repositories offer the driver")
@@ -146,6 +143,16 @@ def _packages(host: Host) -> tuple[DriverPackage, ...] | Unknown:
         return Unknown("rpm did not answer")
     pairs = (word.split("=", 1) for word in sorted(done.out.split()) if "=" in word)
     return tuple(DriverPackage(name, version, "installed") for name, version in pairs)
+
+
+def _dpkg_packages(status: str) -> Iterator[DriverPackage]:
+    """The driver's packages out of the megabytes of dpkg's records, of which one paragraph each is looked into."""
+    for paragraph in status.split("\n\n"):
+        if not paragraph.lstrip("\n").startswith(_PARAGRAPHS):
+            continue
+        fields: dict[str, str] = dict(_FIELD.findall(paragraph))
+        if len(fields) == 3 and not _TOOLKIT_PACKAGES.match(fields["Package"]):
+            yield DriverPackage(fields["Package"], fields["Version"], fields["Status"].split()[-1])
 
 
 def _apt_sources(host: Host) -> Iterator[AptSource]:
