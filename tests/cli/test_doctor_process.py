@@ -54,23 +54,24 @@ def still_running(pids):
     return running
 
 
-def test_five_seconds_whatever_hangs(wedged, tmp_path):
-    environment, pids = wedged
+def seconds_of(*arguments, environment=None):
     started = time.monotonic()
     done = subprocess.run(
-        argv_of("--project", str(tmp_path)), env=environment, capture_output=True, text=True, check=False, timeout=60
+        argv_of(*arguments), env=environment, capture_output=True, text=True, check=False, timeout=120
     )
-    assert time.monotonic() - started < 6.5  # five, and a busy machine
     assert done.returncode in (0, 1), done.stderr
+    return time.monotonic() - started, done
+
+
+@pytest.mark.parametrize(("arguments", "limit_s"), [((), 5.0), (("--timeout", "1"), 1.0)], ids=["5 s", "as asked"])
+def test_the_time_is_kept_whatever_hangs(wedged, tmp_path, arguments, limit_s):
+    environment, pids = wedged
+    # What starting Python takes on this machine at this moment is not what is tested.
+    start_s, _ = seconds_of("--list")
+    taken_s, done = seconds_of("--project", str(tmp_path), *arguments, environment=environment)
+    assert taken_s < limit_s + 0.5 + 3 * start_s
     assert "passed" in done.stdout
     assert still_running(pids) == []
-
-
-def test_a_shorter_time_is_kept_too(wedged):
-    environment, _ = wedged
-    started = time.monotonic()
-    subprocess.run(argv_of("--timeout", "1"), env=environment, capture_output=True, check=False, timeout=60)
-    assert time.monotonic() - started < 3
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -87,7 +88,7 @@ def test_an_interrupt_ends_it_at_once_and_leaves_nothing_running(wedged, number)
         process.send_signal(number)
         started = time.monotonic()
         out, err = process.communicate(timeout=30)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10  # it would have taken a minute
     assert (process.returncode, out) == (130, "")
     assert err.splitlines()[-1] == "Interrupted."
     assert "Traceback" not in err
@@ -135,7 +136,7 @@ def test_the_slow_tiers_are_steps_of_their_own(tmp_path):
         timeout=200,
     )
     steps = [line for line in done.stderr.splitlines() if line.startswith("devkit: ")]
-    assert [step.split()[1] for step in steps] == ["reading", "trying", "starting"]
+    assert [step.split()[1] for step in steps] == ["reading", "trying", "starting"], done.stderr
     assert done.stdout.startswith("{")
     assert done.stdout.rstrip().endswith("}")
     assert done.returncode in (0, 1)
