@@ -14,9 +14,6 @@ Number = TypeVar("Number", int, float)
 ROOT = "/sys/fs/cgroup"
 MEMBERSHIP = "/proc/self/cgroup"
 
-NO_LIMIT_BYTES = 1 << 60
-"""Version 1 writes its largest number, which depends on the page size, where there is no limit."""
-
 
 @dataclass(frozen=True)
 class Group:
@@ -60,10 +57,11 @@ def _version_1(host: Host, membership: str) -> tuple[int | Unknown | None, int |
         _ratio([(host.read(f"{folder}/cpu.cfs_{part}_us") or "").strip() for part in ("quota", "period")])
         for folder in cpu
     ]
+    # Where there is no limit, version 1 writes a number of 19 digits, which `whole` takes for none.
     found = [number for text in limits if (number := whole(text or "")) is not None]
     own = next((f"{folder}/memory.oom_control" for folder in memory if host.read(f"{folder}/memory.oom_control")), "")
     return (
-        _tightest([limit for limit in found if limit < NO_LIMIT_BYTES]),
+        _tightest(found),
         _kills(host.read(own) if own else None, "memory.oom_control"),
         _tightest([count for count in quotas if count is not None]),
     )
