@@ -134,3 +134,17 @@ def test_the_driver_is_the_one_of_windows_in_wsl(tmp_path):
 def test_without_a_known_driver_nothing_is_too_new(tmp_path, machine):
     files = files_of(dev=dev(), image=IMAGE.replace("cu128", "cu132"))
     assert isinstance(ask("PRJ027", on(tmp_path, files, machine)), Skipped)
+
+
+@pytest.mark.parametrize(
+    ("features", "verdict"),
+    [
+        pytest.param({"ghcr.io/devcontainers/features/nvidia-cuda:1": {"cudaVersion": "12.5"}}, Found, id="CUDA again"),
+        pytest.param({"ghcr.io/devcontainers/features/git:1": {}}, Passed, id="another Feature"),
+    ],
+)
+def test_a_feature_brings_no_second_cuda(tmp_path, features, verdict):
+    facts = on(tmp_path, files_of(dev=dev(features=features), image=IMAGE))
+    result = ask("PRJ022", facts)
+    assert isinstance(result, verdict)
+    assert [finding.severity for finding in getattr(result, "findings", ())] in ([], [Severity.NOTE])

@@ -277,3 +277,18 @@ def test_a_second_list_of_the_same_file_is_found_once_each(tmp_path):
     finding = first("PRJ004", on(tmp_path, composed(service("gpus: all"))))
     assert len(finding.evidence) == 2
     assert len(found("PRJ004", on(tmp_path, composed(service("gpus: all"))))) == 1
+
+
+@pytest.mark.parametrize(
+    ("stage", "command", "severity"),
+    [
+        pytest.param("initializeCommand", "nvidia-smi", Severity.ERROR, id="before the start"),
+        pytest.param("postCreateCommand", "nvidia-smi && pip list", Severity.WARNING, id="after it"),
+        pytest.param("initializeCommand", "nvidia-smi || true", None, id="forgiven"),
+        pytest.param("initializeCommand", ["echo", "nvidia-smi"], None, id="only named"),
+    ],
+)
+def test_commands_pass_without_a_gpu(tmp_path, stage, command, severity):
+    files = files_of(dev=dev(runArgs=None, **{stage: command}), image=IMAGE)
+    verdict = ask("PRJ011", on(tmp_path, files, without_gpu()))
+    assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])

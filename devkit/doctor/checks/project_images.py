@@ -20,7 +20,7 @@ from devkit.doctor.model import (
     Side,
     check,
 )
-from devkit.facts.model import Facts, Platform, Setting
+from devkit.facts.model import Facts, Install, Platform, Setting
 from devkit.facts.values import Release
 from devkit.text import listed
 
@@ -143,39 +143,61 @@ def image_carries_cuda_once(facts: Facts) -> Iterator[Finding]:
 
     Why it matters: the wheels bring CUDA, cuDNN and NCCL; a runtime or devel image adds gigabytes of the same. Where
     the versions differ, a library of the one is easily found by the other.
-    How it is seen: the base image's flavour and CUDA version, and the CUDA version of the torch that is installed.
+    How it is seen: the base image's flavour and CUDA version, or the Feature nvidia-cuda, and the CUDA version of the
+    torch that is installed.
     Source: pytorch/pytorch issue 116696 on image sizes; PyTorch, "Get Started", wheels by CUDA version.
     """
+    for unit in units_of(facts):
+        yield from _features_with_cuda(unit)
     for unit, image in _images(facts):
         tag = CudaTag.of(image.value)
         wheels = list(torch_installs(unit))
-        if tag is None or tag.flavour not in ("runtime", "devel") or not wheels:
-            continue
-        labels = sorted({one.index for one in wheels if one.index})
-        line = f"cu{tag.cuda.numbers[0]}{tag.cuda.numbers[1] if len(tag.cuda.numbers) > 1 else 0}"
-        same = line in labels
-        has_wheel_line = line in tables().torch.indexes
-        told = listed(labels) if labels else "the default index"
-        if not has_wheel_line:
-            told += "; there are no wheels for the image's CUDA at all"
-        builds = tag.flavour == "devel"
-        if builds and same:
-            continue
-        yield Finding(
-            Severity.NOTE if same or (has_wheel_line and not labels) else Severity.WARNING,
-            f"{image.value} carries CUDA {tag.cuda}, and torch's wheels bring their own, of {told}",
-            Fix(
-                "Begin with a slim Python image"
-                + (f", or with a devel image of the CUDA of torch's wheels ({', '.join(labels)})." if builds else "."),
-                where=Side.PROJECT,
-            ),
-            subject=placed(image.path, image.line),
-            evidence=(
-                f"{placed(image.path, image.line)}: {image.value}",
-                *(f"{placed(one.path, one.line)}: torch {one.index or 'from the default index'}" for one in wheels),
-            ),
-            location=Location(image.path, image.line),
-        )
+        if tag is not None and tag.flavour in ("runtime", "devel") and wheels:
+            yield from _cuda_twice(image, tag, wheels)
+
+
+def _cuda_twice(image: Setting, tag: CudaTag, wheels: list[Install]) -> Iterator[Finding]:
+    """Nothing for a devel image of the wheels' own CUDA, which is there to compile with."""
+    labels = sorted({one.index for one in wheels if one.index})
+    line = f"cu{tag.cuda.numbers[0]}{tag.cuda.numbers[1] if len(tag.cuda.numbers) > 1 else 0}"
+    is_same, has_wheel_line, compiles = line in labels, line in tables().torch.indexes, tag.flavour == "devel"
+    if compiles and is_same:
+        return
+    told = listed(labels) if labels else "the default index"
+    told += "" if has_wheel_line else "; there are no wheels for the image's CUDA at all"
+    yield Finding(
+        Severity.NOTE if is_same or (has_wheel_line and not labels) else Severity.WARNING,
+        f"{image.value} carries CUDA {tag.cuda}, and torch's wheels bring their own, of {told}",
+        Fix(
+            "Begin with a slim Python image"
+            + (", or with a devel image of the CUDA of torch's wheels." if compiles else "."),
+            where=Side.PROJECT,
+        ),
+        subject=placed(image.path, image.line),
+        evidence=(
+            f"{placed(image.path, image.line)}: {image.value}",
+            *(f"{placed(one.path, one.line)}: torch {one.index or 'from the default index'}" for one in wheels),
+        ),
+        location=Location(image.path, image.line),
+    )
+
+
+def _features_with_cuda(unit: Unit) -> Iterator[Finding]:
+    wheels = list(torch_installs(unit))
+    for feature in unit.dev.features if unit.dev else ():
+        if "/nvidia-cuda:" in f"{feature.name}:" and wheels:
+            version = feature.value or "of its own choice"
+            yield Finding(
+                Severity.NOTE,
+                f"a Feature installs CUDA {version} beside the one that torch's wheels bring",
+                Fix(
+                    "Leave the Feature out, unless nvcc is needed; then give it the CUDA of the wheels.",
+                    where=Side.PROJECT,
+                ),
+                subject=placed(feature.path, feature.line),
+                evidence=(f"{placed(feature.path, feature.line)}: {feature.name} {feature.value}".rstrip(),),
+                location=Location(feature.path, feature.line),
+            )
 
 
 @check(

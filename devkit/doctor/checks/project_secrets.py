@@ -112,8 +112,8 @@ def _of_variable(variable: Variable) -> Finding | None:
 
 def _secret_mount() -> Fix:
     return Fix(
-        "Use a secret mount for the one step that needs it: RUN --mount=type=secret,id=hf_token,env=HF_TOKEN …",
-        ("docker build --secret id=hf_token,env=HF_TOKEN .",),
+        "Use a secret mount for the one step that needs it.",
+        ("RUN --mount=type=secret,id=hf_token,env=HF_TOKEN …", "docker build --secret id=hf_token,env=HF_TOKEN ."),
         where=Side.PROJECT,
         docs=_BUILD_SECRETS,
     )
