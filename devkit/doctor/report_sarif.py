@@ -23,6 +23,7 @@ ROOT = "%SRCROOT%"
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 _RANKS = {Confidence.CERTAIN: 100.0, Confidence.LIKELY: 70.0, Confidence.POSSIBLE: 40.0}
+_THREAD = re.compile(r"\b([A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*) (?:issues?|pull(?: requests?)?) (\d+)")
 _URL = re.compile(r"https://[^\s,;<>\"']+[^\s,;<>\"'.)]")
 
 
@@ -65,9 +66,18 @@ def _rule(check: Check) -> dict[str, Any]:
         "help": {"text": page or check.title},
         "properties": {"tags": ["gpu", *check.covers]},
     }
-    # Only a page that is on the web may stand here: the first of the sources.
-    source = _URL.search(rest)
-    return {**rule, "helpUri": source[0]} if source else rule
+    source = _source_on_the_web(rest)
+    return {**rule, "helpUri": source} if source else rule
+
+
+def _source_on_the_web(explanation: str) -> str:
+    """The first source that has an address: a URL, or a GitHub thread; "" where only manuals are named."""
+    sources = " ".join(explanation.partition("Source:")[2].split())
+    if url := _URL.search(sources):
+        return url[0]
+    # GitHub leads from the issue's address to a pull request of the same number.
+    thread = _THREAD.search(sources)
+    return f"https://github.com/{thread[1]}/issues/{thread[2]}" if thread else ""
 
 
 def _invocation(report: Report, exit_code: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from importlib.resources import files
 import jsonschema
 import pytest
 
-from devkit.doctor.model import Location, Severity
+from devkit.doctor.model import Check, Location, Outcome, Passed, Severity
 from devkit.doctor.registry import BY_CODE
 from devkit.doctor.report_sarif import SCHEMA, sarif_document
 from tests.doctor.asking import examined
@@ -76,6 +76,28 @@ def test_a_rule_says_what_the_check_is_and_where_to_read_more():
     assert rule["fullDescription"]["text"] == "The condition in one sentence."
     assert rule["help"]["text"].startswith("Why it matters: because.")
     assert rule["helpUri"] == "https://docs.example.org/a-page"
+
+
+@pytest.mark.parametrize(
+    ("source", "address"),
+    [
+        pytest.param("a/b issue 12; c/d issue 3.", "https://github.com/a/b/issues/12", id="an issue"),
+        pytest.param(
+            "Vendor, a guide; a/b.c issues 4 and 5.", "https://github.com/a/b.c/issues/4", id="several issues"
+        ),
+        pytest.param("a/b pull request 12.", "https://github.com/a/b/issues/12", id="a pull request"),
+        pytest.param("a/b issue 1; https://x.example/y.", "https://x.example/y", id="an address"),
+        pytest.param("Vendor, a guide.", None, id="a manual without address"),
+    ],
+)
+def test_a_rule_leads_to_its_first_source_on_the_web(source, address):
+    def run(facts):
+        yield from ()
+
+    run.__doc__ = f"One.\n\nWhy it matters: x.\nHow it is seen: y.\nSource: {source}"
+    outcome = Outcome(Check("DRV901", "fine", run), Passed())
+    (rule,) = validated(a_report(outcome))["tool"]["driver"]["rules"]
+    assert rule.get("helpUri") == address
 
 
 @pytest.mark.parametrize(
