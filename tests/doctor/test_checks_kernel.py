@@ -2,7 +2,7 @@ import pytest
 
 from devkit.doctor.model import Found, Passed, Severity, Skipped
 from devkit.doctor.xids import XIDS, Remedy
-from devkit.facts.model import FailedGpu, KernelLog, NvmlEnd, NvmlFailure, PciGpu, Xid
+from devkit.facts.model import FailedGpu, KernelLog, NvmlEnd, NvmlFailure, PciGpu, Torch, Xid
 from devkit.facts.values import Unknown
 from tests.doctor.asking import ask, codes, examined, first, found
 from tests.doctor.machines import changed, gpu, health, healthy, inside, windows_guest, without_gpu
@@ -161,3 +161,10 @@ def test_every_remedy_has_its_advice():
         finding = found("GPU006", logged(xid(number)))[0]
         assert finding.fix.summary.endswith(".")
         assert meaning.remedy in Remedy
+
+
+def test_a_lost_gpu_does_not_excuse_what_has_nothing_to_do_with_it():
+    cpu_torch = changed(two_gpus(), {"python.torch": Torch("2.9.1+cpu", None, None)})
+    shown = examined(logged(xid(79, SECOND), facts=cpu_torch)).findings
+    follows = {finding.check.code: finding.finding.follows_from for finding in shown}
+    assert follows == {"GPU006": None, "GPU002": "GPU006", "PYT001": None}

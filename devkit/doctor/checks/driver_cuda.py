@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from devkit.doctor.applies import driver_of, known, loaded_driver, outside_of_containers
-from devkit.doctor.checks.chains import CUDA, PYTHON
+from devkit.doctor.checks.chains import TRIED
 from devkit.doctor.checks.fabric import SYSTEM_NOT_READY, has_no_switch
 from devkit.doctor.machine import DRIVER_GUIDE
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
@@ -26,7 +26,7 @@ _PRESERVE = "PreserveVideoMemoryAllocations"
         "Setting the available devices to be zero",
         "cuInit(0) failed: CUDA_ERROR_UNKNOWN",
     ),
-    causes=(*CUDA, *PYTHON),
+    causes=TRIED,
 )
 def cuda_survives_sleep(facts: Facts) -> Iterator[Finding]:
     """cuInit works on this host, also after suspend; or at least the driver keeps its memory over one.
@@ -92,7 +92,7 @@ def _reload(driver: Driver) -> Fix:
     "CUDA starts on machines without an NVSwitch",
     covers=("A14",),
     symptoms=("system not yet initialized", "CUDA_ERROR_NOT_INITIALIZED: initialization", "uvm_disable_hmm"),
-    causes=(*CUDA, *PYTHON),
+    causes=TRIED,
 )
 def cuda_starts_without_switch(facts: Facts) -> Iterator[Finding]:
     """Without an NVSwitch, cuInit returns neither "system not yet initialized" nor "not initialized".

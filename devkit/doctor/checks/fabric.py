@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from devkit.doctor.applies import driver_of, is_in_container, known, loaded_driver, nvml_answer, outside_of_containers
+from devkit.doctor.checks.chains import TRIED
 from devkit.doctor.gpus import name_of, states_of
 from devkit.doctor.machine import Family, family_of
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
@@ -79,7 +80,7 @@ def install_fabric_manager(facts: Facts, release: Release) -> tuple[str, ...]:
     "The Fabric Manager runs where there is an NVSwitch",
     covers=("C01",),
     symptoms=("Error 802: system not yet initialized", "cudaErrorSystemNotReady", "CUDA driver initialization failed"),
-    causes=("DRV010", "PYT006"),
+    causes=("DRV010", "PYT006", *TRIED),
 )
 def fabric_manager_runs(facts: Facts) -> Iterator[Finding]:
     """On machines with an NVSwitch the service nvidia-fabricmanager is active, and every GPU has joined the fabric.

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from devkit.doctor.applies import an_nvidia_gpu, is_in_wsl, outside_of_containers
-from devkit.doctor.checks.chains import CDI, CUDA, GPU_USE, PYTHON, TOOLKIT
 from devkit.doctor.checks.revive import cold_start, reset_or_reboot
 from devkit.doctor.gpus import fails_now, gpu_at, kernel_log_of
 from devkit.doctor.limits import STILL_FRESH_HOURS
@@ -42,20 +41,7 @@ _BY_THE_PROGRAM = (Remedy.RESTART_PROGRAM, Remedy.NOTHING)
         "uncorrectable ECC error encountered",
         "NVLink error",
     ),
-    causes=(
-        "DRV003",
-        "GPU002",
-        "GPU005",
-        "GPU009",
-        "GPU010",
-        "GPU011",
-        "GPU027",
-        *GPU_USE,
-        *TOOLKIT,
-        *CDI,
-        *CUDA,
-        *PYTHON,
-    ),
+    causes=("DRV003", "GPU002", "GPU005", "GPU009", "GPU010", "GPU011", "GPU027"),
 )
 def kernel_log_has_no_fault(facts: Facts) -> Iterator[Finding]:
     """The NVIDIA driver has reported no fault (Xid) since the machine started.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from devkit.doctor.checks.chains import CUDA, PYTHON
+from devkit.doctor.checks.chains import TRIED
 from devkit.doctor.checks.revive import reset_or_reboot
 from devkit.doctor.gpus import name_of, read_states
 from devkit.doctor.machine import driver_side
@@ -30,7 +30,7 @@ _ASKED = {
     "No GPU asks to be recovered",
     covers=("B02", "B07", "B08"),
     symptoms=("GPU recovery action changed", "Xid 154", "GPU Reset Required", "Drain and Reset Recommended"),
-    causes=("GPU009", "GPU010", *CUDA, *PYTHON),
+    causes=("GPU009", "GPU010", *TRIED),
 )
 def no_recovery_is_asked_for(facts: Facts) -> Iterator[Finding]:
     """The driver considers every GPU usable as it is.

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from devkit.doctor.applies import is_in_container, known, nvml_answer, outside_of_containers, python_of
+from devkit.doctor.checks.chains import TRIED
 from devkit.doctor.gpus import name_of, read_states, sum_of_processes
 from devkit.doctor.limits import UNSEEN_MEMORY_BYTES, UNSEEN_MEMORY_SHARE
 from devkit.doctor.machine import CDI_GUIDE, Family, driver_side, family_of, refresh_cdi
@@ -21,7 +22,7 @@ _MIG_UUID = re.compile(r"MIG-[0-9a-fA-F-]{36}")
     "Compute mode lets programs share a GPU",
     covers=("B13",),
     symptoms=("all CUDA-capable devices are busy or unavailable", "cudaErrorDevicesUnavailable", "E. Process"),
-    causes=("PYT006",),
+    causes=("PYT006", *TRIED),
 )
 def compute_mode_is_shared(facts: Facts) -> Iterator[Finding]:
     """No GPU is closed to CUDA, or taken by the one process that exclusive mode admits.

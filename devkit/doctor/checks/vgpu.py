@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from devkit.doctor.checks.chains import CUDA, PYTHON
+from devkit.doctor.checks.chains import TRIED
 from devkit.doctor.gpus import GpuState, name_of, read_states
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
 from devkit.facts.model import Facts
@@ -73,7 +73,7 @@ def vgpu_is_licensed(facts: Facts) -> Iterator[Finding]:
     "Virtual GPUs have a profile that can compute",
     covers=("C08",),
     symptoms=("CUDA is not available on a vGPU", "cudaErrorNotSupported: operation not supported"),
-    causes=(*CUDA, *PYTHON),
+    causes=TRIED,
 )
 def vgpu_profile_computes(facts: Facts) -> Iterator[Finding]:
     """The profile of each virtual GPU is of the C or Q series, which CUDA runs on.
