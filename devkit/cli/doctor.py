@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,13 +83,15 @@ def doctor(
     from devkit.verify.process import interruptible
 
     refuse_what_does_not_fit(ctx.params)
-    checks = _chosen(only)
     printing = Printing("json" if as_json else style or "text", output, is_verbose=verbose)
+    if only or show_list:
+        # A wrong code is said before anything is read.
+        checks = _chosen(only)
     if show_list:
         put(listed_checks(checks, printing), printing)
         ctx.exit(exits.DONE)
     reading = Reading(project or Path(), timeout, is_deep=deep, is_smoke=smoke)
-    run = _Run(checks, reading, facts_files, save_facts, say=progress(is_verbose=verbose))
+    run = _Run(only, reading, facts_files, save_facts, say=progress(is_verbose=verbose))
     with interruptible():
         facts, report = run.examined()
         if fix:
@@ -103,7 +105,7 @@ def doctor(
 class _Run:
     """What to judge by which checks; may be asked again after a repair."""
 
-    checks: "tuple[Check, ...]"
+    codes: tuple[str, ...]
     reading: Reading
     facts_files: tuple[Path, ...]
     save_facts: Path | None
@@ -111,13 +113,19 @@ class _Run:
 
     def examined(self) -> "tuple[Facts, Report]":
         """The facts, saved where that was asked for, and the report over them."""
+        facts = self._facts()
+        # Only now: what judges is loaded while the machine answers.
         from devkit.doctor.report import report_of
         from devkit.doctor.sides import judge
 
-        facts = loaded(self.facts_files) if self.facts_files else read_here(self.reading, say=self.say)
         if self.save_facts:
             save(facts, self.save_facts)
-        return facts, report_of(facts, judge(self.checks, facts, clock=time.perf_counter), devkit=__version__)
+        return facts, report_of(facts, judge(_chosen(self.codes), facts, clock=time.perf_counter), devkit=__version__)
+
+    def _facts(self) -> "Facts":
+        if self.facts_files:
+            return loaded(self.facts_files)
+        return read_here(self.reading, say=self.say, meanwhile=partial(_chosen, self.codes))
 
 
 def _after_repair(run: _Run, report: "Report", *, is_sure: bool) -> "tuple[Facts, Report] | None":
@@ -137,7 +145,10 @@ def _chosen(codes: Sequence[str]) -> "tuple[Check, ...]":
     from devkit.doctor.registry import BY_CODE, CHECKS
 
     wanted = {code.upper() for code in codes}
-    for code in sorted(wanted - set(BY_CODE)):
+    if wanted - set(BY_CODE):
+        from difflib import get_close_matches
+
+        code = min(wanted - set(BY_CODE))
         close = get_close_matches(code, BY_CODE, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(close)}? " if close else ""
         raise DevkitError(f"no check has the code {code!r}", f"{hint}`devkit doctor --list` shows all codes.")

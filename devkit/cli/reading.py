@@ -34,15 +34,15 @@ class Reading:
     is_smoke: bool = False
 
 
-def read_here(reading: Reading, *, say: Callable[[str], None]) -> "Facts":
-    """The facts of this machine. `say` hears of each step before it begins."""
+def read_here(reading: Reading, *, say: Callable[[str], None], meanwhile: Callable[[], object]) -> "Facts":
+    """The facts of this machine. `say` hears of each step before it begins; `meanwhile` is called while probes wait."""
     from devkit.probe.gather import gather
-    from devkit.probe.host import LocalHost
+    from devkit.probe.host import LocalHost, OnceHost
 
     host = LocalHost()
     say(f"reading this machine (at most {human_seconds(reading.timeout_s)})")
     deadline_s = max(reading.timeout_s - _AROUND_S, reading.timeout_s / 2)
-    facts = gather(host, deadline_s=deadline_s, project=str(reading.project.resolve()))
+    facts = gather(OnceHost(), deadline_s=deadline_s, project=str(reading.project.resolve()), meanwhile=meanwhile)
     if reading.is_deep:
         from devkit.probe.deep import read_deep
 

@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache, cached_property
-from importlib.resources import files
+from pkgutil import get_data
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from devkit.compat import rows
@@ -25,7 +25,8 @@ _SCALARS: dict[object, Callable[[Any], Any]] = {
 
 def document(name: str) -> Document:
     """One table file as TOML gives it. Raises FileNotFoundError for a name outside `FILES`."""
-    return tomllib.loads((files("devkit.compat") / "tables" / f"{name}.toml").read_text(encoding="utf-8"))
+    data = get_data("devkit.compat", f"tables/{name}.toml")
+    return tomllib.loads((data or b"").decode())
 
 
 def _decoders(row: type[rows.Row]) -> dict[str, Callable[[Any], Any]]:

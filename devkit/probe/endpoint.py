@@ -1,6 +1,5 @@
 """Which container engine the docker command would talk to."""
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +52,8 @@ def _context_name(host: Host) -> tuple[str, str]:
 
 
 def _context(host: Host, name: str, chosen_by: str) -> Chosen:
+    import hashlib
+
     folder = hashlib.sha256(name.encode()).hexdigest()
     meta = _object(host.read(f"{docker_config(host)}/contexts/meta/{folder}/meta.json"))
     endpoints = meta.get("Endpoints")

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from devkit.probe.cdi import SPEC_FOLDERS, read_cdi
 from devkit.probe.clients import read_clients
 from devkit.probe.compose import read_compose
 from devkit.probe.container import read_container
-from devkit.probe.deep import read_deep
 from devkit.probe.docker import read_engine
 from devkit.probe.driver import read_driver
 from devkit.probe.host import Host
@@ -47,10 +45,12 @@ def gather(
     project: str | None = None,
     only: Collection[str] = (),
     deep_deadline_s: float = 0.0,
+    meanwhile: Callable[[], object] | None = None,
 ) -> Facts:
     """Read one machine within `deadline_s` seconds. `project` is the workspace (default: the current directory).
 
     `deep_deadline_s` above zero also takes the slow readings of the deep tier, after the others.
+    `meanwhile` is called once the probes are under way: whatever else a command must prepare costs no time then.
     `only` names the fields to read, where a command needs no more; the others are `Unknown` then.
     A probe that is late or fails, which is a bug in devkit, costs only its own facts: they become `Unknown`.
     """
@@ -60,14 +60,16 @@ def gather(
     asked = tuple((field, probe) for field, probe in probes if not only or field in only)
     follow = partial(_followers, host, workspace, ends_at, only)
     unread: dict[str, Any] = {field: Unknown("not read by this command") for field, _ in probes}
-    readings = unread | _side_by_side(asked, deadline_s=deadline_s, follow=follow)
+    readings = unread | _side_by_side(asked, deadline_s=deadline_s, follow=follow, meanwhile=meanwhile)
     readings["cdi"] = readings.pop(_CDI_OF_ENGINE, readings["cdi"])
     readings["deep"] = Unknown("only read with --deep")
     if deep_deadline_s:
+        from devkit.probe.deep import read_deep
+
         deep = (("deep", partial(read_deep, host, deadline_s=deep_deadline_s)),)
         readings |= _side_by_side(deep, deadline_s=deep_deadline_s + _TO_JUDGE_S)
     readings["smoke"] = Unknown("only run with --smoke")
-    taken_at = datetime.now(UTC).isoformat(timespec="seconds")
+    taken_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
     return Facts(taken_at=taken_at, devkit=__version__, **readings)
 
 
@@ -120,7 +122,11 @@ def _nothing(_field: str, _reading: object) -> Iterable[Probe]:
 
 
 def _side_by_side(
-    probes: tuple[Probe, ...], *, deadline_s: float, follow: Callable[[str, object], Iterable[Probe]] = _nothing
+    probes: tuple[Probe, ...],
+    *,
+    deadline_s: float,
+    follow: Callable[[str, object], Iterable[Probe]] = _nothing,
+    meanwhile: Callable[[], object] | None = None,
 ) -> dict[str, Any]:
     """What each probe read by the deadline. `follow` names the probes to take after a reading, in the same thread."""
     readings: dict[str, Any] = {}
@@ -140,6 +146,8 @@ def _side_by_side(
     ends_at = time.monotonic() + deadline_s
     for thread in threads:
         thread.start()
+    if meanwhile is not None:
+        meanwhile()
     for thread in threads:
         thread.join(max(0.0, ends_at - time.monotonic()))
     # A late thread may still write; what is judged must stand still.

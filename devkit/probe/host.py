@@ -5,6 +5,7 @@ import errno
 import os
 import stat
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,3 +190,22 @@ def _kind(mode: int) -> str:
         stat.S_IFSOCK: "socket",
     }
     return kinds.get(stat.S_IFMT(mode), "other")
+
+
+class OnceHost(LocalHost):
+    """This machine for one examination: a program that several probes ask is run once, and all get its answer."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[tuple[str, ...], threading.Lock] = {}
+        self._done: dict[tuple[str, ...], Done] = {}
+
+    def run(self, argv: Sequence[str], *, deadline_s: float = CALL_DEADLINE_S) -> Done:
+        """Run a program as `LocalHost` does, or hand out what it answered before."""
+        key = tuple(argv)
+        with self._guard:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self._done:
+                self._done[key] = super().run(argv, deadline_s=deadline_s)
+            return self._done[key]

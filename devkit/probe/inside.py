@@ -1,7 +1,6 @@
 """The project's running dev container, read from its inside by the devkit that is installed there."""
 
 from devkit.facts.model import Engine, EngineKind, Facts, RunningContainer
-from devkit.facts.store import WrongFacts, from_json
 from devkit.facts.values import Unknown
 from devkit.probe.host import TIMED_OUT, Done, Host
 
@@ -22,12 +21,16 @@ def read_inside(host: Host, engine: object, *, project: str, deadline_s: float) 
     container = container_of_project(engine.containers, project)
     if container is None:
         return None
+    from devkit.facts.store import WrongFacts, from_json
+
     command = "podman" if engine.kind is EngineKind.PODMAN else "docker"
     done = host.run([command, "exec", container.id, *ASK], deadline_s=deadline_s)
     try:
         return from_json(done.out)
     except WrongFacts as wrong:
-        return Unknown(f"the dev container {container.name} runs, but {_problem(done, command, deadline_s, wrong)}")
+        return Unknown(
+            f"the dev container {container.name} runs, but {_problem(done, command, deadline_s, wrong.problem)}"
+        )
 
 
 def container_of_project(containers: tuple[RunningContainer, ...], project: str) -> RunningContainer | None:
@@ -42,10 +45,10 @@ def _plain(folder: str) -> str:
     return folder.replace("\\", "/").rstrip("/")
 
 
-def _problem(done: Done, command: str, deadline_s: float, wrong: WrongFacts) -> str:
+def _problem(done: Done, command: str, deadline_s: float, wrong: str) -> str:
     if done.code == TIMED_OUT:
         return f"devkit inside of it did not answer within {deadline_s:.1f} s"
     if done.code in _CANNOT_EXECUTE:
         return f"devkit is not installed in it, or the {command} command is missing here"
     said = done.err.strip().rpartition("\n")[2]
-    return f"looking into it ended with status {done.code}: {said or wrong.problem}"
+    return f"looking into it ended with status {done.code}: {said or wrong}"
