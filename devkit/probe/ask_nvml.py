@@ -37,6 +37,11 @@ def main(first_gpu: int) -> None:
         nvml.call("nvmlInit_v2", pynvml.nvmlInit)
         say(system=system_of(nvml))
         count = nvml.call("nvmlDeviceGetCount_v2", pynvml.nvmlDeviceGetCount)
+        if count > MOST_GPUS:
+            say(
+                error={"code": None, "message": f"NVML counts {count} GPUs, which no machine has", "call": nvml.running}
+            )
+            return
         say(count=count)
     except nvml.errors as error:
         say(error={"code": nvml.code(error), "message": str(error), "call": nvml.running})
@@ -57,7 +62,8 @@ class Nvml:
         self.running = ""
         # The mismatch error is no subclass of NVMLError, and older releases do not have it.
         mismatch = getattr(module, "NVMLLibraryMismatchError", module.NVMLError)
-        self.errors: tuple[type[Exception], ...] = (module.NVMLError, mismatch)
+        # The bindings decode every text strictly, which a card with a broken infoROM may not survive.
+        self.errors: tuple[type[Exception], ...] = (module.NVMLError, mismatch, UnicodeDecodeError)
 
     def call(self, name: str, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 - NVML returns what it likes
         """Call `function`, saying first that `name` is running. Raises what NVML raises."""
@@ -96,6 +102,7 @@ class Nvml:
         return value if isinstance(value, int) else FUNCTION_NOT_FOUND
 
 
+MOST_GPUS = 1024
 FUNCTION_NOT_FOUND = 13
 FATAL_FOR_GPU = frozenset({4, 15, 16, 17, 21, 999})
 """No permission, lost, reset required, blocked by the operating system, not ready in firmware, unknown."""
@@ -118,7 +125,7 @@ def gpu_of(nvml: Nvml, index: int) -> dict[str, Any]:
     """One GPU's facts; memory in bytes. Raises NVMLError when the GPU cannot be talked to."""
     module = nvml.module
     handle = nvml.call("nvmlDeviceGetHandleByIndex_v2", module.nvmlDeviceGetHandleByIndex, index)
-    name = nvml.call("nvmlDeviceGetName", module.nvmlDeviceGetName, handle)
+    name = nvml.reading("nvmlDeviceGetName", module.nvmlDeviceGetName, handle)
     capability = nvml.reading("nvmlDeviceGetCudaComputeCapability", module.nvmlDeviceGetCudaComputeCapability, handle)
     memory = nvml.reading("nvmlDeviceGetMemoryInfo", module.nvmlDeviceGetMemoryInfo, handle)
     if "value" in memory:
@@ -126,7 +133,7 @@ def gpu_of(nvml: Nvml, index: int) -> dict[str, Any]:
     mig = nvml.reading("nvmlDeviceGetMigMode", module.nvmlDeviceGetMigMode, handle)
     return {
         "index": index,
-        "name": name.decode(errors="replace") if isinstance(name, bytes) else name,
+        "name": name.get("value", "GPU without a readable name"),
         "uuid": nvml.reading("nvmlDeviceGetUUID", module.nvmlDeviceGetUUID, handle),
         "capability": capability,
         "memory": memory,
