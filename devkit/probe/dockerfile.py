@@ -35,6 +35,8 @@ class _Open:
     """A stage while it is read."""
 
     stage: Stage
+    given: Mapping[str, str]
+    """Build arguments from outside, which win over defaults."""
     arguments: dict[str, str]
     user: str = ""
     found: dict[str, list[object]] = field(default_factory=dict)
@@ -47,6 +49,7 @@ def read_dockerfile(
     text: str, *, path: str, arguments: Mapping[str, str], secret_files: SecretFiles = lambda _: ()
 ) -> Dockerfile:
     """A Dockerfile as far as it can be told without building. `arguments` are build arguments with plain values."""
+    plain = {name: value for name, value in arguments.items() if not names_secret(name) and not holds_token(value)}
     before: list[Variable] = []
     defaults: dict[str, str] = {}
     stages: list[Stage] = []
@@ -54,12 +57,11 @@ def read_dockerfile(
     for instruction in instructions(text):
         if instruction.keyword == "FROM":
             stages += [_closed(current)] if current else []
-            current = _opened(instruction, defaults)
+            current = _opened(instruction, defaults, plain)
         elif current is None:
             if instruction.keyword == "ARG":
                 before += _variables(instruction, "ARG", path)
-                defaults |= {name: arguments.get(name, value) for name, value in _pairs(instruction.text) if value}
-                defaults |= {name: arguments[name] for name, _ in _pairs(instruction.text) if name in arguments}
+                defaults |= _values(instruction, plain, defaults)
         else:
             _take(current, instruction, path, secret_files)
     stages += [_closed(current)] if current else []
@@ -118,12 +120,12 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value_of, text)
 
 
-def _opened(instruction: Instruction, defaults: dict[str, str]) -> _Open:
+def _opened(instruction: Instruction, defaults: dict[str, str], given: Mapping[str, str]) -> _Open:
     words = _FLAG.sub("", instruction.text).split()
     name = words[2] if len(words) > 2 and words[1].upper() == "AS" else ""
     image = words[0] if words else ""
     stage = Stage(name, filled(image, defaults), image, instruction.line, None, (), (), (), (), (), False, (), (), ())
-    return _Open(stage, dict(defaults))
+    return _Open(stage, given, dict(defaults))
 
 
 def _closed(current: _Open) -> Stage:
@@ -136,9 +138,7 @@ def _take(current: _Open, instruction: Instruction, path: str, secret_files: Sec
     if keyword in ("ARG", "ENV"):
         found = _variables(instruction, keyword, path)
         current.add("variables", *found)
-        for name, value in _pairs(text):
-            if value and not names_secret(name):
-                current.arguments[name] = filled(value, current.arguments)
+        current.arguments |= _values(instruction, current.given if keyword == "ARG" else {}, current.arguments)
     elif keyword == "USER" and text:
         current.user = filled(text.split()[0], current.arguments).partition(":")[0]
         current.stage = replace(current.stage, user=Setting("USER", current.user, path, line))
@@ -188,6 +188,12 @@ def _take_run(current: _Open, instruction: Instruction, path: str) -> None:
 
 def _excerpt(text: str) -> str:
     return shown(" ".join(text.split()))[:_LONGEST]
+
+
+def _values(instruction: Instruction, given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """What variables stand for below; secrets stand for nothing, so that none is ever filled in."""
+    pairs = [(name, given.get(name, value)) for name, value in _pairs(instruction.text) if not names_secret(name)]
+    return {name: filled(value, known) for name, value in pairs if value and not holds_token(value)}
 
 
 def _variables(instruction: Instruction, place: str, path: str) -> list[Variable]:

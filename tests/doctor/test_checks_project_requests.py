@@ -292,3 +292,22 @@ def test_commands_pass_without_a_gpu(tmp_path, stage, command, severity):
     files = files_of(dev=dev(runArgs=None, **{stage: command}), image=IMAGE)
     verdict = ask("PRJ011", on(tmp_path, files, without_gpu()))
     assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])
+
+
+def test_one_of_two_dev_containers_may_insist(tmp_path):
+    files = flagged("--gpus", "all")
+    files[".devcontainer/cpu/devcontainer.json"] = dev(runArgs=None, build={"dockerfile": "../Dockerfile"})
+    assert isinstance(ask("PRJ011", on(tmp_path, files, without_gpu())), Passed)
+    assert isinstance(ask("PRJ005", on(tmp_path, files)), Passed)
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict"),
+    [
+        pytest.param(("profiles: [gpu]",), Passed, id="behind a profile"),
+        pytest.param((), Found, id="started at once"),
+    ],
+)
+def test_a_service_behind_a_profile_may_insist(tmp_path, lines, verdict):
+    files = {"compose.yaml": service(*lines), "Dockerfile": IMAGE}
+    assert isinstance(ask("PRJ011", on(tmp_path, files, without_gpu())), verdict)

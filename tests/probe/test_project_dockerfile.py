@@ -140,6 +140,17 @@ def test_secrets_are_named_and_never_kept():
     assert "abc12345" not in repr(found)
 
 
+def test_a_secret_is_never_filled_in():
+    text = "ARG HF_TOKEN=plain-but-hidden\nFROM a:$HF_TOKEN\nARG API_TOKEN=also-hidden\nRUN nvidia-smi $API_TOKEN\n"
+    assert "hidden" not in repr(read(text))
+    assert "given" not in repr(read("FROM a\nARG HF_TOKEN\nRUN nvidia-smi $HF_TOKEN\n", HF_TOKEN="given"))
+
+
+def test_build_arguments_reach_the_stages():
+    text = "FROM a\nARG INDEX=cu126\nRUN pip install torch --index-url https://download.pytorch.org/whl/$INDEX\n"
+    assert [stage(text, **given).installs[0].index for given in ({}, {"INDEX": "cu130"})] == ["cu126", "cu130"]
+
+
 def test_the_old_form_of_env_is_read():
     (variable,) = stage("FROM a\nENV HF_HOME /data/hf\n").variables
     assert (variable.name, variable.value) == ("HF_HOME", "/data/hf")
