@@ -25,6 +25,7 @@ LIST_WITHIN_S = 2
 """An engine whose one container hangs answers everything but the list of them."""
 
 HTTP_OK = 200
+MOST_ANSWER_BYTES = 32 << 20
 MOST_RUNNING = 20
 MOST_STOPPED = 5
 MOST_IMAGES = 10
@@ -97,7 +98,10 @@ def answer(path: str, resource: str, within_s: float = ANSWER_WITHIN_S) -> Any: 
         connection.connect(path)
         connection.sendall(f"GET {resource} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
         with connection.makefile("rb") as stream:
-            head, _, body = stream.read().partition(b"\r\n\r\n")
+            said = stream.read(MOST_ANSWER_BYTES)
+    if len(said) == MOST_ANSWER_BYTES:
+        raise ValueError(f"{resource} was answered without an end")
+    head, _, body = said.partition(b"\r\n\r\n")
     status = head.split(b"\r\n", 1)[0].decode(errors="replace")
     if " 200" not in status:
         kind = EngineError if " 50" in status else ValueError

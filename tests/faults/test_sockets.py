@@ -1,0 +1,131 @@
+"""Real sockets that behave like no engine: the real child asks them, and the whole doctor judges what it says."""
+
+import contextlib
+import io
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from devkit.facts.model import Engine, EngineFailure
+from devkit.facts.values import Unknown
+from devkit.probe.ask_engine import say_lists
+from devkit.probe.host import Done
+from devkit.probe.process import run_program
+from tests.faults.damage import Damaged
+from tests.faults.examining import broken, examine
+from tests.faults.sockets import WRONG, listening, only
+from tests.faults.test_transcripts import asking, places, reshaped
+from tests.hosts import machine
+
+DEADLINE_S = 2.5
+SIDE_BY_SIDE = 12
+MACHINE = "ubuntu-4090-ok"
+
+
+class AtSocket:
+    """A recorded machine whose engine is a real socket, asked by the real child."""
+
+    def __init__(self, url):
+        self._machine, self._url = machine(MACHINE), url
+
+    def __getattr__(self, name):
+        return getattr(self._machine, name)
+
+    @property
+    def env(self):
+        return {**self._machine.env, "DOCKER_HOST": self._url}
+
+    def run(self, argv, *, deadline_s=5.0):
+        if not any(word.endswith("ask_engine.py") for word in argv):
+            return self._machine.run(argv, deadline_s=deadline_s)
+        return run_program([sys.executable, *argv[1:]], deadline_s=deadline_s)
+
+
+def cases():
+    for name, wrong in WRONG.items():
+        yield f"everything {name}", wrong
+        for place in ("/version", "/info", "/containers/json?all=1"):
+            yield f"{place} {name}", only(place, wrong)
+
+
+def test_whatever_listens_the_doctor_ends(tmp_path, count):
+    def tried(numbered):
+        number, (name, answer) = numbered
+        with listening(tmp_path / f"{number}.sock", answer) as url:
+            return name, examine(AtSocket(url), project=machine(MACHINE).project, deadline_s=DEADLINE_S)
+
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        seen = dict(pool.map(tried, enumerate(cases())))
+    count(len(seen))
+    problems = {name: broken(each, deadline_s=DEADLINE_S) for name, each in seen.items()}
+    assert not {name: found for name, found in problems.items() if found}
+    silent = [name for name, each in seen.items() if not isinstance(each.facts.engine, Engine | EngineFailure)]
+    assert silent == [], "each of them is an engine, or says why it is none"
+    engines = {name for name, each in seen.items() if isinstance(each.facts.engine, Engine)}
+    assert {name for name in engines if not name.startswith("/containers")} <= {"everything is an empty object"}
+    assert len(engines) >= len(WRONG)
+
+
+LISTS = {
+    "/containers/json?all=1": [
+        {"Id": "c1", "State": "running", "Labels": {"devcontainer.local_folder": "/home/dev/project"}},
+        {"Id": "c2", "State": "exited", "Labels": {"devcontainer.local_folder": "/home/dev/other"}},
+    ],
+    "/containers/c1/json": {
+        "Name": "/dev",
+        "Image": "sha256:1",
+        "State": {"Running": True, "Status": "running", "Health": {"Status": "healthy"}},
+        "Config": {"Image": "dev", "User": "vscode", "Env": ["NVIDIA_VISIBLE_DEVICES=all"], "Labels": {"a": "b"}},
+        "HostConfig": {
+            "Runtime": "nvidia",
+            "ShmSize": 67108864,
+            "DeviceRequests": [{"Driver": "nvidia", "Count": -1, "Capabilities": [["gpu"]]}],
+            "Devices": [{"PathOnHost": "/dev/nvidia0"}],
+            "Ulimits": [{"Name": "memlock", "Soft": -1, "Hard": -1}],
+            "SecurityOpt": ["label=disable"],
+        },
+        "Mounts": [{"Source": "/var/run/docker.sock"}],
+    },
+    "/containers/c2/json": {"State": {"Running": False, "ExitCode": 137, "OOMKilled": True, "Error": "x"}},
+    "/images/json": [{"Id": "sha256:1", "Created": 3}, {"Id": "sha256:2", "Created": 4}],
+    "/images/sha256:1/json": {
+        "Id": "sha256:1",
+        "RepoTags": ["dev:1"],
+        "Architecture": "amd64",
+        "Config": {"Env": ["NVIDIA_REQUIRE_CUDA=cuda>=12.8"], "Labels": {"devcontainer.metadata": "[]"}},
+    },
+}
+SHAPES = (None, True, 7, "x", [], [7], [None], {}, {"a": 1})
+SPOTS = [(resource, path) for resource, document in LISTS.items() for path in places(document)]
+
+
+@pytest.mark.parametrize(
+    ("resource", "path"), SPOTS, ids=[f"{where}: {'.'.join(map(str, path))}" for where, path in SPOTS]
+)
+def test_any_value_of_a_list_may_have_any_shape(resource, path, count):
+    host, argv = machine(MACHINE), asking(MACHINE, "ask_engine")
+    sound = host.run(argv)
+    problems = []
+    for shape in SHAPES:
+        lists = {**LISTS, resource: reshaped(LISTS[resource], path, shape)}
+
+        def ask(wanted, lists=lists):
+            found = next(
+                (document for known, document in lists.items() if wanted.partition("?filters")[0] == known), None
+            )
+            if found is None:
+                raise ValueError(f"{wanted} was answered with 404")
+            return found
+
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            say_lists(ask)
+        told = Done(0, sound.out + said.getvalue(), "")
+        seen = examine(Damaged(host, "run", argv, lambda _, told=told: told), project=host.project)
+        problems += [f"{json.dumps(shape)}: {problem}" for problem in broken(seen)]
+        if isinstance(seen.facts.engine, Unknown):
+            problems.append(f"{json.dumps(shape)}: {seen.facts.engine.reason}")
+    count(len(SHAPES))
+    assert not problems, "\n".join(("", *problems))
