@@ -1,13 +1,14 @@
 """The stack that a GPU workload stands on, layer by layer, with what was found at each."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 
 from devkit.doctor.model import Check, Outcome, Passed, Severity
 from devkit.doctor.report import Report, Shown
 from devkit.doctor.stack_readings import READINGS, Value
 from devkit.facts.model import Facts, Platform, System, Wsl
+from devkit.facts.record import record
+from devkit.text import on_one_line
 
 
 class State(StrEnum):
@@ -21,7 +22,7 @@ class State(StrEnum):
     UNJUDGED = "not judged"
 
 
-@dataclass(frozen=True)
+@record
 class Layer:
     """One layer: its state, what was read there, and what its checks said."""
 
@@ -103,7 +104,8 @@ def _layer(name: str, title: str, about: str, facts: Facts, report: Report) -> L
     others = tuple(outcome for outcome in outcomes if outcome.check.code not in has_findings)
     consequences = tuple(shown for shown in found if shown.finding.follows_from is not None)
     state = _state(report, roots, consequences, others)
-    return Layer(name, title, about, state, tuple(read(facts)), roots, consequences, others)
+    readings = tuple(Value(said.name, on_one_line(said.value)) for said in read(facts))
+    return Layer(name, title, about, state, readings, roots, consequences, others)
 
 
 def _state(

@@ -16,6 +16,9 @@ MOST_GROUPS = 65536
 """Linux's own limit. Source: include/uapi/linux/limits.h, NGROUPS_MAX."""
 USER_AND_GROUPS = ("id", "-u"), ("id", "-G")
 
+_NAME = re.compile(r"[\w.+~-]{1,100}", re.ASCII)
+"""A kernel's release and hardware name: they become part of paths and commands."""
+
 _WSL_SIGNS = ("/proc/sys/fs/binfmt_misc/WSLInterop", "/run/WSL", "/usr/lib/wsl/lib")
 _SURE_WSL_SIGN = "/run/WSL"
 """Where a running guest keeps the sockets to Windows."""
@@ -71,7 +74,7 @@ def platform_of(host: Host) -> Platform:
 def kernel_and_machine(host: Host) -> tuple[str, str]:
     """The kernel's release and the hardware name: ("6.8.0-45-generic", "x86_64")."""
     words = host.run(UNAME).out.split()
-    if len(words) >= 3:
+    if len(words) >= 3 and _NAME.fullmatch(words[1]) and _NAME.fullmatch(words[2]):
         return words[1], {"arm64": "aarch64", "amd64": "x86_64"}.get(words[2].lower(), words[2])
     machine = host.env.get("PROCESSOR_ARCHITECTURE", "").lower()
     return "", {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)

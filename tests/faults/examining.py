@@ -12,10 +12,10 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from devkit.cli import exits
+from devkit.cli.printing import Printing, shown_report
 from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.report import Report, report_of
-from devkit.doctor.report_text import ASCII_MARKS, report_text
 from devkit.doctor.run import run
 from devkit.facts.model import Facts
 from devkit.facts.store import from_json, redacted, to_json
@@ -93,16 +93,34 @@ def _wrong_outcome(text):
 
 
 def _unwritable(examined):
-    """What cannot be saved, read back, or printed."""
+    """What cannot be saved, read back, or printed in one of the forms."""
     problems = []
     text = to_json(examined.facts)
     text.encode()
     if from_json(text) != examined.facts:
         problems.append("facts read back are not those that were saved")
     to_json(redacted(examined.facts)).encode()
-    lines = report_text(examined.report, width=80, marks=ASCII_MARKS, verbose=True)
-    if not lines:
-        problems.append("an empty report")
-    if examined.document["verdict"] not in EXITS:
-        problems.append(f"no exit code for {examined.document['verdict']}")
+    told = repr(examined.report.findings)
+    if told in _PRINTED:
+        return problems
+    _PRINTED.add(told)
+    return problems + unprintable(examined)
+
+
+def unprintable(examined):
+    """What is wrong with the report in each of its forms."""
+    problems = []
+    code = EXITS[examined.document["verdict"]]
+    for form in ALL_FORMS:
+        shown = shown_report(examined.facts, examined.report, Printing(form, None, is_verbose=True), exit_code=code)
+        shown.encode()
+        if UNPRINTABLE.search(shown):
+            problems.append(f"{form}: {UNPRINTABLE.search(shown)[0]!r} reaches the reader")
+        if form in ("json", "sarif"):
+            json.loads(shown)
     return problems
+
+
+ALL_FORMS = ("text", "json", "sarif", "markdown", "html")
+_PRINTED: set[str] = set()
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")

@@ -13,7 +13,7 @@ from devkit.facts.model import FailedGpu, NvmlAnswer
 from devkit.probe.host import Done
 from devkit.probe.process import run_program
 from tests.faults.damage import Damaged
-from tests.faults.examining import broken, examine
+from tests.faults.examining import broken, examine, unprintable
 from tests.faults.test_transcripts import asking
 from tests.hosts import machine
 from tests.nvml_stub import build_stub, stub_environment
@@ -82,7 +82,8 @@ def test_texts_may_be_garbage(stub, setting, count):
     problems = []
     for fault, transcript in zip(faults, transcripts(stub, faults), strict=True):
         assert "Traceback" not in transcript, fault
-        problems += [f"{fault}: {problem}" for problem in broken(judged(transcript))]
+        seen = judged(transcript)
+        problems += [f"{fault}: {problem}" for problem in (*broken(seen), *unprintable(seen))]
     count(len(faults))
     assert not problems, "\n".join(("", *problems))
 
