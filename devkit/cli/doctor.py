@@ -84,11 +84,8 @@ def doctor(
 
     refuse_what_does_not_fit(ctx.params)
     printing = Printing("json" if as_json else style or "text", output, is_verbose=verbose)
-    if only or show_list:
-        # A wrong code is said before anything is read.
-        checks = _chosen(only)
     if show_list:
-        put(listed_checks(checks, printing), printing)
+        put(listed_checks(_chosen(only), printing), printing)
         ctx.exit(exits.DONE)
     reading = Reading(project or Path(), timeout, is_deep=deep, is_smoke=smoke)
     run = _Run(only, reading, facts_files, save_facts, say=progress(is_verbose=verbose))
@@ -123,6 +120,8 @@ class _Run:
         return facts, report_of(facts, judge(_chosen(self.codes), facts, clock=time.perf_counter), devkit=__version__)
 
     def _facts(self) -> "Facts":
+        if self.codes:
+            _chosen(self.codes)  # a wrong code is said before anything is read
         if self.facts_files:
             return loaded(self.facts_files)
         return read_here(self.reading, say=self.say, meanwhile=partial(_chosen, self.codes))

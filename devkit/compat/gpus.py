@@ -1,12 +1,12 @@
 """Finds GPUs by the names that people and drivers give them."""
 
 import re
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 
 from devkit.compat.load import Tables, tables
 from devkit.compat.rows import GpuModel
+from devkit.facts.record import record
 from devkit.facts.values import ComputeCapability
 
 _NOISE = re.compile(r"\b(nvidia|geforce|tesla|gpu|graphics|generation|edition)\b")
@@ -15,7 +15,7 @@ _SERIES = re.compile(r"\b(rtx|gtx|laptop|mobile)\b")
 """Words that change the card but, within one model number, never the compute capability."""
 
 
-@dataclass(frozen=True)
+@record
 class NamedGpu:
     """A GPU as asked for: what to call it, its compute capability, and its row when the name is known."""
 

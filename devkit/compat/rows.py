@@ -1,8 +1,8 @@
 """The rows of the version tables. Each says where it was read, when, and how sure that makes it."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from devkit.facts.record import keyword_record
 from devkit.facts.values import ComputeCapability, Release
 
 
@@ -14,7 +14,7 @@ class Confidence(StrEnum):
     INFERRED = "inferred"
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class Row:
     """Where a row comes from: public addresses, the day they were checked (ISO 8601), and the confidence."""
 
@@ -28,7 +28,7 @@ class Row:
         return self.confidence is Confidence.INFERRED
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class CudaToolkit(Row):
     """A CUDA Toolkit release and its toolkit driver, the one that gives full support."""
 
@@ -38,7 +38,7 @@ class CudaToolkit(Row):
     windows_driver: Release | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class CudaFamily(Row):
     """Minor version compatibility: the oldest driver on which machine code of a CUDA major runs."""
 
@@ -47,7 +47,7 @@ class CudaFamily(Row):
     windows_driver: Release
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class Branch(Row):
     """The newest CUDA that a Linux driver branch runs in full."""
 
@@ -55,7 +55,7 @@ class Branch(Row):
     cuda: Release
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class WindowsBranch(Row):
     """The same for Windows driver branches, which also serve WSL 2."""
 
@@ -63,7 +63,7 @@ class WindowsBranch(Row):
     cuda: Release
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class ForwardPackage(Row):
     """A cuda-compat package, and the host driver branches it may stand on."""
 
@@ -72,7 +72,7 @@ class ForwardPackage(Row):
     host_branches: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class Capability(Row):
     """A compute capability: the CUDA Toolkits that target it and the driver branches that know it; None is no limit.
 
@@ -88,7 +88,7 @@ class Capability(Row):
     generic_wheels_from_cuda: Release | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class GpuModel(Row):
     """A GPU as sold. `kind` is datacenter, workstation, geforce or jetson; `memory_gib` the sizes it is sold with."""
 
@@ -102,7 +102,7 @@ class GpuModel(Row):
     """Whether forward compatibility is offered for it."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class TorchRelease(Row):
     """A torch release: Pythons with a wheel, CUDA variants by index label, and the oldest C library that loads it.
 
@@ -122,7 +122,7 @@ class TorchRelease(Row):
         return ".".join(str(number) for number in self.version.numbers[:2])
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class TorchWheel(Row):
     """GPU code in one variant of a torch minor release: machine code (`sass`) and portable code (`ptx`)."""
 
@@ -133,7 +133,7 @@ class TorchWheel(Row):
     ptx: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class WheelIndex(Row):
     """A wheel index. `cuda` is None for the CPU."""
 
@@ -142,7 +142,7 @@ class WheelIndex(Row):
     cuda: Release | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class Package(Row):
     """A release of a Python package. `requires` holds requirement lines, `python` the specifier of its Python."""
 
@@ -152,7 +152,7 @@ class Package(Row):
     requires: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class RuntimeFloor(Row):
     """What a package checks at run time and does not state in its metadata, from `version` on in its major."""
 
@@ -161,7 +161,7 @@ class RuntimeFloor(Row):
     requires: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class CxxLibrary(Row):
     """A manylinux platform: the C library that its tag names, and the newest libstdc++ symbol its wheels may use."""
 
@@ -169,7 +169,7 @@ class CxxLibrary(Row):
     glibcxx: Release
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class Bitsandbytes(Row):
     """A release of bitsandbytes: `cudas` are those it carries a library for, `cpu` whether it runs without one."""
 
@@ -181,7 +181,7 @@ class Bitsandbytes(Row):
     torch: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class BitsandbytesLibrary(Row):
     """GPU code in the libraries of one bitsandbytes release on one machine."""
 
@@ -192,7 +192,7 @@ class BitsandbytesLibrary(Row):
     ptx: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class Feature(Row):
     """Something a user may ask for, and the compute capability it needs."""
 
@@ -202,7 +202,7 @@ class Feature(Row):
     note: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class PythonVersion(Row):
     """A Python that a plan may choose; a lower `rank` is chosen first. `eol` is the month its support ends."""
 
@@ -211,7 +211,7 @@ class PythonVersion(Row):
     eol: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class PythonImage(Row):
     """An official Python image."""
 
@@ -221,7 +221,7 @@ class PythonImage(Row):
     machines: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class CudaImage(Row):
     """The nvidia/cuda images of one CUDA release on one system."""
 
@@ -233,7 +233,7 @@ class CudaImage(Row):
     may_vanish: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class WithdrawnTag(Row):
     """An image tag that does not exist, and what to use instead."""
 
@@ -242,7 +242,7 @@ class WithdrawnTag(Row):
     instead: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class ContainerToolkit(Row):
     """A release of the NVIDIA Container Toolkit."""
 
@@ -251,7 +251,7 @@ class ContainerToolkit(Row):
     cdi_refresh: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class Vulnerability(Row):
     """A known hole of the NVIDIA Container Toolkit, and the release that closed it."""
 
@@ -261,7 +261,7 @@ class Vulnerability(Row):
     fixed_in: Release
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class EngineFault(Row):
     """What releases of a program from `since` until before `fixed_in` get wrong, on machines of the kind `when`."""
 
@@ -272,7 +272,7 @@ class EngineFault(Row):
     summary: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class EngineFeature(Row):
     """The oldest version of an engine that has a feature."""
 
@@ -281,7 +281,7 @@ class EngineFeature(Row):
     version: Release
 
 
-@dataclass(frozen=True, kw_only=True)
+@keyword_record
 class IgnoredKey(Row):
     """A key of devcontainer.json that a tool passes over or reads in its own way; `effect` follows the tool's name."""
 

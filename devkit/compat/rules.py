@@ -4,12 +4,12 @@ The short names (R1, A1 …) are the ones that plans and findings quote.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
 from devkit.compat.load import Tables, tables
 from devkit.compat.rows import ForwardPackage
+from devkit.facts.record import record
 from devkit.facts.values import ComputeCapability, Release
 
 WINDOWS_DRIVER_PLATFORMS = ("wsl2", "windows")
@@ -48,7 +48,7 @@ class LibraryChoice(StrEnum):
     MISSING = "missing"
 
 
-@dataclass(frozen=True)
+@record
 class BitsandbytesChoice:
     """The library bitsandbytes would load: how, and the CUDA version it was built with ("" when missing)."""
 

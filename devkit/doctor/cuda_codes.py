@@ -1,12 +1,12 @@
 """What a return value of cuInit, or the words of a CUDA error, say about its cause."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from devkit.doctor.model import Confidence
+from devkit.facts.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Meaning:
     """Why a call ended so, what to do, and how sure that is. `in_container` replaces `advice` inside a container."""
 

@@ -1,7 +1,8 @@
 """Numbers that checks compare with, each with where it was read. CUDA and package versions are in `devkit.compat`."""
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from devkit.facts.record import record
 
 T = TypeVar("T")
 
@@ -9,7 +10,7 @@ GIB = 1 << 30
 MIB = 1 << 20
 
 
-@dataclass(frozen=True)
+@record
 class Limit(Generic[T]):
     """A number and its source. A row marked "inferred" may warn, never refuse."""
 

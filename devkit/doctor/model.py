@@ -1,10 +1,11 @@
 """What a check is, and what can come of it."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from devkit.facts.model import Facts
+from devkit.facts.record import record
 
 
 class Severity(StrEnum):
@@ -53,7 +54,7 @@ class RepairKind(StrEnum):
     MAKE_DIRECTORY = "make-directory"
 
 
-@dataclass(frozen=True)
+@record
 class Repair:
     """One change to one file that the user owns, as data: `render` makes it, shows the diff, and writes.
 
@@ -68,7 +69,7 @@ class Repair:
     value: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Location:
     """A place in one of the project's files. `line` counts from 1."""
 
@@ -76,7 +77,7 @@ class Location:
     line: int = 1
 
 
-@dataclass(frozen=True)
+@record
 class Fix:
     """What to do: one sentence, the exact commands for this machine, and where to run them.
 
@@ -92,7 +93,7 @@ class Fix:
     repairs: tuple[Repair, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Finding:
     """Something wrong. `subject` names what ("GPU 3", a path), `evidence` holds the raw readings that show it.
 
@@ -119,7 +120,7 @@ class NotApplicable(Exception):  # noqa: N818 - it is no error: the check has no
         self.reason = reason
 
 
-@dataclass(frozen=True)
+@record
 class Check:
     """One question about a machine. `title` states the healthy condition; the docstring of `run` explains it.
 
@@ -157,26 +158,26 @@ def check(
     return wrap
 
 
-@dataclass(frozen=True)
+@record
 class Passed:
     """Looked, and it is as it should be."""
 
 
-@dataclass(frozen=True)
+@record
 class Found:
     """Looked, and found something."""
 
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Skipped:
     """Could not look, or has nothing to judge here. Never the same as fine."""
 
     reason: str
 
 
-@dataclass(frozen=True)
+@record
 class Crashed:
     """The check itself failed: a bug in devkit, shown beside the others' results."""
 
@@ -186,7 +187,7 @@ class Crashed:
 Verdict = Passed | Found | Skipped | Crashed
 
 
-@dataclass(frozen=True)
+@record
 class Outcome:
     """What came of one check, and how long it took in milliseconds."""
 

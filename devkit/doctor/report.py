@@ -1,13 +1,13 @@
 """What the whole run says: a verdict, the root causes, and the JSON document."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, assert_never
 
 from devkit.doctor.cascade import cascade
 from devkit.doctor.model import Check, Crashed, Finding, Found, Outcome, Passed, Severity, Skipped
 from devkit.facts.model import Facts
+from devkit.facts.record import record
 
 DOCS = "docs/checks"
 """In the repository of this release."""
@@ -21,7 +21,7 @@ class Health(StrEnum):
     PROBLEMS = "problems"
 
 
-@dataclass(frozen=True)
+@record
 class Shown:
     """A finding with the check that made it."""
 
@@ -29,7 +29,7 @@ class Shown:
     finding: Finding
 
 
-@dataclass(frozen=True)
+@record
 class Report:
     """The outcomes of a run with causes marked. Build it with `report_of`."""
 

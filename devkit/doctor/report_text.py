@@ -1,11 +1,11 @@
 """The report for people: the true cause in the first line, its fix right below, and the rest in a line or two."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from devkit.doctor.model import Check, Crashed, Finding, Fix, Outcome, Passed, Restart, Severity, Skipped
 from devkit.doctor.report import Health, Report, Shown
+from devkit.facts.record import record
 from devkit.text import count_of, listed, wrapped
 
 NARROWEST = 40
@@ -23,7 +23,7 @@ class Tone(StrEnum):
     COMMAND = "command"
 
 
-@dataclass(frozen=True)
+@record
 class Line:
     """One printed line and its tone."""
 
@@ -31,7 +31,7 @@ class Line:
     tone: Tone = Tone.PLAIN
 
 
-@dataclass(frozen=True)
+@record
 class Marks:
     """The glyphs in front of words."""
 

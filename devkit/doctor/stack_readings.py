@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from devkit.facts.model import (
     Compose,
@@ -24,13 +23,14 @@ from devkit.facts.model import (
     Torch,
     Wsl,
 )
+from devkit.facts.record import record
 from devkit.facts.values import Release, Unknown
 from devkit.text import count_of, human_bytes, listed
 
 _MOST_CDI = 4
 
 
-@dataclass(frozen=True)
+@record
 class Value:
     """One reading as people say it: ("loaded", "580.95.05")."""
 

@@ -1,17 +1,16 @@
 """Finds a torch wheel that fits this very machine, so that a fix can name it."""
 
-from dataclasses import dataclass
-
 from devkit.compat.gpus import offers_forward_compatibility
 from devkit.compat.load import tables
 from devkit.compat.rows import TorchRelease, TorchWheel
 from devkit.compat.rules import CodeSupport, CudaSupport, compiles_ptx, driver_cuda, has_kernels, runs_cuda
 from devkit.doctor.applies import known
 from devkit.facts.model import Facts, Gpu, NvmlAnswer, System
+from devkit.facts.record import record
 from devkit.facts.values import ComputeCapability, Release, Unknown
 
 
-@dataclass(frozen=True)
+@record
 class DriverCuda:
     """The driver's version, the CUDA it says it runs, and whose numbers they are."""
 
@@ -39,7 +38,7 @@ class DriverCuda:
         return compiles_ptx(self.release, cuda, platform=self.platform, driver_says=self.says)
 
 
-@dataclass(frozen=True)
+@record
 class FittingWheel:
     """A torch release, its CUDA label and the index that carries it."""
 

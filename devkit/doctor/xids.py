@@ -1,8 +1,9 @@
 """The NVIDIA driver's numbered fault reports, and what NVIDIA recommends for each."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from devkit.facts.record import record
 
 
 class Remedy(StrEnum):
@@ -16,7 +17,7 @@ class Remedy(StrEnum):
     NOTHING = "nothing"
 
 
-@dataclass(frozen=True)
+@record
 class Meaning:
     """What one number says, and the first remedy."""
 

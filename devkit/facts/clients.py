@@ -1,11 +1,10 @@
 """The commands with which a user talks to container engines."""
 
-from dataclasses import dataclass
-
+from devkit.facts.record import record
 from devkit.facts.values import NOT_READ, Release, Unknown
 
 
-@dataclass(frozen=True)
+@record
 class Client:
     """One command on PATH: docker, podman, docker-compose, nerdctl, devcontainer.
 
@@ -20,7 +19,7 @@ class Client:
     """Whether a command of another name hands over to Podman, as the package podman-docker makes it."""
 
 
-@dataclass(frozen=True)
+@record
 class CredentialHelper:
     """A program that the docker command asks for registry logins: "desktop.exe" for docker-credential-desktop.exe."""
 
@@ -31,7 +30,7 @@ class CredentialHelper:
     """The registry that it serves, "" for all."""
 
 
-@dataclass(frozen=True)
+@record
 class DockerSettings:
     """The docker command's own config.json, without its logins."""
 
@@ -43,7 +42,7 @@ class DockerSettings:
     """Whether containers and builds get proxy variables from it."""
 
 
-@dataclass(frozen=True)
+@record
 class Clients:
     """Every command for containers that this side has.."""
 

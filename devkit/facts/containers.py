@@ -1,11 +1,10 @@
 """Containers and local images, as their engine describes them."""
 
-from dataclasses import dataclass
-
+from devkit.facts.record import record
 from devkit.facts.values import NOT_READ, Unknown
 
 
-@dataclass(frozen=True)
+@record
 class RunningContainer:
     """One running container: what it asked for at its start. `id` is the first twelve digits."""
 
@@ -45,7 +44,7 @@ class RunningContainer:
     """"healthy", "unhealthy", "starting", "" without a health check."""
 
 
-@dataclass(frozen=True)
+@record
 class StoppedContainer:
     """A dev container that does not run: how it ended. `error` is the engine's reason when it could not start."""
 
@@ -61,7 +60,7 @@ class StoppedContainer:
     error: str
 
 
-@dataclass(frozen=True)
+@record
 class LocalImage:
     """An image that the engine already has."""
 

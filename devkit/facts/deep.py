@@ -1,9 +1,9 @@
 """What only shows when it is really tried: CUDA, torch, the hub. Read with `devkit doctor --deep`."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from devkit.facts.hub import HubCall
+from devkit.facts.record import record
 from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown
 
 
@@ -20,7 +20,7 @@ class StepEnd(StrEnum):
     """Not tried, because it is not installed or nothing is there to try it on."""
 
 
-@dataclass(frozen=True)
+@record
 class Step:
     """One thing that was tried: "import torch", "multiply on GPU 0".
 
@@ -32,7 +32,7 @@ class Step:
     detail: str
 
 
-@dataclass(frozen=True)
+@record
 class CudaCall:
     """How cuInit returned in a process of its own. `code` is its return value, 0 for success."""
 
@@ -46,7 +46,7 @@ class CudaCall:
     """The code's name as libcuda spells it, such as CUDA_ERROR_NO_DEVICE."""
 
 
-@dataclass(frozen=True)
+@record
 class CudaStop:
     """CUDA gave no return value: libcuda could not be loaded, or a call hung or crashed."""
 
@@ -57,7 +57,7 @@ class CudaStop:
     libcuda: str
 
 
-@dataclass(frozen=True)
+@record
 class TorchDevice:
     """One GPU as torch sees it."""
 
@@ -67,7 +67,7 @@ class TorchDevice:
     has_bf16: bool | Unknown
 
 
-@dataclass(frozen=True)
+@record
 class TorchCall:
     """What torch and the packages built on it did when they were tried in the workload's own Python."""
 
@@ -85,7 +85,7 @@ class TorchCall:
     steps: tuple[Step, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Deep:
     """The readings of the deep tier."""
 

@@ -1,11 +1,10 @@
 """A Dockerfile, as far as it decides about GPUs, users and secrets."""
 
-from dataclasses import dataclass
-
 from devkit.facts.project_parts import Requirement, Setting, Variable
+from devkit.facts.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Install:
     """One installation of packages for GPUs: `index` is the torch index ("cu128", "cpu", "rocm6.4", "" the default).
 
@@ -22,7 +21,7 @@ class Install:
     line: int
 
 
-@dataclass(frozen=True)
+@record
 class MadeUser:
     """A user that the image makes; `uid` is "" for the next free one, and a variable stays as text."""
 
@@ -31,7 +30,7 @@ class MadeUser:
     line: int
 
 
-@dataclass(frozen=True)
+@record
 class Stage:
     """One FROM and what follows. `image` is what it builds on, with the defaults of arguments filled in."""
 
@@ -58,7 +57,7 @@ class Stage:
     """RUN lines that hold a token or use a build argument named like one; the text never carries the value."""
 
 
-@dataclass(frozen=True)
+@record
 class Dockerfile:
     """One Dockerfile: the arguments before the first FROM, and its stages."""
 

@@ -1,9 +1,9 @@
 """The container engine and what gives it GPUs: Container Toolkit and CDI."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from devkit.facts.containers import LocalImage, RunningContainer, StoppedContainer
+from devkit.facts.record import record
 from devkit.facts.values import NOT_READ, Release, Unknown
 
 
@@ -15,7 +15,7 @@ class EngineKind(StrEnum):
     PODMAN = "podman"
 
 
-@dataclass(frozen=True)
+@record
 class Runtime:
     """An OCI runtime that the engine knows: its name and the program behind it."""
 
@@ -23,7 +23,7 @@ class Runtime:
     path: str
 
 
-@dataclass(frozen=True)
+@record
 class Endpoint:
     """Where the engine is asked, and what said so: "DOCKER_HOST", "context desktop-linux", "default"."""
 
@@ -31,7 +31,7 @@ class Endpoint:
     chosen_by: str
 
 
-@dataclass(frozen=True)
+@record
 class Engine:
     """A container engine that answered on its API."""
 
@@ -79,7 +79,7 @@ class EngineEnd(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True)
+@record
 class EngineFailure:
     """No engine answered at `endpoint`."""
 
@@ -88,14 +88,14 @@ class EngineFailure:
     message: str
 
 
-@dataclass(frozen=True)
+@record
 class Compose:
     """The Compose plugin on this side."""
 
     version: Release
 
 
-@dataclass(frozen=True)
+@record
 class DaemonFile:
     """An engine's daemon.json: whether it parses, and whether it registers the nvidia runtime."""
 
@@ -105,7 +105,7 @@ class DaemonFile:
     registers_nvidia: bool | Unknown
 
 
-@dataclass(frozen=True)
+@record
 class Toolkit:
     """The NVIDIA Container Toolkit on this side."""
 
@@ -132,7 +132,7 @@ class Toolkit:
     """Whether /dev/char has a link to /dev/nvidiactl; Unknown without that node."""
 
 
-@dataclass(frozen=True)
+@record
 class CdiSpec:
     """One CDI specification file for nvidia.com/gpu or another kind."""
 

@@ -1,11 +1,10 @@
 """Where the workload runs: the inside of a container, and its Python."""
 
-from dataclasses import dataclass
-
+from devkit.facts.record import record
 from devkit.facts.values import NOT_READ, Release, Unknown
 
 
-@dataclass(frozen=True)
+@record
 class Container:
     """This side when it is the inside of a container."""
 
@@ -27,7 +26,7 @@ class Container:
     """Numbers of this process's groups that the container has no name for."""
 
 
-@dataclass(frozen=True)
+@record
 class Package:
     """An installed Python distribution, by metadata only: `tag` is its wheel tag, "" when not recorded."""
 
@@ -38,7 +37,7 @@ class Package:
     """Its requirement lines on packages that matter to a GPU; those of optional extras aside."""
 
 
-@dataclass(frozen=True)
+@record
 class Copy:
     """One of several installations of the same distribution on one module path."""
 
@@ -47,7 +46,7 @@ class Copy:
     folder: str
 
 
-@dataclass(frozen=True)
+@record
 class CudaFolder:
     """A CUDA Toolkit with a compiler: where it is, what led there ("CUDA_HOME", "PATH" …), and its version."""
 
@@ -56,7 +55,7 @@ class CudaFolder:
     version: Release | Unknown
 
 
-@dataclass(frozen=True)
+@record
 class Library:
     """A shared library, with the version that its real file name carries."""
 
@@ -64,7 +63,7 @@ class Library:
     version: Release | Unknown
 
 
-@dataclass(frozen=True)
+@record
 class Torch:
     """An installed torch, read from its files without importing it. `cuda` is None for a CPU build."""
 
@@ -73,7 +72,7 @@ class Torch:
     hip: str | None
 
 
-@dataclass(frozen=True)
+@record
 class Python:
     """The Python that would run the workload: the active virtual environment's, else this one."""
 

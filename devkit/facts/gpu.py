@@ -1,13 +1,13 @@
 """The NVIDIA driver and the GPUs, seen without NVML and through it."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from devkit.facts.health import GpuHealth
+from devkit.facts.record import record
 from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown
 
 
-@dataclass(frozen=True)
+@record
 class PciGpu:
     """An NVIDIA display or 3D function on the PCI bus, and the kernel driver that owns it ("" for none)."""
 
@@ -21,7 +21,7 @@ class PciGpu:
     """Size of the window through which the processor sees GPU memory; 0 when the firmware assigned none."""
 
 
-@dataclass(frozen=True)
+@record
 class DriverPackage:
     """A package of the driver that the distribution's records hold. `state` is "installed", or what else dpkg says."""
 
@@ -30,7 +30,7 @@ class DriverPackage:
     state: str
 
 
-@dataclass(frozen=True)
+@record
 class AptSource:
     """A file that names a package repository of the Container Toolkit, and the key it trusts, "" for none."""
 
@@ -39,7 +39,7 @@ class AptSource:
     signed_by: str
 
 
-@dataclass(frozen=True)
+@record
 class Driver:
     """The NVIDIA kernel driver on this side, read without NVML."""
 
@@ -94,7 +94,7 @@ class Driver:
     """None when the Fabric Manager is not installed; only asked on machines with an NVSwitch."""
 
 
-@dataclass(frozen=True)
+@record
 class Gpu:
     """One GPU that NVML can talk to. Memory in bytes."""
 
@@ -110,7 +110,7 @@ class Gpu:
     health: GpuHealth | Unknown = NOT_READ
 
 
-@dataclass(frozen=True)
+@record
 class FailedGpu:
     """One GPU that NVML counts but cannot talk to. `code` is the NVML return value, 15 for a lost GPU."""
 
@@ -119,7 +119,7 @@ class FailedGpu:
     message: str
 
 
-@dataclass(frozen=True)
+@record
 class NvmlAnswer:
     """NVML started: the driver version, the newest CUDA it runs, and every GPU."""
 
@@ -137,7 +137,7 @@ class NvmlEnd(StrEnum):
     CRASHED = "crashed"
 
 
-@dataclass(frozen=True)
+@record
 class NvmlFailure:
     """NVML gave no answer. `code` is its return value, the signal number for a crash, 0 for a time-out."""
 

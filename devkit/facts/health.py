@@ -1,11 +1,10 @@
 """How a GPU is doing: its settings, its memory's errors, its clocks and heat, and who uses it."""
 
-from dataclasses import dataclass
-
+from devkit.facts.record import record
 from devkit.facts.values import Unknown
 
 
-@dataclass(frozen=True)
+@record
 class GpuProcess:
     """A process that holds memory of a GPU. `name` is the kernel's short one, "" where it is hidden."""
 
@@ -14,7 +13,7 @@ class GpuProcess:
     memory_bytes: int | Unknown
 
 
-@dataclass(frozen=True)
+@record
 class GpuHealth:
     """What NVML says of one GPU beside its name. Much of it is "not supported" on GeForce, WSL and vGPU.
 

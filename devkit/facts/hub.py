@@ -1,11 +1,10 @@
 """How models would be fetched: the hub's settings in the environment, never a token itself."""
 
-from dataclasses import dataclass
-
+from devkit.facts.record import record
 from devkit.facts.values import NOT_READ, Unknown
 
 
-@dataclass(frozen=True)
+@record
 class Proxy:
     """A proxy variable of this process: `url` is its address without user name and password."""
 
@@ -13,7 +12,7 @@ class Proxy:
     url: str
 
 
-@dataclass(frozen=True)
+@record
 class CaBundle:
     """A variable that names the certificates to trust, and whether its file is there."""
 
@@ -22,7 +21,7 @@ class CaBundle:
     exists: bool
 
 
-@dataclass(frozen=True)
+@record
 class Hub:
     """Settings of huggingface_hub on this side."""
 
@@ -43,7 +42,7 @@ class Hub:
     ca_bundles: tuple[CaBundle, ...] | Unknown = NOT_READ
 
 
-@dataclass(frozen=True)
+@record
 class HubCall:
     """What the hub answered when it was really asked, with `devkit doctor --deep`. Statuses are 0 for no answer."""
 

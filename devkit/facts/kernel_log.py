@@ -1,11 +1,10 @@
 """What the kernel has said about the GPUs since it started."""
 
-from dataclasses import dataclass
-
+from devkit.facts.record import record
 from devkit.facts.values import NOT_READ, Unknown
 
 
-@dataclass(frozen=True)
+@record
 class Xid:
     """One kind of error report of the NVIDIA driver on one GPU: its number, the PCI address, the newest line.
 
@@ -21,7 +20,7 @@ class Xid:
     """When it was reported last: a date, or seconds since the machine started."""
 
 
-@dataclass(frozen=True)
+@record
 class KernelLog:
     """The kernel's messages of this boot, as far as they concern GPUs. Unknown where this user may not read them."""
 

@@ -1,11 +1,10 @@
 """What the system allows a training process: locked memory, control group, interfaces, paths between GPUs."""
 
-from dataclasses import dataclass
-
+from devkit.facts.record import record
 from devkit.facts.values import NOT_READ, Unknown
 
 
-@dataclass(frozen=True)
+@record
 class Limits:
     """Limits of this process and its control group. Sizes in bytes, None for unlimited."""
 

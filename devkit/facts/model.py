@@ -1,7 +1,5 @@
 """Facts: everything devkit knows about one machine, host or container, at one moment."""
 
-from dataclasses import dataclass
-
 from devkit.facts.clients import Client, Clients, CredentialHelper, DockerSettings
 from devkit.facts.containers import LocalImage, RunningContainer, StoppedContainer
 from devkit.facts.deep import CudaCall, CudaStop, Deep, Step, StepEnd, TorchCall, TorchDevice
@@ -46,6 +44,7 @@ from devkit.facts.project_parts import (
     Setting,
     Variable,
 )
+from devkit.facts.record import record
 from devkit.facts.smoke import Smoke
 from devkit.facts.system import Directory, Distribution, Platform, Storage, System, Tegra, Wsl, WslSettings
 from devkit.facts.values import NOT_READ, Unknown
@@ -132,7 +131,7 @@ __all__ = [
 """The names that other rooms use; the modules beside this one only keep files short."""
 
 
-@dataclass(frozen=True)
+@record
 class Facts:
     """One machine at one moment. `taken_at` is ISO 8601, UTC; `devkit` the version that read it."""
 

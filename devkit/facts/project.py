@@ -1,6 +1,5 @@
 """The project's own files: dev container, Compose, Dockerfile, as far as they decide about GPUs."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from devkit.facts.dockerfile import Dockerfile, Install
@@ -15,6 +14,7 @@ from devkit.facts.project_parts import (
     Setting,
     Variable,
 )
+from devkit.facts.record import record
 
 __all__ = ["DevContainer", "EnvFile", "FileState", "Project", "ProjectFile", "Service"]
 
@@ -31,7 +31,7 @@ class FileState(StrEnum):
     UNREADABLE = "unreadable"
 
 
-@dataclass(frozen=True)
+@record
 class ProjectFile:
     """One file. `named_by` is the file that names it, "" where tools look for it by themselves.
 
@@ -46,7 +46,7 @@ class ProjectFile:
     named_by: str
 
 
-@dataclass(frozen=True)
+@record
 class DevContainer:
     """One devcontainer.json. `service` and `compose_files` are set when it is a Compose project."""
 
@@ -76,7 +76,7 @@ class DevContainer:
     build_args_not_text: tuple[Key, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Service:
     """One service of a Compose project, merged over its files as Compose merges them.
 
@@ -99,7 +99,7 @@ class Service:
     """A device list under deploy.resources.limits, where Compose knows none."""
 
 
-@dataclass(frozen=True)
+@record
 class EnvFile:
     """A .env file: the names in it, never the values. `ignored_by_git` is None without a .gitignore to ask."""
 
@@ -108,7 +108,7 @@ class EnvFile:
     ignored_by_git: bool | None
 
 
-@dataclass(frozen=True)
+@record
 class Project:
     """The workspace's files that ask for a container and a GPU. Paths are relative to `folder`, with slashes."""
 

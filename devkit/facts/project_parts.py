@@ -1,7 +1,8 @@
 """Parts of a project's container files, each with the file and the line where it stands."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from devkit.facts.record import record
 
 
 class RequestForm(StrEnum):
@@ -14,7 +15,7 @@ class RequestForm(StrEnum):
     GPUS_KEY = "gpus"
 
 
-@dataclass(frozen=True)
+@record
 class GpuRequest:
     """One request for GPUs. `key` is the path of its value in the document, as a repair names it.
 
@@ -33,7 +34,7 @@ class GpuRequest:
     condition: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Key:
     """A key and the line where it stands."""
 
@@ -42,7 +43,7 @@ class Key:
     line: int
 
 
-@dataclass(frozen=True)
+@record
 class Setting:
     """A key with its plain value."""
 
@@ -52,7 +53,7 @@ class Setting:
     line: int
 
 
-@dataclass(frozen=True)
+@record
 class HostRequirement:
     """A key of hostRequirements; those of an object have names such as "gpu.memory".
 
@@ -66,7 +67,7 @@ class HostRequirement:
     line: int
 
 
-@dataclass(frozen=True)
+@record
 class RunArgument:
     """One item of runArgs. Values of environment variables in it are blanked."""
 
@@ -84,7 +85,7 @@ class Origin(StrEnum):
     """Nothing, or a stand-in such as "changeme"."""
 
 
-@dataclass(frozen=True)
+@record
 class Variable:
     """An environment variable or build argument by name. `value` only for names that hold no secrets.
 
@@ -102,7 +103,7 @@ class Variable:
     """Whether the value has the shape of an access token."""
 
 
-@dataclass(frozen=True)
+@record
 class Build:
     """How an image is built: paths relative to the project. `args` are its build arguments."""
 
@@ -114,7 +115,7 @@ class Build:
     line: int
 
 
-@dataclass(frozen=True)
+@record
 class Mount:
     """A volume or bind mount. `source` is "" for an anonymous volume; a variable in it stays as text.
 
@@ -130,7 +131,7 @@ class Mount:
     owner_uid: int | None
 
 
-@dataclass(frozen=True)
+@record
 class Command:
     """A lifecycle command: its stage, whether it runs nvidia-smi and would fail without."""
 
@@ -140,7 +141,7 @@ class Command:
     needs_gpu: bool
 
 
-@dataclass(frozen=True)
+@record
 class Requirement:
     """A package for GPUs as a requirement file or a command names it, and the version that it asks for."""
 

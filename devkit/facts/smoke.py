@@ -1,11 +1,10 @@
 """A container that was really started with a GPU. Run with `devkit doctor --smoke`."""
 
-from dataclasses import dataclass
-
+from devkit.facts.record import record
 from devkit.facts.values import NOT_READ, Unknown
 
 
-@dataclass(frozen=True)
+@record
 class Smoke:
     """How starting a container with a GPU ended: `request` is how it was asked for, `code` its exit status."""
 

@@ -1,8 +1,8 @@
 """The operating system, its storage, and who is asking."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from devkit.facts.record import record
 from devkit.facts.values import NOT_READ, Release, Unknown
 
 
@@ -16,7 +16,7 @@ class Platform(StrEnum):
     WINDOWS = "windows"
 
 
-@dataclass(frozen=True)
+@record
 class Distribution:
     """The Linux distribution by /etc/os-release: `id` ubuntu, `like` (debian,), `version` 24.04."""
 
@@ -26,7 +26,7 @@ class Distribution:
     name: str
 
 
-@dataclass(frozen=True)
+@record
 class WslSettings:
     """The file .wslconfig of the Windows user, which rules over every WSL 2 guest."""
 
@@ -40,7 +40,7 @@ class WslSettings:
     """"nat", "mirrored" …; "" when it does not say, which is NAT."""
 
 
-@dataclass(frozen=True)
+@record
 class Tegra:
     """A Jetson or another board with NVIDIA's Tegra: its model by the device tree, and its L4T release.
 
@@ -51,7 +51,7 @@ class Tegra:
     release: Release | Unknown | None
 
 
-@dataclass(frozen=True)
+@record
 class System:
     """The operating system and who is asking."""
 
@@ -74,7 +74,7 @@ class System:
     """Read only so that it can be blanked wherever else it stands; saved facts do not carry it."""
 
 
-@dataclass(frozen=True)
+@record
 class Directory:
     """A directory that devkit or a hub library will write to. Free space in bytes of its file system."""
 
@@ -90,7 +90,7 @@ class Directory:
     """How many more files it can hold (free inodes); Unknown where a file system does not count them."""
 
 
-@dataclass(frozen=True)
+@record
 class Storage:
     """The directories that matter, and the user who must write there."""
 
@@ -98,7 +98,7 @@ class Storage:
     directories: tuple[Directory, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Wsl:
     """The WSL 2 guest's side of the GPU."""
 

@@ -4,8 +4,10 @@ import re
 from dataclasses import dataclass
 from functools import total_ordering
 
+from devkit.facts.record import record
 
-@dataclass(frozen=True)
+
+@record
 class Unknown:
     """A reading that could not be taken, and why. Never the same as "absent" or "fine"."""
 

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
+from devkit.facts.record import record
 from devkit.facts.values import Unknown
 from devkit.probe.host import Host
 from devkit.probe.shapes import whole
@@ -15,7 +15,7 @@ ROOT = "/sys/fs/cgroup"
 MEMBERSHIP = "/proc/self/cgroup"
 
 
-@dataclass(frozen=True)
+@record
 class Group:
     """What the control group allows. None for no limit."""
 

@@ -1,9 +1,9 @@
 """Which container engine the docker command would talk to."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from devkit.facts.model import Endpoint
+from devkit.facts.record import record
 from devkit.probe.host import Host
 from devkit.probe.shapes import json_of
 from devkit.probe.system import user_id
@@ -13,7 +13,7 @@ WINDOWS_PIPE = "npipe:////./pipe/docker_engine"
 DEFAULT_CONTEXT = "default"
 
 
-@dataclass(frozen=True)
+@record
 class Chosen:
     """An endpoint, the folder with its TLS files, and why it cannot be used ("" when it can)."""
 

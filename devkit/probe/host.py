@@ -7,10 +7,10 @@ import stat
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from devkit.facts.record import record
 from devkit.probe.process import CALL_DEADLINE_S, NOT_FOUND, TIMED_OUT, Done, run_program
 
 __all__ = ["CALL_DEADLINE_S", "NOT_FOUND", "TIMED_OUT", "Done", "Host", "LocalHost", "Stat"]
@@ -18,7 +18,7 @@ __all__ = ["CALL_DEADLINE_S", "NOT_FOUND", "TIMED_OUT", "Done", "Host", "LocalHo
 MOST_FILE_BYTES = 32 << 20
 
 
-@dataclass(frozen=True)
+@record
 class Stat:
     """What `stat` says of a path, as far as probes need it. `kind`: file, directory, character, socket, other."""
 

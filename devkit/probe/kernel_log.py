@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from devkit.facts.model import KernelLog, Platform, Xid
+from devkit.facts.record import record
 from devkit.facts.values import Unknown
 from devkit.probe.container import container_kind
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Done, Host
@@ -38,7 +39,7 @@ _TELLING = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@record
 class _Message:
     at: str
     text: str

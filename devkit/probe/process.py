@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import IO
+
+from devkit.facts.record import record
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -23,7 +24,7 @@ _SLICE_S = 0.05
 _GRACE_S = 0.1
 
 
-@dataclass(frozen=True)
+@record
 class Done:
     """A finished command: its exit status and what it printed. 127 is "no such program", 124 "took too long"."""
 

@@ -1,9 +1,9 @@
 """The Python that would run the workload, read from its files alone: nothing of it is imported."""
 
 import re
-from dataclasses import dataclass
 
 from devkit.facts.model import Copy, Package, Python, Torch
+from devkit.facts.record import record
 from devkit.facts.values import Release, Unknown
 from devkit.probe.host import Host
 from devkit.probe.native import read_cuda_toolkit, read_libstdcxx, read_shadowing
@@ -20,7 +20,7 @@ GPU_PACKAGES = re.compile(
 _SHARES_SYSTEM = re.compile(r"^include-system-site-packages\s*=\s*true", re.MULTILINE | re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@record
 class WorkloadPython:
     """Where an interpreter keeps its things."""
 
@@ -156,7 +156,7 @@ def _torch_cuda(values: dict[str, str], folder: str) -> Release | Unknown | None
     return Release.find(cuda) or Unknown(f"{folder}/torch/version.py does not say its CUDA")
 
 
-@dataclass(frozen=True)
+@record
 class _Entry:
     """A distribution's folder of metadata on the module path."""
 

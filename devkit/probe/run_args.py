@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from devkit.facts.project_parts import GpuRequest, Mount, RequestForm, RunArgument, Setting, Variable
+from devkit.facts.record import record
 from devkit.probe.documents import Node
 from devkit.probe.mounts import CDI_GPU, mount_of
 from devkit.probe.project_files import ProjectFiles
@@ -26,7 +26,7 @@ _NAME_AND_VALUE = re.compile(r"^([^=\s]*)(=|\s+|)(.*)", re.DOTALL)
 _SWITCHES = {"--privileged": "privileged", "--init": "init"}
 
 
-@dataclass(frozen=True)
+@record
 class Option:
     """One option with its value, however it is spelled: `--name=value`, `--name`, `value`, or `--name value`."""
 

@@ -3,10 +3,10 @@
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from devkit.facts.dockerfile import Install, MadeUser
 from devkit.facts.project_parts import Requirement
+from devkit.facts.record import record
 from devkit.probe.shapes import json_of
 
 GPU_PACKAGES = frozenset(
@@ -60,7 +60,7 @@ _FAILS_WITHOUT = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@record
 class ShellCommand:
     """One command: its words, and whether the text goes on when it fails."""
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from devkit.compat.load import tables
 from devkit.compat.rows import CudaImage
@@ -21,6 +20,7 @@ from devkit.doctor.model import (
     check,
 )
 from devkit.facts.model import Facts, Install, Platform, Setting
+from devkit.facts.record import record
 from devkit.facts.values import Release
 from devkit.text import listed
 
@@ -34,7 +34,7 @@ _NO_COMPILER = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@record
 class CudaTag:
     """A tag of nvidia/cuda, taken apart."""
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from devkit.doctor.applies import known
 from devkit.doctor.model import Location, NotApplicable
@@ -21,6 +20,7 @@ from devkit.facts.model import (
     Stage,
     Variable,
 )
+from devkit.facts.record import record
 
 TORCH = ("torch", "torchvision", "torchaudio", "vllm", "unsloth", "xformers", "flash-attn", "bitsandbytes", "deepspeed")
 """Packages that bring torch, or are of no use without it."""
@@ -32,7 +32,7 @@ _GPU_IMAGES = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@record
 class Unit:
     """One container: a dev container with its Compose service, a service alone, or the image of a Dockerfile alone."""
 

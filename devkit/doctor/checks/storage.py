@@ -36,6 +36,7 @@ def _here(facts: Facts) -> Side:
 @check(
     "STO001",
     "The hub cache is writable",
+    covers=("J09",),
     symptoms=("PermissionError: [Errno 13] Permission denied: '.cache/huggingface'",),
 )
 def hub_cache_is_writable(facts: Facts) -> Iterator[Finding]:

@@ -1,13 +1,14 @@
 """Finds the known errors in a text, and puts the one that explains the others first."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.signatures.clean import cleaned
 from devkit.doctor.signatures.model import Match, Signature
 from devkit.doctor.signatures.pattern import Pattern, compiled
+from devkit.facts.record import record
 
 NEAR = 600
 """How far around a match, in characters, `beside` and `unless` are looked for."""
@@ -21,7 +22,7 @@ _SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 _CONFIDENCES = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.POSSIBLE)
 
 
-@dataclass(frozen=True)
+@record
 class _Text:
     """A text to search: as it is shown, and in lower case with the same positions."""
 

@@ -1,11 +1,10 @@
 """What a signature is: an error text, the check it speaks for, and what to do when nothing is known of the machine."""
 
-from dataclasses import dataclass
-
 from devkit.doctor.model import Confidence, Fix, Severity
+from devkit.facts.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Signature:
     """One known error, in every wording that people paste.
 
@@ -29,7 +28,7 @@ class Signature:
     """The entry of the failure catalogue that it belongs to, such as "E05"."""
 
 
-@dataclass(frozen=True)
+@record
 class Match:
     """What one part of a text means. `matched` is that part; `follows_from` the code of another match that explains"
     " it."""

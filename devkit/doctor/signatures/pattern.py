@@ -7,7 +7,8 @@ time.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+
+from devkit.facts.record import record
 
 LONGEST_GAP = 160
 _GAP = "…"
@@ -15,7 +16,7 @@ _PARTS = re.compile(r"\{(?P<name>\w+):(?P<kind>\w+)\}|(?P<gap>…)|(?P<quote>[\"
 _QUOTE = "[\"'`]{0,2}"
 
 
-@dataclass(frozen=True)
+@record
 class _Kind:
     regex: str
     longest: int
@@ -42,7 +43,7 @@ _KINDS: Mapping[str, _Kind] = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Pattern:
     """A compiled text. `anchor` are its longest fixed words: where they do not occur, the pattern cannot either."""
 
@@ -112,7 +113,7 @@ def compiled(template: str, *, is_squeezed: bool = False) -> Pattern:
     )
 
 
-@dataclass(frozen=True)
+@record
 class _Part:
     regex: str
     longest: int
