@@ -24,5 +24,5 @@ PYTHON = ("PYT001", "PYT002", "PYT003", "PYT004", "PYT005", "PYT006", "PYT011", 
 WITHOUT_DRIVER = (*NVML, *GPU_USE, *TOOLKIT, *CDI, *RUNNING, *ATTEMPTS, *CUDA, *CONTAINER, *PYTHON)
 """Everything above the driver. Nothing there can be trusted until it works."""
 
-WITHOUT_GPU_IN_CONTAINER = (*NVML, *GPU_USE, "CON002", "CON005", *CUDA, *PYTHON)
+WITHOUT_GPU_IN_CONTAINER = (*NVML, *GPU_USE, "CON002", "CON004", "CON005", *CUDA, *PYTHON)
 """Everything inside a container that was given no GPU."""
