@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,6 +84,8 @@ def listed_checks(checks: "Sequence[Check]", printing: Printing) -> str:
 
 
 def _text(report: "Report", printing: Printing) -> str:
+    import shutil
+
     from devkit.doctor.report_text import report_text
 
     width = shutil.get_terminal_size().columns

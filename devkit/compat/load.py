@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from devkit.compat import rows
 from devkit.facts.values import ComputeCapability, Release
 
-FILES = ("driver", "gpus", "torch", "stack", "images", "engines", "editors")
+FILES = ("driver", "gpus", "torch", "stack", "manylinux", "images", "engines", "editors")
 """The table files, by name without ending."""
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
@@ -104,7 +104,14 @@ class StackTable(Table):
         self.features = {row.name: row for row in self.rows("feature", rows.Feature)}
         self.pythons = self.rows("python", rows.PythonVersion)
         self.floors = self.rows("floor", rows.RuntimeFloor)
-        self.cxx_libraries = self.rows("manylinux", rows.CxxLibrary)
+
+
+class ManylinuxTable(Table):
+    """Platforms of Linux wheels; a file of its own, because every examination asks for it and for nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__("manylinux")
+        self.platforms = self.rows("manylinux", rows.CxxLibrary)
 
 
 class ImageTable(Table):
@@ -158,6 +165,11 @@ class Tables:
     def stack(self) -> StackTable:
         """transformers and its companions, Pythons, features."""
         return StackTable()
+
+    @cached_property
+    def manylinux(self) -> ManylinuxTable:
+        """What wheel platforms ask of glibc and libstdc++."""
+        return ManylinuxTable()
 
     @cached_property
     def images(self) -> ImageTable:

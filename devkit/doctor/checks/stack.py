@@ -261,7 +261,7 @@ def _glibc_of(tag: str) -> Release | None:
 
 def _old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[Finding]:
     library = python_of(facts).libstdcxx
-    rows = [row for row in tables().stack.cxx_libraries if row.glibc <= platform]
+    rows = [row for row in tables().manylinux.platforms if row.glibc <= platform]
     if library is None or isinstance(library, Unknown) or isinstance(library.version, Unknown) or not rows:
         return
     needed = max(rows, key=lambda row: row.glibc).glibcxx
