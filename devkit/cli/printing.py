@@ -137,7 +137,8 @@ def save(facts: "Facts", path: Path) -> None:
 
 def _write(text: str, path: Path) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        # Names of files and variables need not be text; what is not, is written as JSON and people can read it.
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise DevkitError(
             f"cannot write {path}: {error.strerror}", "Name a file in a folder that you may write to."

@@ -118,6 +118,10 @@ def _identity(shown: Shown) -> str:
     return "\n".join((shown.check.code, finding.subject, finding.seen_in, path))
 
 
+def _digest(identity: str) -> str:
+    return hashlib.sha256(identity.encode(errors="backslashreplace")).hexdigest()
+
+
 def _result(shown: Shown, place: int, identity: str) -> dict[str, Any]:
     finding = shown.finding
     commands = "".join(f"\n    {command}" for command in finding.fix.commands)
@@ -129,7 +133,7 @@ def _result(shown: Shown, place: int, identity: str) -> dict[str, Any]:
         "rank": _RANKS[finding.confidence],
         "message": {"text": f"{finding.message}. Fix ({finding.fix.where.value}): {finding.fix.summary}{commands}"},
         "locations": [_location(finding)],
-        "partialFingerprints": {"devkitFinding/v1": hashlib.sha256(identity.encode()).hexdigest()},
+        "partialFingerprints": {"devkitFinding/v1": _digest(identity)},
         "properties": {
             "confidence": finding.confidence.value,
             "evidence": list(finding.evidence),

@@ -54,7 +54,7 @@ def _context_name(host: Host) -> tuple[str, str]:
 def _context(host: Host, name: str, chosen_by: str) -> Chosen:
     import hashlib
 
-    folder = hashlib.sha256(name.encode()).hexdigest()
+    folder = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
     meta = _object(host.read(f"{docker_config(host)}/contexts/meta/{folder}/meta.json"))
     endpoints = meta.get("Endpoints")
     entry = endpoints.get("docker") if isinstance(endpoints, dict) else None
