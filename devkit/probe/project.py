@@ -1,27 +1,16 @@
-"""The project's own files, read and parsed: what they ask of a container engine and of a GPU."""
+"""The project's own files, read and parsed where there are any: most of that is loaded only then."""
 
 import re
-from collections.abc import Mapping
-from functools import partial
 
-from devkit.facts.dockerfile import Dockerfile
 from devkit.facts.model import Project
-from devkit.facts.project import DevContainer, EnvFile, Service
 from devkit.facts.values import Unknown
-from devkit.probe.build_context import secret_files_of
-from devkit.probe.compose_files import build_values_of, default_files, read_services
-from devkit.probe.devcontainer_json import build_values, compose_names, read_dev_container
-from devkit.probe.dockerfile import read_dockerfile
-from devkit.probe.documents import Kind, Node, WrongDocument, read_jsonc
 from devkit.probe.host import Host
 from devkit.probe.project_files import ProjectFiles
-from devkit.probe.requirement_files import locks_of, read_requirement_files
 
-MOST_DEV_CONTAINERS = 20
-DOCKERFILES = ("Dockerfile", ".devcontainer/Dockerfile")
-"""Looked at when nothing names a Dockerfile."""
-_ENV_LINE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=", re.MULTILINE)
-_COMPOSE_FILE = re.compile(r"^\s*COMPOSE_FILE\s*=\s*[\"']?([^\"'\n#]+)", re.MULTILINE)
+MAY_ASK = re.compile(
+    r"(?i)\.devcontainer|.*compose|.*docker|\.env|.*requirements|environment|pyproject|pipfile|conda|.*\.lock"
+)
+"""How the names begin of all files and folders that are read in a project's own folder."""
 
 
 def read_project(host: Host, *, project: str) -> Project | Unknown | None:
@@ -30,105 +19,17 @@ def read_project(host: Host, *, project: str) -> Project | Unknown | None:
     found = host.stat(files.folder)
     if found is None or found.kind != "directory":
         return None
-    roots = _dev_container_roots(files)
-    dev_containers = tuple(read_dev_container(root, files) for root in roots)
-    services, arguments = _services(roots, files)
-    for root in roots:
-        arguments = build_values(root) | arguments
-    return Project(
-        folder=files.folder,
-        dev_containers=dev_containers,
-        services=services,
-        dockerfiles=_dockerfiles(dev_containers, services, arguments, files),
-        installs=read_requirement_files(files),
-        locks=locks_of(files),
-        env_files=_env_files(files),
-        files=files.seen,
-    )
+    if not any(map(MAY_ASK.match, files.names("."))):
+        return Project(
+            folder=files.folder,
+            dev_containers=(),
+            services=(),
+            dockerfiles=(),
+            installs=(),
+            locks=(),
+            env_files=(),
+            files=(),
+        )
+    from devkit.probe.project_contents import read_contents
 
-
-def _dev_container_roots(files: ProjectFiles) -> tuple[Node, ...]:
-    """Every devcontainer.json where tools look for one. Source: containers.dev, "devcontainer.json"."""
-    below = [f".devcontainer/{name}/devcontainer.json" for name in files.names(".devcontainer")]
-    paths = (".devcontainer/devcontainer.json", ".devcontainer.json", *below[:MOST_DEV_CONTAINERS])
-    roots = []
-    for path in paths:
-        text = files.read(path, "devcontainer.json")
-        if text is None:
-            continue
-        try:
-            root = read_jsonc(text, file=path)
-        except WrongDocument as wrong:
-            files.broken(path, wrong.problem, wrong.line)
-            continue
-        if root.kind is Kind.OBJECT:
-            roots.append(root)
-        else:
-            files.broken(path, "the top level is not an object", root.line)
-    return tuple(roots)
-
-
-def _services(roots: tuple[Node, ...], files: ProjectFiles) -> tuple[tuple[Service, ...], dict[str, str]]:
-    """The services of each dev container's Compose files; without a dev container those of the folder itself."""
-    named: list[tuple[Node | str, ...]] = [compose_names(root) for root in roots]
-    if not roots:
-        named.append(_chosen_in_env(files) or default_files(files))
-    services: list[Service] = []
-    arguments: dict[str, str] = {}
-    for names in filter(None, named):
-        found = read_services(names, files)
-        services += found
-        arguments |= build_values_of(names, files)
-    return tuple(services), arguments
-
-
-def _chosen_in_env(files: ProjectFiles) -> tuple[str, ...]:
-    """What COMPOSE_FILE names, which Compose reads from .env. Source: Docker, "Pre-defined environment variables"."""
-    found = _COMPOSE_FILE.search(files.read(".env", ".env") or "")
-    return tuple(name.strip() for name in re.split(r"[:;]", found[1]) if name.strip()) if found else ()
-
-
-def _dockerfiles(
-    dev_containers: tuple[DevContainer, ...],
-    services: tuple[Service, ...],
-    arguments: Mapping[str, str],
-    files: ProjectFiles,
-) -> tuple[Dockerfile, ...]:
-    every = [*(one.build for one in dev_containers), *(one.build for one in services)]
-    builds = [build for build in every if build is not None]
-    wanted = {build.dockerfile: (build.context, build.path, build.line) for build in reversed(builds)}
-    if not dev_containers and not services:
-        wanted = {path: (path.rpartition("/")[0] or ".", "", 1) for path in DOCKERFILES}
-    found = []
-    for path, (context, named_by, line) in wanted.items():
-        text = _text_of(files, path, named_by=named_by, line=line)
-        if text is not None:
-            taken = partial(secret_files_of, files=files, context=context, dockerfile=path)
-            found.append(read_dockerfile(text, path=path, arguments=arguments, secret_files=taken))
-    return tuple(found)
-
-
-def _text_of(files: ProjectFiles, path: str, *, named_by: str, line: int) -> str | None:
-    """The path is the project's already, so it must not be taken as one beside the file that names it."""
-    absolute = path if path.startswith(("/", "..")) else files.absolute(path)
-    return files.read(absolute, "Dockerfile", named_by=named_by, line=line)
-
-
-def _env_files(files: ProjectFiles) -> tuple[EnvFile, ...]:
-    found = []
-    for path in (".env", ".devcontainer/.env"):
-        text = files.read(path, ".env")
-        if text is not None:
-            names = tuple(dict.fromkeys(_ENV_LINE.findall(text)))
-            found.append(EnvFile(path, names, _is_ignored_by_git(path, files)))
-    return tuple(found)
-
-
-def _is_ignored_by_git(path: str, files: ProjectFiles) -> bool | None:
-    """Whether a .gitignore names .env files, as far as plain lines say; None without a .gitignore."""
-    folder = path.rpartition("/")[0]
-    texts = [files.read(name, "ignore") for name in dict.fromkeys((".gitignore", f"{folder}/.gitignore".lstrip("/")))]
-    lines = {line.strip() for text in texts if text is not None for line in text.splitlines()}
-    if not any(text is not None for text in texts):
-        return None
-    return bool(lines & {".env", "/.env", "*.env", ".env*", "**/.env", ".env.*", path, f"/{path}", "*"})
+    return read_contents(files)

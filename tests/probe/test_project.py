@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from devkit.facts.model import FileState, RequestForm
 from devkit.facts.project_parts import Origin
 from devkit.probe.host import LocalHost
-from devkit.probe.project import read_project
+from devkit.probe.project import MAY_ASK, read_project
 from tests.doctor.projects import COMPOSE, DEV, IMAGE, compose_dev, dev, files_of, read, service
-from tests.hosts import written
+from tests.hosts import MACHINES, facts_of, written
 
 
 def states(project):
@@ -299,3 +299,21 @@ def test_a_compose_file_cut_anywhere_is_read_or_broken(tmp_path):
     for end in range(0, len(text), 7):
         project = read(tmp_path, {"compose.yaml": text[:end]})
         assert {file.state for file in project.files} <= {FileState.READ, FileState.BROKEN, FileState.MISSING}
+
+
+@pytest.mark.parametrize("name", ["README.md", "src", "train.py", "Makefile"])
+def test_a_folder_without_container_files_asks_for_nothing(name, tmp_path):
+    host = written(tmp_path, f'[files]\n"/work/{name}" = "text"\n')
+    project = read_project(host, project="/work")
+    assert project.folder == "/work"
+    assert not any((project.dev_containers, project.services, project.dockerfiles, project.installs, project.files))
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_file_that_is_read_is_looked_for(name):
+    """A folder is passed over by the names in it: no file of a recorded project may be overlooked so."""
+    project = facts_of(name).project
+    # An ignore file says nothing by itself, only of others that are there.
+    for file in (one for one in getattr(project, "files", ()) if one.kind != "ignore"):
+        first = file.path.split("/")[0]
+        assert file.path.startswith(("..", "/")) or MAY_ASK.match(first) or file.named_by, file.path
