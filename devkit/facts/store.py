@@ -93,9 +93,10 @@ def _object(value: dict[str, Any], options: tuple[Any, ...], path: str) -> Any: 
         return Unknown(_typed(value["unknown"], str, f"{path}.unknown"))
     classes = [option for option in options if isinstance(option, type)]
     records = {option.__name__: option for option in classes if dataclasses.is_dataclass(option)}
-    record = records.get(value.get("type", ""))
+    named = value.get("type")
+    record = records.get(named) if isinstance(named, str) else None
     if record is None or record in (Unknown, *_AS_TEXT):
-        raise WrongFacts(path, f"expected {_expected(options)}, got {value.get('type') or 'an object'}")
+        raise WrongFacts(path, f"expected {_expected(options)}, got {_named(named) if named else 'an object'}")
     return _record(value, record, path)
 
 

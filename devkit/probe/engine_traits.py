@@ -1,5 +1,6 @@
 """What else an engine says of itself: the clients it still serves, its proxy, its clock."""
 
+import re
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -19,14 +20,20 @@ def proxy(info: dict[str, Any]) -> str | Unknown:
     return without_login(str(info.get("HttpsProxy") or info.get("HttpProxy") or ""))
 
 
+_LOGIN = re.compile(r"[^/\s]*@")
+
+
 def without_login(url: str) -> str:
     """`url` without user name and password, and without a query."""
+    url = url.strip().strip("\"'")
     try:
         parts = urlsplit(url if "://" in url else f"//{url}")
     except ValueError:
         return "not an address"
     place = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, place, parts.path, "", "")).removeprefix("//")
+    shown = urlunsplit((parts.scheme, place, parts.path, "", "")).removeprefix("//")
+    # What is no address may still hold a login, in a place where no address has one.
+    return _LOGIN.sub("", shown)
 
 
 def clock_ahead_s(info: dict[str, Any], asked_at: object) -> int | Unknown:

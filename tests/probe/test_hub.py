@@ -85,10 +85,20 @@ def test_proxies_lose_their_logins(tmp_path):
         ("proxy:3128", "proxy:3128"),
         ("ann:geheim@proxy:3128", "proxy:3128"),
         ("http://ann:ge@heim@proxy/x?token=geheim", "http://proxy/x"),
+        ('"http://ann:geheim@proxy:3128"', "http://proxy:3128"),
+        ("x'http://ann:geheim@proxy:3128", "x'http://proxy:3128"),
         ("http://[bad", "not an address"),
         ("", ""),
     ],
-    ids=["no scheme", "a login without scheme", "an @ in the password", "no address", "empty"],
+    ids=[
+        "no scheme",
+        "a login without scheme",
+        "an @ in the password",
+        "in quotes",
+        "behind a stray quote",
+        "no address",
+        "empty",
+    ],
 )
 def test_no_login_is_kept(url, shown):
     assert without_login(url) == shown

@@ -1,0 +1,184 @@
+"""Parsers of text that no probe asks for: saved facts, pasted errors, versions, documents, and variables."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devkit.doctor.signatures import matches
+from devkit.facts.store import WrongFacts, from_json, to_json
+from devkit.facts.values import ComputeCapability, Release
+from devkit.probe.documents import WrongDocument, read_jsonc, read_yaml
+from devkit.probe.engine_traits import without_login
+from devkit.probe.shapes import json_of, toml_of, yaml_of
+from devkit.text import on_one_line
+from tests.doctor.machines import healthy, inside
+from tests.faults.test_transcripts import places, reshaped
+from tests.fuzz.profile import FUZZ, SLOWEST_S
+from tests.fuzz.test_probes import PROBES
+from tests.fuzz.texts import TOKENS, anything, nearly
+from tests.hosts import machine
+
+SAVED = json.loads(to_json(inside()))
+PLACES = list(places(SAVED))
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), anything(), st.just([]), st.just({}))
+
+
+@FUZZ
+@given(st.sampled_from(PLACES), VALUES)
+def test_saved_facts_with_another_value_are_facts_or_said_to_be_wrong(path, value):
+    try:
+        facts = from_json(json.dumps(reshaped(SAVED, path, value)))
+    except WrongFacts as wrong:
+        assert wrong.problem
+    else:
+        assert from_json(to_json(facts)) == facts
+
+
+@FUZZ
+@given(nearly(to_json(healthy())))
+def test_saved_facts_that_were_edited_are_facts_or_said_to_be_wrong(text):
+    try:
+        facts = from_json(text)
+    except WrongFacts:
+        return
+    assert from_json(to_json(facts)) == facts
+
+
+ERRORS = "\n".join(
+    (
+        "Failed to initialize NVML: Driver/library version mismatch",
+        'docker: could not select device driver "" with capabilities: [[gpu]].',
+        "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+        "NVRM: Xid (PCI:0000:01:00): 79, pid=1234, GPU has fallen off the bus.",
+        "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8",
+    )
+)
+
+
+@FUZZ
+@given(nearly(ERRORS))
+def test_a_pasted_error_has_causes_or_none(text):
+    started_s = time.monotonic()
+    found = matches(text)
+    assert time.monotonic() - started_s < SLOWEST_S
+    assert all(match.code and match.cause for match in found)
+
+
+@FUZZ
+@given(anything())
+def test_a_version_is_read_back_as_it_was(text):
+    release = Release.find(text)
+    if release is None:
+        with pytest.raises(ValueError, match="no version"):
+            Release.read(text)
+    else:
+        assert Release.read(str(release)) == release
+        assert release.text in text
+
+
+@FUZZ
+@given(nearly("sm_120"))
+def test_a_capability_is_one_or_a_value_error(text):
+    try:
+        found = ComputeCapability.read(text)
+    except ValueError:
+        return
+    assert ComputeCapability.read(found.sm) == found
+
+
+@pytest.mark.parametrize("read", [json_of, toml_of, yaml_of], ids=["JSON", "TOML", "YAML"])
+def test_a_document_is_one_or_a_value_error(read):
+    @FUZZ
+    @given(nearly('{"a": [1, {"b": null}], "c": "d"}\n'))
+    def is_document(text):
+        try:
+            read(text)
+        except ValueError:
+            return
+
+    is_document()
+
+
+@pytest.mark.parametrize("read", [read_jsonc, read_yaml], ids=["JSON with comments", "YAML"])
+def test_a_document_with_lines_is_one_or_says_where_not(read):
+    @FUZZ
+    @given(nearly('// a note\n{"a": [1, {"b": null},], /* x */ "c": "d",}\n'))
+    def is_document(text):
+        try:
+            read(text, file="x")
+        except WrongDocument as wrong:
+            assert wrong.line >= 1
+
+    is_document()
+
+
+@FUZZ
+@given(nearly("https://user:secret@proxy.example.com:8080/path?query=1#part"))
+def test_an_address_never_keeps_its_login(text):
+    assert "secret@" not in without_login(text)
+
+
+@FUZZ
+@given(anything())
+def test_a_line_is_printable(text):
+    assert on_one_line(text).isprintable() or any(ord(letter) > 0x9F for letter in text)
+
+
+class WithVariable:
+    """A recorded machine with one variable set to something else."""
+
+    def __init__(self, host, name, value):
+        self._host, self._variables = host, {**host.env, name: value}
+
+    def __getattr__(self, name):
+        return getattr(self._host, name)
+
+    @property
+    def env(self):
+        return self._variables
+
+
+class Noted(dict):
+    """Variables that remember which were looked up."""
+
+    def __init__(self, variables, names):
+        super().__init__(variables)
+        self._names = names
+
+    def get(self, name, default=None):
+        self._names.add(name)
+        return super().get(name, default)
+
+    def __contains__(self, name):
+        self._names.add(name)
+        return super().__contains__(name)
+
+
+def looked_up():
+    names = set()
+    for name in ("ubuntu-4090-ok", "in-container-ok", "windows-ok", "project-with-compose"):
+        host = machine(name)
+        noting = WithVariable(host, "_", "_")
+        noting._variables = Noted(host.env, names)
+        for probe in PROBES.values():
+            probe(noting)
+    return sorted(names)
+
+
+@pytest.mark.parametrize("variable", looked_up())
+def test_a_variable_may_hold_anything(variable):
+    host = machine("in-container-ok")
+
+    @FUZZ
+    @given(
+        st.one_of(st.sampled_from([token for token in TOKENS if "\0" not in token]), nearly("/usr/local/cuda:/x,0,1"))
+    )
+    def is_taken(value):
+        changed = WithVariable(host, variable, value.replace("\0", ""))
+        for probe in PROBES.values():
+            probe(changed)
+
+    is_taken()
