@@ -48,12 +48,22 @@ def read_here(reading: Reading, *, say: Callable[[str], None], meanwhile: Callab
 
         say(f"trying CUDA and torch in processes of their own (at most {human_seconds(DEEP_TIMEOUT_S)})")
         facts = replace(facts, deep=read_deep(host, deadline_s=DEEP_TIMEOUT_S))
+        _admit("--deep", facts.deep)
     if reading.is_smoke:
         from devkit.probe.smoke import run_smoke
 
         say(f"starting a throw-away container with a GPU (at most {human_seconds(SMOKE_TIMEOUT_S)})")
         facts = replace(facts, smoke=run_smoke(host, facts, deadline_s=SMOKE_TIMEOUT_S))
+        _admit("--smoke", facts.smoke)
     return facts
+
+
+def _admit(flag: str, reading: object) -> None:
+    """Who asked for more than the fast tier hears when there was nothing to try it on."""
+    from devkit.facts.values import Unknown
+
+    if isinstance(reading, Unknown):
+        click.echo(f"devkit: {flag} tried nothing: {reading.reason}", err=True)
 
 
 def progress(*, is_verbose: bool) -> Callable[[str], None]:

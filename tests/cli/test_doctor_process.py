@@ -127,16 +127,18 @@ def test_steps_are_said_where_somebody_reads_them(arguments, on_terminal, says):
     assert ("devkit: reading this machine (at most 5.0 s)" in said) is says
 
 
-def test_the_slow_tiers_are_steps_of_their_own(tmp_path):
+def test_the_slow_tiers_are_steps_of_their_own_and_admit_what_they_could_not_try(tmp_path):
     done = subprocess.run(
         argv_of("--deep", "--smoke", "--verbose", "--json", "--project", str(tmp_path)),
+        env={**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/no-engine.sock"},
         capture_output=True,
         text=True,
         check=False,
         timeout=200,
     )
     steps = [line for line in done.stderr.splitlines() if line.startswith("devkit: ")]
-    assert [step.split()[1] for step in steps] == ["reading", "trying", "starting"], done.stderr
+    assert [step.split()[1] for step in steps] == ["reading", "trying", "starting", "--smoke"], done.stderr
+    assert "--smoke tried nothing: no container engine answers" in steps[-1]
     assert done.stdout.startswith("{")
     assert done.stdout.rstrip().endswith("}")
     assert done.returncode in (0, 1)

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from .cache import CACHE
 from .commands import run
 from .conftest import every_flavour, one_engine
 from .daemon import INJECTED_FILE, Engine, Flavour
-from .project import SERVICE, Clone, Committed
+from .project import DEVKIT, SERVICE, Clone, Committed
 
 SECRET = "hf_" + "S3cr3t" * 6
 VERIFY = ("devkit", "verify", "--here", "--json")
@@ -98,9 +99,25 @@ def assert_gpu_as_offered(clone: Clone, container: str) -> None:
             assert "from the CDI specification" in clone.engine.docker("exec", container, "cat", INJECTED_FILE)
 
 
+def inside_as_the_host_sees_it(clone: Clone) -> dict[str, Any]:
+    """What `devkit doctor` on the host reads inside the project's running container."""
+    words = ("doctor", "--project", clone.folder, "--save-facts", "/dev/stdout", "--output", "/dev/null")
+    # The verdict may be either: only the facts matter here.
+    done = run(clone.engine.on_host(*DEVKIT, *words), env=clone.engine.env, cwd=clone.folder, expect=None)
+    inside = json.loads(done.stdout)["inside"]
+    assert isinstance(inside, dict), done.stderr
+    return inside
+
+
 @every_flavour
 def test_compose_starts_the_committed_files(started, committed):
     assert_gpu_as_offered(started, started.container())
+    inside = inside_as_the_host_sees_it(started)
+    assert inside["container"]["kind"] == "docker", inside
+    assert (
+        inside["python"]["torch"]["version"]
+        == started.inside("python", "-c", "import torch; print(torch.__version__)").strip()
+    )
     assert project.fingerprint(started.folder) == project.fingerprint(committed.folder)
     assert started.changed() == ""
 
@@ -110,6 +127,7 @@ def test_the_cli_starts_the_committed_files_and_the_proof_passes_inside(devconta
     up = json.loads(cli(devcontainer_cli, clone, "up").splitlines()[-1])
     assert up["outcome"] == "success"
     assert_gpu_as_offered(clone, up["containerId"])
+    assert inside_as_the_host_sees_it(clone)["container"]["kind"] == "docker"
     report = json.loads(cli(devcontainer_cli, clone, "exec", *VERIFY))
     assert report["schema"] == "devkit.verify/1"
     assert report["verdict"] == "passed", report
