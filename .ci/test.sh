@@ -14,5 +14,20 @@ fi
 if ! command -v chromium >/dev/null 2>&1 && ! command -v google-chrome >/dev/null 2>&1; then
     skip "the pictures of the report's page need a browser (apt-get install chromium)"
 fi
-echo "==> pytest"
-exec .venv/bin/python -m pytest "$@"
+if [ $# -gt 0 ]; then
+    echo "==> pytest $*"
+    exec .venv/bin/python -m pytest "$@"
+fi
+
+# These start engines, commands and trainings of their own, and some watch the clock: one after the other.
+one_by_one="tests/architecture tests/cli tests/engine tests/verify tests/workload"
+status=0
+beside=""
+for folder in $one_by_one; do beside="$beside --ignore=$folder"; done
+echo "==> pytest, side by side: all but $one_by_one"
+# shellcheck disable=SC2086 # folder names without spaces, meant as words of their own
+.venv/bin/python -m pytest -q -n auto $beside tests || status=$?
+echo "==> pytest, one by one: $one_by_one"
+# shellcheck disable=SC2086
+.venv/bin/python -m pytest $one_by_one || status=$?
+exit "$status"
