@@ -35,6 +35,7 @@ ALLOWED = (
     Allowed("GPU002", "run", "ask_nvml", "crashed", "a signal of its own in NVML is the failure"),
     Allowed("DRV003", "run", "ask_nvml", "crashed|timed out half way", "NVML had been called"),
     Allowed("ENG001", "run", "ask_engine", "timed out half way", "the engine had been connected to"),
+    Allowed("HUB007", "run", "ask_hub", "timed out", "the hub then did not answer in time"),
     Allowed("STO002", "free_bytes", "", "none|one byte", "the disk then is full"),
     Allowed("CTK002", "read", "/var/run/cdi/nvidia.yaml", "", "Podman of this user reads the same file, its only way"),
     Allowed("DRV012", "run", "modinfo", OTHER_NUMBER, "the module on the disk then is another release"),

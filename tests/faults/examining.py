@@ -18,8 +18,10 @@ from devkit.doctor.registry import CHECKS
 from devkit.doctor.report import Report, report_of
 from devkit.doctor.run import run
 from devkit.facts.model import Facts
-from devkit.facts.store import from_json, redacted, to_json
+from devkit.facts.store import from_json, to_json
+from devkit.facts.values import Unknown
 from devkit.probe.gather import gather
+from tests.faults.probes import PROBES
 
 SCHEMA = json.loads((Path(__file__).parent / "doctor.schema.json").read_text(encoding="utf-8"))
 OUTCOME = Draft202012Validator({**SCHEMA["$defs"]["outcome"], "$defs": SCHEMA["$defs"]})
@@ -37,6 +39,7 @@ class Examined:
     report: Report
     document: dict[str, Any]
     took_s: float
+    key: str
 
     @property
     def accusations(self) -> frozenset[str]:
@@ -51,20 +54,39 @@ class Examined:
 def examine(host, *, project, deadline_s=DEADLINE_S):
     """Read `host`, judge it, write the report down: everything that `devkit doctor` does, in this process."""
     started_s = time.monotonic()
-    facts = gather(host, project=project, deadline_s=deadline_s)
-    report = report_of(facts, run(CHECKS, facts, clock=lambda: 0.0), devkit="0")
-    document = report.to_document()
-    return Examined(facts, report, document, time.monotonic() - started_s)
+    return _judged(gather(host, project=project, deadline_s=deadline_s), started_s)
+
+
+def examine_anew(sound, host, fields):
+    """As `examine`, where only the probes of `fields` can find anything else than they did in the run `sound`."""
+    started_s = time.monotonic()
+    readings = {}
+    for field in fields:
+        try:
+            readings[field] = PROBES[field](host)
+        except Exception as error:  # noqa: BLE001 - as `gather` does
+            readings[field] = Unknown(f"probe crashed: {type(error).__name__}: {error}")
+    return _judged(dataclasses.replace(sound.facts, **readings), started_s)
+
+
+def _judged(facts, started_s):
+    key = repr(dataclasses.replace(facts, taken_at=""))
+    if key not in _JUDGED:
+        # Most damage changes nothing: what was judged once need not be judged again.
+        report = report_of(facts, run(CHECKS, facts, clock=lambda: 0.0), devkit="0")
+        _JUDGED[key] = report, report.to_document()
+    return Examined(facts, *_JUDGED[key], time.monotonic() - started_s, key)
+
+
+_JUDGED: dict[str, tuple[Report, dict[str, Any]]] = {}
 
 
 def broken(examined, *, deadline_s=DEADLINE_S):
     """What is wrong with a run, one line for each thing; empty when it went as it must."""
     late = [f"took {examined.took_s:.1f} s of {deadline_s:g} s"] if examined.took_s > deadline_s + GRACE_S else []
-    key = repr(dataclasses.replace(examined.facts, taken_at=""))
-    if key not in _KNOWN:
-        # Most damage changes nothing: what was looked at once need not be looked at again.
-        _KNOWN[key] = tuple(_broken(examined))
-    return [*late, *_KNOWN[key]]
+    if examined.key not in _KNOWN:
+        _KNOWN[examined.key] = tuple(_broken(examined))
+    return [*late, *_KNOWN[examined.key]]
 
 
 _KNOWN: dict[str, tuple[str, ...]] = {}
@@ -99,19 +121,23 @@ def _unwritable(examined):
     text.encode()
     if from_json(text) != examined.facts:
         problems.append("facts read back are not those that were saved")
-    to_json(redacted(examined.facts)).encode()
     told = repr(examined.report.findings)
     if told in _PRINTED:
         return problems
     _PRINTED.add(told)
-    return problems + unprintable(examined)
+    # Each form costs more than all else together, so that a new report is printed in two of them by turns.
+    return problems + unprintable(examined, ("text", PASSED_ON[len(_PRINTED) % len(PASSED_ON)]))
 
 
-def unprintable(examined):
-    """What is wrong with the report in each of its forms."""
+PASSED_ON = ("json", "sarif", "markdown", "html")
+ALL_FORMS = ("text", *PASSED_ON)
+
+
+def unprintable(examined, forms=ALL_FORMS):
+    """What is wrong with the report in some of its forms."""
     problems = []
     code = EXITS[examined.document["verdict"]]
-    for form in ALL_FORMS:
+    for form in forms:
         shown = shown_report(examined.facts, examined.report, Printing(form, None, is_verbose=True), exit_code=code)
         shown.encode()
         if UNPRINTABLE.search(shown):
@@ -121,6 +147,5 @@ def unprintable(examined):
     return problems
 
 
-ALL_FORMS = ("text", "json", "sarif", "markdown", "html")
 _PRINTED: set[str] = set()
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")

@@ -8,7 +8,8 @@ import pytest
 from devkit.probe.host import Done, Stat
 from tests.faults.allowed import is_allowed
 from tests.faults.damage import ERRNOS, NESTED, Damaged, Vanishing, Watched, listings, outputs, texts
-from tests.faults.examining import broken, examine
+from tests.faults.examining import broken, examine, examine_anew
+from tests.faults.probes import PROBES
 from tests.hosts import description_of, machine
 
 WHOLE = ("ubuntu-4090-ok", "cdi-only-h100x8", "in-container-ok", "wsl2-desktop")
@@ -32,22 +33,27 @@ DOCUMENTS = (".json", ".yaml", ".yml", ".toml")
 
 
 def watched(name):
-    """A sound run on a machine, and what the probes asked it."""
+    """What each probe asks a machine, by question and what it is about."""
     host = machine(name)
-    watching = Watched(host)
-    return examine(watching, project=host.project), watching.asked
+    asked = {}
+    for field, probe in PROBES.items():
+        watching = Watched(host)
+        probe(watching)
+        for question, about in watching.asked.items():
+            for what in about:
+                asked.setdefault(question, {}).setdefault(what, []).append(field)
+    return asked
 
 
-SOUND, ASKED = {}, {}
-for _name in MACHINES:
-    SOUND[_name], ASKED[_name] = watched(_name)
+SOUND = {name: examine(machine(name), project=machine(name).project) for name in MACHINES}
+ASKED = {name: watched(name) for name in MACHINES}
 
 
 def questions(question):
     return [
         pytest.param(name, what, id=f"{name}: {' '.join(what) if isinstance(what, tuple) else what}")
         for name in MACHINES
-        for what in sorted(ASKED[name][question])
+        for what in sorted(ASKED[name].get(question, ()))
         if (name in WHOLE or answers_otherwise(name, question, what)) and not is_one_of_many(what)
     ]
 
@@ -68,10 +74,9 @@ def answers_otherwise(name, question, what):
 def survives(name, faults, count):
     """Examine each damaged host; nothing may break, and no healthy machine may be accused for certain."""
     is_healthy = not description_of(name)["finds"]
-    project = machine(name).project
     problems = []
     for fault, (question, what, host) in faults.items():
-        seen = examine(host, project=project)
+        seen = examine_anew(SOUND[name], host, ASKED[name][question][what])
         problems += [f"{fault}: {problem}" for problem in broken(seen)]
         new = sorted(seen.accusations - SOUND[name].accusations)
         wrong = [code for code in new if not is_allowed(code, question, what, fault)]

@@ -13,7 +13,8 @@ from devkit.facts.model import FailedGpu, NvmlAnswer
 from devkit.probe.host import Done
 from devkit.probe.process import run_program
 from tests.faults.damage import Damaged
-from tests.faults.examining import broken, examine, unprintable
+from tests.faults.examining import broken, examine, examine_anew, unprintable
+from tests.faults.test_answers import SOUND
 from tests.faults.test_transcripts import asking
 from tests.hosts import machine
 from tests.nvml_stub import build_stub, stub_environment
@@ -59,7 +60,8 @@ def judged(transcript):
     """What the whole doctor makes of it on a machine with eight GPUs."""
     host = machine(MACHINE)
     answer = Done(0, transcript, "")
-    return examine(Damaged(host, "run", asking(MACHINE, "ask_nvml"), lambda _: answer), project=host.project)
+    damaged = Damaged(host, "run", asking(MACHINE, "ask_nvml"), lambda _: answer)
+    return examine_anew(SOUND[MACHINE], damaged, ("nvml",))
 
 
 @pytest.mark.parametrize("code", ERRORS)

@@ -14,8 +14,9 @@ from devkit.probe.ask_engine import say_lists
 from devkit.probe.host import Done
 from devkit.probe.process import run_program
 from tests.faults.damage import Damaged
-from tests.faults.examining import broken, examine
+from tests.faults.examining import broken, examine, examine_anew
 from tests.faults.sockets import WRONG, listening, only
+from tests.faults.test_answers import SOUND
 from tests.faults.test_transcripts import asking, places, reshaped
 from tests.hosts import machine
 
@@ -123,7 +124,7 @@ def test_any_value_of_a_list_may_have_any_shape(resource, path, count):
         with contextlib.redirect_stdout(said):
             say_lists(ask)
         told = Done(0, sound.out + said.getvalue(), "")
-        seen = examine(Damaged(host, "run", argv, lambda _, told=told: told), project=host.project)
+        seen = examine_anew(SOUND[MACHINE], Damaged(host, "run", argv, lambda _, told=told: told), ("engine",))
         problems += [f"{json.dumps(shape)}: {problem}" for problem in broken(seen)]
         if isinstance(seen.facts.engine, Unknown):
             problems.append(f"{json.dumps(shape)}: {seen.facts.engine.reason}")

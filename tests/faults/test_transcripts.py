@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tests.faults.damage import Damaged
-from tests.faults.examining import broken, examine
+from tests.faults.examining import broken, examine_anew
 from tests.faults.test_answers import ASKED, SOUND
 from tests.hosts import machine
 
@@ -57,7 +57,8 @@ def test_any_value_may_have_any_shape(name, argv, number, path, count):
         lines = sound.out.splitlines()
         lines[number] = json.dumps(reshaped(json.loads(lines[number]), path, shape))
         told = dataclasses.replace(sound, out="\n".join(lines) + "\n")
-        seen = examine(Damaged(host, "run", argv, lambda _, told=told: told), project=host.project)
+        damaged = Damaged(host, "run", argv, lambda _, told=told: told)
+        seen = examine_anew(SOUND[name], damaged, ASKED[name]["run"][argv])
         problems += [f"{json.dumps(shape)}: {problem}" for problem in broken(seen)]
     count(len(SHAPES))
     assert not problems, "\n".join(("", *problems))
@@ -73,7 +74,8 @@ def test_any_line_may_be_missing_or_come_twice(name, child, count):
     problems = []
     for kept in told:
         answer = dataclasses.replace(sound, out="\n".join(kept))
-        seen = examine(Damaged(host, "run", argv, lambda _, answer=answer: answer), project=host.project)
+        damaged = Damaged(host, "run", argv, lambda _, answer=answer: answer)
+        seen = examine_anew(SOUND[name], damaged, ASKED[name]["run"][argv])
         problems += broken(seen)
         problems += sorted(seen.accusations - SOUND[name].accusations)
     count(len(told))

@@ -15,9 +15,9 @@ from devkit.probe.engine_traits import without_login
 from devkit.probe.shapes import json_of, toml_of, yaml_of
 from devkit.text import on_one_line
 from tests.doctor.machines import healthy, inside
+from tests.faults.probes import PROBES
 from tests.faults.test_transcripts import places, reshaped
 from tests.fuzz.profile import FUZZ, SLOWEST_S
-from tests.fuzz.test_probes import PROBES
 from tests.fuzz.texts import TOKENS, anything, nearly
 from tests.hosts import machine
 

@@ -3,6 +3,7 @@
 import dataclasses
 import textwrap
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ FOLDER = Path(__file__).parent
 MACHINES = tuple(sorted(path.parent.name for path in FOLDER.glob("*/machine.toml")))
 
 
+@cache
 def machine(name: str) -> RecordedHost:
     """A recorded machine, by the name of its folder."""
     return RecordedHost(FOLDER / name)
 
 
+@cache
 def facts_of(name: str) -> Facts:
     """What the probes read on a recorded machine, with a fixed date."""
     host = machine(name)
