@@ -55,11 +55,13 @@ def _compose(host: Host, engine: Engine) -> tuple[str, ...]:
 
 def _why_not(host: Host, engine: Engine | EngineFailure | Unknown) -> DevkitError:
     # All the checks, with their imports, for the bad day only.
+    from devkit.doctor.model import Severity
     from devkit.doctor.registry import CHECKS
 
     facts = gather(host)
     report = report_of(facts, run(CHECKS, facts, clock=time.monotonic), devkit=__version__)
-    findings = [shown.finding for shown in report.roots if shown.check.code.startswith("ENG")]
+    errors = [shown for shown in report.roots if shown.finding.severity is Severity.ERROR]
+    findings = [shown.finding for shown in errors if shown.check.code.startswith("ENG")]
     if findings:
         return DevkitError(findings[0].message, _hint(findings[0]))
     match engine:

@@ -150,7 +150,8 @@ def _stubs(state: Path, flavour: Flavour) -> list[str]:
             injected = state / "injected"
             injected.write_text("from the CDI specification\n", encoding="ascii")
             mount = {"hostPath": str(injected), "containerPath": INJECTED_FILE, "options": ["ro", "bind"]}
-            node = {"path": "/dev/nvidia0", "hostPath": str(state / "dev/nvidia0")}
+            # Not by a GPU's name inside: the proof would rightly fail a CPU build of torch beside a GPU.
+            node = {"path": "/dev/stand-in-gpu", "hostPath": str(state / "dev/nvidia0")}
             devices = [
                 {"name": name, "containerEdits": {"env": [f"DEVKIT_CDI_DEVICE={name}"], "deviceNodes": [node]}}
                 for name in CDI_DEVICES
