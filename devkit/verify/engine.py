@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 
 from devkit import __version__
-from devkit.doctor.model import Finding
+from devkit.doctor.model import Finding, Severity
 from devkit.doctor.report import report_of
 from devkit.doctor.run import run
 from devkit.errors import DevkitError
@@ -55,7 +55,6 @@ def _compose(host: Host, engine: Engine) -> tuple[str, ...]:
 
 def _why_not(host: Host, engine: Engine | EngineFailure | Unknown) -> DevkitError:
     # All the checks, with their imports, for the bad day only.
-    from devkit.doctor.model import Severity
     from devkit.doctor.registry import CHECKS
 
     facts = gather(host)
