@@ -132,6 +132,10 @@ class Toolkit:
     """Whether /dev/char has a link to /dev/nvidiactl; Unknown without that node."""
 
 
+UNREADABLE = "this user may not read it"
+"""The error of a specification that the engine, as another user, may well read."""
+
+
 @record
 class CdiSpec:
     """One CDI specification file for nvidia.com/gpu or another kind."""

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from devkit.facts.engine import UNREADABLE
 from devkit.facts.model import CdiSpec
 from devkit.facts.values import Release
 from devkit.probe.host import Host
@@ -34,7 +35,7 @@ def read_cdi(host: Host, *, engine_folders: tuple[str, ...] = ()) -> tuple[CdiSp
 def _spec(host: Host, path: str) -> CdiSpec:
     text = host.read(path)
     if text is None:
-        return _unusable(path, "this user may not read it")
+        return _unusable(path, UNREADABLE)
     try:
         content = json_of(text) if path.endswith(".json") else yaml_of(text)
     except ValueError as error:

@@ -71,3 +71,9 @@ def test_a_cuda_version_other_than_torchs_within_a_major_is_no_fault():
 def test_another_default_runtime_than_nvidia_is_no_fault():
     runtimes = (Runtime("nvidia", "nvidia-container-runtime"), Runtime("runc", "runc"))
     assert codes(changed(healthy(), {"engine.default_runtime": "runc", "engine.runtimes": runtimes})) == []
+
+
+def test_a_specification_that_only_root_may_read_is_no_fault_of_an_engine_that_runs_as_root():
+    facts = changed(facts_of("podman-cdi-unreadable"), {"engine.is_rootless": False})
+    assert "CTK002" not in codes(facts)
+    assert "CTK002" in codes(changed(facts, {"cdi": ()}))

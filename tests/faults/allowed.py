@@ -37,7 +37,7 @@ ALLOWED = (
     Allowed("ENG001", "run", "ask_engine", "timed out half way", "the engine had been connected to"),
     Allowed("HUB007", "run", "ask_hub", "timed out", "the hub then did not answer in time"),
     Allowed("STO002", "free_bytes", "", "none|one byte", "the disk then is full"),
-    Allowed("CTK002", "read", "/var/run/cdi/nvidia.yaml", "", "Podman of this user reads the same file, its only way"),
+    Allowed("CDI003", "read", "/var/run/cdi/nvidia.yaml", "", "Podman of this user reads the same file, its only way"),
     Allowed("DRV012", "run", "modinfo", OTHER_NUMBER, "the module on the disk then is another release"),
     Allowed("DRV006", "stat", "/dev/nvidia", "character|closed", "the device then is closed to this user"),
     Allowed("CTK009", "stat", "ldconfig.real", "absent", "the toolkit then names a program that is not there"),

@@ -12,7 +12,7 @@ from devkit.doctor.applies import (
     loaded_driver,
 )
 from devkit.doctor.checks.chains import ATTEMPTS
-from devkit.doctor.checks.toolkit import GPU_KIND
+from devkit.doctor.checks.toolkit import GPU_KIND, has_cdi_gpus
 from devkit.doctor.machine import CDI_GUIDE, host_side, refresh_cdi
 from devkit.doctor.model import Finding, Fix, NotApplicable, Severity, check
 from devkit.facts.model import CdiSpec, EngineKind, Facts
@@ -127,7 +127,7 @@ def _is_070(spec: CdiSpec) -> bool:
     "CDI specifications are readable and name GPUs",
     covers=("F08", "F12"),
     symptoms=("unresolvable CDI devices", "invalid device, empty device edits"),
-    causes=ATTEMPTS,
+    causes=("CTK002", *ATTEMPTS),
 )
 def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
     """Every CDI specification for NVIDIA GPUs can be read by this user, parses, and names at least one device.
@@ -137,11 +137,13 @@ def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
     Source: NVIDIA/nvidia-container-toolkit issue 146; kaito-project/kaito issue 2326.
     """
     specs = gpu_specs(facts)
-    engine_of(facts)
+    engine = engine_of(facts)
+    # A rootless Podman has no other way to a GPU, and no other eyes than the user's.
+    is_only_way = engine.kind is EngineKind.PODMAN and engine.is_rootless and not has_cdi_gpus(facts, engine)
     for spec in specs:
         if spec.error or not spec.devices:
             yield Finding(
-                Severity.WARNING,
+                Severity.ERROR if is_only_way else Severity.WARNING,
                 f"{spec.path} cannot be used: {spec.error or 'it names no device'}",
                 Fix(
                     "Write the CDI specification anew, readable by every user.",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from devkit.doctor.applies import toolkit_engine, toolkit_of
+from devkit.doctor.applies import known, toolkit_engine, toolkit_of
 from devkit.doctor.checks.chains import ATTEMPTS, CDI
 from devkit.doctor.machine import (
     CDI_GUIDE,
@@ -14,6 +14,7 @@ from devkit.doctor.machine import (
     restart_engine,
 )
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
+from devkit.facts.engine import UNREADABLE
 from devkit.facts.model import Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
 from devkit.text import listed
@@ -25,9 +26,10 @@ def has_cdi_gpus(facts: Facts, engine: Engine) -> bool:
     """Whether the engine knows GPUs by CDI: it lists them, or it is Podman and a readable specification is there."""
     if not isinstance(engine.cdi_devices, Unknown):
         return any(name.startswith(GPU_KIND) for name in engine.cdi_devices)
-    if isinstance(facts.cdi, Unknown):
-        return False
-    names_gpus = any(spec.kind == GPU_KIND and spec.devices and not spec.error for spec in facts.cdi)
+    specs = known(facts.cdi)
+    if any(spec.error == UNREADABLE and "nvidia" in spec.path for spec in specs) and not engine.is_rootless:
+        raise NotApplicable("a CDI specification cannot be read by this user, but perhaps by the engine")
+    names_gpus = any(spec.kind == GPU_KIND and spec.devices and not spec.error for spec in specs)
     return names_gpus and (engine.kind is EngineKind.PODMAN or bool(engine.cdi_spec_dirs))
 
 
