@@ -55,6 +55,7 @@ def questions(question):
         for name in MACHINES
         for what in sorted(ASKED[name].get(question, ()))
         if (name in WHOLE or answers_otherwise(name, question, what)) and not is_one_of_many(what)
+        if name == WHOLE[0] or question not in ("stat", "link") or getattr(machine(name), question)(what) is not None
     ]
 
 
