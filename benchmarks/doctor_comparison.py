@@ -55,7 +55,7 @@ class Broken:
 MACHINES = (
     Broken(
         "driver upgraded without a reboot",
-        r"version mismatch|do(?:es)? not match|newer than the loaded|reboot",
+        r"version mismatch|another version|do(?:es)? not match",
         nvml="nvmlInit_v2=18",
         smi="Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n",
         smi_code=18,
