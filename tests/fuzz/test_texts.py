@@ -1,5 +1,6 @@
 """Parsers of text that no probe asks for: saved facts, pasted errors, versions, documents, and variables."""
 
+import dataclasses
 import json
 import time
 
@@ -19,7 +20,7 @@ from tests.faults.probes import PROBES
 from tests.faults.test_transcripts import places, reshaped
 from tests.fuzz.profile import FUZZ, SLOWEST_S
 from tests.fuzz.texts import TOKENS, anything, nearly
-from tests.hosts import machine
+from tests.hosts import facts_of, machine
 
 SAVED = json.loads(to_json(inside()))
 PLACES = list(places(SAVED))
@@ -170,7 +171,7 @@ def looked_up():
 
 @pytest.mark.parametrize("variable", looked_up())
 def test_a_variable_may_hold_anything(variable):
-    host = machine("in-container-ok")
+    host, sound = machine("in-container-ok"), facts_of("in-container-ok")
 
     @FUZZ
     @given(
@@ -178,7 +179,8 @@ def test_a_variable_may_hold_anything(variable):
     )
     def is_taken(value):
         changed = WithVariable(host, variable, value.replace("\0", ""))
-        for probe in PROBES.values():
-            probe(changed)
+        readings = {field: probe(changed) for field, probe in PROBES.items()}
+        facts = dataclasses.replace(sound, **readings)
+        assert from_json(to_json(facts)) == facts
 
     is_taken()

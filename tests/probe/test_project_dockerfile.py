@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devkit.facts.dockerfile import Dockerfile
 from devkit.probe.dockerfile import filled, instructions, read_dockerfile
 
 
@@ -159,5 +160,7 @@ def test_the_old_form_of_env_is_read():
 @settings(max_examples=80, deadline=None)
 @given(st.text(alphabet="FROMARGUNaX \n\\\"'$<>{}=&|;#[],-", max_size=80))
 def test_no_text_breaks_the_reader(text):
-    read(text)
-    read(f"FROM a\nRUN {text}\nCOPY {text}\nENV {text}\nUSER {text}\n")
+    assert isinstance(read(text), Dockerfile)
+    found = read(f"FROM a\nRUN {text}\nCOPY {text}\nENV {text}\nUSER {text}\n")
+    # Whatever follows, the first stage stands, on its line.
+    assert (found.stages[0].image, found.stages[0].line) == ("a", 1)
