@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from devkit.doctor.applies import driver_of, known, loaded_driver, outside_of_containers
 from devkit.doctor.checks.chains import TRIED
-from devkit.doctor.checks.fabric import SYSTEM_NOT_READY, has_no_switch
+from devkit.doctor.checks.fabric import has_no_switch
+from devkit.doctor.cuda_codes import NOT_READY
 from devkit.doctor.machine import DRIVER_GUIDE
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
 from devkit.facts.model import CudaCall, Deep, Driver, Facts, KernelLog
@@ -109,7 +110,7 @@ def cuda_starts_without_switch(facts: Facts) -> Iterator[Finding]:
     code = _code(facts)
     if code is None:
         raise NotApplicable("cuInit was not tried; run devkit doctor --deep")
-    if code not in (SYSTEM_NOT_READY, NOT_INITIALISED):
+    if code not in (NOT_READY, NOT_INITIALISED):
         return
     if not known(has_no_switch(facts)):
         raise NotApplicable("this machine has an NVSwitch, whose Fabric Manager another check looks at")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from devkit.doctor.applies import driver_of, is_in_container, known, loaded_driver, nvml_answer, outside_of_containers
 from devkit.doctor.checks.chains import TRIED
+from devkit.doctor.cuda_codes import NOT_READY
 from devkit.doctor.gpus import name_of, states_of
 from devkit.doctor.machine import Family, family_of
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
@@ -12,7 +13,6 @@ from devkit.facts.values import Release, Unknown
 from devkit.text import listed
 
 FABRIC_GUIDE = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/"
-SYSTEM_NOT_READY = 802
 _ON_THE_WAY = ("not-started", "in-progress")
 _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 
@@ -165,7 +165,7 @@ def _states(waiting: tuple[tuple[Gpu, GpuHealth], ...]) -> tuple[str, ...]:
 
 def _cuda_says(facts: Facts) -> tuple[str, ...]:
     cuda = facts.deep.cuda if isinstance(facts.deep, Deep) else None
-    return (f"cuInit returned {cuda.code}",) if isinstance(cuda, CudaCall) and cuda.code == SYSTEM_NOT_READY else ()
+    return (f"cuInit returned {cuda.code}",) if isinstance(cuda, CudaCall) and cuda.code == NOT_READY else ()
 
 
 @check(
