@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.machine import record, versions
+from benchmarks.machine import compiled, record, versions
 from tests.engine import binaries, cache, daemon, network
 from tests.nvml_stub import build_stub, stub_environment
 
@@ -41,6 +41,7 @@ def measure(directory: Path, engine: Mapping[str, str]) -> dict[str, float]:
 
 def main() -> int:
     """Measure, record, print, and say by the exit code whether every bound holds."""
+    compiled()
     found = binaries.find()
     with (
         tempfile.TemporaryDirectory() as scratch,

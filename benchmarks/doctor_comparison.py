@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.machine import record, versions
+from benchmarks.machine import compiled, record, versions
 from tests.engine import binaries, cache, daemon, network
 from tests.nvml_stub import build_stub, stub_environment
 
@@ -144,6 +144,7 @@ def reports_on(library: Path, machine: Broken) -> dict[str, object]:
 
 def main() -> int:
     """Measure, record, print, and say by the exit code whether the bound holds."""
+    compiled()
     with tempfile.TemporaryDirectory() as folder, cache.only_one(), network.bridged():
         library = build_stub(Path(folder))
         seconds = seconds_of(library)

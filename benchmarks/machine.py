@@ -1,5 +1,6 @@
-"""What every recorded result says about where it was measured."""
+"""What every recorded result says about where it was measured, and the environment that times are taken in."""
 
+import compileall
 import datetime
 import importlib.metadata
 import json
@@ -30,6 +31,15 @@ def describe() -> dict[str, str]:
         "python": platform.python_version(),
         "gpu": _gpu(),
     }
+
+
+def compiled() -> None:
+    """Compile devkit to bytecode, as pip does when it installs a wheel; an editable checkout may run without.
+
+    Containers often set PYTHONDONTWRITEBYTECODE, and then every start would compile all the source again.
+    """
+    if not compileall.compile_dir(Path(__file__).parents[1] / "devkit", quiet=1):
+        raise RuntimeError("devkit could not be compiled to bytecode")
 
 
 def _gpu() -> str:
