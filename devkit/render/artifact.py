@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+FOLDER = ".devcontainer"
+"""Where generated files go, relative to the project."""
+
 
 @dataclass(frozen=True)
 class Artifact:

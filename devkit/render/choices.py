@@ -12,7 +12,9 @@ CHOICES_PATH = "devkit.toml"
 class Choices:
     """Everything devkit.toml can say. "" and () leave the choice to devkit.
 
+    `engine` is docker or podman, `gpu_runtime` legacy or cdi, `devices` GPU indices, UUIDs or MIG UUIDs.
     `ca_certificates` is the path of a PEM file, relative to the project. `wheelhouse` builds without an index.
+    `index`, `torch_index` and `hub` are mirrors' URLs. `ignore_dependencies` leaves the project's own packages out.
     `install_from` is "" for where devkit itself came from, or "checkout" in devkit's own repository.
     """
 
@@ -23,14 +25,23 @@ class Choices:
     platform: str = ""
     glibc: str = ""
     vendor: str = ""
+    engine: str = ""
+    gpu_runtime: str = ""
+    devices: tuple[str, ...] = ()
     torch: str = ""
     cuda: str = ""
     python: str = ""
     image: str = ""
     features: tuple[str, ...] = ()
     pins: tuple[tuple[str, str], ...] = ()
+    ignore_dependencies: bool = False
+    editors: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
     ca_certificates: str = ""
     wheelhouse: bool = False
+    index: str = ""
+    torch_index: str = ""
+    hub: str = ""
     install_from: str = ""
 
     def with_flags(self, flags: "Choices") -> "Choices":
@@ -50,6 +61,9 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "platform": ('"linux"', "or wsl2"),
             "glibc": ('"2.36"', "C library of the base image"),
             "vendor": ('"nvidia"', "or cpu, or auto"),
+            "engine": ('"docker"', "or podman; without it the files serve both"),
+            "gpu_runtime": ('"cdi"', "or legacy: how the engine passes on GPUs"),
+            "devices": ('["0", "1"]', "the GPUs to pass on: indices, UUIDs or MIG UUIDs"),
         },
     ),
     "versions": (
@@ -63,11 +77,25 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         },
     ),
     "pins": ('Other packages that must be just so, such as: peft = "0.21.2"', {}),
+    "dependencies": (
+        "What the project itself needs, as its requirement files say.",
+        {"ignore_dependencies": ("true", "leave it out of the image")},
+    ),
+    "container": (
+        "What the container is for.",
+        {
+            "editors": ('["vscode"]', "jetbrains, codespaces, devpod, coder, daytona"),
+            "profiles": ('["jupyter"]', "monitoring"),
+        },
+    ),
     "network": (
         "How the image is built in a closed network.",
         {
             "ca_certificates": ('"certificates/company.pem"', "PEM file of the company's certificate authorities"),
             "wheelhouse": ("true", "install from the folder DEVKIT_WHEELHOUSE in .devcontainer/.env names"),
+            "index": ('"https://pypi.example.org/simple"', "mirror of the Python package index"),
+            "torch_index": ('"https://pytorch.example.org/whl"', "mirror of PyTorch's wheel indexes"),
+            "hub": ('"https://hub.example.org"', "mirror of the Hugging Face hub"),
         },
     ),
     "devkit": ("How devkit gets into the image.", {"install_from": ('"checkout"', "for devkit's own repository")}),

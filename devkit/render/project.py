@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from devkit.errors import DevkitError
-from devkit.render.artifact import Artifact
-from devkit.render.artifacts import FOLDER, devcontainer_artifacts
+from devkit.render.artifact import FOLDER, Artifact
+from devkit.render.artifacts import devcontainer_artifacts
 from devkit.render.certificates import certificates_in
 from devkit.render.choices import CHOICES_PATH, Choices, choices_text, read_choices
 from devkit.render.dotenv import with_setting
@@ -72,6 +72,13 @@ def project_changes(
         source=source or _source(choices),
         certificates=_certificates(project),
         uses_wheelhouse=choices.wheelhouse,
+        index=choices.index,
+        torch_index=choices.torch_index,
+        hub=choices.hub,
+        engine=choices.engine,
+        devices=choices.devices,
+        editors=choices.editors,
+        profiles=choices.profiles,
     )
     artifacts = devcontainer_artifacts(plan, settings)
     generated = (*artifacts, lock_artifact(plan, artifacts))

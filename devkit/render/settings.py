@@ -38,6 +38,8 @@ class Settings:
     """The project's name in both forms, where devkit comes from, and what its network asks for.
 
     `certificates` is PEM text, "" for none. With `uses_wheelhouse` the image is built without a package index.
+    `index`, `torch_index` and `hub` are URLs of mirrors, "" for the public ones. `devices` are the GPUs to pass on,
+    () for all. `image_digest` is `sha256:…` of the base image; `python_lock` a requirements file with hashes.
     """
 
     name: str
@@ -45,3 +47,12 @@ class Settings:
     source: DevkitSource
     certificates: str = ""
     uses_wheelhouse: bool = False
+    index: str = ""
+    torch_index: str = ""
+    hub: str = ""
+    engine: str = ""
+    devices: tuple[str, ...] = ()
+    editors: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
+    image_digest: str = ""
+    python_lock: str = ""

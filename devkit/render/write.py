@@ -13,8 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from devkit.errors import DevkitError
-from devkit.render.artifact import Artifact
-from devkit.render.artifacts import FOLDER
+from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.lock import LOCK_PATH, Lock, digest, read_lock
 
 _STAGED_SUFFIX = ".devkit-new"

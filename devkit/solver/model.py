@@ -36,8 +36,21 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class Constraint:
+    """What the project's own files ask of a package: a PEP 440 specifier, and where it stands ("pyproject.toml:12")."""
+
+    name: str
+    specifier: str
+    origin: str
+
+
+@dataclass(frozen=True)
 class Request:
-    """What the user asked for. None and empty mean "you choose"; `pins` are (package, version) pairs."""
+    """What the user asked for. None and empty mean "you choose"; `pins` are (package, version) pairs.
+
+    `constraints` come from the project's files; a name may stand there more than once. `gpu_runtime` is "legacy" or
+    "cdi", None where it is not known.
+    """
 
     machines: tuple[Machine, ...]
     vendor: Vendor | None = None
@@ -47,6 +60,8 @@ class Request:
     image: str | None = None
     pins: tuple[tuple[str, str], ...] = ()
     features: tuple[str, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    gpu_runtime: str | None = None
 
 
 @dataclass(frozen=True)

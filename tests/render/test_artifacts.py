@@ -16,7 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
-from devkit.render.artifacts import FOLDER, GPU_MODES, devcontainer_artifacts, devcontainer_json
+from devkit.render.artifact import FOLDER
+from devkit.render.artifacts import devcontainer_artifacts
+from devkit.render.compose import GPU_MODES
+from devkit.render.devcontainer import devcontainer_json
 from devkit.render.names import checked_name, slug_of
 from devkit.render.settings import FromCheckout, FromIndex, FromUrl, FromWheel, Settings
 

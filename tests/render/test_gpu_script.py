@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from devkit.render.artifacts import GPU_MODES
+from devkit.render.compose import GPU_MODES
 from devkit.render.resources import rendered
 
 SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]

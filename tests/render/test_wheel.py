@@ -5,6 +5,7 @@ import sys
 import zipfile
 from importlib.metadata import distribution
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 
@@ -67,7 +68,8 @@ def test_the_wheel_holds_what_an_install_needs(wheel):
         assert archive.testzip() is None
         names = set(archive.namelist())
         metadata = archive.read(f"devkit_gpu-{__version__}.dist-info/METADATA").decode()
-    templates = {f"devkit/templates/devcontainer/{each.name}" for each in (templates_root() / "devcontainer").iterdir()}
+    root = Path(str(templates_root()))
+    templates = {f"devkit/templates/{path.relative_to(root)}" for path in root.rglob("*.j2")}
     assert templates <= names
     assert {"devkit/__init__.py", "devkit/cli/__init__.py", "devkit/solver/model.py"} <= names
     assert not any("__pycache__" in name or name.endswith(".pyc") for name in names)

@@ -1,0 +1,28 @@
+"""The Compose file, its overlays for each way to a GPU, and the host's script that chooses among them."""
+
+from collections.abc import Iterator
+
+from devkit import __version__
+from devkit.render.artifact import FOLDER, Artifact
+from devkit.render.resources import rendered
+from devkit.render.settings import Settings
+from devkit.solver.model import Plan
+
+GPU_MODES = ("cpu", "nvidia", "cdi", "podman")
+"""The ways to give a container its GPU; gpu.<mode>.yml holds each."""
+
+
+def compose_artifacts(_plan: Plan, settings: Settings) -> Iterator[Artifact]:
+    """What Compose reads, and the script that writes its .env."""
+    for name in ("docker-compose.yml", *(f"gpu.{mode}.yml" for mode in GPU_MODES)):
+        yield Artifact.text(f"{FOLDER}/{name}", _from_template(name, settings))
+    yield Artifact.text(f"{FOLDER}/gpu.sh", _from_template("gpu.sh", settings), 0o755)
+
+
+def _from_template(name: str, settings: Settings) -> str:
+    return rendered(
+        f"devcontainer/{name}.j2",
+        devkit_version=__version__,
+        slug=settings.slug,
+        uses_wheelhouse=settings.uses_wheelhouse,
+    )

@@ -1,0 +1,78 @@
+"""The Dockerfile and the requirements that it installs."""
+
+import re
+from collections.abc import Iterator
+from typing import assert_never
+
+from devkit import __version__
+from devkit.render.artifact import FOLDER, Artifact
+from devkit.render.plain import check_plan, plain, reason_comment
+from devkit.render.resources import rendered
+from devkit.render.settings import FromCheckout, FromIndex, FromUrl, FromWheel, Settings
+from devkit.solver.model import Plan
+
+
+def image_artifacts(plan: Plan, settings: Settings) -> Iterator[Artifact]:
+    """What the image is built from. Raises DevkitError when a value of the plan could not stand in a Dockerfile."""
+    yield Artifact.text(f"{FOLDER}/Dockerfile", dockerfile(plan, settings))
+    yield Artifact.text(f"{FOLDER}/requirements.txt", requirements(plan))
+    if settings.certificates:
+        yield Artifact.text(f"{FOLDER}/certificates/ca.crt", settings.certificates)
+    if isinstance(settings.source, FromWheel):
+        yield Artifact(f"{FOLDER}/wheels/{settings.source.filename}", settings.source.content)
+
+
+def dockerfile(plan: Plan, settings: Settings) -> str:
+    """The Dockerfile, with the plan's reasons as comments."""
+    has_python = re.fullmatch(r"(?:[^:@]*/)?python[:@].*", plan.base_image) is not None
+    packages = ["ca-certificates", "g++", "gcc", "git", "libc6-dev"]
+    packages += [] if has_python else ["python3", "python3-dev", "python3-venv"]
+    requirement, reason = _devkit(settings)
+    cached = "--mount=type=cache,id=devkit-pip,target=/root/.cache/pip"
+    from_wheelhouse = "--mount=type=bind,from=wheelhouse,target=/mnt/wheelhouse"
+    check_plan(plan)
+    return rendered(
+        "devcontainer/Dockerfile.j2",
+        devkit_version=__version__,
+        plan=plan,
+        because=lambda field: reason_comment(plan, field),
+        has_python=has_python,
+        has_certificates=bool(settings.certificates),
+        system_packages=packages,
+        mounts=from_wheelhouse if settings.uses_wheelhouse else cached,
+        pip_options="--no-cache-dir --no-index --find-links=/mnt/wheelhouse " if settings.uses_wheelhouse else "",
+        torch_source="" if settings.uses_wheelhouse else f"--index-url={plan.torch_index} ",
+        cuda_literal=repr(plan.cuda),
+        device=f"CUDA {plan.cuda}" if plan.cuda else "the CPU",
+        devkit_requirement=requirement,
+        devkit_reason=reason,
+        devkit_wheel=isinstance(settings.source, FromWheel),
+    )
+
+
+def requirements(plan: Plan) -> str:
+    """requirements.txt: every package of the plan, pinned, with its reason."""
+    lines = [
+        f"# Written by devkit {__version__}. To change it, edit devkit.toml and run `devkit init` again.",
+        f"# torch is installed before, from {plan.torch_index}; its pin here holds it in place.",
+    ]
+    for name, version in plan.packages:
+        lines += ["", f"# {reason_comment(plan, name)}", f"{name}=={version}"]
+    return "\n".join([*lines, ""])
+
+
+def _devkit(settings: Settings) -> tuple[str, str]:
+    match settings.source:
+        case FromIndex(version):
+            return f"devkit-gpu=={version}", "devkit itself, in the version that wrote this file."
+        case FromUrl(url):
+            return f"devkit-gpu @ {plain('devkit URL', url)}", "devkit itself, from where it was installed."
+        case FromWheel(filename, _):
+            return (
+                f"/mnt/wheels/{filename}",
+                "devkit itself, as the wheel that `devkit init` packed from its own files.",
+            )
+        case FromCheckout():
+            return "", ""
+        case _:
+            assert_never(settings.source)

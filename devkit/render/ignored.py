@@ -1,0 +1,36 @@
+"""What git and the image build leave out."""
+
+from collections.abc import Iterator
+
+from devkit.render.artifact import FOLDER, Artifact
+from devkit.render.settings import FromWheel, Settings
+from devkit.solver.model import Plan
+
+_IGNORED_BY_GIT = """\
+# Written by devkit. What differs from host to host stays out of version control.
+.env*
+.*.devkit-new
+wheelhouse/
+# What every teammate needs, even where the project ignores such names.
+!wheels/
+!wheels/*.whl
+!certificates/
+!certificates/ca.crt
+"""
+# A shell script and a Dockerfile with carriage returns do not run, whatever git does with the rest.
+_GIT_ATTRIBUTES = "# Written by devkit.\n* text eol=lf\n*.whl binary\n"
+
+
+def ignore_artifacts(_plan: Plan, settings: Settings) -> Iterator[Artifact]:
+    """Files that say what others leave out."""
+    yield Artifact.text(f"{FOLDER}/.gitignore", _IGNORED_BY_GIT)
+    yield Artifact.text(f"{FOLDER}/.gitattributes", _GIT_ATTRIBUTES)
+    yield Artifact.text(f"{FOLDER}/.dockerignore", _dockerignore(settings))
+
+
+def _dockerignore(settings: Settings) -> str:
+    allowed = ["requirements.txt"]
+    allowed += ["certificates"] if settings.certificates else []
+    allowed += ["wheels"] if isinstance(settings.source, FromWheel) else []
+    header = "# Written by devkit. The image is built from these files and nothing else: no .env, no project data.\n*\n"
+    return header + "".join(f"!{name}\n" for name in allowed)
