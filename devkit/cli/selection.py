@@ -1,7 +1,7 @@
 """The flags that say what to plan for, shared by every command that plans."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
 
@@ -29,6 +29,7 @@ class Selection:
     pins: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     vendor: str | None = None
+    gpu_runtime: str | None = None
 
     @property
     def describes_a_machine(self) -> bool:
@@ -50,6 +51,7 @@ _OPTIONS = (
     click.option("--pin", "pins", multiple=True, metavar="NAME==V", help="Keep a package at a version. Repeat."),
     click.option("--feature", "features", multiple=True, metavar="NAME", help="Must work: bf16, nf4, fp8 … Repeat."),
     click.option("--vendor", type=click.Choice(["nvidia", "cpu", "auto"]), help="What to compute on. Default: auto."),
+    click.option("--gpu-runtime", type=click.Choice(["legacy", "cdi"]), help="How the engine passes on GPUs."),
 )
 
 
@@ -89,7 +91,7 @@ def request_from(selection: Selection, facts: Facts | None = None) -> Request:
         )
     if not machines:
         machines.append(machine_from_facts(facts or _here()))
-    return request_of(
+    request = request_of(
         machines=tuple(machines),
         vendor=selection.vendor,
         torch=selection.torch,
@@ -99,6 +101,7 @@ def request_from(selection: Selection, facts: Facts | None = None) -> Request:
         pins=selection.pins,
         features=selection.features,
     )
+    return replace(request, gpu_runtime=selection.gpu_runtime)
 
 
 def _saved(path: str) -> Facts:

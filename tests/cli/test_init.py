@@ -185,3 +185,11 @@ def test_a_closed_network_is_recorded_without_a_path_of_this_host(tmp_path):
     committed = b"".join(content for path, content in made.items() if path != ".devcontainer/.env")
     assert str(tmp_path).encode() not in committed
     assert devkit("init", root).stdout.splitlines()[-1].startswith("unchanged")
+
+
+def test_lists_are_repeated_or_parted_by_commas_and_recorded_once(tmp_path):
+    words = ("--editor", "vscode,jetbrains", "--editor", "vscode", "--device", "0", "--device", "GPU-1")
+    assert devkit("init", tmp_path, *GPU, *words).returncode == 0
+    text = (tmp_path / "devkit.toml").read_text()
+    assert 'editors = ["vscode", "jetbrains"]' in text
+    assert 'devices = ["0", "GPU-1"]' in text
