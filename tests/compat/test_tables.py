@@ -1,13 +1,16 @@
 """The tables are whole, sourced, and agree with what was typed by hand from the vendor's own pages."""
 
 import re
+import tomllib
 from itertools import pairwise
+from pkgutil import get_data
 
 import pytest
 
-from devkit.compat.load import FILES, Tables, document, tables
+from devkit.compat.load import FILES, TABLES, Tables, document, tables
 from devkit.compat.rows import Confidence
 from devkit.compat.rules import full_driver, oldest_driver
+from devkit.compat.table import LazyDocument
 from devkit.facts.values import ComputeCapability, Release
 
 ARRAYS = [
@@ -18,42 +21,27 @@ ARRAYS = [
 ]
 
 PACKAGES_THEMSELVES = {"torch-wheel", "bnb-wheel", "transformers-wheel", "auditwheel", "pypi"}
-KEYS = {
-    "toolkit": ("version",),
-    "family": ("major",),
-    "branch": ("branch",),
-    "windows_branch": ("branches",),
-    "forward": ("package",),
-    "capability": ("capability",),
-    "gpu": ("id",),
-    "release": ("version",),
-    "wheel": ("minor", "variant", "machine"),
-    "index": ("label",),
-    "package": ("name", "version"),
-    "bitsandbytes": ("version",),
-    "library": ("version", "machine", "cudas"),
-    "feature": ("name",),
-    "floor": ("name", "version"),
-    "manylinux": ("glibc",),
-    "python": ("version",),
-    "python_image": ("tag",),
-    "cuda_image": ("cuda", "system"),
-    "withdrawn": ("tag",),
-    "container_toolkit": ("version",),
-    "vulnerability": ("id",),
-    "engine_fault": ("program", "since", "when"),
-    "engine_feature": ("engine", "feature"),
-    "ignored": ("editor", "key"),
-}
+UNIQUE = {(name, each.name): each.unique for name, kind in TABLES.items() for each in kind.arrays()}
 
 
-def test_every_array_is_guarded_by_a_key():
-    assert {array.values[1] for array in ARRAYS} == set(KEYS)
+def test_every_array_of_a_file_is_declared_and_every_declared_one_is_there():
+    assert {array.values for array in ARRAYS} == set(UNIQUE)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_arrays_that_are_parsed_one_by_one_are_those_of_the_whole_file(name):
+    text = (get_data("devkit.compat", f"tables/{name}.toml") or b"").decode()
+    assert dict(document(name)) == tomllib.loads(text)
+
+
+def test_a_file_that_is_laid_out_in_another_way_reads_alike():
+    text = "as_of = '2026-01-01'\nbranch = [{ branch = 1 }, { branch = 2 }]\n[[family]]\nmajor = 3\n[sources]\n"
+    assert dict(LazyDocument(text)) == tomllib.loads(text)
 
 
 @pytest.mark.parametrize(("name", "array"), ARRAYS)
 def test_no_two_rows_share_a_key(name, array):
-    keys = [tuple(str(row[part]) for part in KEYS[array]) for row in document(name)[array]]
+    keys = [tuple(str(row[part]) for part in UNIQUE[name, array]) for row in document(name)[array]]
     assert len(keys) == len(set(keys))
 
 
@@ -85,11 +73,10 @@ def test_every_source_is_used(name):
 def test_rows_become_types_with_their_date(name):
     table = getattr(Tables(), name)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", table.as_of)
-    arrays = [rows for attribute, rows in vars(table).items() if attribute not in ("_document", "as_of")]
-    assert arrays
-    for row in (row for rows in arrays for row in (rows.values() if isinstance(rows, dict) else rows)):
-        assert row.checked == table.as_of
-        assert isinstance(row.confidence, Confidence)
+    for array in TABLES[name].arrays():
+        for row in table.rows(array.name, array.row):
+            assert row.checked == table.as_of
+            assert isinstance(row.confidence, Confidence)
 
 
 # Typed by hand from NVIDIA's release notes, tables 2 and 3: CUDA, oldest driver, toolkit driver on Linux and Windows.
@@ -166,7 +153,21 @@ def test_bitsandbytes_libraries_belong_to_releases_that_ship_them():
 
 
 def test_a_file_is_read_only_when_asked_for():
-    fresh = Tables()
-    assert vars(fresh) == {}
+    asked = []
+
+    def read(name):
+        asked.append(name)
+        return document(name)
+
+    fresh = Tables(read)
+    assert fresh.as_of == ""
     assert fresh.driver is fresh.driver
-    assert set(vars(fresh)) == {"driver"}
+    assert asked == ["driver"]
+    assert fresh.as_of == fresh.driver.as_of
+
+
+def test_an_array_becomes_rows_once_and_only_when_asked_for():
+    table = Tables().driver
+    assert "toolkits" not in vars(table)
+    assert table.toolkits is table.toolkits
+    assert table.families is table.families
