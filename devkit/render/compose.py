@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from devkit import __version__
 from devkit.render.artifact import FOLDER, Artifact
+from devkit.render.mirrors import may_need_login
 from devkit.render.resources import rendered
 from devkit.render.settings import Settings
 from devkit.solver.model import Plan
@@ -25,4 +26,5 @@ def _from_template(name: str, settings: Settings) -> str:
         devkit_version=__version__,
         slug=settings.slug,
         uses_wheelhouse=settings.uses_wheelhouse,
+        may_need_login=may_need_login(settings),
     )

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from devkit import __version__
 from devkit.render.artifact import FOLDER, Artifact
+from devkit.render.mirrors import may_need_login, mirror_variables, torch_index
 from devkit.render.plain import check_plan, plain, reason_comment
 from devkit.render.resources import rendered
 from devkit.render.settings import FromCheckout, FromIndex, FromUrl, FromWheel, Settings
@@ -15,7 +16,7 @@ from devkit.solver.model import Plan
 def image_artifacts(plan: Plan, settings: Settings) -> Iterator[Artifact]:
     """What the image is built from. Raises DevkitError when a value of the plan could not stand in a Dockerfile."""
     yield Artifact.text(f"{FOLDER}/Dockerfile", dockerfile(plan, settings))
-    yield Artifact.text(f"{FOLDER}/requirements.txt", requirements(plan))
+    yield Artifact.text(f"{FOLDER}/requirements.txt", requirements(plan, settings))
     if settings.certificates:
         yield Artifact.text(f"{FOLDER}/certificates/ca.crt", settings.certificates)
     if isinstance(settings.source, FromWheel):
@@ -30,6 +31,8 @@ def dockerfile(plan: Plan, settings: Settings) -> str:
     requirement, reason = _devkit(settings)
     cached = "--mount=type=cache,id=devkit-pip,target=/root/.cache/pip"
     from_wheelhouse = "--mount=type=bind,from=wheelhouse,target=/mnt/wheelhouse"
+    if may_need_login(settings):
+        cached += " \\\n    --mount=type=secret,id=netrc,target=/root/.netrc"
     check_plan(plan)
     return rendered(
         "devcontainer/Dockerfile.j2",
@@ -38,10 +41,11 @@ def dockerfile(plan: Plan, settings: Settings) -> str:
         because=lambda field: reason_comment(plan, field),
         has_python=has_python,
         has_certificates=bool(settings.certificates),
+        mirrors=mirror_variables(settings),
         system_packages=packages,
         mounts=from_wheelhouse if settings.uses_wheelhouse else cached,
         pip_options="--no-cache-dir --no-index --find-links=/mnt/wheelhouse " if settings.uses_wheelhouse else "",
-        torch_source="" if settings.uses_wheelhouse else f"--index-url={plan.torch_index} ",
+        torch_source="" if settings.uses_wheelhouse else f"--index-url={torch_index(plan, settings)} ",
         cuda_literal=repr(plan.cuda),
         device=f"CUDA {plan.cuda}" if plan.cuda else "the CPU",
         devkit_requirement=requirement,
@@ -50,11 +54,11 @@ def dockerfile(plan: Plan, settings: Settings) -> str:
     )
 
 
-def requirements(plan: Plan) -> str:
+def requirements(plan: Plan, settings: Settings) -> str:
     """requirements.txt: every package of the plan, pinned, with its reason."""
     lines = [
         f"# Written by devkit {__version__}. To change it, edit devkit.toml and run `devkit init` again.",
-        f"# torch is installed before, from {plan.torch_index}; its pin here holds it in place.",
+        f"# torch is installed before, from {torch_index(plan, settings)}; its pin here holds it in place.",
     ]
     for name, version in plan.packages:
         lines += ["", f"# {reason_comment(plan, name)}", f"{name}=={version}"]

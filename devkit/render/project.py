@@ -12,6 +12,7 @@ from devkit.render.certificates import certificates_in
 from devkit.render.choices import CHOICES_PATH, Choices, choices_text, read_choices
 from devkit.render.dotenv import with_setting
 from devkit.render.lock import lock_artifact
+from devkit.render.mirrors import checked_mirror
 from devkit.render.names import checked_name, slug_of
 from devkit.render.settings import DevkitSource, FromCheckout, Settings
 from devkit.render.wheel import devkit_source
@@ -72,9 +73,9 @@ def project_changes(
         source=source or _source(choices),
         certificates=_certificates(project),
         uses_wheelhouse=choices.wheelhouse,
-        index=choices.index,
-        torch_index=choices.torch_index,
-        hub=choices.hub,
+        index=checked_mirror("index", choices.index),
+        torch_index=checked_mirror("torch_index", choices.torch_index),
+        hub=checked_mirror("hub", choices.hub),
         engine=choices.engine,
         devices=choices.devices,
         editors=choices.editors,

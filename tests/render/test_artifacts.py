@@ -29,6 +29,8 @@ from .test_certificates import AUTHORITY
 PLAIN = Settings("Demo", "demo", FromIndex("0.1.0"))
 CLOSED = replace(PLAIN, source=FromWheel("devkit_gpu-0.1.0-py3-none-any.whl", b"PK"), certificates=AUTHORITY)
 CLOSED = replace(CLOSED, uses_wheelhouse=True)
+MIRRORED = replace(PLAIN, index="http://pypi.example.org/simple", torch_index="https://t.example.org/whl")
+MIRRORED = replace(MIRRORED, hub="https://hub.example.org", certificates=AUTHORITY)
 
 CASES = [
     pytest.param(GPU_PLAN, PLAIN, id="a GPU plan"),
@@ -36,6 +38,7 @@ CASES = [
     pytest.param(UBUNTU_PLAN, PLAIN, id="an image without Python"),
     pytest.param(CPU_PLAN, CLOSED, id="a closed network"),
     pytest.param(UBUNTU_PLAN, CLOSED, id="a closed network and an image without Python"),
+    pytest.param(GPU_PLAN, MIRRORED, id="mirrors of everything"),
     pytest.param(GPU_PLAN, replace(PLAIN, source=FromCheckout()), id="devkit's own checkout"),
     pytest.param(GPU_PLAN, replace(PLAIN, source=FromUrl("git+https://example.org/d@abc")), id="devkit from git"),
 ]
@@ -156,9 +159,9 @@ def test_the_image_never_holds_a_token_and_never_hides_the_hosts_driver():
 
 def test_a_closed_network_needs_no_index():
     text = texts(CPU_PLAN, CLOSED)["Dockerfile"]
-    installs = [line for line in text.splitlines() if "pip install" in line]
-    assert len(installs) == 3
-    assert all("--no-index --find-links=/mnt/wheelhouse" in line for line in installs)
+    installs = [found[0] for found in re.finditer(r"pip install (?:[^\n]*\\\n)*[^\n]*", text)]
+    assert len(installs) == 4
+    assert all("--no-index --find-links=/mnt/wheelhouse" in each for each in installs)
     assert "download.pytorch.org" not in "".join(line for line in text.splitlines() if not line.startswith("#"))
     assert "wheelhouse: ${DEVKIT_WHEELHOUSE:-wheelhouse}" in texts(CPU_PLAN, CLOSED)["docker-compose.yml"]
 
