@@ -89,12 +89,12 @@ class Table:
         return tuple(typed(raw) for raw in self._document[name])
 
     @classmethod
-    def arrays(cls) -> "tuple[_Declared[Any], ...]":
+    def arrays(cls) -> "tuple[Declared[Any], ...]":
         """The arrays that a file of this kind holds."""
-        return tuple(each for each in vars(cls).values() if isinstance(each, _Declared))
+        return tuple(each for each in vars(cls).values() if isinstance(each, Declared))
 
 
-class _Declared(Generic[AnyRow]):
+class Declared(Generic[AnyRow]):
     """An array of a kind of table. No two rows have the same `unique` fields."""
 
     def __init__(self, name: str, row: type[AnyRow], *, unique: tuple[str, ...]) -> None:
@@ -111,7 +111,7 @@ class _Declared(Generic[AnyRow]):
         return found
 
 
-class Array(_Declared[AnyRow]):
+class Array(Declared[AnyRow]):
     """An array that is read as a tuple of its rows."""
 
     @overload
@@ -122,7 +122,7 @@ class Array(_Declared[AnyRow]):
         return self if table is None else self._kept(table, table.rows(self.name, self.row))
 
 
-class KeyedArray(_Declared[AnyRow], Generic[AnyRow, Key]):
+class KeyedArray(Declared[AnyRow], Generic[AnyRow, Key]):
     """An array that is read as a dict of its rows; `key` is made of the unique fields."""
 
     def __init__(self, name: str, row: type[AnyRow], *, unique: tuple[str, ...], key: Callable[[AnyRow], Key]) -> None:
