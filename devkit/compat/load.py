@@ -61,6 +61,7 @@ class ImageTable(Table):
 
     python_images = Array("python_image", rows.PythonImage, unique=("tag",))
     cuda_images = Array("cuda_image", rows.CudaImage, unique=("cuda", "system"))
+    tools = Array("tool", rows.ImageTool, unique=("name",))
     withdrawn = KeyedArray("withdrawn", rows.WithdrawnTag, unique=("tag",), key=lambda row: row.tag)
 
 

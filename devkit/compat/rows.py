@@ -222,6 +222,14 @@ class PythonImage(Row):
 
 
 @keyword_record
+class ImageTool(Row):
+    """A program that builds an image's contents, in the version that devkit was tried with."""
+
+    name: str
+    version: str
+
+
+@keyword_record
 class CudaImage(Row):
     """The nvidia/cuda images of one CUDA release on one system."""
 

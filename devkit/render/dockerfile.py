@@ -6,7 +6,8 @@ from typing import assert_never
 
 from devkit import __version__
 from devkit.render.artifact import FOLDER, Artifact
-from devkit.render.mirrors import may_need_login, mirror_variables, torch_index
+from devkit.render.installation import INSTALLER, installation, installer_version
+from devkit.render.mirrors import mirror_variables, torch_index
 from devkit.render.plain import check_plan, plain, reason_comment
 from devkit.render.resources import rendered
 from devkit.render.settings import FromCheckout, FromIndex, FromUrl, FromWheel, Settings
@@ -29,10 +30,6 @@ def dockerfile(plan: Plan, settings: Settings) -> str:
     packages = ["ca-certificates", "g++", "gcc", "git", "libc6-dev"]
     packages += [] if has_python else ["python3", "python3-dev", "python3-venv"]
     requirement, reason = _devkit(settings)
-    cached = "--mount=type=cache,id=devkit-pip,target=/root/.cache/pip"
-    from_wheelhouse = "--mount=type=bind,from=wheelhouse,target=/mnt/wheelhouse"
-    if may_need_login(settings):
-        cached += " \\\n    --mount=type=secret,id=netrc,target=/root/.netrc"
     check_plan(plan)
     return rendered(
         "devcontainer/Dockerfile.j2",
@@ -43,11 +40,7 @@ def dockerfile(plan: Plan, settings: Settings) -> str:
         has_certificates=bool(settings.certificates),
         mirrors=mirror_variables(settings),
         system_packages=packages,
-        mounts=from_wheelhouse if settings.uses_wheelhouse else cached,
-        pip_options="--no-cache-dir --no-index --find-links=/mnt/wheelhouse " if settings.uses_wheelhouse else "",
-        torch_source="" if settings.uses_wheelhouse else f"--index-url={torch_index(plan, settings)} ",
-        cuda_literal=repr(plan.cuda),
-        device=f"CUDA {plan.cuda}" if plan.cuda else "the CPU",
+        install=installation(plan, settings),
         devkit_requirement=requirement,
         devkit_reason=reason,
         devkit_wheel=isinstance(settings.source, FromWheel),
@@ -60,6 +53,8 @@ def requirements(plan: Plan, settings: Settings) -> str:
         f"# Written by devkit {__version__}. To change it, edit devkit.toml and run `devkit init` again.",
         f"# torch is installed before, from {torch_index(plan, settings)}; its pin here holds it in place.",
     ]
+    if INSTALLER not in dict(plan.packages):
+        lines += ["", f"# {INSTALLER} installs the others.", f"{INSTALLER}=={installer_version(plan)}"]
     for name, version in plan.packages:
         lines += ["", f"# {reason_comment(plan, name)}", f"{name}=={version}"]
     return "\n".join([*lines, ""])
