@@ -11,8 +11,9 @@ MOST_BYTES = 1 << 20
 class ProjectFiles:
     """The files of the project in `folder`. Paths are relative to it, with slashes. Keeps what became of each."""
 
-    def __init__(self, host: Host, folder: str) -> None:
+    def __init__(self, host: Host, folder: str, *, most_bytes: int = MOST_BYTES) -> None:
         self.host = host
+        self._most_bytes = most_bytes
         self.folder = folder.replace("\\", "/").rstrip("/") or "/"
         self._root = (host.link(self.folder) or self.folder).rstrip("/")
         self._seen: dict[str, ProjectFile] = {}
@@ -68,7 +69,7 @@ class ProjectFiles:
             return FileState.MISSING, None
         if not self._is_inside(path):
             return FileState.OUTSIDE, None
-        if found.size > MOST_BYTES:
+        if found.size > self._most_bytes:
             return FileState.TOO_LARGE, None
         text = self.host.read(self.absolute(path)) if found.kind == "file" else None
         return (FileState.UNREADABLE, None) if text is None else (FileState.READ, text)

@@ -1,0 +1,110 @@
+"""What a project needs besides devkit's plan: its own packages, as its own files name them."""
+
+from enum import StrEnum
+
+from devkit.facts.record import record
+
+
+class Tool(StrEnum):
+    """What the project manages its packages with. The value is its name as people write it."""
+
+    UV = "uv"
+    POETRY = "Poetry"
+    PDM = "PDM"
+    PIPENV = "Pipenv"
+    PIXI = "pixi"
+    CONDA = "conda"
+    PIP = "pip"
+    NONE = ""
+
+
+@record
+class Needed:
+    """One package that a file asks for, or the Python, whose `name` is "python".
+
+    `name` is normalized (PEP 503), `specifier` a PEP 440 one, "" for any version; `marker` a PEP 508 one.
+    `url` is where it comes from instead of an index, without a login. `group` is the dependency group that holds it.
+    """
+
+    name: str
+    specifier: str
+    path: str
+    line: int
+    marker: str = ""
+    extras: tuple[str, ...] = ()
+    url: str = ""
+    group: str = ""
+    is_installed: bool = True
+    """Whether the image installs it because of this line; otherwise it only limits the version."""
+
+    @property
+    def origin(self) -> str:
+        """Where it stands: "requirements.txt:3"."""
+        return f"{self.path}:{self.line}"
+
+    @property
+    def text(self) -> str:
+        """The requirement as PEP 508 writes it: `name[extra]==1; marker`."""
+        extras = f"[{','.join(self.extras)}]" if self.extras else ""
+        version = f" @ {self.url}" if self.url else self.specifier
+        marker = f" ; {self.marker}" if self.marker else ""
+        return f"{self.name}{extras}{version}{marker}"
+
+
+@record
+class PackageIndex:
+    """A line or table that names another place to take packages from; `url` carries no login."""
+
+    url: str
+    path: str
+    line: int
+
+
+@record
+class Unread:
+    """Something of the project's files that says no requirement, and why."""
+
+    path: str
+    line: int
+    problem: str
+
+    @property
+    def origin(self) -> str:
+        """Where it stands: "setup.py:12"."""
+        return f"{self.path}:{self.line}"
+
+
+@record
+class LeftOut:
+    """Something that the project needs and the image does not install, and why."""
+
+    what: str
+    path: str
+    line: int
+    because: str
+
+
+@record
+class Dependencies:
+    """What the project's own files ask for.
+
+    `tool` is what the project uses, `because` how that is seen. `files` are those that the tool reads, `lock` the one
+    of them that holds exact versions, "" for none. Paths are relative to the project, with slashes.
+    """
+
+    tool: Tool
+    because: str
+    files: tuple[str, ...] = ()
+    lock: str = ""
+    needs: tuple[Needed, ...] = ()
+    python: tuple[Needed, ...] = ()
+    indexes: tuple[PackageIndex, ...] = ()
+    unread: tuple[Unread, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    torch_family: tuple[str, ...] = ()
+    """Packages that the lock holds for torch alone, torch included: the plan brings them."""
+    builds_itself: bool = False
+    """Whether the project can be installed as a package."""
+
+
+NO_DEPENDENCIES = Dependencies(Tool.NONE, "no file of the project names a package")
