@@ -53,6 +53,12 @@ def offers_forward_compatibility(name: str, *, known: Tables | None = None) -> b
     return found is not None and found.model is not None and found.model.forward
 
 
+def gpu_kind(name: str, *, known: Tables | None = None) -> str | None:
+    """datacenter, workstation, geforce or jetson; None when the name says nothing, as a compute capability does."""
+    found = find_gpu(name, known=known) if name else None
+    return found.model.kind if found is not None and found.model is not None else None
+
+
 def _capability(text: str) -> ComputeCapability | None:
     try:
         return ComputeCapability.read(text)

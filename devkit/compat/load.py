@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache, cached_property
 from pkgutil import get_data
 
-from devkit.compat import rows
+from devkit.compat import image_rows, rocm_rows, rows
 from devkit.compat.newer import newer_table
 from devkit.compat.table import Array, Document, KeyedArray, LazyDocument, Table
 
@@ -59,10 +59,21 @@ class ManylinuxTable(Table):
 class ImageTable(Table):
     """Base images."""
 
-    python_images = Array("python_image", rows.PythonImage, unique=("tag",))
-    cuda_images = Array("cuda_image", rows.CudaImage, unique=("cuda", "system"))
-    tools = Array("tool", rows.ImageTool, unique=("name",))
-    withdrawn = KeyedArray("withdrawn", rows.WithdrawnTag, unique=("tag",), key=lambda row: row.tag)
+    python_images = Array("python_image", image_rows.PythonImage, unique=("tag",))
+    cuda_images = Array("cuda_image", image_rows.CudaImage, unique=("cuda", "system"))
+    tools = Array("tool", image_rows.ImageTool, unique=("name",))
+    life = Array("life", image_rows.ImageLife, unique=("name",))
+    withdrawn = KeyedArray("withdrawn", image_rows.WithdrawnTag, unique=("tag",), key=lambda row: row.tag)
+
+
+class RocmTable(Table):
+    """AMD GPUs: torch builds for ROCm, their GPU targets, GPUs by name."""
+
+    releases = KeyedArray("release", rocm_rows.RocmRelease, unique=("version",), key=lambda row: row.version)
+    indexes = KeyedArray("index", rocm_rows.RocmIndex, unique=("label",), key=lambda row: row.label)
+    libraries = Array("library", rocm_rows.RocmLibrary, unique=("version", "rocms"))
+    features = KeyedArray("feature", rocm_rows.RocmFeature, unique=("name",), key=lambda row: row.name)
+    gpus = Array("gpu", rocm_rows.AmdGpu, unique=("name",))
 
 
 class EngineTable(Table):
@@ -89,6 +100,7 @@ TABLES: dict[str, type[Table]] = {
     "stack": StackTable,
     "manylinux": ManylinuxTable,
     "images": ImageTable,
+    "rocm": RocmTable,
     "engines": EngineTable,
     "editors": EditorTable,
 }
@@ -142,6 +154,11 @@ class Tables:
     def images(self) -> ImageTable:
         """Base images."""
         return ImageTable(self._read("images"))
+
+    @cached_property
+    def rocm(self) -> RocmTable:
+        """AMD GPUs under ROCm."""
+        return RocmTable(self._read("rocm"))
 
     @cached_property
     def engines(self) -> EngineTable:

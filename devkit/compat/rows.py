@@ -65,11 +65,12 @@ class WindowsBranch(Row):
 
 @keyword_record
 class ForwardPackage(Row):
-    """A cuda-compat package, and the host driver branches it may stand on."""
+    """A cuda-compat package, and the host driver branches it may stand on; its image lets those pass, too."""
 
     package: str
     cuda: Release
     host_branches: tuple[int, ...]
+    exempts_geforce: bool = False
 
 
 @keyword_record
@@ -200,6 +201,7 @@ class Feature(Row):
     title: str
     capability: ComputeCapability
     note: str = ""
+    aliases: tuple[str, ...] = ()
 
 
 @keyword_record
@@ -209,45 +211,6 @@ class PythonVersion(Row):
     version: str
     rank: int
     eol: str
-
-
-@keyword_record
-class PythonImage(Row):
-    """An official Python image."""
-
-    tag: str
-    python: str
-    glibc: Release
-    machines: tuple[str, ...]
-
-
-@keyword_record
-class ImageTool(Row):
-    """A program that builds an image's contents, in the version that devkit was tried with."""
-
-    name: str
-    version: str
-
-
-@keyword_record
-class CudaImage(Row):
-    """The nvidia/cuda images of one CUDA release on one system."""
-
-    cuda: Release
-    system: str
-    glibc: Release
-    python: str
-    machines: tuple[str, ...]
-    may_vanish: bool = False
-
-
-@keyword_record
-class WithdrawnTag(Row):
-    """An image tag that does not exist, and what to use instead."""
-
-    tag: str
-    problem: str
-    instead: str
 
 
 @keyword_record

@@ -135,8 +135,8 @@ def forward_package(
     if platform in WINDOWS_DRIVER_PLATFORMS or (newest is not None and newest >= cuda):
         return None
     packages = sorted(known.driver.forward, key=lambda row: row.cuda)
-    fitting = [row for row in packages if row.cuda >= cuda and row.cuda.major == cuda.major]
-    return next((row for row in fitting if driver.major in row.host_branches), None)
+    row = next((row for row in packages if row.cuda >= cuda and row.cuda.major == cuda.major), None)
+    return row if row is not None and driver.major in row.host_branches else None
 
 
 def has_kernels(

@@ -4,11 +4,17 @@ from collections.abc import Iterator
 
 from devkit.compat.rows import Confidence, PythonVersion, Row
 from devkit.compat.rules import CudaSupport
-from devkit.solver import hardware, image, stack
-from devkit.solver.image import Image
+from devkit.solver import constraints, features, hardware, host, image, quantisation, rocm, stack
+from devkit.solver.image import NVCC, Image
 from devkit.solver.judge import Verdict
 from devkit.solver.model import Plan, Reason, Vendor
-from devkit.solver.question import Candidate, Question, spoken_gpu
+from devkit.solver.question import Candidate, Question
+
+_GPU_REQUESTS = {
+    Vendor.NVIDIA: ("all", "every GPU of the host is for the container"),
+    Vendor.ROCM: ("rocm", "the host's AMD devices, /dev/kfd and /dev/dri, are for the container"),
+    Vendor.CPU: ("none", "no GPU is used"),
+}
 
 
 def assembled(winner: Verdict, rejected: tuple[Verdict, ...], question: Question) -> Plan:
@@ -30,16 +36,17 @@ def assembled(winner: Verdict, rejected: tuple[Verdict, ...], question: Question
         cuda=str(cuda) if cuda else None,
         torch_index=candidate.index.url,
         packages=(("torch", torch), *((each.name, each.version) for each in chosen)),
-        gpu_request="all" if question.vendor is Vendor.NVIDIA else "none",
+        gpu_request=_GPU_REQUESTS[question.vendor][0],
         architectures=question.architectures,
         reasons=tuple(_reasons(winner, rejected, question, base, python, chosen)),
         warnings=tuple(dict.fromkeys(_warnings(winner, question, base, python))),
-        data_as_of=question.tables.torch.as_of,
+        data_as_of=question.tables.as_of,
+        rocm=str(candidate.rocm) if candidate.rocm else None,
     )
 
 
 def _packages(candidate: Candidate, question: Question) -> tuple[stack.Chosen, ...]:
-    found = stack.bitsandbytes(candidate, question)
+    found = quantisation.bitsandbytes(candidate, question)
     return (*(stack.companions(candidate, question) or ()), *((found,) if found else ()))
 
 
@@ -57,14 +64,19 @@ def _reasons(
     yield _reason("torch", str(release.version), _torch(winner, rejected, question), release)
     if candidate.cuda is not None:
         yield _reason("cuda", str(candidate.cuda), _cuda(candidate, question), *(candidate.wheels or (index,)))
-    built = f"built with CUDA {candidate.cuda}" if candidate.cuda else "for the CPU, without CUDA's gigabytes"
+    if candidate.rocm is not None:
+        yield _reason("rocm", str(candidate.rocm), "what the wheel is built with, and brings along", index)
+    built = (
+        "for the CPU, without CUDA's gigabytes"
+        if question.vendor is Vendor.CPU
+        else f"built with {candidate.built_for}"
+    )
     yield _reason("torch_index", index.url, f"the wheels of torch {built}", index)
     yield _reason("python", python, _python(question), _python_row(python, question) or release)
     yield _image(base, candidate, question)
     for each in chosen:
         yield _package(each, question)
-    computes = question.vendor is Vendor.NVIDIA
-    request, says = ("all", "every GPU of the host is for the container") if computes else ("none", "no GPU is used")
+    request, says = _GPU_REQUESTS[question.vendor]
     yield Reason("gpu_request", request, says, "the vendor", Confidence.CONFIRMED)
 
 
@@ -72,15 +84,16 @@ def _vendor(question: Question) -> Reason:
     origins = " and ".join(dict.fromkeys(machine.origin for machine in question.machines))
     if question.request.vendor is not None:
         says = "asked for"
-    elif question.vendor is Vendor.NVIDIA:
-        says = f"{', '.join(name for name, _ in question.gpus) or 'an NVIDIA driver'}, from {origins}"
-    else:
+    elif question.vendor is Vendor.CPU:
         says = f"no NVIDIA GPU or driver, from {origins}"
+    else:
+        names = [name for name, _ in (*question.gpus, *question.amd_gpus)]
+        says = f"{', '.join(names) or 'an NVIDIA driver'}, from {origins}"
     return Reason("vendor", question.vendor.value, says, origins, Confidence.CONFIRMED)
 
 
 def _torch(winner: Verdict, rejected: tuple[Verdict, ...], question: Question) -> str:
-    served = ", ".join(spoken_gpu(name, capability) for name, capability in question.gpus)
+    served = ", ".join(question.spoken_gpus)
     fits = f"newest release that serves {served}" if served else "newest release"
     if winner.doubts and served:
         fits = f"the least doubtful for {served}; see the warnings"
@@ -114,7 +127,9 @@ def _python(question: Question) -> str:
         return "asked for"
     if question.request.image:
         return f"the Python of {question.request.image}"
-    return "the most widely served Python that every wheel of the plan exists for"
+    asked = constraints.of(constraints.PYTHON, question)
+    says = "the most widely served Python that every wheel of the plan exists for"
+    return f"{says}; {' and '.join(constraints.spoken(each) for each in asked)}" if asked else says
 
 
 def _python_row(python: str, question: Question) -> PythonVersion | None:
@@ -124,10 +139,13 @@ def _python_row(python: str, question: Question) -> PythonVersion | None:
 def _image(base: Image, candidate: Candidate, question: Question) -> Reason:
     if question.request.image:
         says = "asked for"
+    elif base.cuda is not None and NVCC in question.request.features:
+        says = f"its nvcc is of CUDA {candidate.cuda}, as torch is; extensions are compiled with it"
     elif base.cuda is not None:
         says = f"it carries the cuda-compat libraries that the driver needs to run CUDA {candidate.cuda}"
-    elif candidate.cuda is not None:
-        says = "slim: the torch wheel brings CUDA itself, so the image needs none"
+    elif candidate.cuda is not None or candidate.rocm is not None:
+        brings = "CUDA" if candidate.cuda else "ROCm"
+        says = f"slim: the torch wheel brings {brings} itself, so the image needs none"
     else:
         says = "slim: torch for the CPU needs nothing more"
     row = base.row or question.tables.images.python_images[0]
@@ -157,10 +175,13 @@ def _warnings(winner: Verdict, question: Question, base: Image, python: str) -> 
     for wheel in winner.candidate.wheels:
         if wheel.is_inferred:
             yield f"the GPU code of {winner.candidate} for {wheel.machine} is inferred, not read from the wheel"
+    yield from image.life_warnings(base, question)
     if base.row is None:
         yield f"{base.tag} is not in the tables: its Python and C library were not checked"
     row = _python_row(python, question)
     if row is not None and row.eol < question.tables.torch.as_of[:7]:
         yield f"Python {python} gets no more security fixes since {row.eol}"
     yield from stack.pin_warnings(question)
-    yield from stack.feature_warnings(question)
+    yield from features.feature_warnings(question)
+    yield from rocm.warnings(question)
+    yield from host.toolkit_warnings(question)

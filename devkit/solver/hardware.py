@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from devkit.compat.gpus import offers_forward_compatibility
-from devkit.compat.rows import Capability
+from devkit.compat.rows import Capability, TorchWheel
 from devkit.compat.rules import (
     CodeSupport,
     CudaSupport,
@@ -151,7 +151,7 @@ def _has_code(
     compiles = support_on(machine, cuda, question) is CudaSupport.FULL
     match has_kernels(capability, wheel.sass, wheel.ptx, driver_compiles=compiles):
         case CodeSupport.NATIVE:
-            return
+            yield from _predates(candidate, name, row, wheel)
         case CodeSupport.PTX:
             gpu = spoken_gpu(name, capability)
             says = f"{candidate} holds only PTX for {gpu}: the driver compiles it, slowly at first"
@@ -161,6 +161,17 @@ def _has_code(
             says = f"{candidate} has no kernels for {spoken_gpu(name, capability)}: it holds {held}"
             objection = Objection.by(wheel, "A1", says)
             yield objection if objection.refuses else _by_toolkit(objection, cuda, row)
+
+
+def _predates(candidate: Candidate, name: str, row: Capability | None, wheel: TorchWheel) -> Iterator[Objection]:
+    """A5: code for an older GPU of the family runs, but the CUDA around it was made before this one."""
+    if row is None or candidate.cuda is None or candidate.cuda >= row.first_cuda:
+        return
+    says = (
+        f"CUDA {candidate.cuda} is older than {spoken_gpu(name, row.capability)}, which CUDA {row.first_cuda} knows"
+        f" first: the kernels of {candidate} run on it, its libraries and Triton's compiler may not"
+    )
+    yield Objection("A5", says, wheel.source[0], refuses=False)
 
 
 def _by_toolkit(doubt: Objection, cuda: Release, row: Capability | None) -> Objection:

@@ -1,20 +1,25 @@
-"""Chooses the base image and its Python, and speaks for the C library."""
+"""Chooses the base image and its Python, and speaks for tags and the C library."""
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from devkit.compat.rows import CudaImage, Row
-from devkit.compat.rules import CudaSupport, driver_cuda, forward_package
+from devkit.compat.image_rows import CudaImage
+from devkit.compat.rows import Row
+from devkit.compat.rules import CudaSupport
+from devkit.compat.specifiers import meets_python
+from devkit.facts.record import record
 from devkit.facts.values import Release
-from devkit.solver.hardware import has_forward_gpus, support
+from devkit.solver.hardware import support
 from devkit.solver.question import Candidate, Objection, Question
+
+NVCC = "nvcc"
+"""The feature that needs an image with the CUDA compiler."""
 
 _PYTHON_TAG = re.compile(r"(?:^|/)python:(\d+\.\d+)(?:[.-]|$)")
 _CUDA_TAG = re.compile(r"(?:^|/)nvidia/cuda:(\d+(?:\.\d+)*)(?:-(?P<flavour>[a-z0-9-]+))?-(?P<system>[a-z]+[\d.]+)$")
 
 
-@dataclass(frozen=True)
+@record
 class Image:
     """A base image as far as it is known. `row` is None for one that the tables do not list."""
 
@@ -24,15 +29,19 @@ class Image:
     glibc: Release | None = None
     machines: tuple[str, ...] = ()
     cuda: Release | None = None
+    system: str = ""
+    """The system in the tag of an nvidia/cuda image: ubuntu24.04."""
+    has_nvcc: bool = False
 
 
 def chosen_image(candidate: Candidate, question: Question) -> Image | None:
-    """The image to build on: the user's, the one that carries cuda-compat (R5), or Python's slim one."""
+    """The image to build on: the user's, one with cuda-compat (R5) or nvcc where needed, or Python's slim one."""
     asked = question.request.image
     if asked is not None:
         return known_image(asked, question)
-    if support(candidate, question) is CudaSupport.FORWARD:
-        return _compat_image(candidate, question)
+    flavour = _cuda_flavour(candidate, question)
+    if flavour:
+        return _cuda_image_for(candidate, question, flavour)
     python = _python(candidate, question)
     for row in question.tables.images.python_images:
         if row.python == python and set(question.architectures) <= set(row.machines):
@@ -44,7 +53,8 @@ def chosen_python(candidate: Candidate, question: Question) -> str | None:
     """The Python of the plan: asked for, the image's own, or the best that the wheel and an image exist for."""
     if question.request.python:
         return question.request.python
-    image = chosen_image(candidate, question) if _image_decides(candidate, question) else None
+    image_decides = question.request.image is not None or _cuda_flavour(candidate, question)
+    image = chosen_image(candidate, question) if image_decides else None
     return image.python if image and image.python else _python(candidate, question)
 
 
@@ -58,13 +68,13 @@ def known_image(tag: str, question: Question) -> Image:
         for cuda_row in question.tables.images.cuda_images:
             if str(cuda_row.cuda) == found[1] and cuda_row.system == found["system"]:
                 return _cuda_image(tag, cuda_row)
-        return Image(tag, None, cuda=Release.read(found[1]))
+        return Image(tag, None, cuda=Release.read(found[1]), system=found["system"], has_nvcc="devel" in tag)
     python = _PYTHON_TAG.search(tag)
     return Image(tag, None, python[1] if python else None)
 
 
 def tag(candidate: Candidate, question: Question) -> Iterator[Objection]:
-    """Tags that do not exist (I1), and images that are not built for a processor."""
+    """Tags that do not exist (I1), images that are not built for a processor, and those without a wished compiler."""
     asked = question.request.image
     if asked is None:
         return
@@ -79,6 +89,8 @@ def tag(candidate: Candidate, question: Question) -> Iterator[Objection]:
     if found and found[1].count(".") != 2 and withdrawn is None:
         policy = question.tables.images.cuda_images[0].source[0]
         yield Objection("I1", f"{asked}: nvidia/cuda tags name CUDA by three numbers, such as 13.0.2", policy)
+    if NVCC in question.request.features and (image.row or image.cuda):
+        yield from _compiler(candidate, image, question)
 
 
 def python_wheel(candidate: Candidate, question: Question) -> Iterator[Objection]:
@@ -96,37 +108,46 @@ def system(candidate: Candidate, question: Question) -> Iterator[Objection]:
     python = chosen_python(candidate, question)
     image = chosen_image(candidate, question)
     if python is None or image is None:
-        wanted = f"Python {python or ' or '.join(release.pythons)} on {' and '.join(question.architectures)}"
-        says = f"no base image with {wanted} is known: name one with --image"
-        yield Objection("I1", says, question.tables.images.python_images[0].source[0])
+        yield Objection("I1", _no_image(python, candidate, question), question.tables.images.python_images[0].source[0])
         return
     if question.request.python and image.python and image.python != python:
         yield Objection("W7", f"{image.tag} has Python {image.python}; Python {python} is asked for", release.source[0])
     yield from _glibc(candidate, question, image)
 
 
-def requirement(candidate: Candidate, question: Question) -> Iterator[Objection]:
-    """CUDA images that demand a newer driver than a machine has (I2, I4), unless cuda-compat stands in."""
-    image = chosen_image(candidate, question)
-    if image is None or image.cuda is None:
+def life_warnings(image: Image, question: Question) -> Iterator[str]:
+    """A CUDA tag past its end of life, which its publisher may delete on any day (I1)."""
+    if image.cuda is None:
         return
-    minor = Release.read(".".join(str(number) for number in image.cuda.numbers[:2]))
-    for machine in question.machines:
-        if machine.driver is None:
-            continue
-        newest = machine.cuda or driver_cuda(machine.driver, platform=machine.platform, known=question.tables)
-        if newest is not None and newest >= minor:
-            continue
-        package = forward_package(machine.driver, minor, platform=machine.platform, known=question.tables)
-        if package is None or not has_forward_gpus(machine, question):
-            source = image.row.source[0] if image.row else candidate.index.source[0]
-            runs = f"CUDA {newest}" if newest else "an older CUDA"
-            says = f"{image.tag} demands a driver that runs CUDA {minor}; driver {machine.driver} runs {runs}"
-            yield Objection("I2", says, source)
+    names = (str(image.cuda), str(image.cuda.major), image.system)
+    for row in question.tables.images.life:
+        if row.name in names:
+            yield (
+                f"{image.tag}: {row.name} images had their last update in {row.ended}, and NVIDIA deletes such tags six"
+                f" months later: take {row.instead}, or keep a copy (I1)"
+            )
+            return
 
 
-def _image_decides(candidate: Candidate, question: Question) -> bool:
-    return question.request.image is not None or support(candidate, question) is CudaSupport.FORWARD
+def _cuda_flavour(candidate: Candidate, question: Question) -> str:
+    """The flavour of nvidia/cuda that a build needs: devel for nvcc, base for cuda-compat, "" for none."""
+    if candidate.cuda is None:
+        return ""
+    if NVCC in question.request.features:
+        return "devel"
+    return "base" if support(candidate, question) is CudaSupport.FORWARD else ""
+
+
+def _compiler(candidate: Candidate, image: Image, question: Question) -> Iterator[Objection]:
+    """W1: extensions are compiled with the CUDA that torch was built with."""
+    if candidate.cuda is None:
+        return
+    source = image.row.source[0] if image.row else question.tables.images.cuda_images[0].source[0]
+    if not image.has_nvcc:
+        yield Objection("W1", f"{image.tag} has no nvcc: that is in the devel images of nvidia/cuda", source)
+    elif image.cuda is not None and image.cuda.numbers[:2] != candidate.cuda.numbers[:2]:
+        says = f"nvcc of {image.tag} is CUDA {image.cuda}; extensions of {candidate} need that of CUDA {candidate.cuda}"
+        yield Objection("W1", says, source)
 
 
 def _python(candidate: Candidate, question: Question) -> str | None:
@@ -136,23 +157,39 @@ def _python(candidate: Candidate, question: Question) -> str | None:
         row.python for row in question.tables.images.python_images if set(question.architectures) <= set(row.machines)
     }
     for row in sorted(question.tables.stack.pythons, key=lambda row: row.rank):
-        if row.version in candidate.release.pythons and (row.version in with_image or question.request.image):
+        has_place = row.version in with_image or question.request.image
+        if row.version in candidate.release.pythons and has_place and _allowed(row.version, question):
             return row.version
     return None
 
 
-def _compat_image(candidate: Candidate, question: Question) -> Image | None:
+def _allowed(python: str, question: Question) -> bool:
+    """Whether the project's files allow a Python."""
+    return all(meets_python(python, each.specifier) for each in question.request.constraints if each.name == "python")
+
+
+def _cuda_image_for(candidate: Candidate, question: Question, flavour: str) -> Image | None:
+    """The newest nvidia/cuda image of the build's CUDA whose system has a Python that fits."""
     cuda = candidate.cuda
     wanted = question.request.python
     for row in question.tables.images.cuda_images:
         fits = row.cuda.numbers[:2] == cuda.numbers[:2] if cuda else False
-        if fits and row.python in candidate.release.pythons and wanted in (None, row.python):
-            return _cuda_image(f"nvidia/cuda:{row.cuda}-base-{row.system}", row)
+        has_python = row.python in candidate.release.pythons and wanted in (None, row.python)
+        if fits and has_python and _allowed(row.python, question) and set(question.architectures) <= set(row.machines):
+            return _cuda_image(f"nvidia/cuda:{row.cuda}-{flavour}-{row.system}", row)
     return None
 
 
 def _cuda_image(tag: str, row: CudaImage) -> Image:
-    return Image(tag, row, row.python, row.glibc, row.machines, row.cuda)
+    return Image(tag, row, row.python, row.glibc, row.machines, row.cuda, row.system, "devel" in tag)
+
+
+def _no_image(python: str | None, candidate: Candidate, question: Question) -> str:
+    wanted = f"Python {python or ' or '.join(candidate.release.pythons)} on {' and '.join(question.architectures)}"
+    flavour = _cuda_flavour(candidate, question)
+    if flavour:
+        return f"no nvidia/cuda {flavour} image of CUDA {candidate.cuda} with {wanted} is known: name one with --image"
+    return f"no base image with {wanted} is known: name one with --image"
 
 
 def _glibc(candidate: Candidate, question: Question, image: Image) -> Iterator[Objection]:

@@ -1,33 +1,37 @@
 """Puts a candidate through the rules, in the order in which a failure would be the true cause."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from devkit.compat.rules import CudaSupport
+from devkit.facts.record import record
 from devkit.facts.values import Release
-from devkit.solver import hardware, image, stack
+from devkit.solver import constraints, features, hardware, image, quantisation, requirement, rocm, stack
 from devkit.solver.question import Candidate, Objection, Question
 
 Stage = Callable[[Candidate, Question], Iterator[Objection]]
 
 STAGES: tuple[Stage, ...] = (
+    constraints.project,
     image.tag,
     image.python_wheel,
     image.system,
     hardware.unpublished,
+    rocm.unpublished,
     hardware.architecture,
+    rocm.architecture,
     hardware.driver,
-    image.requirement,
+    requirement.requirement,
     stack.packages,
-    stack.library,
-    stack.features,
+    quantisation.library,
+    features.features,
+    rocm.features,
 )
 """From "does it exist" to "can it do what was asked": the first that refuses is the cause to report."""
 
 _PREFERENCE = (CudaSupport.FULL, CudaSupport.MINOR, CudaSupport.FORWARD, CudaSupport.NO)
 
 
-@dataclass(frozen=True)
+@record
 class Verdict:
     """A candidate with what speaks against it. `passed` counts the stages before the one that refused."""
 

@@ -1,9 +1,12 @@
 """What a plan needs to know of a machine: taken from saved facts, or from flags."""
 
 import re
+from typing import NoReturn
 
-from devkit.compat.gpus import closest_gpus, find_gpu
+from devkit.compat.amd import NamedAmdGpu, find_amd_gpu
+from devkit.compat.gpus import NamedGpu, closest_gpus, find_gpu
 from devkit.errors import DevkitError
+from devkit.facts.engine import Toolkit
 from devkit.facts.gpu import Driver, FailedGpu, NvmlAnswer
 from devkit.facts.model import Facts
 from devkit.facts.system import Platform, System
@@ -39,6 +42,7 @@ def machine_from_facts(facts: Facts, *, origin: str = "this machine") -> Machine
         glibc=None,
         origin=origin,
         notes=notes,
+        toolkit=_toolkit(facts),
     )
 
 
@@ -51,14 +55,16 @@ def machine_from_flags(
     glibc: str | None = None,
 ) -> Machine:
     """A machine as described on the command line. Raises DevkitError for an unknown GPU or a version that is none."""
+    named = [find_gpu(text) or find_amd_gpu(text) or _unknown(text) for text in gpus]
     return Machine(
         driver=version("--driver", driver) if driver else None,
         cuda=None,
-        gpus=tuple(_named(text) for text in gpus),
+        gpus=tuple((gpu.name, gpu.capability) for gpu in named if isinstance(gpu, NamedGpu)),
         machine=machine or "x86_64",
         platform=platform or "linux",
         glibc=version("--glibc", glibc) if glibc else None,
         origin=FLAGS,
+        amd_gpus=tuple((gpu.name, gpu.target) for gpu in named if isinstance(gpu, NamedAmdGpu)),
     )
 
 
@@ -69,14 +75,12 @@ def version(flag: str, text: str) -> Release:
     return Release.read(text)
 
 
-def _named(text: str) -> tuple[str, ComputeCapability]:
-    found = find_gpu(text)
-    if found is not None:
-        return found.name, found.capability
+def _unknown(text: str) -> NoReturn:
     names = closest_gpus(text)
     known = f"Close names: {', '.join(names)}.\n" if names else ""
     raise DevkitError(
-        f"unknown GPU {text!r}", f"{known}Or give its compute capability, such as --gpu 9.0 (H100) or --gpu sm_120."
+        f"unknown GPU {text!r}",
+        f"{known}Or give its compute capability, such as --gpu 9.0 (H100) or --gpu sm_120, or for AMD --gpu gfx942.",
     )
 
 
@@ -96,6 +100,11 @@ def _gpus(answer: NvmlAnswer | None) -> tuple[NamedGpus, tuple[str, ...]]:
             capability = found.capability
         gpus.append((gpu.name, capability))
     return tuple(gpus), tuple(notes)
+
+
+def _toolkit(facts: Facts) -> Release | None:
+    found = facts.toolkit.version if isinstance(facts.toolkit, Toolkit) else None
+    return found if isinstance(found, Release) else None
 
 
 def _driver(facts: Facts, answer: NvmlAnswer | None) -> Release | None:

@@ -1,8 +1,8 @@
 """What the solver is asked, and what it answers."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from devkit.facts.record import record
 from devkit.facts.values import ComputeCapability, Release
 
 
@@ -10,12 +10,13 @@ class Vendor(StrEnum):
     """Whose accelerator the plan is for."""
 
     NVIDIA = "nvidia"
+    ROCM = "rocm"
     CPU = "cpu"
 
 
-@dataclass(frozen=True)
+@record
 class Machine:
-    """The part of a machine that versions depend on. `driver` and `gpus` are empty on a CPU machine.
+    """The part of a machine that versions depend on. `driver` and `gpus` are NVIDIA's, and empty on a CPU machine.
 
     `machine` is x86_64 or aarch64, `platform` linux or wsl2. `glibc` is that of the system that will run torch,
     where it is not the planned image; None leaves it to the image.
@@ -33,9 +34,13 @@ class Machine:
     origin: str
     notes: tuple[str, ...] = ()
     """What a plan for this machine must warn about, such as a GPU that does not answer."""
+    amd_gpus: tuple[tuple[str, str], ...] = ()
+    """AMD GPUs by name, each with its LLVM target such as gfx942."""
+    toolkit: Release | None = None
+    """The NVIDIA Container Toolkit there; None where it is absent or not known."""
 
 
-@dataclass(frozen=True)
+@record
 class Constraint:
     """What the project's own files ask of a package: a PEP 440 specifier, and where it stands ("pyproject.toml:12")."""
 
@@ -44,7 +49,7 @@ class Constraint:
     origin: str
 
 
-@dataclass(frozen=True)
+@record
 class Request:
     """What the user asked for. None and empty mean "you choose"; `pins` are (package, version) pairs.
 
@@ -64,7 +69,7 @@ class Request:
     gpu_runtime: str | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Reason:
     """Why `field` has `value`, with the rule's source and the table row's confidence."""
 
@@ -75,13 +80,15 @@ class Reason:
     confidence: str
 
 
-@dataclass(frozen=True)
+@record
 class Plan:
     """Versions that fit every machine of the request, with a reason for each.
 
     `torch_index` is the wheel index's URL; `variant` its label such as cu130 or cpu.
     `packages` maps distribution names to exact versions, torch included.
-    `gpu_request` is "all" or "none". `architectures` are the machines it is for, such as x86_64.
+    `cuda` and `rocm` are what torch is built with, None for neither. `gpu_request` is "all" for NVIDIA's, "rocm" or
+    "none". `architectures` are the machines it is for, such as x86_64. `data_as_of` is the day
+    of the oldest table used.
     """
 
     vendor: Vendor
@@ -97,6 +104,7 @@ class Plan:
     reasons: tuple[Reason, ...]
     warnings: tuple[str, ...]
     data_as_of: str
+    rocm: str | None = None
 
     def because(self, name: str) -> str:
         """The reason given for a field, as one sentence. Raises KeyError for a field without one."""
@@ -106,7 +114,7 @@ class Plan:
         raise KeyError(name)
 
 
-@dataclass(frozen=True)
+@record
 class Blocker:
     """One rule that refuses the request. `rule` is its short name in docs, such as R4 or A1."""
 
@@ -115,7 +123,7 @@ class Blocker:
     source: str
 
 
-@dataclass(frozen=True)
+@record
 class Conflict:
     """No plan: what was wanted, which rules refuse it (the first is the true cause), and the nearest plan."""
 
@@ -124,3 +132,4 @@ class Conflict:
     nearest: Plan | None
     nearest_changes: str
     """What the nearest plan gives up, as flags to pass: "--torch 2.14 --cuda 12.6"."""
+    data_as_of: str

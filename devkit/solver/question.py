@@ -1,16 +1,17 @@
 """The solver's own terms: the question with its tables, the candidates, and what speaks against one."""
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from devkit.compat.load import Tables
+from devkit.compat.rocm_rows import RocmIndex
 from devkit.compat.rows import Row, TorchRelease, TorchWheel, WheelIndex
+from devkit.facts.record import record
 from devkit.facts.values import ComputeCapability, Release
 from devkit.solver.model import Machine, Request, Vendor
 from devkit.solver.request import torch_wanted
 
 
-@dataclass(frozen=True)
+@record
 class Question:
     """A request whose vendor is settled, with the tables to answer it from."""
 
@@ -20,16 +21,37 @@ class Question:
 
     @cached_property
     def machines(self) -> tuple[Machine, ...]:
-        """Those that the plan computes on: all for the CPU; for NVIDIA those with a GPU, or all when none has one."""
-        with_gpu = tuple(machine for machine in self.request.machines if machine.driver or machine.gpus)
-        return with_gpu if with_gpu and self.vendor is Vendor.NVIDIA else self.request.machines
+        """Those that the plan computes on: those with a GPU of the vendor, or all when none has one."""
+        match self.vendor:
+            case Vendor.NVIDIA:
+                found = [machine for machine in self.request.machines if machine.driver or machine.gpus]
+            case Vendor.ROCM:
+                found = [machine for machine in self.request.machines if machine.amd_gpus]
+            case Vendor.CPU:
+                found = []
+        return tuple(found) or self.request.machines
 
     @cached_property
     def gpus(self) -> tuple[tuple[str, ComputeCapability], ...]:
-        """Every GPU that must be served, each model once; empty for a CPU plan."""
+        """Every NVIDIA GPU that must be served, each model once; empty for another plan."""
         if self.vendor is not Vendor.NVIDIA:
             return ()
         return tuple(dict.fromkeys(gpu for machine in self.machines for gpu in machine.gpus))
+
+    @cached_property
+    def amd_gpus(self) -> tuple[tuple[str, str], ...]:
+        """Every AMD GPU that must be served, each model once; empty for another plan."""
+        if self.vendor is not Vendor.ROCM:
+            return ()
+        return tuple(dict.fromkeys(gpu for machine in self.machines for gpu in machine.amd_gpus))
+
+    @cached_property
+    def spoken_gpus(self) -> tuple[str, ...]:
+        """Every GPU that must be served, in words."""
+        return (
+            *(spoken_gpu(name, capability) for name, capability in self.gpus),
+            *(spoken_amd_gpu(name, target) for name, target in self.amd_gpus),
+        )
 
     @cached_property
     def architectures(self) -> tuple[str, ...]:
@@ -37,19 +59,31 @@ class Question:
         return tuple(sorted({machine.machine for machine in self.request.machines})) or ("x86_64",)
 
 
-@dataclass(frozen=True)
+@record
 class Candidate:
-    """One torch build: a release from one wheel index. `cuda` is None for the CPU build."""
+    """One torch build: a release from one wheel index."""
 
     release: TorchRelease
     index: WheelIndex
     wheels: tuple[TorchWheel, ...]
-    """The known wheels, one per processor that must compute on a GPU."""
+    """The known CUDA wheels, one per processor that must compute on a GPU."""
 
     @property
     def cuda(self) -> Release | None:
-        """The CUDA it is built with."""
+        """The CUDA it is built with; None for the other builds."""
         return self.index.cuda
+
+    @property
+    def rocm(self) -> Release | None:
+        """The ROCm it is built with; None for the other builds."""
+        return self.index.rocm if isinstance(self.index, RocmIndex) else None
+
+    @property
+    def built_for(self) -> str:
+        """What it computes with, in words: "CUDA 13.0", "ROCm 7.2", "the CPU"."""
+        if self.cuda:
+            return f"CUDA {self.cuda}"
+        return f"ROCm {self.rocm}" if self.rocm else "the CPU"
 
     def __str__(self) -> str:
         return f"torch {self.release.version}+{self.index.label}"
@@ -60,7 +94,12 @@ def spoken_gpu(name: str, capability: ComputeCapability) -> str:
     return name if name == capability.sm else f"{name} ({capability})"
 
 
-@dataclass(frozen=True)
+def spoken_amd_gpu(name: str, target: str) -> str:
+    """An AMD GPU with its target, once: "AMD Instinct MI300X (gfx942)", "gfx942"."""
+    return name if name == target else f"{name} ({target})"
+
+
+@record
 class Objection:
     """What speaks against a candidate. It refuses only when it rests on rows that were read at their source."""
 
@@ -82,12 +121,24 @@ def candidates(question: Question) -> tuple[Candidate, ...]:
     for release in question.tables.torch.releases:
         if wanted and wanted not in (str(release.version), release.minor):
             continue
-        labels = release.variants if question.vendor is Vendor.NVIDIA else ("cpu",)
-        for label in labels:
-            index = question.tables.torch.indexes[label]
-            if (not variant or variant == label) and _has_cuda(index, question.request.cuda):
-                found.append(Candidate(release, index, _wheels(release, label, question)))
+        found += [
+            Candidate(release, index, _wheels(release, index.label, question))
+            for index in _indexes(release, question)
+            if variant in ("", index.label) and _has_cuda(index, question.request.cuda)
+        ]
     return tuple(sorted(found, key=lambda each: (each.release.version, each.cuda or Release.read("0")), reverse=True))
+
+
+def _indexes(release: TorchRelease, question: Question) -> list[WheelIndex]:
+    """The indexes that hold a release for the vendor."""
+    match question.vendor:
+        case Vendor.NVIDIA:
+            return [question.tables.torch.indexes[label] for label in release.variants]
+        case Vendor.ROCM:
+            row = question.tables.rocm.releases.get(release.version)
+            return [question.tables.rocm.indexes[label] for label in row.variants] if row else []
+        case Vendor.CPU:
+            return [question.tables.torch.indexes["cpu"]]
 
 
 def _has_cuda(index: WheelIndex, wanted: str | None) -> bool:

@@ -9,7 +9,7 @@ from devkit.solver.conflict import blockers, no_candidate, relaxed, wanted
 from devkit.solver.judge import Verdict, is_clean, judge, preference
 from devkit.solver.model import Blocker, Conflict, Plan, Request, Vendor
 from devkit.solver.question import Question, candidates
-from devkit.solver.request import torch_wanted
+from devkit.solver.request import asked_variant
 from devkit.text import listed
 
 
@@ -21,15 +21,19 @@ def solve(request: Request, tables: Tables) -> Plan | Conflict:
     for change in relaxed(question.request):
         nearest, _, _ = _attempt(change.request, tables)
         if nearest is not None:
-            return Conflict(wanted(question), _blockers(question, verdicts), nearest, change.flags(nearest))
-    return Conflict(wanted(question), _blockers(question, verdicts), None, "")
+            return Conflict(
+                wanted(question), _blockers(question, verdicts), nearest, change.flags(nearest), tables.as_of
+            )
+    return Conflict(wanted(question), _blockers(question, verdicts), None, "", tables.as_of)
 
 
 def vendor_of(request: Request) -> Vendor:
-    """What to compute on: as asked, else NVIDIA when a machine shows a driver or GPU, or a CUDA build is wanted."""
+    """What to compute on: as asked, else what a build that is wanted is for, else the vendor of the GPUs or driver."""
     if request.vendor is not None:
         return request.vendor
-    _, variant = torch_wanted(request.torch)
+    variant = asked_variant(request)
+    if variant.startswith("rocm") or any(machine.amd_gpus for machine in request.machines):
+        return Vendor.ROCM
     if variant == "cpu":
         return Vendor.CPU
     shows_gpu = any(machine.driver or machine.gpus for machine in request.machines)
@@ -63,11 +67,12 @@ def _blockers(question: Question, verdicts: tuple[Verdict, ...]) -> tuple[Blocke
 def _fit_apart(question: Question) -> tuple[Blocker, ...]:
     """A6: each GPU alone can be served, but no one wheel serves them all."""
     machines = [replace(machine, gpus=(gpu,)) for machine in question.machines for gpu in machine.gpus]
+    machines += [replace(machine, amd_gpus=(gpu,)) for machine in question.machines for gpu in machine.amd_gpus]
     if len(machines) < 2:
         return ()
     for machine in machines:
         if _attempt(replace(question.request, machines=(machine,)), question.tables)[0] is None:
             return ()
-    names = listed(f"{name} ({capability})" for name, capability in question.gpus)
+    names = listed(question.spoken_gpus)
     source = question.tables.torch.releases[-1].source[0]
     return (Blocker("A6", f"each has a wheel of its own, but no one wheel serves {names}", source),)

@@ -1,28 +1,25 @@
 """Chooses the packages around torch: the newest that take its version, the Python, and each other."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 from itertools import product
 
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
-
-from devkit.compat.rows import Bitsandbytes, Package, Row
-from devkit.compat.rules import CodeSupport, LibraryChoice, bitsandbytes_library, has_kernels
+from devkit.compat.rows import Package, Row
+from devkit.compat.specifiers import meets, meets_python, requirement_parts
+from devkit.facts.record import record
+from devkit.solver import constraints
+from devkit.solver.constraints import BITSANDBYTES
 from devkit.solver.image import chosen_python
-from devkit.solver.model import Vendor
+from devkit.solver.model import Constraint
 from devkit.solver.question import Candidate, Objection, Question
 
 COMPANIONS = ("transformers", "huggingface-hub", "accelerate", "peft")
 """Packages of every plan besides torch and bitsandbytes; the first keeps its newest release longest."""
 
-BITSANDBYTES = "bitsandbytes"
-_NEEDS_BITSANDBYTES = ("nf4", "llm-int8")
+_EXACT = ("==", "===")
 
 
-@dataclass(frozen=True)
+@record
 class Chosen:
     """One package of the plan. `row` is None for a pin that the tables do not list."""
 
@@ -33,178 +30,98 @@ class Chosen:
 
 
 def companions(candidate: Candidate, question: Question) -> tuple[Chosen, ...] | None:
-    """The newest releases that fit torch, the Python and one another, pins first; None when nothing fits."""
+    """The newest releases that fit torch, the Python and one another, pins first; None when nothing fits.
+
+    A package whose constraint no release of the tables meets is left out: the project installs its own.
+    """
     pins = dict(question.request.pins)
     python = chosen_python(candidate, question)
-    names = (*COMPANIONS, *(_requirement(line).name for line in candidate.release.requires))
-    choices = [_offers(name, pins.get(name), question) for name in names]
-    for rows in product(*choices):
+    names = (*COMPANIONS, *(requirement_parts(line)[0] for line in candidate.release.requires))
+    choices = [offers(name, question) for name in names]
+    for rows in product(*(choice for choice in choices if choice)):
         if _agree(rows, candidate, python, pins.get(BITSANDBYTES)):
-            return tuple(
-                Chosen(row.name, row.version, row, _because(row.name, candidate, python, pins)) for row in rows
-            ) + _other_pins(pins, names)
+            chosen = (_chosen(row, candidate, question) for row in rows)
+            return (*chosen, *_other_pins(pins, names))
     return None
 
 
-def bitsandbytes(candidate: Candidate, question: Question) -> Chosen | None:
-    """The newest bitsandbytes with a library for the wheel's CUDA and code for every GPU; None when there is none."""
-    pinned = dict(question.request.pins).get(BITSANDBYTES)
-    rows = question.tables.stack.bitsandbytes
-    if pinned is not None and all(row.version != pinned for row in rows):
-        return Chosen(BITSANDBYTES, pinned, None, "asked for")
-    wanted = _asked_by(companions(candidate, question) or (), BITSANDBYTES)
-    for row in rows:
-        if pinned in (None, row.version) and _fits(row, wanted, candidate, question):
-            because = "asked for" if pinned else _bitsandbytes_because(candidate, question)
-            return Chosen(BITSANDBYTES, row.version, row, because)
-    return None
+def offers(name: str, question: Question) -> tuple[Package, ...]:
+    """The releases of a package to choose among, newest first: the pinned one, else those that the project allows."""
+    rows = tuple(row for row in question.tables.stack.packages if row.name == name)
+    asked = constraints.of(name, question)
+    exact = dict(question.request.pins).get(name) or _exact(asked)
+    if exact is not None:
+        return tuple(row for row in rows if row.version == exact) or (
+            replace(rows[0], version=exact, python="", requires=()),
+        )
+    return tuple(row for row in rows if constraints.allows(asked, row.version))
 
 
 def packages(candidate: Candidate, question: Question) -> Iterator[Objection]:
     """Packages that no release fits, or whose pin does not."""
     if companions(candidate, question) is None:
-        pins = [f"{name}=={version}" for name, version in question.request.pins]
+        wishes = [f"{name}=={version}" for name, version in question.request.pins]
+        wishes += [
+            f"{each.name}{each.specifier} ({each.origin})"
+            for each in question.request.constraints
+            if each.name in COMPANIONS
+        ]
         python = chosen_python(candidate, question)
-        with_pins = f" with {', '.join(pins)}" if pins else ""
+        with_wishes = f" with {', '.join(wishes)}" if wishes else ""
         torch = candidate.release.version
-        says = f"no transformers, peft and accelerate fit torch {torch} on Python {python}{with_pins}"
+        says = f"no transformers, peft and accelerate fit torch {torch} on Python {python}{with_wishes}"
         yield Objection("P1", says, question.tables.stack.packages[0].source[0])
 
 
-def library(candidate: Candidate, question: Question) -> Iterator[Objection]:
-    """A missing bitsandbytes library (B1, B2); it refuses where 4-bit or 8-bit work was asked for, else it warns."""
-    if bitsandbytes(candidate, question) is not None:
-        return
-    pinned = dict(question.request.pins).get(BITSANDBYTES)
-    rows = question.tables.stack.bitsandbytes
-    row = next((row for row in rows if row.version == pinned), rows[0])
-    wanted = pinned is not None or any(name in question.request.features for name in _NEEDS_BITSANDBYTES)
-    says = _missing_library(row, candidate, question)
-    yield Objection("B1", says, row.source[0], refuses=wanted and not row.is_inferred)
-
-
-def features(candidate: Candidate, question: Question) -> Iterator[Objection]:
-    """Features that a GPU of the plan does not have."""
-    for name in question.request.features:
-        row = question.tables.stack.features[name]
-        for gpu, capability in question.gpus:
-            if capability < row.capability:
-                says = f"{row.title} needs compute capability {row.capability}; {gpu} has {capability}"
-                yield Objection.by(row, "F1", says)
-
-
-def feature_warnings(question: Question) -> Iterator[str]:
-    """What a plan must say about the features it was asked for."""
-    for name in question.request.features:
-        row = question.tables.stack.features[name]
-        if question.vendor is Vendor.CPU:
-            yield f"{row.title} was asked for; on the CPU that is not checked"
-        elif row.note:
-            yield f"{row.title}: {row.note}"
-
-
 def pin_warnings(question: Question) -> Iterator[str]:
-    """Pins that the tables know nothing about."""
+    """Pins and constraints that the tables know nothing about."""
     known = {(row.name, row.version) for row in question.tables.stack.packages}
     known |= {(BITSANDBYTES, row.version) for row in question.tables.stack.bitsandbytes}
     for name, version in question.request.pins:
         if (name, version) not in known:
             yield f"{name}=={version} is not in the tables: taken as it is, not checked"
+    for name in COMPANIONS:
+        asked = constraints.of(name, question)
+        if asked and not offers(name, question):
+            wants = " and ".join(constraints.spoken(each) for each in asked)
+            yield f"{wants}: no release in the tables is one, so {name} is left to the project, not checked"
 
 
-def _offers(name: str, pinned: str | None, question: Question) -> tuple[Package, ...]:
-    rows = tuple(row for row in question.tables.stack.packages if row.name == name)
-    if pinned is None:
-        return rows
-    listed = tuple(row for row in rows if row.version == pinned)
-    return listed or (replace(rows[0], version=pinned, python="", requires=()),)
+def asked_by(chosen: tuple[Chosen, ...], name: str) -> str:
+    """What the chosen packages together ask of another one, as one specifier."""
+    lines = [line for each in chosen if isinstance(each.row, Package) for line in each.row.requires]
+    needs = [requirement_parts(line) for line in lines]
+    return ",".join(specifier for needed, specifier in needs if needed == name)
+
+
+def _exact(asked: tuple[Constraint, ...]) -> str | None:
+    """The version that a constraint names, where one names just one."""
+    for each in asked:
+        if each.specifier.startswith(_EXACT) and "," not in each.specifier and "*" not in each.specifier:
+            return each.specifier.lstrip("=").strip()
+    return None
 
 
 def _agree(rows: tuple[Package, ...], candidate: Candidate, python: str | None, bnb: str | None) -> bool:
     versions = {row.name: row.version for row in rows} | {"torch": str(candidate.release.version)}
     if bnb is not None:
         versions[BITSANDBYTES] = bnb
-    takes_python = all(_meets(python, row.python) for row in rows)
+    takes_python = python is None or all(meets_python(python, row.python) for row in rows)
     lines = [*candidate.release.requires, *(line for row in rows for line in row.requires)]
-    needs = [_requirement(line) for line in lines]
-    return takes_python and all(_meets(versions.get(need.name), str(need.specifier)) for need in needs)
+    needs = [requirement_parts(line) for line in lines]
+    return takes_python and all(meets(versions[name], specifier) for name, specifier in needs if name in versions)
 
 
-@cache
-def _requirement(line: str) -> Requirement:
-    return Requirement(line)
-
-
-@cache
-def _meets(version: str | None, specifier: str) -> bool:
-    """Whether a version meets a specifier; an unknown or unreadable one is not held against it."""
-    try:
-        return version is None or SpecifierSet(specifier).contains(Version(version), prereleases=True)
-    except InvalidVersion:
-        return True
-
-
-def _asked_by(chosen: tuple[Chosen, ...], name: str) -> str:
-    """What the chosen packages together ask of another one."""
-    lines = [line for each in chosen if isinstance(each.row, Package) for line in each.row.requires]
-    needs = [_requirement(line) for line in lines]
-    return ",".join(str(need.specifier) for need in needs if need.name == name)
-
-
-def _fits(row: Bitsandbytes, wanted: str, candidate: Candidate, question: Question) -> bool:
-    python, torch = chosen_python(candidate, question), str(candidate.release.version)
-    takes_both = _meets(python, row.python) and _meets(torch, row.torch)
-    if not takes_both or not _meets(row.version, wanted):
-        return False
-    if candidate.cuda is None:
-        return row.cpu and (row.aarch64 or question.architectures == ("x86_64",))
-    return _has_library(row, candidate, question)
-
-
-def _has_library(row: Bitsandbytes, candidate: Candidate, question: Question) -> bool:
-    cuda = candidate.cuda
-    if cuda is None or bitsandbytes_library(cuda, row.cudas).choice is not LibraryChoice.EXACT:
-        return False
-    if not question.gpus:
-        return True
-    code = [
-        library
-        for library in question.tables.stack.libraries
-        if library.version == row.version and str(cuda) in library.cudas
-    ]
-    return all(
-        any(
-            library.machine == machine.machine
-            and has_kernels(capability, library.sass, library.ptx) is not CodeSupport.NONE
-            for library in code
-        )
-        for machine in question.machines
-        for _, capability in machine.gpus
-    )
-
-
-def _missing_library(row: Bitsandbytes, candidate: Candidate, question: Question) -> str:
-    if candidate.cuda is None:
-        return f"bitsandbytes {row.version} does not fit torch {candidate.release.version} on this machine"
-    gpus = ", ".join(dict.fromkeys(str(capability) for _, capability in question.gpus))
-    for_gpus = f" with code for {gpus}" if gpus else ""
-    if str(candidate.cuda) not in row.cudas:
-        return f"bitsandbytes {row.version} has no library for CUDA {candidate.cuda}: it has {', '.join(row.cudas)}"
-    return f"no bitsandbytes fits torch {candidate.release.version} and CUDA {candidate.cuda}{for_gpus}"
-
-
-def _because(name: str, candidate: Candidate, python: str | None, pins: dict[str, str]) -> str:
-    if name in pins:
-        return "asked for"
-    return f"newest release that fits torch {candidate.release.version}, Python {python} and the others"
-
-
-def _bitsandbytes_because(candidate: Candidate, question: Question) -> str:
-    if candidate.cuda is None:
-        return f"newest release that fits torch {candidate.release.version} and runs on the CPU"
-    served = ", ".join(dict.fromkeys(str(capability) for _, capability in question.gpus))
-    code = f" with code for {served}" if served else ""
-    return f"newest release with a library for CUDA {candidate.cuda}{code}"
+def _chosen(row: Package, candidate: Candidate, question: Question) -> Chosen:
+    listed = any(row.name == known.name and row.version == known.version for known in question.tables.stack.packages)
+    if row.name in dict(question.request.pins):
+        because = "asked for"
+    elif asked := constraints.of(row.name, question):
+        because = f"{' and '.join(constraints.spoken(each) for each in asked)}"
+    else:
+        python = chosen_python(candidate, question)
+        because = f"newest release that fits torch {candidate.release.version}, Python {python} and the others"
+    return Chosen(row.name, row.version, row if listed else None, because)
 
 
 def _other_pins(pins: dict[str, str], names: tuple[str, ...]) -> tuple[Chosen, ...]:
