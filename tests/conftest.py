@@ -1,7 +1,20 @@
-"""What the closing summary says of the suites. Here: a process that only hands tests out sees no folder of them."""
+"""What holds for every test, and what the closing summary says of the suites.
+
+The summary is made here: a process that only hands tests out sees no folder of them.
+"""
+
+import os
+
+import pytest
 
 from tests.faults.conftest import CASES
 from tests.fuzz.profile import NAME
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _only_shipped_tables(tmp_path_factory):
+    """Whoever runs the tests may have refreshed tables of their own."""
+    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data home"))
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -111,8 +111,12 @@ FILES = tuple(TABLES)
 
 def document(name: str) -> Document:
     """One table file as it ships. Raises FileNotFoundError for a name outside `FILES`."""
-    data = get_data("devkit.compat", f"tables/{name}.toml")
-    return LazyDocument((data or b"").decode())
+    return LazyDocument(shipped_bytes(name).decode())
+
+
+def shipped_bytes(name: str) -> bytes:
+    """The text of one table file as it ships. Raises FileNotFoundError for a name that no file has."""
+    return get_data("devkit.compat", f"tables/{name}.toml") or b""
 
 
 def _newest(name: str) -> Document:

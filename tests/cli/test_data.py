@@ -1,0 +1,242 @@
+"""`devkit data` from the outside: newer tables are signed off, used by every command, and never in the way."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from devkit.cli.data_age import age_days, age_warning
+from devkit.compat.load import FILES, shipped_bytes
+
+HOSTS = Path(__file__).resolve().parents[1] / "hosts"
+ADDED = (
+    "gpu = [\n",
+    (
+        'gpu = [\n  { id = "x1", name = "NVIDIA X1", aliases = [], capability = "12.0", kind = "geforce", '
+        'memory_gib = [32], forward = false, source = ["cuda-gpus"], confidence = "single-source" },\n'
+    ),
+)
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "data home"
+
+
+@pytest.fixture
+def devkit(home):
+    def run(*words, **environ):
+        env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "120", "XDG_DATA_HOME": str(home), **environ}
+        argv = [sys.executable, "-m", "devkit", *map(str, words)]
+        return subprocess.run(argv, capture_output=True, text=True, env=env, stdin=subprocess.DEVNULL, check=False)
+
+    return run
+
+
+@pytest.fixture
+def gpus(tmp_path):
+    """A table of GPUs with one more, which nobody sells."""
+    path = tmp_path / "gpus.toml"
+    path.write_text(changed("gpus", ADDED))
+    return path
+
+
+def changed(name, *replacements):
+    text = shipped_bytes(name).decode()
+    for old, new in replacements:
+        assert old in text
+        text = text.replace(old, new, 1)
+    return text
+
+
+def stored(home):
+    return home / "devkit" / "tables.json"
+
+
+def origins(devkit):
+    return {row["name"]: row["origin"] for row in json.loads(devkit("data", "show", "--json").stdout)["tables"]}
+
+
+def test_the_shipped_tables_are_in_use_without_a_home_file(devkit, home):
+    done = devkit("data", "show")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(FILES)
+    assert "refreshed" not in done.stdout and not home.exists()
+
+
+def test_a_newer_table_is_used_by_plan_and_doctor_until_it_is_dropped(devkit, gpus):
+    before = devkit("plan", "--gpu", "X1", "--driver", "580.95.05")
+    assert before.returncode == 2 and "unknown GPU" in before.stderr
+    done = devkit("data", "update", gpus)
+    assert done.returncode == 0 and "in use" in done.stdout, done.stderr
+    assert origins(devkit)["gpus"] == "refreshed" and origins(devkit)["torch"] == "shipped"
+    after = devkit("plan", "--gpu", "X1", "--driver", "580.95.05")
+    assert (after.returncode, after.stderr) == (0, "")
+    assert "NVIDIA X1 (12.0)" in after.stdout
+    examined = devkit("doctor", "--facts", HOSTS / "ubuntu-4090-ok" / "facts.json")
+    assert (examined.returncode, examined.stderr) == (0, "")
+    assert devkit("data", "reset").returncode == 0
+    assert set(origins(devkit).values()) == {"shipped"}
+    assert "unchanged" in devkit("data", "reset").stdout
+
+
+def test_init_uses_it_too(devkit, gpus, tmp_path):
+    devkit("data", "update", gpus)
+    done = devkit("init", tmp_path / "project", "--gpu", "X1", "--driver", "580.95.05", "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_same_table_again_changes_nothing_and_the_shipped_one_takes_it_away(devkit, gpus, home, tmp_path):
+    devkit("data", "update", gpus)
+    assert "unchanged" in devkit("data", "update", gpus).stdout
+    shipped = tmp_path / "shipped"
+    shipped.mkdir()
+    (shipped / "gpus.toml").write_bytes(shipped_bytes("gpus"))
+    assert devkit("data", "update", shipped).returncode == 0
+    assert not stored(home).exists()
+
+
+def test_tables_that_do_not_pass_are_listed_whole_and_nothing_is_written(devkit, home, tmp_path):
+    (tmp_path / "gpus.toml").write_text(changed("gpus", ('capability = "8.9"', 'capability = "9.0"')))
+    (tmp_path / "driver.toml").write_text(changed("driver", ("schema = 1", "schema = 7"), ('"450.80.02"', '"x"')))
+    text, document = devkit("data", "update", tmp_path), devkit("data", "update", tmp_path, "--json")
+    assert (text.returncode, document.returncode) == (1, 1)
+    assert "schema is 7" in text.stdout and "linux_driver is 'x'" in text.stdout
+    assert len(json.loads(document.stdout)["faults"]) == 2
+    assert json.loads(document.stdout)["verdict"] == "refused"
+    assert not home.exists()
+
+
+def test_force_takes_what_differs_from_the_shipped_tables_and_never_what_is_wrong(devkit, home, tmp_path):
+    path = tmp_path / "gpus.toml"
+    path.write_text(changed("gpus", ('as_of = "2026-11-21"', 'as_of = "2025-01-01"')))
+    refused = devkit("data", "update", path)
+    assert refused.returncode == 1 and "--force takes these" in refused.stdout
+    assert devkit("data", "update", path, "--force", "--dry-run").returncode == 0 and not home.exists()
+    assert devkit("data", "update", path, "--force").returncode == 0
+    assert "2025-01-01" in devkit("data", "show").stdout
+    path.write_text(changed("gpus", ("schema = 1", "schema = 2")))
+    assert devkit("data", "update", path, "--force").returncode == 1
+
+
+def packed_zip(path, names):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in names.items():
+            archive.writestr(name, content)
+
+
+def packed_tar(path, names):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in names.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+@pytest.mark.parametrize(("pack", "name"), [(packed_zip, "t.zip"), (packed_tar, "t.tar.gz")], ids=["zip", "tar"])
+def test_an_archive_of_several_tables_is_read_without_unpacking_it(devkit, tmp_path, pack, name):
+    text = changed("gpus", ADDED).encode()
+    members = {"../../gpus.toml": text, "tables/torch.toml": shipped_bytes("torch"), "README.md": b"", "x.toml": b"!"}
+    pack(tmp_path / name, members)
+    done = devkit("data", "update", tmp_path / name)
+    assert done.returncode == 0, done.stderr
+    assert origins(devkit)["gpus"] == "refreshed" and origins(devkit)["torch"] == "shipped"
+    assert not (tmp_path.parent / "gpus.toml").exists()
+
+
+def test_a_file_of_another_name_is_known_by_its_arrays(devkit, tmp_path):
+    path = tmp_path / "newest (2).toml"
+    path.write_text(changed("driver", ("\n# ", "\n# New: ")))
+    assert "unchanged" in devkit("data", "update", path).stdout
+
+
+WRONG = {
+    "a file that is not there": ("gpus.toml", None, "No such file"),
+    "a file that is no TOML": ("gpus.toml", b"gpu = [", "is not TOML"),
+    "a file in another encoding": ("gpus.toml", b"# \xff\n", "is not TOML"),
+    "a table of something else": ("pyproject.toml", b"[project]\n", "none of devkit's version tables"),
+    "a file larger than any table": ("gpus.toml", b"#" * (5 << 20), "too large"),
+    "an archive that is none": ("tables.zip", b"PK", "no readable archive"),
+    "a damaged archive": ("tables.tar.gz", b"\x1f\x8b\x08", "no readable archive"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "says"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_read_is_one_line_and_a_hint(devkit, home, tmp_path, name, content, says):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    done = devkit("data", "update", tmp_path / name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr.splitlines()[0] and len(done.stderr.splitlines()) == 2
+    assert not home.exists()
+
+
+def test_a_folder_without_tables_is_no_answer(devkit, tmp_path):
+    done = devkit("data", "update", tmp_path)
+    assert done.returncode == 2 and "holds no version table" in done.stderr
+
+
+DAMAGES = {
+    "emptied": lambda content: b"",
+    "cut off": lambda content: content[: len(content) // 2],
+    "changed by one byte": lambda content: content.replace(b'"12.0"', b'"13.0"', 1),
+    "no JSON": lambda content: b"\xff\x00{]",
+    "JSON of something else": lambda content: b"[1]\n{}\n",
+    "signed off beside other tables": lambda content: content.replace(b'"beside": ', b'"beside": 1', 1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_file_breaks_no_command_and_is_named_once(devkit, gpus, home, damage):
+    devkit("data", "update", gpus)
+    stored(home).write_bytes(damage(stored(home).read_bytes()))
+    done = devkit("plan", "--gpu", "RTX 4090", "--driver", "580.95.05", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["verdict"] == "plan"
+    assert done.stderr.count("\n") == 1
+    assert str(stored(home)) in done.stderr and "devkit data reset" in done.stderr
+    assert devkit("data", "update", gpus).returncode == 0
+    assert origins(devkit)["gpus"] == "refreshed"
+    assert devkit("plan", "--gpu", "X1").stderr == ""
+
+
+def test_a_folder_in_its_place_is_said_and_passed_over(devkit, gpus, home):
+    stored(home).mkdir(parents=True)
+    done = devkit("plan", "--gpu", "RTX 4090")
+    assert done.returncode == 0 and "is not used" in done.stderr
+    done = devkit("data", "update", gpus)
+    assert done.returncode == 2 and "cannot write" in done.stderr
+    assert [each.name for each in stored(home).parent.iterdir()] == ["tables.json"]
+
+
+def test_without_a_home_everything_works_but_keeping(devkit, gpus):
+    nowhere = {"XDG_DATA_HOME": "relative", "HOME": ""}
+    assert devkit("data", "show", **nowhere).returncode == 0
+    done = devkit("data", "update", gpus, **nowhere)
+    assert done.returncode == 2 and "no home folder" in done.stderr
+
+
+def test_the_home_is_used_where_no_data_folder_is_named(devkit, gpus, tmp_path):
+    places = {"XDG_DATA_HOME": "", "HOME": str(tmp_path)}
+    assert devkit("data", "update", gpus, **places).returncode == 0
+    below = "Library/Application Support" if sys.platform == "darwin" else ".local/share"
+    assert (tmp_path / below / "devkit" / "tables.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("on", "days", "warns"),
+    [
+        pytest.param("2026-11-21", 0, False, id="the day itself"),
+        pytest.param("2026-11-20", 0, False, id="a clock that is behind"),
+        pytest.param("2027-05-20", 180, False, id="half a year"),
+        pytest.param("2027-05-21", 181, True, id="a day more"),
+    ],
+)
+def test_old_data_is_warned_of(on, days, warns):
+    assert age_days("2026-11-21", on=on) == days
+    assert bool(age_warning("2026-11-21", on=on)) is warns
