@@ -6,6 +6,7 @@ from pkgutil import get_data
 
 from devkit.compat import image_rows, rocm_rows, rows
 from devkit.compat.newer import newer_table
+from devkit.compat.service_rows import Panel, ProfileImage, ProfilePackage
 from devkit.compat.table import Array, Document, KeyedArray, LazyDocument, Table
 
 
@@ -90,7 +91,16 @@ class EngineTable(Table):
 class EditorTable(Table):
     """Tools that open dev containers."""
 
+    editors = KeyedArray("editor", rows.Editor, unique=("name",), key=lambda row: row.name)
     ignored = Array("ignored", rows.IgnoredKey, unique=("editor", "key"))
+
+
+class ProfileTable(Table):
+    """Services beside the dev container."""
+
+    packages = Array("profile_package", ProfilePackage, unique=("profile", "name"))
+    images = KeyedArray("profile_image", ProfileImage, unique=("service",), key=lambda row: row.service)
+    panels = Array("panel", Panel, unique=("vendor", "title"))
 
 
 TABLES: dict[str, type[Table]] = {
@@ -103,6 +113,7 @@ TABLES: dict[str, type[Table]] = {
     "rocm": RocmTable,
     "engines": EngineTable,
     "editors": EditorTable,
+    "profiles": ProfileTable,
 }
 """What each table file holds, by its name without ending."""
 
@@ -173,6 +184,11 @@ class Tables:
     def editors(self) -> EditorTable:
         """Editors and what they ignore."""
         return EditorTable(self._read("editors"))
+
+    @cached_property
+    def profiles(self) -> ProfileTable:
+        """Services beside the dev container."""
+        return ProfileTable(self._read("profiles"))
 
     @property
     def as_of(self) -> str:

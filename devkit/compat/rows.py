@@ -254,8 +254,30 @@ class EngineFeature(Row):
 
 @keyword_record
 class IgnoredKey(Row):
-    """A key of devcontainer.json that a tool passes over or reads in its own way; `effect` follows the tool's name."""
+    """A key of devcontainer.json that a tool passes over or reads in its own way; `effect` follows the tool's name.
+
+    `instead` says what becomes of it in the files that devkit writes; "" for a key that they never hold.
+    """
 
     editor: str
     key: str
     effect: str
+    instead: str = ""
+
+
+@keyword_record
+class Editor(Row):
+    """An editor by the name that `--editor` knows, and the tools that this name may mean.
+
+    `customizations` are those that it reads. `cpus`, `memory_gb` and `storage_gb` are the smallest machine that its
+    cloud is asked for, 0 for none. `note` is what everyone who uses it must know.
+    """
+
+    name: str
+    title: str
+    tools: tuple[str, ...]
+    customizations: tuple[str, ...]
+    note: str
+    cpus: int = 0
+    memory_gb: int = 0
+    storage_gb: int = 0
