@@ -29,11 +29,12 @@ def generate(name: str, into: Path) -> None:
     flags = EXAMPLES[name]
     into.mkdir(parents=True)
     shutil.copy(FOLDER / name / "devkit.toml", into)
-    plan = solve(request_from(Selection(driver=flags.driver, gpus=flags.gpus)), tables())
+    request = request_from(Selection(driver=flags.driver, gpus=flags.gpus))
+    plan = solve(request, tables())
     if not isinstance(plan, Plan):
         sys.exit(f"no plan for {name}: {plan.wanted}")
     project = open_project(into, flags, Inputs())
-    write(project.root, project_changes(project, plan, source=FromIndex(__version__)))
+    write(project.root, project_changes(project, plan, machines=request.machines, source=FromIndex(__version__)))
 
 
 if __name__ == "__main__":

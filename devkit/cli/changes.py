@@ -11,7 +11,7 @@ import click
 from devkit.text import count_of, table, wrapped
 
 if TYPE_CHECKING:
-    from devkit.render.write import Change
+    from devkit.render.change import Change
     from devkit.solver.model import Conflict, Plan
 
 
@@ -22,7 +22,7 @@ def touched(changes: "Sequence[Change]") -> "list[Change]":
 
 def confirm(changes: "Sequence[Change]", *, yes: bool) -> None:
     """Ask before files are replaced, where there is somebody to ask. Raises Abort for a no."""
-    replaced = [change for change in changes if change.action in ("update", "remove")]
+    replaced = [change for change in changes if change.action in ("update", "merge", "remove")]
     if replaced and not yes and sys.stdin.isatty():
         click.confirm(f"Replace {count_of(len(replaced), 'file')}?", abort=True)
 
@@ -47,12 +47,31 @@ def print_changes(changes: "Sequence[Change]", *, show_diff: bool) -> None:
         click.echo("\n".join(change.diff() for change in changed))
 
 
+def print_clashes(changes: "Sequence[Change]", *, is_trial: bool) -> None:
+    """Where the user's edits and devkit's changes meet, and what stands there; on standard error, to be acted on."""
+    for clash in (clash for change in changes for clash in change.clashes):
+        stands = "both are marked in the file" if clash.is_marked else "yours stays"
+        becomes = "both would be marked in the file" if clash.is_marked else "yours would stay"
+        click.echo(f"conflict in {clash.path}, {clash.place}: {becomes if is_trial else stands}", err=True)
+        if not clash.is_marked:
+            click.echo("".join(f"  devkit: {line}\n" for line in clash.wanted.splitlines()), err=True, nl=False)
+
+
 def plan_fields(plan: "Plan", changes: "Sequence[Change]") -> dict[str, object]:
     """The part of a JSON document that says what was planned and which files it concerns."""
     from devkit.solver.explain import answer_document
 
-    files = [{"path": change.path, "action": str(change.action)} for change in changes]
-    return answer_document(plan) | {"files": files}
+    return answer_document(plan) | {"files": [_file_fields(change) for change in changes]}
+
+
+def _file_fields(change: "Change") -> dict[str, object]:
+    fields: dict[str, object] = {"path": change.path, "action": str(change.action)}
+    if change.clashes:
+        fields["conflicts"] = [
+            {"place": clash.place, "devkit_wants": clash.wanted, "is_marked": clash.is_marked}
+            for clash in change.clashes
+        ]
+    return fields
 
 
 def conflict_text(conflict: "Conflict", *, schema: str, as_json: bool) -> str:

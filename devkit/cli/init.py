@@ -15,12 +15,13 @@ from devkit.cli.changes import (
     print_plan,
     touched,
 )
-from devkit.cli.container_flags import ContainerFlags, choices_of, container_options, selection_of
-from devkit.cli.selection import Selection, request_from, selection_options
+from devkit.cli.container_flags import ContainerFlags, choices_of, container_options
+from devkit.cli.planning import answer_to, request_of_project
+from devkit.cli.selection import Selection, selection_options
 from devkit.text import count_of
 
 if TYPE_CHECKING:
-    from devkit.render.write import Change
+    from devkit.render.change import Change
     from devkit.solver.model import Plan
 
 SCHEMA = "devkit.init/1"
@@ -52,18 +53,17 @@ def init(
 
     Choices are kept in DIR/devkit.toml; flags win over it and are recorded there.
     """
-    from devkit.compat.load import tables
     from devkit.render.project import open_project, project_changes
     from devkit.render.write import write
     from devkit.solver.model import Conflict
-    from devkit.solver.solve import solve
 
     project = open_project(directory, choices_of(selection, container), container.inputs)
-    answer = solve(request_from(selection_of(project.choices, selection.facts)), tables())
+    request = request_of_project(project, facts=selection.facts)
+    answer = answer_to(request)
     if isinstance(answer, Conflict):
         click.echo(conflict_text(answer, schema=SCHEMA, as_json=as_json))
         ctx.exit(exits.ANSWER_IS_NO)
-    changes = project_changes(project, answer, force=force)
+    changes = project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:
         print_plan(answer, asked_for_cpu=project.choices.vendor == "cpu")
         print_changes(changes, show_diff=show_diff)

@@ -1,25 +1,45 @@
-"""devkit.lock: what was generated, from what, so that a later run knows its own files."""
+"""devkit.lock: what was generated, from what, so that a later run knows its own files and what they said.
+
+The text of each file is kept line by line. A later run joins three versions of an edited file with it, and whoever
+reviews a change of the lock sees the same lines change as in the file itself.
+"""
 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from devkit import __version__
 from devkit.errors import DevkitError
+from devkit.facts.values import ComputeCapability, Release
 from devkit.render.artifact import Artifact
 from devkit.solver.explain import plan_document
-from devkit.solver.model import Plan
+from devkit.solver.model import Machine, Plan
 
-SCHEMA = "devkit.lock/1"
+SCHEMA = "devkit.lock/2"
+_WITHOUT_TEXTS = "devkit.lock/1"
+"""The schema before, which names only the SHA-256 of each file. It can still be read."""
 LOCK_PATH = "devkit.lock"
+_MOST_KEPT_BYTES = 64 << 10
+"""Larger files are lists that programs write for programs; nobody edits them by hand."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file as devkit wrote it. `text` is None for one that is no text, and where the lock does not tell."""
+
+    sha256: str
+    text: str | None = None
 
 
 @dataclass(frozen=True)
 class Lock:
-    """The part of a lock that a later run reads: the SHA-256 of each generated file, by path."""
+    """The part of a lock that a later run reads: the files by path, the machines, and the plan as a document."""
 
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, Written] = field(default_factory=dict)
+    machines: tuple[Machine, ...] = ()
+    plan: Mapping[str, Any] = field(default_factory=dict)
 
 
 def digest(content: bytes) -> str:
@@ -27,28 +47,79 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def lock_artifact(plan: Plan, artifacts: Iterable[Artifact]) -> Artifact:
-    """The lock file for a plan and the files made from it."""
+def lock_artifact(plan: Plan, artifacts: Iterable[Artifact], machines: Iterable[Machine] = ()) -> Artifact:
+    """The lock file for a plan, the files made from it, and the machines that it was solved for."""
     document = {
         "schema": SCHEMA,
         "devkit": __version__,
         "data_as_of": plan.data_as_of,
+        "machines": [_machine_document(machine) for machine in machines],
         "plan": plan_document(plan),
-        "files": {artifact.path: digest(artifact.content) for artifact in sorted(artifacts, key=lambda a: a.path)},
+        "files": {artifact.path: _file_document(artifact) for artifact in sorted(artifacts, key=lambda a: a.path)},
     }
     return Artifact.text(LOCK_PATH, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_lock(content: bytes) -> Lock:
     """What a lock file says. Raises DevkitError when it is not one that this devkit can read."""
-    hint = "Restore it from version control. Without it devkit cannot tell its files from yours."
     try:
         document = json.loads(content)
-        schema, files = document["schema"], document["files"]
-    except (ValueError, KeyError, TypeError):
-        raise DevkitError(f"{LOCK_PATH} is damaged", hint) from None
-    if schema != SCHEMA:
-        raise DevkitError(f"{LOCK_PATH} has schema {schema!r}, this devkit reads {SCHEMA}", "Update devkit.")
-    if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
-        raise DevkitError(f"{LOCK_PATH} is damaged", hint)
-    return Lock(files)
+        schema = document["schema"]
+        if schema in (SCHEMA, _WITHOUT_TEXTS):
+            files = {path: _written(entry) for path, entry in document["files"].items()}
+            machines = tuple(_machine(entry) for entry in document.get("machines", ()))
+            return Lock(files, machines, dict(document.get("plan", {})))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DevkitError(
+            f"{LOCK_PATH} is damaged",
+            "Restore it from version control. Without it devkit cannot tell its files from yours.",
+        ) from None
+    raise DevkitError(f"{LOCK_PATH} has schema {schema!r}, this devkit reads {SCHEMA}", "Update devkit.")
+
+
+def _file_document(artifact: Artifact) -> dict[str, object]:
+    document: dict[str, object] = {"sha256": digest(artifact.content)}
+    try:
+        text = artifact.content.decode() if len(artifact.content) <= _MOST_KEPT_BYTES else None
+    except UnicodeDecodeError:
+        text = None
+    if text is None:
+        return document
+    return document | {"lines": text.split("\n")}
+
+
+def _written(entry: object) -> Written:
+    if isinstance(entry, str):
+        return Written(entry)
+    if not isinstance(entry, dict) or not isinstance(entry["sha256"], str):
+        raise TypeError("a file's entry is no table with its SHA-256")
+    lines = entry.get("lines")
+    return Written(entry["sha256"], None if lines is None else "\n".join(lines))
+
+
+def _machine_document(machine: Machine) -> dict[str, object]:
+    return {
+        "driver": str(machine.driver) if machine.driver else None,
+        "cuda": str(machine.cuda) if machine.cuda else None,
+        "gpus": [{"name": name, "compute_capability": str(capability)} for name, capability in machine.gpus],
+        "machine": machine.machine,
+        "platform": machine.platform,
+        "glibc": str(machine.glibc) if machine.glibc else None,
+        "origin": machine.origin,
+    }
+
+
+def _machine(entry: Mapping[str, Any]) -> Machine:
+    return Machine(
+        driver=_release(entry["driver"]),
+        cuda=_release(entry["cuda"]),
+        gpus=tuple((str(gpu["name"]), ComputeCapability.read(gpu["compute_capability"])) for gpu in entry["gpus"]),
+        machine=str(entry["machine"]),
+        platform=str(entry["platform"]),
+        glibc=_release(entry["glibc"]),
+        origin=str(entry["origin"]),
+    )
+
+
+def _release(text: str | None) -> Release | None:
+    return Release.read(text) if text is not None else None

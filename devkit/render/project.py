@@ -9,15 +9,16 @@ from devkit.errors import DevkitError
 from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.artifacts import devcontainer_artifacts
 from devkit.render.certificates import certificates_in
+from devkit.render.change import Change, changes_for
 from devkit.render.choices import CHOICES_PATH, Choices, choices_text, read_choices
 from devkit.render.dotenv import with_setting
+from devkit.render.folder import read_file
 from devkit.render.lock import lock_artifact
 from devkit.render.mirrors import checked_mirror
 from devkit.render.names import checked_name, slug_of
 from devkit.render.settings import DevkitSource, FromCheckout, Settings
 from devkit.render.wheel import devkit_source
-from devkit.render.write import Change, changes_for, read_file
-from devkit.solver.model import Plan
+from devkit.solver.model import Machine, Plan
 
 CERTIFICATES_PATH = f"{FOLDER}/certificates/ca.crt"
 ENV_PATH = f"{FOLDER}/.env"
@@ -59,11 +60,18 @@ def open_project(directory: Path, flags: Choices, inputs: Inputs) -> Project:
 
 
 def project_changes(
-    project: Project, plan: Plan, *, force: bool = False, source: DevkitSource | None = None
+    project: Project,
+    plan: Plan,
+    *,
+    machines: tuple[Machine, ...] = (),
+    force: bool = False,
+    may_clash: bool = False,
+    source: DevkitSource | None = None,
 ) -> tuple[Change, ...]:
     """What generating the dev container for this plan would change. Reads the disk, writes nothing.
 
-    `source` is where the image takes devkit from, by default where this devkit came from.
+    `machines` are those that the plan is for, `source` is where the image takes devkit from, by default where this
+    devkit came from; `force` and `may_clash` are as for `changes_for`.
     Raises: DevkitError as `changes_for` does.
     """
     choices = project.choices
@@ -82,8 +90,8 @@ def project_changes(
         profiles=choices.profiles,
     )
     artifacts = devcontainer_artifacts(plan, settings)
-    generated = (*artifacts, lock_artifact(plan, artifacts))
-    return changes_for(project.root, generated, _edited(project), force=force)
+    generated = (*artifacts, lock_artifact(plan, artifacts, machines))
+    return changes_for(project.root, generated, _edited(project), force=force, may_clash=may_clash)
 
 
 def _usable(directory: Path) -> Path:

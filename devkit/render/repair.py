@@ -16,10 +16,11 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from devkit.doctor.model import Repair, RepairKind
+from devkit.render.change import unified_diff
 from devkit.render.splice import CannotSplice, Syntax, remove_value, set_value, with_value, without_value
 from devkit.render.splice_json import JSON
 from devkit.render.splice_yaml import YAML
-from devkit.render.write import make_directory, replace_file, unified_diff
+from devkit.render.write import make_directory, replace_file
 
 MOST_BYTES = 1 << 20
 _SYNTAX: dict[str, Syntax] = {".json": JSON, ".jsonc": JSON, ".yml": YAML, ".yaml": YAML}

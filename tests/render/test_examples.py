@@ -7,9 +7,9 @@ import pytest
 
 from devkit.cli.selection import Selection, request_from
 from devkit.compat.load import tables
+from devkit.render.change import Action
 from devkit.render.choices import Choices
 from devkit.render.project import Inputs, open_project, project_changes
-from devkit.render.write import Action
 from devkit.solver.solve import solve
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -37,6 +37,7 @@ def test_every_example_with_choices_is_generated():
 def test_devkits_own_dev_container_is_fresh():
     project = open_project(REPOSITORY, Choices(), Inputs())
     choices = project.choices
-    plan = solve(request_from(Selection(vendor=choices.vendor, python=choices.python, machine="x86_64")), tables())
-    stale = [change.path for change in project_changes(project, plan) if change.action is not Action.UNCHANGED]
+    request = request_from(Selection(vendor=choices.vendor, python=choices.python, machine="x86_64"))
+    changes = project_changes(project, solve(request, tables()), machines=request.machines)
+    stale = [change.path for change in changes if change.action is not Action.UNCHANGED]
     assert stale == [], "run `devkit init` in the repository"

@@ -1,5 +1,6 @@
 """Writing: nothing of the user's is lost, nothing lies outside the project, and a kill leaves no half file."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,8 +11,10 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.render.artifact import Artifact
+from devkit.render.change import Action, changes_for
+from devkit.render.folder import read_file
 from devkit.render.lock import digest, lock_artifact, read_lock
-from devkit.render.write import Action, changes_for, read_file, write
+from devkit.render.write import write
 
 from .plans import GPU_PLAN
 
@@ -66,14 +69,13 @@ def test_the_directory_itself_may_be_new(tmp_path):
     assert (tmp_path / "new/devkit.lock").exists()
 
 
-def test_a_file_the_user_changed_is_refused_with_the_difference_and_nothing_is_written(tmp_path):
+def test_an_edit_where_devkit_has_a_change_too_is_refused_with_what_devkit_wants_and_nothing_is_written(tmp_path):
     run(tmp_path)
     (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
     before = tree(tmp_path)
-    with pytest.raises(DevkitError, match=r"changed since devkit wrote it: \.devcontainer/a\.txt$") as refused:
+    with pytest.raises(DevkitError, match=r"changes and devkit's meet in \.devcontainer/a\.txt$") as refused:
         run(tmp_path, SECOND)
-    assert "-mine" in refused.value.hint
-    assert "+two" in refused.value.hint
+    assert "line 1, devkit would write:\n  two" in refused.value.hint
     assert "--force" in refused.value.hint
     assert tree(tmp_path) == before
 
@@ -148,7 +150,8 @@ def test_a_lock_cannot_reach_out_of_the_project(tmp_path):
     run(root)
     victim.write_text("theirs")
     lock = (root / "devkit.lock").read_text().replace(".devcontainer/c.txt", "../victim")
-    (root / "devkit.lock").write_text(lock.replace(read_lock(lock.encode()).files["../victim"], digest(b"theirs")))
+    written = read_lock(lock.encode()).files["../victim"]
+    (root / "devkit.lock").write_text(lock.replace(written.sha256, digest(b"theirs")))
     with pytest.raises(DevkitError, match="leads out of the project"):
         run(root, SECOND)
     assert victim.exists()
@@ -261,3 +264,52 @@ def test_reading_a_missing_file_is_none(tmp_path):
 
 def test_an_action_reads_as_its_word():
     assert str(Action.CREATE) == "create"
+
+
+def with_old_lock(root: Path) -> None:
+    """Turn the lock into one of the schema before, which knows no texts."""
+    lock = json.loads((root / "devkit.lock").read_text())
+    lock["schema"] = "devkit.lock/1"
+    lock["files"] = {path: entry["sha256"] for path, entry in lock["files"].items()}
+    (root / "devkit.lock").write_text(json.dumps(lock))
+
+
+def test_a_lock_of_the_schema_before_still_tells_devkits_files(tmp_path):
+    run(tmp_path)
+    with_old_lock(tmp_path)
+    assert run(tmp_path, SECOND)["a.txt"] == "update"
+    assert json.loads((tmp_path / "devkit.lock").read_text())["schema"] == "devkit.lock/2"
+
+
+def test_without_the_text_that_devkit_wrote_an_edit_cannot_be_joined_and_is_refused(tmp_path):
+    run(tmp_path)
+    with_old_lock(tmp_path)
+    (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
+    with pytest.raises(DevkitError, match=r"changed since devkit wrote it: \.devcontainer/a\.txt$") as refused:
+        run(tmp_path, SECOND)
+    assert "-mine\n+two" in refused.value.hint
+
+
+def test_a_file_changed_between_the_question_and_the_answer_stays_as_it_is(tmp_path):
+    run(tmp_path)
+    changes = changes_for(tmp_path, SECOND, (CHOICES,))
+    (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
+    before = tree(tmp_path)
+    with pytest.raises(DevkitError, match=r"a\.txt was changed in between"):
+        write(tmp_path, changes)
+    assert tree(tmp_path) == before
+
+
+def test_what_another_run_did_meanwhile_is_not_done_twice(tmp_path):
+    first, second = (changes_for(tmp_path, FIRST, (CHOICES,)) for _ in range(2))
+    write(tmp_path, first)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    write(tmp_path, second)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_users_permissions_stay(tmp_path):
+    run(tmp_path)
+    (tmp_path / ".devcontainer/a.txt").chmod(0o640)
+    run(tmp_path, SECOND)
+    assert (tmp_path / ".devcontainer/a.txt").stat().st_mode & 0o777 == 0o640

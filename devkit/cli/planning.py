@@ -1,0 +1,34 @@
+"""From a project to the question that its versions answer: its choices, its machines, and what its files ask for."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from devkit.cli.container_flags import selection_of
+from devkit.cli.selection import request_from
+
+if TYPE_CHECKING:
+    from devkit.render.project import Project
+    from devkit.solver.model import Conflict, Machine, Plan, Request
+
+
+def request_of_project(
+    project: "Project", *, facts: tuple[str, ...] = (), machines: "tuple[Machine, ...]" = ()
+) -> "Request":
+    """What to solve for a project. Raises DevkitError for input that cannot be a request.
+
+    Machines: those of the saved facts; else the one that devkit.toml describes; else `machines`; else this machine.
+    """
+    selection = selection_of(project.choices, facts)
+    if machines and not facts and not selection.describes_a_machine:
+        # What stands in for the machines here is replaced: reading this one would only cost time.
+        request = request_from(replace(selection, machine=machines[0].machine))
+        return replace(request, machines=machines)
+    return request_from(selection)
+
+
+def answer_to(request: "Request") -> "Plan | Conflict":
+    """What the solver says, by the version tables."""
+    from devkit.compat.load import tables
+    from devkit.solver.solve import solve
+
+    return solve(request, tables())

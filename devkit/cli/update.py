@@ -1,0 +1,102 @@
+"""`devkit update`: solve anew for the machines of devkit.lock, and join the result with the user's edits."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from devkit.cli import exits
+from devkit.cli.changes import (
+    confirm,
+    conflict_text,
+    document_text,
+    plan_fields,
+    print_changes,
+    print_clashes,
+    print_plan,
+    touched,
+)
+from devkit.cli.planning import answer_to, request_of_project
+from devkit.errors import DevkitError
+from devkit.text import count_of
+
+if TYPE_CHECKING:
+    from devkit.render.change import Change
+    from devkit.render.lock import Lock
+    from devkit.solver.model import Plan
+
+SCHEMA = "devkit.update/1"
+
+
+@click.command()
+@click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Write nothing; print the difference and exit 1 when there is one.")
+@click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
+@click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
+@click.option("--yes", is_flag=True, help="Replace files without asking.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_context
+def update(
+    ctx: click.Context, directory: Path, *, check: bool, show_diff: bool, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Bring a generated dev container up to date, and keep what you edited in it.
+
+    The plan is for the machines that devkit.lock names, whoever runs this. Where your edits and devkit's changes meet,
+    text files get both between markers, JSON and YAML keep yours; the exit code is then 1.
+    """
+    from devkit.render.choices import Choices
+    from devkit.render.project import Inputs, open_project, project_changes
+    from devkit.render.write import write
+    from devkit.solver.model import Conflict
+
+    project = open_project(directory, Choices(), Inputs())
+    request = request_of_project(project, machines=_lock(project.root, directory).machines)
+    answer = answer_to(request)
+    if isinstance(answer, Conflict):
+        click.echo(conflict_text(answer, schema=SCHEMA, as_json=as_json))
+        ctx.exit(exits.ANSWER_IS_NO)
+    changes = project_changes(project, answer, machines=request.machines, may_clash=True)
+    if not as_json:
+        print_plan(answer, asked_for_cpu=True)
+        print_changes(changes, show_diff=show_diff or check)
+    if not (check or dry_run):
+        confirm(changes, yes=yes or as_json)
+        write(project.root, changes)
+    _print_end(answer, changes, is_trial=check or dry_run, as_json=as_json)
+    has_clashes = any(change.clashes for change in changes)
+    ctx.exit(exits.ANSWER_IS_NO if has_clashes or (check and touched(changes)) else exits.DONE)
+
+
+def _lock(root: Path, directory: Path) -> "Lock":
+    from devkit.render.folder import read_file
+    from devkit.render.lock import LOCK_PATH, read_lock
+
+    content = read_file(root, LOCK_PATH)
+    if content is None:
+        raise DevkitError(f"there is no {LOCK_PATH} in {root}", f"Write a dev container first: devkit init {directory}")
+    return read_lock(content)
+
+
+def _print_end(plan: "Plan", changes: "tuple[Change, ...]", *, is_trial: bool, as_json: bool) -> None:
+    changed = touched(changes)
+    if as_json:
+        verdict = _verdict(changes, is_trial=is_trial)
+        click.echo(document_text(plan_fields(plan, changes) | {"verdict": verdict}, schema=SCHEMA))
+        return
+    print_clashes(changes, is_trial=is_trial)
+    if not changed:
+        click.echo("up to date: nothing to change.")
+    elif is_trial:
+        click.echo(f"would change {count_of(len(changed), 'file')}; nothing was written.")
+    else:
+        click.echo(
+            f"changed {count_of(len(changed), 'file')}. Next: read the difference, rebuild the container, commit."
+        )
+
+
+def _verdict(changes: "tuple[Change, ...]", *, is_trial: bool) -> str:
+    if any(change.clashes for change in changes):
+        return "conflicts"
+    if not touched(changes):
+        return "unchanged"
+    return "would-write" if is_trial else "written"

@@ -1,0 +1,123 @@
+"""`devkit update` from the outside: new versions come in, edits stay, and CI hears of drift."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_init import GPU, assert_refused, devkit, tree
+
+DOCKERFILE = ".devcontainer/Dockerfile"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with a dev container for Python 3.12."""
+    assert devkit("init", tmp_path, *GPU, "--python", "3.12").returncode == 0
+    return tmp_path
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_nothing_to_do(project):
+    before = tree(project)
+    done = devkit("update", project)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "up to date: nothing to change.")
+    assert tree(project) == before
+
+
+def test_an_edit_stays_and_another_choice_comes_in(project):
+    with (project / DOCKERFILE).open("a") as file:
+        file.write("\n# ours\nRUN echo ours\n")
+    edit(project / "devkit.toml", 'python = "3.12"', 'python = "3.11"')
+    done = devkit("update", project)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"merge   {DOCKERFILE}" in done.stdout
+    text = (project / DOCKERFILE).read_text()
+    assert "FROM python:3.11" in text
+    assert text.endswith("# ours\nRUN echo ours\n")
+    assert devkit("update", project).stdout.splitlines()[-1] == "up to date: nothing to change."
+
+
+def test_init_keeps_the_edit_too(project):
+    with (project / DOCKERFILE).open("a") as file:
+        file.write("RUN echo ours\n")
+    assert devkit("init", project, "--python", "3.11").returncode == 0
+    text = (project / DOCKERFILE).read_text()
+    assert "FROM python:3.11" in text
+    assert text.endswith("RUN echo ours\n")
+
+
+def test_check_prints_the_difference_writes_nothing_and_ends_with_one(project):
+    assert devkit("update", project, "--check").returncode == 0
+    edit(project / "devkit.toml", 'python = "3.12"', 'python = "3.11"')
+    before = tree(project)
+    done = devkit("update", project, "--check")
+    assert done.returncode == 1
+    assert "+FROM python:3.11" in done.stdout
+    assert tree(project) == before
+
+
+@pytest.mark.parametrize("flag", ["--dry-run", "--diff --dry-run", "--json --dry-run"])
+def test_a_dry_run_writes_nothing_and_ends_well(project, flag):
+    edit(project / "devkit.toml", 'python = "3.12"', 'python = "3.11"')
+    before = tree(project)
+    assert devkit("update", project, *flag.split()).returncode == 0
+    assert tree(project) == before
+
+
+def test_a_conflict_is_marked_in_text_and_must_be_decided(project):
+    edit(project / DOCKERFILE, "FROM python:3.12", "FROM registry.example.org/python:3.12")
+    edit(project / "devkit.toml", 'python = "3.12"', 'python = "3.11"')
+    done = devkit("update", project)
+    assert done.returncode == 1
+    assert f"conflict in {DOCKERFILE}, line" in done.stderr
+    text = (project / DOCKERFILE).read_text()
+    assert "<<<<<<< yours\n" in text
+    assert "FROM registry.example.org/python:3.12" in text
+    edit(project / "devkit.toml", 'python = "3.11"', 'python = "3.12"')
+    assert_refused(devkit("update", project), "still holds a conflict")
+
+
+def test_a_conflict_in_json_keeps_yours_and_says_what_devkit_wants(project):
+    path = project / ".devcontainer/devcontainer.json"
+    edit(path, json.loads(path.read_text())["name"], "ours")
+    edit(project / "devkit.toml", "name = ", 'name = "other" # was: ')
+    done = devkit("update", project)
+    assert done.returncode == 1
+    assert 'devkit: name: "other"' in done.stderr
+    assert json.loads(path.read_text())["name"] == "ours"
+    assert devkit("update", project).returncode == 0, "decided: the user's stays"
+
+
+def test_the_json_document(project):
+    edit(project / DOCKERFILE, "FROM python:3.12", "FROM mirror/python:3.12")
+    edit(project / "devkit.toml", 'python = "3.12"', 'python = "3.11"')
+    document = json.loads(devkit("update", project, "--json").stdout)
+    assert (document["schema"], document["verdict"]) == ("devkit.update/1", "conflicts")
+    (clashing,) = [file for file in document["files"] if "conflicts" in file]
+    assert (clashing["path"], clashing["conflicts"][0]["is_marked"]) == (DOCKERFILE, True)
+
+
+def test_the_plan_is_for_the_machines_of_the_lock_and_not_for_this_one(tmp_path):
+    facts = Path(__file__).resolve().parents[1] / "hosts/ubuntu-4090-ok/facts.json"
+    assert devkit("init", tmp_path, "--facts", facts).returncode == 0
+    lock = json.loads((tmp_path / "devkit.lock").read_text())
+    assert lock["machines"][0]["gpus"][0]["compute_capability"] == "8.9"
+    done = devkit("update", tmp_path, "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_a_lock_there_is_nothing_to_update(tmp_path):
+    assert_refused(devkit("update", tmp_path), "there is no devkit.lock")
+
+
+def test_a_conflict_of_versions_ends_with_one(project):
+    edit(project / "devkit.toml", "[versions]", '[versions]\ntorch = "1.0.0"')
+    before = tree(project)
+    assert devkit("update", project).returncode in (1, 2)
+    assert tree(project) == before

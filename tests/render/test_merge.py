@@ -1,0 +1,171 @@
+"""Joining: both sides' changes are kept, and where they meet nothing is lost and no document breaks."""
+
+import json
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devkit.render.merge import is_unresolved, merged
+from devkit.render.merge_lines import merged_lines
+from devkit.render.splice_json import JSON
+
+BASE = "one\ntwo\nthree\nfour\nfive\n"
+
+
+def joined(path: str, base: str, mine: str, theirs: str) -> tuple[str, list[str]]:
+    """The joined text, and where it needs a decision."""
+    result = merged(path, base=base, mine=mine.encode(), theirs=theirs.encode())
+    assert result is not None
+    return result.content.decode(), [clash.place for clash in result.clashes]
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "both"),
+    [
+        pytest.param(BASE, "1\ntwo\nthree\nfour\nfive\n", "1\ntwo\nthree\nfour\nfive\n", id="only devkit changed"),
+        pytest.param("1\ntwo\nthree\nfour\nfive\n", BASE, "1\ntwo\nthree\nfour\nfive\n", id="only the user changed"),
+        pytest.param("1\n" + BASE[4:], BASE[:-5] + "5\n", "1\ntwo\nthree\nfour\n5\n", id="at both ends"),
+        pytest.param("1\n" + BASE[4:], "1\n" + BASE[4:], "1\n" + BASE[4:], id="both the same"),
+        pytest.param("one\nthree\nfour\nfive\n", BASE + "six\n", "one\nthree\nfour\nfive\nsix\n", id="taken and added"),
+        pytest.param(BASE.replace("\n", "\r\n"), "zero\n" + BASE, "zero\r\n" + BASE.replace("\n", "\r\n"), id="CRLF"),
+        pytest.param("\ufeff" + BASE, "zero\n" + BASE, "\ufeffzero\n" + BASE, id="a byte order mark"),
+    ],
+)
+def test_changes_of_both_sides_are_kept(mine, theirs, both):
+    mine_and_theirs = merged("Dockerfile", base=BASE, mine=mine.encode(), theirs=theirs.encode())
+    if "\r\n" in mine:
+        both = "zero\r\n" + BASE.replace("\n", "\r\n")
+    assert (mine_and_theirs.content.decode(), mine_and_theirs.clashes) == (both, ())
+
+
+def test_where_changes_meet_a_text_gets_both_between_markers():
+    text, places = joined("Dockerfile", BASE, BASE.replace("three", "mine"), BASE.replace("three", "devkit's"))
+    marked = "<<<<<<< yours\nmine\n=======\ndevkit's\n>>>>>>> devkit\n"
+    assert (text, places) == (BASE.replace("three\n", marked), ["line 3"])
+    assert is_unresolved(text.encode())
+    assert is_unresolved(text.replace("\n", "\r\n").encode())
+    assert not is_unresolved(BASE.encode())
+
+
+def test_changes_of_neighbouring_lines_meet_as_they_do_in_git():
+    _, places = joined("gpu.sh", BASE, BASE.replace("three", "mine"), BASE.replace("four", "devkit's"))
+    assert places == ["line 3"]
+
+
+@pytest.mark.parametrize("path", ["settings.toml", ".env"])
+def test_a_format_that_markers_would_break_keeps_the_users_lines(path):
+    mine = BASE.replace("three", "mine")
+    text, places = joined(path, BASE, mine, BASE.replace("three", "devkit's"))
+    assert (text, places) == (mine, ["line 3"])
+
+
+LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n"]), max_size=8)
+
+
+@given(LINES, LINES, LINES)
+def test_one_side_alone_always_wins_and_nothing_is_lost(base, mine, theirs):
+    def text(pieces, side):
+        return [line for piece in pieces for line in getattr(piece, side)]
+
+    assert text(merged_lines(base, mine, base), "mine") == mine
+    assert text(merged_lines(base, base, theirs), "theirs") == theirs
+    assert not any(piece.is_clash for piece in merged_lines(base, mine, mine))
+    pieces = list(merged_lines(base, mine, theirs))
+    # A line that one side added stands in what that side says, agreed or not.
+    for side, lines in (("mine", mine), ("theirs", theirs)):
+        assert all(line in text(pieces, side) for line in set(lines) - set(base))
+
+
+DOCUMENT = {
+    "name": "demo",
+    "service": "dev",
+    "extensions": ["python", "toml"],
+    "nested": {"init": True, "size": "8gb"},
+}
+THEIRS = {
+    "name": "demo",
+    "service": "dev",
+    "extensions": ["python", "ruff"],
+    "nested": {"init": True, "size": "16gb", "ulimit": 1},
+    "secrets": {"TOKEN": {}},
+}
+MINE = """{
+\t// ours
+\t"name": "Démo", /* as people call it */
+\t"service": "dev",
+\t"extensions": [
+\t\t"python", // language server
+\t\t"toml",
+\t\t"docker",
+\t],
+\t"nested": { "init": false, "size": "8gb" },
+}
+"""
+
+
+def test_a_commented_document_takes_each_change_by_itself():
+    text, places = joined("devcontainer.json", json.dumps(DOCUMENT), MINE, json.dumps(THEIRS))
+    assert places == []
+    assert JSON.loads(text) == {
+        "name": "Démo",
+        "service": "dev",
+        "extensions": ["python", "docker", "ruff"],
+        "nested": {"init": False, "size": "16gb", "ulimit": 1},
+        "secrets": {"TOKEN": {}},
+    }
+    for line in ("\t// ours\n", '\t"name": "Démo", /* as people call it */\n', '\t\t"python", // language server\n'):
+        assert line in text
+
+
+def test_where_changes_meet_a_document_keeps_the_users_side_and_stays_a_document():
+    mine = MINE.replace('"8gb"', '"64gb"').replace('\t"service": "dev",\n', "")
+    theirs = THEIRS | {"service": "other"}
+    text, places = joined("devcontainer.json", json.dumps(DOCUMENT), mine, json.dumps(theirs))
+    assert places == ["service", "nested.size"]
+    assert JSON.loads(text)["nested"]["size"] == "64gb"
+    assert "service" not in JSON.loads(text)
+
+
+def test_compose_files_keep_comments_of_both():
+    base = "services:\n  dev:\n    # size\n    shm_size: 8gb\n    init: true\n"
+    mine = base.replace("init: true\n", "init: true\n    # ours\n    cpus: 4\n")
+    theirs = base.replace("# size\n    shm_size: 8gb", "# a limit\n    shm_size: 16gb")
+    text, places = joined("docker-compose.yml", base, mine, theirs)
+    assert places == []
+    assert text == "services:\n  dev:\n    # a limit\n    shm_size: 16gb\n    init: true\n    # ours\n    cpus: 4\n"
+
+
+def test_changes_that_only_lines_cannot_join_are_joined_by_keys():
+    base = "services:\n  dev:\n    shm_size: 8gb\n    init: true\n"
+    mine = base.replace("init: true", "init: false")
+    theirs = base.replace("shm_size: 8gb", "shm_size: 16gb")
+    text, places = joined("docker-compose.yml", base, mine, theirs)
+    assert (yaml.safe_load(text)["services"]["dev"], places) == ({"shm_size": "16gb", "init": False}, [])
+
+
+def test_a_document_that_does_not_parse_stays_as_it_is():
+    text, places = joined("devcontainer.json", "{}", "{ half", '{"a": 1}')
+    assert (text, places) == ("{ half", ["the whole file"])
+
+
+def test_what_is_no_text_is_not_joined():
+    assert merged("x.whl", base="", mine=b"\xff\xfe", theirs=b"") is None
+
+
+VALUES = st.dictionaries(
+    st.sampled_from("abc"), st.one_of(st.integers(0, 3), st.dictionaries(st.sampled_from("xy"), st.integers(0, 2)))
+)
+
+
+@given(VALUES, VALUES, VALUES)
+def test_a_joined_document_parses_and_has_every_change_that_the_user_did_not_make_too(base, mine, theirs):
+    text, places = joined("a.json", *(json.dumps(each, indent=2) for each in (base, mine, theirs)))
+    result = json.loads(text)
+    for key in theirs:
+        if mine.get(key) == base.get(key) and not any(place.startswith(key) for place in places):
+            assert result.get(key) == theirs[key]
+    for key in mine:
+        if theirs.get(key) == base.get(key):
+            assert result.get(key) == mine[key]
