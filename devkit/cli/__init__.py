@@ -19,6 +19,7 @@ COMMANDS = {
     "init": ("init", "Write a dev container that fits this machine."),
     "update": ("update", "Bring a written dev container up to date, and keep your edits."),
     "verify": ("verify", "Prove the environment: fine-tune and generate with a tiny model."),
+    "data": ("data", "Show the version tables that answers rest on, and take newer ones."),
 }
 """Command name -> (module under devkit.cli, summary). Modules load when their command runs."""
 
@@ -53,6 +54,10 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="devkit")
 def devkit() -> None:
     """Make GPU dev containers work the first time: diagnose, plan, generate, prove."""
+    from devkit.cli.own_tables import own_table
+    from devkit.compat.newer import offer
+
+    offer(own_table)
 
 
 def main() -> None:
