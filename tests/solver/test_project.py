@@ -1,0 +1,90 @@
+from dataclasses import replace
+
+import pytest
+
+from devkit.compat.load import tables
+from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies, LeftOut, Needed, PackageIndex, Tool, Unread
+from devkit.solver.machine import machine_from_flags
+from devkit.solver.model import Conflict
+from devkit.solver.project import constraints_of, solve_project
+from devkit.solver.request import request_of
+from devkit.solver.solve import solve
+
+MACHINE = machine_from_flags(driver="580.95.05", gpus=("RTX 4090",))
+TORCH_INDEX = "https://download.pytorch.org/whl/cu121"
+REQUEST = request_of(machines=(MACHINE,))
+
+
+def need(name, specifier, *, marker="", line=1, is_installed=True):
+    return Needed(name, specifier, "requirements.txt", line, marker=marker, is_installed=is_installed)
+
+
+def asking(*needs, python=()):
+    return Dependencies(Tool.PIP, "the project has requirements.txt", ("requirements.txt",), needs=needs, python=python)
+
+
+@pytest.mark.parametrize(
+    ("marker", "python", "counts"),
+    [
+        pytest.param("", None, True, id="no marker"),
+        pytest.param("sys_platform == 'linux'", None, True, id="for Linux"),
+        pytest.param("sys_platform == 'darwin'", "3.12", False, id="for macOS"),
+        pytest.param("platform_machine == 'x86_64'", None, True, id="for this processor"),
+        pytest.param("platform_machine == 'aarch64'", None, False, id="for another processor"),
+        pytest.param("python_version < '3.12'", "3.11", True, id="for this Python"),
+        pytest.param("python_version < '3.12'", "3.12", False, id="for an older Python"),
+        pytest.param("python_version < '3.12'", None, False, id="as long as the Python is open"),
+        pytest.param("python_full_version >= '3.10' and python_version < '3.13'", "3.12", True, id="for a range"),
+        pytest.param("extra == 'train'", "3.12", False, id="for an extra that nobody asked for"),
+    ],
+)
+def test_a_line_limits_the_plan_where_its_marker_holds(marker, python, counts):
+    found = constraints_of(asking(need("torch", "<2.9", marker=marker)), machines=("x86_64",), python=python)
+    assert bool(found) is counts
+
+
+def test_a_line_for_one_of_two_processors_limits_the_plan_for_both():
+    asked = asking(need("torch", "<2.9", marker="platform_machine == 'aarch64'"))
+    assert constraints_of(asked, machines=("aarch64", "x86_64"), python="3.12")
+
+
+def test_each_limit_names_where_it_stands():
+    asked = asking(need("torch", "==2.13.0", line=3), need("rich", ""), python=(need("python", ">=3.11", line=7),))
+    found = [(each.name, each.specifier, each.origin) for each in constraints_of(asked, machines=(), python=None)]
+    assert found == [("python", ">=3.11", "requirements.txt:7"), ("torch", "==2.13.0", "requirements.txt:3")]
+
+
+def test_a_project_without_dependencies_changes_nothing():
+    assert solve_project(REQUEST, NO_DEPENDENCIES, tables()) == solve(REQUEST, tables())
+
+
+def test_the_plan_says_what_was_read_and_what_was_not():
+    dependencies = replace(
+        asking(need("rich", ""), need("torch", "", is_installed=False)),
+        unread=(Unread("setup.py", 12, "it is computed when setup.py runs"),),
+        left_out=tuple(LeftOut(name, "environment.yml", 4, "conda brings it") for name in ("numpy", "ffmpeg")),
+        indexes=tuple(PackageIndex(url, "requirements.txt", 1) for url in (TORCH_INDEX, "https://a.example/simple")),
+    )
+    plan = solve_project(REQUEST, dependencies, tables())
+    assert plan.because("dependencies") == "the project has requirements.txt, and asks for 1 package"
+    assert plan.warnings[-3:] == (
+        "setup.py:12 is not taken into account: it is computed when setup.py runs",
+        "not installed from environment.yml: numpy and ffmpeg; conda brings it",
+        f"requirements.txt:1 names {TORCH_INDEX}: torch still comes from the plan's own index",
+    )
+
+
+def test_a_marker_is_judged_by_the_python_that_the_plan_ends_with():
+    asked = asking(
+        need("torch", "==2.13.0", marker="python_version >= '3.11'"),
+        need("torch", "==1.0", marker="python_version < '3.8'"),
+    )
+    answer = solve_project(REQUEST, asked, tables())
+    assert not isinstance(answer, Conflict)
+    assert answer.torch == "2.13.0"
+
+
+def test_what_the_project_asks_for_and_cannot_have_is_a_conflict_that_names_the_line():
+    answer = solve_project(REQUEST, asking(need("torch", "==1.0", line=3)), tables())
+    assert isinstance(answer, Conflict)
+    assert any("requirements.txt:3" in blocker.says for blocker in answer.blockers)
