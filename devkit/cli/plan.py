@@ -9,14 +9,14 @@ from devkit.cli import exits
 from devkit.cli.selection import Selection, request_from, selection_options
 from devkit.compat.load import tables
 from devkit.errors import DevkitError
-from devkit.solver.explain import answer_document, answer_text, reason_text
-from devkit.solver.model import Conflict, Plan, Vendor
+from devkit.solver.explain import answer_document, answer_text
+from devkit.solver.model import Conflict, Plan, Request, Vendor
 from devkit.solver.solve import solve
 
 
 @click.command()
 @selection_options
-@click.option("--why", metavar="FIELD", help="Explain one choice, such as torch or base_image.")
+@click.option("--why", metavar="FIELD", help="Explain one choice, such as torch, and what spoke against the others.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(selection: Selection, why: str | None, as_json: bool) -> int:
     """Choose versions that fit the driver and GPUs, with a reason for each.
@@ -25,20 +25,32 @@ def plan(selection: Selection, why: str | None, as_json: bool) -> int:
     """
     request = request_from(selection)
     answer = solve(request, tables())
-    width = shutil.get_terminal_size().columns
-    if as_json:
-        click.echo(json.dumps(answer_document(answer), indent=2, ensure_ascii=False))
-    elif why and isinstance(answer, Plan):
-        click.echo(_explained(answer, why, width=width))
+    if why:
+        click.echo(_explained(request, answer, why, as_json=as_json))
+    elif as_json:
+        click.echo(json.dumps(answer_document(answer, today=today()), indent=2, ensure_ascii=False))
     else:
         asked_for_cpu = request.vendor is Vendor.CPU
-        click.echo(answer_text(answer, width=width, was_asked_for_cpu=asked_for_cpu))
+        width = shutil.get_terminal_size().columns
+        click.echo(answer_text(answer, width=width, was_asked_for_cpu=asked_for_cpu, today=today()))
     return exits.ANSWER_IS_NO if isinstance(answer, Conflict) else exits.DONE
 
 
-def _explained(answer: Plan, field: str, *, width: int) -> str:
-    for reason in answer.reasons:
-        if reason.field == field:
-            return reason_text(reason, width=width)
-    known = ", ".join(reason.field for reason in answer.reasons)
-    raise DevkitError(f"the plan has no choice named {field!r}", f"Known: {known}.")
+def today() -> str:
+    """The day it is in UTC, ISO 8601: tables carry a day, too, and the solver reads no clock."""
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).date().isoformat()
+
+
+def _explained(request: Request, answer: Plan | Conflict, field: str, *, as_json: bool) -> str:
+    from devkit.solver.explain_why import why_document, why_text
+    from devkit.solver.why import BUILD_FIELDS, why
+
+    found = why(request, tables(), answer, field)
+    if found is None:
+        fields = [reason.field for reason in answer.reasons] if isinstance(answer, Plan) else BUILD_FIELDS
+        raise DevkitError(f"the plan has no choice named {field!r}", f"Known: {', '.join(fields)}.")
+    if as_json:
+        return json.dumps(why_document(found, answer, today=today()), indent=2, ensure_ascii=False)
+    return why_text(found, answer, width=shutil.get_terminal_size().columns, today=today())

@@ -40,7 +40,9 @@ class Selection:
 _OPTIONS = (
     click.option("--facts", multiple=True, metavar="FILE", help="Plan for a machine saved by `devkit doctor`. Repeat."),
     click.option("--driver", metavar="VERSION", help="Plan for this NVIDIA driver, such as 570.124.06."),
-    click.option("--gpu", "gpus", multiple=True, metavar="NAME", help='Plan for this GPU: "RTX 4090", 9.0. Repeat.'),
+    click.option(
+        "--gpu", "gpus", multiple=True, metavar="NAME", help='Plan for this GPU: "RTX 4090", 9.0, MI300X. Repeat.'
+    ),
     click.option("--machine", type=click.Choice(["x86_64", "aarch64"]), help="Plan for this processor."),
     click.option("--platform", type=click.Choice(["linux", "wsl2"]), help="wsl2: --driver is the Windows driver."),
     click.option("--glibc", metavar="VERSION", help="torch will run on a system with this C library."),
@@ -49,8 +51,10 @@ _OPTIONS = (
     click.option("--python", metavar="VERSION", help="Python of the container, such as 3.12."),
     click.option("--image", metavar="REF", help="Base image to build on."),
     click.option("--pin", "pins", multiple=True, metavar="NAME==V", help="Keep a package at a version. Repeat."),
-    click.option("--feature", "features", multiple=True, metavar="NAME", help="Must work: bf16, nf4, fp8 … Repeat."),
-    click.option("--vendor", type=click.Choice(["nvidia", "cpu", "auto"]), help="What to compute on. Default: auto."),
+    click.option("--feature", "features", multiple=True, metavar="NAME", help="Must work: nf4, fp8, nvcc … Repeat."),
+    click.option(
+        "--vendor", type=click.Choice(["nvidia", "rocm", "cpu", "auto"]), help="What to compute on. Default: auto."
+    ),
     click.option("--gpu-runtime", type=click.Choice(["legacy", "cdi"]), help="How the engine passes on GPUs."),
 )
 

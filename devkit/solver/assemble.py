@@ -61,7 +61,8 @@ def _reasons(
     candidate = winner.candidate
     release, index = candidate.release, candidate.index
     yield _vendor(question)
-    yield _reason("torch", str(release.version), _torch(winner, rejected, question), release)
+    published = question.tables.rocm.releases.get(release.version) if candidate.rocm else None
+    yield _reason("torch", str(release.version), _torch(winner, rejected, question), published or release)
     if candidate.cuda is not None:
         yield _reason("cuda", str(candidate.cuda), _cuda(candidate, question), *(candidate.wheels or (index,)))
     if candidate.rocm is not None:

@@ -1,7 +1,8 @@
 """Shows an answer: as text for people, and as the document that --json prints."""
 
+from devkit.compat.age import days_between, stale_warning
 from devkit.solver.model import Conflict, Plan, Reason, Vendor
-from devkit.text import wrapped
+from devkit.text import count_of, wrapped
 
 SCHEMA = "devkit.plan/1"
 
@@ -13,26 +14,36 @@ _WIDEST_VALUE = 26
 Json = dict[str, object]
 
 
-def answer_document(answer: Plan | Conflict) -> Json:
-    """The document of an answer, ready for JSON; exactly one of `plan` and `conflict` is not None."""
-    if isinstance(answer, Plan):
-        return {
-            "schema": SCHEMA,
-            "verdict": "plan",
-            "plan": plan_document(answer),
-            "warnings": list(answer.warnings),
-            "conflict": None,
-        }
-    nearest = plan_document(answer.nearest) if answer.nearest else None
-    blockers = [{"rule": each.rule, "says": each.says, "source": each.source} for each in answer.blockers]
-    conflict = {
-        "wanted": answer.wanted,
-        "blockers": blockers,
-        "nearest": nearest,
-        "nearest_changes": answer.nearest_changes,
+def answer_document(answer: Plan | Conflict, *, today: str | None = None) -> Json:
+    """The document of an answer, ready for JSON; exactly one of `plan` and `conflict` is not None.
+
+    `today`, an ISO 8601 date, lets it say how old its data is.
+    """
+    plan = answer if isinstance(answer, Plan) else answer.nearest
+    return {
+        "schema": SCHEMA,
+        "verdict": "plan" if isinstance(answer, Plan) else "conflict",
+        "plan": plan_document(answer) if isinstance(answer, Plan) else None,
+        "warnings": [*(plan.warnings if plan else ()), *_stale(answer, today)],
+        "conflict": conflict_document(answer) if isinstance(answer, Conflict) else None,
+        **age_document(answer, today),
     }
-    warnings = list(answer.nearest.warnings) if answer.nearest else []
-    return {"schema": SCHEMA, "verdict": "conflict", "plan": None, "warnings": warnings, "conflict": conflict}
+
+
+def conflict_document(conflict: Conflict) -> Json:
+    """A conflict, ready for JSON."""
+    return {
+        "wanted": conflict.wanted,
+        "blockers": [{"rule": each.rule, "says": each.says, "source": each.source} for each in conflict.blockers],
+        "nearest": plan_document(conflict.nearest) if conflict.nearest else None,
+        "nearest_changes": conflict.nearest_changes,
+    }
+
+
+def age_document(answer: Plan | Conflict, today: str | None) -> Json:
+    """How old the data of an answer is, ready for JSON."""
+    age: Json = {"data_age_days": days_between(answer.data_as_of, today)} if today else {}
+    return {"data_as_of": answer.data_as_of, **age}
 
 
 def plan_document(plan: Plan) -> Json:
@@ -44,6 +55,7 @@ def plan_document(plan: Plan) -> Json:
         "torch": plan.torch,
         "variant": plan.variant,
         "cuda": plan.cuda,
+        "rocm": plan.rocm,
         "torch_index": plan.torch_index,
         "packages": dict(plan.packages),
         "gpu_request": plan.gpu_request,
@@ -53,16 +65,31 @@ def plan_document(plan: Plan) -> Json:
     }
 
 
-def answer_text(answer: Plan | Conflict, *, width: int, was_asked_for_cpu: bool = False) -> str:
+def answer_text(
+    answer: Plan | Conflict, *, width: int, was_asked_for_cpu: bool = False, today: str | None = None
+) -> str:
     """An answer for people, folded to `width` columns. A CPU plan that nobody asked for says how to plan for a GPU."""
     if isinstance(answer, Conflict):
-        return _conflict_text(answer, width=width)
-    parts = [_choices(answer, width=width), _warnings(answer, width=width)]
-    if answer.vendor is Vendor.CPU and not was_asked_for_cpu:
+        parts = [conflict_text(answer, width=width)]
+    else:
+        parts = [_choices(answer, width=width), _warnings(answer.warnings, width=width)]
+    if isinstance(answer, Plan) and answer.vendor is Vendor.CPU and not was_asked_for_cpu:
         hint = 'To plan for a machine with a GPU: --gpu "RTX 4090" --driver 570.124.06, or --facts FILE from there.'
         parts.append(wrapped(hint, width=width))
-    parts.append(f"Version tables as of {answer.data_as_of}.")
+    parts += [_warnings(_stale(answer, today), width=width), age_text(answer, today)]
     return "\n\n".join(part for part in parts if part)
+
+
+def age_text(answer: Plan | Conflict, today: str | None) -> str:
+    """How old the data of an answer is, as one line."""
+    if today is None:
+        return f"Version tables as of {answer.data_as_of}."
+    days = days_between(answer.data_as_of, today)
+    return f"Version tables as of {answer.data_as_of}, {_ago(days)}."
+
+
+def _ago(days: int) -> str:
+    return f"{count_of(days, 'day')} ago" if days > 0 else "today"
 
 
 def reason_text(reason: Reason, *, width: int) -> str:
@@ -89,12 +116,18 @@ def _choices(plan: Plan, *, width: int) -> str:
     return "\n".join(lines)
 
 
-def _warnings(plan: Plan, *, width: int) -> str:
-    lines = [wrapped(f"! warning: {warning}", width=width) for warning in plan.warnings]
+def _stale(answer: Plan | Conflict, today: str | None) -> tuple[str, ...]:
+    warning = stale_warning(answer.data_as_of, today) if today else None
+    return (warning,) if warning else ()
+
+
+def _warnings(warnings: tuple[str, ...], *, width: int) -> str:
+    lines = [wrapped(f"! warning: {warning}", width=width) for warning in warnings]
     return "\n".join(lines)
 
 
-def _conflict_text(conflict: Conflict, *, width: int) -> str:
+def conflict_text(conflict: Conflict, *, width: int) -> str:
+    """Which rules refuse a request, and what to ask for instead."""
     lines = [wrapped(f"✗ conflict: nothing fits {conflict.wanted}", width=width)]
     for blocker in conflict.blockers:
         lines.append(wrapped(f"{blocker.rule}  {blocker.says}", width=width, indent=_INDENT))
@@ -103,10 +136,10 @@ def _conflict_text(conflict: Conflict, *, width: int) -> str:
         lines.append("No other choice of versions fits either.")
         return "\n".join(lines)
     plan = conflict.nearest
-    built = f"CUDA {plan.cuda}" if plan.cuda else "the CPU"
+    built = f"CUDA {plan.cuda}" if plan.cuda else f"ROCm {plan.rocm}" if plan.rocm else "the CPU"
     nearest = f"Nearest that fits: torch {plan.torch} for {built} on Python {plan.python}"
-    lines += ["", wrapped(f"{nearest}. Pass: {conflict.nearest_changes}", width=width)]
-    lines.append(f"Version tables as of {plan.data_as_of}.")
+    verb = "Pass" if conflict.nearest_changes.startswith("--") else "It takes"
+    lines += ["", wrapped(f"{nearest}. {verb}: {conflict.nearest_changes}", width=width)]
     return "\n".join(lines)
 
 

@@ -43,6 +43,26 @@ def library(candidate: Candidate, question: Question) -> Iterator[Objection]:
     yield Objection("B1", says, row.source[0], refuses=wanted and not row.is_inferred)
 
 
+def why_not(row: Bitsandbytes, candidate: Candidate, question: Question) -> str:
+    """What keeps a release of bitsandbytes from a build on these machines."""
+    python = chosen_python(candidate, question)
+    for asked in constraints.of(BITSANDBYTES, question):
+        if not constraints.allows([asked], row.version):
+            return constraints.spoken(asked)
+    if python is not None and not meets_python(python, row.python):
+        return f"needs Python {row.python}"
+    if not meets(str(candidate.release.version), row.torch):
+        return f"needs torch {row.torch}"
+    if candidate.cuda is not None and str(candidate.cuda) not in row.cudas:
+        return f"has no library for CUDA {candidate.cuda}"
+    wanted = asked_by(companions(candidate, question) or (), BITSANDBYTES)
+    if not meets(row.version, wanted):
+        return f"the other packages ask for {wanted}"
+    return (
+        f"its library for {candidate.built_for} has no code for {_served(question) or 'this machine'}, as far as read"
+    )
+
+
 def _fits(row: Bitsandbytes, wanted: str, candidate: Candidate, question: Question) -> bool:
     python, torch = chosen_python(candidate, question), str(candidate.release.version)
     takes_both = (python is None or meets_python(python, row.python)) and meets(torch, row.torch)

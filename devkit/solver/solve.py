@@ -22,9 +22,14 @@ def solve(request: Request, tables: Tables) -> Plan | Conflict:
         nearest, _, _ = _attempt(change.request, tables)
         if nearest is not None:
             return Conflict(
-                wanted(question), _blockers(question, verdicts), nearest, change.flags(nearest), tables.as_of
+                wanted(question), _blockers(question, verdicts), nearest, change.says(nearest), tables.as_of
             )
     return Conflict(wanted(question), _blockers(question, verdicts), None, "", tables.as_of)
+
+
+def question_of(request: Request, tables: Tables) -> Question:
+    """The request with its vendor settled."""
+    return Question(request, vendor_of(request), tables)
 
 
 def vendor_of(request: Request) -> Vendor:
@@ -41,7 +46,7 @@ def vendor_of(request: Request) -> Vendor:
 
 
 def _attempt(request: Request, tables: Tables) -> tuple[Plan | None, tuple[Verdict, ...], Question]:
-    question = Question(request, vendor_of(request), tables)
+    question = question_of(request, tables)
     verdicts: tuple[Verdict, ...] = ()
     for _, builds in groupby(candidates(question), key=lambda candidate: candidate.release.version):
         judged = tuple(judge(candidate, question) for candidate in builds)
