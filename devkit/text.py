@@ -17,6 +17,12 @@ def on_one_line(text: str) -> str:
     return plain if len(plain) <= MOST_CHARACTERS else f"{plain[: MOST_CHARACTERS - 1]}…"
 
 
+def escaped(text: str) -> str:
+    """`text` with escapes such as \\x1b for what a terminal would act on or no encoding has; cut like `on_one_line`."""
+    shown = text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
+    return "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in shown)
+
+
 def human_bytes(count: int) -> str:
     """`count` bytes in powers of two: 512 B, 64 MiB, 139.8 GiB."""
     value = float(count)

@@ -2,7 +2,17 @@
 
 import pytest
 
-from devkit.text import MOST_CHARACTERS, count_of, human_bytes, human_seconds, listed, on_one_line, table, wrapped
+from devkit.text import (
+    MOST_CHARACTERS,
+    count_of,
+    escaped,
+    human_bytes,
+    human_seconds,
+    listed,
+    on_one_line,
+    table,
+    wrapped,
+)
 
 
 @pytest.mark.parametrize(
@@ -70,3 +80,18 @@ def test_a_table_aligns_all_but_its_last_column():
 )
 def test_text_from_outside_fits_on_a_line(text, line):
     assert on_one_line(text) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("plain, as it is 🦙", "plain, as it is 🦙", id="what prints stays"),
+        pytest.param("a\nb\x1b[2J", "a\\nb\\x1b[2J", id="line breaks and a terminal's escapes"),
+        pytest.param("a\u202eb\u200b", "a\\u202eb\\u200b", id="what turns or hides letters"),
+        pytest.param("a\udcff", "a\\udcff", id="a byte that is no text"),
+        pytest.param("a\tb", "a\tb", id="a tab"),
+        pytest.param("x" * 2000, "x" * (MOST_CHARACTERS - 1) + "…", id="no end of it"),
+    ],
+)
+def test_escaped_text_does_nothing_to_a_terminal(text, shown):
+    assert escaped(text) == shown

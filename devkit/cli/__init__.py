@@ -3,6 +3,7 @@
 import errno
 import gc
 import importlib
+import io
 import os
 import sys
 
@@ -11,6 +12,7 @@ import click
 from devkit import __version__
 from devkit.cli import exits
 from devkit.errors import DevkitError
+from devkit.text import escaped
 
 COMMANDS = {
     "doctor": ("doctor", "Find what stops GPU work on this machine, and say how to fix it."),
@@ -64,6 +66,9 @@ def main() -> None:
     """Run the command line and leave with the exit code that the outside contract promises."""
     # Loading makes many objects and drops none: looking for garbage among them takes a twentieth of a short command.
     gc.set_threshold(100_000)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A path need not be text in the terminal's encoding: it is shown all the same, as standard error does.
+        sys.stdout.reconfigure(errors="backslashreplace")
     code = _exit_code()
     gc.freeze()
     try:
@@ -96,8 +101,9 @@ def _exit_code() -> int:
         error.show()
         return exits.WRONG_INPUT
     except DevkitError as error:
-        click.echo(f"Error: {error.message}", err=True)
-        click.echo("\n".join(f"  {line}" for line in error.hint.splitlines()), err=True)
+        # Names and values in it come from anywhere: a file's name may hold a line break or a terminal's escape.
+        click.echo(f"Error: {escaped(error.message)}", err=True)
+        click.echo("\n".join(f"  {escaped(line)}" for line in error.hint.splitlines()), err=True)
         return exits.WRONG_INPUT
     except (KeyboardInterrupt, click.Abort):
         click.echo("Interrupted.", err=True)

@@ -1,9 +1,18 @@
 """devkit.toml: what the user chose. devkit writes it once; after that it belongs to the user."""
 
+import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
+from devkit.facts.policy import Policy, WrongPolicy, policy_from
+from devkit.render.toml_place import place_of, split_error
+from devkit.text import listed
+
+if TYPE_CHECKING:
+    from tomlkit.items import Item
 
 CHOICES_PATH = "devkit.toml"
 
@@ -15,7 +24,8 @@ class Choices:
     `engine` is docker or podman, `gpu_runtime` legacy or cdi, `devices` GPU indices, UUIDs or MIG UUIDs.
     `ca_certificates` is the path of a PEM file, relative to the project. `wheelhouse` builds without an index.
     `index`, `torch_index` and `hub` are mirrors' URLs. `ignore_dependencies` leaves the project's own packages out.
-    `install_from` is "" for where devkit itself came from, or "checkout" in devkit's own repository.
+    `install_from` is "" for where devkit itself came from, or "checkout" in devkit's own repository. `policy` is None
+    where there are no rules to keep.
     """
 
     name: str = ""
@@ -42,6 +52,7 @@ class Choices:
     index: str = ""
     torch_index: str = ""
     hub: str = ""
+    policy: Policy | None = None
     install_from: str = ""
 
     def with_flags(self, flags: "Choices") -> "Choices":
@@ -98,27 +109,63 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "hub": ('"https://hub.example.org"', "mirror of the Hugging Face hub"),
         },
     ),
+    "policy": (
+        "Rules that plan, init and doctor hold the dev container against. With this table, root and privileged\n"
+        "# containers are forbidden.",
+        {
+            "registries": ('["docker.io/library"]', "images may come from these registries, or parts of them"),
+            "mirrors": ('{ "docker.io" = "mirror.example.org/hub" }', "where the images of a registry are taken from"),
+            "indexes": ('["https://pypi.example.org"]', "packages may come from these indexes"),
+            "required_labels": ('{ "org.example.team" = "ml" }', "labels that the image carries"),
+            "allow_root": ("true", "let the container work as root"),
+            "allow_privileged": ("true", "let the container be privileged"),
+        },
+    ),
     "devkit": ("How devkit gets into the image.", {"install_from": ('"checkout"', "for devkit's own repository")}),
 }
 """Section -> (what it is for, key -> (an example, what it means)). "" is the top of the file."""
 
+_ONE_OF = {
+    "machine": ("x86_64", "aarch64"),
+    "platform": ("linux", "wsl2"),
+    "vendor": ("nvidia", "rocm", "cpu", "auto"),
+    "engine": ("docker", "podman"),
+    "gpu_runtime": ("legacy", "cdi"),
+}
+"""What the settings with few possible values can be; their flags know the same."""
+
 
 def read_choices(content: bytes) -> Choices:
-    """What a devkit.toml says. Raises DevkitError for TOML errors, unknown keys and wrong types."""
+    """What a devkit.toml says. Raises DevkitError for TOML errors, unknown keys and wrong types, with the place."""
+    text = _text(content)
     try:
-        document = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DevkitError(f"{CHOICES_PATH} is not TOML: {error}", "Correct that line.") from None
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problem, place = split_error(str(error), text)
+        raise DevkitError(f"{_at(place)} is not TOML: {problem}", "Correct that line.") from None
     found: dict[str, object] = {}
     for key, value in document.items():
-        if key == "pins":
-            found["pins"] = _pins(value)
+        if key in _WHOLE:
+            found[key] = _WHOLE[key](value, text)
         elif isinstance(value, dict):
             for inner, setting in value.items():
-                found[inner] = _checked(key, inner, setting)
+                found[inner] = _checked(key, inner, setting, text)
         else:
-            found[key] = _checked("", key, value)
+            found[key] = _checked("", key, value, text)
     return replace(Choices(), **found)  # type: ignore[arg-type]
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        lines = content[: error.start].split(b"\n")
+        place = f"{len(lines)}:{len(lines[-1]) + 1}"
+        raise DevkitError(f"{_at(place)} is not TOML: it is not UTF-8", "Save the file as UTF-8.") from None
+
+
+def _at(place: str) -> str:
+    return f"{CHOICES_PATH}:{place}" if place else CHOICES_PATH
 
 
 def choices_text(choices: Choices, existing: bytes | None) -> str:
@@ -140,7 +187,7 @@ def _new_text(choices: Choices) -> str:
             continue
         lines += ["", f"[{section}]", f"# {purpose}"] if section else [""]
         for key, (example, meaning) in keys.items():
-            value = getattr(choices, key)
+            value = _value(choices, section, key)
             lines.append(f"{key} = {_toml(value)}  # {meaning}" if value else f"# {key} = {example}  # {meaning}")
         if section == "pins":
             lines += [f"{_toml(name)} = {_toml(version)}" for name, version in choices.pins]
@@ -151,48 +198,91 @@ def _edited(choices: Choices, text: str) -> str:
     import tomlkit
 
     before = read_choices(text.encode())
-    document = tomlkit.parse(text)
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    document = tomlkit.parse(text.removeprefix(mark))
     for section, (_, keys) in SECTIONS.items():
         for key in keys:
-            value = getattr(choices, key)
-            if value == getattr(before, key):
+            value = _value(choices, section, key)
+            if value == _value(before, section, key):
                 continue
             table = document.setdefault(section, tomlkit.table()) if section else document
-            table[key] = list(value) if isinstance(value, tuple) else value
+            table[key] = _item(value)
     if choices.pins != before.pins:
         document.setdefault("pins", tomlkit.table()).update(dict(choices.pins))
-    return tomlkit.dumps(document)
+    return mark + tomlkit.dumps(document)
+
+
+def _value(choices: Choices, section: str, key: str) -> object:
+    return getattr(choices.policy or Policy(), key) if section == "policy" else getattr(choices, key)
+
+
+def _item(value: object) -> "Item":
+    """The value as TOML: pairs are a table on one line."""
+    import tomlkit
+
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        table = tomlkit.inline_table()
+        table.update(dict(value))
+        return table
+    return tomlkit.item(list(value) if isinstance(value, tuple) else value)
 
 
 def _toml(value: object) -> str:
-    import tomlkit
+    text: str = _item(value).as_string()
+    if not text.isascii() and re.search("[\ud800-\udfff]", text):
+        raise DevkitError(f"{CHOICES_PATH} cannot hold {value!r}, which is no text", "Write it in UTF-8.")
+    return text
 
-    return tomlkit.item(list(value) if isinstance(value, tuple) else value).as_string()
 
-
-def _checked(section: str, key: str, value: object) -> object:
+def _checked(section: str, key: str, value: object, text: str) -> object:
     allowed = SECTIONS.get(section, ("", {}))[1]
     shown = f"{section}.{key}" if section else key
+    where = _at(place_of(text, (section, key) if section else (key,)))
     if key not in allowed:
-        import difflib
-
-        known = [f"{name}.{each}" if name else each for name, (_, keys) in SECTIONS.items() for each in keys]
-        close = difflib.get_close_matches(shown, known, n=1, cutoff=0.4)
-        raise DevkitError(
-            f"{CHOICES_PATH} has a setting that devkit does not know: {shown}",
-            f"Did you mean {close[0]}?" if close else f"It knows {', '.join(known)}.",
-        )
+        raise _unknown(where, shown)
     expected = type(getattr(Choices(), key))
     is_list = isinstance(value, list) and all(isinstance(item, str) for item in value)
     if not (is_list if expected is tuple else isinstance(value, expected)):
         wanted = {str: "a string in quotes", bool: "true or false", tuple: "a list of strings"}[expected]
-        raise DevkitError(f"{CHOICES_PATH}: {shown} must be {wanted}, not {value!r}", f"Write it as {wanted}.")
+        raise DevkitError(f"{where}: {shown} must be {wanted}, not {value!r}", f"Write it as {wanted}.")
+    if value and key in _ONE_OF and value not in _ONE_OF[key]:
+        raise DevkitError(f"{where}: {shown} cannot be {value!r}", f"It can be {listed(_ONE_OF[key], 'or')}.")
     return tuple(value) if isinstance(value, list) else value
 
 
-def _pins(value: object) -> tuple[tuple[str, str], ...]:
-    if not isinstance(value, dict) or not all(isinstance(version, str) for version in value.values()):
-        raise DevkitError(
-            f"{CHOICES_PATH}: pins must map package names to versions", 'Write, for example, peft = "0.15.2".'
-        )
+def _unknown(where: str, shown: str) -> DevkitError:
+    import difflib
+
+    known = [f"{name}.{each}" if name else each for name, (_, keys) in SECTIONS.items() for each in keys]
+    close = difflib.get_close_matches(shown, known, n=1, cutoff=0.4)
+    return DevkitError(
+        f"{where}: devkit does not know the setting {shown}",
+        f"Did you mean {close[0]}?" if close else f"It knows {', '.join(known)}.",
+    )
+
+
+def _pins(value: object, text: str) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict):
+        hint = 'Write, for example, peft = "0.15.2".'
+        raise DevkitError(f"{_at(place_of(text, ('pins',)))}: pins must map package names to versions", hint)
+    for name, version in value.items():
+        if not isinstance(version, str):
+            where = _at(place_of(text, ("pins", name)))
+            raise DevkitError(f"{where}: pins.{name} must be a version in quotes, not {version!r}", "Quote it.")
     return tuple(value.items())
+
+
+def _policy(value: object, text: str) -> Policy:
+    try:
+        return policy_from(value)
+    except WrongPolicy as wrong:
+        where = _at(place_of(text, ("policy", *wrong.key.split(".", 1))))
+        if not wrong.wanted:
+            raise _unknown(where, f"policy.{wrong.key}") from None
+        hint = SECTIONS["policy"][1].get(wrong.key.split(".")[0])
+        example = f"Such as {wrong.key.split('.')[0]} = {hint[0]}." if hint else "Write it as [policy]."
+        raise DevkitError(f"{where}: {str(wrong).replace('policy. ', 'policy ')}", example) from None
+
+
+_WHOLE: dict[str, Callable[[object, str], object]] = {"pins": _pins, "policy": _policy}
+"""Sections that are one choice as a whole."""

@@ -107,7 +107,7 @@ def _usable(directory: Path) -> Path:
 
 
 def _check_wheelhouse(directory: Path) -> None:
-    if not directory.is_dir():
+    if not os.path.isdir(directory):  # noqa: PTH112 - is_dir() fails for a name that no file system takes
         raise DevkitError(f"the wheelhouse {directory} is not a directory", "Name a directory of .whl files.")
     if not any(directory.glob("*.whl")):
         raise DevkitError(

@@ -86,3 +86,10 @@ def test_a_file_that_is_not_text_is_refused():
 @given(st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40))
 def test_any_text_survives_the_file(text):
     assert read_choices(choices_text(Choices(name=text), None).encode()).name == text
+
+
+@pytest.mark.parametrize("key", ["machine", "platform", "vendor", "engine", "gpu_runtime"])
+def test_a_setting_with_few_values_takes_no_other_and_names_them(key):
+    with pytest.raises(DevkitError, match=rf"target\.{key} cannot be 'banana'") as refused:
+        read_choices(f'[target]\n{key} = "banana"\n'.encode())
+    assert " or " in refused.value.hint

@@ -1,0 +1,223 @@
+"""Hostile values in every flag, every setting of devkit.toml and every path: refused in one line, or carried exactly.
+
+A flag or a setting that comes later is tried without a word here. It fails only where it takes a hostile value and
+nobody has said yet what a harmless one is.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import pytest
+
+from devkit.cli import COMMANDS, devkit
+from devkit.errors import DevkitError
+from devkit.render.choices import CHOICES_PATH, Choices, choices_text, read_choices
+from devkit.render.names import checked_name, slug_of
+
+from .injection import (
+    HOSTILE,
+    Ran,
+    assert_refused_or_carried,
+    assert_said_cleanly,
+    every_hostile_value,
+    every_hostile_word,
+    fixed,
+    ran,
+    tree,
+)
+from .test_certificates import AUTHORITY
+
+RENDERS_NOTHING = {"doctor", "explain", "verify", "data"}
+"""Commands that write no project's files; their own tests say what they do with odd input."""
+
+HARMLESS = {
+    "name": "Harmless One",
+    "image": "registry.example/harmless:1",
+    "pins": "harmless-package==7.7.7.7",
+    "pins' package": "harmless-package",
+    "pins' version": "7.7.7.7",
+    "ca_certificates": "harmless.pem",
+    "index": "https://harmless.example/simple",
+    "torch_index": "https://harmless.example/whl",
+    "hub": "https://harmless.example/hub",
+}
+"""A value that works, for each flag and setting that may keep a hostile one."""
+
+NOT_READ_YET = {"devices", "editors", "profiles"}
+"""Settings that no generated file depends on so far."""
+
+
+def options() -> list[tuple[str, str, str]]:
+    """(command, flag, name) of every option that takes a text."""
+    context = click.Context(devkit)
+    found = []
+    for name in COMMANDS.keys() - RENDERS_NOTHING:
+        command = devkit.get_command(context, name)
+        assert command is not None
+        texts = [each for each in command.params if isinstance(each, click.Option) and not each.is_flag]
+        texts = [each for each in texts if not isinstance(each.type, click.Choice)]
+        found += [(name, option.opts[-1], str(option.name)) for option in texts]
+    return sorted(found)
+
+
+def settings() -> dict[str, Callable[[str], Choices]]:
+    """How to write a text into each setting of devkit.toml that takes one."""
+    makers: dict[str, Callable[[str], Choices]] = {}
+    for field in fields(Choices):
+        kind = type(getattr(Choices(), field.name))
+        if field.name == "pins":
+            makers["pins' package"] = lambda value: Choices(pins=((value, "7.7.7.7"),))
+            makers["pins' version"] = lambda value: Choices(pins=(("harmless-package", value),))
+        elif kind is str:
+            makers[field.name] = lambda value, name=field.name: Choices(**{name: value})
+        elif kind is tuple:
+            makers[field.name] = lambda value, name=field.name: Choices(**{name: (value,)})
+        else:
+            assert kind is bool, f"say here how {field.name} takes a text"
+    return makers
+
+
+def swaps_of(setting: str, value: str) -> dict[str, str]:
+    """What must stand where the harmless value stood."""
+    if setting == "name":
+        return {"Harmless One": checked_name(value), "harmless-one": slug_of(value)}
+    if setting == "pins":
+        (package, _, version), (harmless, _, one) = value.partition("=="), HARMLESS["pins"].partition("==")
+        return {harmless: package.strip(), one: version.strip()}
+    return {HARMLESS[setting]: value}
+
+
+def init_with_flag(root: Path, flag: str, value: str) -> Ran:
+    """`devkit init` in an empty project."""
+    root.mkdir()
+    return ran(root, "init", ".", *fixed(but=flag.removeprefix("--")), f"{flag}={value}")
+
+
+def init_with_choices(root: Path, setting: str, value: str) -> Ran:
+    """`devkit init` in a project whose devkit.toml says so, with a certificate where one is named."""
+    # devkit writes no value that is no text; somebody else may.
+    text = choices_text(settings()[setting]("harmless.pem" if is_no_text(value) else value), None)
+    written = (
+        text.replace("harmless.pem", value, 1).encode("utf-8", "surrogatepass") if is_no_text(value) else text.encode()
+    )
+    root.mkdir()
+    (root / CHOICES_PATH).write_bytes(written)
+    if setting == "ca_certificates":
+        write_certificate(root, value)
+    return ran(root, "init", ".", *fixed(but=setting))
+
+
+def is_no_text(value: str) -> bool:
+    return value.encode("utf-8", "replace").decode() != value
+
+
+def write_certificate(root: Path, name: str) -> None:
+    try:
+        if (root / name).resolve().parent == root:
+            (root / name).write_text(AUTHORITY)
+    except (OSError, ValueError):
+        pass  # no file of that name can exist
+
+
+@cache
+def harmless_run(setting: str, way: str) -> Ran:
+    assert setting in HARMLESS, f"{setting} keeps hostile values: say in HARMLESS which value is harmless"
+    with TemporaryDirectory() as folder:
+        root = Path(folder).resolve() / "project"
+        if way == "toml":
+            done = init_with_choices(root, setting, HARMLESS[setting])
+        else:
+            done = init_with_flag(root, way, HARMLESS[setting])
+    assert done.code == 0, done.err
+    return done
+
+
+@every_hostile_word
+@pytest.mark.parametrize(("flag", "setting"), [(flag, name) for verb, flag, name in options() if verb == "init"])
+def test_a_flag_of_init_is_refused_or_carried(tmp_path, flag, setting, kind):
+    value = HOSTILE[kind]
+    done = init_with_flag(tmp_path / "project", flag, value)
+    assert_said_cleanly(done)
+    if done.code != 0:
+        assert done.files == {}
+    elif setting not in NOT_READ_YET:
+        assert_refused_or_carried(done, {}, harmless_run(setting, flag), swaps_of(setting, value))
+
+
+@every_hostile_word
+@pytest.mark.parametrize(
+    ("verb", "flag"), [(verb, flag) for verb, flag, _ in options() if verb != "init"], ids=lambda word: word
+)
+def test_a_flag_of_another_command_writes_nothing_unasked(tmp_path, verb, flag, kind):
+    plan = fixed(but=flag.removeprefix("--")) if verb == "plan" else ()
+    done = ran(tmp_path, verb, *plan, f"{flag}={HOSTILE[kind]}")
+    assert_said_cleanly(done)
+    assert done.files == {}
+
+
+@every_hostile_value
+@pytest.mark.parametrize("setting", settings())
+def test_a_setting_of_devkit_toml_is_refused_or_carried(tmp_path, setting, kind):
+    value = HOSTILE[kind]
+    root = tmp_path.resolve() / "project"
+    done = init_with_choices(root, setting, value)
+    before = {path: content for path, content in done.files.items() if path in (CHOICES_PATH, value)}
+    assert_said_cleanly(done)
+    if done.code != 0:
+        assert done.files == before
+    elif value.strip() and setting not in NOT_READ_YET:
+        files = {path: content for path, content in done.files.items() if path != value}
+        harmless = harmless_run(setting, "toml")
+        expected = {path: content for path, content in harmless.files.items() if path != "harmless.pem"}
+        carried = Ran(done.code, done.out, done.err, files)
+        assert_refused_or_carried(carried, {}, Ran(0, "", "", expected), swaps_of(setting, value))
+
+
+@every_hostile_value
+@pytest.mark.parametrize("setting", settings())
+def test_devkit_toml_gives_back_what_was_written_into_it(setting, kind):
+    choices = settings()[setting](HOSTILE[kind])
+    try:
+        text = choices_text(choices, None).encode()
+        assert read_choices(text) == choices
+    except DevkitError as refused:
+        assert re.search("cannot (hold|be) ", refused.message)
+        return
+    edited = choices_text(choices, b'# mine\nname = "x" # kept\n').encode()
+    assert edited.startswith(b"# mine\n")
+    assert read_choices(edited) == read_choices(edited).with_flags(choices)
+
+
+@every_hostile_value
+def test_a_project_in_a_folder_of_that_name_is_refused_or_carried(tmp_path, kind):
+    root = tmp_path / HOSTILE[kind].replace("/", "-")
+    try:
+        root.mkdir()
+    except (OSError, ValueError):
+        return  # no folder of that name can exist
+    done = ran(root, "init", ".", *fixed())
+    assert_said_cleanly(done)
+    if done.code != 0:
+        assert done.files == {}
+    else:
+        assert_refused_or_carried(done, {}, harmless_run("name", "--name"), swaps_of("name", root.name))
+
+
+def test_a_name_of_bytes_that_are_no_text_is_refused_by_a_real_process(tmp_path):
+    argv = [sys.executable, "-m", "devkit", "init", os.fsencode(tmp_path), *fixed(), b"--name=caf\xe9"]
+    done = subprocess.run(argv, capture_output=True, check=False, env=os.environ | {"LC_ALL": "C.UTF-8"})
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"Traceback" not in done.stderr
+    assert tree(tmp_path) == {}
+
+
+def test_every_hostile_value_is_different():
+    assert len(set(HOSTILE.values())) == len(HOSTILE)
