@@ -185,7 +185,9 @@ def _new_text(choices: Choices) -> str:
     for section, (purpose, keys) in SECTIONS.items():
         if section == "devkit" and not choices.install_from:
             continue
-        lines += ["", f"[{section}]", f"# {purpose}"] if section else [""]
+        # An empty table of rules would be one, too.
+        header = f"# [{section}]" if section == "policy" and choices.policy is None else f"[{section}]"
+        lines += ["", header, f"# {purpose}"] if section else [""]
         for key, (example, meaning) in keys.items():
             value = _value(choices, section, key)
             lines.append(f"{key} = {_toml(value)}  # {meaning}" if value else f"# {key} = {example}  # {meaning}")
@@ -254,7 +256,8 @@ def _unknown(where: str, shown: str) -> DevkitError:
     import difflib
 
     known = [f"{name}.{each}" if name else each for name, (_, keys) in SECTIONS.items() for each in keys]
-    close = difflib.get_close_matches(shown, known, n=1, cutoff=0.4)
+    misplaced = [each for each in known if each.rpartition(".")[2] == shown.rpartition(".")[2]]
+    close = misplaced or difflib.get_close_matches(shown, known, n=1, cutoff=0.6)
     return DevkitError(
         f"{where}: devkit does not know the setting {shown}",
         f"Did you mean {close[0]}?" if close else f"It knows {', '.join(known)}.",

@@ -2,12 +2,14 @@
 
 import re
 import tomllib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
+from devkit.facts.policy import Policy
 from devkit.render.choices import SECTIONS, Choices, choices_text, read_choices
 
 MADE = Choices(
@@ -18,6 +20,12 @@ MADE = Choices(
     torch="2.13.0",
     pins=(("peft", "0.21.2"),),
     wheelhouse=True,
+    policy=Policy(
+        registries=("docker.io/library", "registry.example.org:5000/ml"),
+        mirrors=(("docker.io", "mirror.example.org/hub"),),
+        required_labels=(("org.example.team", 'the "ML" team'),),
+        allow_root=True,
+    ),
 )
 
 
@@ -76,6 +84,54 @@ def test_wrong_input_is_one_line_with_a_hint(text, says):
     assert says in refused.value.message
     assert "\n" not in refused.value.message
     assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        pytest.param(b"name = ", "1:8", id="a value that is missing"),
+        pytest.param(b"name = 'x'\n[versions", "2:10", id="the end of the document"),
+        pytest.param(b"name = 'x'\r\n# \xff", "2:3", id="a byte that is no UTF-8"),
+        pytest.param(b"[versions]\n  torhc = '2'", "2:3", id="an unknown key in a section"),
+        pytest.param(b"versions.torhc = '2'", "1:1", id="a dotted key"),
+        pytest.param(b"versions = { cuda = '13.0', torhc = '2' }", "1:1", id="a key inside of a table on one line"),
+        pytest.param(b'name = """\n[versions]\ntorch = 1\n"""\n[ versions ]\n\'torch\' = 2', "6:1", id="a long text"),
+        pytest.param(b"\xef\xbb\xbf[target]\ngpus = 'H100'", "2:1", id="a wrong type after a byte order mark"),
+        pytest.param(b"[pins]\npeft = '1'\ntrl = 2", "3:1", id="a pin that is a number"),
+        pytest.param(b"[policy]\nallow_root = 'no'", "2:1", id="a rule of another type"),
+        pytest.param(b"[policy]\nregistreis = []", "2:1", id="a rule that nobody knows"),
+        pytest.param(b"[policy.required_labels]\n'a b' = 'x'", "2:1", id="a label with a space in its name"),
+        pytest.param(b'[policy]\nrequired_labels.team = "a\\nb"', "2:1", id="a label of two lines"),
+        pytest.param(b"[policy]\nregistries = ['https://docker.io']", "2:1", id="an address for a registry"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line_and_column(content, place):
+    with pytest.raises(DevkitError) as refused:
+        read_choices(content)
+    assert refused.value.message.startswith(f"devkit.toml:{place}")
+    assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("[versions]\ntorhc = '2'", "versions.torch"),
+        ("[policy]\nregistreis = []", "policy.registries"),
+        ("torch = '2.13.0'", "versions.torch"),
+        ("[network]\nregistries = []", "policy.registries"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest_known_one(text, near):
+    with pytest.raises(DevkitError) as refused:
+        read_choices(text.encode())
+    assert refused.value.hint == f"Did you mean {near}?"
+
+
+def test_an_edit_leaves_the_policy_and_a_byte_order_mark_alone():
+    text = "\ufeff[policy] # ours\nrequired_labels = {team='ml'}\n"
+    choices = replace(read_choices(text.encode()), torch="2.13.0")
+    assert choices_text(choices, text.encode()).startswith(text)
+    assert read_choices(choices_text(choices, text.encode()).encode()) == choices
 
 
 def test_a_file_that_is_not_text_is_refused():
