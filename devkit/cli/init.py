@@ -16,6 +16,7 @@ from devkit.cli.changes import (
     touched,
 )
 from devkit.cli.container_flags import ContainerFlags, choices_of, container_options
+from devkit.cli.lock_flags import LockFlags, lock_options, with_asked_locks
 from devkit.cli.planning import answer_to, request_of_project
 from devkit.cli.selection import Selection, selection_options
 from devkit.text import count_of
@@ -31,6 +32,7 @@ SCHEMA = "devkit.init/1"
 @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
 @selection_options
 @container_options
+@lock_options
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
@@ -43,6 +45,7 @@ def init(
     *,
     selection: Selection,
     container: ContainerFlags,
+    locking: LockFlags,
     yes: bool,
     dry_run: bool,
     show_diff: bool,
@@ -63,6 +66,7 @@ def init(
     if isinstance(answer, Conflict):
         click.echo(conflict_text(answer, schema=SCHEMA, as_json=as_json))
         ctx.exit(exits.ANSWER_IS_NO)
+    project = with_asked_locks(project, answer, locking)
     changes = project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:
         print_plan(answer, asked_for_cpu=project.choices.vendor == "cpu")

@@ -7,6 +7,7 @@ from devkit.render.compose import compose_artifacts
 from devkit.render.devcontainer import editor_artifacts
 from devkit.render.dockerfile import image_artifacts
 from devkit.render.ignored import ignore_artifacts
+from devkit.render.locks import lock_artifacts
 from devkit.render.mirrors import login_artifacts
 from devkit.render.settings import Settings
 from devkit.solver.model import Plan
@@ -17,6 +18,7 @@ PARTS: tuple[Callable[[Plan, Settings], Iterable[Artifact]], ...] = (
     compose_artifacts,
     ignore_artifacts,
     login_artifacts,
+    lock_artifacts,
 )
 """Every unit that renders files of a dev container."""
 

@@ -31,10 +31,12 @@ def dockerfile(plan: Plan, settings: Settings) -> str:
     packages += [] if has_python else ["python3", "python3-dev", "python3-venv"]
     requirement, reason = _devkit(settings)
     check_plan(plan)
+    digest = f"@{plain('digest', settings.image_digest)}" if settings.image_digest else ""
     return rendered(
         "devcontainer/Dockerfile.j2",
         devkit_version=__version__,
         plan=plan,
+        base_image=plan.base_image + digest,
         because=lambda field: reason_comment(plan, field),
         has_python=has_python,
         has_certificates=bool(settings.certificates),
@@ -62,6 +64,8 @@ def requirements(plan: Plan, settings: Settings) -> str:
 
 def _devkit(settings: Settings) -> tuple[str, str]:
     match settings.source:
+        case FromIndex() if settings.python_lock:
+            return "", ""  # The index has it, so the lock has it.
         case FromIndex(version):
             return f"devkit-gpu=={version}", "devkit itself, in the version that wrote this file."
         case FromUrl(url):

@@ -5,6 +5,12 @@ import re
 from devkit.errors import DevkitError
 
 
+def setting_in(text: str, name: str) -> str:
+    """The value of `name`, without the quotes around it, "" when it is not set; the last line counts, as in Compose."""
+    values = re.findall(rf"^(?:export )?{re.escape(name)}=(.*)$", text, re.MULTILINE)
+    return str(values[-1]).strip().strip("'\"") if values else ""
+
+
 def with_setting(text: str, name: str, value: str) -> str:
     """`text` with `name` set to `value`, every other line as it was.
 

@@ -16,6 +16,7 @@ wheelhouse/
 !wheels/*.whl
 !certificates/
 !certificates/ca.crt
+!*.lock
 """
 # A shell script and a Dockerfile with carriage returns do not run, whatever git does with the rest.
 _GIT_ATTRIBUTES = "# Written by devkit.\n* text eol=lf\n*.whl binary\n"
@@ -29,7 +30,7 @@ def ignore_artifacts(_plan: Plan, settings: Settings) -> Iterator[Artifact]:
 
 
 def _dockerignore(settings: Settings) -> str:
-    allowed = ["requirements.txt"]
+    allowed = ["installer.lock", "torch.lock", "requirements.lock"] if settings.python_lock else ["requirements.txt"]
     allowed += ["certificates"] if settings.certificates else []
     allowed += ["wheels"] if isinstance(settings.source, FromWheel) else []
     header = "# Written by devkit. The image is built from these files and nothing else: no .env, no project data.\n*\n"

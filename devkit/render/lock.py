@@ -79,6 +79,8 @@ def read_lock(content: bytes) -> Lock:
 
 def _file_document(artifact: Artifact) -> dict[str, object]:
     document: dict[str, object] = {"sha256": digest(artifact.content)}
+    if artifact.path.endswith(".lock"):
+        return document  # Nobody edits a lock by hand, and its thousand lines would only stand here again.
     try:
         text = artifact.content.decode() if len(artifact.content) <= _MOST_KEPT_BYTES else None
     except UnicodeDecodeError:

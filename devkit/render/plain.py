@@ -12,6 +12,7 @@ _PLAIN = {
     "version": re.compile(r"[A-Za-z0-9][\w.+!-]*", re.ASCII),
     "package name": re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII),
     "wheel index": re.compile(r"https?://[\w.:/@%+~-]+", re.ASCII),
+    "digest": re.compile(r"sha256:[0-9a-f]{64}"),
     "devkit URL": re.compile(r"[\w.:/@%+~#=-]+", re.ASCII),
 }
 

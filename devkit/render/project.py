@@ -11,9 +11,10 @@ from devkit.render.artifacts import devcontainer_artifacts
 from devkit.render.certificates import certificates_in
 from devkit.render.change import Change, changes_for
 from devkit.render.choices import CHOICES_PATH, Choices, choices_text, read_choices
-from devkit.render.dotenv import with_setting
+from devkit.render.dotenv import setting_in, with_setting
 from devkit.render.folder import read_file
 from devkit.render.lock import lock_artifact
+from devkit.render.locks import IMAGE_LOCK_PATH, PYTHON_LOCK_PATH, Locks, locks_in, with_locks
 from devkit.render.mirrors import checked_mirror
 from devkit.render.names import checked_name, slug_of
 from devkit.render.settings import DevkitSource, FromCheckout, Settings
@@ -34,11 +35,15 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Project:
-    """A project's folder, and its choices with the command line's in their place."""
+    """A project's folder, and its choices with the command line's in their place.
+
+    `locks` take the place of those that lie in the folder; None keeps them.
+    """
 
     root: Path
     choices: Choices
     inputs: Inputs
+    locks: Locks | None = None
 
 
 def open_project(directory: Path, flags: Choices, inputs: Inputs) -> Project:
@@ -74,8 +79,17 @@ def project_changes(
     devkit came from; `force` and `may_clash` are as for `changes_for`.
     Raises: DevkitError as `changes_for` does.
     """
+    locks = kept_locks(project.root) if project.locks is None else project.locks
+    settings = with_locks(project_settings(project, source=source), plan, locks)
+    artifacts = devcontainer_artifacts(plan, settings)
+    generated = (*artifacts, lock_artifact(plan, artifacts, machines))
+    return changes_for(project.root, generated, _edited(project), force=force, may_clash=may_clash)
+
+
+def project_settings(project: Project, *, source: DevkitSource | None = None) -> Settings:
+    """What the project asks of its container besides the plan and the locks. Raises DevkitError."""
     choices = project.choices
-    settings = Settings(
+    return Settings(
         name=choices.name,
         slug=slug_of(choices.name),
         source=source or _source(choices),
@@ -89,9 +103,6 @@ def project_changes(
         editors=choices.editors,
         profiles=choices.profiles,
     )
-    artifacts = devcontainer_artifacts(plan, settings)
-    generated = (*artifacts, lock_artifact(plan, artifacts, machines))
-    return changes_for(project.root, generated, _edited(project), force=force, may_clash=may_clash)
 
 
 def _usable(directory: Path) -> Path:
@@ -116,6 +127,20 @@ def _check_wheelhouse(directory: Path) -> None:
             f"index that the header of {FOLDER}/requirements.txt names: pip download --dest {directory} -r "
             f"{FOLDER}/requirements.txt {FOLDER}/wheels/*.whl",
         )
+
+
+def kept_locks(root: Path) -> Locks:
+    """The locks that lie in a project. Raises DevkitError when they are damaged."""
+    return locks_in(read_file(root, PYTHON_LOCK_PATH), read_file(root, IMAGE_LOCK_PATH))
+
+
+def wheelhouse_of(project: Project) -> Path:
+    """The folder of wheels that a build on this host takes. Raises DevkitError when it is none."""
+    environment = (read_file(project.root, ENV_PATH) or b"").decode(errors="surrogateescape")
+    named = os.environ.get("DEVKIT_WHEELHOUSE") or setting_in(environment, "DEVKIT_WHEELHOUSE") or "wheelhouse"
+    folder = project.inputs.wheelhouse or project.root / FOLDER / named
+    _check_wheelhouse(folder)
+    return folder.resolve()
 
 
 def _source(choices: Choices) -> DevkitSource:

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from devkit.compat.load import tables
 from devkit.compat.image_rows import CudaImage
+from devkit.compat.load import tables
 from devkit.compat.rules import CudaSupport, runs_cuda
 from devkit.doctor.applies import known, nvml_answer, platform_of
 from devkit.doctor.checks.project_units import Unit, placed, torch_installs, units_of, wants_gpu

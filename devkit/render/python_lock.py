@@ -1,0 +1,148 @@
+"""The Python lock: what it is made for, whether it still fits, and the part of it that each layer installs.
+
+requirements.lock is what uv wrote, under a header that says what it was made for. So the file itself tells, on any
+machine and without a network, whether it fits a plan. installer.lock and torch.lock are parts of it: a layer must see
+no more than what it installs, or one more requirement would rebuild torch's.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from devkit import __version__
+from devkit.errors import DevkitError
+from devkit.render.artifact import FOLDER, Artifact
+from devkit.render.dockerfile import requirements
+from devkit.render.installation import INSTALLER
+from devkit.render.settings import FromCheckout, FromIndex, Settings
+from devkit.render.wheel import DISTRIBUTION
+from devkit.solver.model import Plan
+
+_MADE_FOR = "# made for: "
+_HEADER = (
+    f"# Written by devkit {__version__}: every package of the image, with the SHA-256 of its files.\n"
+    "# Renew it with `devkit init --lock`.\n"
+)
+_ENTRY = re.compile(r"^(?P<name>[A-Za-z0-9][\w.-]*)(?:\[[^]]*\])? ?(?:==|@)", re.ASCII)
+_VIA = re.compile(r"^    # via (?P<names>.*)$")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a lock shall hold: the requirements, and the Python and the machines that they are for.
+
+    `variant` is the name of torch's index, such as cu130.
+    """
+
+    python: str
+    machines: tuple[str, ...]
+    variant: str
+    requirements: tuple[str, ...]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The same, as the lines of a lock's header."""
+        return (f"Python {self.python} on {', '.join(self.machines)}", f"torch of {self.variant}", *self.requirements)
+
+    @property
+    def environments(self) -> tuple[str, ...]:
+        """The Python on each of the machines, as a PEP 508 marker."""
+        python = f"python_version == '{self.python}' and sys_platform == 'linux'"
+        return tuple(f"{python} and platform_machine == '{machine}'" for machine in self.machines)
+
+
+def wanted(plan: Plan, settings: Settings) -> Wanted:
+    """What the lock of this plan must hold: what requirements.txt asks for, and what devkit needs itself."""
+    lines = {line for line in requirements(plan, settings).splitlines() if line and not line.startswith("#")}
+    return Wanted(plan.python, plan.architectures, plan.variant, tuple(sorted(lines | set(_of_devkit(settings)))))
+
+
+def lock_text(wanted: Wanted, resolved: str) -> str:
+    """requirements.lock, from what uv resolved."""
+    made_for = "".join(f"{_MADE_FOR}{line}\n" for line in wanted.lines)
+    return f"{_HEADER}{made_for}\n{resolved.strip()}\n"
+
+
+def misfit(text: str, wanted: Wanted) -> str:
+    """Why a lock does not hold what is wanted, "" when it does."""
+    has = [line.removeprefix(_MADE_FOR) for line in text.splitlines() if line.startswith(_MADE_FOR)]
+    missing = [line for line in wanted.lines if line not in has]
+    surplus = [line for line in has if line not in wanted.lines]
+    for line in missing:
+        word = re.split(r"[^\w.-]", line)[0]
+        before = [each for each in surplus if re.split(r"[^\w.-]", each)[0] == word]
+        return f"it was made for {before[0]}, the plan has {line}" if before else f"it does not hold {line}"
+    return f"it was made for {surplus[0]}, which the plan does not ask for" if surplus else ""
+
+
+def python_lock_artifacts(_plan: Plan, settings: Settings) -> Iterator[Artifact]:
+    """The lock and its parts, where the settings have one. Raises DevkitError when it is none."""
+    if not settings.python_lock:
+        return
+    entries = tuple(_entries(settings.python_lock))
+    yield Artifact.text(f"{FOLDER}/requirements.lock", settings.python_lock)
+    yield Artifact.text(f"{FOLDER}/installer.lock", _part(entries, {INSTALLER}, "what installs the others"))
+    torch = _needed_by("torch", entries)
+    yield Artifact.text(f"{FOLDER}/torch.lock", _part(entries, torch, "torch and all that it needs"))
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    text: str
+    via: frozenset[str]
+
+
+def _entries(text: str) -> Iterator[_Entry]:
+    """A package may have several, each for another machine."""
+    block: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        if block and not line.startswith(" "):
+            yield _entry(block)
+            block = []
+        if block or _ENTRY.match(line):
+            block.append(line)
+
+
+def _entry(block: list[str]) -> _Entry:
+    found = _ENTRY.match(block[0])
+    via = next((match["names"] for line in block if (match := _VIA.match(line))), "")
+    names = frozenset(canonicalize_name(name) for name in re.split(r",\s*", via) if name)
+    return _Entry(canonicalize_name(found["name"]) if found else "", "\n".join(block), names)
+
+
+def _needed_by(name: str, entries: tuple[_Entry, ...]) -> set[str]:
+    found: set[str] = set()
+    more = {name}
+    while more:
+        found |= more
+        more = {each.name for each in entries if each.via & found} - found
+    return found
+
+
+def _part(entries: tuple[_Entry, ...], names: set[str], purpose: str) -> str:
+    chosen = [each.text for each in entries if each.name in names]
+    if not chosen:
+        raise DevkitError(
+            f"requirements.lock does not hold {', '.join(sorted(names))}", "Renew it with `devkit init --lock`."
+        )
+    return "\n".join([f"# The part of requirements.lock that holds {purpose}.", *chosen, ""])
+
+
+def _of_devkit(settings: Settings) -> Iterator[str]:
+    """What devkit needs in the image; devkit itself too, where the index has it. Its other forms are their own lock."""
+    if isinstance(settings.source, FromCheckout):
+        return
+    if isinstance(settings.source, FromIndex):
+        yield f"{DISTRIBUTION}=={settings.source.version}"
+    try:
+        lines = requires(DISTRIBUTION) or []
+    except PackageNotFoundError:
+        return
+    for requirement in map(Requirement, lines):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield str(requirement)

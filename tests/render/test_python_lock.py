@@ -1,0 +1,190 @@
+"""The Python lock and the image's: what they were made for, what each layer gets of them, and when they are stale."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.render.artifact import FOLDER
+from devkit.render.dockerfile import dockerfile
+from devkit.render.ignored import ignore_artifacts
+from devkit.render.locks import Locks, lock_artifacts, locks_in, with_locks
+from devkit.render.python_lock import lock_text, misfit, wanted
+from devkit.render.settings import FromCheckout, FromIndex, FromUrl, FromWheel, Settings
+
+from .plans import CPU_PLAN
+
+PLAN = replace(CPU_PLAN, architectures=("x86_64",))
+PLAIN = Settings("Demo", "demo", FromWheel("devkit_gpu-0.1.0-py3-none-any.whl", b"PK"))
+DIGEST = "sha256:" + "a" * 64
+
+RESOLVED = """\
+jinja2==3.1.6 ; sys_platform == 'linux' \\
+    --hash=sha256:01 \\
+    --hash=sha256:02
+    # via devkit-gpu, torch
+markupsafe==3.0.4 \\
+    --hash=sha256:03
+    # via jinja2
+numpy==2.4.6 ; platform_machine == 'x86_64' \\
+    --hash=sha256:04
+    # via peft
+numpy==2.4.5 ; platform_machine == 'aarch64' \\
+    --hash=sha256:05
+    # via peft
+peft==0.21.2 \\
+    --hash=sha256:06
+    # via the plan
+torch==2.13.0+cpu \\
+    --hash=sha256:07
+    # via peft, the plan
+triton==3.5 \\
+    --hash=sha256:08
+    # via torch
+uv==0.13.9 \\
+    --hash=sha256:09
+    # via the plan
+"""
+LOCK = lock_text(wanted(PLAN, PLAIN), RESOLVED)
+LOCKED = replace(PLAIN, python_lock=LOCK, image_digest=DIGEST)
+
+
+def parts(settings: Settings = LOCKED) -> dict[str, str]:
+    return {each.path.removeprefix(f"{FOLDER}/"): each.content.decode() for each in lock_artifacts(PLAN, settings)}
+
+
+def names(text: str) -> list[str]:
+    return re.findall(r"^([\w.-]+)==", text, re.MULTILINE)
+
+
+def test_torchs_layer_sees_torch_and_what_it_needs_and_no_more():
+    assert names(parts()["torch.lock"]) == ["jinja2", "markupsafe", "torch", "triton"]
+    assert names(parts()["installer.lock"]) == ["uv"]
+    assert parts()["requirements.lock"] == LOCK
+
+
+def test_a_part_keeps_every_hash_and_marker_of_its_packages():
+    assert "    --hash=sha256:01 \\\n    --hash=sha256:02\n" in parts()["torch.lock"]
+    assert "sys_platform == 'linux'" in parts()["torch.lock"]
+
+
+def test_one_more_requirement_leaves_the_part_of_torch_as_it_was():
+    more = replace(LOCKED, python_lock=LOCK + "zstandard==0.25.0 \\\n    --hash=sha256:10\n    # via the plan\n")
+    assert parts(more)["torch.lock"] == parts()["torch.lock"]
+    assert parts(more)["installer.lock"] == parts()["installer.lock"]
+
+
+def test_a_package_with_two_versions_for_two_machines_keeps_both():
+    lock = LOCK.replace("# via peft\n", "# via torch\n")
+    assert names(parts(replace(LOCKED, python_lock=lock))["torch.lock"]).count("numpy") == 2
+
+
+def test_a_file_that_is_no_lock_is_refused():
+    with pytest.raises(DevkitError, match="does not hold uv"):
+        parts(replace(PLAIN, python_lock="hello\n"))
+
+
+def test_without_locks_there_are_no_files():
+    assert parts(PLAIN) == {}
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        pytest.param(PLAN, "", id="the same plan"),
+        pytest.param(replace(PLAN, torch_index="https://mirror.example.org/cpu"), "", id="a mirror has the same files"),
+        pytest.param(
+            replace(PLAN, packages=(("torch", "2.14.0"), *PLAN.packages[1:])),
+            "made for torch==2.13.0, the plan has torch==2.14.0",
+            id="another torch",
+        ),
+        pytest.param(replace(PLAN, variant="cu130"), "made for torch of cpu, the plan has torch of cu130", id="CUDA"),
+        pytest.param(replace(PLAN, python="3.12"), "Python 3.11 on x86_64, the plan has Python 3.12", id="Python"),
+        pytest.param(replace(PLAN, architectures=("aarch64",)), "has Python 3.11 on aarch64", id="another processor"),
+        pytest.param(replace(PLAN, packages=(*PLAN.packages, ("trl", "1"))), "does not hold trl==1", id="one more"),
+        pytest.param(replace(PLAN, packages=PLAN.packages[:2]), "peft==0.21.2, which the plan does not", id="one less"),
+    ],
+)
+def test_a_lock_says_whether_it_fits(plan, says):
+    reason = misfit(LOCK, wanted(plan, PLAIN))
+    assert says in reason
+    assert bool(reason) is bool(says)
+
+
+def test_a_stale_lock_is_refused_with_both_ways_out():
+    with pytest.raises(DevkitError, match=r"requirements\.lock does not fit") as caught:
+        with_locks(PLAIN, replace(PLAN, python="3.12"), Locks(LOCK))
+    assert "--lock" in caught.value.hint
+    assert "--no-lock" in caught.value.hint
+
+
+def test_the_digest_of_another_image_is_refused():
+    with pytest.raises(DevkitError, match=r"the plan is built on python:3\.11-slim-bookworm"):
+        with_locks(PLAIN, PLAN, Locks(image=f"python:3.12-slim@{DIGEST}"))
+
+
+@pytest.mark.parametrize("digest", ["sha256:12", "md5:1", "sha256:" + "A" * 64, ""], ids=repr)
+def test_what_is_no_digest_is_refused(digest):
+    if not digest:
+        assert with_locks(PLAIN, PLAN, Locks(image=PLAN.base_image)).image_digest == ""
+        return
+    with pytest.raises(DevkitError, match="no digest"):
+        with_locks(PLAIN, PLAN, Locks(image=f"{PLAN.base_image}@{digest}"))
+
+
+def test_locks_are_read_back_as_they_were_written():
+    made = {each.path: each.content for each in lock_artifacts(PLAN, LOCKED)}
+    locks = locks_in(made[f"{FOLDER}/requirements.lock"], made[f"{FOLDER}/image.lock"])
+    assert with_locks(PLAIN, PLAN, locks) == LOCKED
+    assert locks_in(None, None) == Locks()
+
+
+@pytest.mark.parametrize(("python", "image"), [(b"\xff\xfe", None), (None, "ä".encode())], ids=["Python", "image"])
+def test_a_damaged_lock_is_said_to_be_so(python, image):
+    with pytest.raises(DevkitError, match="damaged"):
+        locks_in(python, image)
+
+
+@pytest.mark.parametrize(
+    ("source", "holds_devkit"),
+    [
+        pytest.param(FromIndex("0.1.0"), True, id="from the index, like any other package"),
+        pytest.param(FromUrl("git+https://example.org/d@abc"), False, id="a revision is its own lock"),
+        pytest.param(FromWheel("devkit_gpu-0.1.0-py3-none-any.whl", b""), False, id="the wheel lies beside"),
+    ],
+)
+def test_what_devkit_itself_needs_is_locked_too(source, holds_devkit):
+    lines = wanted(PLAN, replace(PLAIN, source=source)).requirements
+    assert any(line.startswith("jinja2") for line in lines)
+    assert ("devkit-gpu==0.1.0" in lines) is holds_devkit
+    assert not any(line.startswith(("pytest", "hypothesis")) for line in lines)
+
+
+def test_devkits_own_repository_locks_the_plan_alone():
+    assert not any("jinja2" in line for line in wanted(PLAN, replace(PLAIN, source=FromCheckout())).requirements)
+
+
+def test_a_locked_image_holds_every_installation_to_its_hashes():
+    text = dockerfile(PLAN, LOCKED)
+    assert f"FROM python:3.11-slim-bookworm@{DIGEST}\n" in text
+    installs = re.findall(r"pip install (?:[^\n]*\\\n)*[^\n]*", text)
+    *packages, devkit = installs
+    assert len(packages) == 3
+    assert all("--require-hashes" in each for each in packages)
+    assert "--no-deps" in devkit
+    assert "platform.machine() in 'x86_64'.split()" in text
+
+
+def test_a_locked_image_takes_devkit_from_the_lock_where_the_index_has_it():
+    text = dockerfile(PLAN, replace(LOCKED, source=FromIndex("0.1.0")))
+    assert "devkit-gpu" not in "".join(line for line in text.splitlines() if not line.startswith("#"))
+
+
+def test_the_build_sees_the_locks_and_git_keeps_them():
+    made = {each.path: each.content.decode() for each in ignore_artifacts(PLAN, LOCKED)}
+    for name in ("installer.lock", "torch.lock", "requirements.lock"):
+        assert f"!{name}" in made[f"{FOLDER}/.dockerignore"].splitlines()
+        assert f"source={name}," in dockerfile(PLAN, LOCKED)
+    assert "!requirements.txt" not in made[f"{FOLDER}/.dockerignore"].splitlines()
+    assert "!*.lock" in made[f"{FOLDER}/.gitignore"].splitlines()

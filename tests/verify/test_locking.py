@@ -1,0 +1,202 @@
+"""Locks, made by the real uv from wheels that lie here, and digests as engines and registries tell them."""
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.render.python_lock import Wanted, misfit
+from devkit.verify.locking import Sources, locked_image, locked_python, uv_command
+from tests.wheels import make_index, make_wheel
+
+ONE = Wanted("3.11", ("x86_64",), "cpu", ("torch==2.13.0", "uv==0.13.9"))
+BOTH = replace(ONE, machines=("x86_64", "aarch64"))
+CPU = "2.13.0+cpu"
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    make_wheel(folder, "uv", "0.13.9")
+    make_wheel(folder, "sympy", "1.14.0")
+    make_wheel(folder, "torch", CPU, requires=["sympy>=1.13"], tag="cp311-cp311-manylinux_2_28_x86_64")
+    return folder
+
+
+def locked(wanted: Wanted, sources: Sources) -> str:
+    return locked_python(wanted, sources, progress=lambda _line: None)
+
+
+def from_wheels(folder: Path, wanted: Wanted = ONE) -> str:
+    return locked(wanted, Sources("https://unused.example.org", wheelhouse=folder))
+
+
+def hashes(text: str) -> set[str]:
+    return set(re.findall(r"--hash=sha256:([0-9a-f]{64})", text))
+
+
+def test_every_hash_is_that_of_a_file_in_the_wheelhouse(wheels):
+    text = from_wheels(wheels)
+    assert hashes(text) == {hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels.iterdir()}
+    assert misfit(text, ONE) == ""
+
+
+def test_the_closure_is_locked_not_only_what_was_asked_for(wheels):
+    names = re.findall(r"^([\w.-]+)==", from_wheels(wheels), re.MULTILINE)
+    assert names == ["sympy", "torch", "uv"]
+
+
+def test_pip_itself_finds_the_lock_whole_and_the_changed_wheel(wheels, tmp_path):
+    lock = tmp_path / "requirements.lock"
+    lock.write_text(from_wheels(wheels))
+    plain = next(wheel for wheel in wheels.iterdir() if wheel.name.startswith("sympy"))
+    words = ["download", "--quiet", "--no-index", f"--find-links={wheels}", "--require-hashes", "--no-deps"]
+    target = ["--dest", tmp_path / "got", "--python-version=3.11", "--platform=manylinux_2_28_x86_64"]
+    argv = [sys.executable, "-m", "pip", "--isolated", *words, *target, "--only-binary=:all:", "-r", lock]
+    assert subprocess.run(argv, check=False, capture_output=True).returncode == 0
+    shutil.rmtree(tmp_path / "got")
+    plain.write_bytes(plain.read_bytes().replace(b"1.14.0", b"1.14.1", 1))
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+
+
+def test_the_same_wheels_give_the_same_bytes(wheels):
+    assert from_wheels(wheels) == from_wheels(wheels)
+
+
+def test_torch_comes_from_its_index_and_everything_else_from_the_other(wheels, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    ours = list(wheels.iterdir())
+    wrong = [make_wheel(elsewhere, "torch", "2.13.0"), make_wheel(elsewhere, "sympy", "1.13.0")]
+    torch_index = make_index(tmp_path / "torch-index", [wheel for wheel in ours if "torch" in wheel.name] + wrong[1:])
+    index = make_index(tmp_path / "index", [wheel for wheel in ours if "torch" not in wheel.name] + wrong[:1])
+    text = locked(ONE, Sources(torch_index, index))
+    assert f"torch=={CPU}" in text
+    assert "sympy==1.14.0" in text
+
+
+def test_a_machine_without_a_wheel_is_named_and_nothing_is_locked(wheels):
+    with pytest.raises(DevkitError, match="aarch64"):
+        from_wheels(wheels, BOTH)
+
+
+def test_both_machines_are_locked_in_one_file(wheels):
+    arm = make_wheel(wheels, "torch", CPU, requires=["sympy"], tag="cp311-cp311-manylinux_2_28_aarch64")
+    text = from_wheels(wheels, BOTH)
+    assert hashlib.sha256(arm.read_bytes()).hexdigest() in hashes(text)
+    assert "platform_machine == 'aarch64'" in text
+
+
+def test_requirements_that_nothing_satisfies_are_said_to_be_so(wheels):
+    with pytest.raises(DevkitError, match="cannot be locked") as caught:
+        from_wheels(wheels, replace(ONE, requirements=("torch==9.9",)))
+    assert "torch==9.9" in caught.value.hint
+
+
+def test_an_index_that_cannot_be_reached_is_said_to_be_so():
+    nowhere = "http://127.0.0.1:9/simple"
+    with pytest.raises(DevkitError, match="cannot be reached") as caught:
+        locked(ONE, Sources(nowhere, nowhere))
+    assert "--wheelhouse" in caught.value.hint
+
+
+def test_an_answer_that_never_comes_is_not_waited_for(wheels):
+    with pytest.raises(DevkitError, match="no answer within 0 s"):
+        locked_python(ONE, Sources("", wheelhouse=wheels), progress=lambda _line: None, deadline_s=0.0)
+
+
+def test_without_uv_the_hint_says_how_to_get_it(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(DevkitError, match="uv is not installed") as caught:
+        uv_command()
+    assert "pip install uv" in caught.value.hint
+
+
+DIGEST = "sha256:" + "1" * 64
+OTHER = "sha256:" + "2" * 64
+ENGINE = """#!/bin/sh
+case "$1 $2" in
+    "image inspect") {inspect} ;;
+    "buildx imagetools") {registry} ;;
+esac
+"""
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def speaks(*, inspect: str = "exit 1", registry: str = "exit 1") -> None:
+        program = tmp_path / "bin" / "docker"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(ENGINE.format(inspect=inspect, registry=registry))
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+    return speaks
+
+
+@pytest.mark.parametrize(
+    ("reference", "inspect", "registry", "expected"),
+    [
+        pytest.param("python:3.11-slim", f"echo '[\"python@{DIGEST}\"]'", "exit 1", DIGEST, id="the engine has it"),
+        pytest.param(
+            "python:3.11-slim",
+            f'echo \'["mirror.example.org/x@{OTHER}","docker.io/library/python@{DIGEST}"]\'',
+            "exit 1",
+            DIGEST,
+            id="the engine has it from two places",
+        ),
+        pytest.param(
+            "localhost:5000/python:3.11", f"echo '[\"localhost:5000/python@{DIGEST}\"]'", "exit 1", DIGEST, id="a port"
+        ),
+        pytest.param("python:3.11-slim", "echo '[]'", f'echo \'{{"digest":"{DIGEST}"}}\'', DIGEST, id="built here"),
+        pytest.param("python:3.11-slim", "exit 1", f'echo \'{{"digest":"{DIGEST}"}}\'', DIGEST, id="the registry"),
+        pytest.param("python:3.11-slim", "echo null", f'echo \'{{"digest":"{DIGEST}"}}\'', DIGEST, id="null"),
+    ],
+)
+def test_the_digest_comes_from_the_engine_or_else_the_registry(engine, reference, inspect, registry, expected):
+    engine(inspect=inspect, registry=registry)
+    assert locked_image(reference, program="docker") == f"{reference}@{expected}"
+
+
+def test_an_image_with_a_digest_is_locked_already(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert locked_image(f"python:3.11@{DIGEST}", program="docker") == f"python:3.11@{DIGEST}"
+
+
+@pytest.mark.parametrize(
+    ("inspect", "registry", "says"),
+    [
+        pytest.param("exit 1", "echo 'no such host' >&2; exit 1", "no such host", id="no network"),
+        pytest.param("exit 1", "echo '{}'", "neither", id="an answer without a digest"),
+        pytest.param("echo 'not JSON'", "echo '[1]'", "neither", id="answers that are no answers"),
+        pytest.param("echo '[\"python@sha256:12\"]'", "exit 1", "neither", id="half a digest"),
+    ],
+)
+def test_what_nobody_knows_is_not_guessed(engine, inspect, registry, says):
+    engine(inspect=inspect, registry=registry)
+    with pytest.raises(DevkitError, match=says) as caught:
+        locked_image("python:3.11-slim", program="docker")
+    assert "--lock-only python" in caught.value.hint
+
+
+def test_a_registry_that_never_answers_is_not_waited_for(engine):
+    engine(registry="sleep 30")
+    with pytest.raises(DevkitError, match="no answer within"):
+        locked_image("python:3.11-slim", program="docker", deadline_s=0.5)
+
+
+def test_without_an_engine_the_hint_says_what_can_still_be_locked(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(DevkitError, match="docker is not installed"):
+        locked_image("python:3.11-slim", program="docker")
