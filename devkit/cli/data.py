@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli import exits
-from devkit.cli.data_age import age_days, today
 from devkit.cli.own_tables import drop, keep, own_file, own_tables
 from devkit.text import count_of, table
 
@@ -61,6 +60,7 @@ def update(path: Path, force: bool, dry_run: bool, as_json: bool) -> int:
     Each is signed off first: its shape and sources, the order among its rows, facts that are settled, and what the
     shipped tables say. Exit code 1: something speaks against them, all of which is listed, and nothing was written.
     """
+    from devkit.cli.plan import today
     from devkit.cli.table_files import read_tables
     from devkit.compat.load import document
     from devkit.compat.signoff import sign_off
@@ -109,6 +109,8 @@ def reset(as_json: bool) -> None:
 
 
 def _states(own: "Mapping[str, Mapping[str, Any]]") -> list[State]:
+    from devkit.cli.plan import today
+    from devkit.compat.age import days_between
     from devkit.compat.load import FILES, document
 
     now = today()
@@ -116,7 +118,7 @@ def _states(own: "Mapping[str, Mapping[str, Any]]") -> list[State]:
     def state(name: str, found: "Document") -> State:
         rows = sum(len(value) for value in found.values() if isinstance(value, list))
         as_of = found["as_of"]
-        return State(name, as_of, age_days(as_of, on=now), rows, "refreshed" if name in own else "shipped")
+        return State(name, as_of, days_between(as_of, now), rows, "refreshed" if name in own else "shipped")
 
     return [state(name, own.get(name) or document(name)) for name in FILES]
 

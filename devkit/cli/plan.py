@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +15,9 @@ from devkit.solver.explain import answer_document, answer_text
 from devkit.solver.model import Conflict, Plan, Request, Vendor
 from devkit.solver.solve import solve
 
+if TYPE_CHECKING:
+    from devkit.facts.policy import Policy
+
 
 @click.command()
 @selection_options
@@ -21,9 +26,10 @@ from devkit.solver.solve import solve
 def plan(selection: Selection, why: str | None, as_json: bool) -> int:
     """Choose versions that fit the driver and GPUs, with a reason for each.
 
-    Plans for this machine, or for those that --facts or the flags describe. Exit code 1: nothing fits.
+    Plans for this machine, or for those that --facts or the flags describe, and keeps to the [policy] of a devkit.toml
+    in this folder. Exit code 1: nothing fits.
     """
-    request = request_from(selection)
+    request = replace(request_from(selection), policy=_policy_here())
     answer = solve(request, tables())
     if why:
         click.echo(_explained(request, answer, why, as_json=as_json))
@@ -34,6 +40,21 @@ def plan(selection: Selection, why: str | None, as_json: bool) -> int:
         width = shutil.get_terminal_size().columns
         click.echo(answer_text(answer, width=width, was_asked_for_cpu=asked_for_cpu, today=today()))
     return exits.ANSWER_IS_NO if isinstance(answer, Conflict) else exits.DONE
+
+
+def _policy_here() -> "Policy | None":
+    """The rules of the project in this folder. Raises DevkitError for a devkit.toml that is wrong."""
+    import os
+
+    if not os.access("devkit.toml", os.F_OK):
+        return None
+    from pathlib import Path
+
+    from devkit.render.choices import CHOICES_PATH, read_choices
+    from devkit.render.folder import read_file
+
+    content = read_file(Path(), CHOICES_PATH)
+    return read_choices(content).policy if content is not None else None
 
 
 def today() -> str:

@@ -22,8 +22,8 @@ def request_of_project(
     if machines and not facts and not selection.describes_a_machine:
         # What stands in for the machines here is replaced: reading this one would only cost time.
         request = request_from(replace(selection, machine=machines[0].machine))
-        return replace(request, machines=machines)
-    return request_from(selection)
+        return replace(request, machines=machines, policy=project.choices.policy)
+    return replace(request_from(selection), policy=project.choices.policy)
 
 
 def answer_to(request: "Request") -> "Plan | Conflict":

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from devkit.facts.policy import Policy
 from devkit.facts.record import record
 from devkit.facts.values import ComputeCapability, Release
 
@@ -54,7 +55,7 @@ class Request:
     """What the user asked for. None and empty mean "you choose"; `pins` are (package, version) pairs.
 
     `constraints` come from the project's files; a name may stand there more than once. `gpu_runtime` is "legacy" or
-    "cdi", None where it is not known.
+    "cdi", None where it is not known. `policy` is that of the project, None without one.
     """
 
     machines: tuple[Machine, ...]
@@ -67,6 +68,7 @@ class Request:
     features: tuple[str, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     gpu_runtime: str | None = None
+    policy: Policy | None = None
 
 
 @record

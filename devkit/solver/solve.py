@@ -8,13 +8,24 @@ from devkit.solver.assemble import assembled
 from devkit.solver.conflict import blockers, no_candidate, relaxed, wanted
 from devkit.solver.judge import Verdict, is_clean, judge, preference
 from devkit.solver.model import Blocker, Conflict, Plan, Request, Vendor
+from devkit.solver.policy import under_policy
 from devkit.solver.question import Question, candidates
 from devkit.solver.request import asked_variant
 from devkit.text import listed
 
 
 def solve(request: Request, tables: Tables) -> Plan | Conflict:
-    """The plan for a request, or the rules that refuse it together with the nearest plan."""
+    """The plan for a request, or the rules that refuse it together with the nearest plan.
+
+    The policy comes last: it speaks of images alone, and a plan that it forbids may be had with another.
+    """
+    answer = _solved(request, tables)
+    if request.policy is None:
+        return answer
+    return under_policy(answer, request, tables, policy=request.policy, solve=_solved)
+
+
+def _solved(request: Request, tables: Tables) -> Plan | Conflict:
     plan, verdicts, question = _attempt(request, tables)
     if plan is not None:
         return plan

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from devkit.cli.data_age import age_days, age_warning
 from devkit.compat.load import FILES, shipped_bytes
 
 HOSTS = Path(__file__).resolve().parents[1] / "hosts"
@@ -226,17 +225,3 @@ def test_the_home_is_used_where_no_data_folder_is_named(devkit, gpus, tmp_path):
     assert devkit("data", "update", gpus, **places).returncode == 0
     below = "Library/Application Support" if sys.platform == "darwin" else ".local/share"
     assert (tmp_path / below / "devkit" / "tables.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("on", "days", "warns"),
-    [
-        pytest.param("2026-11-21", 0, False, id="the day itself"),
-        pytest.param("2026-11-20", 0, False, id="a clock that is behind"),
-        pytest.param("2027-05-20", 180, False, id="half a year"),
-        pytest.param("2027-05-21", 181, True, id="a day more"),
-    ],
-)
-def test_old_data_is_warned_of(on, days, warns):
-    assert age_days("2026-11-21", on=on) == days
-    assert bool(age_warning("2026-11-21", on=on)) is warns
