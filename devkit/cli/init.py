@@ -18,11 +18,13 @@ from devkit.cli.changes import (
 from devkit.cli.container_flags import ContainerFlags, choices_of, container_options
 from devkit.cli.lock_flags import LockFlags, lock_options, with_asked_locks
 from devkit.cli.planning import answer_to, request_of_project
+from devkit.cli.editors import editor_fields, print_editors
 from devkit.cli.selection import Selection, selection_options
 from devkit.text import count_of
 
 if TYPE_CHECKING:
     from devkit.render.change import Change
+    from devkit.render.project import Project
     from devkit.solver.model import Plan
 
 SCHEMA = "devkit.init/1"
@@ -71,22 +73,26 @@ def init(
     if not as_json:
         print_plan(answer, asked_for_cpu=project.choices.vendor == "cpu")
         print_changes(changes, show_diff=show_diff)
+        print_editors(project.choices)
     if not dry_run:
         confirm(changes, yes=yes or as_json)
         write(project.root, changes)
-    _print_end(project.root, answer, changes, dry_run=dry_run, as_json=as_json)
+    _print_end(project, answer, changes, dry_run=dry_run, as_json=as_json)
 
 
-def _print_end(root: Path, plan: "Plan", changes: "tuple[Change, ...]", *, dry_run: bool, as_json: bool) -> None:
+def _print_end(
+    project: "Project", plan: "Plan", changes: "tuple[Change, ...]", *, dry_run: bool, as_json: bool
+) -> None:
     changed = touched(changes)
     if as_json:
         verdict = "unchanged" if not changed else "would-write" if dry_run else "written"
-        fields = plan_fields(plan, changes) | {"directory": str(root), "verdict": verdict}
+        fields = plan_fields(plan, changes) | editor_fields(project.choices)
+        fields |= {"directory": str(project.root), "verdict": verdict}
         click.echo(document_text(fields, schema=SCHEMA))
     elif not changed:
         click.echo("unchanged: the dev container is as this plan wants it.")
     elif dry_run:
         click.echo(f"would write {count_of(len(changed), 'file')}; nothing was written.")
     else:
-        click.echo(f"wrote {count_of(len(changed), 'file')} to {root}")
+        click.echo(f"wrote {count_of(len(changed), 'file')} to {project.root}")
         click.echo("Next: commit them, then open the folder in its container, or prove it with `devkit verify`.")

@@ -1,10 +1,22 @@
-"""devcontainer.json: what editors read."""
+"""devcontainer.json and what stands beside it for single editors."""
 
 import json
 from collections.abc import Iterator
 
+from devkit import __version__
 from devkit.render.artifact import FOLDER, Artifact
-from devkit.render.settings import FromCheckout, Settings
+from devkit.render.choices import Choices
+from devkit.render.editors import (
+    EditorReport,
+    chosen_editors,
+    customizations,
+    editor_reports,
+    smallest_machine,
+)
+from devkit.render.names import slug_of
+from devkit.render.profiles import labelled_ports
+from devkit.render.resources import rendered
+from devkit.render.settings import FromCheckout, FromIndex, Settings
 from devkit.solver.model import Plan
 
 _INITIALIZE = (
@@ -17,12 +29,33 @@ _TOKEN_PAGE = "https://huggingface.co/docs/hub/security-tokens"  # noqa: S105 - 
 
 
 def editor_artifacts(_plan: Plan, settings: Settings) -> Iterator[Artifact]:
-    """What editors and their clouds read."""
+    """What editors and their clouds read. Raises DevkitError for an editor or a profile that does not exist."""
     yield Artifact.text(f"{FOLDER}/devcontainer.json", devcontainer_json(settings))
+    if "daytona" in settings.editors:
+        script = rendered("devcontainer/daytona/snapshot.sh.j2", devkit_version=__version__, slug=settings.slug)
+        yield Artifact.text(f"{FOLDER}/daytona/snapshot.sh", script, 0o755)
+
+
+def reports_of(choices: Choices) -> tuple[EditorReport, ...]:
+    """What each editor that was chosen by name makes of these files; () when none was."""
+    settings = Settings(
+        name=choices.name,
+        slug=slug_of(choices.name),
+        source=FromCheckout() if choices.install_from else FromIndex(__version__),
+        editors=choices.editors,
+        profiles=choices.profiles,
+    )
+    return editor_reports(choices.editors, devcontainer_document(settings)) if choices.editors else ()
 
 
 def devcontainer_json(settings: Settings) -> str:
+    """The text of devcontainer.json."""
+    return json.dumps(devcontainer_document(settings), indent=2, ensure_ascii=False) + "\n"
+
+
+def devcontainer_document(settings: Settings) -> dict[str, object]:
     """devcontainer.json. It asks for no GPU itself: the Compose overlays do, and asking twice fails."""
+    editors = chosen_editors(settings.editors)
     document: dict[str, object] = {
         "name": settings.name,
         "dockerComposeFile": "docker-compose.yml",
@@ -31,22 +64,30 @@ def devcontainer_json(settings: Settings) -> str:
         "remoteUser": "dev",
         # The image is built with the host user's ids already; the editor's own sync would miss the venv.
         "updateRemoteUserUID": False,
+        "hostRequirements": smallest_machine(editors),
+        "portsAttributes": labelled_ports(settings.profiles),
         "initializeCommand": _INITIALIZE,
+        **_lifecycle(settings),
+        "shutdownAction": "stopCompose",
+        "secrets": {
+            "HF_TOKEN": {
+                "description": "Token for gated or private models on the Hugging Face hub.",
+                "documentationUrl": _TOKEN_PAGE,
+            }
+        },
+        "customizations": customizations(editors, settings.profiles),
     }
+    return {key: value for key, value in document.items() if value != {}}
+
+
+def _lifecycle(settings: Settings) -> dict[str, object]:
+    """Commands by the moment they belong to; each has a name, which editors show while it runs.
+
+    The project itself is installed in updateContentCommand: every editor waits for that one unless told otherwise, and
+    a cloud's prebuilt container holds what it did. The doctor looks at every start, because a start can change the GPU.
+    """
+    commands: dict[str, object] = {}
     if isinstance(settings.source, FromCheckout):
-        document["postCreateCommand"] = "pip install --editable '.[workload,dev]'"
-    document["postStartCommand"] = "devkit doctor || true"
-    document["shutdownAction"] = "stopCompose"
-    document["secrets"] = {
-        "HF_TOKEN": {
-            "description": "Token for gated or private models on the Hugging Face hub.",
-            "documentationUrl": _TOKEN_PAGE,
-        }
-    }
-    document["customizations"] = {
-        "vscode": {
-            "extensions": ["ms-python.python"],
-            "settings": {"python.defaultInterpreterPath": "/opt/venv/bin/python"},
-        }
-    }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        commands["updateContentCommand"] = {"project": "pip install --editable '.[workload,dev]'"}
+    commands["postStartCommand"] = {"doctor": "devkit doctor || true"}
+    return commands

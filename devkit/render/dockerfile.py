@@ -9,6 +9,7 @@ from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.installation import INSTALLER, installation, installer_version
 from devkit.render.mirrors import mirror_variables, torch_index
 from devkit.render.plain import check_plan, plain, reason_comment
+from devkit.render.profiles import profile_packages
 from devkit.render.resources import rendered
 from devkit.render.settings import FromCheckout, FromIndex, FromUrl, FromWheel, Settings
 from devkit.solver.model import Plan
@@ -59,6 +60,8 @@ def requirements(plan: Plan, settings: Settings) -> str:
         lines += ["", f"# {INSTALLER} installs the others.", f"{INSTALLER}=={installer_version(plan)}"]
     for name, version in plan.packages:
         lines += ["", f"# {reason_comment(plan, name)}", f"{name}=={version}"]
+    for row in profile_packages(plan, settings):
+        lines += ["", f"# {row.name} {row.version}: {row.because}", f"{row.name}=={row.version}"]
     return "\n".join([*lines, ""])
 
 

@@ -9,6 +9,8 @@ from devkit.solver.model import Plan
 _IGNORED_BY_GIT = """\
 # Written by devkit. What differs from host to host stays out of version control.
 .env*
+!.env.example
+.secrets/
 .*.devkit-new
 wheelhouse/
 # What every teammate needs, even where the project ignores such names.

@@ -1,0 +1,167 @@
+"""Editors: what is written for each, and what each is said to pass over, with its source."""
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from devkit.compat.load import tables
+from devkit.errors import DevkitError
+from devkit.render.artifact import FOLDER
+from devkit.render.artifacts import devcontainer_artifacts
+from devkit.render.choices import Choices
+from devkit.render.devcontainer import devcontainer_document, reports_of
+from devkit.render.editors import WHOLE_FILE
+from devkit.render.settings import FromCheckout
+
+from .plans import GPU_PLAN
+from .test_artifacts import PLAIN, linter, texts
+
+EVERY = tuple(tables().editors.editors)
+
+
+def document(*editors: str, **settings: object) -> dict[str, object]:
+    return devcontainer_document(replace(PLAIN, editors=editors, **settings))
+
+
+def reports(*editors: str) -> dict[str, list[str]]:
+    """Editor -> the keys that it is said to drop."""
+    found = reports_of(Choices(name="Demo", editors=editors, profiles=("jupyter",)))
+    return {report.name: [each.key for each in report.dropped] for report in found}
+
+
+def test_every_editor_that_the_help_names_has_a_row():
+    assert EVERY == ("vscode", "jetbrains", "codespaces", "devpod", "coder", "daytona")
+
+
+def test_without_a_choice_the_files_serve_vs_code_and_nothing_is_reported():
+    assert document() == document("vscode")
+    assert reports_of(Choices(name="Demo")) == ()
+
+
+@pytest.mark.parametrize(
+    ("editors", "spaces"),
+    [
+        pytest.param(("vscode",), {"vscode"}, id="VS Code reads its own"),
+        pytest.param(("jetbrains",), {"jetbrains"}, id="JetBrains reads its own alone"),
+        pytest.param(("codespaces",), {"vscode"}, id="Codespaces is VS Code elsewhere"),
+        pytest.param(("jetbrains", "devpod"), {"jetbrains", "vscode"}, id="two editors get both"),
+    ],
+)
+def test_an_editor_gets_the_customizations_that_it_reads(editors, spaces):
+    assert set(document(*editors)["customizations"]) == spaces
+
+
+def test_an_editor_without_customizations_gets_no_empty_ones():
+    assert "customizations" not in document("daytona")
+
+
+def test_only_a_cloud_is_asked_for_a_machine_and_never_for_its_gpu():
+    for editor in EVERY:
+        asked = document(editor).get("hostRequirements")
+        assert asked == ({"cpus": 4, "memory": "16gb", "storage": "32gb"} if editor == "codespaces" else None)
+
+
+@pytest.mark.parametrize(
+    ("editor", "drops"),
+    [
+        pytest.param("vscode", {"secrets"}, id="VS Code"),
+        pytest.param("jetbrains", {"updateRemoteUserUID", "remoteUser", "portsAttributes", "secrets"}, id="JetBrains"),
+        pytest.param("codespaces", {"initializeCommand", "shutdownAction", "workspaceFolder"}, id="Codespaces"),
+        pytest.param("devpod", {"secrets"}, id="DevPod"),
+        pytest.param("daytona", {WHOLE_FILE}, id="Daytona"),
+    ],
+)
+def test_the_report_names_what_an_editor_drops(editor, drops):
+    assert set(reports(editor)[editor]) == drops
+
+
+def test_coders_report_says_that_one_of_its_two_ways_reads_no_compose_file():
+    assert {"dockerComposeFile", "initializeCommand"} <= set(reports("coder")["coder"])
+
+
+def test_what_is_dropped_depends_on_what_was_written():
+    assert "hostRequirements" not in reports("jetbrains")["jetbrains"]
+    assert "hostRequirements" in reports("jetbrains", "codespaces")["jetbrains"]
+
+
+def test_every_key_in_the_report_says_what_becomes_of_it_and_where_that_is_written():
+    for report in reports_of(Choices(name="Demo", editors=EVERY, profiles=("jupyter",))):
+        for each in report.dropped:
+            assert each.instead
+            assert each.source.startswith("https://")
+
+
+def test_every_row_belongs_to_a_known_tool():
+    tools = {tool for row in tables().editors.editors.values() for tool in row.tools}
+    assert {row.editor for row in tables().editors.ignored} == tools
+
+
+def test_an_unknown_editor_is_refused_before_anything_is_rendered():
+    with pytest.raises(DevkitError, match="there is no editor 'emacs'") as refused:
+        devcontainer_artifacts(GPU_PLAN, replace(PLAIN, editors=("emacs",)))
+    assert "jetbrains" in refused.value.hint
+
+
+def test_every_command_has_a_name_and_stands_where_it_belongs():
+    made = document(source=FromCheckout())
+    assert set(made["updateContentCommand"]) == {"project"}
+    assert made["postStartCommand"] == {"doctor": "devkit doctor || true"}
+    assert "waitFor" not in made, "JetBrains drops it, and the default is right"
+    assert "updateContentCommand" not in document()
+
+
+SNAPSHOT = replace(PLAIN, editors=("daytona",))
+
+
+def run_snapshot(tmp_path, *words: str, programs: tuple[str, ...] = ("docker", "daytona")):
+    """Run the script where programs of these names write down how they were called."""
+    (tmp_path / "bin").mkdir()
+    for program in programs:
+        path = tmp_path / "bin" / program
+        hears = "cat" if program == "docker" else "true"
+        path.write_text(f'#!/bin/sh\n{{ echo "{program} $*"; {hears}; }} >>"{tmp_path}/calls"\n')
+        path.chmod(0o755)
+    for name in ("sh", "cat", "cksum", "tr", "cut", "dirname"):
+        (tmp_path / "bin" / name).symlink_to(f"/usr/bin/{name}")
+    for path, text in texts(GPU_PLAN, SNAPSHOT).items():
+        file = tmp_path / "project" / FOLDER / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    script = tmp_path / "project" / FOLDER / "daytona/snapshot.sh"
+    env = os.environ | {"PATH": str(tmp_path / "bin")}
+    return subprocess.run(["/bin/sh", str(script), *words], env=env, capture_output=True, text=True, check=False)
+
+
+def test_the_snapshot_is_pushed_from_the_image_that_compose_builds(tmp_path):
+    done = run_snapshot(tmp_path, "mine")
+    assert done.returncode == 0, done.stderr
+    build, *override, push = (tmp_path / "calls").read_text().splitlines()
+    image = next(line.split("image: ")[1] for line in override if "image: " in line)
+    assert build.endswith("docker-compose.yml --file - build dev")
+    assert "    platform: linux/amd64" in override
+    assert push == f"daytona snapshot push {image} --name mine --cpu 4 --memory 16 --disk 30"
+    name, tag = image.split(":")
+    assert (name, tag.isdigit()) == ("demo", True), "Daytona refuses tags such as latest"
+
+
+def test_a_missing_program_is_named(tmp_path):
+    done = run_snapshot(tmp_path, programs=("docker",))
+    assert (done.returncode, done.stderr) == (2, "devkit: daytona is not installed here\n")
+
+
+def test_shellcheck_finds_nothing_in_the_snapshot_script(tmp_path):
+    file = tmp_path / "snapshot.sh"
+    file.write_text(texts(GPU_PLAN, SNAPSHOT)["daytona/snapshot.sh"])
+    done = subprocess.run([linter("shellcheck"), str(file)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_notebooks_get_their_extension_with_the_profile_that_brings_a_kernel():
+    def extensions(**settings: object) -> list[str]:
+        return json.loads(json.dumps(document(**settings)))["customizations"]["vscode"]["extensions"]
+
+    assert "ms-toolsai.jupyter" not in extensions()
+    assert "ms-toolsai.jupyter" in extensions(profiles=("jupyter",))
