@@ -5,29 +5,42 @@ from collections.abc import Iterator
 from devkit import __version__
 from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.mirrors import may_need_login
+from devkit.render.overlays import checked_devices, overlays_of
 from devkit.render.profiles import profile_services, profile_volumes
 from devkit.render.resources import rendered
 from devkit.render.settings import Settings
 from devkit.solver.model import Plan
 
-GPU_MODES = ("cpu", "nvidia", "cdi", "podman")
-"""The ways to give a container its GPU; gpu.<mode>.yml holds each."""
-
 
 def compose_artifacts(plan: Plan, settings: Settings) -> Iterator[Artifact]:
-    """What Compose reads, and the script that writes its .env."""
-    for name in ("docker-compose.yml", *(f"gpu.{mode}.yml" for mode in GPU_MODES)):
-        yield Artifact.text(f"{FOLDER}/{name}", _from_template(name, plan, settings))
-    yield Artifact.text(f"{FOLDER}/gpu.sh", _from_template("gpu.sh", plan, settings), 0o755)
+    """What Compose reads, and the script that writes its .env.
+
+    Raises: DevkitError for an engine or a GPU's name that does not exist.
+    """
+    devices = checked_devices(settings.devices, plan.vendor.value)
+    overlays = overlays_of(plan, settings.engine)
+    known: dict[str, object] = {
+        "devkit_version": __version__,
+        "slug": settings.slug,
+        "vendor": plan.vendor.value,
+        "engine": settings.engine,
+        "overlays": overlays,
+        "modes": [overlay.mode for overlay in overlays],
+    }
+    yield Artifact.text(f"{FOLDER}/docker-compose.yml", _compose_file(plan, settings, known))
+    for overlay in overlays:
+        name = f"gpu.{overlay.mode}.yml"
+        text = rendered(f"devcontainer/{name}.j2", naming=overlay.naming(devices), **known)
+        yield Artifact.text(f"{FOLDER}/{name}", text)
+    yield Artifact.text(f"{FOLDER}/gpu.sh", rendered("devcontainer/gpu.sh.j2", **known), 0o755)
 
 
-def _from_template(name: str, plan: Plan, settings: Settings) -> str:
+def _compose_file(plan: Plan, settings: Settings, known: dict[str, object]) -> str:
     return rendered(
-        f"devcontainer/{name}.j2",
-        devkit_version=__version__,
-        slug=settings.slug,
+        "devcontainer/docker-compose.yml.j2",
         uses_wheelhouse=settings.uses_wheelhouse,
         may_need_login=may_need_login(settings),
         profile_services=profile_services(plan, settings),
         profile_volumes=profile_volumes(settings),
+        **known,
     )

@@ -9,6 +9,7 @@ from devkit.solver.model import Plan
 _IGNORED_BY_GIT = """\
 # Written by devkit. What differs from host to host stays out of version control.
 .env*
+gpu.*.local.yml
 !.env.example
 .secrets/
 .*.devkit-new

@@ -44,3 +44,14 @@ CPU_PLAN = replace(
 )
 
 UBUNTU_PLAN = replace(GPU_PLAN, base_image="ubuntu:24.04")
+
+ARM_PLAN = replace(GPU_PLAN, architectures=("x86_64", "aarch64"))
+
+ROCM_PLAN = replace(
+    GPU_PLAN,
+    vendor=Vendor.ROCM,
+    variant="rocm7.1",
+    cuda=None,
+    torch_index="https://download.pytorch.org/whl/rocm7.1",
+    architectures=("x86_64",),
+)

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from devkit.errors import DevkitError
 from devkit.render.artifact import FOLDER
 from devkit.render.artifacts import devcontainer_artifacts
-from devkit.render.compose import GPU_MODES
 from devkit.render.devcontainer import devcontainer_json
 from devkit.render.names import checked_name, slug_of
+from devkit.render.overlays import OVERLAYS
 from devkit.render.settings import FromCheckout, FromIndex, FromUrl, FromWheel, Settings
 
-from .plans import CPU_PLAN, GPU_PLAN, UBUNTU_PLAN, reason
+from .plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN, UBUNTU_PLAN, reason
 from .test_certificates import AUTHORITY
 
 PLAIN = Settings("Demo", "demo", FromIndex("0.1.0"))
@@ -38,6 +38,11 @@ CASES = [
     pytest.param(UBUNTU_PLAN, PLAIN, id="an image without Python"),
     pytest.param(CPU_PLAN, CLOSED, id="a closed network"),
     pytest.param(UBUNTU_PLAN, CLOSED, id="a closed network and an image without Python"),
+    pytest.param(ROCM_PLAN, PLAIN, id="a ROCm plan"),
+    pytest.param(ARM_PLAN, PLAIN, id="a plan for two kinds of processor"),
+    pytest.param(GPU_PLAN, replace(PLAIN, engine="docker", devices=("1", "MIG-5c25bfa8")), id="Docker, and two GPUs"),
+    pytest.param(GPU_PLAN, replace(PLAIN, engine="podman", devices=("GPU-01234567",)), id="Podman, and one GPU"),
+    pytest.param(ROCM_PLAN, replace(PLAIN, engine="podman", devices=("0",)), id="a ROCm plan and Podman"),
     pytest.param(GPU_PLAN, MIRRORED, id="mirrors of everything"),
     pytest.param(GPU_PLAN, replace(PLAIN, source=FromCheckout()), id="devkit's own checkout"),
     pytest.param(GPU_PLAN, replace(PLAIN, source=FromUrl("git+https://example.org/d@abc")), id="devkit from git"),
@@ -83,8 +88,9 @@ def test_devcontainer_json_follows_the_schema(plan, settings):
 @every_case
 def test_compose_files_follow_the_specification(plan, settings):
     specification = json.loads((files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json").read_text())
-    for name in ("docker-compose.yml", *(f"gpu.{mode}.yml" for mode in GPU_MODES)):
-        document = yaml.safe_load(texts(plan, settings)[name])
+    made = texts(plan, settings)
+    for name in (each for each in made if each.endswith(".yml")):
+        document = yaml.safe_load(made[name])
         errors = list(jsonschema.Draft7Validator(specification).iter_errors(document))
         assert not errors, (name, errors)
 
@@ -118,34 +124,16 @@ def test_the_same_input_gives_the_same_bytes(plan, settings):
     assert devcontainer_artifacts(plan, settings) == devcontainer_artifacts(plan, settings)
 
 
-@pytest.mark.parametrize("mode", GPU_MODES)
-def test_the_container_has_no_more_rights_than_it_needs(mode):
-    compose = merged_compose(GPU_PLAN, PLAIN, mode)
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda overlay: overlay.mode)
+def test_the_container_has_no_more_rights_than_it_needs(overlay):
+    compose = merged_compose(ROCM_PLAN if overlay.vendor == "rocm" else ARM_PLAN, PLAIN, overlay.mode)
     dev = compose["services"]["dev"]
     assert dev["security_opt"] == ["no-new-privileges:true"]
     assert dev["init"] is True
-    assert dev["shm_size"] == "8gb"
+    assert dev["shm_size"] == "${DEVKIT_SHM_SIZE:-8gb}"
     text = json.dumps(compose)
     for word in ("privileged", "ipc", "cap_add", "docker.sock", "network_mode", '"pid"', "ulimits"):
         assert word not in text.replace("no-new-privileges", "")
-
-
-@pytest.mark.parametrize(
-    ("mode", "asks"),
-    [
-        pytest.param("cpu", None, id="the CPU form asks for nothing"),
-        pytest.param("nvidia", {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}, id="the runtime's form"),
-        pytest.param(
-            "cdi", {"driver": "cdi", "device_ids": ["nvidia.com/gpu=all"], "capabilities": ["gpu"]}, id="the CDI form"
-        ),
-    ],
-)
-def test_the_gpu_is_asked_for_once_and_in_one_form(mode, asks):
-    overlay = merged_compose(GPU_PLAN, PLAIN, mode)["overlay"]["services"]["gpu"]
-    devices = overlay.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
-    assert devices == ([asks] if asks else [])
-    assert "devices" not in overlay
-    assert "gpus" not in overlay
 
 
 def test_the_image_never_holds_a_token_and_never_hides_the_hosts_driver():

@@ -1,122 +1,27 @@
-"""gpu.sh on hosts of every kind, under every POSIX shell that is here, with stand-ins for the engine's programs.
+"""gpu.sh on hosts of every kind, under every POSIX shell that is here, with stand-ins for the engine's programs."""
 
-The script looks at fixed paths under / and at the programs docker and podman. Here both are folders that a
-test fills: the paths are moved by rewriting the script's text, the programs are small scripts on PATH.
-"""
-
-import json
-import shlex
 import shutil
-import subprocess
 import time
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from devkit.render.compose import GPU_MODES
-from devkit.render.resources import rendered
-
-SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
-TOOLS = ("sh", "cat", "sleep", "grep", "mv", "rm", "dirname", "uname", "id", "cksum", "tr", "cut", "kill", "env")
-
-RUNTIME = {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}, "runc": {"path": "runc"}}
-DEVICES = [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}, {"Source": "cdi", "ID": "nvidia.com/gpu=all"}]
-HOOK = "usr/bin/nvidia-container-runtime-hook"
-NO_TOOLKIT = ("dev/nvidia0", "dev/nvidiactl")
-GPU = (*NO_TOOLKIT, HOOK)
-WSL = ("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1", HOOK)
-SPEC = "etc/cdi/nvidia.yaml"
-
-
-def docker_info(**fields: Any) -> dict[str, Any]:
-    """What `docker info` says, as JSON: a plain engine with the given fields in place."""
-    plain = {"ServerVersion": "28.5.2", "OperatingSystem": "Debian GNU/Linux 12", "SecurityOptions": ["name=seccomp"]}
-    return plain | {"Runtimes": {"runc": {"path": "runc"}}, "CDISpecDirs": None} | fields
-
-
-@dataclass
-class Machine:
-    """A host that a test puts together."""
-
-    root: Path
-    environ: dict[str, str] = field(default_factory=dict)
-    shell: str = "dash"
-    name: str = "project with 'quotes'"
-
-    @property
-    def folder(self) -> Path:
-        return self.root / self.name / ".devcontainer"
-
-    @property
-    def env_file(self) -> Path:
-        return self.folder / ".env"
-
-    def has(self, *paths: str) -> None:
-        for path in paths:
-            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-            (self.root / path).write_text("kind: nvidia.com/gpu\n")
-
-    def program(self, name: str, *lines: str) -> None:
-        file = self.root / "bin" / name
-        file.write_text("\n".join(["#!/bin/sh", *lines, ""]))
-        file.chmod(0o755)
-
-    def docker(self, info: dict[str, Any], *, server: str = "Docker Engine", host: str = "unix:///run/d.sock") -> None:
-        """A docker that answers what gpu.sh asks; its CDI folders are on this machine."""
-        if folders := info["CDISpecDirs"]:
-            info = info | {"CDISpecDirs": [f"{self.root}{folder}" for folder in folders]}
-        answers = {
-            "info": json.dumps(info, separators=(",", ":")),
-            "version": json.dumps({"Components": [{"Name": server}]}),
-            "context": host,
-        }
-        cases = [f"{verb}) printf '%s\\n' {shlex.quote(said)} ;;" for verb, said in answers.items()]
-        self.program("docker", 'case "$1" in', *cases, "*) exit 1 ;;", "esac")
-
-    def start(self) -> subprocess.CompletedProcess[str]:
-        argv = [shutil.which(self.shell), *(["sh"] if self.shell == "busybox" else []), str(self.folder / "gpu.sh")]
-        env = {"PATH": str(self.root / "bin"), **self.environ}
-        return subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=60)
-
-    def run(self) -> str:
-        """Run the script; it must succeed. Returns the one line it printed."""
-        done = self.start()
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.count("\n") == 1, done.stdout
-        return done.stdout
-
-    def settings(self) -> dict[str, str]:
-        lines = [line for line in self.env_file.read_text().splitlines() if line and not line.startswith("#")]
-        return dict(line.split("=", 1) for line in lines)
-
-
-@pytest.fixture(params=SHELLS)
-def machine(request, tmp_path) -> Machine:
-    made = Machine(tmp_path, shell=request.param)
-    made.folder.mkdir(parents=True)
-    text = rendered("devcontainer/gpu.sh.j2", devkit_version="0.1.0", slug="demo")
-    for path in (
-        "/dev/nvidia",
-        "/dev/dxg",
-        "/proc/driver",
-        "/usr/lib/wsl",
-        "/etc/cdi",
-        "/var/run/cdi",
-        "/usr/bin",
-        "/usr/local/bin",
-    ):
-        # A space in the folder's name would split the patterns, so tmp_path must have none.
-        text = text.replace(f" {path}", f" {tmp_path}{path}")
-    (made.folder / "gpu.sh").write_text(text)
-    for mode in GPU_MODES:
-        (made.folder / f"gpu.{mode}.yml").touch()
-    (tmp_path / "bin").mkdir()
-    for tool in TOOLS:
-        if found := shutil.which(tool):
-            (tmp_path / "bin" / tool).symlink_to(found)
-    return made
+from .gpu_host import (
+    DEVICES,
+    GPU,
+    HOOK,
+    NO_TOOLKIT,
+    PLAN,
+    RUNTIME,
+    SETTINGS,
+    SPEC,
+    WSL,
+    Machine,
+    docker_info,
+    place,
+)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +129,7 @@ def test_an_engine_elsewhere_is_believed(machine, host):
 def test_podman(machine, files, mode, way):
     machine.has(*files)
     if way == "behind Docker's socket":
-        machine.docker(docker_info(Runtimes=RUNTIME), server="Podman Engine")
+        machine.docker(docker_info(Runtimes=RUNTIME, ServerVersion="5.4.2"), server="Podman Engine")
     else:
         name = "podman" if way == "by its own name" else "docker"
         machine.program(name, '[ "$1" = info ] && echo \'{"host": {"buildahVersion": "1.38"}}\'')
@@ -310,8 +215,19 @@ def test_the_file_is_private_and_nothing_else_is_left_behind(machine):
 def test_no_process_of_the_script_outlives_it(machine):
     machine.docker(docker_info())
     machine.run()
-    commands = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if file.exists()]
-    assert not [command for command in commands if str(machine.folder).encode() in command]
+    deadline = time.monotonic() + 5
+    while left := processes_of(machine):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def processes_of(machine: Machine) -> list[str]:
+    """The command lines of the script's processes."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(file.read_text(errors="replace"))
+    return [command for command in found if str(machine.folder) in command]
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_not_fatal(machine):
@@ -343,8 +259,96 @@ def test_rootless_docker_makes_the_host_user_root_inside(machine):
 @pytest.mark.parametrize(("uid", "expected"), [(1234, "1234"), (0, None)], ids=["an ordinary user", "root"])
 def test_the_containers_user_takes_the_host_users_ids(machine, uid, expected):
     machine.docker(docker_info())
-    (machine.root / "bin/id").unlink()
-    machine.program("id", f"echo {uid}")
+    machine.program_instead("id", f"echo {uid}")
     machine.run()
     assert machine.settings().get("DEVKIT_UID") == expected
     assert machine.settings().get("DEVKIT_GID") == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "info", "mode", "says"),
+    [
+        pytest.param(("etc/nv_tegra_release",), RUNTIME, "jetson", "a Jetson", id="a Jetson"),
+        pytest.param(("dev/nvgpu/igpu0",), RUNTIME, "jetson", "a Jetson", id="a Jetson whose release file is gone"),
+        pytest.param(("etc/nv_tegra_release",), {}, "cpu", "neither", id="a Jetson without the runtime"),
+        pytest.param(("etc/nv_tegra_release", *GPU), RUNTIME, "jetson", "a Jetson", id="a Jetson of JetPack 7"),
+    ],
+)
+def test_a_jetson_takes_the_runtime_by_itself(machine, files, info, mode, says):
+    machine.has(*files)
+    machine.docker(docker_info(Runtimes=info))
+    assert says in machine.run()
+    assert machine.settings()["DEVKIT_GPU"] == mode
+
+
+@pytest.mark.parametrize(
+    ("version", "mode", "says"),
+    [
+        pytest.param("4.9.3", "cpu", "from 5.4 on", id="Podman 4.9"),
+        pytest.param("5.3.2", "cpu", "from 5.4 on", id="Podman 5.3"),
+        pytest.param("5.4.0", "podman", "CDI specification", id="Podman 5.4"),
+        pytest.param("5.10.0", "podman", "CDI specification", id="Podman 5.10"),
+    ],
+)
+def test_an_old_podman_drops_devices_that_come_through_its_socket(machine, version, mode, says):
+    machine.has(*GPU, SPEC)
+    machine.docker(docker_info(ServerVersion=version), server="Podman Engine")
+    assert says in machine.run()
+    assert machine.settings()["DEVKIT_GPU"] == mode
+
+
+@pytest.mark.parametrize(
+    ("found", "mode"), [("/etc/cdi/nvidia.yaml", "podman"), ("", "cpu")], ids=["with a specification", "without one"]
+)
+def test_outside_of_linux_the_podman_machine_is_asked(machine, found, mode):
+    machine.program_instead("uname", "echo MINGW64_NT-10.0")
+    machine.program(
+        "podman", 'case "$1" in', 'info) echo \'{"buildahVersion": "1"}\' ;;', f"machine) echo {found} ;;", "esac"
+    )
+    assert "Podman machine" in machine.run()
+    assert machine.settings()["DEVKIT_GPU"] == mode
+
+
+@pytest.mark.parametrize(
+    ("engine", "other"), [("docker", "Podman answers"), ("podman", "Docker answers")], ids=["for Docker", "for Podman"]
+)
+def test_a_project_for_one_engine_says_when_the_other_answers(machine, engine, other):
+    for stale in machine.folder.glob("gpu.*"):
+        stale.unlink()
+    place(machine, PLAN, replace(SETTINGS, engine=engine))
+    machine.has(*GPU, SPEC)
+    machine.docker(docker_info(Runtimes=RUNTIME), server="Docker Engine" if engine == "podman" else "Podman Engine")
+    assert other in machine.run()
+    assert machine.settings()["DEVKIT_GPU"] == "cpu"
+
+
+def test_a_project_for_podman_asks_podman_where_both_are_installed(machine):
+    place(machine, PLAN, replace(SETTINGS, engine="podman"))
+    machine.has(*GPU, SPEC)
+    machine.docker(docker_info(Runtimes=RUNTIME))
+    machine.program("podman", '[ "$1" = info ] && echo \'{"host": {"buildahVersion": "1.38"}}\'')
+    machine.run()
+    assert machine.settings()["DEVKIT_GPU"] == "podman"
+
+
+def test_podman_answers_where_docker_is_installed_and_does_not_run(machine):
+    machine.has(*GPU, SPEC)
+    machine.program("docker", "exit 1")
+    machine.program("podman", '[ "$1" = info ] && echo \'{"host": {"buildahVersion": "1.38"}}\'')
+    machine.run()
+    assert machine.settings()["DEVKIT_GPU"] == "podman"
+
+
+@pytest.mark.parametrize(
+    ("security", "userns", "uid"),
+    [
+        pytest.param(["name=rootless"], "keep-id", "1234", id="rootless Podman keeps the user's id"),
+        pytest.param(["name=seccomp"], None, "1234", id="Podman as root has no such mapping"),
+    ],
+)
+def test_podman_behind_dockers_socket_maps_users_as_it_says(machine, security, userns, uid):
+    machine.program_instead("id", "echo 1234")
+    machine.docker(docker_info(SecurityOptions=security), server="Podman Engine")
+    machine.run()
+    assert machine.settings().get("DEVKIT_USERNS") == userns
+    assert machine.settings().get("DEVKIT_UID") == uid

@@ -1,0 +1,131 @@
+"""A host that a test puts together for gpu.sh: its programs, its device nodes, and the project's files.
+
+The script looks at fixed paths under / and at the programs docker and podman. Here both are folders that a
+test fills: the paths are moved by rewriting the script's text, the programs are small scripts on PATH.
+"""
+
+import json
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from devkit.render.compose import compose_artifacts
+from devkit.render.settings import FromIndex, Settings
+from devkit.solver.model import Plan
+
+from .plans import GPU_PLAN
+
+SHELLS = [shell for shell in ("dash", "bash", "busybox", "ksh", "mksh", "yash") if shutil.which(shell)]
+TOOLS = ("sh", "cat", "sleep", "grep", "mv", "rm", "dirname", "uname", "id", "cksum", "tr", "cut", "kill", "env")
+TOOLS += ("ls", "wc", "printf", "test", "[")
+PLAN = replace(GPU_PLAN, architectures=("x86_64", "aarch64"))
+SETTINGS = Settings("Demo", "demo", FromIndex("0.1.0"))
+
+RUNTIME = {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}, "runc": {"path": "runc"}}
+DEVICES = [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}, {"Source": "cdi", "ID": "nvidia.com/gpu=all"}]
+HOOK = "usr/bin/nvidia-container-runtime-hook"
+NO_TOOLKIT = ("dev/nvidia0", "dev/nvidiactl")
+GPU = (*NO_TOOLKIT, HOOK)
+WSL = ("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1", HOOK)
+SPEC = "etc/cdi/nvidia.yaml"
+MOVED = (
+    "/dev/",
+    "/proc/driver",
+    "/usr/lib/wsl",
+    "/etc/cdi",
+    "/etc/nv_tegra_release",
+    "/var/run/cdi",
+    "/usr/bin",
+    "/usr/local/bin",
+)
+"""Where the script looks on a host."""
+
+
+def docker_info(**fields: Any) -> dict[str, Any]:
+    """What `docker info` says, as JSON: a plain engine with the given fields in place."""
+    plain = {"ServerVersion": "28.5.2", "OperatingSystem": "Debian GNU/Linux 12", "SecurityOptions": ["name=seccomp"]}
+    return plain | {"Runtimes": {"runc": {"path": "runc"}}, "CDISpecDirs": None} | fields
+
+
+@dataclass
+class Machine:
+    """A host that a test puts together."""
+
+    root: Path
+    environ: dict[str, str] = field(default_factory=dict)
+    shell: str = "dash"
+    name: str = "project with 'quotes'"
+
+    @property
+    def folder(self) -> Path:
+        return self.root / self.name / ".devcontainer"
+
+    @property
+    def env_file(self) -> Path:
+        return self.folder / ".env"
+
+    def prepare(self) -> None:
+        """Give it the tools of every Unix, and nothing else."""
+        (self.root / "bin").mkdir()
+        for tool in TOOLS:
+            if found := shutil.which(tool):
+                (self.root / "bin" / tool).symlink_to(found)
+
+    def has(self, *paths: str) -> None:
+        for path in paths:
+            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / path).write_text("kind: nvidia.com/gpu\n")
+
+    def program(self, name: str, *lines: str) -> None:
+        file = self.root / "bin" / name
+        file.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+        file.chmod(0o755)
+
+    def program_instead(self, name: str, *lines: str) -> None:
+        """The same, in place of the real one."""
+        (self.root / "bin" / name).unlink()
+        self.program(name, *lines)
+
+    def docker(self, info: dict[str, Any], *, server: str = "Docker Engine", host: str = "unix:///run/d.sock") -> None:
+        """A docker that answers what gpu.sh asks; its CDI folders are on this machine."""
+        if folders := info["CDISpecDirs"]:
+            info = info | {"CDISpecDirs": [f"{self.root}{folder}" for folder in folders]}
+        answers = {
+            "info": json.dumps(info, separators=(",", ":")),
+            "version": json.dumps({"Components": [{"Name": server}]}),
+            "context": host,
+        }
+        cases = [f"{verb}) printf '%s\\n' {shlex.quote(said)} ;;" for verb, said in answers.items()]
+        self.program("docker", 'case "$1" in', *cases, "*) exit 1 ;;", "esac")
+
+    def start(self) -> subprocess.CompletedProcess[str]:
+        argv = [shutil.which(self.shell), *(["sh"] if self.shell == "busybox" else []), str(self.folder / "gpu.sh")]
+        env = {"PATH": str(self.root / "bin"), **self.environ}
+        return subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=60)
+
+    def run(self) -> str:
+        """Run the script; it must succeed. Returns the one line it printed."""
+        done = self.start()
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.count("\n") == 1, done.stdout
+        return done.stdout
+
+    def settings(self) -> dict[str, str]:
+        lines = [line for line in self.env_file.read_text().splitlines() if line and not line.startswith("#")]
+        return dict(line.split("=", 1) for line in lines)
+
+
+def place(made: Machine, plan: Plan, settings: Settings) -> None:
+    """Write what Compose and the host read, the script with this machine's own / in the place of the real one."""
+    made.folder.mkdir(parents=True, exist_ok=True)
+    for artifact in compose_artifacts(plan, settings):
+        (made.root / made.name / artifact.path).write_bytes(artifact.content)
+    script = made.folder / "gpu.sh"
+    text = script.read_text()
+    for path in MOVED:
+        # A space in the folder's name would split the patterns, so tmp_path must have none.
+        text = text.replace(f" {path}", f" {made.root}{path}")
+    script.write_text(text)
