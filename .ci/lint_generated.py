@@ -1,5 +1,8 @@
 """Lint what `devkit init` writes: hadolint, shellcheck, the dev container schema, the Compose schema, Compose itself.
 
+A few projects, through the command line and with the versions of today's tables. tests/render/test_matrix.py and
+tests/engine/test_matrix.py look at every combination.
+
 DEVKIT_SCHEMAS names a folder with devContainer.base.schema.json; without it that one check is left out, and said so.
 Compose is this machine's, else the one that the engine tests fetch.
 """
@@ -21,15 +24,17 @@ PLANS = {
     "cpu": ["--vendor", "cpu"],
     "one consumer GPU": ["--gpu", "RTX 4090", "--driver", "580.65.06"],
     "eight data-centre GPUs": ["--gpu", "H100", "--driver", "570.124.06"],
+    "every profile": ["--gpu", "RTX 4090", "--driver", "580.65.06", "--profile", "jupyter,monitoring"],
+    "every editor": ["--vendor", "cpu", "--editor", "vscode,jetbrains,codespaces,devpod,coder,daytona"],
 }
-OVERLAYS = ("cpu", "nvidia", "cdi", "podman")
+PROFILES = ("--profile", "jupyter", "--profile", "monitoring")
 
 
 def commands(project: Path, compose: list[str]) -> Iterator[tuple[list[str], dict[str, str]]]:
     """Every linter call for one project, with the environment it adds."""
     folder = project / ".devcontainer"
     yield [str(BIN / "hadolint"), str(folder / "Dockerfile")], {}
-    for script in sorted(folder.glob("*.sh")):
+    for script in sorted(folder.rglob("*.sh")):
         yield [str(BIN / "shellcheck"), str(script)], {}
     checker = str(BIN / "check-jsonschema")
     yield [checker, "--builtin-schema", "vendor.compose-spec", *map(str, sorted(folder.glob("*.yml")))], {}
@@ -37,8 +42,9 @@ def commands(project: Path, compose: list[str]) -> Iterator[tuple[list[str], dic
         schema = Path(schemas) / "devContainer.base.schema.json"
         yield [checker, "--schemafile", str(schema), str(folder / "devcontainer.json")], {}
     if compose:
-        for overlay in OVERLAYS:
-            yield [*compose, "--file", str(folder / "docker-compose.yml"), "config", "--quiet"], {"DEVKIT_GPU": overlay}
+        for overlay in sorted(folder.glob("gpu.*.yml")):
+            file = ["--file", str(folder / "docker-compose.yml")]
+            yield [*compose, *file, *PROFILES, "config", "--quiet"], {"DEVKIT_GPU": overlay.name.split(".")[1]}
 
 
 def compose_command() -> list[str]:

@@ -8,7 +8,7 @@ suites need only glibc 2.34; their runc needs more, so the system's is used.
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def _candidates() -> Iterator[tuple[str, Path | None]]:
 
 def _checked(root: Path | None, suite: str) -> Binaries:
     if root is None:
-        root = made_once(f"engine-{suite}", lambda folder: _unpack(suite, folder))
+        root = made_once(f"engine-{suite}", lambda folder: unpack(suite, SUITES[suite], folder))
     folders = (root / "usr/bin", root / "usr/sbin", root / "usr/local/bin")
     plugins = next((root / folder for folder in PLUGIN_FOLDERS if (root / folder / "docker-compose").exists()), None)
     if plugins is None:
@@ -82,7 +82,8 @@ def _checked(root: Path | None, suite: str) -> Binaries:
     return Binaries(folders, plugins, suite, ", ".join(versions))
 
 
-def _unpack(suite: str, folder: Path) -> None:
+def unpack(suite: str, packages: Sequence[str], folder: Path) -> None:
+    """Put the files of Debian packages into a folder: none is installed, and what they depend on is not fetched."""
     state = folder / "apt"
     for part in ("lists/partial", "cache/archives/partial"):
         (state / part).mkdir(parents=True)
@@ -102,7 +103,7 @@ def _unpack(suite: str, folder: Path) -> None:
     (state / "apt.conf").write_text("".join(lines), encoding="utf-8")
     env = environment(APT_CONFIG=state / "apt.conf", LC_ALL="C")
     run(["apt-get", "update"], env=env)
-    run(["apt-get", "download", *SUITES[suite]], env=env, cwd=state)
+    run(["apt-get", "download", *packages], env=env, cwd=state)
     for package in sorted(state.glob("*.deb")):
         run(["dpkg", "-x", package, folder])
     shutil.rmtree(state)

@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import re
-import shutil
 import stat
 import subprocess
 from dataclasses import replace
@@ -156,32 +155,6 @@ def test_a_package_of_a_profile_is_pinned_with_its_reason_and_gives_way_to_the_p
     planned = replace(GPU_PLAN, packages=(*GPU_PLAN.packages, ("jupyterlab", "4.5.0")))
     assert profile_packages(planned, BOTH) == ()
     assert texts(planned, BOTH)["requirements.txt"].count("jupyterlab==") == 1
-
-
-def promtool() -> str:
-    found = os.environ.get("DEVKIT_PROMTOOL") or shutil.which("promtool")
-    if not found:
-        pytest.skip("promtool is not here: apt-get install prometheus, or set DEVKIT_PROMTOOL")
-    return found
-
-
-@every_vendor
-def test_promtool_accepts_the_configuration(plan, tmp_path):
-    file = tmp_path / "prometheus.yml"
-    file.write_text(texts(plan, BOTH)["monitoring/prometheus.yml"])
-    done = subprocess.run([promtool(), "check", "config", str(file)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@every_vendor
-def test_promtool_understands_every_query_of_the_dashboard(plan, tmp_path):
-    queries = [target["expr"] for panel in dashboard(plan)["panels"] for target in panel["targets"]]
-    rules = [{"record": f"panel_{number}", "expr": query} for number, query in enumerate(queries)]
-    file = tmp_path / "rules.yml"
-    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
-    done = subprocess.run([promtool(), "check", "rules", str(file)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(queries)} rules found" in done.stdout
 
 
 @pytest.fixture
