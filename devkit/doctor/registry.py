@@ -38,6 +38,7 @@ from devkit.doctor.checks import (
     project_files,
     project_host,
     project_images,
+    project_policy,
     project_power,
     project_requests,
     project_secrets,
@@ -242,6 +243,7 @@ CHECKS: tuple[Check, ...] = (
     project_power.shared_memory_is_its_own,
     project_power.container_is_not_privileged,
     project_power.container_has_no_socket,
+    project_policy.containers_keep_policy,
 )
 
 BY_CODE = {check.code: check for check in CHECKS}

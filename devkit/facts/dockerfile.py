@@ -2,6 +2,7 @@
 
 from devkit.facts.project_parts import Requirement, Setting, Variable
 from devkit.facts.record import record
+from devkit.facts.values import NOT_READ, Unknown
 
 
 @record
@@ -55,6 +56,8 @@ class Stage:
     """Files with secrets that COPY or ADD takes in: named so, or .env files that name a token."""
     tokens_in_commands: tuple[Setting, ...]
     """RUN lines that hold a token or use a build argument named like one; the text never carries the value."""
+    labels: tuple[Setting, ...] | Unknown = NOT_READ
+    """Of LABEL, variables filled in."""
 
 
 @record

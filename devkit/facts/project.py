@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from devkit.facts.dockerfile import Dockerfile, Install
+from devkit.facts.policy import Policy
 from devkit.facts.project_parts import (
     Build,
     Command,
@@ -15,6 +16,7 @@ from devkit.facts.project_parts import (
     Variable,
 )
 from devkit.facts.record import record
+from devkit.facts.values import NOT_READ, Unknown
 
 __all__ = ["DevContainer", "EnvFile", "FileState", "Project", "ProjectFile", "Service"]
 
@@ -121,3 +123,5 @@ class Project:
     """Packages for GPUs that requirement files and pyproject.toml name."""
     locks: tuple[str, ...]
     env_files: tuple[EnvFile, ...]
+    policy: Policy | Unknown | None = NOT_READ
+    """The rules in its devkit.toml."""

@@ -124,7 +124,8 @@ def _opened(instruction: Instruction, defaults: dict[str, str], given: Mapping[s
     words = _FLAG.sub("", instruction.text).split()
     name = words[2] if len(words) > 2 and words[1].upper() == "AS" else ""
     image = words[0] if words else ""
-    stage = Stage(name, filled(image, defaults), image, instruction.line, None, (), (), (), (), (), False, (), (), ())
+    read = filled(image, defaults)
+    stage = Stage(name, read, image, instruction.line, None, (), (), (), (), (), False, (), (), (), labels=())
     return _Open(stage, given, dict(defaults))
 
 
@@ -148,6 +149,9 @@ def _take(current: _Open, instruction: Instruction, path: str, secret_files: Sec
         _take_copy(current, instruction, path, secret_files)
     elif keyword == "RUN":
         _take_run(current, instruction, path)
+    elif keyword == "LABEL":
+        pairs = _labels(text, current.arguments)
+        current.add("labels", *(Setting(name, value, path, line) for name, value in pairs))
 
 
 def _is_user(name: str) -> bool:
@@ -201,6 +205,25 @@ def _variables(instruction: Instruction, place: str, path: str) -> list[Variable
         variable(name, value, place=place, path=path, line=instruction.line) for name, value in _pairs(instruction.text)
     ]
     return [one for one in found if matters(one)]
+
+
+_LABEL = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s="']+)=("(?:[^"\\]|\\.)*"|'[^']*'|(?:\\.|[^\s\\])*)""")
+
+
+def _labels(text: str, values: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Names and values of LABEL, in either form: name=value name="value", or name value."""
+    first = text.split(maxsplit=1)
+    if len(first) == 2 and "=" not in first[0]:
+        return [(first[0], first[1])]
+    return [(_unquoted(name, values), _unquoted(value, values)) for name, value in _LABEL.findall(text)]
+
+
+def _unquoted(text: str, values: Mapping[str, str]) -> str:
+    if text.startswith("'"):
+        return text[1:-1]
+    inner = text[1:-1] if text.startswith('"') else text
+    parts = re.split(r"(\\.)", inner)
+    return "".join(part[1] if part[:1] == "\\" and len(part) == 2 else filled(part, values) for part in parts)
 
 
 _PAIR = re.compile(r"""([A-Za-z_]\w*)(?:=((?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s\\])*))?""")

@@ -8,7 +8,7 @@ from devkit.probe.host import Host
 from devkit.probe.project_files import ProjectFiles
 
 MAY_ASK = re.compile(
-    r"(?i)\.devcontainer|.*compose|.*docker|\.env|.*requirements|environment|pyproject|pipfile|conda|.*\.lock"
+    r"(?i)\.devcontainer|.*compose|.*docker|\.env|.*requirements|environment|pyproject|pipfile|conda|devkit\.toml|.*\.lock"
 )
 """How the names begin of all files and folders that are read in a project's own folder."""
 
@@ -29,6 +29,7 @@ def read_project(host: Host, *, project: str) -> Project | Unknown | None:
             locks=(),
             env_files=(),
             files=(),
+            policy=None,
         )
     from devkit.probe.project_contents import read_contents
 

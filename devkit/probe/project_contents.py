@@ -12,6 +12,7 @@ from devkit.probe.compose_files import build_values_of, default_files, read_serv
 from devkit.probe.devcontainer_json import build_values, compose_names, read_dev_container
 from devkit.probe.dockerfile import read_dockerfile
 from devkit.probe.documents import Kind, Node, WrongDocument, read_jsonc
+from devkit.probe.policy import read_policy
 from devkit.probe.project_files import ProjectFiles
 from devkit.probe.requirement_files import locks_of, read_requirement_files
 
@@ -37,6 +38,7 @@ def read_contents(files: ProjectFiles) -> Project:
         installs=read_requirement_files(files),
         locks=locks_of(files),
         env_files=_env_files(files),
+        policy=read_policy(files),
         files=files.seen,
     )
 

@@ -7,6 +7,7 @@ from typing import assert_never
 from devkit import __version__
 from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.installation import INSTALLER, installation, installer_version
+from devkit.render.labels import label_words
 from devkit.render.mirrors import mirror_variables, torch_index
 from devkit.render.plain import check_plan, plain, reason_comment
 from devkit.render.profiles import profile_packages
@@ -42,6 +43,7 @@ def dockerfile(plan: Plan, settings: Settings) -> str:
         has_python=has_python,
         has_certificates=bool(settings.certificates),
         mirrors=mirror_variables(settings),
+        labels=label_words(settings),
         system_packages=packages,
         install=installation(plan, settings),
         devkit_requirement=requirement,

@@ -17,6 +17,7 @@ from devkit.render.lock import lock_artifact
 from devkit.render.locks import IMAGE_LOCK_PATH, PYTHON_LOCK_PATH, Locks, locks_in, with_locks
 from devkit.render.mirrors import checked_mirror
 from devkit.render.names import checked_name, slug_of
+from devkit.render.policy import check_indexes
 from devkit.render.settings import DevkitSource, FromCheckout, Settings
 from devkit.render.wheel import devkit_source
 from devkit.solver.model import Machine, Plan
@@ -61,6 +62,7 @@ def open_project(directory: Path, flags: Choices, inputs: Inputs) -> Project:
     if inputs.wheelhouse is not None:
         _check_wheelhouse(inputs.wheelhouse)
         choices = replace(choices, wheelhouse=True)
+    check_indexes(choices)
     return Project(root, replace(choices, name=name), inputs)
 
 
@@ -102,6 +104,7 @@ def project_settings(project: Project, *, source: DevkitSource | None = None) ->
         devices=choices.devices,
         editors=choices.editors,
         profiles=choices.profiles,
+        labels=choices.policy.required_labels if choices.policy else (),
     )
 
 

@@ -39,7 +39,8 @@ class Settings:
 
     `certificates` is PEM text, "" for none. With `uses_wheelhouse` the image is built without a package index.
     `index`, `torch_index` and `hub` are URLs of mirrors, "" for the public ones. `devices` are the GPUs to pass on,
-    () for all. `image_digest` is `sha256:…` of the base image; `python_lock` a requirements file with hashes.
+    () for all. `labels` are what the image carries. `image_digest` is `sha256:…` of the base image;
+    `python_lock` a requirements file with hashes.
     """
 
     name: str
@@ -54,5 +55,6 @@ class Settings:
     devices: tuple[str, ...] = ()
     editors: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
     image_digest: str = ""
     python_lock: str = ""

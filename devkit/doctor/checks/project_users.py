@@ -28,6 +28,11 @@ _ROOT_IMAGES = re.compile(
 )
 
 
+def begins_as_root(image: str) -> bool:
+    """Whether an image is known to have root for its user."""
+    return _ROOT_IMAGES.search(image) is not None
+
+
 @check(
     "PRJ028",
     "The container's user can have the ids of the host's",
@@ -88,7 +93,7 @@ def container_is_not_root(facts: Facts) -> Iterator[Finding]:
     """
     for unit in units_of(facts):
         image, user = unit.image, unit.user
-        if image is None or not wants_gpu(unit) or not _ROOT_IMAGES.search(image.value):
+        if image is None or not wants_gpu(unit) or not begins_as_root(image.value):
             continue
         if user is None or user.value in ("root", "0"):
             place = Location(user.path, user.line) if user else Location(image.path, image.line)
