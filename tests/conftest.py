@@ -10,6 +10,9 @@ import pytest
 from tests.faults.conftest import CASES
 from tests.fuzz.profile import NAME
 
+MATRIX = "combinations of the matrix"
+"""The property with which tests/render/test_matrix.py tells what it looked at."""
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _only_shipped_tables(tmp_path_factory):
@@ -22,6 +25,10 @@ def pytest_terminal_summary(terminalreporter):
     cases = sum(value for report in reports for name, value in report.user_properties if name == CASES)
     if cases:
         terminalreporter.write_line(f"fault injection: {cases} cases")
+    for counted in (value for report in reports for name, value in report.user_properties if name == MATRIX):
+        combinations, texts, compose = counted
+        shown = f"{combinations} combinations, {texts} different files, {compose} different Compose projects"
+        terminalreporter.write_line(f"matrix: {shown}")
     targets = sum(report.nodeid.startswith("tests/fuzz/") for report in reports)
     if targets:
         terminalreporter.write_line(f"fuzz: {targets} targets, {NAME}")

@@ -18,14 +18,14 @@ def print_editors(choices: "Choices") -> None:
 
     width = shutil.get_terminal_size().columns
     for report in reports_of(choices):
-        said = (
-            f": {report.note}." if report.note else " hears everything in these files." if not report.dropped else ":"
-        )
-        click.echo(wrapped(f"{report.title}{said}", width=width))
+        said = f"{report.title}: {report.note}" if report.note else f"{report.title}:"
+        click.echo(wrapped(said, width=width, hanging="  "))
         for each in report.dropped:
             doubt = "" if each.is_sure else " (not checked at its source)"
-            line = f"  {each.key}: {each.tool} {each.effect}; {each.instead}{doubt}. {each.source}"
-            click.echo(wrapped(line, width=width))
+            line = f"{each.key}: {each.tool} {each.effect}; {each.instead}{doubt}"
+            click.echo(wrapped(line, width=width, indent="  ", hanging="  "))
+        for source in dict.fromkeys(each.source for each in report.dropped):
+            click.echo(f"  see {source}")
 
 
 def editor_fields(choices: "Choices") -> dict[str, object]:

@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from devkit import __version__
 from devkit.compat.load import tables
 from devkit.compat.service_rows import ProfilePackage
 from devkit.errors import DevkitError
+from devkit.facts.policy import NO_POLICY, Policy
 from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.dashboard import dashboard, dcgm_counters
+from devkit.render.policy import allowed_image
 from devkit.render.resources import rendered
 from devkit.render.settings import Settings
 from devkit.solver.model import Plan
@@ -36,13 +39,15 @@ def profile_packages(plan: Plan, settings: Settings) -> tuple[ProfilePackage, ..
     """What the chosen profiles add to the image; a package that the plan has stays as planned."""
     planned = dict(plan.packages)
     chosen = chosen_profiles(settings.profiles)
+    if not chosen:
+        return ()  # most projects: their table is not read
     return tuple(row for row in tables().profiles.packages if row.profile in chosen and row.name not in planned)
 
 
 def profile_services(plan: Plan, settings: Settings) -> str:
     """The services of the chosen profiles as they stand in the Compose file under `services:`; "" for none."""
     shown = [
-        rendered(f"devcontainer/profiles/{profile}.yml.j2", slug=settings.slug, **_images(plan))
+        rendered(f"devcontainer/profiles/{profile}.yml.j2", slug=settings.slug, **_images(plan, settings.policy))
         for profile in chosen_profiles(settings.profiles)
     ]
     return "".join(shown)
@@ -58,8 +63,9 @@ def labelled_ports(profiles: Iterable[str]) -> dict[str, object]:
     return {str(port): {"label": label} for name, (port, label) in _PORTS.items() if name in profiles}
 
 
-def _images(plan: Plan) -> dict[str, object]:
-    images = tables().profiles.images
+def _images(plan: Plan, policy: Policy = NO_POLICY) -> dict[str, object]:
+    rows = tables().profiles.images
+    images = {name: replace(row, image=allowed_image(row.image, policy)) for name, row in rows.items()}
     exporter = images.get(f"{plan.vendor.value}-exporter")
     return {
         "vendor": plan.vendor.value,

@@ -1,0 +1,44 @@
+"""Every different Compose project of the matrix, as Compose itself reads it with each overlay and every profile."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.render.matrix import Combination, distinct_compose
+
+from .binaries import Binaries
+from .commands import environment, run
+
+PROFILES = ("--profile", "jupyter", "--profile", "monitoring")
+
+
+def overlays(combination: Combination) -> Iterator[str]:
+    """The middle of each overlay's name."""
+    for path in combination.files:
+        if found := re.fullmatch(r"gpu\.(\w+)\.yml", path):
+            yield found[1]
+
+
+def gpus_asked_for(service: dict[str, object]) -> bool:
+    """Whether the service asks for a GPU in any form."""
+    reserved = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices")
+    return bool(reserved or service.get("devices") or service.get("runtime"))
+
+
+def test_compose_accepts_every_project_with_every_overlay(found: Binaries, tmp_path: Path):
+    read = 0
+    for number, combination in enumerate(distinct_compose()):
+        folder = tmp_path / str(number) / ".devcontainer"
+        for path, text in combination.files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+        for overlay in overlays(combination):
+            compose = [found.plugins / "docker-compose", "--file", folder / "docker-compose.yml", *PROFILES]
+            argv = [*compose, "config", "--format", "json"]
+            services = json.loads(run(argv, env=environment(DEVKIT_GPU=overlay)).stdout)["services"]
+            with_gpu = {name for name, service in services.items() if gpus_asked_for(service)}
+            may_have = {"dev", "jupyter", "gpu-metrics"} & set(services)
+            assert with_gpu == (set() if overlay == "cpu" else may_have), (combination.asked, overlay)
+            read += 1
+    assert read >= 100
