@@ -61,6 +61,10 @@ class Policy:
         return not self.indexes or _is_below(url.rstrip("/"), (allowed.rstrip("/") for allowed in self.indexes))
 
 
+NO_POLICY = Policy()
+"""Allows every image and index, and asks for nothing of what is rendered."""
+
+
 def full_name(image: str) -> str:
     """An image with its registry, as engines complete it: python:3.12 is docker.io/library/python:3.12.
 

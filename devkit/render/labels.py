@@ -6,7 +6,7 @@ from devkit.render.settings import Settings
 
 def label_words(settings: Settings) -> tuple[str, ...]:
     """`"name"="value"` for each label, sorted. Raises DevkitError for one that a Dockerfile cannot hold."""
-    return tuple(f"{_quoted(name)}={_quoted(value)}" for name, value in sorted(settings.labels))
+    return tuple(f"{_quoted(name)}={_quoted(value)}" for name, value in sorted(settings.policy.required_labels))
 
 
 def _quoted(text: str) -> str:

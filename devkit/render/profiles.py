@@ -3,14 +3,17 @@
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from dataclasses import replace
 
 from devkit import __version__
 from devkit.compat.load import tables
 from devkit.compat.service_rows import ProfilePackage
 from devkit.errors import DevkitError
 from devkit.facts.policy import NO_POLICY, Policy
+from devkit.facts.policy import NO_POLICY, Policy
 from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.dashboard import dashboard, dcgm_counters
+from devkit.render.policy import allowed_image
 from devkit.render.policy import allowed_image
 from devkit.render.resources import rendered
 from devkit.render.settings import Settings

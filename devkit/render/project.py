@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from devkit.errors import DevkitError
+from devkit.facts.policy import NO_POLICY
 from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.artifacts import devcontainer_artifacts
 from devkit.render.certificates import certificates_in
@@ -104,7 +105,7 @@ def project_settings(project: Project, *, source: DevkitSource | None = None) ->
         devices=choices.devices,
         editors=choices.editors,
         profiles=choices.profiles,
-        labels=choices.policy.required_labels if choices.policy else (),
+        policy=choices.policy or NO_POLICY,
     )
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from devkit.facts.policy import NO_POLICY, Policy
+
 
 @dataclass(frozen=True)
 class FromIndex:
@@ -39,7 +41,7 @@ class Settings:
 
     `certificates` is PEM text, "" for none. With `uses_wheelhouse` the image is built without a package index.
     `index`, `torch_index` and `hub` are URLs of mirrors, "" for the public ones. `devices` are the GPUs to pass on,
-    () for all. `labels` are what the image carries. `image_digest` is `sha256:…` of the base image;
+    () for all. `policy` is what images and labels keep to. `image_digest` is `sha256:…` of the base image;
     `python_lock` a requirements file with hashes.
     """
 
@@ -55,6 +57,6 @@ class Settings:
     devices: tuple[str, ...] = ()
     editors: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
-    labels: tuple[tuple[str, str], ...] = ()
+    policy: Policy = NO_POLICY
     image_digest: str = ""
     python_lock: str = ""

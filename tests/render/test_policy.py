@@ -1,5 +1,6 @@
 """What a policy asks of the files: labels that say what they should, and indexes that are allowed."""
 
+import re
 import shlex
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from devkit.render.choices import Choices
 from devkit.render.dockerfile import dockerfile
 from devkit.render.labels import label_words
 from devkit.render.policy import check_indexes
+from devkit.render.profiles import profile_services
 from devkit.render.settings import FromIndex, Settings
 from tests.render.plans import CPU_PLAN
 
@@ -21,7 +23,7 @@ PLAIN = Settings("Demo", "demo", FromIndex("0.1.0"))
 
 
 def labelled(*labels):
-    return replace(PLAIN, labels=labels)
+    return replace(PLAIN, policy=Policy(required_labels=labels))
 
 
 def test_labels_stand_in_the_image_and_read_back():
@@ -79,3 +81,16 @@ def test_packages_come_from_allowed_indexes(choices, refused):
     with pytest.raises(DevkitError, match=refused) as error:
         check_indexes(choices)
     assert "https://a.example" in error.value.hint
+
+
+def test_the_images_of_a_profile_are_taken_from_the_mirror():
+    settings = replace(PLAIN, profiles=("monitoring",), policy=Policy(mirrors=(("docker.io", "m.example"),)))
+    images = re.findall(r"^ +image: (.+)", profile_services(CPU_PLAN, settings), re.MULTILINE)
+    assert images and all(image.startswith(("m.example/", "quay.io/", "nvcr.io/")) for image in images)
+    assert any(image.startswith("m.example/") for image in images)
+
+
+def test_a_profile_whose_images_are_not_allowed_is_refused():
+    settings = replace(PLAIN, profiles=("monitoring",), policy=Policy(registries=("quay.io/nothing",)))
+    with pytest.raises(DevkitError, match="not of an allowed registry"):
+        profile_services(CPU_PLAN, settings)
