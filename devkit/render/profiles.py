@@ -50,7 +50,7 @@ def profile_packages(plan: Plan, settings: Settings) -> tuple[ProfilePackage, ..
 def profile_services(plan: Plan, settings: Settings) -> str:
     """The services of the chosen profiles as they stand in the Compose file under `services:`; "" for none."""
     shown = [
-        rendered(f"devcontainer/profiles/{profile}.yml.j2", slug=settings.slug, **_images(plan, settings.policy))
+        rendered(f"devcontainer/profiles/{profile}.yml.j2", slug=settings.slug, **_images(plan))
         for profile in chosen_profiles(settings.profiles)
     ]
     return "".join(shown)
@@ -66,9 +66,8 @@ def labelled_ports(profiles: Iterable[str]) -> dict[str, object]:
     return {str(port): {"label": label} for name, (port, label) in _PORTS.items() if name in profiles}
 
 
-def _images(plan: Plan, policy: Policy = NO_POLICY) -> dict[str, object]:
-    rows = tables().profiles.images
-    images = {name: replace(row, image=allowed_image(row.image, policy)) for name, row in rows.items()}
+def _images(plan: Plan) -> dict[str, object]:
+    images = tables().profiles.images
     exporter = images.get(f"{plan.vendor.value}-exporter")
     return {
         "vendor": plan.vendor.value,
