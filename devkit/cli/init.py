@@ -64,7 +64,7 @@ def init(
 
     project = open_project(directory, choices_of(selection, container), container.inputs)
     request = request_of_project(project, facts=selection.facts)
-    answer = answer_to(request)
+    answer = answer_to(request, project.dependencies)
     if isinstance(answer, Conflict):
         click.echo(conflict_text(answer, schema=SCHEMA, as_json=as_json))
         ctx.exit(exits.ANSWER_IS_NO)

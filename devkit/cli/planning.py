@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from devkit.cli.container_flags import selection_of
 from devkit.cli.selection import request_from
+from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
 
 if TYPE_CHECKING:
     from devkit.render.project import Project
@@ -26,9 +27,9 @@ def request_of_project(
     return replace(request_from(selection), policy=project.choices.policy)
 
 
-def answer_to(request: "Request") -> "Plan | Conflict":
-    """What the solver says, by the version tables."""
+def answer_to(request: "Request", dependencies: Dependencies = NO_DEPENDENCIES) -> "Plan | Conflict":
+    """What the solver says, by the version tables, in a project with these dependencies."""
     from devkit.compat.load import tables
-    from devkit.solver.solve import solve
+    from devkit.solver.project import solve_project
 
-    return solve(request, tables())
+    return solve_project(request, dependencies, tables())

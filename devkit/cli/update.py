@@ -51,7 +51,7 @@ def update(
 
     project = open_project(directory, Choices(), Inputs())
     request = request_of_project(project, machines=_lock(project.root, directory).machines)
-    answer = answer_to(request)
+    answer = answer_to(request, project.dependencies)
     if isinstance(answer, Conflict):
         click.echo(conflict_text(answer, schema=SCHEMA, as_json=as_json))
         ctx.exit(exits.ANSWER_IS_NO)

@@ -4,6 +4,9 @@ from enum import StrEnum
 
 from devkit.facts.record import record
 
+OF_THE_PROJECT = "it is a folder or file of the project, which the image does not hold"
+"""Why something is left out that only the project itself can bring."""
+
 
 class Tool(StrEnum):
     """What the project manages its packages with. The value is its name as people write it."""
@@ -16,6 +19,17 @@ class Tool(StrEnum):
     CONDA = "conda"
     PIP = "pip"
     NONE = ""
+
+
+class Role(StrEnum):
+    """What a line of the project's files is for when the image is built."""
+
+    HANDED = "handed"
+    """A file that the installer is handed says it."""
+    WRITTEN = "written"
+    """No installer reads the file, or not without the whole project: devkit writes the line out."""
+    LIMIT = "limit"
+    """It installs nothing, and limits a version: a lock, a constraints file, a package of conda."""
 
 
 @record
@@ -34,8 +48,7 @@ class Needed:
     extras: tuple[str, ...] = ()
     url: str = ""
     group: str = ""
-    is_installed: bool = True
-    """Whether the image installs it because of this line; otherwise it only limits the version."""
+    role: Role = Role.HANDED
 
     @property
     def origin(self) -> str:
@@ -88,14 +101,19 @@ class LeftOut:
 class Dependencies:
     """What the project's own files ask for.
 
-    `tool` is what the project uses, `because` how that is seen. `files` are those that the tool reads, `lock` the one
-    of them that holds exact versions, "" for none. Paths are relative to the project, with slashes.
+    `tool` is what the project uses, `because` how that is seen. `files` are all that were read, `lock` the one of them
+    that holds exact versions, "" for none. `lists` are those that an installer is handed as they are, `included` what
+    these name. Paths are relative to the project, with slashes.
     """
 
     tool: Tool
     because: str
     files: tuple[str, ...] = ()
     lock: str = ""
+    lists: tuple[str, ...] = ()
+    included: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    """The dependency groups that a development environment of this project has."""
     needs: tuple[Needed, ...] = ()
     python: tuple[Needed, ...] = ()
     indexes: tuple[PackageIndex, ...] = ()

@@ -23,7 +23,7 @@ def secret_files_of(source: str, *, files: ProjectFiles, context: str, dockerfil
         candidates = [name for name in files.names(base) if _is_candidate(name)]
     else:
         candidates = [relative.removeprefix(f"{base}/")] if _is_candidate(relative.rpartition("/")[2]) else []
-    kept = [name for name in candidates if not _is_ignored(name, _ignore_lines(files, base, dockerfile))]
+    kept = [name for name in candidates if not is_ignored(name, _ignore_lines(files, base, dockerfile))]
     return tuple(name for name in kept if files.has(f"{base}/{name}") and _holds_secret(files, f"{base}/{name}"))
 
 
@@ -44,12 +44,17 @@ def _ignore_lines(files: ProjectFiles, context: str, dockerfile: str) -> list[st
     for path in (f"{dockerfile}.dockerignore", f"{context}/.dockerignore"):
         text = files.read(path.removeprefix("./"), "ignore")
         if text is not None:
-            return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+            return ignore_lines(text)
     return []
 
 
-def _is_ignored(name: str, lines: list[str]) -> bool:
-    """The last line that matches decides; `!` takes a file back in."""
+def ignore_lines(text: str) -> list[str]:
+    """The patterns of an ignore file."""
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def is_ignored(name: str, lines: list[str]) -> bool:
+    """Whether an ignore file keeps `name` out. The last line that matches decides; `!` takes a file back in."""
     ignored = False
     for line in lines:
         pattern = line.removeprefix("!").removeprefix("/").removeprefix("**/").rstrip("/")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from devkit.facts.dependencies import OF_THE_PROJECT
 from devkit.probe.dependencies_locks import FROM_CONDA
 from devkit.probe.dependencies_poetry import pep_440
 from devkit.probe.dependencies_reading import PYTHON, Reading, line_of
@@ -62,7 +63,7 @@ def take_conda(name: str, version: str, path: str, line: int, found: Reading) ->
         return
     known = FROM_CONDA.get(name, name)
     if specifier and re.fullmatch(r"[a-z0-9](?:[\w.-]*[a-z0-9])?", known):
-        found.need(f"{known}{specifier}", path, line, is_installed=False)
+        found.need(f"{known}{specifier}", path, line, is_limit=True)
     if known not in _OF_THE_PLAN and known != "torch":
         found.leave_out(name, path, line, BY_CONDA)
 
@@ -102,7 +103,7 @@ def read_pixi(document: Mapping[str, Any], content: str, path: str, found: Readi
 def _from_index(name: str, wanted: object, path: str, line: int, found: Reading) -> None:
     table = wanted if isinstance(wanted, dict) else {"version": str(wanted)}
     if "path" in table:
-        found.leave_out(name, path, line, "it is a folder of the project, which the image does not hold")
+        found.leave_out(name, path, line, OF_THE_PROJECT)
         return
     extras = ",".join(texts(table, "extras"))
     git = text(table, "git")

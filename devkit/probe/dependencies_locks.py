@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from packaging.utils import canonicalize_name
 
-from devkit.facts.dependencies import Needed
+from devkit.facts.dependencies import Needed, Role
 from devkit.probe.dependencies_reading import PYTHON, Reading, numbered
 
 _KEY = re.compile(r'(name|version|marker|markers)\s*=\s*"((?:[^"\\]|\\.)*)"')
@@ -101,7 +101,7 @@ def lock_packages(packages: Iterable[Locked], path: str, found: Reading) -> None
             if name == PYTHON:
                 found.needs_python(f"=={package.version}", path, package.line)
             else:
-                found.need(text, path, package.line, is_installed=False)
+                found.need(text, path, package.line, is_limit=True)
 
 
 def for_torch_alone(packages: Iterable[Locked], asked: Iterable[Needed]) -> tuple[str, ...]:
@@ -112,7 +112,9 @@ def for_torch_alone(packages: Iterable[Locked], asked: Iterable[Needed]) -> tupl
     if "torch" not in needs:
         return ()
     inner = {name for each in needs.values() for name in each}
-    waiting = [need.name for need in asked if need.is_installed] + [name for name in needs if name not in inner]
+    waiting = [need.name for need in asked if need.role is not Role.LIMIT] + [
+        name for name in needs if name not in inner
+    ]
     kept: set[str] = {"torch"}
     while waiting:
         name = waiting.pop()

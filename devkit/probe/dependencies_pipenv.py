@@ -6,6 +6,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from devkit.facts.dependencies import OF_THE_PROJECT
 from devkit.probe.dependencies_pyproject import DEV, read_toml
 from devkit.probe.dependencies_reading import Reading, line_of
 from devkit.probe.shapes import json_of, part, parts, text, texts
@@ -36,7 +37,7 @@ def read_pipfile(found: Reading) -> None:
 def _need(name: str, wanted: object, found: Reading, *, line: int, group: str) -> None:
     table = wanted if isinstance(wanted, dict) else {"version": wanted}
     if "path" in table or table.get("editable") is True:
-        found.leave_out(name, PIPFILE, line, "it is a folder of the project, which the image does not hold")
+        found.leave_out(name, PIPFILE, line, OF_THE_PROJECT)
         return
     extras = ",".join(texts(table, "extras"))
     written = f"{name}[{extras}]" if extras else name
@@ -64,6 +65,6 @@ def read_pipfile_lock(found: Reading) -> tuple[str, ...]:
         if isinstance(entry, dict) and text(entry, "version"):
             marker = f" ; {text(entry, 'markers')}" if text(entry, "markers") else ""
             line = line_of(content, f'"{name}": {{')
-            found.need(f"{name}{text(entry, 'version')}{marker}", PIPFILE_LOCK, line, is_installed=False)
+            found.need(f"{name}{text(entry, 'version')}{marker}", PIPFILE_LOCK, line, is_limit=True)
     names = {canonicalize_name(name) for name in locked}
     return tuple(sorted(name for name in names if name == "torch" or (_FOR_CUDA.fullmatch(name) and name not in asked)))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from devkit.facts.dependencies import OF_THE_PROJECT
 from devkit.probe.dependencies_pyproject import DEV, PYPROJECT
 from devkit.probe.dependencies_reading import PYTHON, Reading, line_of
 from devkit.probe.shapes import part, text, texts
@@ -31,6 +32,13 @@ def read_poetry(document: Mapping[str, Any], content: str, found: Reading) -> No
             found.leave_out(f"the group {group}", PYPROJECT, line_of(content, f"tool.poetry.group.{group}"), because)
 
 
+def poetry_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """The group dev, where there is one in Poetry's own words."""
+    poetry = part(part(document, "tool"), "poetry")
+    is_there = DEV in part(poetry, "group") or "dev-dependencies" in poetry
+    return (DEV,) if is_there else ()
+
+
 def _wanted(poetry: Mapping[str, Any]) -> Iterator[tuple[str, str, object]]:
     dev = part(part(part(poetry, "group"), DEV), "dependencies")
     tables = ((part(poetry, "dependencies"), ""), (dev, DEV), (part(poetry, "dev-dependencies"), DEV))
@@ -43,7 +51,7 @@ def _need(name: str, wanted: object, found: Reading, *, line: int, group: str) -
     """One dependency: a version, or a table with a version or a source."""
     table = wanted if isinstance(wanted, dict) else {"version": wanted}
     if "path" in table:
-        found.leave_out(name, PYPROJECT, line, "it is a folder of the project, which the image does not hold")
+        found.leave_out(name, PYPROJECT, line, OF_THE_PROJECT)
         return
     if table.get("optional") is True:
         found.leave_out(name, PYPROJECT, line, "it is optional")

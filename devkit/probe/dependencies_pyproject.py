@@ -1,9 +1,10 @@
 """pyproject.toml: the project's dependencies by PEP 621 and PEP 735, and what uv, PDM and Hatch add to them."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from devkit.facts.dependencies import OF_THE_PROJECT, Role
 from devkit.probe.dependencies_reading import Reading, line_of
 from devkit.probe.dependencies_requirements import is_local, read_requirements
 from devkit.probe.shapes import items, part, parts, text, texts, toml_of
@@ -34,14 +35,21 @@ def read_project_table(document: Mapping[str, Any], content: str, found: Reading
     project = part(document, "project")
     if requires := text(project, "requires-python"):
         found.needs_python(requires, PYPROJECT, line_of(content, "requires-python"))
-    sources = part(part(part(document, "tool"), "uv"), "sources")
-    for entry in texts(project, "dependencies"):
-        _need(entry, content, found, sources)
+    is_computed = "dependencies" in texts(project, "dynamic")
+    standard = [(entry, "") for entry in texts(project, "dependencies")]
+    older = []
     for group in default_groups(document):
-        for entry in _of_group(document, group, seen=set()):
-            _need(entry, content, found, sources, group=group)
+        standard += [(entry, group) for entry in _of_group(document, group, seen=set())]
+        older += [(entry, group) for entry in texts(_of_pdm(document), group)]
+    sources = part(part(part(document, "tool"), "uv"), "sources")
+    # An installer takes the whole table, or is told what to take: it would look for folders, or start the build.
+    is_whole = not is_computed and not any(_is_of_project(entry, sources) for entry, _ in standard)
+    _needs(standard, content, found, sources, role=Role.HANDED if is_whole else Role.WRITTEN)
+    _needs(older, content, found, sources, role=Role.WRITTEN)
+    if standard and is_whole:
+        found.lists.append(PYPROJECT)
     _extras(project, content, found)
-    if "dependencies" in texts(project, "dynamic"):
+    if is_computed:
         _dynamic(document, content, found)
     _indexes(document, content, found)
 
@@ -50,33 +58,48 @@ def default_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
     """The groups of PEP 735, and PDM's older ones, that belong to a development environment."""
     uv = part(part(document, "tool"), "uv")
     named = texts(uv, "default-groups") if isinstance(uv.get("default-groups"), list) else (DEV,)
-    known = {**part(part(part(document, "tool"), "pdm"), "dev-dependencies"), **part(document, "dependency-groups")}
-    if uv.get("default-groups") == "all":
-        return tuple(known)
-    return tuple(group for group in named if group in known)
+    known = {**_of_pdm(document), **part(document, "dependency-groups")}
+    return tuple(group for group in (known if uv.get("default-groups") == "all" else named) if group in known)
+
+
+def _of_pdm(document: Mapping[str, Any]) -> dict[str, Any]:
+    return part(part(part(document, "tool"), "pdm"), "dev-dependencies")
 
 
 def _of_group(document: Mapping[str, Any], group: str, *, seen: set[str]) -> Iterator[str]:
-    """The requirements of a group with those that it includes, each group once."""
+    """The requirements of a group of PEP 735 with those that it includes, each group once."""
     if group in seen:
         return
     seen.add(group)
-    older = part(part(part(document, "tool"), "pdm"), "dev-dependencies")
-    for entry in (*items(part(document, "dependency-groups"), group), *items(older, group)):
+    for entry in items(part(document, "dependency-groups"), group):
         if isinstance(entry, str):
             yield entry
         elif isinstance(entry, dict):
             yield from _of_group(document, text(entry, "include-group"), seen=seen)
 
 
-def _need(entry: str, content: str, found: Reading, sources: Mapping[str, Any], *, group: str = "") -> None:
-    line = line_of(content, entry.replace('"', '\\"')) if '"' in entry else line_of(content, entry)
-    bare = re.match(r"[\w.-]+", entry)
-    source = part(sources, bare[0]) if bare else {}
-    if is_local(entry.removeprefix("-e ")) or not source.keys().isdisjoint(("path", "workspace")):
-        found.leave_out(entry, PYPROJECT, line, "it is a folder of the project, which the image does not hold")
-        return
-    found.need(entry, PYPROJECT, line, group=group, url=_url(source))
+def _needs(
+    entries: Iterable[tuple[str, str]], content: str, found: Reading, sources: Mapping[str, Any], *, role: Role
+) -> None:
+    found.role = role
+    for entry, group in entries:
+        line = line_of(content, entry.replace('"', '\\"')) if '"' in entry else line_of(content, entry)
+        if _is_of_project(entry, sources):
+            found.leave_out(entry, PYPROJECT, line, OF_THE_PROJECT)
+        else:
+            found.need(entry, PYPROJECT, line, group=group, url=_url(_source(entry, sources)))
+    found.role = Role.HANDED
+
+
+def _source(entry: str, sources: Mapping[str, Any]) -> dict[str, Any]:
+    """What [tool.uv.sources] says of one requirement."""
+    name = re.match(r"[\w.-]+", entry)
+    return part(sources, name[0]) if name else {}
+
+
+def _is_of_project(entry: str, sources: Mapping[str, Any]) -> bool:
+    is_in_folder = not _source(entry, sources).keys().isdisjoint(("path", "workspace"))
+    return is_in_folder or is_local(entry.removeprefix("-e "))
 
 
 def _url(source: Mapping[str, Any]) -> str:

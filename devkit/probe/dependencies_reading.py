@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from devkit.facts.dependencies import LeftOut, Needed, PackageIndex, Unread
+from devkit.facts.dependencies import LeftOut, Needed, PackageIndex, Role, Unread
 from devkit.facts.project import FileState
 from devkit.facts.values import MOST_SHOWN
 from devkit.probe.project_files import ProjectFiles
@@ -32,7 +33,13 @@ class Reading:
 
     def __init__(self, files: ProjectFiles) -> None:
         self.files = files
+        self.role = Role.HANDED
+        """What becomes of the requirements that are read next."""
         self.paths: list[str] = []
+        self.lists: list[str] = []
+        self.included: list[str] = []
+        self.is_whole = True
+        """Whether an installer can be handed the lists as they are."""
         self.needs: list[Needed] = []
         self.python: list[Needed] = []
         self.indexes: list[PackageIndex] = []
@@ -66,9 +73,7 @@ class Reading:
         """Remember what says no requirement, and why."""
         self.unread.append(Unread(path, line, problem))
 
-    def need(
-        self, text: str, path: str, line: int, *, group: str = "", is_installed: bool = True, url: str = ""
-    ) -> None:
+    def need(self, text: str, path: str, line: int, *, group: str = "", is_limit: bool = False, url: str = "") -> None:
         """A PEP 508 requirement, with `url` as its source where the file names one elsewhere."""
         try:
             found = Requirement(text)
@@ -86,7 +91,7 @@ class Reading:
             extras=tuple(sorted(found.extras)),
             url=source,
             group=group,
-            is_installed=is_installed,
+            role=Role.LIMIT if is_limit else self.role,
         )
         self.needs.append(need)
 
@@ -103,6 +108,12 @@ class Reading:
     def index(self, url: str, path: str, line: int) -> None:
         """Another place to take packages from."""
         self.indexes.append(PackageIndex(without_login(url), path, line))
+
+    def write_out(self) -> None:
+        """Hand no list to an installer: devkit writes out what they say."""
+        self.lists.clear()
+        self.included.clear()
+        self.needs = [replace(need, role=Role.WRITTEN) if need.role is Role.HANDED else need for need in self.needs]
 
     def leave_out(self, what: str, path: str, line: int, because: str) -> None:
         """Something that the image does not install."""

@@ -6,6 +6,7 @@ Source: https://pip.pypa.io/en/stable/reference/requirements-file-format/
 import re
 from collections.abc import Iterator
 
+from devkit.facts.dependencies import OF_THE_PROJECT
 from devkit.probe.dependencies_reading import Reading, numbered, without_login
 
 DEEPEST = 10
@@ -22,11 +23,12 @@ _SHORT = {"-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i":
 _INDEXES = ("--index-url", "--extra-index-url", "--find-links", "--pypi-url")
 
 
-def read_requirements(path: str, found: Reading, *, group: str = "", depth: int = 0) -> None:
+def read_requirements(path: str, found: Reading, *, group: str = "") -> None:
     """A requirement file of the project with all that it includes."""
     text = found.text(path)
     if text is not None:
-        read_lines(_logical(text), path, found, group=group, depth=depth)
+        found.lists.append(path)
+        read_lines(_logical(text), path, found, group=group)
 
 
 def read_lines(lines: Iterator[tuple[int, str]], path: str, found: Reading, *, group: str = "", depth: int = 0) -> None:
@@ -42,6 +44,7 @@ def read_lines(lines: Iterator[tuple[int, str]], path: str, found: Reading, *, g
             inner = CONSTRAINTS if name == "--constraint" else group
             _included(value, path, number, found, group=inner, depth=depth)
         elif name == "--editable":
+            found.is_whole = False
             _requirement(value, path, number, found, group=group)
         elif name in _INDEXES:
             found.index(value, path, number)
@@ -57,6 +60,8 @@ def _included(value: str, path: str, line: int, found: Reading, *, group: str, d
     whole = found.files.within(value, beside=path)
     text = found.text(value, named_by=path, line=line)
     if text is not None and whole is not None:
+        is_named_by_list = path in found.lists or path in found.included
+        (found.included if is_named_by_list else found.lists).append(whole)
         read_lines(_logical(text), whole, found, group=group, depth=depth + 1)
 
 
@@ -80,16 +85,20 @@ def _logical(text: str) -> Iterator[tuple[int, str]]:
 
 def _requirement(line: str, path: str, number: int, found: Reading, *, group: str) -> None:
     line = _PER_REQUIREMENT.sub("", line).strip()
-    installs = group != CONSTRAINTS
+    limits = group == CONSTRAINTS
     named = _NAMED_URL.search(line) or _VCS.match(without_login(line)) or _WHEEL.search(line)
     if is_local(line):
-        found.leave_out(line, path, number, "it is a folder or file of the project, which the image does not hold")
+        found.is_whole = False
+        found.leave_out(line, path, number, OF_THE_PROJECT)
     elif "://" not in line or re.match(r"[\w.-]+\s*(?:\[[^\]]*\])?\s*@", line):
-        found.need(line, path, number, group=group, is_installed=installs)
+        found.need(line, path, number, group=group, is_limit=limits)
     elif named is None:
         found.cannot_read(path, number, "an address that does not say which package it is")
     else:
-        found.need(named[1], path, number, group=group, is_installed=installs, url=line)
+        found.need(named[1], path, number, group=group, is_limit=limits, url=line)
+    if found.needs and found.needs[-1].url and found.needs[-1].name == "torch":
+        # The plan brings torch from its index, and an installer takes two places for one package as a conflict.
+        found.is_whole = False
 
 
 def is_local(line: str) -> bool:

@@ -3,7 +3,8 @@
 import re
 from typing import Any
 
-from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies, Tool
+from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies, Role, Tool
+from devkit.probe.build_context import ignore_lines, is_ignored
 from devkit.probe.dependencies_conda import read_environment, read_pixi
 from devkit.probe.dependencies_locks import (
     Locked,
@@ -14,8 +15,15 @@ from devkit.probe.dependencies_locks import (
     read_toml_lock,
 )
 from devkit.probe.dependencies_pipenv import PIPFILE, PIPFILE_LOCK, read_pipfile, read_pipfile_lock
-from devkit.probe.dependencies_poetry import read_poetry
-from devkit.probe.dependencies_pyproject import DEV, PYPROJECT, hatch_environment, read_project_table, read_toml
+from devkit.probe.dependencies_poetry import poetry_groups, read_poetry
+from devkit.probe.dependencies_pyproject import (
+    DEV,
+    PYPROJECT,
+    default_groups,
+    hatch_environment,
+    read_project_table,
+    read_toml,
+)
 from devkit.probe.dependencies_reading import Reading, line_of, numbered
 from devkit.probe.dependencies_requirements import read_requirements
 from devkit.probe.dependencies_setup import SETUP_CFG, SETUP_PY, read_setup_cfg, read_setup_py
@@ -26,6 +34,7 @@ MAIN = ("requirements.txt", "requirements.in", "requirements/requirements.txt", 
 """The first of these is the project's list for pip."""
 FOR_DEVELOPMENT = ("requirements-dev.txt", "requirements_dev.txt", "dev-requirements.txt", "requirements/dev.txt")
 PYTHON_VERSION = ".python-version"
+IGNORE = ".dockerignore"
 
 _BY_FILE = (
     (Tool.UV, ("uv.lock",)),
@@ -45,22 +54,11 @@ def read_with_tool(files: ProjectFiles) -> Dependencies:
     read = read_toml(PYPROJECT, found) if files.has(PYPROJECT) else None
     document, content = read or ({}, "")
     tool, because = _tool(document, files)
-    lock = ""
-    family: tuple[str, ...] = ()
-    match tool:
-        case Tool.UV | Tool.POETRY | Tool.PDM:
-            lock, family = _of_pyproject(tool, document, content, found)
-        case Tool.PIPENV:
-            lock, family = _of_pipenv(found)
-        case Tool.PIXI:
-            lock = _of_pixi(document, content, found)
-        case Tool.CONDA:
-            lock = _of_conda(found)
-        case Tool.PIP:
-            _of_pip(document, content, found)
-        case Tool.NONE:
-            pass
+    lock, family = _read(tool, document, content, found)
     _python_version(found)
+    if hidden := _hidden((*found.lists, *found.included, *((PYPROJECT, lock) if lock else ())), found):
+        found.write_out()
+        lock = "" if lock in hidden or PYPROJECT in hidden else lock
     if not found.paths and not found.unread:
         return NO_DEPENDENCIES
     return Dependencies(
@@ -68,6 +66,9 @@ def read_with_tool(files: ProjectFiles) -> Dependencies:
         because=because,
         files=tuple(found.paths),
         lock=lock,
+        lists=tuple(found.lists),
+        included=tuple(found.included),
+        groups=default_groups(document) + poetry_groups(document),
         needs=tuple(found.needs),
         python=tuple(found.python),
         indexes=tuple(found.indexes),
@@ -76,6 +77,24 @@ def read_with_tool(files: ProjectFiles) -> Dependencies:
         torch_family=family,
         builds_itself="build-system" in document or files.has(SETUP_PY),
     )
+
+
+def _read(tool: Tool, document: dict[str, Any], content: str, found: Reading) -> tuple[str, tuple[str, ...]]:
+    """The files of the tool: the path of its lock, "" for none, and what this holds for torch alone."""
+    match tool:
+        case Tool.UV | Tool.POETRY | Tool.PDM:
+            return _of_pyproject(tool, document, content, found)
+        case Tool.PIPENV:
+            return _of_pipenv(found)
+        case Tool.PIXI:
+            return _of_pixi(document, content, found), ()
+        case Tool.CONDA:
+            return _of_conda(found), ()
+        case Tool.PIP:
+            _of_pip(document, content, found)
+        case Tool.NONE:
+            pass
+    return "", ()
 
 
 def _tool(document: dict[str, Any], files: ProjectFiles) -> tuple[Tool, str]:
@@ -108,6 +127,7 @@ def _of_pyproject(tool: Tool, document: dict[str, Any], content: str, found: Rea
     """pyproject.toml, and the lock beside it: its path, and what it holds for torch alone."""
     read_project_table(document, content, found)
     if tool is Tool.POETRY:
+        found.role = Role.WRITTEN
         read_poetry(document, content, found)
     path = f"{tool.lower()}.lock"
     if not found.files.has(path):
@@ -121,6 +141,7 @@ def _of_pyproject(tool: Tool, document: dict[str, Any], content: str, found: Rea
 
 
 def _of_pipenv(found: Reading) -> tuple[str, tuple[str, ...]]:
+    found.role = Role.WRITTEN
     read_pipfile(found)
     if not found.files.has(PIPFILE_LOCK):
         return "", ()
@@ -129,6 +150,7 @@ def _of_pipenv(found: Reading) -> tuple[str, tuple[str, ...]]:
 
 def _of_pixi(document: dict[str, Any], content: str, found: Reading) -> str:
     read_project_table(document, content, found)
+    found.role = Role.WRITTEN
     if found.files.has("pixi.toml"):
         own = read_toml("pixi.toml", found)
         if own is not None:
@@ -142,6 +164,7 @@ def _of_pixi(document: dict[str, Any], content: str, found: Reading) -> str:
 
 
 def _of_conda(found: Reading) -> str:
+    found.role = Role.WRITTEN
     for path in ("environment.yml", "environment.yaml"):
         if found.files.has(path):
             read_environment(path, found)
@@ -161,7 +184,10 @@ def _of_pip(document: dict[str, Any], content: str, found: Reading) -> None:
     development = [name for name in FOR_DEVELOPMENT if found.files.has(name)]
     for name in filter(None, (main, *development)):
         read_requirements(name, found, group=DEV if name in development else "")
+    if not found.is_whole:
+        found.write_out()
     read_project_table(document, content, found)
+    found.role = Role.WRITTEN
     for entry in hatch_environment(document):
         found.need(entry, PYPROJECT, line_of(content, entry), group="hatch")
     if not part(document, "project"):
@@ -180,6 +206,15 @@ def _other_lists(found: Reading, main: str) -> None:
         if path.endswith((".txt", ".in")) and path not in found.paths and path != main.replace(".txt", ".in"):
             because = f"no list that is installed includes it; add `-r {path}` to {main or 'a requirements.txt'}"
             found.leave_out(path, path, 1, because)
+
+
+def _hidden(paths: tuple[str, ...], found: Reading) -> tuple[str, ...]:
+    """Those that the project's .dockerignore keeps from the build of an image; each is noted."""
+    lines = ignore_lines(found.files.read(IGNORE, "ignore") or "") if paths else []
+    hidden = tuple(dict.fromkeys(path for path in paths if is_ignored(path, lines)))
+    for path in hidden:
+        found.cannot_read(IGNORE, 1, f"it hides {path} from the build of the image; add the line !{path}")
+    return hidden
 
 
 def _python_version(found: Reading) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from devkit import __version__
 from devkit.render.artifact import FOLDER, Artifact
+from devkit.render.dependencies import has_files_of_project
 from devkit.render.mirrors import may_need_login
 from devkit.render.overlays import checked_devices, overlays_of
 from devkit.render.profiles import profile_services, profile_volumes
@@ -39,6 +40,7 @@ def _compose_file(plan: Plan, settings: Settings, known: dict[str, object]) -> s
     return rendered(
         "devcontainer/docker-compose.yml.j2",
         uses_wheelhouse=settings.uses_wheelhouse,
+        uses_project=has_files_of_project(settings),
         may_need_login=may_need_login(settings),
         profile_services=profile_services(plan, settings),
         profile_volumes=profile_volumes(settings),

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from devkit import __version__
 from devkit.render.artifact import FOLDER, Artifact
+from devkit.render.dependencies import BUILT_FOR_TORCH, dependency_artifacts, project_packages
 from devkit.render.installation import INSTALLER, installation, installer_version
 from devkit.render.labels import label_words
 from devkit.render.mirrors import mirror_variables, torch_index
@@ -20,6 +21,7 @@ def image_artifacts(plan: Plan, settings: Settings) -> Iterator[Artifact]:
     """What the image is built from. Raises DevkitError when a value of the plan could not stand in a Dockerfile."""
     yield Artifact.text(f"{FOLDER}/Dockerfile", dockerfile(plan, settings))
     yield Artifact.text(f"{FOLDER}/requirements.txt", requirements(plan, settings))
+    yield from dependency_artifacts(plan, settings)
     if settings.certificates:
         yield Artifact.text(f"{FOLDER}/certificates/ca.crt", settings.certificates)
     if isinstance(settings.source, FromWheel):
@@ -34,6 +36,7 @@ def dockerfile(plan: Plan, settings: Settings) -> str:
     requirement, reason = _devkit(settings)
     check_plan(plan)
     digest = f"@{plain('digest', settings.image_digest)}" if settings.image_digest else ""
+    install = installation(plan, settings)
     return rendered(
         "devcontainer/Dockerfile.j2",
         devkit_version=__version__,
@@ -45,7 +48,9 @@ def dockerfile(plan: Plan, settings: Settings) -> str:
         mirrors=mirror_variables(settings),
         labels=label_words(settings),
         system_packages=packages,
-        install=installation(plan, settings),
+        install=install,
+        project=project_packages(plan, settings, install),
+        built_for_torch=BUILT_FOR_TORCH,
         devkit_requirement=requirement,
         devkit_reason=reason,
         devkit_wheel=isinstance(settings.source, FromWheel),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from devkit.render.artifact import FOLDER, Artifact
+from devkit.render.dependencies import WRITTEN, dependency_artifacts
 from devkit.render.settings import FromWheel, Settings
 from devkit.solver.model import Plan
 
@@ -25,15 +26,16 @@ wheelhouse/
 _GIT_ATTRIBUTES = "# Written by devkit.\n* text eol=lf\n*.whl binary\n"
 
 
-def ignore_artifacts(_plan: Plan, settings: Settings) -> Iterator[Artifact]:
+def ignore_artifacts(plan: Plan, settings: Settings) -> Iterator[Artifact]:
     """Files that say what others leave out."""
     yield Artifact.text(f"{FOLDER}/.gitignore", _IGNORED_BY_GIT)
     yield Artifact.text(f"{FOLDER}/.gitattributes", _GIT_ATTRIBUTES)
-    yield Artifact.text(f"{FOLDER}/.dockerignore", _dockerignore(settings))
+    yield Artifact.text(f"{FOLDER}/.dockerignore", _dockerignore(plan, settings))
 
 
-def _dockerignore(settings: Settings) -> str:
+def _dockerignore(plan: Plan, settings: Settings) -> str:
     allowed = ["installer.lock", "torch.lock", "requirements.lock"] if settings.python_lock else ["requirements.txt"]
+    allowed += [WRITTEN] if any(dependency_artifacts(plan, settings)) else []
     allowed += ["certificates"] if settings.certificates else []
     allowed += ["wheels"] if isinstance(settings.source, FromWheel) else []
     header = "# Written by devkit. The image is built from these files and nothing else: no .env, no project data.\n*\n"

@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from devkit.errors import DevkitError
+from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
+from devkit.probe.dependencies import read_dependencies
+from devkit.probe.host import LocalHost
 from devkit.facts.policy import NO_POLICY
 from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.artifacts import devcontainer_artifacts
@@ -39,13 +42,14 @@ class Inputs:
 class Project:
     """A project's folder, and its choices with the command line's in their place.
 
-    `locks` take the place of those that lie in the folder; None keeps them.
+    `locks` take the place of those that lie in the folder; None keeps them. `dependencies` are its own packages.
     """
 
     root: Path
     choices: Choices
     inputs: Inputs
     locks: Locks | None = None
+    dependencies: Dependencies = NO_DEPENDENCIES
 
 
 def open_project(directory: Path, flags: Choices, inputs: Inputs) -> Project:
@@ -64,7 +68,8 @@ def open_project(directory: Path, flags: Choices, inputs: Inputs) -> Project:
         _check_wheelhouse(inputs.wheelhouse)
         choices = replace(choices, wheelhouse=True)
     check_indexes(choices)
-    return Project(root, replace(choices, name=name), inputs)
+    dependencies = NO_DEPENDENCIES if choices.ignore_dependencies else read_dependencies(LocalHost(), project=str(root))
+    return Project(root, replace(choices, name=name), inputs, dependencies=dependencies)
 
 
 def project_changes(
@@ -105,6 +110,7 @@ def project_settings(project: Project, *, source: DevkitSource | None = None) ->
         devices=choices.devices,
         editors=choices.editors,
         profiles=choices.profiles,
+        dependencies=project.dependencies,
         policy=choices.policy or NO_POLICY,
     )
 

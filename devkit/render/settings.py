@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
+
 from devkit.facts.policy import NO_POLICY, Policy
 
 
@@ -42,7 +44,7 @@ class Settings:
     `certificates` is PEM text, "" for none. With `uses_wheelhouse` the image is built without a package index.
     `index`, `torch_index` and `hub` are URLs of mirrors, "" for the public ones. `devices` are the GPUs to pass on,
     () for all. `policy` is what images and labels keep to. `image_digest` is `sha256:…` of the base image;
-    `python_lock` a requirements file with hashes.
+    `python_lock` a requirements file with hashes. `dependencies` are the project's own packages.
     """
 
     name: str
@@ -60,3 +62,4 @@ class Settings:
     policy: Policy = NO_POLICY
     image_digest: str = ""
     python_lock: str = ""
+    dependencies: Dependencies = NO_DEPENDENCIES

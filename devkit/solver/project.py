@@ -8,7 +8,7 @@ from devkit.compat.rows import Confidence
 from devkit.facts.dependencies import Dependencies, Needed, Tool
 from devkit.solver.model import Conflict, Constraint, Plan, Reason, Request
 from devkit.solver.solve import solve
-from devkit.text import count_of, listed
+from devkit.text import listed
 
 MOST_ROUNDS = 3
 """What is asked for may depend on the Python, and the Python on what is asked for."""
@@ -77,10 +77,8 @@ def _told(plan: Plan, dependencies: Dependencies) -> Plan:
     warnings = (*plan.warnings, *dict.fromkeys(_warnings(dependencies)))
     if dependencies.tool is Tool.NONE:
         return replace(plan, warnings=warnings)
-    asked = {need.name for need in dependencies.needs if need.is_installed}
-    because = f"{dependencies.because}, and asks for {count_of(len(asked), 'package')}"
     source = dependencies.lock or dependencies.files[0]
-    reason = Reason("dependencies", dependencies.tool.value, because, source, Confidence.CONFIRMED)
+    reason = Reason("dependencies", dependencies.tool.value, dependencies.because, source, Confidence.CONFIRMED)
     return replace(plan, reasons=(*plan.reasons, reason), warnings=warnings)
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from devkit.facts.dependencies import NO_DEPENDENCIES, Tool
+from devkit.facts.dependencies import NO_DEPENDENCIES, Role, Tool
 from devkit.probe import dependencies
 from devkit.probe.host import LocalHost
 
@@ -15,12 +15,12 @@ def read(folder, files):
 
 def asked(found):
     """What the image installs: origin -> requirement."""
-    return {need.origin: need.text for need in found.needs if need.is_installed}
+    return {need.origin: need.text for need in found.needs if need.role is not Role.LIMIT}
 
 
 def limits(found):
     """What only limits a version: origin -> requirement."""
-    return {need.origin: need.text for need in found.needs if not need.is_installed}
+    return {need.origin: need.text for need in found.needs if need.role is Role.LIMIT}
 
 
 def unread(found):

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from devkit.compat.load import tables
-from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies, LeftOut, Needed, PackageIndex, Tool, Unread
+from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies, LeftOut, Needed, PackageIndex, Role, Tool, Unread
 from devkit.solver.machine import machine_from_flags
 from devkit.solver.model import Conflict
 from devkit.solver.project import constraints_of, solve_project
@@ -15,8 +15,8 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cu121"
 REQUEST = request_of(machines=(MACHINE,))
 
 
-def need(name, specifier, *, marker="", line=1, is_installed=True):
-    return Needed(name, specifier, "requirements.txt", line, marker=marker, is_installed=is_installed)
+def need(name, specifier, *, marker="", line=1, role=Role.HANDED):
+    return Needed(name, specifier, "requirements.txt", line, marker=marker, role=role)
 
 
 def asking(*needs, python=()):
@@ -60,13 +60,13 @@ def test_a_project_without_dependencies_changes_nothing():
 
 def test_the_plan_says_what_was_read_and_what_was_not():
     dependencies = replace(
-        asking(need("rich", ""), need("torch", "", is_installed=False)),
+        asking(need("rich", ""), need("torch", "", role=Role.LIMIT)),
         unread=(Unread("setup.py", 12, "it is computed when setup.py runs"),),
         left_out=tuple(LeftOut(name, "environment.yml", 4, "conda brings it") for name in ("numpy", "ffmpeg")),
         indexes=tuple(PackageIndex(url, "requirements.txt", 1) for url in (TORCH_INDEX, "https://a.example/simple")),
     )
     plan = solve_project(REQUEST, dependencies, tables())
-    assert plan.because("dependencies") == "the project has requirements.txt, and asks for 1 package"
+    assert plan.because("dependencies") == "the project has requirements.txt"
     assert plan.warnings[-3:] == (
         "setup.py:12 is not taken into account: it is computed when setup.py runs",
         "not installed from environment.yml: numpy and ffmpeg; conda brings it",
