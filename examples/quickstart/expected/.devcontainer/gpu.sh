@@ -9,7 +9,7 @@
 #
 # It needs a POSIX shell and nothing else, and it always ends well: when in doubt, there is no GPU.
 
-project=quickstart
+project='quickstart'
 deadline_s=10
 begin='# devkit: found by gpu.sh and written anew at every start'
 end='# devkit: end'
