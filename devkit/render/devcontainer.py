@@ -87,7 +87,19 @@ def _lifecycle(settings: Settings) -> dict[str, object]:
     a cloud's prebuilt container holds what it did. The doctor looks at every start, because a start can change the GPU.
     """
     commands: dict[str, object] = {}
-    if isinstance(settings.source, FromCheckout):
-        commands["updateContentCommand"] = {"project": "pip install --editable '.[workload,dev]'"}
+    if project := _project_install(settings):
+        commands["updateContentCommand"] = {"project": project}
     commands["postStartCommand"] = {"doctor": "devkit doctor || true"}
     return commands
+
+
+def _project_install(settings: Settings) -> str:
+    """How the project itself gets into the environment, editable; "" when it is no package.
+
+    Its packages are in the image already. What builds it comes from the index, so not where there is none.
+    """
+    if isinstance(settings.source, FromCheckout):
+        return "pip install --editable '.[workload,dev]'"
+    if settings.dependencies.builds_itself and not settings.uses_wheelhouse:
+        return "pip install --no-deps --editable ."
+    return ""

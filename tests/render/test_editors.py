@@ -9,6 +9,7 @@ import pytest
 
 from devkit.compat.load import tables
 from devkit.errors import DevkitError
+from devkit.facts.dependencies import Dependencies, Tool
 from devkit.render.artifact import FOLDER
 from devkit.render.artifacts import devcontainer_artifacts
 from devkit.render.choices import Choices
@@ -19,6 +20,7 @@ from devkit.render.settings import FromCheckout
 from .plans import GPU_PLAN
 from .test_artifacts import PLAIN, linter, texts
 
+PACKAGE = Dependencies(Tool.UV, "uv.lock is there", builds_itself=True)
 EVERY = tuple(tables().editors.editors)
 
 
@@ -111,6 +113,21 @@ def test_every_command_has_a_name_and_stands_where_it_belongs():
     assert made["postStartCommand"] == {"doctor": "devkit doctor || true"}
     assert "waitFor" not in made, "JetBrains drops it, and the default is right"
     assert "updateContentCommand" not in document()
+
+
+@pytest.mark.parametrize(
+    ("settings", "command"),
+    [
+        pytest.param(
+            {"source": FromCheckout()}, "pip install --editable '.[workload,dev]'", id="devkit's own checkout"
+        ),
+        pytest.param({"dependencies": PACKAGE}, "pip install --no-deps --editable .", id="a project that is a package"),
+        pytest.param({"dependencies": replace(PACKAGE, builds_itself=False)}, None, id="a project that is none"),
+        pytest.param({"dependencies": PACKAGE, "uses_wheelhouse": True}, None, id="no index to build it from"),
+    ],
+)
+def test_a_project_that_is_a_package_is_installed_when_its_content_changes(settings, command):
+    assert document(**settings).get("updateContentCommand") == ({"project": command} if command else None)
 
 
 SNAPSHOT = replace(PLAIN, editors=("daytona",))
