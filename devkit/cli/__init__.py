@@ -21,6 +21,7 @@ COMMANDS = {
     "init": ("init", "Write a dev container that fits this machine."),
     "update": ("update", "Bring a written dev container up to date, and keep your edits."),
     "template": ("template", "Write folders that can be published as dev container Templates."),
+    "bundle": ("bundle", "Take everything the image is built from to a place without a network."),
     "verify": ("verify", "Prove the environment: fine-tune and generate with a tiny model."),
     "data": ("data", "Show the version tables that answers rest on, and take newer ones."),
 }

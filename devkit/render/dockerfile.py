@@ -45,6 +45,7 @@ def dockerfile(plan: Plan, settings: Settings) -> str:
         because=lambda field: reason_comment(plan, field),
         has_python=has_python,
         has_certificates=bool(settings.certificates),
+        uses_wheelhouse=settings.uses_wheelhouse,
         mirrors=mirror_variables(settings),
         labels=label_words(settings),
         system_packages=packages,

@@ -31,17 +31,26 @@ def devkit_source() -> DevkitSource:
 
     Raises: DevkitError when devkit runs without being installed, so that its metadata is missing.
     """
+    installed = _installed()
+    recorded = installed.read_text("direct_url.json")
+    if recorded is None:
+        return FromIndex(__version__)
+    return source_from(json.loads(recorded)) or wheel_of(installed)
+
+
+def devkit_wheel() -> FromWheel:
+    """The running devkit as a wheel, for an image that can fetch it from nowhere. Raises: as `devkit_source`."""
+    return wheel_of(_installed())
+
+
+def _installed() -> Distribution:
     try:
-        installed = distribution(DISTRIBUTION)
+        return distribution(DISTRIBUTION)
     except PackageNotFoundError:
         raise DevkitError(
             f"devkit runs from files that are not installed, so the image has no {DISTRIBUTION} to install",
             "Install this checkout first: pip install --editable .",
         ) from None
-    recorded = installed.read_text("direct_url.json")
-    if recorded is None:
-        return FromIndex(__version__)
-    return source_from(json.loads(recorded)) or wheel_of(installed)
 
 
 def source_from(direct_url: dict[str, dict[str, str] | str]) -> FromUrl | None:

@@ -1,0 +1,131 @@
+"""A bundle made where there is a network, and built from where there is none: an empty engine, and no route."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from . import daemon, image, project
+from .authority import Authority
+from .binaries import Binaries
+from .commands import run
+from .conftest import one_engine
+from .daemon import Engine, Flavour
+from .mirror import PASSWORD, USER, Mirror, serving
+from .network import POOL
+from .project import DEVKIT, SERVICE, Clone
+
+DEADLINE_S = 900.0
+CLOSED = (("FORWARD", "-s", POOL), ("FORWARD", "-d", POOL), ("INPUT", "-s", POOL), ("OUTPUT", "-d", POOL))
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory, company: Authority, bridge: str) -> Iterator[Path]:
+    """A project that installs from the company's mirror, which wants a login."""
+    folder = tmp_path_factory.mktemp("bundled")
+    wheels = project.wheels_for(folder / "draft")
+    root = folder / "quickstart"
+    with serving(wheels):
+        mirrors = ("--index", Mirror.index, "--torch-index", Mirror.torch_index)
+        project.init(root, *project.PLAN, "--ca-certificate", company.bundle, *mirrors)
+        netrc = folder / "netrc"
+        netrc.write_text(f"machine {Mirror.index.split('/')[2].split(':')[0]} login {USER} password {PASSWORD}\n")
+        (root / ".devcontainer/.env").write_text(f"DEVKIT_NETRC='{netrc}'\n", encoding="utf-8")
+        yield root
+
+
+def bundle(engine: Engine, root: Path, output: Path, *words: str) -> dict[str, object]:
+    """Run `devkit bundle`."""
+    argv = [*DEVKIT, "bundle", root, "--output", output, "--json", *words]
+    return json.loads(run(argv, env=engine.env, deadline_s=DEADLINE_S).stdout)
+
+
+@pytest.fixture(scope="module")
+def made(origin: Path, tmp_path_factory) -> dict[str, object]:
+    """Where the bundle of this module goes; the first test fills it."""
+    return {"path": tmp_path_factory.mktemp("carried") / "bundle"}
+
+
+@contextmanager
+def without_network(binaries: Binaries, data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """A new engine with nothing in it, whose containers reach nobody: not the mirror, not even this machine."""
+    monkeypatch.setattr(daemon, "CACHE", data)
+    for chain, *rule in CLOSED:
+        run(["iptables", "-w", "-I", chain, *rule, "-j", "REJECT"])
+    try:
+        with daemon.engine(binaries, Flavour.CPU) as engine:
+            yield engine
+    finally:
+        for chain, *rule in CLOSED:
+            run(["iptables", "-w", "-D", chain, *rule, "-j", "REJECT"])
+        shutil.rmtree(data, ignore_errors=True)
+
+
+@one_engine
+def test_a_bundle_holds_what_it_lists_and_no_login(engine, origin, made):
+    image.provide(engine, image.base_image_of(origin / ".devcontainer/Dockerfile"))
+    document = bundle(engine, origin, made["path"])
+    folder = made["path"]
+    assert document["verdict"] == "written"
+    assert {file["path"] for file in document["files"]} | {"manifest.json", "SHA256SUMS"} == {
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    }
+    assert {"torch", "uv", "transformers"} <= {wheel["name"] for wheel in document["wheels"]}
+    assert (folder / "images/base-amd64.tar").stat().st_size > 50_000_000
+    assert not [path for path in folder.rglob("*") if path.is_file() and holds(path, PASSWORD.encode())]
+    tag = f"{document['image']['name']}-amd64"
+    assert PASSWORD not in engine.docker("history", "--no-trunc", "--format", "{{json .}}", tag)
+    again = run([*DEVKIT, "bundle", origin, "--output", folder], env=engine.env, expect=2)
+    assert "exists already" in again.stderr
+
+
+def holds(path: Path, word: bytes) -> bool:
+    """Whether a file of any size holds a word."""
+    with path.open("rb") as file:
+        tail = b""
+        while chunk := file.read(1 << 22):
+            if word in tail + chunk:
+                return True
+            tail = chunk[-len(word) :]
+    return False
+
+
+@one_engine
+def test_without_any_network_it_builds_starts_and_proves(engine, origin, made, found, tmp_path, monkeypatch):
+    root = tmp_path / "checkout"
+    run(["cp", "-R", made["path"] / "project", root])
+    with without_network(found, tmp_path / "empty", monkeypatch) as apart:
+        said = run(["sh", made["path"] / "load.sh", root], env=apart.env, deadline_s=DEADLINE_S).stdout
+        assert "all as written" in said and "ready" in said
+        tag = apart.docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()[0]
+        reach = f"import urllib.request; urllib.request.urlopen('{Mirror.index}', timeout=5)"
+        assert run(["docker", "run", "--rm", tag, "python3", "-c", reach], env=apart.env, expect=None).returncode != 0
+        clone = Clone(root, apart)
+        clone.look()
+        clone.compose("build", deadline_s=DEADLINE_S)
+        clone.compose("up", "--detach")
+        report = json.loads(clone.inside("devkit", "verify", "--here", "--quick", "--json", deadline_s=DEADLINE_S))
+        assert report["verdict"] == "passed", report
+        clone.compose("down", "--volumes")
+
+
+@one_engine
+def test_the_installation_sees_the_login_and_no_layer_keeps_it(engine, origin, tmp_path):
+    root = tmp_path / "checkout"
+    shutil.copytree(origin, root)
+    clone = Clone(root, engine)
+    dockerfile = root / ".devcontainer/Dockerfile"
+    text = dockerfile.read_text(encoding="utf-8")
+    # The first installation is that of uv; the others take minutes and see the login in the same way.
+    first = text.index("\n", text.index("pip install --no-cache-dir"))
+    dockerfile.write_text(text[:first] + "\nRUN test ! -e /root/.netrc\n", encoding="utf-8")
+    clone.compose("build")
+    name = clone.compose("config", "--format", "json")
+    tag = f"{json.loads(name)['name']}-{SERVICE}"
+    assert PASSWORD not in engine.docker("history", "--no-trunc", "--format", "{{json .}}", tag)
+    assert PASSWORD not in json.dumps(engine.inspect(tag))
+    engine.docker("save", "--output", tmp_path / "image.tar", tag)
+    assert not holds(tmp_path / "image.tar", PASSWORD.encode())

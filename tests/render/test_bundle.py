@@ -1,0 +1,228 @@
+"""What a bundle is made from, and load.sh, which checks a bundle before anything of it is used."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.render.bundle import Bundle, bundle_of
+from devkit.render.choices import Choices
+from devkit.render.locked_plan import locked_plan
+from devkit.render.project import Inputs, open_project, project_changes
+from devkit.render.settings import FromIndex
+from devkit.render.write import write
+from devkit.solver.explain import plan_document
+
+from .plans import CPU_PLAN, GPU_PLAN, UBUNTU_PLAN
+from .test_artifacts import linter
+
+ONE_PLAN = replace(CPU_PLAN, architectures=("x86_64",))
+SHELLS = [shell for shell in ("dash", "bash", "busybox", "ksh") if shutil.which(shell)]
+
+
+def written(root: Path, plan=ONE_PLAN, choices: Choices = Choices(name="Demo")) -> Path:  # noqa: B008 - frozen
+    """A project as `devkit init` leaves it."""
+    project = open_project(root, choices, Inputs())
+    write(root, project_changes(project, plan, source=FromIndex("0.1.0")))
+    return root
+
+
+def bundled(root: Path) -> Bundle:
+    return bundle_of(open_project(root, Choices(wheelhouse=True), Inputs()))
+
+
+def content(bundle: Bundle, path: str) -> str:
+    return next(file.content.decode() for file in (*bundle.files, *bundle.texts()) if file.path == path)
+
+
+@pytest.mark.parametrize("plan", [CPU_PLAN, GPU_PLAN, UBUNTU_PLAN], ids=["the CPU", "a GPU", "Ubuntu"])
+def test_the_plan_of_a_lock_is_the_plan_that_was_written(plan):
+    assert locked_plan(json.loads(json.dumps(plan_document(plan)))) == replace(plan, warnings=())
+
+
+@pytest.mark.parametrize("document", [{}, {"vendor": "banana"}, {"vendor": "cpu", "packages": []}])
+def test_a_lock_without_a_plan_is_refused(document):
+    with pytest.raises(DevkitError, match="holds no plan"):
+        locked_plan(document)
+
+
+def test_a_project_that_was_never_written_has_nothing_to_bundle(tmp_path):
+    with pytest.raises(DevkitError, match=r"no devkit\.lock") as refused:
+        bundled(tmp_path)
+    assert "devkit init" in refused.value.hint
+
+
+def test_the_files_are_those_of_a_build_from_a_wheelhouse_with_devkit_beside_them(tmp_path):
+    bundle = bundled(written(tmp_path / "demo"))
+    assert "wheelhouse = true" in content(bundle, "devkit.toml")
+    assert "--no-index --find-links=/mnt/wheelhouse" in content(bundle, ".devcontainer/Dockerfile")
+    assert any(file.path.startswith(".devcontainer/wheels/devkit_gpu-") for file in bundle.files)
+    assert json.loads(content(bundle, "devkit.lock"))["plan"]["torch"] == ONE_PLAN.torch
+
+
+def test_the_same_project_gives_the_same_bundle(tmp_path):
+    assert bundled(written(tmp_path / "demo")) == bundled(tmp_path / "demo")
+
+
+def test_an_edit_of_the_dockerfile_goes_along(tmp_path):
+    root = written(tmp_path / "demo")
+    dockerfile = root / ".devcontainer/Dockerfile"
+    dockerfile.write_text(dockerfile.read_text().replace("\nUSER dev\n", "\nENV OURS=1\nUSER dev\n"))
+    assert "\nENV OURS=1\nUSER dev\n" in content(bundled(root), ".devcontainer/Dockerfile")
+
+
+def test_wheels_come_from_the_mirror_and_nothing_below_the_base_is_built_for_them(tmp_path):
+    mirrors = Choices(name="Demo", index="https://pypi.example.org/simple", torch_index="https://t.example.org/whl")
+    text = bundled(written(tmp_path / "demo", choices=mirrors)).wheels_dockerfile
+    assert "--index-url=https://t.example.org/whl/cpu torch==2.13.0" in text
+    assert "ENV PIP_INDEX_URL=https://pypi.example.org/simple" in text
+    assert text.count("type=secret,id=netrc") == text.count("pip wheel") == 2
+    assert "uv pip install" not in text
+    assert "useradd" not in text
+
+
+def test_each_processor_has_an_image_of_its_own(tmp_path):
+    bundle = bundled(written(tmp_path / "demo", replace(CPU_PLAN, architectures=("x86_64", "aarch64"))))
+    assert bundle.architectures == ("amd64", "arm64")
+    assert "architectures='amd64 arm64'" in content(bundle, "load.sh")
+
+
+def test_linters_find_nothing_in_the_scripts(tmp_path):
+    bundle = bundled(written(tmp_path / "demo", replace(UBUNTU_PLAN, architectures=("x86_64",))))
+    for name, text, tool in (
+        ("load.sh", content(bundle, "load.sh"), "shellcheck"),
+        ("Dockerfile", content(bundle, ".devcontainer/Dockerfile"), "hadolint"),
+    ):
+        (tmp_path / name).write_text(text)
+        done = subprocess.run([linter(tool), str(tmp_path / name)], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, "")
+
+
+ENGINE = """#!/bin/sh
+echo "$@" >> "$0.calls"
+case $1 in version) echo "${ARCHITECTURE:-amd64}" ;; esac
+"""
+"""Stands in for docker: load.sh asks it for its processor and hands it the image. Real engines are in tests/engine."""
+
+
+@pytest.fixture
+def carried(tmp_path: Path) -> Path:
+    """A bundle with a wheel and an image of a few bytes."""
+    bundle = bundled(written(tmp_path / "demo"))
+    folder = tmp_path / "it's carried"
+    files = {f"project/{file.path}": file.content for file in bundle.files}
+    files |= {file.path: file.content for file in bundle.texts()}
+    files |= {"wheelhouse/torch-2.13.0-cp311-none-any.whl": b"wheel", "images/base-amd64.tar": b"image"}
+    for path, written_bytes in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(written_bytes)
+    (folder / "project/.devcontainer/gpu.sh").chmod(0o755)
+    sums = [f"{hashlib.sha256(written_bytes).hexdigest()}  {path}\n" for path, written_bytes in sorted(files.items())]
+    (folder / "SHA256SUMS").write_text("".join(sums))
+    (tmp_path / "bin").mkdir()
+    for name in ("docker", "podman"):
+        (tmp_path / "bin" / name).write_text(ENGINE)
+        (tmp_path / "bin" / name).chmod(0o755)
+    return folder.rename(tmp_path / "carried")
+
+
+def load(folder: Path, *words: str | Path, shell: str = "sh", **environ: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"PATH": f"{folder.parent / 'bin'}:{os.environ['PATH']}"} | environ
+    argv = [*(["busybox", "sh"] if shell == "busybox" else [shell]), str(folder / "load.sh"), *map(str, words)]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=folder.parent)
+
+
+def settings(project: Path) -> list[str]:
+    return (project / ".devcontainer/.env").read_text().splitlines()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_whole_bundle_is_loaded_and_the_project_told(carried, shell):
+    done = load(carried, shell=shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert hashlib.sha256((carried / "SHA256SUMS").read_bytes()).hexdigest() in done.stdout
+    assert "load --input images/base-amd64.tar" in (carried.parent / "bin/docker.calls").read_text()
+    wheels, image = settings(carried / "project")
+    assert wheels == f"DEVKIT_WHEELHOUSE='{carried}/wheelhouse'"
+    assert image.startswith("DEVKIT_BASE_IMAGE='localhost/devkit-base/demo:") and image.endswith("-amd64'")
+    assert load(carried, shell=shell).returncode == 0
+    assert len(settings(carried / "project")) == 2
+
+
+def test_a_checkout_gets_what_it_lacks_and_keeps_its_own_settings(carried, tmp_path):
+    checkout = tmp_path / "my checkout"
+    (checkout / ".devcontainer").mkdir(parents=True)
+    (checkout / "train.py").write_text("print()\n")
+    (checkout / ".devcontainer/.env").write_text("HF_TOKEN=mine\nDEVKIT_WHEELHOUSE='/old'\n")
+    done = load(carried, "my checkout")
+    assert done.returncode == 0, done.stderr
+    assert (checkout / ".devcontainer/gpu.sh").stat().st_mode & 0o111
+    assert settings(checkout)[0] == "HF_TOKEN=mine"
+    assert [line for line in settings(checkout) if "WHEELHOUSE" in line] == [
+        f"DEVKIT_WHEELHOUSE='{carried}/wheelhouse'"
+    ]
+
+
+def test_a_checkout_with_other_files_keeps_them_and_is_named(carried, tmp_path):
+    checkout = tmp_path / "checkout"
+    shutil.copytree(carried / "project", checkout)
+    (checkout / ".devcontainer/Dockerfile").write_text("FROM mine\n")
+    done = load(carried, checkout)
+    assert done.returncode == 1
+    assert ".devcontainer/Dockerfile" in done.stderr
+    assert (checkout / ".devcontainer/Dockerfile").read_text() == "FROM mine\n"
+    assert not (checkout / ".devcontainer/.env").exists()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("damage", "names"),
+    [
+        pytest.param("change", "wheelhouse/torch-2.13.0-cp311-none-any.whl", id="a wheel with another byte"),
+        pytest.param("remove", "images/base-amd64.tar", id="an image that is gone"),
+        pytest.param("change", "project/.devcontainer/Dockerfile", id="an edited Dockerfile"),
+        pytest.param("add", "wheelhouse/torch-99-py3-none-any.whl", id="a wheel that nobody listed"),
+        pytest.param("change", "load.sh", id="a script with one more line"),
+    ],
+)
+def test_a_bundle_that_is_not_as_written_is_refused_by_the_name_of_the_file(carried, damage, names, shell):
+    path = carried / names
+    if damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes((path.read_bytes() if path.exists() else b"") + b"\n")
+    done = load(carried, shell=shell)
+    assert done.returncode == 1
+    assert names in done.stderr
+    assert not (carried / "project/.devcontainer/.env").exists()
+    assert not (carried.parent / "bin/docker.calls").exists()
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        pytest.param({"ARCHITECTURE": "arm64"}, "is for amd64, the engine here is arm64", id="another processor"),
+        pytest.param({"DEVKIT_ENGINE": "missing"}, "missing does not answer", id="an engine that is not there"),
+    ],
+)
+def test_an_engine_that_cannot_take_it_is_told_apart(carried, environ, says):
+    done = load(carried, **environ)
+    assert (done.returncode, says in done.stderr) == (1, True)
+
+
+def test_podman_takes_it_too(carried):
+    assert load(carried, DEVKIT_ENGINE="podman").returncode == 0
+    assert "load --input" in (carried.parent / "bin/podman.calls").read_text()
+
+
+def test_a_path_that_no_env_file_can_hold_is_refused(carried):
+    moved = carried.rename(carried.with_name("it's here"))
+    done = load(moved)
+    assert done.returncode == 1
+    assert "has a quote in it" in done.stderr
