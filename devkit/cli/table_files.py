@@ -81,7 +81,7 @@ def _read(file: IO[bytes], shown: str) -> bytes:
 def _parsed(shown: str, content: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DevkitError(f"{shown} is not TOML: {error}", "Fetch it again; nothing was written.") from None
 
 

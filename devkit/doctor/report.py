@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, assert_never
 
+from devkit.compat.load import tables
 from devkit.doctor.cascade import cascade
 from devkit.doctor.model import Check, Crashed, Finding, Found, Outcome, Passed, Severity, Skipped
 from devkit.facts.model import Facts
@@ -36,6 +37,8 @@ class Report:
     devkit: str
     taken_at: str
     outcomes: tuple[Outcome, ...]
+    data_as_of: str
+    """The day of the oldest version table that a check asked, "" when none did."""
 
     @property
     def findings(self) -> tuple[Shown, ...]:
@@ -83,6 +86,7 @@ class Report:
             "schema": "devkit.doctor/1",
             "devkit": self.devkit,
             "taken_at": self.taken_at,
+            "data_as_of": self.data_as_of or None,
             "verdict": self.health.value,
             "root_causes": list(self.root_causes),
             "outcomes": [_outcome(outcome) for outcome in self.outcomes],
@@ -91,7 +95,9 @@ class Report:
 
 def report_of(facts: Facts, outcomes: Iterable[Outcome], *, devkit: str) -> Report:
     """The report over `facts`, with each finding's cause marked. `devkit` is the version that judged."""
-    return Report(devkit, facts.taken_at, cascade(outcomes))
+    judged = cascade(outcomes)
+    # Only now: some checks make their findings as they are asked for, and read their tables then.
+    return Report(devkit, facts.taken_at, judged, tables().as_of)
 
 
 def list_document(checks: Iterable[Check]) -> dict[str, Any]:

@@ -31,9 +31,14 @@ def report_markdown(facts: Facts, report: Report) -> str:
         _folded("Evidence", _evidence(report.findings)),
         _folded("Consequences, which go away with their cause", _consequences(report)),
         _folded("Not judged, and why", _unjudged(report.outcomes)),
-        [f"<sub>devkit doctor {_plain(report.devkit)}, read at {_plain(report.taken_at)}</sub>"],
+        [_footer(report)],
     )
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def _footer(report: Report) -> str:
+    tables = f", by version tables as of {_plain(report.data_as_of)}" if report.data_as_of else ""
+    return f"<sub>devkit doctor {_plain(report.devkit)}, read at {_plain(report.taken_at)}{tables}</sub>"
 
 
 def _summary(report: Report) -> list[str]:

@@ -140,7 +140,8 @@ def read_choices(content: bytes) -> Choices:
     text = _text(content)
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # Not only TOMLDecodeError: a number of five thousand digits, and brackets without end, are others.
         problem, place = split_error(str(error), text)
         raise DevkitError(f"{_at(place)} is not TOML: {problem}", "Correct that line.") from None
     found: dict[str, object] = {}

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -78,8 +79,9 @@ def test_a_newer_table_is_used_by_plan_and_doctor_until_it_is_dropped(devkit, gp
     after = devkit("plan", "--gpu", "X1", "--driver", "580.95.05")
     assert (after.returncode, after.stderr) == (0, "")
     assert "NVIDIA X1 (12.0)" in after.stdout
-    examined = devkit("doctor", "--facts", HOSTS / "ubuntu-4090-ok" / "facts.json")
+    examined = devkit("doctor", "--facts", HOSTS / "ubuntu-4090-ok" / "facts.json", "--json")
     assert (examined.returncode, examined.stderr) == (0, "")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", json.loads(examined.stdout)["data_as_of"])
     assert devkit("data", "reset").returncode == 0
     assert set(origins(devkit).values()) == {"shipped"}
     assert "unchanged" in devkit("data", "reset").stdout
@@ -159,6 +161,8 @@ WRONG = {
     "a file that is not there": ("gpus.toml", None, "No such file"),
     "a file that is no TOML": ("gpus.toml", b"gpu = [", "is not TOML"),
     "a file in another encoding": ("gpus.toml", b"# \xff\n", "is not TOML"),
+    "a number that nobody can read": ("gpus.toml", b"x = " + b"9" * 5000, "is not TOML"),
+    "brackets without end": ("gpus.toml", b"x = " + b"[" * 5000, "is not TOML"),
     "a table of something else": ("pyproject.toml", b"[project]\n", "none of devkit's version tables"),
     "a file larger than any table": ("gpus.toml", b"#" * (5 << 20), "too large"),
     "an archive that is none": ("tables.zip", b"PK", "no readable archive"),

@@ -98,6 +98,8 @@ def test_wrong_input_is_one_line_with_a_hint(text, says):
         pytest.param(b'name = """\n[versions]\ntorch = 1\n"""\n[ versions ]\n\'torch\' = 2', "6:1", id="a long text"),
         pytest.param(b"\xef\xbb\xbf[target]\ngpus = 'H100'", "2:1", id="a wrong type after a byte order mark"),
         pytest.param(b"[pins]\npeft = '1'\ntrl = 2", "3:1", id="a pin that is a number"),
+        pytest.param(b"x = " + b"9" * 5000, "", id="a number that nobody can read"),
+        pytest.param(b"x = " + b"[" * 5000, "", id="brackets without end"),
         pytest.param(b"[policy]\nallow_root = 'no'", "2:1", id="a rule of another type"),
         pytest.param(b"[policy]\nregistreis = []", "2:1", id="a rule that nobody knows"),
         pytest.param(b"[policy.required_labels]\n'a b' = 'x'", "2:1", id="a label with a space in its name"),
@@ -108,7 +110,7 @@ def test_wrong_input_is_one_line_with_a_hint(text, says):
 def test_what_is_wrong_is_named_with_its_line_and_column(content, place):
     with pytest.raises(DevkitError) as refused:
         read_choices(content)
-    assert refused.value.message.startswith(f"devkit.toml:{place}")
+    assert refused.value.message.startswith(f"devkit.toml:{place}" if place else "devkit.toml")
     assert "\n" not in refused.value.message
 
 
