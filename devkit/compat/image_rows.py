@@ -46,9 +46,9 @@ class WithdrawnTag(Row):
 
 @keyword_record
 class ImageLife(Row):
-    """When images of a CUDA release, of a CUDA major or on a system got their last update.
+    """When images of a CUDA release or of a CUDA major got their last update.
 
-    `name` is "12.8.0", "11" or "ubuntu20.04"; `ended` is a month (2025-03); `instead` what is kept in their place.
+    `name` is "12.8.0" or "11"; `ended` is a month (2025-03); `instead` what is kept in their place.
     """
 
     name: str

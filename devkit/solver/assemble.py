@@ -176,7 +176,6 @@ def _warnings(winner: Verdict, question: Question, base: Image, python: str) -> 
     for wheel in winner.candidate.wheels:
         if wheel.is_inferred:
             yield f"the GPU code of {winner.candidate} for {wheel.machine} is inferred, not read from the wheel"
-    yield from image.life_warnings(base, question)
     if base.row is None:
         yield f"{base.tag} is not in the tables: its Python and C library were not checked"
     row = _python_row(python, question)

@@ -64,7 +64,7 @@ def wanted(question: Question) -> str:
     ]
     on = [*question.spoken_gpus, *(f"driver {driver}" for driver in drivers)]
     where = f" on {', '.join(on)}" if on else ""
-    return " ".join(filter(None, parts)) + where
+    return ", ".join(filter(None, parts)) + where
 
 
 def blockers(verdicts: tuple[Verdict, ...]) -> tuple[Blocker, ...]:

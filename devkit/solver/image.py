@@ -29,8 +29,6 @@ class Image:
     glibc: Release | None = None
     machines: tuple[str, ...] = ()
     cuda: Release | None = None
-    system: str = ""
-    """The system in the tag of an nvidia/cuda image: ubuntu24.04."""
     has_nvcc: bool = False
 
 
@@ -68,7 +66,7 @@ def known_image(tag: str, question: Question) -> Image:
         for cuda_row in question.tables.images.cuda_images:
             if str(cuda_row.cuda) == found[1] and cuda_row.system == found["system"]:
                 return _cuda_image(tag, cuda_row)
-        return Image(tag, None, cuda=Release.read(found[1]), system=found["system"], has_nvcc="devel" in tag)
+        return Image(tag, None, cuda=Release.read(found[1]), has_nvcc="devel" in tag)
     python = _PYTHON_TAG.search(tag)
     return Image(tag, None, python[1] if python else None)
 
@@ -115,18 +113,19 @@ def system(candidate: Candidate, question: Question) -> Iterator[Objection]:
     yield from _glibc(candidate, question, image)
 
 
-def life_warnings(image: Image, question: Question) -> Iterator[str]:
-    """A CUDA tag past its end of life, which its publisher may delete on any day (I1)."""
-    if image.cuda is None:
+def life(candidate: Candidate, question: Question) -> Iterator[Objection]:
+    """A CUDA tag past its end of life (I1), which its publisher may delete on any day: a doubt, never a refusal."""
+    image = chosen_image(candidate, question)
+    if image is None or image.cuda is None:
         return
-    names = (str(image.cuda), str(image.cuda.major), image.system)
-    for row in question.tables.images.life:
-        if row.name in names:
-            yield (
-                f"{image.tag}: {row.name} images had their last update in {row.ended}, and NVIDIA deletes such tags six"
-                f" months later: take {row.instead}, or keep a copy (I1)"
-            )
-            return
+    names = (str(image.cuda), str(image.cuda.major))
+    row = next((row for row in question.tables.images.life if row.name in names), None)
+    if row is not None:
+        says = (
+            f"{image.tag}: images of CUDA {row.name} had their last update in {row.ended}, and NVIDIA deletes such tags"
+            f" six months later: take {row.instead}, or keep a copy"
+        )
+        yield Objection("I1", says, row.source[0], refuses=False)
 
 
 def _cuda_flavour(candidate: Candidate, question: Question) -> str:
@@ -181,7 +180,7 @@ def _cuda_image_for(candidate: Candidate, question: Question, flavour: str) -> I
 
 
 def _cuda_image(tag: str, row: CudaImage) -> Image:
-    return Image(tag, row, row.python, row.glibc, row.machines, row.cuda, row.system, "devel" in tag)
+    return Image(tag, row, row.python, row.glibc, row.machines, row.cuda, "devel" in tag)
 
 
 def _no_image(python: str | None, candidate: Candidate, question: Question) -> str:

@@ -15,6 +15,7 @@ STAGES: tuple[Stage, ...] = (
     image.tag,
     image.python_wheel,
     image.system,
+    image.life,
     hardware.unpublished,
     rocm.unpublished,
     hardware.architecture,

@@ -71,6 +71,26 @@ def test_why_explains_one_choice():
     assert "source: https://" in done.stdout
 
 
+def test_why_lists_what_was_not_chosen_in_text_and_json():
+    text, document = plan(*PASCAL_ON_580, "--why", "torch"), plan(*PASCAL_ON_580, "--why", "torch", "--json")
+    assert (text.returncode, document.returncode) == (0, 0)
+    assert "torch 2.15.0+cu132  A1" in text.stdout
+    assert json.loads(document.stdout)["others"][0]["choice"] == "torch 2.15.0+cu132"
+
+
+def test_why_explains_a_conflict_too():
+    done = plan(*PASCAL_ON_580, "--torch", "2.15", "--why", "torch")
+    assert done.returncode == 1
+    assert "✗ conflict" in done.stdout and "torch 2.15.0+cu130  A5" in done.stdout
+
+
+def test_amd_gpus_are_planned_for():
+    done = plan("--gpu", "MI300X", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["plan"]
+    assert (found["vendor"], found["cuda"], found["rocm"], found["gpu_request"]) == ("rocm", None, "7.14", "rocm")
+
+
 def test_without_flags_it_plans_for_this_machine():
     done = plan("--json")
     assert done.returncode == 0, done.stderr

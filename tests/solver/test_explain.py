@@ -52,3 +52,18 @@ def test_a_cpu_plan_that_nobody_asked_for_says_how_to_plan_for_a_gpu(ask):
 def test_one_reason_in_full(ask):
     reason = ask(driver="580.95.05", gpus=("H100",)).reasons[1]
     assert reason_text(reason, width=100).splitlines()[1] == f"  source: {reason.source} ({reason.confidence})"
+
+
+@pytest.mark.parametrize(
+    ("today", "says"),
+    [("2026-11-21", "today"), ("2026-11-22", "1 day ago"), ("2027-11-21", "365 days ago")],
+    ids=["the same day", "a day later", "a year later"],
+)
+def test_an_answer_says_how_old_its_data_is(ask, today, says):
+    for answer in (ask(driver="580.95.05", gpus=("H100",)), ask(driver="550.54", gpus=("RTX 4090",), torch="2.15")):
+        assert answer_text(answer, width=100, today=today).endswith(f"Version tables as of 2026-11-21, {says}.")
+        document = answer_document(answer, today=today)
+        assert document["data_as_of"] == "2026-11-21"
+        is_stale = any("days old" in warning for warning in document["warnings"])
+        assert is_stale is (today == "2027-11-21")
+        assert ("365 days old" in answer_text(answer, width=200, today=today)) is is_stale

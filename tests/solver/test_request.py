@@ -15,7 +15,8 @@ HERE = (machine_from_flags(),)
     [
         pytest.param({"torch": "abc"}, "--torch 'abc' is not a version", id="torch in words"),
         pytest.param({"torch": "2"}, "is not a version", id="a torch major alone"),
-        pytest.param({"torch": "2.14+rocm6"}, "is not a version", id="a variant that is not planned for"),
+        pytest.param({"torch": "2.14+rocm6"}, "is not a version", id="a ROCm major alone"),
+        pytest.param({"torch": "2.14+xpu"}, "is not a version", id="a variant that is not planned for"),
         pytest.param({"pins": ("torch==x",)}, "--torch 'x' is not a version", id="torch pinned to a word"),
         pytest.param({"cuda": "cu130"}, "--cuda 'cu130' is not a version", id="a label for a CUDA version"),
         pytest.param({"python": "python3"}, "--python 'python3' is not a version", id="a program for a Python"),
@@ -31,6 +32,10 @@ HERE = (machine_from_flags(),)
         pytest.param({"vendor": "cpu", "cuda": "13.0"}, "no sense for a CPU plan", id="CUDA on the CPU"),
         pytest.param({"vendor": "cpu", "torch": "2.14+cu126"}, "exclude each other", id="a CUDA build on the CPU"),
         pytest.param({"vendor": "nvidia", "torch": "2.14+cpu"}, "exclude each other", id="a CPU build on the GPU"),
+        pytest.param({"vendor": "rocm", "torch": "2.14+cu126"}, "exclude each other", id="a CUDA build under ROCm"),
+        pytest.param({"vendor": "nvidia", "torch": "2.14+rocm7.14"}, "exclude each other", id="ROCm under NVIDIA"),
+        pytest.param({"vendor": "rocm", "cuda": "13.0"}, "no sense for a ROCm plan", id="CUDA under ROCm"),
+        pytest.param({"vendor": "rocm", "features": ("nvcc",)}, "is CUDA's compiler", id="nvcc under ROCm"),
     ],
 )
 def test_refused(wishes, says):
@@ -55,3 +60,29 @@ def test_taken():
 )
 def test_torch_wanted(text, parts):
     assert torch_wanted(text) == parts
+
+
+@pytest.mark.parametrize(
+    ("machine", "wishes", "says"),
+    [
+        pytest.param({"driver": "580.95.05"}, {"vendor": "rocm"}, "driver 580.95.05", id="ROCm on an NVIDIA driver"),
+        pytest.param({"gpus": ("RTX 4090",)}, {"vendor": "rocm"}, "GeForce RTX 4090", id="ROCm on an NVIDIA GPU"),
+        pytest.param({"gpus": ("MI300X", "H100")}, {}, "serves AMD GPUs", id="GPUs of both makers"),
+        pytest.param({"gpus": ("MI300X",), "driver": "580.95.05"}, {}, "serves AMD GPUs", id="AMD on NVIDIA's driver"),
+        pytest.param(
+            {"gpus": ("MI300X",)}, {"vendor": "nvidia"}, "does not serve AMD Instinct MI300X", id="CUDA on AMD"
+        ),
+    ],
+)
+def test_a_plan_is_for_the_gpus_of_one_maker(machine, wishes, says):
+    with pytest.raises(DevkitError) as raised:
+        request_of(machines=(machine_from_flags(**machine),), **wishes)
+    assert says in raised.value.message
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"), [("4-bit", "nf4"), ("QLoRA", "nf4"), ("8-bit", "llm-int8"), ("flash-attn", "flash-attention-2")]
+)
+def test_features_have_the_names_that_people_use(alias, name):
+    assert request_of(machines=HERE, features=(alias, name)).features == (name,)

@@ -1,0 +1,81 @@
+"""The table of verdicts: each row a machine, a request, and what must come out of it."""
+
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from devkit.compat.load import tables
+from devkit.facts.store import from_json
+from devkit.solver.machine import machine_from_facts, machine_from_flags
+from devkit.solver.model import Conflict, Constraint, Machine, Plan, Request
+from devkit.solver.request import request_of
+from devkit.solver.solve import solve
+from tests import hosts
+from tests.solver.conftest import MACHINE_FLAGS
+
+TABLE = tomllib.loads(Path(__file__).with_name("verdicts.toml").read_text(encoding="utf-8"))
+CASES = TABLE["case"]
+WISHES = ("vendor", "torch", "cuda", "python", "image", "pins", "features")
+
+
+def request(case: dict) -> Request:
+    asked = {name: tuple(value) if isinstance(value, list) else value for name, value in case.items()}
+    wishes = {name: asked[name] for name in WISHES if name in asked}
+    made = request_of(machines=(machine(asked),), **wishes)
+    limits = tuple(constraint(line) for line in asked.get("constraints", ()))
+    return replace(made, gpu_runtime=asked.get("gpu_runtime"), constraints=limits)
+
+
+def machine(case: dict) -> Machine:
+    if "host" in case:
+        path = Path(hosts.__file__).parent / case["host"] / "facts.json"
+        return machine_from_facts(from_json(path.read_text(encoding="utf-8")))
+    return machine_from_flags(**{name: case[name] for name in MACHINE_FLAGS if name in case})
+
+
+def constraint(line: str) -> Constraint:
+    asked, origin = line.rsplit(" ", 1)
+    name, specifier = re.fullmatch(r"([\w-]+)(.*)", asked).groups()
+    return Constraint(name, specifier, origin)
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["id"]) for case in CASES])
+def test_verdict(case):
+    answer = solve(request(case), tables())
+    if isinstance(answer, Plan):
+        said, verdict = answer.warnings, f"{answer.torch}+{answer.variant}"
+        assert answer.base_image.startswith(case.get("gives", ""))
+        if "packages" in case:
+            assert tuple(case["packages"].split("==")) in answer.packages
+    else:
+        assert isinstance(answer, Conflict)
+        said, verdict = tuple(blocker.says for blocker in answer.blockers), answer.blockers[0].rule
+    assert verdict == case["verdict"], said
+    for part in case.get("says", "").split(" | "):
+        assert any(part in text for text in ("", *said)), said
+
+
+def test_the_table_covers_what_it_promises():
+    text = " ".join(case["id"] for case in CASES)
+    assert len(CASES) >= 150
+    assert len({case["id"] for case in CASES}) == len(CASES)
+    generations = ["Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell", "Rubin"]
+    kinds = [*generations, "Jetson", "WSL", "ROCm", "MIG"]
+    assert [name for name in kinds if name not in text] == []
+    branches = {int(case["driver"].split(".")[0]) for case in CASES if "driver" in case and "platform" not in case}
+    known = {row.branch for row in tables().driver.branches if 450 <= row.branch <= 620}
+    assert known - branches - {455, 465} == set()
+    assert {case["id"].split(":")[0] for case in CASES} >= {f"hc{number:02}" for number in HARD_CASES}
+
+
+HARD_CASES = [number for number in range(1, 41) if number not in (26, 27, 28, 29, 36)]
+"""The numbered reports; the others speak of PTX and of a library, and stand in tests/compat/test_rules.py."""
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["id"]) for case in CASES])
+def test_every_row_names_its_source(case):
+    address = TABLE["sources"].get(case["source"], case["source"])
+    assert re.fullmatch(r"https://[\w.-]+/\S*", address)
