@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from devkit.cli import exits
 from devkit.text import count_of, table, wrapped
 
 if TYPE_CHECKING:
@@ -72,6 +73,16 @@ def _file_fields(change: "Change") -> dict[str, object]:
             for clash in change.clashes
         ]
     return fields
+
+
+def plan_or_end(ctx: click.Context, answer: "Plan | Conflict", *, schema: str, as_json: bool) -> "Plan":
+    """The plan; or, where there is none, say why and end the command."""
+    from devkit.solver.model import Conflict
+
+    if isinstance(answer, Conflict):
+        click.echo(conflict_text(answer, schema=schema, as_json=as_json))
+        ctx.exit(exits.ANSWER_IS_NO)
+    return answer
 
 
 def conflict_text(conflict: "Conflict", *, schema: str, as_json: bool) -> str:

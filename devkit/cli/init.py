@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli import exits
+from devkit.cli.adopting import Manner, repair_own
 from devkit.cli.changes import (
     confirm,
-    conflict_text,
     document_text,
     plan_fields,
+    plan_or_end,
     print_changes,
     print_plan,
     touched,
 )
 from devkit.cli.container_flags import ContainerFlags, choices_of, container_options
+from devkit.cli.editors import editor_fields, print_editors
 from devkit.cli.lock_flags import LockFlags, lock_options, with_asked_locks
 from devkit.cli.planning import answer_to, request_of_project
-from devkit.cli.editors import editor_fields, print_editors
 from devkit.cli.selection import Selection, selection_options
 from devkit.text import count_of
 
@@ -60,14 +60,12 @@ def init(
     """
     from devkit.render.project import open_project, project_changes
     from devkit.render.write import write
-    from devkit.solver.model import Conflict
 
     project = open_project(directory, choices_of(selection, container), container.inputs)
     request = request_of_project(project, facts=selection.facts)
-    answer = answer_to(request, project.dependencies)
-    if isinstance(answer, Conflict):
-        click.echo(conflict_text(answer, schema=SCHEMA, as_json=as_json))
-        ctx.exit(exits.ANSWER_IS_NO)
+    manner = Manner(SCHEMA, is_trial=dry_run, is_sure=yes, shows_diff=show_diff, as_json=as_json)
+    repair_own(ctx, project, request, manner)
+    answer = plan_or_end(ctx, answer_to(request, project.dependencies), schema=SCHEMA, as_json=as_json)
     project = with_asked_locks(project, answer, locking)
     changes = project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 import click
 
 from devkit.cli import exits
+from devkit.cli.adopting import Manner, repair_own
 from devkit.cli.changes import (
     confirm,
-    conflict_text,
     document_text,
     plan_fields,
+    plan_or_end,
     print_changes,
     print_clashes,
     print_plan,
@@ -47,22 +48,21 @@ def update(
     from devkit.render.choices import Choices
     from devkit.render.project import Inputs, open_project, project_changes
     from devkit.render.write import write
-    from devkit.solver.model import Conflict
 
     project = open_project(directory, Choices(), Inputs())
     request = request_of_project(project, machines=_lock(project.root, directory).machines)
-    answer = answer_to(request, project.dependencies)
-    if isinstance(answer, Conflict):
-        click.echo(conflict_text(answer, schema=SCHEMA, as_json=as_json))
-        ctx.exit(exits.ANSWER_IS_NO)
+    is_trial = check or dry_run
+    manner = Manner(SCHEMA, is_trial=is_trial, is_sure=yes, shows_diff=show_diff or check, as_json=as_json)
+    repair_own(ctx, project, request, manner, is_check=check)
+    answer = plan_or_end(ctx, answer_to(request, project.dependencies), schema=SCHEMA, as_json=as_json)
     changes = project_changes(project, answer, machines=request.machines, may_clash=True)
     if not as_json:
         print_plan(answer, asked_for_cpu=True)
         print_changes(changes, show_diff=show_diff or check)
-    if not (check or dry_run):
+    if not is_trial:
         confirm(changes, yes=yes or as_json)
         write(project.root, changes)
-    _print_end(answer, changes, is_trial=check or dry_run, as_json=as_json)
+    _print_end(answer, changes, is_trial=is_trial, as_json=as_json)
     has_clashes = any(change.clashes for change in changes)
     ctx.exit(exits.ANSWER_IS_NO if has_clashes or (check and touched(changes)) else exits.DONE)
 

@@ -82,21 +82,23 @@ def changes_for(
     *,
     force: bool = False,
     may_clash: bool = False,
+    adopts: bool = False,
 ) -> tuple[Change, ...]:
     """What writing these files would do. Reads the disk, writes nothing.
 
     `generated` are devkit's own, the lock last among them; what the user changed in them since is joined with what
     changes now. `edited` are the user's files, already joined. With `force`, devkit's own files lose the user's edits.
-    With `may_clash` edits that meet devkit's changes are left for the user to resolve.
+    With `may_clash` edits that meet devkit's changes are left for the user to resolve. With `adopts` the project has a
+    dev container of its own, which `edited` repairs.
     Raises: DevkitError, with the difference, for a file that devkit did not write, for edits that cannot be joined,
     and for conflicts of an earlier run that nobody has resolved.
     """
-    known = _known_files(root)
+    known = known_files(root)
     plain = [_change(root, artifact) for artifact in edited]
     own = [_own_change(root, artifact, known, force=force) for artifact in generated]
     paths = {artifact.path for artifact in generated if artifact.path != LOCK_PATH}
     refused = [change for change in own if change.action is Action.UPDATE and not _may_replace(change, known, force)]
-    strangers = [] if known.was_written else _strangers(root, paths)
+    strangers = [] if known.was_written or adopts else _strangers(root, paths)
     if refused or strangers:
         _refuse(refused, strangers, was_written=known.was_written)
     clashing = [change for change in own if change.clashes]
@@ -105,7 +107,8 @@ def changes_for(
     return (*plain, *own, *_stale(root, known, paths))
 
 
-def _known_files(root: Path) -> Known:
+def known_files(root: Path) -> Known:
+    """What devkit wrote into a project. Raises DevkitError for a lock that cannot be read."""
     locks: list[Lock] = []
     content = read_file(root, LOCK_PATH)
     if content is not None:

@@ -35,11 +35,15 @@ class Written:
 
 @dataclass(frozen=True)
 class Lock:
-    """The part of a lock that a later run reads: the files by path, the machines, and the plan as a document."""
+    """The part of a lock that a later run reads: the files by path, the machines, and the plan as a document.
+
+    `repaired` are files of the user's that devkit changed in place, with the codes of the findings that asked for it.
+    """
 
     files: Mapping[str, Written] = field(default_factory=dict)
     machines: tuple[Machine, ...] = ()
     plan: Mapping[str, Any] = field(default_factory=dict)
+    repaired: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def digest(content: bytes) -> str:
@@ -47,9 +51,14 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def lock_artifact(plan: Plan, artifacts: Iterable[Artifact], machines: Iterable[Machine] = ()) -> Artifact:
-    """The lock file for a plan, the files made from it, and the machines that it was solved for."""
-    document = {
+def lock_artifact(
+    plan: Plan,
+    artifacts: Iterable[Artifact],
+    machines: Iterable[Machine] = (),
+    repaired: Mapping[str, tuple[str, ...]] | None = None,
+) -> Artifact:
+    """The lock file for a plan, the files made from it, the machines that it was solved for, and files repaired."""
+    document: dict[str, object] = {
         "schema": SCHEMA,
         "devkit": __version__,
         "data_as_of": plan.data_as_of,
@@ -57,6 +66,8 @@ def lock_artifact(plan: Plan, artifacts: Iterable[Artifact], machines: Iterable[
         "plan": plan_document(plan),
         "files": {artifact.path: _file_document(artifact) for artifact in sorted(artifacts, key=lambda a: a.path)},
     }
+    if repaired:
+        document["repaired"] = {path: list(codes) for path, codes in sorted(repaired.items())}
     return Artifact.text(LOCK_PATH, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -68,7 +79,8 @@ def read_lock(content: bytes) -> Lock:
         if schema in (SCHEMA, _WITHOUT_TEXTS):
             files = {path: _written(entry) for path, entry in document["files"].items()}
             machines = tuple(_machine(entry) for entry in document.get("machines", ()))
-            return Lock(files, machines, dict(document.get("plan", {})))
+            repaired = {path: tuple(map(str, codes)) for path, codes in document.get("repaired", {}).items()}
+            return Lock(files, machines, dict(document.get("plan", {})), repaired)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DevkitError(
             f"{LOCK_PATH} is damaged",

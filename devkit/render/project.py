@@ -91,7 +91,7 @@ def project_changes(
     settings = with_locks(project_settings(project, source=source), plan, locks)
     artifacts = devcontainer_artifacts(plan, settings)
     generated = (*artifacts, lock_artifact(plan, artifacts, machines))
-    return changes_for(project.root, generated, _edited(project), force=force, may_clash=may_clash)
+    return changes_for(project.root, generated, own_settings(project), force=force, may_clash=may_clash)
 
 
 def project_settings(project: Project, *, source: DevkitSource | None = None) -> Settings:
@@ -182,7 +182,8 @@ def _certificates(project: Project) -> str:
     return certificates_in(content, shown_as=shown)
 
 
-def _edited(project: Project) -> Sequence[Artifact]:
+def own_settings(project: Project) -> Sequence[Artifact]:
+    """The user's own files that choices and inputs change: devkit.toml, and .env where a wheelhouse is named."""
     written = read_file(project.root, CHOICES_PATH)
     edited = [Artifact.text(CHOICES_PATH, choices_text(project.choices, written))]
     if project.inputs.wheelhouse is not None:

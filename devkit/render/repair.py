@@ -60,7 +60,7 @@ def edits_of(repairs: Iterable[Repair], project: Path, *, home: Path) -> tuple[E
                 edits[target] = Edit(repair.path, target, None, b"")
             continue
         edit = edits.get(target) or _unchanged(repair.path, target)
-        edits[target] = Edit(edit.path, target, edit.before, _repaired(edit.after, repair).encode())
+        edits[target] = Edit(edit.path, target, edit.before, repaired(edit.after, repair).encode())
     return tuple(edit for edit in edits.values() if edit.before != edit.after)
 
 
@@ -95,7 +95,8 @@ def _unchanged(path: str, target: Path) -> Edit:
     return Edit(path, target, content, content)
 
 
-def _repaired(content: bytes, repair: Repair) -> str:
+def repaired(content: bytes, repair: Repair) -> str:
+    """The text of a file with the repair made. Raises CannotRepair."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:

@@ -67,9 +67,33 @@ class Syntax:
 
 
 def set_value(text: str, key: Path, value: object, syntax: Syntax) -> str:
-    """`text` with the value at `key` set; missing parents are made. Raises CannotSplice."""
-    wanted = with_value(_meaning(text, syntax), key, value)
-    return _checked(_spliced(text, syntax.set_(text, syntax.nodes(text), key, value)), wanted, syntax)
+    """`text` with the value at `key` set; missing parents are made. Raises CannotSplice.
+
+    Of a list only the items that differ are touched, so that the others keep their comments.
+    """
+    before = _meaning(text, syntax)
+    wanted = with_value(before, key, value)
+    items = _items_to_set(_at(before, key), value)
+    if items:
+        for place, item in items:
+            text = set_value(text, (*key, str(place)), item, syntax)
+        return text
+    return _checked(spliced(text, syntax.set_(text, syntax.nodes(text), key, value)), wanted, syntax)
+
+
+def _items_to_set(now: object, value: object) -> list[tuple[int, object]]:
+    """Which items turn one list into the other; none where more than an exchange and an addition is asked."""
+    if not isinstance(now, list) or not isinstance(value, list) or not now or len(value) < len(now):
+        return []
+    if value[: len(now)] != now and len(value) != len(now):
+        return []
+    return [(place, item) for place, item in enumerate(value) if place >= len(now) or now[place] != item]
+
+
+def _at(document: object, key: Path) -> object:
+    for name in key:
+        document = _inner(document, name)
+    return document
 
 
 def remove_value(text: str, key: Path, syntax: Syntax) -> str:
@@ -78,7 +102,7 @@ def remove_value(text: str, key: Path, syntax: Syntax) -> str:
     wanted = without_value(before, key)
     if wanted == before:
         return text
-    return _checked(_spliced(text, syntax.remove(text, syntax.nodes(text), key)), wanted, syntax)
+    return _checked(spliced(text, syntax.remove(text, syntax.nodes(text), key)), wanted, syntax)
 
 
 def found(node: Node, key: Path) -> tuple[list[Node], Path]:
@@ -178,7 +202,8 @@ def _meaning(text: str, syntax: Syntax) -> object:
     return meaning
 
 
-def _spliced(text: str, cuts: Iterable[Cut]) -> str:
+def spliced(text: str, cuts: Iterable[Cut]) -> str:
+    """The text with every cut made."""
     # From the end, so that places before a cut stay right; of two at one place, the first stands first.
     numbered = sorted(enumerate(cuts), key=lambda pair: (pair[1].start, pair[1].end, pair[0]), reverse=True)
     for _, cut in numbered:

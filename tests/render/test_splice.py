@@ -106,7 +106,7 @@ def test_json_with_comments_is_changed_where_it_must(key, value, lines):
         pytest.param(
             (*DEVICE, "capabilities"),
             ["gpu", "utility"],
-            ["-               capabilities: [gpu]", "+               capabilities: [gpu, utility]"],
+            ["-               capabilities: [gpu]", '+               capabilities: [gpu, "utility"]'],
             id="a list in brackets stays in brackets",
         ),
         pytest.param(("services", "dev", "environment", "2"), "C=3", ["+       - C=3"], id="one more item"),

@@ -1,0 +1,127 @@
+"""`devkit init` and `devkit update` in a project with a dev container of its own: repaired in place, never replaced."""
+
+import shutil
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from devkit.cli import exits
+from devkit.cli.changes import confirm, document_text, plan_fields, plan_or_end, print_changes, print_plan, touched
+from devkit.cli.planning import answer_to
+from devkit.text import count_of, wrapped
+
+if TYPE_CHECKING:
+    from devkit.doctor.report import Shown
+    from devkit.facts.dependencies import Dependencies
+    from devkit.render.adopt.adoption import Adoption
+    from devkit.render.adopt.existing import Existing
+    from devkit.render.change import Change
+    from devkit.render.lock import Lock
+    from devkit.render.project import Project
+    from devkit.solver.model import Plan, Request
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a command shows and makes its changes."""
+
+    schema: str
+    is_trial: bool
+    is_sure: bool
+    shows_diff: bool
+    as_json: bool
+
+
+def repair_own(
+    ctx: click.Context, project: "Project", request: "Request", manner: Manner, *, is_check: bool = False
+) -> None:
+    """In a project with a dev container of its own: make that fit the request, and end the command.
+
+    A check ends with 1 for a change.
+    """
+    existing = _existing_in(project)
+    if existing is not None:
+        changed = _repair(ctx, project, existing, request, manner)
+        ctx.exit(exits.ANSWER_IS_NO if is_check and changed else exits.DONE)
+
+
+def _existing_in(project: "Project") -> "Existing | None":
+    """The project's own dev container, looked for only where there may be one."""
+    folder = project.root / ".devcontainer"
+    if not folder.exists() and not (project.root / ".devcontainer.json").exists():
+        return None
+    from devkit.render.adopt.existing import existing_container
+
+    return existing_container(project.root)
+
+
+def _repair(ctx: click.Context, project: "Project", existing: "Existing", request: "Request", manner: Manner) -> bool:
+    """Returns whether there was anything to change."""
+    from devkit.render.adopt.changes import adopted_changes
+    from devkit.render.write import write
+
+    answer = plan_or_end(
+        ctx,
+        answer_to(_asked(request, existing), _needed(project.dependencies, existing.lock)),
+        schema=manner.schema,
+        as_json=manner.as_json,
+    )
+    changes, adoption = adopted_changes(project, existing, answer, request.machines)
+    if not manner.as_json:
+        print_plan(answer, asked_for_cpu=True)
+        print_changes(changes, show_diff=manner.shows_diff)
+        _print_repairs(adoption)
+    if not manner.is_trial:
+        confirm(changes, yes=manner.is_sure or manner.as_json)
+        write(project.root, changes)
+    _print_end(answer, changes, adoption, manner)
+    return bool(touched(changes))
+
+
+def _needed(dependencies: "Dependencies", lock: "Lock") -> "Dependencies":
+    """What the project's files ask for, without what an earlier run of devkit wrote into them."""
+    from devkit.render.adopt.adoption import is_own_pin
+
+    needs = (need for need in dependencies.needs if not is_own_pin(lock, need.path, need.name, need.specifier))
+    return replace(dependencies, needs=tuple(needs))
+
+
+def _asked(request: "Request", existing: "Existing") -> "Request":
+    """The request with what the project's own files ask for; flags and devkit.toml win."""
+    return replace(
+        request,
+        image=request.image or existing.image or None,
+        python=request.python or existing.python or None,
+        constraints=(*request.constraints, *existing.constraints),
+    )
+
+
+def _print_repairs(adoption: "Adoption") -> None:
+    width = shutil.get_terminal_size().columns
+    for made in adoption.made:
+        click.echo(wrapped(f"{made.code} in {made.path}: {made.says}", width=width))
+    for shown in _left(adoption):
+        finding = shown.finding
+        click.echo(wrapped(f"! left to you: {shown.check.code} {finding.message}. {finding.fix.summary}", width=width))
+
+
+def _left(adoption: "Adoption") -> "list[Shown]":
+    return [shown for shown in adoption.left if shown.finding.severity != "note"]
+
+
+def _print_end(plan: "Plan", changes: "tuple[Change, ...]", adoption: "Adoption", manner: Manner) -> None:
+    changed = touched(changes)
+    if manner.as_json:
+        verdict = "unchanged" if not changed else "would-write" if manner.is_trial else "written"
+        repairs = [{"code": made.code, "path": made.path, "says": made.says} for made in adoption.made]
+        left = [{"code": shown.check.code, "message": shown.finding.message} for shown in _left(adoption)]
+        fields = plan_fields(plan, changes) | {"verdict": verdict, "repairs": repairs, "left": left}
+        click.echo(document_text(fields, schema=manner.schema))
+    elif not changed:
+        click.echo("unchanged: your dev container is as this plan wants it.")
+    elif manner.is_trial:
+        click.echo(f"would change {count_of(len(changed), 'file')}; nothing was written.")
+    else:
+        click.echo(f"repaired your dev container: {count_of(len(changed), 'file')}.")
+        click.echo("Next: read `git diff`, rebuild the container, commit.")

@@ -1,0 +1,1 @@
+"""A dev container that somebody wrote by hand, made fit for GPU work in place."""

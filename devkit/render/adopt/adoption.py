@@ -1,0 +1,185 @@
+"""What must change in a dev container that somebody wrote, so that the doctor has nothing to say of it.
+
+The checks judge the project's files for the machines of the plan; what they find is repaired in memory, and they judge
+again, until a round finds nothing that can be repaired. So init and doctor never disagree, and every change has a code.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from devkit import __version__
+from devkit.doctor.model import Confidence, Repair, RepairKind
+from devkit.doctor.registry import CHECKS
+from devkit.doctor.report import Shown, report_of
+from devkit.doctor.run import run
+from devkit.errors import DevkitError
+from devkit.facts.gpu import Gpu, NvmlAnswer, NvmlEnd, NvmlFailure
+from devkit.facts.model import Facts, FileState, Project
+from devkit.facts.values import NOT_READ
+from devkit.probe.gather import gather
+from devkit.render.adopt.dockerfile import Versions, is_dockerfile, with_requirements, with_versions
+from devkit.render.adopt.image_repairs import IMAGE_REPAIRS, Target
+from devkit.render.adopt.overlay import ChangedHost
+from devkit.render.folder import read_file
+from devkit.render.lock import Lock
+from devkit.render.repair import CannotRepair, repaired
+from devkit.solver.model import Machine, Plan
+
+_PROJECT_CHECKS = tuple(check for check in CHECKS if check.code.startswith("PRJ"))
+_MOST_ROUNDS = 20
+
+
+_PINNING = ("PRJ024", "PRJ026")
+
+
+@dataclass(frozen=True)
+class Made:
+    """A change of one file, and the finding that asked for it."""
+
+    code: str
+    path: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """The files as they would be, by path; the changes in them; and the findings that somebody has to see to."""
+
+    texts: Mapping[str, bytes] = field(default_factory=dict)
+    made: tuple[Made, ...] = ()
+    left: tuple[Shown, ...] = ()
+
+
+def adoption_of(root: Path, plan: Plan, machines: tuple[Machine, ...], lock: Lock) -> Adoption:
+    """How the project's own container files become fit for the plan. Reads the disk, writes nothing.
+
+    `lock` tells what an earlier plan put into them. Raises: DevkitError for a file that does not parse.
+    """
+    rounds = _Rounds(root, Versions.of(plan), machines)
+    for path in pinned_files(lock):
+        rounds.pin_anew(path, dict(lock.plan.get("packages", {})))
+    for _ in range(_MOST_ROUNDS):
+        shown = rounds.look()
+        if not rounds.repair(shown):
+            break
+    return Adoption(rounds.changed(), tuple(rounds.made), tuple(rounds.look()))
+
+
+def pinned_files(lock: Lock) -> tuple[str, ...]:
+    """The files in which an earlier run pinned versions."""
+    return tuple(path for path, codes in lock.repaired.items() if any(code in _PINNING for code in codes))
+
+
+def is_own_pin(lock: Lock, path: str, name: str, specifier: str) -> bool:
+    """Whether an earlier run wrote this version into this file: then it is an answer, and asks for nothing."""
+    version = specifier.removeprefix("==").partition("+")[0]
+    return path in pinned_files(lock) and version == lock.plan.get("packages", {}).get(name)
+
+
+class _Rounds:
+    """The project's files while they are judged and changed in turns."""
+
+    def __init__(self, root: Path, versions: Versions, machines: tuple[Machine, ...]) -> None:
+        self._root = root.resolve()
+        self._versions = versions
+        self._machines = machines
+        self._facts: Facts | None = None
+        self._read: dict[str, bytes] = {}
+        self._texts: dict[str, bytes] = {}
+        self.made: list[Made] = []
+
+    def look(self) -> list[Shown]:
+        """What the checks find now, for all machines of the plan, each finding once."""
+        texts = {str(self._root / path): content.decode() for path, content in self._texts.items()}
+        facts = gather(ChangedHost(texts), only=("system", "project"), project=str(self._root))
+        if isinstance(facts.project, Project):
+            _refuse_broken(facts.project)
+        found: dict[tuple[str, str], Shown] = {}
+        for machine in self._machines:
+            judged = _on(facts, machine)
+            outcomes = run(_PROJECT_CHECKS, judged, clock=lambda: 0.0)
+            for shown in report_of(judged, outcomes, devkit=__version__).roots:
+                found.setdefault((shown.check.code, shown.finding.message), shown)
+        self._facts = facts
+        return list(found.values())
+
+    def repair(self, shown: list[Shown]) -> bool:
+        """Make the changes that these findings ask for. Returns whether there were any."""
+        touched: set[str] = set()
+        for one in shown:
+            changes = {path: content for path, content in self._changes(one) if content != self.text(path)}
+            # Findings know lines of the text as it was judged: a file that was changed waits for the next round.
+            if touched.isdisjoint(changes):
+                touched |= changes.keys()
+                self._texts |= changes
+                self.made += [Made(one.check.code, path, one.finding.message) for path in changes]
+        return bool(touched)
+
+    def pin_anew(self, path: str, before: Mapping[str, str]) -> None:
+        """Put the plan's versions in the place of those that an earlier plan put there."""
+        now = self.text(path).decode()
+        versions = replace(self._versions, before=before)
+        content = with_versions(now, versions) if is_dockerfile(now) else with_requirements(now, versions)
+        if content != now:
+            self._texts[path] = content.encode()
+            self.made.append(Made("PRJ026", path, "the plan has other versions now"))
+
+    def text(self, path: str) -> bytes:
+        """A file as it would be after the changes so far."""
+        if path not in self._texts:
+            self._read.setdefault(path, read_file(self._root, path) or b"")
+            return self._read[path]
+        return self._texts[path]
+
+    def changed(self) -> dict[str, bytes]:
+        """The files that differ from what is on the disk."""
+        return {path: content for path, content in self._texts.items() if content != self._read.get(path)}
+
+    def _changes(self, shown: Shown) -> Iterator[tuple[str, bytes]]:
+        if shown.finding.confidence is Confidence.POSSIBLE:
+            return
+        yield from self._of_repairs(shown.finding.fix.repairs)
+        if shown.check.code in IMAGE_REPAIRS and self._facts is not None:
+            target = Target(self._facts, self._versions, self.text)
+            yield from IMAGE_REPAIRS[shown.check.code](target, shown.finding)
+
+    def _of_repairs(self, repairs: tuple[Repair, ...]) -> list[tuple[str, bytes]]:
+        """The doctor's own repairs: all of a finding, or none where one cannot be made."""
+        texts: dict[str, bytes] = {}
+        for repair in repairs:
+            if repair.kind is RepairKind.MAKE_DIRECTORY or repair.path.startswith(("~", "/")):
+                return []
+            try:
+                texts[repair.path] = repaired(texts.get(repair.path, self.text(repair.path)), repair).encode()
+            except CannotRepair:
+                return []
+        return list(texts.items())
+
+
+def _on(facts: Facts, machine: Machine) -> Facts:
+    """The project as it would be judged on a machine of the plan: all that is known of it are driver and GPUs."""
+    if not machine.gpus:
+        return replace(facts, nvml=NvmlFailure(NvmlEnd.LIBRARY_NOT_FOUND, 0, "not a GPU machine", "nvmlInit"))
+    gpus = tuple(
+        Gpu(
+            index=index,
+            uuid=NOT_READ,
+            name=name,
+            capability=capability,
+            memory_bytes=NOT_READ,
+            free_bytes=NOT_READ,
+            mig_enabled=NOT_READ,
+            mig_instances=(),
+        )
+        for index, (name, capability) in enumerate(machine.gpus)
+    )
+    return replace(facts, nvml=NvmlAnswer(machine.driver or NOT_READ, machine.cuda or NOT_READ, gpus))
+
+
+def _refuse_broken(project: Project) -> None:
+    for file in project.files:
+        if file.state is FileState.BROKEN:
+            raise DevkitError(
+                f"{file.path}, line {file.line}: {file.problem}", "Correct that line; nothing was written."
+            )

@@ -1,0 +1,89 @@
+"""Whether a project has a dev container of its own, and what that asks of a plan."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from devkit.compat.load import tables
+from devkit.doctor.checks.project_images import CudaTag
+from devkit.doctor.checks.project_units import Unit, units_of
+from devkit.doctor.model import NotApplicable
+from devkit.probe.gather import gather
+from devkit.probe.host import LocalHost
+from devkit.render.adopt.adoption import is_own_pin
+from devkit.render.artifact import FOLDER
+from devkit.render.change import known_files
+from devkit.render.folder import files_below, read_file
+from devkit.render.lock import LOCK_PATH, Lock, read_lock
+from devkit.solver.model import Constraint
+
+_DEV_CONTAINER = re.compile(rf"{re.escape(FOLDER)}/(?:[^/]+/)?devcontainer\.json")
+_PYTHON = re.compile(r"(?:^|/)python:(?:\d+-)?(3\.\d+)")
+_SYSTEM = re.compile(r"([a-z]+)([\d.]+)")
+
+
+@dataclass(frozen=True)
+class Existing:
+    """A dev container that somebody wrote, and what it asks of a plan; "" leaves the choice to the plan.
+
+    `lock` is that of an earlier adoption, an empty one before the first.
+    """
+
+    paths: tuple[str, ...]
+    image: str
+    python: str
+    constraints: tuple[Constraint, ...]
+    lock: Lock
+
+
+def existing_container(root: Path) -> Existing | None:
+    """The project's own dev container; None for a project without one, or with the one that devkit wrote.
+
+    Raises: DevkitError when a file leads out of the project.
+    """
+    found = [path for path in files_below(root, FOLDER) if _DEV_CONTAINER.fullmatch(path)]
+    if read_file(root, ".devcontainer.json") is not None:
+        found.insert(0, ".devcontainer.json")
+    known = known_files(root).files
+    if not found or any(path in known for path in found):
+        return None
+    content = read_file(root, LOCK_PATH)
+    lock = read_lock(content) if content is not None else Lock()
+    units = _units(root)
+    image, python = _image(units)
+    return Existing(tuple(found), image, python, tuple(_constraints(units, lock)), lock)
+
+
+def _units(root: Path) -> tuple[Unit, ...]:
+    try:
+        units = units_of(gather(LocalHost(), only=("project",), project=str(root.resolve())))
+    except NotApplicable:
+        return ()
+    return tuple(unit for unit in units if unit.dev is not None)
+
+
+def _image(units: tuple[Unit, ...]) -> tuple[str, str]:
+    """The image to plan for, and its Python: the system of a CUDA image without CUDA, any other as it is."""
+    image = next((unit.image.value for unit in units if unit.image is not None), "")
+    tag = CudaTag.of(image)
+    if tag is not None and tag.flavour != "devel" and (system := _SYSTEM.fullmatch(tag.system)):
+        image = f"{system[1]}:{system[2]}"
+    found = _PYTHON.search(image)
+    return image, found[1] if found else _python_of_system(tag.system if tag else image.replace(":", ""))
+
+
+def _python_of_system(system: str) -> str:
+    """The Python that comes with a system, such as ubuntu22.04; "" for one that the tables do not know."""
+    rows = tables().images.cuda_images
+    return next((row.python for row in rows if row.system == system and row.python), "")
+
+
+def _constraints(units: tuple[Unit, ...], lock: Lock) -> Iterator[Constraint]:
+    """What the image's own commands pin, except what devkit pinned there."""
+    for unit in units:
+        for install in unit.installs:
+            for one in install.requirements:
+                is_asked = re.match(r"[=<>!~]", one.specifier) is not None
+                if is_asked and not is_own_pin(lock, one.path, one.name, one.specifier):
+                    yield Constraint(one.name, one.specifier, f"{one.path}:{one.line}")

@@ -1,0 +1,169 @@
+"""`devkit init` and `devkit update` in repositories with a dev container of their own, each messy in its own way.
+
+The folders of tests/repositories hold them as their authors left them; what init makes of each is recorded beside it,
+as a difference of bytes. DEVKIT_WRITE_GOLDEN=1 pytest tests/render/test_repositories.py records it anew.
+"""
+
+import difflib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+
+from devkit.cli import devkit as commands
+from devkit.render import splice_json, splice_yaml
+from tests.cli.test_init import GPU, tree
+
+FOLDER = Path(__file__).resolve().parents[1] / "repositories"
+INSIDE = {"monorepo": "services/train"}
+"""Where in the repository init is run."""
+NAMES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
+OWN = ("devkit.toml", "devkit.lock")
+
+
+@pytest.fixture
+def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of a repository."""
+    shutil.copytree(FOLDER / request.param, tmp_path / "repository")
+    return tmp_path / "repository"
+
+
+def devkit(*words: str | Path) -> Result:
+    """Run the command line in this process: what it does with files is the same, and the start is spared."""
+    result = CliRunner().invoke(commands, [str(word) for word in words], standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return result
+
+
+def home_of(repository: Path, name: str) -> Path:
+    return repository / INSIDE.get(name, ".")
+
+
+def difference(before: dict[str, bytes], after: dict[str, bytes]) -> str:
+    """How the files changed, each line with its own end, which the difference shows as it is."""
+    lines = []
+    for path in sorted(before.keys() | after.keys()):
+        if path.endswith(OWN):
+            continue
+        old, new = (each.get(path, b"").decode().splitlines(keepends=True) for each in (before, after))
+        lines += [
+            line if line.endswith("\n") else f"{line}\n" for line in difflib.unified_diff(old, new, path, path, n=1)
+        ]
+    return "".join(lines)
+
+
+def findings(root: Path) -> set[str]:
+    """The codes of what the doctor says of the project's files, notes apart."""
+    document = json.loads(devkit("doctor", "--project", root, "--json").stdout)
+    return {
+        outcome["code"]
+        for outcome in document["outcomes"]
+        if outcome["code"].startswith("PRJ") and outcome["status"] == "found"
+        for finding in outcome["findings"]
+        if finding["severity"] != "note"
+    }
+
+
+@pytest.mark.parametrize(("repository", "name"), [(name, name) for name in NAMES], indirect=["repository"], ids=NAMES)
+def test_init_changes_what_it_must_and_nothing_else(repository, name):
+    before = tree(repository)
+    done = devkit("init", home_of(repository, name), *GPU)
+    assert (done.return_value, done.stderr) == (0, "")
+    after = tree(repository)
+    made = {path for path in after.keys() - before.keys() if not path.endswith(OWN)}
+    assert made == set(), "nothing is put beside the user's files"
+    changed = difference(before, after)
+    recorded = FOLDER / f"{name}.diff"
+    if os.environ.get("DEVKIT_WRITE_GOLDEN"):
+        recorded.write_bytes(changed.encode())
+    assert changed.encode() == recorded.read_bytes()
+    again = devkit("init", home_of(repository, name))
+    assert again.stdout.splitlines()[-1].startswith("unchanged"), again.stdout
+    assert devkit("update", home_of(repository, name), "--check").return_value == 0
+    assert tree(repository) == after
+
+
+@pytest.mark.parametrize(("repository", "name"), [(name, name) for name in NAMES], indirect=["repository"], ids=NAMES)
+def test_what_was_repaired_is_not_found_again_and_what_was_left_was_said(repository, name):
+    root = home_of(repository, name)
+    before = findings(root)
+    document = json.loads(devkit("init", root, *GPU, "--json").stdout)
+    after = findings(root)
+    said = {left["code"] for left in document["left"]}
+    assert after <= before | said
+    assert after <= said
+
+
+@pytest.mark.parametrize(("repository", "name"), [(name, name) for name in NAMES], indirect=["repository"], ids=NAMES)
+def test_later_edits_of_the_user_stay_when_the_plan_changes(repository, name):
+    root = home_of(repository, name)
+    assert devkit("init", root, *GPU).return_value == 0
+    edited = {}
+    for path in (path for path in root.rglob("*") if path.is_file() and is_container_file(path)):
+        end = b"\r\n" if b"\r\n" in path.read_bytes() else b"\n"
+        mark = b"// mine" if path.suffix == ".json" else b"# mine"
+        path.write_bytes(path.read_bytes() + mark + end)
+        edited[path] = mark + end
+    settings = root / "devkit.toml"
+    settings.write_text(settings.read_text().replace('driver = "570.124.06"', 'driver = "580.95.05"'))
+    done = devkit("update", root)
+    assert (done.return_value, done.stderr) == (0, "")
+    assert all(path.read_bytes().endswith(mark) for path, mark in edited.items())
+    assert devkit("update", root, "--check").return_value == 0
+
+
+def is_container_file(path: Path) -> bool:
+    return path.suffix in (".json", ".yml", ".yaml") or "Dockerfile" in path.name
+
+
+@pytest.mark.parametrize(("repository", "name"), [(name, name) for name in NAMES], indirect=["repository"], ids=NAMES)
+def test_what_was_valid_is_valid_afterwards(repository, name):
+    schemas = os.environ.get("DEVKIT_SCHEMAS")
+    if not schemas:
+        pytest.skip("DEVKIT_SCHEMAS names no folder with the published schemas")
+    root = home_of(repository, name)
+    before = {path: errors(path, Path(schemas)) for path in root.rglob("*") if is_container_file(path)}
+    assert devkit("init", root, *GPU).return_value == 0
+    for path, found in before.items():
+        assert len(errors(path, Path(schemas))) <= len(found), path
+
+
+def errors(path: Path, schemas: Path) -> list[str]:
+    """What the published schema says of a file, [] for one that has none."""
+    if path.name in ("devcontainer.json", ".devcontainer.json"):
+        schema, document = "devContainer.base.schema.json", splice_json.loads(path.read_bytes().decode())
+    elif path.suffix in (".yml", ".yaml"):
+        schema, document = "compose-spec.json", splice_yaml.loads(path.read_bytes().decode())
+    else:
+        return []
+    validator = jsonschema.Draft7Validator(json.loads((schemas / schema).read_text()))
+    return [error.message for error in validator.iter_errors(document)]
+
+
+def test_there_are_ten_of_them_besides_the_named_baseline():
+    assert len(NAMES) >= 11
+
+
+def test_the_named_baseline_has_its_faults_named_and_repaired(tmp_path):
+    """A workshop's project: CUDA twice, nothing pinned, root, an engine's 64 MiB of shared memory, no compiler."""
+    root = tmp_path / "seed"
+    shutil.copytree(FOLDER / "seed", root)
+
+    def codes() -> set[str]:
+        outcomes = json.loads(devkit("doctor", "--project", root, "--json").stdout)["outcomes"]
+        found = {outcome["code"] for outcome in outcomes if outcome["status"] == "found"}
+        return {code for code in found if code.startswith("PRJ")}
+
+    # A build context without an ignore file is none of them: this Dockerfile copies four files by name.
+    assert codes() == {"PRJ020", "PRJ022", "PRJ023", "PRJ026", "PRJ029"}
+    devkit("init", root, *GPU)
+    assert codes() == set()
+    for path in (".devcontainer/Dockerfile", ".devcontainer/devcontainer.json"):
+        before, after = ((each / path).read_text() for each in (FOLDER / "seed", root))
+        comments = [line for line in before.splitlines() if line.lstrip().startswith(("#", "//"))]
+        assert [line for line in comments if line not in after.splitlines()] == []
