@@ -124,6 +124,17 @@ def _saved(path: str) -> Facts:
 
 def _here() -> Facts:
     from devkit.probe.gather import gather
-    from devkit.probe.host import LocalHost
+    from devkit.probe.host import OnceHost
 
-    return gather(LocalHost(), only=("system", "driver", "nvml"))
+    return gather(OnceHost(), only=("system", "driver", "nvml"), meanwhile=_prepare)
+
+
+def _prepare() -> None:
+    """What every plan needs and a driver's answer does not change: done while that answer is awaited."""
+    from devkit.compat.load import tables
+    from devkit.solver import solve  # noqa: F401 - loaded, not called
+
+    known = tables()
+    # Asking for an array reads it.
+    _ = (known.torch.releases, known.torch.wheels, known.torch.indexes, known.driver.toolkits, known.driver.branches)
+    _ = (known.driver.capabilities, known.stack.packages, known.stack.bitsandbytes, known.images.python_images)

@@ -19,7 +19,6 @@ from devkit.probe.driver import read_driver
 from devkit.probe.host import Host
 from devkit.probe.hub import read_hub
 from devkit.probe.inside import read_inside
-from devkit.probe.kernel_log import read_kernel_log
 from devkit.probe.limits import read_limits
 from devkit.probe.nvml import read_nvml
 from devkit.probe.project import read_project
@@ -87,12 +86,19 @@ def _probes(host: Host, project: str, deadline_s: float) -> tuple[Probe, ...]:
         ("wsl", partial(read_wsl, host)),
         ("container", partial(read_container, host)),
         ("storage", partial(read_storage, host, project=project)),
-        ("kernel_log", partial(read_kernel_log, host)),
+        ("kernel_log", partial(_read_kernel_log, host)),
         ("clients", partial(read_clients, host)),
         ("limits", partial(read_limits, host)),
         ("project", partial(read_project, host, project=project)),
         ("hub", partial(read_hub, host)),
     )
+
+
+def _read_kernel_log(host: Host) -> object:
+    # Its patterns take longer to load than most probes take to read, and a plan does not ask for it.
+    from devkit.probe.kernel_log import read_kernel_log
+
+    return read_kernel_log(host)
 
 
 def _followers(
