@@ -13,25 +13,35 @@ from devkit.compat.load import tables
 from devkit.errors import DevkitError
 from devkit.solver.explain import answer_document, answer_text
 from devkit.solver.model import Conflict, Plan, Request, Vendor
-from devkit.solver.solve import solve
+from devkit.solver.project import limited, solve_project
 
 if TYPE_CHECKING:
+    from devkit.facts.dependencies import Dependencies
     from devkit.facts.policy import Policy
+    from devkit.render.choices import Choices
+
+_FOLDER = click.Path(exists=True, file_okay=False)
 
 
 @click.command()
 @selection_options
+@click.option(
+    "--project", metavar="DIR", default=".", type=_FOLDER, help="The project to plan for. Default: this directory."
+)
+@click.option("--ignore-dependencies", is_flag=True, help="Plan without what the project's own files ask for.")
 @click.option("--why", metavar="FIELD", help="Explain one choice, such as torch, and what spoke against the others.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-def plan(selection: Selection, why: str | None, as_json: bool) -> int:
+def plan(selection: Selection, project: str, ignore_dependencies: bool, why: str | None, as_json: bool) -> int:
     """Choose versions that fit the driver and GPUs, with a reason for each.
 
-    Plans for this machine, or for those that --facts or the flags describe, and keeps to the [policy] of a devkit.toml
-    in this folder. Exit code 1: nothing fits.
+    Plans for this machine, or for those that --facts or the flags describe. Keeps to what the project's requirement
+    files ask for, and to the [policy] of its devkit.toml. Exit code 1: nothing fits.
     """
-    request = replace(request_from(selection), policy=_policy_here())
-    answer = solve(request, tables())
+    policy, dependencies = _project(project, ignore_dependencies=ignore_dependencies)
+    request = replace(request_from(selection), policy=policy)
+    answer = solve_project(request, dependencies, tables())
     if why:
+        request = limited(request, dependencies, python=answer.python if isinstance(answer, Plan) else None)
         click.echo(_explained(request, answer, why, as_json=as_json))
     elif as_json:
         click.echo(json.dumps(answer_document(answer, today=today()), indent=2, ensure_ascii=False))
@@ -42,19 +52,31 @@ def plan(selection: Selection, why: str | None, as_json: bool) -> int:
     return exits.ANSWER_IS_NO if isinstance(answer, Conflict) else exits.DONE
 
 
-def _policy_here() -> "Policy | None":
-    """The rules of the project in this folder. Raises DevkitError for a devkit.toml that is wrong."""
+def _project(folder: str, *, ignore_dependencies: bool) -> "tuple[Policy | None, Dependencies]":
+    """The rules of a project and what its files ask for. Raises DevkitError for a devkit.toml that is wrong."""
+    from devkit.facts.dependencies import NO_DEPENDENCIES
+    from devkit.probe.dependencies import read_dependencies
+    from devkit.probe.host import LocalHost
+
+    choices = _choices(folder)
+    policy = choices.policy if choices else None
+    if ignore_dependencies or (choices and choices.ignore_dependencies):
+        return policy, NO_DEPENDENCIES
+    return policy, read_dependencies(LocalHost(), project=folder)
+
+
+def _choices(folder: str) -> "Choices | None":
     import os
 
-    if not os.access("devkit.toml", os.F_OK):
+    if not os.access(f"{folder}/devkit.toml", os.F_OK):
         return None
     from pathlib import Path
 
     from devkit.render.choices import CHOICES_PATH, read_choices
     from devkit.render.folder import read_file
 
-    content = read_file(Path(), CHOICES_PATH)
-    return read_choices(content).policy if content is not None else None
+    content = read_file(Path(folder), CHOICES_PATH)
+    return read_choices(content) if content is not None else None
 
 
 def today() -> str:

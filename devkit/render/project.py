@@ -7,9 +7,9 @@ from pathlib import Path
 
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
+from devkit.facts.policy import NO_POLICY
 from devkit.probe.dependencies import read_dependencies
 from devkit.probe.host import LocalHost
-from devkit.facts.policy import NO_POLICY
 from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.artifacts import devcontainer_artifacts
 from devkit.render.certificates import certificates_in
@@ -25,6 +25,7 @@ from devkit.render.policy import check_indexes
 from devkit.render.settings import DevkitSource, FromCheckout, Settings
 from devkit.render.wheel import devkit_source
 from devkit.solver.model import Machine, Plan
+from devkit.solver.project import without_lines
 
 CERTIFICATES_PATH = f"{FOLDER}/certificates/ca.crt"
 ENV_PATH = f"{FOLDER}/.env"
@@ -87,6 +88,7 @@ def project_changes(
     devkit came from; `force` and `may_clash` are as for `changes_for`.
     Raises: DevkitError as `changes_for` does.
     """
+    plan = without_lines(plan, project.dependencies)
     locks = kept_locks(project.root) if project.locks is None else project.locks
     settings = with_locks(project_settings(project, source=source), plan, locks)
     artifacts = devcontainer_artifacts(plan, settings)
@@ -110,8 +112,8 @@ def project_settings(project: Project, *, source: DevkitSource | None = None) ->
         devices=choices.devices,
         editors=choices.editors,
         profiles=choices.profiles,
-        dependencies=project.dependencies,
         policy=choices.policy or NO_POLICY,
+        dependencies=project.dependencies,
     )
 
 

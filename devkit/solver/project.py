@@ -1,5 +1,6 @@
 """Plans for a project: what its own files ask for limits the choice, and what they leave open is said."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -21,13 +22,28 @@ def solve_project(request: Request, dependencies: Dependencies, tables: Tables) 
     python = request.python
     answer: Plan | Conflict
     for _ in range(MOST_ROUNDS):
-        machines = tuple({machine.machine for machine in request.machines})
-        limits = constraints_of(dependencies, machines=machines, python=python)
-        answer = solve(replace(request, constraints=request.constraints + limits), tables)
+        answer = solve(limited(request, dependencies, python=python), tables)
         if isinstance(answer, Conflict) or answer.python == python:
             break
         python = answer.python
     return answer if isinstance(answer, Conflict) or not dependencies.files else _told(answer, dependencies)
+
+
+def without_lines(plan: Plan, dependencies: Dependencies) -> Plan:
+    """The plan for files that are kept: its reasons name files without lines, which every edit above them moves."""
+    paths = {need.origin: need.path for need in (*dependencies.needs, *dependencies.python)}
+    if not paths:
+        return plan
+    origins = re.compile(rf"(?:{'|'.join(map(re.escape, paths))})(?!\d)")
+    said = (replace(each, because=origins.sub(lambda found: paths[found[0]], each.because)) for each in plan.reasons)
+    return replace(plan, reasons=tuple(said))
+
+
+def limited(request: Request, dependencies: Dependencies, *, python: str | None) -> Request:
+    """The request with what the project asks for on this Python; None as long as it is open."""
+    machines = tuple({machine.machine for machine in request.machines})
+    limits = constraints_of(dependencies, machines=machines, python=python)
+    return replace(request, constraints=request.constraints + limits)
 
 
 def constraints_of(

@@ -10,7 +10,7 @@ from devkit.compat.load import tables
 from devkit.render.change import Action
 from devkit.render.choices import Choices
 from devkit.render.project import Inputs, open_project, project_changes
-from devkit.solver.solve import solve
+from devkit.solver.project import solve_project
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SPEC = importlib.util.spec_from_file_location("generate", REPOSITORY / "examples/generate.py")
@@ -38,6 +38,7 @@ def test_devkits_own_dev_container_is_fresh():
     project = open_project(REPOSITORY, Choices(), Inputs())
     choices = project.choices
     request = request_from(Selection(vendor=choices.vendor, python=choices.python, machine="x86_64"))
-    changes = project_changes(project, solve(request, tables()), machines=request.machines)
+    plan = solve_project(request, project.dependencies, tables())
+    changes = project_changes(project, plan, machines=request.machines)
     stale = [change.path for change in changes if change.action is not Action.UNCHANGED]
     assert stale == [], "run `devkit init` in the repository"
