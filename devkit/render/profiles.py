@@ -3,17 +3,14 @@
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from dataclasses import replace
 
 from devkit import __version__
 from devkit.compat.load import tables
 from devkit.compat.service_rows import ProfilePackage
 from devkit.errors import DevkitError
 from devkit.facts.policy import NO_POLICY, Policy
-from devkit.facts.policy import NO_POLICY, Policy
 from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.dashboard import dashboard, dcgm_counters
-from devkit.render.policy import allowed_image
 from devkit.render.policy import allowed_image
 from devkit.render.resources import rendered
 from devkit.render.settings import Settings
@@ -50,7 +47,7 @@ def profile_packages(plan: Plan, settings: Settings) -> tuple[ProfilePackage, ..
 def profile_services(plan: Plan, settings: Settings) -> str:
     """The services of the chosen profiles as they stand in the Compose file under `services:`; "" for none."""
     shown = [
-        rendered(f"devcontainer/profiles/{profile}.yml.j2", slug=settings.slug, **_images(plan))
+        rendered(f"devcontainer/profiles/{profile}.yml.j2", slug=settings.slug, **_images(plan, settings.policy))
         for profile in chosen_profiles(settings.profiles)
     ]
     return "".join(shown)
@@ -66,8 +63,9 @@ def labelled_ports(profiles: Iterable[str]) -> dict[str, object]:
     return {str(port): {"label": label} for name, (port, label) in _PORTS.items() if name in profiles}
 
 
-def _images(plan: Plan) -> dict[str, object]:
-    images = tables().profiles.images
+def _images(plan: Plan, policy: Policy = NO_POLICY) -> dict[str, object]:
+    rows = tables().profiles.images
+    images = {name: replace(row, image=allowed_image(row.image, policy)) for name, row in rows.items()}
     exporter = images.get(f"{plan.vendor.value}-exporter")
     return {
         "vendor": plan.vendor.value,

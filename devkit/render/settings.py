@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
-
 from devkit.facts.policy import NO_POLICY, Policy
 
 
