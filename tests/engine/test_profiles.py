@@ -14,6 +14,7 @@ from . import image, project, tools
 from .conftest import one_engine
 from .daemon import Engine
 from .project import Clone
+from .test_dev_container import cli
 
 PORT = "18888"
 API = "http://127.0.0.1:8888/api/contents"
@@ -127,3 +128,12 @@ def test_the_same_script_serves_a_terminal_of_the_dev_container(lab):
         time.sleep(1)
     assert answer == "403"
     assert lab.inside(*argv, f"token {token(lab)}").strip() == "200"
+
+
+@one_engine
+def test_an_editor_starts_the_services_of_the_profiles_that_dotenv_names(devcontainer_cli, lab):
+    with (lab.folder / ".devcontainer/.env").open("a", encoding="utf-8") as dotenv:
+        dotenv.write(f"COMPOSE_PROFILES=jupyter\nDEVKIT_JUPYTER_PORT={PORT}\n")
+    cli(devcontainer_cli, lab, "up")
+    names = lab.engine.docker("ps", "--format", '{{.Label "com.docker.compose.service"}}').split()
+    assert sorted(names) == ["dev", "jupyter"]
