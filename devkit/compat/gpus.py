@@ -26,8 +26,12 @@ class NamedGpu:
 
 def find_gpu(text: str, *, known: Tables | None = None) -> NamedGpu | None:
     """A GPU by name, alias or compute capability ("RTX 4090", "h100", "sm_120", "9.0"); None when nothing fits."""
+    return _found(text, known or tables())
+
+
+@cache
+def _found(text: str, known: Tables) -> NamedGpu | None:
     capability = _capability(text)
-    known = known or tables()
     if capability is not None:
         return NamedGpu(capability.sm, capability, None) if capability in known.driver.capabilities else None
     for simplified in (_plain, _without_memory, _without_series, _as_prefix):

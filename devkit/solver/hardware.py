@@ -17,7 +17,7 @@ from devkit.compat.rules import (
 from devkit.facts.values import ComputeCapability, Release
 from devkit.solver.machine import FLAGS
 from devkit.solver.model import Machine, Vendor
-from devkit.solver.question import Candidate, Objection, Question, spoken_gpu
+from devkit.solver.question import Candidate, Objection, Question, once, spoken_gpu
 
 _ORDER = (CudaSupport.FULL, CudaSupport.MINOR, CudaSupport.FORWARD, CudaSupport.NO)
 
@@ -57,6 +57,7 @@ def driver(candidate: Candidate, question: Question) -> Iterator[Objection]:
             yield Objection("R4", says, family.source[0] if family else candidate.index.source[0])
 
 
+@once
 def support(candidate: Candidate, question: Question) -> CudaSupport:
     """How well the least of the drivers runs this build; full for the CPU build and where no driver is known."""
     if candidate.cuda is None:

@@ -10,7 +10,7 @@ from devkit.compat.specifiers import meets_python
 from devkit.facts.record import record
 from devkit.facts.values import Release
 from devkit.solver.hardware import support
-from devkit.solver.question import Candidate, Objection, Question
+from devkit.solver.question import Candidate, Objection, Question, once
 
 NVCC = "nvcc"
 """The feature that needs an image with the CUDA compiler."""
@@ -32,6 +32,7 @@ class Image:
     has_nvcc: bool = False
 
 
+@once
 def chosen_image(candidate: Candidate, question: Question) -> Image | None:
     """The image to build on: the user's, one with cuda-compat (R5) or nvcc where needed, or Python's slim one."""
     asked = question.request.image
@@ -47,6 +48,7 @@ def chosen_image(candidate: Candidate, question: Question) -> Image | None:
     return None
 
 
+@once
 def chosen_python(candidate: Candidate, question: Question) -> str | None:
     """The Python of the plan: asked for, the image's own, or the best that the wheel and an image exist for."""
     if question.request.python:

@@ -9,12 +9,13 @@ from devkit.facts.values import ComputeCapability, Release
 from devkit.solver import constraints
 from devkit.solver.constraints import BITSANDBYTES
 from devkit.solver.image import chosen_python
-from devkit.solver.question import Candidate, Objection, Question
+from devkit.solver.question import Candidate, Objection, Question, once
 from devkit.solver.stack import Chosen, asked_by, companions
 
 _NEEDS_BITSANDBYTES = ("nf4", "llm-int8")
 
 
+@once
 def bitsandbytes(candidate: Candidate, question: Question) -> Chosen | None:
     """The newest bitsandbytes with a library for the build and code for every GPU; None when there is none."""
     pinned = dict(question.request.pins).get(BITSANDBYTES)

@@ -1,6 +1,8 @@
 """The solver's own terms: the question with its tables, the candidates, and what speaks against one."""
 
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, wraps
+from typing import TypeVar, cast
 
 from devkit.compat.load import Tables
 from devkit.compat.rocm_rows import RocmIndex
@@ -10,6 +12,8 @@ from devkit.facts.values import ComputeCapability, Release
 from devkit.solver.model import Machine, Request, Vendor
 from devkit.solver.request import torch_wanted
 
+Answer = TypeVar("Answer")
+
 
 @record
 class Question:
@@ -18,6 +22,11 @@ class Question:
     request: Request
     vendor: Vendor
     tables: Tables
+
+    @cached_property
+    def remembered(self) -> dict[tuple[object, ...], object]:
+        """Answers already given about a candidate: the stages ask the same again and again."""
+        return {}
 
     @cached_property
     def machines(self) -> tuple[Machine, ...]:
@@ -87,6 +96,19 @@ class Candidate:
 
     def __str__(self) -> str:
         return f"torch {self.release.version}+{self.index.label}"
+
+
+def once(ask: Callable[[Candidate, Question], Answer]) -> Callable[[Candidate, Question], Answer]:
+    """Ask once per candidate of a question."""
+
+    @wraps(ask)
+    def remembered(candidate: Candidate, question: Question) -> Answer:
+        key = (ask, candidate.release.version.text, candidate.index.label)
+        if key not in question.remembered:
+            question.remembered[key] = ask(candidate, question)
+        return cast(Answer, question.remembered[key])
+
+    return remembered
 
 
 def spoken_gpu(name: str, capability: ComputeCapability) -> str:

@@ -11,7 +11,7 @@ from devkit.solver import constraints
 from devkit.solver.constraints import BITSANDBYTES
 from devkit.solver.image import chosen_python
 from devkit.solver.model import Constraint
-from devkit.solver.question import Candidate, Objection, Question
+from devkit.solver.question import Candidate, Objection, Question, once
 
 COMPANIONS = ("transformers", "huggingface-hub", "accelerate", "peft")
 """Packages of every plan besides torch and bitsandbytes; the first keeps its newest release longest."""
@@ -29,6 +29,7 @@ class Chosen:
     because: str
 
 
+@once
 def companions(candidate: Candidate, question: Question) -> tuple[Chosen, ...] | None:
     """The newest releases that fit torch, the Python and one another, pins first; None when nothing fits.
 

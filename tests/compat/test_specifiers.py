@@ -77,6 +77,6 @@ except SystemExit:
 """
 
 
-def test_a_plan_needs_no_packaging():
-    done = subprocess.run([sys.executable, "-c", PLAN], stdout=subprocess.DEVNULL, check=False)
+def test_a_plan_needs_no_packaging(tmp_path):
+    done = subprocess.run([sys.executable, "-c", PLAN], cwd=tmp_path, stdout=subprocess.DEVNULL, check=False)
     assert done.returncode == 0
