@@ -40,7 +40,7 @@ class Versions:
         if found is None or name not in self.packages:
             return None
         version = (found["version"] or "").partition("+")[0]
-        is_ours = version == self.before.get(name, "")
+        is_ours = version == self.before.get(name) if self.before else not version
         label = f"+{self.variant}" if name == "torch" and with_variant else ""
         return f"{found['name']}{found['extras'] or ''}=={self.packages[name]}{label}" if is_ours else None
 

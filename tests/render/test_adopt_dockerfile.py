@@ -1,0 +1,184 @@
+"""Changes of somebody's Dockerfile: the words that must change, and no other byte."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devkit.render.adopt.dockerfile import (
+    Versions,
+    with_base_image,
+    with_compiler,
+    with_requirement,
+    with_requirements,
+    with_user,
+    with_versions,
+)
+
+CU130 = "https://download.pytorch.org/whl/cu130"
+VERSIONS = Versions({"torch": "2.13.0", "transformers": "5.23.0", "peft": "0.21.2"}, CU130, "cu130")
+ADDED = f"--extra-index-url {CU130}"
+
+
+@pytest.mark.parametrize(
+    ("run", "becomes"),
+    [
+        pytest.param("pip install torch", f"pip install {ADDED} torch==2.13.0+cu130", id="one package"),
+        pytest.param("pip install peft rich", "pip install peft==0.21.2 rich", id="no torch, no index"),
+        pytest.param("pip install torch==2.9.1", "pip install torch==2.9.1", id="a version of the user's"),
+        pytest.param("pip install 'torch>=2'", "pip install 'torch>=2'", id="a range of the user's"),
+        pytest.param(
+            "pip install \"torch\" 'peft'",
+            f"pip install {ADDED} \"torch==2.13.0+cu130\" 'peft==0.21.2'",
+            id="quotes stay",
+        ),
+        pytest.param("pip install transformers[torch]", "pip install transformers[torch]==5.23.0", id="extras stay"),
+        pytest.param(
+            "pip install torch && python -c 'import torch'",
+            f"pip install {ADDED} torch==2.13.0+cu130 && python -c 'import torch'",
+            id="another command is left alone",
+        ),
+        pytest.param(
+            "apt-get install -y peft; pip install peft",
+            "apt-get install -y peft; pip install peft==0.21.2",
+            id="another installer is left alone",
+        ),
+        pytest.param(
+            "pip install --index-url https://download.pytorch.org/whl/cu118 torch",
+            f"pip install --index-url {CU130} torch==2.13.0+cu130",
+            id="torch's index of another CUDA",
+        ),
+        pytest.param(
+            "pip install --index-url=https://download.pytorch.org/whl/cu118 torch",
+            f"pip install --index-url={CU130} torch==2.13.0+cu130",
+            id="the same with an equals sign",
+        ),
+        pytest.param(
+            "uv pip install --system torch",
+            "uv pip install --torch-backend=cu130 --system torch==2.13.0",
+            id="uv is told its backend",
+        ),
+        pytest.param(
+            "uv pip install --torch-backend auto torch",
+            "uv pip install --torch-backend cu130 torch==2.13.0",
+            id="uv chooses itself",
+        ),
+        pytest.param(
+            "python3 -m pip install -t peft torch",
+            f"python3 -m pip install {ADDED} -t peft torch==2.13.0+cu130",
+            id="an option's value is no package",
+        ),
+        pytest.param(
+            "pip install -r requirements.txt", f"pip install {ADDED} -r requirements.txt", id="a file that holds torch"
+        ),
+        pytest.param("pip install -r others.txt", "pip install -r others.txt", id="a file that holds none"),
+        pytest.param("pip uninstall torch", "pip uninstall torch", id="nothing is installed"),
+    ],
+)
+def test_versions_and_index(run, becomes):
+    text = f"FROM x\n# torch\nRUN {run}\nENV A=torch\n"
+    changed = with_versions(text, VERSIONS, files=frozenset({"requirements.txt"}))
+    assert changed == f"FROM x\n# torch\nRUN {becomes}\nENV A=torch\n"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_words_on_lines_of_their_own(end):
+    lines = ["FROM x", "RUN pip install \\", "    # torch, the newest", "    torch \\", "    peft", "USER y", ""]
+    pinned = [
+        line.replace("    torch \\", "    torch==2.13.0+cu130 \\").replace("peft", "peft==0.21.2") for line in lines
+    ]
+    pinned[1] = f"RUN pip install {ADDED} \\"
+    assert with_versions(end.join(lines), VERSIONS) == end.join(pinned)
+
+
+def test_a_here_document_is_a_script_too():
+    text = "FROM x\nRUN <<EOF\npip install peft\necho peft\nEOF\nCMD peft\n"
+    assert with_versions(text, VERSIONS) == text.replace("install peft", "install peft==0.21.2")
+
+
+def test_a_renewal_touches_only_what_was_pinned_before():
+    text = "FROM x\nRUN pip install torch==2.12.0+cu126 peft transformers==5.0.0\n"
+    renewed = with_versions(text, replace(VERSIONS, before={"torch": "2.12.0", "transformers": "5.1.0"}))
+    assert renewed == f"FROM x\nRUN pip install {ADDED} torch==2.13.0+cu130 peft transformers==5.0.0\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "becomes"),
+    [
+        ("torch", "torch==2.13.0"),
+        ("torch  # newest", "torch==2.13.0  # newest"),
+        ('transformers[torch] ; python_version > "3.8"', 'transformers[torch]==5.23.0 ; python_version > "3.8"'),
+        ("torch>=2", "torch>=2"),
+        ("torch @ https://example.org/torch.whl", "torch @ https://example.org/torch.whl"),
+        ("torchmetrics", "torchmetrics"),
+        ("# torch", "# torch"),
+        ("-r torch", "-r torch"),
+    ],
+)
+def test_requirement_files(line, becomes):
+    assert with_requirement(f"a\n{line}\nb\n", line=2, versions=VERSIONS) == f"a\n{becomes}\nb\n"
+
+
+def test_a_renewed_requirement_file():
+    versions = replace(VERSIONS, before={"torch": "2.12.0"})
+    assert with_requirements("torch==2.12.0\npeft\n", versions) == "torch==2.13.0\npeft\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "becomes"),
+    [
+        ("FROM nvidia/cuda:12 AS a  # no comment", "FROM ubuntu:22.04 AS a  # no comment"),
+        ("from --platform=$BUILDPLATFORM nvidia/cuda:12", "from --platform=$BUILDPLATFORM ubuntu:22.04"),
+    ],
+)
+def test_another_base_image(line, becomes):
+    assert with_base_image(f"# a\n{line}\nRUN b\n", line=2, image="ubuntu:22.04") == f"# a\n{becomes}\nRUN b\n"
+
+
+def test_a_compiler_comes_before_the_comments_of_the_packages():
+    text = "FROM x\nRUN a\n# packages\nRUN pip install torch\n"
+    before, block = "FROM x\nRUN a\n\n# Triton", "\n\n# packages\nRUN pip install torch\n"
+    changed = with_compiler(text, after=1, has_own_python=True)
+    assert changed.startswith(before)
+    assert changed.endswith(block)
+    assert "python3-dev" not in changed
+
+
+def test_a_compiler_is_installed_while_the_build_is_root():
+    changed = with_compiler("FROM x\nUSER y\nRUN pip install torch\n", after=1, has_own_python=False)
+    assert changed.index("python3-dev") < changed.index("USER y")
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("FROM x\nRUN a\nCMD b\n", "CMD b"),
+        ("FROM x\nRUN a\nENTRYPOINT b\nCMD c\n", "CMD c"),
+        ("FROM x\nRUN a", "USER dev"),
+        ("FROM x\nCMD a\nFROM y\nRUN b\n", "USER dev"),
+    ],
+    ids=["before CMD", "before ENTRYPOINT", "at the end", "of the last stage"],
+)
+def test_an_ordinary_user(text, last):
+    changed = with_user(text, has_ubuntu=False)
+    assert changed.splitlines()[-1] == last
+    assert changed.index("useradd") < changed.index("USER dev")
+    assert [line for line in text.splitlines() if line not in changed.splitlines()] == []
+
+
+def test_an_image_with_a_user_gets_no_second_one():
+    assert "useradd" not in with_user("FROM ubuntu:24.04\n", has_ubuntu=True)
+
+
+WORDS = ["FROM x\n", "RUN ", "pip install ", "torch ", "'torch ", '"', "\\\n", "# torch\n", "&& ", "<<E\n", "E\n", "é"]
+SNIPPETS = st.lists(st.sampled_from(WORDS), max_size=20)
+
+
+@given(SNIPPETS)
+def test_whatever_the_file_is_nothing_is_lost_and_a_second_time_changes_nothing(parts):
+    text = "".join(parts)
+    changed = with_versions(text, VERSIONS)
+    rest = iter(changed)
+    assert all(char in rest for char in text), "the text is still there, with something added"
+    assert with_versions(changed, VERSIONS) == changed
