@@ -13,6 +13,7 @@ from devkit.render.mirrors import torch_index
 from devkit.render.plain import plain
 from devkit.render.settings import Settings
 from devkit.solver.model import Plan
+from devkit.solver.project import constraints_of
 
 WRITTEN = "project.txt"
 """Requirements that devkit writes out, beside the Dockerfile."""
@@ -55,7 +56,7 @@ def project_packages(plan: Plan, settings: Settings, install: Installation) -> P
     wanted = (f"--requirement={_EXPORTED}",) if export else tuple(_wanted(found))
     if not wanted:
         return ProjectPackages()
-    siblings = _siblings(found)
+    siblings = _siblings(found, plan)
     index = "" if settings.uses_wheelhouse else f"--default-index={torch_index(plan, settings)} "
     names = [*HELD, *(plain("package name", name).replace(".", r"\.") for name, _ in plan.packages if name != "torch")]
     return ProjectPackages(
@@ -119,13 +120,14 @@ def _wanted(found: Dependencies) -> Iterator[str]:
         yield f"--requirement=/mnt/{WRITTEN}"
 
 
-def _siblings(found: Dependencies) -> tuple[str, ...]:
-    """torchvision and torchaudio as the project asks for them, with the version of its lock."""
-    specifiers: dict[str, list[str]] = {}
-    for need in found.needs:
-        if need.name in BUILT_FOR_TORCH and not need.url and (not need.specifier or _SAFE.fullmatch(need.specifier)):
-            specifiers.setdefault(need.name, []).append(need.specifier.partition("+")[0])
-    return tuple(f"{name}{','.join(dict.fromkeys(filter(None, each)))}" for name, each in sorted(specifiers.items()))
+def _siblings(found: Dependencies, plan: Plan) -> tuple[str, ...]:
+    """torchvision and torchaudio as the project asks for them here, with the version of its lock."""
+    specifiers: dict[str, list[str]] = {need.name: [] for need in found.needs if need.name in BUILT_FOR_TORCH}
+    for limit in constraints_of(found, machines=plan.architectures, python=plan.python):
+        # The build behind the plus is the plan's to choose, as torch's is.
+        if limit.name in specifiers and _SAFE.fullmatch(limit.specifier):
+            specifiers[limit.name].append(limit.specifier.partition("+")[0])
+    return tuple(f"{name}{','.join(dict.fromkeys(each))}" for name, each in sorted(specifiers.items()))
 
 
 def _bound(found: Dependencies, export: str) -> tuple[str, ...]:

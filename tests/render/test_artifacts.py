@@ -25,6 +25,7 @@ from devkit.render.settings import FromCheckout, FromIndex, FromUrl, FromWheel, 
 
 from .plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN, UBUNTU_PLAN, reason
 from .test_certificates import AUTHORITY
+from .test_dependencies import LIST, PIPENV, POETRY, UV, WRITTEN
 
 PLAIN = Settings("Demo", "demo", FromIndex("0.1.0"))
 CLOSED = replace(PLAIN, source=FromWheel("devkit_gpu-0.1.0-py3-none-any.whl", b"PK"), certificates=AUTHORITY)
@@ -44,6 +45,11 @@ CASES = [
     pytest.param(GPU_PLAN, replace(PLAIN, engine="podman", devices=("GPU-01234567",)), id="Podman, and one GPU"),
     pytest.param(ROCM_PLAN, replace(PLAIN, engine="podman", devices=("0",)), id="a ROCm plan and Podman"),
     pytest.param(GPU_PLAN, MIRRORED, id="mirrors of everything"),
+    pytest.param(GPU_PLAN, replace(PLAIN, dependencies=LIST), id="a project with a list for pip"),
+    pytest.param(CPU_PLAN, replace(CLOSED, dependencies=UV), id="a project of uv in a closed network"),
+    pytest.param(GPU_PLAN, replace(MIRRORED, dependencies=POETRY), id="a project of Poetry, with mirrors"),
+    pytest.param(GPU_PLAN, replace(PLAIN, dependencies=PIPENV), id="a project of Pipenv"),
+    pytest.param(CPU_PLAN, replace(PLAIN, dependencies=WRITTEN), id="a project of conda"),
     pytest.param(GPU_PLAN, replace(PLAIN, source=FromCheckout()), id="devkit's own checkout"),
     pytest.param(GPU_PLAN, replace(PLAIN, source=FromUrl("git+https://example.org/d@abc")), id="devkit from git"),
 ]

@@ -1,0 +1,166 @@
+"""The project's own packages in the generated files: which tool installs them, from which files, around which torch."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from devkit.facts.dependencies import Dependencies, Needed, Role, Tool
+from devkit.render.artifact import FOLDER
+from devkit.render.artifacts import devcontainer_artifacts
+from devkit.render.settings import FromIndex, Settings
+
+from .plans import CPU_PLAN, GPU_PLAN
+
+PLAIN = Settings("Demo", "demo", FromIndex("0.1.0"))
+
+
+def need(name, specifier="", *, role=Role.HANDED, path="requirements.txt", **more):
+    return Needed(name, specifier, path, 1, role=role, **more)
+
+
+LIST = Dependencies(
+    Tool.PIP,
+    "the project has requirements.txt",
+    files=("requirements.txt", "more/base.txt"),
+    lists=("requirements.txt",),
+    included=("more/base.txt",),
+    needs=(need("rich"), need("torchvision", ">=0.20,<1"), need("torch", ">=2")),
+)
+TABLE = Dependencies(
+    Tool.UV,
+    "pyproject.toml has a table [tool.uv]",
+    files=("pyproject.toml",),
+    lists=("pyproject.toml",),
+    groups=("dev", "docs"),
+    needs=(need("rich", path="pyproject.toml"), need("pytest", path="pyproject.toml", group="dev")),
+)
+WRITTEN = Dependencies(
+    Tool.CONDA,
+    "the project has environment.yml",
+    files=("environment.yml",),
+    needs=(
+        need("rich", ">=13", role=Role.WRITTEN, path="environment.yml", marker="python_version < '3.13'"),
+        need("rich", "==14.0", role=Role.LIMIT, path="conda-lock.yml"),
+        need("torch", "<2.9", role=Role.WRITTEN, path="environment.yml"),
+        need("lib", role=Role.WRITTEN, path="environment.yml", url="git+https://example.org/lib@v1"),
+    ),
+)
+
+
+def locked(tool, lock):
+    needs = (need("rich", path="pyproject.toml"), need("torchaudio", "==2.13.0+cu126", role=Role.LIMIT, path=lock))
+    family = ("nvidia-nccl-cu12", "sympy", "torch")
+    return Dependencies(tool, f"the project has {lock}", files=(lock,), lock=lock, needs=needs, torch_family=family)
+
+
+UV, POETRY = locked(Tool.UV, "uv.lock"), replace(locked(Tool.POETRY, "poetry.lock"), groups=("dev",))
+PDM, PIPENV = locked(Tool.PDM, "pdm.lock"), locked(Tool.PIPENV, "Pipfile.lock")
+
+
+def made(dependencies, plan=GPU_PLAN, **settings):
+    found = devcontainer_artifacts(plan, replace(PLAIN, dependencies=dependencies, **settings))
+    return {each.path.removeprefix(f"{FOLDER}/"): each.content.decode() for each in found}
+
+
+def instructions(dockerfile, word):
+    """The RUN instructions that hold a word."""
+    return [each for each in re.findall(r"^RUN (?:[^\n]*\\\n)*[^\n]*\n", dockerfile, re.MULTILINE) if word in each]
+
+
+def bound(dockerfile):
+    """The files of the project that the build sees."""
+    return re.findall(r"--mount=type=bind,from=project,source=(\S+),target=/mnt/project/\S+", dockerfile)
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "files", "command"),
+    [
+        pytest.param(LIST, ["requirements.txt", "more/base.txt"], "=/mnt/project/requirements.txt", id="pip"),
+        pytest.param(TABLE, ["pyproject.toml"], "--group=/mnt/project/pyproject.toml:dev", id="a table"),
+        pytest.param(UV, ["pyproject.toml", "uv.lock"], "uv export --project=/mnt/project --locked", id="uv"),
+        pytest.param(POETRY, ["pyproject.toml", "poetry.lock"], "poetry export --project=/mnt/project", id="Poetry"),
+        pytest.param(PDM, ["pyproject.toml", "pdm.lock"], "PDM_CHECK_UPDATE=0 uv tool run", id="PDM"),
+        pytest.param(PIPENV, ["Pipfile", "Pipfile.lock"], "PIPENV_PIPFILE=/mnt/project/Pipfile", id="Pipenv"),
+        pytest.param(WRITTEN, [], "--requirement=/mnt/project.txt", id="written out"),
+    ],
+)  # fmt: skip
+def test_the_image_installs_with_the_projects_tool_from_the_named_files_alone(dependencies, files, command):
+    files_made = made(dependencies)
+    dockerfile = files_made["Dockerfile"]
+    assert bound(dockerfile) == files
+    assert command in dockerfile
+    assert "COPY --from=project" not in dockerfile
+    assert "--with=dev" in dockerfile or dependencies is not POETRY
+    assert ("project: .." in files_made["docker-compose.yml"]) is bool(files)
+    assert dockerfile.index("target=/mnt/requirements.txt") < dockerfile.index(command)
+
+
+def test_a_project_without_packages_adds_nothing():
+    assert "project" not in made(Dependencies(Tool.NONE, ""))["Dockerfile"].partition("FROM")[2].replace("projects", "")
+    assert "project: .." not in made(replace(TABLE, needs=(), lists=()))["docker-compose.yml"]
+
+
+@pytest.mark.parametrize("dependencies", [LIST, TABLE, WRITTEN], ids=["pip", "a table", "written out"])
+def test_what_the_plan_chose_is_held(dependencies):
+    (run,) = instructions(made(dependencies)["Dockerfile"], "--no-sources-package")
+    assert "--constraint=/mnt/work/held.txt" in run
+    (pattern,) = re.findall(r"grep -E '(.+?)'", run)
+    lines = ["torch==2.13.0+cu130", "nvidia-nccl-cu13==2.28", "triton==3.5", "transformers==5.23.0", "numpy==2.0"]
+    assert [line for line in lines if re.search(pattern, line)] == lines[:4]
+    assert "built['cuda'] == '13.0'" in run
+
+
+@pytest.mark.parametrize("dependencies", [POETRY, PDM, PIPENV], ids=["Poetry", "PDM", "Pipenv"])
+def test_a_lock_brings_everything_but_torch_and_what_torch_alone_needs(dependencies):
+    (run,) = instructions(made(dependencies)["Dockerfile"], "--excludes")
+    assert "printf '%s\\n' torch torchvision torchaudio nvidia-nccl-cu12 sympy >" in run
+    assert "--no-deps --excludes=/mnt/work/excluded.txt" in run
+
+
+def test_uv_leaves_out_what_torch_alone_needs_by_itself():
+    (run,) = instructions(made(UV)["Dockerfile"], "--excludes")
+    assert "--prune=torch" in run
+    assert "printf '%s\\n' torch torchvision torchaudio >" in run
+
+
+def test_packages_that_are_built_for_one_torch_come_from_its_index():
+    (run,) = instructions(made(LIST)["Dockerfile"], '"torchvision')
+    assert "--default-index=https://download.pytorch.org/whl/cu130 " in run
+    assert '"torchvision>=0.20,<1"' in run
+    (run,) = instructions(made(LIST, torch_index="https://t.example.org/whl")["Dockerfile"], '"torchvision')
+    assert "--default-index=https://t.example.org/whl/cu130 " in run
+    (run,) = instructions(made(UV)["Dockerfile"], '"torchaudio')
+    assert '--no-deps --constraint=/mnt/work/held.txt "torchaudio==2.13.0"' in run
+    assert not instructions(made(TABLE)["Dockerfile"], '"torch')
+
+
+def test_a_version_that_a_lock_keeps_for_another_system_counts_for_nothing():
+    needs = (
+        need("torchvision", "==0.23.0", role=Role.LIMIT, path="uv.lock", marker="sys_platform == 'darwin'"),
+        need("torchvision", "==0.24.0+cu130", role=Role.LIMIT, path="uv.lock", marker="sys_platform == 'linux'"),
+    )
+    assert '"torchvision==0.24.0"' in made(replace(UV, needs=needs))["Dockerfile"]
+
+
+def test_a_closed_network_asks_no_index_and_trusts_the_lock_as_it_is():
+    for dependencies in (LIST, UV, POETRY, PDM, PIPENV, WRITTEN):
+        dockerfile = made(dependencies, uses_wheelhouse=True)["Dockerfile"]
+        for run in instructions(dockerfile, "/mnt/work"):
+            for command in re.findall(r"uv (?:pip install|tool run) .*?(?=&&|$)", run.replace("\\\n", " "), re.DOTALL):
+                assert "--no-index --find-links=/mnt/wheelhouse" in command
+    assert "--frozen" in made(UV, uses_wheelhouse=True)["Dockerfile"]
+    assert "--frozen" in made(UV, index="https://pypi.example.org/simple")["Dockerfile"]
+
+
+def test_what_no_installer_reads_is_written_out_with_its_lock_and_where_it_stands():
+    files = made(WRITTEN, CPU_PLAN)
+    lines = [line for line in files["project.txt"].splitlines() if line and not line.startswith("# ")]
+    assert lines == ["rich>=13,==14.0 ; python_version < '3.13'", "lib @ git+https://example.org/lib@v1"]
+    assert "# environment.yml:1\nrich" in files["project.txt"]
+    assert "!project.txt" in files[".dockerignore"]
+
+
+def test_one_more_requirement_in_a_list_changes_no_generated_file():
+    more = replace(LIST, needs=(*LIST.needs, need("numpy", "<2")))
+    assert made(more) == made(LIST)
