@@ -29,7 +29,7 @@ def measure(directory: Path, engine: Mapping[str, str]) -> dict[str, float]:
         "import click": f'{python} -c "import click"',
         "help": f"{devkit} --help",
         "doctor": f"{devkit} doctor --json",
-        "plan": f"{devkit} plan --gpu 'RTX 4090' --driver 570.124.06",
+        "plan": f"{devkit} plan --project {directory} --gpu 'RTX 4090' --driver 570.124.06",
         "init": f"{devkit} init {project} --yes",
     }
     exported = directory / "times.json"

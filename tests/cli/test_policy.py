@@ -1,0 +1,82 @@
+"""A project's policy from the outside: plan and init keep to it, and what init wrote the doctor finds in order."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+TARGET = ("--gpu", "RTX 4090", "--driver", "580.95.05")
+MIRRORED = """\
+[policy]
+registries = ["registry.example.org/ml"]
+mirrors = { "docker.io" = "registry.example.org/ml/hub" }
+required_labels = { "org.example.team" = "the \\"ML\\" team", "org.example.cost" = "$5 a \\\\ day" }
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+def devkit(folder, *words):
+    env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
+    argv = [sys.executable, "-m", "devkit", *words]
+    return subprocess.run(
+        argv, capture_output=True, text=True, env=env, cwd=folder, stdin=subprocess.DEVNULL, check=False
+    )
+
+
+def with_policy(folder, text):
+    (folder / "devkit.toml").write_text(text)
+
+
+def test_a_forbidden_image_is_a_conflict_for_plan_and_init_and_nothing_is_written(project):
+    with_policy(project, '[policy]\nregistries = ["quay.io"]\n')
+    planned, written = devkit(project, "plan", *TARGET, "--json"), devkit(project, "init", *TARGET, "--json")
+    for done in (planned, written):
+        assert (done.returncode, done.stderr) == (1, "")
+        assert [each["rule"] for each in json.loads(done.stdout)["conflict"]["blockers"]] == ["policy"]
+    assert [each.name for each in project.iterdir()] == ["devkit.toml"]
+
+
+def test_what_init_writes_keeps_the_policy(project):
+    with_policy(project, MIRRORED)
+    done = devkit(project, "init", *TARGET, "--yes")
+    assert done.returncode == 0, done.stderr
+    dockerfile = (project / ".devcontainer" / "Dockerfile").read_text()
+    assert "FROM registry.example.org/ml/hub/library/python:" in dockerfile
+    assert r'"org.example.team"="the \"ML\" team"' in dockerfile and r'"\$5 a \\ day"' in dockerfile
+    examined = devkit(project, "doctor", "--only", "PRJ032", "--json")
+    (outcome,) = json.loads(examined.stdout)["outcomes"]
+    assert outcome["status"] == "passed", outcome
+    again = devkit(project, "init", *TARGET, "--yes")
+    assert again.returncode == 0 and "unchanged" in again.stdout
+
+
+def test_what_is_edited_against_the_policy_afterwards_is_found(project):
+    with_policy(project, MIRRORED)
+    devkit(project, "init", *TARGET, "--yes")
+    path = project / ".devcontainer" / "Dockerfile"
+    path.write_text(path.read_text().replace("registry.example.org/ml/hub/library/", "").replace("USER dev", "USER 0"))
+    (outcome,) = json.loads(devkit(project, "doctor", "--only", "PRJ032", "--json").stdout)["outcomes"]
+    assert any("not of an allowed registry" in each["message"] for each in outcome["findings"])
+
+
+@pytest.mark.parametrize("command", ["plan", "init"])
+def test_a_rule_that_nobody_knows_is_named_with_its_place_and_the_nearest(project, command):
+    with_policy(project, "[policy]\nregistry = []\n")
+    done = devkit(project, command, *TARGET)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0].startswith("Error: devkit.toml:2:1: ")
+    assert done.stderr.splitlines()[1] == "  Did you mean policy.registries?"
+
+
+def test_packages_of_an_index_that_is_not_allowed_stop_init(project):
+    with_policy(project, '[policy]\nindexes = ["https://pypi.example.org"]\n')
+    done = devkit(project, "init", *TARGET)
+    assert done.returncode == 2 and "policy.indexes does not allow" in done.stderr
