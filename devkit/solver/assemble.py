@@ -73,7 +73,7 @@ def _reasons(
         else f"built with {candidate.built_for}"
     )
     yield _reason("torch_index", index.url, f"the wheels of torch {built}", index)
-    yield _reason("python", python, _python(question), _python_row(python, question) or release)
+    yield _reason("python", python, _python(question, base), _python_row(python, question) or release)
     yield _image(base, candidate, question)
     for each in chosen:
         yield _package(each, question)
@@ -123,11 +123,11 @@ def _cuda(candidate: Candidate, question: Question) -> str:
             raise ValueError("a candidate that no driver runs was not refused")
 
 
-def _python(question: Question) -> str:
+def _python(question: Question, base: Image) -> str:
     if question.request.python:
         return "asked for"
-    if question.request.image:
-        return f"the Python of {question.request.image}"
+    if question.request.image or base.cuda is not None:
+        return f"the Python of {base.tag}"
     asked = constraints.of(constraints.PYTHON, question)
     says = "the most widely served Python that every wheel of the plan exists for"
     return f"{says}; {' and '.join(constraints.spoken(each) for each in asked)}" if asked else says

@@ -1,6 +1,8 @@
 """What the solver chooses when it is left to choose, what it warns about, and how it says no."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -282,3 +284,11 @@ def test_every_gpu_on_every_driver_gets_a_plan_or_a_reason(ask, driver, machine)
         if isinstance(answer, Conflict):
             assert answer.blockers
             assert answer.nearest is not None
+
+
+def test_every_rule_that_an_answer_can_name_is_documented():
+    root = Path(__file__).resolve().parents[2]
+    code = "".join(path.read_text(encoding="utf-8") for path in sorted((root / "devkit" / "solver").glob("*.py")))
+    named = set(re.findall(r"\"([A-Z]\d)\"|\(([A-Z]\d)\)", code))
+    documented = set(re.findall(r"\b[A-Z]\d\b", (root / "docs" / "rules.md").read_text(encoding="utf-8")))
+    assert {one or other for one, other in named} - documented == set()
