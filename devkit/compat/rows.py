@@ -269,8 +269,9 @@ class IgnoredKey(Row):
 class Editor(Row):
     """An editor by the name that `--editor` knows, and the tools that this name may mean.
 
-    `customizations` are those that it reads. `cpus`, `memory_gb` and `storage_gb` are the smallest machine that its
-    cloud is asked for, 0 for none. `note` is what everyone who uses it must know.
+    `customizations` are those that it reads, `packages` what its program inside needs of the system. `cpus`,
+    `memory_gb` and `storage_gb` are the smallest machine that its cloud is asked for, 0 for none. `note` is what
+    everyone who uses it must know.
     """
 
     name: str
@@ -278,6 +279,7 @@ class Editor(Row):
     tools: tuple[str, ...]
     customizations: tuple[str, ...]
     note: str
+    packages: tuple[str, ...] = ()
     cpus: int = 0
     memory_gb: int = 0
     storage_gb: int = 0

@@ -7,6 +7,7 @@ from typing import assert_never
 from devkit import __version__
 from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.dependencies import BUILT_FOR_TORCH, dependency_artifacts, project_packages
+from devkit.render.editors import editor_packages
 from devkit.render.installation import INSTALLER, installation, installer_version
 from devkit.render.labels import label_words
 from devkit.render.mirrors import mirror_variables, torch_index
@@ -33,6 +34,7 @@ def dockerfile(plan: Plan, settings: Settings) -> str:
     has_python = re.fullmatch(r"(?:[^:@]*/)?python[:@].*", plan.base_image) is not None
     packages = ["ca-certificates", "g++", "gcc", "git", "libc6-dev"]
     packages += [] if has_python else ["python3", "python3-dev", "python3-venv"]
+    for_editors = editor_packages(settings.editors)
     requirement, reason = _devkit(settings)
     check_plan(plan)
     digest = f"@{plain('digest', settings.image_digest)}" if settings.image_digest else ""
@@ -48,7 +50,8 @@ def dockerfile(plan: Plan, settings: Settings) -> str:
         uses_wheelhouse=settings.uses_wheelhouse,
         mirrors=mirror_variables(settings),
         labels=label_words(settings),
-        system_packages=packages,
+        system_packages=[*packages, *for_editors],
+        for_editors=bool(for_editors),
         install=install,
         project=project_packages(plan, settings, install),
         built_for_torch=BUILT_FOR_TORCH,

@@ -55,6 +55,11 @@ def customizations(editors: Iterable[Editor], profiles: Iterable[str]) -> dict[s
     return {space: made[space] for space in made if space in read}
 
 
+def editor_packages(names: Iterable[str]) -> tuple[str, ...]:
+    """The system packages that the chosen editors' own programs need inside the container."""
+    return tuple(dict.fromkeys(package for editor in chosen_editors(names) for package in editor.packages))
+
+
 def smallest_machine(editors: Iterable[Editor]) -> dict[str, object]:
     """What a cloud is asked for, as hostRequirements says it; {} when no editor here has one of its own.
 

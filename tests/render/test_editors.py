@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from dataclasses import replace
 
@@ -58,6 +59,15 @@ def test_an_editor_gets_the_customizations_that_it_reads(editors, spaces):
 
 def test_an_editor_without_customizations_gets_no_empty_ones():
     assert "customizations" not in document("daytona")
+
+
+def test_the_image_has_what_an_editors_program_inside_needs():
+    def installed(*editors: str) -> set[str]:
+        (loop,) = re.findall(r"for package in (.*); do", texts(GPU_PLAN, replace(PLAIN, editors=editors))["Dockerfile"])
+        return set(loop.split())
+
+    assert {"libxtst6", "procps", "unzip"} <= installed("jetbrains") - installed("vscode")
+    assert installed("vscode") == installed() == installed("daytona")
 
 
 def test_only_a_cloud_is_asked_for_a_machine_and_never_for_its_gpu():

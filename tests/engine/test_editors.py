@@ -1,8 +1,10 @@
-"""The script for Daytona with a real Docker: it builds the dev container's image, and pushes that one."""
+"""What single editors need, with a real Docker: packages in the image, and the script for Daytona."""
 
 import os
 import re
 from pathlib import Path
+
+from devkit.compat.load import tables
 
 from . import image, project
 from .commands import run
@@ -11,12 +13,28 @@ from .daemon import Engine
 from .project import Clone
 
 
-@one_engine
-def test_the_image_that_is_pushed_is_the_dev_containers(engine: Engine, tmp_path: Path):
-    clone = Clone(tmp_path / "quickstart", engine)
-    project.init(clone.folder, *project.PLAN, "--editor", "daytona")
+def light(engine: Engine, folder: Path, editor: str) -> Clone:
+    """A project for this editor, whose image is built without the plan's packages."""
+    clone = Clone(folder, engine)
+    project.init(clone.folder, *project.PLAN, "--editor", editor)
     image.provide(engine, image.base_image_of(clone.folder / ".devcontainer/Dockerfile"))
     clone.without_packages()
+    return clone
+
+
+@one_engine
+def test_the_image_has_what_jetbrains_program_inside_needs(engine: Engine, tmp_path: Path):
+    clone = light(engine, tmp_path / "quickstart", "jetbrains")
+    clone.look()
+    clone.compose("up", "--build", "--detach")
+    for package in tables().editors.editors["jetbrains"].packages:
+        assert clone.inside("dpkg-query", "--show", "--showformat=${db:Status-Status}", package) == "installed"
+    engine.clear()
+
+
+@one_engine
+def test_the_image_that_is_pushed_is_the_dev_containers(engine: Engine, tmp_path: Path):
+    clone = light(engine, tmp_path / "quickstart", "daytona")
     daytona = tmp_path / "bin/daytona"
     daytona.parent.mkdir()
     daytona.write_text(f'#!/bin/sh\necho "$*" >"{tmp_path}/pushed"\n')
