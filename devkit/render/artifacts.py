@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable
 
 from devkit.render.artifact import Artifact
+from devkit.render.bake import bake_artifacts
 from devkit.render.compose import compose_artifacts
 from devkit.render.devcontainer import editor_artifacts
 from devkit.render.dockerfile import image_artifacts
 from devkit.render.ignored import ignore_artifacts
-from devkit.render.profiles import profile_artifacts
 from devkit.render.locks import lock_artifacts
 from devkit.render.mirrors import login_artifacts
+from devkit.render.profiles import profile_artifacts
 from devkit.render.settings import Settings
 from devkit.render.variables import env_example_artifacts
 from devkit.solver.model import Plan
@@ -18,6 +19,7 @@ PARTS: tuple[Callable[[Plan, Settings], Iterable[Artifact]], ...] = (
     editor_artifacts,
     image_artifacts,
     compose_artifacts,
+    bake_artifacts,
     profile_artifacts,
     env_example_artifacts,
     ignore_artifacts,

@@ -53,6 +53,8 @@ def project_packages(plan: Plan, settings: Settings, install: Installation) -> P
     """How to install what the project's own files ask for. Raises DevkitError for a version that is none."""
     found = settings.dependencies
     export = _export(found, settings, install)
+    if settings.python_lock and not export:
+        return ProjectPackages()  # requirements.lock holds them, with their hashes.
     wanted = (f"--requirement={_EXPORTED}",) if export else tuple(_wanted(found))
     if not wanted:
         return ProjectPackages()
@@ -80,6 +82,16 @@ def dependency_artifacts(_plan: Plan, settings: Settings) -> Iterator[Artifact]:
             "whole project.\n# Change them there, then run `devkit init` again.\n"
         )
         yield Artifact.text(f"{FOLDER}/{WRITTEN}", header + "".join(lines))
+
+
+def to_lock(found: Dependencies) -> tuple[Needed, ...]:
+    """What a lock of the image must hold for the project: nothing where the project has a lock of its own."""
+    return () if _exporter(found) else tuple(need for need in found.needs if need.role is not Role.LIMIT)
+
+
+def limits(found: Dependencies) -> tuple[Needed, ...]:
+    """What installs nothing and limits the version of what is installed."""
+    return tuple(need for need in found.needs if need.role is Role.LIMIT and need.specifier and not _exporter(found))
 
 
 def written(found: Dependencies) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def installation(plan: Plan, settings: Settings) -> Installation:
         torch=_torch(plan, settings),
         torch_fits=torch_fits,
         device=device,
-        packages=_REQUIRE_HASHES if locked else "",
+        packages=_locked(plan, settings) if locked else "",
         requirements="requirements.lock" if locked else "requirements.txt",
         is_locked=locked,
         machines=plan.architectures,
@@ -73,8 +73,14 @@ def _torch(plan: Plan, settings: Settings) -> str:
     if not settings.python_lock:
         index = "" if settings.uses_wheelhouse else f"--default-index={torch_index(plan, settings)} "
         return f"{index}torch=={plan.torch}"
-    index = f"--index={torch_index(plan, settings)} --index-strategy=unsafe-best-match "
-    return f"{'' if settings.uses_wheelhouse else index}{_REQUIRE_HASHES}--requirement=/mnt/torch.lock"
+    return f"{_locked(plan, settings)}--requirement=/mnt/torch.lock"
+
+
+def _locked(plan: Plan, settings: Settings) -> str:
+    """Either index may offer a package, because the hashes alone decide which file is the right one."""
+    if settings.uses_wheelhouse:
+        return _REQUIRE_HASHES
+    return f"--index={torch_index(plan, settings)} --index-strategy=unsafe-best-match {_REQUIRE_HASHES}"
 
 
 def _torch_fits(plan: Plan) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from devkit import __version__
 from devkit.errors import DevkitError
 from devkit.render.artifact import FOLDER, Artifact
+from devkit.render.dependencies import limits, to_lock
 from devkit.render.dockerfile import requirements
 from devkit.render.installation import INSTALLER
 from devkit.render.settings import FromCheckout, FromIndex, Settings
@@ -35,18 +36,20 @@ _VIA = re.compile(r"^    # via (?P<names>.*)$")
 class Wanted:
     """What a lock shall hold: the requirements, and the Python and the machines that they are for.
 
-    `variant` is the name of torch's index, such as cu130.
+    `variant` is the name of torch's index, such as cu130. `limits` ask for nothing, and limit versions.
     """
 
     python: str
     machines: tuple[str, ...]
     variant: str
     requirements: tuple[str, ...]
+    limits: tuple[str, ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
         """The same, as the lines of a lock's header."""
-        return (f"Python {self.python} on {', '.join(self.machines)}", f"torch of {self.variant}", *self.requirements)
+        target = (f"Python {self.python} on {', '.join(self.machines)}", f"torch of {self.variant}")
+        return (*target, *self.requirements, *(f"no other {limit}" for limit in self.limits))
 
     @property
     def environments(self) -> tuple[str, ...]:
@@ -56,9 +59,14 @@ class Wanted:
 
 
 def wanted(plan: Plan, settings: Settings) -> Wanted:
-    """What the lock of this plan must hold: what requirements.txt asks for, and what devkit needs itself."""
+    """What the lock of this plan must hold: what requirements.txt, devkit itself and the project's files ask for.
+
+    Raises: DevkitError for a package of the project that no hash can hold.
+    """
     lines = {line for line in requirements(plan, settings).splitlines() if line and not line.startswith("#")}
-    return Wanted(plan.python, plan.architectures, plan.variant, tuple(sorted(lines | set(_of_devkit(settings)))))
+    lines |= {*_of_devkit(settings), *_of_project(settings)}
+    held = sorted({f"{need.name}{need.specifier}" for need in limits(settings.dependencies) if not need.marker})
+    return Wanted(plan.python, plan.architectures, plan.variant, tuple(sorted(lines)), tuple(held))
 
 
 def lock_text(wanted: Wanted, resolved: str) -> str:
@@ -131,6 +139,17 @@ def _part(entries: tuple[_Entry, ...], names: set[str], purpose: str) -> str:
             f"requirements.lock does not hold {', '.join(sorted(names))}", "Renew it with `devkit init --lock`."
         )
     return "\n".join([f"# The part of requirements.lock that holds {purpose}.", *chosen, ""])
+
+
+def _of_project(settings: Settings) -> Iterator[str]:
+    for need in to_lock(settings.dependencies):
+        if need.url and not need.url.startswith("https://"):
+            raise DevkitError(
+                f"{need.origin} takes {need.name} from a place that has no hash, so it cannot be locked",
+                "Take it from an index or as an archive by https, or lock the image alone: "
+                "devkit init --lock-only image",
+            )
+        yield need.text
 
 
 def _of_devkit(settings: Settings) -> Iterator[str]:

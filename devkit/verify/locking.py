@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devkit.errors import DevkitError
+from devkit.render.dependencies import BUILT_FOR_TORCH
 from devkit.render.python_lock import Wanted, lock_text
 from devkit.verify.process import Streamed, stream
 
@@ -47,6 +48,7 @@ def locked_python(
         (project / "pyproject.toml").write_text(_project(wanted, sources), encoding="utf-8")
         options = ["--universal", f"--python-version={wanted.python}", "--generate-hashes", "--no-build", "--upgrade"]
         options += ["--annotation-style=line", "--no-header", "--no-progress", "--no-python-downloads"]
+        options += ["--index-strategy=unsafe-best-match"] if _needs_all_of(wanted) else []
         options += ["--no-index", f"--find-links={sources.wheelhouse}"] if sources.wheelhouse else []
         words = ["pip", "compile", *options, f"--directory={folder}", f"--output-file={answer}", "pyproject.toml"]
         done = stream([*argv, *words], progress=progress, timeout_s=deadline_s)
@@ -97,15 +99,24 @@ _WITHOUT_IMAGE = (
 )
 
 
+def _needs_all_of(wanted: Wanted) -> bool:
+    """Whether torch's index has more than torch for the image: for ROCm, the only Triton that fits lies there."""
+    return wanted.variant.startswith("rocm")
+
+
 def _project(wanted: Wanted, sources: Sources) -> str:
-    """A project that asks for what is wanted. torch may come from its index alone, and nothing else from there."""
+    """A project that asks for what is wanted. torch may come from its index alone, and as little else as can be."""
     import tomlkit
 
-    uv: dict[str, object] = {"environments": list(wanted.environments)}
+    uv: dict[str, object] = {
+        "environments": list(wanted.environments),
+        "constraint-dependencies": list(wanted.limits),
+    }
     if not sources.wheelhouse:
         default = [{"name": "packages", "url": sources.index, "default": True}] if sources.index else []
-        uv["index"] = [{"name": "torch", "url": sources.torch_index, "explicit": True}, *default]
-        uv["sources"] = {"torch": {"index": "torch"}}
+        uv["index"] = [{"name": "torch", "url": sources.torch_index, "explicit": not _needs_all_of(wanted)}, *default]
+        asked = {re.split(r"[^\w.-]", line)[0] for line in wanted.requirements}
+        uv["sources"] = {name: {"index": "torch"} for name in ("torch", *BUILT_FOR_TORCH) if name in asked}
     document = {
         "project": {
             "name": _ROOT,

@@ -122,6 +122,19 @@ def test_a_changed_byte_in_a_wheel_ends_the_build(locked, indexes, name):
 
 
 @one_engine
+def test_a_build_server_publishes_from_the_same_dockerfile(locked):
+    argv = ["docker", "buildx", "bake", "--file", ".devcontainer/docker-bake.hcl", "--set", "*.tags=devkit-test:baked"]
+    asked = run([*argv, "--print"], env=locked.engine.env, cwd=locked.folder).stdout
+    assert {"sbom", "provenance"} <= set(re.findall(r'"type": "(\w+)"', asked))
+    # The classic image store cannot hold them, and says so instead of leaving them out.
+    refused = run(argv, env=locked.engine.env, cwd=locked.folder, expect=1)
+    assert "Attestation is not supported" in refused.stderr
+    dated = {**locked.engine.env, "SOURCE_DATE_EPOCH": "1000000000", "DEVKIT_NETRC": ".devcontainer/no-netrc"}
+    run([*argv, "--sbom=false", "--provenance=false"], env=dated, cwd=locked.folder, deadline_s=600)
+    assert locked.engine.inspect("devkit-test:baked")["Created"] == "2001-09-09T01:46:40Z"
+
+
+@one_engine
 def test_only_what_a_change_touches_is_built_again(locked, indexes):
     build(locked)
     (locked.folder / "train.py").write_text("print('edited')\n", encoding="utf-8")

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from devkit.errors import DevkitError
+from devkit.facts.dependencies import Dependencies, Needed, Role, Tool
 from devkit.render.artifact import FOLDER
 from devkit.render.dockerfile import dockerfile
 from devkit.render.ignored import ignore_artifacts
@@ -163,6 +164,40 @@ def test_what_devkit_itself_needs_is_locked_too(source, holds_devkit):
 
 def test_devkits_own_repository_locks_the_plan_alone():
     assert not any("jinja2" in line for line in wanted(PLAN, replace(PLAIN, source=FromCheckout())).requirements)
+
+
+def project_that_asks(*needs: Needed, **more: object) -> Settings:
+    found = Dependencies(Tool.PIP, "requirements.txt", needs=needs, lists=("requirements.txt",), **more)
+    return replace(PLAIN, dependencies=found)
+
+
+TRL = Needed("trl", ">=0.20", "requirements.txt", 3)
+
+
+def test_what_the_project_asks_for_is_locked_and_then_installed_from_the_lock_alone():
+    limit = Needed("numpy", "<3", "constraints.txt", 1, role=Role.LIMIT)
+    settings = project_that_asks(TRL, limit)
+    asked = wanted(PLAN, settings)
+    assert "trl>=0.20" in asked.requirements
+    assert asked.limits == ("numpy<3",)
+    assert "does not hold trl>=0.20" in misfit(LOCK, asked)
+    locked = replace(settings, python_lock=lock_text(asked, RESOLVED))
+    assert "from=project" in dockerfile(PLAN, settings)
+    assert "from=project" not in dockerfile(PLAN, locked)
+
+
+def test_a_project_with_a_lock_of_its_own_is_held_to_that():
+    settings = replace(PLAIN, dependencies=Dependencies(Tool.UV, "uv.lock", lock="uv.lock", needs=(TRL,)))
+    assert not any("trl" in line for line in wanted(PLAN, settings).requirements)
+    assert "from=project" in dockerfile(PLAN, replace(settings, python_lock=LOCK))
+
+
+@pytest.mark.parametrize(
+    "url", ["git+https://example.org/x@main", "file:///home/x", "../x"], ids=["git", "file", "path"]
+)
+def test_what_has_no_hash_is_named(url):
+    with pytest.raises(DevkitError, match=r"requirements\.txt:3 takes trl"):
+        wanted(PLAN, project_that_asks(replace(TRL, specifier="", url=url)))
 
 
 def test_a_locked_image_holds_every_installation_to_its_hashes():

@@ -84,6 +84,34 @@ def test_torch_comes_from_its_index_and_everything_else_from_the_other(wheels, t
     assert "sympy==1.14.0" in text
 
 
+def test_the_triton_of_rocm_comes_from_torchs_index(wheels, tmp_path):
+    tag = "cp311-cp311-manylinux_2_28_x86_64"
+    torch = make_wheel(wheels, "torch", "2.13.0+rocm6.4", requires=["triton-rocm==3.5", "sympy"], tag=tag)
+    triton = make_wheel(wheels, "triton-rocm", "3.5", tag=tag)
+    others = [wheel for wheel in wheels.iterdir() if wheel.name.startswith(("uv", "sympy"))]
+    torch_index = make_index(tmp_path / "torch-index", [torch, triton])
+    index = make_index(tmp_path / "index", [*others, make_wheel(tmp_path, "torch", "2.13.0")])
+    text = locked(replace(ONE, variant="rocm6.4"), Sources(torch_index, index))
+    assert "torch==2.13.0+rocm6.4" in text
+    assert "triton-rocm==3.5" in text
+
+
+def test_what_is_built_for_one_torch_comes_from_its_index_too(wheels, tmp_path):
+    vision = make_wheel(wheels, "torchvision", "0.28.0+cpu", requires=["torch==2.13.0"])
+    torch_index = make_index(tmp_path / "torch-index", [*wheels.glob("torch-*"), vision])
+    others = [wheel for wheel in wheels.iterdir() if wheel.name.startswith(("uv", "sympy"))]
+    index = make_index(tmp_path / "index", [*others, make_wheel(tmp_path, "torchvision", "0.28.0")])
+    text = locked(replace(ONE, requirements=(*ONE.requirements, "torchvision>=0.27")), Sources(torch_index, index))
+    assert "torchvision==0.28.0+cpu" in text
+
+
+def test_a_limit_installs_nothing_and_holds_what_is_installed(wheels):
+    make_wheel(wheels, "sympy", "1.15.0")
+    text = from_wheels(wheels, replace(ONE, limits=("sympy<1.15", "scipy<2")))
+    assert "sympy==1.14.0" in text
+    assert "scipy==" not in text
+
+
 def test_a_machine_without_a_wheel_is_named_and_nothing_is_locked(wheels):
     with pytest.raises(DevkitError, match="aarch64"):
         from_wheels(wheels, BOTH)
