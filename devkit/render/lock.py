@@ -112,7 +112,7 @@ def _written(entry: object) -> Written:
 
 
 def _machine_document(machine: Machine) -> dict[str, object]:
-    return {
+    document: dict[str, object] = {
         "driver": str(machine.driver) if machine.driver else None,
         "cuda": str(machine.cuda) if machine.cuda else None,
         "gpus": [{"name": name, "compute_capability": str(capability)} for name, capability in machine.gpus],
@@ -121,6 +121,13 @@ def _machine_document(machine: Machine) -> dict[str, object]:
         "glibc": str(machine.glibc) if machine.glibc else None,
         "origin": machine.origin,
     }
+    if machine.notes:
+        document["notes"] = list(machine.notes)
+    if machine.amd_gpus:
+        document["amd_gpus"] = [{"name": name, "target": target} for name, target in machine.amd_gpus]
+    if machine.toolkit:
+        document["toolkit"] = str(machine.toolkit)
+    return document
 
 
 def _machine(entry: Mapping[str, Any]) -> Machine:
@@ -132,6 +139,9 @@ def _machine(entry: Mapping[str, Any]) -> Machine:
         platform=str(entry["platform"]),
         glibc=_release(entry["glibc"]),
         origin=str(entry["origin"]),
+        notes=tuple(map(str, entry.get("notes", ()))),
+        amd_gpus=tuple((str(gpu["name"]), str(gpu["target"])) for gpu in entry.get("amd_gpus", ())),
+        toolkit=_release(entry.get("toolkit")),
     )
 
 

@@ -200,3 +200,14 @@ def test_lists_are_repeated_or_parted_by_commas_and_recorded_once(tmp_path):
     text = (tmp_path / "devkit.toml").read_text()
     assert 'editors = ["vscode", "jetbrains"]' in text
     assert 'devices = ["0", "1"]' in text
+
+
+def test_a_foreign_dockerfile_that_is_not_utf_8_is_left_to_its_author(tmp_path):
+    (tmp_path / ".devcontainer").mkdir()
+    (tmp_path / ".devcontainer/devcontainer.json").write_text('{"build": {"dockerfile": "Dockerfile"}}\n')
+    latin = "FROM ubuntu:22.04\n# Größe\nRUN pip install torch\n".encode("latin-1")
+    (tmp_path / ".devcontainer/Dockerfile").write_bytes(latin)
+    done = devkit("init", tmp_path, *GPU)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "left to you: PRJ026" in done.stdout
+    assert (tmp_path / ".devcontainer/Dockerfile").read_bytes() == latin

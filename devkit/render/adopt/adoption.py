@@ -18,6 +18,7 @@ from devkit.facts.gpu import Gpu, NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.model import Facts, FileState, Project
 from devkit.facts.values import NOT_READ
 from devkit.probe.gather import gather
+from devkit.probe.host import decoded
 from devkit.render.adopt.dockerfile import Versions, is_dockerfile, with_requirements, with_versions
 from devkit.render.adopt.image_repairs import IMAGE_REPAIRS, Target
 from devkit.render.adopt.overlay import ChangedHost
@@ -91,7 +92,7 @@ class _Rounds:
 
     def look(self) -> list[Shown]:
         """What the checks find now, for all machines of the plan, each finding once."""
-        texts = {str(self._root / path): content.decode() for path, content in self._texts.items()}
+        texts = {str(self._root / path): decoded(content) for path, content in self._texts.items()}
         facts = gather(ChangedHost(texts), only=("system", "project"), project=str(self._root))
         if isinstance(facts.project, Project):
             _refuse_broken(facts.project)
@@ -108,7 +109,10 @@ class _Rounds:
         """Make the changes that these findings ask for. Returns whether there were any."""
         touched: set[str] = set()
         for one in shown:
-            changes = {path: content for path, content in self._changes(one) if content != self.text(path)}
+            try:
+                changes = {path: content for path, content in self._changes(one) if content != self.text(path)}
+            except UnicodeDecodeError:
+                continue  # The file is not UTF-8: the finding is left to its author.
             # Findings know lines of the text as it was judged: a file that was changed waits for the next round.
             if touched.isdisjoint(changes):
                 touched |= changes.keys()
