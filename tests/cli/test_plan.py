@@ -84,6 +84,12 @@ def test_why_explains_a_conflict_too():
     assert "✗ conflict" in done.stdout and "torch 2.15.0+cu130  A5" in done.stdout
 
 
+def test_how_gpus_are_passed_on_decides_what_an_image_may_demand():
+    words = ("--gpu", "A100", "--driver", "555.42.06", "--image", "nvidia/cuda:12.8.1-base-ubuntu24.04")
+    assert plan(*words).returncode == plan(*words, "--gpu-runtime", "legacy").returncode == 1
+    assert plan(*words, "--gpu-runtime", "cdi").returncode == 0
+
+
 def test_amd_gpus_are_planned_for():
     done = plan("--gpu", "MI300X", "--json")
     assert done.returncode == 0, done.stderr

@@ -60,28 +60,48 @@ LIMITS = [
 FEATURES = ["bf16", "nf4", "llm-int8", "flash-attention-2", "fp8", "nvcc"]
 
 
+WISHES = {
+    "glibc": st.sampled_from(["2.17", "2.27", "2.28", "2.36"]),
+    "gpu_runtime": st.sampled_from(["legacy", "cdi"]),
+    "torch": st.sampled_from(MINORS + VERSIONS + BUILDS),
+    "cuda": st.sampled_from(["11.8", "12", "12.6", "12.8", "13", "13.0", "13.2"]),
+    "python": st.sampled_from(["3.10", "3.11", "3.12", "3.13", "3.14"]),
+    "image": st.sampled_from(IMAGES),
+    "pins": st.sampled_from(PINS).map(lambda pin: (pin,)),
+    "features": st.lists(st.sampled_from(FEATURES), min_size=1, max_size=2, unique=True).map(tuple),
+    "constraints": st.lists(st.sampled_from(LIMITS), min_size=1, max_size=2, unique=True).map(tuple),
+}
+
+
 def maybe(values: list[str]) -> st.SearchStrategy[str | None]:
     return st.none() | st.sampled_from(values)
 
 
 @st.composite
 def situations(draw: st.DrawFn) -> Situation:
-    """NVIDIA machines with all their wishes. Every second wish is none, or hardly anything would fit."""
-    platform = draw(st.sampled_from(["linux", "linux", "wsl2"]))
+    """NVIDIA machines with a wish or two: with more, hardly anything would fit."""
+    platform = draw(st.sampled_from(["linux", "linux", "linux", "wsl2"]))
+    drivers = st.sampled_from(WINDOWS if platform == "wsl2" else LINUX)
+    gpus = draw(st.lists(st.sampled_from(NVIDIA) | st.sampled_from(CAPABILITIES), max_size=2, unique=True))
+    wished = draw(st.lists(st.sampled_from(sorted(WISHES)), max_size=3, unique=True))
     return Situation(
-        driver=draw(maybe(WINDOWS if platform == "wsl2" else LINUX)),
-        gpus=tuple(draw(st.lists(st.sampled_from(NVIDIA + CAPABILITIES), min_size=1, max_size=3, unique=True))),
-        machine=draw(st.sampled_from(["x86_64", "x86_64", "aarch64"])),
+        driver=draw(drivers | st.none() if gpus else drivers),
+        gpus=tuple(gpus),
+        machine=draw(st.sampled_from(["x86_64", "x86_64", "x86_64", "aarch64"])),
         platform=platform,
-        glibc=draw(maybe(["2.17", "2.27", "2.28", "2.36"])),
+        **{name: draw(WISHES[name]) for name in wished},
+    )
+
+
+@st.composite
+def image_situations(draw: st.DrawFn) -> Situation:
+    """CUDA images on drivers of their own time, where everything else fits."""
+    return Situation(
+        driver=draw(st.sampled_from([driver for driver in LINUX if 470 <= int(driver.split(".")[0]) < 600])),
+        gpus=(draw(st.sampled_from([*NVIDIA, "7.5", "8.0", "8.6"])),),
+        image=draw(st.sampled_from([image for image in IMAGES if "nvidia/cuda" in image])),
         gpu_runtime=draw(maybe(["legacy", "cdi"])),
-        torch=draw(maybe(MINORS + VERSIONS + BUILDS)),
-        cuda=draw(st.none() | maybe(["11.8", "12", "12.6", "12.8", "13", "13.0", "13.2"])),
-        python=draw(st.none() | maybe(["3.10", "3.11", "3.12", "3.13", "3.14"])),
-        image=draw(st.none() | maybe(IMAGES)),
-        pins=tuple(draw(st.none().map(lambda _: []) | st.lists(st.sampled_from(PINS), max_size=1))),
-        features=tuple(draw(st.lists(st.sampled_from(FEATURES), max_size=2, unique=True))),
-        constraints=tuple(draw(st.lists(st.sampled_from(LIMITS), max_size=2, unique=True))),
+        features=draw(st.sampled_from([(), (), ("nvcc",)])),
     )
 
 
@@ -130,6 +150,12 @@ MANY = settings(max_examples=250, deadline=None, suppress_health_check=list(Heal
 @example(Situation("570.124.06", ("NVIDIA GB200",), machine="aarch64"))
 def test_a_plan_for_nvidia_breaks_no_rule_and_a_conflict_has_no_way_out(situation):
     agree(situation, "cpu" if (situation.torch or "").endswith("+cpu") else "cu")
+
+
+@MANY
+@given(image_situations())
+def test_a_plan_on_a_cuda_image_breaks_no_rule_and_a_conflict_has_no_way_out(situation):
+    agree(situation, "cu")
 
 
 @MANY
