@@ -113,7 +113,7 @@ def _url(source: Mapping[str, Any]) -> str:
 
 def _extras(project: Mapping[str, Any], content: str, found: Reading) -> None:
     for extra in part(project, "optional-dependencies"):
-        because = "optional dependencies are installed by nobody who does not ask for them"
+        because = "they are optional"
         found.leave_out(f"the extra {extra}", PYPROJECT, line_of(content, extra), because)
 
 

@@ -6,7 +6,7 @@ Source: https://pip.pypa.io/en/stable/reference/requirements-file-format/
 import re
 from collections.abc import Iterator
 
-from devkit.facts.dependencies import OF_THE_PROJECT
+from devkit.facts.dependencies import OF_THE_PROJECT, Role
 from devkit.probe.dependencies_reading import Reading, numbered, without_login
 
 DEEPEST = 10
@@ -62,7 +62,9 @@ def _included(value: str, path: str, line: int, found: Reading, *, group: str, d
     if text is not None and whole is not None:
         is_named_by_list = path in found.lists or path in found.included
         (found.included if is_named_by_list else found.lists).append(whole)
+        role, found.role = found.role, Role.HANDED
         read_lines(_logical(text), whole, found, group=group, depth=depth + 1)
+        found.role = role
 
 
 def _logical(text: str) -> Iterator[tuple[int, str]]:

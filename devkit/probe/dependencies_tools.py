@@ -75,7 +75,7 @@ def read_with_tool(files: ProjectFiles) -> Dependencies:
         unread=tuple(found.unread),
         left_out=tuple(found.left_out),
         torch_family=family,
-        builds_itself="build-system" in document or files.has(SETUP_PY),
+        builds_itself=_builds_itself(document, files),
     )
 
 
@@ -169,6 +169,8 @@ def _of_conda(found: Reading) -> str:
         if found.files.has(path):
             read_environment(path, found)
             break
+    if not found.is_whole:
+        found.write_out()
     for path in ("conda-lock.yml", "conda-lock.yaml"):
         locked = found.text(path) if found.files.has(path) else None
         if locked is not None:
@@ -206,6 +208,14 @@ def _other_lists(found: Reading, main: str) -> None:
         if path.endswith((".txt", ".in")) and path not in found.paths and path != main.replace(".txt", ".in"):
             because = f"no list that is installed includes it; add `-r {path}` to {main or 'a requirements.txt'}"
             found.leave_out(path, path, 1, because)
+
+
+def _builds_itself(document: dict[str, Any], files: ProjectFiles) -> bool:
+    """Whether the project can be installed; each tool has its own word for "this is no package"."""
+    tables = part(document, "tool")
+    says = (("poetry", "package-mode"), ("uv", "package"), ("pdm", "distribution"))
+    is_no_package = any(part(tables, name).get(key) is False for name, key in says)
+    return not is_no_package and ("build-system" in document or files.has(SETUP_PY))
 
 
 def _hidden(paths: tuple[str, ...], found: Reading) -> tuple[str, ...]:
