@@ -100,7 +100,10 @@ def _exit_code() -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.ClickException as error:
-        error.show()
+        # Click repeats what was typed, however long.
+        shown = io.StringIO()
+        error.show(shown)
+        click.echo("\n".join(escaped(line) for line in shown.getvalue().splitlines()), err=True)
         return exits.WRONG_INPUT
     except DevkitError as error:
         # Names and values in it come from anywhere: a file's name may hold a line break or a terminal's escape.

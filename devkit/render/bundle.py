@@ -1,16 +1,20 @@
 """What a bundle for a place without a network is made from: the project's files, and the texts around them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from devkit import __version__
 from devkit.errors import DevkitError
 from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.change import Action
+from devkit.render.dependencies import BUILT_FOR_TORCH, lock_readers, project_packages
 from devkit.render.folder import read_file
 from devkit.render.installation import installation
 from devkit.render.lock import LOCK_PATH, digest, read_lock
 from devkit.render.locked_plan import locked_plan
 from devkit.render.mirrors import mirror_variables, torch_index
+from devkit.render.plain import reason_comment
 from devkit.render.project import Project, project_changes, project_settings
 from devkit.render.resources import rendered
 from devkit.render.settings import Settings
@@ -28,7 +32,8 @@ class Bundle:
     """The texts of a bundle, before anything is built or downloaded.
 
     `files` are the project's, by their paths in it; `wheels_dockerfile` has the stages `prepared`, `listing` and
-    `wheels`. `image` is the prepared image's name without the architecture at its end.
+    `wheels`, and reads the project's own lists below `root`. `image` is the prepared image's name without the
+    architecture at its end.
     """
 
     plan: Plan
@@ -36,6 +41,7 @@ class Bundle:
     image: str
     files: tuple[Artifact, ...]
     wheels_dockerfile: str
+    root: Path
 
     @property
     def architectures(self) -> tuple[str, ...]:
@@ -72,7 +78,18 @@ def bundle_of(project: Project) -> Bundle:
     dockerfile = next(file.content.decode() for file in files if file.path == f"{FOLDER}/Dockerfile")
     wheels = _wheels_dockerfile(plan, settings, dockerfile, is_locked=is_locked)
     tag = f"localhost/devkit-base/{settings.slug}:{digest(wheels.encode())[:12]}"
-    return Bundle(plan, project.choices.name, tag, files, wheels)
+    return Bundle(
+        plan, project.choices.name, tag, (*files, *_requests(project.root, plan, settings)), wheels, project.root
+    )
+
+
+def _requests(root: Path, plan: Plan, settings: Settings) -> Iterator[Artifact]:
+    """The project's own lists of packages, which the build reads from beside .devcontainer."""
+    for path in project_packages(plan, settings, installation(plan, settings)).files:
+        content = read_file(root, path)
+        if content is None:
+            raise DevkitError(f"{path} is gone", "Run `devkit init` again, so that nothing asks for it.")
+        yield Artifact(path, content)
 
 
 def _wheels_dockerfile(plan: Plan, settings: Settings, dockerfile: str, *, is_locked: bool) -> str:
@@ -83,11 +100,17 @@ def _wheels_dockerfile(plan: Plan, settings: Settings, dockerfile: str, *, is_lo
             "Put it back before the instructions that install Python packages, or run `devkit init --force`.",
         )
     online = replace(settings, uses_wheelhouse=False)
+    install = installation(plan, online)
     return rendered(
         "bundle/wheels.Dockerfile.j2",
         plan=plan,
         prepared=prepared.rstrip(),
-        mounts=installation(plan, online).mounts.replace("/root/.cache/uv", "/root/.cache/pip").replace("-uv", "-pip"),
+        because=lambda field: reason_comment(plan, field),
+        install=install,
+        mounts=install.mounts.replace("/root/.cache/uv", "/root/.cache/pip").replace("-uv", "-pip"),
+        project=project_packages(plan, online, install),
+        tools=lock_readers(settings),
+        built_for_torch=BUILT_FOR_TORCH,
         mirrors=mirror_variables(settings),
         torch_index=torch_index(plan, settings),
         is_locked=is_locked,

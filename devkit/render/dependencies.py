@@ -192,5 +192,11 @@ def _export(found: Dependencies, settings: Settings, install: Installation) -> s
             return f"{program} requirements --dev --hash >{_EXPORTED} && sed -i '/^-i /d' {_EXPORTED}"
 
 
+def lock_readers(settings: Settings) -> tuple[str, ...]:
+    """The programs that the build fetches only to read the project's lock, as requirements."""
+    tools = {"poetry": ("poetry", "poetry-plugin-export"), "pdm": ("pdm",), "pipenv": ("pipenv",)}
+    return tuple(f"{tool}=={_version(tool)}" for tool in tools.get(_exporter(settings.dependencies) or "", ()))
+
+
 def _version(tool: str) -> str:
     return plain("version", next(row.version for row in tables().images.tools if row.name == tool))

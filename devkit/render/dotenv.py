@@ -8,18 +8,21 @@ from devkit.errors import DevkitError
 def setting_in(text: str, name: str) -> str:
     """The value of `name`, without the quotes around it, "" when it is not set; the last line counts, as in Compose."""
     values = re.findall(rf"^(?:export )?{re.escape(name)}=(.*)$", text, re.MULTILINE)
-    return str(values[-1]).strip().strip("'\"") if values else ""
+    value = str(values[-1]).strip() if values else ""
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
 
 
 def with_setting(text: str, name: str, value: str) -> str:
     """`text` with `name` set to `value`, every other line as it was.
 
-    Compose takes what stands between single quotes as it is, and has no way to write a single quote there.
-    Raises: DevkitError for a value with a single quote or a line break.
+    Compose takes what stands between single quotes as it is, and has no way to write a single quote there. A
+    backslash at the end would take the closing quote along.
+    Raises: DevkitError for a value with a single quote, a line break or a backslash at its end.
     """
-    if "'" in value or "\n" in value or "\r" in value:
+    if "'" in value or "\n" in value or "\r" in value or value.endswith("\\"):
         raise DevkitError(
-            f"the path {value!r} cannot stand in an .env file", "Use one without single quotes and line breaks."
+            f"the path {value!r} cannot stand in an .env file",
+            "Use one without single quotes, line breaks, and a backslash at its end.",
         )
     line = f"{name}='{value}'"
     pattern = re.compile(rf"^(?:export )?{re.escape(name)}=.*$", re.MULTILINE)

@@ -67,7 +67,8 @@ class Workshop:
         arguments = [word for name in proxies for word in ("--build-arg", name)]
         file, context = self.folder / ".wheels.Dockerfile", self.folder / "project" / FOLDER
         shared = ["--platform", f"linux/{architecture}", *arguments, *login, "--file", str(file)]
-        self.run(what, "build", *shared, *words, str(context))
+        lists = ["--build-context", f"project={self.bundle.root}"]
+        self.run(what, "build", *shared, *lists, *words, str(context))
 
 
 def make_bundle(workshop: Workshop, output: Path) -> dict[str, Any]:

@@ -55,6 +55,10 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(404, b"")
 
+    def do_HEAD(self) -> None:
+        """Say what there is."""
+        self.do_GET()
+
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
         if status == 401:
@@ -62,7 +66,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/html" if self.path.endswith("/") else "application/octet-stream")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command == "GET":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *words: object) -> None:
         """Stay quiet."""

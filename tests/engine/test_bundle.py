@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from . import daemon, image, project
+from . import daemon, image, project, tools
 from .authority import Authority
 from .binaries import Binaries
 from .commands import run
@@ -26,8 +26,14 @@ CLOSED = (("FORWARD", "-s", POOL), ("FORWARD", "-d", POOL), ("INPUT", "-s", POOL
 def origin(tmp_path_factory, company: Authority, bridge: str) -> Iterator[Path]:
     """A project that installs from the company's mirror, which wants a login."""
     folder = tmp_path_factory.mktemp("bundled")
-    wheels = project.wheels_for(folder / "draft")
+    wheels = folder / "wheels"
+    wheels.mkdir()
+    for source in (project.wheels_for(folder / "draft"), tools.wheelhouse(["iniconfig==2.1.0"])):
+        for wheel in source.glob("*.whl"):
+            (wheels / wheel.name).symlink_to(wheel)
     root = folder / "quickstart"
+    root.mkdir()
+    (root / "requirements.txt").write_text("iniconfig>=2\n", encoding="utf-8")
     with serving(wheels):
         mirrors = ("--index", Mirror.index, "--torch-index", Mirror.torch_index)
         project.init(root, *project.PLAN, "--ca-certificate", company.bundle, *mirrors)
@@ -73,7 +79,7 @@ def test_a_bundle_holds_what_it_lists_and_no_login(engine, origin, made):
     assert {file["path"] for file in document["files"]} | {"manifest.json", "SHA256SUMS"} == {
         path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
     }
-    assert {"torch", "uv", "transformers"} <= {wheel["name"] for wheel in document["wheels"]}
+    assert {"torch", "uv", "transformers", "iniconfig"} <= {wheel["name"] for wheel in document["wheels"]}
     assert (folder / "images/base-amd64.tar").stat().st_size > 50_000_000
     assert not [path for path in folder.rglob("*") if path.is_file() and holds(path, PASSWORD.encode())]
     tag = f"{document['image']['name']}-amd64"
@@ -109,6 +115,7 @@ def test_without_any_network_it_builds_starts_and_proves(engine, origin, made, f
         clone.compose("up", "--detach")
         report = json.loads(clone.inside("devkit", "verify", "--here", "--quick", "--json", deadline_s=DEADLINE_S))
         assert report["verdict"] == "passed", report
+        assert clone.inside("python", "-c", "import iniconfig; print('ours')") == "ours\n"
         clone.compose("down", "--volumes")
 
 

@@ -172,7 +172,13 @@ def _reading(path: str, text: str) -> object:
         case ".toml":
             return tomllib.loads(text)
         case _:
-            return list(_code_lines(text))
+            return [_label(line) or line for line in _code_lines(text)]
+
+
+def _label(line: str) -> tuple[str, ...]:
+    """The words of a LABEL, without the quotes and escapes of a Dockerfile; () for another line."""
+    words = re.findall(r'"((?:[^"\\]|\\.)*)"', line) if re.match(r"LABEL |    \"", line) else []
+    return tuple(re.sub(r'\\(["\\$])', r"\1", word) for word in words)
 
 
 def _code_lines(text: str) -> Iterator[str]:
@@ -186,8 +192,8 @@ def _swapped(reading: Any, swaps: Mapping[str, str]) -> Any:
     match reading:
         case dict():
             return {_swapped(key, swaps): _swapped(value, swaps) for key, value in reading.items()}
-        case list():
-            return [_swapped(value, swaps) for value in reading]
+        case list() | tuple():
+            return type(reading)(_swapped(value, swaps) for value in reading)
         case str():
             for harmless, value in swaps.items():
                 reading = reading.replace(harmless, value)

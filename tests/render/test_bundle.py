@@ -225,4 +225,4 @@ def test_a_path_that_no_env_file_can_hold_is_refused(carried):
     moved = carried.rename(carried.with_name("it's here"))
     done = load(moved)
     assert done.returncode == 1
-    assert "has a quote in it" in done.stderr
+    assert "no .env file can hold the path" in done.stderr

@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.render.dotenv import with_setting
+from devkit.render.dotenv import setting_in, with_setting
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,9 @@ def test_with_setting(before, after):
     assert with_setting(after, "A", "/w") == after
 
 
-@pytest.mark.parametrize("path", ["/it's", "/a\nb"], ids=["a single quote", "a line break"])
+@pytest.mark.parametrize(
+    "path", ["/it's", "/a\nb", "C:\\wheels\\"], ids=["a single quote", "a line break", "a backslash at the end"]
+)
 def test_a_path_that_cannot_be_quoted_is_refused(path):
     with pytest.raises(DevkitError, match=r"cannot stand in an \.env file"):
         with_setting("", "A", path)
@@ -30,3 +32,18 @@ def test_a_path_that_cannot_be_quoted_is_refused(path):
 
 def test_a_backslash_is_taken_as_it_is():
     assert with_setting("A=x\n", "A", r"C:\wheels\1") == "A='C:\\wheels\\1'\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        pytest.param("A='/w'", "/w", id="single quotes go"),
+        pytest.param('A="/w"', "/w", id="double quotes go"),
+        pytest.param("A='/w\"'", '/w"', id="a quote inside stays"),
+        pytest.param("A=/w", "/w", id="none are needed"),
+        pytest.param("A=", "", id="nothing is nothing"),
+        pytest.param("A='", "'", id="one quote is no pair"),
+    ],
+)
+def test_a_setting_is_read_without_the_quotes_around_it(line, value):
+    assert setting_in(f"{line}\n", "A") == value

@@ -1,0 +1,139 @@
+"""Any text whatever, in every value that reaches a generated file: refused, or carried exactly by each format."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from devkit.errors import DevkitError
+from devkit.facts.policy import Policy
+from devkit.render.choices import CHOICES_PATH, Choices
+from devkit.render.names import checked_name, slug_of
+from devkit.render.project import Inputs, open_project, project_changes
+from devkit.render.settings import FromIndex
+from devkit.solver.model import Plan
+
+from .injection import assert_same_but_for_the_value
+from .plans import CPU_PLAN
+
+Asked = tuple[Choices, Plan]
+
+FRAGMENTS = [
+    "\n",
+    "\r",
+    "\0",
+    "'",
+    '"',
+    "\\",
+    "$",
+    "${",
+    "}",
+    "{{",
+    "}}",
+    "{%",
+    "%}",
+    "#",
+    "`",
+    "$(",
+    ")",
+    ";",
+    "&",
+    "|",
+]
+FRAGMENTS += [
+    ": ",
+    "- ",
+    "*",
+    "!!",
+    "---\n",
+    "RUN id",
+    "\u2028",
+    "\u202e",
+    "\udcff",
+    " ",
+    "\t",
+    "a",
+    "1.0",
+    "/",
+    "@",
+    ":",
+]
+texts = st.one_of(
+    st.text(max_size=40), st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join), st.from_regex(r"[ -~]{1,20}")
+)
+
+VALUES: dict[str, tuple[str, Callable[[str], Asked]]] = {
+    "name": ("Harmless One", lambda text: (Choices(name=text), CPU_PLAN)),
+    "index": ("https://harmless.example/a", lambda text: (Choices(name="x", index=text), CPU_PLAN)),
+    "torch_index": ("https://harmless.example/a", lambda text: (Choices(name="x", torch_index=text), CPU_PLAN)),
+    "hub": ("https://harmless.example/a", lambda text: (Choices(name="x", hub=text), CPU_PLAN)),
+    "label": ("harmless-value", lambda text: (labelled("org.example.team", text), CPU_PLAN)),
+    "label's name": ("harmless-name", lambda text: (labelled(text, "team"), CPU_PLAN)),
+    "base_image": ("harmless:1", lambda text: (Choices(name="x"), replace(CPU_PLAN, base_image=text))),
+    "python": ("7.77", lambda text: (Choices(name="x"), replace(CPU_PLAN, python=text))),
+    "torch": ("7.7.7", lambda text: (Choices(name="x"), replace(CPU_PLAN, torch=text))),
+    "package": ("harmless-package", lambda text: (Choices(name="x"), packaged(text, "7.7.7"))),
+    "package's version": ("7.7.7.7", lambda text: (Choices(name="x"), packaged("harmless-package", text))),
+    "wheels of torch": (
+        "https://harmless.example/a",
+        lambda text: (Choices(name="x"), replace(CPU_PLAN, torch_index=text)),
+    ),
+}
+"""What may hold a text that devkit did not choose: a harmless one, and what to ask for with any other."""
+
+
+def labelled(name: str, value: str) -> Choices:
+    return Choices(name="x", policy=Policy(required_labels=((name, value),)))
+
+
+def packaged(name: str, version: str) -> Plan:
+    return replace(CPU_PLAN, packages=(*CPU_PLAN.packages, (name, version)))
+
+
+def made(asked: Asked) -> dict[str, str]:
+    """The files that a project gets, as texts."""
+    choices, plan = asked
+    with TemporaryDirectory() as folder:
+        project = open_project(Path(folder), choices, Inputs())
+        changes = project_changes(project, plan, source=FromIndex("0.1.0"))
+    return {change.path: change.artifact.content.decode() for change in changes}
+
+
+@cache
+def harmless_files(kind: str) -> dict[str, str]:
+    harmless, ask = VALUES[kind]
+    return made(ask(harmless))
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@settings(max_examples=60, deadline=None)
+@given(text=texts)
+def test_a_text_is_refused_or_carried_by_every_format(kind, text):
+    harmless, ask = VALUES[kind]
+    try:
+        files = made(ask(text))
+    except DevkitError as refused:
+        assert refused.message and refused.hint
+        return
+    if not text.strip():
+        return  # the same as nothing: devkit chooses
+    swaps = {harmless: text.rstrip("/") if "index" in kind or kind == "hub" else text}
+    if kind == "name":
+        swaps = {harmless: checked_name(text), "harmless-one": slug_of(checked_name(text))}
+    before = harmless_files(kind)
+    assert files.keys() == before.keys()
+    for path, content in files.items():
+        if path not in ("devkit.lock", CHOICES_PATH):
+            assert_same_but_for_the_value(path, content, before[path], swaps)
+
+
+def test_every_text_of_a_plan_that_is_rendered_is_tried():
+    tried = {"base_image", "python", "torch", "torch_index", "packages"}
+    chosen_by_devkit = {"vendor", "variant", "cuda", "rocm", "gpu_request", "architectures", "data_as_of"}
+    for_people = {"reasons", "warnings"}
+    assert {field.name for field in fields(Plan)} == tried | chosen_by_devkit | for_people
