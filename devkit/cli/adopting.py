@@ -47,13 +47,15 @@ def repair_own(
 
 
 def _existing_in(project: "Project") -> "Existing | None":
-    """The project's own dev container, looked for only where there may be one."""
-    folder = project.root / ".devcontainer"
-    if not folder.exists() and not (project.root / ".devcontainer.json").exists():
+    """The project's own dev container; None for a project without one, or with the one that devkit wrote."""
+    from devkit.render.adopt.found import foreign_dev_containers
+
+    paths = foreign_dev_containers(project.root)
+    if not paths:
         return None
     from devkit.render.adopt.existing import existing_container
 
-    return existing_container(project.root)
+    return existing_container(project.root, paths)
 
 
 def _repair(ctx: click.Context, project: "Project", existing: "Existing", request: "Request", manner: Manner) -> bool:

@@ -5,12 +5,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
 from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.folder import files_below, read_file, staging_path
 from devkit.render.lock import LOCK_PATH, Lock, Written, digest, read_lock
-from devkit.render.merge import Clash, is_unresolved, merged
+
+if TYPE_CHECKING:
+    from devkit.render.merge import Clash
 
 
 class Action(StrEnum):
@@ -33,7 +36,7 @@ class Change:
     action: Action
     artifact: Artifact
     before: bytes | None
-    clashes: tuple[Clash, ...] = ()
+    clashes: "tuple[Clash, ...]" = ()
 
     @property
     def path(self) -> str:
@@ -137,6 +140,8 @@ def _own_change(root: Path, artifact: Artifact, known: Known, *, force: bool) ->
     base = known.text_of(artifact.path)
     if change.before is None or change.action is not Action.UPDATE or _may_replace(change, known, force):
         return change
+    from devkit.render.merge import is_unresolved, merged
+
     if is_unresolved(change.before):
         raise DevkitError(
             f"{artifact.path} still holds a conflict of an earlier run",

@@ -1,4 +1,4 @@
-"""Whether a project has a dev container of its own, and what that asks of a plan."""
+"""What a project's own dev container asks of a plan."""
 
 import re
 from collections.abc import Iterator
@@ -12,13 +12,10 @@ from devkit.doctor.model import NotApplicable
 from devkit.probe.gather import gather
 from devkit.probe.host import LocalHost
 from devkit.render.adopt.adoption import is_own_pin
-from devkit.render.artifact import FOLDER
-from devkit.render.change import known_files
-from devkit.render.folder import files_below, read_file
+from devkit.render.folder import read_file
 from devkit.render.lock import LOCK_PATH, Lock, read_lock
 from devkit.solver.model import Constraint
 
-_DEV_CONTAINER = re.compile(rf"{re.escape(FOLDER)}/(?:[^/]+/)?devcontainer\.json")
 _PYTHON = re.compile(r"(?:^|/)python:(?:\d+-)?(3\.\d+)")
 _SYSTEM = re.compile(r"([a-z]+)([\d.]+)")
 
@@ -37,22 +34,13 @@ class Existing:
     lock: Lock
 
 
-def existing_container(root: Path) -> Existing | None:
-    """The project's own dev container; None for a project without one, or with the one that devkit wrote.
-
-    Raises: DevkitError when a file leads out of the project.
-    """
-    found = [path for path in files_below(root, FOLDER) if _DEV_CONTAINER.fullmatch(path)]
-    if read_file(root, ".devcontainer.json") is not None:
-        found.insert(0, ".devcontainer.json")
-    known = known_files(root).files
-    if not found or any(path in known for path in found):
-        return None
+def existing_container(root: Path, paths: tuple[str, ...]) -> Existing:
+    """The project's own dev container, whose devcontainer.json files have these paths."""
     content = read_file(root, LOCK_PATH)
     lock = read_lock(content) if content is not None else Lock()
     units = _units(root)
     image, python = _image(units)
-    return Existing(tuple(found), image, python, tuple(_constraints(units, lock)), lock)
+    return Existing(paths, image, python, tuple(_constraints(units, lock)), lock)
 
 
 def _units(root: Path) -> tuple[Unit, ...]:
