@@ -1,7 +1,7 @@
 """Profiles: services beside the dev container that Compose starts when asked, and what they need in its image."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from devkit import __version__
@@ -27,7 +27,7 @@ def profile_artifacts(plan: Plan, settings: Settings) -> Iterator[Artifact]:
         yield from _ARTIFACTS[profile](plan)
 
 
-def chosen_profiles(names: Iterable[str]) -> tuple[str, ...]:
+def chosen_profiles(names: Sequence[str]) -> tuple[str, ...]:
     """These profiles, each once. Raises DevkitError for one that does not exist."""
     for name in names:
         if name not in _ARTIFACTS:
@@ -47,7 +47,7 @@ def profile_packages(plan: Plan, settings: Settings) -> tuple[ProfilePackage, ..
 def profile_services(plan: Plan, settings: Settings) -> str:
     """The services of the chosen profiles as they stand in the Compose file under `services:`; "" for none."""
     shown = [
-        rendered(f"devcontainer/profiles/{profile}.yml.j2", slug=settings.slug, **_images(plan, settings.policy))
+        rendered(f"devcontainer/profiles/{profile}.yml.j2", **_images(plan, settings.policy))
         for profile in chosen_profiles(settings.profiles)
     ]
     return "".join(shown)
