@@ -55,14 +55,13 @@ def plan(selection: Selection, project: str, ignore_dependencies: bool, why: str
 def _project(folder: str, *, ignore_dependencies: bool) -> "tuple[Policy | None, Dependencies]":
     """The rules of a project and what its files ask for. Raises DevkitError for a devkit.toml that is wrong."""
     from devkit.facts.dependencies import NO_DEPENDENCIES
-    from devkit.probe.dependencies import read_dependencies
-    from devkit.probe.host import LocalHost
+    from devkit.probe.dependencies import dependencies_in
 
     choices = _choices(folder)
     policy = choices.policy if choices else None
     if ignore_dependencies or (choices and choices.ignore_dependencies):
         return policy, NO_DEPENDENCIES
-    return policy, read_dependencies(LocalHost(), project=folder)
+    return policy, dependencies_in(folder)
 
 
 def _choices(folder: str) -> "Choices | None":

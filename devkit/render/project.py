@@ -8,8 +8,7 @@ from pathlib import Path
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
 from devkit.facts.policy import NO_POLICY
-from devkit.probe.dependencies import read_dependencies
-from devkit.probe.host import LocalHost
+from devkit.probe.dependencies import dependencies_in
 from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.artifacts import devcontainer_artifacts
 from devkit.render.certificates import certificates_in
@@ -69,7 +68,7 @@ def open_project(directory: Path, flags: Choices, inputs: Inputs) -> Project:
         _check_wheelhouse(inputs.wheelhouse)
         choices = replace(choices, wheelhouse=True)
     check_indexes(choices)
-    dependencies = NO_DEPENDENCIES if choices.ignore_dependencies else read_dependencies(LocalHost(), project=str(root))
+    dependencies = NO_DEPENDENCIES if choices.ignore_dependencies else dependencies_in(str(root))
     return Project(root, replace(choices, name=name), inputs, dependencies=dependencies)
 
 

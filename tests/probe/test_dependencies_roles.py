@@ -2,7 +2,8 @@
 
 import pytest
 
-from devkit.facts.dependencies import Role
+from devkit.facts.dependencies import NO_DEPENDENCIES, Role
+from devkit.probe.dependencies import dependencies_in
 
 from .test_dependencies import PROJECT, read, unread
 
@@ -81,3 +82,9 @@ def test_a_file_that_the_build_may_not_see_is_written_out(tmp_path, ignored, is_
 )
 def test_a_project_is_a_package_unless_its_tool_says_otherwise(tmp_path, files, is_package):
     assert read(tmp_path, files).builds_itself is is_package
+
+
+def test_a_folder_of_this_machine_is_read_only_where_it_holds_such_files(tmp_path):
+    assert dependencies_in(str(tmp_path)) == dependencies_in(str(tmp_path / "gone")) == NO_DEPENDENCIES
+    read(tmp_path, {"requirements.txt": "rich\n"})
+    assert dependencies_in(str(tmp_path)).needs[0].name == "rich"
