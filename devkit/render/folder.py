@@ -33,6 +33,8 @@ def inside(root: Path, path: str) -> Path:
         target = (base / path).resolve()
     except ValueError:
         raise DevkitError(f"no file can have the name {path!r}", "Choose one without NUL characters.") from None
+    except (OSError, RuntimeError) as error:
+        raise DevkitError(f"{path} cannot be followed: {error}", "Take away the link that leads to itself.") from None
     if not target.is_relative_to(base):
         raise DevkitError(
             f"{path} leads out of the project, to {target}", "Replace the symbolic link with a directory or a file."

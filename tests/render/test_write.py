@@ -313,3 +313,18 @@ def test_a_users_permissions_stay(tmp_path):
     (tmp_path / ".devcontainer/a.txt").chmod(0o640)
     run(tmp_path, SECOND)
     assert (tmp_path / ".devcontainer/a.txt").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_that_leads_to_itself_is_refused(tmp_path):
+    (tmp_path / ".devcontainer").mkdir()
+    (tmp_path / ".devcontainer/a.txt").symlink_to("a.txt")
+    with pytest.raises(DevkitError, match=r"a\.txt cannot be followed"):
+        run(tmp_path)
+
+
+def test_a_lock_with_a_name_that_no_file_can_have_is_refused(tmp_path):
+    run(tmp_path)
+    lock = (tmp_path / "devkit.lock").read_text().replace(".devcontainer/c.txt", "c\\u0000.txt")
+    (tmp_path / "devkit.lock").write_text(lock)
+    with pytest.raises(DevkitError, match="no file can have the name"):
+        run(tmp_path, SECOND)
