@@ -14,7 +14,7 @@ from devkit.solver.model import Plan
 
 
 def compose_artifacts(plan: Plan, settings: Settings) -> Iterator[Artifact]:
-    """What Compose reads, and the script that writes its .env.
+    """What Compose reads, and the script that writes its .env, once for POSIX shells and once for Windows.
 
     Raises: DevkitError for an engine or a GPU's name that does not exist.
     """
@@ -34,6 +34,7 @@ def compose_artifacts(plan: Plan, settings: Settings) -> Iterator[Artifact]:
         text = rendered(f"devcontainer/{name}.j2", naming=overlay.naming(devices), **known)
         yield Artifact.text(f"{FOLDER}/{name}", text)
     yield Artifact.text(f"{FOLDER}/gpu.sh", rendered("devcontainer/gpu.sh.j2", **known), 0o755)
+    yield Artifact.text(f"{FOLDER}/gpu.ps1", rendered("devcontainer/gpu.ps1.j2", **known))
 
 
 def _compose_file(plan: Plan, settings: Settings, known: dict[str, object]) -> str:

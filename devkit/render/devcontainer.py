@@ -21,9 +21,10 @@ from devkit.solver.model import Plan
 
 _INITIALIZE = (
     "sh .devcontainer/gpu.sh || "
-    "echo devkit: this host has no POSIX shell, so choose a GPU with DEVKIT_GPU in .devcontainer/.env"
+    "powershell -NoProfile -ExecutionPolicy Bypass -File .devcontainer/gpu.ps1 || "
+    "echo devkit: this host has no shell that devkit knows, so choose a GPU with DEVKIT_GPU in .devcontainer/.env"
 )
-"""`||` and `echo` mean the same to sh and to cmd.exe, so a Windows host without sh starts too."""
+"""`||` and `echo` mean the same to sh and to cmd.exe: a Windows host without sh uses its own PowerShell."""
 
 _TOKEN_PAGE = "https://huggingface.co/docs/hub/security-tokens"  # noqa: S105 - a page about tokens
 

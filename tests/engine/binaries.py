@@ -19,6 +19,10 @@ PACKAGES = ("docker.io", "docker-cli", "docker-compose", "docker-buildx", "conta
 SUITES = {"unstable": (*PACKAGES, "tini-static"), "trixie": (*PACKAGES, "tini")}
 """Newest first: Docker Engine 28 or later, then 26.1. The init process for containers changed its package."""
 
+NEWEST = "unstable"
+OLDER = "trixie"
+"""Docker Engine 26.1 and Compose 2.26, which ignores `gpus:` without a word."""
+
 PLUGIN_FOLDERS = ("usr/libexec/docker/cli-plugins", "usr/local/lib/docker/cli-plugins", "usr/lib/docker/cli-plugins")
 NEEDED = ("iptables", "ip", "runc", "debootstrap")
 
@@ -37,8 +41,8 @@ class NoEngineError(Exception):
     """No engine can be started here; the text says why."""
 
 
-def find() -> Binaries:
-    """The newest engine whose programs run here. Raises NoEngineError with every reason."""
+def find(suite: str = "") -> Binaries:
+    """The newest engine whose programs run here, or that of a suite. Raises NoEngineError with every reason."""
     if os.name != "posix" or os.geteuid() != 0:
         raise NoEngineError("an engine of one's own needs root on Linux")
     missing = [name for name in NEEDED if shutil.which(name, path=_system_path()) is None]
@@ -47,18 +51,21 @@ def find() -> Binaries:
             f"missing programs: {', '.join(missing)} (apt-get install iptables iproute2 runc debootstrap)"
         )
     reasons = []
-    for suite, unpack in _candidates():
+    for origin, unpack in _candidates(suite):
         try:
-            return _checked(unpack, suite)
+            return _checked(unpack, origin)
         except (CommandError, OSError) as error:
-            reasons.append(f"{suite}: {error}")
-            say(f"the engine from {suite} does not run here, trying the next: {error}")
+            reasons.append(f"{origin}: {error}")
+            say(f"the engine from {origin} does not run here, trying the next: {error}")
     raise NoEngineError("; ".join(reasons))
 
 
-def _candidates() -> Iterator[tuple[str, Path | None]]:
-    for suite in SUITES:
+def _candidates(suite: str) -> Iterator[tuple[str, Path | None]]:
+    if suite:
         yield suite, None
+        return
+    for each in SUITES:
+        yield each, None
     yield "this machine's own PATH", Path("/")
 
 

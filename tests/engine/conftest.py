@@ -10,6 +10,12 @@ import pytest
 from . import authority, binaries, cache, daemon, image, network, project, tools
 
 every_flavour = pytest.mark.parametrize("engine", list(daemon.Flavour), indirect=True, ids=str)
+every_flavour_of_the_older_engine = pytest.mark.parametrize(
+    "engine",
+    [(flavour, binaries.OLDER) for flavour in daemon.Flavour],
+    indirect=True,
+    ids=lambda pair: f"older-{pair[0]}",
+)
 one_engine = pytest.mark.parametrize("engine", [daemon.Flavour.CPU], indirect=True, ids=str)
 
 
@@ -43,14 +49,19 @@ def left_out(reason: str) -> None:
     pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
-def found() -> binaries.Binaries:
-    """The engine's programs."""
+def programs(suite: str = "") -> binaries.Binaries:
+    """An engine's programs: the newest, or those of a suite."""
     try:
-        return binaries.find()
+        return binaries.find(suite)
     except binaries.NoEngineError as error:
         left_out(f"no container engine can be started here: {error}")
         raise
+
+
+@pytest.fixture(scope="session")
+def found() -> binaries.Binaries:
+    """The newest engine's programs."""
+    return programs()
 
 
 @pytest.fixture(scope="session")
@@ -71,8 +82,9 @@ def bridge(found: binaries.Binaries) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def engine(request: pytest.FixtureRequest, found: binaries.Binaries, bridge: str) -> Iterator[daemon.Engine]:
-    """A running engine of the flavour that the test asks for."""
-    with daemon.engine(found, request.param) as running:
+    """A running engine of the flavour that the test asks for, and of the suite that it names beside."""
+    flavour, suite = request.param if isinstance(request.param, tuple) else (request.param, "")
+    with daemon.engine(programs(suite) if suite else found, flavour) as running:
         yield running
 
 

@@ -14,15 +14,16 @@ from enum import StrEnum
 from pathlib import Path
 
 from . import host
-from .binaries import Binaries
+from .binaries import NEWEST, Binaries
 from .cache import CACHE, STEPS, say
 from .commands import environment, run
 from .network import BRIDGE, POOL, mtu
 
 START_DEADLINE_S = 60.0
 INJECTED_FILE = "/etc/devkit-injected-by-cdi"
-CDI_DEVICES = (*map(str, range(8)), "all")
-"""As for the eight GPUs that the stand-in for NVML shows."""
+MIG_SLICES = ("0:1", "MIG-5c25bfa8-4a2e-5b8f-8d5a-2f0f3f1f0f0f")
+CDI_DEVICES = (*map(str, range(8)), *MIG_SLICES, "all")
+"""As for the eight GPUs that the stand-in for NVML shows, and a slice of the first by both its names."""
 
 
 class Flavour(StrEnum):
@@ -82,7 +83,8 @@ def engine(binaries: Binaries, flavour: Flavour) -> Iterator[Engine]:
     path = os.pathsep.join([*search, "/usr/local/sbin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
     host.prepare(state, has_gpu=flavour is not Flavour.CPU)
     config = state / "daemon.json"
-    config.write_text(json.dumps(_configuration(state, flavour), indent=1), encoding="utf-8")
+    images = CACHE / ("data-root" if binaries.origin == NEWEST else f"data-root-{binaries.origin}")
+    config.write_text(json.dumps(_configuration(state, flavour, images), indent=1), encoding="utf-8")
     log = state / "dockerd.log"
     with log.open("wb") as output:
         daemon = subprocess.Popen(
@@ -106,11 +108,11 @@ def engine(binaries: Binaries, flavour: Flavour) -> Iterator[Engine]:
         shutil.rmtree(state, ignore_errors=True)
 
 
-def _configuration(state: Path, flavour: Flavour) -> dict[str, object]:
+def _configuration(state: Path, flavour: Flavour, images: Path) -> dict[str, object]:
     network_bytes = str(mtu())
     configuration: dict[str, object] = {
         "hosts": [f"unix://{state}/docker.sock"],
-        "data-root": str(CACHE / "data-root"),
+        "data-root": str(images),
         "exec-root": str(state / "exec"),
         "pidfile": str(state / "dockerd.pid"),
         "bridge": BRIDGE,
@@ -153,8 +155,15 @@ def _stubs(state: Path, flavour: Flavour) -> list[str]:
             # Not by a GPU's name inside: the proof would rightly fail a CPU build of torch beside a GPU.
             node = {"path": "/dev/stand-in-gpu", "hostPath": str(state / "dev/nvidia0")}
             devices = [
-                {"name": name, "containerEdits": {"env": [f"DEVKIT_CDI_DEVICE={name}"], "deviceNodes": [node]}}
-                for name in CDI_DEVICES
+                # The first variable names the last device injected, the other one each of them.
+                {
+                    "name": name,
+                    "containerEdits": {
+                        "env": [f"DEVKIT_CDI_DEVICE={name}", f"DEVKIT_CDI_DEVICE_{number}={name}"],
+                        "deviceNodes": [node],
+                    },
+                }
+                for number, name in enumerate(CDI_DEVICES)
             ]
             spec = {
                 "cdiVersion": "0.5.0",
@@ -178,7 +187,14 @@ def _client_environment(state: Path, binaries: Binaries) -> dict[str, str]:
     home = state / "home"
     home.mkdir()
     env = environment(PATH=path, HOME=home, DOCKER_HOST=f"unix://{state}/docker.sock", DOCKER_CONFIG=config)
-    for name in ("DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "DEVKIT_GPU", "COMPOSE_FILE"):
+    for name in (
+        "DOCKER_CONTEXT",
+        "DOCKER_TLS_VERIFY",
+        "DOCKER_CERT_PATH",
+        "DEVKIT_GPU",
+        "DEVKIT_DEVICES",
+        "COMPOSE_FILE",
+    ):
         env.pop(name, None)
     return env
 

@@ -16,7 +16,9 @@ from .daemon import Engine
 
 DEVKIT = (sys.executable, "-m", "devkit")
 PLAN = ("--torch", tools.TORCH, "--python", tools.CONTAINER_PYTHON, "--vendor", "cpu")
-"""Wheels for the CPU, as no CUDA is here; the files hold every way to pass on a GPU all the same."""
+"""Wheels for the CPU, as no CUDA is here."""
+GPU_PLAN = ("--vendor", "nvidia", "--driver", "580.95.05", "--gpu", "L4", "--machine", "aarch64")
+"""For Arm, so that the files hold a Jetson's way to pass on a GPU too."""
 SERVICE = "dev"
 GIT = ("git", "-c", "user.name=Dev", "-c", "user.email=dev@example.org", "-c", "init.defaultBranch=main")
 
@@ -85,10 +87,19 @@ def commit(folder: Path, certificate: Path) -> Committed:
     origin = folder / "quickstart"
     with step("devkit init"):
         init(origin, *PLAN, "--ca-certificate", certificate, "--wheelhouse", wheels)
+        pass_on_gpus(origin, folder / "with-gpu" / origin.name)
     run([*GIT, "init", "--quiet"], cwd=origin)
     run([*GIT, "add", "--all"], cwd=origin)
     run([*GIT, "commit", "--quiet", "--message", "Add a dev container"], cwd=origin)
     return Committed(origin, image.base_image_of(origin / ".devcontainer/Dockerfile"), wheels)
+
+
+def pass_on_gpus(origin: Path, planned: Path, *words: str) -> None:
+    """Let the project pass on GPUs as one that is planned for them does, around the image for the CPU."""
+    planned.parent.mkdir(exist_ok=True)
+    init(planned, *GPU_PLAN, *words)
+    for file in (planned / ".devcontainer").glob("gpu.*"):
+        shutil.copy2(file, origin / ".devcontainer" / file.name)
 
 
 def wheels_for(draft: Path) -> Path:
