@@ -121,6 +121,8 @@ class Dependencies:
     left_out: tuple[LeftOut, ...] = ()
     torch_family: tuple[str, ...] = ()
     """Packages that the lock holds for torch alone, torch included: the plan brings them."""
+    has_members: bool = False
+    """Whether it is a workspace of uv, whose packages share one lock."""
     builds_itself: bool = False
     """Whether the project can be installed as a package."""
 

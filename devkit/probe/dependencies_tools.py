@@ -75,6 +75,7 @@ def read_with_tool(files: ProjectFiles) -> Dependencies:
         unread=tuple(found.unread),
         left_out=tuple(found.left_out),
         torch_family=family,
+        has_members="workspace" in part(part(document, "tool"), "uv"),
         builds_itself=_builds_itself(document, files),
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from devkit import __version__
 from devkit.compat.load import tables
-from devkit.facts.dependencies import Dependencies, Needed, Role, Tool
+from devkit.facts.dependencies import OF_THE_PROJECT, Dependencies, Needed, Role, Tool
 from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.installation import Installation
 from devkit.render.mirrors import torch_index
@@ -150,7 +150,7 @@ def _bound(found: Dependencies, export: str) -> tuple[str, ...]:
 
 def _excluded(found: Dependencies) -> tuple[str, ...]:
     """What of the lock the plan brings. uv follows the needs of its packages itself."""
-    family = () if found.tool is Tool.UV else found.torch_family
+    family = () if found.tool is Tool.UV and not found.has_members else found.torch_family
     return tuple(dict.fromkeys(("torch", *BUILT_FOR_TORCH, *family)))
 
 
@@ -167,13 +167,7 @@ def _export(found: Dependencies, settings: Settings, install: Installation) -> s
         case None:
             return ""
         case "uv":
-            # uv takes another index than that of the lock for a change of the project.
-            is_as_locked = not settings.index and not settings.uses_wheelhouse
-            checked = "--locked" if is_as_locked else "--frozen"
-            return (
-                f"uv export --project={_FROM} {checked} --no-emit-workspace --no-emit-local --no-header --no-annotate"
-                f" --prune=torch --output-file={_EXPORTED} >/dev/null"
-            )
+            return _export_of_uv(found, settings)
         case "poetry":
             plugin = f"--with=poetry-plugin-export=={_version('poetry-plugin-export')}"
             groups = "".join(f" --with={group}" for group in found.groups)
@@ -190,6 +184,19 @@ def _export(found: Dependencies, settings: Settings, install: Installation) -> s
             # Its first line names the public index, in whose place there may be another one.
             program = f"PIPENV_PIPFILE={_FROM}/Pipfile {run}pipenv=={_version('pipenv')}"
             return f"{program} requirements --dev --hash >{_EXPORTED} && sed -i '/^-i /d' {_EXPORTED}"
+
+
+def _export_of_uv(found: Dependencies, settings: Settings) -> str:
+    """uv looks at the lock's date only where it sees all that the lock was made from, and asks the same index."""
+    sees_all = not found.has_members and all(each.because != OF_THE_PROJECT for each in found.left_out)
+    is_as_locked = sees_all and not settings.index and not settings.uses_wheelhouse
+    checked = "--locked" if is_as_locked else "--frozen"
+    # uv has no word for "all packages of the workspace without torch's".
+    which = "--all-packages" if found.has_members else "--prune=torch"
+    return (
+        f"uv export --project={_FROM} {checked} {which} --no-emit-workspace --no-emit-local --no-header --no-annotate"
+        f" --output-file={_EXPORTED} >/dev/null"
+    )
 
 
 def lock_readers(settings: Settings) -> tuple[str, ...]:

@@ -109,6 +109,15 @@ PYPROJECT = '[project]\nname = "p"\nversion = "1"\nrequires-python = ">=3.11"\nd
 POETRY = (
     '[tool.poetry]\npackage-mode = false\n[tool.poetry.dependencies]\npython = ">=3.11"\nneedle = "*"\ntorch = "*"\n'
 )
+SOURCES = """
+[tool.uv.sources]
+torch = { index = "elsewhere" }
+
+[[tool.uv.index]]
+name = "elsewhere"
+url = "https://t.example.org/whl/cu121"
+explicit = true
+"""
 CONTENT_HASH = "cffd4597f69376c1e3c7a08a3adbe0716b09b2343f4d8b8c96ef9faa1c89c5a4"
 """Of POETRY, as Poetry counts it."""
 
@@ -131,7 +140,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
     for name in ("needle", "thread"):
         stand_in(house, name, "1.0")
     stand_in(house, "wants-old-torch", "1.0", requires=("torch<2.10",))
-    # What another index would hold: a newer torch, for CUDA.
+    # What another index would hold: an older torch, and a newer one for CUDA.
+    stand_in(house, "torch", "2.9.0", files={"torch/version.py": "__version__ = '2.9.0'\ncuda = None\n"})
     stand_in(house, "torch", "2.99.0", files={"torch/version.py": "__version__ = '2.99.0'\ncuda = '13.0'\n"})
     return Wheels(house, _digest(house / "needle-1.0-py3-none-any.whl"))
 
@@ -188,17 +198,25 @@ FILES = {
     "requirements.txt": lambda _: {
         "requirements.txt": "--extra-index-url https://t.example.org/cu121\nneedle\ntorch\n"
     },
+    "pyproject.toml": lambda _: {"pyproject.toml": PYPROJECT + SOURCES},
+    "environment.yml": lambda _: {"environment.yml": "dependencies:\n  - pytorch\n  - pip:\n    - needle\n"},
     "uv.lock": lambda wheels: {"pyproject.toml": PYPROJECT, "uv.lock": UV_LOCK.format(needle=wheels.needle)},
     "poetry.lock": lambda wheels: {
         "pyproject.toml": POETRY,
         "poetry.lock": POETRY_LOCK.format(needle=wheels.needle, content=CONTENT_HASH),
     },
 }
-PROGRAMS = {"requirements.txt": "uv pip install", "uv.lock": "uv export", "poetry.lock": "poetry export"}
+PROGRAMS = {
+    "requirements.txt": "uv pip install",
+    "pyproject.toml": "--requirement=/mnt/project/pyproject.toml",
+    "environment.yml": "--requirement=/mnt/project.txt",
+    "uv.lock": "uv export",
+    "poetry.lock": "poetry export",
+}
 
 
 @one_engine
-@pytest.mark.parametrize("tool", ["requirements.txt", "uv.lock", "poetry.lock"])
+@pytest.mark.parametrize("tool", ["requirements.txt", "pyproject.toml", "environment.yml", "uv.lock", "poetry.lock"])
 def test_a_project_is_built_with_its_own_tool(written, wheels, tool):
     clone = written(FILES[tool](wheels))
     log = build(clone)
@@ -238,4 +256,16 @@ def test_a_requirement_that_would_replace_torch_ends_the_build_with_its_name(wri
     clone = written({"requirements.txt": "needle\n"})
     (clone.folder / "requirements.txt").write_text("needle\nwants-old-torch\n", encoding="utf-8")
     with pytest.raises(CommandError, match=r"wants-old-torch depend on torch<2\.10 and torch==2\.13\.0"):
+        build(clone)
+
+
+@one_engine
+def test_a_torch_that_was_replaced_all_the_same_ends_the_build_with_the_name_of_who_asked(written):
+    clone = written({"requirements.txt": "wants-old-torch\n"})
+    dockerfile = clone.folder / ".devcontainer/Dockerfile"
+    text = dockerfile.read_text(encoding="utf-8")
+    dockerfile.write_text(text.replace("--constraint=/mnt/work/held.txt ", ""), encoding="utf-8")
+    with pytest.raises(
+        CommandError, match=r"the project put torch 2\.9\.0 in the place .*wants-old-torch asks for torch<2\.10"
+    ):
         build(clone)

@@ -88,3 +88,8 @@ def test_a_folder_of_this_machine_is_read_only_where_it_holds_such_files(tmp_pat
     assert dependencies_in(str(tmp_path)) == dependencies_in(str(tmp_path / "gone")) == NO_DEPENDENCIES
     read(tmp_path, {"requirements.txt": "rich\n"})
     assert dependencies_in(str(tmp_path)).needs[0].name == "rich"
+
+
+def test_a_workspace_of_uv_is_told_from_a_project(tmp_path):
+    assert not read(tmp_path, {"pyproject.toml": f"{PROJECT}[tool.uv]\n"}).has_members
+    assert read(tmp_path, {"pyproject.toml": f'{PROJECT}[tool.uv.workspace]\nmembers = ["a/*"]\n'}).has_members

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.facts.dependencies import Dependencies, Needed, Role, Tool
+from devkit.facts.dependencies import OF_THE_PROJECT, Dependencies, LeftOut, Needed, Role, Tool
 from devkit.render.artifact import FOLDER
 from devkit.render.artifacts import devcontainer_artifacts
 from devkit.render.settings import FromIndex, Settings
@@ -122,6 +122,19 @@ def test_uv_leaves_out_what_torch_alone_needs_by_itself():
     (run,) = instructions(made(UV)["Dockerfile"], "--excludes")
     assert "--prune=torch" in run
     assert "printf '%s\\n' torch torchvision torchaudio >" in run
+
+
+def test_a_workspace_of_uv_is_installed_with_all_its_packages():
+    (run,) = instructions(made(replace(UV, has_members=True))["Dockerfile"], "--excludes")
+    assert "--frozen --all-packages --no-emit-workspace" in run
+    assert "printf '%s\\n' torch torchvision torchaudio nvidia-nccl-cu12 sympy >" in run
+
+
+def test_a_lock_that_was_made_from_folders_of_the_project_is_taken_as_it_is():
+    near = LeftOut("near", "pyproject.toml", 4, OF_THE_PROJECT)
+    assert "--frozen --prune=torch" in made(replace(UV, left_out=(near,)))["Dockerfile"]
+    train = LeftOut("the extra train", "pyproject.toml", 5, "they are optional")
+    assert "--locked --prune=torch" in made(replace(UV, left_out=(train,)))["Dockerfile"]
 
 
 def test_packages_that_are_built_for_one_torch_come_from_its_index():
