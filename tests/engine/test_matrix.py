@@ -5,10 +5,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.render.matrix import Combination, distinct_compose
 
-from .binaries import Binaries
+from . import binaries
 from .commands import environment, run
+from .conftest import programs
 
 PROFILES = ("--profile", "jupyter", "--profile", "monitoring")
 
@@ -26,7 +29,9 @@ def gpus_asked_for(service: dict[str, object]) -> bool:
     return bool(reserved or service.get("devices") or service.get("runtime"))
 
 
-def test_compose_accepts_every_project_with_every_overlay(found: Binaries, tmp_path: Path):
+@pytest.mark.parametrize("suite", binaries.SUITES)
+def test_compose_accepts_every_project_with_every_overlay(suite: str, tmp_path: Path):
+    found = programs(suite)
     read = 0
     for number, combination in enumerate(distinct_compose()):
         folder = tmp_path / str(number) / ".devcontainer"
