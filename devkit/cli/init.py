@@ -17,6 +17,7 @@ from devkit.cli.changes import (
 )
 from devkit.cli.container_flags import ContainerFlags, choices_of, container_options
 from devkit.cli.editors import editor_fields, print_editors
+from devkit.cli.image_size import image_fields, print_image
 from devkit.cli.lock_flags import LockFlags, lock_options, with_asked_locks
 from devkit.cli.planning import answer_to, request_of_project
 from devkit.cli.selection import Selection, selection_options
@@ -39,6 +40,7 @@ SCHEMA = "devkit.init/1"
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
 @click.option("--force", is_flag=True, help="Replace devkit's own files even where they were edited.")
+@click.option("--report", is_flag=True, help="Say how large the built image is, and what made it so.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def init(
@@ -52,6 +54,7 @@ def init(
     dry_run: bool,
     show_diff: bool,
     force: bool,
+    report: bool,
     as_json: bool,
 ) -> None:
     """Write a dev container that fits this machine, or the one that the flags describe.
@@ -75,17 +78,18 @@ def init(
     if not dry_run:
         confirm(changes, yes=yes or as_json)
         write(project.root, changes)
-    _print_end(project, answer, changes, dry_run=dry_run, as_json=as_json)
+    _print_end(project, answer, changes, dry_run=dry_run, report=report, as_json=as_json)
 
 
 def _print_end(
-    project: "Project", plan: "Plan", changes: "tuple[Change, ...]", *, dry_run: bool, as_json: bool
+    project: "Project", plan: "Plan", changes: "tuple[Change, ...]", *, dry_run: bool, report: bool, as_json: bool
 ) -> None:
     changed = touched(changes)
     if as_json:
         verdict = "unchanged" if not changed else "would-write" if dry_run else "written"
         fields = plan_fields(plan, changes) | editor_fields(project.choices)
         fields |= {"directory": str(project.root), "verdict": verdict}
+        fields |= image_fields(project.root) if report else {}
         click.echo(document_text(fields, schema=SCHEMA))
     elif not changed:
         click.echo("unchanged: the dev container is as this plan wants it.")
@@ -94,3 +98,5 @@ def _print_end(
     else:
         click.echo(f"wrote {count_of(len(changed), 'file')} to {project.root}")
         click.echo("Next: commit them, then open the folder in its container, or prove it with `devkit verify`.")
+    if report and not as_json:
+        print_image(project.root)

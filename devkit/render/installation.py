@@ -90,5 +90,6 @@ def _torch_fits(plan: Plan) -> tuple[str, str]:
     if plan.cuda:
         cuda = plain("version", plan.cuda)
         return f"built['cuda'] == '{cuda}'", f"CUDA {cuda}"
-    rocm = plain("version", plan.variant).removeprefix("rocm")
-    return f"str(built.get('hip')).startswith('{rocm}.')", f"ROCm {rocm}"
+    # HIP has ROCm's first two numbers; the third is a count of its own: ROCm 6.2.4 says 6.2.41134.
+    major, minor = plain("version", plan.variant).removeprefix("rocm").split(".")[:2]
+    return f"str(built.get('hip')).startswith('{major}.{minor}.')", f"ROCm {major}.{minor}"

@@ -69,6 +69,13 @@ def test_another_plan_is_refused_until_the_lock_is_renewed_or_given_up(locked):
     assert "--require-hashes" not in (locked / ".devcontainer/Dockerfile").read_text()
 
 
+def test_the_size_of_an_image_that_was_never_built_is_said_to_be_unknown(tmp_path):
+    done = devkit("init", tmp_path, *PLAN, "--report")
+    assert done.returncode == 0
+    assert "size is not known" in done.stdout
+    assert "docker compose -f .devcontainer/docker-compose.yml build" in done.stdout
+
+
 def test_half_a_lock_is_none(tmp_path, wheels):
     root = tmp_path / "project"
     assert devkit("init", root, *PLAN, "--wheelhouse", wheels).returncode == 0

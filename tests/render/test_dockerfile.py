@@ -14,7 +14,7 @@ from devkit.errors import DevkitError
 from devkit.render.dockerfile import dockerfile, requirements
 from devkit.render.settings import FromIndex, Settings
 
-from .plans import CPU_PLAN, GPU_PLAN
+from .plans import CPU_PLAN, GPU_PLAN, ROCM_PLAN
 
 PLAIN = Settings("Demo", "demo", FromIndex("0.1.0"))
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,6 +66,7 @@ def test_every_installation_keeps_its_downloads_out_of_the_layers_and_compiles_t
     [
         pytest.param(GPU_PLAN, "https://download.pytorch.org/whl/cu130", id="CUDA"),
         pytest.param(CPU_PLAN, "https://download.pytorch.org/whl/cpu", id="CPU"),
+        pytest.param(ROCM_PLAN, "https://download.pytorch.org/whl/rocm7.1", id="ROCm"),
     ],
 )
 def test_torch_comes_from_its_exact_index_and_from_no_other(plan, index):
@@ -82,6 +83,13 @@ def test_torch_comes_from_its_exact_index_and_from_no_other(plan, index):
         pytest.param(GPU_PLAN, "cuda = '13.0'; hip = None", 0, id="the planned CUDA"),
         pytest.param(GPU_PLAN, "cuda = '12.8'; hip = None", 1, id="another CUDA"),
         pytest.param(GPU_PLAN, "cuda = None", 1, id="a CPU build for a GPU"),
+        pytest.param(ROCM_PLAN, "cuda = None; hip = '7.1.51831-a3e329ad8'", 0, id="the planned ROCm"),
+        pytest.param(
+            replace(ROCM_PLAN, variant="rocm6.2.4"), "cuda = None; hip = '6.2.41134-65d174c3e'", 0, id="a patch of ROCm"
+        ),
+        pytest.param(ROCM_PLAN, "cuda = None; hip = '7.14.1'", 1, id="another ROCm"),
+        pytest.param(ROCM_PLAN, "cuda = None; hip = None", 1, id="a CPU build for ROCm"),
+        pytest.param(ROCM_PLAN, "cuda = '13.0'; hip = None", 1, id="a CUDA build for ROCm"),
         pytest.param(CPU_PLAN, "cuda = None; hip = None", 0, id="a CPU build for the CPU"),
         pytest.param(CPU_PLAN, "cuda = None", 0, id="an old CPU build, which knows no hip"),
         pytest.param(CPU_PLAN, "cuda = '13.0'", 1, id="a CUDA build for the CPU"),

@@ -1,6 +1,7 @@
 """The Python lock and the image's: what they were made for, what each layer gets of them, and when they are stale."""
 
 import re
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from devkit.render.python_lock import lock_text, misfit, wanted
 from devkit.render.settings import FromCheckout, FromIndex, FromUrl, FromWheel, Settings
 
 from .plans import CPU_PLAN
+from .test_artifacts import linter
 
 PLAN = replace(CPU_PLAN, architectures=("x86_64",))
 PLAIN = Settings("Demo", "demo", FromWheel("devkit_gpu-0.1.0-py3-none-any.whl", b"PK"))
@@ -209,6 +211,14 @@ def test_a_locked_image_holds_every_installation_to_its_hashes():
     assert all("--require-hashes" in each for each in packages)
     assert "--no-deps" in devkit
     assert "platform.machine() in 'x86_64'.split()" in text
+
+
+@pytest.mark.parametrize("more", [{}, {"uses_wheelhouse": True}, {"index": "https://x.example.org"}], ids=str)
+def test_hadolint_finds_nothing_in_a_locked_image(more, tmp_path):
+    file = tmp_path / "Dockerfile"
+    file.write_text(dockerfile(PLAN, replace(LOCKED, **more)))
+    done = subprocess.run([linter("hadolint"), str(file)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_a_locked_image_takes_devkit_from_the_lock_where_the_index_has_it():
