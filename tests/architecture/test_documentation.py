@@ -1,11 +1,15 @@
 """What the documentation says is what the program does."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from devkit.cli import devkit
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITTEN = [
@@ -58,3 +62,24 @@ def test_every_relative_link_in_the_documentation_leads_somewhere():
     links = [(page, target) for page in pages for target in link.findall(page.read_text(encoding="utf-8"))]
     assert links
     assert not [f"{page.name} -> {target}" for page, target in links if not (page.parent / target).exists()]
+
+
+def commands_in_the_documentation() -> list[list[str]]:
+    """Each `devkit` call in the shell blocks of the README and the guides, as words."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    blocks = [block for page in pages for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)]
+    lines = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
+    return [words[1:] for words in lines if words and words[0] == "devkit"]
+
+
+def test_every_command_line_in_the_documentation_has_flags_that_the_program_knows():
+    found = commands_in_the_documentation()
+    assert len(found) > 20
+    unknown = []
+    for words in found:
+        command: click.Command = devkit
+        while isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), words.pop(0)) or click.Command("none")
+        known = {flag for each in command.params for flag in each.opts}
+        unknown += [f"{command.name} {word}" for word in words if word.startswith("--") and word not in known]
+    assert unknown == []
