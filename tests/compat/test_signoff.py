@@ -123,6 +123,18 @@ PLANTED = [
     ("torch", changes("release", {"version": "2.15.0"}, pythons=["4"]), "not of the form", "a Python that is none"),
     ("stack", changes("package", {"name": "peft"}, requires=["torch ~~ 2"]), "stack: package peft", "no requirement"),
     ("stack", changes("library", {"version": "0.50.2"}, cudas=["9.9"]), "carries no library", "a library of nothing"),
+    (
+        "rocm",
+        lambda table: table["index"][0].update(url="https://a.example/ b"),
+        "not of the form",
+        "a URL of two words",
+    ),
+    (
+        "profiles",
+        lambda table: table["profile_image"][0].update(image="a b"),
+        "not of the form",
+        "an image of two words",
+    ),
     ("images", changes("python_image", {"python": "3.12"}, tag="x\ty"), "not a text", "a tab in a tag"),
     ("images", changes("python_image", {"python": "3.12"}, tag="x AS y"), "not of the form", "two words for a tag"),
 ]

@@ -16,6 +16,7 @@ _PYTHON = re.compile(r"3\.\d+")
 _VERSION = re.compile(r"\d[\w.+!]*", re.ASCII)
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _TAG = re.compile(r"[a-z0-9][\w.:/-]*", re.ASCII)
+_IMAGE = re.compile(r"[a-z0-9][\w.:/@-]*", re.ASCII)
 _INDEX = re.compile(r"https://[\w.-]+(?:/[\w.+-]+)*/?", re.ASCII)
 
 
@@ -150,6 +151,10 @@ def texts_can_stand_in_files(known: Tables) -> Iterator[Fault]:
     texts += [("stack", "package", _NAME, row.name) for row in known.stack.packages]
     texts += [("stack", "bitsandbytes", _VERSION, row.version) for row in known.stack.bitsandbytes]
     texts += [("stack", "python", _PYTHON, row.version) for row in known.stack.pythons]
+    texts += [("rocm", f"index {label}", _INDEX, row.url) for label, row in known.rocm.indexes.items()]
+    texts += [("profiles", f"image {name}", _IMAGE, row.image) for name, row in known.profiles.images.items()]
+    texts += [("profiles", f"package {row.name}", _VERSION, row.version) for row in known.profiles.packages]
+    texts += [("profiles", "package", _NAME, row.name) for row in known.profiles.packages]
     for table, called, pattern, text in texts:
         if not pattern.fullmatch(text):
             yield Fault(table, called, f"{text!r} is not of the form {pattern.pattern}")

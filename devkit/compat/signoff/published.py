@@ -20,6 +20,8 @@ LASTING: dict[tuple[str, str], tuple[str, ...]] = {
     ("torch", "release"): ("glibc", "default_variant"),
     ("torch", "wheel"): ("sass", "ptx"),
     ("torch", "index"): ("cuda", "url"),
+    ("rocm", "index"): ("rocm", "url", "targets"),
+    ("rocm", "gpu"): ("target",),
     ("stack", "bitsandbytes"): ("cudas", "cpu", "aarch64"),
     ("stack", "library"): ("sass", "ptx"),
     ("stack", "feature"): ("capability",),
