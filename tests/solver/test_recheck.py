@@ -95,11 +95,12 @@ def situations(draw: st.DrawFn) -> Situation:
 
 @st.composite
 def image_situations(draw: st.DrawFn) -> Situation:
-    """CUDA images on drivers of their own time, where everything else fits."""
+    """CUDA images, and CUDA newer than the driver, where everything else fits."""
     return Situation(
         driver=draw(st.sampled_from([driver for driver in LINUX if 470 <= int(driver.split(".")[0]) < 600])),
         gpus=(draw(st.sampled_from([*NVIDIA, "7.5", "8.0", "8.6"])),),
-        image=draw(st.sampled_from([image for image in IMAGES if "nvidia/cuda" in image])),
+        image=draw(st.none() | st.sampled_from([image for image in IMAGES if "nvidia/cuda" in image])),
+        cuda=draw(st.none() | maybe(["12.6", "13.0", "13.2"])),
         gpu_runtime=draw(maybe(["legacy", "cdi"])),
         features=draw(st.sampled_from([(), (), ("nvcc",)])),
     )
@@ -154,7 +155,7 @@ def test_a_plan_for_nvidia_breaks_no_rule_and_a_conflict_has_no_way_out(situatio
 
 @MANY
 @given(image_situations())
-def test_a_plan_on_a_cuda_image_breaks_no_rule_and_a_conflict_has_no_way_out(situation):
+def test_a_plan_with_a_newer_cuda_breaks_no_rule_and_a_conflict_has_no_way_out(situation):
     agree(situation, "cu")
 
 
