@@ -8,7 +8,7 @@ from devkit.solver.model import Plan
 
 _PLAIN = {
     "base image": re.compile(r"[A-Za-z0-9][\w./:@-]*", re.ASCII),
-    "Python version": re.compile(r"\d+\.\d+"),
+    "Python version": re.compile(r"\d+\.\d+", re.ASCII),
     "version": re.compile(r"[A-Za-z0-9][\w.+!-]*", re.ASCII),
     "package name": re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII),
     "wheel index": re.compile(r"https?://[\w.:/@%+~-]+", re.ASCII),

@@ -177,6 +177,7 @@ def test_everything_the_dockerfile_copies_is_let_through_the_ignore_file():
         pytest.param(replace(GPU_PLAN, torch_index="https://x/$(id)"), "wheel index", id="a substitution in the index"),
         pytest.param(replace(GPU_PLAN, packages=(("a b", "1"),)), "package name", id="a space in a package name"),
         pytest.param(replace(GPU_PLAN, python="3.12 -c"), "Python version", id="an option in the Python version"),
+        pytest.param(replace(GPU_PLAN, python="٣.١٢"), "Python version", id="digits that Python's own parser refuses"),
     ],
 )
 def test_a_value_that_could_escape_the_dockerfile_is_refused(plan, says):
