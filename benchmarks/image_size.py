@@ -21,6 +21,7 @@ from tests.engine import binaries, cache, daemon, image, network, package_index,
 from tests.engine.commands import run
 
 STEP = re.compile(r"^#(\d+) \[[^\]]*\d+/\d+\] (RUN .*)$", re.MULTILINE)
+TORCH = re.compile(r"pip install [^&]*(?<=\s)torch(?:==|\s|$)")
 # What apt brings along with python3-pip unless it is told not to stands here by name: the base has pip already.
 TUTORIAL = """\
 FROM {base}
@@ -43,7 +44,7 @@ class Build:
     @property
     def installs_torch(self) -> bool:
         """Whether torch was installed again."""
-        return any("torch==" in step or " torch " in step for step in self.repeated)
+        return any(TORCH.search(step) for step in self.repeated)
 
     def document(self) -> dict[str, object]:
         """The same for the record."""
@@ -103,9 +104,8 @@ def _three(
     more = _build(engine, folder, argv)
     named = {"from_nothing": first, "unchanged": again, "edited": edited, "one_more": more}
     for name, build in named.items():
-        print(
-            f"{folder.name} {name}: {build.seconds:.1f} s, {len(build.repeated)} steps, torch: {build.installs_torch}"
-        )
+        torch = "torch again" if build.installs_torch else "no torch"
+        print(f"{folder.name} {name}: {build.seconds:.1f} s, {len(build.repeated)} steps, {torch}")
     return {name: build.document() for name, build in named.items()}
 
 
