@@ -18,7 +18,7 @@ def compose_artifacts(plan: Plan, settings: Settings) -> Iterator[Artifact]:
 
     Raises: DevkitError for an engine or a GPU's name that does not exist.
     """
-    devices = checked_devices(settings.devices, plan.vendor.value)
+    devices = checked_devices(settings.devices, plan.vendor.value, settings.engine)
     overlays = overlays_of(plan, settings.engine)
     known: dict[str, object] = {
         "devkit_version": __version__,

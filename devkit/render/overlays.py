@@ -70,13 +70,16 @@ def overlays_of(plan: Plan, engine: str) -> tuple[Overlay, ...]:
     )
 
 
-def checked_devices(devices: Sequence[str], vendor: str) -> tuple[str, ...]:
+def checked_devices(devices: Sequence[str], vendor: str, engine: str = "") -> tuple[str, ...]:
     """The GPUs to pass on, as given. Raises DevkitError for a name that no engine takes, and for one given twice."""
     forms = (_INDEX, _UUID) if vendor == "rocm" else (_INDEX, _UUID, _MIG)
     for device in devices:
         if not any(form.fullmatch(device) for form in forms):
             migs = "" if vendor == "rocm" else ", a MIG slice such as 0:1, or its MIG-… UUID"
             raise DevkitError(f"{device!r} names no GPU", f"Give an index such as 0, a GPU-… UUID{migs}.")
+        if engine == "podman" and ":" in device:
+            # Compose parts a device's name at its colons before Podman sees it.
+            raise DevkitError(f"Podman takes no MIG slice by the name {device}", "Give the slice's MIG-… UUID.")
         if devices.count(device) > 1:
             raise DevkitError(f"the GPU {device} is given twice", "Name each GPU once.")
     return tuple(devices)

@@ -23,7 +23,11 @@ Progress = Callable[[str], None]
 
 SERVICE = "dev"
 COMPOSE_FILE = Path(".devcontainer/docker-compose.yml")
-HOST_SCRIPT = Path(".devcontainer/gpu.sh")
+HOST_SCRIPTS = (
+    ("sh", (), Path(".devcontainer/gpu.sh")),
+    ("powershell", ("-NoProfile", "-ExecutionPolicy", "Bypass", "-File"), Path(".devcontainer/gpu.ps1")),
+)
+"""A shell, its options, and the script that looks at the host in it; the first shell that is here is taken."""
 MARK = "Written by devkit"
 
 _ASK_DEADLINE_S = 30.0
@@ -94,11 +98,15 @@ def _require_devkits(folder: Path) -> None:
 
 def _look_at_host(container: DevContainer) -> None:
     """Let the project's own script find out how this host passes on a GPU, as an editor would before the start."""
-    script = container.folder / HOST_SCRIPT
-    if shutil.which("sh") is None or not script.exists():
-        container.progress("no POSIX shell here: the container starts as .devcontainer/.env says, or on the CPU")
+    here = [
+        [shell, *options, str(container.folder / script)]
+        for shell, options, script in HOST_SCRIPTS
+        if shutil.which(shell) and (container.folder / script).exists()
+    ]
+    if not here:
+        container.progress("no shell here: the container starts as .devcontainer/.env says, or on the CPU")
         return
-    done = container.host.run(["sh", str(script)], deadline_s=_SCRIPT_DEADLINE_S)
+    done = container.host.run(here[0], deadline_s=_SCRIPT_DEADLINE_S)
     for line in (done.out + done.err).splitlines():
         container.progress(line)
 

@@ -30,7 +30,7 @@ def version_of(package: str) -> str | None:
 def environment() -> dict[str, str]:
     """Versions and machine, for the report. A package that is not installed is left out.
 
-    `gpu_request` is how the dev container asked its engine for a GPU: nvidia, cdi, podman, cpu; absent elsewhere.
+    `gpu_request` is how the dev container asked its engine for a GPU, such as nvidia, cdi or cpu; absent elsewhere.
     """
     found = {name: version_of(name) for name in PACKAGES}
     return {

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from .gpu_host import GPU, PLAN, RUNTIME, SETTINGS, Machine, docker_info, place
+from .gpu_host import GPU, PLAN, RUNTIME, SETTINGS, SPEC, Machine, docker_info, place
 from .plans import CPU_PLAN, ROCM_PLAN
 
 MIG = "MIG-5c25bfa8-4a2e-5b8f-8d5a-2f0f3f1f0f0f"
@@ -95,6 +95,14 @@ def test_a_mode_that_the_user_chose_names_the_same_gpus_in_its_own_form(with_gpu
     for name in names:
         assert json.dumps(name) in text
     assert "all" not in text
+
+
+def test_podman_takes_no_slice_by_its_numbers(machine):
+    machine.has(*GPU, SPEC)
+    machine.docker(docker_info(ServerVersion="5.4.2"), server="Podman Engine")
+    machine.environ["DEVKIT_DEVICES"] = "0:1"
+    assert "by its MIG-... UUID alone" in machine.run()
+    assert set(overlay(machine)) == {"environment"}
 
 
 def test_the_mode_can_still_be_changed_after_the_script(with_gpu):

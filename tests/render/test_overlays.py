@@ -141,6 +141,12 @@ def test_what_names_no_gpu_is_refused_in_one_line(device, vendor):
     assert "\n" not in str(refused.value)
 
 
+def test_podman_takes_a_mig_slice_by_its_uuid_alone():
+    with pytest.raises(DevkitError, match="no MIG slice by the name 0:1"):
+        checked_devices(("0:1",), "nvidia", "podman")
+    assert checked_devices((MIG, "1"), "nvidia", "podman") == (MIG, "1")
+
+
 def test_a_gpu_given_twice_is_refused():
     with pytest.raises(DevkitError, match="GPU 0 is given twice"):
         checked_devices(("0", "1", "0"), "nvidia")

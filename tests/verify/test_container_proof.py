@@ -66,6 +66,22 @@ def test_build_start_prove_and_take_down(docker, project):
     assert report.conclusion == "proved in the dev container, on cpu: LoRA fine-tuning memorises a sentence"
 
 
+def test_windows_own_shell_looks_at_the_host_where_there_is_no_posix_shell(docker, project, tmp_path):
+    docker.answer(exec=REPORT)
+    for name in ("sh", "powershell"):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {name} ran $*\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    script = project / ".devcontainer/gpu.ps1"
+    script.touch()
+    (project / ".devcontainer/gpu.sh").unlink()
+    lines = []
+    prove(project, lines)
+    assert lines[0] == f"powershell ran -NoProfile -ExecutionPolicy Bypass -File {script}"
+    script.unlink()
+    prove(project, lines := [])
+    assert lines[0].startswith("no shell here")
+
+
 def test_a_running_dev_container_is_proved_as_it_is_and_left_alone(docker, project):
     docker.answer(running="4f2a\n", there="4f2a\n", exec=REPORT)
     report = prove(project)

@@ -108,6 +108,8 @@ $devices = (Get-UsersValue 'DEVKIT_DEVICES' $lines) -replace '\s', ''
 if ($devices) {
     $one = '([0-9]+(:[0-9]+)?|(GPU|MIG)-[0-9A-Za-z-]+)'
     $refused = $devices -cnotmatch "^(all|$one(,$one)*)$"
+    # Compose parts a device's name at its colons before Podman sees it.
+    $refused = $refused -or ($mode -eq 'podman' -and $devices -like '*:*')
     if ($refused) { $mode = 'cpu'; $why = 'DEVKIT_DEVICES names no GPUs, so the container gets none' }
     Write-Selected $devices $refused
     $overlay = '.local'

@@ -337,6 +337,11 @@ find_devices() {
     fi
     if ! are_devices "$devices"; then
         refused="DEVKIT_DEVICES=$devices names no GPUs (indices, GPU-... or MIG-... UUIDs, or all, with commas between), so the container gets none"
+    elif [ "$mode" = podman ] && [ "${devices#*:}" != "$devices" ]; then
+        # Compose parts a device's name at its colons before Podman sees it.
+        refused="DEVKIT_DEVICES=$devices: Podman takes a MIG slice by its MIG-... UUID alone, so the container gets none"
+    fi
+    if [ -n "$refused" ]; then
         devices=none
         choose cpu "$refused"
     fi
