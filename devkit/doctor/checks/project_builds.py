@@ -143,8 +143,7 @@ def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
     """
     for unit in units_of(facts):
         found = [one for install in torch_installs(unit) for one in install.requirements if one.name == "torch"]
-        is_pinned = any(_PINNED.search(one.specifier) for one in found)
-        if not found or is_pinned or unit.project.locks:
+        if not found or unit.project.locks or _is_pinned(unit):
             continue
         first = found[0]
         yield Finding(
@@ -160,6 +159,12 @@ def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
             evidence=(_shown(first),),
             location=Location(first.path, first.line),
         )
+
+
+def _is_pinned(unit: Unit) -> bool:
+    """Whether any line pins torch, one for the CPU too: the others must agree with it then."""
+    requirements = [one for install in unit.installs for one in install.requirements]
+    return any(one.name == "torch" and _PINNED.search(one.specifier) for one in requirements)
 
 
 def _shown(requirement: Requirement) -> str:
