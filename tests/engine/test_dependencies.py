@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from devkit.compat.load import tables
+from tests.wheels import make_wheel
 
 from . import image, project
 from .commands import CommandError, run
 from .conftest import one_engine
 from .daemon import Engine
 from .project import Clone
-from .wheels import light_wheelhouse, stand_in
+from .wheels import light_wheelhouse
 
 SECRET = "hf_" + "S3cr3t" * 6
 UV_LOCK = """\
@@ -138,11 +139,11 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
     programs = [f"{name}=={versions[name]}" for name in ("poetry", "poetry-plugin-export")]
     house = light_wheelhouse(folder / "wheels", folder / "draft/.devcontainer/requirements.txt", *programs)
     for name in ("needle", "thread"):
-        stand_in(house, name, "1.0")
-    stand_in(house, "wants-old-torch", "1.0", requires=("torch<2.10",))
+        make_wheel(house, name, "1.0")
+    make_wheel(house, "wants-old-torch", "1.0", requires=("torch<2.10",))
     # What another index would hold: an older torch, and a newer one for CUDA.
-    stand_in(house, "torch", "2.9.0", files={"torch/version.py": "__version__ = '2.9.0'\ncuda = None\n"})
-    stand_in(house, "torch", "2.99.0", files={"torch/version.py": "__version__ = '2.99.0'\ncuda = '13.0'\n"})
+    make_wheel(house, "torch", "2.9.0", files={"torch/version.py": "__version__ = '2.9.0'\ncuda = None\n"})
+    make_wheel(house, "torch", "2.99.0", files={"torch/version.py": "__version__ = '2.99.0'\ncuda = '13.0'\n"})
     return Wheels(house, _digest(house / "needle-1.0-py3-none-any.whl"))
 
 
