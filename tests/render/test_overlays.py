@@ -152,6 +152,13 @@ def test_a_gpu_given_twice_is_refused():
         checked_devices(("0", "1", "0"), "nvidia")
 
 
+@pytest.mark.parametrize(("engine", "said"), [("", False), ("podman", False), ("docker", None)])
+def test_podman_compose_is_told_to_make_no_pod_because_a_pod_takes_no_user_namespace(engine, said):
+    document = yaml.safe_load(files(GPU_PLAN, engine=engine)["docker-compose.yml"])
+    assert document.get("x-podman", {}).get("in_pod") is said
+    assert "userns_mode" in document["services"]["dev"]
+
+
 def test_the_script_is_plain_ascii_for_shells_without_a_locale():
     for plan in (CPU_PLAN, ARM_PLAN, ROCM_PLAN):
         assert files(plan, name="Größe")["gpu.sh"].isascii()
