@@ -149,30 +149,30 @@ def _stubs(state: Path, flavour: Flavour) -> list[str]:
                 (folder / name).chmod(0o755)
             return [str(folder)]
         case Flavour.CDI:
-            injected = state / "injected"
-            injected.write_text("from the CDI specification\n", encoding="ascii")
-            mount = {"hostPath": str(injected), "containerPath": INJECTED_FILE, "options": ["ro", "bind"]}
-            # Not by a GPU's name inside: the proof would rightly fail a CPU build of torch beside a GPU.
-            node = {"path": "/dev/stand-in-gpu", "hostPath": str(state / "dev/nvidia0")}
-            devices = [
-                # The first variable names the last device injected, the other one each of them.
-                {
-                    "name": name,
-                    "containerEdits": {
-                        "env": [f"DEVKIT_CDI_DEVICE={name}", f"DEVKIT_CDI_DEVICE_{number}={name}"],
-                        "deviceNodes": [node],
-                    },
-                }
-                for number, name in enumerate(CDI_DEVICES)
-            ]
-            spec = {
-                "cdiVersion": "0.5.0",
-                "kind": "nvidia.com/gpu",
-                "devices": devices,
-                "containerEdits": {"mounts": [mount]},
-            }
-            (state / "cdi/nvidia.json").write_text(json.dumps(spec), encoding="ascii")
+            (state / "cdi/nvidia.json").write_text(json.dumps(_cdi_specification(state)), encoding="ascii")
             return []
+
+
+def _cdi_specification(state: Path) -> dict[str, object]:
+    """Devices that leave their names in variables, and all of them one file."""
+    injected = state / "injected"
+    injected.write_text("from the CDI specification\n", encoding="ascii")
+    mount = {"hostPath": str(injected), "containerPath": INJECTED_FILE, "options": ["ro", "bind"]}
+    # Not by a GPU's name inside: the proof would rightly fail a CPU build of torch beside a GPU.
+    node = {"path": "/dev/stand-in-gpu", "hostPath": str(state / "dev/nvidia0")}
+    devices = [
+        # The first variable names the last device injected, the other one each of them.
+        {
+            "name": name,
+            "containerEdits": {
+                "env": [f"DEVKIT_CDI_DEVICE={name}", f"DEVKIT_CDI_DEVICE_{number}={name}"],
+                "deviceNodes": [node],
+            },
+        }
+        for number, name in enumerate(CDI_DEVICES)
+    ]
+    edits = {"mounts": [mount]}
+    return {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices, "containerEdits": edits}
 
 
 def _client_environment(state: Path, binaries: Binaries) -> dict[str, str]:
