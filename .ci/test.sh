@@ -14,6 +14,9 @@ fi
 if ! command -v chromium >/dev/null 2>&1 && ! command -v google-chrome >/dev/null 2>&1; then
     skip "the pictures of the report's page need a browser (apt-get install chromium)"
 fi
+for shell in bash busybox dash ksh mksh yash; do
+    command -v "$shell" >/dev/null 2>&1 || skip "the generated scripts are not tried in $shell (apt-get install $shell)"
+done
 if [ $# -gt 0 ]; then
     echo "==> pytest $*"
     exec .venv/bin/python -m pytest "$@"
