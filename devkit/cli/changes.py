@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from devkit.cli import exits
+from devkit.cli.today import today
 from devkit.text import count_of, table, wrapped
 
 if TYPE_CHECKING:
@@ -28,11 +29,14 @@ def confirm(changes: "Sequence[Change]", *, yes: bool) -> None:
         click.confirm(f"Replace {count_of(len(replaced), 'file')}?", abort=True)
 
 
-def print_plan(plan: "Plan", *, asked_for_cpu: bool) -> None:
-    """The plan in one line, and what there is to say of it."""
+def print_plan(plan: "Plan", *, asked_for_cpu: bool, on: str | None = None) -> None:
+    """The plan in one line, and what there is to say of it `on` a day, by default this one."""
+    from devkit.compat.age import stale_warning
+
+    stale = stale_warning(plan.data_as_of, on or today())
     click.echo(f"{plan.base_image} with Python {plan.python} and torch {plan.torch} ({plan.variant})")
     width = shutil.get_terminal_size().columns
-    for warning in plan.warnings:
+    for warning in (*plan.warnings, *([stale] if stale else [])):
         click.echo(wrapped(f"! warning: {warning}", width=width))
     if plan.vendor == "cpu" and not asked_for_cpu:
         hint = 'For a machine with an NVIDIA GPU pass, for example, --gpu "RTX 4090" --driver 570.124.06.'
@@ -62,7 +66,7 @@ def plan_fields(plan: "Plan", changes: "Sequence[Change]") -> dict[str, object]:
     """The part of a JSON document that says what was planned and which files it concerns."""
     from devkit.solver.explain import answer_document
 
-    return answer_document(plan) | {"files": [_file_fields(change) for change in changes]}
+    return answer_document(plan, today=today()) | {"files": [_file_fields(change) for change in changes]}
 
 
 def _file_fields(change: "Change") -> dict[str, object]:
@@ -90,8 +94,8 @@ def conflict_text(conflict: "Conflict", *, schema: str, as_json: bool) -> str:
     from devkit.solver.explain import answer_document, answer_text
 
     if as_json:
-        return document_text(answer_document(conflict) | {"files": []}, schema=schema)
-    return answer_text(conflict, width=shutil.get_terminal_size().columns)
+        return document_text(answer_document(conflict, today=today()) | {"files": []}, schema=schema)
+    return answer_text(conflict, width=shutil.get_terminal_size().columns, today=today())
 
 
 def document_text(document: dict[str, object], *, schema: str) -> str:

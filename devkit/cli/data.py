@@ -60,8 +60,8 @@ def update(path: Path, force: bool, dry_run: bool, as_json: bool) -> int:
     Each is signed off first: its shape and sources, the order among its rows, facts that are settled, and what the
     shipped tables say. Exit code 1: something speaks against them, all of which is listed, and nothing was written.
     """
-    from devkit.cli.plan import today
     from devkit.cli.table_files import read_tables
+    from devkit.cli.today import today
     from devkit.compat.load import document
     from devkit.compat.signoff import sign_off
 
@@ -109,7 +109,7 @@ def reset(as_json: bool) -> None:
 
 
 def _states(own: "Mapping[str, Mapping[str, Any]]") -> list[State]:
-    from devkit.cli.plan import today
+    from devkit.cli.today import today
     from devkit.compat.age import days_between
     from devkit.compat.load import FILES, document
 

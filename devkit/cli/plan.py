@@ -9,6 +9,7 @@ import click
 
 from devkit.cli import exits
 from devkit.cli.selection import Selection, request_from, selection_options
+from devkit.cli.today import today
 from devkit.compat.load import tables
 from devkit.errors import DevkitError
 from devkit.solver.explain import answer_document, answer_text
@@ -76,13 +77,6 @@ def _choices(folder: str) -> "Choices | None":
 
     content = read_file(Path(folder), CHOICES_PATH)
     return read_choices(content) if content is not None else None
-
-
-def today() -> str:
-    """The day it is in UTC, ISO 8601: tables carry a day, too, and the solver reads no clock."""
-    from datetime import UTC, datetime
-
-    return datetime.now(UTC).date().isoformat()
 
 
 def _explained(request: Request, answer: Plan | Conflict, field: str, *, as_json: bool) -> str:
