@@ -4,6 +4,7 @@ The summary is made here: a process that only hands tests out sees no folder of 
 """
 
 import os
+import signal
 
 import pytest
 
@@ -12,6 +13,12 @@ from tests.fuzz.profile import NAME
 
 MATRIX = "combinations of the matrix"
 """The property with which tests/render/test_matrix.py tells what it looked at."""
+
+
+def pytest_configure() -> None:
+    """What a shell starts in the background ignores SIGINT, and hands that on to the programs that tests interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

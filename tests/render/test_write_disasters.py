@@ -142,19 +142,12 @@ def test_many_runs_at_once_write_one_whole_tree(tmp_path):
     assert len(outcomes) == 4
 
 
-def _hear_interrupts():
-    """What a shell starts in the background ignores SIGINT, and hands that on; these tests may be such a program."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_ctrl_c_at_the_question_writes_nothing(tmp_path):
     assert devkit("init", tmp_path, *GPU, "--python", "3.12").returncode == 0
     before = tree(tmp_path)
     controller, terminal = pty.openpty()
     argv = [sys.executable, "-m", "devkit", "init", str(tmp_path), "--python", "3.11"]
-    process = subprocess.Popen(
-        argv, cwd=REPOSITORY, stdin=terminal, stdout=terminal, stderr=terminal, preexec_fn=_hear_interrupts
-    )
+    process = subprocess.Popen(argv, cwd=REPOSITORY, stdin=terminal, stdout=terminal, stderr=terminal)
     os.close(terminal)
     seen = b""
     deadline_s = time.monotonic() + 60
