@@ -26,11 +26,18 @@ def pytest_configure(config: pytest.Config) -> None:
         cache.CAPTURE.append(manager)
 
 
+LONG = ("test_bundle.py", "test_editors.py", "test_podman.py", "test_profiles.py", "test_templates.py")
+"""Minutes each, and few changes touch what they prove: run on request, and said to be left out."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test here, so that `-m "not engine"` leaves them out."""
+    """Mark every test here, so that `-m "not engine"` leaves them out; the long ones run with DEVKIT_LONG=1."""
     for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.engine)
+        if item.path.parent != Path(__file__).parent:
+            continue
+        item.add_marker(pytest.mark.engine)
+        if item.path.name in LONG and os.environ.get("DEVKIT_LONG") != "1":
+            item.add_marker(pytest.mark.skip(reason="takes minutes: run with DEVKIT_LONG=1"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
