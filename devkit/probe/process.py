@@ -61,13 +61,12 @@ def run_program(argv: Sequence[str], *, deadline_s: float) -> Done:
     A negative code is the signal that ended the program.
     """
     try:
-        process = _start(argv)
+        process = _started(argv)
     except (FileNotFoundError, NotADirectoryError) as error:
         return Done(NOT_FOUND, "", str(error))
     except OSError as error:
         return Done(NOT_EXECUTABLE, "", str(error))
     taps = tuple(_Tap(stream) for stream in (process.stdout, process.stderr) if stream is not None)
-    _LIVE.add(process)
     try:
         ended = _wait(process, taps, ends_at=time.monotonic() + deadline_s)
     except BaseException:
@@ -79,6 +78,16 @@ def run_program(argv: Sequence[str], *, deadline_s: float) -> Done:
     _end_group(process, taps, ended=ended)
     out, err = (tap.text() for tap in taps)
     return Done(code, out, err)
+
+
+def _started(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    """The program, started and noted. Raises OSError when it cannot be, and when this process is leaving."""
+    with _STARTING:
+        if _ENDING.is_set():
+            raise InterruptedError("this process is leaving")
+        process = _start(argv)
+        _LIVE.add(process)
+    return process
 
 
 def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -152,10 +161,15 @@ _LIVE: set[subprocess.Popen[bytes]] = set()
 _ENDING = threading.Event()
 """Set when this process leaves: a probe's thread may still start its next program at that moment."""
 
+_STARTING = threading.Lock()
+"""Held while a program starts and is noted, so that none is alive and not in `_LIVE` when they are killed."""
+
 
 @atexit.register
 def _kill_live() -> None:
     # Children have their own session, so Ctrl-C at the terminal does not reach them.
     _ENDING.set()
+    # A start that the kernel holds up must not hold up the exit, too.
+    _STARTING.acquire(timeout=5 * _GRACE_S)
     for process in list(_LIVE):
         _kill_group(process)

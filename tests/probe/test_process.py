@@ -1,4 +1,5 @@
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -138,3 +139,35 @@ def test_a_program_that_cannot_die_is_left_behind(freezer):
     assert done == Done(TIMED_OUT, "held\n", "")
     pid = (freezer / "tasks").read_text().split()[0]
     assert "State:\tD" in Path(f"/proc/{pid}/status").read_text()
+
+
+BUSY = """
+import sys, threading, time
+from devkit.probe.process import run_program
+
+def start_more():
+    while True:
+        run_program(["sh", "-c", f"echo $$ >> {sys.argv[1]}; exec sleep 100"], deadline_s=0.02)
+
+for _ in range(12):
+    threading.Thread(target=start_more, daemon=True).start()
+time.sleep(0.4)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_nobody_is_left_when_the_process_leaves_while_threads_start_programs(tmp_path):
+    for number in range(5):
+        pids = tmp_path / f"pids{number}"
+        subprocess.run([sys.executable, "-c", BUSY, str(pids)], check=True, timeout=60)
+        started = pids.read_text().split()
+        assert started
+        assert [pid for pid in started if is_alive(int(pid))] == []
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie, which waits to be collected, does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
