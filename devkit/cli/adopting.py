@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from devkit.cli import exits
 from devkit.cli.changes import confirm, document_text, plan_fields, plan_or_end, print_changes, print_plan, touched
 from devkit.cli.planning import answer_to
+from devkit.errors import DevkitError
 from devkit.text import count_of, wrapped
 
 if TYPE_CHECKING:
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
     from devkit.render.lock import Lock
     from devkit.render.project import Project
     from devkit.solver.model import Plan, Request
+
+
+_OF_DEVKITS_OWN = frozenset(
+    {"engine", "devices", "editors", "profiles", "index", "torch_index", "hub", "ca_certificate", "wheelhouse"}
+    | {"lock", "lock_only", "report"}
+)
+"""Flags that say what devkit's own files hold, by their names in Click."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +51,24 @@ def repair_own(
     """
     existing = _existing_in(project)
     if existing is not None:
+        _refuse_flags_of_devkits_own(ctx, existing)
         changed = _repair(ctx, project, existing, request, manner)
         ctx.exit(exits.ANSWER_IS_NO if is_check and changed else exits.DONE)
+
+
+def _refuse_flags_of_devkits_own(ctx: click.Context, existing: "Existing") -> None:
+    """Raise DevkitError for flags of files that this project does not have: they would be passed over in silence."""
+    asked = [
+        param.opts[0]
+        for param in ctx.command.params
+        if param.name in _OF_DEVKITS_OWN and ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
+    ]
+    if asked:
+        raise DevkitError(
+            f"{' and '.join(asked)} would change nothing: this project has a dev container of its own,"
+            f" {existing.paths[0]}",
+            "Leave it out. Or move that dev container away first: then devkit writes one of its own.",
+        )
 
 
 def _existing_in(project: "Project") -> "Existing | None":

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from devkit.cli import devkit as commands
+from devkit.errors import DevkitError
 from devkit.render import splice_json, splice_yaml
 from tests.cli.test_init import GPU, tree
 
@@ -167,3 +168,25 @@ def test_the_named_baseline_has_its_faults_named_and_repaired(tmp_path):
         before, after = ((each / path).read_text() for each in (FOLDER / "seed", root))
         comments = [line for line in before.splitlines() if line.lstrip().startswith(("#", "//"))]
         assert [line for line in comments if line not in after.splitlines()] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (("--lock",), "--lock"),
+        (("--editor", "jetbrains"), "--editor"),
+        (("--profile", "jupyter"), "--profile"),
+        (("--device", "0"), "--device"),
+        (("--engine", "podman"), "--engine"),
+        (("--index", "https://pypi.example.org/simple"), "--index"),
+        (("--report",), "--report"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_flag_of_files_that_the_repository_does_not_have_is_refused(tmp_path, words, flag):
+    root = tmp_path / "seed"
+    shutil.copytree(FOLDER / "seed", root)
+    with pytest.raises(DevkitError, match=f"^{flag} would change nothing: .*devcontainer.json$"):
+        devkit("init", root, *GPU, *words)
+    assert not (root / "devkit.toml").exists()
+    assert devkit("init", root, *GPU).return_value == 0
