@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from devkit.estimate.settings import Precision as Precision
+
 
 class Depth(StrEnum):
     """How much is proved: seconds, the whole proof, or everything that takes longer."""
@@ -15,14 +17,6 @@ class Depth(StrEnum):
     def rank(self) -> int:
         """Its place in the order quick < standard < full."""
         return tuple(Depth).index(self)
-
-
-class Precision(StrEnum):
-    """The data type of the frozen base model; adapters are always fp32."""
-
-    FP32 = "fp32"
-    BF16 = "bf16"
-    FP16 = "fp16"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,101 @@
+"""What a training run is asked to do, in the words that estimate, finetune and export share."""
+
+from enum import StrEnum
+
+from devkit.facts.record import keyword_record
+
+
+class Precision(StrEnum):
+    """A data type of weights or activations."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one number."""
+        return 4 if self is Precision.FP32 else 2
+
+
+class Method(StrEnum):
+    """What is trained, and how the base is kept meanwhile."""
+
+    LORA = "lora"
+    QLORA = "qlora"
+    INT8_LORA = "int8-lora"
+    FULL = "full"
+
+
+class Optimizer(StrEnum):
+    """How weights are moved. `foreach` is torch's default on CUDA; paged ones may move their state to host memory."""
+
+    ADAMW = "adamw"
+    ADAMW_FOREACH = "adamw-foreach"
+    ADAMW_8BIT = "adamw-8bit"
+    PAGED_ADAMW = "paged-adamw"
+    PAGED_ADAMW_8BIT = "paged-adamw-8bit"
+
+
+class Loss(StrEnum):
+    """How the cross-entropy is computed: on whole logits, on slices of them, or by a kernel that never has them."""
+
+    STANDARD = "standard"
+    CHUNKED = "chunked"
+    FUSED = "fused"
+
+
+class Attention(StrEnum):
+    """Who computes attention. `varlen` is ours: one call for rows that hold several texts."""
+
+    EAGER = "eager"
+    SDPA = "sdpa"
+    FLASH = "flash"
+    VARLEN = "varlen"
+
+
+class Sharding(StrEnum):
+    """How several processes share the work. FSDP2's full shard is zero3."""
+
+    DDP = "ddp"
+    ZERO1 = "zero1"
+    ZERO2 = "zero2"
+    ZERO3 = "zero3"
+
+
+class Stack(StrEnum):
+    """Whose training loop: what it keeps in memory differs by gigabytes."""
+
+    DEVKIT = "devkit"
+    TRAINER = "trainer"
+    TRL = "trl"
+
+
+ALL_LINEAR = ("all-linear",)
+"""Adapters on every linear layer but the output head, as PEFT spells it."""
+
+
+@keyword_record
+class TrainingSettings:
+    """One training step on one process. `sequence` is in tokens, `micro_batch` in rows of that many.
+
+    `double_quantisation` and `upcast` (peft's prepare_model_for_kbit_training) speak of quantised bases alone.
+    """
+
+    method: Method = Method.LORA
+    sequence: int = 2048
+    micro_batch: int = 1
+    precision: Precision = Precision.BF16
+    rank: int = 16
+    targets: tuple[str, ...] = ALL_LINEAR
+    dora: bool = False
+    adapter_precision: Precision = Precision.BF16
+    double_quantisation: bool = True
+    upcast: bool = False
+    optimizer: Optimizer = Optimizer.ADAMW
+    loss: Loss = Loss.CHUNKED
+    attention: Attention = Attention.SDPA
+    checkpointing: bool = True
+    stack: Stack = Stack.DEVKIT
+    world: int = 1
+    sharding: Sharding = Sharding.DDP
