@@ -9,12 +9,12 @@ from devkit.workload.device import Device
 from devkit.workload.tiny import Model
 
 
-def nf4(dtype: torch.dtype) -> BitsAndBytesConfig:
-    """QLoRA's base: 4-bit NormalFloat with double quantisation. Source: Dettmers et al., QLoRA, 2023."""
+def nf4(dtype: torch.dtype, *, double: bool = True) -> BitsAndBytesConfig:
+    """QLoRA's base: 4-bit NormalFloat, by default with double quantisation. Source: Dettmers et al., QLoRA, 2023."""
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
+        bnb_4bit_use_double_quant=double,
         bnb_4bit_compute_dtype=dtype,
     )
 
