@@ -25,21 +25,26 @@ if [ $# -gt 0 ]; then
     exec .venv/bin/python -m pytest "$@"
 fi
 
-# These start engines, commands and trainings of their own, and some watch the clock: one after the other, while the
-# others take what they leave of the processors. Everybody's output comes whole, the closing lines last.
-one_by_one="tests/architecture tests/cli tests/faults/test_sockets.py tests/engine tests/verify tests/workload"
+# These start engines, commands and trainings of their own: one after the other, while the others take what they leave
+# of the processors. Everybody's output comes whole, the closing lines last.
+one_by_one="tests/architecture tests/cli tests/engine tests/verify tests/workload"
 status=0
 beside=""
 for folder in $one_by_one; do beside="$beside --ignore=$folder"; done
-# Only what nobody else wants: some of the others watch the clock.
+# Those that hold a deadline against the clock on the wall: they mostly wait, and must not be kept waiting.
+clock=$(grep -rl 'mark\.clock' tests --include='*.py')
+# Only what nobody else wants.
 idle="nice -n 19"
 if command -v chrt >/dev/null 2>&1 && chrt --idle 0 true 2>/dev/null; then idle="chrt --idle 0"; fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 # shellcheck disable=SC2086 # folder names without spaces, meant as words of their own
-$idle .venv/bin/python -m pytest -q -n auto $beside tests >"$log" 2>&1 &
+$idle .venv/bin/python -m pytest -q -n auto -m 'not clock' $beside tests >"$log" 2>&1 &
 others=$!
 trap 'kill "$others" 2>/dev/null; exit 130' INT TERM
+echo "==> pytest, against the clock"
+# shellcheck disable=SC2086
+.venv/bin/python -m pytest -q -n 2 -m clock $clock || status=$?
 echo "==> pytest, one by one: $one_by_one"
 # shellcheck disable=SC2086
 .venv/bin/python -m pytest $one_by_one || status=$?

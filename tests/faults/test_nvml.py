@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -115,11 +116,12 @@ def asks_stub(stub, settings):
 
 
 @pytest.mark.parametrize("end", ["hang", "segv"])
+@pytest.mark.clock
 def test_every_call_may_hang_or_crash_on_one_gpu_of_three(stub, calls, end, count):
     def tried(call):
         where = "@1" if call.startswith("nvmlDevice") and call != "nvmlDeviceGetCount_v2" else ""
         host = asks_stub(stub, {"gpus": 3, "mig": "1:1", "fail": f"{call}{where}={end}"})
-        return call, examine(host, project=machine(MACHINE).project, deadline_s=DEADLINE_S)
+        return call, examine(host, project=machine(MACHINE).project, deadline_s=DEADLINE_S, clock=time.monotonic)
 
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         seen = dict(pool.map(tried, calls))

@@ -69,6 +69,7 @@ PLACES = (
 
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+@pytest.mark.clock
 def test_a_file_is_read_without_waiting(make, tmp_path):
     make(tmp_path / "x")
     started_s = time.monotonic()
@@ -77,6 +78,7 @@ def test_a_file_is_read_without_waiting(make, tmp_path):
 
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+@pytest.mark.clock
 def test_everything_of_a_project_may_be_something_else(make, tmp_path, monkeypatch, count):
     for place in PLACES:
         path = tmp_path / place
@@ -85,6 +87,6 @@ def test_everything_of_a_project_may_be_something_else(make, tmp_path, monkeypat
     for variable, value in (("DOCKER_CONFIG", "docker"), ("VIRTUAL_ENV", "venv"), ("HF_HOME", "hub"), ("HOME", "")):
         monkeypatch.setenv(variable, str(tmp_path / value))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker/config.json")
-    seen = examine(LocalHost(), project=str(tmp_path), deadline_s=DEADLINE_S)
+    seen = examine(LocalHost(), project=str(tmp_path), deadline_s=DEADLINE_S, clock=time.monotonic)
     count(len(PLACES))
     assert [*broken(seen, deadline_s=DEADLINE_S), *unprintable(seen)] == []

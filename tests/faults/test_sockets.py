@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -19,6 +20,8 @@ from tests.faults.sockets import WRONG, listening, only
 from tests.faults.test_answers import SOUND
 from tests.faults.test_transcripts import asking, places, reshaped
 from tests.hosts import machine
+
+pytestmark = pytest.mark.clock
 
 DEADLINE_S = 2.5
 SIDE_BY_SIDE = 12
@@ -55,7 +58,9 @@ def test_whatever_listens_the_doctor_ends(tmp_path, count):
     def tried(numbered):
         number, (name, answer) = numbered
         with listening(tmp_path / f"{number}.sock", answer) as url:
-            return name, examine(AtSocket(url), project=machine(MACHINE).project, deadline_s=DEADLINE_S)
+            return name, examine(
+                AtSocket(url), project=machine(MACHINE).project, deadline_s=DEADLINE_S, clock=time.monotonic
+            )
 
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         seen = dict(pool.map(tried, enumerate(cases())))

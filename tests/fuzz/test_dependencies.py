@@ -91,10 +91,10 @@ def test_a_damaged_file_says_requirements_or_is_noted(name):
     @FUZZ
     @given(nearly(sound))
     def is_read(text):
-        started_s = time.monotonic()
+        started_s = time.thread_time()
         found = of_text(name, text)
         constraints_of(found, machines=("x86_64",), python="3.12")
-        assert time.monotonic() - started_s < SLOWEST_S
+        assert time.thread_time() - started_s < SLOWEST_S
         assert isinstance(found, Dependencies)
         assert all(each.line >= 1 for each in (*found.needs, *found.unread, *found.left_out, *found.indexes))
 

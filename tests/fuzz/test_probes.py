@@ -87,9 +87,9 @@ def test_any_text_becomes_typed_facts(name, field, question, what, sound):
         def answer(said):
             return dataclasses.replace(said, out=text) if question == "run" else text
 
-        started_s = time.monotonic()
+        started_s = time.thread_time()
         value = probe(Damaged(host, question, what, answer))
-        assert time.monotonic() - started_s < SLOWEST_S
+        assert time.thread_time() - started_s < SLOWEST_S
         facts = dataclasses.replace(sound_facts(name), **{field: value})
         assert from_json(to_json(facts)) == facts
 

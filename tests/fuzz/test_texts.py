@@ -62,9 +62,9 @@ ERRORS = "\n".join(
 @FUZZ
 @given(nearly(ERRORS))
 def test_a_pasted_error_has_causes_or_none(text):
-    started_s = time.monotonic()
+    started_s = time.thread_time()
     found = matches(text)
-    assert time.monotonic() - started_s < SLOWEST_S
+    assert time.thread_time() - started_s < SLOWEST_S
     assert all(match.code and match.cause for match in found)
 
 

@@ -199,6 +199,7 @@ def test_a_list_of_another_shape_costs_only_itself(ask, wrong):
     assert isinstance(found.containers, Unknown) or found.containers == ()
 
 
+@pytest.mark.clock
 def test_a_list_that_never_comes_costs_two_seconds_and_no_more(ask):
     found = ask(ANSWERS, hang_at="json?all=1")
     assert str(found.version) == "28.5.2"

@@ -61,6 +61,7 @@ def test_cuinits_code_is_told_from_success(with_cuda, code, name):
         pytest.param({"init": "segv"}, StepEnd.CRASHED, "cuInit", id="a crash takes only the child"),
     ],
 )
+@pytest.mark.clock
 def test_a_cuinit_that_never_returns_is_named(with_cuda, settings, end, call):
     stop = read_cuda(with_cuda(**settings), deadline_s=2)
     assert isinstance(stop, CudaStop)
@@ -68,6 +69,7 @@ def test_a_cuinit_that_never_returns_is_named(with_cuda, settings, end, call):
     assert stop.libcuda.endswith("libcuda.so.1")
 
 
+@pytest.mark.clock
 def test_a_hang_after_cuinit_keeps_its_code(with_cuda):
     call = read_cuda(with_cuda(init="0", count="hang"), deadline_s=2)
     assert isinstance(call, CudaCall)
@@ -82,6 +84,7 @@ def test_a_machine_without_libcuda_says_so(monkeypatch):
     assert (stop.end, stop.call) == (StepEnd.FAILED, "dlopen libcuda.so.1")
 
 
+@pytest.mark.clock
 def test_torch_is_not_waited_for_behind_a_hanging_cuda(with_cuda):
     deep = read_deep(with_cuda(init="hang"), deadline_s=5)
     assert deep.torch == Unknown("cuInit hangs, and torch would wait for it too")
@@ -222,6 +225,7 @@ def test_a_package_that_crashes_does_not_hide_the_next(with_packages):
     assert steps["import flash_attn"].end is StepEnd.WORKED
 
 
+@pytest.mark.clock
 def test_a_package_that_hangs_is_named(with_packages):
     hang = "import time; time.sleep(60)"
     steps = steps_of(read_torch(with_packages(**NO_PACKAGES | {"bitsandbytes": hang}), deadline_s=5))

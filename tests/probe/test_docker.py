@@ -60,6 +60,7 @@ def test_a_proxy_for_the_web_is_not_asked_for_an_engine(ask, monkeypatch):
         assert isinstance(ask(url), Engine)
 
 
+@pytest.mark.clock
 def test_an_engine_on_a_port_that_never_answers_ends_within_the_deadline(ask):
     started = time.monotonic()
     with engine(None, answers={}, hang_at="version") as url:
@@ -95,6 +96,7 @@ def test_each_trait_is_read_from_its_own_field(ask, path, version, info, field, 
         assert getattr(ask(url), field) == value
 
 
+@pytest.mark.clock
 def test_a_socket_that_accepts_and_never_answers_ends_within_the_deadline(ask, path):
     started = time.monotonic()
     with silent_socket(path) as url:
@@ -104,6 +106,7 @@ def test_a_socket_that_accepts_and_never_answers_ends_within_the_deadline(ask, p
     assert "answered nothing" in failure.message
 
 
+@pytest.mark.clock
 def test_an_engine_stuck_in_its_settings_ends_within_the_deadline(ask, path):
     started = time.monotonic()
     with engine(path, answers={"version": VERSION}, hang_at="info") as url:

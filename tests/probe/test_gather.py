@@ -39,6 +39,7 @@ def test_a_probe_that_crashes_costs_only_its_own_facts():
     assert not [name for name in others if "probe crashed" in repr(getattr(facts, name))]
 
 
+@pytest.mark.clock
 def test_a_probe_that_never_returns_costs_only_its_own_facts():
     started = time.monotonic()
     facts = gather(Faulty(path="/etc/docker/daemon.json", act=lambda: time.sleep(5)), deadline_s=0.4)
@@ -82,6 +83,7 @@ def test_the_workspace_is_the_project(project, tmp_path, monkeypatch):
     assert paths == [project or str(tmp_path)]
 
 
+@pytest.mark.clock
 def test_a_hung_driver_and_a_hung_engine_together_end_within_the_deadline(with_nvml, tmp_path, monkeypatch):
     host = with_nvml(fail="nvmlInit_v2=hang")
     with silent_socket(tmp_path / "x.sock") as url:

@@ -102,6 +102,7 @@ def ask_hub():
     return str(FOLDER / "ask_hub.py")
 
 
+@pytest.mark.clock
 def test_a_hub_that_accepts_and_never_answers_ends_within_the_deadline(ask):
     started = time.monotonic()
     with hub(hang_at="/") as url:
@@ -110,6 +111,7 @@ def test_a_hub_that_accepts_and_never_answers_ends_within_the_deadline(ask):
     assert (found.failure, found.message) == ("timed-out", "no answer within 1 s")
 
 
+@pytest.mark.clock
 def test_an_answer_about_the_door_survives_a_model_that_hangs(ask):
     with hub(hang_at="/a/b") as url:
         found = ask(url, deadline_s=1.5, MODEL_ID="a/b")

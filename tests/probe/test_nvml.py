@@ -87,6 +87,7 @@ def test_an_old_driver_without_a_cuda_version_still_answers(with_nvml):
     assert str(answer.driver) == "580.95.05"
 
 
+@pytest.mark.clock
 def test_a_hang_in_the_start_ends_within_the_deadline_and_names_the_call(with_nvml):
     host, started = with_nvml(fail="nvmlInit_v2=hang"), time.monotonic()
     failure = ask(host, deadline_s=1.0)
@@ -94,6 +95,7 @@ def test_a_hang_in_the_start_ends_within_the_deadline_and_names_the_call(with_nv
     assert (failure.end, failure.code, failure.call) == (NvmlEnd.TIMED_OUT, 0, "nvmlInit_v2")
 
 
+@pytest.mark.clock
 def test_a_hang_at_one_gpu_costs_that_gpu_alone(with_nvml):
     host, started = with_nvml(gpus=8, fail="nvmlDeviceGetName@5=hang"), time.monotonic()
     answer = ask(host, deadline_s=2.0)
@@ -103,6 +105,7 @@ def test_a_hang_at_one_gpu_costs_that_gpu_alone(with_nvml):
     assert answer.gpus[5].message.startswith("nvmlDeviceGetName did not return within")
 
 
+@pytest.mark.clock
 def test_a_hang_at_every_gpu_is_still_a_full_list_within_the_deadline(with_nvml):
     host, started = with_nvml(gpus=8, fail="nvmlDeviceGetHandleByIndex_v2=hang"), time.monotonic()
     answer = ask(host, deadline_s=2.0)
@@ -111,6 +114,7 @@ def test_a_hang_at_every_gpu_is_still_a_full_list_within_the_deadline(with_nvml)
     assert "not asked" in answer.gpus[7].message
 
 
+@pytest.mark.clock
 def test_many_slow_gpus_are_not_called_hung(with_nvml):
     # Sixteen calls of 0.2 s do not fit into the first attempt; the next one goes on where it ended.
     gpus = ask(with_nvml(gpus=16, fail="nvmlDeviceGetName=slow"), deadline_s=4.5).gpus

@@ -53,6 +53,7 @@ def test_the_system_folders_are_searched_after_the_users_own():
     assert "/usr/sbin" in folders
 
 
+@pytest.mark.clock
 def test_a_late_program_is_killed_and_what_it_said_is_kept():
     started = time.monotonic()
     done = run("sh", "-c", "echo first; exec sleep 60", deadline_s=0.3)
@@ -60,6 +61,7 @@ def test_a_late_program_is_killed_and_what_it_said_is_kept():
     assert done == Done(TIMED_OUT, "first\n", "")
 
 
+@pytest.mark.clock
 def test_a_program_that_ignores_every_signal_it_can_is_killed_too():
     deaf = "import signal, time\nfor n in range(1, 32):\n  n in (9, 19) or signal.signal(n, signal.SIG_IGN)\n"
     started = time.monotonic()
@@ -82,6 +84,7 @@ def is_gone(pid):
     return False
 
 
+@pytest.mark.clock
 def test_a_program_that_leaves_a_child_behind_is_not_waited_for(tmp_path):
     started = time.monotonic()
     done = run("sh", "-c", "sleep 60 & echo done", deadline_s=10)
@@ -130,6 +133,7 @@ def freezer():
         group.rmdir()
 
 
+@pytest.mark.clock
 def test_a_program_that_cannot_die_is_left_behind(freezer):
     stop = threading.Timer(0.2, lambda: (freezer / "freezer.state").write_text("FROZEN"))
     stop.start()

@@ -100,9 +100,9 @@ def test_wrong_yaml_is_refused(text):
 
 def test_anchors_do_not_unfold_without_end():
     text = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
-    started = time.monotonic()
+    started = time.thread_time()
     assert len(read_yaml(text, file="f").fields) == 30
-    assert time.monotonic() - started < 2
+    assert time.thread_time() - started < 2
 
 
 def test_yaml_runs_no_code():

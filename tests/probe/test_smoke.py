@@ -128,6 +128,7 @@ def test_an_engines_refusal_is_kept_in_its_words(docker):
     assert any(" rm --force --volumes devkit-smoke-" in call for call in docker.calls())
 
 
+@pytest.mark.clock
 def test_a_container_that_hangs_is_removed_and_the_deadline_kept(docker):
     docker("sleep 60")
     started = time.monotonic()
@@ -137,6 +138,7 @@ def test_a_container_that_hangs_is_removed_and_the_deadline_kept(docker):
     assert found.left_behind == ""
 
 
+@pytest.mark.clock
 def test_a_container_that_stays_is_named(docker):
     docker("exit 125", rest='case "$*" in *ps*) echo 3f3f;; esac')
     found = smoke(healthy(), deadline_s=12)

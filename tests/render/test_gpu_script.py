@@ -147,6 +147,7 @@ def test_podman(machine, files, mode, way):
         pytest.param(["echo garbage"], "no NVIDIA GPU", id="a client that talks nonsense"),
     ],
 )
+@pytest.mark.clock
 def test_a_broken_engine_never_stops_a_start(machine, lines, says):
     if lines:
         machine.program("docker", *lines)
@@ -212,6 +213,7 @@ def test_the_file_is_private_and_nothing_else_is_left_behind(machine):
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
+@pytest.mark.clock
 def test_no_process_of_the_script_outlives_it(machine):
     machine.docker(docker_info())
     machine.run()
