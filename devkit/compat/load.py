@@ -25,6 +25,7 @@ class GpuTable(Table):
     """GPUs by name."""
 
     models = Array("gpu", rows.GpuModel, unique=("id",))
+    rates = KeyedArray("rate", rows.GpuRates, unique=("id",), key=lambda row: row.id)
 
 
 class TorchTable(Table):

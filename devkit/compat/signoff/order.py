@@ -98,6 +98,16 @@ def gpus_have_known_capabilities(known: Tables) -> Iterator[Fault]:
             yield Fault("gpus", f"gpu {row.id}", f"nothing is known of its compute capability {row.capability}")
 
 
+def rates_are_of_gpus(known: Tables) -> Iterator[Fault]:
+    """Each row of rates is that of a GPU in the table, and promises nothing below zero."""
+    models = {row.id for row in known.gpus.models}
+    for name, row in known.gpus.rates.items():
+        if name not in models:
+            yield Fault("gpus", f"rate {name}", "no GPU of the table has this id", True)
+        if min(row.fp16_tflops, row.bf16_tflops, row.bandwidth_gb_per_s, row.nvlink_gb_per_s) < 0:
+            yield Fault("gpus", f"rate {name}", "it promises less than nothing")
+
+
 def releases_have_wheels(known: Tables) -> Iterator[Fault]:
     """Every variant of a torch release has an index and a wheel."""
     torch = known.torch
@@ -180,6 +190,7 @@ RULES: tuple[Rule, ...] = (
     capabilities_are_ordered,
     forward_packages_stand_on_older_branches,
     gpus_have_known_capabilities,
+    rates_are_of_gpus,
     releases_have_wheels,
     wheels_hold_what_their_cuda_builds,
     libraries_belong_to_releases,

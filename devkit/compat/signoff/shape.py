@@ -15,7 +15,7 @@ from devkit.text import listed, on_one_line
 
 _DATE = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])")
 _ADDRESS = re.compile(r"https://[\w.-]+/\S*")
-_WORDS = {str: "a text", int: "a whole number", bool: "true or false"}
+_WORDS = {str: "a text", int: "a whole number", float: "a number with its decimal point", bool: "true or false"}
 
 
 def shape_faults(name: str, document: Document, *, shipped: Document, today: str) -> Iterator[Fault]:
