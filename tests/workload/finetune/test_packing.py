@@ -1,0 +1,71 @@
+"""Texts into rows: nothing lost, nothing too long, little room wasted, and always the same."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devkit.workload.finetune.packing import efficiency, packed
+
+ROOM = 64
+lengths = st.lists(st.integers(min_value=1, max_value=ROOM), max_size=120)
+
+
+@given(lengths)
+def test_each_text_lies_in_exactly_one_row_and_no_row_is_too_long(texts):
+    rows = packed(texts, ROOM)
+    assert sorted(index for row in rows for index in row) == list(range(len(texts)))
+    assert all(row and sum(texts[index] for index in row) <= ROOM for row in rows)
+
+
+@given(lengths)
+def test_no_two_rows_would_have_gone_into_one_but_for_the_last(texts):
+    """Best fit never opens a row while another has room, so at most one row is half empty or emptier."""
+    filled = [sum(texts[index] for index in row) for row in packed(texts, ROOM)]
+    assert sum(2 * each <= ROOM for each in filled) <= 1
+
+
+@given(lengths)
+def test_the_rows_stay_within_the_bound_of_best_fit_decreasing(texts):
+    fewest = -(-sum(texts) // ROOM)
+    largest = sum(2 * each > ROOM for each in texts)
+    assert len(packed(texts, ROOM)) <= max(3 * fewest / 2 + 1, 11 / 9 * max(fewest, largest) + 4)
+
+
+@given(lengths)
+def test_the_same_lengths_give_the_same_rows(texts):
+    assert packed(texts, ROOM) == packed(list(texts), ROOM)
+
+
+@pytest.mark.parametrize(
+    ("texts", "room", "rows"),
+    [
+        pytest.param([], 8, [], id="no text, no row"),
+        pytest.param([8], 8, [[0]], id="a text that fills a row"),
+        pytest.param([4, 4, 4], 8, [[0, 1], [2]], id="two fit, the third opens a row"),
+        pytest.param([5, 6, 2, 3], 8, [[1, 2], [0, 3]], id="each into the row that it fills best"),
+        pytest.param([1, 7, 1, 7], 8, [[1, 2], [3, 0]], id="short ones close the gaps of long ones"),
+        pytest.param([1] * 8, 8, [[0, 1, 2, 3, 4, 5, 6, 7]], id="many short ones share a row"),
+        pytest.param([1, 1], 1, [[0], [1]], id="room for one token"),
+    ],
+)
+def test_texts_are_packed(texts, room, rows):
+    assert packed(texts, room) == rows
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [pytest.param([9], id="longer than a row"), pytest.param([3, 0], id="empty"), pytest.param([-1], id="less")],
+)
+def test_a_text_that_goes_into_no_row_is_an_error(texts):
+    with pytest.raises(ValueError, match="does not go into rows of 8"):
+        packed(texts, 8)
+
+
+def test_short_texts_of_many_lengths_fill_rows_almost_wholly():
+    texts = [1 + (index * 7919) % 300 for index in range(2000)]
+    rows = packed(texts, 1024)
+    assert efficiency(tokens=sum(texts), rows=len(rows), room=1024) > 0.99
+
+
+def test_no_rows_hold_nothing():
+    assert efficiency(tokens=0, rows=0, room=8) == 0.0
