@@ -37,11 +37,15 @@ clock=$(grep -rl 'mark\.clock' tests --include='*.py')
 idle="nice -n 19"
 if command -v chrt >/dev/null 2>&1 && chrt --idle 0 true 2>/dev/null; then idle="chrt --idle 0"; fi
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+downloads=$(mktemp)
+trap 'rm -f "$log" "$downloads"' EXIT
+# The engine tests come late: what they need is fetched meanwhile. What cannot be had is for them to say.
+.venv/bin/python -m tests.engine.prepare >"$downloads" 2>&1 &
+fetching=$!
 # shellcheck disable=SC2086 # folder names without spaces, meant as words of their own
 $idle .venv/bin/python -m pytest -q -n auto -m 'not clock' $beside tests >"$log" 2>&1 &
 others=$!
-trap 'kill "$others" 2>/dev/null; exit 130' INT TERM
+trap 'kill "$others" "$fetching" 2>/dev/null; exit 130' INT TERM
 echo "==> pytest, against the clock"
 # shellcheck disable=SC2086
 .venv/bin/python -m pytest -q -n 2 -m clock $clock || status=$?
@@ -50,5 +54,6 @@ echo "==> pytest, one by one: $one_by_one"
 .venv/bin/python -m pytest $one_by_one || status=$?
 echo "==> pytest, side by side, meanwhile: all but $one_by_one"
 wait "$others" || status=$?
-cat "$log"
+wait "$fetching" || echo "==> downloads ahead of the tests failed:"
+cat "$downloads" "$log"
 exit "$status"

@@ -45,15 +45,32 @@ def step(name: str) -> Iterator[None]:
 
 
 def made_once(name: str, make: Callable[[Path], None]) -> Path:
-    """The cached folder `name`; on first use `make` fills a new folder that only then takes the name."""
+    """The cached folder `name`; on first use `make` fills a new folder that only then takes the name.
+
+    A second process or thread that asks meanwhile waits for it.
+    """
     target = CACHE / name
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
+    with _held(target.with_name(f".{target.name}.lock")):
+        return target if target.exists() else _made(target, make)
+
+
+@contextmanager
+def _held(file: Path) -> Iterator[None]:
+    import fcntl  # Windows has none, and no engine tests either
+
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _made(target: Path, make: Callable[[Path], None]) -> Path:
     fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     fresh.chmod(0o755)
     try:
-        with step(f"prepare {name}"):
+        with step(f"prepare {target.name}"):
             make(fresh)
         fresh.rename(target)
     finally:

@@ -91,10 +91,15 @@ class Podman:
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+def installed() -> Path:
+    """The folder whose `root` is a small Debian with Podman in it, cached."""
+    return made_once(f"podman-{SUITE}", _bootstrap)
+
+
 @contextmanager
 def podman(binaries: Binaries) -> Iterator[Podman]:
     """Run Podman's service for the block, with the tests' base image in it."""
-    base = made_once(f"podman-{SUITE}", _bootstrap)
+    base = installed()
     # A Unix socket's path holds 107 bytes; and Podman's file systems cannot lie on an overlay, as /tmp may.
     state = Path(tempfile.mkdtemp(prefix="devkit-podman-"))
     _prepare(state)
