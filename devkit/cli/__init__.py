@@ -23,6 +23,7 @@ COMMANDS = {
     "template": ("template", "Write folders that can be published as dev container Templates."),
     "bundle": ("bundle", "Take everything the image is built from to a place without a network."),
     "verify": ("verify", "Prove the environment: fine-tune and generate with a tiny model."),
+    "finetune": ("finetune", "Train an adapter, or a whole model, on your texts."),
     "data": ("data", "Show the version tables that answers rest on, and take newer ones."),
 }
 """Command name -> (module under devkit.cli, summary). Modules load when their command runs."""

@@ -1,0 +1,72 @@
+"""`devkit finetune`: train a model on texts."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import click
+
+from devkit.workload.finetune.settings import FinetuneSettings, described, flag_of
+from devkit.workload.finetune.settings_file import kind_of, read_settings
+
+
+def _option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The flag of one setting. It is None until it is typed, so that a file's value can be told from a flag's."""
+    kind, meaning = kind_of(name), described()[name][1].meaning
+    default = getattr(FinetuneSettings(), name)
+    if default not in (None, (), "") and not isinstance(default, bool):
+        shown = ", ".join(default) if isinstance(default, tuple) else default
+        meaning = f"{meaning}  [default: {shown}]"
+    flag = flag_of(name)
+    if kind is bool:
+        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=meaning)
+    if kind is tuple:
+        return click.option(flag, name, multiple=True, metavar="NAME", help=meaning)
+    if issubclass(kind, StrEnum):
+        return click.option(flag, name, type=click.Choice([str(each) for each in kind]), default=None, help=meaning)
+    metavars = {int: "N", float: "X", Path: "DIR", str: "NAME"}
+    return click.option(
+        flag, name, type=click.Path(path_type=Path) if kind is Path else kind, metavar=metavars[kind], help=meaning
+    )
+
+
+def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for name in reversed(described()):
+        command = _option(name)(command)
+    return command
+
+
+@click.command()
+@_setting_options
+@click.option(
+    "--settings",
+    "file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="TOML file with any of the settings above; flags win.",
+)
+@click.option("--dry-run", is_flag=True, help="Show decisions and estimate, and train nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one a line.")
+@click.pass_context
+def finetune(ctx: click.Context, /, *, file: Path | None, dry_run: bool, as_json: bool, **flags: Any) -> None:  # noqa: ANN401 - one for each setting
+    """Train a model on texts: an adapter on a frozen base, or all of its weights.
+
+    What is not given is chosen for this machine and said with its reason. The same command goes on after a stop.
+    """
+    from devkit.workload.finetune.program import run
+    from devkit.workload.finetune.progress import printer
+
+    settings = settings_of(file, flags)
+    ctx.exit(run(settings, listeners=(printer(as_json=as_json),), dry_run=dry_run))
+
+
+def settings_of(file: Path | None, flags: dict[str, Any]) -> FinetuneSettings:
+    """The file's settings with those of typed flags in their place. Raises DevkitError."""
+    given = read_settings(file) if file is not None else {}
+    for name, value in flags.items():
+        if value is None or value == ():
+            continue
+        kind = kind_of(name)
+        given[name] = kind(value) if kind is tuple or issubclass(kind, StrEnum) else value
+    return FinetuneSettings(**given)

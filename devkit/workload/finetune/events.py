@@ -1,0 +1,69 @@
+"""What a run tells while it runs: one JSON object per event, kept in metrics.jsonl and heard by whoever watches."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+Listener = Callable[[Event], None]
+
+METRICS_FILE = "metrics.jsonl"
+KEPT_ON_RESUME = frozenset({"step", "eval", "checkpoint", "skipped"})
+"""Events of single steps; those of a step that is done again go. The others tell of one process and stay."""
+
+
+class Events:
+    """Hands each event to the listeners, and keeps it in a file where one is given.
+
+    A process that is not the first of a run has neither.
+    """
+
+    def __init__(self, file: Path | None, listeners: tuple[Listener, ...] = ()) -> None:
+        self._file = file
+        self._listeners = listeners
+
+    def __call__(self, event: str, **fields: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
+        """Tell one event. Numbers that JSON cannot hold become text, so that a NaN is seen as one."""
+        told: Event = {"event": event, **{name: _json_value(value) for name, value in fields.items()}}
+        if self._file is not None:
+            with self._file.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(told, allow_nan=False) + "\n")
+        for listener in self._listeners:
+            listener(told)
+
+
+def _json_value(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def forget_after(file: Path, step: int) -> None:
+    """Drop what `file` tells of steps after `step`, which a resumed run does again, and a half-written last line."""
+    if not file.exists():
+        return
+    kept = [
+        line for event, line in _lines(file) if event["event"] not in KEPT_ON_RESUME or event.get("step", 0) <= step
+    ]
+    new = file.with_name(f"{file.name}.tmp-{os.getpid()}")
+    with new.open("w", encoding="utf-8") as stream:
+        stream.writelines(f"{line}\n" for line in kept)
+        stream.flush()
+        os.fsync(stream.fileno())
+    new.replace(file)
+
+
+def read_events(file: Path) -> list[Event]:
+    """The events in `file`; a last line that a kill cut off is left out."""
+    return [event for event, _ in _lines(file)]
+
+
+def _lines(file: Path) -> Iterator[tuple[Event, str]]:
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and "event" in event:
+            yield event, line
