@@ -3,33 +3,19 @@
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate
 from typing import TypeAlias
 
 import torch
 
+from devkit.workload.finetune.layout import Layout as Layout
+
 IGNORED = -100
 """The label whose prediction is not counted: padding, prompts, and the first token after a text's border."""
 
 FILLER = 0
 """The token id that padding holds. Any id would do: nothing attends to it, and no label asks for it."""
-
-Inputs: TypeAlias = dict[str, torch.Tensor]
-
-
-class Layout(StrEnum):
-    """How rows become the tensors of a micro-batch.
-
-    FLAT lays all texts end to end in one row of any length, for attention that is told the borders: nothing is padded.
-    BLOCKS keeps rows apart, for attention that finds the borders in the positions, and fills them to equal length.
-    PADDED holds one text a row, filled to equal length.
-    """
-
-    FLAT = "flat"
-    BLOCKS = "blocks"
-    PADDED = "padded"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,137 @@
+"""Which attention is chosen for which model on which GPU, and what is refused with its reason."""
+
+from dataclasses import fields
+
+import pytest
+
+from devkit.estimate.settings import Attention, Precision
+from devkit.facts.values import ComputeCapability
+from devkit.workload.finetune.attention import (
+    Kernels,
+    Traits,
+    attention_choice,
+    layout_of,
+    packing_refusal,
+    refusal_of,
+)
+from devkit.workload.finetune.layout import Layout
+
+LLAMA = Traits(name="llama")
+
+
+def gpu(capability, **differences):
+    given = {"device": "cuda", "precision": Precision.BF16, "varlen": True} | differences
+    return Kernels(capability=ComputeCapability.read(capability), **given)
+
+
+def model(**differences):
+    return Traits(name="odd", **differences)
+
+
+CPU = Kernels(device="cpu", precision=Precision.FP32, varlen=True)
+T4 = gpu("7.5", precision=Precision.FP16)
+A100 = gpu("8.0")
+H200 = gpu("9.0", flash=True)
+NO_VARLEN = gpu("8.6", varlen=False)
+
+
+@pytest.mark.parametrize(
+    ("traits", "kernels", "attention", "because"),
+    [
+        pytest.param(LLAMA, CPU, Attention.VARLEN, "each text is computed by itself", id="a CPU"),
+        pytest.param(LLAMA, A100, Attention.VARLEN, "torch's flash kernel", id="an A100"),
+        pytest.param(LLAMA, H200, Attention.VARLEN, "torch's flash kernel", id="an H200, flash-attn installed or not"),
+        pytest.param(LLAMA, gpu("12.0"), Attention.VARLEN, "torch's flash kernel", id="a 5090"),
+        pytest.param(LLAMA, T4, Attention.SDPA, "need compute capability 8.0 and this GPU has 7.5", id="a T4"),
+        pytest.param(
+            LLAMA, gpu("8.0", precision=Precision.FP32), Attention.SDPA, "this run is in fp32", id="fp32 on an A100"
+        ),
+        pytest.param(LLAMA, NO_VARLEN, Attention.SDPA, "torch 2.12 has", id="an older torch"),
+        pytest.param(
+            LLAMA,
+            gpu("8.6", varlen=False, flash=True),
+            Attention.FLASH,
+            "flash-attn is installed",
+            id="an older torch with flash-attn",
+        ),
+        pytest.param(
+            LLAMA,
+            gpu("7.5", varlen=False, flash=True, precision=Precision.FP16),
+            Attention.SDPA,
+            "torch 2.12 has",
+            id="flash-attn on a T4, where it cannot run",
+        ),
+        pytest.param(LLAMA, gpu("9.4", rocm=True), Attention.SDPA, "this is ROCm", id="an MI300X"),
+        pytest.param(
+            LLAMA, Kernels(device="mps", precision=Precision.FP32), Attention.SDPA, "this is mps", id="an Apple GPU"
+        ),
+        pytest.param(model(head=512, value_head=512), A100, Attention.SDPA, "its heads have 512", id="large heads"),
+        pytest.param(model(head=60, value_head=60), A100, Attention.SDPA, "in steps of 8", id="heads of odd size"),
+        pytest.param(model(head=256, value_head=256), A100, Attention.VARLEN, "torch's flash", id="the largest heads"),
+        pytest.param(model(head=192, value_head=128), A100, Attention.SDPA, "value heads (128)", id="latent attention"),
+        pytest.param(model(head=192, value_head=128), CPU, Attention.VARLEN, "each text", id="latent, on a CPU"),
+        pytest.param(model(dropout=0.1), A100, Attention.SDPA, "asks for 0.1", id="dropout in attention"),
+        pytest.param(model(dropout=0.1), CPU, Attention.VARLEN, "each text", id="dropout in attention, on a CPU"),
+        pytest.param(model(chunked=True), A100, Attention.SDPA, "within chunks", id="attention in chunks"),
+        pytest.param(model(router_loss=True), A100, Attention.SDPA, "router's loss", id="a router that wants a mask"),
+        pytest.param(model(softcap=True), A100, Attention.EAGER, "scores are capped", id="capped scores"),
+        pytest.param(
+            model(softcap=True), H200, Attention.FLASH, "scores are capped", id="capped scores with flash-attn"
+        ),
+        pytest.param(model(sdpa=False), CPU, Attention.EAGER, "written by hand", id="attention sinks"),
+        pytest.param(model(recurrent=True), H200, Attention.FLASH, "recurrent layers", id="a hybrid with flash-attn"),
+        pytest.param(model(recurrent=True), A100, Attention.SDPA, "recurrent layers", id="a hybrid"),
+        pytest.param(model(hands_on=False), A100, Attention.SDPA, "where the texts of a row begin", id="unknown code"),
+        pytest.param(
+            model(sdpa=False, flash=False), H200, Attention.EAGER, "written by hand", id="sinks that flash-attn lacks"
+        ),
+    ],
+)
+def test_attention_is_chosen(traits, kernels, attention, because):
+    chosen, reason = attention_choice(traits, kernels)
+    assert chosen is attention
+    assert because in reason
+
+
+@pytest.mark.parametrize("traits", [LLAMA, model(softcap=True), model(recurrent=True), model(sdpa=False)])
+@pytest.mark.parametrize("kernels", [CPU, T4, A100, H200, NO_VARLEN])
+def test_what_is_chosen_is_never_refused_when_asked_for(traits, kernels):
+    assert refusal_of(attention_choice(traits, kernels)[0], traits, kernels) is None
+
+
+@pytest.mark.parametrize(
+    ("traits", "reason"),
+    [
+        pytest.param(LLAMA, None, id="plain attention packs"),
+        pytest.param(model(softcap=True), None, id="capped scores pack, by a mask"),
+        pytest.param(model(recurrent=True), "recurrent", id="a state would run from text to text"),
+        pytest.param(model(hands_on=False), "begin", id="code that does not look at positions"),
+    ],
+)
+def test_texts_share_rows_where_they_cannot_see_each_other(traits, reason):
+    found = packing_refusal(traits)
+    assert found is None if reason is None else reason in found
+
+
+@pytest.mark.parametrize(
+    ("attention", "pack", "layout"),
+    [
+        pytest.param(Attention.VARLEN, True, Layout.FLAT, id="varlen, packed"),
+        pytest.param(Attention.VARLEN, False, Layout.FLAT, id="varlen needs no padding without packing either"),
+        pytest.param(Attention.FLASH, True, Layout.FLAT, id="flash, packed"),
+        pytest.param(Attention.FLASH, False, Layout.PADDED, id="flash unpads by the mask"),
+        pytest.param(Attention.SDPA, True, Layout.BLOCKS, id="sdpa, packed"),
+        pytest.param(Attention.SDPA, False, Layout.PADDED, id="sdpa, padded"),
+        pytest.param(Attention.EAGER, True, Layout.BLOCKS, id="eager, packed"),
+    ],
+)
+def test_rows_are_laid_out_for_their_attention(attention, pack, layout):
+    assert layout_of(attention, pack=pack) is layout
+
+
+def test_every_trait_has_a_row_above():
+    """A trait that no decision reads would be a promise nobody keeps."""
+    assert {each.name for each in fields(Traits)} == {
+        *("name", "sdpa", "flash", "hands_on", "recurrent", "softcap", "chunked", "router_loss", "dropout"),
+        *("head", "value_head"),
+    }
