@@ -1,35 +1,46 @@
 """A base model and its tokenizer, loaded straight onto the device that uses them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, TypeAlias
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
+from devkit.text import count_of, on_one_line
 from devkit.workload.finetune.hub import model_folder
 from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
+from devkit.workload.finetune.model_files import ModelFiles, examined
+from devkit.workload.finetune.model_skeleton import fused_experts, skeleton, unreadable
+from devkit.workload.finetune.model_weights import FETCH_AGAIN
 from devkit.workload.quantized import int8, nf4
-
-Model: TypeAlias = Any
-"""A model of transformers or peft, whose own types promise less than they hold."""
+from devkit.workload.tiny import Model as Model
 
 Tokenizer: TypeAlias = Any
-"""A tokenizer of transformers, for the same reason."""
+"""A tokenizer of transformers, whose own types promise less than they hold."""
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A base ready for use. `name` is what the user called it, `folder` where its files lie."""
+    """A base ready for use. `name` is what the user called it; `notes` is what its user should hear before training."""
 
     name: str
-    folder: Path
+    files: ModelFiles
     model: Model
     tokenizer: Tokenizer
+    notes: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Where the model's files lie."""
+        return self.files.folder
 
     @property
     def config(self) -> Any:  # noqa: ANN401 - each architecture has a class of its own
@@ -43,29 +54,75 @@ def load(name: str, choices: ModelChoices) -> Loaded:
     Each tensor goes from the file to the device and is quantised there, so the host never holds the whole model.
     Raises DevkitError for a model that is not there, damaged, or no causal language model.
     """
-    folder = model_folder(name)
-    return Loaded(name, folder, load_base(folder, choices), load_tokenizer(folder))
+    files = examined(model_folder(name))
+    notes = notes_on(files, choices)
+    return Loaded(name, files, load_base(files, choices), load_tokenizer(files.folder), notes)
+
+
+def notes_on(files: ModelFiles, choices: ModelChoices) -> tuple[str, ...]:
+    """What these choices cost on this model, known from its shape alone."""
+    if choices.quantisation is Quantisation.NONE:
+        return ()
+    experts = fused_experts(skeleton(files.folder))
+    return (experts.note(choices.precision),) if experts else ()
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer in a model's folder. Code that a model brings along is never run."""
-    return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except (ValueError, OSError, KeyError, ImportError) as error:
+        raise DevkitError(
+            f"the tokenizer in {folder} cannot be read: {on_one_line(str(error))}",
+            "Copy tokenizer.json and tokenizer_config.json from the original model.",
+        ) from error
 
 
-def load_base(folder: Path, choices: ModelChoices) -> Model:
-    """The weights in a model's folder, as `choices` want them."""
-    model, report = AutoModelForCausalLM.from_pretrained(
-        str(folder),
-        dtype=DTYPES[choices.precision],
-        attn_implementation=choices.attention,
-        device_map={"": torch.device(choices.device)},
-        quantization_config=_quantised_by(choices),
-        local_files_only=True,
-        output_loading_info=True,
-    )
-    if report["missing_keys"]:
-        raise DevkitError(f"{folder} holds no weights for {sorted(report['missing_keys'])[0]}", "Fetch it again.")
+def load_base(files: ModelFiles, choices: ModelChoices) -> Model:
+    """The weights of a model's folder, as `choices` want them. Raises DevkitError."""
+    _require_same_quantisation(files, choices)
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            str(files.folder),
+            dtype=DTYPES[choices.precision],
+            attn_implementation=choices.attention,
+            device_map={"": torch.device(choices.device)},
+            quantization_config=None if files.quantised is not Quantisation.NONE else _quantised_by(choices),
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except (SafetensorError, UnpicklingError) as error:
+        raise DevkitError(
+            f"a weight file in {files.folder} is damaged: {on_one_line(str(error))}", FETCH_AGAIN
+        ) from error
+    except (ValueError, KeyError, ImportError) as error:
+        raise unreadable(files.folder, error) from error
+    _require_complete(files, report)
     return model.eval()
+
+
+def _require_same_quantisation(files: ModelFiles, choices: ModelChoices) -> None:
+    if files.quantised not in (Quantisation.NONE, choices.quantisation):
+        raise DevkitError(
+            f"the weights in {files.folder} are already quantised to {files.quantised.value}",
+            "Train on them with the method of that quantisation, or name the 16-bit model they were made from.",
+        )
+
+
+def _require_complete(files: ModelFiles, report: Mapping[str, Any]) -> None:
+    """Refuse what transformers only warns of: weights that no file holds are drawn at random."""
+    absent = sorted(report["missing_keys"])
+    if absent:
+        raise DevkitError(
+            f"{files.folder} lacks {count_of(len(absent), 'weight')} of {files.architecture}, such as {absent[0]}",
+            FETCH_AGAIN,
+        )
+    unfit = sorted(f"{each[0]}" for each in report["mismatched_keys"])
+    if unfit:
+        raise DevkitError(
+            f"{files.folder}: {unfit[0]} has another shape than config.json says", "Take both from one place."
+        )
 
 
 def _quantised_by(choices: ModelChoices) -> BitsAndBytesConfig | None:

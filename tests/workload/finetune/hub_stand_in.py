@@ -1,0 +1,127 @@
+"""A hub on this machine: a folder of models behind the real addresses, status codes and headers of huggingface.co.
+
+Source of the headers: huggingface_hub, utils/_http.py, hf_raise_for_status.
+"""
+
+import hashlib
+import json
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+COMMIT = "1" * 40
+ERROR_HEADERS = ("X-Error-Code", "X-Error-Message")
+REFUSED = {
+    "owner/gated": {"": (401, "GatedRepo"), "stranger": (403, "GatedRepo")},
+    "owner/revoked": {"": (403, None), "stranger": (403, None)},
+    "owner/disabled": {"": (403, "disabled"), "stranger": (403, "disabled")},
+}
+"""Model -> token -> what the hub answers. Everything unknown is 401 to strangers and 404 to an account.
+
+What the hub says about a gated model, its list of files included, is open; its files are not.
+"""
+
+
+@dataclass
+class StandIn:
+    """`models` maps a hub id to the folder that holds it. `asked` collects what was requested."""
+
+    models: dict[str, Path]
+    address: str = ""
+    asked: list[str] = field(default_factory=list)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """The requests that huggingface_hub makes for a model, answered from folders."""
+
+    stand_in: StandIn
+
+    def do_HEAD(self):
+        """The client asks for a file's size and hash first."""
+        self.answer()
+
+    def do_GET(self):
+        """A file, or what the programming interface says of a model."""
+        self.answer()
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+    def answer(self):
+        """Refuse or serve."""
+        path = unquote(urlsplit(self.path).path).strip("/")
+        self.stand_in.asked.append(f"{self.command} {path}")
+        words = path.removeprefix("api/models/").split("/")
+        refused = self.refusal("/".join(words[:2]), words[2:])
+        if refused:
+            self.send(
+                refused[0], {name: value for name, value in zip(ERROR_HEADERS, refused[1:], strict=True) if value}
+            )
+            return
+        folder = self.stand_in.models["/".join(words[:2])]
+        if path.startswith("api/"):
+            self.send(200, {}, json.dumps(listing(folder, words[2])).encode())
+        else:
+            file = folder / "/".join(words[4:])
+            self.send(200, {"X-Repo-Commit": COMMIT, "ETag": f'"{oid(file)}"'}, file.read_bytes())
+
+    def refusal(self, model, rest):
+        """Status, error code and message; None where there is nothing to refuse."""
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        if token == "forged":
+            return 401, None, "Invalid credentials in Authorization header"
+        if model in REFUSED and not (model in self.stand_in.models and rest[0] == "revision"):
+            status, code = REFUSED[model][token]
+            return (
+                (status, None, "Access to this resource is disabled.") if code == "disabled" else (status, code, None)
+            )
+        if model not in self.stand_in.models:
+            return 404 if token else 401, "RepoNotFound", None
+        if rest[1:2] and rest[1] not in ("main", COMMIT):
+            return 404, "RevisionNotFound", None
+        if rest[0] == "resolve" and not (self.stand_in.models[model] / "/".join(rest[2:])).is_file():
+            return 404, "EntryNotFound", None
+        return None
+
+    def send(self, status, headers, content=b""):
+        """One response; a HEAD request gets no content."""
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+
+@contextmanager
+def hub(models):
+    """The hub with these models, until the context ends."""
+    stand_in = StandIn(models)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"stand_in": stand_in}))
+    stand_in.address = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield stand_in
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def listing(folder, kind):
+    """What the interface says of a model: its tree, or itself."""
+    files = sorted(each for each in folder.rglob("*") if each.is_file())
+    if kind == "tree":
+        return [
+            {"type": "file", "path": f"{each.relative_to(folder)}", "size": each.stat().st_size, "oid": oid(each)}
+            for each in files
+        ]
+    siblings = [{"rfilename": f"{each.relative_to(folder)}"} for each in files]
+    return {"id": folder.name, "sha": COMMIT, "siblings": siblings}
+
+
+def oid(file):
+    """The hash by which the hub names a file's content."""
+    return hashlib.sha1(file.read_bytes()).hexdigest()
