@@ -1,0 +1,99 @@
+"""How several processes share one model: DDP, where each holds it whole, and FSDP2, where each holds a part.
+
+Either way the gradients that a step sees are the sum over all processes of those of `shared.factor` times the loss:
+with losses summed over tokens and divided by the tokens of the whole step, the number of processes changes nothing
+but rounding.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from devkit.errors import DevkitError
+from devkit.estimate.settings import Method, Sharding
+from devkit.workload.finetune.ranks import Ranks
+
+_PARTED = {Sharding.ZERO2: False, Sharding.ZERO3: True}
+"""Whether FSDP2 takes a layer's weights apart again after its forward pass, and gathers them anew for the backward."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A module whose gradients the processes share. Call it, not what it was made of; its parameters are the same.
+
+    `factor` goes onto the loss: DDP and FSDP2 take the mean over processes where the sum is wanted.
+    """
+
+    module: nn.Module
+    factor: float = 1.0
+
+    def passing(self, *, last: bool) -> AbstractContextManager[None]:
+        """Around forward and backward of one pass; gradients travel in the last one of a step alone.
+
+        Not so under FSDP2: gradients that wait to be reduced are as large as the model on every process, which is
+        what it was chosen to avoid.
+        """
+        if isinstance(self.module, DistributedDataParallel) and not last:
+            return self.module.no_sync()
+        return nullcontext()
+
+
+def share(module: nn.Module, *, sharding: Sharding | None, method: Method, ranks: Ranks) -> Shared:
+    """Share `module`, whose forward gives the loss. Make the optimizer afterwards: FSDP2 replaces the parameters.
+
+    `module` must be equal on all processes. None stands for DDP. Raises DevkitError for what cannot be shared so.
+    """
+    if ranks.world == 1:
+        return Shared(module)
+    if sharding is None or sharding is Sharding.DDP:
+        devices = [ranks.device] if ranks.device.type == "cuda" else None
+        # Adapters are all used in every pass: nobody has to look for parameters without a gradient.
+        return Shared(DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True), ranks.world)
+    _refuse(sharding, method)
+    return Shared(_parted(module, ranks, reshard=_PARTED[sharding]), ranks.world)
+
+
+def gradient_norm(parameters: list[nn.Parameter]) -> torch.Tensor:
+    """The length of the gradient over all parameters, parts on other processes included. Shape [], all must ask."""
+    norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+    whole: torch.Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    return whole
+
+
+def _refuse(sharding: Sharding, method: Method) -> None:
+    if sharding not in _PARTED:
+        raise DevkitError(
+            f"{sharding} is not among the ways in which devkit shares a model",
+            f"Use ddp, or one of {', '.join(_PARTED)} (FSDP2), which also spare the memory of the gradients.",
+        )
+    if method in (Method.QLORA, Method.INT8_LORA):
+        raise DevkitError(
+            f"{method} and {sharding} do not go together: FSDP2 cuts weights by their rows, and a quantised one is a "
+            "flat array of packed bytes with its scales apart",
+            f"Use --method {method} with --sharding ddp, where every GPU holds the small quantised base, or --method "
+            f"lora with {sharding}.",
+        )
+
+
+def _parted(module: nn.Module, ranks: Ranks, *, reshard: bool) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh(ranks.device.type, (ranks.world,))
+    # Gradients of bf16 weights are added up in fp32: eight processes would round eight times.
+    policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+    for layer in _layers(module):
+        fully_shard(layer, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    whole: Any = fully_shard(module, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
+    sharded: nn.Module = whole
+    return sharded
+
+
+def _layers(module: nn.Module) -> list[nn.Module]:
+    """The decoder's layers: what transformers says must not be split over devices, the largest part used at once."""
+    kinds = {name for each in module.modules() for name in getattr(each, "_no_split_modules", None) or ()}
+    return [each for each in module.modules() if type(each).__name__ in kinds]
