@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def prove_here(
     """
     started = command or proof_command(proof_python(host))
     run = _Run(stages_of(depth), timeout_s, progress)
+    taken_at = datetime.now(UTC).isoformat(timespec="seconds")
     ends_at = time.monotonic() + timeout_s
     # The folder is this process's, because the child may not live to clean it up.
     with tempfile.TemporaryDirectory(prefix="devkit-verify-") as scratch:
@@ -56,7 +58,9 @@ def prove_here(
                     run.take(event)
                 run.close(child.end(ends_at=ends_at))
     stages = tuple(run.results[stage.name] for stage in run.stages)
-    return VerificationReport(Where.HERE, run.device, run.environment, stages, run.log)
+    return VerificationReport(
+        Where.HERE, run.device, run.environment, stages, run.log, inputs=run.inputs, taken_at=taken_at
+    )
 
 
 def _arguments(depth: Depth, run: "_Run") -> list[str]:
@@ -74,6 +78,7 @@ class _Run:
     results: dict[str, StageResult] = field(default_factory=dict)
     device: dict[str, Any] = field(default_factory=lambda: {"kind": "unknown"})
     environment: dict[str, Any] = field(default_factory=lambda: {"devkit": devkit.__version__})
+    inputs: dict[str, Any] = field(default_factory=dict)
     log: tuple[str, ...] = ()
     _current: str = ""
     _since: float = 0.0
@@ -89,6 +94,8 @@ class _Run:
         match event:
             case {"event": "environment", "environment": dict() as found}:
                 self.environment |= found
+            case {"event": "inputs", "inputs": dict() as found}:
+                self.inputs = found
             case {"event": "device", "device": dict() as found}:
                 self.device = found
                 self.progress(

@@ -1,5 +1,7 @@
 """What a proof found, as the document devkit.verify/1."""
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -26,6 +28,21 @@ class Verdict(StrEnum):
     FAILED = "failed"
 
 
+HASH = "report_sha256"
+
+
+def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with the hash of its canonical form: a change made later shows."""
+    return {**document, HASH: digest_of(document)}
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical form: JSON in ASCII, keys sorted, no blanks, without the hash itself."""
+    plain = {name: value for name, value in document.items() if name != HASH}
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 _SECRETS = re.compile(r"(?<=://)[^/@\s]+(?=@)|\bhf_\w{8,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}")
 
 
@@ -36,13 +53,19 @@ def without_secrets(text: str) -> str:
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """The stages of one proof, where and with what it ran. `log` holds the last output of a process that crashed."""
+    """The stages of one proof, where and with what it ran. `log` holds the last output of a process that crashed.
+
+    `inputs` are the settings and the depth of the proof, `taken_at` its start (ISO 8601, UTC); both may be empty in
+    reports of older releases and where the proof did not start.
+    """
 
     where: Where
     device: dict[str, Any]
     environment: dict[str, Any]
     stages: tuple[StageResult, ...]
     log: tuple[str, ...] = field(default=())
+    inputs: dict[str, Any] = field(default_factory=dict)
+    taken_at: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -69,18 +92,23 @@ class VerificationReport:
 
     def _left_out(self) -> str:
         """What a passed proof does not show, because the stage had to be skipped."""
-        claims = {stage.name: stage.claim for stage in STAGES}
+        claims = {stage.name: stage.claim for stage in STAGES if stage.is_missed}
         skipped = [stage for stage in self.stages if stage.status is StageStatus.SKIPPED and claims.get(stage.name)]
         reasons = dict.fromkeys(stage.reason for stage in skipped)
         return f" (not proved: {', '.join(stage.name for stage in skipped)}; {'; '.join(reasons)})" if skipped else ""
 
     def to_document(self) -> dict[str, Any]:
-        """The document behind `--json`; its fields are a contract."""
+        """The document behind `--json`; its fields are a contract. It ends with the hash of all before it."""
+        return sealed(self._document())
+
+    def _document(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
+            "taken_at": self.taken_at,
             "verdict": self.verdict.value,
             "where": self.where.value,
             "conclusion": self.conclusion,
+            "inputs": self.inputs,
             "device": self.device,
             "environment": self.environment,
             "stages": [replace(stage, reason=without_secrets(stage.reason)).to_document() for stage in self.stages],
@@ -99,8 +127,10 @@ class VerificationReport:
                 environment=dict(document["environment"]),
                 stages=tuple(StageResult.from_document(stage) for stage in document["stages"]),
                 log=tuple(str(line) for line in document.get("log", ())),
+                inputs=dict(document.get("inputs", {})),
+                taken_at=str(document.get("taken_at", "")),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a {SCHEMA} document: {error}") from error
 
     def moved_into_container(

@@ -47,6 +47,11 @@ def choose_device(wanted: Precision | None = None) -> Device:
     if torch.backends.mps.is_available():
         precision, because = wanted or Precision.FP32, "exact comparison"
         return Device("mps", "Apple GPU", "torch sees Apple's GPU", precision, because, count=1)
+    return cpu_device(wanted)
+
+
+def cpu_device(wanted: Precision | None = None) -> Device:
+    """The CPU, whether or not there is a GPU."""
     precision, because = wanted or Precision.FP32, "asked for" if wanted else "CPUs compute fp32 exactly and fast"
     return Device("cpu", _cpu_name(), "torch sees no GPU", precision, because)
 

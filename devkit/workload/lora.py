@@ -1,5 +1,6 @@
 """LoRA on a frozen base: attach, train, save, stop and resume."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,16 @@ def frozen(model: Model) -> Iterator[tuple[str, torch.Tensor]]:
 def snapshot(model: Model) -> dict[str, torch.Tensor]:
     """A copy of every frozen tensor, as it is now."""
     return {name: tensor.detach().clone() for name, tensor in frozen(model)}
+
+
+def digest(model: Model) -> str:
+    """SHA-256 over the names and bytes of the trainable weights, in the order of their names."""
+    total = hashlib.sha256()
+    named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    for name in sorted(named):
+        total.update(name.encode())
+        total.update(named[name].detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
 
 
 def train(

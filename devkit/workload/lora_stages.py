@@ -7,7 +7,7 @@ import torch
 from devkit.workload import lora
 from devkit.workload.bench import Bench, Tuned, without_adapter
 from devkit.workload.settings import Precision
-from devkit.workload.stage import Reading, at_most, differs, equals, fact
+from devkit.workload.stage import Reading, at_most, differs, equals, fact, series
 from devkit.workload.tiny import Model
 
 MEMORISED_LOSS = 0.01
@@ -25,6 +25,7 @@ def lora_memorises(bench: Bench) -> Iterator[Reading]:
 def memorises(bench: Bench, tuned: Tuned) -> Iterator[Reading]:
     """The readings that show a sentence was learned. A falling loss alone would not."""
     yield fact("steps", len(tuned.losses))
+    yield series("losses", tuned.losses)
     yield fact("first_loss", tuned.losses[0] if tuned.losses else float("nan"))
     yield at_most("last_loss", tuned.losses[-1] if tuned.losses else float("nan"), MEMORISED_LOSS)
     yield equals("generated", bench.generate(tuned.model), bench.settings.sentence)
@@ -63,6 +64,7 @@ def adapter_reload(bench: Bench) -> Iterator[Reading]:
     reloaded = bench.reloaded()
     size = sum(each.stat().st_size for each in bench.adapter_folder.iterdir())
     yield fact("adapter_bytes", size)
+    yield fact("adapter_sha256", lora.digest(bench.tuned.model))
     difference = largest_difference(bench.logits(reloaded), bench.logits(bench.tuned.model))
     yield at_most("largest_difference", difference, 0.0)
     yield equals("generated", bench.generate(reloaded), bench.settings.sentence)

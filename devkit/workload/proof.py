@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,9 +45,18 @@ ALONE = {
 ON_DEVICE = {
     "device": "device_stages:device_works",
     "kernel": "device_stages:kernels_compute",
+    "compute-rate": "rate_stages:compute_rate",
+    "memory-rate": "rate_stages:memory_rate",
+    "link-rate": "rate_stages:link_rate",
+    "bitsandbytes-native": "native_stages:native_library",
+    "triton": "native_stages:triton_computes",
+    "nccl": "collective_stages:nccl_adds_up",
+    "gloo": "collective_stages:gloo_adds_up",
     "compile": "device_stages:compile_agrees",
 }
 ON_BENCH = {
+    "reference": "reference_stages:reference",
+    "inference": "generation_stages:caches_agree",
     "lora-memorises": "lora_stages:lora_memorises",
     "base-frozen": "lora_stages:base_frozen",
     "adapter-disabled": "lora_stages:adapter_disabled",
@@ -78,7 +88,7 @@ class Proof:
             if result is None:
                 self._emit({"event": "started", "stage": stage.name})
                 result, error = judge(stage.name, lambda name=stage.name: self._readings(name))  # type: ignore[misc]
-            results[stage.name] = result
+            results[stage.name] = result = replace(result, budget_s=stage.budget_s)
             self._emit({"event": "finished", "stage": result.to_document()})
             if error is not None and is_device_lost(error):
                 return False
@@ -171,6 +181,7 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="devkit-proof-", dir=arguments.scratch) as folder,
     ):
         emit({"event": "environment", "environment": packages.environment()})
+        emit({"event": "inputs", "inputs": {"depth": arguments.depth, **asdict(settings)}})
         if not Proof(settings, Path(folder), emit).run(_chosen(arguments), failed):
             return DEVICE_LOST
         emit({"event": "done"})

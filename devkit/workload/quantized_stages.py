@@ -7,7 +7,7 @@ import torch
 from devkit.workload import lora, quantized
 from devkit.workload.bench import Bench, for_training
 from devkit.workload.lora_stages import MEMORISED_LOSS, memorises, unchanged
-from devkit.workload.stage import Reading, StageSkipped, at_most, equals, fact
+from devkit.workload.stage import Reading, StageSkipped, at_most, equals, fact, series
 
 LINEAR_LAYERS = 14
 """Seven projections in each of two blocks; the output head is not among them."""
@@ -40,6 +40,7 @@ def optimizer_8bit(bench: Bench) -> Iterator[Reading]:
         lora.trainable(model), lr=bench.settings.learning_rate, weight_decay=0.0, min_8bit_size=1024
     )
     losses = bench.train(model, optimizer, bench.settings.steps)
+    yield series("losses", losses)
     states = [state["state1"].dtype for state in optimizer.state.values() if "state1" in state]
     yield Reading("states_in_8_bits", states.count(torch.uint8), "> 0", torch.uint8 in states)
     yield at_most("last_loss", losses[-1], MEMORISED_LOSS)
@@ -53,6 +54,7 @@ def int8_base(bench: Bench) -> Iterator[Reading]:
     yield equals("linear8bit_layers", quantized.linear_kinds(base).get("Linear8bitLt", 0), LINEAR_LAYERS)
     model = lora.attach(for_training(base), bench.settings)
     losses = bench.train(model, bench.optimizer(model), bench.settings.steps)
+    yield series("losses", losses)
     yield fact("first_loss", losses[0])
     yield at_most("last_loss", losses[-1], MEMORISED_LOSS)
     yield equals("generated", bench.generate(model), bench.settings.sentence)

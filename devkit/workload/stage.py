@@ -13,6 +13,7 @@ DEVICE_LOST = 75
 """Exit status after an error that leaves the CUDA context unusable: the rest needs a fresh process."""
 
 Value = str | int | float | bool
+Series = tuple[float, ...]
 
 
 class StageStatus(StrEnum):
@@ -33,10 +34,10 @@ class StageSkipped(Exception):  # noqa: N818 - it is no error: the stage has not
 
 @dataclass(frozen=True)
 class Reading:
-    """One measured value. `expected` is "" for a fact that nothing is asked of."""
+    """One measured value, or a series of them. `expected` is "" for a fact that nothing is asked of."""
 
     name: str
-    measured: Value
+    measured: Value | Series
     expected: str = ""
     holds: bool = True
 
@@ -44,6 +45,11 @@ class Reading:
 def fact(name: str, measured: Value) -> Reading:
     """A reading for the record, which cannot fail."""
     return Reading(name, measured)
+
+
+def series(name: str, values: Iterable[float]) -> Reading:
+    """Values in their order, such as a loss before each step, for the record."""
+    return Reading(name, tuple(values))
 
 
 def equals(name: str, measured: Value, wanted: Value) -> Reading:
@@ -68,7 +74,10 @@ def above(name: str, measured: float, limit: float) -> Reading:
 
 @dataclass(frozen=True)
 class StageResult:
-    """One stage's outcome. `measured` and `expected` share keys; a fact has no expectation. `ms` is its wall time."""
+    """One stage's outcome. `measured` and `expected` share keys; a fact has no expectation. `ms` is its wall time.
+
+    `series` holds values in their order; `budget_s` is what the stage may take on a GPU, 0 for no budget.
+    """
 
     name: str
     status: StageStatus
@@ -76,12 +85,15 @@ class StageResult:
     expected: dict[str, str] = field(default_factory=dict)
     reason: str = ""
     ms: float = 0.0
+    series: dict[str, list[float]] = field(default_factory=dict)
+    budget_s: float = 0.0
 
     def to_document(self) -> dict[str, Any]:
         """As it stands in devkit.verify/1. Numbers that JSON cannot hold become text."""
         document = asdict(self)
         document["measured"] = {name: _json_value(value) for name, value in self.measured.items()}
-        document["ms"] = round(self.ms, 1)
+        document["series"] = {name: [_json_value(each) for each in values] for name, values in self.series.items()}
+        document["ms"], document["budget_s"] = round(self.ms, 1), float(self.budget_s)
         return document
 
     @classmethod
@@ -94,6 +106,8 @@ class StageResult:
             expected={name: str(value) for name, value in dict(document["expected"]).items()},
             reason=str(document["reason"]),
             ms=float(document["ms"]),
+            series={name: [float(each) for each in values] for name, values in document.get("series", {}).items()},
+            budget_s=float(document.get("budget_s", 0.0)),
         )
 
 
@@ -124,10 +138,11 @@ def judge(name: str, readings: Callable[[], Iterable[Reading]]) -> tuple[StageRe
     result = StageResult(
         name,
         status,
-        {reading.name: reading.measured for reading in taken},
+        {reading.name: reading.measured for reading in taken if not isinstance(reading.measured, tuple)},
         {reading.name: reading.expected for reading in taken if reading.expected},
         reason,
         (perf_counter() - start) * 1000,
+        {reading.name: [*reading.measured] for reading in taken if isinstance(reading.measured, tuple)},
     )
     return result, error
 
@@ -142,34 +157,49 @@ class StageSpec:
     """A stage by name.
 
     `claim` is what a pass shows, read after "proved on cpu:"; "" for groundwork that needs no mention.
-    `needs` names the stages without whose pass it has nothing to work on.
+    `needs` names the stages without whose pass it has nothing to work on. `budget_s` is what it may take on a GPU.
+    One that `is_missed` is named by the conclusion where it was skipped; the others belong to some machines alone.
     """
 
     name: str
     claim: str = ""
     needs: tuple[str, ...] = ()
     depth: Depth = Depth.STANDARD
+    budget_s: float = 2.0
+    is_missed: bool = True
 
+
+_MODEL = ("libraries", "kernel")
+_QUANTIZED = ("bitsandbytes-native", *_MODEL)
 
 STAGES = (
-    StageSpec("torch", depth=Depth.QUICK),
-    StageSpec("torch-build", needs=("torch",), depth=Depth.QUICK),
+    StageSpec("torch", depth=Depth.QUICK, budget_s=5),
+    StageSpec("torch-build", needs=("torch",), depth=Depth.QUICK, budget_s=0.5),
     StageSpec("bitsandbytes", needs=("torch",), depth=Depth.QUICK),
-    StageSpec("libraries", needs=("torch",), depth=Depth.QUICK),
-    StageSpec("device", needs=("torch",), depth=Depth.QUICK),
-    StageSpec("kernel", needs=("device",), depth=Depth.QUICK),
-    StageSpec("lora-memorises", "LoRA fine-tuning memorises a sentence", ("libraries", "kernel"), Depth.QUICK),
-    StageSpec("base-frozen", "frozen weights stay bit-equal", ("lora-memorises",), Depth.QUICK),
+    StageSpec("libraries", needs=("torch",), depth=Depth.QUICK, budget_s=4),
+    StageSpec("device", needs=("torch",), depth=Depth.QUICK, budget_s=1),
+    StageSpec("kernel", needs=("device",), depth=Depth.QUICK, budget_s=0.5),
+    StageSpec("compute-rate", needs=("kernel",), depth=Depth.QUICK, budget_s=1.5),
+    StageSpec("memory-rate", needs=("kernel",), depth=Depth.QUICK, budget_s=1),
+    StageSpec("link-rate", needs=("kernel",), depth=Depth.QUICK, budget_s=1),
+    StageSpec("reference", needs=("libraries",), depth=Depth.QUICK, budget_s=0.5),
+    StageSpec("lora-memorises", "LoRA fine-tuning memorises a sentence", _MODEL, Depth.QUICK),
+    StageSpec("base-frozen", "frozen weights stay bit-equal", ("lora-memorises",), Depth.QUICK, 0.5),
+    StageSpec("inference", "generation gives the same tokens with every cache", ("lora-memorises",), budget_s=4),
     StageSpec("adapter-disabled", "the adapter switches off", ("lora-memorises",)),
     StageSpec("adapter-reload", "the adapter reloads bit for bit", ("lora-memorises",)),
     StageSpec("adapter-merged", "the adapter merges", ("adapter-reload",)),
-    StageSpec("resume", "an interrupted run resumes bit for bit", ("libraries", "kernel")),
-    StageSpec("qlora-memorises", "QLoRA on a 4-bit base memorises a sentence", ("bitsandbytes", "libraries", "kernel")),
-    StageSpec("qlora-frozen", "the packed 4-bit weights stay unchanged", ("qlora-memorises",)),
-    StageSpec("optimizer-8bit", "an 8-bit optimizer trains LoRA", ("bitsandbytes", "libraries", "kernel"), Depth.FULL),
-    StageSpec("int8-base", "LoRA learns on an 8-bit base", ("bitsandbytes", "libraries", "kernel"), Depth.FULL),
-    StageSpec("checkpointing", "gradient checkpointing changes no gradient", ("libraries", "kernel"), Depth.FULL),
-    StageSpec("compile", "torch.compile builds a kernel that agrees", ("kernel",), Depth.FULL),
+    StageSpec("resume", "an interrupted run resumes bit for bit", _MODEL, budget_s=6),
+    StageSpec("bitsandbytes-native", needs=("bitsandbytes", "kernel")),
+    StageSpec("qlora-memorises", "QLoRA on a 4-bit base memorises a sentence", _QUANTIZED, budget_s=8),
+    StageSpec("qlora-frozen", "the packed 4-bit weights stay unchanged", ("qlora-memorises",), budget_s=0.5),
+    StageSpec("triton", "Triton compiles a kernel", ("kernel",), budget_s=5, is_missed=False),
+    StageSpec("nccl", "the GPUs add up over NCCL", ("kernel",), budget_s=25, is_missed=False),
+    StageSpec("optimizer-8bit", "an 8-bit optimizer trains LoRA", _QUANTIZED, Depth.FULL, 4),
+    StageSpec("int8-base", "LoRA learns on an 8-bit base", _QUANTIZED, Depth.FULL, 8),
+    StageSpec("checkpointing", "gradient checkpointing changes no gradient", _MODEL, Depth.FULL, 4),
+    StageSpec("gloo", "two processes add up over Gloo", ("kernel",), Depth.FULL, 15),
+    StageSpec("compile", "torch.compile builds a kernel that agrees", ("kernel",), Depth.FULL, 60),
 )
 """Every stage, in the order they run. bitsandbytes comes before peft, which imports it: a broken one gets hidden."""
 

@@ -18,6 +18,7 @@ from devkit.workload.stage import (
     equals,
     fact,
     judge,
+    series,
     skipped_for_need,
     stages_of,
 )
@@ -110,3 +111,16 @@ def test_a_deeper_proof_holds_every_stage_of_a_shallower_one():
     for stages in (quick, standard, full):
         names = {stage.name for stage in stages}
         assert all(set(stage.needs) <= names for stage in stages)
+
+
+def test_the_budgets_keep_a_quick_proof_within_20_seconds_and_the_whole_within_90():
+    assert sum(stage.budget_s for stage in stages_of(Depth.QUICK)) <= 20
+    several_gpus = {"nccl"}
+    assert sum(stage.budget_s for stage in stages_of(Depth.STANDARD) if stage.name not in several_gpus) <= 90
+
+
+def test_a_series_is_kept_apart_from_the_readings():
+    result, _ = judge("lora", lambda: [series("losses", [2.0, NAN]), fact("steps", 2)])
+    document = json.loads(json.dumps(result.to_document(), allow_nan=False))
+    assert (document["measured"], document["series"]) == ({"steps": 2}, {"losses": [2.0, "nan"]})
+    assert StageResult.from_document(document).series["losses"][0] == 2.0

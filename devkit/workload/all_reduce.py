@@ -1,0 +1,50 @@
+"""One process of a sum over several: `python all_reduce.py BACKEND RANK WORLD STORE MEGABYTES`.
+
+Prints one JSON object: `{"wrong": COUNT, "seconds": PER_CALL, "bytes": SIZE}`. It imports nothing of devkit, so that
+any Python with torch can run it by its path.
+"""
+
+import json
+import sys
+import time
+from statistics import median
+
+import torch
+import torch.distributed as processes
+
+WARM_UP_CALLS, CALLS = 3, 10
+
+
+def main(backend: str, rank: int, world: int, store: str, megabytes: int) -> None:
+    """Add numbers that differ by place and by process, check every sum, then take the time."""
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if backend == "nccl":
+        torch.cuda.set_device(device)
+    processes.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
+    # Small whole numbers: their sums are exact in fp32, whatever the order.
+    places = torch.arange(megabytes * 2**18, device=device, dtype=torch.float32) % 7
+    numbers = places * (rank + 1)
+    processes.all_reduce(numbers)
+    wrong = int((numbers != places * (world * (world + 1) // 2)).sum())
+    seconds = [_timed(numbers, device) for _ in range(WARM_UP_CALLS + CALLS)][WARM_UP_CALLS:]
+    sys.stdout.write(json.dumps({"wrong": wrong, "seconds": median(seconds), "bytes": numbers.nbytes}) + "\n")
+    sys.stdout.flush()
+    processes.destroy_process_group()
+
+
+def _timed(numbers: torch.Tensor, device: torch.device) -> float:
+    processes.barrier()
+    _wait(device)
+    start = time.perf_counter()
+    processes.all_reduce(numbers)
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5]))

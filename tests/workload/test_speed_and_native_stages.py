@@ -1,0 +1,186 @@
+"""Stages about rates, compiled parts, several processes and caches, on the CPU; what a GPU is asked, by its numbers.
+
+No GPU is needed: what decides on one, the range around the data sheet, is judged on numbers measured elsewhere.
+"""
+
+import pytest
+
+from devkit.compat.rates import rates_of
+from devkit.workload.settings import Precision
+from devkit.workload.stage import StageStatus, judge
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+from devkit.workload import (  # noqa: E402 - only where torch is
+    collective_stages,
+    generation_stages,
+    native_stages,
+    rate_stages,
+    rates,
+    reference_stages,
+)
+from devkit.workload.device import Device, cpu_device  # noqa: E402
+
+pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore")]
+
+CPU = cpu_device()
+
+
+def outcome(stage, subject):
+    return judge(stage.__name__, lambda: stage(subject))[0]
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [rate_stages.compute_rate, rate_stages.memory_rate, native_stages.native_library],
+    ids=lambda stage: stage.__name__,
+)
+def test_the_stage_passes_on_the_cpu(stage):
+    result = outcome(stage, CPU)
+    assert result.status is StageStatus.PASSED, result.reason
+
+
+def test_nothing_is_expected_of_a_cpus_rates():
+    for stage in (rate_stages.compute_rate, rate_stages.memory_rate):
+        result = outcome(stage, CPU)
+        assert result.expected == {} and all(value > 0 for value in result.measured.values())
+
+
+@pytest.mark.parametrize(
+    ("stage", "reason"),
+    [
+        pytest.param(rate_stages.link_rate, "no link", id="no link"),
+        pytest.param(native_stages.triton_computes, "compiles for GPUs", id="no Triton"),
+        pytest.param(collective_stages.nccl_adds_up, "there is none", id="no NCCL"),
+    ],
+)
+def test_what_belongs_to_gpus_is_skipped_on_a_cpu_with_its_reason(stage, reason):
+    result = outcome(stage, CPU)
+    assert result.status is StageStatus.SKIPPED and reason in result.reason
+
+
+def test_one_gpu_has_nothing_to_add_up_with():
+    one = Device("cuda", "NVIDIA H200", "", Precision.BF16, "", "9.0", count=1)
+    assert outcome(collective_stages.nccl_adds_up, one).status is StageStatus.SKIPPED
+
+
+H200, T4, RTX_4070 = "NVIDIA H200", "Tesla T4", "NVIDIA GeForce RTX 4070"
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops", "holds"),
+    [
+        pytest.param(H200, 720.0, True, id="a healthy H200"),
+        pytest.param(H200, 395.8, True, id="just above the least"),
+        pytest.param(H200, 395.7, False, id="just below it"),
+        pytest.param(H200, 170.0, False, id="an H200 with clocks locked at 345 MHz"),
+        pytest.param(H200, 360.0, False, id="an H200 that somebody else uses half of the time"),
+        pytest.param(H200, 0.9, False, id="a CPU's rate"),
+        pytest.param(H200, 1400.0, False, id="more than an H200 can"),
+        pytest.param("NVIDIA H200 MIG 1g.18gb", 100.0, True, id="a seventh of an H200"),
+        pytest.param("NVIDIA H200 MIG 7g.141gb", 100.0, False, id="all of an H200 at the rate of a seventh"),
+        pytest.param(RTX_4070, 1.0, True, id="an inferred row never refuses"),
+    ],
+)
+def test_a_matrix_rate_is_judged_by_the_data_sheet(name, tflops, holds):
+    row = rates_of(name)
+    reading = rate_stages.judged("bf16_tflops", tflops, row.bf16_tflops, rate_stages.COMPUTE_SHARE, row)
+    assert reading.holds is holds
+    assert "data sheet" in reading.expected
+
+
+def test_a_board_on_the_slots_power_may_be_slower_than_its_sheet():
+    row = rates_of(T4)
+    share = rate_stages._compute_share(row)
+    assert rate_stages.judged("fp16_tflops", 20.0, row.fp16_tflops, share, row).holds
+    assert not rate_stages.judged("fp16_tflops", 12.0, row.fp16_tflops, share, row).holds
+
+
+@pytest.mark.parametrize(
+    ("name", "gb_per_s", "holds"),
+    [
+        pytest.param(H200, 55.0, True, id="sixteen lanes of PCIe 5"),
+        pytest.param(H200, 12.5, True, id="an old board with sixteen lanes of PCIe 3"),
+        pytest.param(H200, 3.2, False, id="one lane of PCIe 5"),
+        pytest.param(T4, 0.8, False, id="one lane of PCIe 3"),
+        pytest.param("NVIDIA GeForce RTX 4090", 2.7, True, id="a Thunderbolt box"),
+    ],
+)
+def test_a_link_of_one_lane_is_seen(name, gb_per_s, holds):
+    row = rates_of(name)
+    best = rate_stages.PCIE_GB_PER_S[row.pcie_generation]
+    assert rate_stages.judged("to_gpu_gb_per_s", gb_per_s, best, rate_stages.LINK_SHARE, row).holds is holds
+
+
+def test_an_unknown_gpu_gives_facts_alone():
+    reading = rate_stages.judged("bf16_tflops", 1.0, 0.0, 0.4, rates_of("NVIDIA RTX 9090"))
+    assert (reading.expected, reading.holds) == ("", True)
+
+
+def test_a_median_call_is_not_moved_by_one_slow_one():
+    import time
+
+    calls = iter([0.03, *[0.001] * 10_000])
+    assert rates.seconds_per_call(lambda: time.sleep(next(calls)), torch.device("cpu")) < 0.02
+
+
+def test_two_processes_add_up():
+    result = outcome(collective_stages.gloo_adds_up, CPU)
+    assert result.status is StageStatus.PASSED, result.reason
+    assert result.measured["wrong_sums"] == 0
+
+
+def test_a_process_that_dies_fails_the_stage_with_its_words(monkeypatch, tmp_path):
+    broken = tmp_path / "all_reduce.py"
+    broken.write_text("raise OSError('no interface for Gloo')")
+    monkeypatch.setattr(collective_stages.all_reduce, "__file__", str(broken))
+    result = outcome(collective_stages.gloo_adds_up, CPU)
+    assert result.status is StageStatus.FAILED and "no interface for Gloo" in result.reason
+
+
+def test_a_library_that_only_pretends_is_seen(monkeypatch):
+    import bitsandbytes.cextension as extension
+
+    class MockBNBNativeLibrary:
+        pass
+
+    monkeypatch.setattr(extension, "lib", MockBNBNativeLibrary())
+    result = outcome(native_stages.native_library, CPU)
+    assert result.status is StageStatus.FAILED and "library is MockBNBNativeLibrary" in result.reason
+
+
+def test_a_broken_quantisation_is_seen(monkeypatch):
+    import bitsandbytes.functional as functional
+
+    right = functional.dequantize_4bit
+    monkeypatch.setattr(functional, "dequantize_4bit", lambda packed, state: right(packed, state) * 1.5)
+    assert "round_trip_error" in outcome(native_stages.native_library, CPU).reason
+
+
+def test_every_cache_gives_the_same_tokens(healthy):
+    result = outcome(generation_stages.caches_agree, healthy)
+    assert result.status is StageStatus.PASSED, result.reason
+
+
+def test_a_cache_that_loses_a_token_is_seen(healthy, monkeypatch):
+    real = generation_stages._with_cache
+    lossy = lambda *words, **how: real(*words, **how)[:-1] if how else real(*words)  # noqa: E731
+    monkeypatch.setattr(generation_stages, "_with_cache", lossy)
+    assert "static_cache_agrees" in outcome(generation_stages.caches_agree, healthy).reason
+
+
+def test_the_reference_is_equal_to_the_bit_each_time(healthy):
+    first, second = (outcome(reference_stages.reference, healthy) for _ in range(2))
+    assert first.status is StageStatus.PASSED, first.reason
+    assert first.series == second.series and len(first.series["losses"]) == reference_stages.STEPS
+    assert first.measured["adapter_sha256"] == second.measured["adapter_sha256"]
+
+
+def test_the_reference_shows_another_seed(healthy):
+    from dataclasses import replace
+
+    from devkit.workload.bench import Bench
+
+    other = Bench(replace(healthy.settings, seed=1), healthy.device, healthy.folder)
+    assert outcome(reference_stages.reference, other).series != outcome(reference_stages.reference, healthy).series
