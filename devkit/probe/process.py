@@ -22,6 +22,7 @@ MOST_OUTPUT_BYTES = 4 << 20
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _SLICE_S = 0.05
 _GRACE_S = 0.1
+_LONGEST_START_S = 2.0
 
 
 @record
@@ -169,7 +170,7 @@ _STARTING = threading.Lock()
 def _kill_live() -> None:
     # Children have their own session, so Ctrl-C at the terminal does not reach them.
     _ENDING.set()
-    # A start that the kernel holds up must not hold up the exit, too.
-    _STARTING.acquire(timeout=5 * _GRACE_S)
+    # A start that the kernel holds up must not hold up the exit, too; a busy machine takes a while for any.
+    _STARTING.acquire(timeout=_LONGEST_START_S)
     for process in list(_LIVE):
         _kill_group(process)
