@@ -71,6 +71,27 @@ class Stack(StrEnum):
     TRL = "trl"
 
 
+class CacheKind(StrEnum):
+    """How keys and values of past tokens are kept: joined anew for every token, laid out in full at once, or in pages
+    of a pool that a server shares out."""
+
+    DYNAMIC = "dynamic"
+    STATIC = "static"
+    PAGED = "paged"
+
+
+class Quantisation(StrEnum):
+    """How the weights are kept for inference."""
+
+    NONE = "none"
+    NF4 = "nf4"
+    NF4_DOUBLE = "nf4-double"
+    INT8 = "int8"
+
+
+CHUNK_TOKENS = 512
+"""Tokens whose logits a chunked loss has in memory at once."""
+
 ALL_LINEAR = ("all-linear",)
 """Adapters on every linear layer but the output head, as PEFT spells it."""
 
@@ -97,5 +118,26 @@ class TrainingSettings:
     attention: Attention = Attention.SDPA
     checkpointing: bool = True
     stack: Stack = Stack.DEVKIT
+    keeps_outputs: bool = False
+    """Whether the loop still holds the model's outputs, and so the logits, while it goes backward."""
+    accumulation: int = 1
+    """Backward passes before a step: from two on, gradients are in memory all the time."""
     world: int = 1
     sharding: Sharding = Sharding.DDP
+
+
+@keyword_record
+class InferenceSettings:
+    """Text generation by one process: `sequences` at once, each with `prompt` tokens and `new` ones to come."""
+
+    prompt: int = 1024
+    new: int = 256
+    sequences: int = 1
+    precision: Precision = Precision.BF16
+    cache_precision: Precision | None = None
+    """None for that of the weights."""
+    cache: CacheKind = CacheKind.DYNAMIC
+    quantisation: Quantisation = Quantisation.NONE
+    attention: Attention = Attention.SDPA
+    world: int = 1
+    """GPUs that share every layer (tensor parallel)."""

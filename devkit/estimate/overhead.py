@@ -1,0 +1,67 @@
+"""From tensors to what the GPU is short of: allocator, CUDA context, communication."""
+
+from collections.abc import Mapping
+
+from devkit.estimate.model import Interval, MemoryEstimate, Phase, Term
+from devkit.estimate.terms import total
+
+MIB = 1 << 20
+
+CUBLAS_BYTES = 2 * (4 << 20) + 8 * (16 << 10)
+"""PyTorch's default workspace for one handle: CUBLAS_WORKSPACE_CONFIG :4096:2:16:8."""
+
+ALLOCATOR = "https://pytorch.org/docs/stable/notes/cuda.html#cuda-memory-management"
+CONTEXT = "https://pypi.org/project/fitcheck-llm/0.3.1/"
+NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-buffsize"
+
+SLACK_POINT = 0.06
+SLACK_UPPER = 0.20
+"""Memory that torch's allocator holds beyond the tensors, as a share of them: blocks come in steps of 2 and 20 MiB, and
+freed ones do not always fit the next tensor."""
+CONTEXT_POINT = 300 * MIB
+CONTEXT_UPPER = 600 * MIB
+"""A CUDA context with the kernels of torch; 141 MiB were measured on a T4, newer GPUs take more."""
+NCCL_POINT = 400 * MIB
+NCCL_UPPER = 1024 * MIB
+"""Communicators with their channels and buffers."""
+
+
+def finished(
+    phase: Phase,
+    phases: Mapping[Phase, tuple[Term, ...]],
+    *,
+    largest_bytes: int,
+    pageable_bytes: int = 0,
+    world: int = 1,
+    warnings: tuple[str, ...] = (),
+) -> MemoryEstimate:
+    """The estimate of which these are the phases. `largest_bytes` is the largest tensor that comes and goes.
+
+    A tensor that finds no block of its size is given a new one, so one of the largest may be lost to gaps.
+    `pageable_bytes` may be on the GPU or not, as there is room.
+    """
+    allocated = total(phases[phase])
+    reserved = Interval(
+        point=round(allocated * (1 + SLACK_POINT)), upper=round(allocated * (1 + SLACK_UPPER)) + largest_bytes
+    )
+    context = Interval(CONTEXT_POINT, CONTEXT_UPPER)
+    nccl = Interval(NCCL_POINT, NCCL_UPPER) if world > 1 else Interval(0, 0)
+    device = Interval(
+        point=reserved.point + context.point + nccl.point,
+        upper=reserved.upper + context.upper + nccl.upper + pageable_bytes,
+    )
+    overheads = (
+        Term("allocator slack", reserved.point - allocated, f"{SLACK_POINT:.0%} of tensors", ALLOCATOR),
+        Term("CUDA context", context.point, "context and kernels of torch", CONTEXT),
+        Term("NCCL buffers", nccl.point, "communicators of all GPUs", NCCL),
+    )
+    return MemoryEstimate(
+        phase=phase,
+        terms=tuple(sorted(phases[phase], key=lambda term: -term.bytes)),
+        overheads=tuple(term for term in overheads if term.bytes),
+        phases=tuple((each, total(terms)) for each, terms in phases.items()),
+        allocated_peak_bytes=allocated,
+        reserved_peak_bytes=reserved,
+        device_peak_bytes=device,
+        warnings=warnings,
+    )

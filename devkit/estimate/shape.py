@@ -1,0 +1,171 @@
+"""The shape of a language model: what of it takes memory, layer by layer."""
+
+from enum import StrEnum
+
+from devkit.facts.record import keyword_record, record
+
+
+class Reads(StrEnum):
+    """Which tensor a linear reads: siblings that read the same one share it."""
+
+    ATTENTION_INPUT = "attention input"
+    QUERY_LATENT = "query latent"
+    KEY_VALUE_LATENT = "key and value latent"
+    ATTENTION_OUTPUT = "attention output"
+    MLP_INPUT = "MLP input"
+    MLP_INSIDE = "MLP inside"
+
+
+@record
+class Linear:
+    """A linear module of a layer, named as transformers names it; its weight has `inputs` x `outputs` numbers."""
+
+    name: str
+    inputs: int
+    outputs: int
+    reads: Reads
+    has_bias: bool = False
+
+    @property
+    def weights(self) -> int:
+        """Numbers in the weight matrix, the part that quantisation packs."""
+        return self.inputs * self.outputs
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in weight and bias."""
+        return self.weights + (self.outputs if self.has_bias else 0)
+
+
+@keyword_record
+class Experts:
+    """The experts of a layer, held in fused 3-D tensors: no linear modules, so bitsandbytes leaves them as they are.
+
+    Every token visits `active` of `count` experts. `parameters` are those of all experts of one layer.
+    """
+
+    count: int
+    active: int
+    width: int
+    parameters: int
+
+
+@keyword_record
+class Layer:
+    """`count` decoder layers that are alike. `other_parameters` are norms, routers and whatever else is no linear.
+
+    `window` is how many tokens back attention sees, None for all of them.
+    """
+
+    count: int
+    linears: tuple[Linear, ...]
+    other_parameters: int
+    intermediate: int
+    """Width of the dense part of the MLP, that of shared experts included; 0 when experts are all there is."""
+    experts: Experts | None = None
+    window: int | None = None
+
+    @property
+    def linear_parameters(self) -> int:
+        """Numbers in the linears of one such layer."""
+        return sum(linear.parameters for linear in self.linears)
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in one such layer."""
+        return self.linear_parameters + self.other_parameters + (self.experts.parameters if self.experts else 0)
+
+    @property
+    def active_width(self) -> int:
+        """How many MLP neurons a token passes through."""
+        return self.intermediate + (self.experts.active * self.experts.width if self.experts else 0)
+
+
+@keyword_record
+class Blocks:
+    """How the blocks of an architecture compute, as far as it decides what they keep for the backward pass."""
+
+    is_gated: bool = True
+    """Whether the MLP multiplies an activated half with a plain one (SwiGLU, GeGLU)."""
+    has_rms_norm: bool = True
+    """RMSNorm as transformers writes it keeps a copy in fp32; LayerNorm is one fused call and keeps its input."""
+    norms: int = 2
+    """Norms over the hidden width in one layer."""
+    has_query_norm: bool = False
+    """Whether queries and keys are normed by head."""
+    expert_tensors: int = 3
+    """How many tensors of their width the experts keep for the backward pass."""
+    is_parallel: bool = False
+    """Whether attention and MLP read the same normed input."""
+    needs_eager_attention: bool = False
+    """Scores are capped, or heads have sinks: transformers computes attention without a fused kernel."""
+
+
+@keyword_record
+class ModelShape:
+    """A decoder, or an encoder, as its config.json describes it; of a vision-language model the text part.
+
+    `query_width` is heads times the size of a head; `cache_width` how many numbers one token leaves in one layer's
+    cache. `head_parameters` is 0 when the output head is the embedding.
+    """
+
+    name: str
+    architecture: str
+    hidden: int
+    heads: int
+    kv_heads: int
+    query_width: int
+    value_width: int
+    """Width of what attention hands to its output projection: heads times the size of a value."""
+    kv_width: int
+    """Width of keys, and of values, before they are shared among the heads of a group."""
+    cache_width: int
+    vocabulary: int
+    layers: tuple[Layer, ...]
+    embedding_parameters: int
+    head_parameters: int
+    other_parameters: int
+    """Outside of layers: the last norm, learned positions, a pooler."""
+    blocks: Blocks = Blocks()
+    mlp_tensors: int = 3
+    """How many tensors of its width the MLP keeps for the backward pass: gate, activated gate and the other half."""
+    max_positions: int = 0
+    """Longest text by the config; 0 when it names none."""
+    is_decoder: bool = True
+    note: str = ""
+    """What the shape leaves out, for people: "text part only"."""
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return sum(layer.count for layer in self.layers)
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether the output head is the embedding."""
+        return self.is_decoder and self.head_parameters == 0
+
+    @property
+    def parameters(self) -> int:
+        """All numbers, each stored once."""
+        layers = sum(layer.count * layer.parameters for layer in self.layers)
+        return layers + self.embedding_parameters + self.head_parameters + self.other_parameters
+
+    @property
+    def packed_weights(self) -> int:
+        """Numbers that a 4-bit or 8-bit base packs: the weights of linears inside layers, never head and experts."""
+        return sum(layer.count * linear.weights for layer in self.layers for linear in layer.linears)
+
+    @property
+    def active_parameters(self) -> int:
+        """Numbers that one token is multiplied with: all linears, its experts, and the head."""
+        inside = 0
+        for layer in self.layers:
+            share = layer.experts.parameters * layer.experts.active // layer.experts.count if layer.experts else 0
+            inside += layer.count * (layer.linear_parameters + share)
+        return inside + (self.head_width if self.is_decoder else 0)
+
+    @property
+    def head_width(self) -> int:
+        """Numbers in the matrix that makes logits."""
+        return self.vocabulary * self.hidden
