@@ -1,9 +1,14 @@
 """LoRA and DoRA adapters on a base: attached for training, and counted."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from peft import LoraConfig, get_peft_model
 
-from devkit.estimate.settings import ALL_LINEAR, Precision
+from devkit.estimate.settings import Precision
+from devkit.workload.finetune.adapters_targets import targets_of
 from devkit.workload.finetune.model import DTYPES, Model
 from devkit.workload.finetune.settings import FinetuneSettings
 
@@ -14,21 +19,29 @@ def attach(base: Model, settings: FinetuneSettings, *, precision: Precision) -> 
     Changes `base` in place and freezes its weights. The adapter is drawn from `settings.seed` alone, so every process
     of a run has the same. Raises DevkitError for a target that the model does not have.
     """
-    targets = "all-linear" if settings.targets == ALL_LINEAR else list(settings.targets)
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
-        target_modules=targets,
+        target_modules=targets_of(base, settings.targets),
         use_dora=settings.dora,
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=_devices_of(base)):
         torch.manual_seed(settings.seed)
-        model = get_peft_model(base, config, autocast_adapter_dtype=False)
+        with old_names():
+            model = get_peft_model(base, config, autocast_adapter_dtype=False)
     for parameter in trainable(model):
         parameter.data = parameter.data.to(DTYPES[precision])
     return model
+
+
+@contextmanager
+def old_names() -> Iterator[None]:
+    """Say nothing of what peft calls by a name that transformers 5 has given up: a user can do nothing about it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
+        yield
 
 
 def trainable(model: Model) -> list[torch.nn.Parameter]:

@@ -1,0 +1,273 @@
+"""Adapters attached, saved, put back, and refused on bases that are not theirs."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from devkit.errors import DevkitError
+from devkit.estimate.settings import Method, Precision
+from devkit.workload.finetune import adapters
+from devkit.workload.finetune.adapters_files import BASE_FILE, WEIGHTS_FILE, examined_adapter
+from devkit.workload.finetune.adapters_saved import put_on, require_fit, save_adapter, trained_on
+from devkit.workload.finetune.model import load, load_base
+from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
+from devkit.workload.finetune.model_files import examined
+from devkit.workload.finetune.model_skeleton import skeleton
+from devkit.workload.finetune.settings import FinetuneSettings
+from tests.workload.small_models import save_model
+
+pytestmark = pytest.mark.workload
+
+IDS = torch.arange(40, 60)[None]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A small Llama in a folder."""
+    return save_model(tmp_path_factory.mktemp("base"))
+
+
+def settings_for(folder, **more):
+    """The wishes that concern adapters."""
+    return FinetuneSettings(**{"model": f"{folder}", "data": (), "output": Path(), "rank": 4, "alpha": 8, **more})
+
+
+def with_adapter(folder, choices=None, *, precision=Precision.FP32, moved=0.05, **more):
+    """A loaded base and it with an adapter whose weights were moved from zero, as training does."""
+    loaded = load(f"{folder}", choices or ModelChoices())
+    model = adapters.attach(loaded.model, settings_for(folder, **more), precision=precision)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in adapters.trainable(model):
+            parameter.add_(torch.randn_like(parameter), alpha=moved)
+    return loaded, model.eval()
+
+
+@pytest.fixture(scope="module")
+def saved(base, tmp_path_factory):
+    """The folder of an adapter, and the logits that it gives on its base."""
+    folder = tmp_path_factory.mktemp("adapter")
+    loaded, model = with_adapter(base)
+    save_adapter(model, folder, trained_on(loaded))
+    return folder, logits(model)
+
+
+def logits(model):
+    """What the model says of a fixed line."""
+    with torch.no_grad():
+        return model(input_ids=IDS).logits.float()
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
+@pytest.mark.parametrize("method", [Method.LORA, Method.QLORA, Method.INT8_LORA])
+def test_an_adapter_is_kept_in_the_precision_asked_for_on_every_base(base, method, precision):
+    choices = ModelChoices(precision=precision, quantisation=Quantisation.of_method(method))
+    _, model = with_adapter(base, choices, precision=precision)
+    assert {parameter.dtype for parameter in adapters.trainable(model)} == {adapters.DTYPES[precision]}
+    assert all("lora_" in name for name, each in model.named_parameters() if each.requires_grad)
+
+
+def test_nothing_of_a_quantised_base_is_turned_into_fp32(base):
+    choices = ModelChoices(precision=Precision.BF16, quantisation=Quantisation.NF4)
+    _, model = with_adapter(base, choices, precision=Precision.BF16)
+    assert torch.float32 not in {parameter.dtype for parameter in model.parameters()}
+
+
+def test_the_number_of_trained_weights_is_ranks_times_inputs_and_outputs(base):
+    _, model = with_adapter(base, targets=("q_proj", "down_proj"))
+    assert adapters.trainable_count(model) == 2 * 4 * ((32 + 32) + (48 + 32))
+
+
+def test_adapters_of_one_seed_are_equal_and_leave_the_random_numbers_alone(base):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    models = [adapters.attach(load(f"{base}", ModelChoices()).model, settings_for(base), precision=Precision.FP32)]
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(6)
+    models += [
+        adapters.attach(load(f"{base}", ModelChoices()).model, settings_for(base, seed=seed), precision=Precision.FP32)
+        for seed in (0, 1)
+    ]
+    first, same, other = ([*map(torch.clone, adapters.trainable(model))] for model in models)
+    assert all(map(torch.equal, first, same))
+    assert not all(map(torch.equal, first, other))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "hint"),
+    [
+        ("llama", "q_porj", "Did you mean q_proj"),
+        ("llama", "query_key_value", "self_attn: q_proj, k_proj, v_proj, o_proj; mlp: gate_proj, up_proj, down_proj"),
+        ("llama", "layers.7.self_attn.q_proj", "Did you mean q_proj"),
+        ("gpt2", "q_proj", "attn: c_attn, c_proj; mlp: c_fc, c_proj"),
+    ],
+)
+def test_an_unknown_target_is_refused_with_the_names_that_exist(tmp_path, kind, name, hint):
+    loaded = load(f"{save_model(tmp_path, kind)}", ModelChoices())
+    with pytest.raises(DevkitError, match=f"no layer of the model is called {name}") as refused:
+        adapters.attach(loaded.model, settings_for(tmp_path, targets=(name,)), precision=Precision.FP32)
+    assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize("target", ["q_proj", "self_attn.q_proj", "model.layers.1.self_attn.q_proj", "lm_head"])
+def test_a_target_may_be_the_end_of_a_layers_name(base, target):
+    _, model = with_adapter(base, targets=(target,))
+    assert adapters.trainable_count(model) > 0
+
+
+@pytest.mark.parametrize("dora", [False, True], ids=["lora", "dora"])
+def test_a_saved_adapter_put_back_gives_the_same_logits_bit_for_bit(base, tmp_path, dora):
+    loaded, model = with_adapter(base, dora=dora)
+    save_adapter(model, tmp_path, trained_on(loaded))
+    fresh = load(f"{base}", ModelChoices())
+    adapter = examined_adapter(tmp_path)
+    require_fit(adapter, fresh.model, fresh.files)
+    bare = logits(fresh.model)
+    back = logits(put_on(fresh.model, adapter, precision=Precision.FP32))
+    assert torch.equal(back, logits(model))
+    assert not torch.allclose(back, bare, atol=1e-2)
+
+
+def test_an_adapter_remembers_the_base_by_name_kind_and_weights(base, saved):
+    remembered = examined_adapter(saved[0]).base
+    assert remembered.name == f"{base}"
+    assert remembered.architecture == "LlamaForCausalLM"
+    assert remembered.fingerprint == examined(base).fingerprint
+
+
+def refusal_of(adapter_folder, base_folder, **more):
+    """Why the adapter may not be put on the base, judged without its weights."""
+    files = examined(base_folder)
+    with pytest.raises(DevkitError) as refused:
+        require_fit(examined_adapter(adapter_folder), skeleton(base_folder), files, **more)
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "reason"),
+    [
+        (
+            "llama",
+            {"num_hidden_layers": 1},
+            "adapts 7 layers that the model lacks, such as model.layers.1.mlp.down_proj",
+        ),
+        ("llama", {"intermediate_size": 64}, "down_proj reads 48 numbers, and the model's reads 64"),
+        ("llama", {"num_key_value_heads": 4}, "k_proj gives 16 numbers, and the model's gives 32"),
+        ("gpt2", {}, "adapts 14 layers that the model lacks"),
+    ],
+    ids=["fewer layers", "a wider MLP", "more heads", "another architecture"],
+)
+def test_an_adapter_is_refused_on_a_model_of_another_shape(saved, tmp_path, base, kind, more, reason):
+    refused = refusal_of(saved[0], save_model(tmp_path, kind, **more))
+    assert reason in refused.message
+    assert f"{base}" in refused.hint
+
+
+def test_an_adapter_is_refused_on_other_weights_of_the_same_shape_until_told_otherwise(saved, tmp_path):
+    other = save_model(tmp_path, seed=1)
+    refused = refusal_of(saved[0], other)
+    assert "was trained on other weights" in refused.message
+    assert "--any-base" in refused.hint
+    require_fit(examined_adapter(saved[0]), skeleton(other), examined(other), any_base=True)
+
+
+def test_an_adapter_of_other_programs_is_taken_where_its_shapes_fit(saved, tmp_path):
+    adapter = shutil.copytree(saved[0], tmp_path / "adapter")
+    (adapter / BASE_FILE).unlink()
+    other = save_model(tmp_path / "other", seed=1)
+    require_fit(examined_adapter(adapter), skeleton(other), examined(other))
+
+
+def changed(folder, into, change):
+    """A copy of an adapter's folder with its tensors passed through `change`."""
+    copy = shutil.copytree(folder, into)
+    save_file(change(load_file(copy / WEIGHTS_FILE)), copy / WEIGHTS_FILE)
+    return copy
+
+
+def test_an_adapter_whose_rank_is_not_the_configured_one_is_refused(saved, base, tmp_path):
+    adapter = shutil.copytree(saved[0], tmp_path / "adapter")
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(config | {"r": 8}))
+    assert "has rank 4, and adapter_config.json says 8" in refusal_of(adapter, base).message
+
+
+def test_an_adapter_that_lost_one_matrix_is_refused(saved, base, tmp_path):
+    def without_one(tensors):
+        del tensors[next(name for name in tensors if "lora_B" in name)]
+        return tensors
+
+    adapter = changed(saved[0], tmp_path / "adapter", without_one)
+    assert "has one of its two matrices alone" in refusal_of(adapter, base).message
+
+
+def test_an_adapter_that_lost_a_whole_layer_is_refused_when_it_is_put_on(saved, base, tmp_path):
+    adapter = changed(
+        saved[0],
+        tmp_path / "adapter",
+        lambda tensors: {k: v for k, v in tensors.items() if ".layers.1.mlp.up" not in k},
+    )
+    with pytest.raises(DevkitError, match=r"lacks 2 weights, such as .*layers\.1\.mlp\.up_proj"):
+        put_on(load_base(examined(base), ModelChoices()), examined_adapter(adapter), precision=Precision.FP32)
+
+
+def broken_config(folder, **changes):
+    """A copy of an adapter's settings with some of them changed, and no weights."""
+    config = json.loads((folder / "adapter_config.json").read_text())
+    return json.dumps(config | changes)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "so it is no adapter"),
+        ({"config.json": "{}"}, "is a whole model, not an adapter"),
+        ({"adapter_config.json": "{"}, "cannot be read"),
+        ({"adapter_config.json": "[]"}, "holds no settings"),
+        ({"adapter_config.json": '{"peft_type": "PREFIX_TUNING"}'}, "is an adapter of kind PREFIX_TUNING"),
+        ({"adapter_config.json": '{"peft_type": "LORA"}'}, "names no rank"),
+        ({"adapter_config.json": '{"peft_type": "LORA", "r": 4}'}, "has no adapter_model.safetensors"),
+        (
+            {"adapter_config.json": '{"peft_type": "LORA", "r": 4}', WEIGHTS_FILE: "short"},
+            "is no whole safetensors file",
+        ),
+        (
+            {"adapter_config.json": '{"peft_type": "LORA", "r": 4}', WEIGHTS_FILE: "version https://git-lfs.github.com/spec"},
+            "is a pointer of Git LFS",
+        ),
+    ],
+)  # fmt: skip
+def test_a_folder_that_is_no_whole_adapter_is_refused(tmp_path, files, message):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(DevkitError, match=message):
+        examined_adapter(tmp_path)
+
+
+def test_a_runs_output_folder_leads_to_the_adapter_in_it(saved, tmp_path):
+    shutil.copytree(saved[0], tmp_path / "run" / "adapter")
+    with pytest.raises(DevkitError) as refused:
+        examined_adapter(tmp_path / "run")
+    assert f"{tmp_path}/run/adapter" in refused.value.hint
+
+
+def test_weights_that_training_moved_have_another_fingerprint(base, tmp_path):
+    copy = shutil.copytree(base, tmp_path / "copy")
+    before = examined(copy).fingerprint
+    assert before == examined(base).fingerprint
+    tensors = load_file(copy / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"] *= 1.001
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    assert examined(copy).fingerprint != before
+
+
+def test_a_longer_adapter_precision_than_the_bases_still_trains(base):
+    choices = replace(ModelChoices(), precision=Precision.BF16)
+    _, model = with_adapter(base, choices, precision=Precision.FP32)
+    model.train()(input_ids=IDS, labels=IDS).loss.backward()
+    assert all(parameter.grad is not None for parameter in adapters.trainable(model))
