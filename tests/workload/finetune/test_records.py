@@ -1,0 +1,188 @@
+"""One entry of training data, in each of the usual forms, and what is said of one that is none of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devkit.errors import DevkitError
+from devkit.workload.finetune.records import (
+    SHAREGPT_ROLES,
+    ChatRecord,
+    Place,
+    PromptRecord,
+    TextRecord,
+    record_of,
+)
+
+HERE = Place("data.jsonl", 3)
+USER = {"role": "user", "content": "Hi"}
+ANSWER = {"role": "assistant", "content": "Hello"}
+
+
+def chat(*messages, **differences):
+    return ChatRecord(tuple(messages), HERE, **differences)
+
+
+@pytest.mark.parametrize(
+    ("entry", "record"),
+    [
+        pytest.param({"text": "a"}, TextRecord("a", HERE), id="plain text"),
+        pytest.param({"text": "a", "id": 7, "source": "wiki"}, TextRecord("a", HERE), id="text among other fields"),
+        pytest.param({"prompt": "a", "completion": "b"}, PromptRecord("a", "b", HERE), id="prompt and completion"),
+        pytest.param({"prompt": "", "completion": "b"}, PromptRecord("", "b", HERE), id="an empty prompt"),
+        pytest.param({"messages": [USER, ANSWER]}, chat(USER, ANSWER), id="a chat"),
+        pytest.param(
+            {"messages": [USER, ANSWER], "tools": [{"name": "f"}]},
+            chat(USER, ANSWER, tools=({"name": "f"},)),
+            id="a chat with tools",
+        ),
+        pytest.param({"messages": [USER, ANSWER], "tools": None}, chat(USER, ANSWER), id="a column of tools, empty"),
+        pytest.param(
+            {"prompt": [USER], "completion": [ANSWER]},
+            chat(USER, ANSWER, learned_from=1),
+            id="prompt and completion as messages",
+        ),
+        pytest.param(
+            {"prompt": [USER, ANSWER, USER], "completion": [ANSWER]},
+            chat(USER, ANSWER, USER, ANSWER, learned_from=3),
+            id="answers in the prompt are not learned",
+        ),
+        pytest.param(
+            {"instruction": "Hi", "output": "Hello"}, chat(USER, ANSWER), id="an instruction without an input"
+        ),
+        pytest.param(
+            {"instruction": "Add", "input": "1 2", "output": "3", "text": "Below is an instruction"},
+            chat({"role": "user", "content": "Add\n\n1 2"}, {"role": "assistant", "content": "3"}),
+            id="an instruction goes before the same as text",
+        ),
+        pytest.param(
+            {"instruction": "Hi", "input": "", "output": "Hello", "system": "Be kind"},
+            chat({"role": "system", "content": "Be kind"}, USER, ANSWER),
+            id="an instruction with a system prompt",
+        ),
+        pytest.param(
+            {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]},
+            chat(USER, ANSWER),
+            id="ShareGPT",
+        ),
+        pytest.param({"conversations": [USER, ANSWER]}, chat(USER, ANSWER), id="ShareGPT's field with messages in it"),
+        pytest.param(
+            {"text": None, "messages": [{**USER, "name": None}, ANSWER]}, chat(USER, ANSWER), id="empty columns"
+        ),
+        pytest.param(
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "H"}, {"text": "i"}]}, ANSWER]},
+            chat(USER, ANSWER),
+            id="content in parts",
+        ),
+        pytest.param(
+            {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]},
+            chat(USER, {"role": "assistant", "tool_calls": [{"id": "1"}], "content": ""}),
+            id="a call of a tool has no content",
+        ),
+    ],
+)
+def test_a_record_is_read(entry, record):
+    assert record_of(entry, HERE) == record
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        pytest.param("text", "this is a text, and a record is an object", id="a text alone"),
+        pytest.param(["a"], "this is a list", id="a list"),
+        pytest.param(None, "this is null", id="null"),
+        pytest.param(3, "this is a number", id="a number"),
+        pytest.param({}, "no known form of record, with no fields at all", id="an empty object"),
+        pytest.param({"content": "a", "b": 1}, "with the fields content and b", id="unknown fields are named"),
+        pytest.param({"prompt": "a"}, "with the fields prompt", id="a prompt without a completion"),
+        pytest.param({"text": 3}, '"text" is a number, and must be a text', id="a number for a text"),
+        pytest.param({"text": ["a"]}, '"text" is a list', id="a list for a text"),
+        pytest.param({"prompt": "a", "completion": {}}, '"completion" is an object', id="an object for a text"),
+        pytest.param({"prompt": "a", "completion": [ANSWER]}, '"completion" is a list', id="text and messages mixed"),
+        pytest.param(
+            {"messages": "Hi"}, '"messages" is a text, and must be a list of messages', id="a text for a chat"
+        ),
+        pytest.param({"messages": []}, '"messages" is empty', id="a chat without messages"),
+        pytest.param({"messages": [3]}, "messages[0] is a number", id="a number for a message"),
+        pytest.param({"messages": [USER, {"content": "a"}]}, 'messages[1] has no "role"', id="no role"),
+        pytest.param({"messages": [{"role": 1, "content": "a"}]}, 'messages[0] has no "role"', id="a role of no name"),
+        pytest.param({"messages": [{"role": "user"}]}, 'messages[0] has no "content"', id="no content"),
+        pytest.param({"messages": [{"role": "user", "content": 3}]}, "has a number for its content", id="number"),
+        pytest.param(
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "has content of type image_url",
+            id="an image",
+        ),
+        pytest.param({"messages": [USER, ANSWER], "tools": "f"}, '"tools" is a text', id="tools that are no list"),
+        pytest.param({"conversations": []}, '"conversations" is empty', id="ShareGPT without turns"),
+        pytest.param(
+            {"conversations": [{"from": "bing", "value": "a"}]},
+            'conversations[0] is from "bing", which is nobody known',
+            id="a speaker nobody knows",
+        ),
+        pytest.param({"text": "a\ud800b"}, '"text" holds half a character: \\ud800 alone at character 2', id="half"),
+    ],
+)
+def test_what_is_no_record_is_named_with_its_place(entry, message):
+    with pytest.raises(DevkitError) as caught:
+        record_of(entry, HERE)
+    assert caught.value.message.startswith("data.jsonl:3")
+    assert message in caught.value.message
+    assert caught.value.hint
+
+
+def test_every_speaker_of_sharegpt_has_a_role_of_chat_templates():
+    assert set(SHAREGPT_ROLES.values()) == {"system", "user", "assistant", "tool"}
+
+
+@pytest.mark.parametrize(
+    ("record", "empty"),
+    [
+        pytest.param(TextRecord(" \n", HERE), True, id="blanks"),
+        pytest.param(TextRecord("a", HERE), False, id="a letter"),
+        pytest.param(PromptRecord("a", "", HERE), True, id="nothing after a prompt"),
+        pytest.param(PromptRecord("", "b", HERE), False, id="a completion of nothing"),
+        pytest.param(chat(USER), True, id="a question without an answer"),
+        pytest.param(chat(USER, ANSWER), False, id="an answer"),
+        pytest.param(chat(USER, ANSWER, USER, learned_from=2), True, id="an answer that is not learned"),
+    ],
+)
+def test_a_record_with_nothing_to_learn_is_empty(record, empty):
+    assert record.is_empty is empty
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        pytest.param(Place("a.jsonl", 3), "a.jsonl:3", id="a line"),
+        pytest.param(Place("a.parquet", 3, "row"), "a.parquet, row 3", id="a row"),
+        pytest.param(Place("a.txt"), "a.txt", id="a whole file"),
+    ],
+)
+def test_a_place_is_shown(place, shown):
+    assert f"{place}" == shown
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["text", "messages", "role", "content", "prompt", "completion", "from", "value", "type"])
+            | st.text(max_size=3),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(json_values)
+def test_whatever_json_holds_it_is_a_record_or_an_error_for_people(entry):
+    try:
+        record = record_of(entry, HERE)
+    except DevkitError as error:
+        assert "\n" not in error.message
+    else:
+        assert record.place == HERE
