@@ -14,7 +14,7 @@ from devkit.workload.finetune.settings import FinetuneSettings
 
 _FREE = frozenset(
     {"data", "output", "micro_batch", "attention", "checkpointing", "loss", "compile", "sharding"}
-    | {"save_every", "keep", "resume"}
+    | {"save_every", "keep", "resume", "eval_data", "eval_every"}
 )
 """Settings that decide where and how fast a run computes, but not what: they may change from one part to the next.
 

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from devkit.estimate.model import Interval
+from devkit.estimate.model import MemoryEstimate
 from devkit.estimate.settings import Attention, Loss, Optimizer, Precision, Sharding, TrainingSettings
 from devkit.facts.values import ComputeCapability
+from devkit.workload.finetune.attention import Traits
 from devkit.workload.finetune.settings import FinetuneSettings
 
 ASKED = "asked for"
-Need = Callable[[TrainingSettings], Interval]
-"""How much memory settings take at their peak, in bytes of the allocator."""
+Need = Callable[[TrainingSettings], MemoryEstimate]
+"""How much memory settings take at their peak."""
 
 
 class Kind(StrEnum):
@@ -28,7 +29,8 @@ class Hardware:
     """One process's device. `free_bytes` is what a run may take: free GPU memory, or this process's share of RAM.
 
     `packages` are the optional libraries that are installed: bitsandbytes, liger_kernel, flash_attn. `can_compile` is
-    whether torch.compile has the compilers it needs. `has_bf16` counts where there is no compute capability.
+    whether torch.compile has the compilers it needs, `has_varlen` whether torch has the kernel for rows of several
+    texts. `has_bf16` counts where there is no compute capability.
     """
 
     kind: Kind
@@ -37,6 +39,7 @@ class Hardware:
     capability: ComputeCapability | None = None
     has_bf16: bool = False
     can_compile: bool = False
+    has_varlen: bool = False
     packages: frozenset[str] = frozenset()
     world: int = 1
 
@@ -44,6 +47,14 @@ class Hardware:
     def is_gpu(self) -> bool:
         """Whether kernels are launched at a device."""
         return self.kind is not Kind.CPU
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What is learned from: how many texts, and of how many tokens in all."""
+
+    texts: int
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ class Decision:
 class Decisions:
     """Everything that a run needs to know beside its settings, and why it is so.
 
-    `peak` is what the estimate says of these choices; None where the model's shape is not known.
+    `estimate` is what these choices take; None where the model's shape is not known.
     """
 
     precision: Precision
@@ -74,7 +85,7 @@ class Decisions:
     compile: bool
     sharding: Sharding
     learning_rate: float
-    peak: Interval | None
+    estimate: MemoryEstimate | None
     reasons: tuple[Decision, ...]
     warnings: tuple[str, ...] = ()
 
@@ -99,13 +110,13 @@ class Decisions:
 
 
 def decide(
-    settings: FinetuneSettings, hardware: Hardware, *, attention: tuple[Attention, str], need: Need | None
+    settings: FinetuneSettings, hardware: Hardware, *, traits: Traits, corpus: Corpus, need: Need | None
 ) -> Decisions:
-    """Choose what `settings` leave open. `attention` is what the model allows on this device, and why.
+    """Choose what `settings` leave open. `traits` are the model's; `need` is None where its shape is not known.
 
     Raises DevkitError for what was asked for and cannot work.
     """
     from devkit.workload.finetune.decisions_compute import Computing
     from devkit.workload.finetune.decisions_memory import fitted
 
-    return fitted(settings, hardware, Computing(settings, hardware, attention), need)
+    return fitted(settings, hardware, Computing(settings, hardware, traits, corpus), need)

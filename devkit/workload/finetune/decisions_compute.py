@@ -5,13 +5,18 @@ from typing import TypeVar
 from devkit.compat.load import tables
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Attention, Loss, Method, Optimizer, Precision, Sharding
-from devkit.workload.finetune.decisions import ASKED, Decision, Hardware, Kind
+from devkit.text import count_of
+from devkit.workload.finetune.attention import Kernels, Traits, attention_choice, packing_refusal, refusal_of
+from devkit.workload.finetune.decisions import ASKED, Corpus, Decision, Hardware, Kind
 from devkit.workload.finetune.settings import FinetuneSettings
 
 T = TypeVar("T")
 
 FEATURES = {Method.QLORA: "nf4", Method.INT8_LORA: "llm-int8"}
 """Method -> what bitsandbytes does for it, as the tables call it."""
+
+LEAST_STEPS = 50
+"""Optimizer steps below which full rows are not worth having fewer of them: a schedule needs room to rise and fall."""
 
 EIGHT_BIT = (Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW, Optimizer.PAGED_ADAMW_8BIT)
 """Optimizers that bitsandbytes has and torch has not."""
@@ -28,7 +33,7 @@ class Computing:
     Raises DevkitError while it is made, for what was asked for and cannot work.
     """
 
-    def __init__(self, settings: FinetuneSettings, hardware: Hardware, attention: tuple[Attention, str]) -> None:
+    def __init__(self, settings: FinetuneSettings, hardware: Hardware, traits: Traits, corpus: Corpus) -> None:
         self._settings = settings
         self._hardware = hardware
         self.reasons: list[Decision] = []
@@ -37,8 +42,8 @@ class Computing:
         self.precision = self.noted("precision", settings.precision, *_precision(settings, hardware))
         self._judge_precision()
         self.adapter_precision = self._adapter_precision()
-        self.attention = self.noted("attention", settings.attention, *attention)
-        self.packing = self.noted("packing", settings.packing, *_packing(self.attention))
+        self.attention = self._attention(traits)
+        self.packing = self._packing(traits, corpus)
         self.loss = self.noted("loss", settings.loss, *_loss(hardware))
         if self.loss is Loss.FUSED and "liger_kernel" not in hardware.packages:
             raise DevkitError("--loss fused needs Liger's kernels", "pip install liger-kernel, or --loss chunked")
@@ -75,6 +80,22 @@ class Computing:
             return self.noted("adapter_precision", self._settings.adapter_precision, Precision.FP32, because)
         because = "that of the computation: fp32 would keep a second copy of each layer's input"
         return self.noted("adapter_precision", self._settings.adapter_precision, self.precision, because)
+
+    def _attention(self, traits: Traits) -> Attention:
+        kernels = _kernels(self._hardware, self.precision)
+        asked = self._settings.attention
+        refusal = refusal_of(asked, traits, kernels) if asked is not None else None
+        if refusal is not None:
+            best, because = attention_choice(traits, kernels)
+            raise DevkitError(f"--attention {asked} is out: {refusal}", f"Use --attention {best}: {because}.")
+        return self.noted("attention", asked, *attention_choice(traits, kernels))
+
+    def _packing(self, traits: Traits, corpus: Corpus) -> bool:
+        refusal = packing_refusal(traits)
+        if self._settings.packing and refusal is not None:
+            raise DevkitError(f"--packing is out: {refusal}", "Leave out --packing.")
+        chosen = (False, refusal) if refusal else _packing(self._settings, self.attention, corpus)
+        return self.noted("packing", self._settings.packing, *chosen)
 
     def _compile(self) -> bool:
         compiles = self.noted(
@@ -140,10 +161,26 @@ def _precision(settings: FinetuneSettings, hardware: Hardware) -> tuple[Precisio
     return Precision.FP16, f"{before}; the loss is scaled"
 
 
-def _packing(attention: Attention) -> tuple[bool, str]:
-    if attention in (Attention.VARLEN, Attention.FLASH):
-        return True, "this attention keeps the texts of a row apart, so that no time goes into padding"
-    return False, f"{attention} attention would pay for the whole row with every short text in it"
+def _kernels(hardware: Hardware, precision: Precision) -> Kernels:
+    is_rocm = hardware.kind is Kind.ROCM
+    return Kernels(
+        device="cuda" if is_rocm else str(hardware.kind),
+        precision=precision,
+        capability=hardware.capability,
+        rocm=is_rocm,
+        varlen=hardware.has_varlen,
+        flash="flash_attn" in hardware.packages,
+    )
+
+
+def _packing(settings: FinetuneSettings, attention: Attention, corpus: Corpus) -> tuple[bool, str]:
+    if attention not in (Attention.VARLEN, Attention.FLASH):
+        return False, f"{attention} attention would pay for the whole row with every short text in it"
+    steps = settings.steps or round(settings.epochs * corpus.tokens / settings.sequence / settings.batch)
+    if steps < LEAST_STEPS:
+        return False, f"packed, the data would make {count_of(steps, 'step')}; this attention pads nothing either way"
+    length = corpus.tokens // max(1, corpus.texts)
+    return True, f"texts of {length} tokens on average fill rows of {settings.sequence}; attention keeps them apart"
 
 
 def _loss(hardware: Hardware) -> tuple[Loss, str]:
@@ -160,8 +197,8 @@ def _compile(settings: FinetuneSettings, hardware: Hardware, packing: bool) -> t
     if settings.method in FEATURES:
         return False, "bitsandbytes' kernels cut the model into pieces too small to gain from it"
     if not packing:
-        return False, "rows of many lengths would be compiled many times"
-    return True, "packed rows have one shape, and fused kernels read memory less often"
+        return False, "passes of many lengths would be compiled many times"
+    return True, "packed passes are of nearly one length, and fused kernels read memory less often"
 
 
 def _learning_rate(settings: FinetuneSettings) -> tuple[float, str]:

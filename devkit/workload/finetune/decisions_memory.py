@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from devkit.errors import DevkitError
-from devkit.estimate.model import Interval
+from devkit.estimate.model import Interval, MemoryEstimate
 from devkit.estimate.settings import Method, Optimizer
 from devkit.text import human_bytes
 from devkit.workload.finetune.decisions import ASKED, Decision, Decisions, Hardware, Kind, Need
@@ -20,24 +20,27 @@ MOST_TOKENS = 16384
 
 MOST_TOKENS_ON_CPU = 4096
 
-NO_ROOM = Interval(0, 0)
-
 
 @dataclass(frozen=True)
 class _Fit:
-    """One way to share the work out, and what it takes; `peak` is None where no estimate is to be had."""
+    """One way to share the work out, and what it takes; None where no estimate is to be had."""
 
     micro_batch: int
     checkpointing: bool
     optimizer: Optimizer
-    peak: Interval | None
+    estimate: MemoryEstimate | None = None
+
+    @property
+    def peak(self) -> Interval | None:
+        """What torch's allocator holds at the peak, in bytes."""
+        return self.estimate.reserved_peak_bytes if self.estimate is not None else None
 
 
 def fitted(settings: FinetuneSettings, hardware: Hardware, computing: Computing, need: Need | None) -> Decisions:
     """The decisions with everything that memory decides. Raises DevkitError where a batch cannot be shared out."""
     rows = _rows(settings, hardware)
     draft = _draft(settings, computing)
-    tried = [_with_peak(fit, draft, settings, hardware, need) for fit in _candidates(settings, hardware, rows)]
+    tried = [_estimated(fit, draft, settings, hardware, need) for fit in _candidates(settings, hardware, rows)]
     fit = next((each for each in tried if _fits(each, hardware)), tried[-1])
     accumulation = -(-rows // fit.micro_batch)
     computing.reasons.extend(_reasons(settings, hardware, fit, rows, accumulation))
@@ -48,7 +51,7 @@ def fitted(settings: FinetuneSettings, hardware: Hardware, computing: Computing,
         accumulation=accumulation,
         checkpointing=fit.checkpointing,
         optimizer=fit.optimizer,
-        peak=fit.peak,
+        estimate=fit.estimate,
         reasons=tuple(computing.reasons),
         warnings=tuple(warnings),
     )
@@ -78,7 +81,7 @@ def _draft(settings: FinetuneSettings, computing: Computing) -> Decisions:
         compile=computing.compile,
         sharding=computing.sharding,
         learning_rate=computing.learning_rate,
-        peak=None,
+        estimate=None,
         reasons=(),
     )
 
@@ -95,9 +98,9 @@ def _candidates(settings: FinetuneSettings, hardware: Hardware, rows: int) -> It
     for optimizer in _optimizers(settings, hardware):
         for checkpointing, some in ((False, large), (True, sizes), (False, small)):
             if settings.checkpointing in (None, checkpointing):
-                yield from (_Fit(size, checkpointing, optimizer, None) for size in some)
+                yield from (_Fit(size, checkpointing, optimizer) for size in some)
     # Nothing fits: what takes least is what is tried.
-    yield _Fit(sizes[-1], settings.checkpointing is not False, _optimizers(settings, hardware)[-1], None)
+    yield _Fit(sizes[-1], settings.checkpointing is not False, _optimizers(settings, hardware)[-1])
 
 
 def _sizes(settings: FinetuneSettings, hardware: Hardware, rows: int) -> list[int]:
@@ -116,11 +119,11 @@ def _optimizers(settings: FinetuneSettings, hardware: Hardware) -> list[Optimize
     return [Optimizer.ADAMW, Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW_8BIT] if can_shrink else [Optimizer.ADAMW]
 
 
-def _with_peak(fit: _Fit, draft: Decisions, settings: FinetuneSettings, hardware: Hardware, need: Need | None) -> _Fit:
+def _estimated(fit: _Fit, draft: Decisions, settings: FinetuneSettings, hardware: Hardware, need: Need | None) -> _Fit:
     if need is None:
         return fit
     tried = replace(draft, micro_batch=fit.micro_batch, checkpointing=fit.checkpointing, optimizer=fit.optimizer)
-    return replace(fit, peak=need(tried.training(settings, world=hardware.world)))
+    return replace(fit, estimate=need(tried.training(settings, world=hardware.world)))
 
 
 def _fits(fit: _Fit, hardware: Hardware) -> bool:

@@ -3,7 +3,6 @@
 Every loss here is the sum over counted tokens; the caller divides by the count of the whole effective batch.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,39 +55,44 @@ def head_of(model: Model) -> Head:
     )
 
 
-def speaks_for(head: Head, model: Model, hidden_of: Callable[..., torch.Tensor]) -> bool:
+def speaks_for(head: Head, model: Model) -> bool:
     """Whether `head` on the decoder's hidden states gives the model's own logits, tried on four tokens.
 
-    Families differ in what stands between the two, and new ones come: what is not reproduced is not chunked.
+    Families differ in what stands between the two, and new ones come: what is not reproduced is not chunked. Both are
+    of one forward pass, so that dropout does not matter and the model need not be put into evaluation mode, in which
+    bitsandbytes may lay out its weights anew.
     """
-    device = next(model.parameters()).device
+    seen: list[torch.Tensor] = []
+    hook = model.get_decoder().register_forward_hook(lambda _module, _inputs, output: seen.append(output[0]))
     vocabulary = model.config.get_text_config().vocab_size
-    ids = torch.arange(1, 5, device=device).remainder(vocabulary).unsqueeze(0)
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
-        wanted = model(input_ids=ids, use_cache=False).logits.float()
-        found = head.logits(hidden_of(input_ids=ids))
-    model.train(was_training)
+    ids = torch.arange(1, 5, device=next(model.parameters()).device).remainder(vocabulary).unsqueeze(0)
+    try:
+        with torch.no_grad():
+            wanted = model(input_ids=ids, use_cache=False).logits.float()
+            found = head.logits(seen[0])
+    finally:
+        hook.remove()
     return wanted.shape == found.shape and bool(torch.allclose(wanted, found, rtol=2e-2, atol=2e-2))
 
 
-def summed_loss(head: Head, hidden: torch.Tensor, labels: torch.Tensor, how: Loss) -> torch.Tensor:
-    """The sum of the cross-entropies of the counted positions, in fp32.
+def counted_of(labels: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where something is counted, as indices into the flattened positions, and what is to be predicted there.
 
-    `hidden` has shape [rows, tokens, width], `labels` [rows, tokens] with IGNORED where nothing is counted; those
-    positions never reach the head.
+    Found before the labels go to the device: there, the GPU would have to be waited for to learn how many they are.
     """
-    counted = labels.reshape(-1) != IGNORED
-    states = hidden.reshape(-1, hidden.shape[-1])[counted]
-    return loss_of(head, states, labels.reshape(-1)[counted], how)
+    flat = labels.reshape(-1)
+    places = (flat != IGNORED).nonzero().squeeze(-1)
+    return places.to(device, non_blocking=True), flat[places].to(device, non_blocking=True)
 
 
 def loss_of(head: Head, states: torch.Tensor, targets: torch.Tensor, how: Loss) -> torch.Tensor:
-    """As `summed_loss`, on the counted positions alone: `states` is [counted, width], `targets` [counted]."""
+    """The sum of the cross-entropies of counted positions, in fp32, shape [].
+
+    `states` are their hidden states, [counted, width], `targets` the tokens to predict, [counted].
+    """
     if how is Loss.STANDARD:
         return functional.cross_entropy(head.logits(states), targets, reduction="sum")
-    if how is Loss.FUSED:
+    if how is Loss.FUSED and head.is_plain and head.scale == 1.0:
         return _fused(head, states, targets)
     if head.is_plain:
         return _plain(head, states, targets)
@@ -108,8 +112,7 @@ def _checkpointed(head: Head, states: torch.Tensor, targets: torch.Tensor) -> to
     total = states.new_zeros((), dtype=torch.float32)
     for some, wanted in zip(torch.split(states, CHUNK_TOKENS), torch.split(targets, CHUNK_TOKENS), strict=True):
         total = total + checkpoint(_chunk_loss, head, some, wanted, use_reentrant=False)
-    # A batch without a counted token must still reach every trainable weight: other ranks wait for their gradients.
-    return total if len(targets) else total + 0.0 * head.logits(states.new_zeros(1, states.shape[-1])).sum()
+    return total
 
 
 def _chunk_loss(head: Head, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -10,9 +10,6 @@ from devkit.estimate.settings import Optimizer
 from devkit.workload.finetune.settings import Schedule
 from devkit.workload.tiny import Model
 
-FINAL_SHARE = 0.0
-"""What the schedules end at, as a share of the highest rate."""
-
 
 def learning_rate_at(step: int, *, steps: int, warmup: float, schedule: Schedule, highest: float) -> float:
     """The learning rate of step 0, 1, … `steps` - 1: a pure function, so that a resumed run needs no state of it.
@@ -82,14 +79,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
         group["lr"] = learning_rate
 
 
-def limit_gradient(parameters: Iterable[torch.nn.Parameter], limit: float) -> float:
-    """Shorten the gradient to `limit` (0: leave it) and return its length before that, over all ranks.
-
-    Sharded gradients are DTensors, whose norm is already that of the whole.
-    """
-    present = [each for each in parameters if each.grad is not None]
-    norm = torch.nn.utils.get_total_norm([each.grad for each in present if each.grad is not None])
-    whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+def shorten(parameters: Iterable[torch.nn.Parameter], norm: torch.Tensor, *, limit: float) -> None:
+    """Shorten the gradient, of length `norm` over all processes, to `limit`; 0 leaves it."""
     if limit > 0:
-        torch.nn.utils.clip_grads_with_norm_(present, limit, whole)
-    return float(whole)
+        torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import torch
 
+from devkit.estimate.settings import Precision
 from devkit.facts.values import ComputeCapability
 from devkit.workload.device import choose_device
+from devkit.workload.finetune.attention_varlen import kernels_here
 from devkit.workload.finetune.decisions import Hardware, Kind
 
 OPTIONAL = ("bitsandbytes", "liger_kernel", "flash_attn")
@@ -53,10 +55,11 @@ def _cuda(device: torch.device, packages: frozenset[str], world: int) -> Hardwar
     return Hardware(
         kind=Kind.ROCM if is_rocm else Kind.CUDA,
         name=found.name,
-        # What this process holds already, it may use.
+        # What this process's allocator holds already, it may use.
         free_bytes=free + torch.cuda.memory_reserved(device),
         capability=None if is_rocm else ComputeCapability(found.major, found.minor),
         can_compile=has_triton and has_compiler,
+        has_varlen=kernels_here(device, Precision.BF16).varlen,
         packages=packages,
         world=world,
     )

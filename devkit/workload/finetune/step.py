@@ -1,69 +1,131 @@
-"""One optimizer step: passes over its micro-batches, added up, shortened, taken."""
+"""One optimizer step's passes: forward and backward over its micro-batches, added up, agreed on by all processes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
-from devkit.estimate.settings import Loss
+from devkit.estimate.settings import Attention, Loss
+from devkit.workload.finetune.attention_varlen import model_inputs
 from devkit.workload.finetune.batch import MicroBatch
-from devkit.workload.finetune.loss import Head, head_of, speaks_for, summed_loss
+from devkit.workload.finetune.loss import Head, counted_of, head_of, loss_of, speaks_for
+from devkit.workload.finetune.micro_batch import OutOfMemory, is_out_of_memory, let_go
+from devkit.workload.finetune.ranks import Ranks
+from devkit.workload.finetune.sharding import Shared
 from devkit.workload.tiny import Model
 
 
-class Trained(torch.nn.Module):
-    """The model with its loss: what several processes wrap, so that the head is inside.
+class ModelWithLoss(torch.nn.Module):
+    """The model with its loss: what several processes share, so that the output head is inside.
 
-    `forward` takes one micro-batch and gives the summed loss of its counted tokens, shape [], in fp32.
+    `forward` takes one micro-batch and gives the summed loss of its counted tokens, shape [], in fp32. `loss` becomes
+    STANDARD where decoder and head, called apart, do not give what the model gives.
     """
 
-    def __init__(self, model: Model, loss: Loss) -> None:
+    def __init__(self, model: Model, *, loss: Loss, attention: Attention, device: torch.device) -> None:
         super().__init__()
         self.model = model
-        self.loss = loss
-        self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self.head: Head = head_of(self._base)
+        self.attention = attention
+        self.device = device
+        self.is_split = speaks_for(self._head(), self._base())
+        self.loss = loss if self.is_split else Loss.STANDARD
 
-    def can_skip_logits(self) -> bool:
-        """Whether the decoder and the head, called apart, give what the model gives: then logits need not be whole."""
-        return speaks_for(self.head, self._base, lambda **inputs: self._hidden(**inputs))
+    def _base(self) -> Model:
+        model: Model = self.model
+        return model.get_base_model() if hasattr(model, "get_base_model") else model
 
-    def _hidden(self, **inputs: Any) -> torch.Tensor:  # noqa: ANN401 - transformers' own keyword arguments
-        states: torch.Tensor = self._base.get_decoder()(**inputs, use_cache=False).last_hidden_state
-        return states
+    def _head(self) -> Head:
+        return head_of(self._base())
 
     def forward(self, batch: MicroBatch) -> torch.Tensor:
         """Shape []."""
-        inputs = {"input_ids": batch.ids, "position_ids": batch.positions, "attention_mask": batch.mask}
-        return summed_loss(self.head, self._hidden(**inputs), batch.labels, self.loss)
+        inputs = model_inputs(batch, self.attention, self.device)
+        places, targets = counted_of(batch.labels, self.device)
+        if not self.is_split:
+            logits = _chosen(self._base()(**inputs).logits, places)
+            return torch.nn.functional.cross_entropy(logits.float(), targets, reduction="sum")
+        states = _chosen(self._base().get_decoder()(**inputs).last_hidden_state, places)
+        return loss_of(self._head(), states, targets, self.loss)
 
 
-def on_device(batch: MicroBatch, device: torch.device) -> MicroBatch:
-    """The same batch where the model is."""
-    moved: dict[str, Any] = {
-        name: value.to(device, non_blocking=True)
-        for name, value in vars(batch).items()
-        if isinstance(value, torch.Tensor)
-    }
-    return replace(batch, **moved)
+def _chosen(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """The counted positions' of `values`, [rows, tokens, width], as [counted, width]."""
+    return values.reshape(-1, values.shape[-1]).index_select(0, places)
 
 
-@dataclass(frozen=True)
+class GivenUp(Exception):  # noqa: N818 - no error: a signal was obeyed between two passes
+    """Somebody asked for the run to end; nothing of the step was taken."""
+
+
 class Passes:
-    """What one step's passes gave: the loss summed over this process's counted tokens."""
+    """Forward and backward over a step's micro-batches. All processes have equally many, and agree before each.
 
-    loss: float
-    count: int
+    Where one ran out of memory, all of them give the step up before gradients travel: nobody waits for one that
+    failed. Only the backward of the last pass, which sends them, cannot be given up by one alone; by then the largest
+    pass has gone through, and most of this one's memory is taken.
+    """
+
+    def __init__(self, shared: Shared, ranks: Ranks, *, is_sharded: bool, asked: Callable[[], object]) -> None:
+        self._shared = shared
+        self._ranks = ranks
+        self._asked = asked
+        self._can_retry = not is_sharded
+
+    def gradients(self, batches: Sequence[MicroBatch], factor: float, *, alone: bool = False) -> float:
+        """Add up the gradients of `factor` times the summed loss; the loss of this process, without the factor.
+
+        With `alone` they stay in this process. Raises OutOfMemory and GivenUp in all processes alike.
+        """
+        total = torch.zeros((), device=self._ranks.device, dtype=torch.float32)
+        for number, batch in enumerate(batches, start=1):
+            if number > 1 and self._asked():
+                raise GivenUp
+            is_last = number == len(batches) and not alone
+            with self._shared.passing(last=is_last):
+                loss = self._agreed(lambda batch=batch: self._shared.module(batch))  # type: ignore[misc]
+                self._backward(loss * factor * self._shared.factor, is_last=is_last)
+            total += loss.detach()
+        return float(total)
+
+    def _agreed(self, forward: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The result of `forward` once every process has one."""
+        loss, failed = None, False
+        try:
+            loss = forward()
+        except RuntimeError as error:
+            failed = self._noted(error)
+        if self._ranks.any(failed) or loss is None:
+            raise OutOfMemory
+        return loss
+
+    def _backward(self, loss: torch.Tensor, *, is_last: bool) -> None:
+        failed = False
+        try:
+            loss.backward()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            if is_last and self._ranks.world > 1:
+                raise
+            failed = self._noted(error)
+        if self._ranks.any(failed):
+            raise OutOfMemory
+
+    def _noted(self, error: RuntimeError) -> bool:
+        if not self._can_retry or not is_out_of_memory(error):
+            raise error
+        let_go(error, self._ranks.device)
+        return True
 
 
-def gradients_of(
-    trained: Callable[[MicroBatch], torch.Tensor], batches: Sequence[MicroBatch], *, device: torch.device, scale: float
-) -> Passes:
-    """Add up the gradients of `scale` times the summed loss over `batches`."""
-    total = torch.zeros((), device=device, dtype=torch.float64 if device.type != "mps" else torch.float32)
-    for batch in batches:
-        loss = trained(on_device(batch, device))
-        (loss * scale).backward()  # type: ignore[no-untyped-call]
-        total += loss.detach()
-    return Passes(float(total), len(batches))
+def attempted(passes: Passes, optimizer: torch.optim.Optimizer, batch: MicroBatch) -> None:
+    """One whole step on `batch` that leaves no trace but the memory that it took at its peak."""
+    try:
+        passes.gradients([batch], 1.0 / max(1, batch.counted), alone=True)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    # At rate 0 a gradient that is no number would still spoil the weight.
+                    parameter.grad.zero_()
+        optimizer.step()
+    finally:
+        optimizer.zero_grad(set_to_none=True)
+        optimizer.state.clear()

@@ -1,0 +1,231 @@
+"""A run put together in one process: what the loop works with, and what happens around it."""
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+
+from devkit.workload.finetune import checkpoint, program_output, program_parts
+from devkit.workload.finetune.adapters_files import BASE_FILE
+from devkit.workload.finetune.adapters_saved import trained_on
+from devkit.workload.finetune.checkpoint_settings import fingerprint_of_data, fingerprint_of_model, settings_that_count
+from devkit.workload.finetune.checkpoint_state import RunState
+from devkit.workload.finetune.decisions import Decisions
+from devkit.workload.finetune.evaluation import evaluated
+from devkit.workload.finetune.events import METRICS_FILE, Events, forget_after
+from devkit.workload.finetune.finite import FiniteGuard
+from devkit.workload.finetune.loop import End, Position, Run
+from devkit.workload.finetune.manifest import Progress, Value
+from devkit.workload.finetune.micro_batch import Memory, probed, read_memory
+from devkit.workload.finetune.optimizers import optimizer_for
+from devkit.workload.finetune.program_parts import Material
+from devkit.workload.finetune.ranks import Ranks
+from devkit.workload.finetune.settings import FinetuneSettings
+from devkit.workload.finetune.sharding import Shared, share
+from devkit.workload.finetune.step import ModelWithLoss, Passes, attempted
+
+
+class Job:
+    """Loads the model and holds everything that the run needs until it ends. `asked` is the loop's."""
+
+    def __init__(
+        self,
+        settings: FinetuneSettings,
+        decisions: Decisions,
+        material: Material,
+        together: Ranks,
+        events: Events,
+        *,
+        asked: Callable[[], End | None],
+    ) -> None:
+        self._settings = settings
+        self._decisions = decisions
+        self._ranks = together
+        self._events = events
+        self._asked = asked
+        self._base = program_parts.loaded(settings, decisions, together.device)
+        self._identity = {
+            "base": fingerprint_of_model(self._base.model),
+            "texts": fingerprint_of_data(material.examples),
+        }
+        self._model = program_parts.prepared(self._base.model, settings, decisions)
+        self._feed = program_parts.fed(settings, decisions, material.examples)
+        self._held_out = program_parts.fed(settings, decisions, material.held_out) if material.held_out else None
+        self._shared = self._share()
+        self._checkpoint: Path | None = None
+        self._tell_notes()
+
+    def _share(self) -> Shared:
+        decisions = self._decisions
+        module = ModelWithLoss(
+            self._model, loss=decisions.loss, attention=decisions.attention, device=self._ranks.device
+        )
+        self._is_split = module.is_split
+        if decisions.compile:
+            program_parts.compile_layers(module)
+        return share(module, sharding=decisions.sharding, method=self._settings.method, ranks=self._ranks)
+
+    def _tell_notes(self) -> None:
+        for text in (*self._base.notes, *self._feed.notes):
+            self._events("note", text=text)
+        if not self._is_split:
+            self._events(
+                "note", text="this model does more to its logits than is known here, so that they are made as a whole"
+            )
+
+    @cached_property
+    def _state(self) -> RunState:
+        optimizer = optimizer_for(
+            self._model,
+            self._decisions.optimizer,
+            learning_rate=self._decisions.learning_rate,
+            weight_decay=self._settings.weight_decay,
+        )
+        return RunState(self._model, optimizer, program_parts.scaler_for(self._decisions, self._ranks.device))
+
+    @cached_property
+    def run(self) -> Run:
+        """What the loop works with."""
+        state = self._state
+        feed = self._feed
+        return Run(
+            settings=self._settings,
+            learning_rate=self._decisions.learning_rate,
+            steps=self._settings.steps or max(1, round(self._settings.epochs * feed.steps_per_epoch)),
+            passes=Passes(self._shared, self._ranks, is_sharded=self._is_sharded, asked=self._asked),
+            parameters=[each for each in self._model.parameters() if each.requires_grad],
+            optimizer=state.optimizer,
+            scaler=state.scaler,
+            guard=FiniteGuard(),
+            feed=feed,
+            evaluate=self._evaluate if self._held_out is not None else None,
+            ranks=self._ranks,
+            events=self._events,
+            save=self._save,
+            asked=self._asked,
+        )
+
+    @property
+    def _is_sharded(self) -> bool:
+        return program_parts.is_sharded(self._decisions.sharding)
+
+    @property
+    def measured(self) -> Memory:
+        """The peaks on this process's device."""
+        return read_memory(self._ranks.device)
+
+    def start(self) -> Position | None:
+        """Where to begin: with the micro-batch that fits, and at the newest checkpoint. None where not a row fits."""
+        micro_batch = self._fitting()
+        if micro_batch == 0:
+            return None
+        checkpoint.check_room(self._settings.output, self._state, ranks=self._ranks, keep=self._settings.keep)
+        position = self._resumed(micro_batch) if self._settings.resume else Position(micro_batch=micro_batch)
+        run = self.run
+        self._events(
+            "start",
+            step=position.step,
+            steps=run.steps,
+            rows=len(self._feed.rows),
+            tokens_per_epoch=self._feed.tokens,
+            world=self._ranks.world,
+            micro_batch=position.micro_batch,
+            trainable_parameters=sum(each.numel() for each in run.parameters),
+        )
+        return position
+
+    def _fitting(self) -> int:
+        """The micro-batch to begin with: the decided one, tried on GPUs with the largest pass that can come up."""
+        size = min(self._decisions.micro_batch, len(self._feed.rows))
+        if self._ranks.device.type == "cpu":
+            # Here, the system ends a process that takes too much, without asking it to take less.
+            return size
+        run = self.run
+        found = probed(
+            self._feed.worst_case,
+            lambda batch: attempted(run.passes, run.optimizer, batch),
+            start=size,
+            ranks=self._ranks,
+        )
+        self._events("probe", micro_batch=found.micro_batch, refused=list(found.refused), **found.memory.fields())
+        return found.micro_batch
+
+    def _resumed(self, micro_batch: int) -> Position:
+        settings = self._settings
+        position = Position(micro_batch=micro_batch)
+        found = checkpoint.newest(settings.output, settings=self._counting, ranks=self._ranks)
+        if found is not None:
+            progress = checkpoint.load(found, self._state)
+            position.step = position.saved = progress.step
+            position.tokens, position.seconds = progress.tokens, progress.seconds
+            self.run.guard.skipped = progress.skipped
+            self._checkpoint = found.path
+            for text in (*found.passed_over, *found.notes):
+                self._events("note", text=text)
+        if self._ranks.is_first:
+            forget_after(settings.output / METRICS_FILE, position.step)
+        return position
+
+    @cached_property
+    def _counting(self) -> dict[str, Value]:
+        decisions = self._decisions
+        chosen: dict[str, Value] = {
+            "precision": decisions.precision,
+            "adapter_precision": decisions.adapter_precision,
+            "optimizer": decisions.optimizer,
+            "learning_rate": decisions.learning_rate,
+            "packing": decisions.packing,
+            **self._identity,
+        }
+        return settings_that_count(self._settings, chosen)
+
+    def _save(self, position: Position) -> None:
+        progress = Progress(
+            step=position.step,
+            tokens=position.tokens,
+            skipped=self.run.guard.skipped,
+            seconds=position.seconds,
+        )
+        saved = checkpoint.save(
+            self._settings.output,
+            self._state,
+            progress,
+            settings=self._counting,
+            ranks=self._ranks,
+            keep=self._settings.keep,
+        )
+        self._checkpoint = saved.path
+        self._events(
+            "checkpoint",
+            step=position.step,
+            path=saved.path.name,
+            bytes=saved.bytes,
+            seconds=round(saved.seconds, 3),
+        )
+
+    def _evaluate(self, position: Position) -> None:
+        assert self._held_out is not None  # noqa: S101 - the loop is given this only then
+        found = evaluated(
+            self._shared.module, self._held_out, self._ranks, micro_batch=position.micro_batch, asked=self._asked
+        )
+        if not found.was_given_up:
+            self._events(
+                "eval", step=position.step, loss=found.loss, counted=found.counted, seconds=round(found.seconds, 3)
+            )
+
+    def publish(self) -> None:
+        """Put the result where people look for it."""
+        if self._checkpoint is None:
+            return
+        is_adapter = self._state.weights_file == "adapter_model.safetensors"
+        program_output.publish(
+            self._settings.output, self._checkpoint, is_adapter=is_adapter, write_beside=self._write_beside
+        )
+
+    def _write_beside(self, folder: Path) -> None:
+        if hasattr(self._model, "peft_config"):
+            text = program_output.as_text(trained_on(self._base).to_document())
+            (folder / BASE_FILE).write_text(text, encoding="utf-8")
+        else:
+            self._base.tokenizer.save_pretrained(str(folder))
+            if self._base.model.generation_config is not None:
+                self._base.model.generation_config.save_pretrained(str(folder))
