@@ -3,7 +3,7 @@
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +27,13 @@ DEFAULT_TIMEOUT_S = 600.0
 @click.option(
     "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as JSON."
 )
+@click.option(
+    "--check",
+    "report_file",
+    metavar="REPORT",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Check a written report: its hash, whether it agrees with itself, and its first losses by repeating them.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
     "--timeout",
@@ -39,7 +46,15 @@ DEFAULT_TIMEOUT_S = 600.0
 )
 @click.pass_context
 def verify(
-    ctx: click.Context, directory: Path, *, here: bool, depth: str, output: Path | None, as_json: bool, timeout_s: float
+    ctx: click.Context,
+    directory: Path,
+    *,
+    here: bool,
+    depth: str,
+    output: Path | None,
+    report_file: Path | None,
+    as_json: bool,
+    timeout_s: float,
 ) -> None:
     """Prove that fine-tuning works: in the dev container of DIR, or with --here on this machine.
 
@@ -48,6 +63,9 @@ def verify(
     from devkit.verify.process import interruptible
 
     _require_folder(output)
+    if report_file is not None:
+        with interruptible():
+            ctx.exit(_check(report_file, timeout_s=timeout_s, as_json=as_json))
     with interruptible():
         report = _report(directory, here=here, depth=depth, timeout_s=timeout_s)
     document = json.dumps(report.to_document(), indent=2, allow_nan=False)
@@ -68,6 +86,36 @@ def _report(directory: Path, *, here: bool, depth: str, timeout_s: float) -> "Ve
     from devkit.verify.container import prove_in_container
 
     return prove_in_container(directory, LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_progress)
+
+
+def _check(file: Path, *, timeout_s: float, as_json: bool) -> int:
+    """Compare a report with itself and with this machine; the exit code."""
+    from devkit.probe.host import LocalHost
+    from devkit.verify.checking import Agreement, check_document, check_result, checked_document, checked_text
+    from devkit.verify.repeating import check_repeated
+    from devkit.verify.report import VerificationReport
+
+    document = read_report(file)
+    report = VerificationReport.from_document(document)
+    points = check_document(document)
+    points += check_repeated(report, LocalHost(), timeout_s=timeout_s, progress=_progress)
+    click.echo(json.dumps(checked_document(points), indent=2) if as_json else checked_text(points))
+    return exits.DONE if check_result(points) is Agreement.AGREES else exits.ANSWER_IS_NO
+
+
+def read_report(file: Path) -> dict[str, Any]:
+    """The document in a file that `devkit verify --output` wrote. Raises DevkitError for any other."""
+    from devkit.verify.report import VerificationReport
+
+    how = "Write one: devkit verify --output report.json"
+    try:
+        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        VerificationReport.from_document(document)
+    except OSError as error:
+        raise DevkitError(f"cannot read {file}: {error.strerror}", how) from error
+    except (ValueError, RecursionError) as error:
+        raise DevkitError(f"{file} holds no report of devkit verify: {error}", how) from error
+    return document
 
 
 def _progress(line: str) -> None:

@@ -186,5 +186,17 @@ def _host_environment(container: DevContainer) -> dict[str, Any]:
         facts["engine_version"] = engine.version.text
     if container_id := container.ids("--all"):
         asked = [container.engine.program, "inspect", "--format", "{{.Image}}", container_id.splitlines()[0]]
-        facts["image_id"] = container.host.run(asked, deadline_s=_ASK_DEADLINE_S).out.strip()
+        image = container.host.run(asked, deadline_s=_ASK_DEADLINE_S).out.strip()
+        facts["image_id"] = image
+        facts["image_digests"] = _digests(container, image)
     return facts
+
+
+def _digests(container: DevContainer, image: str) -> list[str]:
+    """The image's digests in registries; an image that was built here and never pushed has none."""
+    asked = [container.engine.program, "image", "inspect", "--format", "{{json .RepoDigests}}", image]
+    try:
+        found = json.loads(container.host.run(asked, deadline_s=_ASK_DEADLINE_S).out)
+    except ValueError:
+        return []
+    return [str(digest) for digest in found] if isinstance(found, list) else []

@@ -39,15 +39,22 @@ def proof_command(python: str) -> Command:
 
 
 def prove_here(
-    host: Host, *, depth: Depth, timeout_s: float, progress: Progress, command: Command | None = None
+    host: Host,
+    *,
+    depth: Depth,
+    timeout_s: float,
+    progress: Progress,
+    command: Command | None = None,
+    only: tuple[str, ...] = (),
 ) -> VerificationReport:
-    """Run the proof on this machine, for at most `timeout_s` seconds.
+    """Run the proof on this machine, for at most `timeout_s` seconds; of its stages `only` these where some are named.
 
     A crash or hang costs the stage it happens in and those that need it; the others still run.
     `command` replaces how the proof is started. Raises DevkitError when no Python here has torch.
     """
     started = command or proof_command(proof_python(host))
-    run = _Run(stages_of(depth), timeout_s, progress)
+    chosen = tuple(stage for stage in stages_of(depth) if stage.name in only or not only)
+    run = _Run(chosen, timeout_s, progress)
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
     ends_at = time.monotonic() + timeout_s
     # The folder is this process's, because the child may not live to clean it up.

@@ -83,9 +83,11 @@ def test_windows_own_shell_looks_at_the_host_where_there_is_no_posix_shell(docke
 
 
 def test_a_running_dev_container_is_proved_as_it_is_and_left_alone(docker, project):
-    docker.answer(running="4f2a\n", there="4f2a\n", exec=REPORT)
+    digests = {"out": '["registry.example/dev@sha256:4567"]'}
+    docker.answer(running="4f2a\n", there="4f2a\n", exec=REPORT, image=digests)
     report = prove(project)
     assert docker.calls == [EXEC]
+    assert report.environment["image_digests"] == ["registry.example/dev@sha256:4567"]
     assert report.stages[0].status is StageStatus.SKIPPED
     assert report.verdict is Verdict.PASSED
     assert report.environment["image_id"] == "sha256:0123"
