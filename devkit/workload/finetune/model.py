@@ -1,7 +1,10 @@
 """A base model and its tokenizer, loaded straight onto the device that uses them."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from logging import CRITICAL
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, TypeAlias
@@ -9,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers.utils import logging
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
@@ -81,25 +85,56 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 def load_base(files: ModelFiles, choices: ModelChoices) -> Model:
     """The weights of a model's folder, as `choices` want them. Raises DevkitError."""
     _require_same_quantisation(files, choices)
+    # Given as None, it would hide what the model's own configuration says of its quantised weights.
+    quantisation = {"quantization_config": _quantised_by(choices)} if _is_quantised_now(files, choices) else {}
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            str(files.folder),
-            dtype=DTYPES[choices.precision],
-            attn_implementation=choices.attention,
-            device_map={"": torch.device(choices.device)},
-            quantization_config=None if files.quantised is not Quantisation.NONE else _quantised_by(choices),
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+        with quiet_loading():
+            model, report = AutoModelForCausalLM.from_pretrained(
+                str(files.folder),
+                dtype=DTYPES[choices.precision],
+                attn_implementation=choices.attention,
+                device_map={"": torch.device(choices.device)},
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                **quantisation,
+            )
     except (SafetensorError, UnpicklingError) as error:
-        raise DevkitError(
-            f"a weight file in {files.folder} is damaged: {on_one_line(str(error))}", FETCH_AGAIN
-        ) from error
+        said = on_one_line(str(error))
+        raise DevkitError(f"a weight file in {files.folder} is damaged: {said}", FETCH_AGAIN) from error
     except (ValueError, KeyError, ImportError) as error:
         raise unreadable(files.folder, error) from error
     _require_complete(files, report)
+    _compute_in(model, DTYPES[choices.precision])
     return model.eval()
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Keep transformers from its own report and, where nobody watches, from its progress bar: we judge and say it."""
+    verbosity = logging.get_verbosity()
+    had_bar = logging.is_progress_bar_enabled()
+    logging.set_verbosity(CRITICAL)
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if had_bar:
+            logging.enable_progress_bar()
+
+
+def _is_quantised_now(files: ModelFiles, choices: ModelChoices) -> bool:
+    return files.quantised is Quantisation.NONE and choices.quantisation is not Quantisation.NONE
+
+
+def _compute_in(model: Model, dtype: torch.dtype) -> None:
+    """Weights that were saved in 4 bits also say what to compute in; what was asked for counts."""
+    for module in model.modules():
+        if hasattr(module, "compute_dtype"):
+            module.compute_dtype = dtype
 
 
 def _require_same_quantisation(files: ModelFiles, choices: ModelChoices) -> None:
@@ -125,12 +160,10 @@ def _require_complete(files: ModelFiles, report: Mapping[str, Any]) -> None:
         )
 
 
-def _quantised_by(choices: ModelChoices) -> BitsAndBytesConfig | None:
+def _quantised_by(choices: ModelChoices) -> BitsAndBytesConfig:
     if choices.quantisation is Quantisation.INT8:
         return int8()
-    if choices.quantisation is Quantisation.NF4:
-        return nf4(DTYPES[choices.precision], double=choices.double_quantisation)
-    return None
+    return nf4(DTYPES[choices.precision], double=choices.double_quantisation)
 
 
 def prepare_for_training(model: Model, *, checkpointing: bool) -> None:

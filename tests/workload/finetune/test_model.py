@@ -1,0 +1,231 @@
+"""Models loaded as asked for, and every folder refused that is no whole causal language model."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from devkit.errors import DevkitError
+from devkit.estimate.settings import Method, Precision
+from devkit.workload.finetune.model import load, load_base, load_tokenizer, prepare_for_training
+from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
+from devkit.workload.finetune.model_files import examined
+from devkit.workload.finetune.model_skeleton import fused_experts, skeleton
+from devkit.workload.quantized import linear_kinds
+from tests.workload.small_models import save_model
+
+pytestmark = pytest.mark.workload
+
+IDS = torch.arange(40, 60)[None]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A small Llama in a folder."""
+    return save_model(tmp_path_factory.mktemp("base"))
+
+
+@pytest.mark.parametrize(
+    ("method", "kinds"),
+    [
+        (Method.LORA, {"Linear": 14}),
+        (Method.FULL, {"Linear": 14}),
+        (Method.QLORA, {"Linear4bit": 14}),
+        (Method.INT8_LORA, {"Linear8bitLt": 14}),
+    ],
+)
+def test_each_method_keeps_its_base_in_the_form_it_trains_on(base, method, kinds):
+    loaded = load(f"{base}", ModelChoices(precision=Precision.BF16, quantisation=Quantisation.of_method(method)))
+    assert linear_kinds(loaded.model) == kinds
+    assert loaded.model.get_input_embeddings().weight.dtype is torch.bfloat16
+    assert not loaded.model.training
+    assert loaded.tokenizer("a")["input_ids"] == [256, loaded.tokenizer.convert_tokens_to_ids("a")]
+    assert loaded.notes == ()
+
+
+def test_attention_is_computed_as_asked(base):
+    loaded = load(f"{base}", ModelChoices(attention="eager"))
+    assert loaded.config._attn_implementation == "eager"
+
+
+def test_checkpointing_changes_no_gradient_of_an_adapter_although_no_input_needs_one(base):
+    from devkit.workload.finetune import adapters
+    from devkit.workload.finetune.settings import FinetuneSettings
+
+    gradients = []
+    for checkpointing in (False, True):
+        model = load(f"{base}", ModelChoices()).model
+        settings = FinetuneSettings(model="", data=(), output=Path())
+        model = adapters.attach(model, settings, precision=Precision.FP32)
+        prepare_for_training(model, checkpointing=checkpointing)
+        model.train()(input_ids=IDS, labels=IDS).loss.backward()
+        gradients.append([parameter.grad for parameter in adapters.trainable(model)])
+        assert not model.config.use_cache
+    assert all(map(torch.equal, *gradients))
+
+
+def folder_with(tmp_path, base, **contents):
+    """A copy of the model with some files replaced, or taken away where None."""
+    copy = shutil.copytree(base, tmp_path / "model")
+    for name, text in contents.items():
+        file = copy / name.replace("__", ".")
+        if text is None:
+            file.unlink()
+        else:
+            file.write_text(text if isinstance(text, str) else json.dumps(text))
+    return copy
+
+
+CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+
+
+@pytest.mark.parametrize(
+    ("contents", "message", "hint"),
+    [
+        ({"config__json": None}, "has no config.json", "Name a model's folder"),
+        ({"config__json": None, "adapter_config__json": "{}"}, "is an adapter, not a model", "the adapter beside it"),
+        ({"config__json": None, "model__gguf": "GGUF"}, "holds model.gguf: GGUF is for inference", "in safetensors"),
+        ({"config__json": "{"}, "is no JSON", "Fetch it again"),
+        ({"config__json": "[]"}, "names no model_type", "transformers reads"),
+        ({"config__json": {"architectures": []}}, "names no model_type", "transformers reads"),
+        ({"config__json": CONFIG | {"quantization_config": {"quant_method": "awq"}}}, "quantised with awq", "16-bit"),
+        ({"config__json": CONFIG | {"quantization_config": {"quant_method": "gptq"}}}, "with gptq", "--method qlora"),
+        ({"config__json": {"model_type": "t5", "is_encoder_decoder": True}}, "an encoder-decoder (t5)", "causal"),
+        (
+            {"config__json": {"model_type": "bert", "architectures": ["BertForMaskedLM"]}},
+            "is BertForMaskedLM, which cannot generate text",
+            "causal language model",
+        ),
+        ({"model__safetensors": None}, "has a config.json and no weights", "Fetch model.safetensors"),
+        ({"model__safetensors": ""}, "is no whole safetensors file", "cut short"),
+        ({"model__safetensors": "<html>not found</html>"}, "is no whole safetensors file", "cut short"),
+        (
+            {"model__safetensors": "version https://git-lfs.github.com/spec/v1\noid"},
+            "pointer of Git LFS",
+            "git lfs pull",
+        ),
+        ({"tokenizer__json": None}, "has no tokenizer", "Copy tokenizer.json"),
+        (
+            {"model__safetensors__index__json": {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}},
+            "lacks 2 of 2 weight files: one.safetensors and two.safetensors",
+            "cut short",
+        ),
+        ({"model__safetensors__index__json": {"weight_map": []}}, "index.json is damaged", "cut short"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_folder_that_cannot_be_tuned_is_refused_before_torch_has_anything_to_do(
+    tmp_path, base, contents, message, hint
+):
+    folder = folder_with(tmp_path, base, **contents)
+    with pytest.raises(DevkitError) as refused:
+        examined(folder)
+    assert message in refused.value.message
+    assert hint in refused.value.hint
+
+
+def cut_to(file, size_bytes):
+    """Shorten a file."""
+    with file.open("rb+") as stream:
+        stream.truncate(size_bytes)
+
+
+@pytest.mark.parametrize("share", [0.0001, 0.01, 0.5, 0.9999])
+def test_weights_that_were_cut_short_anywhere_are_refused(tmp_path, base, share):
+    folder = folder_with(tmp_path, base)
+    file = folder / "model.safetensors"
+    cut_to(file, round(file.stat().st_size * share))
+    with pytest.raises(DevkitError, match=r"is no whole safetensors file|damaged header|ends after .* of ") as refused:
+        examined(folder)
+    assert "\n" not in refused.value.message
+
+
+def test_a_header_of_other_json_is_refused(tmp_path, base):
+    folder = folder_with(tmp_path, base)
+    (folder / "model.safetensors").write_bytes((9).to_bytes(8, "little") + b'{"a": []}')
+    with pytest.raises(DevkitError, match="has a damaged header"):
+        examined(folder)
+
+
+def refusal_of_loading(folder, **choices):
+    """Why a folder that looks well cannot be loaded."""
+    with pytest.raises(DevkitError) as refused:
+        load(f"{folder}", ModelChoices(**choices))
+    return refused.value
+
+
+@pytest.mark.parametrize("quantisation", [Quantisation.NONE, Quantisation.NF4])
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "llama9"}, "does not know the architecture of"),
+        ({"model_type": "vit"}, "is no model that generates text"),
+        (
+            {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}},
+            "brings code of its own, which devkit does not run",
+        ),
+    ],
+    ids=["newer than transformers", "an image model", "with code of its own"],
+)
+def test_a_model_that_transformers_cannot_make_is_refused_with_the_reason(
+    tmp_path, base, config, message, quantisation
+):
+    folder = folder_with(tmp_path, base, config__json=config)
+    assert message in refusal_of_loading(folder, quantisation=quantisation).message
+
+
+def test_a_weight_that_no_file_holds_is_never_drawn_at_random(tmp_path, base):
+    folder = folder_with(tmp_path, base)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    refused = refusal_of_loading(folder)
+    assert "lacks 1 weight of LlamaForCausalLM, such as model.layers.1.mlp.up_proj.weight" in refused.message
+
+
+def test_weights_of_another_shape_than_the_configuration_are_refused(tmp_path, base):
+    config = json.loads((base / "config.json").read_text())
+    folder = folder_with(tmp_path, base, config__json=config | {"intermediate_size": 64})
+    assert "has another shape than config.json says" in refusal_of_loading(folder).message
+
+
+def test_a_damaged_tokenizer_is_named(tmp_path, base):
+    folder = folder_with(tmp_path, base, tokenizer__json="{}")
+    with pytest.raises(DevkitError, match=r"the tokenizer in .* cannot be read"):
+        load_tokenizer(folder)
+
+
+def test_a_model_saved_in_4_bits_is_trained_as_such_and_as_nothing_else(tmp_path, base):
+    folder = tmp_path / "packed"
+    loaded = load(f"{base}", ModelChoices(quantisation=Quantisation.NF4))
+    loaded.model.save_pretrained(folder)
+    loaded.tokenizer.save_pretrained(folder)
+    assert examined(folder).quantised is Quantisation.NF4
+    again = load_base(examined(folder), ModelChoices(precision=Precision.BF16, quantisation=Quantisation.NF4))
+    assert linear_kinds(again) == {"Linear4bit": 14}
+    assert again.model.layers[0].mlp.up_proj.compute_dtype is torch.bfloat16
+    assert "already quantised to nf4" in refusal_of_loading(folder).message
+
+
+def test_experts_that_stay_in_16_bits_are_counted_and_their_cost_is_said(tmp_path):
+    folder = save_model(tmp_path, "qwen3_moe")
+    experts = fused_experts(skeleton(folder))
+    # Two layers, each gate with up [4, 2 * 16, 32] and down [4, 32, 16].
+    assert (experts.tensors, experts.parameters) == (4, 2 * 4 * (2 * 16 * 32 + 32 * 16))
+    loaded = load(f"{folder}", ModelChoices(precision=Precision.BF16, quantisation=Quantisation.NF4))
+    (note,) = loaded.notes
+    assert note == (
+        "4 expert weights with 12,288 numbers stay in bf16: bitsandbytes quantises linear layers alone, and these are "
+        "fused. They take 24 KiB, where 4 bits would take 6.2 KiB."
+    )
+    kept = [each for name, each in loaded.model.named_parameters() if ".experts." in name]
+    assert {each.dtype for each in kept} == {torch.bfloat16}
+    assert sum(each.numel() for each in kept) == experts.parameters
+
+
+@pytest.mark.parametrize("quantisation", [Quantisation.NONE, Quantisation.NF4])
+def test_a_dense_model_has_nothing_to_be_said(base, quantisation):
+    assert load(f"{base}", ModelChoices(quantisation=quantisation)).notes == ()
