@@ -261,7 +261,7 @@ def _has_experts(read: _Reader, index: int) -> bool:
 
 def _window(read: _Reader, index: int) -> int | None:
     window = read.value("sliding_window")
-    if window is None or read.value("use_sliding_window") is False:
+    if not window or read.value("use_sliding_window") is False:
         return None
     kinds = read.value("layer_types")
     if isinstance(kinds, list) and index < len(kinds):
