@@ -1,0 +1,186 @@
+"""PyTorch's caching allocator on paper: which blocks it would take from the device for a stream of allocations.
+
+The rules and constants are those of https://github.com/pytorch/pytorch/blob/main/c10/cuda/CUDACachingAllocator.cpp
+(get_allocation_size, should_split, free_block). A device that is never full is assumed: nothing is given back.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from devkit.workload.tracing.stream import Allocation, Event, Section, rounded
+
+MIB = 2**20
+SMALL_BYTES = 1 * MIB
+"""The largest request of the small pool, and the smallest rest that is split off a large block (kSmallSize)."""
+SMALL_SEGMENT_BYTES = 2 * MIB
+"""What the small pool takes from the device at once (kSmallBuffer)."""
+MEDIUM_BYTES = 10 * MIB
+"""Requests below this share segments of the large pool (kMinLargeAlloc)."""
+MEDIUM_SEGMENT_BYTES = 20 * MIB
+"""Size of those segments (kLargeBuffer), and the step in which an expandable segment grows."""
+LARGE_STEP_BYTES = 2 * MIB
+"""Larger requests have a segment of their own, a multiple of this (kRoundLarge)."""
+
+
+@dataclass(eq=False)
+class _Block:
+    size_bytes: int
+    order: int
+    """Stands for the address: earlier segments lie lower."""
+    is_free: bool = True
+    before: "_Block | None" = None
+    after: "_Block | None" = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.size_bytes, self.order
+
+
+@dataclass
+class _Pool:
+    """Free blocks by size, as best fit wants them."""
+
+    is_small: bool
+    is_expandable: bool
+    free: list[tuple[int, int]] = field(default_factory=list)
+    blocks: dict[int, _Block] = field(default_factory=dict)
+    tail: _Block | None = None
+
+    def add(self, block: _Block) -> None:
+        insort(self.free, block.key)
+        self.blocks[block.order] = block
+
+    def remove(self, block: _Block) -> None:
+        del self.free[bisect_left(self.free, block.key)]
+        del self.blocks[block.order]
+
+    def best(self, size_bytes: int) -> _Block | None:
+        at = bisect_left(self.free, (size_bytes, -1))
+        return self.blocks[self.free[at][1]] if at < len(self.free) else None
+
+
+class Allocator:
+    """Counts as torch.cuda does: `allocated_bytes` by blocks, `reserved_bytes` by segments; peaks since the start."""
+
+    def __init__(self, *, expandable_segments: bool = False) -> None:
+        self.allocated_bytes = self.reserved_bytes = 0
+        self.allocated_peak_bytes = self.reserved_peak_bytes = 0
+        self._pools = {small: _Pool(small, expandable_segments) for small in (True, False)}
+        self._used: dict[object, tuple[_Block, _Pool]] = {}
+        self._orders = 0
+
+    def allocate(self, name: object, size_bytes: int) -> None:
+        """Give `size_bytes` to `name`, from a free block where one fits."""
+        size = rounded(size_bytes)
+        pool = self._pools[size <= SMALL_BYTES]
+        block = pool.best(size)
+        if block is None:
+            block = self._grown(pool, size) if pool.is_expandable else self._segment(pool, size)
+        pool.remove(block)
+        if self._is_worth_splitting(pool, block.size_bytes - size):
+            pool.add(self._split(pool, block, size))
+        block.is_free = False
+        self._used[name] = block, pool
+        self.allocated_bytes += block.size_bytes
+        self.allocated_peak_bytes = max(self.allocated_peak_bytes, self.allocated_bytes)
+
+    def release(self, name: object) -> None:
+        """Take back what `name` has, and join it with free neighbours."""
+        block, pool = self._used.pop(name)
+        self.allocated_bytes -= block.size_bytes
+        block.is_free = True
+        for other in (block.before, block.after):
+            if other is not None and other.is_free:
+                pool.remove(other)
+                self._join(pool, block, other)
+        pool.add(block)
+
+    def reset_peaks(self) -> None:
+        """Forget earlier peaks, as torch.cuda.reset_peak_memory_stats does."""
+        self.allocated_peak_bytes, self.reserved_peak_bytes = self.allocated_bytes, self.reserved_bytes
+
+    def _segment(self, pool: _Pool, size: int) -> _Block:
+        block = _Block(_segment_bytes(size), self._next_order())
+        self._reserve(block.size_bytes)
+        pool.add(block)
+        return block
+
+    def _grown(self, pool: _Pool, size: int) -> _Block:
+        step = SMALL_SEGMENT_BYTES if pool.is_small else MEDIUM_SEGMENT_BYTES
+        tail = pool.tail
+        free = tail.size_bytes if tail is not None and tail.is_free else 0
+        more = -(-(size - free) // step) * step
+        self._reserve(more)
+        if tail is not None and tail.is_free:
+            pool.remove(tail)
+            tail.size_bytes += more
+            pool.add(tail)
+            return tail
+        block = _Block(more, self._next_order(), before=tail)
+        if tail is not None:
+            tail.after = block
+        pool.tail = block
+        pool.add(block)
+        return block
+
+    def _reserve(self, size: int) -> None:
+        self.reserved_bytes += size
+        self.reserved_peak_bytes = max(self.reserved_peak_bytes, self.reserved_bytes)
+
+    @staticmethod
+    def _is_worth_splitting(pool: _Pool, rest: int) -> bool:
+        return rest >= rounded(1) if pool.is_small or pool.is_expandable else rest > SMALL_BYTES
+
+    def _split(self, pool: _Pool, block: _Block, size: int) -> _Block:
+        rest = _Block(block.size_bytes - size, self._next_order(), before=block, after=block.after)
+        if block.after is not None:
+            block.after.before = rest
+        if pool.tail is block:
+            pool.tail = rest
+        block.after, block.size_bytes = rest, size
+        return rest
+
+    @staticmethod
+    def _join(pool: _Pool, block: _Block, other: _Block) -> None:
+        block.size_bytes += other.size_bytes
+        if other is block.before:
+            block.before = other.before
+            if other.before is not None:
+                other.before.after = block
+        else:
+            block.after = other.after
+            if other.after is not None:
+                other.after.before = block
+        if pool.tail is other:
+            pool.tail = block
+
+    def _next_order(self) -> int:
+        self._orders += 1
+        return self._orders
+
+
+def _segment_bytes(size: int) -> int:
+    if size <= SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    if size < MEDIUM_BYTES:
+        return MEDIUM_SEGMENT_BYTES
+    return -(-size // LARGE_STEP_BYTES) * LARGE_STEP_BYTES
+
+
+def replay(allocator: Allocator, stream: Iterable[Event]) -> tuple[int, Section]:
+    """Run `stream` through the allocator: how full it was at most in bytes, and where."""
+    peak, where = allocator.allocated_bytes, None
+    section: Section | None = None
+    for event in stream:
+        section = event.section
+        if isinstance(event, Allocation):
+            allocator.allocate(event.name, event.bytes)
+            if allocator.allocated_bytes > peak:
+                peak, where = allocator.allocated_bytes, section
+        else:
+            allocator.release(event.name)
+    found = where or section
+    if found is None:
+        raise ValueError("an empty stream has no peak")
+    return peak, found
