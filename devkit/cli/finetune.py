@@ -1,14 +1,23 @@
 """`devkit finetune`: train a model on texts."""
 
-from collections.abc import Callable
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.workload.finetune.settings import FinetuneSettings, described, flag_of
+from devkit.errors import DevkitError
+from devkit.workload.finetune.settings import FinetuneSettings, checked, described, flag_of
 from devkit.workload.finetune.settings_file import kind_of, read_settings
+
+if TYPE_CHECKING:
+    from devkit.workload.finetune.events import Listener
+
+NEEDED = ("torch", "transformers", "peft", "accelerate")
 
 
 def _option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -47,18 +56,48 @@ def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="TOML file with any of the settings above; flags win.",
 )
 @click.option("--dry-run", is_flag=True, help="Show decisions and estimate, and train nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one a line.")
+@click.option(
+    "--json/--text",
+    "as_json",
+    default=None,
+    help="Print events as JSON, one a line, or for people.  [default: text on a terminal, else JSON]",
+)
 @click.pass_context
-def finetune(ctx: click.Context, /, *, file: Path | None, dry_run: bool, as_json: bool, **flags: Any) -> None:  # noqa: ANN401 - one for each setting
+def finetune(ctx: click.Context, /, *, file: Path | None, dry_run: bool, as_json: bool | None, **flags: Any) -> None:  # noqa: ANN401 - one for each setting
     """Train a model on texts: an adapter on a frozen base, or all of its weights.
 
     What is not given is chosen for this machine and said with its reason. The same command goes on after a stop.
     """
-    from devkit.workload.finetune.program import run
-    from devkit.workload.finetune.progress import printer
+    settings = checked(settings_of(file, flags))
+    _require_workload()
+    with _listener(as_json=as_json) as listener:
+        from devkit.workload.finetune.program_process import set_up
 
-    settings = settings_of(file, flags)
-    ctx.exit(run(settings, listeners=(printer(as_json=as_json),), dry_run=dry_run))
+        set_up()
+        from devkit.workload.finetune.program import run
+
+        ctx.exit(run(settings, listeners=(listener,), dry_run=dry_run))
+
+
+def _require_workload() -> None:
+    for name in NEEDED:
+        if importlib.util.find_spec(name) is None:
+            raise DevkitError(f"{name} is not installed for {sys.executable}", "pip install 'devkit-gpu[workload]'")
+
+
+@contextmanager
+def _listener(*, as_json: bool | None) -> Iterator["Listener"]:
+    """Who prints the events. JSON has standard output for itself: what libraries print goes to standard error."""
+    from devkit.workload.finetune.progress import Progress, is_terminal
+    from devkit.workload.proof import events_on_stdout
+
+    if as_json is None:
+        as_json = not is_terminal(sys.stdout)
+    if not as_json:
+        yield Progress()
+        return
+    with events_on_stdout() as emit:
+        yield emit
 
 
 def settings_of(file: Path | None, flags: dict[str, Any]) -> FinetuneSettings:

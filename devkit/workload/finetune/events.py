@@ -32,7 +32,11 @@ class Events:
             with self._file.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(told, allow_nan=False) + "\n")
         for listener in self._listeners:
-            listener(told)
+            try:
+                listener(told)
+            except BrokenPipeError:
+                # The reader left. The run goes on: what it tells is in the file.
+                self._listeners = tuple(each for each in self._listeners if each is not listener)
 
 
 def _json_value(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold

@@ -52,11 +52,10 @@ def _run(settings: FinetuneSettings, together: Ranks, stop: stopping.Stopping, e
     position = job.start()
     ended = End.OUT_OF_MEMORY if position is None else train(job.run, position)
     position = position or Position(micro_batch=0)
-    if ended is End.DONE:
-        together.shared(job.publish)
+    result = together.shared(job.publish) if ended is End.DONE else None
     if together.is_first:
         record.finish(ended, position, job.measured)
-    events("end", how=ended, **record.summary)
+    events("end", how=ended, result=str(result) if result else None, **record.summary)
     return ended
 
 

@@ -212,12 +212,12 @@ class Job:
                 "eval", step=position.step, loss=found.loss, counted=found.counted, seconds=round(found.seconds, 3)
             )
 
-    def publish(self) -> None:
-        """Put the result where people look for it."""
+    def publish(self) -> Path | None:
+        """Put the result where people look for it: the folder, None where no checkpoint could be made."""
         if self._checkpoint is None:
-            return
+            return None
         is_adapter = self._state.weights_file == "adapter_model.safetensors"
-        program_output.publish(
+        return program_output.publish(
             self._settings.output, self._checkpoint, is_adapter=is_adapter, write_beside=self._write_beside
         )
 
