@@ -10,6 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
+from devkit.errors import DevkitError
 from devkit.workload.finetune.manifest import BrokenError, Manifest, verify
 
 LATEST = "latest"
@@ -90,8 +91,13 @@ def synced(folder: Path) -> None:
 def _entries(output: Path) -> list[Path]:
     try:
         return list(output.iterdir())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise DevkitError(
+            f"cannot look into {output}: {error.strerror}",
+            "Make it readable for this user, or choose another --output.",
+        ) from None
 
 
 def _set_aside(path: Path) -> Path:

@@ -1,0 +1,62 @@
+"""A run small enough to be repeated hundreds of times: a tiny Llama, an adapter with dropout, AdamW, random ids."""
+
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from devkit.workload.finetune.adapters import old_names
+from devkit.workload.finetune.checkpoint_state import RunState
+from devkit.workload.finetune.randomness import seed_step
+from devkit.workload.finetune.ranks import Ranks
+
+SEED = 11
+VOCABULARY = 64
+ALONE = Ranks(0, 1, torch.device("cpu"))
+
+
+def tiny_llama(*, tied: bool = False) -> LlamaForCausalLM:
+    torch.manual_seed(SEED)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        tie_word_embeddings=tied,
+    )
+    return LlamaForCausalLM(config)
+
+
+def adapted(*, dropout: float = 0.1, rank: int = 4):
+    base = tiny_llama()
+    torch.manual_seed(SEED + 1)
+    config = LoraConfig(r=rank, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM")
+    with old_names():
+        return get_peft_model(base, config).train()
+
+
+def made(model, optimizer=torch.optim.AdamW) -> RunState:
+    trainable = [each for each in model.parameters() if each.requires_grad]
+    return RunState(model, optimizer(trainable, lr=1e-2))
+
+
+def step(state: RunState, number: int) -> float:
+    """One optimizer step on the ids that belong to it; its loss."""
+    ids = torch.randint(0, VOCABULARY, (2, 12), generator=torch.Generator().manual_seed(number))
+    seed_step(seed=SEED, step=number, rank=0)
+    state.optimizer.zero_grad()
+    loss = state.model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    state.optimizer.step()
+    return loss.item()
+
+
+def trained(state: RunState) -> dict[str, torch.Tensor]:
+    return {name: each.detach().clone() for name, each in state.model.named_parameters() if each.requires_grad}
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    """Whether both hold the same tensors, bit for bit."""
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)

@@ -1,0 +1,264 @@
+"""Checkpoints are whole or not there, the newest good one wins, and what the disk refuses loses nothing."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.workload
+
+torch = pytest.importorskip("torch", reason="needs the workload extra")
+
+from peft import PeftModel  # noqa: E402
+from transformers import LlamaForCausalLM  # noqa: E402
+
+from devkit.errors import DevkitError  # noqa: E402
+from devkit.workload.finetune import checkpoint  # noqa: E402
+from devkit.workload.finetune.adapters import old_names  # noqa: E402
+from devkit.workload.finetune.manifest import Progress  # noqa: E402
+from tests.workload.finetune.disks import files_of_at_most, made_read_only, mounted  # noqa: E402
+from tests.workload.finetune.small_run import ALONE, adapted, made, step, tiny_llama, trained  # noqa: E402
+
+SETTINGS = {"rank": 4, "seed": 0}
+
+
+@pytest.fixture(scope="module")
+def state():
+    """A run that took one step, so that its optimizer remembers something."""
+    run = made(adapted())
+    step(run, 0)
+    return run
+
+
+@pytest.fixture
+def saved(tmp_path, state):
+    """An output folder with the checkpoints of steps 10 and 20."""
+    for number in (10, 20):
+        save(tmp_path, state, number)
+    return tmp_path
+
+
+def save(output, state, number, **options):
+    progress = Progress(step=number, tokens=number * 24)
+    return checkpoint.save(output, state, progress, settings=SETTINGS, ranks=ALONE, **options)
+
+
+def newest(output, settings=SETTINGS):
+    return checkpoint.newest(output, settings=settings, ranks=ALONE)
+
+
+def names(output):
+    return sorted(path.name for path in output.iterdir())
+
+
+def flip_a_bit(path, *, at=-1):
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_the_newest_checkpoint_is_found_by_its_number_and_not_by_its_name(tmp_path, state):
+    for number in (9, 10):
+        save(tmp_path, state, number)
+    found = newest(tmp_path)
+    assert found.path == tmp_path / "step-10"
+    assert found.manifest.progress == Progress(step=10, tokens=240)
+    assert found.passed_over == ()
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["an empty folder", "no folder"])
+def test_where_nothing_was_saved_nothing_is_found(tmp_path, exists):
+    assert newest(tmp_path if exists else tmp_path / "none") is None
+
+
+def test_latest_leads_to_the_newest_and_stays_right_when_the_folder_moves(saved):
+    assert (saved / "latest").readlink() == Path("step-20")
+
+
+def test_peft_reads_a_checkpoint_of_an_adapter(saved, state):
+    with old_names():
+        loaded = PeftModel.from_pretrained(tiny_llama(), str(saved / "latest")).eval()
+    ids = torch.arange(12)[None]
+    state.model.eval()
+    expected = state.model(input_ids=ids).logits
+    state.model.train()
+    assert torch.equal(loaded(input_ids=ids).logits, expected)
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied head", "head of its own"])
+def test_transformers_reads_a_checkpoint_of_a_whole_model(tmp_path, tied):
+    run = made(tiny_llama(tied=tied).train())
+    step(run, 0)
+    save(tmp_path, run, 1)
+    loaded = LlamaForCausalLM.from_pretrained(str(tmp_path / "latest"))
+    expected = dict(run.model.named_parameters())
+    assert all(torch.equal(each, expected[name]) for name, each in loaded.named_parameters())
+
+
+@pytest.mark.parametrize("keep", [2, 3, 5])
+def test_as_many_are_kept_as_asked(tmp_path, state, keep):
+    for number in range(1, 7):
+        save(tmp_path, state, number, keep=keep)
+    assert names(tmp_path) == ["latest", *(f"step-{number}" for number in range(7 - keep, 7))]
+
+
+def test_one_alone_is_never_kept(tmp_path, state):
+    for number in (1, 2, 3):
+        save(tmp_path, state, number, keep=1)
+    assert names(tmp_path) == ["latest", "step-2", "step-3"]
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "optimizer.safetensors", "adapter_config.json"])
+def test_a_broken_checkpoint_is_named_and_the_older_one_taken(saved, name):
+    flip_a_bit(saved / "step-20" / name)
+    found = newest(saved)
+    assert found.path == saved / "step-10"
+    assert found.passed_over == (f"step-20: {name} is not as it was written",)
+    assert names(saved) == ["latest", "step-10", "step-20.broken"]
+
+
+def test_a_truncated_file_is_named_with_both_sizes(saved):
+    path = saved / "step-20" / "optimizer.safetensors"
+    size = path.stat().st_size
+    os.truncate(path, 100)
+    assert newest(saved).passed_over == (f"step-20: optimizer.safetensors has 100 bytes of {size}",)
+
+
+def test_a_broken_checkpoint_is_gone_when_the_run_has_passed_it(saved, state):
+    flip_a_bit(saved / "step-20" / "optimizer.safetensors")
+    newest(saved)
+    save(saved, state, 15)
+    assert "step-20.broken" in names(saved)
+    save(saved, state, 20)
+    assert names(saved) == ["latest", "step-15", "step-20"]
+    assert newest(saved).path == saved / "step-20"
+
+
+def test_a_run_whose_checkpoints_are_all_broken_does_not_begin_anew_by_itself(saved):
+    for number in (10, 20):
+        flip_a_bit(saved / f"step-{number}" / "manifest.json", at=40)
+    with pytest.raises(DevkitError, match=r"no checkpoint in .* can be gone on from: step-20: .*; step-10: "):
+        newest(saved)
+    assert names(saved) == ["latest", "step-10", "step-20"]
+
+
+def test_a_checkpoint_of_other_settings_is_refused_with_what_differs(saved):
+    with pytest.raises(DevkitError, match="step-20 was made with other settings: rank was 4, now 8") as refused:
+        newest(saved, {"rank": 8, "seed": 0})
+    assert "--no-resume" in refused.value.hint
+
+
+def test_a_link_to_a_checkpoint_elsewhere_is_passed_over(saved, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "step-30"
+    shutil.copytree(saved / "step-20", elsewhere)
+    (saved / "step-30").symlink_to(elsewhere)
+    found = newest(saved)
+    assert found.path == saved / "step-20"
+    assert found.passed_over == ("step-30: is no folder of its own",)
+    assert names(elsewhere)
+
+
+def test_a_checkpoint_is_never_written_through_a_link(saved, state, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (saved / "step-30").symlink_to(elsewhere)
+    save(saved, state, 30)
+    assert names(elsewhere) == []
+    assert not (saved / "step-30").is_symlink()
+
+
+def dead_process():
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+def test_leftovers_of_killed_saves_are_swept_and_nothing_else(saved):
+    dead = dead_process()
+    for name in (f"step-30.tmp-{dead}", f"step-10.old-{dead}", f"step-30.tmp-{os.getpid()}"):
+        (saved / name).mkdir()
+        (saved / name / "half").write_text("half")
+    kept = [f"step-30.tmp-{os.getppid()}", "step-x.tmp-1", "notes.tmp-1", f"my step-30.tmp-{dead}", "step-30.tmp-"]
+    for name in kept:
+        (saved / name).mkdir()
+    found = newest(saved)
+    assert found.path == saved / "step-20"
+    assert names(saved) == sorted(["latest", "step-10", "step-20", *kept])
+
+
+def test_a_leftover_that_is_a_link_loses_the_link_alone(saved, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "precious").write_text("mine")
+    (saved / f"step-30.tmp-{dead_process()}").symlink_to(elsewhere)
+    newest(saved)
+    assert names(saved) == ["latest", "step-10", "step-20"]
+    assert names(elsewhere) == ["precious"]
+
+
+def test_a_disk_that_fills_up_in_a_save_gives_one_line_and_loses_nothing(saved, state):
+    with (
+        files_of_at_most(5000),
+        pytest.raises(DevkitError, match=r"cannot save step 30 into .*: File too large") as told,
+    ):
+        save(saved, state, 30)
+    assert told.value.hint == "Make room. step-20 is untouched; the same command goes on from there."
+    assert names(saved) == ["latest", "step-10", "step-20"]
+    assert newest(saved).path == saved / "step-20"
+
+
+def test_a_full_disk_is_noticed_before_anything_is_written(tmp_path, state):
+    with mounted(tmp_path / "disk", "size=160k") as disk:
+        save(disk, state, 10)
+        with pytest.raises(DevkitError, match=r"cannot save step 30 into .*: .* are free, .* needed"):
+            for number in (20, 30):
+                save(disk, state, number)
+        assert names(disk) == ["latest", "step-10", "step-20"]
+        assert newest(disk).passed_over == ()
+
+
+def test_a_disk_too_small_for_what_is_kept_is_noticed_before_the_first_step(tmp_path, state):
+    with mounted(tmp_path / "disk", "size=64k") as disk:
+        with pytest.raises(DevkitError, match=r"has 64 KiB for checkpoints, and they need 1.*KiB"):
+            checkpoint.check_room(disk, state, ranks=ALONE)
+        assert names(disk) == []
+
+
+def test_room_that_a_run_already_uses_counts_for_it(tmp_path, state):
+    with mounted(tmp_path / "disk", "size=256k") as disk:
+        for number in (10, 20):
+            save(disk, state, number)
+        checkpoint.check_room(disk, state, ranks=ALONE)
+
+
+def test_a_read_only_disk_gives_one_line(tmp_path, state):
+    with mounted(tmp_path / "disk", "size=1m") as disk:
+        save(disk, state, 10)
+        made_read_only(disk)
+        with pytest.raises(DevkitError, match=r"cannot save step 20 into .*: Read-only file system") as told:
+            save(disk, state, 20)
+        assert told.value.hint.startswith("Make it writable for this user. step-10 is untouched")
+        assert newest(disk).path == disk / "step-10"
+
+
+def test_an_output_that_is_a_file_gives_one_line(tmp_path, state):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DevkitError, match=r"cannot save step 10 into .*: Not a directory"):
+        save(tmp_path / "file", state, 10)
+
+
+def test_a_model_of_another_shape_is_refused_by_the_tensor_that_differs(saved):
+    found = newest(saved)
+    other = made(adapted(rank=8))
+    before = trained(other)
+    with pytest.raises(DevkitError, match=r"adapter_model.safetensors does not fit this model: .*lora_A"):
+        checkpoint.load(found, other)
+    assert all(torch.equal(each, before[name]) for name, each in trained(other).items())
+
+
+def test_what_a_preemption_must_leave_time_for_is_measured(tmp_path, state):
+    saved = save(tmp_path, state, 10)
+    on_disk = sum(path.stat().st_size for path in Path(saved.path).iterdir())
+    assert 0 < saved.seconds < 60
+    assert 0.5 * on_disk < saved.bytes < on_disk

@@ -1,0 +1,125 @@
+"""A run that is taken up again goes on bit for bit as if it had never stopped; what is dropped shows."""
+
+import pytest
+
+pytestmark = pytest.mark.workload
+
+torch = pytest.importorskip("torch", reason="needs the workload extra")
+
+from devkit.workload.finetune import checkpoint  # noqa: E402
+from devkit.workload.finetune.manifest import Progress  # noqa: E402
+from devkit.workload.finetune.randomness import seed_step, step_seed  # noqa: E402
+from tests.workload.finetune.small_run import ALONE, adapted, made, same, step, tiny_llama, trained  # noqa: E402
+
+HALF, WHOLE = 3, 6
+
+
+def adamw_8bit(parameters, lr):
+    from bitsandbytes.optim import AdamW8bit
+
+    return AdamW8bit(parameters, lr=lr, min_8bit_size=64)
+
+
+def paged_adamw(parameters, lr):
+    from bitsandbytes.optim import PagedAdamW32bit
+
+    return PagedAdamW32bit(parameters, lr=lr)
+
+
+def fused_adamw(parameters, lr):
+    return torch.optim.AdamW(parameters, lr=lr, fused=True)
+
+
+KINDS = {
+    "an adapter with AdamW": (adapted, torch.optim.AdamW),
+    "an adapter with fused AdamW": (adapted, fused_adamw),
+    "an adapter with 8-bit AdamW": (adapted, adamw_8bit),
+    "an adapter with paged AdamW": (adapted, paged_adamw),
+    "a bf16 adapter": (lambda: adapted().bfloat16(), torch.optim.AdamW),
+    "a whole model": (lambda: tiny_llama().train(), torch.optim.AdamW),
+    "a whole model with a tied head": (lambda: tiny_llama(tied=True).train(), torch.optim.AdamW),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_ends_with_the_same_losses_and_weights(tmp_path, kind):
+    model, optimizer = KINDS[kind]
+    straight = made(model(), optimizer)
+    losses = [step(straight, number) for number in range(HALF)]
+    checkpoint.save(tmp_path, straight, Progress(step=HALF), settings={}, ranks=ALONE)
+    losses += [step(straight, number) for number in range(HALF, WHOLE)]
+
+    resumed = made(model(), optimizer)
+    progress = checkpoint.load(checkpoint.newest(tmp_path, settings={}, ranks=ALONE), resumed)
+    again = [step(resumed, number) for number in range(progress.step, WHOLE)]
+    assert again == losses[HALF:]
+    assert same(trained(straight), trained(resumed))
+
+
+def forget_the_optimizer(run):
+    run.optimizer.state.clear()
+
+
+def forget_one_moment(run):
+    for state in run.optimizer.state.values():
+        state["exp_avg_sq"].zero_()
+
+
+def forget_the_count(run):
+    for state in run.optimizer.state.values():
+        state["step"].zero_()
+
+
+@pytest.mark.parametrize("forget", [forget_the_optimizer, forget_one_moment, forget_the_count])
+def test_a_run_that_lost_part_of_its_state_ends_elsewhere(tmp_path, forget):
+    straight = made(adapted())
+    for number in range(HALF):
+        step(straight, number)
+    checkpoint.save(tmp_path, straight, Progress(step=HALF), settings={}, ranks=ALONE)
+    resumed = made(adapted())
+    checkpoint.load(checkpoint.newest(tmp_path, settings={}, ranks=ALONE), resumed)
+    forget(resumed)
+    for run in (straight, resumed):
+        for number in range(HALF, WHOLE):
+            step(run, number)
+    assert not same(trained(straight), trained(resumed))
+
+
+def test_dropout_draws_by_the_step_alone(tmp_path):
+    one, other = made(adapted(dropout=0.5)), made(adapted(dropout=0.5))
+    torch.rand(1000)  # whatever was drawn before
+    assert step(one, 4) == step(other, 4)
+    assert step(one, 5) != step(made(adapted(dropout=0.5)), 5)
+
+
+def test_random_numbers_differ_between_steps_seeds_and_processes():
+    drawn = {step_seed(seed=seed, step=step, rank=rank) for seed in range(8) for step in range(8) for rank in range(8)}
+    assert len(drawn) == 8**3
+    assert all(0 <= each < 2**63 for each in drawn)
+
+
+def test_all_generators_follow_the_step():
+    import random
+
+    import numpy
+
+    def drawn():
+        seed_step(seed=1, step=2, rank=3)
+        return random.random(), numpy.random.rand(), torch.rand(()).item()
+
+    first = drawn()
+    random.random(), numpy.random.rand(), torch.rand(3)
+    assert drawn() == first
+
+
+def test_a_scaler_goes_on_with_its_scale(tmp_path):
+    from dataclasses import replace
+
+    def scaled(scale):
+        return replace(made(adapted()), scaler=torch.amp.GradScaler("cpu", init_scale=scale))
+
+    checkpoint.save(tmp_path, scaled(256.0), Progress(step=1), settings={}, ranks=ALONE)
+    resumed = scaled(65536.0)
+    checkpoint.load(checkpoint.newest(tmp_path, settings={}, ranks=ALONE), resumed)
+    assert resumed.scaler.get_scale() == 256.0
