@@ -1,6 +1,7 @@
 """Facts without what names a person, a machine or a board, so that they can be shown to strangers."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -112,18 +113,24 @@ class Redaction:
 
     def text(self, text: str) -> str:
         """`text` without tokens, logins, addresses, home folders, names, and the tails of device numbers."""
-        text = _MAIL.sub("mail", _without_tokens(text))
-        text = _UUID.sub(r"\1", text)
-        text = _SERIAL.sub(r"\1redacted", text)
-        text = _HOME.sub(r"\1user", text)
-        for word, stand_in in self.words:
-            # A name is blanked inside "name-devcontainer-1" and "name_data" too, not inside of another word.
-            text = re.sub(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])", stand_in, text)
-        return text
+        return _blanked(text, self.words)
 
     def of(self, value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
         """A record with every text in it blanked."""
         return _rewritten(value, self.text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _blanked(text: str, words: tuple[tuple[str, str], ...]) -> str:
+    # Facts and findings say many things more than once.
+    text = _MAIL.sub("mail", _without_tokens(text))
+    text = _UUID.sub(r"\1", text)
+    text = _SERIAL.sub(r"\1redacted", text)
+    text = _HOME.sub(r"\1user", text)
+    for word, stand_in in words:
+        # A name is blanked inside "name-devcontainer-1" and "name_data" too, not inside of another word.
+        text = re.sub(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])", stand_in, text)
+    return text
 
 
 def without_tokens(value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
@@ -131,6 +138,7 @@ def without_tokens(value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
     return _rewritten(value, _without_tokens)
 
 
+@functools.lru_cache(maxsize=4096)
 def _without_tokens(text: str) -> str:
     for secret in SECRETS:
         text = secret.sub("redacted", text)
