@@ -1,0 +1,143 @@
+"""GPUs as an estimate meets them: how much memory they have for it, and whether it fits."""
+
+import re
+from enum import StrEnum
+
+from devkit.compat.gpus import closest_gpus, find_gpu
+from devkit.compat.load import tables
+from devkit.compat.rates import rates_of
+from devkit.compat.rows import GpuModel
+from devkit.errors import DevkitError
+from devkit.estimate.model import MemoryEstimate
+from devkit.estimate.settings import Precision
+from devkit.facts.gpu import Gpu
+from devkit.facts.record import keyword_record
+from devkit.facts.values import Unknown
+
+GIB = 1 << 30
+_MIG = re.compile(r"^(?P<whole>.+?) MIG (?P<slices>\d)g\.(?P<gigabytes>\d+)gb$", re.IGNORECASE)
+_SIZED = re.compile(r"\b(?P<size>\d+) ?gi?b\b", re.IGNORECASE)
+
+DRIVER_SHARE = 0.99
+"""Of the memory on the data sheet: the rest is the driver's own. nvidia-smi shows 24,564 of 24,576 MiB on an RTX 4090,
+143,771 of 144,384 on an H200."""
+ECC_SHARE = 15 / 16
+"""Error correction takes a sixteenth of GDDR memory and nothing of HBM.
+Source: https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/, "Theoretical Bandwidth Calculation"."""
+_HBM_GB_PER_S = 1200
+_HBM_CAPABILITIES = frozenset({(6, 0), (7, 0)})
+"""GDDR stays below that bandwidth on data center cards; the P100 and V100 are HBM cards that do, too."""
+
+
+class Verdict(StrEnum):
+    """Whether an estimate fits: even its upper bound does, only what is expected does, or not even that."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    DOES_NOT_FIT = "does-not-fit"
+
+
+@keyword_record
+class Card:
+    """A GPU, or several that are alike. `memory_bytes` is what programs may take; rates are dense peaks, None unknown."""
+
+    name: str
+    memory_bytes: int
+    count: int = 1
+    flops: float | None = None
+    bytes_per_s: float | None = None
+    is_measured: bool = False
+    """Whether the memory was read from the GPU, and not from its data sheet."""
+
+    def verdict(self, estimate: MemoryEstimate) -> Verdict:
+        """Whether the estimate fits on one of them."""
+        if estimate.device_peak_bytes.upper <= self.memory_bytes:
+            return Verdict.FITS
+        return Verdict.TIGHT if estimate.device_peak_bytes.point <= self.memory_bytes else Verdict.DOES_NOT_FIT
+
+
+def card_named(text: str, precision: Precision) -> Card:
+    """A GPU by name, such as "RTX 4090", "A100 80GB" or "H100 MIG 3g.40gb". Raises DevkitError for one that is none."""
+    found = _MIG.match(text.strip())
+    if found:
+        return _slice(card_named(found["whole"], precision), int(found["slices"]), int(found["gigabytes"]), precision)
+    named = find_gpu(text)
+    if named is None or named.model is None:
+        near = closest_gpus(text)
+        known = f"Did you mean {' or '.join(near)}?" if near else "Name it as nvidia-smi does, such as RTX 4090."
+        raise DevkitError(f"there is no GPU {text!r} in the tables", known)
+    return _card(named.model, precision, gib=_asked_gib(text, named.model))
+
+
+def _slice(whole: Card, slices: int, gigabytes: int, precision: Precision) -> Card:
+    """A part of a GPU that MIG divides."""
+    name = f"{whole.name} MIG {slices}g.{gigabytes}gb"
+    memory = round(gigabytes * GIB * DRIVER_SHARE)
+    if memory > whole.memory_bytes or rates_of(name) is None:
+        raise DevkitError(f"{whole.name} has no MIG slice {slices}g.{gigabytes}gb", "List them: nvidia-smi mig -lgip")
+    return Card(name=name, memory_bytes=memory, flops=_flops(name, precision), bytes_per_s=_bandwidth(name))
+
+
+def known_cards(precision: Precision) -> tuple[Card, ...]:
+    """Every NVIDIA card of the tables in every size that it is sold with, the smallest first."""
+    rows = [row for row in tables().gpus.models if row.kind != "jetson" and row.capability.major >= 7]
+    cards = [_card(row, precision, gib=gib) for row in rows for gib in row.memory_gib]
+    return tuple(sorted(cards, key=lambda card: (card.memory_bytes, card.name)))
+
+
+def cards_of(gpus: tuple[Gpu, ...], precision: Precision) -> tuple[Card, ...]:
+    """The GPUs of a machine; those that are alike stand together, with the least memory that one of them has."""
+    found: dict[str, Card] = {}
+    for gpu in gpus:
+        if isinstance(gpu.memory_bytes, Unknown):
+            continue
+        count = found[gpu.name].count + 1 if gpu.name in found else 1
+        least = min(gpu.memory_bytes, found[gpu.name].memory_bytes) if gpu.name in found else gpu.memory_bytes
+        found[gpu.name] = Card(
+            name=gpu.name,
+            memory_bytes=least,
+            count=count,
+            flops=_flops(gpu.name, precision),
+            bytes_per_s=_bandwidth(gpu.name),
+            is_measured=True,
+        )
+    return tuple(found.values())
+
+
+def _asked_gib(text: str, model: GpuModel) -> int:
+    """The size in the name, else the smallest: a promise that holds for the larger ones, too."""
+    asked = _SIZED.search(text)
+    size = int(asked["size"]) if asked else 0
+    return size if size in model.memory_gib else min(model.memory_gib)
+
+
+def _card(model: GpuModel, precision: Precision, *, gib: int) -> Card:
+    name = model.name if len(model.memory_gib) == 1 or _SIZED.search(model.name) else f"{model.name} {gib}GB"
+    return Card(
+        name=name,
+        memory_bytes=round(gib * GIB * _usable_share(model)),
+        flops=_flops(model.name, precision),
+        bytes_per_s=_bandwidth(model.name),
+    )
+
+
+def _usable_share(model: GpuModel) -> float:
+    rates = tables().gpus.rates.get(model.id)
+    capability = (model.capability.major, model.capability.minor)
+    is_hbm = capability in _HBM_CAPABILITIES or (rates is not None and rates.bandwidth_gb_per_s > _HBM_GB_PER_S)
+    return ECC_SHARE if model.kind == "datacenter" and not is_hbm else DRIVER_SHARE
+
+
+def _flops(name: str, precision: Precision) -> float | None:
+    rates = rates_of(name)
+    if rates is None:
+        return None
+    # fp32 matrices run on TF32 units, at half the rate of 16-bit ones.
+    tflops = rates.fp16_tflops if precision is Precision.FP16 else rates.bf16_tflops
+    shared = tflops / 2 if precision is Precision.FP32 else tflops
+    return shared * 1e12 or None
+
+
+def _bandwidth(name: str) -> float | None:
+    rates = rates_of(name)
+    return rates.bandwidth_gb_per_s * 1e9 if rates is not None and rates.bandwidth_gb_per_s else None

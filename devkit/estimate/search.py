@@ -1,0 +1,145 @@
+"""Which settings fit on a GPU, the fastest first, and what each of them costs."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from devkit.estimate.cards import Card, Verdict
+from devkit.estimate.model import MemoryEstimate
+from devkit.estimate.settings import Loss, Method, Optimizer, Precision, Sharding, TrainingSettings
+from devkit.estimate.shape import ModelShape
+from devkit.estimate.speed import Cost, costs_of, slowness
+from devkit.estimate.training import estimate_training
+from devkit.facts.record import keyword_record
+
+MOST_ROWS = 64
+MOST_GPUS = (1, 2, 4, 8)
+
+
+@keyword_record
+class Choice:
+    """Settings that fit. `slowness` is relative to the fastest way to train this model the same way."""
+
+    settings: TrainingSettings
+    estimate: MemoryEstimate
+    verdict: Verdict
+    slowness: float
+    costs: tuple[Cost, ...]
+    changes: tuple[str, ...]
+    """What differs from the settings that were asked for."""
+
+
+def choices(shape: ModelShape, wanted: TrainingSettings, card: Card, *, count: int = 3) -> tuple[Choice, ...]:
+    """The fastest settings that fit for certain; where none do, those that are tight.
+
+    The sequence and what the user trains for stay: only how it is done changes. A LoRA becomes a QLoRA only where no
+    other change makes it fit: 4-bit weights are slower, and rounded.
+    """
+    found: list[Choice] = []
+    for method in _methods(wanted):
+        found = found or list(_candidates(shape, wanted, card, method))
+    surest = [choice for choice in found if choice.verdict is Verdict.FITS] or found
+    ranked = sorted(surest, key=lambda choice: (choice.slowness, len(choice.changes)))
+    return tuple(_distinct(ranked))[:count]
+
+
+def gpus_needed(shape: ModelShape, wanted: TrainingSettings, card: Card) -> Choice | None:
+    """The fewest of these GPUs on which it fits, with everything shared out; None where eight are too few."""
+    for world in MOST_GPUS[1:]:
+        together = replace(wanted, world=world, sharding=Sharding.ZERO3, micro_batch=1)
+        fitting = choices(shape, together, card, count=1)
+        if fitting and fitting[0].verdict is Verdict.FITS:
+            return replace(fitting[0], changes=tuple(_changes(wanted, fitting[0].settings)))
+    return None
+
+
+def _distinct(ranked: list[Choice]) -> Iterator[Choice]:
+    """The best of each way to keep the base and to go backward: others differ in the number of rows alone."""
+    seen = set()
+    for choice in ranked:
+        settings = choice.settings
+        way = (settings.method, settings.checkpointing)
+        if way not in seen:
+            seen.add(way)
+            yield choice
+
+
+def _candidates(shape: ModelShape, wanted: TrainingSettings, card: Card, method: Method) -> Iterator[Choice]:
+    for checkpointing in (False, True):
+        for optimizer in _optimizers(wanted, method):
+            changed = replace(
+                wanted,
+                method=method,
+                checkpointing=checkpointing,
+                optimizer=optimizer,
+                loss=Loss.CHUNKED if wanted.loss is Loss.STANDARD else wanted.loss,
+                adapter_precision=_adapter_precision(wanted),
+                upcast=False,
+            )
+            choice = _most_rows(shape, wanted, changed, card)
+            if choice is not None:
+                yield choice
+                break
+
+
+def _methods(wanted: TrainingSettings) -> tuple[Method, ...]:
+    return (wanted.method, Method.QLORA) if wanted.method is Method.LORA else (wanted.method,)
+
+
+def _optimizers(wanted: TrainingSettings, method: Method) -> tuple[Optimizer, ...]:
+    """Adapters have so little state that its size does not matter."""
+    if method is not Method.FULL:
+        return (wanted.optimizer,)
+    return tuple(dict.fromkeys((wanted.optimizer, Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW_8BIT)))
+
+
+def _adapter_precision(wanted: TrainingSettings) -> Precision:
+    """bf16 adapters train as they are; fp16 ones need fp32."""
+    return Precision.FP32 if wanted.precision is Precision.FP16 else wanted.precision
+
+
+def _most_rows(shape: ModelShape, wanted: TrainingSettings, changed: TrainingSettings, card: Card) -> Choice | None:
+    """With as many rows as fit, up to what keeps the GPU busy, but never fewer than one."""
+    best = None
+    rows = 1
+    while rows <= MOST_ROWS:
+        settings = replace(changed, micro_batch=rows)
+        estimate = estimate_training(shape, settings)
+        verdict = card.verdict(estimate)
+        if verdict is Verdict.DOES_NOT_FIT or (best is not None and verdict is Verdict.TIGHT):
+            break
+        best = _choice(wanted, settings, estimate, verdict)
+        if rows * settings.sequence >= 8192:
+            break
+        rows *= 2
+    return best
+
+
+def _choice(wanted: TrainingSettings, settings: TrainingSettings, estimate: MemoryEstimate, verdict: Verdict) -> Choice:
+    return Choice(
+        settings=settings,
+        estimate=estimate,
+        verdict=verdict,
+        slowness=slowness(settings),
+        costs=costs_of(settings),
+        changes=tuple(_changes(wanted, settings)),
+    )
+
+
+def _changes(wanted: TrainingSettings, settings: TrainingSettings) -> Iterator[str]:
+    """The flags that make these settings of the ones asked for."""
+    if settings.method is not wanted.method:
+        yield f"--method {settings.method}"
+    if settings.micro_batch != wanted.micro_batch:
+        yield f"--micro-batch {settings.micro_batch}"
+    if settings.checkpointing != wanted.checkpointing:
+        yield "--checkpointing" if settings.checkpointing else "--no-checkpointing"
+    if settings.optimizer is not wanted.optimizer:
+        yield f"--optimizer {settings.optimizer}"
+    if settings.loss is not wanted.loss:
+        yield f"--loss {settings.loss}"
+    if settings.method is not Method.FULL and settings.adapter_precision is not wanted.adapter_precision:
+        yield f"--adapter-dtype {settings.adapter_precision}"
+    if settings.upcast != wanted.upcast:
+        yield "--no-kbit-upcast"
+    if settings.world != wanted.world:
+        yield f"--world {settings.world} --sharding {settings.sharding}"
