@@ -33,10 +33,12 @@ class ComposeTree:
     def __init__(self, files: ProjectFiles) -> None:
         self._files = files
         self._read: dict[str, Node] = {}
+        self._listed: list[str] = []
 
     def services(self, named: Iterable[Node | str]) -> tuple[ServiceTree, ...]:
         """The services of the files, later files over earlier ones."""
         roots = [self._root(name) for name in named]
+        self._listed = [root.file for root in roots if root]
         together: dict[str, ServiceTree] = {}
         for root in [inner for outer in roots for inner in (*self._included(outer, 0), outer)]:
             for name, node in root.at("services").fields.items():
@@ -101,7 +103,10 @@ class ComposeTree:
         if not file:
             bases = [(self._read.get(node.file, ABSENT), "")]
         else:
-            bases = [(self._root(replace(file, text=path)), chosen) for path, chosen in self._candidates(file)]
+            bases = [
+                (self._root(replace(file, text=self._from_folder(path, file))), chosen)
+                for path, chosen in self._candidates(file)
+            ]
         found = [
             (self._extended(wanted, root.at("services", wanted), depth + 1), chosen)
             for root, chosen in bases
@@ -127,7 +132,20 @@ class ComposeTree:
         default = _VARIABLE.sub(lambda found: found[2] or "", file.text)
         folder, _, name = file.text.rpartition("/")
         shape = re.compile(".*".join(re.escape(part) for part in _VARIABLE.split(name)[::4]))
-        beside = posixpath.join(posixpath.dirname(file.file) or ".", folder)
+        beside = posixpath.join(posixpath.dirname(self._named_from(file)) or ".", folder)
         names = [other for other in self._files.names(beside) if shape.fullmatch(other)] if "$" not in folder else []
         paths = [f"{folder}/{other}" if folder else other for other in names]
         return [(path, variable[0]) for path in sorted(paths, key=lambda path: path != default)]
+
+    def _named_from(self, node: Node) -> str:
+        """The file that a path is relative to: the first one listed, for every file of the list.
+
+        Source: Docker, "Merge Compose files": "all paths in the files are relative to the base Compose file".
+        """
+        return self._listed[0] if node.file in self._listed else node.file
+
+    def _from_folder(self, path: str, node: Node) -> str:
+        start = self._named_from(node)
+        if start == node.file or path.startswith("/"):
+            return path
+        return posixpath.join(self._files.folder, posixpath.dirname(start), path)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from devkit.errors import DevkitError
 from devkit.render.artifact import FOLDER, Artifact
 from devkit.render.folder import files_below, read_file, staging_path
+from devkit.render.ignore_lines import IGNORE_FILES, joined_ignore_file
 from devkit.render.lock import LOCK_PATH, Lock, Written, digest, read_lock
 
 if TYPE_CHECKING:
@@ -137,6 +138,10 @@ def _change(root: Path, artifact: Artifact) -> Change:
 
 def _own_change(root: Path, artifact: Artifact, known: Known, *, force: bool) -> Change:
     change = _change(root, artifact)
+    if change.before is not None and artifact.path in IGNORE_FILES and artifact.path not in known.files:
+        joined_file = joined_ignore_file(change.before, artifact.content)
+        action = Action.UNCHANGED if joined_file == change.before else Action.MERGE
+        return Change(action, Artifact(artifact.path, joined_file, artifact.mode), change.before)
     base = known.text_of(artifact.path)
     if change.before is None or change.action is not Action.UPDATE or _may_replace(change, known, force):
         return change

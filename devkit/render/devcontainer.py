@@ -19,13 +19,6 @@ from devkit.render.resources import rendered
 from devkit.render.settings import FromCheckout, FromIndex, Settings
 from devkit.solver.model import Plan
 
-_INITIALIZE = (
-    "sh .devcontainer/gpu.sh || "
-    "powershell -NoProfile -ExecutionPolicy Bypass -File .devcontainer/gpu.ps1 || "
-    "echo devkit: this host has no shell that devkit knows, so choose a GPU with DEVKIT_GPU in .devcontainer/.env"
-)
-"""`||` and `echo` mean the same to sh and to cmd.exe: a Windows host without sh uses its own PowerShell."""
-
 _TOKEN_PAGE = "https://huggingface.co/docs/hub/security-tokens"  # noqa: S105 - a page about tokens
 
 
@@ -67,7 +60,7 @@ def devcontainer_document(settings: Settings) -> dict[str, object]:
         "updateRemoteUserUID": False,
         "hostRequirements": smallest_machine(editors),
         "portsAttributes": labelled_ports(settings.profiles),
-        "initializeCommand": _INITIALIZE,
+        "initializeCommand": initialize_command(FOLDER),
         **_lifecycle(settings),
         "shutdownAction": "stopCompose",
         "secrets": {
@@ -79,6 +72,19 @@ def devcontainer_document(settings: Settings) -> dict[str, object]:
         "customizations": customizations(editors, settings.profiles),
     }
     return {key: value for key, value in document.items() if value != {}}
+
+
+def initialize_command(folder: str, argument: str = "", *, env_path: str = f"{FOLDER}/.env") -> str:
+    """What looks for a GPU on the host, before the container starts. `argument` is for the script, "" for none.
+
+    `||` and `echo` mean the same to sh and to cmd.exe: a Windows host without sh uses its own PowerShell.
+    """
+    given = f" {argument}" if argument else ""
+    return (
+        f"sh {folder}/gpu.sh{given} || "
+        f"powershell -NoProfile -ExecutionPolicy Bypass -File {folder}/gpu.ps1{given} || "
+        f"echo devkit: this host has no shell that devkit knows, so choose a GPU with DEVKIT_GPU in {env_path}"
+    )
 
 
 def _lifecycle(settings: Settings) -> dict[str, object]:

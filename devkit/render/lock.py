@@ -8,12 +8,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from devkit import __version__
 from devkit.errors import DevkitError
 from devkit.facts.values import ComputeCapability, Release
 from devkit.render.artifact import Artifact
+from devkit.render.folder import read_file
 from devkit.solver.explain import plan_document
 from devkit.solver.model import Machine, Plan
 
@@ -38,12 +40,14 @@ class Lock:
     """The part of a lock that a later run reads: the files by path, the machines, and the plan as a document.
 
     `repaired` are files of the user's that devkit changed in place, with the codes of the findings that asked for it.
+    `ignored` are lines that devkit added to the user's own ignore files.
     """
 
     files: Mapping[str, Written] = field(default_factory=dict)
     machines: tuple[Machine, ...] = ()
     plan: Mapping[str, Any] = field(default_factory=dict)
     repaired: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ignored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def digest(content: bytes) -> str:
@@ -56,8 +60,10 @@ def lock_artifact(
     artifacts: Iterable[Artifact],
     machines: Iterable[Machine] = (),
     repaired: Mapping[str, tuple[str, ...]] | None = None,
+    *,
+    ignored: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Artifact:
-    """The lock file for a plan, the files made from it, the machines that it was solved for, and files repaired."""
+    """The lock file for a plan, the files made from it, the machines that it was solved for, and files changed."""
     document: dict[str, object] = {
         "schema": SCHEMA,
         "devkit": __version__,
@@ -68,6 +74,8 @@ def lock_artifact(
     }
     if repaired:
         document["repaired"] = {path: list(codes) for path, codes in sorted(repaired.items())}
+    if ignored:
+        document["ignored"] = {path: list(lines) for path, lines in sorted(ignored.items())}
     return Artifact.text(LOCK_PATH, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -79,14 +87,23 @@ def read_lock(content: bytes) -> Lock:
         if schema in (SCHEMA, _WITHOUT_TEXTS):
             files = {path: _written(entry) for path, entry in document["files"].items()}
             machines = tuple(_machine(entry) for entry in document.get("machines", ()))
-            repaired = {path: tuple(map(str, codes)) for path, codes in document.get("repaired", {}).items()}
-            return Lock(files, machines, dict(document.get("plan", {})), repaired)
+            repaired, ignored = (
+                {path: tuple(map(str, listed)) for path, listed in document.get(name, {}).items()}
+                for name in ("repaired", "ignored")
+            )
+            return Lock(files, machines, dict(document.get("plan", {})), repaired, ignored)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DevkitError(
             f"{LOCK_PATH} is damaged",
             "Restore it from version control. Without it devkit cannot tell its files from yours.",
         ) from None
     raise DevkitError(f"{LOCK_PATH} has schema {schema!r}, this devkit reads {SCHEMA}", "Update devkit.")
+
+
+def read_lock_in(root: Path) -> Lock:
+    """The lock of a project, an empty one where there is none. Raises DevkitError as `read_lock` does."""
+    content = read_file(root, LOCK_PATH)
+    return read_lock(content) if content is not None else Lock()
 
 
 def _file_document(artifact: Artifact) -> dict[str, object]:

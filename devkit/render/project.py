@@ -16,7 +16,8 @@ from devkit.render.change import Change, changes_for
 from devkit.render.choices import CHOICES_PATH, Choices, choices_text, read_choices
 from devkit.render.dotenv import setting_in, with_setting
 from devkit.render.folder import read_file
-from devkit.render.lock import lock_artifact
+from devkit.render.ignore_lines import with_ignored
+from devkit.render.lock import lock_artifact, read_lock_in
 from devkit.render.locks import IMAGE_LOCK_PATH, PYTHON_LOCK_PATH, Locks, locks_in, with_locks
 from devkit.render.mirrors import checked_mirror
 from devkit.render.names import checked_name, slug_of
@@ -91,8 +92,10 @@ def project_changes(
     locks = kept_locks(project.root) if project.locks is None else project.locks
     settings = with_locks(project_settings(project, source=source), plan, locks)
     artifacts = devcontainer_artifacts(plan, settings)
-    generated = (*artifacts, lock_artifact(plan, artifacts, machines))
-    return changes_for(project.root, generated, own_settings(project), force=force, may_clash=may_clash)
+    ignore_files, ignored = with_ignored(project.root, (), read_lock_in(project.root).ignored)
+    generated = (*artifacts, lock_artifact(plan, artifacts, machines, ignored=ignored))
+    edited = [*own_settings(project), *ignore_files]
+    return changes_for(project.root, generated, edited, force=force, may_clash=may_clash)
 
 
 def project_settings(project: Project, *, source: DevkitSource | None = None) -> Settings:

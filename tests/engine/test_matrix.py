@@ -2,12 +2,15 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from devkit.render import splice_json
 from tests.render.matrix import Combination, distinct_compose
+from tests.render.test_repositories import FOLDER, GPU, WITH_OVERLAY, devkit
 
 from . import binaries
 from .commands import environment, run
@@ -47,3 +50,19 @@ def test_compose_accepts_every_project_with_every_overlay(suite: str, tmp_path: 
             assert with_gpu == (set() if overlay == "cpu" else may_have), (combination.asked, overlay)
             read += 1
     assert read >= 100
+
+
+@pytest.mark.parametrize("suite", binaries.SUITES)
+@pytest.mark.parametrize("name", WITH_OVERLAY)
+def test_compose_reads_a_repository_of_somebody_else_with_every_overlay(suite: str, name: str, tmp_path: Path):
+    root = tmp_path / name
+    shutil.copytree(FOLDER / name, root)
+    assert devkit("init", root, *GPU).return_value == 0
+    dev = splice_json.loads((root / ".devcontainer/devcontainer.json").read_text())
+    named = [word for path in dev["dockerComposeFile"] for word in ("--file", root / ".devcontainer" / path)]
+    compose = [programs(suite).plugins / "docker-compose", *named, "config", "--format", "json"]
+    for path in (root / ".devcontainer/devkit").glob("gpu.*.yml"):
+        mode = path.name.split(".")[1]
+        service = json.loads(run(compose, env=environment(DEVKIT_GPU=mode)).stdout)["services"][dev["service"]]
+        assert gpus_asked_for(service) is (mode != "cpu"), mode
+        assert service["environment"]["DEVKIT_GPU"] == mode

@@ -20,7 +20,7 @@ from .plans import GPU_PLAN
 
 SHELLS = [shell for shell in ("dash", "bash", "busybox", "ksh", "mksh", "yash") if shutil.which(shell)]
 TOOLS = ("sh", "cat", "sleep", "grep", "mv", "rm", "dirname", "uname", "id", "cksum", "tr", "cut", "kill", "env")
-TOOLS += ("ls", "wc", "printf", "test", "[")
+TOOLS += ("ls", "wc", "printf", "test", "[", "cp", "readlink")
 PLAN = replace(GPU_PLAN, architectures=("x86_64", "aarch64"))
 SETTINGS = Settings("Demo", "demo", FromIndex("0.1.0"))
 
@@ -58,6 +58,8 @@ class Machine:
     environ: dict[str, str] = field(default_factory=dict)
     shell: str = "dash"
     name: str = "project with 'quotes'"
+    script: str = ".devcontainer/gpu.sh"
+    arguments: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -102,7 +104,8 @@ class Machine:
         self.program("docker", 'case "$1" in', *cases, "*) exit 1 ;;", "esac")
 
     def start(self) -> subprocess.CompletedProcess[str]:
-        argv = [shutil.which(self.shell), *(["sh"] if self.shell == "busybox" else []), str(self.folder / "gpu.sh")]
+        script = str(self.root / self.name / self.script)
+        argv = [shutil.which(self.shell), *(["sh"] if self.shell == "busybox" else []), script, *self.arguments]
         env = {"PATH": str(self.root / "bin"), **self.environ}
         return subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=60)
 
@@ -124,8 +127,12 @@ def place(made: Machine, plan: Plan, settings: Settings) -> None:
     for artifact in compose_artifacts(plan, settings):
         (made.root / made.name / artifact.path).write_bytes(artifact.content)
     script = made.folder / "gpu.sh"
-    text = script.read_text()
+    script.write_text(moved(script.read_text(), made.root))
+
+
+def moved(text: str, root: Path) -> str:
+    """The script's text with this machine's own / in the place of the real one."""
     for path in MOVED:
         # A space in the folder's name would split the patterns, so tmp_path must have none.
-        text = text.replace(f" {path}", f" {made.root}{path}")
-    script.write_text(text)
+        text = text.replace(f" {path}", f" {root}{path}")
+    return text

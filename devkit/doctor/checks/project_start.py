@@ -1,6 +1,7 @@
 """The check that a project's container starts on a machine without a GPU."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from devkit.doctor.applies import has_nvidia_gpu, is_in_container, is_local, known
 from devkit.doctor.checks.project_units import Unit, placed, units_of
@@ -80,25 +81,39 @@ def _hard(unit: Unit) -> list[GpuRequest]:
 
 
 def _insists(unit: Unit, request: GpuRequest) -> Finding:
-    repairs: tuple[Repair, ...] = ()
-    if not unit.is_compose and unit.dev is not None and len(unit.dev.run_args) <= 2 and unit.dev.requests:
-        repairs = (
-            Repair(RepairKind.REMOVE, unit.dev.path, ("runArgs",)),
-            Repair(RepairKind.SET, unit.dev.path, ("hostRequirements", "gpu"), '"optional"'),
-        )
     return Finding(
         Severity.ERROR,
-        f"{unit.name} insists on an NVIDIA GPU ({request.form.value}), and this machine has none: it will not start",
+        f"{unit.name} insists on an NVIDIA GPU ({request.form.value}), and does not start on a machine without one",
         Fix(
             'Ask by hostRequirements: { "gpu": "optional" } instead.'
             if not unit.is_compose
             else "Move the request into a Compose file of its own, and name that one only on machines with a GPU.",
             where=Side.PROJECT,
             docs="https://github.com/docker/compose/issues/12514",
-            repairs=repairs,
+            repairs=_repairs(unit.dev) if unit.dev is not None and not unit.is_compose else (),
         ),
         subject=placed(request.path, request.line),
         evidence=(f"{placed(request.path, request.line)}: {request.form.value}", "no NVIDIA GPU on this machine"),
         confidence=Confidence.LIKELY if request.form is RequestForm.RUNTIME else Confidence.CERTAIN,
         location=Location(request.path, request.line),
     )
+
+
+def _repairs(dev: DevContainer) -> tuple[Repair, ...]:
+    """`--gpus all` becomes an optional GPU, which says the same; no other request can be said in that way."""
+    items = [argument.text for argument in dev.run_args]
+    places = _places_of_flag(items)
+    if len(dev.requests) != 1 or not places:
+        return ()
+    # From behind, so that the numbers before stay right.
+    each = [Repair(RepairKind.REMOVE, dev.path, ("runArgs", str(place))) for place in reversed(places)]
+    removal = each if len(places) < len(items) else [Repair(RepairKind.REMOVE, dev.path, ("runArgs",))]
+    return (*removal, Repair(RepairKind.SET, dev.path, ("hostRequirements", "gpu"), '"optional"'))
+
+
+def _places_of_flag(items: list[str]) -> list[int]:
+    if "--gpus=all" in items:
+        return [items.index("--gpus=all")]
+    pair = ("--gpus", "all")
+    place = next((number for number, both in enumerate(pairwise(items)) if both == pair), None)
+    return [] if place is None else [place, place + 1]

@@ -12,8 +12,7 @@ from devkit.doctor.model import NotApplicable
 from devkit.probe.gather import gather
 from devkit.probe.host import LocalHost
 from devkit.render.adopt.adoption import is_own_pin
-from devkit.render.folder import read_file
-from devkit.render.lock import LOCK_PATH, Lock, read_lock
+from devkit.render.lock import Lock, read_lock_in
 from devkit.solver.model import Constraint
 
 _PYTHON = re.compile(r"(?:^|/)python:(?:\d+-)?(3\.\d+)")
@@ -36,8 +35,7 @@ class Existing:
 
 def existing_container(root: Path, paths: tuple[str, ...]) -> Existing:
     """The project's own dev container, whose devcontainer.json files have these paths."""
-    content = read_file(root, LOCK_PATH)
-    lock = read_lock(content) if content is not None else Lock()
+    lock = read_lock_in(root)
     units = _units(root)
     image, python = _image(units)
     return Existing(paths, image, python, tuple(_constraints(units, lock)), lock)
