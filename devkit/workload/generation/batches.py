@@ -1,0 +1,66 @@
+"""Many prompts through one model: alike lengths side by side, answers in the order of the prompts."""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from devkit.errors import DevkitError
+from devkit.workload.generation.decoding import Answer, Speaker, answers
+from devkit.workload.generation.settings import Decoding
+
+
+def answers_in_order(
+    speaker: Speaker,
+    prompts: Sequence[Sequence[int]],
+    decoding: Decoding,
+    *,
+    asked: Callable[[], bool] = lambda: False,
+) -> Iterator[Answer]:
+    """The answers to `prompts`, in their order, each as soon as all before it are there.
+
+    Prompts of like length are put together, the longest first: there is little padding, and what does not fit into
+    memory shows at once. Then the batch is halved. Ends early, with whole answers alone, once `asked`.
+    """
+    longest_first = sorted(range(len(prompts)), key=lambda index: (-len(prompts[index]), index))
+    done: dict[int, Answer] = {}
+    handed_on, begun, batch = 0, 0, decoding.batch
+    torch.manual_seed(decoding.seed)
+    while begun < len(prompts) and not asked():
+        chosen = longest_first[begun : begun + batch]
+        found = _tried(speaker, [prompts[index] for index in chosen], decoding, asked)
+        if found is None:
+            batch = _halved(len(chosen))
+            continue
+        if asked():
+            return
+        begun += len(chosen)
+        done |= zip(chosen, found, strict=True)
+        while handed_on in done:
+            yield done.pop(handed_on)
+            handed_on += 1
+
+
+def _tried(
+    speaker: Speaker, prompts: Sequence[Sequence[int]], decoding: Decoding, asked: Callable[[], bool]
+) -> list[Answer] | None:
+    """The answers; None where memory ran out, after what was allocated is free again."""
+    try:
+        return answers(speaker, prompts, replace(decoding, batch=len(prompts)), asked=asked)
+    except torch.OutOfMemoryError:
+        pass
+    # Outside the handler, where the error and with it the frames that hold the tensors are gone.
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return None
+
+
+def _halved(batch: int) -> int:
+    if batch > 1:
+        return batch // 2
+    raise DevkitError(
+        "memory ran out with a single prompt",
+        "Ask for fewer --tokens, or keep the base in 4 bits with --quantisation nf4.",
+    )

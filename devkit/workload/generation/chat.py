@@ -1,0 +1,83 @@
+"""A conversation on the terminal: every turn is answered with all turns before it in mind."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+
+from devkit.workload.generation.decoding import Answer, Ending, Speaker, answers
+from devkit.workload.generation.encoding import encoded_chat
+from devkit.workload.generation.settings import Decoding
+from devkit.workload.generation.streaming import Words
+
+LEAST_ROOM_TOKENS = 16
+"""An answer shorter than this helps nobody: the oldest turns are forgotten before."""
+
+
+@dataclass
+class Chat:
+    """The turns so far. `say` prints a piece of an answer, `remark` a line about the chat itself."""
+
+    speaker: Speaker
+    decoding: Decoding
+    say: Callable[[str], None]
+    remark: Callable[[str], None]
+    turns: list[dict[str, Any]] = field(default_factory=list)
+
+    def run(self, read: Callable[[], str | None]) -> None:
+        """Answer what `read` gives until it gives None. Raises DevkitError for a model that is made for no chats."""
+        torch.manual_seed(self.decoding.seed)
+        while (said := read()) is not None:
+            if said.strip():
+                self.answer(said)
+
+    def answer(self, said: str) -> Answer:
+        """One turn, shown while it is made. Ctrl-C ends the answer, and what there is of it is remembered."""
+        self.turns.append({"role": "user", "content": said})
+        ids = self._fitting()
+        words = Words(self.speaker.tokenizer, self.say, self.decoding.stops)
+        with stoppable() as asked:
+            (found,) = answers(self.speaker, [ids], self.decoding, streamer=words, asked=asked)
+        if found.ending is Ending.STOPPED:
+            self.remark("(stopped)")
+        elif found.ending is Ending.LENGTH:
+            self.remark(f"(cut after {len(found.ids)} tokens)")
+        self.turns.append({"role": "assistant", "content": found.text})
+        return found
+
+    def _fitting(self) -> list[int]:
+        """The ids of the chat, its oldest turns left out where the model could not hold it."""
+        first = 0
+        keeps_system = self.turns[0]["role"] == "system"
+        while True:
+            kept = [*self.turns[:keeps_system], *self.turns[keeps_system + first :]]
+            ids = encoded_chat(kept, self.speaker.tokenizer)
+            limit = self.speaker.longest
+            if limit is None or len(ids) + LEAST_ROOM_TOKENS <= limit or len(kept) <= keeps_system + 1:
+                break
+            # A turn of the user and its answer go together: templates want them by turns.
+            first += 2
+        if first:
+            self.remark(f"(the first {first} turns no longer fit the model and are forgotten)")
+            del self.turns[keeps_system : keeps_system + first]
+        return ids
+
+
+@contextmanager
+def stoppable() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C sets a flag inside, and interrupts as ever outside."""
+    asked = False
+
+    def ask(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,151 @@
+"""Token ids in, answers out: one batch through the model."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from time import perf_counter
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, StoppingCriteriaList
+
+from devkit.errors import DevkitError
+from devkit.workload.finetune.model import Model, Tokenizer, quiet_loading
+from devkit.workload.generation.settings import Decoding
+from devkit.workload.generation.stops import AtText, AtWish, cut_at
+
+
+class Ending(StrEnum):
+    """Why an answer is over: the model ended it, it has all tokens that it may have, or somebody stopped it."""
+
+    END = "end"
+    LENGTH = "length"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model said. `ids` are without the end token; `seconds` is the time of the whole batch."""
+
+    text: str
+    ids: tuple[int, ...]
+    ending: Ending
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A model that generates: with its adapter, if any, and its tokenizer."""
+
+    model: Model
+    tokenizer: Tokenizer
+
+    @property
+    def plain(self) -> Model:
+        """The model of transformers inside peft's, whose layers carry the adapter."""
+        return self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lies."""
+        found: torch.device = next(self.model.parameters()).device
+        return found
+
+    @property
+    def longest(self) -> int | None:
+        """How many tokens prompt and answer may have together; None where the model sets no limit."""
+        limit = getattr(self.plain.config.get_text_config(), "max_position_embeddings", None)
+        return limit if isinstance(limit, int) else None
+
+    @property
+    def ends(self) -> list[int]:
+        """The tokens that end an answer: the tokenizer's, and those that the model's makers name."""
+        named = self.plain.generation_config.eos_token_id
+        named = named if isinstance(named, list) else [named]
+        return list(dict.fromkeys(each for each in (*named, self.tokenizer.eos_token_id) if each is not None))
+
+
+def answers(
+    speaker: Speaker,
+    prompts: Sequence[Sequence[int]],
+    decoding: Decoding,
+    *,
+    streamer: Any = None,  # noqa: ANN401 - what transformers calls with each token
+    asked: Callable[[], bool] = lambda: False,
+) -> list[Answer]:
+    """One answer a prompt, in order, all generated side by side. `asked` is polled after each token.
+
+    Prompts of unequal length get padding in front, which no token sees: greedy answers are those of each prompt alone.
+    Raises DevkitError for a prompt that leaves no room for an answer.
+    """
+    longest = max(map(len, prompts))
+    tokens = _room(speaker, longest, decoding.tokens)
+    filler = _filler(speaker)
+    ids = torch.tensor([[*[filler] * (longest - len(each)), *each] for each in prompts], device=speaker.device)
+    mask = torch.tensor([[0] * (longest - len(each)) + [1] * len(each) for each in prompts], device=speaker.device)
+    stopping = StoppingCriteriaList([AtWish(asked)])
+    if decoding.stops:
+        stopping.append(AtText(speaker.tokenizer, decoding.stops, prompt=longest))
+    started = perf_counter()
+    with torch.inference_mode(), quiet_loading():
+        found = speaker.plain.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            generation_config=_config(speaker, decoding, tokens, filler),
+            stopping_criteria=stopping,
+            streamer=streamer,
+        )
+    seconds = perf_counter() - started
+    rows = found[:, longest:].tolist()
+    return [_answer(speaker, row, decoding, is_cut=len(row) >= tokens, seconds=seconds) for row in rows]
+
+
+def _room(speaker: Speaker, longest: int, tokens: int) -> int:
+    limit = speaker.longest
+    if limit is None:
+        return tokens
+    if longest >= limit:
+        raise DevkitError(
+            f"a prompt has {longest} tokens, and prompt and answer may have {limit} together", "Shorten the prompt."
+        )
+    return min(tokens, limit - longest)
+
+
+def _filler(speaker: Speaker) -> int:
+    """Any token does for padding, for none is ever looked at; but rows that ended are filled with it, too."""
+    padding = speaker.tokenizer.pad_token_id
+    if padding is not None:
+        return int(padding)
+    return speaker.ends[0] if speaker.ends else 0
+
+
+def _config(speaker: Speaker, decoding: Decoding, tokens: int, filler: int) -> GenerationConfig:
+    """Made anew and not from the model's, so that nothing is sampled or punished that nobody asked for."""
+    sampling = (
+        {"do_sample": True, "temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": decoding.top_k}
+        if decoding.temperature > 0
+        else {"do_sample": False}
+    )
+    is_static = speaker.device.type == "cuda" if decoding.static_cache is None else decoding.static_cache
+    return GenerationConfig(
+        max_new_tokens=tokens,
+        eos_token_id=speaker.ends or None,
+        pad_token_id=filler,
+        cache_implementation="static" if is_static and can_be_static(speaker.plain) else None,
+        **sampling,
+    )
+
+
+def can_be_static(model: Model) -> bool:
+    """Whether the model's keys and values fit a cache of fixed size, as those of plain attention do."""
+    return bool(getattr(model, "_can_compile_fullgraph", False))
+
+
+def _answer(speaker: Speaker, row: Sequence[int], decoding: Decoding, *, is_cut: bool, seconds: float) -> Answer:
+    ends = set(speaker.ends)
+    length = next((place for place, each in enumerate(row) if each in ends), None)
+    ids = tuple(row if length is None else row[:length])
+    text, was_stopped = cut_at(speaker.tokenizer.decode(ids, skip_special_tokens=True), decoding.stops)
+    if was_stopped or length is not None:
+        return Answer(text, ids, Ending.END, seconds)
+    return Answer(text, ids, Ending.LENGTH if is_cut else Ending.STOPPED, seconds)

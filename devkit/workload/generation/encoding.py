@@ -1,0 +1,41 @@
+"""Prompts as token ids, with the chat template that the model was tuned on where it has one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from devkit.errors import DevkitError
+from devkit.text import on_one_line
+from devkit.workload.finetune.model import Tokenizer
+from devkit.workload.generation.prompts import Prompt
+
+
+def encoded(prompt: Prompt, tokenizer: Tokenizer, *, raw: bool) -> list[int]:
+    """The ids that the model answers. `raw` gives a text as it stands, and leaves a chat as its template makes it."""
+    if prompt.messages or (tokenizer.chat_template and not raw):
+        return encoded_chat(prompt.as_chat(), tokenizer)
+    ids: list[int] = tokenizer(prompt.text)["input_ids"]
+    if not ids:
+        raise DevkitError("the prompt has no tokens, and the model no token to start from", "Write a prompt.")
+    # Some tokenizers end every text; what is to be gone on from has no end yet.
+    return ids[:-1] if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id else ids
+
+
+def encoded_chat(messages: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> list[int]:
+    """The ids of a chat, up to where the assistant's next turn begins. Raises DevkitError."""
+    from jinja2 import TemplateError
+
+    if not tokenizer.chat_template:
+        raise DevkitError(
+            "the model has no chat template, so it was not made for chats",
+            "Give a prompt as text; or put the template it was tuned on into chat_template.jinja beside its tokenizer.",
+        )
+    try:
+        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    except (TemplateError, TypeError, KeyError, ValueError) as error:
+        raise DevkitError(
+            f"the model's chat template refuses this chat: {on_one_line(str(error))}",
+            "Many templates want user and assistant by turns, and some know no system role.",
+        ) from error
+    # The template writes every special token itself.
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids

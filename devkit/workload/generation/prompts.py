@@ -1,0 +1,80 @@
+"""Prompts as users write them: on the command line, one a line, or as JSON lines. Importable without torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from devkit.errors import DevkitError
+from devkit.workload.finetune.reading_json import json_entries, json_lines, text_lines
+from devkit.workload.finetune.records import ASSISTANT, ChatRecord, Place, record_of
+
+HINT = 'One of: {"prompt": ...}, {"messages": [{"role": ..., "content": ...}]}, {"instruction": ...}, {"text": ...}.'
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What to answer: a text, or the turns of a chat up to the one that is wanted."""
+
+    text: str = ""
+    messages: tuple[dict[str, Any], ...] = ()
+
+    def as_chat(self) -> list[dict[str, Any]]:
+        """Its turns; a text is one of the user."""
+        return list(self.messages) or [{"role": "user", "content": self.text}]
+
+    def to_document(self) -> dict[str, Any]:
+        """As it stands beside its answer."""
+        return {"messages": list(self.messages)} if self.messages else {"prompt": self.text}
+
+
+def read_prompts(path: Path) -> tuple[Prompt, ...]:
+    """The prompts of a .txt file, one a line, or of a .jsonl or .json file in any form that training data has.
+
+    Answers that the file gives are left out. Raises DevkitError, naming file and line.
+    """
+    if path.suffix.lower() not in (".txt", ".jsonl", ".json"):
+        raise DevkitError(f"{path} is neither .txt nor .jsonl", "Write one prompt a line, or JSON lines.")
+    if path.suffix.lower() == ".txt":
+        found = tuple(Prompt(line) for _, line in text_lines(path) if line.strip())
+    else:
+        entries = json_lines(path) if path.suffix.lower() == ".jsonl" else json_entries(path)
+        found = tuple(_prompt(entry, place) for entry, place in entries)
+    if not found:
+        raise DevkitError(f"{path} holds no prompt", "Write one prompt a line.")
+    return found
+
+
+def _prompt(entry: Any, place: Place) -> Prompt:  # noqa: ANN401 - JSON holds anything
+    match entry:
+        case str():
+            return Prompt(_written(entry, place))
+        case {"prompt": str() as text}:
+            return Prompt(_written(text, place))
+        case {"prompt": list() as messages}:
+            return _chat({"messages": messages}, place)
+        case {"instruction": _}:
+            return _chat({"output": "", **entry}, place)
+        case {"messages": _} | {"conversations": _}:
+            return _chat(entry, place)
+        case {"text": str() as text}:
+            return Prompt(_written(text, place))
+        case _:
+            raise DevkitError(f"{place}: no known form of prompt", HINT)
+
+
+def _chat(entry: Mapping[str, Any], place: Place) -> Prompt:
+    record = record_of(entry, place)
+    assert isinstance(record, ChatRecord)  # noqa: S101 - of a chat's fields nothing else is made
+    messages = list(record.messages)
+    while messages and messages[-1]["role"] == ASSISTANT:
+        messages.pop()
+    if not messages:
+        raise DevkitError(f"{place}: there is no turn to answer", HINT)
+    return Prompt(messages=tuple(messages))
+
+
+def _written(text: str, place: Place) -> str:
+    if not text.strip():
+        raise DevkitError(f"{place}: the prompt is empty", "Write what the model should go on from.")
+    return text
