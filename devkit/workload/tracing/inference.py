@@ -44,21 +44,23 @@ def _as_training(quantisation: Quantisation) -> TrainingSettings:
 
 
 def _generate(ledger: Ledger, model: Model, settings: InferenceSettings) -> None:
+    ledger.section = Section(Phase.PREFILL)
     whole = settings.prompt + settings.new
     cache: Any = (
         StaticCache(config=model.config, max_cache_len=whole)
         if settings.cache is CacheKind.STATIC
         else DynamicCache(config=model.config)
     )
-    _forward(ledger, model, cache, Phase.PREFILL, torch.empty((settings.sequences, settings.prompt), dtype=torch.int64))
+    _forward(ledger, model, cache, Phase.PREFILL, (settings.sequences, settings.prompt))
     if settings.new > 1 and settings.cache is CacheKind.DYNAMIC:
         _lengthen(ledger, cache, settings.new - 1)
     if settings.new > 0:
-        _forward(ledger, model, cache, Phase.DECODE, torch.empty((settings.sequences, 1), dtype=torch.int64))
+        _forward(ledger, model, cache, Phase.DECODE, (settings.sequences, 1))
 
 
-def _forward(ledger: Ledger, model: Model, cache: Any, phase: Phase, ids: torch.Tensor) -> None:  # noqa: ANN401 - any cache
+def _forward(ledger: Ledger, model: Model, cache: Any, phase: Phase, shape: tuple[int, int]) -> None:  # noqa: ANN401 - any cache
     ledger.running, ledger.section = phase, Section(phase)
+    ids = torch.empty(shape, dtype=torch.int64)
     model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
     ledger.mark((each for layer in cache.layers for each in (layer.keys, layer.values)), Kind.CACHE)
 

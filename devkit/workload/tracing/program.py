@@ -36,7 +36,8 @@ def config_of(document: Document, *, depth: int | None, attention: Attention) ->
         config.num_hidden_layers = depth
         if getattr(config, "layer_types", None):
             config.layer_types = config.layer_types[:depth]
-    config._attn_implementation = "eager" if attention is Attention.EAGER else "sdpa"
+    if attention is Attention.EAGER:
+        config._attn_implementation = "eager"
     return config
 
 

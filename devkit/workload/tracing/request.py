@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from enum import StrEnum
-from types import NoneType
-from typing import Any, get_args, get_type_hints
+from dataclasses import dataclass
+from typing import Any
 
 from devkit.estimate.model import Interval, MemoryEstimate, Phase, Term
 from devkit.estimate.settings import InferenceSettings, TrainingSettings
+from devkit.estimate.spelled import settings_from
 
 Settings = TrainingSettings | InferenceSettings
 
@@ -42,7 +41,7 @@ def read_request(text: str) -> Request:
     """The request in a JSON text that `request_text` wrote."""
     said = json.loads(text)
     kind = KINDS[said.pop("kind")]
-    return Request(**said | {"settings": kind(**_read(kind, said["settings"]))})
+    return Request(**said | {"settings": settings_from(kind, said["settings"])})
 
 
 def estimate_text(estimate: MemoryEstimate) -> str:
@@ -65,17 +64,3 @@ def read_estimate(text: str) -> MemoryEstimate:
             "warnings": tuple(said["warnings"]),
         }
     )
-
-
-def _read(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {field.name: _as(hints[field.name], values[field.name]) for field in fields(kind)}
-
-
-def _as(hint: Any, value: Any) -> Any:  # noqa: ANN401 - whatever the field holds
-    kinds = [each for each in get_args(hint) or (hint,) if each is not NoneType]
-    if isinstance(value, list):
-        return tuple(value)
-    if value is not None and isinstance(kinds[0], type) and issubclass(kinds[0], StrEnum):
-        return kinds[0](value)
-    return value
