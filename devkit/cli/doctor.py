@@ -11,6 +11,7 @@ import click
 
 from devkit import __version__
 from devkit.cli import exits
+from devkit.cli.left_behind import LeftBehind
 from devkit.cli.printing import Printing, listed_checks, put, save, shown_report
 from devkit.cli.reading import DEFAULT_TIMEOUT_S, Reading, loaded, progress, read_here
 from devkit.cli.wrong_flags import refuse_what_does_not_fit
@@ -40,6 +41,8 @@ _FORMATS = ("text", "json", "sarif", "markdown", "html")
     multiple=True,
     help="Judge a saved machine instead of this one; twice for a host and its container.",
 )
+@click.option("--verification", metavar="FILE", type=_FILE, help="Also judge a report of devkit verify.")
+@click.option("--run", "run_folder", metavar="DIR", type=_FOLDER, help="Also judge a run of devkit finetune.")
 @click.option("--save-facts", metavar="FILE", type=_FILE, help="Save what was read, without names and secrets.")
 @click.option("--only", metavar="CODE", multiple=True, help="Run only this check. May be repeated.")
 @click.option("--list", "show_list", is_flag=True, help="List the checks and do nothing else.")
@@ -65,6 +68,8 @@ def doctor(
     output: Path | None,
     project: Path | None,
     facts_files: tuple[Path, ...],
+    verification: Path | None,
+    run_folder: Path | None,
     save_facts: Path | None,
     only: tuple[str, ...],
     show_list: bool,
@@ -88,11 +93,10 @@ def doctor(
         put(listed_checks(_chosen(only), printing), printing)
         ctx.exit(exits.DONE)
     reading = Reading(project or Path(), timeout, is_deep=deep, is_smoke=smoke)
-    run = _Run(only, reading, facts_files, save_facts, say=progress(is_verbose=verbose))
+    left = LeftBehind(verification, run_folder)
+    run = _Run(only, reading, facts_files, left, save_facts, say=progress(is_verbose=verbose))
     with interruptible():
-        facts, report = run.examined()
-        if fix:
-            facts, report = _after_repair(run, report, is_sure=yes) or (facts, report)
+        facts, report = _repaired(run, is_sure=yes) if fix else run.examined()
     code = _exit_code(report, strict=strict)
     put(shown_report(facts, report, printing, exit_code=code), printing)
     ctx.exit(code)
@@ -105,12 +109,13 @@ class _Run:
     codes: tuple[str, ...]
     reading: Reading
     facts_files: tuple[Path, ...]
+    left_behind: LeftBehind
     save_facts: Path | None
     say: Callable[[str], None]
 
     def examined(self) -> "tuple[Facts, Report]":
         """The facts, saved where that was asked for, and the report over them."""
-        facts = self._facts()
+        facts = self.left_behind.added_to(self._facts())
         # Only now: what judges is loaded while the machine answers.
         from devkit.doctor.report import report_of
         from devkit.doctor.sides import judge
@@ -127,13 +132,14 @@ class _Run:
         return read_here(self.reading, say=self.say, meanwhile=partial(_chosen, self.codes))
 
 
-def _after_repair(run: _Run, report: "Report", *, is_sure: bool) -> "tuple[Facts, Report] | None":
-    """Repair what can be repaired, and examine again; None when nothing was changed."""
+def _repaired(run: _Run, *, is_sure: bool) -> "tuple[Facts, Report]":
+    """Examine, repair what can be repaired, and where that changed anything, examine again."""
     from devkit.cli.repairing import repair, say_what_became
 
-    repaired = repair(report, run.reading.project, is_sure=is_sure)
+    facts, before = run.examined()
+    repaired = repair(before, run.reading.project, is_sure=is_sure)
     if not repaired:
-        return None
+        return facts, before
     facts, after = run.examined()
     say_what_became(repaired, after)
     return facts, after

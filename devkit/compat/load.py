@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache, cached_property
 from pkgutil import get_data
 
-from devkit.compat import image_rows, rocm_rows, rows
+from devkit.compat import image_rows, rate_rows, rocm_rows, rows
 from devkit.compat.newer import newer_table
 from devkit.compat.service_rows import Panel, ProfileImage, ProfilePackage
 from devkit.compat.table import Array, Document, KeyedArray, LazyDocument, Table
@@ -25,7 +25,7 @@ class GpuTable(Table):
     """GPUs by name."""
 
     models = Array("gpu", rows.GpuModel, unique=("id",))
-    rates = KeyedArray("rate", rows.GpuRates, unique=("id",), key=lambda row: row.id)
+    rates = KeyedArray("rate", rate_rows.GpuRates, unique=("id",), key=lambda row: row.id)
 
 
 class TorchTable(Table):

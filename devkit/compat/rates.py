@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from devkit.compat.gpus import find_gpu
 from devkit.compat.load import Tables, tables
-from devkit.compat.rows import GpuRates
+from devkit.compat.rate_rows import GpuRates
 
 _SLICE = re.compile(r"^(?P<whole>.+?) MIG (?P<slices>\d)g\.(?P<gigabytes>\d+)gb\b")
 """How NVIDIA's driver calls a MIG device: "NVIDIA H100 80GB HBM3 MIG 3g.40gb"."""

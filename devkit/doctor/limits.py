@@ -114,3 +114,23 @@ JETSON_INDEXES = Limit(
     "single-source",
 )
 """Indexes of wheels for Jetsons, by the major of their L4T release."""
+
+BUSY_WHILE_TRAINING_PERCENT = Limit(
+    80,
+    "Collabnix, Fine-Tuning Open Source LLMs: Complete Infrastructure Guide 2024: 'above 80%'; NVML counts time with"
+    " any kernel, so what is missing is time in which the GPU stood still",
+    "inferred",
+)
+WAITING_FOR_DATA_PERCENT = Limit(
+    10,
+    "a tenth of each step spent on waiting for data is time that workers beside the step would give back",
+    "inferred",
+)
+ROOM_WITHOUT_CHECKPOINTING = Limit(
+    0.5,
+    "pytorch/torchtune, README, table of memory and speed: activation checkpointing takes 21 % of the speed and gives"
+    " 42 % of the memory; without it a peak of half of the memory stays below seven eighths",
+    "inferred",
+)
+HELD_BACK_PERCENT = Limit(10, "clocks held down in a tenth of the samples are no passing peak", "inferred")
+FEWEST_SAMPLES = Limit(10, "fewer samples of a GPU, one a second, say nothing of a run", "inferred")

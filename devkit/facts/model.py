@@ -48,6 +48,7 @@ from devkit.facts.record import record
 from devkit.facts.smoke import Smoke
 from devkit.facts.system import Directory, Distribution, Platform, Storage, System, Tegra, Wsl, WslSettings
 from devkit.facts.values import NOT_READ, Unknown
+from devkit.facts.workload import ProofReading, ProofStage, TrainingRun, Verification, WatchedGpu
 
 __all__ = [
     "AptSource",
@@ -103,6 +104,8 @@ __all__ = [
     "Platform",
     "Project",
     "ProjectFile",
+    "ProofReading",
+    "ProofStage",
     "Proxy",
     "Python",
     "RequestForm",
@@ -123,7 +126,10 @@ __all__ = [
     "Torch",
     "TorchCall",
     "TorchDevice",
+    "TrainingRun",
     "Variable",
+    "Verification",
+    "WatchedGpu",
     "Wsl",
     "WslSettings",
     "Xid",
@@ -160,6 +166,10 @@ class Facts:
     """Unknown unless the deep tier was asked for."""
     smoke: Smoke | Unknown = NOT_READ
     """Unknown unless a probe container was asked for."""
+    verification: Verification | Unknown = NOT_READ
+    """Unknown unless a report of `devkit verify` was given."""
+    training: TrainingRun | Unknown = NOT_READ
+    """Unknown unless the folder of a fine-tuning run was given."""
     inside: "Facts | Unknown | None" = None
     """The running dev container of the project, read from its inside; None when none runs."""
 

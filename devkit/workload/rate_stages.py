@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import torch
 
+from devkit.compat.rate_rows import GpuRates
 from devkit.compat.rates import rates_of
-from devkit.compat.rows import GpuRates
 from devkit.workload import rates
 from devkit.workload.device import OLDEST_MAJOR_WITH_BF16, Device
 from devkit.workload.settings import Precision

@@ -1,0 +1,169 @@
+"""What a proof and a training run left behind, judged."""
+
+import pytest
+
+from devkit.doctor.model import Confidence, Passed, Severity, Skipped
+from devkit.doctor.proof_codes import CERTAIN_ROWS, LIKELY_ROWS, behind
+from devkit.doctor.registry import BY_CODE
+from devkit.facts.model import ProofReading, ProofStage, TrainingRun, Verification, WatchedGpu
+from devkit.facts.values import Unknown
+from devkit.workload.stage import STAGES
+from tests.doctor.asking import ask, codes, first, found
+from tests.doctor.machines import GIB, changed, inside
+
+BY_THE_HOST = ("build", "start", "proof")
+NOBODY_KNOWS = "Zorp: flurb"
+
+
+def stage(name, reason="", status="failed", wrong=()):
+    return ProofStage(name, status, reason, wrong)
+
+
+def report(*stages, log=()):
+    verdict = "failed" if any(each.status == "failed" for each in stages) else "passed"
+    return Verification(verdict, "here", "NVIDIA H200", "2026-11-21T18:00:00+00:00", stages, log)
+
+
+def proved(*stages, log=()):
+    return changed(inside(), {"verification": report(*stages, log=log)})
+
+
+def test_a_proof_that_passed_passes():
+    passed, skipped = stage("kernel", status="passed"), stage("nccl", "one GPU", "skipped")
+    assert ask("PYT021", proved(passed, skipped)) == Passed()
+
+
+def test_without_a_report_there_is_nothing_to_judge():
+    assert isinstance(ask("PYT021", inside()), Skipped)
+
+
+@pytest.mark.parametrize("name", [*(each.name for each in STAGES), *BY_THE_HOST])
+def test_every_stage_of_the_proof_has_a_check_that_is_likely_behind_it(name):
+    cause = behind(stage(name, NOBODY_KNOWS), report())
+    assert cause.code in BY_CODE
+    assert cause.confidence is Confidence.POSSIBLE
+
+
+def test_the_table_names_checks_and_stages_that_exist():
+    known = {"", *(each.name for each in STAGES), *BY_THE_HOST, "memory-estimate", "own-model"}
+    for row in (*CERTAIN_ROWS, *LIKELY_ROWS):
+        assert row.stage in known
+        assert row.code in BY_CODE or row.code == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "code"),
+    [
+        ("torch", "OSError: libcudnn.so.9: cannot open shared object file: No such file or directory", "PYT"),
+        ("torch-build", "driver_library is absent, expected loads, as a GPU is here", "CON005"),
+        ("torch-build", "cu_init is 999, expected 0", "CUD011"),
+        ("torch-build", "gpus_seen_by_torch is 0, expected 1", "PYT001"),
+        ("torch-build", "gpu_0_target is sm_120, expected runs code for sm_80 sm_90", "PYT002"),
+        ("kernel", "RuntimeError: CUDA error: no kernel image is available for execution on the device", "PYT002"),
+        ("kernel", "matmul_bf16_error is 0.5, expected <= 0.02", "GPU009"),
+        ("compute-rate", "bf16_tflops is 170.0, expected 396 to 1.29e+03; data sheet 989.4", "GPU016"),
+        ("link-rate", "to_gpu_gb_per_s is 0.8, expected 3.94 to 81.9; data sheet 63", "GPU015"),
+        ("bitsandbytes-native", "library is ErrorHandlerMockBNBNativeLibrary, expected bitsandbytes' own", "PYT018"),
+        ("lora-memorises", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "MEM004"),
+        ("lora-memorises", "the process was ended by SIGKILL, most often because memory ran out", "MEM002"),
+        ("resume", "OSError: [Errno 28] No space left on device", "STO002"),
+        ("triton", "RuntimeError: Failed to find C compiler. Please specify via CC", "CON004"),
+        ("nccl", "bus_gb_per_s is 0.4, expected > 1", "NET001"),
+    ],
+)
+def test_the_words_of_a_reason_name_the_check_behind_it(name, reason, code):
+    finding = first("PYT021", proved(stage(name, reason)))
+    assert finding.severity is Severity.ERROR
+    assert f"(see {code}" in finding.message
+    assert finding.confidence is not Confidence.POSSIBLE
+    assert reason[:60] in " ".join(finding.evidence)
+
+
+def test_a_stage_that_nobody_knows_says_so():
+    finding = first("PYT021", proved(stage("teleport", NOBODY_KNOWS)))
+    assert "devkit does not know what stands behind this stage" in finding.message
+    assert "devkit explain -" in " ".join(finding.fix.commands)
+
+
+def test_the_log_of_a_crash_is_read_where_the_reason_says_nothing():
+    log = ("libcudnn", "RuntimeError: CUDA error: no kernel image is available for execution on the device")
+    crash = stage("reference", "the process was ended by SIGABRT")
+    assert behind(crash, report(crash, log=log)).code == "PYT002"
+
+
+def test_what_was_measured_is_the_evidence():
+    wrong = (ProofReading("to_gpu_gb_per_s", "0.8", "3.94 to 81.9; data sheet 63"),)
+    finding = first("PYT021", proved(stage("link-rate", "to_gpu_gb_per_s is 0.8, expected 3.94", wrong=wrong)))
+    assert finding.evidence[0] == "to_gpu_gb_per_s: 0.8, expected 3.94 to 81.9; data sheet 63"
+
+
+UNREAD = Unknown("NVML does not tell")
+GPU = WatchedGpu("NVIDIA H200", 600, 93, 141 * GIB, 0, 0)
+
+
+def trained(*, gpu=None, **fields):
+    values = {
+        "steps": 500,
+        "step_ms": 400,
+        "waiting_percent": 1,
+        "checkpointing": False,
+        "attention": "varlen",
+        "device": "cuda",
+        "peak_bytes": 100 * GIB,
+        "gpus": (changed(GPU, gpu or {}),),
+    }
+    return changed(inside(), {"training": TrainingRun(**values | fields)})
+
+
+WATCHING = ("GPU028", "STO006", "MEM005", "PYT022", "GPU029")
+
+
+def test_a_run_that_keeps_its_gpu_busy_passes():
+    assert all(ask(code, trained()) == Passed() for code in WATCHING)
+
+
+@pytest.mark.parametrize("code", WATCHING)
+def test_a_run_on_the_cpu_and_no_run_at_all_are_not_judged(code):
+    assert isinstance(ask(code, trained(device="cpu", gpus=UNREAD, waiting_percent=50)), Skipped)
+    assert isinstance(ask(code, inside()), Skipped)
+
+
+@pytest.mark.parametrize(
+    ("code", "facts", "severity"),
+    [
+        pytest.param("GPU029", trained(gpu={"utilisation_percent": 79}), Severity.NOTE, id="a GPU busy in 79 %"),
+        pytest.param("STO006", trained(waiting_percent=10), Severity.WARNING, id="a tenth of the time spent waiting"),
+        pytest.param(
+            "MEM005", trained(checkpointing=True, peak_bytes=70 * GIB), Severity.NOTE, id="half of the memory unused"
+        ),
+        pytest.param("PYT022", trained(attention="eager"), Severity.WARNING, id="eager attention"),
+        pytest.param("GPU028", trained(gpu={"hot_percent": 10}), Severity.WARNING, id="hot in a tenth of the run"),
+        pytest.param("GPU028", trained(gpu={"braked_percent": 100}), Severity.WARNING, id="the power brake"),
+    ],
+)
+def test_what_a_run_shows_is_found(code, facts, severity):
+    assert found(code, facts)[0].severity is severity
+
+
+@pytest.mark.parametrize(
+    ("code", "facts"),
+    [
+        pytest.param("GPU029", trained(gpu={"utilisation_percent": 80}), id="busy in 80 %"),
+        pytest.param("STO006", trained(waiting_percent=9), id="less than a tenth"),
+        pytest.param("MEM005", trained(checkpointing=True, peak_bytes=71 * GIB), id="more than half of the memory"),
+        pytest.param("MEM005", trained(checkpointing=False, peak_bytes=1 * GIB), id="no checkpointing"),
+        pytest.param("GPU028", trained(gpu={"hot_percent": 9}), id="hot for a moment"),
+        pytest.param("GPU028", trained(gpu={"hot_percent": UNREAD}), id="clocks that nobody tells"),
+    ],
+)
+def test_what_is_within_its_bounds_is_not(code, facts):
+    assert ask(code, facts) == Passed()
+
+
+def test_a_gpu_sampled_a_few_times_is_not_judged():
+    assert isinstance(ask("GPU029", trained(gpu={"samples": 9, "utilisation_percent": 5})), Skipped)
+
+
+def test_a_gpu_that_waits_for_data_is_one_problem_and_not_two():
+    found_codes = codes(trained(waiting_percent=40, gpu={"utilisation_percent": 50}))
+    assert "STO006" in found_codes and "GPU029" not in found_codes
