@@ -86,14 +86,16 @@ def closed_form(question: Question) -> MemoryEstimate:
 def answer(question: Question, estimate: MemoryEstimate, *, learned_from: str = "") -> Answer:
     """What the estimate means for GPUs, machine, time and money."""
     settings = question.settings
-    is_training = isinstance(settings, TrainingSettings)
+    host = None
+    if isinstance(settings, TrainingSettings):
+        host = host_needs(question.shape, settings, tokens=question.tokens)
     return Answer(
         shape=question.shape,
         settings=settings,
         estimate=estimate,
         cards=tuple(_card_answer(question, card, estimate) for card in question.cards),
         smallest=_smallest(estimate, settings),
-        host=host_needs(question.shape, settings, tokens=question.tokens) if is_training else None,
+        host=host,
         rules=tuple((rule, rule.apply(question.shape, settings)) for rule in question.rules),
         prices=question.prices,
         learned_from=learned_from,
@@ -125,10 +127,8 @@ def _duration(question: Question, card: Card, settings: TrainingSettings) -> Dur
         return None
     least, most = seconds_for(question.tokens, question.shape, settings, flops=card.flops)
     priced = question.prices.for_gpu(card.name) if question.prices else ()
-    costs = tuple(
-        (price.where, *(price.per_hour * settings.world * seconds / HOUR_S for seconds in (least, most)))
-        for price in priced
-    )
+    gpu_hours = (least * settings.world / HOUR_S, most * settings.world / HOUR_S)
+    costs = tuple((price.where, price.per_hour * gpu_hours[0], price.per_hour * gpu_hours[1]) for price in priced)
     return Duration(tokens=question.tokens, seconds=(least, most), costs=costs)
 
 

@@ -39,7 +39,7 @@ class Verdict(StrEnum):
 
 @keyword_record
 class Card:
-    """A GPU, or several that are alike. `memory_bytes` is what programs may take; rates are dense peaks, None unknown."""
+    """A GPU, or several that are alike. `memory_bytes` is what programs may take; a rate that is not known is None."""
 
     name: str
     memory_bytes: int

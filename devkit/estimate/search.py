@@ -93,7 +93,9 @@ def _optimizers(wanted: TrainingSettings, method: Method) -> tuple[Optimizer, ..
 
 
 def _adapter_precision(wanted: TrainingSettings) -> Precision:
-    """bf16 adapters train as they are; fp16 ones need fp32."""
+    """bf16 adapters train as they are; fp16 ones need fp32. Full fine-tuning has none."""
+    if wanted.method is Method.FULL:
+        return wanted.adapter_precision
     return Precision.FP32 if wanted.precision is Precision.FP16 else wanted.precision
 
 
@@ -127,19 +129,15 @@ def _choice(wanted: TrainingSettings, settings: TrainingSettings, estimate: Memo
 
 def _changes(wanted: TrainingSettings, settings: TrainingSettings) -> Iterator[str]:
     """The flags that make these settings of the ones asked for."""
-    if settings.method is not wanted.method:
-        yield f"--method {settings.method}"
-    if settings.micro_batch != wanted.micro_batch:
-        yield f"--micro-batch {settings.micro_batch}"
-    if settings.checkpointing != wanted.checkpointing:
-        yield "--checkpointing" if settings.checkpointing else "--no-checkpointing"
-    if settings.optimizer is not wanted.optimizer:
-        yield f"--optimizer {settings.optimizer}"
-    if settings.loss is not wanted.loss:
-        yield f"--loss {settings.loss}"
-    if settings.method is not Method.FULL and settings.adapter_precision is not wanted.adapter_precision:
-        yield f"--adapter-dtype {settings.adapter_precision}"
-    if settings.upcast != wanted.upcast:
-        yield "--no-kbit-upcast"
-    if settings.world != wanted.world:
-        yield f"--world {settings.world} --sharding {settings.sharding}"
+    flags = {
+        f"--method {settings.method}": settings.method is not wanted.method,
+        f"--micro-batch {settings.micro_batch}": settings.micro_batch != wanted.micro_batch,
+        "--checkpointing": settings.checkpointing and not wanted.checkpointing,
+        "--no-checkpointing": wanted.checkpointing and not settings.checkpointing,
+        f"--optimizer {settings.optimizer}": settings.optimizer is not wanted.optimizer,
+        f"--loss {settings.loss}": settings.loss is not wanted.loss,
+        f"--adapter-dtype {settings.adapter_precision}": settings.adapter_precision is not wanted.adapter_precision,
+        "--no-kbit-upcast": settings.upcast != wanted.upcast,
+        f"--world {settings.world} --sharding {settings.sharding}": settings.world != wanted.world,
+    }
+    return (flag for flag, differs in flags.items() if differs)

@@ -1,5 +1,7 @@
 """How long training takes, and which settings are faster: operations per token, and what each setting costs."""
 
+import math
+
 from devkit.estimate.settings import Loss, Method, Optimizer, Precision, Sharding, TrainingSettings
 from devkit.estimate.shape import ModelShape
 from devkit.facts.record import record
@@ -62,7 +64,7 @@ def slowness(settings: TrainingSettings) -> float:
     for cost in costs_of(settings):
         factor *= cost.factor
     tokens = settings.micro_batch * settings.sequence
-    return factor * max(1.0, (ENOUGH_TOKENS / tokens) ** 0.5)
+    return factor * max(1.0, math.sqrt(ENOUGH_TOKENS / tokens))
 
 
 def flops_per_token(shape: ModelShape, settings: TrainingSettings) -> float:
@@ -77,7 +79,7 @@ def flops_per_token(shape: ModelShape, settings: TrainingSettings) -> float:
 
 
 def seconds_for(tokens: int, shape: ModelShape, settings: TrainingSettings, *, flops: float) -> tuple[float, float]:
-    """The shortest and the longest time for that many tokens on `settings.world` GPUs of `flops` operations a second."""
+    """The shortest and the longest time for that many tokens on `settings.world` GPUs of `flops` dense operations."""
     work = tokens * flops_per_token(shape, settings) / (flops * settings.world)
     slower = slowness(settings)
     low, high = UTILISATION
