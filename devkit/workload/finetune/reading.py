@@ -31,7 +31,7 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(:\w[\w.-]*)?")
 
 @dataclass(frozen=True)
 class Survey:
-    """What the data holds. `empty` records have nothing to learn and are left out; `first_empty` is the first's place."""
+    """What the data holds. `empty` records have nothing to learn and are left out; one stands at `first_empty`."""
 
     records: int
     kinds: tuple[tuple[Kind, int], ...]

@@ -103,7 +103,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(
-            f'the key "{on_one_line(twice)[:40]}" stands twice in one object, and only one of its values could be learned'
+            f'the key "{on_one_line(twice)[:40]}" stands twice in one object, and only one value could be learned'
         )
     return found
 
