@@ -5,6 +5,7 @@ None of them is required: where one is missing, one line says which. Importable 
 
 import importlib
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ Source: https://huggingface.co/docs/datasets/process#save"""
 
 SPLIT = "train"
 
+AT_ONCE = 1000
+"""Rows that are taken from a Parquet file together."""
+
+BROKEN = (OSError, ValueError, KeyError, TypeError)
+"""What these libraries raise for a file that was cut off or damaged; Arrow's own errors are kinds of the first two."""
+
 
 def is_saved_dataset(folder: Path) -> bool:
     """Whether `folder` was written by `save_to_disk` of the library datasets."""
@@ -28,7 +35,7 @@ def is_saved_dataset(folder: Path) -> bool:
 def parquet_rows(path: Path) -> Iterator[tuple[Any, Place]]:
     """The rows of a Parquet file, a few at a time."""
     parquet = _library("pyarrow.parquet", f"{path}")
-    batches = _opened(path, lambda: parquet.ParquetFile(path).iter_batches(batch_size=1000))
+    batches = _opened(path, lambda: parquet.ParquetFile(path).iter_batches(batch_size=AT_ONCE))
     yield from _numbered((row for batch in batches for row in batch.to_pylist()), f"{path}")
 
 
@@ -125,11 +132,21 @@ def _library(name: str, wanted_for: str) -> Any:  # noqa: ANN401 - optional, and
 def _opened(path: Path, opening: Any) -> Any:  # noqa: ANN401 - what an optional library hands out
     try:
         return opening()
-    except (OSError, ValueError) as error:
-        cause = on_one_line(str(error))[:200] or type(error).__name__
-        raise DevkitError(f"{path} cannot be read: {cause}", "Check that it was written to its end.") from error
+    except BROKEN as error:
+        raise _broken(f"{path}", error) from error
+
+
+def _broken(source: str, error: Exception) -> DevkitError:
+    cause = on_one_line(str(error))[:200] or type(error).__name__
+    return DevkitError(f"{source} cannot be read: {cause}", "Check that it was written to its end.")
 
 
 def _numbered(rows: Iterator[Any], source: str) -> Iterator[tuple[Any, Place]]:
-    for number, row in enumerate(rows):
+    for number in count():
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except BROKEN as error:
+            raise _broken(source, error) from error
         yield row, Place(source, number, "row")
