@@ -18,6 +18,8 @@ FEATURES = {Method.QLORA: "nf4", Method.INT8_LORA: "llm-int8"}
 LEAST_STEPS = 50
 """Optimizer steps below which full rows are not worth having fewer of them: a schedule needs room to rise and fall."""
 
+PAGED = (Optimizer.PAGED_ADAMW, Optimizer.PAGED_ADAMW_8BIT)
+
 EIGHT_BIT = (Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW, Optimizer.PAGED_ADAMW_8BIT)
 """Optimizers that bitsandbytes has and torch has not."""
 
@@ -71,6 +73,9 @@ class Computing:
             )
         if asked is Precision.FP16 and self._hardware.kind is Kind.CPU:
             self.warnings.append("fp16 was asked for, which few CPUs compute in: expect it to be slow")
+
+        if self._settings.optimizer in PAGED and self._hardware.kind is not Kind.CUDA:
+            self.warnings.append(f"{self._settings.optimizer} was asked for, which pages on NVIDIA GPUs alone")
 
     def _adapter_precision(self) -> Precision:
         if self._settings.method is Method.FULL:

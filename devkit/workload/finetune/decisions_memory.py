@@ -147,7 +147,8 @@ def _reasons(
         yield Decision("checkpointing", "yes", f"without it there is no room; {room}")
     else:
         yield Decision("checkpointing", "no", f"everything fits without computing twice; {room}")
-    because = ASKED if settings.micro_batch is not None else f"the largest useful one that fits; {room}"
+    fits = "the largest useful one that fits" if _fits(fit, hardware) else "the least there is"
+    because = ASKED if settings.micro_batch is not None else f"{fits}; {room}"
     yield Decision("micro_batch", f"{fit.micro_batch}", because)
     shared = f" by each of {hardware.world} processes" if hardware.world > 1 else ""
     yield Decision("accumulation", f"{accumulation}", f"{rows} rows a step{shared}, {fit.micro_batch} in one pass")

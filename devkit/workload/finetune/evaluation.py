@@ -27,7 +27,7 @@ def evaluated(
     started = perf_counter()
     total, counted = 0.0, 0
     was_given_up = False
-    module.eval()
+    _evaluate(module)
     with torch.no_grad():
         for step in range(feed.steps_per_epoch):
             if asked():
@@ -38,3 +38,13 @@ def evaluated(
             counted += feed.counted(step)
     module.train()
     return Evaluated(total / max(1, counted), counted, perf_counter() - started, was_given_up)
+
+
+def _evaluate(module: torch.nn.Module) -> None:
+    """Switch off dropout. Layers of bitsandbytes stay as they are: outside of training they lay out their weights anew
+    on some CPUs, which takes long, changes their bytes, and fails for widths that are no multiple of 64.
+    """
+    module.eval()
+    for each in module.modules():
+        if type(each).__module__.startswith("bitsandbytes"):
+            each.training = True

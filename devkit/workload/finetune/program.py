@@ -31,7 +31,7 @@ def run(settings: FinetuneSettings, *, listeners: tuple[Listener, ...] = (), dry
         if dry_run:
             material = program_parts.gathered(settings, together)
             events = Events(None, listeners if together.is_first else ())
-            _tell(events, program_parts.decided(settings, material, together), material.notes)
+            _tell(events, program_parts.decided(material, together), material.data.notes)
             return EXIT_CODES[End.DONE]
         together.shared(lambda: program_output.prepare(settings.output, resume=settings.resume))
         with claimed(settings.output, together), stopping.Stopping() as stop:
@@ -43,12 +43,12 @@ def run(settings: FinetuneSettings, *, listeners: tuple[Listener, ...] = (), dry
 def _run(settings: FinetuneSettings, together: Ranks, stop: stopping.Stopping, events: Events) -> End:
     """Everything from the files to the adapter, in one of the run's processes."""
     material = program_parts.gathered(settings, together)
-    decisions = program_parts.decided(settings, material, together)
-    record = Record(settings, decisions, world=together.world)
+    decisions = program_parts.decided(material, together)
+    record = Record(material.settings, decisions, world=together.world)
     if together.is_first:
         record.begin()
-    _tell(events, decisions, material.notes)
-    job = Job(settings, decisions, material, together, events, asked=lambda: _asked(stop, together))
+    _tell(events, decisions, material.data.notes)
+    job = Job(material, decisions, together, events, asked=lambda: _asked(stop, together))
     position = job.start()
     ended = End.OUT_OF_MEMORY if position is None else train(job.run, position)
     position = position or Position(micro_batch=0)

@@ -5,8 +5,7 @@ from functools import cached_property
 from pathlib import Path
 
 from devkit.workload.finetune import checkpoint, program_output, program_parts
-from devkit.workload.finetune.adapters_files import BASE_FILE
-from devkit.workload.finetune.adapters_saved import trained_on
+from devkit.workload.finetune.adapters_saved import write_beside
 from devkit.workload.finetune.checkpoint_settings import fingerprint_of_data, fingerprint_of_model, settings_that_count
 from devkit.workload.finetune.checkpoint_state import RunState
 from devkit.workload.finetune.decisions import Decisions
@@ -19,7 +18,6 @@ from devkit.workload.finetune.micro_batch import Memory, probed, read_memory
 from devkit.workload.finetune.optimizers import optimizer_for
 from devkit.workload.finetune.program_parts import Material
 from devkit.workload.finetune.ranks import Ranks
-from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.finetune.sharding import Shared, share
 from devkit.workload.finetune.step import ModelWithLoss, Passes, attempted
 
@@ -29,27 +27,27 @@ class Job:
 
     def __init__(
         self,
-        settings: FinetuneSettings,
-        decisions: Decisions,
         material: Material,
+        decisions: Decisions,
         together: Ranks,
         events: Events,
         *,
         asked: Callable[[], End | None],
     ) -> None:
-        self._settings = settings
+        settings = self._settings = material.settings
+        data = material.data
         self._decisions = decisions
         self._ranks = together
         self._events = events
         self._asked = asked
         self._base = program_parts.loaded(settings, decisions, together.device)
         self._identity = {
-            "base": fingerprint_of_model(self._base.model),
-            "texts": fingerprint_of_data(material.examples),
+            "model": fingerprint_of_model(self._base.model),
+            "data": fingerprint_of_data(data.learned),
         }
         self._model = program_parts.prepared(self._base.model, settings, decisions)
-        self._feed = program_parts.fed(settings, decisions, material.examples)
-        self._held_out = program_parts.fed(settings, decisions, material.held_out) if material.held_out else None
+        self._feed = program_parts.fed(settings, decisions, data.learned)
+        self._held_out = program_parts.fed(settings, decisions, data.held_out) if data.held_out else None
         self._shared = self._share()
         self._checkpoint: Path | None = None
         self._tell_notes()
@@ -159,6 +157,7 @@ class Job:
             position.tokens, position.seconds = progress.tokens, progress.seconds
             self.run.guard.skipped = progress.skipped
             self._checkpoint = found.path
+            self._events("resumed", step=progress.step, path=found.path.name)
             for text in (*found.passed_over, *found.notes):
                 self._events("note", text=text)
         if self._ranks.is_first:
@@ -174,6 +173,7 @@ class Job:
             "optimizer": decisions.optimizer,
             "learning_rate": decisions.learning_rate,
             "packing": decisions.packing,
+            "steps": self.run.steps,
             **self._identity,
         }
         return settings_that_count(self._settings, chosen)
@@ -223,8 +223,7 @@ class Job:
 
     def _write_beside(self, folder: Path) -> None:
         if hasattr(self._model, "peft_config"):
-            text = program_output.as_text(trained_on(self._base).to_document())
-            (folder / BASE_FILE).write_text(text, encoding="utf-8")
+            write_beside(folder, self._base)
         else:
             self._base.tokenizer.save_pretrained(str(folder))
             if self._base.model.generation_config is not None:

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from transformers import AutoConfig
 
-from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision, Sharding
-from devkit.workload.finetune import adapters, attention_varlen, model
+from devkit.workload.finetune import adapters, attention_varlen, model, model_skeleton
+from devkit.workload.finetune.adapters_targets import targets_of
 from devkit.workload.finetune.attention import layout_of
 from devkit.workload.finetune.batch import Example
 from devkit.workload.finetune.decisions import Corpus, Decisions, decide
@@ -16,7 +16,7 @@ from devkit.workload.finetune.feed import Feed
 from devkit.workload.finetune.hub import model_folder
 from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
 from devkit.workload.finetune.model_files import ModelFiles, examined
-from devkit.workload.finetune.program_data import examples_of
+from devkit.workload.finetune.program_data import Data, data_of, with_rows_that_fit
 from devkit.workload.finetune.program_hardware import hardware_here
 from devkit.workload.finetune.program_need import need_of
 from devkit.workload.finetune.ranks import Ranks
@@ -25,52 +25,38 @@ from devkit.workload.finetune.settings import FinetuneSettings
 
 @dataclass(frozen=True)
 class Material:
-    """What is known before the model is loaded: its files, the texts to learn from and those to evaluate on."""
+    """What is known before the model is loaded. `settings` have the rows that the model can read."""
 
+    settings: FinetuneSettings
     files: ModelFiles
-    examples: Sequence[Example]
-    held_out: Sequence[Example]
-    notes: tuple[str, ...]
+    config: Any
+    data: Data
 
 
 def gathered(settings: FinetuneSettings, together: Ranks) -> Material:
     """Model files and texts. The first process looks first, so that a download is done once."""
     folder = together.shared(lambda: model_folder(settings.model))
     files = examined(folder)
-    data = examples_of(settings.data, model.load_tokenizer(folder), settings)
-    if settings.eval_data:
-        return Material(
-            files, data.examples, examples_of(settings.eval_data, data.tokenizer, settings).examples, data.notes
-        )
-    learned, held_out = _divided(data.examples, settings)
-    return Material(files, learned, held_out, data.notes)
+    shape = model_skeleton.skeleton(folder)
+    if settings.method is not Method.FULL:
+        # Refused now rather than after the weights are loaded.
+        targets_of(shape, settings.targets)
+    config = shape.config
+    fitting = with_rows_that_fit(settings, config)
+    return Material(fitting, files, config, data_of(fitting, model.load_tokenizer(folder), config))
 
 
-def _divided(examples: Sequence[Example], settings: FinetuneSettings) -> tuple[Sequence[Example], Sequence[Example]]:
-    """The texts without the share that is held out, spread evenly over the data, and that share."""
-    wanted = round(len(examples) * settings.eval_share)
-    if settings.eval_share > 0 and (wanted == 0 or wanted == len(examples)):
-        raise DevkitError(
-            f"--eval-share {settings.eval_share:g} of {len(examples)} texts leaves nothing on one side",
-            "Give more texts, or --eval-data.",
-        )
-    chosen = {index * len(examples) // wanted for index in range(wanted)} if wanted else set()
-    learned = [each for index, each in enumerate(examples) if index not in chosen]
-    return learned, [examples[index] for index in sorted(chosen)]
-
-
-def decided(settings: FinetuneSettings, material: Material, together: Ranks) -> Decisions:
+def decided(material: Material, together: Ranks) -> Decisions:
     """What the run does with this machine: the same for all processes, by the least memory that any of them has."""
     here = hardware_here(together.device, world=together.world)
     hardware = replace(here, free_bytes=int(-together.largest(-here.free_bytes)))
-    config = AutoConfig.from_pretrained(str(material.files.folder), local_files_only=True, trust_remote_code=False)
-    tokens = sum(len(each.ids) for each in material.examples)
+    learned = material.data.learned
     return together.shared(
         lambda: decide(
-            settings,
+            material.settings,
             hardware,
-            traits=attention_varlen.traits_of(config),
-            corpus=Corpus(len(material.examples), tokens),
+            traits=attention_varlen.traits_of(material.config),
+            corpus=Corpus(len(learned), sum(len(each.ids) for each in learned)),
             need=need_of(material.files.config),
         )
     )

@@ -26,6 +26,7 @@ class ModelWithLoss(torch.nn.Module):
         self.model = model
         self.attention = attention
         self.device = device
+        self.train()
         self.is_split = speaks_for(self._head(), self._base())
         self.loss = loss if self.is_split else Loss.STANDARD
 

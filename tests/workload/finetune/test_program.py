@@ -1,0 +1,162 @@
+"""Whole runs in one process: what is learned, what stands in the folder afterwards, and what is refused."""
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the workload extra is not installed")
+pytestmark = pytest.mark.workload
+
+from devkit.errors import DevkitError  # noqa: E402
+from devkit.estimate.settings import Loss, Method, Precision  # noqa: E402
+from devkit.workload.finetune.program_output import hashes_of  # noqa: E402
+from tests.workload.finetune.kitchen import SENTENCE, Kitchen  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def kitchen(tmp_path_factory):
+    torch.set_num_threads(1)
+    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+
+
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        pytest.param(Method.LORA, {}, id="lora"),
+        pytest.param(Method.LORA, {"checkpointing": True}, id="lora with checkpointing"),
+        pytest.param(Method.LORA, {"precision": Precision.BF16}, id="lora in bf16"),
+        pytest.param(Method.QLORA, {}, id="qlora"),
+        pytest.param(Method.INT8_LORA, {}, id="int8-lora"),
+        pytest.param(Method.FULL, {"learning_rate": 1e-3}, id="full"),
+    ],
+)
+def test_every_method_learns_a_sentence_by_heart(kitchen, method, how):
+    if method in (Method.QLORA, Method.INT8_LORA):
+        pytest.importorskip("bitsandbytes")
+    ran = kitchen.run(**{"data": (str(kitchen.sentence),), "method": method, "steps": 50, "batch": 1, **how})
+    assert ran.code == 0
+    assert ran.losses[0] > 5
+    assert ran.losses[-1] < 0.15
+
+
+def test_a_batch_is_the_same_however_many_passes_it_takes(kitchen):
+    whole = kitchen.run(micro_batch=8)
+    for size in (4, 3, 1):
+        assert kitchen.run(micro_batch=size).losses == pytest.approx(whole.losses, rel=2e-6)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param({"loss": Loss.STANDARD}, id="logits as a whole"),
+        pytest.param({"packing": True}, id="texts that share rows"),
+        pytest.param({"checkpointing": True}, id="activations computed again"),
+        pytest.param({"attention": "sdpa"}, id="padded rows"),
+    ],
+)
+def test_what_saves_time_or_memory_does_not_change_what_is_learned(kitchen, how):
+    from devkit.estimate.settings import Attention
+
+    how = {**how, "attention": Attention(how["attention"])} if "attention" in how else how
+    # One step learns from all texts, so that packed rows hold the same.
+    assert kitchen.run(**how, batch=100).losses == pytest.approx(kitchen.run(batch=100).losses, rel=5e-6)
+
+
+def test_prompts_that_are_not_learned_change_the_loss_alone_by_what_is_counted(kitchen):
+    path = kitchen.folder / "prompts.jsonl"
+    path.write_text(json.dumps({"prompt": "say hello: ", "completion": "hello"}) + "\n")
+    masked = kitchen.run(data=(str(path),), batch=1)
+    whole = kitchen.run(data=(str(path),), batch=1, completion_only=False)
+    assert masked.losses[0] != pytest.approx(whole.losses[0], rel=1e-3)
+
+
+def test_held_out_texts_are_evaluated_and_not_learned(kitchen):
+    ran = kitchen.run(eval_share=0.25, eval_every=2)
+    assert [each["step"] for each in ran.named("eval")] == [2, 3]
+    assert ran.named("start")[0]["rows"] == 6
+    same = kitchen.run(eval_data=(str(kitchen.texts),), eval_every=3, learning_rate=0.0)
+    assert same.named("eval")[0]["loss"] == pytest.approx(same.losses[0], rel=2e-6)
+
+
+def test_the_folder_holds_the_adapter_the_record_and_the_metrics(kitchen):
+    ran = kitchen.run(data=(str(kitchen.sentence),), batch=1)
+    record = json.loads((ran.output / "run.json").read_text())
+    assert (record["schema"], record["status"], record["step"]) == ("devkit.finetune/1", "done", 3)
+    assert record["first_loss"] == ran.losses[0] and record["last_loss"] == ran.losses[-1]
+    assert record["files"] == {"adapter": hashes_of(ran.output / "adapter")}
+    assert {each["name"] for each in record["decisions"]} >= {"precision", "attention", "micro_batch", "loss"}
+    assert all(each["because"] for each in record["decisions"])
+    assert record["estimated"]["reserved_peak_bytes"]["upper"] > 0
+    kept = [json.loads(line) for line in (ran.output / "metrics.jsonl").read_text().splitlines()]
+    assert kept == ran.events
+
+
+def test_a_whole_model_can_be_loaded_from_where_it_is_put(kitchen):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    ran = kitchen.run(data=(str(kitchen.sentence),), method=Method.FULL, steps=40, batch=1, learning_rate=1e-3)
+    folder = str(ran.output / "model")
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    assert model.config.use_cache
+    start = tokenizer("the quick", return_tensors="pt")
+    ids = model.generate(**start, max_new_tokens=60, do_sample=False, pad_token_id=257)
+    assert tokenizer.decode(ids[0], skip_special_tokens=True) == SENTENCE
+
+
+def test_the_same_command_again_goes_on_where_it_ended(kitchen):
+    first = kitchen.run(steps=4, save_every=2)
+    again = kitchen.run(steps=4, save_every=2, output=first.output)
+    assert again.code == 0
+    assert again.losses == []
+    assert again.named("resumed")[0]["step"] == 4
+
+
+def test_no_resume_keeps_what_was_there_in_a_folder_of_its_own(kitchen):
+    first = kitchen.run()
+    again = kitchen.run(output=first.output, resume=False)
+    assert again.losses == first.losses
+    assert (first.output / "earlier-1" / "run.json").is_file()
+    assert (first.output / "earlier-1" / "step-3").is_dir()
+
+
+def test_a_folder_with_somebody_elses_files_is_refused(kitchen, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(DevkitError, match=r"no run of devkit wrote: thesis\.tex"):
+        kitchen.run(output=tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        pytest.param({"sequence": 129}, "longer than this model reads: 128", id="rows longer than the model reads"),
+        pytest.param({"eval_share": 0.01}, "leaves nothing on one side", id="too little to hold out"),
+        pytest.param({"targets": ("q_prj",)}, "q_prj", id="a layer that is not there"),
+        pytest.param({"data": ("/nowhere.jsonl",)}, "nowhere.jsonl", id="data that is not there"),
+        pytest.param({"model": "/nowhere"}, "nowhere", id="a model that is not there"),
+        pytest.param({"steps": 0}, "--steps is 0", id="no steps"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_loaded(kitchen, how, said):
+    with pytest.raises(DevkitError, match=said):
+        kitchen.run(**how)
+
+
+def test_a_dry_run_tells_its_decisions_and_writes_nothing(kitchen):
+    from devkit.workload.finetune.program import run
+
+    events, settings = [], kitchen.settings()
+    assert run(settings, listeners=(events.append,), dry_run=True) == 0
+    assert {each["event"] for each in events} == {"decision", "estimate", "note"}
+    assert not settings.output.exists()
+
+
+def test_a_reader_that_left_does_not_end_the_run(kitchen):
+    from devkit.workload.finetune.program import run
+
+    def gone(_event):
+        raise BrokenPipeError
+
+    settings = kitchen.settings()
+    assert run(settings, listeners=(gone,)) == 0
+    assert (settings.output / "adapter").is_dir()
