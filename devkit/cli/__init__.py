@@ -22,8 +22,10 @@ COMMANDS = {
     "update": ("update", "Bring a written dev container up to date, and keep your edits."),
     "template": ("template", "Write folders that can be published as dev container Templates."),
     "bundle": ("bundle", "Take everything the image is built from to a place without a network."),
+    "estimate": ("estimate", "Say how much GPU memory a model takes, where it fits, and what to change."),
     "verify": ("verify", "Prove the environment: fine-tune and generate with a tiny model."),
     "finetune": ("finetune", "Train an adapter, or a whole model, on your texts."),
+    "generate": ("generate", "Let a model, or one with an adapter on it, answer."),
     "data": ("data", "Show the version tables that answers rest on, and take newer ones."),
 }
 """Command name -> (module under devkit.cli, summary). Modules load when their command runs."""

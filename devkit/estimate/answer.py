@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from devkit.estimate.cards import Card, Verdict, known_cards
-from devkit.estimate.document import estimate_document, settings_document, shape_document
+from devkit.estimate.document import estimate_document, shape_document
 from devkit.estimate.host import HostNeeds, host_needs
 from devkit.estimate.inference import estimate_inference
 from devkit.estimate.model import MemoryEstimate
@@ -14,6 +14,7 @@ from devkit.estimate.search import Choice, choices, gpus_needed
 from devkit.estimate.settings import InferenceSettings, TrainingSettings
 from devkit.estimate.shape import ModelShape
 from devkit.estimate.speed import UTILISATION, seconds_for
+from devkit.estimate.spelled import plain
 from devkit.estimate.training import estimate_training
 from devkit.facts.record import keyword_record
 
@@ -139,7 +140,7 @@ def answer_document(found: Answer) -> dict[str, Any]:
     return {
         "schema": "devkit.estimate/1",
         "model": shape_document(found.shape),
-        "settings": settings_document(found.settings),
+        "settings": plain(found.settings),
         **shown,
         "gpus": [_card_document(each) for each in found.cards],
         "recommended": _choice_document(first) if first else None,
@@ -176,7 +177,7 @@ def _choices_document(found: Iterable[Choice]) -> list[dict[str, Any]]:
 def _choice_document(choice: Choice) -> dict[str, Any]:
     return {
         "changes": list(choice.changes),
-        "settings": settings_document(choice.settings),
+        "settings": plain(choice.settings),
         "device_peak_bytes": vars(choice.estimate.device_peak_bytes),
         "verdict": choice.verdict,
         "slowness": round(choice.slowness, 3),

@@ -8,7 +8,7 @@ from devkit.compat.load import tables
 from devkit.compat.rates import rates_of
 from devkit.compat.rows import GpuModel
 from devkit.errors import DevkitError
-from devkit.estimate.model import MemoryEstimate
+from devkit.estimate.model import Interval, MemoryEstimate
 from devkit.estimate.settings import Precision
 from devkit.facts.gpu import Gpu
 from devkit.facts.record import keyword_record
@@ -38,6 +38,17 @@ class Verdict(StrEnum):
 
 
 @keyword_record
+class Bounds:
+    """Bounds that measured runs on this GPU allow: the allocator's share beyond the tensors, and the CUDA context."""
+
+    slack_point: float
+    slack_upper: float
+    context_point: int | None
+    context_upper: int | None
+    runs: int
+
+
+@keyword_record
 class Card:
     """A GPU, or several that are alike. `memory_bytes` is what programs may take; a rate that is not known is None."""
 
@@ -49,11 +60,26 @@ class Card:
     is_measured: bool = False
     """Whether the memory was read from the GPU, and not from its data sheet."""
 
+    bounds: Bounds | None = None
+
+    def peak(self, estimate: MemoryEstimate) -> Interval:
+        """The estimate's peak on this GPU: with the bounds learned here, never wider than without them."""
+        general, bounds = estimate.device_peak_bytes, self.bounds
+        if bounds is None:
+            return general
+        beyond = general.point - estimate.reserved_peak_bytes.point
+        tensors = estimate.allocated_peak_bytes
+        point = tensors * (1 + bounds.slack_point) + (beyond if bounds.context_point is None else bounds.context_point)
+        beyond = general.upper - estimate.reserved_peak_bytes.upper
+        upper = tensors * (1 + bounds.slack_upper) + (beyond if bounds.context_upper is None else bounds.context_upper)
+        return Interval(point=round(point), upper=min(general.upper, round(max(upper, point))))
+
     def verdict(self, estimate: MemoryEstimate) -> Verdict:
         """Whether the estimate fits on one of them."""
-        if estimate.device_peak_bytes.upper <= self.memory_bytes:
+        peak = self.peak(estimate)
+        if peak.upper <= self.memory_bytes:
             return Verdict.FITS
-        return Verdict.TIGHT if estimate.device_peak_bytes.point <= self.memory_bytes else Verdict.DOES_NOT_FIT
+        return Verdict.TIGHT if peak.point <= self.memory_bytes else Verdict.DOES_NOT_FIT
 
 
 def card_named(text: str, precision: Precision) -> Card:

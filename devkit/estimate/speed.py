@@ -27,8 +27,8 @@ class Cost:
 
 _TORCHTUNE = "https://github.com/pytorch/torchtune"
 _SWIFT = "https://github.com/modelscope/ms-swift"
-CHECKPOINTING = Cost(1.3, "checkpointing computes every layer twice: about 30 % slower", _SWIFT)
-QLORA = Cost(1.28, "4-bit weights are unpacked in every pass: about 28 % slower", _TORCHTUNE)
+CHECKPOINTING = Cost(1.3, "checkpointing computes every layer twice: about 30% slower", _SWIFT)
+QLORA = Cost(1.28, "4-bit weights are unpacked in every pass: about 28% slower", _TORCHTUNE)
 INT8 = Cost(1.6, "8-bit products with outliers apart: slower than 4-bit", "https://arxiv.org/abs/2208.07339")
 FP32_ADAPTERS = Cost(1.1, "fp32 adapters cast their input in every layer", "https://github.com/huggingface/peft")
 EIGHT_BIT = Cost(1.02, "8-bit optimizer state: rounds, and steps a little slower", "https://arxiv.org/abs/2110.02861")
