@@ -16,6 +16,17 @@ class PythonImage(Row):
 
 
 @keyword_record
+class SystemImage(Row):
+    """A system that images are built on. `tags` are how tags name it; `python` is its own, "" for none."""
+
+    name: str
+    tags: tuple[str, ...]
+    glibc: Release
+    python: str
+    machines: tuple[str, ...]
+
+
+@keyword_record
 class ImageTool(Row):
     """A program that builds an image's contents, in the version that devkit was tried with."""
 

@@ -62,6 +62,7 @@ class ImageTable(Table):
     """Base images."""
 
     python_images = Array("python_image", image_rows.PythonImage, unique=("tag",))
+    systems = Array("system", image_rows.SystemImage, unique=("name", "tags"))
     cuda_images = Array("cuda_image", image_rows.CudaImage, unique=("cuda", "system"))
     tools = Array("tool", image_rows.ImageTool, unique=("name",))
     life = Array("life", image_rows.ImageLife, unique=("name",))

@@ -35,5 +35,5 @@ def _compiler(question: Question) -> Iterator[str]:
     if NVCC not in question.request.features or question.vendor is not Vendor.NVIDIA or asked is None:
         return
     image = known_image(asked, question)
-    if image.row is None and image.cuda is None:
+    if not image.tells_compiler:
         yield f"{asked} is not in the tables: whether it has nvcc, and of which CUDA, was not checked"

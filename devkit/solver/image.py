@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from devkit.compat.image_rows import CudaImage
+from devkit.compat.image_rows import CudaImage, SystemImage
+from devkit.compat.images import is_musl, system_of_image
 from devkit.compat.rows import Row
 from devkit.compat.rules import CudaSupport
 from devkit.compat.specifiers import meets_python
@@ -30,6 +31,11 @@ class Image:
     machines: tuple[str, ...] = ()
     cuda: Release | None = None
     has_nvcc: bool = False
+
+    @property
+    def tells_compiler(self) -> bool:
+        """Whether it is known if the image has nvcc; a system alone does not say what else was put on it."""
+        return self.cuda is not None or (self.row is not None and not isinstance(self.row, SystemImage))
 
 
 @once
@@ -70,7 +76,11 @@ def known_image(tag: str, question: Question) -> Image:
                 return _cuda_image(tag, cuda_row)
         return Image(tag, None, cuda=Release.read(found[1]), has_nvcc="devel" in tag)
     python = _PYTHON_TAG.search(tag)
-    return Image(tag, None, python[1] if python else None)
+    system = system_of_image(tag, question.tables.images.systems)
+    if system is None:
+        return Image(tag, None, python[1] if python else None)
+    # The system's own Python need not be the one that is used, and the bare images have none.
+    return Image(tag, system, python[1] if python else None, system.glibc, system.machines)
 
 
 def tag(candidate: Candidate, question: Question) -> Iterator[Objection]:
@@ -89,7 +99,7 @@ def tag(candidate: Candidate, question: Question) -> Iterator[Objection]:
     if found and found[1].count(".") != 2 and withdrawn is None:
         policy = question.tables.images.cuda_images[0].source[0]
         yield Objection("I1", f"{asked}: nvidia/cuda tags name CUDA by three numbers, such as 13.0.2", policy)
-    if NVCC in question.request.features and (image.row or image.cuda):
+    if NVCC in question.request.features and image.tells_compiler:
         yield from _compiler(candidate, image, question)
 
 
@@ -195,6 +205,9 @@ def _no_image(python: str | None, candidate: Candidate, question: Question) -> s
 
 def _glibc(candidate: Candidate, question: Question, image: Image) -> Iterator[Objection]:
     floor = candidate.release.glibc
+    if is_musl(image.tag):
+        says = f"torch has no wheel for musl, the C library of {image.tag}: take an image of Debian or Ubuntu"
+        yield Objection("W6", says, candidate.release.source[0])
     for machine in question.machines:
         if machine.glibc is not None and machine.glibc < floor:
             says = f"torch {candidate.release.version} needs glibc {floor}; {machine.glibc} is given"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from devkit.compat.images import system_of_image
 from devkit.compat.load import tables
 from devkit.doctor.checks.project_images import CudaTag
 from devkit.doctor.checks.project_units import Unit, units_of
@@ -56,13 +57,13 @@ def _image(units: tuple[Unit, ...]) -> tuple[str, str]:
     if tag is not None and tag.flavour != "devel" and (system := _SYSTEM.fullmatch(tag.system)):
         image = f"{system[1]}:{system[2]}"
     found = _PYTHON.search(image)
-    return image, found[1] if found else _python_of_system(tag.system if tag else image.replace(":", ""))
+    return image, found[1] if found else _python_of_system(image)
 
 
-def _python_of_system(system: str) -> str:
-    """The Python that comes with a system, such as ubuntu22.04; "" for one that the tables do not know."""
-    rows = tables().images.cuda_images
-    return next((row.python for row in rows if row.system == system and row.python), "")
+def _python_of_system(image: str) -> str:
+    """The Python that comes with a bare system, such as ubuntu:22.04; "" where nobody can tell."""
+    system = system_of_image(image, tables().images.systems)
+    return system.python if system and re.search(rf"(?:^|/){system.name}:", image) else ""
 
 
 def _constraints(units: tuple[Unit, ...], lock: Lock) -> Iterator[Constraint]:
