@@ -16,7 +16,11 @@ MIB = 1 << 20
 
 @keyword_record
 class Group(Row):
-    """Runs of one program on one machine. `settings` are what its runs have in common."""
+    """Runs of one program on one machine. `settings` are what its runs have in common.
+
+    `lingering` says that the loop holds the model's outputs until the next forward pass replaces them, `emptied` that
+    it gives torch's cached memory back after each step.
+    """
 
     id: str
     grade: str
@@ -24,6 +28,7 @@ class Group(Row):
     versions: str
     settings: Mapping[str, Any]
     lingering: bool = False
+    emptied: bool = False
     excluded: str = ""
 
 
@@ -55,11 +60,7 @@ class MeasuredTable(Table):
 
 @keyword_record
 class MeasuredRun:
-    """A published run. Peaks are in bytes, 0 where they were not published.
-
-    `lingering` says that the loop holds the model's outputs until the next forward pass replaces them; `excluded` why
-    the run is shown and not counted.
-    """
+    """A published run, in bytes, 0 where one was not published. `excluded` says why it is shown and not counted."""
 
     id: str
     group: Group

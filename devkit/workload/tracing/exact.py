@@ -12,7 +12,7 @@ from devkit.workload.tracing import inference, training
 from devkit.workload.tracing.allocator import Allocator, replay
 from devkit.workload.tracing.peak import Moment, fullest
 from devkit.workload.tracing.program import Document
-from devkit.workload.tracing.request import Request
+from devkit.workload.tracing.request import Request, Settings
 from devkit.workload.tracing.stream import Phase, Stream
 from devkit.workload.tracing.unroll import TRACED, is_periodic, unrolled
 
@@ -47,7 +47,7 @@ def exact(request: Request) -> MemoryEstimate:
     """
     stream = stream_of(request)
     resident, step = split(stream)
-    peaks = replayed(resident, step, is_expandable=request.expandable)
+    peaks = replayed(resident, step, steps=1 if request.emptied else 2, is_expandable=request.expandable)
     moments = fullest(resident, step)
     phase = max(moments, key=lambda each: moments[each].bytes)
     return _estimate(request, peaks, phase, moments)
@@ -57,10 +57,17 @@ def stream_of(request: Request) -> Stream:
     """The stream of the whole model; from five layers where these are alike."""
     depth = _depth(request.document)
     if not request.whole and depth > TRACED:
-        stream = _traced(request, TRACED)
+        stream = traced(request.document, request.settings, depth=TRACED, lingering=request.lingering)
         if is_periodic(stream):
             return unrolled(stream, depth)
-    return _traced(request, None)
+    return traced(request.document, request.settings, depth=None, lingering=request.lingering)
+
+
+def traced(document: Document, settings: Settings, *, depth: int | None, lingering: bool = False) -> Stream:
+    """The stream of a model cut to `depth` layers (None: all), for training or inference as the settings say."""
+    if isinstance(settings, InferenceSettings):
+        return inference.trace(document, settings, depth=depth)
+    return training.trace(document, settings, depth=depth, lingering=lingering)
 
 
 def split(stream: Stream) -> tuple[Stream, Stream]:
@@ -69,14 +76,14 @@ def split(stream: Stream) -> tuple[Stream, Stream]:
     return loading, [event for event in stream if event.section.phase is not Phase.LOAD]
 
 
-def replayed(resident: Stream, step: Stream, *, is_expandable: bool = False) -> Peaks:
-    """The allocator's peaks over two steps; the second finds blocks that the first left."""
+def replayed(resident: Stream, step: Stream, *, steps: int = 2, is_expandable: bool = False) -> Peaks:
+    """The allocator's peaks over `steps` steps; the second finds blocks that the first left, in other sizes than it."""
     allocator = Allocator(expandable_segments=is_expandable)
     replay(allocator, resident)
     loaded = allocator.allocated_peak_bytes
     allocator.allocate(WORKSPACE, overhead.CUBLAS_BYTES)
     allocator.reset_peaks()
-    for _ in range(2):
+    for _ in range(steps):
         replay(allocator, step)
     return Peaks(allocator.allocated_peak_bytes, allocator.reserved_peak_bytes, loaded)
 
@@ -84,12 +91,6 @@ def replayed(resident: Stream, step: Stream, *, is_expandable: bool = False) -> 
 def _depth(document: Document) -> int:
     text = document.get("text_config") or document
     return int(text.get("num_hidden_layers") or text.get("n_layer") or 0)
-
-
-def _traced(request: Request, depth: int | None) -> Stream:
-    if isinstance(request.settings, InferenceSettings):
-        return inference.trace(request.document, request.settings, depth=depth)
-    return training.trace(request.document, request.settings, depth=depth, lingering=request.lingering)
 
 
 def _estimate(request: Request, peaks: Peaks, phase: Phase, moments: Mapping[Phase, Moment]) -> MemoryEstimate:

@@ -30,8 +30,10 @@ def trace(document: Document, settings: InferenceSettings, *, depth: int | None)
         materialise(model.eval())
         load(ledger, model, is_upcast=False)
         watch(ledger, model)
+        cache = _cache(model, settings)
         with ledger:
-            _generate(ledger, model, settings)
+            _generate(ledger, model, settings, cache)
+            del cache
             ledger.section = Section(Phase.DECODE, part="end")
     return list(ledger.stream)
 
@@ -43,14 +45,13 @@ def _as_training(quantisation: Quantisation) -> TrainingSettings:
     return TrainingSettings(method=Method.QLORA, double_quantisation=quantisation is Quantisation.NF4_DOUBLE)
 
 
-def _generate(ledger: Ledger, model: Model, settings: InferenceSettings) -> None:
-    ledger.section = Section(Phase.PREFILL)
-    whole = settings.prompt + settings.new
-    cache: Any = (
-        StaticCache(config=model.config, max_cache_len=whole)
-        if settings.cache is CacheKind.STATIC
-        else DynamicCache(config=model.config)
-    )
+def _cache(model: Model, settings: InferenceSettings) -> Any:  # noqa: ANN401 - one of transformers' caches
+    if settings.cache is CacheKind.STATIC:
+        return StaticCache(config=model.config, max_cache_len=settings.prompt + settings.new)
+    return DynamicCache(config=model.config)
+
+
+def _generate(ledger: Ledger, model: Model, settings: InferenceSettings, cache: Any) -> None:  # noqa: ANN401 - as above
     _forward(ledger, model, cache, Phase.PREFILL, (settings.sequences, settings.prompt))
     if settings.new > 1 and settings.cache is CacheKind.DYNAMIC:
         _lengthen(ledger, cache, settings.new - 1)

@@ -19,13 +19,15 @@ class Request:
     """A model's config.json and the settings of a run.
 
     `whole` runs every layer instead of repeating one of five. `lingering` outputs outlive their step, as in a loop that
-    stands in no function. `expandable` is PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
+    stands in no function; one that is `emptied` calls torch.cuda.empty_cache() after each step. `expandable` is
+    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
     """
 
     document: Mapping[str, Any]
     settings: Settings
     whole: bool = False
     lingering: bool = False
+    emptied: bool = False
     expandable: bool = False
 
 

@@ -8,6 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import ALL_LINEAR, Loss, Method, Sharding, Stack, TrainingSettings
+from devkit.workload.finetune.adapters import old_names
 from devkit.workload.finetune.loss import head_of, loss_of
 from devkit.workload.finetune.model import DTYPES
 from devkit.workload.tracing import optimizer
@@ -85,7 +86,8 @@ def _with_adapters(model: Model, settings: TrainingSettings) -> Model:
         use_dora=settings.dora,
         task_type="CAUSAL_LM",
     )
-    adapted = get_peft_model(model, config, autocast_adapter_dtype=False, low_cpu_mem_usage=True)
+    with old_names():
+        adapted = get_peft_model(model, config, autocast_adapter_dtype=False, low_cpu_mem_usage=True)
     dtype = DTYPES[settings.adapter_precision]
     for parameter in adapted.parameters():
         if parameter.requires_grad:

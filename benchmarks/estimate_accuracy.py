@@ -1,0 +1,192 @@
+"""Both estimates against every published measurement: like with like, worst rows named, none hidden.
+
+Goals: on counted rows of grade A and A+, the closed form's mean absolute error at most 6 % and no measurement above its
+upper bound; the trace's at most 3 %.
+"""
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+
+from benchmarks.machine import record, versions
+from devkit.errors import DevkitError
+from devkit.estimate.catalogue import find_model
+from devkit.estimate.config import shape_of_config
+from devkit.estimate.inference import estimate_inference
+from devkit.estimate.measured import MeasuredRun, measured_runs
+from devkit.estimate.model import MemoryEstimate
+from devkit.estimate.settings import InferenceSettings, TrainingSettings
+from devkit.estimate.training import estimate_training
+from devkit.workload.tracing.exact import exact
+from devkit.workload.tracing.request import Request
+
+CLOSED_GOAL, TRACED_GOAL = 0.06, 0.03
+WORST = 8
+ATTACHED = ("weight", "scales", "adapters")
+"""What of a term's name says that it is part of the base or of the adapters."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One quantity of one run: bytes measured, by the closed form and by the trace; `excluded`: why not counted."""
+
+    run: str
+    group: str
+    grade: str
+    method: str
+    quantity: str
+    measured: int
+    closed: int
+    traced: int
+    upper: int
+    excluded: str
+
+    def error(self, estimate: str) -> float:
+        """How far `estimate` is off, as a share of what was measured."""
+        return float(getattr(self, estimate)) / self.measured - 1.0
+
+
+def main() -> int:
+    """Print the tables and record every line; the exit code says whether the goals are met."""
+    torch.set_num_threads(1)
+    lines, unjudged = [], {}
+    for run in measured_runs():
+        try:
+            lines += list(_lines(run))
+        except DevkitError as error:
+            unjudged[run.id] = run.excluded or error.message
+    counted = [line for line in lines if not line.excluded]
+    _print(counted, [line for line in lines if line.excluded], unjudged)
+    summary = _summary(counted)
+    path = record(
+        "estimate_accuracy",
+        {
+            "versions": versions("torch", "transformers", "peft"),
+            "goals": {"closed": CLOSED_GOAL, "traced": TRACED_GOAL},
+            "summary": summary,
+            "lines": [asdict(line) for line in lines],
+            "not_estimated": unjudged,
+        },
+    )
+    print(f"recorded in {path}")
+    allocated = summary["allocated"]
+    good = allocated["closed"] <= CLOSED_GOAL and allocated["traced"] <= TRACED_GOAL
+    return int(not good or any(line.measured > line.upper for line in counted if line.quantity == "reserved"))
+
+
+def _lines(run: MeasuredRun) -> Iterator[Line]:
+    known = find_model(run.model)
+    if known is None:
+        raise DevkitError(f"{run.model} is not among the known models", "Add it to tables/models.toml.")
+    settings = run.settings
+    if run.group.id in {"litgpt-adapter", "litgpt-fsdp"}:
+        raise DevkitError(run.excluded, "")
+    closed = _closed(run.model, settings)
+    traced = _traced(run.model, settings, run.group.lingering, run.group.emptied)
+    method = settings.method.value if isinstance(settings, TrainingSettings) else "inference"
+    for quantity, measured, read in _quantities(run):
+        if measured:
+            upper = closed.reserved_peak_bytes.upper
+            yield Line(
+                run.id, run.group.id, run.group.grade, method, quantity, measured, read(closed), read(traced), upper,
+                run.excluded,
+            )  # fmt: skip
+
+
+def _quantities(run: MeasuredRun) -> tuple[tuple[str, int, Callable[[MemoryEstimate], int]], ...]:
+    return (
+        ("allocated", run.allocated_bytes, lambda each: each.allocated_peak_bytes),
+        ("reserved", run.reserved_bytes, lambda each: each.reserved_peak_bytes.point),
+        ("weights and adapters", run.weights_bytes, lambda each: _sum(each, ATTACHED)),
+        ("optimizer state", run.optimizer_bytes, lambda each: _sum(each, ("optimizer state",))),
+    )
+
+
+def _sum(estimate: MemoryEstimate, marks: Iterable[str]) -> int:
+    """Bytes of the terms whose names hold one of `marks`; an unpacked weight comes and goes."""
+    return sum(
+        term.bytes
+        for term in estimate.terms
+        if any(mark in term.name for mark in marks) and not term.name.startswith(("unpacked", "norm of"))
+    )
+
+
+@cache
+def _closed(model: str, settings: TrainingSettings | InferenceSettings) -> MemoryEstimate:
+    known = find_model(model)
+    assert known is not None
+    shape = shape_of_config(known.config)
+    if isinstance(settings, InferenceSettings):
+        return estimate_inference(shape, settings)
+    return estimate_training(shape, settings)
+
+
+@cache
+def _traced(
+    model: str, settings: TrainingSettings | InferenceSettings, lingering: bool, emptied: bool
+) -> MemoryEstimate:
+    known = find_model(model)
+    assert known is not None
+    print(f"tracing {model}", file=sys.stderr)
+    return exact(Request(document=known.config, settings=settings, lingering=lingering, emptied=emptied))
+
+
+def _summary(lines: list[Line]) -> dict[str, dict[str, float]]:
+    found = {}
+    for quantity in dict.fromkeys(line.quantity for line in lines):
+        some = [line for line in lines if line.quantity == quantity]
+        found[quantity] = {"rows": len(some), "closed": _mean(some, "closed"), "traced": _mean(some, "traced")}
+    return found
+
+
+def _mean(lines: list[Line], estimate: str) -> float:
+    return round(sum(abs(line.error(estimate)) for line in lines) / len(lines), 4)
+
+
+def _print(counted: list[Line], excluded: list[Line], unjudged: dict[str, str]) -> None:
+    print(f"{'source':<16}{'method':<11}{'quantity':<22}{'rows':>5}  {'closed form':<28}{'trace':<28}")
+    groups = defaultdict(list)
+    for line in counted:
+        groups[line.group, line.method, line.quantity].append(line)
+    for (group, method, quantity), some in groups.items():
+        told = "".join(f"{_told(some, estimate):<28}" for estimate in ("closed", "traced"))
+        print(f"{group:<16}{method:<11}{quantity:<22}{len(some):>5}  {told}")
+    for quantity, numbers in _summary(counted).items():
+        print(
+            f"all, {quantity}: {numbers['rows']} rows, closed {numbers['closed']:.1%}, traced {numbers['traced']:.1%}"
+        )
+    for quantity in ("allocated", "reserved"):
+        for estimate in ("closed", "traced"):
+            _print_worst([line for line in counted if line.quantity == quantity], estimate)
+    over = [line for line in counted if line.quantity == "reserved" and line.measured > line.upper]
+    print(f"measured above the upper bound: {', '.join(line.run for line in over) or 'none'}")
+    print("\nShown, not counted:")
+    for line in excluded:
+        errors = f"closed {line.error('closed'):+.1%}, traced {line.error('traced'):+.1%}"
+        print(f"  {line.run:<20}{line.quantity:<22}{errors:<34}{line.excluded}")
+    for run, reason in unjudged.items():
+        print(f"  {run:<20}{'not estimated':<56}{reason}")
+
+
+def _print_worst(lines: list[Line], estimate: str) -> None:
+    worst = sorted(lines, key=lambda line: -abs(line.error(estimate)))[:WORST]
+    print(
+        f"worst {estimate}, {lines[0].quantity}: "
+        + ", ".join(f"{each.run} {each.error(estimate):+.1%}" for each in worst)
+    )
+
+
+def _told(lines: list[Line], estimate: str) -> str:
+    worst = max(lines, key=lambda line: abs(line.error(estimate)))
+    return f"{_mean(lines, estimate):.1%}, worst {worst.error(estimate):+.1%}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

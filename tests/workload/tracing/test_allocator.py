@@ -1,0 +1,117 @@
+"""The rules of torch's caching allocator, each on the smallest stream that shows it."""
+
+import pytest
+
+from devkit.workload.tracing.allocator import MIB, Allocator, replay
+from devkit.workload.tracing.stream import Allocation, Phase, Release, Section
+
+HERE = Section(Phase.FORWARD)
+
+
+def filled(*sizes, **how):
+    allocator = Allocator(**how)
+    for name, size in enumerate(sizes):
+        allocator.allocate(name, size)
+    return allocator
+
+
+@pytest.mark.parametrize(
+    ("size", "allocated", "reserved"),
+    [
+        pytest.param(1, 512, 2 * MIB, id="a byte takes a block of 512 from a segment of 2 MiB"),
+        pytest.param(513, 1024, 2 * MIB, id="sizes go up to the next 512"),
+        pytest.param(MIB, MIB, 2 * MIB, id="1 MiB is the largest of the small pool"),
+        pytest.param(MIB + 1, MIB + 512, 20 * MIB, id="beyond it segments have 20 MiB"),
+        pytest.param(10 * MIB - 512, 10 * MIB - 512, 20 * MIB, id="up to 10 MiB"),
+        pytest.param(10 * MIB, 10 * MIB, 10 * MIB, id="from 10 MiB on a request has its own segment"),
+        pytest.param(11 * MIB + 512, 12 * MIB, 12 * MIB, id="less than 1 MiB is not split off and counts as allocated"),
+        pytest.param(12 * MIB + 512, 14 * MIB - (2 * MIB - 512), 14 * MIB, id="more than 1 MiB is"),
+    ],
+)
+def test_a_first_request(size, allocated, reserved):
+    allocator = filled(size)
+    assert (allocator.allocated_bytes, allocator.reserved_bytes) == (allocated, reserved)
+
+
+def test_requests_share_a_segment_while_they_fit():
+    assert filled(9 * MIB, 9 * MIB).reserved_bytes == 20 * MIB
+    assert filled(9 * MIB, 9 * MIB, 9 * MIB).reserved_bytes == 40 * MIB
+
+
+def test_a_released_block_is_used_again():
+    allocator = filled(30 * MIB)
+    allocator.release(0)
+    allocator.allocate(1, 30 * MIB)
+    assert allocator.reserved_bytes == 30 * MIB
+
+
+def test_the_smallest_free_block_that_fits_is_taken():
+    allocator = filled(40 * MIB, 30 * MIB)
+    allocator.release(0)
+    allocator.release(1)
+    allocator.allocate(2, 30 * MIB)
+    allocator.allocate(3, 40 * MIB)
+    assert allocator.reserved_bytes == 70 * MIB
+
+
+def test_neighbours_join_when_they_are_free():
+    allocator = filled(40 * MIB)
+    allocator.release(0)
+    for name, size in ((1, 20 * MIB), (2, 20 * MIB)):
+        allocator.allocate(name, size)
+    for name in (1, 2):
+        allocator.release(name)
+    allocator.allocate(3, 40 * MIB)
+    assert allocator.reserved_bytes == 40 * MIB
+
+
+def test_a_gap_between_used_blocks_serves_no_larger_request():
+    allocator = filled(60 * MIB)
+    allocator.release(0)
+    for name in (1, 2, 3):
+        allocator.allocate(name, 20 * MIB)
+    allocator.release(2)
+    allocator.allocate(4, 22 * MIB)
+    assert allocator.reserved_bytes == 82 * MIB
+
+
+def test_segments_that_expand_grow_at_their_end_instead():
+    plain, expandable = (
+        filled(30 * MIB, 30 * MIB, expandable_segments=is_expandable) for is_expandable in (False, True)
+    )
+    for allocator in (plain, expandable):
+        allocator.release(1)
+        allocator.allocate(2, 45 * MIB)
+    assert plain.reserved_bytes == 106 * MIB
+    assert expandable.reserved_bytes == 80 * MIB
+
+
+def test_small_and_large_requests_never_share():
+    allocator = filled(30 * MIB)
+    allocator.release(0)
+    allocator.allocate(1, 512)
+    assert allocator.reserved_bytes == 32 * MIB
+
+
+def test_peaks_stay_until_they_are_reset():
+    allocator = filled(30 * MIB)
+    allocator.release(0)
+    assert (allocator.allocated_bytes, allocator.allocated_peak_bytes) == (0, 30 * MIB)
+    allocator.reset_peaks()
+    assert (allocator.allocated_peak_bytes, allocator.reserved_peak_bytes) == (0, 30 * MIB)
+
+
+def test_a_stream_is_replayed_to_its_fullest_moment():
+    later = Section(Phase.LOSS)
+    stream = [
+        Allocation(HERE, 0, 30 * MIB),
+        Allocation(later, 0, 20 * MIB),
+        Release(later, (HERE, 0)),
+        Allocation(later, 1, 4 * MIB),
+    ]
+    assert replay(Allocator(), stream) == (50 * MIB, later)
+
+
+def test_an_empty_stream_has_no_peak():
+    with pytest.raises(ValueError, match="empty"):
+        replay(Allocator(), [])

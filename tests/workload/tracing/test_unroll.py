@@ -1,0 +1,98 @@
+"""A deep model from five layers: the same events as from all of them."""
+
+import pytest
+
+from devkit.estimate.settings import (
+    CacheKind,
+    InferenceSettings,
+    Loss,
+    Method,
+    Optimizer,
+    Precision,
+    Stack,
+    TrainingSettings,
+)
+from devkit.workload.tracing.stream import Allocation, Phase, Release, Section
+from devkit.workload.tracing.unroll import TRACED, is_periodic, unrolled
+from tests.workload.tracing.shapes import GEMMA, LLAMA, MIXTURE
+
+SHORT = {"sequence": 32, "rank": 4}
+TRAINER = {**SHORT, "stack": Stack.TRAINER, "loss": Loss.STANDARD, "adapter_precision": Precision.FP32}
+
+
+@pytest.mark.workload
+@pytest.mark.parametrize(
+    ("document", "settings"),
+    [
+        pytest.param(LLAMA, TrainingSettings(**SHORT), id="lora with checkpointing"),
+        pytest.param(LLAMA, TrainingSettings(**TRAINER, checkpointing=False, method=Method.QLORA), id="qlora without"),
+        pytest.param(LLAMA, TrainingSettings(**SHORT, method=Method.QLORA, upcast=True), id="qlora in fp32"),
+        pytest.param(LLAMA, TrainingSettings(**SHORT, method=Method.INT8_LORA, dora=True), id="int8 with dora"),
+        pytest.param(
+            LLAMA,
+            TrainingSettings(**SHORT, method=Method.FULL, optimizer=Optimizer.ADAMW_FOREACH, accumulation=2, world=2),
+            id="full, accumulated, on two GPUs",
+        ),
+        pytest.param(MIXTURE, TrainingSettings(**SHORT, targets=("q_proj",)), id="a mixture of experts"),
+        pytest.param(LLAMA, InferenceSettings(prompt=32, new=8), id="generation"),
+        pytest.param(LLAMA, InferenceSettings(prompt=32, new=8, cache=CacheKind.STATIC), id="with a static cache"),
+    ],
+)
+def test_the_unrolled_stream_is_that_of_the_whole_model(document, settings):
+    from devkit.workload.tracing.exact import replayed, split, traced
+
+    shallow = traced(document, settings, depth=TRACED)
+    assert is_periodic(shallow)
+    deep, whole = unrolled(shallow, document["num_hidden_layers"]), traced(document, settings, depth=None)
+    assert len(deep) == len(whole)
+    assert replayed(*split(deep)) == replayed(*split(whole))
+
+
+@pytest.mark.workload
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(MIXTURE | {"mlp_only_layers": [1, 3, 5]}, id="some with experts"),
+        pytest.param(GEMMA, id="some with a window"),
+    ],
+)
+def test_layers_of_different_kinds_are_traced_whole(document):
+    from devkit.workload.tracing.exact import stream_of, traced
+    from devkit.workload.tracing.request import Request
+
+    settings = TrainingSettings(**SHORT, targets=("q_proj",))
+    assert not is_periodic(traced(document, settings, depth=TRACED))
+    whole = stream_of(Request(document=document, settings=settings))
+    assert {event.section.layer for event in whole} == {None, *range(document["num_hidden_layers"])}
+
+
+def test_fewer_layers_than_are_traced_are_refused():
+    with pytest.raises(ValueError, match="4 layers are fewer"):
+        unrolled([], 4)
+
+
+def layer(number, *, phase=Phase.FORWARD):
+    return Section(phase, number)
+
+
+def test_what_the_middle_layer_left_behind_is_released_in_every_copy():
+    made = [Allocation(layer(number), 0, 10) for number in range(TRACED)]
+    end = Section(Phase.OPTIMIZER)
+    stream = [*made, *(Release(end, each.name) for each in made)]
+    assert [event.name[0].layer for event in unrolled(stream, 8)] == 2 * list(range(8))
+
+
+def test_a_backward_pass_goes_from_the_last_layer_to_the_first():
+    made = [Allocation(layer(number, phase=Phase.BACKWARD), 0, 10) for number in reversed(range(TRACED))]
+    assert [event.section.layer for event in unrolled(made, 7)] == [6, 5, 4, 3, 2, 1, 0]
+
+
+def test_a_layer_that_releases_what_lies_two_layers_back_cannot_be_repeated():
+    made = [Allocation(layer(number), 0, 10) for number in range(TRACED)]
+    assert is_periodic(made)
+    assert not is_periodic([*made, Release(layer(2), made[0].name)])
+
+
+def test_a_middle_layer_that_does_more_than_its_neighbours_cannot_be_repeated():
+    made = [Allocation(layer(number), 0, 10) for number in range(TRACED)]
+    assert not is_periodic([*made, Allocation(layer(2), 1, 10)])
