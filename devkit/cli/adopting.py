@@ -30,6 +30,8 @@ _OF_DEVKITS_OWN = frozenset(
 )
 """Flags that say what devkit's own files hold, by their names in Click."""
 
+_POLICY = "PRJ032"
+
 
 @dataclass(frozen=True)
 class Manner:
@@ -99,10 +101,13 @@ def _repair(ctx: click.Context, project: "Project", existing: "Existing", reques
         print_plan(answer, asked_for_cpu=True)
         print_changes(changes, show_diff=manner.shows_diff)
         _print_repairs(adoption)
-    if not manner.is_trial:
+    is_refused = _breaks_policy(adoption)
+    if not manner.is_trial and not is_refused:
         confirm(changes, yes=manner.is_sure or manner.as_json)
         write(project.root, changes)
     _print_end(answer, changes, adoption, manner)
+    if is_refused:
+        ctx.exit(exits.ANSWER_IS_NO)
     return bool(touched(changes))
 
 
@@ -140,11 +145,13 @@ def _left(adoption: "Adoption") -> "list[Shown]":
 def _print_end(plan: "Plan", changes: "tuple[Change, ...]", adoption: "Adoption", manner: Manner) -> None:
     changed = touched(changes)
     if manner.as_json:
-        verdict = "unchanged" if not changed else "would-write" if manner.is_trial else "written"
+        verdict = _verdict(changes, adoption, manner)
         repairs = [{"code": made.code, "path": made.path, "says": made.says} for made in adoption.made]
         left = [{"code": shown.check.code, "message": shown.finding.message} for shown in _left(adoption)]
         fields = plan_fields(plan, changes) | {"verdict": verdict, "repairs": repairs, "left": left}
         click.echo(document_text(fields, schema=manner.schema))
+    elif _breaks_policy(adoption):
+        click.echo("nothing was written: the [policy] of devkit.toml forbids what is left to you above.")
     elif not changed:
         click.echo("unchanged: your dev container is as this plan wants it.")
     elif manner.is_trial:
@@ -152,3 +159,16 @@ def _print_end(plan: "Plan", changes: "tuple[Change, ...]", adoption: "Adoption"
     else:
         click.echo(f"repaired your dev container: {count_of(len(changed), 'file')}.")
         click.echo("Next: read `git diff`, rebuild the container, commit.")
+
+
+def _verdict(changes: "tuple[Change, ...]", adoption: "Adoption", manner: Manner) -> str:
+    if _breaks_policy(adoption):
+        return "refused"
+    if not touched(changes):
+        return "unchanged"
+    return "would-write" if manner.is_trial else "written"
+
+
+def _breaks_policy(adoption: "Adoption") -> bool:
+    """Whether something is left that the project's own policy forbids: half a repair would hide it."""
+    return any(shown.check.code == _POLICY for shown in adoption.left)

@@ -74,9 +74,14 @@ def _choices(folder: str) -> "Choices | None":
 
     from devkit.render.choices import CHOICES_PATH, read_choices
     from devkit.render.folder import read_file
+    from devkit.render.policy import check_indexes
 
     content = read_file(Path(folder), CHOICES_PATH)
-    return read_choices(content) if content is not None else None
+    if content is None:
+        return None
+    choices = read_choices(content)
+    check_indexes(choices)
+    return choices
 
 
 def _explained(request: Request, answer: Plan | Conflict, field: str, *, as_json: bool) -> str:

@@ -10,7 +10,7 @@ class Install:
     """One installation of packages for GPUs: `index` is the torch index ("cu128", "cpu", "rocm6.4", "" the default).
 
     `files` are the requirement files that it installs as well, relative to the project where they are known.
-    `backend` is uv's --torch-backend.
+    `backend` is uv's --torch-backend. `indexes` are the URLs of package indexes that it names, without logins.
     """
 
     tool: str
@@ -20,6 +20,7 @@ class Install:
     backend: str
     path: str
     line: int
+    indexes: tuple[str, ...] = ()
 
 
 @record

@@ -8,7 +8,7 @@ from typing import Any
 from devkit.facts.dockerfile import Install
 from devkit.facts.project_parts import Requirement
 from devkit.probe.project_files import ProjectFiles
-from devkit.probe.shell_lines import index_of, requirement_of
+from devkit.probe.shell_lines import index_of, index_urls_of, requirement_of
 
 FOLDERS = (".", ".devcontainer", "requirements")
 NAMES = re.compile(r"^(?:requirements[\w.-]*\.(?:txt|in)|requirements|environment\.ya?ml|pyproject\.toml)$")
@@ -31,7 +31,12 @@ def read_requirement_files(files: ProjectFiles) -> tuple[Install, ...]:
         else:
             requirements = tuple(_of_lines(text, path))
         if requirements:
-            found.append(Install("file", requirements, (), index_of(text), _backend(text), path, requirements[0].line))
+            label, line, urls = (
+                index_of(text),
+                requirements[0].line,
+                (*index_urls_of(text), *_named_indexes(text, path)),
+            )
+            found.append(Install("file", requirements, (), label, _backend(text), path, line, urls))
     return tuple(found)
 
 
@@ -75,6 +80,20 @@ def _dependencies(document: dict[str, Any]) -> Iterator[str]:
         yield from (entry for entry in listed if isinstance(entry, str)) if isinstance(listed, list) else ()
     poetry = _table(_table(document.get("tool")).get("poetry")).get("dependencies")
     yield from _table(poetry)
+
+
+def _named_indexes(text: str, path: str) -> tuple[str, ...]:
+    """The package indexes that a pyproject.toml names for uv, Poetry or PDM."""
+    if not path.endswith(".toml"):
+        return ()
+    try:
+        tools = _table(tomllib.loads(text).get("tool"))
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return ()
+    tables = (("uv", "index"), ("poetry", "source"), ("pdm", "source"))
+    listed = [_table(tools.get(tool)).get(key) for tool, key in tables]
+    entries = [_table(entry).get("url") for entries in listed if isinstance(entries, list) for entry in entries]
+    return index_urls_of("\n".join(f"--index {url}" for url in entries if isinstance(url, str)))
 
 
 def _table(value: object) -> dict[str, Any]:

@@ -39,6 +39,10 @@ COMPILED_BY_TORCH = frozenset({"apex", "pytorch3d", "detectron2", "gsplat", "nvd
 """Packages that usually come as source and compile CUDA code through torch.utils.cpp_extension."""
 
 _INDEX = re.compile(r"/whl/(?:nightly/|test/)?(cu\d+|cpu|rocm[\d.]+|xpu)\b")
+_INDEX_URL = re.compile(
+    r"^\s*(?:-i|--index-url|--extra-index-url|--index|--default-index)[ =]+(?:[\w-]+=)?(['\"]?[a-z+]+://\S+)",
+    re.MULTILINE,
+)
 _LOCAL = re.compile(r"\+(cu\d+|cpu|rocm[\d.]+)\b")
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*([=<>!~@;].*)?$")
 _GIT_NAME = re.compile(r"git\+\S+/([\w.-]+?)(?:\.git)?(?:[@#/].*)?$")
@@ -124,7 +128,8 @@ def installs_of(commands: Iterable[ShellCommand], *, path: str, line: int, text:
         backend = "".join(options["backend"][-1:]) or (assigned[1] if assigned else "")
         if named or options["files"] or (backend and tool == "uv"):
             indexes = [*_INDEX.findall(" ".join(rest)), *_LOCAL.findall(" ".join(rest))]
-            yield Install(tool, named, tuple(options["files"]), "".join(indexes[:1]), backend, path, line)
+            label, urls = "".join(indexes[:1]), index_urls_of("\n".join(_joined(rest)))
+            yield Install(tool, named, tuple(options["files"]), label, backend, path, line, urls)
 
 
 def _installer(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
@@ -181,6 +186,19 @@ def index_of(text: str) -> str:
     """The torch index that a text names: cu128, cpu, rocm6.4, or "" for none."""
     found = _INDEX.search(text) or _LOCAL.search(text)
     return found[1] if found else ""
+
+
+def index_urls_of(text: str) -> tuple[str, ...]:
+    """The package indexes that lines such as `--index-url URL` name, without logins and queries."""
+    urls = (found[1].strip("'\"") for found in _INDEX_URL.finditer(text))
+    return tuple(dict.fromkeys(re.sub(r"://[^/@\s]*@", "://", url).partition("?")[0] for url in urls if "$" not in url))
+
+
+def _joined(words: tuple[str, ...]) -> Iterator[str]:
+    """The words with each option and its value on one line."""
+    for place, word in enumerate(words):
+        takes = _TAKES_VALUE.match(word) and place + 1 < len(words)
+        yield f"{word} {words[place + 1]}" if takes else word
 
 
 def compilers_of(commands: Iterable[ShellCommand]) -> tuple[str, ...]:

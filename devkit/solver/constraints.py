@@ -22,7 +22,7 @@ def project(candidate: Candidate, question: Question) -> Iterator[Objection]:
         *contradicting(question),
     ]
     for constraint in dict.fromkeys(unmet):
-        yield Objection("P2", spoken(constraint), source_of(question))
+        yield Objection("P2", spoken(constraint), constraint.origin)
 
 
 def of(name: str, question: Question) -> tuple[Constraint, ...]:
@@ -38,11 +38,6 @@ def allows(constraints: Iterable[Constraint], version: str) -> bool:
 def spoken(constraint: Constraint) -> str:
     """A constraint in words: "requirements.txt:3 wants torch<2.5"."""
     return f"{constraint.origin} wants {constraint.name}{constraint.specifier}"
-
-
-def source_of(question: Question) -> str:
-    """Where the versions that a constraint chooses among are listed."""
-    return question.tables.torch.releases[-1].source[0]
 
 
 def contradicting(question: Question) -> tuple[Constraint, ...]:

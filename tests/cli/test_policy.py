@@ -80,3 +80,55 @@ def test_packages_of_an_index_that_is_not_allowed_stop_init(project):
     with_policy(project, '[policy]\nindexes = ["https://pypi.example.org"]\n')
     done = devkit(project, "init", *TARGET)
     assert done.returncode == 2 and "policy.indexes does not allow" in done.stderr
+
+
+def test_an_index_that_is_not_allowed_stops_plan_as_it_stops_init(project):
+    with_policy(project, '[policy]\nindexes = ["https://pypi.example.org"]\n')
+    done = devkit(project, "plan", *TARGET)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "policy.indexes does not allow" in done.stderr
+
+
+def foreign(project, dockerfile, **dev):
+    """A dev container of somebody else's."""
+    (project / ".devcontainer").mkdir()
+    (project / "Dockerfile").write_text(dockerfile)
+    written = {"build": {"dockerfile": "../Dockerfile", "context": ".."}, **dev}
+    (project / ".devcontainer/devcontainer.json").write_text(json.dumps(written, indent=2))
+
+
+def test_a_repair_takes_images_from_where_the_policy_has_them(project):
+    with_policy(project, '[policy]\nregistries = ["r.example.org"]\nmirrors = { "docker.io" = "r.example.org/hub" }\n')
+    foreign(project, "FROM python:3.12-slim-bookworm\nRUN pip install torch\nRUN useradd dev\nUSER dev\n")
+    done = devkit(project, "init", *TARGET, "--yes")
+    assert done.returncode == 0, done.stdout
+    first = (project / "Dockerfile").read_text().splitlines()[0]
+    assert first == "FROM r.example.org/hub/library/python:3.12-slim-bookworm"
+    assert "unchanged" in devkit(project, "init", "--yes").stdout
+
+
+@pytest.mark.parametrize(
+    ("policy", "dockerfile", "dev", "says"),
+    [
+        pytest.param(
+            'required_labels = { "org.example.team" = "ml" }', "USER dev\n", {}, "lacks labels", id="a label is missing"
+        ),
+        pytest.param("", "USER root\n", {}, "works as root", id="root"),
+        pytest.param(
+            'indexes = ["https://pypi.org/simple", "https://download.pytorch.org/whl"]',
+            "RUN pip install --extra-index-url https://u:secret@wheels.example.org/simple vllm\nUSER dev\n",
+            {},
+            "packages come from https://wheels.example.org/simple",
+            id="an index",
+        ),
+    ],
+)
+def test_a_repair_stops_before_what_the_policy_forbids(project, policy, dockerfile, dev, says):
+    with_policy(project, f"[policy]\n{policy}\n")
+    foreign(project, f"FROM python:3.12-slim-bookworm\nRUN pip install torch\nRUN useradd dev\n{dockerfile}", **dev)
+    before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+    done = devkit(project, "init", *TARGET, "--yes")
+    assert done.returncode == 1
+    assert says in " ".join(done.stdout.split())
+    assert "nothing was written" in done.stdout and "secret" not in done.stdout
+    assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before

@@ -20,12 +20,12 @@ _ROOT = ("root", "0")
     symptoms=("violates PodSecurity", "runAsNonRoot != true", "policy.registries"),
 )
 def containers_keep_policy(facts: Facts) -> Iterator[Finding]:
-    """Images, users, privileges and labels are those that [policy] in devkit.toml allows.
+    """Images, package indexes, users, privileges and labels are those that [policy] in devkit.toml allows.
 
     Why it matters: a company lets images in from registries that it scans, and keeps root and privileged containers off
     its machines. What breaks that is stopped by an admission rule later, or by nobody.
-    How it is seen: each FROM and image against policy.registries, the user and `privileged` of each container, and the
-    labels of images that are built here.
+    How it is seen: each FROM and image against policy.registries, each index that an installation of GPU packages names
+    against policy.indexes, the user and `privileged` of each container, and the labels of images that are built here.
     Source: Kubernetes, "Pod Security Standards" (Restricted); Docker, "Dockerfile reference", LABEL and USER.
     """
     project = project_of(facts)
@@ -33,6 +33,7 @@ def containers_keep_policy(facts: Facts) -> Iterator[Finding]:
     if policy is None:
         raise NotApplicable("devkit.toml sets no policy")
     yield from _images(project, policy)
+    yield from _indexes(project, policy)
     for unit in units_of(facts):
         yield from _powers(unit, policy)
         yield from _labels(unit, policy)
@@ -54,6 +55,19 @@ def _images(project: Project, policy: Policy) -> Iterator[Finding]:
             yield _finding(
                 image, f"{image.value} is not of an allowed registry: {listed(policy.registries, 'or')}", instead
             )
+
+
+def _indexes(project: Project, policy: Policy) -> Iterator[Finding]:
+    of_images = (
+        install for dockerfile in project.dockerfiles for stage in dockerfile.stages for install in stage.installs
+    )
+    of_editors = (install for dev in project.dev_containers for install in dev.installs)
+    for install in (*of_images, *of_editors, *project.installs):
+        for url in install.indexes:
+            if not policy.allows_index(url):
+                place = Setting("index", url, install.path, install.line)
+                says = f"packages come from {url}, which policy.indexes does not allow"
+                yield _finding(place, says, f"Take them from {listed(policy.indexes, 'or')}.")
 
 
 def _powers(unit: Unit, policy: Policy) -> Iterator[Finding]:

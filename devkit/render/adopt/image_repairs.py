@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from devkit.doctor.checks.project_images import CudaTag
 from devkit.doctor.checks.project_units import TORCH, Unit, units_of
 from devkit.doctor.model import Finding
-from devkit.facts.model import Dockerfile, Facts
+from devkit.facts.model import Dockerfile, Facts, Project
+from devkit.facts.policy import Policy
 from devkit.facts.project_parts import RequestForm
 from devkit.render.adopt.dockerfile import (
     Versions,
@@ -101,6 +102,21 @@ def _user(target: Target, finding: Finding) -> Changed:
         yield dockerfile.path, with_user(target.text(dockerfile.path).decode(), has_ubuntu=has_ubuntu).encode()
 
 
+def _mirror(target: Target, finding: Finding) -> Changed:
+    """The same image under the name where the policy has it taken from."""
+    project = target.facts.project
+    policy = project.policy if isinstance(project, Project) else None
+    if finding.location is None or not isinstance(policy, Policy):
+        return
+    for unit, dockerfile in target.units(finding):
+        for stage in unit.stages:
+            is_meant = (dockerfile.path, stage.line) == (finding.location.path, finding.location.line)
+            image = policy.mirrored(stage.image)
+            if is_meant and stage.image_text == stage.image and image != stage.image and policy.allows_image(image):
+                text = target.text(dockerfile.path).decode()
+                yield dockerfile.path, with_base_image(text, line=stage.line, image=image).encode()
+
+
 IMAGE_REPAIRS: Mapping[str, Callable[[Target, Finding], Changed]] = {
     "PRJ021": _another_image,
     "PRJ022": _another_image,
@@ -109,5 +125,6 @@ IMAGE_REPAIRS: Mapping[str, Callable[[Target, Finding], Changed]] = {
     "PRJ026": _pins,
     "PRJ027": _another_image,
     "PRJ029": _user,
+    "PRJ032": _mirror,
 }
 """Code of a check -> the change that it asks for."""
