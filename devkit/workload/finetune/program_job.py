@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
+import torch
+
 from devkit.workload.finetune import checkpoint, program_output, program_parts
 from devkit.workload.finetune.adapters_saved import write_beside
 from devkit.workload.finetune.checkpoint_settings import fingerprint_of_data, fingerprint_of_model, settings_that_count
@@ -20,6 +22,11 @@ from devkit.workload.finetune.program_parts import Material
 from devkit.workload.finetune.ranks import Ranks
 from devkit.workload.finetune.sharding import Shared, share
 from devkit.workload.finetune.step import ModelWithLoss, Passes, attempted
+
+
+def is_tried_out(device: torch.device) -> bool:
+    """Whether a pass that is too large fails and can be made smaller. On CPUs the system ends the whole process."""
+    return device.type != "cpu"
 
 
 class Job:
@@ -134,8 +141,7 @@ class Job:
     def _fitting(self) -> int:
         """The micro-batch to begin with: the decided one, tried on GPUs with the largest pass that can come up."""
         size = min(self._decisions.micro_batch, len(self._feed.rows))
-        if self._ranks.device.type == "cpu":
-            # Here, the system ends a process that takes too much, without asking it to take less.
+        if not is_tried_out(self._ranks.device):
             return size
         run = self.run
         found = probed(

@@ -1,0 +1,104 @@
+"""`devkit finetune` from the outside: flags, file, exit codes, and who prints where."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from devkit.cli.finetune import settings_of
+from devkit.errors import DevkitError
+from devkit.estimate.settings import Method
+from devkit.workload.finetune.settings import described, flag_of
+
+DEVKIT = [sys.executable, "-m", "devkit", "finetune"]
+QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def finetune(*words, **environment):
+    return subprocess.run(
+        [*DEVKIT, *words], capture_output=True, text=True, timeout=300, env={**os.environ, **QUIET, **environment}
+    )
+
+
+def nothing_typed(**typed):
+    return {name: None for name in described()} | typed
+
+
+def test_every_setting_has_a_flag():
+    shown = finetune("--help").stdout
+    assert [name for name in described() if flag_of(name) not in shown] == []
+
+
+def test_flags_win_over_the_file_and_what_nobody_says_keeps_its_default(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('model = "base"\nrank = 8\nmethod = "qlora"\ndora = true\n')
+    found = settings_of(file, nothing_typed(rank=32, method="lora", dora=False, data=("a.jsonl",)))
+    assert (found.model, found.rank, found.method, found.dora) == ("base", 32, Method.LORA, False)
+    assert (found.data, found.batch) == (("a.jsonl",), 16)
+
+
+def test_without_flags_the_file_decides(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('data = ["a.jsonl"]\nmethod = "full"\n')
+    found = settings_of(file, nothing_typed(data=(), targets=()))
+    assert (found.data, found.method) == (("a.jsonl",), Method.FULL)
+
+
+def test_a_wrong_file_is_an_error_with_its_place(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("rnak = 8\n")
+    with pytest.raises(DevkitError, match=r"run\.toml:1:1"):
+        settings_of(file, nothing_typed())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param([], "--model and --data are missing", id="nothing"),
+        pytest.param(["--model", "m"], "--data is missing", id="no data"),
+        pytest.param(["--model", "m", "--data", "d", "--method", "lorra"], "lorra", id="a method that is not there"),
+        pytest.param(["--model", "m", "--data", "d", "--rank", "0"], "--rank is 0", id="a rank of nothing"),
+        pytest.param(["--modle", "m"], "--model", id="a misspelt flag"),
+        pytest.param(["--settings", "/nowhere.toml"], "cannot read /nowhere.toml", id="a file that is not there"),
+    ],
+)
+def test_wrong_input_is_refused_at_once(words, said):
+    done = finetune(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def kitchen(tmp_path_factory):
+    pytest.importorskip("torch", reason="the workload extra is not installed")
+    from tests.workload.finetune.kitchen import Kitchen
+
+    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+
+
+@pytest.mark.workload
+def test_one_command_trains_and_standard_output_holds_json_alone(kitchen):
+    output = kitchen.folder / "result"
+    done = finetune(
+        "--model", str(kitchen.base), "--data", str(kitchen.texts), "--output", str(output), "--steps", "2"
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert events[-1] | {"event": "end", "how": "done", "step": 2} == events[-1]
+    assert (output / "adapter" / "adapter_model.safetensors").is_file()
+    assert done.stderr == ""
+
+
+@pytest.mark.workload
+def test_a_dry_run_in_words_says_what_would_be_done_and_why(kitchen):
+    done = finetune(
+        "--model", str(kitchen.base), "--data", str(kitchen.texts), "--output", str(kitchen.folder / "never"),
+        "--dry-run", "--text", COLUMNS="120",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "precision: fp32 - CPUs compute fp32 exactly and fast\n" in done.stdout
+    assert "memory: about " in done.stdout
+    assert not (kitchen.folder / "never").exists()

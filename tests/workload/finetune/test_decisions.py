@@ -1,0 +1,183 @@
+"""What a run does with each kind of machine, and what is refused, for the shape of Llama-3.1-8B. Without torch."""
+
+from functools import partial
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.estimate.config import shape_of_config
+from devkit.estimate.settings import Attention, Loss, Method, Optimizer, Precision, Sharding
+from devkit.estimate.training import estimate_training
+from devkit.facts.values import ComputeCapability
+from devkit.workload.finetune.attention import Traits
+from devkit.workload.finetune.decisions import ASKED, Corpus, Hardware, Kind, decide
+from devkit.workload.finetune.settings import FinetuneSettings
+
+GIB = 1024**3
+LLAMA_8B = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+}
+TRAITS = Traits(name="llama", head=128, value_head=128)
+MANY_TEXTS = Corpus(texts=10_000, tokens=3_000_000)
+NEED = partial(estimate_training, shape_of_config(LLAMA_8B))
+
+
+def gpu(capability, gib, **changed):
+    given = {
+        "kind": Kind.CUDA,
+        "name": "a GPU",
+        "free_bytes": round(gib * GIB),
+        "capability": ComputeCapability.read(capability),
+        "can_compile": True,
+        "has_varlen": True,
+        "packages": frozenset({"bitsandbytes"}),
+    }
+    return Hardware(**given | changed)
+
+
+T4, RTX_3090, RTX_4090 = gpu("7.5", 14.4), gpu("8.6", 23.2), gpu("8.9", 23.2)
+A100, H100, H200, B200 = gpu("8.0", 78.5), gpu("9.0", 78.7), gpu("9.0", 139), gpu("10.0", 178)
+LAPTOP = gpu("8.9", 7.4)
+MI300X = Hardware(kind=Kind.ROCM, name="MI300X", free_bytes=190 * GIB)
+APPLE = Hardware(kind=Kind.MPS, name="Apple GPU", free_bytes=100 * GIB, has_bf16=True)
+OLD_APPLE = Hardware(kind=Kind.MPS, name="Apple GPU", free_bytes=100 * GIB)
+CPU = Hardware(kind=Kind.CPU, name="a CPU", free_bytes=64 * GIB, packages=frozenset({"bitsandbytes"}))
+
+
+def decided(hardware, *, corpus=MANY_TEXTS, need=NEED, traits=TRAITS, **wishes):
+    settings = FinetuneSettings(model="m", data=("d",), **wishes)
+    return decide(settings, hardware, traits=traits, corpus=corpus, need=need)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "method", "precision", "adapter", "attention", "checkpointing", "micro_batch", "compiles"),
+    [
+        pytest.param(T4, "qlora", "fp16", "fp32", "sdpa", True, 4, False, id="T4: fp16, and no flash kernel"),
+        pytest.param(RTX_3090, "lora", "bf16", "bf16", "varlen", True, 2, True, id="3090: LoRA with checkpointing"),
+        pytest.param(RTX_4090, "qlora", "bf16", "bf16", "varlen", False, 1, False, id="4090: QLoRA without it"),
+        pytest.param(A100, "lora", "bf16", "bf16", "varlen", False, 4, True, id="A100"),
+        pytest.param(H100, "lora", "bf16", "bf16", "varlen", False, 4, True, id="H100"),
+        pytest.param(H200, "lora", "bf16", "bf16", "varlen", False, 8, True, id="H200: as large as is useful"),
+        pytest.param(B200, "full", "bf16", "bf16", "varlen", False, 8, True, id="B200: a whole 8B model"),
+        pytest.param(MI300X, "lora", "bf16", "bf16", "sdpa", False, 8, False, id="ROCm: bf16 and sdpa"),
+        pytest.param(APPLE, "lora", "bf16", "bf16", "sdpa", False, 4, False, id="Apple from macOS 14 on"),
+        pytest.param(OLD_APPLE, "lora", "fp32", "fp32", "sdpa", False, 2, False, id="Apple before macOS 14"),
+        pytest.param(CPU, "lora", "fp32", "fp32", "varlen", False, 1, False, id="CPU: fp32, never compiled"),
+    ],
+)
+def test_each_machine_gets_what_suits_it(
+    hardware, method, precision, adapter, attention, checkpointing, micro_batch, compiles
+):
+    found = decided(hardware, method=Method(method))
+    assert (found.precision, found.adapter_precision, found.attention) == (precision, adapter, attention)
+    assert (found.checkpointing, found.micro_batch, found.compile) == (checkpointing, micro_batch, compiles)
+    assert found.estimate.reserved_peak_bytes.upper <= hardware.free_bytes
+    assert found.micro_batch * found.accumulation == 16
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize("hardware", [T4, RTX_3090, A100, LAPTOP, MI300X, APPLE, CPU])
+def test_everything_has_its_reason(hardware):
+    found = decided(hardware)
+    names = [each.name for each in found.reasons]
+    assert len(names) == len(set(names)) == 11
+    assert all(each.because and each.because != ASKED for each in found.reasons)
+
+
+def test_what_was_asked_for_is_done_and_says_so():
+    wishes = {
+        "precision": Precision.FP32,
+        "adapter_precision": Precision.FP32,
+        "attention": Attention.SDPA,
+        "packing": False,
+        "loss": Loss.STANDARD,
+        "compile": False,
+        "optimizer": Optimizer.ADAMW_8BIT,
+        "checkpointing": True,
+        "micro_batch": 3,
+        "learning_rate": 1e-5,
+    }
+    found = decided(B200, **wishes)
+    assert {name: getattr(found, name) for name in wishes} == wishes
+    assert {each.name for each in found.reasons if each.because == ASKED} == set(wishes)
+    assert found.accumulation == 6
+
+
+@pytest.mark.parametrize(
+    ("hardware", "wishes", "said"),
+    [
+        pytest.param(
+            gpu("9.0", 80, packages=frozenset()), {"method": Method.QLORA}, "needs bitsandbytes", id="QLoRA without it"
+        ),
+        pytest.param(
+            gpu("9.0", 80, packages=frozenset()), {"optimizer": Optimizer.ADAMW_8BIT}, "needs bitsandbytes",
+            id="8-bit states without it",
+        ),
+        pytest.param(gpu("7.0", 32), {"method": Method.INT8_LORA}, "compute capability 7.5", id="int8 on a V100"),
+        pytest.param(gpu("5.2", 12), {"method": Method.QLORA}, "compute capability 6.0", id="4 bits on a Maxwell"),
+        pytest.param(T4, {"attention": Attention.VARLEN}, "varlen is out", id="varlen on a T4"),
+        pytest.param(T4, {"method": Method.FULL, "precision": Precision.FP16}, "fp16", id="a whole model in fp16"),
+        pytest.param(H100, {"loss": Loss.FUSED}, "Liger", id="the fused loss without Liger"),
+        pytest.param(gpu("9.0", 80, can_compile=False), {"compile": True}, "compiler", id="compiling without compiler"),
+        pytest.param(H100, {"sharding": Sharding.ZERO3}, "one process", id="sharing with nobody"),
+        pytest.param(gpu("9.0", 80, world=32), {"batch": 16}, "32 processes", id="fewer rows than processes"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_with_the_reason(hardware, wishes, said):
+    with pytest.raises(DevkitError, match=said) as refused:
+        decided(hardware, **wishes)
+    assert refused.value.hint
+
+
+def test_bf16_on_a_gpu_that_emulates_it_is_done_with_a_warning():
+    found = decided(T4, method=Method.QLORA, precision=Precision.BF16)
+    assert found.precision is Precision.BF16
+    assert "only emulates" in found.warnings[0]
+
+
+def test_what_will_not_fit_is_said_before_anything_is_loaded_and_tried_in_its_smallest_form():
+    found = decided(LAPTOP)
+    assert (found.checkpointing, found.micro_batch) == (True, 1)
+    assert "will probably not fit" in found.warnings[0] and "--method qlora" in found.warnings[0]
+
+
+def test_a_whole_model_gets_smaller_optimizer_states_only_where_it_must():
+    assert decided(A100, method=Method.FULL).optimizer is Optimizer.ADAMW
+    assert decided(gpu("8.0", 39), method=Method.FULL).optimizer is Optimizer.PAGED_ADAMW_8BIT
+    assert decided(gpu("8.0", 39, packages=frozenset()), method=Method.FULL).optimizer is Optimizer.ADAMW
+
+
+def test_processes_share_a_batch_and_each_has_its_own_passes():
+    found = decided(gpu("9.0", 139, world=4), batch=64)
+    assert (found.micro_batch, found.accumulation, found.sharding) == (8, 2, Sharding.DDP)
+
+
+def test_without_an_estimate_a_gpu_begins_with_the_least():
+    found = decided(H200, need=None)
+    assert (found.micro_batch, found.checkpointing, found.estimate) == (1, True, None)
+
+
+def test_few_texts_are_not_packed_into_fewer_steps():
+    assert not decided(H100, corpus=Corpus(texts=100, tokens=30_000)).packing
+    assert decided(H100, corpus=Corpus(texts=100, tokens=30_000), packing=True).packing
+
+
+def test_a_model_whose_texts_must_not_share_a_row_is_not_packed():
+    recurrent = Traits(name="mamba", recurrent=True)
+    assert not decided(H100, traits=recurrent).packing
+    with pytest.raises(DevkitError, match="recurrent"):
+        decided(H100, traits=recurrent, packing=True)
+
+
+def test_ligers_kernel_is_used_where_it_is_installed():
+    assert decided(gpu("9.0", 139, packages=frozenset({"liger_kernel"}))).loss is Loss.FUSED
+    assert decided(H200).loss is Loss.CHUNKED

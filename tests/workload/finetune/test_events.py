@@ -1,0 +1,38 @@
+"""The file of events: what a kill leaves of it, and what a resumed run drops. Without torch."""
+
+import json
+
+from devkit.workload.finetune.events import Events, forget_after, read_events
+
+
+def test_each_event_is_a_line_and_is_heard(tmp_path):
+    heard = []
+    events = Events(tmp_path / "metrics.jsonl", (heard.append,))
+    events("start", steps=2)
+    events("step", step=1, loss=float("nan"))
+    assert heard == [{"event": "start", "steps": 2}, {"event": "step", "step": 1, "loss": "nan"}]
+    assert read_events(tmp_path / "metrics.jsonl") == heard
+
+
+def test_a_process_that_is_not_the_first_tells_nobody(tmp_path):
+    Events(None)("step", step=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_steps_that_will_be_done_again_are_dropped_and_a_torn_line_too(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    events = Events(file)
+    events("decision", name="precision")
+    for step in (1, 2, 3):
+        events("step", step=step)
+    events("eval", step=3)
+    with file.open("a") as stream:
+        stream.write('{"event": "step", "st')
+    forget_after(file, 2)
+    told = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(each["event"], each.get("step")) for each in told] == [("decision", None), ("step", 1), ("step", 2)]
+
+
+def test_nothing_to_drop_is_fine(tmp_path):
+    forget_after(tmp_path / "metrics.jsonl", 0)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,108 @@
+"""What may happen at a step: numbers that are none, signals, and what is told of it all."""
+
+import json
+import math
+import os
+import signal
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the workload extra is not installed")
+pytestmark = pytest.mark.workload
+
+from devkit.workload.finetune.step import ModelWithLoss  # noqa: E402
+from tests.workload.finetune.kitchen import Kitchen  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def kitchen(tmp_path_factory):
+    torch.set_num_threads(1)
+    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+
+
+def before_pass(monkeypatch, number, action):
+    """Call `action` with the loss of pass `number`, counted from 1, and take what it gives instead."""
+    whole, passes = ModelWithLoss.forward, []
+
+    def forward(module, batch):
+        passes.append(batch)
+        loss = whole(module, batch)
+        return action(loss) if len(passes) in number else loss
+
+    monkeypatch.setattr(ModelWithLoss, "forward", forward)
+
+
+def test_a_step_without_a_number_for_loss_is_passed_over_and_told(kitchen, monkeypatch):
+    before_pass(monkeypatch, {2}, lambda loss: loss * math.nan)
+    ran = kitchen.run(steps=4)
+    assert ran.code == 0
+    assert [each["step"] for each in ran.named("step")] == [1, 3, 4]
+    skipped = ran.named("skipped")[0]
+    assert (skipped["step"], skipped["loss"]) == (2, "nan")
+    assert all(math.isfinite(loss) for loss in ran.losses)
+
+
+def test_three_in_a_row_end_the_run_and_keep_the_last_good_checkpoint(kitchen, monkeypatch):
+    before_pass(monkeypatch, {3, 4, 5}, lambda loss: loss * math.inf)
+    ran = kitchen.run(steps=9, save_every=2)
+    assert ran.code == 1
+    assert ran.named("stopped")[0]["how"] == "not-finite"
+    assert [each.name for each in ran.output.glob("step-*")] == ["step-2"]
+    assert json.loads((ran.output / "run.json").read_text())["status"] == "not-finite"
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "how"),
+    [(signal.SIGTERM, 75, "preempted"), (signal.SIGUSR1, 75, "preempted"), (signal.SIGINT, 130, "interrupted")],
+)
+def test_a_signal_is_obeyed_between_passes_and_the_run_goes_on_bit_for_bit(kitchen, monkeypatch, number, code, how):
+    straight = kitchen.run(steps=4, micro_batch=2)
+
+    def signalled(loss):
+        os.kill(os.getpid(), number)
+        return loss
+
+    with monkeypatch.context() as patched:
+        before_pass(patched, {6}, signalled)  # the second of step 2's four passes
+        stopped = kitchen.run(steps=4, micro_batch=2)
+    assert stopped.code == code
+    assert stopped.named("stopped")[0] | {"step": 1, "saved": 1, "how": how} == stopped.named("stopped")[0]
+    again = kitchen.run(steps=4, micro_batch=2, output=stopped.output)
+    assert again.code == 0
+    assert stopped.losses + again.losses == straight.losses
+    told = [json.loads(line) for line in (stopped.output / "metrics.jsonl").read_text().splitlines()]
+    assert [each["step"] for each in told if each["event"] == "step"] == [1, 2, 3, 4]
+
+
+def test_steps_after_the_last_checkpoint_are_told_once_although_they_are_done_twice(kitchen, monkeypatch):
+    def killed(_):
+        raise SystemError("the plug is pulled")
+
+    with monkeypatch.context() as patched:
+        before_pass(patched, {4}, killed)
+        with pytest.raises(SystemError):
+            kitchen.run(steps=5, save_every=2, output=kitchen.folder / "unplugged")
+    again = kitchen.run(steps=5, save_every=2, output=kitchen.folder / "unplugged")
+    assert [each["step"] for each in again.named("step")] == [3, 4, 5]
+    told = [json.loads(line) for line in (again.output / "metrics.jsonl").read_text().splitlines()]
+    assert [each["step"] for each in told if each["event"] == "step"] == [1, 2, 3, 4, 5]
+
+
+def test_each_step_tells_what_one_wants_to_see(kitchen):
+    ran = kitchen.run(steps=2)
+    first, last = ran.named("step")
+    assert set(first) >= {
+        "step", "loss", "learning_rate", "gradient_norm", "tokens", "tokens_per_s", "seconds", "eta_s", "waited_s",
+        "peak_resident_bytes",
+    }  # fmt: skip
+    assert last["tokens"] == 2 * first["tokens"] == 2 * ran.named("start")[0]["tokens_per_epoch"]
+    assert last["eta_s"] == 0
+    assert 0 <= first["waited_s"] <= first["seconds"]
+
+
+def test_gradients_are_shortened_to_the_limit_and_told_as_they_were(kitchen):
+    limited = kitchen.run(gradient_limit=1e-9, learning_rate=1e-2)
+    free = kitchen.run(gradient_limit=0.0, learning_rate=1e-2)
+    assert limited.named("step")[0]["gradient_norm"] == pytest.approx(free.named("step")[0]["gradient_norm"])
+    assert limited.named("step")[0]["gradient_norm"] > 1
+    assert limited.losses[1] != free.losses[1]

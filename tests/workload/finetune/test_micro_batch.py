@@ -1,0 +1,149 @@
+"""Running out of memory: halved before training, taken again once in halves later, and reported.
+
+No memory runs out here: a hook on the model raises torch's own exception for passes above a size. That stands in for a
+GPU, and shows what the program does, not how large a pass fits.
+"""
+
+import gc
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the workload extra is not installed")
+pytestmark = pytest.mark.workload
+
+from devkit.workload.finetune import program_job  # noqa: E402
+from devkit.workload.finetune.micro_batch import is_out_of_memory, let_go, probed, read_memory  # noqa: E402
+from devkit.workload.finetune.ranks import Ranks  # noqa: E402
+from devkit.workload.finetune.step import ModelWithLoss  # noqa: E402
+from tests.workload.finetune.kitchen import Kitchen  # noqa: E402
+
+CPU = torch.device("cpu")
+ALONE = Ranks(0, 1, CPU)
+
+
+@pytest.fixture(scope="module")
+def kitchen(tmp_path_factory):
+    torch.set_num_threads(1)
+    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+
+
+@pytest.mark.parametrize(
+    ("error", "is_one"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_only_memory_that_ran_out_counts_as_that(error, is_one):
+    assert is_out_of_memory(error) is is_one
+
+
+def test_what_a_failed_pass_held_is_let_go():
+    seen = []
+
+    def failing():
+        held = torch.zeros(10)
+        seen.append(weakref.ref(held))
+        raise torch.OutOfMemoryError("for the test")
+
+    try:
+        failing()
+    except torch.OutOfMemoryError as error:
+        kept = error
+    assert seen[0]() is not None
+    let_go(kept, CPU)
+    gc.collect()
+    assert seen[0]() is None
+
+
+@pytest.mark.parametrize(
+    ("fits", "found", "refused"), [(8, 8, ()), (3, 2, (8, 4)), (1, 1, (8, 4, 2)), (0, 0, (8, 4, 2, 1))]
+)
+def test_a_pass_is_halved_until_it_fits(fits, found, refused):
+    def attempt(size):
+        if size > fits:
+            raise torch.OutOfMemoryError("for the test")
+
+    result = probed(lambda size: size, attempt, start=8, ranks=ALONE)
+    assert (result.micro_batch, result.refused) == (found, refused)
+
+
+def test_another_error_is_not_taken_for_memory():
+    def attempt(_):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        probed(lambda size: size, attempt, start=8, ranks=ALONE)
+
+
+def test_the_cpu_has_no_count_of_tensors():
+    assert read_memory(CPU).fields() == {}
+
+
+class Narrow:
+    """Passes of more texts than `fits` run out of memory, from the pass number `since` on, at most `times`."""
+
+    def __init__(self, monkeypatch, *, fits, since=0, times=1000):
+        self.passes = 0
+        whole = ModelWithLoss.forward
+
+        def forward(module, batch):
+            self.passes += 1
+            texts = len(batch.borders) - 1
+            if texts > fits and self.passes > since and self.times > 0:
+                self.times -= 1
+                raise torch.OutOfMemoryError("for the test")
+            return whole(module, batch)
+
+        self.times = times
+        monkeypatch.setattr(ModelWithLoss, "forward", forward)
+
+
+def test_the_largest_pass_that_fits_is_found_before_training_and_leaves_no_trace(kitchen, monkeypatch):
+    straight = kitchen.run(micro_batch=8)
+    monkeypatch.setattr(program_job, "is_tried_out", lambda device: True)
+    Narrow(monkeypatch, fits=2)
+    found = kitchen.run(micro_batch=8)
+    assert found.named("probe")[0] | {"micro_batch": 2, "refused": [8, 4]} == found.named("probe")[0]
+    assert found.named("start")[0]["micro_batch"] == 2
+    assert found.losses == pytest.approx(straight.losses, rel=2e-6)
+
+
+def test_a_later_shortage_is_met_once_in_halves_and_the_batch_stays(kitchen, monkeypatch):
+    straight = kitchen.run(micro_batch=8)
+    Narrow(monkeypatch, fits=4, since=1)
+    found = kitchen.run(micro_batch=8)
+    assert found.code == 0
+    assert [(each["step"], each["next_micro_batch"]) for each in found.named("out-of-memory")] == [(2, 4)]
+    assert found.losses == pytest.approx(straight.losses, rel=2e-6)
+
+
+def test_when_halves_do_not_help_the_run_saves_and_says_so(kitchen, monkeypatch):
+    Narrow(monkeypatch, fits=0, since=1)
+    found = kitchen.run(micro_batch=8)
+    assert found.code == 1
+    assert [each["next_micro_batch"] for each in found.named("out-of-memory")] == [4, None]
+    assert found.named("stopped")[0] | {"how": "out-of-memory", "step": 1, "saved": 1} == found.named("stopped")[0]
+    assert (found.output / "step-1").is_dir()
+
+
+def test_after_a_shortage_the_same_command_goes_on(kitchen, monkeypatch):
+    straight = kitchen.run(micro_batch=4)
+    with monkeypatch.context() as narrow:
+        Narrow(narrow, fits=0, since=1)
+        failed = kitchen.run(micro_batch=4)
+    again = kitchen.run(micro_batch=4, output=failed.output)
+    assert failed.losses + again.losses == straight.losses
+
+
+def test_when_not_one_row_fits_nothing_is_trained(kitchen, monkeypatch):
+    monkeypatch.setattr(program_job, "is_tried_out", lambda device: True)
+    Narrow(monkeypatch, fits=0)
+    found = kitchen.run(micro_batch=2)
+    assert found.code == 1
+    assert found.named("probe")[0]["micro_batch"] == 0
+    assert found.losses == []

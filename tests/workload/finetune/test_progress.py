@@ -1,0 +1,95 @@
+"""What a person sees of a run, on wide and narrow terminals and in logs. Without torch."""
+
+import io
+
+import pytest
+
+from devkit.workload.finetune.progress import Progress, step_line
+
+STEP = {
+    "event": "step",
+    "step": 12,
+    "loss": 1.23456,
+    "learning_rate": 1e-4,
+    "gradient_norm": 0.5,
+    "tokens": 1000,
+    "tokens_per_s": 5432.1,
+    "seconds": 0.5,
+    "eta_s": 185.0,
+    "peak_allocated_bytes": 20 * 1024**3,
+}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_wide_terminal_shows_everything_with_a_bar():
+    line = step_line(STEP, steps=48, width=100)
+    assert line == (
+        "[########......................]  step 12/48  loss 1.23  5432 tokens/s  3 min 05 s left  peak 20 GiB"
+    )
+
+
+@pytest.mark.parametrize("width", range(20, 121))
+def test_a_line_never_is_wider_than_the_terminal(width):
+    assert len(step_line(STEP, steps=48, width=width)) <= width
+
+
+def test_a_narrow_terminal_keeps_what_matters_most():
+    assert step_line(STEP, steps=48, width=30) == "step 12/48  loss 1.23"
+
+
+def test_on_a_terminal_one_line_moves_and_is_gone_before_the_next_text(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    out, err = io.StringIO(), Terminal()
+    progress = Progress(out, err, width=lambda: 60)
+    progress(STEP)
+    progress({"event": "note", "text": "something"})
+    assert err.getvalue().startswith("\r[") or err.getvalue().startswith("\rstep 12")
+    assert err.getvalue().endswith(" \r")
+    assert out.getvalue() == "note: something\n"
+
+
+def test_in_a_log_the_first_and_last_step_stand_and_few_between():
+    out = io.StringIO()
+    progress = Progress(out, io.StringIO(), width=lambda: 80)
+    progress({"event": "start", "step": 0, "steps": 50, "rows": 9, "trainable_parameters": 100})
+    for step in range(1, 51):
+        progress({**STEP, "step": step})
+    steps = [line for line in out.getvalue().splitlines() if "step " in line and "/50" in line]
+    assert len(steps) == 4
+    assert "step 1/50" in steps[0] and "step 50/50" in steps[-1]
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        pytest.param(
+            {"event": "decision", "name": "micro_batch", "value": "4", "because": "asked for"},
+            "micro batch: 4 - asked for\n",
+            id="a decision",
+        ),
+        pytest.param(
+            {"event": "skipped", "step": 7, "loss": "nan", "gradient_norm": "nan"},
+            "step 7: skipped, with loss nan and a gradient of length nan\n",
+            id="a step passed over",
+        ),
+        pytest.param(
+            {"event": "out-of-memory", "step": 7, "micro_batch": 8, "next_micro_batch": 4},
+            "step 7: out of memory with 8 rows in a pass\ntaking it again with 4\n",
+            id="too little memory",
+        ),
+        pytest.param(
+            {"event": "stopped", "step": 7, "how": "not-finite", "saved": -1},
+            "stopped at step 7 (not-finite), nothing was saved\n",
+            id="no end in sight",
+        ),
+        pytest.param({"event": "of a later release"}, "", id="an event that is not known"),
+    ],
+)
+def test_events_are_said_in_words(event, said):
+    out = io.StringIO()
+    Progress(out, io.StringIO(), width=lambda: 200)(event)
+    assert out.getvalue().startswith(said)

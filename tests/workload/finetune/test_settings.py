@@ -1,0 +1,129 @@
+"""Settings from a file and their checks. Without torch."""
+
+from pathlib import Path
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.estimate.settings import Method, Precision
+from devkit.workload.finetune.settings import FinetuneSettings, checked, described, flag_of
+from devkit.workload.finetune.settings_file import kind_of, read_settings
+
+
+def wishes(**changed):
+    return FinetuneSettings(**{"model": "m", "data": ("d.jsonl",), "output": Path("out")} | changed)
+
+
+def test_every_setting_says_what_it_means():
+    assert list(described()) == list(FinetuneSettings.__dataclass_fields__)
+    assert all(said.meaning.endswith(".") for _, said in described().values())
+
+
+def test_the_usual_settings_are_fine():
+    assert checked(wishes()) == wishes()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        pytest.param({"model": ""}, "--model is missing", id="no model"),
+        pytest.param({"model": "", "data": ()}, "--model and --data are missing", id="neither model nor data"),
+        pytest.param({"rank": 0}, "--rank is 0, which is below 1", id="a rank of nothing"),
+        pytest.param({"batch": -1}, "--batch is -1", id="a negative batch"),
+        pytest.param({"dropout": 1.0}, "--dropout is 1.0, which is above 0.99", id="dropout of everything"),
+        pytest.param({"learning_rate": float("nan")}, "--learning-rate is nan", id="a rate that is no number"),
+        pytest.param({"epochs": float("inf")}, "--epochs is inf", id="epochs without end"),
+        pytest.param({"epochs": 0.0}, "nothing would be trained", id="no epochs"),
+        pytest.param({"keep": 1}, "--keep is 1", id="one checkpoint is none"),
+        pytest.param({"micro_batch": 32, "batch": 16}, "more than --batch 16", id="a pass larger than the batch"),
+        pytest.param({"method": Method.FULL, "dora": True}, "has no adapter", id="DoRA of a whole model"),
+        pytest.param(
+            {"method": Method.FULL, "adapter_precision": Precision.FP32},
+            "no adapter",
+            id="an adapter that is not there",
+        ),
+        pytest.param({"eval_data": ("e",), "eval_share": 0.1}, "both say", id="two things to evaluate on"),
+    ],
+)
+def test_what_no_machine_could_do_is_refused(changed, said):
+    with pytest.raises(DevkitError, match=said) as refused:
+        checked(wishes(**changed))
+    assert refused.value.hint
+
+
+def test_steps_make_epochs_not_matter():
+    assert checked(wishes(epochs=0.0, steps=5)).steps == 5
+
+
+@pytest.mark.parametrize(("name", "kind"), [("rank", int), ("epochs", float), ("dora", bool), ("packing", bool)])
+def test_a_settings_kind_is_that_of_its_values(name, kind):
+    assert kind_of(name) is kind
+
+
+def written(tmp_path, text):
+    path = tmp_path / "run.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_a_file_sets_what_it_names_and_nothing_else(tmp_path):
+    text = """
+model = "base"
+data = ["a.jsonl", "b.jsonl"]
+output = "results"
+method = "qlora"
+micro-batch = 4
+learning_rate = 1
+packing = false
+targets = "q_proj"
+"""
+    assert read_settings(written(tmp_path, text)) == {
+        "model": "base",
+        "data": ("a.jsonl", "b.jsonl"),
+        "output": tmp_path / "results",
+        "method": Method.QLORA,
+        "micro_batch": 4,
+        "learning_rate": 1.0,
+        "packing": False,
+        "targets": ("q_proj",),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("rnak = 8", r"run\.toml:1:1: there is no setting 'rnak'", id="a misspelt key"),
+        pytest.param("\nrank = 'eight'", r"run\.toml:2:1: rank must be a whole number, not 'eight'", id="a word"),
+        pytest.param("rank = 1.5", "a whole number", id="half a rank"),
+        pytest.param("rank = true", "a number", id="a rank of true"),
+        pytest.param("dora = 1", "true or false", id="one for true"),
+        pytest.param("method = 'lorra'", '"lora"', id="a method that is not there"),
+        pytest.param("data = []", "a list of strings", id="an empty list"),
+        pytest.param("data = [1]", "a list of strings", id="a list of numbers"),
+        pytest.param("model = ''", "a string in quotes", id="an empty name"),
+        pytest.param("rank = 1\nrank = 2", "is not TOML", id="a key twice"),
+        pytest.param("micro_batch = 1\nmicro-batch = 2", "set twice", id="one setting under two names"),
+        pytest.param("rank =", r"run\.toml:1:\d+ is not TOML", id="half a line"),
+        pytest.param(b"\xff\xfe", "not UTF-8", id="another encoding"),
+        pytest.param("[lora]\nrank = 8", "there is no setting 'lora'", id="a table"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_place(tmp_path, text, said):
+    with pytest.raises(DevkitError, match=said) as refused:
+        read_settings(written(tmp_path, text))
+    assert refused.value.hint
+
+
+def test_a_misspelt_key_names_the_nearest_one(tmp_path):
+    with pytest.raises(DevkitError) as refused:
+        read_settings(written(tmp_path, "learning-rat = 1e-4"))
+    assert refused.value.hint == "Did you mean learning_rate?"
+
+
+def test_a_file_that_is_not_there_is_said_in_one_line(tmp_path):
+    with pytest.raises(DevkitError, match="cannot read"):
+        read_settings(tmp_path / "nowhere.toml")
+
+
+def test_a_flag_is_a_name_with_dashes():
+    assert flag_of("micro_batch") == "--micro-batch"
