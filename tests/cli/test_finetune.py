@@ -23,7 +23,7 @@ def finetune(*words, **environment):
 
 
 def nothing_typed(**typed):
-    return {name: None for name in described()} | typed
+    return dict.fromkeys(described()) | typed
 
 
 def test_every_setting_has_a_flag():
