@@ -1,6 +1,5 @@
 """`devkit finetune`: train a model on texts."""
 
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.errors import DevkitError
+from devkit.cli.workload_needed import require_workload
 from devkit.workload.finetune.settings import FinetuneSettings, checked, described, flag_of
 from devkit.workload.finetune.settings_file import kind_of, read_settings
 
 if TYPE_CHECKING:
     from devkit.workload.finetune.events import Listener
-
-NEEDED = ("torch", "transformers", "peft", "accelerate")
 
 
 def _option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -55,6 +52,15 @@ def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Path(path_type=Path, dir_okay=False),
     help="TOML file with any of the settings above; flags win.",
 )
+@click.option(
+    "--plot", metavar="FILE.svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw the curves at the end."
+)
+@click.option(
+    "--tensorboard",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write event files for TensorBoard.",
+)
 @click.option("--dry-run", is_flag=True, help="Show decisions and estimate, and train nothing.")
 @click.option(
     "--json/--text",
@@ -63,26 +69,35 @@ def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Print events as JSON, one a line, or for people.  [default: text on a terminal, else JSON]",
 )
 @click.pass_context
-def finetune(ctx: click.Context, /, *, file: Path | None, dry_run: bool, as_json: bool | None, **flags: Any) -> None:  # noqa: ANN401 - one for each setting
+def finetune(
+    ctx: click.Context,
+    /,
+    *,
+    file: Path | None,
+    plot: Path | None,
+    tensorboard: Path | None,
+    dry_run: bool,
+    as_json: bool | None,
+    **flags: Any,  # noqa: ANN401 - one for each setting
+) -> None:
     """Train a model on texts: an adapter on a frozen base, or all of its weights.
 
     What is not given is chosen for this machine and said with its reason. The same command goes on after a stop.
     """
+    from devkit.workload.watching.watchers import watching
+
     settings = checked(settings_of(file, flags))
-    _require_workload()
-    with _listener(as_json=as_json) as listener:
+    require_workload()
+    with (
+        _listener(as_json=as_json) as listener,
+        watching(settings.output, plot=plot, tensorboard=tensorboard) as watcher,
+    ):
         from devkit.workload.finetune.program_process import set_up
 
         set_up()
         from devkit.workload.finetune.program import run
 
-        ctx.exit(run(settings, listeners=(listener,), dry_run=dry_run))
-
-
-def _require_workload() -> None:
-    for name in NEEDED:
-        if importlib.util.find_spec(name) is None:
-            raise DevkitError(f"{name} is not installed for {sys.executable}", "pip install 'devkit-gpu[workload]'")
+        ctx.exit(run(settings, listeners=(listener, watcher), dry_run=dry_run))
 
 
 @contextmanager

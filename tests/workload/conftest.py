@@ -1,6 +1,7 @@
 """A small proof to measure and to break. torch is imported only by the tests that need it."""
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -9,10 +10,13 @@ import pytest
 @pytest.fixture(scope="session", autouse=True)
 def prepared_environment() -> Iterator[None]:
     """What the proof sets before it imports torch, taken back afterwards."""
-    from devkit.workload.packages import prepare_process
+    from devkit.workload.packages import THREADS, prepare_process
 
     before = dict(os.environ)
     prepare_process()
+    if "torch" in sys.modules:
+        # Test modules that import it did so before: two threads on models this small spend their time waiting.
+        sys.modules["torch"].set_num_threads(THREADS)
     yield
     os.environ.clear()
     os.environ.update(before)

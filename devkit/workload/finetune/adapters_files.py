@@ -15,6 +15,9 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 BASE_FILE = "devkit_base.json"
 """What peft's own file does not say: which weights the adapter was trained on, not only what they were called."""
 
+TEMPLATE_FILE = "chat_template.jinja"
+"""How the chats were written that the adapter learned from, under the name that transformers gives it."""
+
 PREFIX = "base_model.model."
 
 
@@ -48,6 +51,7 @@ class SavedAdapter:
     config: dict[str, Any]
     tensors: tuple[Tensor, ...]
     base: TrainedOn
+    chat_template: str = ""
 
     def halves(self) -> Iterator[Half]:
         """The matrices of linear layers, in the file's order."""
@@ -69,12 +73,14 @@ def examined_adapter(folder: Path) -> SavedAdapter:
     config = _config(folder)
     if config.get("peft_type") != "LORA":
         raise DevkitError(f"{folder} is an adapter of kind {config.get('peft_type')}", "devkit reads LoRA and DoRA.")
+    if config.get("target_parameters"):
+        raise DevkitError(f"{folder} adapts fused experts, which devkit does not", "Use it with peft itself.")
     if not isinstance(config.get("r"), int):
         raise DevkitError(f"{folder / CONFIG_FILE} names no rank", FETCH_AGAIN)
     weights = folder / WEIGHTS_FILE
     if not weights.is_file():
         raise DevkitError(f"{folder} has no {WEIGHTS_FILE}", "Save the adapter again, in safetensors.")
-    return SavedAdapter(folder, config, tensors_in(weights), _base(folder, config))
+    return SavedAdapter(folder, config, tensors_in(weights), _base(folder, config), _template(folder))
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -110,3 +116,11 @@ def _base(folder: Path, config: dict[str, Any]) -> TrainedOn:
         return TrainedOn(str(said["name"]), str(said["architecture"]), str(said["fingerprint"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DevkitError(f"{file} is damaged", "Delete it to use the adapter on any base that it fits.") from error
+
+
+def _template(folder: Path) -> str:
+    file = folder / TEMPLATE_FILE
+    try:
+        return file.read_text(encoding="utf-8") if file.is_file() else ""
+    except (OSError, ValueError) as error:
+        raise DevkitError(f"{file} cannot be read: {error}", FETCH_AGAIN) from error

@@ -13,17 +13,25 @@ from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
 from devkit.text import count_of
 from devkit.workload.finetune.adapters import old_names
-from devkit.workload.finetune.adapters_files import BASE_FILE, SavedAdapter, TrainedOn
+from devkit.workload.finetune.adapters_files import BASE_FILE, TEMPLATE_FILE, SavedAdapter, TrainedOn
 from devkit.workload.finetune.adapters_targets import adaptable
 from devkit.workload.finetune.model import DTYPES, Loaded, Model
 from devkit.workload.finetune.model_files import ModelFiles
 
 
-def save_adapter(model: Model, folder: Path, base: TrainedOn) -> None:
+def save_adapter(model: Model, folder: Path, base: Loaded) -> None:
     """Write the adapter of `model` alone, as safetensors, with a note of its base."""
     # Vocabularies never grow here, so embeddings are never part of an adapter; asking peft to find out asks the hub.
     model.save_pretrained(str(folder), save_embedding_layers=False)
-    (folder / BASE_FILE).write_text(json.dumps(base.to_document(), indent=2) + "\n", encoding="utf-8")
+    write_beside(folder, base)
+
+
+def write_beside(folder: Path, base: Loaded) -> None:
+    """What peft does not write: which base the adapter is for, and how the chats were written that it learned from."""
+    text = json.dumps(trained_on(base).to_document(), indent=2) + "\n"
+    (folder / BASE_FILE).write_text(text, encoding="utf-8")
+    if base.tokenizer.chat_template:
+        (folder / TEMPLATE_FILE).write_text(base.tokenizer.chat_template, encoding="utf-8")
 
 
 def trained_on(base: Loaded) -> TrainedOn:

@@ -39,7 +39,7 @@ class Chat:
         """One turn, shown while it is made. Ctrl-C ends the answer, and what there is of it is remembered."""
         self.turns.append({"role": "user", "content": said})
         ids = self._fitting()
-        words = Words(self.speaker.tokenizer, self.say, self.decoding.stops)
+        words = Words(self.speaker.tokenizer, self.say, self.speaker.stops(self.decoding))
         with stoppable() as asked:
             (found,) = answers(self.speaker, [ids], self.decoding, streamer=words, asked=asked)
         if found.ending is Ending.STOPPED:

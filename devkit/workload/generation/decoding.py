@@ -1,8 +1,10 @@
 """Token ids in, answers out: one batch through the model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -11,6 +13,7 @@ from transformers import GenerationConfig, StoppingCriteriaList
 
 from devkit.errors import DevkitError
 from devkit.workload.finetune.model import Model, Tokenizer, quiet_loading
+from devkit.workload.generation.encoding import turn_end
 from devkit.workload.generation.settings import Decoding
 from devkit.workload.generation.stops import AtText, AtWish, cut_at
 
@@ -40,6 +43,11 @@ class Speaker:
     model: Model
     tokenizer: Tokenizer
 
+    @cached_property
+    def turn_end(self) -> str:
+        """What ends a turn in the model's chats; "" where it has none. Not every model's makers name it as an end."""
+        return turn_end(self.tokenizer)
+
     @property
     def plain(self) -> Model:
         """The model of transformers inside peft's, whose layers carry the adapter."""
@@ -59,10 +67,16 @@ class Speaker:
 
     @property
     def ends(self) -> list[int]:
-        """The tokens that end an answer: the tokenizer's, and those that the model's makers name."""
+        """The tokens that end an answer: the tokenizer's, those that the model's makers name, and a turn's."""
         named = self.plain.generation_config.eos_token_id
         named = named if isinstance(named, list) else [named]
-        return list(dict.fromkeys(each for each in (*named, self.tokenizer.eos_token_id) if each is not None))
+        found = [*named, self.tokenizer.eos_token_id, self.tokenizer.get_vocab().get(self.turn_end)]
+        return list(dict.fromkeys(each for each in found if each is not None))
+
+    def stops(self, decoding: Decoding) -> tuple[str, ...]:
+        """The texts that end an answer: those asked for, and a turn's end that is no token of its own."""
+        is_token = self.turn_end in self.tokenizer.get_vocab()
+        return decoding.stops if is_token or not self.turn_end else (*decoding.stops, self.turn_end)
 
 
 def answers(
@@ -84,20 +98,18 @@ def answers(
     ids = torch.tensor([[*[filler] * (longest - len(each)), *each] for each in prompts], device=speaker.device)
     mask = torch.tensor([[0] * (longest - len(each)) + [1] * len(each) for each in prompts], device=speaker.device)
     stopping = StoppingCriteriaList([AtWish(asked)])
-    if decoding.stops:
-        stopping.append(AtText(speaker.tokenizer, decoding.stops, prompt=longest))
+    stops = speaker.stops(decoding)
+    if stops:
+        stopping.append(AtText(speaker.tokenizer, stops, prompt=longest))
     started = perf_counter()
-    with torch.inference_mode(), quiet_loading():
+    config = _config(speaker, decoding, tokens, filler)
+    with torch.inference_mode(), quiet_loading(), _configured(speaker.plain, config):
         found = speaker.plain.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            generation_config=_config(speaker, decoding, tokens, filler),
-            stopping_criteria=stopping,
-            streamer=streamer,
+            input_ids=ids, attention_mask=mask, stopping_criteria=stopping, streamer=streamer
         )
     seconds = perf_counter() - started
     rows = found[:, longest:].tolist()
-    return [_answer(speaker, row, decoding, is_cut=len(row) >= tokens, seconds=seconds) for row in rows]
+    return [_answer(speaker, row, stops, is_cut=len(row) >= tokens, seconds=seconds) for row in rows]
 
 
 def _room(speaker: Speaker, longest: int, tokens: int) -> int:
@@ -131,9 +143,21 @@ def _config(speaker: Speaker, decoding: Decoding, tokens: int, filler: int) -> G
         max_new_tokens=tokens,
         eos_token_id=speaker.ends or None,
         pad_token_id=filler,
+        compile_config=speaker.plain.generation_config.compile_config,
         cache_implementation="static" if is_static and can_be_static(speaker.plain) else None,
         **sampling,
     )
+
+
+@contextmanager
+def _configured(model: Model, config: GenerationConfig) -> Iterator[None]:
+    """Put `config` in the place of the model's own, from which transformers takes whatever another leaves open."""
+    own = model.generation_config
+    model.generation_config = config
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 def can_be_static(model: Model) -> bool:
@@ -141,11 +165,11 @@ def can_be_static(model: Model) -> bool:
     return bool(getattr(model, "_can_compile_fullgraph", False))
 
 
-def _answer(speaker: Speaker, row: Sequence[int], decoding: Decoding, *, is_cut: bool, seconds: float) -> Answer:
+def _answer(speaker: Speaker, row: Sequence[int], stops: Sequence[str], *, is_cut: bool, seconds: float) -> Answer:
     ends = set(speaker.ends)
     length = next((place for place, each in enumerate(row) if each in ends), None)
     ids = tuple(row if length is None else row[:length])
-    text, was_stopped = cut_at(speaker.tokenizer.decode(ids, skip_special_tokens=True), decoding.stops)
+    text, was_stopped = cut_at(speaker.tokenizer.decode(ids, skip_special_tokens=True), stops)
     if was_stopped or length is not None:
         return Answer(text, ids, Ending.END, seconds)
     return Answer(text, ids, Ending.LENGTH if is_cut else Ending.STOPPED, seconds)

@@ -13,7 +13,7 @@ from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
 from devkit.workload.finetune import adapters
 from devkit.workload.finetune.adapters_files import BASE_FILE, WEIGHTS_FILE, examined_adapter
-from devkit.workload.finetune.adapters_saved import put_on, require_fit, save_adapter, trained_on
+from devkit.workload.finetune.adapters_saved import put_on, require_fit, save_adapter
 from devkit.workload.finetune.model import load, load_base
 from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
 from devkit.workload.finetune.model_files import examined
@@ -53,7 +53,7 @@ def saved(base, tmp_path_factory):
     """The folder of an adapter, and the logits that it gives on its base."""
     folder = tmp_path_factory.mktemp("adapter")
     loaded, model = with_adapter(base)
-    save_adapter(model, folder, trained_on(loaded))
+    save_adapter(model, folder, loaded)
     return folder, logits(model)
 
 
@@ -123,7 +123,7 @@ def test_a_target_may_be_the_end_of_a_layers_name(base, target):
 @pytest.mark.parametrize("dora", [False, True], ids=["lora", "dora"])
 def test_a_saved_adapter_put_back_gives_the_same_logits_bit_for_bit(base, tmp_path, dora):
     loaded, model = with_adapter(base, dora=dora)
-    save_adapter(model, tmp_path, trained_on(loaded))
+    save_adapter(model, tmp_path, loaded)
     fresh = load(f"{base}", ModelChoices())
     adapter = examined_adapter(tmp_path)
     require_fit(adapter, fresh.model, fresh.files)

@@ -11,7 +11,7 @@ from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
 from devkit.workload.finetune import adapters
 from devkit.workload.finetune.adapters_files import examined_adapter
-from devkit.workload.finetune.adapters_saved import put_on, save_adapter, trained_on
+from devkit.workload.finetune.adapters_saved import put_on, save_adapter
 from devkit.workload.finetune.model import DTYPES, load
 from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
 from devkit.workload.finetune.model_files import examined
@@ -49,7 +49,7 @@ def pair(request, tmp_path_factory):
     with torch.no_grad():
         for parameter in adapters.trainable(model):
             parameter.add_(torch.randn_like(parameter), alpha=0.05)
-    save_adapter(model, root / "adapter", trained_on(loaded))
+    save_adapter(model, root / "adapter", loaded)
     return root / "base", root / "adapter"
 
 

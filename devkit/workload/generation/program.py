@@ -1,0 +1,132 @@
+"""From settings to a model that answers: what `devkit generate` calls once its flags are read."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from devkit.errors import DevkitError
+from devkit.estimate.settings import Precision
+from devkit.text import human_number
+from devkit.workload.device import Device, choose_device
+from devkit.workload.finetune.adapters_files import SavedAdapter, examined_adapter
+from devkit.workload.finetune.adapters_saved import put_on, require_fit
+from devkit.workload.finetune.hub import model_folder
+from devkit.workload.finetune.model import Loaded, load_base, load_tokenizer, notes_on
+from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
+from devkit.workload.finetune.model_files import ModelFiles, examined
+from devkit.workload.finetune.model_skeleton import skeleton
+from devkit.workload.generation import merging
+from devkit.workload.generation.batches import answers_in_order
+from devkit.workload.generation.chat import stoppable
+from devkit.workload.generation.decoding import Answer, Speaker, answers
+from devkit.workload.generation.encoding import encoded
+from devkit.workload.generation.prompts import Prompt
+from devkit.workload.generation.settings import GenerateSettings
+from devkit.workload.generation.speed import Speed, speed_of
+from devkit.workload.generation.streaming import Words
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The files of a base and of an adapter that fits it, looked at and not loaded."""
+
+    settings: GenerateSettings
+    files: ModelFiles
+    adapter: SavedAdapter | None
+    device: Device
+
+    def load(self, precision: Precision) -> Loaded:
+        """The base and its tokenizer, on the device."""
+        choices = ModelChoices(
+            precision=precision, device=f"{self.device.torch_device}", quantisation=self.quantisation()
+        )
+        notes = notes_on(self.files, choices)
+        base, tokenizer = load_base(self.files, choices), load_tokenizer(self.files.folder)
+        return Loaded(self.settings.model, self.files, base, tokenizer, notes)
+
+    def quantisation(self) -> Quantisation:
+        """Weights that are stored in 4 or 8 bits stay so."""
+        return self.settings.quantisation if self.files.quantised is Quantisation.NONE else self.files.quantised
+
+
+def opened(settings: GenerateSettings) -> Opened:
+    """What `settings` name, refused where it is not whole or does not fit, before anything large is read."""
+    adapter = examined_adapter(settings.adapter) if settings.adapter else None
+    name = settings.model or (adapter.base.name if adapter else "")
+    if not name:
+        raise DevkitError("no model is named", "Give --model; an adapter that remembers its base is enough, too.")
+    files = examined(model_folder(name))
+    if adapter:
+        require_fit(adapter, skeleton(files.folder), files, any_base=settings.any_base)
+    return Opened(settings, files, adapter, choose_device(settings.precision))
+
+
+class Generation:
+    """A loaded model that answers prompts, and keeps the time."""
+
+    def __init__(self, found: Opened) -> None:
+        self._settings = found.settings
+        precision = found.device.precision
+        base = found.load(precision)
+        self.notes = base.notes
+        if found.adapter and found.adapter.chat_template:
+            base.tokenizer.chat_template = found.adapter.chat_template
+        model = put_on(base.model, found.adapter, precision=precision) if found.adapter else base.model
+        self.speaker = Speaker(model, base.tokenizer)
+        self._tokens, self._seconds, self._rows = 0, 0.0, 1
+        torch.manual_seed(found.settings.decoding.seed)
+
+    def one(self, prompt: Prompt, show: Callable[[str], None]) -> Answer:
+        """The answer to one prompt, shown while it is made. Ctrl-C ends it early."""
+        decoding = self._settings.decoding
+        words = Words(self.speaker.tokenizer, show, self.speaker.stops(decoding))
+        started = perf_counter()
+        with stoppable() as asked:
+            (answer,) = answers(self.speaker, [self._ids(prompt)], decoding, streamer=words, asked=asked)
+        self._count(len(answer.ids), perf_counter() - started, rows=1)
+        return answer
+
+    def many(self, prompts: Sequence[Prompt]) -> Iterator[Answer]:
+        """The answers to prompts, in their order."""
+        ids = [self._ids(prompt) for prompt in prompts]
+        started = perf_counter()
+        tokens = 0
+        for answer in answers_in_order(self.speaker, ids, self._settings.decoding):
+            tokens += len(answer.ids)
+            yield answer
+        self._count(tokens, perf_counter() - started, rows=min(len(ids), self._settings.decoding.batch))
+
+    def speed(self) -> Speed:
+        """The figures of everything that was answered so far."""
+        return speed_of(self.speaker, tokens=self._tokens, seconds=self._seconds, rows=self._rows)
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        return encoded(prompt, self.speaker.tokenizer, raw=self._settings.raw)
+
+    def _count(self, tokens: int, seconds: float, *, rows: int) -> None:
+        self._tokens, self._seconds, self._rows = self._tokens + tokens, self._seconds + seconds, rows
+
+
+def merge_into(settings: GenerateSettings, folder: Path, remark: Callable[[str], None]) -> None:
+    """Write base and adapter as one model into `folder`, and say what that changed. Raises DevkitError."""
+    merging.require_free(folder)
+    found = opened(settings)
+    if found.adapter is None:
+        raise DevkitError("there is nothing to merge", "Name the adapter with --adapter.")
+    precision = settings.precision or merging.precision_of(found.files)
+    base = found.load(precision)
+    quantisation = found.quantisation()
+    if quantisation is not Quantisation.NONE:
+        remark(
+            f"The base is in {quantisation.value}: merged into the {precision.value} weights that those bits stand for."
+        )
+    whole = merging.merged(base, found.adapter, precision=precision, quantisation=quantisation)
+    merging.write_model(whole.model, base, folder)
+    allowed = merging.TOLERANCE[precision]
+    remark(
+        f"Merged in {precision.value} into {folder}: no logit moved by more than {human_number(whole.moved)} of their "
+        f"range ({allowed:g} is allowed)."
+    )

@@ -1,0 +1,240 @@
+"""Greedy answers are the same however they are computed, and end where they should."""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from devkit.errors import DevkitError
+from devkit.workload.finetune.model import load
+from devkit.workload.finetune.model_choices import ModelChoices
+from devkit.workload.generation import batches, decoding
+from devkit.workload.generation.batches import answers_in_order
+from devkit.workload.generation.decoding import Ending, Speaker, answers
+from devkit.workload.generation.settings import Decoding
+from devkit.workload.generation.speed import Speed, bytes_read, speed_of
+from devkit.workload.generation.streaming import Words
+from tests.workload.small_models import CHATML, save_model
+
+pytestmark = pytest.mark.workload
+
+TEXTS = ("one", "a prompt of some length", "x", "two words", "one more, longer than all the others here")
+GREEDY = Decoding(tokens=16)
+LONG = 3
+"""The prompt whose answer the model does not end by itself."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A small Llama."""
+    return save_model(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture
+def speaker(folder):
+    """It, loaded; tests may change it."""
+    return speaker_of(folder)
+
+
+def speaker_of(folder):
+    """A loaded model that speaks."""
+    loaded = load(f"{folder}", ModelChoices())
+    return Speaker(loaded.model, loaded.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def prompts(folder):
+    """Prompts of unequal length."""
+    tokenizer = speaker_of(folder).tokenizer
+    return [tokenizer(text)["input_ids"] for text in TEXTS]
+
+
+def by_hand(speaker, prompt, tokens):
+    """The greedy answer by its definition: the whole text through the model for each token, without any cache."""
+    ids = list(prompt)
+    with torch.no_grad():
+        while len(ids) - len(prompt) < tokens:
+            chosen = int(speaker.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax())
+            if chosen in speaker.ends:
+                break
+            ids.append(chosen)
+    return tuple(ids[len(prompt) :])
+
+
+@pytest.fixture(scope="module")
+def truth(folder, prompts):
+    """What each prompt is answered with, by the definition."""
+    speaker = speaker_of(folder)
+    found = [by_hand(speaker, prompt, GREEDY.tokens) for prompt in prompts]
+    assert len(set(found)) == len(prompts)
+    assert len(found[LONG]) == GREEDY.tokens
+    return found
+
+
+@pytest.mark.parametrize("static", [False, True], ids=["growing cache", "static cache"])
+def test_a_greedy_answer_is_that_of_the_definition_with_either_cache(speaker, prompts, truth, static):
+    how = replace(GREEDY, static_cache=static)
+    assert [answers(speaker, [prompt], how)[0].ids for prompt in prompts] == truth
+
+
+@pytest.mark.parametrize("static", [False, True], ids=["growing cache", "static cache"])
+def test_prompts_side_by_side_are_answered_as_each_alone(speaker, prompts, truth, static):
+    assert [each.ids for each in answers(speaker, prompts, replace(GREEDY, static_cache=static))] == truth
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 8])
+def test_answers_come_in_the_order_of_the_prompts_whatever_the_batch(speaker, prompts, truth, batch):
+    found = answers_in_order(speaker, prompts, replace(GREEDY, batch=batch))
+    assert [each.ids for each in found] == truth
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen3_moe"])
+def test_padding_changes_no_answer_of_other_kinds_of_models(tmp_path, kind):
+    speaker = speaker_of(save_model(tmp_path, kind))
+    ids = [speaker.tokenizer(text)["input_ids"] for text in TEXTS]
+    assert [each.ids for each in answers(speaker, ids, replace(GREEDY, tokens=12))] == [
+        by_hand(speaker, each, 12) for each in ids
+    ]
+
+
+def test_compiled_decoding_with_a_static_cache_gives_the_same_tokens(speaker, prompts, truth):
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler for the CPU")
+    if sys.platform == "darwin" or subprocess.run(["g++", "--version"], capture_output=True).returncode:
+        pytest.skip("no compiler that works")
+    from transformers import CompileConfig
+
+    # On GPUs transformers compiles by itself as soon as the cache is static; on the CPU it is told to.
+    told = CompileConfig(backend="eager", mode=None, fullgraph=False)
+    told._compile_all_devices = True
+    speaker.plain.generation_config.compile_config = told
+    found = answers(speaker, prompts[:1], replace(GREEDY, static_cache=True))
+    assert [each.ids for each in found] == truth[:1]
+
+
+def test_what_the_models_makers_set_for_sampling_changes_no_greedy_answer(speaker, prompts, truth):
+    made = speaker.plain.generation_config
+    made.do_sample, made.temperature, made.top_k, made.repetition_penalty = True, 1.7, 5, 9.0
+    made.min_new_tokens = 20
+    assert [each.ids for each in answers(speaker, prompts, GREEDY)] == truth
+
+
+def test_every_end_that_the_models_makers_name_ends_an_answer(speaker, prompts, truth):
+    fourth = truth[LONG][3]
+    speaker.plain.generation_config.eos_token_id = [255, fourth]
+    (found,) = answers(speaker, prompts[LONG:][:1], GREEDY)
+    assert found.ids == truth[LONG][: truth[LONG].index(fourth)]
+    assert found.ending is Ending.END
+
+
+def test_an_answer_that_has_all_its_tokens_says_so(speaker, prompts, truth):
+    (found,) = answers(speaker, prompts[LONG:][:1], replace(GREEDY, tokens=3))
+    assert found.ids == truth[LONG][:3]
+    assert found.ending is Ending.LENGTH
+
+
+def test_an_answer_ends_before_a_stop_text_and_rows_beside_it_go_on(speaker, prompts):
+    whole = answers(speaker, prompts, GREEDY)
+    text = whole[LONG].text
+    stop = text[6:8]
+    found = answers(speaker, prompts, replace(GREEDY, stops=(stop, "never said")))
+    assert found[LONG].text == text[: text.index(stop)]
+    assert found[LONG].ending is Ending.END
+    expected = [each.text.partition(stop)[0] for each in whole]
+    assert [each.text for each in found] == expected
+
+
+def test_an_answer_that_somebody_stops_keeps_what_it_has(speaker, prompts, truth):
+    polled = iter([False, False, True, True, True])
+    (found,) = answers(speaker, prompts[LONG:][:1], GREEDY, asked=lambda: next(polled))
+    assert found.ending is Ending.STOPPED
+    assert found.ids == truth[LONG][: len(found.ids)]
+    assert 0 < len(found.ids) < GREEDY.tokens
+
+
+def test_a_file_of_prompts_that_is_stopped_gives_whole_answers_alone(speaker, prompts, truth):
+    asked = iter([False, False] + [True] * 99)
+    found = list(answers_in_order(speaker, prompts[:1] * 3, replace(GREEDY, batch=1), asked=lambda: next(asked)))
+    assert [each.ids for each in found] in ([], [truth[0]])
+
+
+def test_sampling_is_repeatable_by_its_seed(speaker, prompts):
+    def sampled(seed):
+        how = replace(GREEDY, temperature=2.0, top_p=0.95, top_k=50, seed=seed)
+        return [each.ids for each in answers_in_order(speaker, prompts, how)]
+
+    assert sampled(1) == sampled(1)
+    assert sampled(1) != sampled(2)
+
+
+def test_prompt_and_answer_stay_within_what_the_model_holds(speaker):
+    (found,) = answers(speaker, [[40] * 120], replace(GREEDY, tokens=50))
+    assert len(found.ids) <= 8
+    with pytest.raises(DevkitError, match="a prompt has 128 tokens, and prompt and answer may have 128 together"):
+        answers(speaker, [[40] * 128], GREEDY)
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_halved_and_nothing_is_lost(speaker, prompts, truth, monkeypatch):
+    # A stand-in: a CPU has no memory limit of its own that torch could tell of.
+    tried = []
+
+    def answers_of_two_at_most(speaker, prompts, *args, **more):
+        tried.append(len(prompts))
+        if len(prompts) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return decoding.answers(speaker, prompts, *args, **more)
+
+    monkeypatch.setattr(batches, "answers", answers_of_two_at_most)
+    found = answers_in_order(speaker, prompts, replace(GREEDY, batch=5))
+    assert [each.ids for each in found] == truth
+    assert tried == [5, 2, 2, 1]
+    monkeypatch.setattr(batches, "answers", lambda *_, **__: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+    with pytest.raises(DevkitError, match="memory ran out with a single prompt"):
+        list(answers_in_order(speaker, prompts, GREEDY))
+
+
+@pytest.mark.parametrize("stops", [(), ("~",), ("be",)])
+def test_what_is_streamed_is_the_answer_and_no_piece_is_half_a_character(speaker, prompts, stops):
+    pieces = []
+    text = "A bé, a 中 and a 🙂 to bee or not."
+    words = Words(speaker.tokenizer, pieces.append, stops)
+    words.put(torch.tensor([prompts[0]]))
+    for token in speaker.tokenizer(text, add_special_tokens=False)["input_ids"]:
+        words.put(torch.tensor([token]))
+    words.end()
+    assert "".join(pieces) == (text.partition(stops[0])[0] if stops else text)
+    assert "\ufffd" not in "".join(pieces)
+    assert len(pieces) > 5
+
+
+def test_streaming_shows_the_very_answer(speaker, prompts):
+    pieces = []
+    (found,) = answers(speaker, prompts[LONG:][:1], GREEDY, streamer=Words(speaker.tokenizer, pieces.append))
+    assert "".join(pieces) == found.text
+
+
+def test_a_turns_end_that_the_makers_forgot_ends_answers_in_chats(tmp_path):
+    spoken = speaker_of(save_model(tmp_path, chat_template=CHATML))
+    assert spoken.turn_end == "</s>"
+    assert 257 in spoken.ends
+    assert spoken.stops(GREEDY) == ()
+    spoken.tokenizer.chat_template = CHATML.replace("</s>", "<|im_end|>\n")
+    unnamed = Speaker(spoken.model, spoken.tokenizer)
+    assert unnamed.stops(replace(GREEDY, stops=("a",))) == ("a", "<|im_end|>")
+
+
+def test_the_bytes_of_a_step_are_all_weights_but_the_table_of_embeddings(speaker):
+    every = sum(each.numel() * 4 for each in speaker.model.parameters())
+    assert bytes_read(speaker.plain) == every - 258 * 32 * 4
+
+
+def test_a_speed_is_compared_with_what_the_memory_allows_where_that_is_known(speaker):
+    assert speed_of(speaker, tokens=10, seconds=2.0, rows=1).roofline is None
+    figures = Speed(tokens=400, seconds=2.0, rows=4, bytes_a_step=16_000_000_000, bandwidth=4.8e12)
+    assert figures.tokens_per_s == 200
+    # Fifty steps a second, each reading 16 GB, are 800 GB/s.
+    assert figures.roofline == pytest.approx(1 / 6)
+    assert "17%" in f"{figures}"
