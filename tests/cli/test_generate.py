@@ -1,0 +1,160 @@
+"""`devkit generate` from its flags to what it prints, in this process and as a program of its own."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from devkit.cli import devkit
+from devkit.errors import DevkitError
+
+pytestmark = pytest.mark.workload
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A small Llama that was made for chats."""
+    from tests.workload.small_models import CHATML, save_model
+
+    return save_model(tmp_path_factory.mktemp("base"), chat_template=CHATML)
+
+
+def run(*arguments, given=None):
+    """What the command prints on both streams."""
+    return CliRunner().invoke(devkit, ["generate", *map(str, arguments)], input=given, catch_exceptions=False)
+
+
+def refused(*arguments, given=None):
+    """The line with which the command refuses."""
+    with pytest.raises(DevkitError) as error:
+        CliRunner().invoke(devkit, ["generate", *map(str, arguments)], input=given, catch_exceptions=False)
+    return error.value
+
+
+def test_help_needs_no_torch():
+    code = (
+        "import sys\nfrom devkit.cli import devkit\n"
+        "try: devkit(['generate', '--help'])\nfinally: print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "--merge DIR" in done.stdout
+    assert done.stdout.rstrip().endswith("False")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prompt", "a", "--chat"], "--prompt and --chat are two tasks"),
+        (["--merge", "out", "--chat"], "--chat and --merge are two tasks"),
+        (["--chat", "--json"], "--chat prints no JSON"),
+        (["--prompt", "a", "--top-p", "0.5"], "at temperature 0 there is no choice"),
+        (["--prompt", "a", "--stop", ""], "--stop is empty"),
+        (["--prompt", "a"], "no model is named"),
+        (["--prompt", "a", "--model", "./nowhere"], "there is no model ./nowhere"),
+        (["--prompt", "a", "--adapter", "./nowhere"], "there is no folder nowhere"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_loaded(arguments, message):
+    assert message in refused(*arguments).message
+
+
+def test_one_prompt_is_answered_in_text_and_in_json_alike(model):
+    shown = run("--model", model, "--prompt", "hello", "--tokens", 12)
+    document = json.loads(run("--model", model, "--prompt", "hello", "--tokens", 12, "--json").stdout)
+    assert document["schema"] == "devkit.generate/1"
+    (answer,) = document["answers"]
+    assert answer["prompt"] == "hello"
+    assert shown.stdout == answer["answer"] + "\n"
+    assert document["speed"]["tokens"] == answer["tokens"]
+
+
+def test_the_chat_template_is_used_unless_prompts_are_raw(model):
+    chat = run("--model", model, "--prompt", "hello", "--tokens", 12).stdout
+    raw = run("--model", model, "--prompt", "hello", "--tokens", 12, "--raw").stdout
+    written = run("--model", model, "--prompt", "<|user|>hello</s><|assistant|>", "--tokens", 12, "--raw").stdout
+    assert chat != raw
+    # Written by hand there is a beginning of text before it, which this template leaves out.
+    assert written != raw
+
+
+def test_a_prompt_comes_from_standard_input_too(model):
+    piped = run("--model", model, "--tokens", 8, given="hello\n").stdout
+    assert piped == run("--model", model, "--tokens", 8, "--prompt", "hello").stdout
+    assert piped == run("--model", model, "--tokens", 8, "--prompt", "-", given="hello").stdout
+
+
+def test_a_file_is_answered_line_by_line_in_its_order(model, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    prompts = [
+        {"prompt": "short"},
+        {"prompt": "much longer than the first"},
+        {"messages": [{"role": "user", "content": "x"}]},
+    ]
+    file.write_text("".join(json.dumps(each) + "\n" for each in prompts))
+    found = [json.loads(line) for line in run("--model", model, "--file", file, "--tokens", 8).stdout.splitlines()]
+    assert [each.get("prompt") for each in found] == ["short", "much longer than the first", None]
+    alone = run("--model", model, "--prompt", "short", "--tokens", 8).stdout
+    assert found[0]["answer"] + "\n" == alone
+    assert found[2]["messages"] == prompts[2]["messages"]
+
+
+def test_a_prompt_that_is_wrong_is_named_by_its_line_before_the_model_is_loaded(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "a"}\n{"question": "b"}\n')
+    assert f"{file}:2: no known form of prompt" in refused("--model", "./nowhere", "--file", file).message
+
+
+def test_stats_go_to_standard_error(model):
+    done = run("--model", model, "--prompt", "hello", "--tokens", 8, "--stats")
+    assert "tokens/s" in done.stderr
+    assert "tokens/s" not in done.stdout
+
+
+def test_merging_needs_an_adapter(model, tmp_path):
+    assert "there is nothing to merge" in refused("--model", model, "--merge", tmp_path / "whole").message
+
+
+@pytest.fixture
+def terminal(model):
+    """A chat on a terminal: what is typed goes in, what is shown comes out."""
+    if sys.platform != "linux":
+        pytest.skip("needs a pseudo-terminal")
+    ours, theirs = pty.openpty()
+    argv = [sys.executable, "-m", "devkit", "generate", "--chat", "--model", f"{model}", "--tokens", "40"]
+    process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    yield process, ours
+    process.kill()
+    process.wait()
+    os.close(ours)
+
+
+def shown_until(ours, wanted, times=1, limit_s=120):
+    """Everything the terminal shows until `wanted` was there so many times."""
+    shown, end = "", time.monotonic() + limit_s
+    while shown.count(wanted) < times:
+        assert time.monotonic() < end, shown
+        if select.select([ours], [], [], 0.2)[0]:
+            shown += os.read(ours, 4096).decode(errors="replace")
+    return shown
+
+
+def test_a_chat_answers_survives_ctrl_c_and_ends_with_ctrl_d(terminal):
+    process, ours = terminal
+    shown_until(ours, "> ")
+    os.write(ours, b"hello\n")
+    answer = shown_until(ours, "> ", times=1)
+    assert len(answer) > len("hello\r\n\n> ")
+    process.send_signal(signal.SIGINT)
+    shown_until(ours, "(Ctrl-D ends the chat)")
+    os.write(ours, b"again\n")
+    shown_until(ours, "\n> ")
+    os.write(ours, b"\x04")
+    assert process.wait(60) == 0
