@@ -10,10 +10,12 @@ from devkit.estimate.settings import Method, Precision, Sharding
 from devkit.workload.finetune import adapters, attention_varlen, model, model_skeleton
 from devkit.workload.finetune.adapters_targets import targets_of
 from devkit.workload.finetune.attention import layout_of
+from devkit.workload.finetune.attention_apart import require_apart
 from devkit.workload.finetune.batch import Example
 from devkit.workload.finetune.decisions import Corpus, Decisions, decide
 from devkit.workload.finetune.feed import Feed
 from devkit.workload.finetune.hub import model_folder
+from devkit.workload.finetune.layout import Layout
 from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
 from devkit.workload.finetune.model_files import ModelFiles, examined
 from devkit.workload.finetune.program_data import Data, data_of, with_rows_that_fit
@@ -89,10 +91,17 @@ def loaded(settings: FinetuneSettings, decisions: Decisions, device: torch.devic
 def prepared(base: model.Model, settings: FinetuneSettings, decisions: Decisions) -> model.Model:
     """The base ready to be trained: with an adapter, or whole."""
     model.prepare_for_training(base, checkpointing=decisions.checkpointing)
+    _require_texts_apart(base, decisions)
     if settings.method is Method.FULL:
         whole: model.Model = base.requires_grad_(requires_grad=True)
         return whole
     return adapters.attach(base, settings, precision=decisions.adapter_precision)
+
+
+def _require_texts_apart(base: model.Model, decisions: Decisions) -> None:
+    layout = layout_of(decisions.attention, pack=decisions.packing)
+    if layout is not Layout.PADDED:
+        require_apart(base, decisions.attention, layout, base.device)
 
 
 def scaler_for(decisions: Decisions, device: torch.device) -> torch.amp.GradScaler | None:
