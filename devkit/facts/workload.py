@@ -59,7 +59,7 @@ class TrainingRun:
     """Part of a step's time in which training waited for data, the median."""
     checkpointing: bool | Unknown
     attention: str | Unknown
-    device: str | Unknown
-    """cuda, mps or cpu."""
+    on_cuda: bool | Unknown
+    """Whether it trained on a GPU through CUDA."""
     peak_bytes: int | Unknown
     gpus: tuple[WatchedGpu, ...] | Unknown

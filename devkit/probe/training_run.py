@@ -33,7 +33,7 @@ def read_training_run(host: Host, folder: str) -> TrainingRun | Unknown:
         waiting_percent=_waiting(settled),
         checkpointing=_flag(decisions.get("checkpointing")),
         attention=str(decisions.get("attention", "")) or Unknown("the run tells no attention"),
-        device=str(decisions.get("device", "")) or Unknown("the run tells no device"),
+        on_cuda=_on_cuda(steps),
         peak_bytes=_rounded(max(_numbers(steps, "peak_allocated_bytes"), default=0), "no GPU memory was counted"),
         gpus=_gpus(host, folder),
     )
@@ -69,6 +69,13 @@ def _waiting(steps: Sequence[Mapping[str, Any]]) -> int | Unknown:
     if not timed:
         return Unknown("the run tells no waiting")
     return round(100 * median([float(step["waited_s"]) / float(step["seconds"]) for step in timed]))
+
+
+def _on_cuda(steps: Sequence[Mapping[str, Any]]) -> bool | Unknown:
+    """By what was counted: tensors on a GPU, the whole process elsewhere."""
+    if _numbers(steps, "peak_allocated_bytes"):
+        return True
+    return False if _numbers(steps, "peak_resident_bytes") else Unknown("the run does not tell where it trained")
 
 
 def _gpus(host: Host, folder: str) -> tuple[WatchedGpu, ...] | Unknown:

@@ -108,7 +108,7 @@ def trained(*, gpu=None, **fields):
         "waiting_percent": 1,
         "checkpointing": False,
         "attention": "varlen",
-        "device": "cuda",
+        "on_cuda": True,
         "peak_bytes": 100 * GIB,
         "gpus": (changed(GPU, gpu or {}),),
     }
@@ -124,7 +124,7 @@ def test_a_run_that_keeps_its_gpu_busy_passes():
 
 @pytest.mark.parametrize("code", WATCHING)
 def test_a_run_on_the_cpu_and_no_run_at_all_are_not_judged(code):
-    assert isinstance(ask(code, trained(device="cpu", gpus=UNREAD, waiting_percent=50)), Skipped)
+    assert isinstance(ask(code, trained(on_cuda=False, gpus=UNREAD, waiting_percent=50)), Skipped)
     assert isinstance(ask(code, inside()), Skipped)
 
 

@@ -53,6 +53,7 @@ def test_a_run_is_read_without_its_first_steps(run):
     )
     assert (found.steps, found.step_ms, found.waiting_percent) == (9, 500, 20)
     assert (found.checkpointing, found.attention, found.peak_bytes) == (True, "varlen", 2**30 + 9)
+    assert found.on_cuda is True
     (gpu,) = found.gpus
     assert (gpu.name, gpu.samples, gpu.utilisation_percent) == ("NVIDIA H200", 2, 80)
 
@@ -80,6 +81,10 @@ def test_what_a_run_does_not_tell_is_unknown_with_its_reason(run):
     found = run(metrics=lines({"event": "step", "step": 1}) + '{"cut', samples=lines({"unknown": "no NVML here"}))
     assert found.gpus == Unknown("no NVML here")
     assert all(isinstance(getattr(found, name), Unknown) for name in ("step_ms", "waiting_percent", "peak_bytes"))
+
+
+def test_a_run_that_counts_the_whole_process_was_on_no_gpu(run):
+    assert run(metrics=lines(step(1, peak_resident_bytes=2**30))).on_cuda is False
 
 
 def test_no_folder_is_no_run():

@@ -22,7 +22,7 @@ _NO_GPU = "the run used no GPU"
 
 def _on_gpu(facts: Facts) -> TrainingRun:
     run = known(facts.training)
-    if run.device in ("cpu", "mps"):
+    if not known(run.on_cuda):
         raise NotApplicable(_NO_GPU)
     return run
 

@@ -1,0 +1,61 @@
+"""TensorBoard's event files, written by its own writer while a run goes on."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from devkit.errors import DevkitError
+from devkit.workload.finetune.events import Event
+
+SCALARS = {
+    "step": {
+        "train/loss": "loss",
+        "train/learning_rate": "learning_rate",
+        "train/gradient_norm": "gradient_norm",
+        "speed/tokens_per_s": "tokens_per_s",
+        "speed/waited_s": "waited_s",
+        "memory/peak_allocated_bytes": "peak_allocated_bytes",
+    },
+    "eval": {"eval/loss": "loss"},
+}
+"""Event -> tag in TensorBoard -> field of the event."""
+
+
+class TensorBoard:
+    """A listener that writes `folder`. A run that goes on takes back what the folder holds of steps done again."""
+
+    def __init__(self, folder: Path) -> None:
+        if importlib.util.find_spec("tensorboard") is None:
+            raise DevkitError(f"TensorBoard is not installed for {sys.executable}", "pip install tensorboard")
+        self._folder = folder
+        self._writer: Any = None
+
+    def __call__(self, event: Event) -> None:
+        """Write the numbers of a step or an evaluation; other events have none."""
+        for tag, field in SCALARS.get(event["event"], {}).items():
+            value = _number(event.get(field))
+            if value is not None:
+                self._opened(event["step"]).add_scalar(tag, value, event["step"])
+
+    def _opened(self, step: int) -> Any:  # noqa: ANN401 - TensorBoard's writer has no types
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._folder), purge_step=step)
+        return self._writer
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _number(value: object) -> float | None:
+    """Events spell what JSON cannot hold, such as "nan"; TensorBoard draws that."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
