@@ -25,8 +25,11 @@ TRAINER = {**SHORT, "stack": Stack.TRAINER, "loss": Loss.STANDARD, "adapter_prec
     ("document", "settings"),
     [
         pytest.param(LLAMA, TrainingSettings(**SHORT), id="lora with checkpointing"),
-        pytest.param(LLAMA, TrainingSettings(**TRAINER, checkpointing=False, method=Method.QLORA), id="qlora without"),
-        pytest.param(LLAMA, TrainingSettings(**SHORT, method=Method.QLORA, upcast=True), id="qlora in fp32"),
+        pytest.param(
+            LLAMA,
+            TrainingSettings(**TRAINER, checkpointing=False, method=Method.QLORA, upcast=True),
+            id="qlora without",
+        ),
         pytest.param(LLAMA, TrainingSettings(**SHORT, method=Method.INT8_LORA, dora=True), id="int8 with dora"),
         pytest.param(
             LLAMA,

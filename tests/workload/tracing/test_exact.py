@@ -1,0 +1,177 @@
+"""The trace as an estimate: the worked examples, what real GPUs showed, and what cannot be traced."""
+
+import json
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.estimate.catalogue import find_model
+from devkit.estimate.config import shape_of_config
+from devkit.estimate.measured import measured_runs
+from devkit.estimate.model import Phase
+from devkit.estimate.settings import (
+    Attention,
+    CacheKind,
+    InferenceSettings,
+    Loss,
+    Method,
+    Optimizer,
+    Precision,
+    Sharding,
+    Stack,
+    TrainingSettings,
+)
+from devkit.estimate.training import estimate_training
+from devkit.workload.tracing.request import Request, estimate_text, read_estimate, read_request, request_text
+from tests.workload.tracing.shapes import LLAMA
+
+GIB = 2**30
+PLAIN = {
+    "stack": Stack.TRAINER,
+    "loss": Loss.STANDARD,
+    "adapter_precision": Precision.FP32,
+    "optimizer": Optimizer.ADAMW_FOREACH,
+}
+"""The loop of transformers and peft as they come, at the default 2,048 tokens and rank 16 on all linears."""
+LORA = TrainingSettings(**PLAIN)
+WITHOUT = TrainingSettings(**PLAIN, checkpointing=False)
+QLORA = TrainingSettings(**PLAIN, method=Method.QLORA)
+UPCAST = TrainingSettings(**PLAIN, method=Method.QLORA, upcast=True)
+FULL = TrainingSettings(**PLAIN, method=Method.FULL)
+EXAMPLES = [
+    ("meta-llama/Llama-2-7b-hf", LORA, 14.27),
+    ("meta-llama/Llama-2-7b-hf", UPCAST, 6.36),
+    ("meta-llama/Llama-2-7b-hf", FULL, 62.8),
+    ("meta-llama/Llama-3.1-8B", LORA, 18.90),
+    ("meta-llama/Llama-3.1-8B", WITHOUT, 37.40),
+    ("meta-llama/Llama-3.1-8B", QLORA, 9.25),
+    ("meta-llama/Llama-3.1-8B", UPCAST, 11.71),
+    ("Qwen/Qwen2.5-7B", WITHOUT, 36.14),
+    ("Qwen/Qwen2.5-7B", QLORA, 9.51),
+    ("mistralai/Mistral-7B-v0.3", UPCAST, 6.78),
+]
+"""Peaks in GiB of an independent trace with another program, recorded before this one was written."""
+
+
+def exactly(document, settings, **how):
+    from devkit.workload.tracing.exact import exact
+
+    return exact(Request(document=document, settings=settings, **how))
+
+
+@pytest.mark.workload
+@pytest.mark.parametrize(("model", "settings", "wanted"), EXAMPLES[1::2])
+def test_worked_examples_by_the_trace(model, settings, wanted):
+    found = exactly(find_model(model).config, settings).allocated_peak_bytes / GIB
+    assert found == pytest.approx(wanted, rel=0.01)
+
+
+@pytest.mark.parametrize(("model", "settings", "wanted"), EXAMPLES)
+def test_worked_examples_by_the_closed_form(model, settings, wanted):
+    found = estimate_training(shape_of_config(find_model(model).config), settings).allocated_peak_bytes / GIB
+    assert found == pytest.approx(wanted, rel=0.03)
+
+
+@pytest.mark.workload
+@pytest.mark.parametrize(
+    ("run", "allocated", "reserved"),
+    [
+        pytest.param("t4-sweep-14", 0.001, 0.001, id="lora of 1.7B on a T4"),
+        pytest.param("t4-ladder-05", 0.003, 0.20, id="eager attention on a T4, whose score gradients need scratch"),
+        pytest.param("rtx4080-08", 0.002, 0.10, id="qlora at 4,096 tokens on an RTX 4080"),
+    ],
+)
+def test_the_trace_meets_what_was_measured(run, allocated, reserved):
+    measured = next(each for each in measured_runs() if each.id == run)
+    found = exactly(find_model(measured.model).config, measured.settings, lingering=measured.group.lingering)
+    assert found.allocated_peak_bytes == pytest.approx(measured.allocated_bytes, rel=allocated)
+    assert found.reserved_peak_bytes.point == pytest.approx(measured.reserved_bytes, rel=reserved)
+
+
+@pytest.mark.workload
+def test_terms_add_up_and_the_fullest_phase_is_named():
+    found = exactly(LLAMA, TrainingSettings(sequence=64))
+    assert sum(term.bytes for term in found.terms) == found.allocated_peak_bytes
+    assert found.phase in dict(found.phases)
+    assert found.allocated_peak_bytes <= found.reserved_peak_bytes.point <= found.reserved_peak_bytes.upper
+    assert found.reserved_peak_bytes.point < found.device_peak_bytes.point <= found.device_peak_bytes.upper
+    assert found.method.startswith("traced with torch ")
+
+
+@pytest.mark.workload
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        pytest.param(TrainingSettings(sequence=64), {"weights", "adapters", "optimizer state"}, id="lora"),
+        pytest.param(TrainingSettings(sequence=64, method=Method.FULL), {"gradients", "optimizer state"}, id="full"),
+        pytest.param(InferenceSettings(prompt=64), {"weights", "cache"}, id="generation"),
+    ],
+)
+def test_terms_by_what_they_are(settings, names):
+    assert names <= {term.name for term in exactly(LLAMA, settings).terms}
+
+
+@pytest.mark.workload
+def test_a_longer_prompt_or_cache_takes_more():
+    sizes = [exactly(LLAMA, InferenceSettings(prompt=prompt)).allocated_peak_bytes for prompt in (64, 4096)]
+    assert sizes[0] < sizes[1]
+
+
+@pytest.mark.workload
+def test_attention_that_cannot_be_traced_is_said_to_be_another():
+    found = exactly(LLAMA, TrainingSettings(sequence=64, attention=Attention.VARLEN))
+    assert found.warnings == ("varlen attention is traced as sdpa, which keeps the same tensors",)
+
+
+@pytest.mark.workload
+@pytest.mark.parametrize(
+    ("document", "settings", "message"),
+    [
+        pytest.param(LLAMA | {"model_type": "lama"}, LORA, "no architecture 'lama'", id="an unknown architecture"),
+        pytest.param({"model_type": "t5"}, LORA, "no causal language model", id="another kind of model"),
+        pytest.param(
+            LLAMA, TrainingSettings(world=2, sharding=Sharding.ZERO3), "holds all of the model", id="shards of a model"
+        ),
+        pytest.param(LLAMA, InferenceSettings(cache=CacheKind.PAGED), "no pages", id="a server's cache"),
+    ],
+)
+def test_what_cannot_be_traced_is_refused(document, settings, message):
+    with pytest.raises(DevkitError, match=message):
+        exactly(document, settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [TrainingSettings(targets=("q_proj",)), InferenceSettings(cache_precision=Precision.FP32)]
+)
+def test_a_request_travels_as_json(settings):
+    request = Request(document=LLAMA, settings=settings, whole=True)
+    assert read_request(request_text(request)) == request
+
+
+def test_an_estimate_travels_as_json():
+    estimate = estimate_training(shape_of_config(LLAMA), LORA)
+    assert read_estimate(estimate_text(estimate)) == estimate
+
+
+@pytest.mark.workload
+def test_the_child_process_answers_with_an_estimate(monkeypatch, capsys):
+    import io
+
+    from devkit.workload.tracing.__main__ import main
+
+    monkeypatch.setattr("sys.stdin", io.StringIO(request_text(Request(document=LLAMA, settings=LORA))))
+    assert main() == 0
+    found = read_estimate(json.dumps(json.loads(capsys.readouterr().out)))
+    assert found.phase is Phase.BACKWARD or found.phase is Phase.LOSS
+
+
+@pytest.mark.workload
+def test_the_child_process_says_what_cannot_be_traced(monkeypatch, capsys):
+    import io
+
+    from devkit.workload.tracing.__main__ import main
+
+    request = Request(document={"model_type": "t5"}, settings=LORA)
+    monkeypatch.setattr("sys.stdin", io.StringIO(request_text(request)))
+    assert main() == 2
+    assert capsys.readouterr().err.splitlines()[0].endswith("and the trace runs no other")
