@@ -71,6 +71,23 @@ def with_asked_locks(project: "Project", plan: "Plan", flags: LockFlags) -> "Pro
     return replace(project, locks=locks)
 
 
+def stale_reasons(project: "Project", plan: "Plan", flags: LockFlags) -> dict[str, str]:
+    """Why locks that lie in the project must be made anew, by their parts; {} where flags say what becomes of them."""
+    if flags.lock is not None or flags.lock_only:
+        return {}
+    from devkit.render.locks import stale_locks
+    from devkit.render.project import kept_locks, project_settings
+    from devkit.solver.project import without_lines
+
+    plan = without_lines(plan, project.dependencies)
+    return stale_locks(project_settings(project), plan, kept_locks(project.root))
+
+
+def renewal(stale: dict[str, str]) -> LockFlags:
+    """The flags that lock these parts anew."""
+    return LockFlags(lock=True) if len(stale) > 1 else LockFlags(lock_only=next(iter(stale)))
+
+
 def _unlocked(project: "Project") -> "Project":
     from devkit.render.locks import Locks
 

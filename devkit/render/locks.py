@@ -35,14 +35,23 @@ def locks_in(python: bytes | None, image: bytes | None) -> Locks:
 
 def with_locks(settings: Settings, plan: Plan, locks: Locks) -> Settings:
     """The settings with these locks. Raises DevkitError for a lock that was made for another plan."""
-    if locks.python and (reason := misfit(locks.python, wanted(plan, settings))):
-        raise DevkitError(f"{PYTHON_LOCK_PATH} does not fit: {reason}", _RENEW)
-    reference, _, digest = locks.image.partition("@")
-    if locks.image and reference != plan.base_image:
-        raise DevkitError(f"{IMAGE_LOCK_PATH} holds {reference}, the plan is built on {plan.base_image}", _RENEW)
+    for reason in stale_locks(settings, plan, locks).values():
+        raise DevkitError(reason, _RENEW)
+    digest = locks.image.partition("@")[2]
     if digest and not _DIGEST.fullmatch(digest):
         raise DevkitError(f"{IMAGE_LOCK_PATH} is damaged: {digest!r} is no digest", _RENEW)
     return replace(settings, python_lock=locks.python, image_digest=digest)
+
+
+def stale_locks(settings: Settings, plan: Plan, locks: Locks) -> dict[str, str]:
+    """Why parts of the locks were made for another plan, by the parts' names: "python", "image"."""
+    found: dict[str, str] = {}
+    if locks.python and (reason := misfit(locks.python, wanted(plan, settings))):
+        found["python"] = f"{PYTHON_LOCK_PATH} does not fit: {reason}"
+    reference = locks.image.partition("@")[0]
+    if locks.image and reference != plan.base_image:
+        found["image"] = f"{IMAGE_LOCK_PATH} holds {reference}, the plan is built on {plan.base_image}"
+    return found
 
 
 def lock_artifacts(plan: Plan, settings: Settings) -> Iterator[Artifact]:

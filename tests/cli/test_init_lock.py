@@ -1,6 +1,7 @@
 """`devkit init --lock` from the outside, with the real uv and wheels that lie here."""
 
 import hashlib
+import json
 import re
 from importlib.metadata import requires
 from pathlib import Path
@@ -84,3 +85,40 @@ def test_half_a_lock_is_none(tmp_path, wheels):
     assert done.returncode == 2
     assert "--lock-only python" in done.stderr
     assert tree(root) == before
+
+
+def test_an_update_locks_anew_where_the_plan_has_changed_and_a_check_only_says_so(locked):
+    settings = locked / "devkit.toml"
+    settings.write_text(settings.read_text().replace("[pins]\n", '[pins]\nsix = "1.17.0"\n'))
+    before = tree(locked)
+    checked = devkit("update", locked, "--check", PATH="/nowhere")
+    assert checked.returncode == 1
+    assert (
+        "would lock anew: .devcontainer/requirements.lock does not fit: it does not hold six==1.17.0" in checked.stdout
+    )
+    assert json.loads(devkit("update", locked, "--dry-run", "--json").stdout)["verdict"] == "would-lock"
+    assert tree(locked) == before
+
+
+def test_an_update_with_a_changed_plan_takes_the_wheels_that_are_there(locked, wheels):
+    settings = locked / "devkit.toml"
+    settings.write_text(settings.read_text().replace("[pins]\n", '[pins]\nsix = "1.17.0"\n'))
+    refused = devkit("update", locked, "--yes")
+    assert refused.returncode == 2 and "six" in refused.stderr, "no wheel of it is here, so nothing was written"
+    make_wheel(wheels, "six", "1.17.0")
+    done = devkit("update", locked, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "six==1.17.0" in (locked / ".devcontainer/requirements.lock").read_text()
+    assert devkit("update", locked, "--check").returncode == 0
+
+
+def test_an_update_gives_the_lock_up_where_it_is_asked_to(locked):
+    assert devkit("update", locked, "--no-lock", "--yes").returncode == 0
+    assert not LOCKS & set(tree(locked))
+
+
+def test_an_update_repeats_what_the_editors_drop(tmp_path):
+    assert devkit("init", tmp_path, *PLAN, "--editor", "jetbrains").returncode == 0
+    done = devkit("update", tmp_path)
+    assert "JetBrains" in done.stdout
+    assert "editors" in json.loads(devkit("update", tmp_path, "--json").stdout)
