@@ -139,8 +139,10 @@ def _reasons(
         yield Decision("optimizer", fit.optimizer, ASKED)
     elif fit.optimizer in EIGHT_BIT:
         yield Decision("optimizer", fit.optimizer, "its states in fp32 or bf16 would not fit")
-    else:
+    elif settings.method is Method.FULL:
         yield Decision("optimizer", fit.optimizer, "fused: one pass over memory and no copy of the weights")
+    else:
+        yield Decision("optimizer", fit.optimizer, "computed in fp32, so that small steps are not rounded away")
     if settings.checkpointing is not None:
         yield Decision("checkpointing", "yes" if fit.checkpointing else "no", ASKED)
     elif fit.checkpointing:

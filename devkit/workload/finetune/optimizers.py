@@ -7,6 +7,7 @@ import torch
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Optimizer
+from devkit.workload.finetune.optimizers_masters import AdamWOnMasters
 from devkit.workload.finetune.settings import Schedule
 from devkit.workload.tiny import Model
 
@@ -43,10 +44,17 @@ def groups_of(model: Model, *, weight_decay: float) -> list[dict[str, object]]:
     return [group for group in groups if group["params"]]
 
 
-def optimizer_for(model: Model, kind: Optimizer, *, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
-    """The optimizer over the trainable parameters. Raises DevkitError when its library is not there."""
+def optimizer_for(
+    model: Model, kind: Optimizer, *, learning_rate: float, weight_decay: float, masters: bool = False
+) -> torch.optim.Optimizer:
+    """The optimizer over the trainable parameters. Raises DevkitError when its library is not there.
+
+    With `masters`, plain AdamW moves copies in fp32 of weights that are in 16 bits; the others round as they go.
+    """
     groups = groups_of(model, weight_decay=weight_decay)
     match kind:
+        case Optimizer.ADAMW if masters:
+            return AdamWOnMasters(groups, lr=learning_rate)
         case Optimizer.ADAMW:
             # One pass over memory, and no second copy of the parameters as `foreach` makes.
             return torch.optim.AdamW(groups, lr=learning_rate, fused=True)

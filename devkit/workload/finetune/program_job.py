@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from devkit.estimate.settings import Method, Precision
 from devkit.workload.finetune import checkpoint, program_output, program_parts
 from devkit.workload.finetune.adapters_saved import write_beside
 from devkit.workload.finetune.checkpoint_settings import fingerprint_of_data, fingerprint_of_model, settings_that_count
@@ -84,6 +85,8 @@ class Job:
             self._decisions.optimizer,
             learning_rate=self._decisions.learning_rate,
             weight_decay=self._settings.weight_decay,
+            masters=self._settings.method is not Method.FULL
+            and self._decisions.adapter_precision is not Precision.FP32,
         )
         return RunState(self._model, optimizer, program_parts.scaler_for(self._decisions, self._ranks.device))
 

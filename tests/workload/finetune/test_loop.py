@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
+from devkit.estimate.settings import Precision  # noqa: E402
 from devkit.workload.finetune.step import ModelWithLoss  # noqa: E402
 from tests.workload.finetune.kitchen import Kitchen  # noqa: E402
 
@@ -72,6 +74,17 @@ def test_a_signal_is_obeyed_between_passes_and_the_run_goes_on_bit_for_bit(kitch
     assert stopped.losses + again.losses == straight.losses
     told = [json.loads(line) for line in (stopped.output / "metrics.jsonl").read_text().splitlines()]
     assert [each["step"] for each in told if each["event"] == "step"] == [1, 2, 3, 4]
+
+
+def test_a_run_in_16_bits_goes_on_bit_for_bit_too(kitchen):
+    """The weights are the rounded image of what moves: that stands in the checkpoint as well."""
+    straight = kitchen.run(steps=6, precision=Precision.BF16, learning_rate=1e-3)
+    first = kitchen.run(steps=6, precision=Precision.BF16, learning_rate=1e-3, save_every=3)
+    for each in (first.output / "step-6", first.output / "latest"):
+        shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+    again = kitchen.run(steps=6, precision=Precision.BF16, learning_rate=1e-3, save_every=3, output=first.output)
+    assert again.named("resumed")[0]["step"] == 3
+    assert first.losses[:3] + again.losses == straight.losses
 
 
 def test_steps_after_the_last_checkpoint_are_told_once_although_they_are_done_twice(kitchen, monkeypatch):
