@@ -29,6 +29,8 @@ class Kept:
     adapters: int
     """Between the two halves of adapters, and what DoRA keeps of both branches."""
     scores: int = 0
+    score_gradients: int = 0
+    """Bytes per pair of tokens while the scores go backward: their gradient after and before the softmax, in fp32."""
 
     @property
     def per_token(self) -> int:
@@ -63,6 +65,7 @@ def kept_by(layer: Layer, shape: ModelShape, settings: TrainingSettings) -> Kept
         inputs=_inputs(layer, shape, settings, is_eager=is_eager),
         adapters=_adapters(layer, settings),
         scores=shape.heads * (FP32 + stream_bytes(settings)) if is_eager else 0,
+        score_gradients=shape.heads * 2 * FP32 if is_eager else 0,
     )
 
 
@@ -113,6 +116,11 @@ def _inputs(layer: Layer, shape: ModelShape, settings: TrainingSettings, *, is_e
         shared = stream * _distinct_inputs(carriers, shape, is_eager=is_eager)
     copies = 0 if adapter == stream else adapter * sum(linear.inputs for linear in carriers)
     return shared + copies
+
+
+def bytes_held_by_int8(layer: Layer, shape: ModelShape, settings: TrainingSettings) -> int:
+    """Bytes per token that the linears of an int8 base hold of what they read, attention's output included."""
+    return stream_bytes(settings) * _distinct_inputs(layer.linears, shape, is_eager=True)
 
 
 def _distinct_inputs(linears: tuple[Linear, ...], shape: ModelShape, *, is_eager: bool) -> int:

@@ -19,7 +19,7 @@ def estimate_inference(shape: ModelShape, settings: InferenceSettings) -> Memory
     phases = {phase: present(terms) for phase, terms in parts.phases().items()}
     fullest = max(phases, key=lambda phase: total(phases[phase]))
     warnings = []
-    wanted = settings.prompt + settings.new
+    wanted = settings.prompt + (settings.new if shape.is_decoder else 0)
     if shape.max_positions and wanted > shape.max_positions:
         warnings.append(f"the model was made for at most {shape.max_positions:,} tokens, not {wanted:,}")
     return finished(fullest, phases, largest_bytes=parts.largest_bytes, world=settings.world, warnings=tuple(warnings))

@@ -62,7 +62,7 @@ def _run(document: Mapping[str, Any]) -> dict[str, Any]:
     """One run of finetune as a row."""
     measured, estimated = document["measured"] or {}, document["estimated"] or {}
     return {
-        "gpu": document["environment"]["gpu"],
+        "gpu": document["gpu"],
         "allocated_bytes": measured["allocated_peak_bytes"],
         "reserved_bytes": measured["reserved_peak_bytes"],
         "device_bytes": measured.get("device_peak_bytes", 0),

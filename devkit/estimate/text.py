@@ -52,8 +52,8 @@ def _lines(found: Answer, width: int) -> Iterator[str]:
 def _verdict(each: CardAnswer, estimate: MemoryEstimate, width: int) -> Iterator[str]:
     card, device = each.card, each.card.peak(estimate)
     yield wrapped(
-        f"{_VERDICTS[each.verdict]}: {_card_name(card)}, {human_bytes(device.point)} of {human_bytes(card.memory_bytes)}"
-        f", at most {human_bytes(device.upper)}",
+        f"{_VERDICTS[each.verdict]}: {_card_name(card)}, {human_bytes(device.point)} of "
+        f"{human_bytes(card.memory_bytes)}, at most {human_bytes(device.upper)}",
         width=width,
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from devkit.errors import DevkitError
-from devkit.estimate.activations import Kept, is_upcast, kept_by, stream_bytes, uses_eager_attention
+from devkit.estimate.activations import Kept, bytes_held_by_int8, is_upcast, kept_by, stream_bytes, uses_eager_attention
 from devkit.estimate.adapters import adapted
 from devkit.estimate.logits import loss_terms
 from devkit.estimate.model import MemoryEstimate, Phase, Term
@@ -21,6 +21,7 @@ from devkit.estimate.terms import (
     CHECKPOINT,
     CUBLAS,
     DORA,
+    INT8,
     LAYERS,
     QLORA,
     SDPA,
@@ -132,7 +133,7 @@ class _Parts:
     def _backward(self, early: tuple[Term, ...]) -> tuple[Term, ...]:
         """Stored activations shrink while gradients grow, both evenly: the fullest is the first layer or the last."""
         kept = max((kept_by(layer, self._shape, self._settings) for layer in self._shape.layers), key=self._bytes_of)
-        layer = (*self._recomputed(kept), *self._temporaries())
+        layer = (*self._recomputed(kept), *self._temporaries(kept))
         first = (*self._fixed, *early, *self._stored(), *layer)
         last = (
             *self._fixed,
@@ -140,7 +141,15 @@ class _Parts:
             *layer,
             *(() if self._settings.checkpointing else self._one_layer(kept)),
         )
-        return max(first, last, key=total)
+        return max(first, last, (*self._fixed, *self._gradients, *self._tied()), key=total)
+
+    def _tied(self) -> tuple[Term, ...]:
+        """A matrix that is embedding and head has two gradients, which stay beside their sum until it is made."""
+        if not self._shape.is_tied or self._settings.method is not Method.FULL:
+            return ()
+        each = self._settings.precision.bytes
+        formula = f"2 x {self._shape.vocabulary:,} x {self._shape.hidden:,} x {each} B, as embedding and as head"
+        return (Term("gradients of the tied matrix", 2 * self._shape.embedding_parameters * each, formula, LAYERS),)
 
     def _stored(self) -> tuple[Term, ...]:
         """What all layers keep between forward and backward."""
@@ -149,7 +158,7 @@ class _Parts:
         if settings.checkpointing:
             size = shape.depth * tokens * shape.hidden * stream
             formula = f"{shape.depth} layers x {tokens:,} tokens x {shape.hidden:,} x {stream} B"
-            return (Term("checkpoints", size, formula, CHECKPOINT),)
+            return (Term("checkpoints", size, formula, CHECKPOINT), *self._held_by_int8())
         kept = [(layer.count, kept_by(layer, shape, settings)) for layer in shape.layers]
         per_token = sum(count * each.per_token for count, each in kept)
         scores = settings.micro_batch * settings.sequence**2 * sum(count * each.scores for count, each in kept)
@@ -158,6 +167,15 @@ class _Parts:
             Term("activations", tokens * per_token, formula, LAYERS),
             Term("attention scores", scores, self._score_formula(), SDPA),
         )
+
+    def _held_by_int8(self) -> tuple[Term, ...]:
+        """LLM.int8() keeps its inputs as attributes, which checkpointing does not know of and does not drop."""
+        if self._settings.method is not Method.INT8_LORA:
+            return ()
+        layers = self._shape.layers
+        per_token = sum(layer.count * bytes_held_by_int8(layer, self._shape, self._settings) for layer in layers)
+        formula = f"{self._tokens:,} tokens x {per_token:,} B, in spite of checkpointing"
+        return (Term("inputs of int8 products", self._tokens * per_token, formula, INT8),)
 
     def _score_formula(self) -> str:
         settings = self._settings
@@ -177,9 +195,11 @@ class _Parts:
     def _bytes_of(self, kept: Kept) -> int:
         return kept.per_token * self._tokens + kept.scores * self._settings.micro_batch * self._settings.sequence**2
 
-    def _temporaries(self) -> tuple[Term, ...]:
+    def _temporaries(self, kept: Kept) -> tuple[Term, ...]:
         """What going back through one layer takes for the moment."""
-        return (*self._gradients_inside(), *self._unpacked(), *self._dora())
+        pairs = self._settings.micro_batch * self._settings.sequence**2
+        scores = Term("gradients of scores", pairs * kept.score_gradients, self._score_formula(), SDPA)
+        return (*self._gradients_inside(), scores, *self._unpacked(), *self._dora())
 
     def _gradients_inside(self) -> tuple[Term, ...]:
         settings, stream = self._settings, stream_bytes(self._settings)
