@@ -34,10 +34,10 @@ class AdamWOnMasters(torch.optim.Optimizer):
 
     def _move(self, weights: list[torch.nn.Parameter], group: Mapping[str, Any]) -> None:
         states = [self._state_of(each) for each in weights]
-        masters, means, squares = ([state[name] for state in states] for name in _KEPT)
+        masters, means, squares = ([_local(state[name]) for state in states] for name in _KEPT)
         adamw(
             masters,
-            [each.grad.to(torch.float32) for each in weights if each.grad is not None],
+            [_local(each.grad).to(torch.float32) for each in weights if each.grad is not None],
             means,
             squares,
             [],
@@ -51,7 +51,7 @@ class AdamWOnMasters(torch.optim.Optimizer):
             eps=group["eps"],
             maximize=False,
         )
-        torch._foreach_copy_(tuple(weights), masters)
+        torch._foreach_copy_([_local(each.detach()) for each in weights], masters)
 
     def _state_of(self, weight: torch.nn.Parameter) -> dict[str, torch.Tensor]:
         state: dict[str, torch.Tensor] = self.state[weight]
@@ -68,3 +68,9 @@ class AdamWOnMasters(torch.optim.Optimizer):
         self.state.clear()
         for place, stored in state_dict["state"].items():
             self.state[weights[place]] = {name: value.to(weights[place].device) for name, value in stored.items()}
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """This process's part of a tensor that FSDP2 shares out, in the same memory; other tensors as they are."""
+    part: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
