@@ -236,6 +236,23 @@ def test_windows_learn_each_token_of_a_text_exactly_once(words, sequence):
 MADE_ONCE = made.words()
 
 
+contents = st.lists(st.sampled_from(made.WORDS), min_size=1, max_size=5).map(" ".join)
+
+
+@given(st.lists(st.tuples(contents, contents), min_size=1, max_size=4), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_of_any_chat_exactly_the_answers_and_the_ends_of_their_turns_are_learned(turns, forgets):
+    tokenizer = FORGETTING if forgets else PLAIN
+    messages = [turn(role, said) for pair in turns for role, said in zip(("user", "assistant"), pair, strict=True)]
+    [example] = tokenised([chat(*messages)], tokenizer, sequence=10_000).examples
+    learned = [token for token, mark in zip(example.ids, example.counted, strict=True) if mark]
+    tokens = "".join(tokenizer.convert_ids_to_tokens(learned))
+    assert tokens == "".join(f"{answer}<|im_end|>\n" for _, answer in turns)
+
+
+PLAIN, FORGETTING = made.words(template=made.IM_CHATML), made.words(template=made.FORGETS)
+
+
 def test_prompts_and_chats_are_cut_off_at_the_right_and_left_out_when_nothing_is_left():
     tokenizer = made.words(template=made.IM_CHATML)
     long, lost = prompt("Q ", "one two"), prompt("one two three ", "A")
