@@ -14,6 +14,9 @@ from tests.fuzz.profile import NAME
 MATRIX = "combinations of the matrix"
 """The property with which tests/render/test_matrix.py tells what it looked at."""
 
+KILLED = "killed runs"
+"""The property with which tests/workload/finetune/test_kill.py counts them."""
+
 
 def pytest_configure() -> None:
     """What a shell starts in the background ignores SIGINT, and hands that on to the programs that tests interrupt."""
@@ -36,6 +39,9 @@ def pytest_terminal_summary(terminalreporter):
         combinations, texts, compose = counted
         shown = f"{combinations} combinations, {texts} different files, {compose} different Compose projects"
         terminalreporter.write_line(f"matrix: {shown}")
+    killed = sum(value for report in reports for name, value in report.user_properties if name == KILLED)
+    if killed:
+        terminalreporter.write_line(f"kill tests: {killed} runs killed")
     targets = sum(report.nodeid.startswith("tests/fuzz/") for report in reports)
     if targets:
         terminalreporter.write_line(f"fuzz: {targets} targets, {NAME}")

@@ -17,7 +17,9 @@ LATEST = "latest"
 """A link to the newest checkpoint, for people and for `devkit generate --adapter`; resuming does not trust it."""
 
 _WHOLE = re.compile(r"step-(\d{1,18})")
-_LEFTOVER = re.compile(r"(?:step-\d{1,18}|latest)\.(?:tmp|old)-(\d{1,18})")
+_LEFTOVER = re.compile(
+    r"(?:step-\d{1,18}|latest|run\.json|metrics\.jsonl|adapter|model)\.(?:tmp|old)-(?P<process>\d{1,18})"
+)
 _BROKEN = re.compile(r"step-(\d{1,18})\.broken")
 
 
@@ -61,11 +63,16 @@ def prune(output: Path, *, step: int, keep: int) -> None:
     sweep(output)
 
 
+def is_leftover(name: str) -> bool:
+    """Whether it is the name of something that a run was writing when it was killed."""
+    return _LEFTOVER.fullmatch(name) is not None
+
+
 def sweep(output: Path) -> None:
-    """Remove what killed saves left: only names that this module gives, of processes that are no more."""
+    """Remove what killed runs left: only names that runs give, of processes that are no more."""
     for path in _entries(output):
         match = _LEFTOVER.fullmatch(path.name)
-        if match and not _is_another_alive(int(match[1])):
+        if match and not _is_another_alive(int(match["process"])):
             _remove(path)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from devkit.errors import DevkitError
+from devkit.workload.finetune.checkpoint_folders import is_leftover
 from devkit.workload.finetune.events import METRICS_FILE
 
 SCHEMA = "devkit.finetune/1"
@@ -28,7 +29,7 @@ def prepare(output: Path, *, resume: bool) -> None:
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
-        names = {each.name for each in output.iterdir()}
+        names = {each.name for each in output.iterdir() if not is_leftover(each.name)}
     except OSError as error:
         raise DevkitError(
             f"cannot use {output} for output: {error.strerror}", "Name a folder that you may write to with --output."

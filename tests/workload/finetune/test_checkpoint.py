@@ -18,6 +18,7 @@ from transformers import LlamaForCausalLM  # noqa: E402
 from devkit.errors import DevkitError  # noqa: E402
 from devkit.workload.finetune import checkpoint  # noqa: E402
 from devkit.workload.finetune.adapters import old_names  # noqa: E402
+from devkit.workload.finetune.checkpoint_folders import is_leftover  # noqa: E402
 from devkit.workload.finetune.manifest import Progress  # noqa: E402
 from tests.workload.finetune.disks import files_of_at_most, made_read_only, mounted  # noqa: E402
 from tests.workload.finetune.small_run import ALONE, adapted, made, step, tiny_llama, trained  # noqa: E402
@@ -262,3 +263,21 @@ def test_what_a_preemption_must_leave_time_for_is_measured(tmp_path, state):
     on_disk = sum(path.stat().st_size for path in Path(saved.path).iterdir())
     assert 0 < saved.seconds < 60
     assert 0.5 * on_disk < saved.bytes < on_disk
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("step-20.tmp-7", True),
+        ("latest.tmp-7", True),
+        ("run.json.tmp-7", True),
+        ("adapter.old-7", True),
+        ("step-20", False),
+        ("step-20.broken", False),
+        ("run.json", False),
+        ("notes.tmp-7", False),
+        ("step-20.tmp-7.bak", False),
+    ],
+)
+def test_leftovers_are_known_by_the_names_that_runs_give(name, expected):
+    assert is_leftover(name) is expected

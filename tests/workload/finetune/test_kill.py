@@ -1,0 +1,223 @@
+"""Runs that are killed at random moments, again and again, end as if nobody had touched them.
+
+The real command in processes of its own. What is drawn is drawn from a seed; where exactly in a step or a save the
+signal arrives is up to the machine, so that each time this is run, it tries other moments.
+"""
+
+import json
+import random
+import re
+import signal
+import sys
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the workload extra is not installed")
+pytestmark = [
+    pytest.mark.workload,
+    pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
+]
+
+from devkit.workload.finetune.checkpoint_folders import verified, whole  # noqa: E402
+from tests.conftest import KILLED  # noqa: E402
+from tests.workload.finetune.kitchen import Kitchen  # noqa: E402
+from tests.workload.finetune.zygote import Zygote  # noqa: E402
+
+STEPS, SAVE_EVERY = 9, 2
+KILLS_OF_A_RUN = 4
+LONGEST_STEP_S = 0.03
+PREEMPTED = 75
+
+
+@pytest.fixture(scope="module")
+def kitchen(tmp_path_factory):
+    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+
+
+@pytest.fixture(scope="module")
+def zygote(tmp_path_factory):
+    with Zygote(tmp_path_factory.mktemp("logs")) as started:
+        yield started
+
+
+@pytest.fixture
+def killed(record_property):
+    """Counts the runs that were killed; the closing summary says how many these were."""
+    return lambda runs: record_property(KILLED, runs)
+
+
+@pytest.fixture(scope="module")
+def untouched(kitchen, zygote):
+    """What runs in one and in two processes come to when nobody touches them."""
+    return {
+        world: Outcome(run_to_its_end(kitchen, zygote, kitchen.folder / f"untouched-{world}", world))
+        for world in (1, 2)
+    }
+
+
+class Outcome:
+    """What is compared: each step's loss as it was written, and the adapter's bytes."""
+
+    def __init__(self, output):
+        lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+        self.losses = [(each["step"], each["loss"]) for each in lines if each["event"] == "step"]
+        self.adapter = (output / "latest" / "adapter_model.safetensors").read_bytes()
+
+    def __eq__(self, other):
+        return (self.losses, self.adapter) == (other.losses, other.adapter)
+
+
+def argv(kitchen, output, world, **changed):
+    settings = {
+        "model": kitchen.base,
+        "data": kitchen.texts,
+        "output": output,
+        "batch": 4,
+        "micro-batch": 1,
+        "steps": STEPS,
+        "save-every": SAVE_EVERY,
+        "dropout": 0.2,
+        "learning-rate": 0.005,
+        "seed": 3,
+        **changed,
+    }
+    return ["finetune", "--json", *(word for name, value in settings.items() for word in (f"--{name}", str(value)))]
+
+
+def run_to_its_end(kitchen, zygote, output, world):
+    run = zygote.start(argv(kitchen, output, world), world=world)
+    assert run.ended() == [0] * world, run.said(0)
+    return output
+
+
+def last_saved(output):
+    """The step of the newest checkpoint that is whole, 0 for none."""
+    for number, path in whole(output):
+        verified(path)
+        return number
+    return 0
+
+
+def is_saving(output):
+    return lambda: output.is_dir() and any(re.fullmatch(r"step-\d+\.tmp-\d+", path.name) for path in output.iterdir())
+
+
+def hit(run, output, draw, *, number, ranks=(), in_a_save):
+    """Send the signal at a random moment: of the whole run, or of a save."""
+    if in_a_save:
+        run.until(is_saving(output))
+        time.sleep(draw.uniform(0, 0.12))
+    else:
+        steps = draw.randrange(5)
+        run.until(lambda: len(run.events("step", "start")) > steps)
+        time.sleep(draw.uniform(0, LONGEST_STEP_S))
+    run.send(number, *ranks)
+
+
+def check_nothing_was_lost(run, output, before):
+    """What was said to be saved is there, and a run that was asked to end saved every step that it took."""
+    saved = last_saved(output)
+    assert saved >= max([before, *(each["step"] for each in run.events("checkpoint"))])
+    if PREEMPTED in run.codes:
+        assert saved == max([before, *(each["step"] for each in run.events("step"))])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1], ids=lambda number: number.name)
+@pytest.mark.parametrize("in_a_save", [False, True], ids=["at any time", "in a save"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_run_that_is_killed_again_and_again_ends_as_if_nobody_had(
+    kitchen, zygote, untouched, killed, number, in_a_save, seed
+):
+    draw = random.Random(f"{number} {in_a_save} {seed}")
+    output = kitchen.folder / f"one-{number}-{in_a_save}-{seed}"
+    for _ in range(KILLS_OF_A_RUN):
+        before = last_saved(output)
+        run = zygote.start(argv(kitchen, output, 1), slow_disk_s=0.015 if in_a_save else 0.0)
+        hit(run, output, draw, number=number, in_a_save=in_a_save)
+        code = run.ended()[0]
+        assert code in (0, PREEMPTED, -number), run.said(0)
+        # Before the command listens to signals, and after its last step, they end it as they end anything.
+        assert code != -number or number == signal.SIGKILL or not run.events("step") or run.events("end")
+        killed(int(code != 0))
+        check_nothing_was_lost(run, output, before)
+    run_to_its_end(kitchen, zygote, output, 1)
+    assert Outcome(output) == untouched[1]
+    assert not [path.name for path in output.iterdir() if ".tmp-" in path.name or ".old-" in path.name]
+
+
+@pytest.mark.parametrize(
+    ("number", "ranks"),
+    [
+        pytest.param(signal.SIGTERM, (0,), id="SIGTERM to the first"),
+        pytest.param(signal.SIGTERM, (1,), id="SIGTERM to the second"),
+        pytest.param(signal.SIGUSR1, (), id="SIGUSR1 to both"),
+        pytest.param(signal.SIGKILL, (), id="SIGKILL to both"),
+        pytest.param(signal.SIGKILL, (0,), id="SIGKILL to the first"),
+        pytest.param(signal.SIGKILL, (1,), id="SIGKILL to the second"),
+    ],
+)
+def test_two_processes_end_together_and_go_on_as_if_nobody_had_stopped_them(
+    kitchen, zygote, untouched, killed, number, ranks
+):
+    draw = random.Random(f"{number} {ranks}")
+    output = kitchen.folder / f"two-{number}-{ranks}"
+    for in_a_save in (False, True):
+        before = last_saved(output)
+        run = zygote.start(argv(kitchen, output, 2), world=2, slow_disk_s=0.015 if in_a_save else 0.0)
+        hit(run, output, draw, number=number, ranks=ranks, in_a_save=in_a_save)
+        hit_at_s = time.monotonic()
+        codes = run.ended()
+        assert time.monotonic() - hit_at_s < 30
+        check_codes(run, codes, number, ranks)
+        killed(1)
+        check_nothing_was_lost(run, output, before)
+    run_to_its_end(kitchen, zygote, output, 2)
+    assert Outcome(output) == untouched[2]
+
+
+def check_codes(run, codes, number, ranks):
+    """Asked to end, both save and leave alike; the one that a killed one leaves behind says so in one line."""
+    if number != signal.SIGKILL:
+        assert codes == [PREEMPTED] * 2, [run.said(0), run.said(1)]
+        return
+    left = [rank for rank in (0, 1) if ranks and rank not in ranks]
+    for rank in left:
+        assert codes[rank] == 2, run.said(rank)
+        assert f"process {rank} lost another process of this run" in run.said(rank)
+        assert "Traceback" not in run.said(rank)
+
+
+def test_a_run_goes_on_with_passes_of_another_size(kitchen, zygote):
+    """Without dropout, which draws in another order then: only the rounding differs."""
+    straight = kitchen.folder / "same-passes"
+    assert zygote.start(argv(kitchen, straight, 1, dropout=0.0)).ended() == [0]
+    output = kitchen.folder / "other-passes"
+    run = zygote.start(argv(kitchen, output, 1, dropout=0.0))
+    run.until(lambda: len(run.events("step")) > 3)
+    run.send(signal.SIGTERM)
+    assert run.ended() == [PREEMPTED]
+    assert zygote.start(argv(kitchen, output, 1, **{"dropout": 0.0, "micro-batch": 4})).ended() == [0]
+    losses = dict(Outcome(output).losses)
+    assert losses == pytest.approx(dict(Outcome(straight).losses), rel=1e-5)
+
+
+def test_ctrl_c_saves_and_leaves_as_interrupted(kitchen, zygote, untouched):
+    output = kitchen.folder / "interrupted"
+    run = zygote.start(argv(kitchen, output, 1))
+    run.until(lambda: run.events("step"))
+    run.send(signal.SIGINT)
+    assert run.ended() == [130]
+    assert run.events("stopped")[0]["how"] == "interrupted"
+    assert run.events("checkpoint")[-1]["seconds"] > 0
+    run_to_its_end(kitchen, zygote, output, 1)
+    assert Outcome(output) == untouched[1]
+
+
+def test_a_run_of_other_settings_is_refused_and_nothing_of_it_changes(kitchen, zygote):
+    output = run_to_its_end(kitchen, zygote, kitchen.folder / "other-settings", 1)
+    before = Outcome(output)
+    run = zygote.start(argv(kitchen, output, 1, rank=4, seed=4))
+    assert run.ended() == [2]
+    assert "was made with other settings: rank was 16, now 4; seed was 3, now 4" in run.said(0)
+    assert Outcome(output) == before
