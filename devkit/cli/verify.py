@@ -25,6 +25,12 @@ DEFAULT_TIMEOUT_S = 600.0
     "--full", "depth", flag_value="full", help="Also 8-bit bases and optimizers, checkpointing, torch.compile."
 )
 @click.option(
+    "--model",
+    metavar="PATH_OR_ID",
+    default="",
+    help="Also train and ask this model, as the place of the proof has it; an id must be in its cache.",
+)
+@click.option(
     "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as JSON."
 )
 @click.option(
@@ -51,6 +57,7 @@ def verify(
     *,
     here: bool,
     depth: str,
+    model: str,
     output: Path | None,
     report_file: Path | None,
     as_json: bool,
@@ -67,7 +74,7 @@ def verify(
         with interruptible():
             ctx.exit(_check(report_file, timeout_s=timeout_s, as_json=as_json))
     with interruptible():
-        report = _report(directory, here=here, depth=depth, timeout_s=timeout_s)
+        report = _report(directory, here=here, depth=depth, timeout_s=timeout_s, model=model)
     document = json.dumps(report.to_document(), indent=2, allow_nan=False)
     if output is not None:
         output.write_text(document + "\n", encoding="utf-8")
@@ -75,17 +82,19 @@ def verify(
     ctx.exit(exits.DONE if report.verdict == "passed" else exits.ANSWER_IS_NO)
 
 
-def _report(directory: Path, *, here: bool, depth: str, timeout_s: float) -> "VerificationReport":
+def _report(directory: Path, *, here: bool, depth: str, timeout_s: float, model: str) -> "VerificationReport":
     from devkit.probe.host import LocalHost
     from devkit.workload.settings import Depth
 
     if here:
         from devkit.verify.here import prove_here
 
-        return prove_here(LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_progress)
+        return prove_here(LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_progress, model=model)
     from devkit.verify.container import prove_in_container
 
-    return prove_in_container(directory, LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_progress)
+    return prove_in_container(
+        directory, LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_progress, model=model
+    )
 
 
 def _check(file: Path, *, timeout_s: float, as_json: bool) -> int:

@@ -64,11 +64,12 @@ class DevContainer:
 
 
 def prove_in_container(
-    folder: Path, host: Host, *, depth: Depth, timeout_s: float, progress: Progress
+    folder: Path, host: Host, *, depth: Depth, timeout_s: float, progress: Progress, model: str = ""
 ) -> VerificationReport:
     """Build and start the dev container of `folder` and run the proof inside, for at most `timeout_s` seconds.
 
     A dev container that runs already is proved as it is and left running; otherwise it is taken down again.
+    `model` is named as the container sees it.
     Raises DevkitError when the project has none of devkit's, or no engine can start it.
     """
     _require_devkits(folder)
@@ -76,7 +77,7 @@ def prove_in_container(
     _look_at_host(container)
     before = _before(container)
     try:
-        return _prove(container, before, depth=depth, timeout_s=timeout_s)
+        return _prove(container, before, depth=depth, timeout_s=timeout_s, model=model)
     finally:
         _put_back(container, before)
 
@@ -128,7 +129,9 @@ def _put_back(container: DevContainer, before: Before) -> None:
         container.progress(f"compose {words[0]} ended with status {done.code}: {done.err.strip()[-300:]}")
 
 
-def _prove(container: DevContainer, before: Before, *, depth: Depth, timeout_s: float) -> VerificationReport:
+def _prove(
+    container: DevContainer, before: Before, *, depth: Depth, timeout_s: float, model: str
+) -> VerificationReport:
     stages: list[StageResult] = []
     if before is Before.RUNNING:
         stages.append(StageResult("build", StageStatus.SKIPPED, reason="the dev container was already running"))
@@ -138,7 +141,8 @@ def _prove(container: DevContainer, before: Before, *, depth: Depth, timeout_s: 
             stages.append(result)
             if result.status is StageStatus.FAILED:
                 return _failed(container, stages, done)
-    inside = ("devkit", "verify", "--here", "--json", f"--{depth}", "--timeout", f"{timeout_s:g}")
+    own = ("--model", model) if model else ()
+    inside = ("devkit", "verify", "--here", "--json", f"--{depth}", "--timeout", f"{timeout_s:g}", *own)
     done = stream(
         container.compose("exec", "-T", SERVICE, *inside),
         progress=container.progress,

@@ -5,7 +5,7 @@ import re
 _NUMBER = r"-?\d[\d.e+-]*"
 _AT_MOST = re.compile(rf"<= ({_NUMBER})")
 _ABOVE = re.compile(rf"> ({_NUMBER})")
-_RANGE = re.compile(rf"({_NUMBER}) to ({_NUMBER}); data sheet {_NUMBER}")
+_RANGE = re.compile(rf"({_NUMBER}) to ({_NUMBER}); (?:data sheet|estimate) {_NUMBER}")
 _NOT = re.compile(r"not (.+)", re.DOTALL)
 _IN_WORDS = ("runs code for ", "loads, as a GPU is here", "bitsandbytes' own")
 _NOT_JUDGED = "not judged"

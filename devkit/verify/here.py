@@ -46,8 +46,11 @@ def prove_here(
     progress: Progress,
     command: Command | None = None,
     only: tuple[str, ...] = (),
+    model: str = "",
 ) -> VerificationReport:
     """Run the proof on this machine, for at most `timeout_s` seconds; of its stages `only` these where some are named.
+
+    `model` is a model of the user's to be proved too.
 
     A crash or hang costs the stage it happens in and those that need it; the others still run.
     `command` replaces how the proof is started. Raises DevkitError when no Python here has torch.
@@ -60,7 +63,7 @@ def prove_here(
     # The folder is this process's, because the child may not live to clean it up.
     with tempfile.TemporaryDirectory(prefix="devkit-verify-") as scratch:
         while run.pending:
-            with ProofChild(started([*_arguments(depth, run), f"--scratch={scratch}"])) as child:
+            with ProofChild(started([*_arguments(depth, run), f"--scratch={scratch}", f"--model={model}"])) as child:
                 for event in child.events(ends_at=ends_at):
                     run.take(event)
                 run.close(child.end(ends_at=ends_at))

@@ -57,6 +57,8 @@ ON_DEVICE = {
 ON_BENCH = {
     "reference": "reference_stages:reference",
     "inference": "generation_stages:caches_agree",
+    "memory-estimate": "run_stages:memory_as_estimated",
+    "own-model": "run_stages:own_model",
     "lora-memorises": "lora_stages:lora_memorises",
     "base-frozen": "lora_stages:base_frozen",
     "adapter-disabled": "lora_stages:adapter_disabled",
@@ -155,6 +157,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m devkit.workload.proof", description=__doc__)
     parser.add_argument("--depth", type=Depth, choices=tuple(Depth), default=Depth.STANDARD)
     parser.add_argument("--precision", type=Precision, choices=tuple(Precision), default=None)
+    parser.add_argument("--model", default="", help="a model of the user's, by folder or by its id in the cache")
     parser.add_argument("--stages", default="", help="names separated by commas; all of the depth when empty")
     parser.add_argument(
         "--scratch", default=None, help="where to make the folder for adapters; the system's by default"
@@ -175,13 +178,15 @@ def main() -> int:
     failed = {name: StageResult(name, StageStatus.FAILED) for name in filter(None, arguments.failed.split(","))}
     if "bitsandbytes" in failed:
         packages.hide_bitsandbytes()
-    settings = ProofSettings.for_depth(arguments.depth, arguments.precision)
+    settings = ProofSettings.for_depth(arguments.depth, arguments.precision, arguments.model)
     with (
         events_on_stdout() as emit,
         tempfile.TemporaryDirectory(prefix="devkit-proof-", dir=arguments.scratch) as folder,
     ):
         emit({"event": "environment", "environment": packages.environment()})
-        emit({"event": "inputs", "inputs": {"depth": arguments.depth, **asdict(settings)}})
+        # A folder's name, and not where somebody keeps it: reports are shown to others.
+        shown = replace(settings, model=Path(settings.model).name)
+        emit({"event": "inputs", "inputs": {"depth": arguments.depth, **asdict(shown)}})
         if not Proof(settings, Path(folder), emit).run(_chosen(arguments), failed):
             return DEVICE_LOST
         emit({"event": "done"})

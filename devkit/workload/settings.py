@@ -24,7 +24,7 @@ class ProofSettings:
     """The numbers of one proof. `precision` None means: by the device.
 
     `sentence` is learned by heart; `steps` optimizer steps do that with room to spare, `resume_steps` are
-    run once straight and once interrupted in the middle.
+    run once straight and once interrupted in the middle. `model` is the user's own, "" for none.
     """
 
     sentence: str = "devkit taught this model one sentence, and here it is: proven."
@@ -36,8 +36,9 @@ class ProofSettings:
     resume_steps: int = 40
     resume_dropout: float = 0.05
     precision: Precision | None = None
+    model: str = ""
 
     @classmethod
-    def for_depth(cls, depth: Depth, precision: Precision | None = None) -> "ProofSettings":
+    def for_depth(cls, depth: Depth, precision: Precision | None = None, model: str = "") -> "ProofSettings":
         """The settings of a depth. The quick proof trains for fewer steps, still enough to memorise."""
-        return cls(steps=50 if depth is Depth.QUICK else 80, precision=precision)
+        return cls(steps=50 if depth is Depth.QUICK else 80, precision=precision, model=model)

@@ -195,6 +195,8 @@ STAGES = (
     StageSpec("qlora-frozen", "the packed 4-bit weights stay unchanged", ("qlora-memorises",), budget_s=0.5),
     StageSpec("triton", "Triton compiles a kernel", ("kernel",), budget_s=5, is_missed=False),
     StageSpec("nccl", "the GPUs add up over NCCL", ("kernel",), budget_s=25, is_missed=False),
+    StageSpec("memory-estimate", "training takes the memory that was estimated", _MODEL, budget_s=15, is_missed=False),
+    StageSpec("own-model", "the model that was named learns and answers", _MODEL, Depth.QUICK, 0, is_missed=False),
     StageSpec("optimizer-8bit", "an 8-bit optimizer trains LoRA", _QUANTIZED, Depth.FULL, 4),
     StageSpec("int8-base", "LoRA learns on an 8-bit base", _QUANTIZED, Depth.FULL, 8),
     StageSpec("checkpointing", "gradient checkpointing changes no gradient", _MODEL, Depth.FULL, 4),

@@ -1,0 +1,108 @@
+"""Stages that go through `devkit finetune` itself: with the user's own model, and for the memory that it takes."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from devkit.workload import sized
+from devkit.workload.bench import Bench
+from devkit.workload.finetune.program import run
+from devkit.workload.finetune.program_output import ADAPTER_FOLDER, RECORD_FILE
+from devkit.workload.finetune.settings import FinetuneSettings
+from devkit.workload.generation.program import Generation, opened
+from devkit.workload.generation.prompts import Prompt
+from devkit.workload.generation.settings import Decoding, GenerateSettings
+from devkit.workload.stage import Reading, StageSkipped, at_most, equals, fact, series
+
+STEPS = 8
+OWN_SEQUENCE = 128
+"""Every model reads rows of so many tokens."""
+
+LEARNING_RATE = 1e-3
+LEARNED_SHARE = 0.9
+"""Of the first loss: eight steps on one sentence bring any model below it, and chance does not."""
+
+ESTIMATED_SEQUENCE = 1024
+ESTIMATE_FACTOR = 2.0
+"""Beyond it memory goes somewhere that nobody accounts for, such as attention that writes all scores out."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A finished run: its losses, its record, its folder."""
+
+    losses: list[float]
+    record: dict[str, Any]
+    output: Path
+
+
+def own_model(bench: Bench) -> Iterator[Reading]:
+    """The model that was named learns a sentence with LoRA in a few steps, and answers with the adapter."""
+    model = bench.settings.model
+    if not model:
+        raise StageSkipped("no model was named with --model")
+    settings = FinetuneSettings(model=model, sequence=OWN_SEQUENCE, batch=1, steps=STEPS, learning_rate=LEARNING_RATE)
+    ran = _finetuned(bench, settings, bench.folder / "own-model")
+    yield series("losses", ran.losses)
+    yield fact("first_loss", ran.losses[0])
+    yield at_most("last_loss", ran.losses[-1], ran.losses[0] * LEARNED_SHARE)
+    yield fact("tokens_per_s", ran.record["tokens_per_s"])
+    yield from _memory(ran)
+    words = bench.settings.sentence.split()
+    answer = _answered(model, ran.output / ADAPTER_FOLDER, " ".join(words[: len(words) // 2]))
+    yield fact("generated", answer)
+    yield Reading("generated_characters", len(answer), "> 0", bool(answer))
+
+
+def memory_as_estimated(bench: Bench) -> Iterator[Reading]:
+    """A model of a hundred million parameters trains within the memory that `devkit estimate` says."""
+    if bench.device.kind != "cuda":
+        raise StageSkipped("memory is counted on CUDA devices alone")
+    folder = sized.write_model(bench.folder / "sized", seed=bench.settings.seed)
+    settings = FinetuneSettings(model=str(folder), sequence=ESTIMATED_SEQUENCE, batch=4, micro_batch=4, steps=2)
+    ran = _finetuned(bench, settings, bench.folder / "sized-run")
+    yield equals("steps", len(ran.losses), 2)
+    yield from _memory(ran)
+
+
+def _finetuned(bench: Bench, settings: FinetuneSettings, output: Path) -> Ran:
+    """Train on the sentence, over and over. Raises RuntimeError where the run does not end well."""
+    output.parent.mkdir(exist_ok=True)
+    text = output.with_suffix(".jsonl")
+    repeated = " ".join([bench.settings.sentence] * (settings.sequence // 8))
+    text.write_text(json.dumps({"text": repeated}) + "\n", encoding="utf-8")
+    losses: list[float] = []
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "step":
+            losses.append(float(event["loss"]))
+
+    if bench.device.kind == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    code = run(replace(settings, data=(str(text),), output=output), listeners=(listen,))
+    record = json.loads((output / RECORD_FILE).read_text(encoding="utf-8"))
+    if code != 0:
+        raise RuntimeError(f"devkit finetune ended with {code}: {record.get('status')}")
+    return Ran(losses, record, output)
+
+
+def _memory(ran: Ran) -> Iterator[Reading]:
+    """The measured peak beside the estimated one, where both are known."""
+    measured, estimated = ran.record.get("measured"), ran.record.get("estimated")
+    if not measured or not estimated:
+        return
+    peak, wanted = measured["allocated_peak_bytes"], estimated["allocated_peak_bytes"]
+    least, most = wanted / ESTIMATE_FACTOR, wanted * ESTIMATE_FACTOR
+    expected = f"{least:.4g} to {most:.4g}; estimate {wanted}"
+    yield Reading("allocated_peak_bytes", peak, expected, least <= peak <= most)
+    yield fact("estimate_is_off_percent", round(100 * (wanted - peak) / peak, 1))
+
+
+def _answered(model: str, adapter: Path, prompt: str) -> str:
+    settings = GenerateSettings(model=model, adapter=adapter, raw=True, decoding=Decoding(tokens=32))
+    (answer,) = Generation(opened(settings)).many([Prompt(prompt)])
+    return answer.text
