@@ -16,11 +16,15 @@ DEFAULT_SEQUENCE = FinetuneSettings().sequence
 
 @dataclass(frozen=True)
 class Data:
-    """Texts to learn from, texts to evaluate on, and what their owner should hear of them."""
+    """Texts to learn from, texts to evaluate on, and what their owner should hear of them.
+
+    `chat_template` is how chats were written, which whoever talks to the trained model has to know.
+    """
 
     learned: Sequence[Example]
     held_out: Sequence[Example]
     notes: tuple[str, ...]
+    chat_template: str | None = None
 
 
 def data_of(settings: FinetuneSettings, tokenizer: Tokenizer, config: Any) -> Data:  # noqa: ANN401 - of transformers
@@ -30,9 +34,10 @@ def data_of(settings: FinetuneSettings, tokenizer: Tokenizer, config: Any) -> Da
     if settings.sequence < DEFAULT_SEQUENCE:
         notes = (*notes, f"rows have at most {settings.sequence} tokens")
     if not settings.eval_data:
-        return Data(*_divided(examples, settings), notes)
+        return Data(*_divided(examples, settings), notes, tokenizer.chat_template)
     held_out, more = _examples_of(settings.eval_data, tokenizer, settings)
-    return Data(examples, held_out, (*notes, *(f"to evaluate on: {note}" for note in more)))
+    notes = (*notes, *(f"to evaluate on: {note}" for note in more))
+    return Data(examples, held_out, notes, tokenizer.chat_template)
 
 
 def with_rows_that_fit(settings: FinetuneSettings, config: Any) -> FinetuneSettings:  # noqa: ANN401 - of transformers

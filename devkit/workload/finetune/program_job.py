@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from devkit.estimate.settings import Method, Precision
 from devkit.workload.finetune import checkpoint, program_output, program_parts
 from devkit.workload.finetune.adapters_saved import write_beside
 from devkit.workload.finetune.checkpoint_settings import fingerprint_of_data, fingerprint_of_model, settings_that_count
@@ -49,6 +48,8 @@ class Job:
         self._events = events
         self._asked = asked
         self._base = program_parts.loaded(settings, decisions, together.device)
+        # Saved with what was trained: a tokenizer without a template was given one when the first chat came.
+        self._base.tokenizer.chat_template = data.chat_template
         self._identity = {
             "model": fingerprint_of_model(self._base.model),
             "data": fingerprint_of_data(data.learned),
@@ -85,8 +86,7 @@ class Job:
             self._decisions.optimizer,
             learning_rate=self._decisions.learning_rate,
             weight_decay=self._settings.weight_decay,
-            masters=self._settings.method is not Method.FULL
-            and self._decisions.adapter_precision is not Precision.FP32,
+            masters=self._decisions.training(self._settings, world=self._ranks.world).has_masters,
         )
         return RunState(self._model, optimizer, program_parts.scaler_for(self._decisions, self._ranks.device))
 

@@ -1,0 +1,32 @@
+"""A chat from its file to the adapter's folder: as it was written in training, the model will be spoken to."""
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the workload extra is not installed")
+pytestmark = pytest.mark.workload
+
+from tests.workload.finetune.kitchen import Kitchen  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def kitchen(tmp_path_factory):
+    torch.set_num_threads(1)
+    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+
+
+def test_the_template_that_chats_were_trained_with_is_saved_and_said(kitchen):
+    path = kitchen.folder / "chats.jsonl"
+    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    path.write_text(json.dumps({"messages": chat}) + "\n")
+    ran = kitchen.run(data=(f"{path}",), batch=1, steps=1)
+    notes = [each["text"] for each in ran.named("note")]
+    assert any("no chat template: chats are written in ChatML" in note for note in notes)
+    [saved] = list(ran.output.rglob("chat_template.jinja"))
+    assert "<|im_start|>" in saved.read_text()
+
+
+def test_texts_give_a_model_no_template(kitchen):
+    ran = kitchen.run(steps=1)
+    assert list(ran.output.rglob("chat_template.jinja")) == []
