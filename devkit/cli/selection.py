@@ -126,7 +126,7 @@ def _here() -> Facts:
     from devkit.probe.gather import gather
     from devkit.probe.host import OnceHost
 
-    return gather(OnceHost(), only=("system", "driver", "nvml"), meanwhile=_prepare)
+    return gather(OnceHost(), only=("system", "driver", "nvml", "amd"), meanwhile=_prepare)
 
 
 def _prepare() -> None:

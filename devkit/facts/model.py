@@ -1,5 +1,6 @@
 """Facts: everything devkit knows about one machine, host or container, at one moment."""
 
+from devkit.facts.amd import Amd, AmdGpu
 from devkit.facts.clients import Client, Clients, CredentialHelper, DockerSettings
 from devkit.facts.containers import LocalImage, RunningContainer, StoppedContainer
 from devkit.facts.deep import CudaCall, CudaStop, Deep, Step, StepEnd, TorchCall, TorchDevice
@@ -51,6 +52,8 @@ from devkit.facts.values import NOT_READ, Unknown
 from devkit.facts.workload import ProofReading, ProofStage, TrainingRun, Verification, WatchedGpu
 
 __all__ = [
+    "Amd",
+    "AmdGpu",
     "AptSource",
     "Build",
     "CaBundle",
@@ -170,6 +173,8 @@ class Facts:
     """Unknown unless a report of `devkit verify` was given."""
     training: TrainingRun | Unknown = NOT_READ
     """Unknown unless the folder of a fine-tuning run was given."""
+    amd: Amd | Unknown | None = NOT_READ
+    """None when the kernel shows no GPU of AMD's that computes."""
     inside: "Facts | Unknown | None" = None
     """The running dev container of the project, read from its inside; None when none runs."""
 

@@ -80,6 +80,7 @@ def _probes(host: Host, project: str, deadline_s: float) -> tuple[Probe, ...]:
         ("compose", partial(read_compose, host)),
         ("toolkit", partial(read_toolkit, host)),
         ("driver", partial(read_driver, host)),
+        ("amd", partial(_read_amd, host)),
         ("system", partial(read_system, host)),
         ("python", partial(read_python, host)),
         ("cdi", partial(read_cdi, host)),
@@ -92,6 +93,15 @@ def _probes(host: Host, project: str, deadline_s: float) -> tuple[Probe, ...]:
         ("project", partial(read_project, host, project=project)),
         ("hub", partial(read_hub, host)),
     )
+
+
+def _read_amd(host: Host) -> object:
+    # Most machines have none, and need not load how one is read.
+    if not host.list("/sys/class/kfd"):
+        return None
+    from devkit.probe.amd import read_amd
+
+    return read_amd(host)
 
 
 def _read_kernel_log(host: Host) -> object:

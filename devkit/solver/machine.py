@@ -6,6 +6,7 @@ from typing import NoReturn
 from devkit.compat.amd import NamedAmdGpu, find_amd_gpu
 from devkit.compat.gpus import NamedGpu, closest_gpus, find_gpu
 from devkit.errors import DevkitError
+from devkit.facts.amd import Amd
 from devkit.facts.engine import Toolkit
 from devkit.facts.gpu import Driver, FailedGpu, NvmlAnswer
 from devkit.facts.model import Facts
@@ -30,8 +31,12 @@ def machine_from_facts(facts: Facts, *, origin: str = "this machine") -> Machine
     answer = facts.nvml if isinstance(facts.nvml, NvmlAnswer) else None
     gpus, notes = _gpus(answer)
     driver = _driver(facts, answer)
+    amd_gpus: tuple[tuple[str, str], ...] = ()
     if not gpus:
         notes += _unseen_gpus(facts)
+        # Beside a GPU of NVIDIA's it is most often the processor's own graphics; --vendor rocm asks for it.
+        amd_gpus, amd_notes = _amd_gpus(facts) if driver is None else ((), ())
+        notes += amd_notes
     return Machine(
         driver=driver,
         cuda=answer.cuda if answer and isinstance(answer.cuda, Release) else None,
@@ -42,6 +47,7 @@ def machine_from_facts(facts: Facts, *, origin: str = "this machine") -> Machine
         glibc=None,
         origin=origin,
         notes=notes,
+        amd_gpus=amd_gpus,
         toolkit=_toolkit(facts),
     )
 
@@ -99,6 +105,19 @@ def _gpus(answer: NvmlAnswer | None) -> tuple[NamedGpus, tuple[str, ...]]:
                 continue
             capability = found.capability
         gpus.append((gpu.name, capability))
+    return tuple(gpus), tuple(notes)
+
+
+def _amd_gpus(facts: Facts) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """AMD's GPUs that a ROCm build of torch knows; the others, such as a processor's own graphics, are noted."""
+    gpus: list[tuple[str, str]] = []
+    notes: list[str] = []
+    for gpu in facts.amd.gpus if isinstance(facts.amd, Amd) else ():
+        if find_amd_gpu(gpu.target) is None:
+            shown = gpu.name or f"PCI {gpu.device_id}"
+            notes.append(f"the AMD GPU {shown} ({gpu.target}) is left out: no ROCm build of torch has code for it")
+            continue
+        gpus.append((gpu.name or gpu.target, gpu.target))
     return tuple(gpus), tuple(notes)
 
 

@@ -9,6 +9,8 @@ from devkit.facts.model import Driver, Facts, FailedGpu, Gpu, NvmlAnswer, Platfo
 from devkit.facts.store import from_json
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from devkit.solver.machine import machine_from_facts, machine_from_flags
+from devkit.solver.model import Request
+from devkit.solver.solve import vendor_of
 from tests import hosts
 
 
@@ -108,3 +110,28 @@ def test_an_unknown_gpu_is_told_its_neighbours():
     with pytest.raises(DevkitError) as raised:
         machine_from_flags(gpus=("RTX 4909",))
     assert "NVIDIA GeForce RTX 4090" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "vendor"),
+    [
+        pytest.param("amd-mi300x", (("AMD Instinct MI300X", "gfx942"),) * 2, "rocm", id="AMD alone: a plan for ROCm"),
+        pytest.param("amd-radeon-closed", (("gfx1100", "gfx1100"),), "rocm", id="a GPU without a name"),
+        pytest.param(
+            "amd-graphics-beside-4090", (), "nvidia", id="a processor's own graphics beside a GPU of NVIDIA's"
+        ),
+    ],
+)
+def test_gpus_of_amd_count_where_none_of_nvidia_is(name, gpus, vendor):
+    machine = machine_from_facts(saved(name))
+    assert machine.amd_gpus == gpus
+    assert vendor_of(Request(machines=(machine,))).value == vendor
+
+
+def test_a_gpu_without_rocm_code_is_left_out_and_said():
+    facts = saved("amd-radeon-closed")
+    (gpu,) = facts.amd.gpus
+    amd = dataclasses.replace(facts.amd, gpus=(dataclasses.replace(gpu, target="gfx1036"),))
+    machine = machine_from_facts(dataclasses.replace(facts, amd=amd))
+    assert machine.amd_gpus == ()
+    assert any("gfx1036) is left out" in note for note in machine.notes)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from devkit.doctor.applies import (
     driver_of,
     has_nvidia_gpu,
+    is_in_container,
     known,
     nvml_answer,
     outside_of_containers,
@@ -14,10 +15,12 @@ from devkit.doctor.checks.chains import CDI, CUDA, PYTHON
 from devkit.doctor.checks.revive import cold_start, reset_or_reboot
 from devkit.doctor.gpus import driver_lines
 from devkit.doctor.machine import driver_side
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
-from devkit.facts.model import Facts, FailedGpu, Gpu, Platform
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.facts.model import Amd, Facts, FailedGpu, Gpu, Platform
 from devkit.text import count_of, listed
 
+_ROCM_ACCESS = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html"
+_ROCM_DOCKER = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/how-to/docker.html"
 NVML_TIMEOUT = 10
 MOST_LINES_SHOWN = 3
 NVML_GPU_IS_LOST = 15
@@ -26,18 +29,56 @@ NVML_RESET_REQUIRED = 16
 
 @check("GPU001", "An NVIDIA GPU is present", symptoms=("no GPU", "CPU only"))
 def gpu_present(facts: Facts) -> Iterator[Finding]:
-    """The machine has an NVIDIA GPU. Without one this is a note, not a problem: devkit works on the CPU too.
+    """The machine has an NVIDIA GPU. Without one that is a note: devkit works on AMD GPUs and the CPU, too.
 
-    Why it matters: everything about drivers and GPU containers is skipped without a GPU.
-    How it is seen: NVIDIA display functions on the PCI bus; under WSL the libraries that Windows provides; NVML.
-    Source: PCI class codes 0x0300 and 0x0302 with vendor 0x10de; NVIDIA, CUDA on WSL user guide.
+    Why it matters: everything about NVIDIA's driver and GPU containers is skipped without a GPU. Of an AMD GPU only its
+    device is looked at: a program that may not open /dev/kfd has no GPU.
+    How it is seen: NVIDIA display functions on the PCI bus; under WSL the libraries that Windows provides; NVML. For
+    AMD the topology of the kernel's compute driver, and opening /dev/kfd.
+    Source: PCI class codes 0x0300 and 0x0302 with vendor 0x10de; NVIDIA, CUDA on WSL user guide; AMD, ROCm
+    installation, "Configuring permissions for GPU access".
     """
     if known(has_nvidia_gpu(facts)):
+        return
+    if isinstance(facts.amd, Amd):
+        yield _of_amd(facts, facts.amd)
         return
     yield Finding(
         Severity.NOTE,
         "no NVIDIA GPU on this machine; plans for other machines and the CPU proof still work",
         Fix(_without_gpu(platform_of(facts)), ("devkit verify --here",), where=driver_side(facts)),
+    )
+
+
+def _of_amd(facts: Facts, amd: Amd) -> Finding:
+    names = listed(f"{gpu.name} ({gpu.target})" if gpu.name else gpu.target for gpu in amd.gpus)
+    evidence = tuple(f"node {gpu.node}: {gpu.target}, PCI device {gpu.device_id}" for gpu in amd.gpus)
+    if amd.kfd == "open":
+        return Finding(
+            Severity.NOTE,
+            f"{count_of(len(amd.gpus), 'AMD GPU')}: {names}; devkit judges NVIDIA's alone, and plans ROCm for these",
+            Fix("Nothing to fix. To plan for ROCm:", ("devkit plan",), where=driver_side(facts)),
+            evidence=evidence,
+        )
+    if is_in_container(facts):
+        return Finding(
+            Severity.NOTE,
+            f"the host has {names}, and this container was not given it: /dev/kfd ends with {amd.kfd}",
+            Fix("Start the container with /dev/kfd and /dev/dri.", where=Side.PROJECT, docs=_ROCM_DOCKER),
+            evidence=evidence,
+        )
+    is_closed = amd.kfd in ("EACCES", "EPERM")
+    return Finding(
+        Severity.WARNING,
+        f"{names} cannot be used by this user: opening /dev/kfd ends with {amd.kfd}",
+        Fix(
+            "Join the groups that may open it, and log in again." if is_closed else "Load the driver amdgpu anew.",
+            ("sudo usermod -aG render,video $USER",) if is_closed else ("sudo modprobe amdgpu",),
+            root=True,
+            restart=Restart.LOGIN if is_closed else Restart.NONE,
+            docs=_ROCM_ACCESS,
+        ),
+        evidence=(*evidence, f"/dev/kfd: {amd.kfd}"),
     )
 
 
