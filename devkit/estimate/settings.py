@@ -125,6 +125,16 @@ class TrainingSettings:
     world: int = 1
     sharding: Sharding = Sharding.DDP
 
+    @property
+    def has_masters(self) -> bool:
+        """Whether copies in fp32 are what moves: devkit's own AdamW keeps them of adapters in 16 bits."""
+        return (
+            self.stack is Stack.DEVKIT
+            and self.method is not Method.FULL
+            and self.adapter_precision is not Precision.FP32
+            and self.optimizer is Optimizer.ADAMW
+        )
+
 
 @keyword_record
 class InferenceSettings:

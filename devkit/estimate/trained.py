@@ -59,6 +59,10 @@ def optimizer_terms(what: Trained, settings: TrainingSettings) -> tuple[Term, ..
         scales = 4 * -(-numbers // BLOCK_8BIT)
         formula = f"{MOMENTS} x {millions(what.parameters)} x (1 B + 4 B / {BLOCK_8BIT})"
         return (Term("optimizer state", numbers + scales, formula, OPTIMIZER_8BIT),)
+    if settings.has_masters:
+        copies = MOMENTS + 1
+        formula = f"{copies} x {millions(what.parameters)} x 4 B, a copy in fp32 among them"
+        return (Term("optimizer state", copies * what.parameters * 4, formula, ADAMW),)
     each = 4 if settings.optimizer in PAGED else what.bytes_each
     formula = f"{MOMENTS} x {millions(what.parameters)} x {each} B"
     return (Term("optimizer state", numbers * each, formula, ADAMW),)

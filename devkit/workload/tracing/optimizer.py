@@ -27,8 +27,13 @@ class Trained:
     item_bytes: int
 
 
-def state_bytes(parameter: Trained, optimizer: Optimizer) -> list[int]:
-    """The tensors of state on the GPU, in bytes. A paged state counts in full: it leaves only under pressure."""
+def state_bytes(parameter: Trained, optimizer: Optimizer, *, masters: bool = False) -> list[int]:
+    """The tensors of state on the GPU, in bytes. A paged state counts in full: it leaves only under pressure.
+
+    With `masters` there is a copy of the weight among them, and all are in fp32.
+    """
+    if masters:
+        return [4 * parameter.numbers] * (MOMENTS + 1)
     if optimizer in {Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW_8BIT}:
         if parameter.numbers < SMALLEST_8BIT:
             return [4 * parameter.numbers] * MOMENTS
@@ -38,12 +43,12 @@ def state_bytes(parameter: Trained, optimizer: Optimizer) -> list[int]:
     return [item * parameter.numbers] * MOMENTS
 
 
-def states(parameters: Sequence[Trained], optimizer: Optimizer) -> Iterator[Event]:
+def states(parameters: Sequence[Trained], optimizer: Optimizer, *, masters: bool = False) -> Iterator[Event]:
     """The state, as its first step leaves it."""
     counts: dict[Section, int] = {}
     for parameter in parameters:
         section = Section(Phase.LOAD, parameter.layer, part="state")
-        for size in state_bytes(parameter, optimizer):
+        for size in state_bytes(parameter, optimizer, masters=masters):
             counts[section] = counts.get(section, -1) + 1
             yield Allocation(section, counts[section], size, Kind.OPTIMIZER_STATE)
 

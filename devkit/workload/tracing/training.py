@@ -43,7 +43,7 @@ def trace(document: Document, settings: TrainingSettings, *, depth: int | None, 
         materialise(model)
         load(ledger, model, is_upcast=settings.upcast)
         trained = _trained(model)
-        ledger.stream.extend(optimizer.states(trained, settings.optimizer))
+        ledger.stream.extend(optimizer.states(trained, settings.optimizer, masters=settings.has_masters))
         if settings.world > 1:
             ledger.stream.extend(optimizer.buckets(trained))
         watch(ledger, model)

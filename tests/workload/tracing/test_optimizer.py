@@ -25,6 +25,10 @@ def test_the_state_of_a_parameter(optimizer, large, small):
     assert state_bytes(SMALL, optimizer) == small
 
 
+def test_the_copies_that_devkit_moves_for_adapters_in_16_bits_are_in_fp32():
+    assert state_bytes(LARGE, Optimizer.ADAMW, masters=True) == [32768, 32768, 32768]
+
+
 def test_states_are_there_before_the_step_that_is_traced():
     made = list(states([LARGE, SMALL], Optimizer.ADAMW))
     assert [(each.section.layer, each.ordinal, each.kind) for each in made] == [
