@@ -1,10 +1,11 @@
 """Rows to batches: the same texts for any number of processes and passes, and nothing counted that must not be."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
+from tests.fuzz.profile import FUZZ
 
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
@@ -47,7 +48,7 @@ def predictions(batches):
 
 
 @layouts
-@settings(max_examples=40, deadline=None)
+@FUZZ
 @given(
     examples=examples_strategy,
     world=st.integers(1, 4),
@@ -69,6 +70,7 @@ def test_a_step_learns_the_same_for_any_number_of_processes_and_passes(
 
 
 @layouts
+@FUZZ
 @given(examples=examples_strategy)
 def test_an_epoch_learns_each_prediction_once(layout, pack, examples):
     feed = Feed(examples, batch=3, sequence=SEQUENCE, pack=pack, layout=layout)
@@ -78,6 +80,7 @@ def test_an_epoch_learns_each_prediction_once(layout, pack, examples):
 
 
 @layouts
+@FUZZ
 @given(examples=examples_strategy, micro_batch=st.integers(1, 5))
 def test_no_pass_is_larger_than_the_worst_case(layout, pack, examples, micro_batch):
     feed = Feed(examples, batch=4, sequence=SEQUENCE, pack=pack, layout=layout)

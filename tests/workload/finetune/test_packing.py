@@ -5,11 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.workload.finetune.packing import efficiency, packed
+from tests.fuzz.profile import FUZZ
 
 ROOM = 64
 lengths = st.lists(st.integers(min_value=1, max_value=ROOM), max_size=120)
 
 
+@FUZZ
 @given(lengths)
 def test_each_text_lies_in_exactly_one_row_and_no_row_is_too_long(texts):
     rows = packed(texts, ROOM)
@@ -17,6 +19,7 @@ def test_each_text_lies_in_exactly_one_row_and_no_row_is_too_long(texts):
     assert all(row and sum(texts[index] for index in row) <= ROOM for row in rows)
 
 
+@FUZZ
 @given(lengths)
 def test_no_two_rows_would_have_gone_into_one_but_for_the_last(texts):
     """Best fit never opens a row while another has room, so at most one row is half empty or emptier."""
@@ -24,6 +27,7 @@ def test_no_two_rows_would_have_gone_into_one_but_for_the_last(texts):
     assert sum(2 * each <= ROOM for each in filled) <= 1
 
 
+@FUZZ
 @given(lengths)
 def test_the_rows_stay_within_the_bound_of_best_fit_decreasing(texts):
     fewest = -(-sum(texts) // ROOM)
@@ -31,6 +35,7 @@ def test_the_rows_stay_within_the_bound_of_best_fit_decreasing(texts):
     assert len(packed(texts, ROOM)) <= max(3 * fewest / 2 + 1, 11 / 9 * max(fewest, largest) + 4)
 
 
+@FUZZ
 @given(lengths)
 def test_the_same_lengths_give_the_same_rows(texts):
     assert packed(texts, ROOM) == packed(list(texts), ROOM)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from devkit.errors import DevkitError
 from devkit.workload.finetune.reading import Records
 from devkit.workload.finetune.records import Kind, Place, PromptRecord, TextRecord
+from tests.fuzz.profile import FUZZ
 
 A, B = '{"text": "a"}', '{"text": "b"}'
 
@@ -244,7 +245,7 @@ def test_a_table_needs_pyarrow_and_says_so(write, name):
         list(Records([write(name, b"PAR1")]))
 
 
-several = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+several = settings(FUZZ, suppress_health_check=[*FUZZ.suppress_health_check, HealthCheck.function_scoped_fixture])
 
 
 @several

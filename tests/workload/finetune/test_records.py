@@ -13,6 +13,7 @@ from devkit.workload.finetune.records import (
     TextRecord,
     record_of,
 )
+from tests.fuzz.profile import FUZZ
 
 HERE = Place("data.jsonl", 3)
 USER = {"role": "user", "content": "Hi"}
@@ -178,6 +179,7 @@ json_values = st.recursive(
 )
 
 
+@FUZZ
 @given(json_values)
 def test_whatever_json_holds_it_is_a_record_or_an_error_for_people(entry):
     try:

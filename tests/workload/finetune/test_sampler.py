@@ -5,12 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.workload.finetune.sampler import dealt, order, rows_of_step, steps_per_epoch
+from tests.fuzz.profile import FUZZ
 
 lengths = st.lists(st.integers(min_value=1, max_value=50), max_size=40)
 worlds = st.integers(min_value=1, max_value=5)
 micro_batches = st.integers(min_value=1, max_value=7)
 
 
+@FUZZ
 @given(rows=st.integers(1, 60), batch=st.integers(1, 20), seed=st.integers(0, 3), epoch=st.integers(0, 3))
 def test_an_epoch_meets_each_row_once(rows, batch, seed, epoch):
     steps = steps_per_epoch(rows, batch)
@@ -36,12 +38,14 @@ def test_the_last_step_of_an_epoch_takes_what_is_left():
     assert [len(rows_of_step(step, rows=10, batch=4, seed=0)) for step in range(6)] == [4, 4, 2, 4, 4, 2]
 
 
+@FUZZ
 @given(lengths, worlds, micro_batches)
 def test_all_processes_together_take_each_row_once(rows, world, micro_batch):
     shares = [dealt(rows, rank=rank, world=world, micro_batch=micro_batch) for rank in range(world)]
     assert sorted(index for share in shares for each in share for index in each) == list(range(len(rows)))
 
 
+@FUZZ
 @given(lengths, worlds, micro_batches)
 def test_processes_have_equally_many_passes_and_no_pass_is_larger_than_asked(rows, world, micro_batch):
     shares = [dealt(rows, rank=rank, world=world, micro_batch=micro_batch) for rank in range(world)]
@@ -50,6 +54,7 @@ def test_processes_have_equally_many_passes_and_no_pass_is_larger_than_asked(row
     assert len(shares[0]) == max(1, -(-len(rows) // (world * micro_batch)))
 
 
+@FUZZ
 @given(lengths, worlds, micro_batches)
 def test_rows_of_a_pass_are_neighbours_in_length(rows, world, micro_batch):
     """Else rows would be padded to the length of one that could have gone elsewhere."""

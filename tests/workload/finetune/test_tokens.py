@@ -3,11 +3,12 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
 from devkit.workload.finetune.records import ChatRecord, Place, PromptRecord, TextRecord
+from tests.fuzz.profile import FUZZ
 from tests.workload.finetune import tokenizers_made as made
 
 pytest.importorskip("torch", reason="the workload extra is not installed")
@@ -218,11 +219,11 @@ def test_long_text_is_cut_into_windows(sequence, wanted):
     assert len(found) == wanted if isinstance(wanted, int) else found == wanted
 
 
+@FUZZ
 @given(
     st.lists(st.sampled_from(made.WORDS), min_size=1, max_size=60).map(" ".join),
     st.integers(min_value=2, max_value=40),
 )
-@settings(max_examples=60, deadline=None)
 def test_windows_learn_each_token_of_a_text_exactly_once(words, sequence):
     tokenizer = MADE_ONCE
     whole = tokenised([text(words)], tokenizer, sequence=10_000).examples[0]
@@ -239,8 +240,8 @@ MADE_ONCE = made.words()
 contents = st.lists(st.sampled_from(made.WORDS), min_size=1, max_size=5).map(" ".join)
 
 
+@FUZZ
 @given(st.lists(st.tuples(contents, contents), min_size=1, max_size=4), st.booleans())
-@settings(max_examples=40, deadline=None)
 def test_of_any_chat_exactly_the_answers_and_the_ends_of_their_turns_are_learned(turns, forgets):
     tokenizer = FORGETTING if forgets else PLAIN
     messages = [turn(role, said) for pair in turns for role, said in zip(("user", "assistant"), pair, strict=True)]
