@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,16 @@ def _sources(name: str) -> list[str]:
         return [f"{path}"]
     if _HUB_ID.fullmatch(name) and Path(name).suffix.lower() not in READABLE:
         return [name]
-    raise DevkitError(f"there is no file or folder {name}", "Check the path; a data set on the hub is owner/name.")
+    raise DevkitError(f"there is no file or folder {name}", _nearest(path))
+
+
+def _nearest(path: Path) -> str:
+    try:
+        around = sorted(each.name for each in path.parent.iterdir())
+    except OSError:
+        return f"There is no folder {path.parent} either."
+    near = [f"{path.parent / each}" for each in get_close_matches(path.name, around, n=3)]
+    return f"Did you mean {listed(near, 'or')}?" if near else "Check the path; a data set on the hub is owner/name."
 
 
 def _sources_in(folder: Path) -> list[str]:

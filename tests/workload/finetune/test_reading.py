@@ -178,6 +178,22 @@ def test_a_name_of_nothing_is_refused_before_anything_is_read(name, message, tmp
         Records([name])
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        pytest.param("chat.jsonl", "Did you mean chats.jsonl?", id="a letter is missing"),
+        pytest.param("nothing like it", "Check the path; a data set on the hub is owner/name.", id="another name"),
+        pytest.param("no/such/folder.jsonl", "There is no folder no/such either.", id="not even its folder"),
+    ],
+)
+def test_what_is_near_a_name_of_nothing_is_said(write, name, hint, tmp_path, monkeypatch):
+    write("chats.jsonl", A)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DevkitError) as caught:
+        Records([name])
+    assert caught.value.hint == hint
+
+
 def test_no_name_at_all_is_refused():
     with pytest.raises(DevkitError, match="no data is named"):
         Records([])
