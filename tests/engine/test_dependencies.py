@@ -140,6 +140,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
     house = light_wheelhouse(folder / "wheels", folder / "draft/.devcontainer/requirements.txt", *programs)
     for name in ("needle", "thread"):
         make_wheel(house, name, "1.0")
+    make_wheel(house, "click", "7.0")
     make_wheel(house, "wants-old-torch", "1.0", requires=("torch<2.10",))
     # What another index would hold: an older torch, and a newer one for CUDA.
     make_wheel(house, "torch", "2.9.0", files={"torch/version.py": "__version__ = '2.9.0'\ncuda = None\n"})
@@ -269,4 +270,12 @@ def test_a_torch_that_was_replaced_all_the_same_ends_the_build_with_the_name_of_
     with pytest.raises(
         CommandError, match=r"the project put torch 2\.9\.0 in the place .*wants-old-torch asks for torch<2\.10"
     ):
+        build(clone)
+
+
+@one_engine
+def test_devkit_takes_no_package_of_the_projects_away(written):
+    """Where devkit needs a newer one, the build says so instead of raising what the project pins."""
+    clone = written({"requirements.txt": "click==7.0\n"})
+    with pytest.raises(CommandError, match=r"devkit-gpu.* depends on click>=8(?:.|\n)*click==7\.0"):
         build(clone)

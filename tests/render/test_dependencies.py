@@ -96,6 +96,16 @@ def test_the_image_installs_with_the_projects_tool_from_the_named_files_alone(de
     assert dockerfile.index("target=/mnt/requirements.txt") < dockerfile.index(command)
 
 
+@pytest.mark.parametrize(("dependencies", "holds"), [(LIST, True), (Dependencies(Tool.NONE, ""), False)])
+def test_devkit_leaves_the_projects_packages_as_they_are(dependencies, holds):
+    (run,) = instructions(made(dependencies, source=FromIndex("0.1.0"))["Dockerfile"], "devkit-gpu==")
+    assert ("--constraint=/mnt/work/held.txt" in run) is holds
+    if holds:
+        (pattern,) = re.findall(r"grep -E '(.+?)'", run)
+        lines = ["click==7.0", "torch==2.13.0+cpu", "mine @ file:///mnt/mine", "-e /work"]
+        assert [line for line in lines if re.search(pattern, line)] == lines[:2]
+
+
 def test_a_project_without_packages_adds_nothing():
     assert "project" not in made(Dependencies(Tool.NONE, ""))["Dockerfile"].partition("FROM")[2].replace("projects", "")
     assert "project: .." not in made(replace(TABLE, needs=(), lists=()))["docker-compose.yml"]
