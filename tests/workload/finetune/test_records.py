@@ -1,5 +1,8 @@
 """One entry of training data, in each of the usual forms, and what is said of one that is none of them."""
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +11,7 @@ from devkit.errors import DevkitError
 from devkit.workload.finetune.records import (
     SHAREGPT_ROLES,
     ChatRecord,
+    Kind,
     Place,
     PromptRecord,
     TextRecord,
@@ -130,6 +134,16 @@ def test_what_is_no_record_is_named_with_its_place(entry, message):
     assert caught.value.message.startswith("data.jsonl:3")
     assert message in caught.value.message
     assert caught.value.hint
+
+
+def test_every_form_that_the_guide_shows_is_read_by_its_first_fields():
+    guide = Path(__file__).parents[3] / "docs" / "guides" / "training-data.md"
+    block = guide.read_text(encoding="utf-8").partition("```json\n")[2].partition("```")[0]
+    records = [record_of(json.loads(line), HERE) for line in block.splitlines()]
+    assert [record.kind for record in records] == [
+        *(Kind.CHAT, Kind.CHAT, Kind.PROMPT, Kind.CHAT, Kind.CHAT, Kind.TEXT)
+    ]
+    assert not any(record.is_empty for record in records)
 
 
 def test_every_speaker_of_sharegpt_has_a_role_of_chat_templates():
