@@ -1,11 +1,9 @@
 """Memory that CUDA's kernels take for a moment and the CPU's, which shapes are traced by, do not."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 FP32_BYTES = 4
 
@@ -33,24 +31,3 @@ SCRATCH: dict[object, Callable[..., int]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _flash_backward,
 }
 """Bytes of scratch memory by operator, from its arguments."""
-
-
-@contextmanager
-def softmax_of_cuda() -> Iterator[None]:
-    """Within, half-precision scores become fp32 inside softmax, and so do their gradients, as in CUDA's kernel.
-
-    Source: softmax in https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/SoftMax.cpp
-    """
-    before = functional.softmax
-
-    def softmax(scores: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> torch.Tensor:
-        if scores.dtype is torch.float16 and dtype is torch.float32:
-            inside: torch.Tensor = _aten._softmax(scores, dim, True)
-            return inside
-        return torch.softmax(scores, dim, dtype=dtype)
-
-    functional.softmax = softmax  # type: ignore[assignment] # what transformers' eager attention calls
-    try:
-        yield
-    finally:
-        functional.softmax = before

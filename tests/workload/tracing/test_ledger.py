@@ -67,10 +67,10 @@ def test_half_precision_scores_become_fp32_inside_softmax_as_on_a_gpu():
     from torch.nn import functional
 
     from devkit.workload.tracing.ledger import Ledger
-    from devkit.workload.tracing.scratch import softmax_of_cuda
+    from devkit.workload.tracing.likeness import as_on_a_gpu
 
     before = functional.softmax
-    with FakeTensorMode(), softmax_of_cuda(), Ledger() as ledger:
+    with FakeTensorMode(), as_on_a_gpu(), Ledger() as ledger:
         scores = torch.empty(8, 32, dtype=torch.float16)
         made = functional.softmax(scores, dim=-1, dtype=torch.float32)
         assert made.dtype is torch.float32
