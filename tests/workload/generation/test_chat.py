@@ -1,0 +1,103 @@
+"""A chat remembers its turns, forgets the oldest when it must, and its answers can be stopped."""
+
+import os
+import signal
+
+import pytest
+import torch
+
+from devkit.errors import DevkitError
+from devkit.workload.finetune.model import load
+from devkit.workload.finetune.model_choices import ModelChoices
+from devkit.workload.generation.chat import Chat, stoppable
+from devkit.workload.generation.decoding import Ending, Speaker
+from devkit.workload.generation.encoding import encoded, encoded_chat, require_template
+from devkit.workload.generation.prompts import Prompt
+from devkit.workload.generation.settings import Decoding
+from tests.workload.small_models import CHATML, save_model
+
+pytestmark = pytest.mark.workload
+
+
+@pytest.fixture(scope="module")
+def speaker(tmp_path_factory):
+    """A small model that was made for chats of 128 tokens."""
+    loaded = load(f"{save_model(tmp_path_factory.mktemp('base'), chat_template=CHATML)}", ModelChoices())
+    return Speaker(loaded.model, loaded.tokenizer)
+
+
+def chat_with(speaker, **decoding):
+    """A chat, and what it shows and remarks."""
+    shown, remarks = [], []
+    return Chat(speaker, Decoding(**{"tokens": 8, **decoding}), shown.append, remarks.append), shown, remarks
+
+
+def test_every_turn_is_answered_with_those_before_it_in_mind(speaker):
+    chat, shown, _ = chat_with(speaker)
+    typed = iter(["hello", "  ", "and now", None])
+    chat.run(lambda: next(typed))
+    assert [each["role"] for each in chat.turns] == ["user", "assistant", "user", "assistant"]
+    assert "".join(shown) == "".join(each["content"] for each in chat.turns if each["role"] == "assistant")
+    alone, _, _ = chat_with(speaker)
+    alone.answer("and now")
+    assert alone.turns[1]["content"] != chat.turns[3]["content"]
+
+
+@pytest.mark.parametrize("system", [False, True], ids=["no system turn", "a system turn"])
+def test_the_oldest_turns_are_forgotten_when_the_model_is_full_and_that_is_said(speaker, system):
+    chat, _, remarks = chat_with(speaker)
+    chat.turns = [{"role": "system", "content": "be kind"}] if system else []
+    for number in range(8):
+        chat.answer(f"turn number {number}")
+    assert any("no longer fit the model and are forgotten" in each for each in remarks)
+    assert chat.turns[-2]["content"] == "turn number 7"
+    roles = [each["role"] for each in chat.turns if each["role"] != "system"]
+    assert roles == ["user", "assistant"] * (len(roles) // 2)
+    assert (chat.turns[0]["role"] == "system") is system
+    assert len(encoded_chat(chat.turns[:-1], speaker.tokenizer)) < 128
+
+
+def test_ctrl_c_ends_an_answer_and_what_there_is_of_it_is_remembered(speaker):
+    chat, shown, remarks = chat_with(speaker, tokens=60)
+
+    def press(piece):
+        shown.append(piece)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    chat.say = press
+    found = chat.answer("what is there")
+    assert found.ending in (Ending.STOPPED, Ending.END)
+    if found.ending is Ending.STOPPED:
+        assert remarks == ["(stopped)"]
+        assert len(found.ids) < 60
+    assert chat.turns[-1] == {"role": "assistant", "content": found.text}
+
+
+def test_ctrl_c_interrupts_as_ever_once_the_answer_is_over():
+    before = signal.getsignal(signal.SIGINT)
+    with stoppable() as asked:
+        assert not asked()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_model_without_a_chat_template_is_no_partner(speaker, tmp_path):
+    plain = load(f"{save_model(tmp_path)}", ModelChoices()).tokenizer
+    with pytest.raises(DevkitError, match="has no chat template"):
+        require_template(plain)
+    ids = encoded(Prompt("ab"), plain, raw=False)
+    assert ids == [256, *plain("ab", add_special_tokens=False)["input_ids"]]
+
+
+def test_a_template_that_refuses_a_chat_is_quoted(speaker, monkeypatch):
+    monkeypatch.setattr(speaker.tokenizer, "chat_template", "{{ raise_exception('roles must take turns') }}")
+    with pytest.raises(DevkitError, match="roles must take turns"):
+        encoded_chat([{"role": "user", "content": "a"}], speaker.tokenizer)
+
+
+def test_a_chats_special_tokens_are_not_written_twice(speaker):
+    ids = encoded_chat([{"role": "user", "content": "a"}], speaker.tokenizer)
+    assert ids.count(256) == 0
+    assert ids.count(257) == 1
+    assert torch.tensor(ids).max() <= 257

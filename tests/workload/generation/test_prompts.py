@@ -1,0 +1,68 @@
+"""Prompts in every form that users write, and what is wrong with one named by its line. Needs no torch."""
+
+import json
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.workload.generation.prompts import Prompt, read_prompts
+
+USER = {"role": "user", "content": "a"}
+ANSWER = {"role": "assistant", "content": "b"}
+
+
+def written(tmp_path, name, *entries):
+    """A file of prompts; objects become JSON lines."""
+    file = tmp_path / name
+    file.write_text("".join((each if isinstance(each, str) else json.dumps(each)) + "\n" for each in entries))
+    return file
+
+
+def test_a_text_file_holds_a_prompt_a_line_and_blank_lines_are_none(tmp_path):
+    file = written(tmp_path, "p.txt", "one", "", "  ", "two ")
+    assert read_prompts(file) == (Prompt("one"), Prompt("two "))
+
+
+@pytest.mark.parametrize(
+    ("entry", "prompt"),
+    [
+        ({"prompt": "a"}, Prompt("a")),
+        ({"prompt": "a", "completion": "b"}, Prompt("a")),
+        ({"text": "a"}, Prompt("a")),
+        ({"messages": [USER]}, Prompt(messages=(USER,))),
+        ({"messages": [USER, ANSWER, USER, ANSWER]}, Prompt(messages=(USER, ANSWER, USER))),
+        ({"prompt": [USER]}, Prompt(messages=(USER,))),
+        ({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}, Prompt(messages=(USER,))),
+        ({"instruction": "a"}, Prompt(messages=(USER,))),
+        ({"instruction": "a", "output": "b"}, Prompt(messages=(USER,))),
+        ('"a"', Prompt("a")),
+    ],
+    ids=["prompt", "prompt with an answer", "text", "chat", "answered chat", "chat as prompt", "ShareGPT",
+         "instruction", "answered instruction", "a bare text"],
+)  # fmt: skip
+def test_a_json_line_may_have_any_form_of_training_data_and_its_answer_is_left_out(tmp_path, entry, prompt):
+    assert read_prompts(written(tmp_path, "p.jsonl", entry)) == (prompt,)
+
+
+@pytest.mark.parametrize(
+    ("name", "entries", "message"),
+    [
+        ("p.jsonl", [{"prompt": "a"}, {"question": "b"}], "p.jsonl:2: no known form of prompt"),
+        ("p.jsonl", [{"prompt": "a"}, {"prompt": " "}], "p.jsonl:2: the prompt is empty"),
+        ("p.jsonl", [{"messages": [ANSWER]}], "p.jsonl:1: there is no turn to answer"),
+        ("p.jsonl", [{"prompt": 7}], "p.jsonl:1: no known form of prompt"),
+        ("p.jsonl", ['{"prompt": "a"'], "p.jsonl:1"),
+        ("p.txt", [], "holds no prompt"),
+        ("p.jsonl", [""], "holds no prompt"),
+        ("p.csv", ["a"], "is neither .txt nor .jsonl"),
+    ],
+)
+def test_a_file_that_cannot_be_answered_is_refused_by_its_line(tmp_path, name, entries, message):
+    with pytest.raises(DevkitError) as refused:
+        read_prompts(written(tmp_path, name, *entries))
+    assert message in refused.value.message
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(DevkitError, match="cannot be read"):
+        read_prompts(tmp_path / "none.txt")
