@@ -5,6 +5,7 @@ from devkit.workload.finetune.claim import claimed
 from devkit.workload.finetune.decisions import Decisions
 from devkit.workload.finetune.events import METRICS_FILE, Events, Listener
 from devkit.workload.finetune.loop import End, Position, train
+from devkit.workload.finetune.micro_batch import is_out_of_memory, let_go, read_memory
 from devkit.workload.finetune.program_hardware import device_kind
 from devkit.workload.finetune.program_job import Job
 from devkit.workload.finetune.program_record import Record
@@ -48,6 +49,26 @@ def _run(settings: FinetuneSettings, together: Ranks, stop: stopping.Stopping, e
     if together.is_first:
         record.begin()
     _tell(events, decisions, material.data.notes)
+    try:
+        return _trained(material, decisions, together, stop, events, record)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        # Not between steps, where it is answered: while the model was loaded, or in an exchange with other processes.
+        let_go(error, together.device)
+        memory = read_memory(together.device)
+        events("stopped", step=None, how=End.OUT_OF_MEMORY, saved=None, **memory.fields())
+        return End.OUT_OF_MEMORY
+
+
+def _trained(
+    material: program_parts.Material,
+    decisions: Decisions,
+    together: Ranks,
+    stop: stopping.Stopping,
+    events: Events,
+    record: Record,
+) -> End:
     job = Job(material, decisions, together, events, asked=lambda: _asked(stop, together))
     position = job.start()
     ended = End.OUT_OF_MEMORY if position is None else train(job.run, position)

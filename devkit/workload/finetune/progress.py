@@ -18,8 +18,8 @@ SECONDS_BETWEEN_LINES = 10.0
 """How often a step is told where no line can move: in a log."""
 
 _ADVICE = {
-    "out-of-memory": "Shorten --sequence, add --checkpointing, or use --method qlora; the checkpoint is kept.",
-    "not-finite": "Lower --learning-rate, or use --precision bf16 or fp32; the last good checkpoint is kept.",
+    "out-of-memory": "Shorten --sequence, add --checkpointing, or use --method qlora. Checkpoints are kept.",
+    "not-finite": "Lower --learning-rate, or use --precision bf16 or fp32. Checkpoints are kept.",
     "preempted": "The same command goes on from there.",
     "interrupted": "The same command goes on from there.",
 }
@@ -154,8 +154,11 @@ def _out_of_memory(event: Event) -> str:
 
 
 def _stopped(event: Event) -> str:
+    advice = _ADVICE[event["how"]]
+    if event["step"] is None:
+        return f"stopped ({event['how']}){_memory(event)}\n{advice}"
     saved = f"saved at step {event['saved']}" if event["saved"] >= 0 else "nothing was saved"
-    return f"stopped at step {event['step']} ({event['how']}), {saved}\n{_ADVICE[event['how']]}"
+    return f"stopped at step {event['step']} ({event['how']}), {saved}\n{advice}"
 
 
 def _skipped(event: Event) -> str:

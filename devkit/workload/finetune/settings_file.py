@@ -22,7 +22,7 @@ def kind_of(name: str) -> Any:  # noqa: ANN401 - a type, or a tuple of one
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """What the file at `path` sets, by name of setting. Paths in it are taken from where the file is.
+    """What the file at `path` sets, by name of setting. Its paths start where the command runs, as those of flags do.
 
     Raises DevkitError with line and column for TOML errors, unknown keys and wrong types.
     """
@@ -66,14 +66,14 @@ def _named(path: Path, text: str, document: dict[str, Any]) -> dict[str, Any]:
 
 def _value(path: Path, text: str, name: str, value: object) -> object:
     kind = kind_of(name)
-    wanted, made = _checked(path, kind, value)
+    wanted, made = _checked(kind, value)
     if made is None:
         place = place_of(text, (name,)) or place_of(text, (name.replace("_", "-"),))
         raise DevkitError(f"{_at(path, place)}: {name} must be {wanted}, not {value!r}", f"Write it as {wanted}.")
     return made
 
 
-def _checked(path: Path, kind: Any, value: object) -> tuple[str, object]:  # noqa: ANN401 - a type
+def _checked(kind: Any, value: object) -> tuple[str, object]:  # noqa: ANN401 - a type
     """What a value of this kind looks like, and the value as the settings hold it; None for a wrong one."""
     if kind is bool:
         return "true or false", value if isinstance(value, bool) else None
@@ -87,13 +87,13 @@ def _checked(path: Path, kind: Any, value: object) -> tuple[str, object]:  # noq
         return "a whole number", value if isinstance(value, int) else None
     if kind is float:
         return "a number", float(value) if isinstance(value, int | float) else None
-    return _of_text(path, kind, value)
+    return _of_text(kind, value)
 
 
-def _of_text(path: Path, kind: Any, value: object) -> tuple[str, object]:  # noqa: ANN401 - a type
+def _of_text(kind: Any, value: object) -> tuple[str, object]:  # noqa: ANN401 - a type
     if issubclass(kind, StrEnum):
         known = [str(each) for each in kind]
         return listed((f'"{each}"' for each in known), "or"), kind(value) if value in known else None
     if not isinstance(value, str) or not value:
         return "a string in quotes", None
-    return "a string in quotes", path.parent / value if kind is Path else value
+    return "a string in quotes", kind(value)

@@ -147,3 +147,13 @@ def test_when_not_one_row_fits_nothing_is_trained(kitchen, monkeypatch):
     assert found.code == 1
     assert found.named("probe")[0]["micro_batch"] == 0
     assert found.losses == []
+
+
+def test_a_model_that_does_not_even_load_is_said_in_words_and_not_as_a_bug(kitchen, monkeypatch):
+    def too_large(*_):
+        raise torch.OutOfMemoryError("for the test")
+
+    monkeypatch.setattr(program_job.program_parts, "loaded", too_large)
+    found = kitchen.run()
+    assert found.code == 1
+    assert found.named("stopped")[0]["how"] == "out-of-memory"

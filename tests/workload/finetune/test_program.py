@@ -25,6 +25,7 @@ def kitchen(tmp_path_factory):
         pytest.param(Method.LORA, {}, id="lora"),
         pytest.param(Method.LORA, {"checkpointing": True}, id="lora with checkpointing"),
         pytest.param(Method.LORA, {"precision": Precision.BF16}, id="lora in bf16"),
+        pytest.param(Method.LORA, {"precision": Precision.FP16}, id="lora in fp16, with its loss scaled"),
         pytest.param(Method.QLORA, {}, id="qlora"),
         pytest.param(Method.INT8_LORA, {}, id="int8-lora"),
         pytest.param(Method.FULL, {"learning_rate": 1e-3}, id="full"),

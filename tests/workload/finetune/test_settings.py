@@ -80,7 +80,7 @@ targets = "q_proj"
     assert read_settings(written(tmp_path, text)) == {
         "model": "base",
         "data": ("a.jsonl", "b.jsonl"),
-        "output": tmp_path / "results",
+        "output": Path("results"),
         "method": Method.QLORA,
         "micro_batch": 4,
         "learning_rate": 1.0,
