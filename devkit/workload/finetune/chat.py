@@ -7,6 +7,7 @@ the answer's turn ends, the mark of its end included.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, TypeAlias
 
 from devkit.errors import DevkitError
@@ -27,6 +28,22 @@ CHATML = (
 )
 """The template of tokenizers that have none.
 Source: https://github.com/openai/openai-python/blob/release-v0.28.0/chatml.md"""
+
+THE_DAY = date(2024, 7, 26)
+"""The day that templates write into a chat: always this one, which Llama's falls back to by itself. With today's, a run
+that goes on after midnight would find other data than it began with.
+Source: https://huggingface.co/meta-llama/Llama-3.1-8B-Instruct (tokenizer_config.json)"""
+
+_CLOCK = "strftime_now"
+"""What transformers gives templates to ask for the day."""
+
+_STOPPED_CLOCK = (
+    f"{{% macro {_CLOCK}(format) %}}{{{{ format"
+    + "".join(f".replace('%{code}', '{THE_DAY.strftime(f'%{code}')}')" for code in "aAbBdHjmMSyY")
+    + " }}{% endmacro %}{{ '' }}"
+)
+"""Stands before a template that asks for the day. It ends in an expression, because Jinja drops a line break that
+follows a block. A function of our own would not do: transformers hands templates plain data alone."""
 
 _MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\b")
 """A template that itself says where the assistant speaks.
@@ -138,9 +155,16 @@ def _marked(record: ChatRecord, whole: str, tokenizer: Tokenizer) -> list[Span]:
     return [(start, min(end, len(whole))) for start, end in spans[passed_over:]]
 
 
+def _dated(template: object) -> object:
+    """The template with its clock stopped; as it is where it asks for no day, or is several by name."""
+    return _STOPPED_CLOCK + template if isinstance(template, str) and _CLOCK in template else None
+
+
 def _applied(record: ChatRecord, messages: Sequence[Message], tokenizer: Tokenizer, **how: object) -> Any:  # noqa: ANN401
     try:
-        return tokenizer.apply_chat_template(list(messages), tools=list(record.tools) or None, **how)
+        return tokenizer.apply_chat_template(
+            list(messages), tools=list(record.tools) or None, chat_template=_dated(tokenizer.chat_template), **how
+        )
     except Exception as error:
         # A template is a program that came with the model: it raises what it likes, and mostly on purpose.
         raise DevkitError(

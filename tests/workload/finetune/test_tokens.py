@@ -181,6 +181,13 @@ def test_what_a_template_refuses_is_said_with_its_reason_and_place():
         table(made.words(template=made.STRICT), chat(USER, USER, ANSWER))
 
 
+def test_a_template_that_writes_the_day_writes_the_same_one_every_day():
+    """Else a run that goes on after midnight would find other data than it began with."""
+    tokenizer = made.words(template="{{ strftime_now('%d %b %Y') }}\n" + made.IM_CHATML)
+    [found] = tokenised([chat(USER, ANSWER)], tokenizer, sequence=100).examples
+    assert shown(tokenizer, found).startswith("2 6 _ <unk> _ 2 <unk> 2 4 /")
+
+
 def test_a_tokenizer_without_a_template_is_given_one_aloud_and_keeps_it():
     tokenizer = made.words()
     assert notes(tokenizer, chat(USER, ANSWER)) == [
