@@ -71,19 +71,22 @@ def kept_by(layer: Layer, shape: ModelShape, settings: TrainingSettings) -> Kept
 
 def _norms(shape: ModelShape, settings: TrainingSettings) -> int:
     blocks, stream = shape.blocks, stream_bytes(settings)
-    over_heads = FP32 * (shape.query_width + shape.kv_width) if blocks.has_query_norm else 0
     if not blocks.has_rms_norm:
-        return blocks.norms * shape.hidden * stream + over_heads
+        return blocks.norms * shape.hidden * stream
     # A weight that trains keeps the normed numbers that it is multiplied with.
-    weighed = stream if settings.method is Method.FULL else 0
-    return blocks.norms * shape.hidden * (FP32 + weighed) + over_heads
+    weighed = FP32 if blocks.weighs_in_fp32 else stream
+    each = FP32 + (weighed if settings.method is Method.FULL else 0)
+    over_heads = shape.query_width + shape.kv_width if blocks.has_query_norm else 0
+    return each * (blocks.norms * shape.hidden + over_heads)
 
 
 def _attention(shape: ModelShape, settings: TrainingSettings, *, is_eager: bool) -> int:
     stream = stream_bytes(settings)
     if is_eager:
-        # Keys and values are repeated for every head of their group.
-        return stream * (2 * shape.query_width + shape.value_width)
+        # Keys and values are repeated for every head of their group; those of one head alone need no copy for that.
+        is_repeated = shape.kv_heads > 1
+        keys_and_values = shape.query_width + shape.value_width if is_repeated else 2 * shape.kv_width
+        return stream * (shape.query_width + keys_and_values)
     return stream * (shape.query_width + shape.value_width + 2 * shape.kv_width) + SOFTMAX_BYTES * shape.heads
 
 
@@ -124,12 +127,14 @@ def bytes_held_by_int8(layer: Layer, shape: ModelShape, settings: TrainingSettin
 
 
 def _distinct_inputs(linears: tuple[Linear, ...], shape: ModelShape, *, is_eager: bool) -> int:
-    """Numbers per token in the inputs of these linears, each tensor once; fused attention keeps its output anyway."""
+    """Numbers per token in the inputs of these linears, each tensor once, as far as nothing else keeps it."""
     widths = {linear.reads: linear.inputs for linear in linears}
     if shape.blocks.is_parallel and Reads.ATTENTION_INPUT in widths:
         widths.pop(Reads.MLP_INPUT, None)
     if not is_eager:
         widths.pop(Reads.ATTENTION_OUTPUT, None)
+    if shape.keeps_activated:
+        widths.pop(Reads.MLP_INSIDE, None)
     return sum(widths.values())
 
 

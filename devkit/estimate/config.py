@@ -53,7 +53,8 @@ def _shape(config: Mapping[str, Any], name: str) -> ModelShape:
         head_parameters=head,
         other_parameters=_outside(read, hidden, vocabulary),
         blocks=family.blocks,
-        mlp_tensors=_mlp_tensors(read),
+        mlp_tensors=3 if family.blocks.is_gated else 4 if _activation(read) in WRITTEN_OUT else 1,
+        keeps_activated=_activation(read) == "relu",
         max_positions=read.optional_size("max_position_embeddings", 0),
         is_decoder=family.is_decoder,
         note=family.note,
@@ -242,13 +243,14 @@ def _shared_gate(keys: ExpertKeys, hidden: int) -> tuple[Linear, ...]:
     return (Linear("shared_expert_gate", hidden, 1, Reads.MLP_INPUT),) if keys.has_shared_gate else ()
 
 
-def _mlp_tensors(read: _Reader) -> int:
-    """What the activation keeps. The tanh form of GELU is written out in Python where it is called gelu_new."""
-    if read.family.blocks.is_gated:
-        return 3
+WRITTEN_OUT = frozenset({"gelu_new", "gelu_fast"})
+"""Activations that transformers writes out in Python, so that each of their steps keeps a tensor."""
+
+
+def _activation(read: _Reader) -> str:
+    """The MLP's activation, by its name in transformers."""
     names = ("hidden_act", "activation_function", "activation", "hidden_activation")
-    named = next((str(read.value(name)) for name in names if read.value(name)), "")
-    return 4 if named in {"gelu_new", "gelu_fast"} else 1
+    return next((str(read.value(name)) for name in names if read.value(name)), "")
 
 
 def _has_experts(read: _Reader, index: int) -> bool:

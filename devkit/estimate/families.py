@@ -85,8 +85,10 @@ _QWEN3 = Family(
     query_norm="head",
     blocks=Blocks(has_query_norm=True),
 )
-_GEMMA = Family(attention_bias="attention_bias", output_bias="attention_bias", defaults=_TIED)
-_GEMMA2 = _as(_GEMMA, blocks=Blocks(norms=4, needs_eager_attention=True), window_pattern=2)
+_GEMMA = Family(
+    attention_bias="attention_bias", output_bias="attention_bias", blocks=Blocks(weighs_in_fp32=True), defaults=_TIED
+)
+_GEMMA2 = _as(_GEMMA, blocks=Blocks(norms=4, needs_eager_attention=True, weighs_in_fp32=True), window_pattern=2)
 _GEMMA3_SIZES = (
     ("num_attention_heads", 8),
     ("num_key_value_heads", 4),
@@ -96,16 +98,16 @@ _GEMMA3_SIZES = (
 _GEMMA3 = _as(
     _GEMMA,
     defaults=(*_TIED, *_GEMMA3_SIZES),
-    blocks=Blocks(norms=4, has_query_norm=True),
+    blocks=Blocks(norms=4, has_query_norm=True, weighs_in_fp32=True),
     query_norm="head",
     window_pattern=6,
 )
 _PHI3 = Family(attention=("qkv_proj", "o_proj"), mlp=("gate_up_proj", "down_proj"))
-_OLMO2 = _as(_LLAMA, mlp_bias=False, query_norm="full", blocks=Blocks(has_query_norm=True))
+_OLMO2 = _as(_LLAMA, mlp_bias=False, query_norm="full", blocks=Blocks(has_query_norm=True, weighs_in_fp32=True))
 _COHERE = Family(
     attention_bias="attention_bias",
     output_bias="attention_bias",
-    blocks=Blocks(has_rms_norm=True, norms=1, is_parallel=True),
+    blocks=Blocks(norms=1, is_parallel=True, weighs_in_fp32=True),
     defaults=_TIED,
 )
 _GLM = Family(attention_bias="attention_bias", mlp=("gate_up_proj", "down_proj"))
@@ -210,7 +212,7 @@ FAMILIES: dict[str, Family] = {
         norm_width=2,
         blocks=_LAYER_NORM,
         keys=(("intermediate_size", "ffn_dim"),),
-        defaults=_TIED,
+        defaults=(*_TIED, ("activation_function", "relu")),
         position_rows=2,
     ),
     "stablelm": Family(attention_bias="use_qkv_bias", norm_width=2, blocks=Blocks(has_rms_norm=False)),
@@ -245,7 +247,7 @@ FAMILIES: dict[str, Family] = {
     "glm": _GLM,
     "glm4": _as(_GLM, blocks=Blocks(norms=4)),
     "ernie4_5": Family(attention_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", defaults=_TIED),
-    "deepseek_v2": _DEEPSEEK,
+    "deepseek_v2": _as(_DEEPSEEK, mlp_bias="mlp_bias"),
     "deepseek_v3": _DEEPSEEK,
     "gpt_oss": Family(
         attention_bias="attention_bias",

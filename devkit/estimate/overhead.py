@@ -14,10 +14,13 @@ ALLOCATOR = "https://pytorch.org/docs/stable/notes/cuda.html#cuda-memory-managem
 CONTEXT = "https://pypi.org/project/fitcheck-llm/0.3.1/"
 NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-buffsize"
 
-SLACK_POINT = 0.06
-SLACK_UPPER = 0.20
-"""Memory that torch's allocator holds beyond the tensors, as a share of them: blocks come in steps of 2 and 20 MiB, and
-freed ones do not always fit the next tensor."""
+SLACK_SHARE, SLACK_OF_LARGEST, SLACK_BYTES = 0.03, 0.3, 170 * MIB
+"""Memory that torch's allocator holds beyond the tensors: a share of them all, one of the largest that comes and goes,
+and some: blocks come in steps of 2 and 20 MiB, and freed ones do not always fit the next tensor. Fitted to 99 traces
+(eight models of 0.6 to 8 billion parameters, eight ways to train) replayed through the allocator's rules, and to no run
+that was measured: those stay for scoring."""
+SLACK_UPPER, SLACK_OF_LARGEST_UPPER = 0.2, 1.0
+"""None of these traces passes it; one of the largest tensors may be lost to gaps as a whole."""
 CONTEXT_POINT = 300 * MIB
 CONTEXT_UPPER = 600 * MIB
 """A CUDA context with the kernels of torch; 141 MiB were measured on a T4, newer GPUs take more."""
@@ -41,17 +44,18 @@ def finished(
     `pageable_bytes` may be on the GPU or not, as there is room.
     """
     allocated = total(phases[phase])
-    reserved = Interval(
-        point=round(allocated * (1 + SLACK_POINT)), upper=round(allocated * (1 + SLACK_UPPER)) + largest_bytes
-    )
+    expected = round(allocated * SLACK_SHARE + largest_bytes * SLACK_OF_LARGEST) + SLACK_BYTES
+    most = round(allocated * SLACK_UPPER + largest_bytes * SLACK_OF_LARGEST_UPPER) + SLACK_BYTES
+    reserved = Interval(point=allocated + expected, upper=allocated + most)
     context = Interval(CONTEXT_POINT, CONTEXT_UPPER)
     nccl = Interval(NCCL_POINT, NCCL_UPPER) if world > 1 else Interval(0, 0)
     device = Interval(
         point=reserved.point + context.point + nccl.point,
         upper=reserved.upper + context.upper + nccl.upper + pageable_bytes,
     )
+    slack = f"{SLACK_SHARE:.0%} of all tensors, {SLACK_OF_LARGEST:.0%} of the largest, {SLACK_BYTES // MIB} MiB"
     overheads = (
-        Term("allocator slack", reserved.point - allocated, f"{SLACK_POINT:.0%} of tensors", ALLOCATOR),
+        Term("allocator slack", reserved.point - allocated, slack, ALLOCATOR),
         Term("CUDA context", context.point, "context and kernels of torch", CONTEXT),
         Term("NCCL buffers", nccl.point, "communicators of all GPUs", NCCL),
     )

@@ -91,6 +91,8 @@ class Blocks:
     """RMSNorm as transformers writes it keeps a copy in fp32; LayerNorm is one fused call and keeps its input."""
     norms: int = 2
     """Norms over the hidden width in one layer."""
+    weighs_in_fp32: bool = False
+    """Whether RMSNorm multiplies with its weight before it returns to 16 bits."""
     has_query_norm: bool = False
     """Whether queries and keys are normed by head."""
     expert_tensors: int = 3
@@ -129,6 +131,8 @@ class ModelShape:
     blocks: Blocks = Blocks()
     mlp_tensors: int = 3
     """How many tensors of its width the MLP keeps for the backward pass: gate, activated gate and the other half."""
+    keeps_activated: bool = False
+    """Whether what the MLP keeps is what its last linear reads: ReLU goes backward by its result."""
     max_positions: int = 0
     """Longest text by the config; 0 when it names none."""
     is_decoder: bool = True

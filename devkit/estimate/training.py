@@ -125,7 +125,12 @@ class _Parts:
     def largest_bytes(self) -> int:
         """The largest single tensor of a step beside the weights."""
         tokens = self._tokens if self._settings.loss is Loss.STANDARD else 0
-        return max(4 * tokens * self._shape.vocabulary, self._tokens * stream_bytes(self._settings) * self._widest())
+        pairs = self._settings.micro_batch * self._settings.sequence**2
+        return max(
+            4 * tokens * self._shape.vocabulary,
+            self._tokens * stream_bytes(self._settings) * self._widest(),
+            pairs * max(kept_by(layer, self._shape, self._settings).score_gradients for layer in self._shape.layers),
+        )
 
     def _widest(self) -> int:
         return max(layer.active_width for layer in self._shape.layers)

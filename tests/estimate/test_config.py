@@ -1,0 +1,70 @@
+"""From a config.json to a shape: what is read, and what is refused."""
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.estimate.config import shape_of_config
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        pytest.param({"model_type": "mamba9"}, "'mamba9' is not known", id="an architecture that nobody knows"),
+        pytest.param({"model_type": None}, "model_type is missing", id="no architecture"),
+        pytest.param({"hidden_size": None}, "does not say hidden_size", id="a size that is missing"),
+        pytest.param({"num_hidden_layers": 0}, "num_hidden_layers is 0", id="no layers"),
+        pytest.param({"vocab_size": -5}, "vocab_size is -5", id="a negative size"),
+        pytest.param({"vocab_size": "many"}, "vocab_size is 'many'", id="a word"),
+        pytest.param({"vocab_size": True}, "vocab_size is True", id="a truth value"),
+        pytest.param({"hidden_size": 10**15}, "hidden_size is 1000000000000000", id="beyond all measure"),
+        pytest.param({"num_attention_heads": 5}, "no multiple of the 5 attention heads", id="heads that do not divide"),
+    ],
+)
+def test_a_config_that_makes_no_model_is_refused_in_a_line(changed, says):
+    with pytest.raises(DevkitError) as refusal:
+        shape_of_config({**LLAMA, **changed})
+    assert says in refusal.value.message and refusal.value.hint
+
+
+def test_of_a_vision_language_model_the_text_part_is_taken_and_that_is_said():
+    shape = shape_of_config({"model_type": "llava", "text_config": LLAMA, "vision_config": {"hidden_size": 1}})
+    assert shape.parameters == shape_of_config(LLAMA).parameters
+    assert "text part only" in shape.note
+
+
+@pytest.mark.parametrize(
+    ("changed", "windows"),
+    [
+        pytest.param({}, {None: 6}, id="no window"),
+        pytest.param({"sliding_window": 32}, {32: 6}, id="every layer slides"),
+        pytest.param(
+            {"sliding_window": 32, "use_sliding_window": False}, {None: 6}, id="a window that is switched off"
+        ),
+        pytest.param({"sliding_window": 32, "sliding_window_pattern": 3}, {32: 4, None: 2}, id="every third sees all"),
+        pytest.param(
+            {"sliding_window": 32, "layer_types": ["sliding_attention"] + ["full_attention"] * 5},
+            {32: 1, None: 5},
+            id="layer by layer",
+        ),
+    ],
+)
+def test_the_layers_that_slide_are_told_apart(changed, windows):
+    shape = shape_of_config({**LLAMA, **changed})
+    assert {layer.window: layer.count for layer in shape.layers} == windows
+
+
+def test_the_first_layers_of_a_mixture_may_be_dense():
+    experts = {"n_routed_experts": 8, "moe_intermediate_size": 16, "num_experts_per_tok": 2, "first_k_dense_replace": 2}
+    latent = {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "kv_lora_rank": 32}
+    shape = shape_of_config({**LLAMA, "model_type": "deepseek_v3", **experts, **latent})
+    assert [(layer.count, layer.experts is not None) for layer in shape.layers] == [(2, False), (4, True)]
+    assert shape.cache_width == 32 + 8
