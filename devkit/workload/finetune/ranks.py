@@ -1,6 +1,7 @@
 """The processes of one run, as torchrun starts them, and what they tell each other."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ _OF_THIS_PROCESS = _GIVEN_BY_LAUNCHER[:3]
 
 _LOST = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "Timed out waiting", "NCCL", "remote")
 """What gloo and NCCL say when another process is gone; both raise nothing more telling than RuntimeError."""
+
+_PLACE = re.compile(r"^\[[^\]]*:\d+\] ")
 
 
 @dataclass(frozen=True)
@@ -146,9 +149,8 @@ def _meet(kind: str, rank: int, world: int, patience_s: float) -> None:
         dist.init_process_group(backend, timeout=timedelta(seconds=patience_s))
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        reason = str(error).strip().splitlines()[0]
         raise DevkitError(
-            f"process {rank} of {world} did not find the others at {where}: {reason}",
+            f"process {rank} of {world} did not find the others at {where}: {_in_short(error)}",
             "Check that all of them were started, with one --rdzv-endpoint, and that the port is open between the "
             "machines. Where a machine has several network cards, name the right one in GLOO_SOCKET_IFNAME and "
             "NCCL_SOCKET_IFNAME.",
@@ -156,9 +158,14 @@ def _meet(kind: str, rank: int, world: int, patience_s: float) -> None:
 
 
 def _lost(rank: int, error: RuntimeError) -> DevkitError:
-    reason = str(error).strip().splitlines()[0]
     return DevkitError(
-        f"process {rank} lost another process of this run: {reason}",
+        f"process {rank} lost another process of this run: {_in_short(error)}",
         "Look at that process's last lines: it was killed, ran out of memory or failed. Nothing was saved since the "
         "last checkpoint; the same command goes on from there.",
     )
+
+
+def _in_short(error: Exception) -> str:
+    """The first sentence of what gloo or NCCL say, without the place in their source: what follows never differs."""
+    line = str(error).strip().splitlines()[0]
+    return _PLACE.sub("", line).partition(". ")[0]

@@ -22,7 +22,6 @@ pytestmark = [
 from devkit.workload.finetune.checkpoint_folders import verified, whole  # noqa: E402
 from tests.conftest import KILLED  # noqa: E402
 from tests.workload.finetune.kitchen import Kitchen  # noqa: E402
-from tests.workload.finetune.zygote import Zygote  # noqa: E402
 
 STEPS, SAVE_EVERY = 9, 2
 KILLS_OF_A_RUN = 4
@@ -33,12 +32,6 @@ PREEMPTED = 75
 @pytest.fixture(scope="module")
 def kitchen(tmp_path_factory):
     return Kitchen(tmp_path_factory.mktemp("kitchen"))
-
-
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory):
-    with Zygote(tmp_path_factory.mktemp("logs")) as started:
-        yield started
 
 
 @pytest.fixture

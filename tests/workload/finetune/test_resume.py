@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="needs the workload extra")
 
 from devkit.workload.finetune import checkpoint  # noqa: E402
 from devkit.workload.finetune.manifest import Progress  # noqa: E402
+from devkit.workload.finetune.optimizers_masters import AdamWOnMasters  # noqa: E402
 from devkit.workload.finetune.randomness import seed_step, step_seed  # noqa: E402
 from tests.workload.finetune.small_run import ALONE, adapted, made, same, step, tiny_llama, trained  # noqa: E402
 
@@ -30,12 +31,17 @@ def fused_adamw(parameters, lr):
     return torch.optim.AdamW(parameters, lr=lr, fused=True)
 
 
+def adamw_on_masters(parameters, lr):
+    return AdamWOnMasters([{"params": parameters}], lr=lr)
+
+
 KINDS = {
     "an adapter with AdamW": (adapted, torch.optim.AdamW),
     "an adapter with fused AdamW": (adapted, fused_adamw),
     "an adapter with 8-bit AdamW": (adapted, adamw_8bit),
     "an adapter with paged AdamW": (adapted, paged_adamw),
     "a bf16 adapter": (lambda: adapted().bfloat16(), torch.optim.AdamW),
+    "a bf16 adapter with masters in fp32": (lambda: adapted().bfloat16(), adamw_on_masters),
     "a whole model": (lambda: tiny_llama().train(), torch.optim.AdamW),
     "a whole model with a tied head": (lambda: tiny_llama(tied=True).train(), torch.optim.AdamW),
 }

@@ -119,7 +119,10 @@ def _warm_up() -> None:
     """Have imported, before the first fork, what a run imports on its way."""
     import tempfile
 
+    import bitsandbytes  # noqa: F401
     import torch
+    import torch.distributed.fsdp
+    import torch.distributed.tensor
 
     from tests.workload.finetune.kitchen import Kitchen
 
