@@ -103,5 +103,9 @@ class Ran:
         return [each["loss"] for each in self.named("step")]
 
     @property
+    def norms(self) -> list[float]:
+        return [each["gradient_norm"] for each in self.named("step")]
+
+    @property
     def decisions(self) -> dict[str, str]:
         return {each["name"]: each["value"] for each in self.named("decision")}

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.workload
 from devkit.errors import DevkitError  # noqa: E402
 from devkit.estimate.settings import Loss, Method, Precision  # noqa: E402
 from devkit.workload.finetune.program_output import hashes_of  # noqa: E402
-from tests.workload.finetune.kitchen import SENTENCE, Kitchen  # noqa: E402
+from tests.workload.finetune.kitchen import SENTENCE, TEXTS, Kitchen  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,24 @@ def test_every_method_learns_a_sentence_by_heart(kitchen, method, how):
 def test_a_batch_is_the_same_however_many_passes_it_takes(kitchen):
     whole = kitchen.run(micro_batch=8)
     for size in (4, 3, 1):
-        assert kitchen.run(micro_batch=size).losses == pytest.approx(whole.losses, rel=2e-6)
+        parted = kitchen.run(micro_batch=size)
+        assert parted.losses == pytest.approx(whole.losses, rel=2e-6)
+        # AdamW would move the weights alike if all gradients were larger.
+        assert parted.norms == pytest.approx(whole.norms, rel=1e-4)
+
+
+def test_the_loss_is_the_mean_over_the_tokens_of_the_whole_batch(kitchen):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(str(kitchen.base))
+    tokenizer = AutoTokenizer.from_pretrained(str(kitchen.base))
+    total, counted = 0.0, 0
+    for text in TEXTS:
+        ids = torch.tensor([[*tokenizer(text)["input_ids"], tokenizer.eos_token_id]])
+        total += model(input_ids=ids, labels=ids).loss.item() * (ids.shape[1] - 1)
+        counted += ids.shape[1] - 1
+    ran = kitchen.run(micro_batch=3)
+    assert ran.losses[0] == pytest.approx(total / counted, rel=2e-6)
 
 
 @pytest.mark.parametrize(
