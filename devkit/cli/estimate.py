@@ -105,7 +105,7 @@ def _question(asked: _Asked, flags: "Mapping[str, Flags]") -> "tuple[Question, M
     from devkit.estimate.rules import rule_named
 
     settings = settings_of(flags, is_inference=asked.inference)
-    config, name = config_of_model(asked.model, config_from(flags["shape"]))
+    config, name = config_of_model(asked.model, config_from(flags["shape"], model=asked.model))
     cards, learned_from = with_bounds(_cards(asked, settings.precision))
     question = Question(
         shape=shape_of_config(config, name=name),

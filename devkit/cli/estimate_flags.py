@@ -115,11 +115,16 @@ def settings_of(flags: Mapping[str, Flags], *, is_inference: bool) -> TrainingSe
     return _inference(given) if is_inference else _training(given)
 
 
-def config_from(flags: Flags) -> dict[str, Any] | None:
-    """The config.json that the shape flags describe; None without any. Raises DevkitError where one is missing."""
+def config_from(flags: Flags, *, model: str | None) -> dict[str, Any] | None:
+    """The config.json that the shape flags describe; None without any.
+
+    Raises DevkitError where one is missing, and where a model is named besides.
+    """
     given = {name: value for name, value in flags.items() if value is not None}
     if not given:
         return None
+    if model is not None:
+        raise DevkitError(f"{model} and flags describe two models", "Leave the one or the other away.")
     for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"):
         if name not in given:
             raise DevkitError(

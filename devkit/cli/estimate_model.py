@@ -16,8 +16,6 @@ def config_of_model(model: str | None, described: Mapping[str, Any] | None) -> t
         if described is None:
             raise DevkitError("no model is named", "Name one, such as llama-3.1-8b, or give a config.json.")
         return described, "your model"
-    if described is not None:
-        raise DevkitError(f"{model} and flags describe two models", "Leave the one or the other away.")
     if os.path.exists(model):  # noqa: PTH110 - pathlib would cost a tenth of the command
         return _from_file(model)
     return _known(model) or _from_hub(model)

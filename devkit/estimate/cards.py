@@ -87,7 +87,8 @@ def card_named(text: str, precision: Precision) -> Card:
     found = _MIG.match(text.strip())
     if found:
         return _slice(card_named(found["whole"], precision), int(found["slices"]), int(found["gigabytes"]), precision)
-    named = find_gpu(text)
+    # "V100 32GB" names a family and a size: the size says which card of the family, and is looked up below.
+    named = find_gpu(text) or find_gpu(_SIZED.sub("", text))
     if named is None or named.model is None:
         near = closest_gpus(text)
         known = f"Did you mean {' or '.join(near)}?" if near else "Name it as nvidia-smi does, such as RTX 4090."
