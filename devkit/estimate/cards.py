@@ -93,7 +93,8 @@ def card_named(text: str, precision: Precision) -> Card:
         near = closest_gpus(text)
         known = f"Did you mean {' or '.join(near)}?" if near else "Name it as nvidia-smi does, such as RTX 4090."
         raise DevkitError(f"there is no GPU {text!r} in the tables", known)
-    return _card(named.model, precision, gib=_asked_gib(text, named.model))
+    model = _of_size(text, named.model)
+    return _card(model, precision, gib=_asked_gib(text, model))
 
 
 def _slice(whole: Card, slices: int, gigabytes: int, precision: Precision) -> Card:
@@ -129,6 +130,17 @@ def cards_of(gpus: tuple[Gpu, ...], precision: Precision) -> tuple[Card, ...]:
             is_measured=True,
         )
     return tuple(found.values())
+
+
+def _of_size(text: str, model: GpuModel) -> GpuModel:
+    """The card of the family that is sold in the size that the name asks for: "A100-40GB" is not the one with 80."""
+    asked = _SIZED.search(text)
+    size = int(asked["size"]) if asked else 0
+    family = _SIZED.sub("", text).strip(" -_").lower()
+    if not size or size in model.memory_gib or not family:
+        return model
+    alike = (row for row in tables().gpus.models if family in row.name.lower() and size in row.memory_gib)
+    return next(alike, model)
 
 
 def _asked_gib(text: str, model: GpuModel) -> int:
