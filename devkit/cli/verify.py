@@ -79,6 +79,8 @@ def verify(
     if output is not None:
         output.write_text(document + "\n", encoding="utf-8")
     click.echo(document if as_json else _text(report))
+    if report.verdict == "failed":
+        _point_to_doctor(output)
     ctx.exit(exits.DONE if report.verdict == "passed" else exits.ANSWER_IS_NO)
 
 
@@ -95,6 +97,12 @@ def _report(directory: Path, *, here: bool, depth: str, timeout_s: float, model:
     return prove_in_container(
         directory, LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_progress, model=model
     )
+
+
+def _point_to_doctor(output: Path | None) -> None:
+    """A report says what broke; what to do is the doctor's to say."""
+    first = "" if output else "write the report with --output report.json, then: "
+    click.echo(f"What to do: {first}devkit doctor --verification {output or 'report.json'}", err=True)
 
 
 def _check(file: Path, *, timeout_s: float, as_json: bool) -> int:

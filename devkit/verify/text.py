@@ -11,7 +11,8 @@ LOG_LINES = 20
 def report_text(report: VerificationReport, *, width: int) -> str:
     """A block per stage in `width` columns, the log of a crash if there is one, and the conclusion as the last line."""
     heads = [
-        (stage.name, stage.status.value, human_seconds(stage.ms / 1000) if stage.ms else "") for stage in report.stages
+        (stage.name, stage.status.value, _time(stage, is_on_gpu=report.device.get("kind") == "cuda"))
+        for stage in report.stages
     ]
     lines = [_heading(report, width=width), ""]
     for head, stage in zip(table([("stage", "status", "time"), *heads]).splitlines()[1:], report.stages, strict=True):
@@ -19,6 +20,14 @@ def report_text(report: VerificationReport, *, width: int) -> str:
     if report.log:
         lines += ["", "The last output of the process that failed:", *_log(report)]
     return "\n".join([*lines, "", _one_line(report.conclusion)])
+
+
+def _time(stage: StageResult, *, is_on_gpu: bool) -> str:
+    """The time it took, and the budget where a GPU went over it."""
+    if not stage.ms:
+        return ""
+    is_over = is_on_gpu and 0 < stage.budget_s < stage.ms / 1000
+    return human_seconds(stage.ms / 1000) + (f", of {human_seconds(stage.budget_s)}" if is_over else "")
 
 
 def _log(report: VerificationReport) -> list[str]:

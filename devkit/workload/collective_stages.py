@@ -51,34 +51,34 @@ def _sums(ranks: list[dict[str, float]]) -> Iterator[Reading]:
 def _run(backend: str, world: int, megabytes: int) -> list[dict[str, float]]:
     """What each process found. Raises RuntimeError with the last words of the first that failed."""
     ends_at = time.monotonic() + DEADLINE_S
-    with tempfile.TemporaryDirectory(prefix="devkit-ranks-") as folder:
-        program = [sys.executable, "-P", str(Path(all_reduce.__file__)), backend]
-        store = str(Path(folder) / "store")
-        started = [
-            subprocess.Popen(
-                [*program, str(rank), str(world), store, str(megabytes)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(world)
-        ]
+    with tempfile.TemporaryDirectory(prefix="devkit-ranks-") as name:
+        folder = Path(name)
+        started = [_started(folder, backend, rank, world, megabytes) for rank in range(world)]
         try:
-            return [_found(rank, process, ends_at) for rank, process in enumerate(started)]
+            return [_found(folder, rank, process, ends_at) for rank, process in enumerate(started)]
         finally:
             for process in started:
                 process.kill()
-                process.communicate()
+                process.wait()
 
 
-def _found(rank: int, process: subprocess.Popen[str], ends_at: float) -> dict[str, float]:
+def _started(folder: Path, backend: str, rank: int, world: int, megabytes: int) -> subprocess.Popen[bytes]:
+    """Output goes to files: a full pipe of one process would hold up all of them."""
+    program = [sys.executable, "-P", str(Path(all_reduce.__file__)), backend, str(rank), str(world)]
+    with (folder / f"{rank}.out").open("wb") as out, (folder / f"{rank}.err").open("wb") as err:
+        return subprocess.Popen(
+            [*program, str(folder / "store"), str(megabytes)], stdin=subprocess.DEVNULL, stdout=out, stderr=err
+        )
+
+
+def _found(folder: Path, rank: int, process: subprocess.Popen[bytes], ends_at: float) -> dict[str, float]:
     try:
-        out, err = process.communicate(timeout=max(0.1, ends_at - time.monotonic()))
+        code = process.wait(timeout=max(0.1, ends_at - time.monotonic()))
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"process {rank} did not finish within {DEADLINE_S:g} s: the processes wait") from None
-    if process.returncode != 0:
-        last = [line for line in err.splitlines() if line.strip()][-1:]
-        raise RuntimeError(f"process {rank} ended with status {process.returncode}: {''.join(last)}")
-    found: dict[str, float] = json.loads(out.splitlines()[-1])
+    if code != 0:
+        said = (folder / f"{rank}.err").read_text(encoding="utf-8", errors="replace")
+        last = [line for line in said.splitlines() if line.strip()][-1:]
+        raise RuntimeError(f"process {rank} ended with status {code}: {''.join(last)}")
+    found: dict[str, float] = json.loads((folder / f"{rank}.out").read_text(encoding="utf-8").splitlines()[-1])
     return found

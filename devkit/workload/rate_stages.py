@@ -9,7 +9,7 @@ from devkit.compat.rates import rates_of
 from devkit.workload import rates
 from devkit.workload.device import OLDEST_MAJOR_WITH_BF16, Device
 from devkit.workload.settings import Precision
-from devkit.workload.stage import Reading, StageSkipped, fact
+from devkit.workload.stage import Reading, StageSkipped, above, fact
 
 COMPUTE_SHARE = 0.4
 """Least part of the data sheet's matrix rate. Healthy boards reach two thirds and more, an H100 780 of 989 TFLOP/s.
@@ -69,8 +69,7 @@ def link_rate(device: Device) -> Iterator[Reading]:
         best = PCIE_GB_PER_S.get(promised.pcie_generation, 0.0) if promised else 0.0
         for direction in ("to_gpu", "from_gpu"):
             measured = rates.link_gb_per_s(_torch_device(device, index), to_device=direction == "to_gpu")
-            reading = f"{_of(device, index)}{direction}_gb_per_s"
-            yield judged(reading, measured, best, LINK_SHARE, promised)
+            yield judged_link(f"{_of(device, index)}{direction}_gb_per_s", measured, best, promised)
 
 
 def judged(name: str, measured: float, promised: float, share: float, row: GpuRates | None) -> Reading:
@@ -83,6 +82,14 @@ def judged(name: str, measured: float, promised: float, share: float, row: GpuRa
     if row.is_inferred:
         return Reading(name, measured, f"{expected}, not judged: the row is inferred")
     return Reading(name, measured, expected, least <= measured <= most)
+
+
+def judged_link(name: str, measured: float, promised: float, row: GpuRates | None) -> Reading:
+    """A link has a least rate alone: some GPUs share their memory with the host, or have more than PCIe to it."""
+    measured = round(measured, 3)
+    if row is None or not promised or row.is_inferred:
+        return fact(name, measured)
+    return above(name, measured, LINK_SHARE * promised)
 
 
 def _compute_share(promised: GpuRates) -> float:

@@ -73,8 +73,9 @@ def _finetuned(bench: Bench, settings: FinetuneSettings, output: Path) -> Ran:
     """Train on the sentence, over and over. Raises RuntimeError where the run does not end well."""
     output.parent.mkdir(exist_ok=True)
     text = output.with_suffix(".jsonl")
-    repeated = " ".join([bench.settings.sentence] * (settings.sequence // 8))
-    text.write_text(json.dumps({"text": repeated}) + "\n", encoding="utf-8")
+    # No token of any model is shorter than a character: each line fills a row.
+    line = " ".join([bench.settings.sentence] * (settings.sequence // 8))
+    text.write_text((json.dumps({"text": line}) + "\n") * settings.batch * STEPS, encoding="utf-8")
     losses: list[float] = []
 
     def listen(event: dict[str, Any]) -> None:

@@ -102,6 +102,7 @@ def test_time_that_runs_out_is_the_answer_no():
     done = verify("--here", "--timeout", "1")
     assert done.returncode == 1
     assert "no result within 1.0 s" in done.stdout
+    assert "devkit doctor --verification report.json" in done.stderr
 
 
 @pytest.mark.workload

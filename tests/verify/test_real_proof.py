@@ -10,12 +10,10 @@ from devkit.probe.host import LocalHost
 from devkit.verify.here import proof_command, prove_here
 from devkit.verify.report import Verdict
 from devkit.workload.settings import Depth
+from tests.verify.stages import NOT_ON_A_CPU
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.workload
-
-NOT_ON_A_CPU = {"link-rate", "triton", "nccl", "memory-estimate", "own-model"}
-"""What a proof on a CPU skips; the last because no model of the user's is named."""
 
 NO_NETWORK = """
 import os, socket
@@ -96,6 +94,7 @@ def test_stdout_of_the_proof_holds_events_alone(shadow):
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True)
     assert [json.loads(line)["event"] for line in done.stdout.splitlines()] == [
         "environment",
+        "inputs",
         "started",
         "finished",
         "done",

@@ -123,3 +123,10 @@ def test_secrets_reach_neither_document_nor_text(line, shown):
     document = found.to_document()
     assert (document["log"], document["stages"][0]["reason"]) == ([shown], shown)
     assert line == shown or line not in report_text(found, width=100)
+
+
+@pytest.mark.parametrize(("kind", "said"), [("cuda", "4.5 s, of 2.0 s"), ("cpu", "4.5 s")])
+def test_a_stage_that_took_longer_than_its_budget_says_so_on_a_gpu(kind, said):
+    slow = StageResult("lora-memorises", PASSED, ms=4500.0, budget_s=2.0)
+    text = report_text(VerificationReport(Where.HERE, {"kind": kind}, {}, (slow,)), width=80)
+    assert next(line for line in text.splitlines() if line.startswith("lora-memorises")).endswith(f"passed  {said}")

@@ -105,12 +105,13 @@ def test_a_board_on_the_slots_power_may_be_slower_than_its_sheet():
         pytest.param(H200, 3.2, False, id="one lane of PCIe 5"),
         pytest.param(T4, 0.8, False, id="one lane of PCIe 3"),
         pytest.param("NVIDIA GeForce RTX 4090", 2.7, True, id="a Thunderbolt box"),
+        pytest.param("NVIDIA GH200", 380.0, True, id="a link that is far more than PCIe"),
     ],
 )
 def test_a_link_of_one_lane_is_seen(name, gb_per_s, holds):
     row = rates_of(name)
     best = rate_stages.PCIE_GB_PER_S[row.pcie_generation]
-    assert rate_stages.judged("to_gpu_gb_per_s", gb_per_s, best, rate_stages.LINK_SHARE, row).holds is holds
+    assert rate_stages.judged_link("to_gpu_gb_per_s", gb_per_s, best, row).holds is holds
 
 
 def test_an_unknown_gpu_gives_facts_alone():
