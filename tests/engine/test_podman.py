@@ -1,5 +1,6 @@
 """The generated files on Podman: through its socket with Docker's Compose, and with podman-compose."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,11 @@ import pytest
 from devkit.render.compose import compose_artifacts
 from devkit.render.settings import FromIndex, Settings
 from tests.render.plans import GPU_PLAN
+from tests.render.test_dependencies import LIST
 
 from . import podman
 from .binaries import Binaries
-from .commands import run
+from .commands import CommandError, run
 from .daemon import MIG_SLICES
 from .podman import BASE, Podman
 
@@ -80,3 +82,50 @@ def test_podman_compose_passes_on_gpus(running, folder, devices):
     running.inside("sh", ".devcontainer/gpu.sh", cwd=folder, env={"DEVKIT_DEVICES": devices})
     running.inside("podman-compose", "up", "--build", "--detach", cwd=folder / ".devcontainer")
     assert given(running) == set(devices.split(",") if devices else ["all"])
+
+
+WITH_CONTEXTS = f"""\
+{DOCKERFILE}
+RUN --mount=type=bind,from=project,source=requirements.txt,target=/mnt/project/requirements.txt \\
+    --mount=type=bind,from=wheelhouse,target=/mnt/wheelhouse \\
+    cat /mnt/project/requirements.txt > /tmp/seen && ls /mnt/wheelhouse >> /tmp/seen
+"""
+
+
+@pytest.fixture
+def with_contexts(running: Podman, folder: Path) -> Path:
+    """A project whose build sees its own list of packages and a folder of wheels besides its own context."""
+    settings = Settings("Demo", "demo", FromIndex("0.1.0"), engine="podman", dependencies=LIST, uses_wheelhouse=True)
+    for artifact in compose_artifacts(replace(GPU_PLAN, base_image=BASE), settings):
+        (folder / artifact.path).write_bytes(artifact.content)
+    (folder / ".devcontainer/Dockerfile").write_text(WITH_CONTEXTS)
+    (folder / "requirements.txt").write_text("rich\n")
+    (folder / ".devcontainer/wheelhouse").mkdir()
+    (folder / ".devcontainer/wheelhouse/one.whl").touch()
+    return folder
+
+
+def test_podman_compose_builds_with_the_project_and_a_folder_of_wheels(running, with_contexts):
+    running.inside("sh", ".devcontainer/gpu.sh", cwd=with_contexts)
+    running.inside("podman-compose", "up", "--build", "--detach", cwd=with_contexts / ".devcontainer")
+    (container,) = running.inside("podman", "ps", "--quiet").split()
+    assert running.inside("podman", "exec", container, "cat", "/tmp/seen").split() == ["rich", "one.whl"]
+
+
+def test_compose_without_buildx_says_that_it_cannot_and_what_podman_compose_built_is_started_by_it(
+    running, with_contexts
+):
+    """Through the socket Compose has its old builder alone, which knows no second folder to build from."""
+    running.inside("sh", ".devcontainer/gpu.sh", cwd=with_contexts)
+    compose = ["docker", "compose", "--file", with_contexts / ".devcontainer/docker-compose.yml"]
+    with pytest.raises(CommandError, match="the classic builder doesn't support additional contexts"):
+        run([*compose, "build"], env=running.env, cwd=with_contexts)
+    running.inside("podman-compose", "build", cwd=with_contexts / ".devcontainer")
+    name = json.loads(run([*compose, "config", "--format", "json"], env=running.env, cwd=with_contexts).stdout)["name"]
+    (built,) = [
+        line for line in running.inside("podman", "images", "--format", "{{.Repository}}").split() if name in line
+    ]
+    running.inside("podman", "tag", built, f"docker.io/library/{name}-dev")
+    run([*compose, "up", "--no-build", "--detach"], env=running.env, cwd=with_contexts)
+    (container,) = running.inside("podman", "ps", "--quiet").split()
+    assert running.inside("podman", "exec", container, "cat", "/tmp/seen").split() == ["rich", "one.whl"]

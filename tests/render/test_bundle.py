@@ -93,6 +93,45 @@ def test_each_processor_has_an_image_of_its_own(tmp_path):
     assert "architectures='amd64 arm64'" in content(bundle, "load.sh")
 
 
+LOCKED = {
+    "poetry": {
+        "pyproject.toml": '[tool.poetry]\npackage-mode = false\n[tool.poetry.dependencies]\npython = ">=3.12"\n',
+        "poetry.lock": '[metadata]\nlock-version = "2.1"\npython-versions = ">=3.12"\ncontent-hash = "x"\n',
+    },
+    "pdm": {
+        "pyproject.toml": '[project]\nname = "p"\nversion = "1"\n[tool.pdm]\ndistribution = false\n',
+        "pdm.lock": '[metadata]\ngroups = ["default"]\nlock_version = "4.5.0"\ncontent_hash = "sha256:x"\n',
+    },
+    "pipenv": {
+        "Pipfile": '[packages]\nneedle = "*"\n',
+        "Pipfile.lock": json.dumps({"_meta": {"hash": {"sha256": "x"}}, "default": {"needle": {"version": "==1.0"}}}),
+    },
+}
+
+
+@pytest.mark.parametrize("tool", LOCKED)
+def test_a_bundle_takes_along_what_reads_the_projects_lock(tmp_path, tool):
+    """Without a network the project's own tool must come from the bundle, and its lock with it."""
+    root = tmp_path / "demo"
+    root.mkdir()
+    for path, text in LOCKED[tool].items():
+        (root / path).write_text(text)
+    bundle = bundled(written(root))
+    assert set(LOCKED[tool]) <= {file.path for file in bundle.files}
+    (fetched,) = [line for line in bundle.wheels_dockerfile.splitlines() if f" {tool}==" in line and "wheel" in line]
+    assert "--wheel-dir=/wheels" in fetched
+    assert f"{tool}==" in content(bundle, ".devcontainer/Dockerfile")
+
+
+def test_two_processors_have_their_own_base_image_and_share_the_wheels(tmp_path):
+    plan = replace(CPU_PLAN, architectures=("x86_64", "aarch64"))
+    bundle = bundled(written(tmp_path / "demo", plan))
+    assert bundle.architectures == ("amd64", "arm64")
+    script = content(bundle, "load.sh")
+    assert "amd64" in script and "arm64" in script
+    assert "TARGETARCH" not in bundle.wheels_dockerfile, "one text serves both: the builder is told the platform"
+
+
 def test_linters_find_nothing_in_the_scripts(tmp_path):
     bundle = bundled(written(tmp_path / "demo", replace(UBUNTU_PLAN, architectures=("x86_64",))))
     for name, text, tool in (
