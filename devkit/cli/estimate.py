@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from devkit.estimate.cards import Card
     from devkit.estimate.model import MemoryEstimate
     from devkit.estimate.prices import Prices
+    from devkit.estimate.rules import Rule
     from devkit.estimate.settings import Precision
     from devkit.facts.gpu import Gpu
 
@@ -102,7 +103,6 @@ def _question(asked: _Asked, flags: "Mapping[str, Flags]") -> "tuple[Question, M
     from devkit.cli.estimate_model import config_of_model
     from devkit.estimate.answer import Question
     from devkit.estimate.config import shape_of_config
-    from devkit.estimate.rules import rule_named
 
     settings = settings_of(flags, is_inference=asked.inference)
     config, name = config_of_model(asked.model, config_from(flags["shape"], model=asked.model))
@@ -113,7 +113,7 @@ def _question(asked: _Asked, flags: "Mapping[str, Flags]") -> "tuple[Question, M
         cards=cards,
         tokens=asked.tokens or 0,
         prices=_prices(asked.price_file) if asked.price_file else None,
-        rules=tuple(rule_named(each) for each in asked.rule_names),
+        rules=_rules(asked.rule_names),
     )
     return question, config, learned_from
 
@@ -141,6 +141,14 @@ def _gpus_here() -> "tuple[Gpu, ...]":
 
     found = read_nvml(LocalHost(), deadline_s=_NVML_S)
     return tuple(gpu for gpu in found.gpus if isinstance(gpu, Gpu)) if isinstance(found, NvmlAnswer) else ()
+
+
+def _rules(names: tuple[str, ...]) -> "tuple[Rule, ...]":
+    if not names:
+        return ()
+    from devkit.estimate.rules import rule_named
+
+    return tuple(rule_named(name) for name in names)
 
 
 def _prices(path: Path) -> "Prices":

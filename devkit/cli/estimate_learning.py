@@ -69,9 +69,8 @@ def _told(every: "Sequence[Observation]", new: "Sequence[Observation]", path: Pa
         if bounds is None:
             lines.append(f"{gpu}: {runs}, the bounds move from {ENOUGH_RUNS} on")
         else:
-            lines.append(
-                f"{gpu}: {runs}; the allocator's share is {bounds.slack_point:.1%} now, at most {bounds.slack_upper:.1%}"
-            )
+            share = f"{bounds.slack_point:.1%} now, at most {bounds.slack_upper:.1%}"
+            lines.append(f"{gpu}: {runs}; the allocator's share is {share}")
     return "\n".join([*lines, f"Kept in {path}; `devkit estimate --learn --reset` forgets it."])
 
 

@@ -1,22 +1,25 @@
 """Everything that one question about memory is answered with."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from devkit.estimate.cards import Card, Verdict, known_cards
+from devkit.estimate.cards import Card, Verdict, smallest_card
 from devkit.estimate.document import estimate_document, shape_document
 from devkit.estimate.host import HostNeeds, host_needs
-from devkit.estimate.inference import estimate_inference
 from devkit.estimate.model import MemoryEstimate
-from devkit.estimate.prices import HOUR_S, Prices
-from devkit.estimate.rules import Rule
-from devkit.estimate.search import Choice, choices, gpus_needed
 from devkit.estimate.settings import InferenceSettings, TrainingSettings
 from devkit.estimate.shape import ModelShape
 from devkit.estimate.speed import UTILISATION, seconds_for
 from devkit.estimate.spelled import plain
 from devkit.estimate.training import estimate_training
 from devkit.facts.record import keyword_record
+
+if TYPE_CHECKING:
+    from devkit.estimate.prices import Prices
+    from devkit.estimate.rules import Rule
+    from devkit.estimate.search import Choice
+
+HOUR_S = 3600
 
 Settings = TrainingSettings | InferenceSettings
 
@@ -37,9 +40,9 @@ class CardAnswer:
 
     card: Card
     verdict: Verdict
-    better: tuple[Choice, ...]
+    better: "tuple[Choice, ...]"
     """Settings that fit, the fastest first; what was asked for is not repeated among them."""
-    together: Choice | None
+    together: "Choice | None"
     """With how many of them it fits, where it does not on one."""
     duration: Duration | None
 
@@ -54,8 +57,8 @@ class Answer:
     cards: tuple[CardAnswer, ...]
     smallest: Card | None
     host: HostNeeds | None
-    rules: tuple[tuple[Rule, int | None], ...]
-    prices: Prices | None = None
+    rules: "tuple[tuple[Rule, int | None], ...]"
+    prices: "Prices | None" = None
     learned_from: str = ""
     """The file of measurements that tightened the bounds."""
 
@@ -73,14 +76,16 @@ class Question:
     settings: Settings
     cards: tuple[Card, ...] = ()
     tokens: int = 0
-    prices: Prices | None = None
-    rules: tuple[Rule, ...] = ()
+    prices: "Prices | None" = None
+    rules: "tuple[Rule, ...]" = ()
 
 
 def closed_form(question: Question) -> MemoryEstimate:
     """The estimate by formulas. Raises DevkitError for settings that make no sense."""
     if isinstance(question.settings, TrainingSettings):
         return estimate_training(question.shape, question.settings)
+    from devkit.estimate.inference import estimate_inference
+
     return estimate_inference(question.shape, question.settings)
 
 
@@ -95,7 +100,7 @@ def answer(question: Question, estimate: MemoryEstimate, *, learned_from: str = 
         settings=settings,
         estimate=estimate,
         cards=tuple(_card_answer(question, card, estimate) for card in question.cards),
-        smallest=_smallest(estimate, settings),
+        smallest=smallest_card(estimate),
         host=host,
         rules=tuple((rule, rule.apply(question.shape, settings)) for rule in question.rules),
         prices=question.prices,
@@ -103,15 +108,12 @@ def answer(question: Question, estimate: MemoryEstimate, *, learned_from: str = 
     )
 
 
-def _smallest(estimate: MemoryEstimate, settings: Settings) -> Card | None:
-    fitting = (card for card in known_cards(settings.precision) if card.verdict(estimate) is Verdict.FITS)
-    return next(fitting, None)
-
-
 def _card_answer(question: Question, card: Card, estimate: MemoryEstimate) -> CardAnswer:
     verdict, settings = card.verdict(estimate), question.settings
     if not isinstance(settings, TrainingSettings):
         return CardAnswer(card=card, verdict=verdict, better=(), together=None, duration=None)
+    from devkit.estimate.search import choices, gpus_needed
+
     better = tuple(choice for choice in choices(question.shape, settings, card) if choice.changes)
     is_hopeless = verdict is Verdict.DOES_NOT_FIT and not any(each.verdict is Verdict.FITS for each in better)
     return CardAnswer(
@@ -170,11 +172,11 @@ def _card_document(each: CardAnswer) -> dict[str, Any]:
     }
 
 
-def _choices_document(found: Iterable[Choice]) -> list[dict[str, Any]]:
+def _choices_document(found: "Iterable[Choice]") -> list[dict[str, Any]]:
     return [_choice_document(choice) for choice in found]
 
 
-def _choice_document(choice: Choice) -> dict[str, Any]:
+def _choice_document(choice: "Choice") -> dict[str, Any]:
     return {
         "changes": list(choice.changes),
         "settings": plain(choice.settings),

@@ -29,6 +29,10 @@ _HBM_CAPABILITIES = frozenset({(6, 0), (7, 0)})
 """GDDR stays below that bandwidth on data center cards; the P100 and V100 are HBM cards that do, too."""
 
 
+OLDEST_MAJOR = 7
+"""Compute capability from which today's torch has kernels: https://pytorch.org/get-started/previous-versions/."""
+
+
 class Verdict(StrEnum):
     """Whether an estimate fits: even its upper bound does, only what is expected does, or not even that."""
 
@@ -106,11 +110,15 @@ def _slice(whole: Card, slices: int, gigabytes: int, precision: Precision) -> Ca
     return Card(name=name, memory_bytes=memory, flops=_flops(name, precision), bytes_per_s=_bandwidth(name))
 
 
-def known_cards(precision: Precision) -> tuple[Card, ...]:
-    """Every NVIDIA card of the tables in every size that it is sold with, the smallest first."""
-    rows = [row for row in tables().gpus.models if row.kind != "jetson" and row.capability.major >= 7]
-    cards = [_card(row, precision, gib=gib) for row in rows for gib in row.memory_gib]
-    return tuple(sorted(cards, key=lambda card: (card.memory_bytes, card.name)))
+def smallest_card(estimate: MemoryEstimate) -> Card | None:
+    """The NVIDIA card with the least memory on which the estimate fits for certain; None where none of the tables do."""
+    rows = (row for row in tables().gpus.models if row.kind != "jetson" and row.capability.major >= OLDEST_MAJOR)
+    sized = ((round(gib * GIB * _usable_share(row)), row, gib) for row in rows for gib in row.memory_gib)
+    fitting = [each for each in sized if estimate.device_peak_bytes.upper <= each[0]]
+    if not fitting:
+        return None
+    memory, row, gib = min(fitting, key=lambda each: (each[0], each[1].name))
+    return Card(name=_name(row, gib), memory_bytes=memory)
 
 
 def cards_of(gpus: tuple[Gpu, ...], precision: Precision) -> tuple[Card, ...]:
@@ -151,20 +159,26 @@ def _asked_gib(text: str, model: GpuModel) -> int:
 
 
 def _card(model: GpuModel, precision: Precision, *, gib: int) -> Card:
-    name = model.name if len(model.memory_gib) == 1 or _SIZED.search(model.name) else f"{model.name} {gib}GB"
     return Card(
-        name=name,
+        name=_name(model, gib),
         memory_bytes=round(gib * GIB * _usable_share(model)),
         flops=_flops(model.name, precision),
         bytes_per_s=_bandwidth(model.name),
     )
 
 
+def _name(model: GpuModel, gib: int) -> str:
+    """The card's name, with its size where it is sold in several."""
+    return model.name if len(model.memory_gib) == 1 or _SIZED.search(model.name) else f"{model.name} {gib}GB"
+
+
 def _usable_share(model: GpuModel) -> float:
+    if model.kind != "datacenter":
+        return DRIVER_SHARE
     rates = tables().gpus.rates.get(model.id)
     capability = (model.capability.major, model.capability.minor)
     is_hbm = capability in _HBM_CAPABILITIES or (rates is not None and rates.bandwidth_gb_per_s > _HBM_GB_PER_S)
-    return ECC_SHARE if model.kind == "datacenter" and not is_hbm else DRIVER_SHARE
+    return DRIVER_SHARE if is_hbm else ECC_SHARE
 
 
 def _flops(name: str, precision: Precision) -> float | None:

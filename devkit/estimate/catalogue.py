@@ -14,6 +14,9 @@ from devkit.facts.record import keyword_record
 _ROW = re.compile(r'^  \{ id = "([^"]+)", aliases = \[([^\]]*)\].*\n', re.MULTILINE)
 
 
+_SEPARATORS = {ord(letter): None for letter in " \t_-"}
+
+
 @keyword_record
 class KnownModel(Row):
     """A model as published. `config` is what of its config.json decides sizes."""
@@ -78,4 +81,4 @@ def _ids() -> dict[str, str]:
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]+", "", name.lower())
+    return name.lower().translate(_SEPARATORS)

@@ -8,7 +8,6 @@ from devkit.errors import DevkitError
 from devkit.facts.record import keyword_record
 
 _HINT = "See examples/prices.toml for what a price file holds."
-HOUR_S = 3600
 
 
 @keyword_record

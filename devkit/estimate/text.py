@@ -1,16 +1,19 @@
 """An answer as people read it: the verdict first, then the peak, then what to change."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
 from devkit.estimate.answer import Answer, CardAnswer, Duration
 from devkit.estimate.cards import Card, Verdict
 from devkit.estimate.host import HostNeeds
 from devkit.estimate.model import MemoryEstimate, Phase
-from devkit.estimate.search import Choice
 from devkit.estimate.settings import ALL_LINEAR, Loss, Method, Quantisation, TrainingSettings
 from devkit.estimate.speed import UTILISATION
 from devkit.text import count_of, human_bytes, human_seconds, listed, table, wrapped
+
+if TYPE_CHECKING:
+    from devkit.estimate.search import Choice
 
 MOST_TERMS = 3
 _VERDICTS = {Verdict.FITS: "fits", Verdict.TIGHT: "tight", Verdict.DOES_NOT_FIT: "does not fit"}
@@ -134,7 +137,7 @@ def _advice(each: CardAnswer, found: Answer, width: int) -> Iterator[str]:
         yield f"Nothing makes it fit on {each.card.name}, nor on eight of them."
 
 
-def _choice(choice: Choice) -> str:
+def _choice(choice: "Choice") -> str:
     costs = "; ".join(cost.says for cost in choice.costs) or "costs nothing"
     return f"{' '.join(choice.changes)}  ({human_bytes(choice.estimate.device_peak_bytes.point)}; {costs})"
 

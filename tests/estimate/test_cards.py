@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.estimate.cards import Bounds, Card, Verdict, card_named, cards_of, known_cards
+from devkit.estimate.cards import Bounds, Card, Verdict, card_named, cards_of, smallest_card
 from devkit.estimate.catalogue import find_model
 from devkit.estimate.config import shape_of_config
 from devkit.estimate.search import choices, gpus_needed
@@ -47,9 +47,16 @@ def test_a_slice_computes_as_slowly_as_its_share():
     assert part.flops == pytest.approx(whole.flops / 7)
 
 
-def test_cards_come_in_the_order_of_their_memory():
-    memory = [card.memory_bytes for card in known_cards(Precision.BF16)]
-    assert memory == sorted(memory) and len(memory) > 50
+def test_the_smallest_card_fits_and_no_smaller_one_does():
+    found = smallest_card(ESTIMATE)
+    assert found is not None and found.verdict(ESTIMATE) is Verdict.FITS
+    assert card_named("RTX 4060", Precision.BF16).verdict(ESTIMATE) is not Verdict.FITS
+    assert found.memory_bytes <= card_named("RTX 4090", Precision.BF16).memory_bytes
+
+
+def test_nothing_is_large_enough_for_everything():
+    huge = shape_of_config(find_model("deepseek-v3").config, name="deepseek")
+    assert smallest_card(estimate_training(huge, TrainingSettings(method=Method.FULL))) is None
 
 
 def gpu(index, memory):
