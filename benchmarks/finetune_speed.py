@@ -1,0 +1,171 @@
+"""Tokens per second and peak memory of `devkit finetune` against Hugging Face's Trainer with PEFT, and against TRL.
+
+All learn the same LoRA adapter on the same model from the same texts, in rows of the same length, with the same number
+of rows in a pass. Only tokens of texts are counted, never padding. Two mixes: texts that fill a row to the last token,
+so that everybody does equal work, and short texts of many lengths, as instructions and answers are. The arms
+take turns, each in a process of its own, and the middle of the rounds counts.
+
+Run it with a Python that has trl and datasets beside devkit's workload extra.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.machine import record, versions
+
+ARMS = ("devkit", "trainer", "trl", "trl-packed")
+MIXES = ("full", "short")
+SEED = 5
+
+
+@dataclass(frozen=True)
+class Size:
+    """A Llama shape and how much of it one run takes. `sequence` is in tokens, `rows` in one pass."""
+
+    name: str
+    hidden: int
+    layers: int
+    vocabulary: int
+    sequence: int
+    rows: int
+    steps: int
+
+
+SIZES = (
+    Size("tiny", hidden=128, layers=4, vocabulary=2048, sequence=256, rows=4, steps=24),
+    Size("small", hidden=384, layers=6, vocabulary=8192, sequence=512, rows=4, steps=10),
+)
+
+
+def main() -> int:
+    """Run every arm on every mix and size, by turns; record medians and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--size", action="append", choices=[size.name for size in SIZES])
+    parser.add_argument("--only-print", action="store_true", help="record nothing")
+    given = parser.parse_args()
+    chosen = [size for size in SIZES if not given.size or size.name in given.size]
+    with tempfile.TemporaryDirectory(prefix="devkit-speed-") as scratch:
+        tables = [_compared(Path(scratch), size, mix, given.rounds) for size in chosen for mix in MIXES]
+    for table in tables:
+        print(json.dumps(table, indent=2))
+    if not given.only_print:
+        packages = versions("torch", "transformers", "peft", "trl", "accelerate")
+        print(record("finetune_speed", {"versions": packages, "rounds": given.rounds, "tables": tables}))
+    return 0
+
+
+def _compared(scratch: Path, size: Size, mix: str, rounds: int) -> dict[str, object]:
+    folder = scratch / f"{size.name}-{mix}"
+    make_inputs(folder, size, mix)
+    seen: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
+    for number in range(rounds):
+        for arm in ARMS[number % len(ARMS) :] + ARMS[: number % len(ARMS)]:
+            seen[arm].append(_one(arm, folder, size))
+    arms = {
+        arm: {
+            "tokens_per_s": round(statistics.median(each["tokens_per_s"] for each in runs), 1),
+            "all_tokens_per_s": [round(each["tokens_per_s"], 1) for each in runs],
+            "peak_resident_mib": round(statistics.median(each["peak_resident_bytes"] for each in runs) / 2**20),
+            "last_loss": round(runs[-1]["last_loss"], 4),
+        }
+        for arm, runs in seen.items()
+    }
+    ours = arms["devkit"]["tokens_per_s"]
+    ratios = {arm: round(ours / told["tokens_per_s"], 2) for arm, told in arms.items() if arm != "devkit"}
+    return {"size": asdict(size), "mix": mix, "arms": arms, "devkit_is_times_as_fast_as": ratios}
+
+
+def _one(arm: str, folder: Path, size: Size) -> dict[str, float]:
+    print(f"{folder.name}: {arm}", file=sys.stderr, flush=True)
+    answer = folder / "answer.json"
+    program = Path(__file__).with_name("finetune_arms.py")
+    argv = [sys.executable, program, arm, folder, json.dumps(asdict(size)), answer]
+    quiet = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
+    done = subprocess.run(argv, env={**os.environ, **quiet}, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{arm} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    found: dict[str, float] = json.loads(answer.read_text(encoding="utf-8"))
+    return found
+
+
+def make_inputs(folder: Path, size: Size, mix: str) -> None:
+    """A model of random weights, a tokenizer learned from made-up words, and texts; the same ones each time."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    chance = random.Random(SEED)
+    words = ["".join(chance.choices("abcdefghijklmnoprstuvw", k=chance.randint(2, 9))) for _ in range(size.vocabulary)]
+    byte_pairs = Tokenizer(models.BPE())
+    byte_pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte_pairs.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size.vocabulary, special_tokens=["<s>", "</s>", "<pad>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    byte_pairs.train_from_iterator([" ".join(words)] * 3, trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=byte_pairs, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    )
+    torch.manual_seed(SEED)
+    config = LlamaConfig(
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        intermediate_size=size.hidden * 3,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.hidden // 32,
+        num_key_value_heads=size.hidden // 64,
+        max_position_embeddings=size.sequence,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=2,
+    )
+    LlamaForCausalLM(config).save_pretrained(str(folder / "model"))
+    tokenizer.save_pretrained(str(folder / "model"))
+    lengths = _lengths(size, mix, chance)
+    with (folder / "texts.jsonl").open("w", encoding="utf-8") as lines:
+        for length in lengths:
+            lines.write(json.dumps({"text": _text_of(length, words, tokenizer, chance)}) + "\n")
+
+
+def _lengths(size: Size, mix: str, chance: random.Random) -> list[int]:
+    """Tokens of each text with its end token. As many texts as the padded arms need for their steps, or more."""
+    rows = size.rows * size.steps
+    if mix == "full":
+        return [size.sequence] * rows
+    wanted, lengths = rows * size.sequence, []
+    middle = size.sequence / 8
+    while sum(lengths) < wanted:
+        lengths.append(max(8, min(size.sequence, round(chance.lognormvariate(0, 0.7) * middle))))
+    return lengths
+
+
+def _text_of(length: int, words: list[str], tokenizer: object, chance: random.Random) -> str:
+    """A text that is `length` tokens long with the end token that every arm puts behind it."""
+    ids: list[int] = []
+    while len(ids) < length - 1:
+        ids += tokenizer(" " + chance.choice(words), add_special_tokens=False)["input_ids"]  # type: ignore[operator]
+    while True:
+        text: str = tokenizer.decode(ids[: length - 1])  # type: ignore[attr-defined]
+        again = tokenizer(text, add_special_tokens=False)["input_ids"]  # type: ignore[operator]
+        if len(again) == length - 1:
+            return text
+        # Cut inside a word, a text may be split another way: another last word, then.
+        ids = ids[: max(1, length // 2)]
+        while len(ids) < length - 1:
+            ids += tokenizer(" " + chance.choice(words), add_special_tokens=False)["input_ids"]  # type: ignore[operator]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
