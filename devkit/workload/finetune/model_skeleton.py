@@ -46,6 +46,11 @@ class Experts:
             f"where 4 bits would take {human_bytes(would_be)}."
         )
 
+    def note_on_adapters(self) -> str:
+        """What is not trained: adapters are put on linear layers alone, too."""
+        weights = count_of(self.tensors, "expert weight")
+        return f"{weights} with {self.parameters:,} numbers get no adapter: they are fused."
+
 
 def fused_experts(model: Model) -> Experts | None:
     """The parameters that bitsandbytes passes over because they belong to no linear layer; None where it takes all.

@@ -32,7 +32,8 @@ def run(settings: FinetuneSettings, *, listeners: tuple[Listener, ...] = (), dry
         if dry_run:
             material = program_parts.gathered(settings, together)
             events = Events(None, listeners if together.is_first else ())
-            _tell(events, program_parts.decided(material, together), material.data.notes)
+            decisions = program_parts.decided(material, together)
+            _tell(events, decisions, material.notes(decisions))
             return EXIT_CODES[End.DONE]
         together.shared(lambda: program_output.prepare(settings.output, resume=settings.resume))
         with claimed(settings.output, together), stopping.Stopping() as stop:
@@ -48,7 +49,7 @@ def _run(settings: FinetuneSettings, together: Ranks, stop: stopping.Stopping, e
     record = Record(material.settings, decisions, world=together.world)
     if together.is_first:
         record.begin()
-    _tell(events, decisions, material.data.notes)
+    _tell(events, decisions, material.notes(decisions))
     try:
         return _trained(material, decisions, together, stop, events, record)
     except RuntimeError as error:

@@ -33,6 +33,15 @@ class Material:
     files: ModelFiles
     config: Any
     data: Data
+    experts: model_skeleton.Experts | None = None
+
+    def notes(self, decisions: Decisions) -> tuple[str, ...]:
+        """What a user should hear before training."""
+        if self.experts is None or self.settings.method is Method.FULL:
+            return self.data.notes
+        is_quantised = Quantisation.of_method(self.settings.method) is not Quantisation.NONE
+        cost = (self.experts.note(decisions.precision),) if is_quantised else ()
+        return (*self.data.notes, *cost, self.experts.note_on_adapters())
 
 
 def gathered(settings: FinetuneSettings, together: Ranks) -> Material:
@@ -45,7 +54,8 @@ def gathered(settings: FinetuneSettings, together: Ranks) -> Material:
         targets_of(shape, settings.targets)
     config = shape.config
     fitting = with_rows_that_fit(settings, config)
-    return Material(fitting, files, config, data_of(fitting, model.load_tokenizer(folder), config))
+    data = data_of(fitting, model.load_tokenizer(folder), config)
+    return Material(fitting, files, config, data, model_skeleton.fused_experts(shape))
 
 
 def decided(material: Material, together: Ranks) -> Decisions:

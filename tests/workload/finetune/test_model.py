@@ -14,6 +14,7 @@ from devkit.workload.finetune.model import load, load_base, load_tokenizer, prep
 from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
 from devkit.workload.finetune.model_files import examined
 from devkit.workload.finetune.model_skeleton import fused_experts, skeleton
+from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.quantized import linear_kinds
 from tests.workload.small_models import save_model
 
@@ -53,7 +54,6 @@ def test_attention_is_computed_as_asked(base):
 
 def test_checkpointing_changes_no_gradient_of_an_adapter_although_no_input_needs_one(base):
     from devkit.workload.finetune import adapters
-    from devkit.workload.finetune.settings import FinetuneSettings
 
     gradients = []
     for checkpointing in (False, True):
@@ -229,3 +229,27 @@ def test_experts_that_stay_in_16_bits_are_counted_and_their_cost_is_said(tmp_pat
 @pytest.mark.parametrize("quantisation", [Quantisation.NONE, Quantisation.NF4])
 def test_a_dense_model_has_nothing_to_be_said(base, quantisation):
     assert load(f"{base}", ModelChoices(quantisation=quantisation)).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("method", "notes"),
+    [
+        (Method.QLORA, ("stay in fp32: bitsandbytes", "get no adapter")),
+        (Method.LORA, ("get no adapter",)),
+        (Method.FULL, ()),
+    ],
+)
+def test_a_run_says_what_fused_experts_mean_for_it_before_it_trains(tmp_path, method, notes):
+    from devkit.workload.finetune.program import run
+
+    text = tmp_path / "text.jsonl"
+    text.write_text('{"text": "one line"}\n')
+    told = []
+    folder = save_model(tmp_path / "base", "qwen3_moe")
+    settings = FinetuneSettings(
+        model=f"{folder}", data=(f"{text}",), output=tmp_path / "run", method=method, sequence=64
+    )
+    assert run(settings, listeners=(told.append,), dry_run=True) == 0
+    said = [each["text"] for each in told if each["event"] == "note" and "expert" in each["text"]]
+    assert len(said) == len(notes)
+    assert all(part in text for part, text in zip(notes, said, strict=True))
