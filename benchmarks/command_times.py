@@ -1,6 +1,6 @@
 """Wall time of devkit's commands as ratios to `python -c "import click"`, measured by hyperfine in one run.
 
-Bounds: --help 2.0, doctor 8 (a running engine and eight stub GPUs), plan 4 (for a machine that flags describe), init 8.
+Bounds: --help 2.0, estimate 3, doctor 8 (a running engine and eight stub GPUs), plan 4 (for a machine that flags describe), init 8.
 The engine is the tests' own, with an nvidia runtime registered; it needs root on Linux.
 """
 
@@ -17,7 +17,7 @@ from benchmarks.machine import compiled, record, versions
 from tests.engine import binaries, cache, daemon, network
 from tests.nvml_stub import build_stub, stub_environment
 
-BOUNDS = {"help": 2.0, "doctor": 8.0, "plan": 4.0, "init": 8.0}
+BOUNDS = {"help": 2.0, "estimate": 3.0, "doctor": 8.0, "plan": 4.0, "init": 8.0}
 
 
 def measure(directory: Path, engine: Mapping[str, str]) -> dict[str, float]:
@@ -28,6 +28,7 @@ def measure(directory: Path, engine: Mapping[str, str]) -> dict[str, float]:
     commands = {
         "import click": f'{python} -c "import click"',
         "help": f"{devkit} --help",
+        "estimate": f"{devkit} estimate llama-3.1-8b --gpu 'RTX 4090'",
         "doctor": f"{devkit} doctor --json",
         "plan": f"{devkit} plan --project {directory} --gpu 'RTX 4090' --driver 570.124.06",
         "init": f"{devkit} init {project} --yes",

@@ -111,7 +111,7 @@ def _slice(whole: Card, slices: int, gigabytes: int, precision: Precision) -> Ca
 
 
 def smallest_card(estimate: MemoryEstimate) -> Card | None:
-    """The NVIDIA card with the least memory on which the estimate fits for certain; None where none of the tables do."""
+    """The NVIDIA card with the least memory on which the estimate is sure to fit; None where it is on none."""
     rows = (row for row in tables().gpus.models if row.kind != "jetson" and row.capability.major >= OLDEST_MAJOR)
     sized = ((round(gib * GIB * _usable_share(row)), row, gib) for row in rows for gib in row.memory_gib)
     fitting = [each for each in sized if estimate.device_peak_bytes.upper <= each[0]]

@@ -39,7 +39,7 @@ class MemoryEstimate:
     """Peak memory of one process on one GPU, in bytes.
 
     Allocated: tensors, as torch.cuda.max_memory_allocated counts them. Reserved: what torch's allocator holds for
-    them, max_memory_reserved. Device: what the GPU is short of, with the CUDA context and communication buffers.
+    them, max_memory_reserved. Device: what is taken of the GPU, with the CUDA context and communication buffers.
     """
 
     phase: Phase

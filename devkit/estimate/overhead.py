@@ -1,4 +1,4 @@
-"""From tensors to what the GPU is short of: allocator, CUDA context, communication."""
+"""From tensors to what is taken of the GPU: allocator, CUDA context, communication."""
 
 from collections.abc import Mapping
 

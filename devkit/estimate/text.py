@@ -102,8 +102,8 @@ def _peak(estimate: MemoryEstimate) -> str:
     how = "" if estimate.method == "closed form" else f" ({estimate.method})"
     return (
         f"Peak {human_bytes(estimate.allocated_peak_bytes)} of tensors {_MOMENTS[estimate.phase]}{how}; torch reserves "
-        f"{human_bytes(reserved.point)}, the GPU is short of "
-        f"{human_bytes(device.point)}, at most {human_bytes(device.upper)}"
+        f"{human_bytes(reserved.point)}, and all in all "
+        f"{human_bytes(device.point)} of the GPU are taken, at most {human_bytes(device.upper)}"
     )
 
 
