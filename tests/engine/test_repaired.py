@@ -20,7 +20,7 @@ from tests.wheels import make_wheel
 from . import image
 from .commands import run
 from .conftest import one_engine
-from .daemon import Engine
+from .daemon import Engine, Flavour
 from .package_index import HOST, serving, write_index
 
 LOOSE = ("torchvision", "torchaudio", "datasets", "torchmetrics", "tqdm")
@@ -114,3 +114,17 @@ def test_a_service_that_insisted_on_a_gpu_starts_without_one(repaired: Repaired)
     run([*compose, "up", "--detach", "train"], env=engine.env)
     shown = run([*compose, "exec", "-T", "train", "printenv", "DEVKIT_GPU"], env=engine.env).stdout
     assert shown.strip() == "cpu"
+
+
+@pytest.mark.parametrize("engine", [Flavour.NVIDIA], indirect=True, ids=str)
+@pytest.mark.parametrize("repaired", ["compose-with-anchors"], indirect=True, ids=["a stack of a lab"])
+def test_the_same_service_gets_the_gpu_that_its_author_named(repaired: Repaired):
+    root, engine = repaired.folder, repaired.engine
+    (root / "base.yaml").write_text((root / "base.yaml").read_text().replace("ulimits: {memlock: -1}", ""))
+    dev = splice_json.loads((root / ".devcontainer/devcontainer.json").read_text())
+    said = run(engine.on_host("sh", "-c", dev["initializeCommand"]), env=engine.env, cwd=root).stdout
+    assert "DEVKIT_GPU=nvidia" in said
+    files = [word for path in dev["dockerComposeFile"] for word in ("--file", root / ".devcontainer" / path)]
+    run(["docker", "compose", "--project-name", "lab", *files, "up", "--build", "--detach", "train"], env=engine.env)
+    (request,) = engine.inspect("lab-train-1")["HostConfig"]["DeviceRequests"]
+    assert (request["Driver"], request["DeviceIDs"]) == ("nvidia", ["0"])

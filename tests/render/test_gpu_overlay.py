@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from devkit.probe.gather import gather
+from devkit.probe.host import LocalHost
 from devkit.render import splice_json, splice_yaml
 from devkit.render.compose import gpu_artifacts
 
@@ -23,12 +25,12 @@ DOCKERFILE = "FROM python:3.12-slim-bookworm\nRUN pip install torch==2.9.1\nRUN 
 RESERVED = {"resources": {"reservations": {"devices": [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]}}}
 
 
-def project(folder: Path, service: dict[str, object], **dev: object) -> Path:
+def project(folder: Path, described: dict[str, object], **dev: object) -> Path:
     """A project whose dev container is a service of a Compose file in its root."""
     written = {"dockerComposeFile": "../compose.yaml", "service": "app", "workspaceFolder": "/w", **dev}
     files = {
         ".devcontainer/devcontainer.json": json.dumps(written, indent=2),
-        "compose.yaml": yaml.safe_dump({"services": {"app": SERVICE | service}}),
+        "compose.yaml": yaml.safe_dump({"services": {"app": SERVICE | described}}),
         "Dockerfile": DOCKERFILE,
         ".gitignore": "*.pyc\n",
     }
@@ -89,6 +91,16 @@ def test_every_form_of_request_becomes_the_same_overlay(tmp_path, service, taken
     assert devkit("update", root, "--check").return_value == 0
 
 
+def test_the_doctor_follows_the_overlay_to_every_way_to_a_gpu(tmp_path):
+    """Compose takes the path as from the first file, in a folder above the overlay; so must whoever reads it."""
+    root = project(tmp_path, {"gpus": "all"})
+    devkit("init", root, *GPU)
+    (service,) = gather(LocalHost(), only=("project",), project=str(root)).project.services
+    files = {request.path.rpartition("/")[2] for request in service.requests}
+    assert files == {"gpu.nvidia.yml", "gpu.cdi.yml", "gpu.podman.yml"}, "the user's own request is taken away"
+    assert all("DEVKIT_GPU" in request.condition for request in service.requests)
+
+
 def test_other_devices_of_the_service_stay(tmp_path):
     root = project(tmp_path, {"devices": ["/dev/fuse:/dev/fuse", "nvidia.com/gpu=all"]})
     devkit("init", root, *GPU)
@@ -128,6 +140,58 @@ def test_an_optional_gpu_of_the_editors_would_be_a_second_request(tmp_path):
     root = project(tmp_path, {}, hostRequirements={"gpu": "optional", "cpus": 4})
     devkit("init", root, *GPU)
     assert dev_container(root)["hostRequirements"] == {"cpus": 4}
+
+
+def several(folder: Path, *services: dict[str, object]) -> Path:
+    """A project with one dev container for each service, each with a Compose file of its own."""
+    for number, service in enumerate(services):
+        name = f"box{number}"
+        (folder / ".devcontainer" / name).mkdir(parents=True)
+        dev = {"dockerComposeFile": f"../../{name}/compose.yaml", "service": "app", "workspaceFolder": "/w"}
+        (folder / ".devcontainer" / name / "devcontainer.json").write_text(json.dumps(dev, indent=2))
+        (folder / name).mkdir()
+        (folder / name / "compose.yaml").write_text(yaml.safe_dump({"services": {"app": SERVICE | service}}))
+        (folder / name / "Dockerfile").write_text(DOCKERFILE)
+    return folder
+
+
+def test_each_of_several_dev_containers_has_an_overlay_and_the_script_writes_for_its_project(tmp_path):
+    root = several(tmp_path, {"gpus": "all"}, {"deploy": RESERVED})
+    assert devkit("init", root, *GPU).return_value == 0
+    for name in ("box0", "box1"):
+        dev = splice_json.loads((root / ".devcontainer" / name / "devcontainer.json").read_text())
+        assert dev["dockerComposeFile"][1:] == [f"../devkit/compose.{name}.{kind}.yml" for kind in ("reset", "gpu")]
+        assert dev["initializeCommand"].startswith(f"sh {OVERLAYS}/gpu.sh {name} ||")
+        overlay = yaml.safe_load((root / OVERLAYS / f"compose.{name}.gpu.yml").read_text())
+        assert overlay["services"]["app"]["extends"]["file"].startswith("../.devcontainer/devkit/gpu.$")
+    assert findings(root) == set()
+    assert devkit("update", root, "--check").return_value == 0
+
+
+def test_two_dev_containers_with_different_gpus_cannot_share_the_overlays(tmp_path):
+    root = several(tmp_path, {"gpus": "all"}, {"devices": ["nvidia.com/gpu=1"]})
+    assert "left to you: PRJ011" in devkit("init", root, *GPU).stdout
+    assert [path.name for path in (root / OVERLAYS).glob("compose.*.gpu.yml")] == ["compose.box0.gpu.yml"]
+
+
+def test_a_dev_container_file_in_the_root_is_named_from_there(tmp_path):
+    root = project(tmp_path, {"deploy": RESERVED})
+    dev = dev_container(root) | {"dockerComposeFile": ["compose.yaml"]}
+    (root / ".devcontainer/devcontainer.json").unlink()
+    (root / ".devcontainer.json").write_text(json.dumps(dev, indent=2))
+    devkit("init", root, *GPU)
+    named = splice_json.loads((root / ".devcontainer.json").read_text())["dockerComposeFile"]
+    assert named == ["compose.yaml", f"{OVERLAYS}/compose.reset.yml", f"{OVERLAYS}/compose.gpu.yml"]
+    assert devkit("update", root, "--check").return_value == 0
+
+
+@pytest.mark.parametrize("name", ["app;rm", "${SERVICE}", "a b"])
+def test_a_service_whose_name_no_yaml_key_should_be_is_left_alone(tmp_path, name):
+    root = project(tmp_path, {"deploy": RESERVED}, **{"service": name})
+    text = (root / "compose.yaml").read_text()
+    (root / "compose.yaml").write_text(text.replace("app:", f"{json.dumps(name)}:"))
+    devkit("init", root, *GPU)
+    assert not (root / OVERLAYS).exists()
 
 
 def test_an_edited_overlay_keeps_the_edit(tmp_path):

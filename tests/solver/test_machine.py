@@ -135,3 +135,8 @@ def test_a_gpu_without_rocm_code_is_left_out_and_said():
     machine = machine_from_facts(dataclasses.replace(facts, amd=amd))
     assert machine.amd_gpus == ()
     assert any("gfx1036) is left out" in note for note in machine.notes)
+
+
+def test_a_driver_of_nvidias_that_shows_no_gpu_makes_no_machine_of_amds():
+    broken = dataclasses.replace(saved("driver-lib-mismatch"), amd=saved("amd-radeon-closed").amd)
+    assert machine_from_facts(broken).amd_gpus == ()
