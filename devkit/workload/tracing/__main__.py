@@ -3,15 +3,22 @@
 A child process of its own, because importing torch takes seconds and its threads stay.
 """
 
+import logging
 import sys
+import warnings
 
 from devkit.errors import DevkitError
+from devkit.workload.packages import prepare_process
 from devkit.workload.tracing.request import estimate_text, read_request
 
 
 def main() -> int:
     """Exit codes: 0 traced, 2 cannot be traced; what cannot be is said in the answer."""
     request = read_request(sys.stdin.read())
+    prepare_process()
+    # What libraries say of themselves would stand before the two lines that the parent shows.
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
     import torch
 
     from devkit.workload.tracing.exact import exact

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from devkit.estimate import overhead
 from devkit.estimate.model import Interval, MemoryEstimate, Term
 from devkit.estimate.model import Phase as Told
-from devkit.estimate.settings import Attention, InferenceSettings
+from devkit.estimate.settings import Attention, InferenceSettings, Stack, TrainingSettings
 from devkit.workload.tracing import inference, training
 from devkit.workload.tracing.allocator import Allocator, replay
 from devkit.workload.tracing.peak import Moment, fullest
@@ -47,7 +47,8 @@ def exact(request: Request) -> MemoryEstimate:
     """
     stream = stream_of(request)
     resident, step = split(stream)
-    peaks = replayed(resident, step, steps=1 if request.emptied else 2, is_expandable=request.expandable)
+    is_expandable = request.expandable or _expands(request.settings)
+    peaks = replayed(resident, step, steps=1 if request.emptied else 2, is_expandable=is_expandable)
     moments = fullest(resident, step)
     phase = max(moments, key=lambda each: moments[each].bytes)
     return _estimate(request, peaks, phase, moments)
@@ -86,6 +87,11 @@ def replayed(resident: Stream, step: Stream, *, steps: int = 2, is_expandable: b
     for _ in range(steps):
         replay(allocator, step)
     return Peaks(allocator.allocated_peak_bytes, allocator.reserved_peak_bytes, loaded)
+
+
+def _expands(settings: Settings) -> bool:
+    """Whether the program asks for segments that grow by itself, as devkit's own training does."""
+    return isinstance(settings, TrainingSettings) and settings.stack is Stack.DEVKIT
 
 
 def _depth(document: Document) -> int:

@@ -113,6 +113,17 @@ def test_terms_by_what_they_are(settings, names):
 
 
 @pytest.mark.workload
+def test_our_own_loop_reserves_in_segments_that_grow():
+    config = find_model("HuggingFaceTB/SmolLM2-135M").config
+    ours, theirs = (
+        exactly(config, TrainingSettings(stack=stack, optimizer=Optimizer.PAGED_ADAMW_8BIT))
+        for stack in (Stack.DEVKIT, Stack.TRAINER)
+    )
+    assert ours.terms[0] == theirs.terms[0]
+    assert ours.reserved_peak_bytes.point < theirs.reserved_peak_bytes.point
+
+
+@pytest.mark.workload
 def test_a_longer_prompt_or_cache_takes_more():
     sizes = [exactly(LLAMA, InferenceSettings(prompt=prompt)).allocated_peak_bytes for prompt in (64, 4096)]
     assert sizes[0] < sizes[1]
@@ -164,7 +175,17 @@ def test_an_estimate_travels_as_json():
     assert read_estimate(estimate_text(estimate)) == estimate
 
 
+@pytest.fixture
+def loud_again():
+    """The child process silences libraries for good; this process goes on."""
+    import logging
+
+    yield
+    logging.disable(logging.NOTSET)
+
+
 @pytest.mark.workload
+@pytest.mark.usefixtures("loud_again")
 def test_the_child_process_answers_with_an_estimate(monkeypatch, capsys):
     import io
 
@@ -177,6 +198,7 @@ def test_the_child_process_answers_with_an_estimate(monkeypatch, capsys):
 
 
 @pytest.mark.workload
+@pytest.mark.usefixtures("loud_again")
 def test_the_child_process_says_what_cannot_be_traced(monkeypatch, capsys):
     import io
 
@@ -185,4 +207,6 @@ def test_the_child_process_says_what_cannot_be_traced(monkeypatch, capsys):
     request = Request(document={"model_type": "t5"}, settings=LORA)
     monkeypatch.setattr("sys.stdin", io.StringIO(request_text(request)))
     assert main() == 2
-    assert capsys.readouterr().err.splitlines()[0].endswith("and the trace runs no other")
+    message, hint = capsys.readouterr().err.splitlines()
+    assert message.endswith("and the trace runs no other")
+    assert hint == "Estimate without --exact."
