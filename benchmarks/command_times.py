@@ -1,6 +1,7 @@
 """Wall time of devkit's commands as ratios to `python -c "import click"`, measured by hyperfine in one run.
 
-Bounds: --help 2.0, estimate 3, doctor 8 (a running engine and eight stub GPUs), plan 4 (for a machine that flags describe), init 8.
+Bounds: --help 2.0, estimate 3, doctor 8 (a running engine and eight stub GPUs), plan 4 (for a machine that flags
+describe), init 8.
 The engine is the tests' own, with an nvidia runtime registered; it needs root on Linux.
 """
 
