@@ -9,13 +9,18 @@ from devkit.workload.device import Device
 from devkit.workload.tiny import Model
 
 
-def nf4(dtype: torch.dtype, *, double: bool = True) -> BitsAndBytesConfig:
-    """QLoRA's base: 4-bit NormalFloat, by default with double quantisation. Source: Dettmers et al., QLoRA, 2023."""
+def nf4(dtype: torch.dtype, *, double: bool = True, storage: torch.dtype = torch.uint8) -> BitsAndBytesConfig:
+    """QLoRA's base: 4-bit NormalFloat, by default with double quantisation. Source: Dettmers et al., QLoRA, 2023.
+
+    `storage` is what the packed bits are called: FSDP2 shares out only what is called as the rest of the layer is.
+    Source: https://huggingface.co/docs/bitsandbytes/main/en/fsdp_qlora
+    """
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=double,
         bnb_4bit_compute_dtype=dtype,
+        bnb_4bit_quant_storage=storage,
     )
 
 

@@ -163,7 +163,9 @@ def _require_complete(files: ModelFiles, report: Mapping[str, Any]) -> None:
 def _quantised_by(choices: ModelChoices) -> BitsAndBytesConfig:
     if choices.quantisation is Quantisation.INT8:
         return int8()
-    return nf4(DTYPES[choices.precision], double=choices.double_quantisation)
+    computed = DTYPES[choices.precision]
+    storage = computed if choices.is_shared_out else torch.uint8
+    return nf4(computed, double=choices.double_quantisation, storage=storage)
 
 
 def prepare_for_training(model: Model, *, checkpointing: bool) -> None:

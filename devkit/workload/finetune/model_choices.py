@@ -24,11 +24,13 @@ class ModelChoices:
     """One base on one device. `device` is named as torch does, `attention` as transformers does.
 
     `precision` is that of computing: weights that are not quantised are kept in it, too.
-    `double_quantisation` also quantises the scales of 4-bit weights, which saves 0.4 bits of each.
+    `double_quantisation` also quantises the scales of 4-bit weights, which saves 0.4 bits of each. `is_shared_out` says
+    that FSDP2 will keep a part of each weight on each process.
     """
 
     precision: Precision = Precision.FP32
     device: str = "cpu"
     quantisation: Quantisation = Quantisation.NONE
     double_quantisation: bool = True
+    is_shared_out: bool = False
     attention: str = "sdpa"

@@ -93,6 +93,7 @@ def loaded(settings: FinetuneSettings, decisions: Decisions, device: torch.devic
         precision=decisions.precision,
         device=str(device),
         quantisation=Quantisation.of_method(settings.method),
+        is_shared_out=is_sharded(decisions.sharding),
         attention=attention_varlen.IMPLEMENTATION[decisions.attention],
     )
     return model.load(settings.model, choices)

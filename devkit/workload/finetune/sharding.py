@@ -70,12 +70,11 @@ def _refuse(sharding: Sharding, method: Method) -> None:
             f"{sharding} is not among the ways in which devkit shares a model",
             f"Use ddp, or one of {', '.join(_PARTED)} (FSDP2), which also spare the memory of the gradients.",
         )
-    if method in (Method.QLORA, Method.INT8_LORA):
+    if method is Method.INT8_LORA:
         raise DevkitError(
-            f"{method} and {sharding} do not go together: FSDP2 cuts weights by their rows, and a quantised one is a "
-            "flat array of packed bytes with its scales apart",
-            f"Use --method {method} with --sharding ddp, where every GPU holds the small quantised base, or --method "
-            f"lora with {sharding}.",
+            f"{method} and {sharding} do not go together: FSDP2 shares out weights in one data type, and those of "
+            "LLM.int8() are integers with a scale for each row apart",
+            f"Use --method qlora with {sharding}, which takes less still, or --method {method} with --sharding ddp.",
         )
 
 

@@ -110,7 +110,7 @@ PAIR = Ranks(0, 2, torch.device("cpu"))
     ("sharding", "method", "says"),
     [
         (Sharding.ZERO1, Method.FULL, "zero1 is not among the ways"),
-        (Sharding.ZERO3, Method.QLORA, "qlora and zero3 do not go together: FSDP2 cuts weights by their rows"),
+        (Sharding.ZERO3, Method.INT8_LORA, "int8-lora and zero3 do not go together: FSDP2 shares out weights in one"),
         (Sharding.ZERO2, Method.INT8_LORA, "int8-lora and zero2 do not go together"),
     ],
 )

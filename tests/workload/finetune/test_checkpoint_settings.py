@@ -1,0 +1,111 @@
+"""What must be the same for a run to be gone on with, and what may change."""
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.workload
+
+torch = pytest.importorskip("torch", reason="needs the workload extra")
+
+from devkit.estimate.settings import Optimizer, Precision  # noqa: E402
+from devkit.workload.finetune.batch import Example  # noqa: E402
+from devkit.workload.finetune.checkpoint_settings import (  # noqa: E402
+    fingerprint_of_data,
+    fingerprint_of_model,
+    settings_that_count,
+)
+from devkit.workload.finetune.manifest import differences  # noqa: E402
+from devkit.workload.finetune.settings import FinetuneSettings  # noqa: E402
+from tests.workload.finetune.small_run import tiny_llama  # noqa: E402
+
+SETTINGS = FinetuneSettings(model="m", data=("d",), output=Path("o"))
+
+MAY_CHANGE = {
+    "data": ("elsewhere.jsonl",),
+    "output": Path("moved"),
+    "micro_batch": 1,
+    "checkpointing": True,
+    "compile": True,
+    "save_every": 7,
+    "keep": 5,
+    "resume": False,
+}
+MUST_STAY = {
+    "rank": 8,
+    "alpha": 8,
+    "dropout": 0.5,
+    "targets": ("q_proj",),
+    "dora": True,
+    "sequence": 64,
+    "batch": 3,
+    "learning_rate": 1.0,
+    "warmup": 0.5,
+    "weight_decay": 0.5,
+    "gradient_limit": 9.0,
+    "seed": 1,
+    "completion_only": False,
+    "precision": Precision.FP16,
+    "optimizer": Optimizer.ADAMW_8BIT,
+}
+
+
+@pytest.mark.parametrize("name", MAY_CHANGE)
+def test_where_and_how_fast_a_run_computes_may_change(name):
+    changed = replace(SETTINGS, **{name: MAY_CHANGE[name]})
+    assert settings_that_count(changed, {}) == settings_that_count(SETTINGS, {})
+
+
+@pytest.mark.parametrize("name", MUST_STAY)
+def test_what_the_numbers_depend_on_must_stay(name):
+    changed = replace(SETTINGS, **{name: MUST_STAY[name]})
+    told = differences(settings_that_count(SETTINGS, {}), settings_that_count(changed, {}))
+    assert len(told) == 1
+    assert told[0].startswith(f"{name} was ")
+
+
+def test_what_was_chosen_counts_in_the_place_of_what_was_left_open():
+    assert settings_that_count(SETTINGS, {"precision": Precision.BF16, "data": "abc"})["precision"] == "bf16"
+    assert settings_that_count(SETTINGS, {"data": "abc"})["data"] == "abc"
+
+
+def test_what_counts_comes_back_from_json_as_it_was():
+    counted = settings_that_count(SETTINGS, {"learning_rate": 1 / 3, "steps": 9})
+    assert json.loads(json.dumps(counted)) == counted
+    assert len(counted) > len(fields(FinetuneSettings)) / 2
+
+
+def example(*ids, counted=True):
+    return Example(list(ids), [counted] * len(ids))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param([example(1, 2), example(4)], id="another token"),
+        pytest.param([example(3), example(1, 2)], id="another order"),
+        pytest.param([example(1, 2, 3)], id="other borders"),
+        pytest.param([example(1, 2), example(3, counted=False)], id="another mask"),
+        pytest.param([example(1, 2)], id="less"),
+        pytest.param([], id="none"),
+    ],
+)
+def test_other_data_have_another_fingerprint(other):
+    assert fingerprint_of_data(other) != fingerprint_of_data([example(1, 2), example(3)])
+
+
+def test_equal_data_have_an_equal_fingerprint():
+    assert fingerprint_of_data([example(1, 2)]) == fingerprint_of_data([example(1, 2)])
+
+
+def test_a_model_is_known_by_its_weights_their_names_and_types():
+    same = fingerprint_of_model(tiny_llama())
+    other = tiny_llama()
+    with torch.no_grad():
+        other.lm_head.weight.mul_(1.01)
+    assert fingerprint_of_model(tiny_llama()) == same
+    assert fingerprint_of_model(other) != same
+    assert fingerprint_of_model(tiny_llama().bfloat16()) != same
+    assert fingerprint_of_model(tiny_llama(tied=True)) != same
