@@ -125,20 +125,27 @@ def _show(piece: str) -> None:
 
 
 def _merge(settings: GenerateSettings, folder: Path) -> None:
+    from devkit.workload.generation.lookup import looked_up
+
+    found = looked_up(settings)
     from devkit.workload.finetune.program_process import set_up
     from devkit.workload.generation.program import merge_into
 
     set_up()
-    merge_into(settings, folder, _remark)
+    merge_into(found, folder, _remark)
 
 
 def _opened(settings: GenerateSettings) -> "Generation":
+    from devkit.workload.generation.lookup import looked_up
+
+    # Before torch is imported: what is wrong with the files is said within a second.
+    found = looked_up(settings)
     from devkit.workload.finetune.program_process import set_up
 
     set_up()
     from devkit.workload.generation.program import Generation, opened
 
-    generation = Generation(opened(settings))
+    generation = Generation(opened(found))
     for note in generation.notes:
         _remark(note)
     return generation

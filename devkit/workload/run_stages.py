@@ -13,6 +13,7 @@ from devkit.workload.bench import Bench
 from devkit.workload.finetune.program import run
 from devkit.workload.finetune.program_output import ADAPTER_FOLDER, RECORD_FILE
 from devkit.workload.finetune.settings import FinetuneSettings
+from devkit.workload.generation.lookup import looked_up
 from devkit.workload.generation.program import Generation, opened
 from devkit.workload.generation.prompts import Prompt
 from devkit.workload.generation.settings import Decoding, GenerateSettings
@@ -105,5 +106,5 @@ def _memory(ran: Ran) -> Iterator[Reading]:
 
 def _answered(model: str, adapter: Path, prompt: str) -> str:
     settings = GenerateSettings(model=model, adapter=adapter, raw=True, decoding=Decoding(tokens=32))
-    (answer,) = Generation(opened(settings)).many([Prompt(prompt)])
+    (answer,) = Generation(opened(looked_up(settings))).many([Prompt(prompt)])
     return answer.text

@@ -38,13 +38,22 @@ def refused(*arguments, given=None):
     return error.value
 
 
-def test_help_needs_no_torch():
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["--help"], "--merge DIR"),
+        (["--prompt", "a", "--model", "./nowhere"], "there is no model ./nowhere"),
+        (["--merge", "out", "--adapter", "./nowhere"], "there is no folder nowhere"),
+    ],
+    ids=["help", "an absent model", "an absent adapter"],
+)
+def test_what_needs_no_torch_does_not_import_it(arguments, shown):
     code = (
         "import sys\nfrom devkit.cli import devkit\n"
-        "try: devkit(['generate', '--help'])\nfinally: print('torch' in sys.modules)"
+        f"try: devkit(['generate', *{arguments!r}])\nfinally: print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "--merge DIR" in done.stdout
+    assert shown in done.stdout + done.stderr
     assert done.stdout.rstrip().endswith("False")
 
 

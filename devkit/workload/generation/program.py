@@ -11,18 +11,18 @@ from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
 from devkit.text import human_number
 from devkit.workload.device import Device, choose_device
-from devkit.workload.finetune.adapters_files import SavedAdapter, examined_adapter
+from devkit.workload.finetune.adapters_files import SavedAdapter
 from devkit.workload.finetune.adapters_saved import put_on, require_fit
-from devkit.workload.finetune.hub import model_folder
 from devkit.workload.finetune.model import Loaded, load_base, load_tokenizer, notes_on
 from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
-from devkit.workload.finetune.model_files import ModelFiles, examined
+from devkit.workload.finetune.model_files import ModelFiles
 from devkit.workload.finetune.model_skeleton import skeleton
 from devkit.workload.generation import merging
 from devkit.workload.generation.batches import answers_in_order
 from devkit.workload.generation.chat import stoppable
 from devkit.workload.generation.decoding import Answer, Speaker, answers
 from devkit.workload.generation.encoding import encoded
+from devkit.workload.generation.lookup import Found
 from devkit.workload.generation.prompts import Prompt
 from devkit.workload.generation.settings import GenerateSettings
 from devkit.workload.generation.speed import Speed, speed_of
@@ -52,16 +52,12 @@ class Opened:
         return self.settings.quantisation if self.files.quantised is Quantisation.NONE else self.files.quantised
 
 
-def opened(settings: GenerateSettings) -> Opened:
-    """What `settings` name, refused where it is not whole or does not fit, before anything large is read."""
-    adapter = examined_adapter(settings.adapter) if settings.adapter else None
-    name = settings.model or (adapter.base.name if adapter else "")
-    if not name:
-        raise DevkitError("no model is named", "Give --model; an adapter that remembers its base is enough, too.")
-    files = examined(model_folder(name))
-    if adapter:
-        require_fit(adapter, skeleton(files.folder), files, any_base=settings.any_base)
-    return Opened(settings, files, adapter, choose_device(settings.precision))
+def opened(found: Found) -> Opened:
+    """What was looked up, refused where the adapter does not fit, before anything large is read."""
+    if found.adapter:
+        shape = skeleton(found.files.folder)
+        require_fit(found.adapter, shape, found.files, any_base=found.settings.any_base)
+    return Opened(found.settings, found.files, found.adapter, choose_device(found.settings.precision))
 
 
 class Generation:
@@ -110,13 +106,13 @@ class Generation:
         self._tokens, self._seconds, self._rows = self._tokens + tokens, self._seconds + seconds, rows
 
 
-def merge_into(settings: GenerateSettings, folder: Path, remark: Callable[[str], None]) -> None:
+def merge_into(looked: Found, folder: Path, remark: Callable[[str], None]) -> None:
     """Write base and adapter as one model into `folder`, and say what that changed. Raises DevkitError."""
     merging.require_free(folder)
-    found = opened(settings)
+    found = opened(looked)
     if found.adapter is None:
         raise DevkitError("there is nothing to merge", "Name the adapter with --adapter.")
-    precision = settings.precision or merging.precision_of(found.files)
+    precision = found.settings.precision or merging.precision_of(found.files)
     base = found.load(precision)
     quantisation = found.quantisation()
     if quantisation is not Quantisation.NONE:
