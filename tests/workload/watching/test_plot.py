@@ -62,6 +62,11 @@ def test_a_step_that_was_done_again_counts_once_with_its_later_value():
     assert [each.value for each in curves.loss] == [9.0, 7.0]
 
 
+def test_a_step_that_was_skipped_and_then_done_is_no_longer_bad():
+    curves = curves_of([{"event": "skipped", "step": 1, "loss": "nan"}, step(1, 3.0)])
+    assert (curves.bad_steps, [each.value for each in curves.loss]) == ((), [3.0])
+
+
 def test_what_is_no_number_is_a_mark_and_no_point():
     curves = curves_of([step(1, 2.0), {"event": "skipped", "step": 2, "loss": "nan"}, step(3, 1.0)])
     assert [each.step for each in curves.loss] == [1, 3]
