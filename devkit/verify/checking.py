@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from devkit import __version__
 from devkit.text import count_of, listed
 from devkit.verify.expectations import holds
 from devkit.verify.report import HASH, SCHEMA, VerificationReport, Where, digest_of
@@ -91,8 +92,11 @@ def _stages(report: VerificationReport) -> Point:
     missing = [name for name in wanted if name not in names]
     extra = [name for name in names if name not in wanted]
     parts = [f"{listed(missing)} missing"] * bool(missing) + [f"{listed(extra)} unknown"] * bool(extra)
-    said = "; ".join(parts) or "they stand in another order"
-    return differs("stages", f"not those of depth {depth} in this devkit: {said}")
+    said = f"not those of depth {depth} in this devkit: {'; '.join(parts) or 'they stand in another order'}"
+    writer = report.environment.get("devkit")
+    if writer != __version__:
+        return not_checked("stages", f"{said}; devkit {writer} wrote the report, this is {__version__}")
+    return differs("stages", said)
 
 
 def _stage(stage: StageResult) -> Iterator[Point]:

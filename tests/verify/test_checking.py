@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from devkit import __version__
 from devkit.verify.checking import Agreement, check_document, check_result, checked_document, checked_text
 from devkit.verify.expectations import holds
 from devkit.verify.repeating import compared
@@ -32,7 +33,7 @@ def stage_of(name):
 
 def report_document(where=Where.HERE):
     stages = tuple(stage_of(stage.name) for stage in stages_of(Depth.QUICK))
-    environment = {"devkit": "0.1.0", "torch": "2.13.0", "image_id": "sha256:0123"}
+    environment = {"devkit": __version__, "torch": "2.13.0", "image_id": "sha256:0123"}
     inputs = {"depth": "quick", "seed": 20250601}
     report = VerificationReport(
         where, {"kind": "cpu", "name": "EPYC"}, environment, stages, (), inputs, "2026-11-21T18:00:00+00:00"
@@ -154,6 +155,12 @@ def test_what_cannot_be_checked_is_said_and_not_called_right():
     document["inputs"] = {}
     points = {point.name: point.agreement for point in check_document(document)}
     assert points["hash"] is points["stages"] is points["device"] is Agreement.NOT_CHECKED
+
+
+def test_the_stages_of_another_devkit_are_not_judged():
+    document = forge(lambda d: (d["environment"].update(devkit="9.0"), d["stages"].pop(3)))
+    points = {point.name: point for point in check_document(document)}
+    assert points["stages"].agreement is Agreement.NOT_CHECKED and "9.0" in points["stages"].says
 
 
 def test_the_hash_does_not_depend_on_the_order_or_layout_of_the_file():
