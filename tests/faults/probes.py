@@ -2,6 +2,7 @@
 
 import functools
 
+from devkit.probe.amd import read_amd
 from devkit.probe.cdi import read_cdi
 from devkit.probe.clients import read_clients
 from devkit.probe.compose import read_compose
@@ -23,6 +24,7 @@ from devkit.probe.wsl import read_wsl
 PROBES = {
     "system": read_system,
     "driver": read_driver,
+    "amd": read_amd,
     "nvml": functools.partial(read_nvml, deadline_s=4.5),
     "engine": functools.partial(read_engine, deadline_s=4.5),
     "compose": read_compose,

@@ -16,6 +16,7 @@ WHOLE = ("ubuntu-4090-ok", "cdi-only-h100x8", "in-container-ok", "wsl2-desktop")
 """Every answer of these is damaged; of the others only what they answer differently from the first."""
 MACHINES = (
     *WHOLE,
+    "amd-mi300x",
     "driver-lib-mismatch",
     "in-container-no-gpu-injected",
     "macos-desktop",
