@@ -166,6 +166,7 @@ def _card_document(each: CardAnswer) -> dict[str, Any]:
         "memory_bytes": each.card.memory_bytes,
         "memory_is_measured": each.card.is_measured,
         "verdict": each.verdict,
+        "lacks_bf16": each.card.lacks_bf16,
         "recommended": _choices_document(each.better),
         "together": _choice_document(each.together) if each.together else None,
         "duration": _duration_document(each.duration) if each.duration else None,

@@ -33,6 +33,10 @@ OLDEST_MAJOR = 7
 """Compute capability from which today's torch has kernels: https://pytorch.org/get-started/previous-versions/."""
 
 
+FIRST_BF16_MAJOR = 8
+"""Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/, "Arithmetic Instructions"."""
+
+
 class Verdict(StrEnum):
     """Whether an estimate fits: even its upper bound does, only what is expected does, or not even that."""
 
@@ -61,6 +65,8 @@ class Card:
     count: int = 1
     flops: float | None = None
     bytes_per_s: float | None = None
+    lacks_bf16: bool = False
+    """Whether it computes bf16 only by taking detours, as GPUs before compute capability 8.0 do."""
     is_measured: bool = False
     """Whether the memory was read from the GPU, and not from its data sheet."""
 
@@ -135,6 +141,7 @@ def cards_of(gpus: tuple[Gpu, ...], precision: Precision) -> tuple[Card, ...]:
             count=count,
             flops=_flops(gpu.name, precision),
             bytes_per_s=_bandwidth(gpu.name),
+            lacks_bf16=not isinstance(gpu.capability, Unknown) and gpu.capability.major < FIRST_BF16_MAJOR,
             is_measured=True,
         )
     return tuple(found.values())
@@ -161,6 +168,7 @@ def _asked_gib(text: str, model: GpuModel) -> int:
 def _card(model: GpuModel, precision: Precision, *, gib: int) -> Card:
     return Card(
         name=_name(model, gib),
+        lacks_bf16=model.capability.major < FIRST_BF16_MAJOR,
         memory_bytes=round(gib * GIB * _usable_share(model)),
         flops=_flops(model.name, precision),
         bytes_per_s=_bandwidth(model.name),

@@ -8,7 +8,7 @@ from devkit.estimate.answer import Answer, CardAnswer, Duration
 from devkit.estimate.cards import Card, Verdict
 from devkit.estimate.host import HostNeeds
 from devkit.estimate.model import MemoryEstimate, Phase
-from devkit.estimate.settings import ALL_LINEAR, Loss, Method, Quantisation, TrainingSettings
+from devkit.estimate.settings import ALL_LINEAR, Loss, Method, Precision, Quantisation, TrainingSettings
 from devkit.estimate.speed import UTILISATION
 from devkit.text import count_of, human_bytes, human_seconds, listed, table, wrapped
 
@@ -117,6 +117,8 @@ def _terms(estimate: MemoryEstimate) -> Iterator[str]:
 
 
 def _advice(each: CardAnswer, found: Answer, width: int) -> Iterator[str]:
+    if each.card.lacks_bf16 and found.settings.precision is Precision.BF16:
+        yield wrapped(f"{each.card.name} has no units for bf16: give --dtype fp16.", width=width)
     if each.duration:
         yield wrapped(_duration(each.duration, each.card, found), width=width)
     if each.better:

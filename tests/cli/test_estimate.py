@@ -140,6 +140,12 @@ def test_a_7b_qlora_fits_on_16_gb():
     assert found["gpus"][0]["verdict"] == "fits"
 
 
+def test_a_gpu_without_bf16_is_told_of():
+    assert "has no units for bf16: give --dtype fp16" in run("llama-3.2-1b", "--gpu", "T4")[1]
+    assert "bf16:" not in run("llama-3.2-1b", "--gpu", "T4", "--dtype", "fp16")[1]
+    assert "no units" not in run("llama-3.2-1b", "--gpu", "RTX 3090")[1]
+
+
 def test_saved_machines_are_judged_by_what_their_gpus_really_have():
     saved = next(HOSTS.glob("h100-*/facts.json"), None) or next(HOSTS.glob("*/facts.json"))
     code, found = document("llama-3.2-1b", "--facts", str(saved))
@@ -245,3 +251,16 @@ def test_a_learned_file_that_broke_is_said_and_not_used(home):
     (home / "devkit/measured.json").write_text("{")
     result = CliRunner().invoke(command, ["llama-3.1-8b", "--gpu", "H200"], standalone_mode=False)
     assert result.exception is None and "Warning" in result.stderr and "--reset" in result.stderr
+
+
+@pytest.mark.workload
+def test_an_exact_estimate_traces_the_real_program_and_names_its_versions():
+    flags = ("--hidden", "64", "--layers", "2", "--heads", "4", "--intermediate", "128", "--vocabulary", "512")
+    code, text = run(*flags, "--exact")
+    assert code == exits.DONE
+    assert "traced with torch" in " ".join(text.split())
+
+
+def test_an_exact_estimate_without_torch_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "--exact needs torch" in refusal("llama-3.1-8b", "--exact")
