@@ -1,11 +1,14 @@
 """A report of `devkit verify` as facts."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from devkit.facts.model import ProofReading, ProofStage, Verification
 
 LOG_LINES = 40
+
+_NOT_JUDGED = re.compile(r"(\S+) to (\S+); data sheet \S+, not judged: .*")
 
 
 def verification_of(document: Mapping[str, Any]) -> Verification:
@@ -21,11 +24,20 @@ def verification_of(document: Mapping[str, Any]) -> Verification:
 
 
 def _stage(stage: Mapping[str, Any]) -> ProofStage:
-    """The readings that the reason names: the report says of each that is not as expected "NAME is VALUE"."""
+    """With the readings that the reason names, as "NAME is VALUE", and those that were off and not judged."""
     reason = str(stage["reason"])
-    wrong = tuple(
+    readings = (
         ProofReading(name, str(stage["measured"].get(name, "")), str(expected))
         for name, expected in stage["expected"].items()
-        if f"{name} is " in reason
     )
+    wrong = tuple(each for each in readings if f"{each.name} is " in reason or _is_off(each))
     return ProofStage(str(stage["name"]), str(stage["status"]), reason, wrong)
+
+
+def _is_off(reading: ProofReading) -> bool:
+    """Whether a rate is outside of a range that the proof showed and did not judge."""
+    found = _NOT_JUDGED.fullmatch(reading.expected)
+    try:
+        return found is not None and not float(found[1]) <= float(reading.measured) <= float(found[2])
+    except ValueError:
+        return False

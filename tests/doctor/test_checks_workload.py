@@ -91,6 +91,13 @@ def test_the_log_of_a_crash_is_read_where_the_reason_says_nothing():
     assert behind(crash, report(crash, log=log)).code == "PYT002"
 
 
+def test_a_rate_below_an_inferred_row_warns_and_is_no_problem():
+    slow = (ProofReading("fp16_tflops", "10.0", "23.3 to 75.8; data sheet 58.3, not judged: the row is inferred"),)
+    finding = first("PYT021", proved(stage("compute-rate", status="passed", wrong=slow)))
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
+    assert "(see GPU016)" in finding.message
+
+
 def test_what_was_measured_is_the_evidence():
     wrong = (ProofReading("to_gpu_gb_per_s", "0.8", "3.94 to 81.9; data sheet 63"),)
     finding = first("PYT021", proved(stage("link-rate", "to_gpu_gb_per_s is 0.8, expected 3.94", wrong=wrong)))

@@ -104,3 +104,16 @@ def test_a_report_is_read_with_the_readings_that_were_wrong():
     )
     (wrong,) = found.stages[0].wrong
     assert (found.device, wrong.name, wrong.measured) == ("NVIDIA H200", "to_gpu_gb_per_s", "0.8")
+
+
+@pytest.mark.parametrize(("measured", "is_off"), [(10.0, True), (60.0, False), (99.0, True), ("nan", True)])
+def test_a_rate_that_was_not_judged_is_read_where_it_is_off(measured, is_off):
+    stage = {
+        "name": "compute-rate",
+        "status": "passed",
+        "measured": {"fp16_tflops": measured},
+        "expected": {"fp16_tflops": "23.3 to 75.8; data sheet 58.3, not judged: the row is inferred"},
+        "reason": "",
+    }
+    found = verification_of({"verdict": "passed", "where": "here", "device": {}, "stages": [stage]})
+    assert bool(found.stages[0].wrong) is is_off

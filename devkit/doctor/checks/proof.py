@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from devkit.doctor.applies import known
 from devkit.doctor.install import workload_side
-from devkit.doctor.model import Finding, Fix, Severity, check
+from devkit.doctor.model import Confidence, Finding, Fix, Severity, check
 from devkit.facts.model import Facts, ProofStage, Verification
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ def proof_passes(facts: Facts) -> Iterator[Finding]:
     for stage in proof.stages:
         if stage.status == "failed":
             yield _finding(facts, stage, proof)
+        elif stage.wrong:
+            yield _slow(facts, stage, proof)
 
 
 def _finding(facts: Facts, stage: ProofStage, proof: Verification) -> Finding:
@@ -51,6 +53,24 @@ def _finding(facts: Facts, stage: ProofStage, proof: Verification) -> Finding:
             f"proved on {proof.device}, {proof.where}{f', {proof.taken_at}' if proof.taken_at else ''}",
         ),
         confidence=cause.confidence,
+    )
+
+
+def _slow(facts: Facts, stage: ProofStage, proof: Verification) -> Finding:
+    """A rate outside of what an inferred row of the table says: that may warn, and never refuse."""
+    from devkit.doctor.proof_codes import behind
+
+    worst = stage.wrong[0]
+    said = ProofStage(stage.name, stage.status, f"{worst.name} is {worst.measured}", stage.wrong)
+    cause = behind(said, proof)
+    return Finding(
+        Severity.WARNING,
+        f"{stage.name} of devkit verify is not what this GPU's data sheet says, as far as that is known"
+        f" (see {cause.code})",
+        _fix(facts, cause),
+        subject=stage.name,
+        evidence=tuple(f"{each.name}: {each.measured}, expected {each.expected}" for each in stage.wrong),
+        confidence=Confidence.POSSIBLE,
     )
 
 
