@@ -68,7 +68,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
     "--precision", type=click.Choice([each.value for each in Precision]), help="Data type of the computation."
 )
 @click.option(
-    "--static-cache/--dynamic-cache", default=None, help="Keys and values in a cache of fixed size.  [default: on GPUs]"
+    "--static-cache/--dynamic-cache",
+    default=None,
+    help="Compile decoding on GPUs, with a cache of fixed size.  [default: where it pays]",
 )
 @click.option("--stats", is_flag=True, help="Say how fast it was, and how near to what the GPU allows.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

@@ -13,6 +13,7 @@ from transformers import GenerationConfig, StoppingCriteriaList
 
 from devkit.errors import DevkitError
 from devkit.workload.finetune.model import Model, Tokenizer, quiet_loading
+from devkit.workload.generation.compiling import has_compiler
 from devkit.workload.generation.encoding import turn_end
 from devkit.workload.generation.settings import Decoding
 from devkit.workload.generation.stops import AtText, AtWish, cut_at
@@ -138,13 +139,14 @@ def _config(speaker: Speaker, decoding: Decoding, tokens: int, filler: int) -> G
         if decoding.temperature > 0
         else {"do_sample": False}
     )
-    is_static = speaker.device.type == "cuda" if decoding.static_cache is None else decoding.static_cache
     return GenerationConfig(
         max_new_tokens=tokens,
         eos_token_id=speaker.ends or None,
         pad_token_id=filler,
         compile_config=speaker.plain.generation_config.compile_config,
-        cache_implementation="static" if is_static and can_be_static(speaker.plain) else None,
+        # With a static cache transformers compiles by itself on GPUs, and fails where there is no compiler.
+        disable_compile=speaker.device.type == "cuda" and not has_compiler(speaker.device),
+        cache_implementation="static" if decoding.static_cache and can_be_static(speaker.plain) else None,
         **sampling,
     )
 

@@ -1,7 +1,7 @@
 """From settings to a model that answers: what `devkit generate` calls once its flags are read."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -20,11 +20,12 @@ from devkit.workload.finetune.model_skeleton import skeleton
 from devkit.workload.generation import merging
 from devkit.workload.generation.batches import answers_in_order
 from devkit.workload.generation.chat import stoppable
+from devkit.workload.generation.compiling import pays
 from devkit.workload.generation.decoding import Answer, Speaker, answers
 from devkit.workload.generation.encoding import encoded
 from devkit.workload.generation.lookup import Found
 from devkit.workload.generation.prompts import Prompt
-from devkit.workload.generation.settings import GenerateSettings
+from devkit.workload.generation.settings import Decoding, GenerateSettings
 from devkit.workload.generation.speed import Speed, speed_of
 from devkit.workload.generation.streaming import Words
 
@@ -90,10 +91,17 @@ class Generation:
         ids = [self._ids(prompt) for prompt in prompts]
         started = perf_counter()
         tokens = 0
-        for answer in answers_in_order(self.speaker, ids, self._settings.decoding):
+        for answer in answers_in_order(self.speaker, ids, self._decoding_of(len(ids))):
             tokens += len(answer.ids)
             yield answer
         self._count(tokens, perf_counter() - started, rows=min(len(ids), self._settings.decoding.batch))
+
+    def _decoding_of(self, prompts: int) -> Decoding:
+        asked = self._settings.decoding
+        if asked.static_cache is not None:
+            return asked
+        is_static = pays(self.speaker.device, prompts=prompts, batch=asked.batch, tokens=asked.tokens)
+        return replace(asked, static_cache=is_static)
 
     def speed(self) -> Speed:
         """The figures of everything that was answered so far."""

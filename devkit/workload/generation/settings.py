@@ -12,8 +12,8 @@ from devkit.workload.finetune.model_choices import Quantisation
 class Decoding:
     """How tokens are chosen. `temperature` 0 always takes the likeliest; `top_k` 0 and `top_p` 1 leave none out.
 
-    `tokens` is the most that an answer has. An answer ends before a text of `stops`. `static_cache` None means: where
-    it makes decoding faster.
+    `tokens` is the most that an answer has. An answer ends before a text of `stops`. `static_cache` None means: for a
+    file of prompts where compiling pays, see `compiling`; else a cache that grows.
     """
 
     tokens: int = 256

@@ -1,8 +1,5 @@
 """Greedy answers are the same however they are computed, and end where they should."""
 
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -11,8 +8,9 @@ import torch
 from devkit.errors import DevkitError
 from devkit.workload.finetune.model import load
 from devkit.workload.finetune.model_choices import ModelChoices
-from devkit.workload.generation import batches, decoding
+from devkit.workload.generation import batches, compiling, decoding
 from devkit.workload.generation.batches import answers_in_order
+from devkit.workload.generation.compiling import pays
 from devkit.workload.generation.decoding import Ending, Speaker, answers
 from devkit.workload.generation.settings import Decoding
 from devkit.workload.generation.speed import Speed, bytes_read, speed_of
@@ -100,14 +98,11 @@ def test_padding_changes_no_answer_of_other_kinds_of_models(tmp_path, kind):
     ]
 
 
-def test_compiled_decoding_with_a_static_cache_gives_the_same_tokens(speaker, prompts, truth):
-    if shutil.which("g++") is None:
-        pytest.skip("torch.compile needs a C++ compiler for the CPU")
-    if sys.platform == "darwin" or subprocess.run(["g++", "--version"], capture_output=True).returncode:
-        pytest.skip("no compiler that works")
+def test_decoding_captured_for_compiling_with_a_static_cache_gives_the_same_tokens(speaker, prompts, truth):
     from transformers import CompileConfig
 
-    # On GPUs transformers compiles by itself as soon as the cache is static; on the CPU it is told to.
+    # On GPUs transformers compiles by itself as soon as the cache is static; on the CPU it is told to. The graph is
+    # captured as for a GPU, and then run as it is: what no GPU is there for is the code made of it.
     told = CompileConfig(backend="eager", mode=None, fullgraph=False)
     told._compile_all_devices = True
     speaker.plain.generation_config.compile_config = told
@@ -238,3 +233,15 @@ def test_a_speed_is_compared_with_what_the_memory_allows_where_that_is_known(spe
     # Fifty steps a second, each reading 16 GB, are 800 GB/s.
     assert figures.roofline == pytest.approx(1 / 6)
     assert "17%" in f"{figures}"
+
+
+def test_compiling_pays_for_many_answers_where_there_is_a_compiler_and_never_on_a_cpu(monkeypatch):
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    # A stand-in: whether programs and packages are there, and not the GPU, is what decides.
+    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert pays(gpu, prompts=400, batch=8, tokens=256)
+    assert not pays(gpu, prompts=8, batch=8, tokens=256)
+    assert not pays(cpu, prompts=400, batch=8, tokens=256)
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
+    assert not pays(gpu, prompts=400, batch=8, tokens=256)
