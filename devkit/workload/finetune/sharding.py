@@ -51,8 +51,12 @@ def share(module: nn.Module, *, sharding: Sharding | None, method: Method, ranks
         return Shared(module)
     if sharding is None or sharding is Sharding.DDP:
         devices = [ranks.device] if ranks.device.type == "cuda" else None
-        # Adapters are all used in every pass: nobody has to look for parameters without a gradient.
-        return Shared(DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True), ranks.world)
+        # Adapters are all used in every pass: nobody has to look for parameters without a gradient. Buffers are equal
+        # from the start, and sending them would leave a process waiting for one whose pass failed for want of memory.
+        parallel = DistributedDataParallel(
+            module, device_ids=devices, gradient_as_bucket_view=True, broadcast_buffers=False
+        )
+        return Shared(parallel, ranks.world)
     _refuse(sharding, method)
     return Shared(_parted(module, ranks, reshard=_PARTED[sharding]), ranks.world)
 
