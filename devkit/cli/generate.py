@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from devkit.cli import exits
 from devkit.cli.workload_needed import require_workload
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
@@ -179,8 +180,10 @@ def _answer(settings: GenerateSettings, given: dict[str, Any]) -> None:
     generation = _opened(settings)
     is_streamed = given["file"] is None and not given["as_json"]
     if is_streamed:
-        generation.one(prompts[0], _show)
+        answer = generation.one(prompts[0], _show)
         click.echo()
+        if answer.ending.value == "stopped":
+            raise click.exceptions.Exit(exits.INTERRUPTED)
     elif given["as_json"]:
         _print_document(settings, generation, prompts)
     else:

@@ -167,3 +167,32 @@ def test_a_chat_answers_survives_ctrl_c_and_ends_with_ctrl_d(terminal):
     shown_until(ours, "\n> ")
     os.write(ours, b"\x04")
     assert process.wait(60) == 0
+
+
+def test_ctrl_c_ends_a_streamed_answer_with_what_there_is_of_it_and_exit_code_130(tmp_path):
+    from tests.workload.small_models import save_model
+
+    # Long enough that the signal comes in the middle: this model ends no answer to this prompt by itself.
+    model = save_model(tmp_path, seed=3, max_position=4096)
+    argv = [
+        sys.executable,
+        "-m",
+        "devkit",
+        "generate",
+        "--model",
+        f"{model}",
+        "--prompt",
+        "two words",
+        "--tokens",
+        "4000",
+    ]
+    process = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    first = process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    rest, complaints = process.communicate(timeout=120)
+    assert process.returncode == 130, complaints
+    assert first
+    assert rest.endswith(b"\n")
+    assert b"Traceback" not in complaints

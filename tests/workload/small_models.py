@@ -33,12 +33,12 @@ HEAD_SCALE = 20.0
 """Random logits this far apart have one greedy choice, whatever the order of the additions was."""
 
 
-def save_model(folder, kind="llama", *, seed=0, dtype=torch.float32, chat_template=None, **more):
+def save_model(folder, kind="llama", *, seed=0, dtype=torch.float32, chat_template=None, max_position=128, **more):
     """A random model and a tokenizer of bytes in `folder`, which is handed back."""
     torch.manual_seed(seed)
     config = KINDS[kind](
         vocab_size=VOCABULARY,
-        max_position_embeddings=128,
+        max_position_embeddings=max_position,
         bos_token_id=256,
         eos_token_id=257,
         tie_word_embeddings=False,

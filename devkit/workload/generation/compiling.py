@@ -9,8 +9,8 @@ import torch
 PAYS_FROM_STEPS = 10_000
 """Steps of decoding from which compiling takes less time than it saves.
 
-Reckoned, not measured: a step of an 8B model takes 8 ms as it stands and 5 ms from CUDA graphs, so 10,000 steps save half
-a minute, which is about what compiling takes. `--static-cache` and `--dynamic-cache` overrule it.
+Reckoned, not measured: a step of an 8B model takes 8 ms as it stands and 5 ms from CUDA graphs, so 10,000 steps save
+half a minute, which is about what compiling takes. `--static-cache` and `--dynamic-cache` overrule it.
 """
 
 

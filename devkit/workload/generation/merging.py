@@ -116,6 +116,9 @@ def write_model(whole: Model, base: Loaded, folder: Path) -> None:
 
 def _to_disk(path: Path) -> None:
     """What is renamed before it is on the disk may be empty after a power cut."""
+    if os.name == "nt":
+        # Windows flushes handles that were opened for writing alone.
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
