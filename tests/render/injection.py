@@ -120,11 +120,12 @@ def ran(root: Path, *words: str) -> Ran:
     """Run devkit in this process; `root` is the project."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True) for _ in range(2))
     argv, sys.argv = sys.argv, ["devkit", *words]
+    typed, sys.stdin = sys.stdin, io.StringIO()
     try:
         with redirect_stdout(out), redirect_stderr(err), chdir(root):
             code = _exit_code()
     finally:
-        sys.argv = argv
+        sys.argv, sys.stdin = argv, typed
     return Ran(code, *(stream.buffer.getvalue().decode() for stream in (out, err)), tree(root))
 
 
