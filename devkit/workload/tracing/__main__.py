@@ -18,7 +18,7 @@ def main() -> int:
     prepare_process()
     # What libraries say of themselves would stand before the two lines that the parent shows.
     warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)
     import torch
 
     from devkit.workload.tracing.exact import exact

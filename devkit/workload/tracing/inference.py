@@ -9,7 +9,7 @@ from transformers import DynamicCache, StaticCache
 from devkit.errors import DevkitError
 from devkit.estimate.settings import CacheKind, InferenceSettings, Method, Quantisation, TrainingSettings
 from devkit.workload.tracing.ledger import Ledger
-from devkit.workload.tracing.likeness import as_on_a_gpu
+from devkit.workload.tracing.likeness import as_on_a_gpu, experts_in_bf16
 from devkit.workload.tracing.loading import load
 from devkit.workload.tracing.packing import pack
 from devkit.workload.tracing.program import Document, Model, config_of, materialise, on_meta, watch
@@ -32,7 +32,7 @@ def trace(document: Document, settings: InferenceSettings, *, depth: int | None)
         load(ledger, model, is_upcast=False)
         watch(ledger, model)
         cache = _cache(model, settings)
-        with ledger, as_on_a_gpu():
+        with ledger, as_on_a_gpu(), experts_in_bf16():
             _generate(ledger, model, settings, cache)
             del cache
             ledger.section = Section(Phase.DECODE, part="end")

@@ -8,6 +8,8 @@ import torch
 from torch.nn import functional
 from transformers import masking_utils
 
+from devkit.errors import DevkitError
+
 
 @contextmanager
 def as_on_a_gpu() -> Iterator[None]:
@@ -17,6 +19,24 @@ def as_on_a_gpu() -> Iterator[None]:
         _replaced(masking_utils, "find_packed_sequence_indices", _unpacked),
     ):
         yield
+
+
+@contextmanager
+def experts_in_bf16() -> Iterator[None]:
+    """Within, fused experts that are asked to compute in another type are refused: a limit of torch, no bug of devkit.
+
+    Raises DevkitError. Source: _grouped_mm_validate_inputs, which wants bf16 of both matrices, in
+    https://github.com/pytorch/pytorch/blob/main/torch/_meta_registrations.py
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "Expected inputs of BF16 type" not in str(error):
+            raise
+        raise DevkitError(
+            "torch multiplies fused experts in bf16 alone, and these are in another type",
+            "Take --dtype bf16 and --no-kbit-upcast, or estimate without --exact.",
+        ) from error
 
 
 def _softmax(scores: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> torch.Tensor:

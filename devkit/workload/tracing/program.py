@@ -20,6 +20,11 @@ Document = Mapping[str, Any]
 """A config.json."""
 
 
+ATTENTION_DROPOUT = ("attention_dropout", "attn_pdrop")
+"""What families call the dropout of attention. Kernels on GPUs draw it inside and keep nothing for it; on CPUs it
+leads past them."""
+
+
 def config_of(document: Document, *, depth: int | None, attention: Attention) -> Any:  # noqa: ANN401 - one class an architecture
     """transformers' configuration for a config.json, cut to `depth` layers.
 
@@ -38,6 +43,9 @@ def config_of(document: Document, *, depth: int | None, attention: Attention) ->
             config.layer_types = config.layer_types[:depth]
     if attention is Attention.EAGER:
         config._attn_implementation = "eager"
+    for name in ATTENTION_DROPOUT:
+        if getattr(config, name, 0.0):
+            setattr(config, name, 0.0)
     return config
 
 

@@ -14,7 +14,7 @@ from devkit.workload.finetune.model import DTYPES
 from devkit.workload.tracing import optimizer
 from devkit.workload.tracing.fused import FusedLoss
 from devkit.workload.tracing.ledger import Ledger
-from devkit.workload.tracing.likeness import as_on_a_gpu
+from devkit.workload.tracing.likeness import as_on_a_gpu, experts_in_bf16
 from devkit.workload.tracing.loading import load
 from devkit.workload.tracing.packing import pack, upcast
 from devkit.workload.tracing.program import (
@@ -49,7 +49,7 @@ def trace(document: Document, settings: TrainingSettings, *, depth: int | None, 
         watch(ledger, model)
         if settings.checkpointing:
             _checkpoint(ledger, model)
-        with ledger, as_on_a_gpu():
+        with ledger, as_on_a_gpu(), experts_in_bf16():
             kept: list[object] = []
             for _ in range(2 if lingering else 1):
                 # From the second pass on, gradients of the first are there.

@@ -23,7 +23,7 @@ from devkit.estimate.settings import (
 )
 from devkit.estimate.training import estimate_training
 from devkit.workload.tracing.request import Request, estimate_text, read_estimate, read_request, request_text
-from tests.workload.tracing.shapes import LLAMA
+from tests.workload.tracing.shapes import LLAMA, MIXTURE
 
 GIB = 2**30
 PLAIN = {
@@ -140,6 +140,16 @@ def test_rows_of_one_text_need_no_mask_and_no_repeated_keys():
 
 
 @pytest.mark.workload
+def test_dropout_of_attention_does_not_lead_past_the_fused_kernels():
+    from devkit.workload.tracing.exact import traced
+    from devkit.workload.tracing.stream import Allocation
+
+    long, settings = 1024, TrainingSettings(sequence=1024, rank=4)
+    stream = traced(LLAMA | {"attention_dropout": 0.1}, settings, depth=5)
+    assert max(event.bytes for event in stream if isinstance(event, Allocation)) < long * long
+
+
+@pytest.mark.workload
 def test_attention_that_cannot_be_traced_is_said_to_be_another():
     found = exactly(LLAMA, TrainingSettings(sequence=64, attention=Attention.VARLEN))
     assert found.warnings == ("varlen attention is traced as sdpa, which keeps the same tensors",)
@@ -153,6 +163,12 @@ def test_attention_that_cannot_be_traced_is_said_to_be_another():
         pytest.param({"model_type": "t5"}, LORA, "no causal language model", id="another kind of model"),
         pytest.param(
             LLAMA, TrainingSettings(world=2, sharding=Sharding.ZERO3), "holds all of the model", id="shards of a model"
+        ),
+        pytest.param(
+            MIXTURE,
+            TrainingSettings(sequence=32, targets=("q_proj",), precision=Precision.FP16),
+            "fused experts in bf16 alone",
+            id="experts in fp16",
         ),
         pytest.param(LLAMA, InferenceSettings(cache=CacheKind.PAGED), "no pages", id="a server's cache"),
     ],
