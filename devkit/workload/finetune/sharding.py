@@ -5,11 +5,13 @@ with losses summed over tokens and divided by the tokens of the whole step, the 
 but rounding.
 """
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,6 +21,10 @@ from devkit.workload.finetune.ranks import Ranks
 
 _PARTED = {Sharding.ZERO2: False, Sharding.ZERO3: True}
 """Whether FSDP2 takes a layer's weights apart again after its forward pass, and gathers them anew for the backward."""
+
+
+BUCKET_NUMBERS = 2**24
+"""Numbers that are sent at once: enough that the network is busy, and a copy of them is small."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +37,45 @@ class Shared:
     module: nn.Module
     factor: float = 1.0
 
-    def passing(self, *, last: bool) -> AbstractContextManager[None]:
-        """Around forward and backward of one pass; gradients travel in the last one of a step alone.
+    def passing(self) -> AbstractContextManager[None]:
+        """Around forward and backward of one pass: under DDP gradients stay in this process until `exchange`.
 
         Not so under FSDP2: gradients that wait to be reduced are as large as the model on every process, which is
         what it was chosen to avoid.
         """
-        if isinstance(self.module, DistributedDataParallel) and not last:
+        if isinstance(self.module, DistributedDataParallel):
             return self.module.no_sync()
         return nullcontext()
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        """Take the mean of everyone's gradients, once all passes of a step went through everywhere.
+
+        DDP itself would send them during the last backward pass. A process that runs out of memory there leaves the
+        others waiting for good, and a pass given up leaves DDP half-way into an exchange.
+        """
+        if not isinstance(self.module, DistributedDataParallel):
+            return
+        gradients = [each.grad for each in self.module.parameters() if each.grad is not None]
+        for bucket in _buckets(gradients):
+            flat = torch.cat([each.reshape(-1) for each in bucket])
+            dist.all_reduce(flat)
+            flat /= self.factor
+            for each, part in zip(bucket, torch.split(flat, [each.numel() for each in bucket]), strict=True):
+                each.copy_(part.view_as(each))
+
+
+def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """The gradients in their order, together as long as they are of one data type and not too large."""
+    bucket: list[torch.Tensor] = []
+    for each in gradients:
+        size = sum(other.numel() for other in bucket)
+        if bucket and (each.dtype != bucket[0].dtype or size + each.numel() > BUCKET_NUMBERS):
+            yield bucket
+            bucket = []
+        bucket.append(each)
+    if bucket:
+        yield bucket
 
 
 def share(module: nn.Module, *, sharding: Sharding | None, method: Method, ranks: Ranks) -> Shared:
@@ -51,11 +87,10 @@ def share(module: nn.Module, *, sharding: Sharding | None, method: Method, ranks
         return Shared(module)
     if sharding is None or sharding is Sharding.DDP:
         devices = [ranks.device] if ranks.device.type == "cuda" else None
-        # Adapters are all used in every pass: nobody has to look for parameters without a gradient. Buffers are equal
-        # from the start, and sending them would leave a process waiting for one whose pass failed for want of memory.
-        parallel = DistributedDataParallel(
-            module, device_ids=devices, gradient_as_bucket_view=True, broadcast_buffers=False
-        )
+        # Adapters are all used in every pass: nobody has to look for parameters without a gradient.
+        parallel = DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
+        # Buffers are equal from here on. Sent with a pass, they leave a process waiting for one whose pass failed.
+        parallel.require_forward_param_sync = False
         return Shared(parallel, ranks.world)
     _refuse(sharding, method)
     return Shared(_parted(module, ranks, reshard=_PARTED[sharding]), ranks.world)

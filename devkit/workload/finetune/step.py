@@ -1,6 +1,7 @@
 """One optimizer step's passes: forward and backward over its micro-batches, added up, agreed on by all processes."""
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 
@@ -12,6 +13,8 @@ from devkit.workload.finetune.micro_batch import OutOfMemory, is_out_of_memory, 
 from devkit.workload.finetune.ranks import Ranks
 from devkit.workload.finetune.sharding import Shared
 from devkit.workload.tiny import Model
+
+T = TypeVar("T")
 
 
 class ModelWithLoss(torch.nn.Module):
@@ -61,8 +64,7 @@ class Passes:
     """Forward and backward over a step's micro-batches. All processes have equally many, and agree before each.
 
     Where one ran out of memory, all of them give the step up before gradients travel: nobody waits for one that
-    failed. Only the backward of the last pass, which sends them, cannot be given up by one alone; by then the largest
-    pass has gone through, and most of this one's memory is taken.
+    failed. FSDP2's processes need each other within every pass; there the error is left to end the run.
     """
 
     def __init__(self, shared: Shared, ranks: Ranks, *, is_sharded: bool, asked: Callable[[], object]) -> None:
@@ -80,34 +82,24 @@ class Passes:
         for number, batch in enumerate(batches, start=1):
             if number > 1 and self._asked():
                 raise GivenUp
-            is_last = number == len(batches) and not alone
-            with self._shared.passing(last=is_last):
+            with self._shared.passing():
                 loss = self._agreed(lambda batch=batch: self._shared.module(batch))  # type: ignore[misc]
-                self._backward(loss * factor * self._shared.factor, is_last=is_last)
+                self._agreed(lambda loss=loss: (loss * factor * self._shared.factor).backward())  # type: ignore[misc]
             total += loss.detach()
+        if not alone:
+            self._shared.exchange()
         return float(total)
 
-    def _agreed(self, forward: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The result of `forward` once every process has one."""
-        loss, failed = None, False
-        try:
-            loss = forward()
-        except RuntimeError as error:
-            failed = self._noted(error)
-        if self._ranks.any(failed) or loss is None:
-            raise OutOfMemory
-        return loss
-
-    def _backward(self, loss: torch.Tensor, *, is_last: bool) -> None:
+    def _agreed(self, half: Callable[[], T]) -> T:
+        """What one half of a pass gives, once it went through in every process."""
         failed = False
         try:
-            loss.backward()  # type: ignore[no-untyped-call]
+            result = half()
         except RuntimeError as error:
-            if is_last and self._ranks.world > 1:
-                raise
             failed = self._noted(error)
         if self._ranks.any(failed):
             raise OutOfMemory
+        return result
 
     def _noted(self, error: RuntimeError) -> bool:
         if not self._can_retry or not is_out_of_memory(error):
