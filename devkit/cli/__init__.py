@@ -87,9 +87,21 @@ def main() -> None:
 
 
 def _not_written(error: OSError) -> int:
+    _drop_output()
     click.echo(f"Error: cannot write {error.filename or 'to standard output'}: {error.strerror}", err=True)
     click.echo("  Make room on that disk, or write somewhere else.", err=True)
     return exits.WRONG_INPUT
+
+
+def _too_long(error: OSError) -> int:
+    """Any flag may name a file, and no file system takes a name of any length."""
+    click.echo(f"Error: no file can be called so: {escaped(str(error.filename))[:60]}…", err=True)
+    click.echo("  The name is too long for this file system.", err=True)
+    return exits.WRONG_INPUT
+
+
+_REFUSED = {errno.ENOSPC: _not_written, errno.ENAMETOOLONG: _too_long}
+"""What a file system says no to, whichever command asks it, and who tells of that."""
 
 
 def _drop_output() -> None:
@@ -121,9 +133,8 @@ def _exit_code() -> int:
         _drop_output()
         return exits.DONE
     except Exception as error:
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            _drop_output()
-            return _not_written(error)
+        if isinstance(error, OSError) and error.errno in _REFUSED:
+            return _REFUSED[error.errno](error)
         sys.excepthook(type(error), error, error.__traceback__)
         click.echo(HOW_TO_REPORT, err=True)
         return exits.BUG
