@@ -25,12 +25,14 @@ if [ $# -gt 0 ]; then
     exec .venv/bin/python -m pytest "$@"
 fi
 
-# These start engines, commands and trainings of their own: one after the other, while the others take what they leave
-# of the processors. Everybody's output comes whole, the closing lines last.
-one_by_one="tests/architecture tests/cli tests/engine tests/verify tests/workload"
+# These start engines and commands of their own: one after the other, while the others take what they leave of the
+# processors. Everybody's output comes whole, the closing lines last.
+one_by_one="tests/architecture tests/cli tests/engine tests/verify"
+# These import torch, which no other test should have to wait for or share a process with; a file's models are made once.
+with_torch="tests/workload tests/estimate"
 status=0
 beside=""
-for folder in $one_by_one; do beside="$beside --ignore=$folder"; done
+for folder in $one_by_one $with_torch; do beside="$beside --ignore=$folder"; done
 # Those that hold a deadline against the clock on the wall: they mostly wait, and must not be kept waiting.
 clock=$(grep -rl 'mark\.clock' tests --include='*.py')
 # Only what nobody else wants.
@@ -42,10 +44,17 @@ trap 'rm -f "$log" "$downloads"' EXIT
 # The engine tests come late: what they need is fetched meanwhile. What cannot be had is for them to say.
 .venv/bin/python -m tests.engine.prepare >"$downloads" 2>&1 &
 fetching=$!
-# shellcheck disable=SC2086 # folder names without spaces, meant as words of their own
-$idle .venv/bin/python -m pytest -q -n auto -m 'not clock' $beside tests >"$log" 2>&1 &
+side_by_side() {
+    ended=0
+    # shellcheck disable=SC2086 # folder names without spaces, meant as words of their own
+    $idle .venv/bin/python -m pytest -q -n auto -m 'not clock' $beside tests || ended=$?
+    # shellcheck disable=SC2086
+    $idle .venv/bin/python -m pytest -q -n auto --dist loadfile $with_torch || ended=$?
+    return "$ended"
+}
+side_by_side >"$log" 2>&1 &
 others=$!
-trap 'kill "$others" "$fetching" 2>/dev/null; exit 130' INT TERM
+trap 'pkill -P "$others"; kill "$others" "$fetching" 2>/dev/null; exit 130' INT TERM
 echo "==> pytest, against the clock"
 # shellcheck disable=SC2086
 .venv/bin/python -m pytest -q -n 3 -m clock $clock || status=$?
