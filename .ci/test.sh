@@ -57,7 +57,7 @@ others=$!
 trap 'pkill -P "$others"; kill "$others" "$fetching" 2>/dev/null; exit 130' INT TERM
 echo "==> pytest, against the clock"
 # shellcheck disable=SC2086
-.venv/bin/python -m pytest -q -n 3 -m clock $clock || status=$?
+.venv/bin/python -m pytest -q -n 2 -m clock $clock || status=$?
 echo "==> pytest, one by one: $one_by_one"
 # shellcheck disable=SC2086
 .venv/bin/python -m pytest $one_by_one || status=$?

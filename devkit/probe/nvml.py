@@ -24,6 +24,8 @@ MOST_GPUS = 1024
 
 _HUNG_SHARE = 0.5
 """A call that ran for less of an attempt was one of many slow ones: GPUs without persistence wake up one by one."""
+_SHORTEST_HANG_S = 0.3
+"""Nor is a call stuck that was given less: it may wake a GPU up, on a busy machine."""
 _SHARE_OF_THE_REST = 0.6
 _SHORTEST_ATTEMPT_S = 0.4
 
@@ -49,7 +51,7 @@ class _Transcript:
     @property
     def hung(self) -> bool:
         """Whether the last call was stuck, rather than one of many slow ones."""
-        return self.code == TIMED_OUT and self.waited_s >= self.deadline_s * _HUNG_SHARE
+        return self.code == TIMED_OUT and self.waited_s >= max(_SHORTEST_HANG_S, self.deadline_s * _HUNG_SHARE)
 
 
 def read_nvml(host: Host, *, deadline_s: float) -> NvmlAnswer | NvmlFailure | Unknown:

@@ -74,7 +74,7 @@ def test_a_file_is_read_without_waiting(make, tmp_path):
     make(tmp_path / "x")
     started_s = time.monotonic()
     LocalHost().read(str(tmp_path / "x"))
-    assert time.monotonic() - started_s < 2
+    assert time.monotonic() - started_s < 10
 
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)

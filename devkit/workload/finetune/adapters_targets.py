@@ -9,9 +9,12 @@ from transformers.pytorch_utils import Conv1D
 from devkit.errors import DevkitError
 from devkit.estimate.settings import ALL_LINEAR
 from devkit.text import listed
+from devkit.workload.finetune.model_skeleton import fused_experts
 from devkit.workload.tiny import Model
 
 NUMBER_OF_NAMES = 3
+NAMES_OF_EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
+"""Source: peft 0.21, peft/utils/transformers_weight_conversion.py, _MOE_TARGET_MODULE_MAPPING."""
 
 
 def targets_of(model: Model, wanted: Sequence[str]) -> str | list[str]:
@@ -20,12 +23,23 @@ def targets_of(model: Model, wanted: Sequence[str]) -> str | list[str]:
     A name is the last part of a layer's, such as q_proj, or more of it, such as layers.0.self_attn.q_proj.
     """
     if tuple(wanted) == ALL_LINEAR:
-        return ALL_LINEAR[0]
+        return ALL_LINEAR[0] if fused_experts(model) is None else _beside_experts(model)
     layers = dict(adaptable(model))
     for name in wanted:
         if not any(layer == name or layer.endswith(f".{name}") for layer in layers):
             raise _unknown(name, layers)
     return list(wanted)
+
+
+def _beside_experts(model: Model) -> list[str]:
+    """The linear layers of a mixture by the last part of their names, without its head.
+
+    peft takes all-linear, and names that its fused experts once had, to mean the experts as well: it would put
+    adapters on them that make the whole weight anew in each pass, and that other programs do not read.
+    """
+    head = model.get_output_embeddings()
+    linear = (name for name, each in model.named_modules() if isinstance(each, torch.nn.Linear) and each is not head)
+    return sorted({name.rpartition(".")[2] for name in linear} - NAMES_OF_EXPERTS)
 
 
 def adaptable(model: Model) -> Iterator[tuple[str, torch.nn.Module]]:

@@ -6,7 +6,7 @@ from devkit.workload.finetune.decisions import Decisions
 from devkit.workload.finetune.events import METRICS_FILE, Events, Listener
 from devkit.workload.finetune.loop import End, Position, train
 from devkit.workload.finetune.micro_batch import is_out_of_memory, let_go, read_memory
-from devkit.workload.finetune.program_hardware import device_kind
+from devkit.workload.finetune.program_hardware import device_kind, gpu_name
 from devkit.workload.finetune.program_job import Job
 from devkit.workload.finetune.program_record import Record
 from devkit.workload.finetune.ranks import Ranks
@@ -46,7 +46,8 @@ def _run(settings: FinetuneSettings, together: Ranks, stop: stopping.Stopping, e
     """Everything from the files to the adapter, in one of the run's processes."""
     material = program_parts.gathered(settings, together)
     decisions = program_parts.decided(material, together)
-    record = Record(material.settings, decisions, world=together.world)
+    gpu = gpu_name(together.device)
+    record = Record(material.settings, decisions, gpu=gpu, world=together.world)
     if together.is_first:
         record.begin()
     _tell(events, decisions, material.notes(decisions))

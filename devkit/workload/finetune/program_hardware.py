@@ -26,6 +26,11 @@ def device_kind() -> str:
     return choose_device().kind
 
 
+def gpu_name(device: torch.device) -> str | None:
+    """The GPU that a run was measured on, as torch and NVML call it; None for any other device."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
+
+
 def hardware_here(device: torch.device, *, world: int) -> Hardware:
     """The device as it is now, with what is free on it."""
     packages = frozenset(name for name in OPTIONAL if importlib.util.find_spec(name) is not None)

@@ -15,7 +15,7 @@ from devkit.workload.packages import environment
 class Record:
     """Written when a run begins, so that its folder is known as ours, and again when it ends."""
 
-    def __init__(self, settings: FinetuneSettings, decisions: Decisions, *, world: int) -> None:
+    def __init__(self, settings: FinetuneSettings, decisions: Decisions, *, gpu: str | None, world: int) -> None:
         self._output = settings.output
         self._fields: dict[str, Any] = {
             "status": "running",
@@ -23,6 +23,7 @@ class Record:
             "decisions": [asdict(each) for each in decisions.reasons],
             "warnings": list(decisions.warnings),
             "environment": environment(),
+            "gpu": gpu,
             "world": world,
             "estimated": _estimated(decisions),
         }

@@ -127,10 +127,27 @@ def _consistent(settings: FinetuneSettings) -> None:
         )
     if settings.method is Method.FULL and settings.adapter_precision is not None:
         raise DevkitError("--method full has no adapter whose precision could be set", "Leave out --adapter-precision.")
+    if settings.sharding is not None:
+        require_shareable(settings.sharding, settings.method)
     if settings.eval_data and settings.eval_share:
         raise DevkitError("--eval-data and --eval-share both say what to evaluate on", "Keep one of the two.")
     if settings.micro_batch is not None and settings.micro_batch > settings.batch:
         raise DevkitError(
             f"--micro-batch {settings.micro_batch} is more than --batch {settings.batch}",
             "One step learns from --batch rows, in passes of at most --micro-batch.",
+        )
+
+
+def require_shareable(sharding: Sharding, method: Method) -> None:
+    """Raises DevkitError for a way in which several processes cannot share such a model."""
+    if sharding is Sharding.ZERO1:
+        raise DevkitError(
+            f"{sharding} is not among the ways in which devkit shares a model",
+            "Use ddp, or zero2 or zero3 (FSDP2), which also spare the memory of the gradients.",
+        )
+    if sharding is not Sharding.DDP and method is Method.INT8_LORA:
+        raise DevkitError(
+            f"{method} and {sharding} do not go together: FSDP2 shares out weights in one data type, and those of "
+            "LLM.int8() are integers with a scale for each row apart",
+            f"Use --method qlora with {sharding}, which takes less still, or --method {method} with --sharding ddp.",
         )

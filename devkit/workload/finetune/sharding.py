@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Sharding
 from devkit.workload.finetune.ranks import Ranks
+from devkit.workload.finetune.settings import require_shareable
 
 _PARTED = {Sharding.ZERO2: False, Sharding.ZERO3: True}
 """Whether FSDP2 takes a layer's weights apart again after its forward pass, and gathers them anew for the backward."""
@@ -92,7 +92,7 @@ def share(module: nn.Module, *, sharding: Sharding | None, method: Method, ranks
         # Buffers are equal from here on. Sent with a pass, they leave a process waiting for one whose pass failed.
         parallel.require_forward_param_sync = False
         return Shared(parallel, ranks.world)
-    _refuse(sharding, method)
+    require_shareable(sharding, method)
     return Shared(_parted(module, ranks, reshard=_PARTED[sharding]), ranks.world)
 
 
@@ -101,20 +101,6 @@ def gradient_norm(parameters: list[nn.Parameter]) -> torch.Tensor:
     norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
     whole: torch.Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     return whole
-
-
-def _refuse(sharding: Sharding, method: Method) -> None:
-    if sharding not in _PARTED:
-        raise DevkitError(
-            f"{sharding} is not among the ways in which devkit shares a model",
-            f"Use ddp, or one of {', '.join(_PARTED)} (FSDP2), which also spare the memory of the gradients.",
-        )
-    if method is Method.INT8_LORA:
-        raise DevkitError(
-            f"{method} and {sharding} do not go together: FSDP2 shares out weights in one data type, and those of "
-            "LLM.int8() are integers with a scale for each row apart",
-            f"Use --method qlora with {sharding}, which takes less still, or --method {method} with --sharding ddp.",
-        )
 
 
 def _parted(module: nn.Module, ranks: Ranks, *, reshard: bool) -> nn.Module:

@@ -72,6 +72,18 @@ def test_an_adapter_is_kept_in_the_precision_asked_for_on_every_base(base, metho
     assert all("lora_" in name for name, each in model.named_parameters() if each.requires_grad)
 
 
+def test_experts_of_a_mixture_get_no_adapter_and_it_loads_again(tmp_path):
+    folder = save_model(tmp_path / "mixture", "qwen3_moe")
+    loaded, model = with_adapter(folder)
+    named = (name.partition(".lora_") for name, _ in model.named_parameters())
+    adapted = {before.rpartition(".")[2] for before, found, _ in named if found}
+    assert adapted == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    save_adapter(model, tmp_path / "adapter", loaded)
+    fresh = load(f"{folder}", ModelChoices())
+    again = put_on(fresh.model, examined_adapter(tmp_path / "adapter"), precision=Precision.FP32)
+    assert torch.equal(logits(again), logits(model))
+
+
 def test_nothing_of_a_quantised_base_is_turned_into_fp32(base):
     choices = ModelChoices(precision=Precision.BF16, quantisation=Quantisation.NF4)
     _, model = with_adapter(base, choices, precision=Precision.BF16)
