@@ -18,7 +18,8 @@ for shell in bash busybox dash ksh mksh yash; do
     command -v "$shell" >/dev/null 2>&1 || skip "the generated scripts are not tried in $shell (apt-get install $shell)"
 done
 if [ "${DEVKIT_LONG:-}" != 1 ]; then
-    skip "bundles, Podman, notebooks, Templates and JetBrains's image on real engines (DEVKIT_LONG=1 make test)"
+    skip "bundles, Podman, notebooks, Templates, repaired dev containers and JetBrains's image on real engines" \
+        "and most cases of the largest suites (DEVKIT_LONG=1 make test)"
 fi
 if [ $# -gt 0 ]; then
     echo "==> pytest $*"
@@ -47,9 +48,9 @@ fetching=$!
 side_by_side() {
     ended=0
     # shellcheck disable=SC2086 # folder names without spaces, meant as words of their own
-    $idle .venv/bin/python -m pytest -q -n auto -m 'not clock' $beside tests || ended=$?
+    $idle .venv/bin/python -m pytest -q --durations=12 -n auto -m 'not clock' $beside tests || ended=$?
     # shellcheck disable=SC2086
-    $idle .venv/bin/python -m pytest -q -n auto --dist loadfile $with_torch || ended=$?
+    $idle .venv/bin/python -m pytest -q --durations=12 -n auto --dist loadfile $with_torch || ended=$?
     return "$ended"
 }
 side_by_side >"$log" 2>&1 &
@@ -60,7 +61,7 @@ echo "==> pytest, against the clock"
 .venv/bin/python -m pytest -q -n 2 -m clock $clock || status=$?
 echo "==> pytest, one by one: $one_by_one"
 # shellcheck disable=SC2086
-.venv/bin/python -m pytest $one_by_one || status=$?
+.venv/bin/python -m pytest --durations=40 $one_by_one || status=$?
 echo "==> pytest, side by side, meanwhile: all but $one_by_one"
 wait "$others" || status=$?
 wait "$fetching" || echo "==> downloads ahead of the tests failed:"

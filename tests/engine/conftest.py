@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.amount import LONG
+
 from . import authority, binaries, cache, daemon, image, network, project, tools
 
 every_flavour = pytest.mark.parametrize("engine", list(daemon.Flavour), indirect=True, ids=str)
@@ -26,8 +28,15 @@ def pytest_configure(config: pytest.Config) -> None:
         cache.CAPTURE.append(manager)
 
 
-LONG = ("test_bundle.py", "test_editors.py", "test_podman.py", "test_profiles.py", "test_templates.py")
-"""Minutes each, and few changes touch what they prove: run on request, and said to be left out."""
+TAKE_MINUTES = (
+    "test_bundle.py",
+    "test_editors.py",
+    "test_podman.py",
+    "test_profiles.py",
+    "test_repaired.py",
+    "test_templates.py",
+)
+"""Few changes touch what they prove: run on request, and said to be left out."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent != Path(__file__).parent:
             continue
         item.add_marker(pytest.mark.engine)
-        if item.path.name in LONG and os.environ.get("DEVKIT_LONG") != "1":
+        if item.path.name in TAKE_MINUTES and not LONG:
             item.add_marker(pytest.mark.skip(reason="takes minutes: run with DEVKIT_LONG=1"))
 
 

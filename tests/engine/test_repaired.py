@@ -61,6 +61,7 @@ def repaired(request: pytest.FixtureRequest, engine: Engine, tmp_path: Path) -> 
         for base in bases:
             provide(engine, base, address)
         yield Repaired(root, engine)
+    engine.clear()
     # Other tests build on an image of that name as well.
     for base in bases:
         engine.docker("tag", "devkit-test-base:latest", base)

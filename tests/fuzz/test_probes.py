@@ -15,7 +15,7 @@ from tests.fuzz.profile import FUZZ, SLOWEST_S
 from tests.fuzz.texts import nearly
 from tests.hosts import facts_of, machine
 
-NOT_PROBED = {"taken_at", "devkit", "inside", "smoke"}
+NOT_PROBED = {"taken_at", "devkit", "inside", "smoke", "training", "verification"}
 MACHINES = (
     "ubuntu-4090-ok",
     "in-container-ok",
@@ -35,6 +35,7 @@ MACHINES = (
     "podman-behind-docker-socket",
     "wsl2-linux-driver-inside",
     "windows-ok",
+    "amd-mi300x",
 )
 
 SAMPLES = {

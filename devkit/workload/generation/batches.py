@@ -1,5 +1,6 @@
 """Many prompts through one model: alike lengths side by side, answers in the order of the prompts."""
 
+import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -46,11 +47,9 @@ def _tried(
     speaker: Speaker, prompts: Sequence[Sequence[int]], decoding: Decoding, asked: Callable[[], bool]
 ) -> list[Answer] | None:
     """The answers; None where memory ran out, after what was allocated is free again."""
-    try:
+    with contextlib.suppress(torch.OutOfMemoryError):
         return answers(speaker, prompts, replace(decoding, batch=len(prompts)), asked=asked)
-    except torch.OutOfMemoryError:
-        pass
-    # Outside the handler, where the error and with it the frames that hold the tensors are gone.
+    # The error is gone by now, and with it the frames that hold the tensors.
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

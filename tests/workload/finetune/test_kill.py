@@ -20,6 +20,7 @@ pytestmark = [
 ]
 
 from devkit.workload.finetune.checkpoint_folders import verified, whole  # noqa: E402
+from tests.amount import every  # noqa: E402
 from tests.conftest import KILLED  # noqa: E402
 from tests.workload.finetune.kitchen import Kitchen  # noqa: E402
 
@@ -118,7 +119,7 @@ def check_nothing_was_lost(run, output, before):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1], ids=lambda number: number.name)
 @pytest.mark.parametrize("in_a_save", [False, True], ids=["at any time", "in a save"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", every(2, [1, 2]))
 def test_a_run_that_is_killed_again_and_again_ends_as_if_nobody_had(
     kitchen, zygote, untouched, killed, number, in_a_save, seed
 ):
