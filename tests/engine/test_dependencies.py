@@ -237,7 +237,7 @@ def test_editing_code_repeats_no_layer_and_a_requirement_none_of_torch(written, 
     assert repeated(again) == []
     (clone.folder / "requirements.txt").write_text("needle\nthread\n", encoding="utf-8")
     more = repeated(build(clone))
-    assert "from=project,source=requirements.txt" in more[0]
+    assert any("from=project,source=requirements.txt" in name for name in more)
     assert not any("torch==" in name or "target=/mnt/requirements.txt" in name for name in more)
     assert python(clone, INSTALLED) == "needle thread 2.13.0+cpu"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.amount import LONG
 from tests.verify.stages import NOT_ON_A_CPU, not_passed
 
 from . import image, project
@@ -130,13 +131,14 @@ def test_the_cli_starts_the_committed_files_and_the_proof_passes_inside(devconta
     assert up["outcome"] == "success"
     assert_gpu_as_offered(clone, up["containerId"])
     assert inside_as_the_host_sees_it(clone)["container"]["kind"] == "docker"
-    report = json.loads(cli(devcontainer_cli, clone, "exec", *VERIFY))
+    # Each way to ask for the GPU gives the same processor here: one whole proof is enough where time is short.
+    is_whole = LONG or clone.engine.flavour is Flavour.CPU
+    report = json.loads(cli(devcontainer_cli, clone, "exec", *VERIFY, *(() if is_whole else ("--quick",))))
     assert report["schema"] == "devkit.verify/1"
     assert report["verdict"] == "passed", report
-    assert {"lora-memorises", "adapter-reload", "resume", "qlora-memorises"} <= {
-        stage["name"] for stage in report["stages"]
-    }
-    assert not_passed(report) == dict.fromkeys(NOT_ON_A_CPU, "skipped")
+    claims = {"lora-memorises", "adapter-reload", "resume", "qlora-memorises"} if is_whole else {"lora-memorises"}
+    assert claims <= {stage["name"] for stage in report["stages"]}
+    assert not_passed(report).items() <= dict.fromkeys(NOT_ON_A_CPU, "skipped").items()
     assert project.fingerprint(clone.folder) == project.fingerprint(committed.folder)
     assert clone.changed() == ""
 
