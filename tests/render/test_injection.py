@@ -184,7 +184,7 @@ def of_other_commands():
             yield from ((verb, flag, kind) for kind in (kinds if verb == "plan" else every(5, kinds, first=number)))
 
 
-@pytest.mark.parametrize(("verb", "flag", "kind"), of_other_commands(), ids=lambda word: word)
+@pytest.mark.parametrize(("verb", "flag", "kind"), list(of_other_commands()), ids=lambda word: word)
 def test_a_flag_of_another_command_writes_nothing_unasked(tmp_path, verb, flag, kind):
     plan = fixed(but=flag.removeprefix("--")) if verb == "plan" else ()
     done = ran(tmp_path, verb, *plan, f"{flag}={HOSTILE[kind]}")
