@@ -18,7 +18,7 @@ for shell in bash busybox dash ksh mksh yash; do
     command -v "$shell" >/dev/null 2>&1 || skip "the generated scripts are not tried in $shell (apt-get install $shell)"
 done
 if [ "${DEVKIT_LONG:-}" != 1 ]; then
-    skip "bundles, Podman, notebooks, Templates, repaired dev containers and JetBrains's image on real engines" \
+    skip "bundles, locks, Podman, notebooks, monitoring, Templates, repairs and JetBrains's image on real engines" \
         "and most cases of the largest suites (DEVKIT_LONG=1 make test)"
 fi
 if [ $# -gt 0 ]; then

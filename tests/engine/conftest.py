@@ -28,15 +28,23 @@ def pytest_configure(config: pytest.Config) -> None:
         cache.CAPTURE.append(manager)
 
 
-TAKE_MINUTES = (
-    "test_bundle.py",
-    "test_editors.py",
-    "test_podman.py",
-    "test_profiles.py",
-    "test_repaired.py",
-    "test_templates.py",
+TAKE_MINUTES = frozenset(
+    {
+        "test_bundle.py",
+        "test_editors.py",
+        "test_locked_image.py",
+        "test_monitoring.py",
+        "test_podman.py",
+        "test_profiles.py",
+        "test_repaired.py",
+        "test_templates.py",
+        "test_a_base_image_whose_user_holds_uid_1000_gives_way",
+        "test_two_projects_run_side_by_side",
+        "test_verify_leaves_a_container_that_ran_before",
+        "test_verify_says_that_the_socket_hangs",
+    }
 )
-"""Few changes touch what they prove: run on request, and said to be left out."""
+"""Files and tests. Few changes touch what they prove: run on request, and said to be left out."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent != Path(__file__).parent:
             continue
         item.add_marker(pytest.mark.engine)
-        if item.path.name in TAKE_MINUTES and not LONG:
+        if not LONG and TAKE_MINUTES & {item.path.name, getattr(item, "originalname", None)}:
             item.add_marker(pytest.mark.skip(reason="takes minutes: run with DEVKIT_LONG=1"))
 
 

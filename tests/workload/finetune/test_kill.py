@@ -20,12 +20,12 @@ pytestmark = [
 ]
 
 from devkit.workload.finetune.checkpoint_folders import verified, whole  # noqa: E402
-from tests.amount import every  # noqa: E402
+from tests.amount import LONG, every  # noqa: E402
 from tests.conftest import KILLED  # noqa: E402
 from tests.workload.finetune.kitchen import Kitchen  # noqa: E402
 
 STEPS, SAVE_EVERY = 9, 2
-KILLS_OF_A_RUN = 4
+KILLS_OF_A_RUN = 4 if LONG else 2
 LONGEST_STEP_S = 0.03
 PREEMPTED = 75
 
