@@ -18,6 +18,9 @@ from devkit.estimate.settings import (
     TrainingSettings,
 )
 from devkit.estimate.training import estimate_training
+from tests.amount import LONG
+
+pytestmark = pytest.mark.skipif(not LONG, reason="takes a quarter of a minute: run with DEVKIT_LONG=1")
 
 GOAL = 0.05
 PLAIN = {"stack": Stack.TRAINER, "loss": Loss.STANDARD, "adapter_precision": Precision.FP32}

@@ -14,7 +14,10 @@ from devkit.estimate.settings import (
 )
 from devkit.workload.tracing.stream import Allocation, Phase, Release, Section
 from devkit.workload.tracing.unroll import TRACED, is_periodic, unrolled
+from tests.amount import LONG
 from tests.workload.tracing.shapes import GEMMA, LLAMA, MIXTURE
+
+pytestmark = pytest.mark.skipif(not LONG, reason="takes a quarter of a minute: run with DEVKIT_LONG=1")
 
 SHORT = {"sequence": 32, "rank": 4}
 TRAINER = {**SHORT, "stack": Stack.TRAINER, "loss": Loss.STANDARD, "adapter_precision": Precision.FP32}
