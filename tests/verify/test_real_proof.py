@@ -10,6 +10,7 @@ from devkit.probe.host import LocalHost
 from devkit.verify.here import proof_command, prove_here
 from devkit.verify.report import Verdict
 from devkit.workload.settings import Depth
+from tests.amount import every
 from tests.verify.stages import NOT_ON_A_CPU
 
 pytest.importorskip("torch")
@@ -66,10 +67,13 @@ def test_the_proof_passes_here_without_touching_the_network(shadow):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        pytest.param("raise OSError('libcusparse.so.11: cannot open shared object file')", id="cannot be imported"),
-        pytest.param("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", id="crashes while it is imported"),
-    ],
+    every(
+        2,
+        [
+            pytest.param("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", id="crashes while it is imported"),
+            pytest.param("raise OSError('libcusparse.so.11: cannot open shared object file')", id="cannot be imported"),
+        ],
+    ),
 )
 def test_a_broken_bitsandbytes_costs_qlora_and_nothing_else(shadow, text):
     shadow("bitsandbytes", text)
