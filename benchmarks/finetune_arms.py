@@ -46,7 +46,8 @@ def run_devkit(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, f
     steps = [event for event in steps if event["event"] == "step"]
     timed = steps[WARM_UP:]
     tokens = timed[-1]["tokens"] - steps[WARM_UP - 1]["tokens"]
-    seconds = timed[-1]["seconds"] - steps[WARM_UP - 1]["seconds"]
+    # Each step tells its own time, what it waited for data included.
+    seconds = sum(event["seconds"] for event in timed)
     return {"tokens_per_s": tokens / seconds, "last_loss": steps[-1]["loss"]}
 
 
