@@ -5,7 +5,7 @@ the test; so the bridge and its few rules are made here, under names nobody else
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,11 @@ POOL = "172.31.240.0/20"
 
 FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 MARK = ("-m", "comment", "--comment", "devkit tests")
+OFF = tuple(
+    (chain, way, POOL, *MARK, "-j", "REJECT") for chain in ("INPUT", "FORWARD", "OUTPUT") for way in ("-s", "-d")
+)
+"""What takes the network away from containers, until the block of `switched_off` ends."""
+
 RULES = (
     ("nat", "POSTROUTING", "-s", POOL, "!", "-d", POOL, *MARK, "-j", "MASQUERADE"),
     ("filter", "FORWARD", "-s", POOL, *MARK, "-j", "ACCEPT"),
@@ -58,9 +63,24 @@ def bridged() -> Iterator[str]:
         FORWARDING.write_text(before, encoding="ascii")
 
 
+@contextmanager
+def switched_off() -> Iterator[None]:
+    """Containers reach neither this machine nor any other while the block runs."""
+    for chain, *rule in OFF:
+        run(["iptables", "-w", "-I", chain, *rule])
+    try:
+        yield
+    finally:
+        _remove(("filter", *rule) for rule in OFF)
+
+
 def _down() -> None:
     """Remove the bridge and every rule, also what a killed run left behind."""
-    for table, chain, *rule in RULES:
+    _remove((*RULES, *(("filter", *rule) for rule in OFF)))
+    run(["ip", "link", "del", BRIDGE], expect=None)
+
+
+def _remove(rules: Iterable[tuple[str, ...]]) -> None:
+    for table, chain, *rule in rules:
         while run(["iptables", "-w", "-t", table, "-D", chain, *rule], expect=None).returncode == 0:
             pass
-    run(["ip", "link", "del", BRIDGE], expect=None)
