@@ -1,50 +1,24 @@
 """`devkit finetune`: train a model on texts."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from devkit.cli.setting_flags import given_flags, setting_options
 from devkit.cli.workload_needed import require_workload
-from devkit.workload.finetune.settings import FinetuneSettings, checked, described, flag_of
-from devkit.workload.finetune.settings_file import kind_of, read_settings
+from devkit.workload.finetune.settings import FinetuneSettings, checked
+from devkit.workload.finetune.settings_file import read_settings
 
 if TYPE_CHECKING:
     from devkit.workload.finetune.events import Listener
 
 
-def _option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The flag of one setting. It is None until it is typed, so that a file's value can be told from a flag's."""
-    kind, meaning = kind_of(name), described()[name][1].meaning
-    default = getattr(FinetuneSettings(), name)
-    if default not in (None, (), "") and not isinstance(default, bool):
-        shown = ", ".join(default) if isinstance(default, tuple) else default
-        meaning = f"{meaning}  [default: {shown}]"
-    flag = flag_of(name)
-    if kind is bool:
-        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=meaning)
-    if kind is tuple:
-        return click.option(flag, name, multiple=True, metavar="NAME", help=meaning)
-    if issubclass(kind, StrEnum):
-        return click.option(flag, name, type=click.Choice([str(each) for each in kind]), default=None, help=meaning)
-    metavars = {int: "N", float: "X", Path: "DIR", str: "NAME"}
-    return click.option(
-        flag, name, type=click.Path(path_type=Path) if kind is Path else kind, metavar=metavars[kind], help=meaning
-    )
-
-
-def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name in reversed(described()):
-        command = _option(name)(command)
-    return command
-
-
 @click.command()
-@_setting_options
+@setting_options(FinetuneSettings)
 @click.option(
     "--settings",
     "file",
@@ -118,9 +92,4 @@ def _listener(*, as_json: bool | None) -> Iterator["Listener"]:
 def settings_of(file: Path | None, flags: dict[str, Any]) -> FinetuneSettings:
     """The file's settings with those of typed flags in their place. Raises DevkitError."""
     given = read_settings(file) if file is not None else {}
-    for name, value in flags.items():
-        if value is None or value == ():
-            continue
-        kind = kind_of(name)
-        given[name] = kind(value) if kind is tuple or issubclass(kind, StrEnum) else value
-    return FinetuneSettings(**given)
+    return FinetuneSettings(**given | given_flags(FinetuneSettings, flags))

@@ -10,7 +10,8 @@ import pytest
 from devkit.cli.finetune import settings_of
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method
-from devkit.workload.finetune.settings import described, flag_of
+from devkit.facts.said import described, flag_of
+from devkit.workload.finetune.settings import FinetuneSettings
 
 DEVKIT = [sys.executable, "-m", "devkit", "finetune"]
 QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -23,12 +24,12 @@ def finetune(*words, **environment):
 
 
 def nothing_typed(**typed):
-    return dict.fromkeys(described()) | typed
+    return dict.fromkeys(described(FinetuneSettings)) | typed
 
 
 def test_every_setting_has_a_flag():
     shown = finetune("--help").stdout
-    assert [name for name in described() if flag_of(name) not in shown] == []
+    assert [name for name in described(FinetuneSettings) if flag_of(name) not in shown] == []
 
 
 def test_flags_win_over_the_file_and_what_nobody_says_keeps_its_default(tmp_path):

@@ -1,14 +1,13 @@
 """What a fine-tuning run is asked to do. Importable without torch."""
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import ALL_LINEAR, Attention, Loss, Method, Optimizer, Precision, Sharding
+from devkit.facts.said import Said, check_ranges, flag_of
 from devkit.text import listed
 
 
@@ -18,15 +17,6 @@ class Schedule(StrEnum):
     CONSTANT = "constant"
     LINEAR = "linear"
     COSINE = "cosine"
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a setting means to people, and the range of its number."""
-
-    meaning: str
-    at_least: float | None = None
-    at_most: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,36 +67,12 @@ class FinetuneSettings:
     resume: Annotated[bool, Said("Go on from the newest checkpoint in --output.")] = True
 
 
-@cache
-def described() -> dict[str, tuple[Any, Said]]:
-    """Every setting: its type, None among the choices where devkit may choose, and what is said of it."""
-    hints = get_type_hints(FinetuneSettings, include_extras=True)
-    return {name: (get_args(hint)[0], get_args(hint)[1]) for name, hint in hints.items()}
-
-
-def flag_of(name: str) -> str:
-    """The flag of a setting: micro_batch is --micro-batch."""
-    return "--" + name.replace("_", "-")
-
-
 def checked(settings: FinetuneSettings) -> FinetuneSettings:
     """`settings` when they can be a run at all. Raises DevkitError for what no machine could do."""
-    for name, (_, said) in described().items():
-        _in_range(name, getattr(settings, name), said)
+    check_ranges(settings)
     _given(settings)
     _consistent(settings)
     return settings
-
-
-def _in_range(name: str, value: object, said: Said) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return
-    if not math.isfinite(value):
-        raise DevkitError(f"{flag_of(name)} is {value}, which is no number to train with", said.meaning)
-    if said.at_least is not None and value < said.at_least:
-        raise DevkitError(f"{flag_of(name)} is {value}, which is below {said.at_least:g}", said.meaning)
-    if said.at_most is not None and value > said.at_most:
-        raise DevkitError(f"{flag_of(name)} is {value}, which is above {said.at_most:g}", said.meaning)
 
 
 def _given(settings: FinetuneSettings) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
-from devkit.workload.finetune.settings import FinetuneSettings, checked, described, flag_of
-from devkit.workload.finetune.settings_file import kind_of, read_settings
+from devkit.facts.said import described, flag_of, kind_of
+from devkit.workload.finetune.settings import FinetuneSettings, checked
+from devkit.workload.finetune.settings_file import read_settings
 
 
 def wishes(**changed):
@@ -15,8 +16,8 @@ def wishes(**changed):
 
 
 def test_every_setting_says_what_it_means():
-    assert list(described()) == list(FinetuneSettings.__dataclass_fields__)
-    assert all(said.meaning.endswith(".") for _, said in described().values())
+    assert list(described(FinetuneSettings)) == list(FinetuneSettings.__dataclass_fields__)
+    assert all(said.meaning.endswith(".") for _, said in described(FinetuneSettings).values())
 
 
 def test_the_usual_settings_are_fine():
@@ -57,7 +58,7 @@ def test_steps_make_epochs_not_matter():
 
 @pytest.mark.parametrize(("name", "kind"), [("rank", int), ("epochs", float), ("dora", bool), ("packing", bool)])
 def test_a_settings_kind_is_that_of_its_values(name, kind):
-    assert kind_of(name) is kind
+    assert kind_of(FinetuneSettings, name) is kind
 
 
 def written(tmp_path, text):
