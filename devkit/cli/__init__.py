@@ -26,6 +26,7 @@ COMMANDS = {
     "verify": ("verify", "Prove the environment: fine-tune and generate with a tiny model."),
     "finetune": ("finetune", "Train an adapter, or a whole model, on your texts."),
     "generate": ("generate", "Let a model, or one with an adapter on it, answer."),
+    "export": ("export", "Carry plan and job to Kubernetes, Slurm and launchers."),
     "data": ("data", "Show the version tables that answers rest on, and take newer ones."),
 }
 """Command name -> (module under devkit.cli, summary). Modules load when their command runs."""

@@ -125,6 +125,9 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
 }
 """Section -> (what it is for, key -> (an example, what it means)). "" is the top of the file."""
 
+OTHERS = ("job",)
+"""Tables of devkit.toml that others read: `devkit export` reads [job]."""
+
 _ONE_OF = {
     "machine": ("x86_64", "aarch64"),
     "platform": ("linux", "wsl2"),
@@ -146,6 +149,8 @@ def read_choices(content: bytes) -> Choices:
         raise DevkitError(f"{_at(place)} is not TOML: {problem}", "Correct that line.") from None
     found: dict[str, object] = {}
     for key, value in document.items():
+        if key in OTHERS:
+            continue
         if key in _WHOLE:
             found[key] = _WHOLE[key](value, text)
         elif isinstance(value, dict):

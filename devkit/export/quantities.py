@@ -1,0 +1,52 @@
+"""Times and sizes as people and engines write them: "90m", "1-12:00:00", "64Gi", "500G"."""
+
+import re
+
+from devkit.errors import DevkitError
+
+GIB = 1 << 30
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
+
+
+def bytes_in(text: str, flag: str) -> int:
+    """The size that "64Gi", "500G" or a plain number of bytes means. Raises DevkitError, naming `flag`."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or float(found[1]) <= 0:
+        raise DevkitError(f"{flag} is {text!r}, which is no size", "Write it as 64Gi, 500G or 1Ti.")
+    unit = found[2].lower()
+    if found[3]:
+        return round(float(found[1]) * (1 << 10 * tuple(_UNITS).index(unit)))
+    return round(float(found[1]) * _UNITS[unit])
+
+
+def seconds_in(text: str, flag: str) -> int:
+    """The time that "90m", "24h", "2d", "HH:MM:SS" or Slurm's "D-HH:MM:SS" means. Raises DevkitError."""
+    plain = text.strip().lower()
+    clock = _TIME.fullmatch(plain)
+    if clock is not None:
+        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+        total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    else:
+        found = re.fullmatch(r"(?:\d+[smhd])+", plain)
+        parts = re.findall(r"(\d+)([smhd])", plain) if found else []
+        total = sum(int(count) * _SECONDS[unit] for count, unit in parts)
+    if total <= 0:
+        raise DevkitError(f"{flag} is {text!r}, which is no time", "Write it as 90m, 24h, 2d or 1-12:00:00.")
+    return total
+
+
+def gibibytes(count: int) -> int:
+    """Whole GiB that hold so many bytes."""
+    return -(-count // GIB)
+
+
+def clock_time(seconds: int) -> str:
+    """Slurm's form of a time: D-HH:MM:SS, or HH:MM:SS below a day."""
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    clock = f"{hour:02}:{minute:02}:{second:02}"
+    return f"{days}-{clock}" if days else clock
