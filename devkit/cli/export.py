@@ -84,16 +84,16 @@ def _command(target: "Target") -> click.Command:
         from devkit.cli.exporting import exported
 
         found = exported(target, directory, flags)
-        if found.refusal:
-            _refuse(ctx, found, as_json=as_json)
+        if found.refusal is not None:
+            _refuse(ctx, found, found.refusal, as_json=as_json)
         is_trial = flags["check"] or flags["dry_run"]
         _finish(ctx, found, is_trial=is_trial, as_json=as_json, flags=flags)
 
     return command
 
 
-def _refuse(ctx: click.Context, found: "Answer", *, as_json: bool) -> None:
-    message, hint = found.refusal
+def _refuse(ctx: click.Context, found: "Answer", refusal: tuple[str, str], *, as_json: bool) -> None:
+    message, hint = refusal
     if as_json:
         click.echo(document_text(found.document("refused") | {"message": message, "hint": hint}, schema=SCHEMA))
     else:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from devkit.export.making import Exported
     from devkit.export.need import Need
     from devkit.export.task import Task
+    from devkit.render.artifact import Artifact
     from devkit.render.change import Change
     from devkit.render.project import Project
     from devkit.solver.model import Machine, Plan
@@ -177,10 +178,10 @@ def _refusal(need: "Need", task: "Task") -> tuple[str, str] | None:
 def _changes(
     folder: Path,
     plan: "Plan",
-    artifacts: Any,
+    artifacts: "tuple[Artifact, ...]",
     machines: "tuple[Machine, ...]",
     *,
-    force: bool,  # noqa: ANN401
+    force: bool,
 ) -> "tuple[Change, ...]":
     from devkit.render.change import changes_for
     from devkit.render.lock import lock_artifact
