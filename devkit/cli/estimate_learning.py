@@ -86,7 +86,7 @@ def _kept(path: Path) -> "tuple[Observation, ...]":
 def _read(path: Path) -> "tuple[Observation, ...]":
     from devkit.estimate.learned import observations_of
 
-    hint = "Give run.json of a finished devkit finetune."
+    hint = "Give run.json of a finished devkit finetune, or the report of devkit verify on a GPU."
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

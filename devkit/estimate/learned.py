@@ -1,6 +1,6 @@
 """What measured runs say about one kind of GPU: how far the bounds can be drawn in there."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from devkit.errors import DevkitError
@@ -9,11 +9,12 @@ from devkit.facts.record import keyword_record
 
 SCHEMA = "devkit.measured/1"
 RUN_SCHEMA = "devkit.finetune/1"
+PROOF_SCHEMA = "devkit.verify/1"
 ENOUGH_RUNS = 3
 """Fewer runs show an error and move no bound."""
 MARGIN = 0.05
 """Kept beyond the worst run, because the next one may be worse."""
-_HINT = "Give run.json of a finished devkit finetune, or a file that devkit wrote from such runs."
+_HINT = "Give run.json of a finished devkit finetune, or the report of devkit verify on a GPU."
 
 
 @keyword_record
@@ -40,10 +41,10 @@ class Observation:
 def observations_of(document: Mapping[str, Any], *, origin: str) -> tuple[Observation, ...]:
     """The runs in a parsed file. Raises DevkitError where there are none to learn from."""
     schema = document.get("schema")
-    if schema not in {SCHEMA, RUN_SCHEMA}:
+    if not isinstance(schema, str) or schema not in _ROWS:
         raise DevkitError(f"{origin} holds no measured run (schema {schema!r})", _HINT)
     try:
-        rows = document["runs"] if schema == SCHEMA else [_run(document)]
+        rows = _ROWS[schema](document)
         found = tuple(Observation(**{name: row[name] for name in _FIELDS}) for row in rows)
     except (KeyError, TypeError) as error:
         raise DevkitError(f"{origin} tells no {error} of what was measured", _HINT) from None
@@ -55,19 +56,39 @@ def observations_of(document: Mapping[str, Any], *, origin: str) -> tuple[Observ
     return found
 
 
+_ESTIMATED = "estimated_allocated_peak_bytes"
 _FIELDS = ("gpu", "allocated_bytes", "reserved_bytes", "device_bytes", "estimated_bytes")
 
 
-def _run(document: Mapping[str, Any]) -> dict[str, Any]:
+def _run(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One run of finetune as a row."""
     measured, estimated = document["measured"] or {}, document["estimated"] or {}
+    return [_row(document["gpu"], measured, estimated["allocated_peak_bytes"])]
+
+
+def _proof(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The stages of a proof that trained and counted memory, a row each."""
+    found = (stage["measured"] for stage in document["stages"] if stage["status"] == "passed")
+    counted = (measured for measured in found if _ESTIMATED in measured)
+    return [_row(document["device"]["name"], measured, measured[_ESTIMATED]) for measured in counted]
+
+
+def _row(gpu: str, measured: Mapping[str, Any], estimated_bytes: int) -> dict[str, Any]:
     return {
-        "gpu": document["gpu"],
+        "gpu": gpu,
         "allocated_bytes": measured["allocated_peak_bytes"],
         "reserved_bytes": measured["reserved_peak_bytes"],
         "device_bytes": measured.get("device_peak_bytes", 0),
-        "estimated_bytes": estimated["allocated_peak_bytes"],
+        "estimated_bytes": estimated_bytes,
     }
+
+
+_ROWS: dict[str, Callable[[Mapping[str, Any]], list[dict[str, Any]]]] = {
+    SCHEMA: lambda document: document["runs"],
+    RUN_SCHEMA: _run,
+    PROOF_SCHEMA: _proof,
+}
+"""Schema -> how its runs are found."""
 
 
 def learned_document(found: Iterable[Observation]) -> dict[str, Any]:

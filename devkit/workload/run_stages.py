@@ -101,6 +101,9 @@ def _memory(ran: Ran) -> Iterator[Reading]:
     least, most = wanted / ESTIMATE_FACTOR, wanted * ESTIMATE_FACTOR
     expected = f"{least:.4g} to {most:.4g}; estimate {wanted}"
     yield Reading("allocated_peak_bytes", peak, expected, least <= peak <= most)
+    # What `devkit estimate --learn` reads of a report.
+    yield fact("reserved_peak_bytes", measured["reserved_peak_bytes"])
+    yield fact("estimated_allocated_peak_bytes", wanted)
     yield fact("estimate_is_off_percent", round(100 * (wanted - peak) / peak, 1))
 
 

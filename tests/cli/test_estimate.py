@@ -240,6 +240,34 @@ def test_too_few_runs_show_the_error_and_move_nothing(tmp_path):
     assert run("llama-3.1-8b", "--gpu", "H200") == before
 
 
+def proof(path, *, counted=True, status="passed"):
+    figures = {
+        "allocated_peak_bytes": 10 << 30,
+        "reserved_peak_bytes": 11 << 30,
+        "estimated_allocated_peak_bytes": 9 << 30,
+    }
+    stages = [
+        {"name": "torch", "status": "passed", "measured": {"version": "2.13.0"}},
+        {"name": "estimate", "status": status, "measured": figures if counted else {}},
+    ]
+    device = {"kind": "cuda", "name": "NVIDIA H200"}
+    path.write_text(json.dumps({"schema": "devkit.verify/1", "device": device, "stages": stages}))
+    return str(path)
+
+
+def test_the_report_of_a_proof_teaches_what_its_training_stages_took(tmp_path):
+    told = run("--learn", proof(tmp_path / "verify.json"))[1]
+    assert "estimated 9 GiB, measured 10 GiB (-10.0%); the allocator held 10.0% more" in told
+    assert "NVIDIA H200: 1 run, the bounds move from 3 on" in told
+
+
+@pytest.mark.parametrize(
+    "said", [pytest.param({"counted": False}, id="of a CPU"), pytest.param({"status": "failed"}, id="that failed")]
+)
+def test_the_report_of_a_proof_that_counted_no_memory_teaches_nothing(tmp_path, said):
+    assert "holds no measured run" in refusal("--learn", proof(tmp_path / "verify.json", **said))
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"schema": "other/1"}', '{"schema": "devkit.measured/1", "runs": []}'])
 def test_a_file_without_measured_runs_teaches_nothing(tmp_path, content):
     (tmp_path / "runs.json").write_text(content)
