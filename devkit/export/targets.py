@@ -23,10 +23,14 @@ class Rendered:
 
 @dataclass(frozen=True)
 class Context:
-    """What a target may need besides the task: the plan and the settings that the dev container is made from."""
+    """What a target may need besides the task: the plan and the settings that the dev container is made from.
+
+    `folder` is where the files go, as people type it, for the commands that come next.
+    """
 
     plan: Plan
     project: Settings
+    folder: str = "."
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,15 @@ class Target:
     """An engine. `settings` is a class as `devkit.facts.said` describes; `render` writes the task down for it.
 
     `render` raises DevkitError for a task that the engine cannot run. `table` is its table under [job] in devkit.toml.
+    `needs_image` says, by the target's settings, whether the job runs in the published image: it is refused without
+    one then, so that `render` never sees an empty name.
     """
 
     name: str
     summary: str
     settings: type
     render: Callable[[Task, Any, Context], Rendered]
+    needs_image: Callable[[Any], bool] = lambda _settings: True
 
     @property
     def table(self) -> str:

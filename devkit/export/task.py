@@ -54,7 +54,8 @@ class Task:
     `command` are words for no shell: what one node runs, and the same on every node and every engine. For several
     processes it is torchrun, whose own flags come from PET_* variables that each target fills (`rendezvous`).
     `environment` is the same everywhere. `output` is the output folder inside, absolute. `needs_token` is whether the
-    hub is asked for models or data. `checkpoint_s` is how long one save may take.
+    hub is asked for models or data. `fitting_gpus` are GPUs that hold the job as it is, the one with the least memory
+    first; () where the model's shape is not known.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Task:
     grace_s: int
     is_spot: bool
     needs_token: bool
+    fitting_gpus: tuple[str, ...] = ()
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
 
