@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from devkit.errors import DevkitError
 from devkit.estimate.settings import ALL_LINEAR, Loss, Method, Sharding, Stack, TrainingSettings
 from devkit.workload.finetune.adapters import old_names
+from devkit.workload.finetune.adapters_targets import targets_of
 from devkit.workload.finetune.loss import head_of, loss_of
 from devkit.workload.finetune.model import DTYPES
 from devkit.workload.tracing import optimizer
@@ -80,9 +81,11 @@ def prepared(document: Document, settings: TrainingSettings, depth: int | None) 
 
 
 def _with_adapters(model: Model, settings: TrainingSettings) -> Model:
+    # The other loops leave the choice to peft, which takes all-linear to mean fused experts, too.
+    with_peft = ALL_LINEAR[0] if settings.targets == ALL_LINEAR else list(settings.targets)
     config = LoraConfig(
         r=settings.rank,
-        target_modules="all-linear" if settings.targets == ALL_LINEAR else list(settings.targets),
+        target_modules=targets_of(model, settings.targets) if settings.stack is Stack.DEVKIT else with_peft,
         use_dora=settings.dora,
         task_type="CAUSAL_LM",
     )

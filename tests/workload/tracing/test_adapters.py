@@ -1,0 +1,28 @@
+"""The trace gives a model the adapters that training gives it, and that the closed form counts."""
+
+import pytest
+
+from devkit.estimate.adapters import adapter_parameters
+from devkit.estimate.config import shape_of_config
+from devkit.estimate.settings import Method, Stack, TrainingSettings
+from tests.workload.tracing.shapes import LLAMA, MIXTURE
+
+pytestmark = pytest.mark.workload
+
+
+def trained(document, settings):
+    from devkit.workload.tracing.training import prepared
+
+    return sum(each.numel() for each in prepared(document, settings, None).parameters() if each.requires_grad)
+
+
+@pytest.mark.parametrize("document", [pytest.param(LLAMA, id="a dense model"), pytest.param(MIXTURE, id="a mixture")])
+@pytest.mark.parametrize("method", [Method.LORA, Method.QLORA, Method.INT8_LORA])
+def test_as_many_numbers_are_trained_as_the_closed_form_counts(document, method):
+    settings = TrainingSettings(method=method, rank=4)
+    assert trained(document, settings) == adapter_parameters(shape_of_config(document), settings)
+
+
+def test_a_loop_that_leaves_the_choice_to_peft_trains_fused_experts_too():
+    ours, theirs = TrainingSettings(rank=4), TrainingSettings(rank=4, stack=Stack.TRAINER)
+    assert trained(MIXTURE, theirs) > trained(MIXTURE, ours)
