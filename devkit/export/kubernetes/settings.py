@@ -1,0 +1,64 @@
+"""What a job is asked to be on Kubernetes, beyond what it is anywhere: the table [job.kubernetes], and flags."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from devkit.facts.said import Said
+
+
+class Kind(StrEnum):
+    """Who starts the pods, and starts them again."""
+
+    JOB = "job"
+    TRAINJOB = "trainjob"
+    PYTORCHJOB = "pytorchjob"
+    JOBSET = "jobset"
+
+
+class AccessMode(StrEnum):
+    """How many nodes may mount new storage.
+
+    Source: https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes
+    """
+
+    ONE_NODE = "ReadWriteOnce"
+    MANY_NODES = "ReadWriteMany"
+    ONE_POD = "ReadWriteOncePod"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesSettings:
+    """The wishes that only a cluster understands. "", None and () leave the choice to devkit."""
+
+    namespace: Annotated[str, Said("Namespace. Without it, that of your kubectl context.")] = ""
+    kind: Annotated[
+        Kind | None, Said("Kind of object: job for one node, trainjob for several, unless said otherwise.")
+    ] = None
+    queue: Annotated[str, Said("Kueue's LocalQueue.")] = ""
+    gpu_resource: Annotated[
+        str, Said("Resource to ask for, in place of the vendor's.", example="nvidia.com/mig-1g.10gb")
+    ] = ""
+    device_class: Annotated[
+        str, Said("Ask by dynamic resource allocation, for this DeviceClass.", example="gpu.nvidia.com")
+    ] = ""
+    node_selector: Annotated[tuple[str, ...], Said("Label that nodes must have. Repeat.", example="NAME=VALUE")] = ()
+    toleration: Annotated[
+        tuple[str, ...], Said("Taint to bear: KEY, KEY=VALUE, each with :EFFECT or without. Repeat.", example="TAINT")
+    ] = ()
+    topology: Annotated[
+        str, Said("Node label of which all nodes must share one value.", example="topology.kubernetes.io/zone")
+    ] = ""
+    runtime: Annotated[
+        str, Said("ClusterTrainingRuntime of a TrainJob, in place of one of its own.", example="torch-distributed")
+    ] = ""
+    storage_class: Annotated[str, Said("StorageClass of new storage. Without it, the cluster's default.")] = ""
+    access_mode: Annotated[
+        AccessMode | None, Said("How many nodes may mount new storage: one, or all of the job's.")
+    ] = None
+    token_secret: Annotated[str, Said("Secret with the hub's token under the key `token`.")] = "devkit-hub"  # noqa: S105
+    pull_secret: Annotated[str, Said("Secret that the image is pulled with.")] = ""
+    service_account: Annotated[str, Said("ServiceAccount of the pods.")] = ""
+    priority_class: Annotated[str, Said("PriorityClass of the pods.")] = ""
+    node_checks: Annotated[bool, Said("Write the checks of the nodes, too.")] = True
+    monitoring: Annotated[bool, Said("Write rules and a dashboard for Prometheus and Grafana, too.")] = True
