@@ -50,8 +50,8 @@ MODELS = (
     "Qwen/Qwen3-30B-A3B",
 )
 MIXTURES = {"Qwen/Qwen3-30B-A3B"}
-"""peft 0.21 takes "all-linear" to mean fused experts, too, and trains them through a wrapper that no estimate knows: where
-the choice is left to it, the grid puts adapters on attention alone."""
+"""peft 0.21 takes "all-linear" to mean fused experts, too, and trains them through a wrapper that no estimate knows:
+where the choice is left to it, the grid puts adapters on attention alone."""
 ATTENTION_ONLY = ("q_proj", "v_proj")
 TRAINER = {"stack": Stack.TRAINER, "loss": Loss.STANDARD, "adapter_precision": Precision.FP32}
 TRAINING = (
