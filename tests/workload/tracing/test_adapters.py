@@ -23,7 +23,7 @@ def test_as_many_numbers_are_trained_as_the_closed_form_counts(document, method)
     assert trained(document, settings) == adapter_parameters(shape_of_config(document), settings)
 
 
-# peft itself warns of a dropout and a target that its wrapper of experts does not take.
+# peft sets a rank for its fused experts by a pattern, and then warns that no plain layer matches it.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:peft")
 def test_a_loop_that_leaves_the_choice_to_peft_trains_fused_experts_too():
     ours, theirs = TrainingSettings(rank=4), TrainingSettings(rank=4, stack=Stack.TRAINER)
