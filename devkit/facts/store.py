@@ -12,7 +12,7 @@ from devkit.facts.model import Facts
 from devkit.facts.redact import redacted
 from devkit.facts.values import ComputeCapability, Release, Unknown
 
-__all__ = ["SCHEMA", "WrongFacts", "from_json", "redacted", "to_json"]
+__all__ = ["SCHEMA", "WrongFacts", "from_document", "from_json", "redacted", "to_json"]
 
 SCHEMA = "devkit.facts/1"
 NOT_RECORDED = "not recorded"
@@ -43,6 +43,11 @@ def from_json(text: str) -> Facts:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise WrongFacts("", f"not JSON: {error}") from error
+    return from_document(document)
+
+
+def from_document(document: object) -> Facts:
+    """The facts in a document that was parsed already; as `from_json`. Raises WrongFacts."""
     if not isinstance(document, dict):
         raise WrongFacts("", f"expected an object, got {_named(document)}")
     if document.get("schema") != SCHEMA:
