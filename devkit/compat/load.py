@@ -6,7 +6,7 @@ from pkgutil import get_data
 
 from devkit.compat import image_rows, rate_rows, rocm_rows, rows
 from devkit.compat.newer import newer_table
-from devkit.compat.service_rows import Panel, ProfileImage, ProfilePackage
+from devkit.compat.service_rows import Alert, ExporterService, Panel, ProfileImage, ProfilePackage
 from devkit.compat.table import Array, Document, KeyedArray, LazyDocument, Table
 
 
@@ -98,11 +98,19 @@ class EditorTable(Table):
 
 
 class ProfileTable(Table):
-    """Services beside the dev container."""
+    """Services beside the dev container, and what a cluster's own services show of a job."""
 
     packages = Array("profile_package", ProfilePackage, unique=("profile", "name"))
     images = KeyedArray("profile_image", ProfileImage, unique=("service",), key=lambda row: row.service)
     panels = Array("panel", Panel, unique=("vendor", "title"))
+    cluster_panels = Array("cluster_panel", Panel, unique=("title",))
+    alerts = Array("alert", Alert, unique=("vendor", "name"))
+    exporters = KeyedArray(
+        "exporter_service",
+        ExporterService,
+        unique=("vendor", "installed_by"),
+        key=lambda row: (row.vendor, row.installed_by),
+    )
 
 
 TABLES: dict[str, type[Table]] = {

@@ -33,3 +33,34 @@ class Panel(Row):
     unit: str
     legend: str
     about: str
+
+
+@keyword_record
+class Alert(Row):
+    """A rule that Prometheus watches while a job runs. `vendor` is "" for jobs with a GPU of any.
+
+    In `query`, `<job>` stands for the matchers that pick the job's pods, `<pods>` for the same without braces as
+    kube-state-metrics labels them, `<of METRIC>` for a metric of the job's GPUs labelled like that, `<xids KIND>` for
+    the driver's fault reports of a kind. `holds` is how long it must be so, `counter` a line for the exporter's list of
+    counters where its own has none.
+    """
+
+    vendor: str
+    name: str
+    query: str
+    holds: str
+    severity: str
+    says: str
+    advice: str
+    counter: str = ""
+
+
+@keyword_record
+class ExporterService(Row):
+    """How a vendor's exporter is found in a cluster, by what installed it: a label of its Service, the port's name."""
+
+    vendor: str
+    installed_by: str
+    label: str
+    value: str
+    port: str

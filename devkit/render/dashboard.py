@@ -5,11 +5,15 @@ Source of the JSON's shape: https://grafana.com/docs/grafana/latest/dashboards/b
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from devkit.compat.service_rows import Panel
 
 DATASOURCE = "prometheus"
 """The uid of the data source that is provisioned beside it."""
+
+CHOSEN = "${datasource}"
+"""The data source that the viewer chooses, where nobody knows what a cluster calls its own."""
 
 _SCHEMA_VERSION = 39
 _COLUMNS = 2
@@ -20,16 +24,85 @@ _HEIGHT = 8
 def dashboard(vendor: str, panels: Iterable[Panel]) -> dict[str, object]:
     """The dashboard for machines of this vendor: its GPUs' panels first, then those of every machine."""
     shown = [panel for panel in panels if panel.vendor in (vendor, "")]
+    return _document("devkit-training", "Training", shown, source=DATASOURCE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pods:
+    """The pods of a job, as regular expressions, and what the series of their GPUs call their two labels."""
+
+    namespaces: str
+    pods: str
+    namespace_label: str = "namespace"
+    pod_label: str = "pod"
+
+
+def cluster_dashboard(
+    vendor: str, panels: Iterable[Panel], cluster_panels: Iterable[Panel], *, uid: str, title: str, pods: Pods
+) -> dict[str, object]:
+    """The dashboard for a job in a cluster: the panels of its vendor's GPUs, then `cluster_panels`; pods are chosen.
+
+    Source: https://grafana.com/docs/grafana/latest/datasources/prometheus/template-variables/
+    """
+    of_gpus = f'{{{pods.namespace_label}=~"$namespace",{pods.pod_label}=~"$pod"}}'
+    of_pods = 'namespace=~"$namespace",pod=~"$pod"'
+    shown = [
+        replace(
+            panel, query=_METRIC.sub(rf"\g<0>{of_gpus}", panel.query), legend=f"{{{{{pods.pod_label}}}}} {panel.legend}"
+        )
+        for panel in panels
+        if panel.vendor == vendor
+    ]
+    shown += [replace(panel, query=panel.query.replace("<pods>", of_pods)) for panel in cluster_panels]
+    document = _document(uid, title, shown, source=CHOSEN)
+    return document | {"templating": {"list": _variables(pods)}}
+
+
+_METRIC = re.compile(r"\b(?:DCGM_FI|gpu)_\w+")
+"""The name of a GPU's metric, as the vendors' exporters give it."""
+
+
+def _variables(pods: Pods) -> list[dict[str, object]]:
+    """What the viewer chooses; every pod of the job to begin with."""
+    source: dict[str, object] = {
+        "name": "datasource",
+        "type": "datasource",
+        "query": "prometheus",
+        "label": "Prometheus",
+    }
+    return [
+        source,
+        _choice("namespace", "label_values(kube_pod_info, namespace)", pods.namespaces),
+        _choice("pod", f'label_values(kube_pod_info{{namespace=~"$namespace",pod=~"{pods.pods}"}}, pod)', pods.pods),
+    ]
+
+
+def _choice(name: str, query: str, everything: str) -> dict[str, object]:
     return {
-        "uid": "devkit-training",
-        "title": "Training",
+        "name": name,
+        "type": "query",
+        "datasource": {"type": "prometheus", "uid": CHOSEN},
+        "query": {"query": query, "refId": name},
+        "includeAll": True,
+        "allValue": everything,
+        "multi": True,
+        "current": {"text": ["All"], "value": ["$__all"]},
+        "refresh": 2,
+        "sort": 1,
+    }
+
+
+def _document(uid: str, title: str, shown: Iterable[Panel], *, source: str) -> dict[str, object]:
+    return {
+        "uid": uid,
+        "title": title,
         "tags": ["devkit"],
         "schemaVersion": _SCHEMA_VERSION,
         "editable": False,
         "refresh": "10s",
         "time": {"from": "now-30m", "to": "now"},
         "graphTooltip": 1,
-        "panels": [_panel(number, panel) for number, panel in enumerate(shown)],
+        "panels": [_panel(number, panel, source) for number, panel in enumerate(shown)],
     }
 
 
@@ -42,8 +115,8 @@ def dcgm_counters(panels: Iterable[Panel]) -> str:
     return "".join(f"{field}, gauge, {title}\n" for field, title in counters.items())
 
 
-def _panel(number: int, panel: Panel) -> dict[str, object]:
-    source = {"type": "prometheus", "uid": DATASOURCE}
+def _panel(number: int, panel: Panel, uid: str) -> dict[str, object]:
+    source = {"type": "prometheus", "uid": uid}
     row, column = divmod(number, _COLUMNS)
     return {
         "id": number + 1,
