@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from devkit import __version__
+from devkit.export.launch import KEEP_CODE
 from devkit.export.quoting import one_line
 from devkit.export.slurm.containers import enroot_name
 from devkit.export.slurm.directives import directives
 from devkit.export.slurm.folders import SCRATCH, folder, literal, require_mountable
 from devkit.export.slurm.settings import Flavour, SlurmSettings
 from devkit.export.slurm.sweep import Variant
-from devkit.export.slurm.words import command_tokens, environment_tokens, folded
+from devkit.export.slurm.words import KEEP, command_tokens, environment_tokens, folded, quoted
 from devkit.export.task import COMPILE_CACHE, HUB_CACHE, TOKEN_PATH, Role, Task, rendezvous
 from devkit.render.resources import rendered
 from devkit.solver.model import Vendor
@@ -28,6 +29,7 @@ def batch_script(task: Task, settings: SlurmSettings, variants: tuple[Variant, .
     if is_inside:
         require_mountable(task.output, "--output")
     is_moved = bool(variants) or not is_inside
+    tokens = command_tokens(task, is_moved=is_moved)
     return rendered(
         "slurm/job.sbatch.j2",
         devkit_version=__version__,
@@ -44,14 +46,15 @@ def batch_script(task: Task, settings: SlurmSettings, variants: tuple[Variant, .
         nested=_nested(task) if is_inside else "",
         inside=literal(task.output),
         workspace=task.workspace,
-        mounts=list(_mounts(task)) if is_inside else [],
+        mounts=[f"${name}:{place}" for name, place in _mounts(task)] if is_inside else [],
         token_path=TOKEN_PATH if task.needs_token else "",
         variables=list(_variables(task, is_inside=is_inside)),
         passed=[name for name in _HIDDEN if task.accelerator.count or not name.endswith("_DEVICES")],
         gpu_flag=_FLAGS.get(task.accelerator.vendor, "") if task.accelerator.count else "",
         is_nvidia=bool(task.accelerator.count) and task.accelerator.vendor is Vendor.NVIDIA,
-        variants=[(at, each.folder, folded(each.flags, indent=0)) for at, each in enumerate(variants)],
-        command=folded(command_tokens(task, is_moved=is_moved), indent=4),
+        variants=[(at, each.folder, " ".join(map(quoted, each.flags))) for at, each in enumerate(variants)],
+        keep=KEEP_CODE if KEEP in tokens else "",
+        command=folded(tokens, indent=4),
         is_moved=is_moved,
         is_distributed=task.is_distributed,
         nodes=task.nodes,

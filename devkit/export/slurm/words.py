@@ -8,27 +8,28 @@ from devkit.export.task import Task
 
 OUTPUT = '"$output"'
 RECORD = '"$output/run.json"'
-"""The shell's variable in the place of the task's folder."""
+KEEP = '"$keep"'
+"""The shell's variables in the place of the task's folder, and of the long script that keeps the exit code."""
 
 
 def command_tokens(task: Task, *, is_moved: bool) -> tuple[str, ...]:
     """The command's words, quoted. `is_moved` puts the shell's `$output` in the place of the output folder."""
     words = list(task.command)
-    tokens = [shlex.quote(word) for word in words]
+    tokens = [KEEP if word == KEEP_CODE else quoted(word) for word in words]
     if not is_moved:
         return tuple(tokens)
-    if KEEP_CODE in words:
-        # sh -c KEEP_CODE devkit RECORD …
-        tokens[words.index(KEEP_CODE) + 2] = RECORD
-    tokens[words.index("--output") + 1] = OUTPUT
+    at = words.index("--output") + 1
+    record = f"{words[at]}/run.json"
+    tokens = [RECORD if word == record else token for word, token in zip(words, tokens, strict=True)]
+    tokens[at] = OUTPUT
     return tuple(tokens)
 
 
 def folded(tokens: Iterable[str], *, indent: int) -> str:
-    """Tokens on lines of a shell: each option with its value, and the words before the first together."""
+    """Tokens on lines of a shell: each long option with its value, and the words before the first together."""
     lines: list[str] = []
     for token in tokens:
-        if not lines or token.startswith("-"):
+        if not lines or token.startswith("--"):
             lines.append(token)
         else:
             lines[-1] += f" {token}"
@@ -38,4 +39,10 @@ def folded(tokens: Iterable[str], *, indent: int) -> str:
 def environment_tokens(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     """NAME=VALUE words, each value for itself."""
     for name, value in pairs:
-        yield shlex.quote(f"{name}={value}")
+        yield quoted(f"{name}={value}")
+
+
+def quoted(word: str) -> str:
+    """A word for itself; in an array a comma looks as if it should separate."""
+    plain = shlex.quote(word)
+    return f"'{plain}'" if plain == word and "," in word else plain
