@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-from devkit.facts.said import Said
+from devkit.errors import DevkitError
+from devkit.export.kubernetes.names import checked_key, checked_subdomain, label_of, toleration_of
+from devkit.export.labels import LONGEST, checked_label
+from devkit.facts.said import Said, flag_of
 
 
 class Kind(StrEnum):
@@ -25,6 +28,15 @@ class AccessMode(StrEnum):
     ONE_NODE = "ReadWriteOnce"
     MANY_NODES = "ReadWriteMany"
     ONE_POD = "ReadWriteOncePod"
+
+
+class Exporter(StrEnum):
+    """Who installed the GPUs' exporter, or how Prometheus asks it already."""
+
+    OPERATOR = "operator"
+    CHART = "chart"
+    SCRAPED = "scraped"
+    SCRAPED_HONORED = "scraped-honored"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,3 +74,61 @@ class KubernetesSettings:
     priority_class: Annotated[str, Said("PriorityClass of the pods.")] = ""
     node_checks: Annotated[bool, Said("Write the checks of the nodes, too.")] = True
     monitoring: Annotated[bool, Said("Write rules and a dashboard for Prometheus and Grafana, too.")] = True
+    runtime_class: Annotated[
+        str, Said("RuntimeClass of the doctor's pods, which take no GPU and are to see all.", example="nvidia")
+    ] = ""
+    exporter: Annotated[
+        Exporter | None,
+        Said(
+            "The GPUs' exporter: of NVIDIA's operator, of its own chart, or scraped already: then the pods' names stand"
+            " in exported_pod, or in pod where labels are honored."
+        ),
+    ] = None
+    prometheus_label: Annotated[
+        str, Said("Label by which Prometheus picks its rules and monitors.", example="NAME=VALUE")
+    ] = "release=kube-prometheus-stack"
+
+
+_OBJECTS = (
+    "queue",
+    "device_class",
+    "runtime",
+    "storage_class",
+    "token_secret",
+    "pull_secret",
+    "service_account",
+    "priority_class",
+    "runtime_class",
+)
+"""Settings that name an object of the cluster."""
+
+
+def checked(settings: KubernetesSettings) -> KubernetesSettings:
+    """`settings` when a cluster could take them at all. Raises DevkitError for what no cluster takes."""
+    for name in _OBJECTS:
+        if text := getattr(settings, name):
+            checked_subdomain(text, flag_of(name))
+    if settings.namespace:
+        checked_label(settings.namespace, "--namespace", longest=LONGEST)
+    for name in ("gpu_resource", "topology"):
+        if text := getattr(settings, name):
+            checked_key(text, flag_of(name))
+    if settings.device_class and settings.gpu_resource:
+        raise DevkitError(
+            "--device-class and --gpu-resource both say how to ask for a GPU",
+            "Keep the one that the cluster has: kubectl get deviceclasses; kubectl describe nodes.",
+        )
+    # Whoever reads these raises what is wrong with them.
+    selected(settings)
+    tolerated(settings)
+    return settings
+
+
+def selected(settings: KubernetesSettings) -> dict[str, str]:
+    """The labels that nodes must have."""
+    return dict(label_of(text, "--node-selector") for text in settings.node_selector)
+
+
+def tolerated(settings: KubernetesSettings) -> list[dict[str, str]]:
+    """The taints that nodes may have."""
+    return [toleration_of(text, "--toleration") for text in settings.toleration]

@@ -1,0 +1,112 @@
+"""How a pod asks for its GPUs: by resource, by MIG resource, or by a claim of dynamic resource allocation."""
+
+import re
+
+from devkit.errors import DevkitError
+from devkit.export.kubernetes.manifest import Manifest, Noted
+from devkit.export.kubernetes.settings import KubernetesSettings
+from devkit.export.task import Task
+from devkit.solver.model import Vendor
+
+RESOURCES = {Vendor.NVIDIA: "nvidia.com/gpu", Vendor.ROCM: "amd.com/gpu"}
+"""What the vendors' device plugins offer.
+Sources: https://github.com/NVIDIA/k8s-device-plugin, https://github.com/ROCm/k8s-device-plugin"""
+CLAIM = "gpu"
+"""What a pod calls its claim, and the claim its one request."""
+
+_MIG = re.compile(r"nvidia\.com/mig-(\d+)g\.(\d+)gb.*")
+
+
+def resource_of(task: Task, settings: KubernetesSettings) -> str:
+    """The resource that counts the GPUs; "" without GPUs, and for those of a claim. Raises DevkitError."""
+    count = task.accelerator.count
+    asked = settings.gpu_resource or settings.device_class
+    if not count:
+        if asked:
+            raise DevkitError(f"{asked} is asked for, and no GPU", "Give --gpus 1, or plan for machines with GPUs.")
+        return ""
+    if settings.device_class:
+        return ""
+    found = settings.gpu_resource or RESOURCES[task.accelerator.vendor]
+    if _MIG.fullmatch(found) and count > 1:
+        # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (application considerations)
+        raise DevkitError(
+            f"--gpus {count} of {found} do not work together: a process sees one MIG instance only",
+            "Give --gpus 1, or ask for whole GPUs.",
+        )
+    return found
+
+
+def requested(task: Task, settings: KubernetesSettings) -> Manifest:
+    """The `resources` of the container. Shared memory is on top of what the processes need: it counts as theirs."""
+    needed_bytes = task.memory_bytes + task.shm_bytes
+    memory = Noted(
+        quantity(needed_bytes),
+        f"{quantity(task.memory_bytes)} for the processes, {_reason(task, 'memory')}; {quantity(task.shm_bytes)} for "
+        "shared memory, which counts as the container's. Request and limit are the same: a node that runs out of "
+        "memory evicts those first that use more than they asked for.",
+    )
+    found: Manifest = {
+        "requests": {
+            "cpu": Noted(task.cpus, f"{_reason(task, 'cpus')}. No limit: it would slow loaders while cores are idle."),
+            "memory": memory,
+        },
+        "limits": {"memory": quantity(needed_bytes)},
+    }
+    resource = resource_of(task, settings)
+    if resource:
+        found["limits"][resource] = task.accelerator.count
+    if settings.device_class:
+        found["claims"] = [{"name": CLAIM}]
+    return found
+
+
+def claim_template(task: Task, settings: KubernetesSettings) -> Manifest:
+    """What each pod's own claim is made from. Source: https://kubernetes.io/docs/concepts/scheduling-eviction/\
+dynamic-resource-allocation/ (stable since Kubernetes 1.34)."""
+    exactly = {
+        "deviceClassName": settings.device_class,
+        "allocationMode": "ExactCount",
+        "count": task.accelerator.count,
+    }
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": claim_name(task)},
+        "spec": {"spec": {"devices": {"requests": [{"name": CLAIM, "exactly": exactly}]}}},
+    }
+
+
+def claim_name(task: Task) -> str:
+    """The name of the template of claims."""
+    return f"{task.name}-gpu"
+
+
+def gpu_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
+    """What nobody can see from here: whether the pods land on the GPU that the estimate was held against."""
+    name, mig = task.accelerator.name, _MIG.fullmatch(settings.gpu_resource)
+    if mig:
+        return (f"the estimate knows nothing of MIG: that instance has {mig[2]} GB of {name or 'its GPU'}",)
+    if not name or settings.node_selector or settings.device_class:
+        return ()
+    if task.accelerator.vendor is Vendor.NVIDIA:
+        return (
+            f"nothing binds the pods to {name}: see kubectl get nodes -L nvidia.com/gpu.product, "
+            "then give --node-selector nvidia.com/gpu.product=VALUE",
+        )
+    return (f"nothing binds the pods to {name}: give --node-selector with a label of its nodes",)
+
+
+def quantity(size_bytes: int) -> str:
+    """A size as the API writes it: 64Gi, or bytes where that would round.
+
+    Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+    """
+    for exponent, unit in ((40, "Ti"), (30, "Gi"), (20, "Mi")):
+        if size_bytes % (1 << exponent) == 0:
+            return f"{size_bytes >> exponent}{unit}"
+    return str(size_bytes)
+
+
+def _reason(task: Task, name: str) -> str:
+    return next((reason.because for reason in task.reasons if reason.field == name), "asked for")

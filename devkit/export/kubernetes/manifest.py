@@ -1,0 +1,124 @@
+"""Manifests as plain structures whose values may carry the reason for them, and their text in YAML.
+
+PyYAML writes no comments, so the text is made here. Read back, it is the structure that it was made from.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from devkit.errors import DevkitError
+from devkit.text import wrapped
+
+Manifest = dict[str, Any]
+"""An object of the API: mappings, lists, texts, numbers, truth values, and any of these `Noted`."""
+
+WIDTH = 120
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./@-]*(?::[A-Za-z0-9_./@-]+)*")
+_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"})
+"""What readers of YAML 1.1, such as Kubernetes' own, may take for something else than a text."""
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A value, and the comment above it: why it is so."""
+
+    value: Any
+    because: str
+
+
+def bare(value: Any) -> Any:  # noqa: ANN401 - any value of a manifest
+    """The same without reasons: what the API gets."""
+    if isinstance(value, Noted):
+        return bare(value.value)
+    if isinstance(value, Mapping):
+        return {key: bare(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [bare(each) for each in value]
+    return value
+
+
+def yaml_text(documents: Sequence[Manifest], *, heading: str) -> str:
+    """Documents of one file under a comment. Raises DevkitError for characters that no manifest can hold."""
+    head = "".join(f"{line}\n" for line in _comment(heading, ""))
+    return head + "---\n".join("".join(f"{line}\n" for line in _mapping(each, "")) for each in documents)
+
+
+def _mapping(value: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key, each in value.items():
+        inner = each
+        if isinstance(each, Noted):
+            yield from _comment(each.because, indent)
+            inner = each.value
+        yield from _entry(f"{indent}{_scalar(key)}:", inner, indent)
+
+
+def _entry(head: str, value: Any, indent: str) -> Iterator[str]:  # noqa: ANN401 - any value of a manifest
+    if isinstance(value, Mapping) and value:
+        yield head
+        yield from _mapping(value, f"{indent}  ")
+    elif isinstance(value, list | tuple) and value:
+        yield head
+        yield from _sequence(value, f"{indent}  ")
+    elif isinstance(value, str) and _is_block(value):
+        yield f"{head} |"
+        yield from (f"{indent}  {line}" if line else "" for line in value[:-1].split("\n"))
+    else:
+        yield f"{head} {_scalar(value)}"
+
+
+def _sequence(values: Sequence[Any], indent: str) -> Iterator[str]:
+    for each in values:
+        inner = each
+        if isinstance(each, Noted):
+            yield from _comment(each.because, indent)
+            inner = each.value
+        if isinstance(inner, Mapping) and inner:
+            # The first line stands beside the dash. A comment there comes before the dash instead.
+            lines = list(_mapping(inner, f"{indent}  "))
+            first = next(number for number, line in enumerate(lines) if not line.lstrip().startswith("#"))
+            yield from (line[2:] for line in lines[:first])
+            yield f"{indent}- {lines[first].removeprefix(f'{indent}  ')}"
+            yield from lines[first + 1 :]
+        else:
+            yield from _entry(f"{indent}-", inner, indent)
+
+
+def _comment(text: str, indent: str) -> Iterator[str]:
+    for line in text.splitlines():
+        yield from wrapped(line, width=WIDTH, indent=f"{indent}# ").split("\n")
+
+
+def _scalar(value: Any) -> str:  # noqa: ANN401 - any scalar, or an empty collection
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Mapping):
+        return "{}"
+    if isinstance(value, list | tuple):
+        return "[]"
+    return json.dumps(value)
+
+
+def _text(text: str) -> str:
+    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS and yaml.safe_load(text) == text:
+        return text
+    if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+        raise DevkitError(f"{text!r} holds a character that no manifest can hold", "Write it without that character.")
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(char if char.isprintable() else _escape(char) for char in quoted)
+
+
+def _escape(char: str) -> str:
+    return f"\\u{ord(char):04x}" if ord(char) < 1 << 16 else f"\\U{ord(char):08x}"
+
+
+def _is_block(text: str) -> bool:
+    """Whether the text is a script or the like: whole lines, all of them such that a block keeps them."""
+    if "\n" not in text[:-1] or not text.endswith("\n") or text.endswith("\n\n") or text[0] in " \n":
+        return False
+    lines = text[:-1].split("\n")
+    return all(line.isprintable() and line == line.rstrip() and "\ufeff" not in line for line in lines)

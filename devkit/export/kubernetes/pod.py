@@ -1,0 +1,162 @@
+"""The pod of one node: the same for every kind of job."""
+
+from typing import Any
+
+from devkit.export.kubernetes.gpus import CLAIM, claim_name, requested
+from devkit.export.kubernetes.labelled import INSTANCE, labels_of
+from devkit.export.kubernetes.manifest import Manifest, Noted
+from devkit.export.kubernetes.settings import KubernetesSettings, selected, tolerated
+from devkit.export.kubernetes.storage import SECURE_CONTAINER, SECURE_POD, mounts, pod_volumes
+from devkit.export.task import Task
+from devkit.solver.model import Vendor
+
+COMPONENT = "training"
+GPU_TAINTS = {Vendor.NVIDIA: "nvidia.com/gpu", Vendor.ROCM: "amd.com/gpu"}
+"""Taints by which clusters keep their GPUs for those who ask for one.
+Source: https://docs.cloud.google.com/kubernetes-engine/docs/how-to/gpus (GKE adds the first by itself)"""
+BY_INDEX = "\0"
+"""In place of a rank: the pod's index, which no manifest can know."""
+
+_NCCL = (
+    "NCCL says what it warns of, which is little. Not set here: NCCL_SOCKET_IFNAME, since NCCL leaves lo and docker* "
+    "out by itself and the name differs between clusters (a pod with several networks: --env NCCL_SOCKET_IFNAME=eth0); "
+    "NCCL_IB_DISABLE and NCCL_P2P_DISABLE, which hide a fault and cost the speed."
+)
+
+
+def pod_template(task: Task, settings: KubernetesSettings, container: Manifest, *, restart: str = "Never") -> Manifest:
+    """Labels, annotations and spec of the pods. `restart` is "" where the kind of job says it elsewhere."""
+    return {
+        "metadata": {
+            "labels": pod_labels(task),
+            "annotations": {
+                "cluster-autoscaler.kubernetes.io/safe-to-evict": Noted(
+                    "false", "A node is not emptied to save it while it trains. Taking back a spot node goes on."
+                ),
+                "karpenter.sh/do-not-disrupt": "true",
+            },
+        },
+        "spec": pod_spec(task, settings, container, restart=restart),
+    }
+
+
+def pod_labels(task: Task) -> Manifest:
+    """The pods' labels. Sources of the last: https://istio.io/latest/docs/setup/additional-setup/sidecar-injection/"""
+    no_sidecar = "In a mesh a proxy beside the training would outlive it, and the job would never be complete."
+    return {**labels_of(task, COMPONENT), "sidecar.istio.io/inject": Noted("false", no_sidecar)}
+
+
+def pod_spec(task: Task, settings: KubernetesSettings, container: Manifest, *, restart: str) -> Manifest:
+    """All of the pod but its container's own."""
+    spec: Manifest = {}
+    if restart:
+        spec["restartPolicy"] = Noted(restart, "Each attempt is a pod of its own: its exit code decides what follows.")
+    spec["terminationGracePeriodSeconds"] = grace(task)
+    spec["automountServiceAccountToken"] = Noted(False, "The job asks nothing of the cluster.")
+    spec["enableServiceLinks"] = Noted(False, "No variables named after services: the environment is that below.")
+    for field, value in (
+        ("serviceAccountName", settings.service_account),
+        ("priorityClassName", settings.priority_class),
+    ):
+        if value:
+            spec[field] = value
+    if settings.pull_secret:
+        spec["imagePullSecrets"] = [{"name": settings.pull_secret}]
+    spec["securityContext"] = SECURE_POD
+    spec |= placement(task, settings)
+    if settings.device_class:
+        spec["resourceClaims"] = [{"name": CLAIM, "resourceClaimTemplateName": claim_name(task)}]
+    spec["containers"] = [container]
+    spec["volumes"] = pod_volumes(task, settings)
+    return spec
+
+
+def grace(task: Task) -> Noted:
+    """How long a pod has after SIGTERM."""
+    return Noted(
+        task.grace_s,
+        "After SIGTERM the run finishes its step, saves and leaves with 75; SIGKILL comes after so many seconds (30 "
+        "unless set). The seconds field of the checkpoint events in metrics.jsonl says how long a save takes.",
+    )
+
+
+def placement(task: Task, settings: KubernetesSettings) -> Manifest:
+    """Which nodes the pods may go to."""
+    found: Manifest = {}
+    if settings.node_selector:
+        found["nodeSelector"] = dict(selected(settings))
+    tolerations: list[Any] = []
+    if task.accelerator.count:
+        taint = {"key": GPU_TAINTS[task.accelerator.vendor], "operator": "Exists", "effect": "NoSchedule"}
+        tolerations.append(Noted(taint, "Clusters keep GPU nodes free of others by this taint."))
+    tolerations += tolerated(settings)
+    found["tolerations"] = tolerations
+    if settings.topology and not settings.queue and task.nodes > 1:
+        term = {"labelSelector": {"matchLabels": {INSTANCE: task.name}}, "topologyKey": settings.topology}
+        pods = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        found["affinity"] = Noted(pods, "All nodes where the first is: they talk at every step.")
+    return found
+
+
+def container_of(task: Task, settings: KubernetesSettings, name: str, variables: list[Manifest]) -> Manifest:
+    """The whole container; `variables` come after the task's."""
+    return {
+        "name": name,
+        **run_of(task, variables),
+        "resources": requested(task, settings),
+        **held(task),
+    }
+
+
+def run_of(task: Task, variables: list[Manifest]) -> Manifest:
+    """What the container runs."""
+    return {
+        "image": task.image,
+        "command": command_of(task.command),
+        "env": [*environment(task), *variables],
+    }
+
+
+def held(task: Task) -> Manifest:
+    """What holds the container: folder, rights, mounts."""
+    return {
+        "workingDir": task.workspace,
+        "securityContext": SECURE_CONTAINER,
+        "volumeMounts": mounts(task),
+    }
+
+
+def command_of(words: tuple[str, ...]) -> list[str]:
+    """The words as the API wants them: what looks like a variable is written so that it stays as it is."""
+    return [literal(word) for word in words]
+
+
+def environment(task: Task) -> list[Any]:
+    """The variables that are the same on every engine, and NCCL's where nodes talk to each other."""
+    found: list[Any] = [{"name": name, "value": literal(value)} for name, value in task.environment]
+    if task.nodes > 1 and task.accelerator.count and "NCCL_DEBUG" not in dict(task.environment):
+        found.append(Noted({"name": "NCCL_DEBUG", "value": "WARN"}, _NCCL))
+    return found
+
+
+def literal(text: str) -> str:
+    """`text` such that the kubelet, which puts variables in for $(NAME) and makes $$ a $, makes it `text` again.
+
+    Source: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#Container
+    """
+    found = []
+    for position, char in enumerate(text):
+        found.append("$$" if char == "$" and text[position + 1 : position + 2] in ("$", "(") else char)
+    return "".join(found)
+
+
+def rank_variables(variables: tuple[tuple[str, str], ...]) -> list[Manifest]:
+    """torchrun's variables; `BY_INDEX` is the pod's index, which the Job's controller writes on it.
+
+    Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode
+    """
+    index = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
+    return [
+        {"name": name, "valueFrom": index} if value == BY_INDEX else {"name": name, "value": literal(value)}
+        for name, value in variables
+    ]

@@ -1,0 +1,114 @@
+"""From the task to the files, the commands that come next, and what is to be known."""
+
+import re
+import shlex
+from collections.abc import Callable
+
+from devkit.errors import DevkitError
+from devkit.export.kubernetes.batch_job import batch_job
+from devkit.export.kubernetes.gpus import claim_template, gpu_notes, resource_of
+from devkit.export.kubernetes.jobset import jobset, longest_name
+from devkit.export.kubernetes.labelled import INSTANCE
+from devkit.export.kubernetes.layout import folder_files, kustomization, overlay_files
+from devkit.export.kubernetes.names import checked_subdomain
+from devkit.export.kubernetes.overlays import overlays_of
+from devkit.export.kubernetes.pytorchjob import pytorchjob
+from devkit.export.kubernetes.settings import Kind, KubernetesSettings, checked
+from devkit.export.kubernetes.storage import TOKEN_KEY, files_pod, new_claims
+from devkit.export.kubernetes.trainjob import trainjob
+from devkit.export.kubernetes.workload import Workload
+from devkit.export.labels import checked_label
+from devkit.export.places import project_from
+from devkit.export.targets import Context, Rendered
+from devkit.export.task import Task
+from devkit.render.artifact import Artifact
+
+_MAKERS: dict[Kind, Callable[[Task, KubernetesSettings], Workload]] = {
+    Kind.JOB: batch_job,
+    Kind.TRAINJOB: trainjob,
+    Kind.PYTORCHJOB: pytorchjob,
+    Kind.JOBSET: jobset,
+}
+
+
+def render(task: Task, settings: KubernetesSettings, context: Context) -> Rendered:
+    """The manifests. Raises DevkitError for what no cluster takes."""
+    kind = settings.kind or (Kind.JOB if task.nodes == 1 else Kind.TRAINJOB)
+    _check(task, checked(settings), kind)
+    workload = _MAKERS[kind](task, settings)
+    artifacts = _job_files(task, settings, workload)
+    claims = new_claims(task, settings)
+    if claims:
+        about = "The job's storage. Apart from the job, so that `kubectl delete -k` of the job leaves the checkpoints."
+        artifacts += folder_files("storage", about, {"claims.yaml": claims}, settings)
+    about = "A pod without a GPU that has the job's storage: to copy the project in, and the result out."
+    artifacts += folder_files("files", about, {"pod.yaml": [files_pod(task, settings)]}, settings)
+    steps = _next_steps(task, settings, workload, context.folder, makes_storage=bool(claims))
+    notes = (*workload.notes, *gpu_notes(task, settings), *_storage_notes(task, settings))
+    return Rendered(tuple(artifacts), steps, notes)
+
+
+def _job_files(task: Task, settings: KubernetesSettings, workload: Workload) -> list[Artifact]:
+    """base, what is laid over it, and the topmost folder, which is the last of them."""
+    files = dict(workload.files)
+    if settings.device_class:
+        files["gpu.yaml"] = [claim_template(task, settings)]
+    artifacts = folder_files("base", f"The {workload.kind} alone.", files, settings)
+    below = "base"
+    for overlay in overlays_of(task, settings, workload):
+        artifacts.append(overlay_files(overlay, below, settings))
+        below = f"overlays/{overlay.name}"
+    about = "The job as it was asked for. Every folder below can be applied by itself, too."
+    artifacts.insert(0, kustomization("", about, [below], settings))
+    return artifacts
+
+
+def _check(task: Task, settings: KubernetesSettings, kind: Kind) -> None:
+    resource_of(task, settings)
+    for volume in task.volumes:
+        if volume.source:
+            checked_subdomain(volume.source, f"--{volume.role}")
+    if settings.runtime and kind is not Kind.TRAINJOB:
+        raise DevkitError(f"--runtime is for a TrainJob, and this is a {kind}", "Give --kind trainjob.")
+    if kind in (Kind.TRAINJOB, Kind.JOBSET):
+        checked_label(task.name, "--name", longest=longest_name(task))
+    # A Service is named after the job, and its name is a label by RFC 1035.
+    if (kind is not Kind.JOB or task.nodes > 1) and not re.match("[a-z]", task.name):
+        raise DevkitError(f"--name {task.name!r} must begin with a letter", f"Such as --name job-{task.name}.")
+
+
+def _next_steps(
+    task: Task, settings: KubernetesSettings, workload: Workload, folder: str, *, makes_storage: bool
+) -> tuple[str, ...]:
+    """What to type, in order."""
+    kubectl = f"kubectl --namespace {settings.namespace}" if settings.namespace else "kubectl"
+    project, _ = project_from(folder, "kubernetes")
+    where, pod = shlex.quote(folder), f"{task.name}-files"
+    steps = []
+    if task.needs_token:
+        token = f'--from-file={TOKEN_KEY}="$HOME/.cache/huggingface/token"'
+        steps.append(f"{kubectl} create secret generic {settings.token_secret} {token}")
+    if makes_storage:
+        steps.append(f"kubectl apply -k {where}/storage")
+    steps += [
+        f"kubectl apply -k {where}/files && {kubectl} wait --for=condition=Ready --timeout=15m pod/{pod}",
+        f"{kubectl} cp {shlex.quote(project or '.')} {pod}:{task.workspace}",
+        f"kubectl delete -k {where}/files",
+        f"kubectl apply -k {where}",
+        f"{kubectl} logs --follow --selector {INSTANCE}={task.name}",
+    ]
+    return tuple(steps)
+
+
+def _storage_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
+    """What claims must offer for several nodes, which nobody can see from here."""
+    if task.nodes == 1:
+        return ()
+    theirs = [volume.source for volume in task.volumes if volume.source]
+    notes = []
+    if theirs:
+        names = ", ".join(dict.fromkeys(theirs))
+        notes.append(f"{task.nodes} nodes mount {names}: only a claim with ReadWriteMany lets them")
+    if len(theirs) < len(task.volumes) and not settings.storage_class:
+        notes.append("new storage is ReadWriteMany, which the cluster's default class often is not: --storage-class")
+    return tuple(notes)
