@@ -1,15 +1,17 @@
 """`devkit finetune`: train a model on texts."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from devkit.cli import exits
 from devkit.cli.setting_flags import given_flags, setting_options
 from devkit.cli.workload_needed import require_workload
+from devkit.errors import DevkitError
 from devkit.workload.finetune.settings import FinetuneSettings, checked
 from devkit.workload.finetune.settings_file import read_settings
 
@@ -60,18 +62,33 @@ def finetune(
     """
     from devkit.workload.watching.watchers import watching
 
-    settings = checked(settings_of(file, flags))
-    require_workload()
-    with (
-        _listener(as_json=as_json) as listener,
-        watching(settings.output, plot=plot, tensorboard=tensorboard) as watcher,
-    ):
-        from devkit.workload.finetune.program_process import set_up
+    with _word_left() as leave:
+        settings = checked(settings_of(file, flags))
+        require_workload()
+        with (
+            _listener(as_json=as_json) as listener,
+            watching(settings.output, plot=plot, tensorboard=tensorboard) as watcher,
+        ):
+            from devkit.workload.finetune.program_process import set_up
 
-        set_up()
-        from devkit.workload.finetune.program import run
+            set_up()
+            from devkit.workload.finetune.program import run
 
-        ctx.exit(run(settings, listeners=(listener, watcher), dry_run=dry_run))
+            code = run(settings, listeners=(listener, watcher), dry_run=dry_run)
+        leave(code)
+    ctx.exit(code)
+
+
+@contextmanager
+def _word_left() -> Iterator[Callable[[int], None]]:
+    """What writes the exit code down for whoever started torchrun, which loses it; wrong input is written down here."""
+    from devkit.workload.finetune.leaving import leave_word
+
+    try:
+        yield leave_word
+    except DevkitError:
+        leave_word(exits.WRONG_INPUT)
+        raise
 
 
 @contextmanager

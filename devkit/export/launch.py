@@ -4,26 +4,44 @@ from dataclasses import fields
 from enum import StrEnum
 
 from devkit.facts.said import flag_of
+from devkit.workload.finetune.leaving import EXIT_FILE
 from devkit.workload.finetune.settings import FinetuneSettings
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 """What torchrun hands on: without being told, SIGUSR1 would end it.
 Source: https://docs.pytorch.org/docs/stable/elastic/run.html"""
 
-KEEP_CODE = """\
-# torchrun leaves with 1 whatever its processes' codes are: run.json tells preempted (75, try again) from failed.
-record=$1; shift
+KEEP_CODE = f"""\
+# torchrun leaves with 1 whatever its processes' codes are. Each writes its own into this file: 75, try again, stays 75.
+{EXIT_FILE}=$(mktemp) && export {EXIT_FILE}
+child='' asked=''
+# Once: what is handled here, and not ignored, has its default in the command.
+trap 'trap : TERM HUP USR1; asked=TERM; [ -z "$child" ] || kill -s TERM "$child"' TERM HUP USR1
+trap 'trap : INT; [ -z "$child" ] || kill -s INT "$child"' INT
 "$@" &
 child=$!
-trap 'kill -TERM "$child" 2>/dev/null' TERM HUP USR1
-trap 'kill -INT "$child" 2>/dev/null' INT
+# Asked in between, perhaps twice then, which does no harm.
+if [ -n "$asked" ]; then kill -s "$asked" "$child"; fi
 code=0; wait "$child" || code=$?
-# A signal ends `wait` and not the child.
-while kill -0 "$child" 2>/dev/null; do code=0; wait "$child" || code=$?; done
-if [ "$code" -ne 0 ] && grep -qs '"status": "preempted"' "$record"; then exit 75; fi
+# Above 128 a signal ended either the child or only the waiting for it.
+while [ "$code" -gt 128 ]; do
+  alive=''; if kill -0 "$child" 2>/dev/null; then alive=1; fi
+  again=0; wait "$child" || again=$?
+  if [ "$again" -ne 127 ]; then code=$again; fi
+  if [ -z "$alive" ]; then break; fi
+done
+kept=$(sed -n '/^[1-9][0-9]*$/{{p;q;}}' "${{{EXIT_FILE}:-/dev/null}}" 2>/dev/null)
+rm -f "${{{EXIT_FILE}:-}}"
+# Ended by the very signal that was handed on: it had not begun yet, and lost nothing.
+if [ "$code" -eq 143 ] && [ -n "$asked" ]; then code=75; fi
+if [ "$code" -ne 0 ]; then code=${{kept:-$code}}; fi
 exit "$code"
 """
-"""POSIX sh, as process 1 too. Its first word is run.json's path, the others are the command."""
+"""POSIX sh, as process 1 too, which gets no signal that it does not trap. Its arguments are the command.
+
+The signal is handed on once: Slurm tells every process of the step by itself, and torchrun ends its own wait for its
+processes at each one it gets. What the processes wrote counts, and not run.json: an earlier run may have left that.
+"""
 
 
 def finetune_words(settings: FinetuneSettings) -> tuple[str, ...]:
@@ -35,8 +53,17 @@ def command_words(settings: FinetuneSettings, *, is_distributed: bool) -> tuple[
     """What one node runs."""
     if not is_distributed:
         return finetune_words(settings)
-    keeping = ("sh", "-c", KEEP_CODE, "devkit", f"{settings.output}/run.json")
-    return (*keeping, "torchrun", f"--signals-to-handle={SIGNALS}", "-m", "devkit", "finetune", *_flags(settings))
+    return ("sh", "-c", KEEP_CODE, "devkit", "torchrun", "-m", "devkit", "finetune", *_flags(settings))
+
+
+def launcher_variables(*, grace_s: int) -> tuple[tuple[str, str], ...]:
+    """torchrun's own settings that are the same on every node: as variables, which a release without the flag ignores.
+
+    `grace_s` is how long it waits for its processes, which save meanwhile, before it kills them: without being told
+    30 s, too short for the checkpoint of a large model.
+    Source: https://github.com/pytorch/pytorch/pull/172596, https://github.com/pytorch/pytorch/issues/154849
+    """
+    return (("PET_SIGNALS_TO_HANDLE", SIGNALS), ("PET_SHUTDOWN_TIMEOUT", str(grace_s)))
 
 
 def _flags(settings: FinetuneSettings) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from devkit.errors import DevkitError
 from devkit.estimate.host import CORES_PER_GPU
 from devkit.export.job import JobSettings, checked
 from devkit.export.labels import checked_label
-from devkit.export.launch import command_words
+from devkit.export.launch import command_words, launcher_variables
 from devkit.export.need import Need, need_of
 from devkit.export.quantities import GIB, bytes_in, gibibytes, seconds_in
 from devkit.export.storage import volumes_for
@@ -55,7 +55,7 @@ def task_of(exported: Exported, job: JobSettings) -> tuple[Task, Need | None]:
         project=project.slug,
         image=_image(job.image),
         command=command_words(finetune, is_distributed=processes > 1),
-        environment=(("HF_TOKEN_PATH", TOKEN_PATH), *_variables(job)),
+        environment=_environment(job, is_distributed=processes > 1),
         workspace=workspace,
         output=output,
         nodes=job.nodes,
@@ -82,8 +82,10 @@ def _inside(workspace: str, path: str) -> str:
     return path if PurePosixPath(path).is_absolute() else f"{workspace}/{path}"
 
 
-def _variables(job: JobSettings) -> tuple[tuple[str, str], ...]:
-    return tuple((text.partition("=")[0], text.partition("=")[2]) for text in job.env)
+def _environment(job: JobSettings, *, is_distributed: bool) -> tuple[tuple[str, str], ...]:
+    launcher = launcher_variables(grace_s=seconds_in(job.grace, "--grace")) if is_distributed else ()
+    given = tuple((text.partition("=")[0], text.partition("=")[2]) for text in job.env)
+    return (("HF_TOKEN_PATH", TOKEN_PATH), *launcher, *given)
 
 
 def _accelerator(vendor: Vendor, job: JobSettings, count: int, need: Need | None) -> Accelerator:
