@@ -48,7 +48,9 @@ def requested(task: Task, settings: KubernetesSettings) -> Manifest:
     )
     found: Manifest = {
         "requests": {
-            "cpu": Noted(task.cpus, f"{_reason(task, 'cpus')}. No limit: it would slow loaders while cores are idle."),
+            "cpu": Noted(
+                task.cpus, f"{_sentence(_reason(task, 'cpus'))} No limit: it would slow loaders while cores are idle."
+            ),
             "memory": memory,
         },
         "limits": {"memory": quantity(needed_bytes)},
@@ -110,3 +112,7 @@ def quantity(size_bytes: int) -> str:
 
 def _reason(task: Task, name: str) -> str:
     return next((reason.because for reason in task.reasons if reason.field == name), "asked for")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

@@ -34,7 +34,7 @@ def jobset(task: Task, settings: KubernetesSettings) -> Workload:
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": {"name": task.name, "labels": labels_of(task, COMPONENT)},
-        "spec": jobset_spec(task, settings, container),
+        "spec": _timed(task, jobset_spec(task, settings, container)),
     }
     place = Place("JobSet", task.name, "")
     return Workload(
@@ -46,21 +46,13 @@ def jobset(task: Task, settings: KubernetesSettings) -> Workload:
     )
 
 
-def jobset_spec(
-    task: Task, settings: KubernetesSettings, container: Manifest, *, labels: Manifest | None = None
-) -> Manifest:
-    """What a JobSet and a runtime's template say in the same words. `labels` are those of the inner Job."""
-    inner = {"metadata": {"labels": labels}} if labels else {}
+def jobset_spec(task: Task, settings: KubernetesSettings, container: Manifest) -> Manifest:
+    """What a JobSet and a runtime's template say in the same words."""
     job = {
         "completionMode": Noted("Indexed", "The pod's index is the node's rank."),
         "completions": task.nodes,
         "parallelism": task.nodes,
         "backoffLimit": Noted(0, "One node that fails ends the Job: the others wait for it, and start again with it."),
-        "activeDeadlineSeconds": Noted(
-            task.time_s,
-            "The longest attempt, waiting for nodes included. Then the pods get SIGTERM and save; the same command "
-            "goes on.",
-        ),
         "podFailurePolicy": _pod_failures(),
         "template": pod_template(task, settings, container),
     }
@@ -71,8 +63,25 @@ def jobset_spec(
         },
         "failurePolicy": _failures(),
         "ttlSecondsAfterFinished": Noted(KEPT_SECONDS, "A week; then it goes with its pods and their logs."),
-        "replicatedJobs": [{"name": ROLE, "replicas": 1, "template": {**inner, "spec": job}}],
+        "replicatedJobs": [{"name": ROLE, "replicas": 1, "template": {"spec": job}}],
     }
+
+
+def _timed(task: Task, spec: Manifest) -> Manifest:
+    """`spec` with a deadline. A TrainJob has one of its own."""
+    job = spec["replicatedJobs"][0]["template"]["spec"]
+    job["activeDeadlineSeconds"] = Noted(
+        task.time_s,
+        "The longest attempt, waiting for nodes included. Then the pods get SIGTERM, save and leave; the same command "
+        "goes on.",
+    )
+    overtime = {
+        "name": "overtime",
+        "action": Noted("FailJobSet", "The time is up."),
+        "onJobFailureReasons": ["DeadlineExceeded"],
+    }
+    spec["failurePolicy"]["rules"].append(overtime)
+    return spec
 
 
 def _pod_failures() -> Manifest:
@@ -93,11 +102,6 @@ def _failures() -> Manifest:
             "name": "preempted",
             "action": Noted("RestartJobSetAndIgnoreMaxRestarts", "Nobody's failure: as often as it takes."),
             "onJobFailureReasons": ["PodFailurePolicy"],
-        },
-        {
-            "name": "overtime",
-            "action": Noted("FailJobSet", "The time is up."),
-            "onJobFailureReasons": ["DeadlineExceeded"],
         },
     ]
     return {

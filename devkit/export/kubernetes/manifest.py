@@ -18,7 +18,7 @@ Manifest = dict[str, Any]
 """An object of the API: mappings, lists, texts, numbers, truth values, and any of these `Noted`."""
 
 WIDTH = 120
-_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./@-]*(?::[A-Za-z0-9_./@-]+)*")
+_PLAIN = re.compile(r"[0-9]+[TGM]i|[A-Za-z/][A-Za-z0-9_./@-]*(?::[A-Za-z0-9_./@-]+)*")
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"})
 """What readers of YAML 1.1, such as Kubernetes' own, may take for something else than a text."""
 

@@ -64,7 +64,7 @@ def pod_volumes(task: Task, settings: KubernetesSettings) -> list[Any]:
     volumes: list[Any] = [*_claimed(task)]
     size = quantity(task.shm_bytes)
     shm = {"medium": "Memory", "sizeLimit": size}
-    why = "Without it /dev/shm has 64 MiB, and loader workers and NCCL fail. It is memory, in the limit above."
+    why = "Without it /dev/shm has 64 MiB, and loader workers and NCCL fail. It is memory, in the container's limit."
     volumes.append(Noted({"name": "shm", "emptyDir": shm}, why))
     volumes.append({"name": "compile-cache", "emptyDir": {}})
     if task.needs_token:

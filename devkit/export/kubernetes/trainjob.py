@@ -85,7 +85,9 @@ def _runtime(task: Task, settings: KubernetesSettings) -> Manifest:
     container["image"] = Noted(task.image, "The TrainJob's, which is put in its place.")
     if settings.device_class:
         container["resources"] = Noted(requested(task, settings), "Here, since a TrainJob's hold no claims.")
-    spec = jobset_spec(task, settings, container, labels={"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"})
+    spec = jobset_spec(task, settings, container)
+    step = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}}
+    spec["replicatedJobs"][0]["template"] = step | spec["replicatedJobs"][0]["template"]
     labels = labels_of(task, COMPONENT) | {"trainer.kubeflow.org/framework": "torch"}
     return {
         "apiVersion": API,
