@@ -1,0 +1,222 @@
+"""dstack: a task, and a development environment with the same image, GPUs and storage.
+
+Source: https://dstack.ai/docs/reference/dstack.yml/task/
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from devkit import __version__
+from devkit.errors import DevkitError
+from devkit.estimate.cards import card_named
+from devkit.estimate.settings import Precision
+from devkit.export.places import project_from
+from devkit.export.quantities import GIB, gibibytes
+from devkit.export.quoting import folded_words, one_line, shell_words, yaml_block, yaml_text
+from devkit.export.rented_gpus import is_slice, rented
+from devkit.export.targets import Context, Rendered, Target
+from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Role, Task, Volume, rendezvous
+from devkit.facts.said import Said
+from devkit.render.artifact import Artifact
+from devkit.render.resources import rendered
+from devkit.solver.model import Vendor
+
+KILL_S = 10
+"""How long dstack's runner waits after the interrupt before it kills: killDelay in
+https://github.com/dstackai/dstack/blob/master/runner/internal/runner/executor/executor.go. `stop_duration` is the
+server's patience with the whole node."""
+INSTANCE_FOLDER = "/var/lib/devkit"
+"""Where storage without a name lies on an instance."""
+IMAGE_GIB = 40
+_NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
+"""Source: validate_dstack_resource_name in dstack/_internal/core/services of 0.22."""
+_LONGEST_IDLE = "2h"
+_VENDORS = {Vendor.NVIDIA: "nvidia", Vendor.ROCM: "amd", Vendor.CPU: ""}
+
+
+class Editor(StrEnum):
+    """What dstack prepares an environment for. Source: https://dstack.ai/docs/reference/dstack.yml/dev-environment/"""
+
+    VSCODE = "vscode"
+    CURSOR = "cursor"
+    WINDSURF = "windsurf"
+    ZED = "zed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DstackSettings:
+    """What only this target knows. With `backend` and `region`, new storage is a network volume there."""
+
+    ide: Annotated[Editor, Said("Editor of the development environment.")] = Editor.VSCODE
+    backend: Annotated[str, Said("Cloud of new volumes, such as aws, gcp or runpod.")] = ""
+    region: Annotated[str, Said("Region of new volumes.")] = ""
+    hub_secret: Annotated[str, Said("dstack's secret with the hub token, in place of HF_TOKEN of your shell.")] = ""
+
+
+def render(task: Task, settings: DstackSettings, context: Context) -> Rendered:
+    """The files. Raises DevkitError for names that dstack does not take."""
+    _check(task, settings)
+    volumes = [_mount(task, settings, each) for each in task.volumes if each.source or each.role is not Role.DATA]
+    values = {
+        "devkit_version": __version__,
+        "task": task,
+        "settings": settings,
+        "environment": _environment(task, settings),
+        "gpu": _gpu(task),
+        "memory_gib": gibibytes(task.memory_bytes),
+        "shm_gib": task.shm_bytes / GIB,
+        "disk_gib": IMAGE_GIB + sum(gibibytes(each.size_bytes) for each in task.volumes),
+        "volumes": volumes,
+        "copies_project": not task.volume(Role.DATA).source,
+        "idle": _LONGEST_IDLE,
+        "yaml": yaml_text,
+        "said": one_line,
+        "run": yaml_block(_run(task), 4),
+    }
+    made = [
+        Artifact.text("task.dstack.yml", rendered("launchers/dstack-task.yml.j2", **values)),
+        Artifact.text("dev.dstack.yml", rendered("launchers/dstack-dev.yml.j2", **values)),
+    ]
+    new = [_new_volume(task, settings, each) for each in task.volumes if _is_new(each, settings)]
+    return Rendered((*made, *new), _next_steps(context, [each.path for each in new]), _notes(task, settings))
+
+
+def _check(task: Task, settings: DstackSettings) -> None:
+    if not _NAME.fullmatch(task.name):
+        raise DevkitError(
+            f"--name {task.name!r} is no name for dstack: a letter, then 1 to 40 of a-z, 0-9 and hyphens",
+            "Give another: --name",
+        )
+    if bool(settings.backend) != bool(settings.region):
+        raise DevkitError("a new volume needs --backend and --region", "Give both, or neither.")
+    for flag, text in (("--backend", settings.backend), ("--region", settings.region)):
+        if text and not re.fullmatch(r"[a-z][a-z0-9-]*", text):
+            raise DevkitError(f"{flag} {text!r} is no name", "See dstack offer.")
+    if settings.hub_secret and not re.fullmatch(r"[A-Za-z0-9_-]+", settings.hub_secret):
+        raise DevkitError(f"--hub-secret {settings.hub_secret!r} is no name", "See dstack secret list.")
+
+
+def _environment(task: Task, settings: DstackSettings) -> list[str]:
+    """NAME=VALUE, in which a dollar stands for itself when doubled; and the token by its name alone.
+
+    Source: dstack/_internal/utils/interpolator.py of 0.22.
+    """
+    if any("\n" in value for _, value in task.environment):
+        raise DevkitError("dstack takes no variable of several lines", "Leave it out: --env")
+    written = [f"{name}={value.replace('$', '$$')}" for name, value in task.environment]
+    if not task.needs_token:
+        return written
+    secret = settings.hub_secret
+    return [*written, f"HF_TOKEN=${{{{ secrets.{secret} }}}}" if secret else "HF_TOKEN"]
+
+
+def _gpu(task: Task) -> tuple[tuple[str, str], ...]:
+    """Keys and values of resources.gpu; () for none."""
+    wanted = task.accelerator
+    if not wanted.count:
+        return ()
+    keys = [("vendor", _VENDORS[wanted.vendor])]
+    if wanted.name:
+        keys += _named(wanted.name)
+    elif task.fitting_gpus:
+        # The least that holds the job, in memory that programs may take: data sheets say a little more.
+        least = card_named(task.fitting_gpus[0], Precision.BF16).memory_bytes // GIB
+        keys.append(("memory", f"{least}GB.."))
+    return (*keys, ("count", str(wanted.count)))
+
+
+def _named(name: str) -> list[tuple[str, str]]:
+    found = rented(name)
+    if not found.dstack:
+        what = "parts of GPUs" if is_slice(name) else f"GPU that devkit knows as {name!r}"
+        raise DevkitError(f"dstack rents no {what}", "See its names with dstack offer, and name one: --gpu")
+    memory = [("memory", f"{found.gib}GB")] if found.gib else []
+    return [("name", found.dstack), *memory]
+
+
+def _is_new(volume: Volume, settings: DstackSettings) -> bool:
+    return bool(settings.backend) and not volume.source and volume.role is not Role.DATA
+
+
+def _mount(task: Task, settings: DstackSettings, volume: Volume) -> tuple[str, str, str, str]:
+    """The key, the source, the path inside, and why."""
+    if volume.source.startswith("/"):
+        if ".." in volume.source.split("/"):
+            raise DevkitError(f"--{volume.role} {volume.source!r} leads out of itself", "Write it without `..`.")
+        return "instance_path", volume.source, volume.path, "a folder of the instance"
+    if volume.source or _is_new(volume, settings):
+        return "name", _volume_name(task, volume), volume.path, "a network volume"
+    folder = f"{INSTANCE_FOLDER}/{_own(task, volume)}"
+    return "instance_path", folder, volume.path, "a folder of the instance, gone with it"
+
+
+def _own(task: Task, volume: Volume) -> str:
+    """The models are the project's, and all else the job's own."""
+    return f"{task.project if volume.role is Role.MODELS else task.name}-{volume.role}"
+
+
+def _volume_name(task: Task, volume: Volume) -> str:
+    name = volume.source or _own(task, volume)
+    if not _NAME.fullmatch(name):
+        raise DevkitError(
+            f"--{volume.role} {name!r} is no volume of dstack's: a letter, then 1 to 40 of a-z, 0-9 and hyphens",
+            "Write it as dstack volume list shows it, or as a folder of the instance: /mnt/FOLDER.",
+        )
+    return name
+
+
+def _new_volume(task: Task, settings: DstackSettings, volume: Volume) -> Artifact:
+    text = rendered(
+        "launchers/dstack-volume.yml.j2",
+        devkit_version=__version__,
+        name=_volume_name(task, volume),
+        settings=settings,
+        size_gib=gibibytes(volume.size_bytes),
+        because=one_line(volume.because),
+    )
+    return Artifact.text(f"volume-{volume.role}.dstack.yml", text)
+
+
+def _run(task: Task) -> str:
+    """The script of every node. It ends as the command, which so gets the terminal's interrupt itself."""
+    address, rank = "127.0.0.1", "0"
+    if task.nodes > 1:
+        address, rank = '"$DSTACK_MASTER_NODE_IP"', '"$DSTACK_NODE_RANK"'
+    return rendered(
+        "launchers/dstack.sh.j2",
+        workspace=shell_words([task.workspace]),
+        token_folder=shell_words([TOKEN_FOLDER]),
+        token_path=shell_words([TOKEN_PATH]),
+        needs_token=task.needs_token,
+        variables=rendezvous(task, address=address, rank=rank),
+        command=folded_words(task.command, indent=2),
+    )
+
+
+def _next_steps(context: Context, volumes: list[str]) -> tuple[str, ...]:
+    folder, there = project_from(context.folder, "dstack")
+    enter = (f"cd {shell_words([folder])}",) if folder else ()
+    files = [*volumes, "task.dstack.yml"]
+    return (*enter, *(f"dstack apply -f {shell_words([f'{there}/{path}'])}" for path in files))
+
+
+def _notes(task: Task, settings: DstackSettings) -> tuple[str, ...]:
+    notes = []
+    if task.grace_s > KILL_S:
+        notes.append(
+            f"dstack kills {KILL_S} s after it interrupts a run, whatever stop_duration says: a save that takes longer"
+            " is lost, and the checkpoint before it stands"
+        )
+    kept = task.volume(Role.CHECKPOINTS).source
+    if task.nodes > 1 and not kept.startswith("/"):
+        notes.append(
+            "every node must see the checkpoints: name a folder that all instances share, --checkpoints /mnt/X"
+        )
+    elif not kept and not settings.backend:
+        notes.append("checkpoints go with the instance: name a volume, --checkpoints, or --backend and --region of one")
+    return tuple(notes)
+
+
+TARGET = Target("dstack", "dstack: a task and a development environment.", DstackSettings, render)

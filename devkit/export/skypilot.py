@@ -1,0 +1,189 @@
+"""SkyPilot: a task for clouds and clusters, run as a managed job that comes back after spot nodes are taken away.
+
+Source: https://docs.skypilot.co/en/latest/reference/yaml-spec.html
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+from devkit import __version__
+from devkit.errors import DevkitError
+from devkit.export.places import project_from
+from devkit.export.quantities import gibibytes
+from devkit.export.quoting import folded_words, one_line, shell_words, yaml_block, yaml_text
+from devkit.export.rented_gpus import rented
+from devkit.export.targets import Context, Rendered, Target
+from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Role, Task, Volume, rendezvous
+from devkit.facts.said import Said
+from devkit.render.artifact import Artifact
+from devkit.render.resources import rendered
+
+IMAGE_GIB = 40
+"""The image, unpacked, and the system of the node."""
+CANCEL_S = 30
+"""How long SkyPilot waits after SIGTERM before it kills. Source: sky/skylet/subprocess_daemon.py of 0.14."""
+_INFRA = re.compile(r"[A-Za-z0-9*@._:/-]+")
+_BUCKET = re.compile(r"(?:s3|gs|r2|cos|oci|nebius|cw|https)://[^\s]+")
+_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
+_CLUSTERS = ("kubernetes", "k8s", "ssh")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkypilotSettings:
+    """What only this target knows. "" leaves the choice to SkyPilot, which takes the cheapest."""
+
+    infra: Annotated[str, Said("Where to run, in SkyPilot's words.", example="aws/us-east-1")] = ""
+    accelerator: Annotated[str, Said("SkyPilot's own name of the GPU, where devkit does not know it.")] = ""
+
+
+@dataclass(frozen=True)
+class _Mount:
+    """One entry of file_mounts or volumes: `lines` are YAML below its path."""
+
+    path: str
+    lines: tuple[str, ...]
+    because: str
+
+
+def render(task: Task, settings: SkypilotSettings, context: Context) -> Rendered:
+    """The files. Raises DevkitError for a GPU that SkyPilot has no name for, and for storage it cannot mount."""
+    if settings.infra and not _INFRA.fullmatch(settings.infra):
+        raise DevkitError(f"--infra {settings.infra!r} is no place", "Write it as aws, aws/us-east-1 or k8s/CONTEXT.")
+    on_cluster = settings.infra.partition("/")[0].lower() in _CLUSTERS
+    volumes = [each for each in task.volumes if _is_volume(each, on_cluster=on_cluster)]
+    mounts = [_file_mount(task, each) for each in task.volumes if each not in volumes]
+    text = rendered(
+        "launchers/skypilot.yaml.j2",
+        devkit_version=__version__,
+        task=task,
+        settings=settings,
+        on_cluster=on_cluster,
+        accelerators=_accelerators(task, settings),
+        memory_gib=gibibytes(task.memory_bytes),
+        disk_gib=IMAGE_GIB + sum(gibibytes(each.size_bytes) for each in task.volumes),
+        mounts=mounts,
+        volumes=[(each.path, _volume_name(task, each), each.because) for each in volumes],
+        run=yaml_block(_run(task), 2),
+        yaml=yaml_text,
+        said=one_line,
+    )
+    made = [_new_volume(task, settings, each) for each in volumes if not each.source]
+    return Rendered(
+        (Artifact.text("task.yaml", text), *made),
+        _next_steps(task, context, [each.path for each in made]),
+        _notes(task),
+    )
+
+
+def _accelerators(task: Task, settings: SkypilotSettings) -> tuple[str, ...]:
+    """The names of any GPU that will do; () for none."""
+    wanted = task.accelerator
+    if not wanted.count:
+        return ()
+    if settings.accelerator:
+        return (settings.accelerator,)
+    names = (wanted.name,) if wanted.name else task.fitting_gpus
+    found = tuple(dict.fromkeys(each for name in names for each in rented(name).skypilot))
+    if found:
+        return found
+    if not wanted.name:
+        raise DevkitError("SkyPilot must be told which GPU to rent", "Name it: --gpu H100")
+    raise DevkitError(
+        f"SkyPilot rents no GPU that devkit knows as {wanted.name!r}",
+        "See its own names with sky gpus list --all, and give one: --accelerator NAME",
+    )
+
+
+def _is_volume(volume: Volume, *, on_cluster: bool) -> bool:
+    """Whether SkyPilot mounts it as a volume: one that has a plain name, or a new claim of a cluster."""
+    if volume.source:
+        return not _BUCKET.fullmatch(volume.source)
+    return on_cluster and volume.role is not Role.DATA
+
+
+def _volume_name(task: Task, volume: Volume) -> str:
+    name = volume.source or _new_name(task, volume)
+    if not _NAME.fullmatch(name):
+        raise DevkitError(
+            f"--{volume.role} {name!r} is neither a bucket nor a volume of SkyPilot's",
+            "Write it as s3://BUCKET/FOLDER or gs://BUCKET/FOLDER, or as sky volumes ls shows it.",
+        )
+    return name
+
+
+def _new_name(task: Task, volume: Volume) -> str:
+    """The models are the project's, and all else the job's own."""
+    return f"{task.project if volume.role is Role.MODELS else task.name}-{volume.role}"
+
+
+def _file_mount(task: Task, volume: Volume) -> _Mount:
+    if volume.source:
+        named = (f"source: {yaml_text(volume.source)}", f"mode: {_mode(volume)}")
+        return _Mount(volume.path, named, volume.because)
+    if volume.role is Role.DATA:
+        return _Mount(volume.path, (), "the project, copied to each node from the folder that you start from")
+    lines = (f"name: {yaml_text(_new_name(task, volume))}", f"mode: {_mode(volume)}", "persistent: true")
+    return _Mount(volume.path, lines, f"a bucket that SkyPilot makes; {volume.because}")
+
+
+def _mode(volume: Volume) -> str:
+    """Writing goes through the node's disk: a bucket's own mount takes no file apart from one written in one piece.
+
+    Source: https://docs.skypilot.co/en/latest/reference/storage.html#storage-mounting-modes
+    """
+    return "MOUNT" if volume.role is Role.DATA else "MOUNT_CACHED"
+
+
+def _new_volume(task: Task, settings: SkypilotSettings, volume: Volume) -> Artifact:
+    text = rendered(
+        "launchers/skypilot-volume.yaml.j2",
+        devkit_version=__version__,
+        name=_volume_name(task, volume),
+        infra=yaml_text(settings.infra),
+        size_gib=gibibytes(volume.size_bytes),
+        access_mode="ReadWriteMany" if task.nodes > 1 else "ReadWriteOnce",
+        because=one_line(volume.because),
+    )
+    return Artifact.text(f"volume-{volume.role}.yaml", text)
+
+
+def _run(task: Task) -> str:
+    """The script of every node. It execs nothing: SkyPilot adds lines that wait for the upload of what was written."""
+    address, rank = "127.0.0.1", "0"
+    if task.nodes > 1:
+        address, rank = '"$(printf \'%s\\n\' "$SKYPILOT_NODE_IPS" | head -n 1)"', '"$SKYPILOT_NODE_RANK"'
+    return rendered(
+        "launchers/skypilot.sh.j2",
+        workspace=shell_words([task.workspace]),
+        token_folder=shell_words([TOKEN_FOLDER]),
+        token_path=shell_words([TOKEN_PATH]),
+        needs_token=task.needs_token,
+        variables=rendezvous(task, address=address, rank=rank),
+        time_s=task.time_s,
+        grace_s=task.grace_s,
+        command=folded_words(task.command, indent=2),
+    )
+
+
+def _next_steps(task: Task, context: Context, volumes: list[str]) -> tuple[str, ...]:
+    folder, there = project_from(context.folder, "skypilot")
+    enter = (f"cd {shell_words([folder])}",) if folder else ()
+    made = tuple(f"sky volumes apply {shell_words([f'{there}/{path}'])}" for path in volumes)
+    token = " --secret HF_TOKEN" if task.needs_token else ""
+    return (*enter, *made, f"sky jobs launch{token} {shell_words([f'{there}/task.yaml'])}")
+
+
+def _notes(task: Task) -> tuple[str, ...]:
+    notes = []
+    if task.grace_s > CANCEL_S:
+        notes.append(
+            f"SkyPilot kills {CANCEL_S} s after it asks a job to stop, and tells it nothing when a spot node goes:"
+            " then the run goes on from its last checkpoint"
+        )
+    if task.nodes > 1 and not task.volume(Role.CHECKPOINTS).source:
+        notes.append("every node must see the checkpoints: a bucket shows a file to the others once it is uploaded")
+    return tuple(notes)
+
+
+TARGET = Target("skypilot", "SkyPilot: a task for clouds and clusters, spot included.", SkypilotSettings, render)
