@@ -28,7 +28,7 @@ fi
 
 # These start engines and commands of their own: one after the other, while the others take what they leave of the
 # processors. Everybody's output comes whole, the closing lines last.
-one_by_one="tests/architecture tests/cli tests/engine tests/verify"
+one_by_one="tests/architecture tests/cli tests/cluster tests/engine tests/verify"
 # These import torch, which no other test should have to wait for or share a process with; a file's models are made once.
 with_torch="tests/workload tests/estimate"
 status=0

@@ -1,0 +1,66 @@
+"""Batch scripts for the tests' cluster, exported by the command line, and a stand-in for devkit that takes no time."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from .conftest import BIN, devkit
+
+STAND_IN = """\
+#!/bin/bash
+# What `devkit finetune` promises a scheduler, without any training: each start leaves a line.
+while [ $# -gt 0 ]; do
+    if [ "$1" = --output ]; then output=$2; fi
+    if [ "$1" = --rank ]; then rank=$2; fi
+    shift
+done
+echo "start gpus=${CUDA_VISIBLE_DEVICES:-none} rank=${rank:-none} node=${SLURM_NODEID:-none}" >>"$output/starts"
+starts=$(wc -l <"$output/starts")
+trap 'ln -sfn "step-$starts" "$output/latest"; exit 75' TERM USR1
+__BODY__
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """An exported script and the folder that it keeps its output in."""
+
+    script: Path
+    output: Path
+
+    def starts(self, of: str = "") -> list[str]:
+        """The lines that the stand-in left, one for each start."""
+        file = self.output / of / "starts"
+        return file.read_text(encoding="ascii").splitlines() if file.is_file() else []
+
+    def steps(self, of: str = "") -> list[dict[str, object]]:
+        """The steps that a real run recorded."""
+        file = self.output / of / "metrics.jsonl"
+        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+        return [event for event in map(json.loads, lines) if event["event"] == "step"]
+
+    def log(self) -> str:
+        """All that the job said."""
+        return "".join(each.read_text(errors="replace") for each in sorted(self.script.parent.glob("log-*")))
+
+
+def export(project: Path, folder: Path, *flags: str, venv: Path | None = None) -> Job:
+    """Export the project's job into a folder of its own, where its storage is, too."""
+    settings = ["--settings", "run.toml"] if "--settings" not in flags else []
+    places = [word for role in ("models", "checkpoints") for word in (f"--{role}", str(folder / role))]
+    devkit(
+        *("export", "slurm", project, "--flavour", "none", "--venv", str(venv or BIN.parent), "--data", str(project)),
+        *("--output", folder / "job", "--log", "log-%j-%a.txt", "--cpus", "1", "--memory", "1Gi", "--grace", "60s"),
+        *(*places, *settings, *flags, "--yes"),
+    )
+    return Job(folder / "job/job.sbatch", folder / "checkpoints")
+
+
+def stand_in(folder: Path, body: str) -> Path:
+    """A Python environment whose devkit does `body`."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin/activate").write_text(f"PATH='{folder}/bin':$PATH\n", encoding="utf-8")
+    program = folder / "bin/devkit"
+    program.write_text(STAND_IN.replace("__BODY__", body), encoding="utf-8")
+    program.chmod(0o755)
+    return folder
