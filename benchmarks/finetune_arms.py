@@ -1,4 +1,4 @@
-"""One arm of finetune_speed.py in a process of its own: writes tokens per second, peak memory and the last loss."""
+"""One arm of finetune_speed.py in a process of its own: writes its speed by clock and processors, peak memory, loss."""
 
 # ruff: noqa: ANN401 - what transformers and TRL hand around has no types worth naming
 
@@ -29,26 +29,47 @@ def main() -> int:
     return 0
 
 
-def run_devkit(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, float]:
-    """The command itself, its metrics file read afterwards."""
-    from devkit.cli import devkit
+class Clock:
+    """Notes the time and the processor time of this process whenever a step has ended."""
 
-    argv = ["finetune", "--model", folder / "model", "--data", folder / "texts.jsonl", "--output", scratch / "out"]
-    argv += ["--rank", RANK, "--alpha", ALPHA, "--sequence", size["sequence"], "--batch", size["rows"]]
-    argv += ["--micro-batch", size["rows"], "--steps", size["steps"], "--learning-rate", LEARNING_RATE]
-    argv += ["--schedule", "constant", "--warmup", 0, "--no-checkpointing", "--precision", "fp32", "--json"]
-    try:
-        devkit(args=[str(word) for word in argv], standalone_mode=False)
-    except SystemExit as end:
-        if end.code:
-            raise
-    steps = [json.loads(line) for line in (scratch / "out/metrics.jsonl").read_text().splitlines()]
-    steps = [event for event in steps if event["event"] == "step"]
-    timed = steps[WARM_UP:]
-    tokens = timed[-1]["tokens"] - steps[WARM_UP - 1]["tokens"]
-    # Each step tells its own time, what it waited for data included.
-    seconds = sum(event["seconds"] for event in timed)
-    return {"tokens_per_s": tokens / seconds, "last_loss": steps[-1]["loss"]}
+    def __init__(self) -> None:
+        self.ends: list[tuple[float, float]] = []
+
+    def note(self) -> None:
+        """A step has ended."""
+        self.ends.append((time.perf_counter(), time.process_time()))
+
+    def found(self, tokens: int, last_loss: float) -> dict[str, float]:
+        """Tokens per second and per second of processors, of `tokens` learned after the warm-up."""
+        wall_s, cpu_s = (last - first for first, last in zip(self.ends[WARM_UP - 1], self.ends[-1], strict=True))
+        return {"tokens_per_s": tokens / wall_s, "tokens_per_cpu_s": tokens / cpu_s, "last_loss": last_loss}
+
+
+def run_devkit(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, float]:
+    """What the command runs, with somebody who listens for the ends of steps."""
+    from devkit.estimate.settings import Precision
+    from devkit.workload.finetune.program_process import set_up
+    from devkit.workload.finetune.settings import FinetuneSettings, Schedule
+
+    set_up()
+    from devkit.workload.finetune.program import run
+
+    clock, steps = Clock(), []
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "step":
+            clock.note()
+            steps.append(event)
+
+    settings = FinetuneSettings(
+        model=str(folder / "model"), data=(str(folder / "texts.jsonl"),), output=scratch / "out",
+        rank=RANK, alpha=ALPHA, sequence=size["sequence"], batch=size["rows"], micro_batch=size["rows"],
+        steps=size["steps"], learning_rate=LEARNING_RATE, schedule=Schedule.CONSTANT, warmup=0.0,
+        checkpointing=False, precision=Precision.FP32,
+    )  # fmt: skip
+    if run(settings, listeners=(listen,)) != 0:
+        raise SystemExit("devkit did not end well")
+    return clock.found(steps[-1]["tokens"] - steps[WARM_UP - 1]["tokens"], steps[-1]["loss"])
 
 
 def _lora() -> Any:
@@ -91,7 +112,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self.ends: list[float] = []
+        self.clock = Clock()
 
     def counting(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """`collate`, with the tokens of each batch noted: those that are no padding."""
@@ -112,15 +133,15 @@ class Watch:
 
         class Noted(TrainerCallback):
             def on_step_end(self, *_: Any, **__: Any) -> None:
-                watch.ends.append(time.perf_counter())
+                watch.clock.note()
 
         return Noted()
 
     def found(self, trainer: Any) -> dict[str, float]:
         """What was measured after the warm-up. The loader may have taken batches ahead that no step used."""
-        tokens = sum(self.tokens[WARM_UP : len(self.ends)])
+        tokens = sum(self.tokens[WARM_UP : len(self.clock.ends)])
         losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-        return {"tokens_per_s": tokens / (self.ends[-1] - self.ends[WARM_UP - 1]), "last_loss": float(losses[-1])}
+        return self.clock.found(tokens, float(losses[-1]))
 
 
 def run_trainer(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, float]:

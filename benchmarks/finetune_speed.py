@@ -3,7 +3,8 @@
 All learn the same LoRA adapter on the same model from the same texts, in rows of the same length, with the same number
 of rows in a pass. Only tokens of texts are counted, never padding. Two mixes: texts that fill a row to the last token,
 so that everybody does equal work, and short texts of many lengths, as instructions and answers are. The arms
-take turns, each in a process of its own, and the middle of the rounds counts.
+take turns, each in a process of its own, and the middle of the rounds counts. Seconds of processors are counted beside
+those of the clock: on a machine that does other things, too, only they can be compared.
 
 Run it with a Python that has trl and datasets beside devkit's workload extra.
 """
@@ -52,8 +53,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--size", action="append", choices=[size.name for size in SIZES])
+    parser.add_argument("--threads", type=int, help="in each arm; as many as there are cores unless given")
     parser.add_argument("--only-print", action="store_true", help="record nothing")
     given = parser.parse_args()
+    if given.threads:
+        os.environ["OMP_NUM_THREADS"] = str(given.threads)
     chosen = [size for size in SIZES if not given.size or size.name in given.size]
     with tempfile.TemporaryDirectory(prefix="devkit-speed-") as scratch:
         tables = [_compared(Path(scratch), size, mix, given.rounds) for size in chosen for mix in MIXES]
@@ -61,7 +65,8 @@ def main() -> int:
         print(json.dumps(table, indent=2))
     if not given.only_print:
         packages = versions("torch", "transformers", "peft", "trl", "accelerate")
-        print(record("finetune_speed", {"versions": packages, "rounds": given.rounds, "tables": tables}))
+        told = {"versions": packages, "rounds": given.rounds, "threads": given.threads or os.cpu_count()}
+        print(record("finetune_speed", {**told, "tables": tables}))
     return 0
 
 
@@ -75,15 +80,21 @@ def _compared(scratch: Path, size: Size, mix: str, rounds: int) -> dict[str, obj
     arms = {
         arm: {
             "tokens_per_s": round(statistics.median(each["tokens_per_s"] for each in runs), 1),
+            "tokens_per_cpu_s": round(statistics.median(each["tokens_per_cpu_s"] for each in runs), 1),
             "all_tokens_per_s": [round(each["tokens_per_s"], 1) for each in runs],
+            "all_tokens_per_cpu_s": [round(each["tokens_per_cpu_s"], 1) for each in runs],
             "peak_resident_mib": round(statistics.median(each["peak_resident_bytes"] for each in runs) / 2**20),
             "last_loss": round(runs[-1]["last_loss"], 4),
         }
         for arm, runs in seen.items()
     }
-    ours = arms["devkit"]["tokens_per_s"]
-    ratios = {arm: round(ours / told["tokens_per_s"], 2) for arm, told in arms.items() if arm != "devkit"}
-    return {"size": asdict(size), "mix": mix, "arms": arms, "devkit_is_times_as_fast_as": ratios}
+    times = {name: _times(arms, name) for name in ("tokens_per_s", "tokens_per_cpu_s", "peak_resident_mib")}
+    return {"size": asdict(size), "mix": mix, "arms": arms, "devkit_is_times_each": times}
+
+
+def _times(arms: dict[str, dict[str, float]], name: str) -> dict[str, float]:
+    """How many times an arm's reading devkit's is, by arm."""
+    return {arm: round(arms["devkit"][name] / told[name], 2) for arm, told in arms.items() if arm != "devkit"}
 
 
 def _one(arm: str, folder: Path, size: Size) -> dict[str, float]:

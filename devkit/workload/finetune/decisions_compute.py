@@ -18,6 +18,10 @@ FEATURES = {Method.QLORA: "nf4", Method.INT8_LORA: "llm-int8"}
 LEAST_STEPS = 50
 """Optimizer steps below which full rows are not worth having fewer of them: a schedule needs room to rise and fall."""
 
+LEAST_OF_AN_EPOCH = 4
+"""Steps in which full rows must be gone through once where the number of steps was asked for: with fewer, every step
+would learn from much of the data, and from little else than the step before."""
+
 PAGED = (Optimizer.PAGED_ADAMW, Optimizer.PAGED_ADAMW_8BIT)
 
 EIGHT_BIT = (Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW, Optimizer.PAGED_ADAMW_8BIT)
@@ -181,8 +185,10 @@ def _kernels(hardware: Hardware, precision: Precision) -> Kernels:
 def _packing(settings: FinetuneSettings, attention: Attention, corpus: Corpus) -> tuple[bool, str]:
     if attention not in (Attention.VARLEN, Attention.FLASH):
         return False, f"{attention} attention would pay for the whole row with every short text in it"
-    steps = settings.steps or round(settings.epochs * corpus.tokens / settings.sequence / settings.batch)
-    if steps < LEAST_STEPS:
+    of_an_epoch = corpus.tokens / settings.sequence / settings.batch
+    steps = settings.steps or round(settings.epochs * of_an_epoch)
+    # Steps that were asked for stay as many; full rows are worth having there unless they are the same ones each time.
+    if steps < LEAST_STEPS and (settings.steps is None or of_an_epoch < LEAST_OF_AN_EPOCH):
         return False, f"packed, the data would make {count_of(steps, 'step')}; this attention pads nothing either way"
     length = corpus.tokens // max(1, corpus.texts)
     return True, f"texts of {length} tokens on average fill rows of {settings.sequence}; attention keeps them apart"

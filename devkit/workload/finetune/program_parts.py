@@ -8,6 +8,7 @@ import torch
 
 from devkit.estimate.settings import Method, Precision, Sharding
 from devkit.workload.finetune import adapters, attention_varlen, model, model_skeleton
+from devkit.workload.finetune.adapters_quick import quicken
 from devkit.workload.finetune.adapters_targets import targets_of
 from devkit.workload.finetune.attention import layout_of
 from devkit.workload.finetune.attention_apart import require_apart
@@ -106,7 +107,11 @@ def prepared(base: model.Model, settings: FinetuneSettings, decisions: Decisions
     if settings.method is Method.FULL:
         whole: model.Model = base.requires_grad_(requires_grad=True)
         return whole
-    return adapters.attach(base, settings, precision=decisions.adapter_precision)
+    adapted = adapters.attach(base, settings, precision=decisions.adapter_precision)
+    if not decisions.compile:
+        # A compiler puts passes over memory together by itself.
+        quicken(adapted)
+    return adapted
 
 
 def _require_texts_apart(base: model.Model, decisions: Decisions) -> None:

@@ -171,6 +171,14 @@ def test_few_texts_are_not_packed_into_fewer_steps():
     assert decided(H100, corpus=Corpus(texts=100, tokens=30_000), packing=True).packing
 
 
+def test_steps_that_were_asked_for_are_packed_unless_the_same_rows_come_each_time():
+    """24 steps a run, however long; an epoch of 8 rows has as many steps as its full rows make."""
+    enough, too_few = (Corpus(texts=300, tokens=steps * 8 * 2048) for steps in (4, 3))
+    assert decided(H100, corpus=enough, batch=8, sequence=2048, steps=24).packing
+    assert not decided(H100, corpus=too_few, batch=8, sequence=2048, steps=24).packing
+    assert not decided(H100, corpus=enough, batch=8, sequence=2048, epochs=6).packing
+
+
 def test_a_model_whose_texts_must_not_share_a_row_is_not_packed():
     recurrent = Traits(name="mamba", recurrent=True)
     assert not decided(H100, traits=recurrent).packing
