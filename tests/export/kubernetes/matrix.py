@@ -1,0 +1,65 @@
+"""Jobs of every kind, on every vendor's GPUs, with every wish at least once: what the validators look at."""
+
+from dataclasses import replace
+
+import pytest
+
+from devkit.export.kubernetes.settings import AccessMode, Kind
+from devkit.export.task import Task
+from devkit.solver.model import Vendor
+
+from .sample_jobs import task
+
+FULL = {
+    "namespace": "ml-team",
+    "queue": "team-queue",
+    "node_selector": ("nvidia.com/gpu.product=NVIDIA-A10G",),
+    "toleration": ("spot=true:NoSchedule", "dedicated"),
+    "topology": "topology.kubernetes.io/zone",
+    "storage_class": "fast-rwx",
+    "access_mode": AccessMode.MANY_NODES,
+    "pull_secret": "registry",
+    "service_account": "trainer",
+}
+WISHES = {
+    "as it comes": {},
+    "everything asked for": FULL,
+    "its own storage": {"storage_class": "gp3"},
+    "topology alone": {"topology": "topology.kubernetes.io/zone"},
+    "a priority": {"priority_class": "high"},
+    "a claim of devices": {"device_class": "gpu.nvidia.com"},
+}
+
+
+def new_storage(made: Task) -> Task:
+    return replace(made, volumes=tuple(replace(volume, source="") for volume in made.volumes))
+
+
+def jobs() -> dict[str, tuple[Task, dict[str, object]]]:
+    """Task and wishes by a name that reads as a sentence."""
+    found = {}
+    for kind in Kind:
+        for nodes in (1, 3):
+            for name, wishes in WISHES.items():
+                made = task(nodes=nodes, is_spot=name == "everything asked for")
+                if name == "its own storage":
+                    made = new_storage(made)
+                found[f"a {kind} of {nodes}, {name}"] = (made, wishes | {"kind": kind})
+        for vendor in (Vendor.ROCM, Vendor.CPU):
+            found[f"a {kind} on {vendor}"] = (task(vendor, nodes=2, is_spot=True), {"kind": kind})
+        alone = task()
+        alone = replace(alone, accelerator=replace(alone.accelerator, count=1))
+        found[f"a {kind} on one MIG instance"] = (alone, {"kind": kind, "gpu_resource": "nvidia.com/mig-1g.10gb"})
+    for nodes in (1, 3):
+        on_theirs = {name: value for name, value in FULL.items() if name != "priority_class"}
+        found[f"a trainjob of {nodes} on a runtime of the cluster"] = (
+            task(nodes=nodes, is_spot=True),
+            on_theirs | {"runtime": "torch-distributed", "kind": Kind.TRAINJOB},
+        )
+    return found
+
+
+JOBS = jobs()
+every_job = pytest.mark.parametrize(
+    ("made_task", "wishes"), [pytest.param(*case, id=name) for name, case in JOBS.items()]
+)

@@ -1,0 +1,80 @@
+"""The files of a job, read back: the objects of every folder, and what a container of each kind of job gets."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from devkit.export.kubernetes import TARGET, KubernetesSettings
+from devkit.export.kubernetes.settings import Kind
+from devkit.export.targets import Rendered
+from devkit.export.task import Task
+
+from .sample_jobs import context
+
+KINDS = {Kind.JOB: "Job", Kind.TRAINJOB: "TrainJob", Kind.PYTORCHJOB: "PyTorchJob", Kind.JOBSET: "JobSet"}
+
+
+def made(task: Task, **wishes: Any) -> Rendered:
+    """The job's own files: neither checks nor monitoring, unless wished for."""
+    wished = {"node_checks": False, "monitoring": False} | wishes
+    return TARGET.render(task, KubernetesSettings(**wished), context(task.accelerator.vendor))
+
+
+def objects(rendered: Rendered, folder: str = "") -> list[dict[str, Any]]:
+    """All objects of the folder and those below, kustomizations left out."""
+    return [
+        document
+        for artifact in rendered.artifacts
+        if artifact.path.startswith(folder)
+        and artifact.path.endswith(".yaml")
+        and not artifact.path.endswith("kustomization.yaml")
+        for document in yaml.safe_load_all(artifact.content)
+    ]
+
+
+def named(rendered: Rendered, kind: str) -> dict[str, Any]:
+    """The one object of that kind: the job's own, or else that of another folder."""
+    of_job, others = (
+        [each for each in objects(rendered, folder) if each["kind"] == kind] for folder in ("base/", "")
+    )
+    (found,) = of_job or others
+    return found
+
+
+def on_disk(rendered: Rendered, folder: Path) -> Path:
+    for artifact in rendered.artifacts:
+        path = folder / artifact.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(artifact.content)
+    return folder
+
+
+def templates(value: Any) -> Iterator[dict[str, Any]]:
+    """Every pod template within."""
+    if isinstance(value, Mapping):
+        if isinstance(value.get("spec"), Mapping) and "containers" in value["spec"]:
+            yield dict(value)
+        else:
+            for each in value.values():
+                yield from templates(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from templates(each)
+
+
+def job_templates(rendered: Rendered) -> list[dict[str, Any]]:
+    """The pod templates of the job: one, or a PyTorchJob's two. A TrainJob's is as its runtime says it."""
+    return [each for manifest in objects(rendered, "base/") for each in templates(manifest)]
+
+
+def container(rendered: Rendered) -> dict[str, Any]:
+    """The first container, with what a TrainJob puts over its runtime's."""
+    (found,) = job_templates(rendered)[0]["spec"]["containers"]
+    for manifest in objects(rendered, "base/"):
+        if manifest["kind"] == "TrainJob":
+            trainer = manifest["spec"]["trainer"]
+            found = found | {name: trainer[name] for name in ("image", "command", "env")}
+            found["resources"] = trainer.get("resourcesPerNode") or found["resources"]
+    return found

@@ -1,0 +1,100 @@
+"""Manifests as text: what is read back is what was written, and every reason stands above its value."""
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from devkit.errors import DevkitError
+from devkit.export.kubernetes.manifest import WIDTH, Noted, bare, yaml_text
+from tests.render.injection import HOSTILE
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+SCALARS = st.one_of(
+    TEXTS,
+    st.sampled_from(["on", "No", "0x1F", "1:30", "1e3", ".inf", "=", "<<", "~", "2026-11-21", "8Gi", "a: b", "a #b"]),
+    st.integers(-10, 10),
+    st.booleans(),
+    st.none(),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(TEXTS, inner, max_size=3),
+        st.builds(Noted, inner, st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=30)),
+    ),
+    max_leaves=12,
+)
+
+
+def noted_once(value):
+    """No `Noted` within a `Noted` directly: nobody writes two reasons."""
+    if isinstance(value, Noted):
+        inner = value.value.value if isinstance(value.value, Noted) else value.value
+        return noted_once(inner) if isinstance(inner, Noted) else Noted(noted_once(inner), value.because)
+    if isinstance(value, dict):
+        return {key: noted_once(each) for key, each in value.items()}
+    return [noted_once(each) for each in value] if isinstance(value, list) else value
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=4).map(noted_once))
+def test_what_is_read_back_is_what_was_written(manifest):
+    assert yaml.safe_load(yaml_text([manifest], heading="Heading.")) == bare(manifest)
+
+
+SCRIPT = '# said\ncode=0\n\n[ "$code" ] || exit 1\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(SCRIPT, id="a script"),
+        pytest.param("a\nb", id="no line break at the end"),
+        pytest.param("a\nb\n\n", id="two at the end"),
+        pytest.param(" a\nb\n", id="a space at the start"),
+        pytest.param("\na\nb\n", id="an empty line at the start"),
+        pytest.param("a \nb\n", id="a space at a line's end"),
+        pytest.param("a\tb\nc\n", id="a tab"),
+        pytest.param("a\u2028\nb\n", id="a line break of Unicode"),
+        pytest.param("\n", id="a line break alone"),
+    ],
+)
+def test_lines_stay_lines(text):
+    manifest = {"command": ["sh", text], "patch": text}
+    assert yaml.safe_load(yaml_text([manifest], heading="")) == manifest
+
+
+def test_a_script_is_a_block_that_people_can_read():
+    assert "  - |\n    # said\n    code=0\n" in yaml_text([{"command": ["sh", SCRIPT]}], heading="")
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in HOSTILE.items()])
+def test_hostile_texts_stay_texts_or_are_refused(text):
+    holds = "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+    if not holds:
+        with pytest.raises(DevkitError, match="no manifest can hold"):
+            yaml_text([{"a": text}], heading="")
+        return
+    manifest = {"a": text, text[:200]: [text]}  # YAML has no longer keys than 1024 characters
+    written = yaml_text([manifest], heading="")
+    assert yaml.safe_load(written) == manifest
+    assert all(char.isprintable() or char == "\n" for char in written)
+
+
+def test_reasons_stand_above_their_values():
+    manifest = {"a": Noted({"b": [Noted({"c": Noted(1, "why c"), "d": 2}, "why the item")]}, "why a")}
+    assert yaml_text([manifest], heading="Heading.") == (
+        "# Heading.\n# why a\na:\n  b:\n    # why the item\n    # why c\n    - c: 1\n      d: 2\n"
+    )
+
+
+def test_long_reasons_are_wrapped():
+    lines = yaml_text([{"a": Noted(1, "because " * 60)}], heading="").splitlines()
+    assert len(lines) > 2
+    assert all(len(line) <= WIDTH and (line.startswith("# ") or line == "a: 1") for line in lines)
+
+
+def test_documents_are_apart():
+    assert list(yaml.safe_load_all(yaml_text([{"a": 1}, {"b": 2}], heading="Two."))) == [{"a": 1}, {"b": 2}]
