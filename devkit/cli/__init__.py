@@ -27,6 +27,7 @@ COMMANDS = {
     "finetune": ("finetune", "Train an adapter, or a whole model, on your texts."),
     "generate": ("generate", "Let a model, or one with an adapter on it, answer."),
     "export": ("export", "Carry plan and job to Kubernetes, Slurm and launchers."),
+    "compare": ("compare", "Say what differs between machines, and which one is the odd one out."),
     "data": ("data", "Show the version tables that answers rest on, and take newer ones."),
 }
 """Command name -> (module under devkit.cli, summary). Modules load when their command runs."""

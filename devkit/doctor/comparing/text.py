@@ -1,0 +1,206 @@
+"""The comparison for people: who is the odd one out, in what, and which check it matters to."""
+
+from collections.abc import Hashable, Iterator, Sequence
+
+from devkit.doctor.comparing.comparison import Comparison, Difference, Division, Group, Odd
+from devkit.doctor.comparing.leaves import Mark
+from devkit.doctor.comparing.rules import Grade
+from devkit.doctor.report_text import NARROWEST, WIDEST, Line, Marks, Tone
+from devkit.facts import model
+from devkit.text import count_of, human_bytes, listed, on_one_line, wrapped
+
+MOST_CODES = 6
+MOST_NAMES = 4
+MOST_FIELDS = 8
+MOST_ODD = 20
+MOST_VALUES = 4
+LONGEST_VALUE = 60
+
+
+def comparison_text(comparison: Comparison, *, width: int, marks: Marks, shows_all: bool = False) -> tuple[Line, ...]:
+    """The comparison in lines of at most `width` columns; names and values without a blank are never broken.
+
+    Of what is long the first are shown, and what matters to no check is only counted, unless `shows_all`.
+    """
+    page = _Page(max(NARROWEST, min(width, WIDEST)), marks, shows_all=shows_all)
+    page.headline(comparison)
+    for group in comparison.groups:
+        page.group(group)
+    for each in comparison.unreadable:
+        page.say(f"{marks.error} not read: {on_one_line(each.name)}: {on_one_line(each.problem)}", tone=Tone.BAD)
+    return tuple(page.lines)
+
+
+class _Page:
+    def __init__(self, width: int, marks: Marks, *, shows_all: bool) -> None:
+        self.lines: list[Line] = []
+        self._width = width
+        self._marks = marks
+        self._shows_all = shows_all
+
+    def say(self, text: str, *, indent: str = "", tone: Tone = Tone.PLAIN) -> None:
+        """Add `text`, folded."""
+        folded = wrapped(text, width=self._width, indent=indent, hanging="  ") if text else ""
+        self.lines += [Line(line, tone) for line in folded.split("\n")]
+
+    def headline(self, comparison: Comparison) -> None:
+        """The answer in one line: the odd one out, or that there is none."""
+        odd = [each for group in comparison.groups for each in group.odd if each.grade > Grade.NONE]
+        total = f"{comparison.node_count} compared"
+        if odd and any(len(group.nodes) > 2 for group in comparison.groups):
+            worst = max(odd, key=lambda each: each.weight)
+            count = sum(len(each.nodes) for each in odd)
+            more = f"; {count - len(worst.nodes)} more differ" if count > len(worst.nodes) else ""
+            said = f"odd one out: {_names(worst.nodes)} ({total}{more})"
+            self.say(f"{self._marks.error} {said}", tone=Tone.BAD)
+        elif comparison.differs:
+            self.say(f"{self._marks.warning} they differ ({total})", tone=Tone.WARN)
+        else:
+            self.say(f"{self._marks.passed} nothing differs that matters ({total})", tone=Tone.GOOD)
+
+    def group(self, group: Group) -> None:
+        """One group: what it is of, its odd nodes, and the fields without a usual value."""
+        self.say("")
+        self.say(f"{_of(group)}:", tone=Tone.QUIET)
+        if len(group.nodes) == 1:
+            self.say("nothing of its kind and make to compare it with", indent="  ")
+        shown = [each for each in group.odd if each.grade > Grade.NONE or self._shows_all]
+        for odd in shown if self._shows_all else shown[:MOST_ODD]:
+            self._odd(odd, group)
+        self._divisions(group)
+        self._left_out(group, shown)
+
+    def _odd(self, odd: Odd, group: Group) -> None:
+        is_bad = odd.grade is Grade.DECIDES
+        mark = self._marks.error if is_bad else self._marks.warning if odd.grade is Grade.READ else self._marks.note
+        what = (
+            _names(odd.nodes) if len(group.nodes) > 2 else f"{_names(odd.nodes)} beside {_names(_others(odd, group))}"
+        )
+        count = f" ({count_of(len(odd.nodes), 'node')})" if len(odd.nodes) > 1 else ""
+        self.say(f"{mark} {what}{count}", indent="  ", tone=Tone.BAD if is_bad else Tone.WARN)
+        for finding in odd.findings:
+            self.say(f"{finding.code}: {finding.message}", indent="      ")
+        heavy = [each for each in odd.differences if each.grade > Grade.NONE or self._shows_all]
+        shown = heavy if self._shows_all else heavy[:MOST_FIELDS]
+        for each in shown:
+            self._difference(each, is_pair=len(group.nodes) == 2)
+        quiet = len(odd.differences) - len(heavy)
+        more = [f"{count_of(len(heavy) - len(shown), 'more difference')}"] * (len(heavy) > len(shown))
+        more += [f"{count_of(quiet, 'difference')} that matter{'s' * (quiet == 1)} to no check"] * bool(quiet)
+        if more:
+            self.say(f"and {listed(more)} (--all)", indent="      ", tone=Tone.QUIET)
+
+    def _difference(self, each: Difference, *, is_pair: bool) -> None:
+        field, number = on_one_line(each.field), f"{each.agreeing} of {each.of}"
+        if each.value is Mark.ABSENT:
+            self.say(f"{field} is missing; {'the other has' if is_pair else f'{number} have'} it", indent="      ")
+        elif each.usual is Mark.ABSENT:
+            self.say(f"{field} is there; {'the other lacks' if is_pair else f'{number} lack'} it", indent="      ")
+        elif lists := _beside(each):
+            self.say(f"{field} {lists}, beside {'the other' if is_pair else number}", indent="      ")
+        else:
+            value, usual = _shown(each.value, each.field, each.usual), _shown(each.usual, each.field, each.value)
+            who = "the other has" if is_pair else f"{number} have"
+            self.say(f"{field} is {value}; {who} {usual}", indent="      ")
+        self._matters(each.settles, each.checks)
+
+    def _matters(self, settles: Sequence[str], checks: Sequence[str]) -> None:
+        others = [code for code in checks if code not in settles]
+        said = [f"{listed(settles)} hang{'s' * (len(settles) == 1)} on it"] * bool(settles)
+        said += [f"{'also ' * bool(settles)}matters to {_codes(others)}"] * bool(others)
+        if said:
+            self.say("; ".join(said), indent="        ", tone=Tone.QUIET)
+
+    def _divisions(self, group: Group) -> None:
+        for each in group.divisions:
+            if each.grade > Grade.NONE or self._shows_all:
+                self.say(
+                    f"{self._marks.warning} no usual value: {on_one_line(each.field)}", indent="  ", tone=Tone.WARN
+                )
+                for line in _division_lines(each):
+                    self.say(line, indent="      ")
+                self._matters(each.settles, each.checks)
+
+    def _left_out(self, group: Group, shown: list[Odd]) -> None:
+        if len(shown) > MOST_ODD and not self._shows_all:
+            self.say(
+                f"and {len(shown) - MOST_ODD} more ways of being odd (--all, --json)", indent="  ", tone=Tone.QUIET
+            )
+        if group.not_judged:
+            count = count_of(group.not_judged, "node")
+            self.say(f"{count} more differ: too many for the checks to be asked of each", indent="  ", tone=Tone.WARN)
+        quiet = [each for each in group.odd if each.grade is Grade.NONE]
+        quiet_count = sum(len(each.nodes) for each in quiet)
+        fields = sum(each.grade is Grade.NONE for each in group.divisions)
+        said = [f"{count_of(quiet_count, 'node')} in what matters to no check"] * bool(quiet_count)
+        said += [f"{count_of(fields, 'field')} without a usual value that matter to none"] * bool(fields)
+        if said and not self._shows_all:
+            self.say(f"different too: {listed(said)} (--all)", indent="  ", tone=Tone.QUIET)
+
+
+def _of(group: Group) -> str:
+    count = len(group.nodes)
+    odd = sum(len(each.nodes) for each in group.odd if each.grade > Grade.NONE)
+    heading = f"{group.make.label}, {count} {group.kind.plural}"
+    return heading if count < 3 else f"{heading}, {count - odd} alike in all that matters"
+
+
+def _others(odd: Odd, group: Group) -> tuple[str, ...]:
+    return tuple(name for name in group.nodes if name not in odd.nodes)
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = [on_one_line(name) for name in names[:MOST_NAMES]]
+    left = len(names) - len(shown)
+    return listed([*shown, f"{left} more"] if left else shown)
+
+
+def _codes(codes: Sequence[str]) -> str:
+    left = len(codes) - MOST_CODES
+    return listed([*codes[:MOST_CODES], *([f"{left} more"] if left > 0 else [])])
+
+
+def _beside(each: Difference) -> str:
+    """Of two lists what the one has and the other has not; "" for anything else, and for another order."""
+    value, usual = each.value, each.usual
+    if not isinstance(value, tuple) or not isinstance(usual, tuple):
+        return ""
+    more = tuple(entry for entry in value if entry not in usual)
+    less = tuple(entry for entry in usual if entry not in value)
+    words = [f"lacks {_shown(less, each.field)}"] * bool(less) + [f"also has {_shown(more, each.field)}"] * bool(more)
+    return "; ".join(words)
+
+
+def _shown(value: Hashable, field: str, other: Hashable = None) -> str:
+    """A value in words. A record is only called by its kind where the `other` value is one, too."""
+    if isinstance(value, str) and isinstance(other, Mark) and hasattr(model, value):
+        return "there"
+    text = _in_words(value, field)
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+
+
+def _in_words(value: Hashable, field: str) -> str:
+    match value:
+        case Mark():
+            return value.value
+        case bool():
+            return "true" if value else "false"
+        case None:
+            return "none"
+        case tuple():
+            return listed(_shown(entry, field) for entry in value) or "empty"
+        case int() | float() if field.endswith("_bytes"):
+            return human_bytes(round(value))
+        case float():
+            return f"{value:.6g}"
+        case _:
+            return "a number" if value is float else on_one_line(str(value)) or '""'
+
+
+def _division_lines(each: Division) -> Iterator[str]:
+    for value, count, names in each.values[:MOST_VALUES]:
+        more = f" and {count - len(names)} more" if count > len(names) else ""
+        yield f"{_shown(value, each.field)}: {', '.join(on_one_line(name) for name in names)}{more}"
+    left = each.values[MOST_VALUES:]
+    if left:
+        yield f"{count_of(len(left), 'more value')} on {count_of(sum(count for _, count, _ in left), 'node')}"

@@ -1,0 +1,67 @@
+"""Ways of being odd: nodes that differ from their group in the same fields with the same values."""
+
+import re
+from collections.abc import Hashable, Iterable
+
+from devkit.doctor.comparing.deviations import Deviation, Deviations
+from devkit.doctor.comparing.rules import How
+from devkit.doctor.comparing.weighing import Judged
+from devkit.facts.record import record
+
+Reading = tuple[str, Hashable]
+"""A path and the value there."""
+
+_OF_GPUS = re.compile(
+    r"(nvml\.gpus|driver\.pci_gpus|cdi)\[[^\]]*\](?!\Z)|driver\.device_nodes|.*\.gpu_\d+_.*|engine\.cdi_.*"
+)
+"""Fields that say no more than another number or model of GPUs does."""
+
+
+@record
+class Way:
+    """One way of being odd: the differences, and the nodes that have them."""
+
+    deviations: tuple[Deviation, ...]
+    nodes: tuple[int, ...]
+
+    @property
+    def is_firm(self) -> bool:
+        """Whether anything but readings of the moment differs."""
+        return any(each.rule.how is not How.LIVE for each in self.deviations)
+
+    @property
+    def readings(self) -> frozenset[Reading]:
+        """What is read there."""
+        return frozenset((each.path, each.value) for each in self.deviations)
+
+    def telling(self, judged: Judged) -> set[Reading]:
+        """The readings on which a finding hangs."""
+        pairs = zip(self.deviations, judged.weighed, strict=True)
+        return {(each.path, each.value) for each, weighed in pairs if weighed is not None and weighed.settles}
+
+
+def ways_of(found: Deviations) -> list[Way]:
+    """The nodes that differ, by the way in which they do."""
+    by_signature: dict[frozenset[Reading], list[int]] = {}
+    for node, deviations in found.by_node.items():
+        signature = frozenset((each.path, each.value) for each in deviations)
+        by_signature.setdefault(signature, []).append(node)
+    return [Way(_without_repetition(found.by_node[nodes[0]]), tuple(sorted(nodes))) for nodes in by_signature.values()]
+
+
+def _without_repetition(deviations: tuple[Deviation, ...]) -> tuple[Deviation, ...]:
+    """Where the GPUs themselves are others, without the fields that only repeat it."""
+    if not any(each.path == "gpus" for each in deviations):
+        return deviations
+    return tuple(each for each in deviations if not _OF_GPUS.match(each.path))
+
+
+def covering(ways: Iterable[Way]) -> list[Way]:
+    """Some of the ways, in which every reading of any of them occurs."""
+    seen: set[Reading] = set()
+    kept = []
+    for way in ways:
+        if not way.readings <= seen:
+            kept.append(way)
+            seen |= way.readings
+    return kept
