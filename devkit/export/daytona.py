@@ -77,7 +77,7 @@ def _check(task: Task, settings: DaytonaSettings) -> None:
     for volume in task.volumes:
         if volume.source:
             raise DevkitError(
-                f"--{volume.role} cannot be a volume of Daytona's: files there cannot be renamed, and saving needs that",
+                f"--{volume.role} cannot be a volume of Daytona's: no file can be renamed there, as saving does",
                 f"Leave out --{volume.role}: run.py takes the project there, and brings the output back.",
             )
     for flag, text in (("--snapshot", settings.snapshot), ("--hub-secret", settings.hub_secret)):
@@ -110,7 +110,7 @@ def _resources(task: Task) -> tuple[str, ...]:
         )
     written.append(f"gpu={wanted.count}")
     if found:
-        written.append(f"gpu_type=[{', '.join(f'GpuType({ascii(each)})' for each in found)}]")
+        written.append(f"gpu_type=[{', '.join(f'GpuType({each!a})' for each in found)}]")
     return tuple(written)
 
 
@@ -120,7 +120,9 @@ def _made(task: Task) -> str:
 
 
 def _notes(task: Task) -> tuple[str, ...]:
-    notes = ["a GPU sandbox is deleted when it stops: run.py brings the output back first, and takes it there next time"]
+    notes = [
+        "a GPU sandbox is deleted when it stops: run.py brings the output back first, and takes it along next time"
+    ]
     if task.is_spot:
         notes.append("a spot sandbox goes without a word, and what was saved since the start with it")
     return tuple(notes)
