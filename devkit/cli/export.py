@@ -97,7 +97,7 @@ def _refuse(ctx: click.Context, found: "Answer", refusal: tuple[str, str], *, as
     if as_json:
         click.echo(document_text(found.document("refused") | {"message": message, "hint": hint}, schema=SCHEMA))
     else:
-        click.echo(f"error: {message}\nhint: {hint}", err=True)
+        click.echo(f"Error: {message}\n  {hint}", err=True)
     ctx.exit(exits.ANSWER_IS_NO)
 
 

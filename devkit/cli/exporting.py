@@ -11,7 +11,6 @@ from devkit.errors import DevkitError
 from devkit.export.job import JobSettings
 from devkit.export.targets import NAMES, Context, Target, target_named
 from devkit.render.settings_values import Source, values_in
-from devkit.text import human_bytes
 
 if TYPE_CHECKING:
     from devkit.export.making import Exported
@@ -67,9 +66,10 @@ def exported(target: Target, directory: Path, flags: Mapping[str, Any]) -> Answe
     document, text = _toml(project)
     job, own = _settings(document, text, target, flags)
     subject = _subject(project, plan, job)
-    task, need = task_of(subject, job)
+    made = task_of(subject, job)
+    task, need = made.task, made.need
     folder = (flags.get("output") or project.root / FOLDER / target.name).absolute()
-    refusal = None if flags.get("force") or need is None else _refusal(need, task)
+    refusal = None if flags.get("force") else made.refusal
     if refusal is not None:
         return Answer(target.name, folder, task, need, refusal=refusal)
     rendered = target.render(task, own, Context(plan, subject.project))
@@ -161,18 +161,6 @@ def _config(folder: Path, model: str) -> Mapping[str, Any] | None:
         known = find_model(model)
         return known.config if known is not None else None
     return found
-
-
-def _refusal(need: "Need", task: "Task") -> tuple[str, str] | None:
-    from devkit.estimate.cards import Verdict
-
-    if need.verdict is not Verdict.DOES_NOT_FIT or need.card is None:
-        return None
-    peak = human_bytes(need.estimate.device_peak_bytes.point)
-    return (
-        f"the job does not fit: {peak} on each {need.card.name}, which holds {human_bytes(need.card.memory_bytes)}",
-        f"Ask for what fits: devkit estimate {task.name}. Or pass --force.",
-    )
 
 
 def _changes(
