@@ -1,0 +1,231 @@
+"""All kinds of job start the same command in the same environment; and each starts again what may be started again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devkit.errors import DevkitError
+from devkit.export.kubernetes.pod import literal
+from devkit.export.kubernetes.settings import Kind
+from devkit.export.launch import KEEP_CODE
+from devkit.export.task import rendezvous
+from devkit.solver.model import Vendor
+
+from .operators import expanded, started
+from .rendered import container, job_templates, made, named, objects
+from .sample_jobs import task
+
+ADDRESSES = {
+    Kind.JOB: "tune-0.tune",
+    Kind.TRAINJOB: "tune-node-0-0.tune",
+    Kind.PYTORCHJOB: "tune-master-0",
+    Kind.JOBSET: "tune-node-0-0.tune",
+}
+every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=str(kind)) for kind in Kind])
+
+
+@every_kind
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_every_node_runs_the_same_command_and_knows_its_rank(kind, rank):
+    asked = task(nodes=3, environment=(("A", "1"), ("HF_TOKEN_PATH", "/t")))
+    command, variables = started(made(asked, kind=kind), rank)
+    assert command == list(asked.command)
+    wanted = dict(rendezvous(asked, address=ADDRESSES[kind], rank=str(rank)))
+    assert wanted.items() <= variables.items()
+    assert dict(asked.environment).items() <= variables.items()
+
+
+@every_kind
+def test_one_node_with_several_gpus_meets_itself(kind):
+    _, variables = started(made(task(), kind=kind), 0)
+    expected = dict(rendezvous(task(), address=variables["PET_MASTER_ADDR"], rank="0"))
+    assert expected.items() <= variables.items()
+    assert variables["PET_MASTER_ADDR"] in ("localhost", ADDRESSES[kind])
+
+
+@every_kind
+def test_one_process_is_told_nothing_that_it_would_stumble_over(kind):
+    """devkit finetune refuses some of a launcher's variables without the others."""
+    _, variables = started(made(task(Vendor.CPU), kind=kind), 0)
+    given_there = {name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name in variables}
+    assert not given_there or given_there | {"MASTER_ADDR", "MASTER_PORT"} <= variables.keys()
+    assert not given_there or (len(given_there), variables["WORLD_SIZE"], variables["LOCAL_RANK"]) == (3, "1", "0")
+
+
+def test_the_kind_is_a_job_for_one_node_and_a_trainjob_for_several():
+    assert named(made(task()), "Job")
+    assert {each["kind"] for each in objects(made(task(nodes=2)), "base/")} == {"TrainJob", "TrainingRuntime"}
+
+
+HOSTILE_WORDS = (KEEP_CODE, "$(HF_TOKEN_PATH)", "$$", "$", "$$(A)", "a$", "`id`", "$((1))", "#", "", " ", "é\n", "'\"")
+
+
+@every_kind
+def test_words_and_values_reach_the_container_as_they_are(kind):
+    asked = task(
+        nodes=2, command=HOSTILE_WORDS, environment=(("A", "x"), *((f"V{n}", w) for n, w in enumerate(HOSTILE_WORDS)))
+    )
+    command, variables = started(made(asked, kind=kind), 0)
+    assert command == list(HOSTILE_WORDS)
+    assert [variables[f"V{number}"] for number in range(len(HOSTILE_WORDS))] == list(HOSTILE_WORDS)
+
+
+@given(st.text(alphabet="$()Aa", max_size=12))
+def test_what_is_written_literally_is_what_the_kubelet_makes_of_it(text):
+    assert expanded(literal(text), {"A": "1", "": "2", "a": "3", "$A": "4"}) == text
+
+
+def test_a_text_without_parentheses_or_pairs_is_written_as_it_is():
+    assert literal("trap 'x' TERM; \"$@\" & child=$!") == "trap 'x' TERM; \"$@\" & child=$!"
+
+
+def test_a_job_counts_neither_preemptions_nor_75_and_gives_up_what_is_hopeless():
+    one = task(Vendor.CPU)
+    spec = named(made(one), "Job")["spec"]
+    assert spec["backoffLimit"] == 3
+    assert spec["podReplacementPolicy"] == "Failed"
+    assert spec["activeDeadlineSeconds"] == one.time_s
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+    assert spec["podFailurePolicy"]["rules"] == [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "Ignore", "onExitCodes": {"containerName": "trainer", "operator": "In", "values": [75]}},
+        {
+            "action": "FailJob",
+            "onExitCodes": {"containerName": "trainer", "operator": "In", "values": [1, 2, 126, 127]},
+        },
+    ]
+
+
+def test_torchruns_codes_say_too_little_to_give_up():
+    rules = named(made(task(nodes=2), kind=Kind.JOB), "Job")["spec"]["podFailurePolicy"]["rules"]
+    assert [rule["action"] for rule in rules] == ["Ignore", "Ignore"]
+
+
+def test_several_nodes_of_a_job_find_each_other_by_a_headless_service():
+    rendered = made(task(nodes=2), kind=Kind.JOB)
+    job, service = named(rendered, "Job"), named(rendered, "Service")
+    assert (job["spec"]["completionMode"], job["spec"]["completions"], job["spec"]["parallelism"]) == ("Indexed", 2, 2)
+    assert job["spec"]["backoffLimit"] == 6
+    assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
+
+
+@pytest.mark.parametrize("kind", [Kind.JOBSET, Kind.TRAINJOB])
+def test_all_nodes_start_again_together_and_preemptions_are_not_counted(kind):
+    rendered = made(task(nodes=2), kind=kind)
+    if kind is Kind.JOBSET:
+        spec = named(rendered, "JobSet")["spec"]
+    else:
+        spec = named(rendered, "TrainingRuntime")["spec"]["template"]["spec"]
+    policy = spec["failurePolicy"]
+    assert (policy["maxRestarts"], policy["restartStrategy"]) == (3, "BlockingRecreate")
+    assert policy["rules"][0] == {
+        "name": "preempted",
+        "action": "RestartJobSetAndIgnoreMaxRestarts",
+        "onJobFailureReasons": ["PodFailurePolicy"],
+    }
+    (replicated,) = spec["replicatedJobs"]
+    inner = replicated["template"]["spec"]
+    assert (replicated["replicas"], inner["backoffLimit"], inner["completions"], inner["parallelism"]) == (1, 0, 2, 2)
+    rules = inner["podFailurePolicy"]["rules"]
+    assert [rule["action"] for rule in rules] == ["FailJob", "FailJob"]
+    assert rules[0]["onPodConditions"][0]["type"] == "DisruptionTarget"
+    assert rules[1]["onExitCodes"] == {"containerName": "node", "operator": "In", "values": [75]}
+
+
+def test_a_trainjob_brings_its_own_runtime():
+    rendered = made(task(nodes=2), namespace="ml")
+    job, runtime = named(rendered, "TrainJob")["spec"], named(rendered, "TrainingRuntime")
+    reference = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": "tune"}
+    assert job["runtimeRef"] == reference
+    assert runtime["metadata"]["name"] == "tune"
+    assert (job["trainer"]["numNodes"], job["trainer"]["numProcPerNode"]) == (2, 2)
+    assert runtime["spec"]["mlPolicy"] == {"numNodes": 2, "torch": {}}
+    (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert replicated["name"] == "node"
+    assert replicated["template"]["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    assert job["activeDeadlineSeconds"] == task().time_s
+
+
+def test_a_trainjob_on_a_runtime_of_the_cluster_patches_what_it_may():
+    rendered = made(task(nodes=2), runtime="torch-distributed", service_account="me")
+    (manifest,) = objects(rendered, "base/")
+    assert manifest["spec"]["runtimeRef"]["kind"] == "ClusterTrainingRuntime"
+    (patch,) = manifest["spec"]["runtimePatches"]
+    assert patch["manager"] == "devkit.export/kubernetes"
+    (template,) = job_templates(rendered)
+    assert template["spec"]["serviceAccountName"] == "me"
+    assert template["spec"]["terminationGracePeriodSeconds"] == 120
+    assert "restartPolicy" not in template["spec"]
+    assert manifest["spec"]["trainer"]["command"] == ["env", "-C", "/workspaces/tune", *task().command]
+    assert any("nothing does" in note for note in rendered.notes)
+
+
+@pytest.mark.parametrize("wish", [{"device_class": "gpu.nvidia.com"}, {"priority_class": "high"}])
+def test_what_a_trainjob_cannot_say_on_a_runtime_of_the_cluster_is_refused(wish):
+    with pytest.raises(DevkitError, match="has no place in a TrainJob on the runtime torch-distributed"):
+        made(task(nodes=2), runtime="torch-distributed", **wish)
+
+
+def test_a_runtime_is_for_trainjobs():
+    with pytest.raises(DevkitError, match="--runtime is for a TrainJob"):
+        made(task(), runtime="torch-distributed")
+
+
+def test_a_pytorchjob_has_a_master_and_workers_and_says_what_it_cannot():
+    rendered = made(task(nodes=3), kind=Kind.PYTORCHJOB)
+    spec = named(rendered, "PyTorchJob")["spec"]
+    assert {role: each["replicas"] for role, each in spec["pytorchReplicaSpecs"].items()} == {"Master": 1, "Worker": 2}
+    assert all(each["restartPolicy"] == "OnFailure" for each in spec["pytorchReplicaSpecs"].values())
+    assert spec["nprocPerNode"] == "2"
+    assert spec["runPolicy"]["activeDeadlineSeconds"] == task().time_s
+    assert any("never a pod that was evicted" in note for note in rendered.notes)
+    assert named(made(task(), kind=Kind.PYTORCHJOB), "PyTorchJob")["spec"]["pytorchReplicaSpecs"].keys() == {"Master"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes", "longest"),
+    [(Kind.JOBSET, 1, 48), (Kind.JOBSET, 11, 47), (Kind.TRAINJOB, 101, 46), (Kind.TRAINJOB, 2, 48)],
+)
+def test_names_leave_room_for_those_of_pods(kind, nodes, longest):
+    assert len(f"{'a' * longest}-node-0-{nodes - 1}-abcde") == 63
+    made(task(nodes=nodes, name="a" * longest), kind=kind)
+    with pytest.raises(DevkitError, match="--name"):
+        made(task(nodes=nodes, name="a" * (longest + 1)), kind=kind)
+
+
+def test_a_name_that_a_service_has_begins_with_a_letter():
+    made(task(name="7b"))
+    for nodes, kind in ((2, Kind.JOB), (1, Kind.TRAINJOB), (1, Kind.PYTORCHJOB), (1, Kind.JOBSET)):
+        with pytest.raises(DevkitError, match="must begin with a letter"):
+            made(task(nodes=nodes, name="7b"), kind=kind)
+
+
+@every_kind
+def test_the_pods_are_restricted(kind):
+    """By the Pod Security Standard of that name."""
+    for template in job_templates(made(task(nodes=2), kind=kind)):
+        pod, (inside,) = template["spec"], template["spec"]["containers"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert inside["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        assert pod["automountServiceAccountToken"] is False
+        assert not {"hostNetwork", "hostIPC", "hostPID"} & pod.keys()
+        assert all("hostPath" not in volume for volume in pod["volumes"])
+
+
+@every_kind
+def test_pods_have_the_grace_that_the_task_has(kind):
+    for template in job_templates(made(task(grace_s=333), kind=kind)):
+        assert template["spec"]["terminationGracePeriodSeconds"] == 333
+
+
+def test_nccl_speaks_only_where_nodes_do():
+    def debug(**changed):
+        return [each["value"] for each in container(made(task(**changed)))["env"] if each["name"] == "NCCL_DEBUG"]
+
+    assert debug(nodes=2) == ["WARN"]
+    assert debug(nodes=1) == []
+    assert debug(nodes=2, environment=(("NCCL_DEBUG", "INFO"),)) == ["INFO"]
