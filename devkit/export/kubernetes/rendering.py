@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from devkit.errors import DevkitError
 from devkit.export.kubernetes.batch_job import batch_job
+from devkit.export.kubernetes.checks_files import check_files, check_notes
 from devkit.export.kubernetes.gpus import claim_template, gpu_notes, resource_of
 from devkit.export.kubernetes.jobset import jobset, longest_name
 from devkit.export.kubernetes.labelled import INSTANCE
 from devkit.export.kubernetes.layout import folder_files, kustomization, overlay_files
+from devkit.export.kubernetes.monitoring_files import monitoring_files, monitoring_notes
 from devkit.export.kubernetes.names import checked_subdomain
 from devkit.export.kubernetes.overlays import overlays_of
 from devkit.export.kubernetes.pytorchjob import pytorchjob
@@ -44,8 +46,14 @@ def render(task: Task, settings: KubernetesSettings, context: Context) -> Render
     about = "A pod without a GPU that has the job's storage: to copy the project in, and the result out."
     artifacts += folder_files("files", about, {"pod.yaml": [files_pod(task, settings)]}, settings)
     steps = _next_steps(task, settings, workload, context.folder, makes_storage=bool(claims))
-    notes = (*workload.notes, *gpu_notes(task, settings), *_storage_notes(task, settings))
-    return Rendered(tuple(artifacts), steps, notes)
+    notes = [*workload.notes, *gpu_notes(task, settings), *_storage_notes(task, settings)]
+    if settings.node_checks:
+        artifacts += check_files(task, settings, context.folder)
+        notes += check_notes(context.folder)
+    if settings.monitoring:
+        artifacts += monitoring_files(task, settings, context)
+        notes += monitoring_notes(task, context)
+    return Rendered(tuple(artifacts), steps, tuple(notes))
 
 
 def _job_files(task: Task, settings: KubernetesSettings, workload: Workload) -> list[Artifact]:

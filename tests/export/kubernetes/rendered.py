@@ -36,9 +36,7 @@ def objects(rendered: Rendered, folder: str = "") -> list[dict[str, Any]]:
 
 def named(rendered: Rendered, kind: str) -> dict[str, Any]:
     """The one object of that kind: the job's own, or else that of another folder."""
-    of_job, others = (
-        [each for each in objects(rendered, folder) if each["kind"] == kind] for folder in ("base/", "")
-    )
+    of_job, others = ([each for each in objects(rendered, folder) if each["kind"] == kind] for folder in ("base/", ""))
     (found,) = of_job or others
     return found
 
