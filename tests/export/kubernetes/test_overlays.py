@@ -1,0 +1,148 @@
+"""What is laid over the job, by a model of kustomize and by the real one: both must make the same of every job."""
+
+import pytest
+import yaml
+
+from devkit.export.kubernetes.settings import Kind
+from tests.amount import every
+
+from .api import problems
+from .kubectl import built as really_built
+from .kustomize_model import built
+from .matrix import JOBS, every_job
+from .rendered import made, objects, on_disk, templates
+from .sample_jobs import task
+
+every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=str(kind)) for kind in Kind])
+SUSPEND = {"Job": ("spec",), "TrainJob": ("spec",), "JobSet": ("spec",), "PyTorchJob": ("spec", "runPolicy")}
+ZONE = "topology.kubernetes.io/zone"
+
+
+def of_kind(found, kind):
+    (one,) = (each for each in found if each["kind"] == kind)
+    return one
+
+
+def owner(found):
+    (one,) = (each for each in found if each["kind"] in SUSPEND)
+    return one
+
+
+def pod_templates(found):
+    return [template for each in found for template in templates(each)]
+
+
+@every_job
+def test_what_is_laid_over_is_what_a_cluster_takes_too(made_task, wishes):
+    found = built(made(made_task, **wishes))
+    assert [problem for manifest in found for problem in problems(manifest)] == []
+
+
+@every_kind
+def test_a_queue_holds_the_job_back_until_it_is_its_turn(kind):
+    rendered = made(task(nodes=2), kind=kind, queue="team")
+    job = owner(built(rendered))
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    inner = job
+    for key in SUSPEND[job["kind"]]:
+        inner = inner[key]
+    assert inner["suspend"] is True
+    below = owner(built(rendered, "base"))
+    assert "kueue.x-k8s.io/queue-name" not in below["metadata"]["labels"]
+
+
+@every_kind
+def test_a_queue_keeps_nodes_together_by_kueues_topology(kind):
+    found = pod_templates(built(made(task(nodes=2), kind=kind, queue="team", topology=ZONE)))
+    assert found
+    for template in found:
+        annotations = template["metadata"]["annotations"]
+        assert annotations["kueue.x-k8s.io/podset-required-topology"] == ZONE
+        assert annotations.get("kueue.x-k8s.io/podset-group-name") == ("tune" if kind is Kind.PYTORCHJOB else None)
+        assert "affinity" not in template["spec"]
+
+
+@every_kind
+def test_without_a_queue_nodes_stay_together_by_affinity(kind):
+    for template in pod_templates(built(made(task(nodes=2), kind=kind, topology=ZONE))):
+        (term,) = template["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert term["topologyKey"] == ZONE
+        assert term["labelSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+
+
+def test_one_node_needs_no_company():
+    (template,) = pod_templates(built(made(task(), topology=ZONE, queue="team")))
+    assert "affinity" not in template["spec"]
+    assert "kueue.x-k8s.io/podset-required-topology" not in template["metadata"]["annotations"]
+
+
+@every_kind
+@pytest.mark.parametrize("topology", ["", ZONE])
+def test_spot_nodes_are_asked_for_by_any_of_their_labels(kind, topology):
+    rendered = made(task(nodes=2, is_spot=True), kind=kind, topology=topology)
+    for template in pod_templates(built(rendered)):
+        taints = [each["key"] for each in template["spec"]["tolerations"]]
+        assert taints == [
+            "nvidia.com/gpu",
+            "cloud.google.com/gke-spot",
+            "kubernetes.azure.com/scalesetpriority",
+            "spot",
+        ]
+        affinity = template["spec"]["affinity"]
+        terms = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert len(terms) == 4  # any of them is enough
+        assert all(len(term["matchExpressions"]) == 1 for term in terms)
+        assert ("podAffinity" in affinity) == bool(topology)
+    for template in pod_templates(built(rendered, "base")):
+        assert "nodeAffinity" not in template["spec"].get("affinity", {})
+
+
+def test_a_node_selector_says_itself_which_nodes():
+    rendered = made(task(is_spot=True), node_selector=("pool=spot",))
+    (template,) = pod_templates(built(rendered))
+    assert template["spec"]["nodeSelector"] == {"pool": "spot"}
+    assert "affinity" not in template["spec"]
+
+
+def test_folders_lie_upon_each_other_and_each_is_whole():
+    rendered = made(task(nodes=2, is_spot=True), queue="team")
+    for folder in ("", "overlays/spot", "overlays/queue", "base"):
+        assert [each["kind"] for each in built(rendered, folder)] == ["TrainingRuntime", "TrainJob"]
+    assert owner(built(rendered, "overlays/spot"))["spec"]["suspend"] is True
+    assert built(rendered) == built(rendered, "overlays/spot")
+
+
+def test_a_namespace_is_in_every_folder():
+    rendered = made(task(nodes=2, is_spot=True), queue="team", namespace="ml")
+    for folder in ("", "base", "overlays/queue", "overlays/spot", "files"):
+        assert {each["metadata"]["namespace"] for each in built(rendered, folder)} == {"ml"}
+    assert all("namespace" not in each["metadata"] for each in built(made(task())))
+
+
+SOME = every(6, sorted(JOBS))
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_the_real_kustomize_makes_the_same_of_it(name, tmp_path):
+    made_task, wishes = JOBS[name]
+    rendered = made(made_task, **wishes)
+    folder = on_disk(rendered, tmp_path)
+    for part in ("", "files"):
+        answer = really_built(folder / part)
+        assert answer.returncode == 0, answer.stderr
+        assert answer.stderr == ""
+        assert list(yaml.safe_load_all(answer.stdout)) == built(rendered, part)
+
+
+def test_the_real_kustomize_refuses_a_patch_for_nothing(tmp_path):
+    """So that the tests above can fail."""
+    folder = on_disk(made(task(is_spot=True)), tmp_path)
+    overlay = folder / "overlays/spot/kustomization.yaml"
+    overlay.write_text(overlay.read_text().replace("/spec/template/spec/tolerations", "/spec/template/spec/taints"))
+    assert really_built(folder).returncode != 0
+
+
+def test_every_object_stands_in_a_kustomization():
+    rendered = made(task(nodes=2, is_spot=True), queue="team", kind=Kind.JOB, device_class="gpu.nvidia.com")
+    listed = [each for folder in ("base", "files") for each in built(rendered, folder)]
+    assert len(listed) == len(objects(rendered))
