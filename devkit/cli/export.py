@@ -8,6 +8,7 @@ import click
 from devkit.cli import exits
 from devkit.cli.changes import confirm, document_text, print_changes, print_clashes, touched
 from devkit.cli.setting_flags import setting_options
+from devkit.errors import DevkitError
 from devkit.export.job import JobSettings
 from devkit.export.targets import NAMES, summary_of, target_named
 from devkit.text import count_of, wrapped
@@ -49,6 +50,11 @@ def export(ctx: click.Context, *, check: bool, project: Path, as_json: bool) -> 
     estimate says what the job needs; one that cannot fit is refused.
     """
     if ctx.invoked_subcommand is not None:
+        if check or as_json or project != Path():
+            raise DevkitError(
+                "--check, --json and --project before a target are for all targets together",
+                f"Give them after it: devkit export {ctx.invoked_subcommand} DIR --check",
+            )
         return
     if not check:
         click.echo(ctx.get_help())
@@ -72,7 +78,12 @@ def _command(target: "Target") -> click.Command:
     @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
     @setting_options(JobSettings)
     @setting_options(target.settings)
-    @click.option("--output", metavar="DIR", type=_OUTPUT, help=f"Where to write.  [default: DIR/deploy/{target.name}]")
+    @click.option(
+        "--output",
+        metavar="DIR",
+        type=_OUTPUT,
+        help=f"Write there once, and keep no flags in devkit.toml.  [default: DIR/deploy/{target.name}]",
+    )
     @click.option("--force", is_flag=True, help="Write a job that the estimate says cannot fit, and lose your edits.")
     @click.option("--check", is_flag=True, help="Write nothing; print the difference and exit 1 when there is one.")
     @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
@@ -104,12 +115,14 @@ def _refuse(ctx: click.Context, found: "Answer", refusal: tuple[str, str], *, as
 def _finish(ctx: click.Context, found: "Answer", *, is_trial: bool, as_json: bool, flags: dict[str, Any]) -> None:
     from devkit.render.write import write
 
+    changed = touched(found.all_changes)
     if not as_json:
-        print_changes(found.changes, show_diff=flags["show_diff"] or flags["check"])
+        print_changes(found.all_changes, show_diff=flags["show_diff"] or flags["check"])
     if not is_trial:
         confirm(found.changes, yes=flags["yes"] or as_json)
+        # The settings first: with them alone, the next run writes the same files.
+        write(found.root, (found.choices,) if found.choices is not None else ())
         write(found.folder, found.changes)
-    changed = touched(found.changes)
     has_clashes = any(change.clashes for change in found.changes)
     verdict = "conflicts" if has_clashes else "unchanged"
     if changed and not has_clashes:
@@ -129,8 +142,9 @@ def _print_end(found: "Answer", changed: int, *, is_trial: bool) -> None:
         click.echo("up to date: nothing to change.")
         return
     verb = "would write" if is_trial else "wrote"
-    click.echo(f"{verb} {count_of(changed, 'file')} in {found.folder}")
+    kept = f", and {', '.join(found.kept)} in devkit.toml" if found.kept else ""
+    click.echo(wrapped(f"{verb} {count_of(changed, 'file')} in {found.folder}{kept}", width=80))
     if not is_trial:
-        click.echo("Next:")
+        click.echo("Next:" if found.root == Path.cwd() else f"Next, in {found.root}:")
         for step in found.next_steps:
             click.echo(f"  {step}")

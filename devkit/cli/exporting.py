@@ -1,25 +1,26 @@
 """From a project's folder and flags to the files of one target, and what writing them would change."""
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from devkit.cli.export_subject import subject_of
 from devkit.cli.setting_flags import given_flags
 from devkit.errors import DevkitError
 from devkit.export.job import JobSettings
+from devkit.export.table import Typed, Wishes, kept, meaning_of, wishes_in
 from devkit.export.targets import NAMES, Context, Target, target_named
-from devkit.render.settings_values import Source, values_in
 
 if TYPE_CHECKING:
-    from devkit.export.making import Exported
-    from devkit.export.need import Need
-    from devkit.export.task import Task
+    from devkit.export.making import Made
     from devkit.render.artifact import Artifact
     from devkit.render.change import Change
+    from devkit.render.lock import Lock
     from devkit.render.project import Project
-    from devkit.solver.model import Machine, Plan
+    from devkit.solver.model import Plan
 
 FOLDER = "deploy"
 """Where exported files go, in the project: a folder for each target."""
@@ -27,55 +28,74 @@ FOLDER = "deploy"
 
 @dataclass(frozen=True)
 class Answer:
-    """What one export would do. `refusal` is a message and a hint where the estimate says no, and nobody forced it."""
+    """What one export would do. `refusal` is a message and a hint where the estimate says no, and nobody forced it.
+
+    `choices` is the change to the project's devkit.toml, None where no flag is to be kept there; `kept` names them.
+    """
 
     target: str
+    root: Path
     folder: Path
-    task: "Task"
-    need: "Need | None"
+    made: "Made"
     changes: "tuple[Change, ...]" = ()
+    choices: "Change | None" = None
+    kept: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     refusal: tuple[str, str] | None = None
 
+    @property
+    def all_changes(self) -> "tuple[Change, ...]":
+        """Those of the project's own settings first."""
+        return (*((self.choices,) if self.choices is not None else ()), *self.changes)
+
     def document(self, verdict: str) -> dict[str, object]:
         """The same as JSON: devkit.export/1."""
-        estimate = self.need.estimate if self.need is not None else None
         return {
             "verdict": verdict,
             "target": self.target,
             "output": str(self.folder),
-            "task": asdict(self.task),
-            "estimate": None
-            if estimate is None
-            else {
-                "verdict": self.need.verdict if self.need is not None else None,
-                "device_peak_bytes": vars(estimate.device_peak_bytes),
-            },
+            "task": asdict(self.made.task),
+            "estimate": _estimate(self.made),
+            "kept": list(self.kept),
             "files": [{"path": change.path, "action": str(change.action)} for change in self.changes],
             "notes": list(self.notes),
             "next": list(self.next_steps),
         }
 
 
-def exported(target: Target, directory: Path, flags: Mapping[str, Any]) -> Answer:
-    """What exporting to the target would write. Raises DevkitError for input that cannot be a job."""
+def exported(target: Target, directory: Path, flags: Mapping[str, Any], *, judges: bool = True) -> Answer:
+    """What exporting to the target would write. Raises DevkitError for input that cannot be a job.
+
+    Unless it `judges`, a job that does not fit is written all the same, as somebody decided before.
+    """
     from devkit.export.making import task_of
 
-    project, plan, machines = _planned(directory)
-    document, text = _toml(project)
-    job, own = _settings(document, text, target, flags)
-    subject = _subject(project, plan, job)
-    made = task_of(subject, job)
-    task, need = made.task, made.need
-    folder = (flags.get("output") or project.root / FOLDER / target.name).absolute()
-    refusal = None if flags.get("force") else made.refusal
-    if refusal is not None:
-        return Answer(target.name, folder, task, need, refusal=refusal)
-    rendered = target.render(task, own, Context(plan, subject.project))
-    changes = _changes(folder, plan, rendered.artifacts, machines, force=bool(flags.get("force")))
-    notes = (*task.notes, *rendered.notes)
-    return Answer(target.name, folder, task, need, changes, rendered.next_steps, notes)
+    project, plan, lock = _planned(directory)
+    text, document = _toml(project)
+    typed = Typed(given_flags(JobSettings, flags), given_flags(target.settings, flags))
+    wishes = wishes_in(document, text, target, typed)
+    _require_image(project, target, wishes)
+    subject = subject_of(project, plan, wishes.job)
+    made = task_of(subject, wishes.job)
+    folder = _folder(project, target, wishes, flags.get("output"))
+    if judges and made.refusal is not None and not flags.get("force"):
+        return Answer(target.name, project.root, folder, made, refusal=made.refusal, notes=made.task.notes)
+    context = Context(plan, subject.project, _shown(folder, project.root))
+    rendered = target.render(made.task, wishes.own, context)
+    changes = _changes(folder, plan, target, rendered.artifacts, lock, force=bool(flags.get("force")))
+    values = {} if flags.get("output") else kept(document, target, typed)
+    return Answer(
+        target=target.name,
+        root=project.root,
+        folder=folder,
+        made=made,
+        changes=changes,
+        choices=_choices(project, target, values),
+        kept=tuple(".".join(path) for path in values),
+        next_steps=rendered.next_steps,
+        notes=(*made.task.notes, *rendered.notes),
+    )
 
 
 def drifted(directory: Path) -> "dict[str, tuple[Change, ...]]":
@@ -83,95 +103,115 @@ def drifted(directory: Path) -> "dict[str, tuple[Change, ...]]":
     from devkit.cli.changes import touched
     from devkit.render.lock import LOCK_PATH
 
+    project, _, _ = _planned(directory)
+    text, document = _toml(project)
     found = {}
     for name in NAMES:
-        if (directory / FOLDER / name / LOCK_PATH).is_file():
-            changes = exported(target_named(name), directory, {"force": False}).changes
+        target = target_named(name)
+        folder = _folder(project, target, wishes_in(document, text, target, Typed({}, {})), None)
+        if (folder / LOCK_PATH).is_file():
+            changes = exported(target, directory, {}, judges=False).changes
             if touched(changes):
                 found[name] = changes
     return found
 
 
-def _planned(directory: Path) -> "tuple[Project, Plan, tuple[Machine, ...]]":
-    """The project and its plan, for the machines of devkit.lock."""
-    from devkit.cli.planning import answer_to, request_of_project
+def _planned(directory: Path) -> "tuple[Project, Plan, Lock]":
+    """The project and the plan that its image is built by, which is that of devkit.lock."""
     from devkit.render.choices import Choices
     from devkit.render.lock import read_lock_in
+    from devkit.render.locked_plan import locked_plan
     from devkit.render.project import Inputs, open_project
-    from devkit.solver.model import Conflict
 
+    if not directory.is_dir():
+        raise DevkitError(f"{directory} is no directory", "Name the project's folder.")
     project = open_project(directory, Choices(), Inputs())
     lock = read_lock_in(project.root)
-    if not lock.files:
+    if not lock.files or lock.target:
         raise DevkitError(
-            f"there is no devkit.lock in {project.root}", f"Write a dev container first: devkit init {directory}"
+            f"there is no devkit.lock of a dev container in {project.root}",
+            f"Write a dev container first: devkit init {directory}",
         )
-    request = request_of_project(project, machines=lock.machines)
-    answer = answer_to(request, project.dependencies)
-    if isinstance(answer, Conflict):
-        raise DevkitError("there is no plan for this project any more", "See why: devkit update --check")
-    return project, answer, request.machines
+    return project, locked_plan(lock.plan), lock
 
 
-def _toml(project: "Project") -> tuple[dict[str, Any], str]:
+def _toml(project: "Project") -> tuple[str, dict[str, Any]]:
     from devkit.render.choices import CHOICES_PATH
     from devkit.render.folder import read_file
 
     text = (read_file(project.root, CHOICES_PATH) or b"").decode("utf-8-sig")
-    return tomllib.loads(text), text
+    return text, tomllib.loads(text)
 
 
-def _settings(
-    document: Mapping[str, Any], text: str, target: Target, flags: Mapping[str, Any]
-) -> tuple[JobSettings, Any]:
-    """[job] and [job.TARGET], with the flags in their place."""
-    job = dict(document.get("job", {}))
-    tables = {name: job.pop(name) for name in NAMES if name in job}
-    source = Source("devkit.toml", text, ("job",))
-    wishes = values_in(job, JobSettings, source) | given_flags(JobSettings, flags)
-    inner = Source("devkit.toml", text, ("job", target.table))
-    own = values_in(tables.get(target.table, {}), target.settings, inner) | given_flags(target.settings, flags)
-    return JobSettings(**wishes), target.settings(**own)
+def _require_image(project: "Project", target: Target, wishes: Wishes) -> None:
+    from devkit.render.artifact import FOLDER as CONTAINER
+    from devkit.render.names import slug_of
+
+    if wishes.job.image or not target.needs_image(wishes.own):
+        return
+    name = f"registry.example.org/{slug_of(project.choices.name)}:1"
+    bake = f"{CONTAINER}/docker-bake.hcl"
+    publish = f'docker buildx bake --file {bake} --push --set "*.tags={name}"'
+    if not (project.root / bake).is_file():
+        publish = f"podman build --tag {name} {CONTAINER} && podman push {name}"
+    raise DevkitError(
+        "no image is named, and the job runs where nobody builds one",
+        f"Publish this project's, then name it: --image {name}\n{publish}",
+    )
 
 
-def _subject(project: "Project", plan: "Plan", job: JobSettings) -> "Exported":
-    from devkit.export.making import Exported
-    from devkit.render.project import project_settings
-    from devkit.workload.finetune.settings import FinetuneSettings, checked
-    from devkit.workload.finetune.settings_file import read_settings
+def _folder(project: "Project", target: Target, wishes: Wishes, typed: Path | None) -> Path:
+    """Where the target's files go: where --output says, from here; else devkit.toml, from the project."""
+    from devkit.render.lock import read_lock_in
 
-    if not job.settings:
-        raise DevkitError(
-            "nothing says what the job shall train", "Name the settings of devkit finetune: --settings run.toml"
-        )
-    finetune = checked(FinetuneSettings(**read_settings(project.root / job.settings)))
-    folder = project.root / finetune.model
-    return Exported(project_settings(project), plan, finetune, _config(folder, finetune.model), folder.is_dir())
+    usual = project.root / (wishes.output or f"{FOLDER}/{target.name}")
+    folder = Path(os.path.normpath(typed.absolute() if typed is not None else usual))
+    if folder.is_file():
+        raise DevkitError(f"{folder} is a file", "Name a folder with --output.")
+    lock = read_lock_in(folder) if folder.is_dir() else None
+    if lock is not None and lock.files and lock.target != target.name:
+        whose = f"the files of {lock.target}" if lock.target else "a project's dev container"
+        raise DevkitError(f"{folder} holds {whose}", "Give each target a folder of its own with --output.")
+    return folder
 
 
-def _config(folder: Path, model: str) -> Mapping[str, Any] | None:
-    """The model's config.json, from its folder or the catalogue; None where neither has it. No network."""
-    import json
-
-    from devkit.estimate.catalogue import find_model
-
-    try:
-        found: Mapping[str, Any] = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
-        known = find_model(model)
-        return known.config if known is not None else None
-    return found
+def _shown(folder: Path, root: Path) -> str:
+    """The folder as it is typed in the project's: the same wherever the command runs, so that files may name it."""
+    return folder.relative_to(root).as_posix() if folder.is_relative_to(root) else folder.as_posix()
 
 
 def _changes(
-    folder: Path,
-    plan: "Plan",
-    artifacts: "tuple[Artifact, ...]",
-    machines: "tuple[Machine, ...]",
-    *,
-    force: bool,
+    folder: Path, plan: "Plan", target: Target, artifacts: "tuple[Artifact, ...]", lock: "Lock", *, force: bool
 ) -> "tuple[Change, ...]":
-    from devkit.render.change import changes_for
+    from devkit.render.change import Wording, changes_for
     from devkit.render.lock import lock_artifact
 
-    return changes_for(folder, (*artifacts, lock_artifact(plan, artifacts, machines)), (), force=force, may_clash=True)
+    wording = Wording(
+        stranger=f"{folder} holds files that devkit did not write",
+        move_away="Move them away, or write elsewhere with --output.",
+        keep_edits="Put what you need into [job] of devkit.toml or a file of your own, or pass --force to lose it.",
+    )
+    own = lock_artifact(plan, artifacts, lock.machines, target=target.name)
+    return changes_for(folder, (*artifacts, own), (), force=force, may_clash=True, wording=wording)
+
+
+def _choices(project: "Project", target: Target, values: "Mapping[tuple[str, ...], object]") -> "Change | None":
+    """The change to devkit.toml that keeps typed flags; None where there is nothing to keep."""
+    from devkit.render.artifact import Artifact
+    from devkit.render.change import change_of
+    from devkit.render.choices import CHOICES_PATH
+    from devkit.render.folder import read_file
+    from devkit.render.toml_values import with_values
+
+    if not values:
+        return None
+    comments = {path: meaning_of(path, target).removesuffix(".") for path in values}
+    written = with_values(read_file(project.root, CHOICES_PATH), values, comments, shown_as=CHOICES_PATH)
+    return change_of(project.root, Artifact(CHOICES_PATH, written))
+
+
+def _estimate(made: "Made") -> dict[str, object] | None:
+    need = made.need
+    if need is None:
+        return None
+    return {"verdict": need.verdict, "device_peak_bytes": vars(need.estimate.device_peak_bytes)}

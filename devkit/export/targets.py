@@ -25,7 +25,7 @@ class Rendered:
 class Context:
     """What a target may need besides the task: the plan and the settings that the dev container is made from.
 
-    `folder` is where the files go, as people type it, for the commands that come next.
+    `folder` is where the files go, as it is typed in the project's folder: the commands that come next are, too.
     """
 
     plan: Plan

@@ -51,6 +51,18 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Wording:
+    """What refusals say of files that are not as devkit left them, and what they advise."""
+
+    stranger: str = "this project has a dev container that devkit did not write"
+    move_away: str = f"Move it away, such as with: mv {FOLDER} {FOLDER}.mine. Then run this again and compare."
+    keep_edits: str = "Move your changes to devkit.toml or to a file of your own, or pass --force to lose them."
+
+
+OF_DEV_CONTAINERS = Wording()
+
+
+@dataclass(frozen=True)
 class Known:
     """What devkit wrote into a project before: every version that the lock and a killed run's lock name, by path."""
 
@@ -87,6 +99,7 @@ def changes_for(
     force: bool = False,
     may_clash: bool = False,
     adopts: bool = False,
+    wording: Wording = OF_DEV_CONTAINERS,
 ) -> tuple[Change, ...]:
     """What writing these files would do. Reads the disk, writes nothing.
 
@@ -98,13 +111,13 @@ def changes_for(
     and for conflicts of an earlier run that nobody has resolved.
     """
     known = known_files(root)
-    plain = [_change(root, artifact) for artifact in edited]
+    plain = [change_of(root, artifact) for artifact in edited]
     own = [_own_change(root, artifact, known, force=force) for artifact in generated]
     paths = {artifact.path for artifact in generated if artifact.path != LOCK_PATH}
     refused = [change for change in own if change.action is Action.UPDATE and not _may_replace(change, known, force)]
     strangers = [] if known.was_written or adopts else _strangers(root, paths)
     if refused or strangers:
-        _refuse(refused, strangers, was_written=known.was_written)
+        _refuse(refused, strangers, wording, was_written=known.was_written)
     clashing = [change for change in own if change.clashes]
     if clashing and not may_clash:
         _refuse_clashes(clashing)
@@ -129,7 +142,8 @@ def known_files(root: Path) -> Known:
     return Known(files, bool(locks) or journal is not None)
 
 
-def _change(root: Path, artifact: Artifact) -> Change:
+def change_of(root: Path, artifact: Artifact) -> Change:
+    """What writing one file would do, whoever wrote what is there."""
     before = read_file(root, artifact.path)
     if before is None:
         return Change(Action.CREATE, artifact, None)
@@ -137,7 +151,7 @@ def _change(root: Path, artifact: Artifact) -> Change:
 
 
 def _own_change(root: Path, artifact: Artifact, known: Known, *, force: bool) -> Change:
-    change = _change(root, artifact)
+    change = change_of(root, artifact)
     if change.before is not None and artifact.path in IGNORE_FILES and artifact.path not in known.files:
         joined_file = joined_ignore_file(change.before, artifact.content)
         action = Action.UNCHANGED if joined_file == change.before else Action.MERGE
@@ -179,15 +193,11 @@ def _stale(root: Path, known: Known, own: set[str]) -> Iterable[Change]:
             yield Change(Action.REMOVE, Artifact(path, b""), before)
 
 
-def _refuse(refused: Sequence[Change], strangers: Sequence[str], *, was_written: bool) -> None:
-    names = [change.path for change in refused] + list(strangers)
-    if was_written:
-        message = f"changed since devkit wrote it: {', '.join(names)}"
-        advice = "Move your changes to devkit.toml or to a file of your own, or pass --force to lose them."
-    else:
-        message = f"this project has a dev container that devkit did not write: {', '.join(names)}"
-        advice = f"Move it away, such as with: mv {FOLDER} {FOLDER}.mine. Then run this again and compare."
-    raise DevkitError(message, "\n".join([advice, *(change.diff() for change in refused)]))
+def _refuse(refused: Sequence[Change], strangers: Sequence[str], wording: Wording, *, was_written: bool) -> None:
+    names = ", ".join([*(change.path for change in refused), *strangers])
+    said = "changed since devkit wrote it" if was_written else wording.stranger
+    advice = wording.keep_edits if was_written else wording.move_away
+    raise DevkitError(f"{said}: {names}", "\n".join([advice, *(change.diff() for change in refused)]))
 
 
 def _refuse_clashes(clashing: Sequence[Change]) -> None:

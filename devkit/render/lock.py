@@ -40,7 +40,8 @@ class Lock:
     """The part of a lock that a later run reads: the files by path, the machines, and the plan as a document.
 
     `repaired` are files of the user's that devkit changed in place, with the codes of the findings that asked for it.
-    `ignored` are lines that devkit added to the user's own ignore files.
+    `ignored` are lines that devkit added to the user's own ignore files. `target` is the engine whose files these are,
+    "" for those of a dev container.
     """
 
     files: Mapping[str, Written] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class Lock:
     plan: Mapping[str, Any] = field(default_factory=dict)
     repaired: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ignored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    target: str = ""
 
 
 def digest(content: bytes) -> str:
@@ -62,11 +64,13 @@ def lock_artifact(
     repaired: Mapping[str, tuple[str, ...]] | None = None,
     *,
     ignored: Mapping[str, tuple[str, ...]] | None = None,
+    target: str = "",
 ) -> Artifact:
     """The lock file for a plan, the files made from it, the machines that it was solved for, and files changed."""
     document: dict[str, object] = {
         "schema": SCHEMA,
         "devkit": __version__,
+        **({"target": target} if target else {}),
         "data_as_of": plan.data_as_of,
         "machines": [_machine_document(machine) for machine in machines],
         "plan": plan_document(plan),
@@ -91,7 +95,8 @@ def read_lock(content: bytes) -> Lock:
                 {path: tuple(map(str, listed)) for path, listed in document.get(name, {}).items()}
                 for name in ("repaired", "ignored")
             )
-            return Lock(files, machines, dict(document.get("plan", {})), repaired, ignored)
+            plan, target = dict(document.get("plan", {})), str(document.get("target", ""))
+            return Lock(files, machines, plan, repaired, ignored, target)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DevkitError(
             f"{LOCK_PATH} is damaged",
