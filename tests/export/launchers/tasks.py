@@ -69,9 +69,7 @@ HOSTILE = replace(
     environment=(*ONE.environment, ("NASTY", NASTY)),
 )
 SPOT = replace(ONE, is_spot=True)
-NAMED_NO_GPU = replace(
-    ONE, accelerator=gpus(2, ""), command=TORCHRUN, fitting_gpus=("NVIDIA L4", "NVIDIA A100 SXM4 80GB")
-)
+UNNAMED = replace(ONE, accelerator=gpus(2, ""), command=TORCHRUN, fitting_gpus=("NVIDIA L4", "NVIDIA A100 SXM4 80GB"))
 """Two GPUs of any kind that holds the job."""
 
 TASKS = {
@@ -82,7 +80,7 @@ TASKS = {
     "AMD": ROCM,
     "text that means something elsewhere": HOSTILE,
     "spot": SPOT,
-    "any GPU that fits": NAMED_NO_GPU,
+    "any GPU that fits": UNNAMED,
 }
 
 

@@ -1,0 +1,232 @@
+"""The configurations for dstack, read back as YAML."""
+
+import subprocess
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from devkit.errors import DevkitError
+from devkit.export.dstack import DstackSettings, Editor, render
+from devkit.export.task import HUB_CACHE
+from tests.render.test_artifacts import linter
+
+from .tasks import (
+    CPU,
+    FOUR,
+    HOSTILE,
+    NASTY,
+    ONE,
+    OUTPUT,
+    ROCM,
+    SPOT,
+    TASKS,
+    TWO_NODES,
+    UNNAMED,
+    WORKSPACE,
+    context,
+    gpus,
+    texts,
+    volumes,
+)
+from .test_skypilot import ran
+
+HERE = context("deploy/dstack")
+
+
+def made(task, **settings):
+    return texts(render(task, DstackSettings(**settings), HERE))
+
+
+def read(task, **settings):
+    return yaml.safe_load(made(task, **settings)["task.dstack.yml"])
+
+
+def test_one_gpu_asks_for_what_the_task_says():
+    found = read(ONE)
+    assert (found["type"], found["name"], found["nodes"], found["image"]) == ("task", "demo", 1, ONE.image)
+    assert found["working_dir"] == WORKSPACE
+    assert found["resources"] == {
+        "cpu": "8..",
+        "memory": "48GB..",
+        "shm_size": "8GB",
+        "disk": "100GB..",
+        "gpu": {"vendor": "nvidia", "name": "H100", "count": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "gpu"),
+    [
+        pytest.param(CPU, 0, id="none"),
+        pytest.param(ROCM, {"vendor": "amd", "name": "MI300X", "count": 2}, id="AMD"),
+        pytest.param(
+            replace(ONE, accelerator=gpus(8, "A100 40GB")),
+            {"vendor": "nvidia", "name": "A100", "memory": "40GB", "count": 8},
+            id="one of two sizes",
+        ),
+        pytest.param(UNNAMED, {"vendor": "nvidia", "memory": "22GB..", "count": 2}, id="any that holds the job"),
+        pytest.param(replace(ONE, accelerator=gpus(3, "")), {"vendor": "nvidia", "count": 3}, id="any"),
+    ],
+)
+def test_gpus_are_asked_for_in_dstacks_words(task, gpu):
+    assert read(task)["resources"]["gpu"] == gpu
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "message"),
+    [
+        pytest.param(replace(ONE, name="2nd"), {}, "is no name for dstack", id="a name that begins with a digit"),
+        pytest.param(replace(ONE, name="a" * 42), {}, "is no name for dstack", id="a name of 42"),
+        pytest.param(replace(ONE, accelerator=gpus(1, "H20")), {}, "dstack rents no GPU", id="a GPU nobody rents"),
+        pytest.param(replace(ONE, accelerator=gpus(1, "H100 MIG 1g.10gb")), {}, "no parts of GPUs", id="a slice"),
+        pytest.param(replace(ONE, volumes=volumes(models="a:b")), {}, "is no volume of dstack's", id="a colon"),
+        pytest.param(replace(ONE, volumes=volumes(models="/mnt/../etc")), {}, "leads out", id="a path upwards"),
+        pytest.param(replace(ONE, environment=(("A", "b\nc"),)), {}, "several lines", id="a variable of two lines"),
+        pytest.param(ONE, {"backend": "aws"}, "needs --backend and --region", id="a cloud without a region"),
+        pytest.param(
+            ONE, {"backend": "aws", "region": "x\ny: 1"}, "--region .* is no name", id="a region of two lines"
+        ),
+        pytest.param(ONE, {"hub_secret": "a }}"}, "--hub-secret .* is no name", id="a secret that closes its braces"),
+    ],
+)
+def test_what_dstack_cannot_run_is_refused_in_one_line(task, settings, message):
+    with pytest.raises(DevkitError, match=message) as refused:
+        made(task, **settings)
+    assert "\n" not in str(refused.value)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("name", ["ab", "a" * 41])
+def test_names_at_their_bounds_are_taken(name):
+    assert read(replace(ONE, name=name))["name"] == name
+
+
+def test_a_node_that_is_taken_away_is_replaced_and_a_failure_is_not_tried_again():
+    found = read(SPOT)
+    assert found["spot_policy"] == "spot"
+    assert found["retry"] == {"on_events": ["no-capacity", "interruption"], "duration": "86400s"}
+    assert (found["max_duration"], found["stop_duration"]) == ("86400s", "120s")
+    assert read(ONE)["spot_policy"] == "on-demand"
+
+
+def test_new_storage_lies_on_the_instance_and_the_project_is_copied():
+    found = read(ONE)
+    assert found["files"] == [{"local_path": "../..", "path": WORKSPACE}]
+    assert found["volumes"] == [
+        {"instance_path": "/var/lib/devkit/demo-models", "path": HUB_CACHE},
+        {"instance_path": "/var/lib/devkit/demo-checkpoints", "path": OUTPUT},
+    ]
+
+
+def test_new_storage_is_network_volumes_where_a_cloud_is_named():
+    files = made(ONE, backend="aws", region="eu-west-1")
+    assert yaml.safe_load(files["task.dstack.yml"])["volumes"] == [
+        {"name": "demo-models", "path": HUB_CACHE},
+        {"name": "demo-checkpoints", "path": OUTPUT},
+    ]
+    assert yaml.safe_load(files["volume-checkpoints.dstack.yml"]) == {
+        "type": "volume",
+        "name": "demo-checkpoints",
+        "backend": "aws",
+        "region": "eu-west-1",
+        "size": "30GB",
+    }
+
+
+def test_storage_that_is_there_is_mounted():
+    found = read(replace(ONE, volumes=volumes(models="/mnt/shared/hub", data="/mnt/project", checkpoints="kept")))
+    assert "files" not in found
+    assert found["volumes"] == [
+        {"instance_path": "/mnt/shared/hub", "path": HUB_CACHE},
+        {"instance_path": "/mnt/project", "path": WORKSPACE},
+        {"name": "kept", "path": OUTPUT},
+    ]
+
+
+def test_the_token_comes_from_the_shell_or_from_a_secret():
+    assert read(ONE)["env"][-1] == "HF_TOKEN"
+    assert read(ONE, hub_secret="hub")["env"][-1] == "HF_TOKEN=${{ secrets.hub }}"
+    assert read(CPU)["env"] == ["HF_TOKEN_PATH=/home/dev/.config/huggingface/token"]
+
+
+def test_dollars_of_variables_are_doubled_because_dstack_puts_secrets_in_their_place():
+    assert read(HOSTILE)["env"][1] == f"NASTY={NASTY.replace('$', '$$')}"
+
+
+def test_the_words_arrive_and_the_shell_becomes_the_command(tmp_path):
+    code, told = ran(read(HOSTILE)["commands"][0], tmp_path)
+    assert (code, told[:5]) == (75, ["finetune", "--model", NASTY, "--output", "finetuned"])
+    assert " && exec \\\n" in read(HOSTILE)["commands"][0]
+
+
+def test_the_token_lands_in_its_file(tmp_path):
+    _, told = ran(read(ONE)["commands"][0], tmp_path, HF_TOKEN="hf_x")
+    assert (tmp_path / "home/dev/.config/huggingface/token").read_text() == "hf_x"
+    assert not [line for line in told if line.startswith("HF_TOKEN=")]
+
+
+def test_nodes_meet_at_the_first_one(tmp_path):
+    script = read(TWO_NODES)["commands"][0]
+    _, told = ran(script, tmp_path, DSTACK_MASTER_NODE_IP="10.0.0.7", DSTACK_NODE_RANK="1")
+    assert {"PET_NNODES=2", "PET_NPROC_PER_NODE=4", "PET_NODE_RANK=1", "PET_MASTER_ADDR=10.0.0.7"} <= set(told)
+
+
+def test_processes_of_one_node_meet_on_it(tmp_path):
+    _, told = ran(read(FOUR)["commands"][0], tmp_path)
+    assert {"PET_NNODES=1", "PET_NODE_RANK=0", "PET_MASTER_ADDR=127.0.0.1"} <= set(told)
+
+
+@pytest.mark.parametrize("ide", list(Editor))
+def test_the_environment_has_what_the_task_has(ide):
+    files = made(ONE, ide=ide)
+    task, dev = (yaml.safe_load(files[name]) for name in ("task.dstack.yml", "dev.dstack.yml"))
+    assert (dev["type"], dev["name"], dev["ide"], dev["inactivity_duration"]) == (
+        "dev-environment",
+        "demo-dev",
+        ide,
+        "2h",
+    )
+    for key in ("image", "user", "working_dir", "env", "files", "volumes", "resources"):
+        assert dev[key] == task[key], key
+    assert not {"commands", "nodes", "retry", "max_duration"} & set(dev)
+
+
+@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+def test_shellcheck_finds_nothing_in_the_script(task, tmp_path):
+    file = tmp_path / "run.sh"
+    file.write_text(read(task)["commands"][0])
+    argv = [linter("shellcheck"), "--shell=sh", "--exclude=SC2016", str(file)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_commands_to_type_make_the_volumes_first():
+    steps = render(ONE, DstackSettings(backend="aws", region="x"), context("p/deploy/dstack")).next_steps
+    assert steps == (
+        "cd p",
+        "dstack apply -f deploy/dstack/volume-models.dstack.yml",
+        "dstack apply -f deploy/dstack/volume-checkpoints.dstack.yml",
+        "dstack apply -f deploy/dstack/task.dstack.yml",
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "said"),
+    [
+        pytest.param(ONE, {}, ["kills 10 s", "go with the instance"], id="nothing named"),
+        pytest.param(replace(ONE, grace_s=10, volumes=volumes(checkpoints="kept")), {}, [], id="a volume"),
+        pytest.param(replace(ONE, grace_s=10), {"backend": "aws", "region": "x"}, [], id="a new volume"),
+        pytest.param(replace(TWO_NODES, grace_s=10), {}, ["every node must see"], id="nodes without a shared folder"),
+        pytest.param(
+            replace(TWO_NODES, grace_s=10, volumes=volumes(checkpoints="/mnt/x")),
+            {},
+            [],
+            id="nodes with a shared folder",
+        ),
+    ],
+)
+def test_what_may_be_lost_is_said(task, settings, said):
+    notes = render(task, DstackSettings(**settings), HERE).notes
+    assert len(notes) == len(said)
+    assert all(part in note for part, note in zip(said, notes, strict=True))
