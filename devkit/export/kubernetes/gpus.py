@@ -1,18 +1,25 @@
 """How a pod asks for its GPUs: by resource, by MIG resource, or by a claim of dynamic resource allocation."""
 
 import re
+from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.export.kubernetes.manifest import Manifest, Noted
-from devkit.export.kubernetes.settings import KubernetesSettings
+from devkit.export.kubernetes.settings import KubernetesSettings, tolerated
 from devkit.export.task import Task
 from devkit.solver.model import Vendor
 
 RESOURCES = {Vendor.NVIDIA: "nvidia.com/gpu", Vendor.ROCM: "amd.com/gpu"}
 """What the vendors' device plugins offer.
 Sources: https://github.com/NVIDIA/k8s-device-plugin, https://github.com/ROCm/k8s-device-plugin"""
+ASKED = "asked for"
+"""The reason of a figure that the user gave."""
 CLAIM = "gpu"
 """What a pod calls its claim, and the claim its one request."""
+
+TAINTS = RESOURCES
+"""Taints by which clusters keep their GPUs for those who ask for one: they are called as the resources are.
+Source: https://docs.cloud.google.com/kubernetes-engine/docs/how-to/gpus (GKE adds the first by itself)"""
 
 _MIG = re.compile(r"nvidia\.com/mig-(\d+)g\.(\d+)gb.*")
 
@@ -48,9 +55,7 @@ def requested(task: Task, settings: KubernetesSettings) -> Manifest:
     )
     found: Manifest = {
         "requests": {
-            "cpu": Noted(
-                task.cpus, f"{_sentence(_reason(task, 'cpus'))} No limit: it would slow loaders while cores are idle."
-            ),
+            "cpu": _processors(task),
             "memory": memory,
         },
         "limits": {"memory": quantity(needed_bytes)},
@@ -61,6 +66,16 @@ def requested(task: Task, settings: KubernetesSettings) -> Manifest:
     if settings.device_class:
         found["claims"] = [{"name": CLAIM}]
     return found
+
+
+def _processors(task: Task) -> Noted:
+    """The request for processors: what was asked for, or an eighth less than what is good."""
+    because = _reason(task, "cpus")
+    no_limit = "No limit: it would slow loaders while cores are idle."
+    if because == ASKED:
+        return Noted(task.cpus, f"Asked for. {no_limit}")
+    less = f"Of {task.cpus}: {because}. A node that has just so many keeps some for itself, and would never be taken."
+    return Noted(f"{task.cpus * 875}m", f"{less} {no_limit}")
 
 
 def claim_template(task: Task, settings: KubernetesSettings) -> Manifest:
@@ -77,6 +92,15 @@ dynamic-resource-allocation/ (stable since Kubernetes 1.34)."""
         "metadata": {"name": claim_name(task)},
         "spec": {"spec": {"devices": {"requests": [{"name": CLAIM, "exactly": exactly}]}}},
     }
+
+
+def gpu_tolerations(task: Task, settings: KubernetesSettings) -> list[Any]:
+    """The taints that the job's nodes may have."""
+    found: list[Any] = []
+    if task.accelerator.count:
+        taint = {"key": TAINTS[task.accelerator.vendor], "operator": "Exists", "effect": "NoSchedule"}
+        found.append(Noted(taint, "Clusters keep GPU nodes free of others by this taint."))
+    return found + tolerated(settings)
 
 
 def claim_name(task: Task) -> str:
@@ -111,8 +135,4 @@ def quantity(size_bytes: int) -> str:
 
 
 def _reason(task: Task, name: str) -> str:
-    return next((reason.because for reason in task.reasons if reason.field == name), "asked for")
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    return next((reason.because for reason in task.reasons if reason.field == name), ASKED)

@@ -2,18 +2,14 @@
 
 from typing import Any
 
-from devkit.export.kubernetes.gpus import CLAIM, claim_name, requested
+from devkit.export.kubernetes.gpus import CLAIM, claim_name, gpu_tolerations, requested
 from devkit.export.kubernetes.labelled import INSTANCE, labels_of
 from devkit.export.kubernetes.manifest import Manifest, Noted
-from devkit.export.kubernetes.settings import KubernetesSettings, selected, tolerated
+from devkit.export.kubernetes.settings import KubernetesSettings, selected
 from devkit.export.kubernetes.storage import SECURE_CONTAINER, SECURE_POD, mounts, pod_volumes
 from devkit.export.task import Task
-from devkit.solver.model import Vendor
 
 COMPONENT = "training"
-GPU_TAINTS = {Vendor.NVIDIA: "nvidia.com/gpu", Vendor.ROCM: "amd.com/gpu"}
-"""Taints by which clusters keep their GPUs for those who ask for one.
-Source: https://docs.cloud.google.com/kubernetes-engine/docs/how-to/gpus (GKE adds the first by itself)"""
 BY_INDEX = "\0"
 """In place of a rank: the pod's index, which no manifest can know."""
 
@@ -85,12 +81,7 @@ def placement(task: Task, settings: KubernetesSettings) -> Manifest:
     found: Manifest = {}
     if settings.node_selector:
         found["nodeSelector"] = dict(selected(settings))
-    tolerations: list[Any] = []
-    if task.accelerator.count:
-        taint = {"key": GPU_TAINTS[task.accelerator.vendor], "operator": "Exists", "effect": "NoSchedule"}
-        tolerations.append(Noted(taint, "Clusters keep GPU nodes free of others by this taint."))
-    tolerations += tolerated(settings)
-    found["tolerations"] = tolerations
+    found["tolerations"] = gpu_tolerations(task, settings)
     if settings.topology and not settings.queue and task.nodes > 1:
         term = {"labelSelector": {"matchLabels": {INSTANCE: task.name}}, "topologyKey": settings.topology}
         pods = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

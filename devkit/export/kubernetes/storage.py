@@ -3,10 +3,10 @@
 from typing import Any
 
 from devkit.errors import DevkitError
-from devkit.export.kubernetes.gpus import quantity
+from devkit.export.kubernetes.gpus import gpu_tolerations, quantity
 from devkit.export.kubernetes.labelled import labels_of
 from devkit.export.kubernetes.manifest import Manifest, Noted
-from devkit.export.kubernetes.settings import AccessMode, KubernetesSettings
+from devkit.export.kubernetes.settings import AccessMode, KubernetesSettings, selected
 from devkit.export.task import COMPILE_CACHE, TOKEN_FOLDER, TOKEN_PATH, USER_ID, Task, Volume
 
 TOKEN_KEY = "token"  # noqa: S105 - the key under which the Secret holds it
@@ -104,9 +104,12 @@ def files_pod(task: Task, settings: KubernetesSettings) -> Manifest:
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
         "securityContext": SECURE_POD,
-        "containers": [container],
-        "volumes": _claimed(task),
     }
+    if settings.node_selector:
+        zone = "Where the job goes: storage of one zone is made where it is mounted first. It takes no GPU there."
+        spec["nodeSelector"] = Noted(selected(settings), zone)
+        spec["tolerations"] = gpu_tolerations(task, settings)
+    spec |= {"containers": [container], "volumes": _claimed(task)}
     if settings.pull_secret:
         spec["imagePullSecrets"] = [{"name": settings.pull_secret}]
     metadata = {"name": f"{task.name}-files", "labels": labels_of(task, "files")}

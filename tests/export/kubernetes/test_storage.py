@@ -144,6 +144,14 @@ def test_a_pod_without_a_gpu_copies_files_in_and_out():
     assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
 
 
+def test_the_pod_that_copies_goes_where_the_job_goes():
+    """Or storage of one zone would be made where no GPU is."""
+    rendered = made(task(), node_selector=("pool=gpu",), toleration=("pool",))
+    pod, job = named(rendered, "Pod")["spec"], job_templates(rendered)[0]["spec"]
+    assert (pod["nodeSelector"], pod["tolerations"]) == (job["nodeSelector"], job["tolerations"])
+    assert "nodeSelector" not in named(made(task()), "Pod")["spec"]
+
+
 @pytest.mark.parametrize(
     ("size_bytes", "text"),
     [(GIB, "1Gi"), (1 << 40, "1Ti"), (1536 << 20, "1536Mi"), (1 << 20, "1Mi"), (GIB + 1, "1073741825"), (1000, "1000")],
