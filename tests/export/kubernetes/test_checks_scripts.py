@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -151,14 +152,18 @@ def test_the_real_doctor_reports_and_its_pod_leaves_when_it_is_told_to(tmp_path)
         pytest.skip("a process 1 of one's own needs root and unshare")
     real = Pod(tmp_path)
     (real.bin / "devkit").symlink_to(Path(sys.executable).parent / "devkit")
-    words = ["unshare", "--pid", "--fork", "--mount-proc", *real.command(doctor_script(), ["sh"])]
+    words = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *real.command(doctor_script(), ["sh"])]
     with subprocess.Popen(words, env=real.environment(), stdout=subprocess.PIPE, text=True, bufsize=1) as process:
         lines = [process.stdout.readline() for _ in range(2)]
         while not (real.reports / "done").exists():
             assert process.poll() is None
+            time.sleep(0.02)
         first = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
         os.kill(first, signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        try:
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
     facts, doctor = (json.loads(line) for line in lines)
     assert (facts["node"], facts["schema"], doctor["schema"]) == (
         "gpu-07.example",
