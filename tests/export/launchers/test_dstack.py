@@ -11,6 +11,7 @@ from devkit.export.dstack import DstackSettings, Editor, render
 from devkit.export.task import HUB_CACHE
 from tests.render.test_artifacts import linter
 
+from .scripts import ran
 from .tasks import (
     CPU,
     FOUR,
@@ -29,7 +30,6 @@ from .tasks import (
     texts,
     volumes,
 )
-from .test_skypilot import ran
 
 HERE = context("deploy/dstack")
 

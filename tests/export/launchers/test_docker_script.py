@@ -1,0 +1,302 @@
+"""run.sh, run here by real shells with a stand-in for the docker command."""
+
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from devkit.export.docker import DockerSettings, render
+from devkit.export.task import HUB_CACHE, Task
+from tests.render.test_artifacts import linter
+
+from .tasks import CPU, FOUR, HOSTILE, NASTY, ONE, OUTPUT, ROCM, TASKS, WORKSPACE, context, texts, volumes
+
+FAKE = Path(__file__).parent / "fake_docker.sh"
+NVIDIA = '{"Runtimes":{"nvidia":{"path":"nvidia-container-runtime"}}}'
+CDI = '{"DiscoveredDevices":[{"Source":"cdi","ID":"nvidia.com/gpu=all"}]}'
+SHELLS = [shell for shell in ("dash", "bash", "busybox", "ksh", "mksh", "yash") if shutil.which(shell)]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A project with the script in it, and the engine that the script talks to."""
+
+    project: Path
+    engine: Path
+
+    def run(self, *words: str, shell: str = "sh", **variables: str) -> subprocess.CompletedProcess[str]:
+        """The script's answer."""
+        argv = [shell, *(["sh"] if shell == "busybox" else []), str(self.project / "deploy/docker/run.sh"), *words]
+        path = f"{self.project.parent / 'bin'}:{os.environ['PATH']}"
+        env = {"PATH": path, "LC_ALL": "C.UTF-8", "DEVKIT_WAIT_S": "0", **variables}
+        return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+
+    def told(self, *first: str) -> list[list[str]]:
+        """What the engine was told, of the commands that begin so."""
+        commands = (self.engine / "told").read_text().split("\0\x1e\0")[:-1]
+        return [words for words in (each.split("\0") for each in commands) if tuple(words[: len(first)]) == first]
+
+    def has(self, **files: str) -> None:
+        """What the engine shall answer."""
+        for name, text in files.items():
+            (self.engine / name).write_text(text)
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Makes one for a task."""
+
+    def made(task: Task, **settings: str) -> Place:
+        found = Place(tmp_path / "my project", tmp_path / "engine")
+        for folder in (found.engine, tmp_path / "bin", found.project / "deploy/docker"):
+            folder.mkdir(parents=True, exist_ok=True)
+        docker = tmp_path / "bin/docker"
+        docker.write_text(f'#!/bin/sh\nexec sh "{FAKE}" "{found.engine}" "$@"\n')
+        docker.chmod(0o755)
+        script = texts(render(task, DockerSettings(**settings), context("deploy/docker")))["run.sh"]
+        (found.project / "deploy/docker/run.sh").write_text(script)
+        (found.project / "train.jsonl").write_text("{}\n")
+        (found.project / "finetuned").mkdir(exist_ok=True)
+        (found.project / "finetuned/big").touch()
+        found.has(info=NVIDIA, codes="0")
+        return found
+
+    return made
+
+
+def options(words: list[str], name: str) -> list[str]:
+    """The values of an option."""
+    return [words[at + 1] for at, word in enumerate(words) if word == name]
+
+
+def created(found: Place) -> list[str]:
+    (words,) = found.told("create")
+    return words
+
+
+def test_a_run_that_succeeds_ends_with_0(place):
+    found = place(ONE)
+    done = found.run()
+    assert (done.returncode, len(found.told("start"))) == (0, 1), done.stderr
+
+
+def test_a_failure_is_handed_on_and_not_tried_again(place):
+    found = place(ONE)
+    found.has(codes="3")
+    assert (found.run().returncode, len(found.told("start"))) == (3, 1)
+
+
+def test_a_run_that_saved_is_started_again_in_the_same_container(place):
+    found = place(ONE)
+    found.has(codes="75\n75\n0")
+    done = found.run()
+    assert (done.returncode, len(found.told("start")), len(found.told("create"))) == (0, 3, 1)
+    assert done.stderr.count("was told to stop, and saved") == 2
+
+
+def test_one_that_is_stopped_again_and_again_is_given_up(place):
+    found = place(ONE)
+    found.has(codes="\n".join(["75"] * 9))
+    done = found.run()
+    assert (done.returncode, len(found.told("start"))) == (75, 6)
+    assert "giving up" in done.stderr
+
+
+def test_a_later_start_takes_up_the_container_that_is_there(place):
+    found = place(ONE)
+    found.has(codes="1\n0")
+    assert [found.run().returncode, found.run().returncode] == [1, 0]
+    assert len(found.told("create")) == 1
+
+
+def test_other_settings_make_another_container(place):
+    found = place(ONE)
+    found.has(codes="0\n0")
+    found.run()
+    other = place(replace(ONE, shm_bytes=1 << 20))
+    other.has(codes="0")
+    assert other.run().returncode == 0
+    assert len(other.told("create")) == 2
+    assert len(other.told("container", "rm")) == 1
+
+
+def test_a_container_of_other_settings_that_runs_is_left_alone(place):
+    found = place(ONE)
+    found.has(container="other running 0")
+    done = found.run()
+    assert (done.returncode, found.told("container", "rm")) == (2, [])
+    assert "runs with other settings" in done.stderr
+
+
+def test_an_engine_that_cannot_be_reached_is_asked_again(place):
+    found = place(ONE)
+    found.has(codes="75\n0")
+    script = found.project / "deploy/docker/run.sh"
+    # It is away for one question, when the first start has ended.
+    absent, was = found.engine / "absent", found.engine / "was"
+    away = f'if [ "$now" = "exited 75" ] && [ ! -e "{was}" ]; then echo 1 | tee "{absent}" >"{was}"; now=$(state); fi'
+    script.write_text(script.read_text().replace("        now=$(state)\n", f"        now=$(state)\n{away}\n", 1))
+    done = found.run()
+    assert ("cannot be reached" in done.stderr, done.returncode) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("task", "info", "variables", "expected"),
+    [
+        pytest.param(FOUR, NVIDIA, {}, {"--gpus": ["4"]}, id="the nvidia runtime"),
+        pytest.param(FOUR, CDI, {}, {"--device": [f"nvidia.com/gpu={n}" for n in range(4)]}, id="CDI"),
+        pytest.param(
+            FOUR, "{}", {"DEVKIT_GPU": "cdi"}, {"--device": [f"nvidia.com/gpu={n}" for n in range(4)]}, id="CDI by hand"
+        ),
+        pytest.param(ONE, NVIDIA, {"DEVKIT_DEVICES": "2,3"}, {"--gpus": ['"device=2,3"']}, id="some by number"),
+        pytest.param(
+            ONE,
+            CDI,
+            {"DEVKIT_DEVICES": "MIG-1a,0:1"},
+            {"--device": ["nvidia.com/gpu=MIG-1a", "nvidia.com/gpu=0:1"]},
+            id="slices",
+        ),
+        pytest.param(ONE, "{}", {"DEVKIT_GPU": "cpu"}, {}, id="none by hand"),
+        pytest.param(CPU, "{}", {}, {}, id="none wanted"),
+    ],
+)
+def test_gpus_are_passed_on_as_the_engine_can(place, task, info, variables, expected):
+    found = place(task)
+    found.has(info=info)
+    done = found.run(**variables)
+    assert done.returncode == 0, done.stderr
+    words = created(found)
+    assert {name: options(words, name) for name in ("--gpus", "--device") if options(words, name)} == expected
+
+
+def test_amd_gpus_are_device_nodes_with_their_groups(place):
+    found = place(ROCM)
+    assert found.run().returncode == 0
+    words = created(found)
+    assert options(words, "--device") == ["/dev/kfd", "/dev/dri"]
+    assert options(words, "--group-add") == ["44", "992"]
+    assert "ROCR_VISIBLE_DEVICES=0,1" in options(words, "--env")
+
+
+@pytest.mark.parametrize(
+    ("task", "variables", "files", "message"),
+    [
+        pytest.param(ONE, {}, {"info": "{}"}, "neither the nvidia runtime nor CDI", id="no way to a GPU"),
+        pytest.param(ROCM, {}, {"no-devices": ""}, "has no /dev/kfd", id="no AMD GPU"),
+        pytest.param(ONE, {"DEVKIT_GPU": "tpu"}, {}, "is none of nvidia, cdi, cpu", id="a mode that is none"),
+        pytest.param(ONE, {"DEVKIT_DEVICES": "0;reboot"}, {}, "names no GPUs", id="no GPUs"),
+        pytest.param(ONE, {"DEVKIT_DEVICES": "0,"}, {}, "names no GPUs", id="a comma at the end"),
+    ],
+)
+def test_what_cannot_be_passed_on_is_said_and_nothing_is_started(place, task, variables, files, message):
+    found = place(task)
+    found.has(**files)
+    done = found.run(**variables)
+    assert (done.returncode, found.told("start")) == (2, [])
+    assert message in done.stderr
+
+
+def test_the_container_is_what_the_task_says(place):
+    found = place(replace(FOUR, grace_s=77))
+    assert found.run().returncode == 0
+    words = created(found)
+    assert options(words, "--shm-size") == [str(8 << 30)]
+    assert (options(words, "--stop-signal"), options(words, "--stop-timeout")) == (["SIGTERM"], ["77"])
+    assert options(words, "--security-opt") == ["no-new-privileges:true"]
+    assert "--init" in words and "--restart" not in words and "--user" not in words
+    assert options(words, "--workdir") == [WORKSPACE]
+    assert set(options(words, "--env")) >= {"PET_NPROC_PER_NODE=4", "PET_MASTER_ADDR=127.0.0.1"}
+    assert options(words, "--mount") == [
+        "type=volume,source=demo-token,target=/home/dev/.config/huggingface",
+        f"type=volume,source=demo-models,target={HUB_CACHE}",
+        f"type=volume,source=demo-data,target={WORKSPACE}",
+        f"type=volume,source=demo-checkpoints,target={OUTPUT}",
+    ]
+    assert words[words.index(FOUR.image) + 1 :] == list(FOUR.command)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_hands_on_the_words_as_they_are(place, shell):
+    found = place(HOSTILE)
+    done = found.run(shell=shell)
+    assert done.returncode == 0, done.stderr
+    words = created(found)
+    assert words[words.index(HOSTILE.image) + 1 :] == list(HOSTILE.command)
+    assert f"NASTY={NASTY}" in options(words, "--env")
+
+
+def test_the_context_and_the_user_are_used(place):
+    found = place(ONE, context="big-box", user="1234:5")
+    script = (found.project / "deploy/docker/run.sh").read_text()
+    assert '    docker --context big-box "$@"\n' in script
+    assert found.run().returncode == 0
+    assert options(created(found), "--user") == ["1234:5"]
+
+
+def test_new_volumes_are_given_to_the_containers_user_once(place):
+    found = place(ONE)
+    found.run()
+    found.run()
+    assert sorted(words[-1] for words in found.told("volume", "create")) == [
+        "demo-checkpoints",
+        "demo-data",
+        "demo-models",
+    ]
+    assert sorted(words[-1] for words in found.told("run") if "chown" in words) == [HUB_CACHE, WORKSPACE, OUTPUT]
+
+
+def test_folders_and_volumes_that_are_there_are_mounted_and_left_as_they_are(place):
+    task = replace(ONE, needs_token=False, volumes=volumes(models="hub", data='/srv/a,"b" c', checkpoints="/srv/out"))
+    found = place(task)
+    assert found.run().returncode == 0
+    assert options(created(found), "--mount") == [
+        f"type=volume,source=hub,target={HUB_CACHE}",
+        f'type=bind,"source=/srv/a,""b"" c",target={WORKSPACE}',
+        f"type=bind,source=/srv/out,target={OUTPUT}",
+    ]
+    assert found.told("volume", "create") == []
+    assert found.run("copy").returncode == found.run("fetch").returncode == 2
+
+
+def test_the_first_start_copies_the_project_without_its_output(place):
+    found = place(ONE)
+    found.run()
+    with tarfile.open(fileobj=io.BytesIO((found.engine / "piped-tar").read_bytes())) as archive:
+        names = archive.getnames()
+    assert "./train.jsonl" in names
+    assert not [name for name in names if "finetuned" in name]
+    (found.engine / "piped-tar").unlink()
+    found.run()
+    assert not (found.engine / "piped-tar").exists()
+
+
+def test_half_a_project_is_not_kept(place):
+    found = place(ONE)
+    done = found.run(DEVKIT_PROJECT="../../missing")
+    assert done.returncode != 0
+    assert not (found.engine / "volume-demo-data").exists()
+
+
+def test_the_token_goes_into_its_volume_and_is_told_to_nobody(place):
+    found = place(ONE)
+    done = found.run(HF_TOKEN="hf_secret")
+    assert (found.engine / "piped-token").read_text() == "hf_secret"
+    assert "hf_secret" not in (found.engine / "told").read_text() + done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+def test_shellcheck_finds_nothing(task, tmp_path):
+    file = tmp_path / "run.sh"
+    file.write_text(texts(render(replace(task, nodes=1), DockerSettings(context="big-box"), context(".")))["run.sh"])
+    done = subprocess.run([linter("shellcheck"), str(file)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_word_that_it_does_not_know_is_refused(place):
+    done = place(ONE).run("frobnicate")
+    assert (done.returncode, "there is no `frobnicate`" in done.stderr) == (2, True)
