@@ -57,11 +57,11 @@ def verify_objects(task: Task, settings: KubernetesSettings) -> list[Manifest]:
     Sources: https://kubernetes.io/docs/tasks/job/, backoffLimitPerIndex is stable since Kubernetes 1.33:
     https://kubernetes.io/blog/2025/05/13/kubernetes-v1-33-jobs-backoff-limit-per-index-goes-ga/
     """
-    nodes = settings.check_nodes or task.nodes
+    nodes = settings.verify_nodes or task.nodes
     labels = _labels(task, VERIFY)
     spec: Manifest = {
         "completionMode": "Indexed",
-        "completions": Noted(nodes, "Nodes to prove: as many as the job has, unless --check-nodes says otherwise."),
+        "completions": Noted(nodes, "Nodes to prove: as many as the job has, unless --verify-nodes says otherwise."),
         "parallelism": nodes,
         "backoffLimitPerIndex": Noted(0, "A proof that failed is an answer, and the other nodes go on."),
         "ttlSecondsAfterFinished": Noted(KEPT_SECONDS, "A day, in which collect.sh reads the logs."),

@@ -74,7 +74,7 @@ class KubernetesSettings:
     priority_class: Annotated[str, Said("PriorityClass of the pods.")] = ""
     node_checks: Annotated[bool, Said("Write the checks of the nodes, too.")] = True
     monitoring: Annotated[bool, Said("Write rules and a dashboard for Prometheus and Grafana, too.")] = True
-    check_nodes: Annotated[
+    verify_nodes: Annotated[
         int | None, Said("Nodes that checks/verify proves; as many as the job has, unless said otherwise.", at_least=1)
     ] = None
     runtime_class: Annotated[

@@ -166,7 +166,7 @@ def test_shared_memory_is_within_the_memory_that_a_proof_asks_for():
     ("nodes", "asked", "proved"), [(1, None, 1), (4, None, 4), (1, 12, 12)], ids=["one", "four", "a dozen asked for"]
 )
 def test_as_many_nodes_are_proved_as_the_job_has_each_once(nodes, asked, proved):
-    found = job(task(nodes=nodes), check_nodes=asked)
+    found = job(task(nodes=nodes), verify_nodes=asked)
     assert (found["spec"]["completions"], found["spec"]["parallelism"]) == (proved, proved)
     (term,) = pod(found)["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "kubernetes.io/hostname"
