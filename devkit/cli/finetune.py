@@ -12,6 +12,7 @@ from devkit.cli import exits
 from devkit.cli.setting_flags import given_flags, setting_options
 from devkit.cli.workload_needed import require_workload
 from devkit.errors import DevkitError
+from devkit.workload.finetune.leaving import ToldByAnother, leave_word, told_once_a_node
 from devkit.workload.finetune.settings import FinetuneSettings, checked
 from devkit.workload.finetune.settings_file import read_settings
 
@@ -62,9 +63,10 @@ def finetune(
     """
     from devkit.workload.watching.watchers import watching
 
-    with _word_left() as leave:
-        settings = checked(settings_of(file, flags))
-        require_workload()
+    with _word_left(ctx) as leave:
+        with told_once_a_node():
+            settings = checked(settings_of(file, flags))
+            require_workload()
         with (
             _listener(as_json=as_json) as listener,
             watching(settings.output, plot=plot, tensorboard=tensorboard) as watcher,
@@ -80,14 +82,17 @@ def finetune(
 
 
 @contextmanager
-def _word_left() -> Iterator[Callable[[int], None]]:
-    """What writes the exit code down for whoever started torchrun, which loses it; wrong input is written down here."""
-    from devkit.workload.finetune.leaving import leave_word
+def _word_left(ctx: click.Context) -> Iterator[Callable[[int], None]]:
+    """What writes the exit code down for whoever started torchrun, which loses it; wrong input is written down here.
 
+    Of several processes that end for one reason, one tells it.
+    """
     try:
         yield leave_word
-    except DevkitError:
+    except DevkitError as error:
         leave_word(exits.WRONG_INPUT)
+        if isinstance(error, ToldByAnother):
+            ctx.exit(exits.WRONG_INPUT)
         raise
 
 

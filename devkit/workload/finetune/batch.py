@@ -118,7 +118,7 @@ def _end_to_end(examples: Sequence[Example]) -> Parts:
 
 
 def _column(values: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    if isinstance(values, array):
+    if isinstance(values, array | memoryview):
         return torch.frombuffer(values, dtype=dtype)
     return torch.tensor([int(each) for each in values], dtype=dtype)
 

@@ -1,7 +1,10 @@
-"""The exit code of a run where the launcher above it would lose it. Importable without torch."""
+"""How processes of one run leave: with their exit code kept, and one word for all. Importable without torch."""
 
 import contextlib
 import os
+from collections.abc import Iterator
+
+from devkit.errors import DevkitError
 
 EXIT_FILE = "DEVKIT_EXIT_FILE"
 """The variable that names a file of this machine: each process of a run adds a line to it, its exit code.
@@ -22,3 +25,24 @@ def leave_word(code: int) -> None:
             os.write(descriptor, f"{code}\n".encode())
         finally:
             os.close(descriptor)
+
+
+class ToldByAnother(DevkitError):  # noqa: N818 - no error of its own: another process tells it
+    """What another process of the run tells: this one leaves with the same exit code and says nothing."""
+
+
+@contextlib.contextmanager
+def told_once_a_node() -> Iterator[None]:
+    """Have the first process of a node tell what all of them find wrong before they know of each other.
+
+    torchrun numbers a node's processes in LOCAL_RANK.
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
+    """
+    try:
+        yield
+    except ToldByAnother:
+        raise
+    except DevkitError as error:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            raise
+        raise ToldByAnother(error.message, error.hint) from None

@@ -37,30 +37,71 @@ def run(settings: FinetuneSettings, *, listeners: tuple[Listener, ...] = (), dry
             return EXIT_CODES[End.DONE]
         together.shared(lambda: program_output.prepare(settings.output, resume=settings.resume))
         with claimed(settings.output, together), stopping.Stopping() as stop:
-            file = settings.output / METRICS_FILE if together.is_first else None
-            events = Events(file, listeners if together.is_first else ())
-            return EXIT_CODES[_run(settings, together, stop, events)]
+            return EXIT_CODES[_run(settings, together, stop, listeners)]
 
 
-def _run(settings: FinetuneSettings, together: Ranks, stop: stopping.Stopping, events: Events) -> End:
+def _run(settings: FinetuneSettings, together: Ranks, stop: stopping.Stopping, listeners: tuple[Listener, ...]) -> End:
     """Everything from the files to the adapter, in one of the run's processes."""
-    material = program_parts.gathered(settings, together)
-    decisions = program_parts.decided(material, together)
-    gpu = gpu_name(together.device)
-    record = Record(material.settings, decisions, gpu=gpu, world=together.world)
+    record = Record(settings, gpu=gpu_name(together.device), world=together.world)
     if together.is_first:
         record.begin()
-    _tell(events, decisions, material.notes(decisions))
     try:
-        return _trained(material, decisions, together, stop, events, record)
+        return _recorded(settings, together, stop, listeners, record)
     except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        # Not between steps, where it is answered: while the model was loaded, or in an exchange with other processes.
-        let_go(error, together.device)
-        memory = read_memory(together.device)
-        events("stopped", step=None, how=End.OUT_OF_MEMORY, saved=None, **memory.fields())
-        return End.OUT_OF_MEMORY
+        if is_out_of_memory(error):
+            return _out_of_memory(settings, together, listeners, record, error)
+        _fail(record, together, error)
+        raise
+    except Exception as error:
+        _fail(record, together, error)
+        raise
+
+
+def _fail(record: Record, together: Ranks, error: Exception) -> None:
+    if together.is_first:
+        record.fail(error)
+
+
+def _recorded(
+    settings: FinetuneSettings,
+    together: Ranks,
+    stop: stopping.Stopping,
+    listeners: tuple[Listener, ...],
+    record: Record,
+) -> End:
+    """The run, with what was decided and how it ended in its record."""
+    events = _events(settings, together, listeners if together.is_first else ())
+    material = program_parts.gathered(settings, together)
+    decisions = program_parts.decided(material, together)
+    if together.is_first:
+        record.decided(material.settings, decisions)
+    _tell(events, decisions, material.notes(decisions))
+    return _trained(material, decisions, together, stop, events, record)
+
+
+def _events(settings: FinetuneSettings, together: Ranks, listeners: tuple[Listener, ...]) -> Events:
+    return Events(settings.output / METRICS_FILE if together.is_first else None, listeners)
+
+
+def _out_of_memory(
+    settings: FinetuneSettings,
+    together: Ranks,
+    listeners: tuple[Listener, ...],
+    record: Record,
+    error: BaseException,
+) -> End:
+    """Memory ran out, not between steps, where it is answered: while the model was loaded, or in an exchange.
+
+    The others wait for this process and find it gone: it tells, whichever it is, and they do not.
+    """
+    let_go(error, together.device)
+    events = _events(settings, together, listeners if together.tells() else ())
+    memory = read_memory(together.device)
+    who = {"process": together.rank} if together.world > 1 else {}
+    events("stopped", step=None, how=End.OUT_OF_MEMORY, saved=None, **who, **memory.fields())
+    if together.is_first:
+        record.stop(End.OUT_OF_MEMORY)
+    return End.OUT_OF_MEMORY
 
 
 def _trained(

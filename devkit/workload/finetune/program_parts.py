@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from devkit.workload.finetune.layout import Layout
 from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
 from devkit.workload.finetune.model_files import ModelFiles, examined
 from devkit.workload.finetune.program_data import Data, data_of, with_rows_that_fit
+from devkit.workload.finetune.program_data_shared import together_made
 from devkit.workload.finetune.program_hardware import hardware_here
 from devkit.workload.finetune.program_need import need_of
 from devkit.workload.finetune.ranks import Ranks
@@ -46,17 +48,23 @@ class Material:
 
 
 def gathered(settings: FinetuneSettings, together: Ranks) -> Material:
-    """Model files and texts. The first process looks first, so that a download is done once."""
-    folder = together.shared(lambda: model_folder(settings.model))
+    """Model files and texts. The first process of a node looks first, so that a download is done once there."""
+    folder = together.leading(lambda: model_folder(settings.model))
+    files, shape = together.agreed(lambda: _looked_at(folder, settings))
+    config = shape.config
+    fitting = together.agreed(lambda: with_rows_that_fit(settings, config))
+    data = together_made(lambda: data_of(fitting, model.load_tokenizer(folder), config), together)
+    return Material(fitting, files, config, data, model_skeleton.fused_experts(shape))
+
+
+def _looked_at(folder: Path, settings: FinetuneSettings) -> tuple[ModelFiles, model.Model]:
+    """The model's files, and the model without weights."""
     files = examined(folder)
     shape = model_skeleton.skeleton(folder)
     if settings.method is not Method.FULL:
         # Refused now rather than after the weights are loaded.
         targets_of(shape, settings.targets)
-    config = shape.config
-    fitting = with_rows_that_fit(settings, config)
-    data = data_of(fitting, model.load_tokenizer(folder), config)
-    return Material(fitting, files, config, data, model_skeleton.fused_experts(shape))
+    return files, shape
 
 
 def decided(material: Material, together: Ranks) -> Decisions:

@@ -1,8 +1,10 @@
 """run.json: what a run was asked, what it decided and why, what came of it."""
 
+import contextlib
 from dataclasses import asdict
 from typing import Any
 
+from devkit.text import on_one_line
 from devkit.workload.finetune import program_output
 from devkit.workload.finetune.decisions import Decisions
 from devkit.workload.finetune.events import METRICS_FILE, read_events
@@ -13,25 +15,47 @@ from devkit.workload.packages import environment
 
 
 class Record:
-    """Written when a run begins, so that its folder is known as ours, and again when it ends."""
+    """Written before anything else, so that the folder is known as ours and no end of an earlier run is taken for this
+    one's; again when everything is decided, and when the run ends."""
 
-    def __init__(self, settings: FinetuneSettings, decisions: Decisions, *, gpu: str | None, world: int) -> None:
+    def __init__(self, settings: FinetuneSettings, *, gpu: str | None, world: int) -> None:
         self._output = settings.output
         self._fields: dict[str, Any] = {
             "status": "running",
-            "settings": {name: _json_value(value) for name, value in vars(settings).items()},
-            "decisions": [asdict(each) for each in decisions.reasons],
-            "warnings": list(decisions.warnings),
+            "settings": _settings(settings),
+            "decisions": [],
+            "warnings": [],
             "environment": environment(),
             "gpu": gpu,
             "world": world,
-            "estimated": _estimated(decisions),
+            "estimated": None,
         }
         self.summary: dict[str, Any] = {}
 
     def begin(self) -> None:
-        """Write what is known before the first step."""
+        """Write what is known before anything was read."""
         program_output.write_record(self._output, self._fields)
+
+    def decided(self, settings: FinetuneSettings, decisions: Decisions) -> None:
+        """Write what is known before the first step. `settings` have the rows that the model can read."""
+        self._fields |= {
+            "settings": _settings(settings),
+            "decisions": [asdict(each) for each in decisions.reasons],
+            "warnings": list(decisions.warnings),
+            "estimated": _estimated(decisions),
+        }
+        program_output.write_record(self._output, self._fields)
+
+    def stop(self, ended: End) -> None:
+        """Write how a run ended that took no step of which anything could be said."""
+        self._fields |= {"status": str(ended)}
+        program_output.write_record(self._output, self._fields)
+
+    def fail(self, error: Exception) -> None:
+        """Write that `error` ended the run. A disk that takes nothing more is not told of once more."""
+        self._fields |= {"status": "failed", "error": on_one_line(str(error))}
+        with contextlib.suppress(OSError):
+            program_output.write_record(self._output, self._fields)
 
     def finish(self, ended: End, position: Position, memory: Memory) -> None:
         """Write what came of it; `summary` holds the numbers that people want to see."""
@@ -60,6 +84,10 @@ class Record:
         names = (program_output.ADAPTER_FOLDER, program_output.MODEL_FOLDER)
         folders = [self._output / name for name in names if (self._output / name).is_dir()]
         return {folder.name: program_output.hashes_of(folder) for folder in folders}
+
+
+def _settings(settings: FinetuneSettings) -> dict[str, object]:
+    return {name: _json_value(value) for name, value in vars(settings).items()}
 
 
 def _estimated(decisions: Decisions) -> dict[str, Any] | None:

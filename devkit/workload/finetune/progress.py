@@ -156,7 +156,8 @@ def _out_of_memory(event: Event) -> str:
 def _stopped(event: Event) -> str:
     advice = _ADVICE[event["how"]]
     if event["step"] is None:
-        return f"stopped ({event['how']}){_memory(event)}\n{advice}"
+        where = f" in process {event['process']}" if "process" in event else ""
+        return f"stopped ({event['how']}){where}{_memory(event)}\n{advice}"
     saved = f"saved at step {event['saved']}" if event["saved"] >= 0 else "nothing was saved"
     return f"stopped at step {event['step']} ({event['how']}), {saved}\n{advice}"
 

@@ -1,22 +1,19 @@
 """The processes of one run, as torchrun starts them, and what they tell each other."""
 
+import contextlib
 import os
-import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from devkit.errors import DevkitError
+from devkit.workload.finetune.leaving import ToldByAnother
+from devkit.workload.finetune.ranks_meeting import MEETING_S, PATIENCE_S, Store, in_short, meet
 
 T = TypeVar("T")
-
-PATIENCE_S = 1800.0
-"""How long a process waits for the others: the first may be writing a large checkpoint meanwhile."""
 
 _GIVEN_BY_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _OF_THIS_PROCESS = _GIVEN_BY_LAUNCHER[:3]
@@ -24,24 +21,43 @@ _OF_THIS_PROCESS = _GIVEN_BY_LAUNCHER[:3]
 _LOST = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "Timed out waiting", "NCCL", "remote")
 """What gloo and NCCL say when another process is gone; both raise nothing more telling than RuntimeError."""
 
-_PLACE = re.compile(r"^\[[^\]]*:\d+\] ")
+_TOLD = "devkit/told"
+"""Where processes count in the store they met at who of them tells why the run ends."""
 
 
 @dataclass(frozen=True)
 class Ranks:
     """This process among those of its run. What they agree on travels over the CPU: no GPU waits for it.
 
-    Every method but `is_first` must be called by all of them, in the same order.
+    Every method but `is_first`, `leads` and `tells` must be called by all of them, in the same order. `local` counts
+    the processes of a node; `store` is where they met, None for one alone.
     """
 
     rank: int
     world: int
     device: torch.device
+    local: int = 0
+    store: Store | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_first(self) -> bool:
         """Whether this process prints and writes what all share."""
         return self.rank == 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the first process of its node."""
+        return self.local == 0
+
+    def tells(self) -> bool:
+        """Whether this process is the first that asks: the one to tell why the run ends. True where nobody knows."""
+        if self.store is None:
+            return True
+        try:
+            return int(self.store.add(_TOLD, 1)) == 1
+        except RuntimeError:
+            # The process that kept the store is gone.
+            return True
 
     def sum(self, value: float) -> float:
         """The sum of everyone's value, in double precision."""
@@ -60,14 +76,45 @@ class Ranks:
         self.largest(0.0)
 
     def shared(self, action: Callable[[], T]) -> T:
-        """What `action` returns to the first process, for all. A DevkitError in it is raised by all of them, too."""
+        """What `action` returns to the first process, for all.
+
+        A DevkitError in it is raised by the first, and as ToldByAnother by the others.
+        """
         if self.world == 1:
             return action()
-        told: list[T | DevkitError | None] = [_outcome(action) if self.is_first else None]
-        dist.broadcast_object_list(told, src=0, device=torch.device("cpu"))
-        if isinstance(told[0], DevkitError):
-            raise DevkitError(told[0].message, told[0].hint)
-        return told[0]  # type: ignore[return-value]  # of the first process, and that ran the action
+        told: T = self._told(_outcome(action) if self.is_first else None, by=0)
+        return told
+
+    def agreed(self, action: Callable[[], T]) -> T:
+        """What `action` returns to each process for itself, once it went through in all of them.
+
+        Where some raise a DevkitError, the first of them tells; the others raise ToldByAnother.
+        """
+        if self.world == 1:
+            return action()
+        found = _outcome(action)
+        failed = self.world - int(self.largest(self.world - self.rank if isinstance(found, DevkitError) else 0))
+        if failed == self.world:
+            return found  # type: ignore[return-value]  # nobody failed
+        raised: T = self._told(found, by=failed)
+        return raised
+
+    def leading(self, action: Callable[[], T]) -> T:
+        """What `action` returns to each process, run by the first of each node before the others: it may download."""
+        found = self.agreed(lambda: action() if self.leads else None)
+        return self.agreed(lambda: found if self.leads else action())  # type: ignore[return-value]  # None in between
+
+    def _told(self, found: object, *, by: int) -> Any:  # noqa: ANN401 - whatever an action gives
+        """What process `by` found, for all; raised where it is a DevkitError, which travels as its two texts."""
+        told: list[Any] = [
+            isinstance(found, DevkitError),
+            (found.message, found.hint) if isinstance(found, DevkitError) else found,
+        ]
+        dist.broadcast_object_list(told, src=by, device=torch.device("cpu"))
+        if not told[0]:
+            return told[1]
+        message, hint = told[1]
+        raise (DevkitError if self.rank == by else ToldByAnother)(message, hint)
 
     def _reduced(self, value: float, how: "dist.ReduceOp.RedOpType") -> float:
         if self.world == 1:
@@ -84,25 +131,26 @@ def _outcome(action: Callable[[], T]) -> T | DevkitError:
         return error
 
 
-@contextmanager
-def joined(kind: str, *, patience_s: float = PATIENCE_S) -> Iterator[Ranks]:
+@contextlib.contextmanager
+def joined(kind: str, *, meeting_s: float = MEETING_S, patience_s: float = PATIENCE_S) -> Iterator[Ranks]:
     """This process among those that torchrun started, or alone. `kind` is the device's: cuda, cpu or mps.
 
     Raises DevkitError when the launcher's variables are incomplete or contradict the machine, when the others do not
-    come, and when one of them is lost on the way.
+    come within `meeting_s`, and when one of them is lost on the way; one process tells, the others raise ToldByAnother.
     """
     rank, world, local = _place()
     if world == 1:
         yield Ranks(0, 1, torch.device("cuda", 0) if kind == "cuda" else torch.device(kind))
         return
     device = _device(kind, local)
-    _meet(kind, rank, world, patience_s)
+    store = meet(kind, rank, world, local=local, meeting_s=meeting_s, patience_s=patience_s)
+    together = Ranks(rank, world, device, local, store)
     try:
-        yield Ranks(rank, world, device)
+        yield together
     except RuntimeError as error:
         if not any(mark in str(error) for mark in _LOST):
             raise
-        raise _lost(rank, error) from None
+        raise _lost(together, error) from None
     # Left standing after an error: taking a group down waits for those that are gone.
     dist.destroy_process_group()
 
@@ -134,7 +182,8 @@ def _device(kind: str, local: int) -> torch.device:
     if kind != "cuda":
         raise DevkitError(f"several processes cannot share {kind}", "Start one process, or train on GPUs by NVIDIA.")
     if local >= (there := torch.cuda.device_count()):
-        raise DevkitError(
+        kind_of_error = DevkitError if local == there else ToldByAnother
+        raise kind_of_error(
             f"LOCAL_RANK is {local}, and torch sees {there} GPU{'' if there == 1 else 's'} here",
             f"Start at most --nproc-per-node {there} on this machine.",
         )
@@ -142,30 +191,10 @@ def _device(kind: str, local: int) -> torch.device:
     return torch.device("cuda", local)
 
 
-def _meet(kind: str, rank: int, world: int, patience_s: float) -> None:
-    # Both back ends on GPUs: what the processes agree on goes over gloo and does not interrupt the GPU's work.
-    backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
-    try:
-        dist.init_process_group(backend, timeout=timedelta(seconds=patience_s))
-    except (RuntimeError, ValueError) as error:
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        raise DevkitError(
-            f"process {rank} of {world} did not find the others at {where}: {_in_short(error)}",
-            "Check that all of them were started, with one --rdzv-endpoint, and that the port is open between the "
-            "machines. Where a machine has several network cards, name the right one in GLOO_SOCKET_IFNAME and "
-            "NCCL_SOCKET_IFNAME.",
-        ) from None
-
-
-def _lost(rank: int, error: RuntimeError) -> DevkitError:
-    return DevkitError(
-        f"process {rank} lost another process of this run: {_in_short(error)}",
+def _lost(together: Ranks, error: RuntimeError) -> DevkitError:
+    kind = DevkitError if together.tells() else ToldByAnother
+    return kind(
+        f"process {together.rank} lost another process of this run: {in_short(error)}",
         "Look at that process's last lines: it was killed, ran out of memory or failed. Nothing was saved since the "
         "last checkpoint; the same command goes on from there.",
     )
-
-
-def _in_short(error: Exception) -> str:
-    """The first sentence of what gloo or NCCL say, without the place in their source: what follows never differs."""
-    line = str(error).strip().splitlines()[0]
-    return _PLACE.sub("", line).partition(". ")[0]

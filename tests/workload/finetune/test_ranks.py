@@ -86,7 +86,7 @@ def test_others_that_never_come_are_waited_for_no_longer_than_told(environment):
     environment(**{**WHOLE, "MASTER_PORT": str(free_port())})
     started_s = time.monotonic()
     says = r"process 1 of 2 did not find the others at 127\.0\.0\.1:"
-    with pytest.raises(DevkitError, match=says), joined("cpu", patience_s=1):
+    with pytest.raises(DevkitError, match=says), joined("cpu", meeting_s=1):
         pass
     assert time.monotonic() - started_s < 30
 

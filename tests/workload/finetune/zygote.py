@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.workload.finetune import faults
+
 WAIT_S = 60.0
 """Longer than any run takes on a loaded machine; one that still runs then hangs."""
 
@@ -38,11 +40,18 @@ class Zygote:
         with self._process:
             self._process.stdin.close()
 
-    def start(self, argv: list[str], *, world: int = 1, slow_disk_s: float = 0.0) -> "Started":
-        """A run in `world` processes, as torchrun would start them. Each fsync takes `slow_disk_s` longer."""
+    def start(
+        self, argv: list[str], *, world: int = 1, slow_disk_s: float = 0.0, places: dict[int, dict] | None = None
+    ) -> "Started":
+        """A run in `world` processes, as torchrun would start them. Each fsync takes `slow_disk_s` longer.
+
+        `places` are, by rank, what is different for a process: "environment", the working folder "cwd", and faults
+        of tests/workload/finetune/faults.py by name.
+        """
         self._runs += 1
         logs = [self.folder / f"run-{self._runs}-{rank}" for rank in range(world)]
         order = {"argv": argv, "logs": [str(log) for log in logs], "slow_disk_s": slow_disk_s, "port": free_port()}
+        order["places"] = {str(rank): place for rank, place in (places or {}).items()}
         return Started(self, self.ask(order), logs)
 
     def ask(self, order: dict) -> list[int]:
@@ -152,6 +161,10 @@ def _run(order: dict, rank: int) -> int:
     if world > 1:
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": order["port"]}
         os.environ.update({name: str(value) for name, value in place.items()}, MASTER_ADDR="127.0.0.1")
+    different = order["places"].get(str(rank), {})
+    os.environ.update(different.get("environment", {}))
+    os.chdir(different.get("cwd", "."))
+    faults.plant(different.get("faults", {}))
     _slow_down(order["slow_disk_s"])
     sys.argv = ["devkit", *order["argv"]]
     from devkit.cli import main
