@@ -23,6 +23,8 @@ class Make:
     @property
     def label(self) -> str:
         """In words: 8 x NVIDIA H100 80GB HBM3, in docker."""
+        if self == EVERY:
+            return ""
         gpus = listed(f"{count} x {name}" for name, count in self.models) or "no GPU"
         return f"{gpus}, {self.side}" if self.side else gpus
 
@@ -31,7 +33,7 @@ class Make:
         return self.side == other.side and bool(dict(self.models).keys() & dict(other.models).keys())
 
 
-EVERY = Make((), "every machine")
+EVERY = Make((("any machine", 0),))
 """The make of reports that do not say what machine they are of."""
 
 

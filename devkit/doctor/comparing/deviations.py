@@ -63,7 +63,7 @@ def deviations_of(tally: Tally) -> Deviations:
 def _of_field(path: str, field: Field, tally: Tally) -> Iterator[Split | tuple[int, Deviation]]:
     counted = sorted(tally.counted(field), key=lambda each: -len(each[2]))
     top, top_rule, top_nodes = counted[0]
-    if len(counted) > 1 and len(top_nodes) * 2 <= len(tally.nodes):
+    if len(counted) > 1 and len(top_nodes) * 2 <= sum(len(nodes) for _, _, nodes in counted):
         yield Split(path, tuple(_shown(field, value, nodes) for value, _, nodes in counted), _heaviest(counted))
         return
     is_number = top is float

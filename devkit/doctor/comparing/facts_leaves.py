@@ -55,7 +55,7 @@ class FactsLeaves:
     def _list(self, value: list[Any], place: _Place, found: list[Leaf]) -> None:
         path, pattern, rule = place
         if rule.is_whole or not all(isinstance(entry, dict) for entry in value):
-            whole = frozen(value)
+            whole = frozen([entry for entry in value if not (rule.without and str(entry).startswith(rule.without))])
             found.append((path, rule, blurred(whole) if rule.is_blurred else whole))
             return
         found.append((path, rule, Mark.LIST))

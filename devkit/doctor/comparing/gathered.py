@@ -17,7 +17,7 @@ from devkit.facts.store import WrongFacts, from_document
 Reread = Callable[[Sequence[int]], Iterator[tuple[int, dict[str, Any]]]]
 """Reads documents again, by their numbers in the order in which they were added; yields them in any order."""
 
-GPUS = Rule(How.EQUAL, grade=Grade.DECIDES)
+DECIDES = Rule(How.EQUAL, grade=Grade.DECIDES)
 
 
 class Gathering:
@@ -37,7 +37,7 @@ class Gathering:
         check_form(document, kind)
         leaves = self._leaves(document, kind)
         if kind is Kind.VERIFY:
-            leaves.append(("report_sha256 holds", GPUS, not is_changed))
+            leaves.append(("report_sha256", DECIDES, "not its own" if is_changed else "its own"))
         tally = self._tallies.setdefault((kind, make_of(document, kind)), Tally())
         if kind is Kind.FACTS and tally.has_news(leaves):
             # Only a document with something new in it can be wrong: what was there before, was right.
@@ -84,7 +84,7 @@ class Gathering:
 
 def _label(tally: Tally, make: Make) -> None:
     """Make the GPUs a field of their own, so that nodes of another make than the group's differ in it."""
-    tally.label("gpus", GPUS, make.label)
+    tally.label("gpus", DECIDES, make.label)
 
 
 def _check_facts(document: object) -> None:

@@ -8,11 +8,13 @@ from devkit.doctor.comparing.classes import Make
 from devkit.doctor.comparing.comparison import Difference, Division, Group, Odd
 from devkit.doctor.comparing.deviations import Deviation, Deviations, Split, deviations_of
 from devkit.doctor.comparing.kinds import Kind
+from devkit.doctor.comparing.leaves import Mark
 from devkit.doctor.comparing.merging import merged
 from devkit.doctor.comparing.rules import How
 from devkit.doctor.comparing.tally import Tally
-from devkit.doctor.comparing.ways import Reading, Way, covering, ways_of
-from devkit.doctor.comparing.weighing import Judged, Weighed, Weighing
+from devkit.doctor.comparing.ways import Reading, Way, covering, of_every_node, ways_of
+from devkit.doctor.comparing.weighing import Judged, Weighed, Weighing, found_on
+from devkit.facts.store import from_document
 
 Reread = Callable[[Sequence[int]], Iterator[tuple[int, dict[str, Any]]]]
 
@@ -23,6 +25,8 @@ MOST_GLANCES = 300
 SPLIT_SHARE = 10
 """A value that one in ten nodes have, and no other more, is what the others are held against for a live reading."""
 SHOWN_NODES = 5
+SHOWN_VALUES = 3
+MOST_CANDIDATES = 12
 
 
 def grouped(tally: Tally, *, kind: Kind, make: Make, names: Sequence[str], reread: Reread, keeps_all: bool) -> Group:
@@ -64,19 +68,20 @@ class _Judging:
     def __init__(self, tally: Tally, found: Deviations, reread: Reread, *, keeps_all: bool) -> None:
         self._reread = reread
         self.not_judged = 0
-        usual = _most_usual(tally, found)
-        weighing = self._weighing(usual, keeps_all=keeps_all)
-        if len(tally.nodes) == 2:
-            other = next(node for node in tally.nodes if node != usual)
-            turned = self._weighing(other, keeps_all=keeps_all)
-            if len(turned.findings) < len(weighing.findings):
-                usual, weighing = other, turned
-        self._found = _held_against_most(_paired(found, tally, usual=usual), tally)
-        self._weighing_of_group = weighing
+        usual, document = self._healthiest(_usual_nodes(tally, found))
+        paired = _paired(found, tally, usual=usual)
+        self._found = paired if keeps_all else _held_against_usual(paired, tally, usual)
+        undecided = {split.path for split in self._found.splits if split.rule.how is not How.LIVE}
+        self._weighing_of_group = Weighing(document, undecided=undecided, keeps_all=keeps_all)
 
-    def _weighing(self, usual: int, *, keeps_all: bool) -> Weighing:
-        (_, document), *_ = self._reread([usual])
-        return Weighing(document, keeps_all=keeps_all)
+    def _healthiest(self, nodes: Sequence[int]) -> tuple[int, dict[str, Any]]:
+        """Of nodes that are as usual as another, the first with the fewest findings, and its document."""
+        documents = dict(self._reread(nodes))
+        if len(nodes) == 1:
+            return nodes[0], documents[nodes[0]]
+        found = {node: len(found_on(from_document(documents[node]))) for node in nodes}
+        best = min(nodes, key=lambda node: (found[node], nodes.index(node)))
+        return best, documents[best]
 
     def ways(self) -> Iterator[tuple[Way, Judged]]:
         """Every way of being odd with what the checks say of it; those with few nodes first, where there are many.
@@ -89,7 +94,7 @@ class _Judging:
         telling: set[Reading] = set()
         for way, judged in self._judged(firm[:MOST_JUDGED]):
             telling |= way.telling(judged)
-            yield way, judged
+            yield way, of_every_node(way, judged)
         live = [way for way in ways if not way.is_firm]
         first = covering(live)
         for way, judged in self._judged(first[:MOST_GLANCES]):
@@ -111,7 +116,7 @@ class _Judging:
         splits = self._found.splits
         asked: dict[int, list[int]] = {}
         for place, split in enumerate(splits):
-            for _, nodes in split.values[1:SHOWN_NODES]:
+            for _, nodes in split.values[:SHOWN_NODES]:
                 asked.setdefault(nodes[0], []).append(place)
         weighed: dict[int, Weighed | None] = {}
         for node, document in self._reread(sorted(asked)[:MOST_JUDGED]):
@@ -135,12 +140,20 @@ def _by_rule(deviations: Iterable[Deviation]) -> Judged:
     return Judged((), tuple(Weighed(each.rule.grade, each.rule.subjects, ()) for each in deviations))
 
 
-def _most_usual(tally: Tally, found: Deviations) -> int:
-    """The node with the fewest differences; among those, the one whose values are the most frequent of the others."""
+def _usual_nodes(tally: Tally, found: Deviations) -> list[int]:
+    """Nodes that are as usual as any: the one with the fewest differences, and one for each value that halves have.
+
+    In a small group it may be any node.
+    """
     frequent: Counter[int] = Counter()
     for split in found.splits:
         frequent.update(split.values[0][1])
-    return min(tally.nodes, key=lambda node: (len(found.by_node.get(node, ())), -frequent[node], node))
+    ordered = sorted(tally.nodes, key=lambda node: (len(found.by_node.get(node, ())), -frequent[node], node))
+    place = {node: number for number, node in enumerate(ordered)}
+    firm = [split for split in found.splits if split.rule.how is not How.LIVE]
+    best = [min(nodes, key=lambda node: place[node]) for split in firm for _, nodes in split.values[:SHOWN_VALUES]]
+    others = ordered if len(ordered) <= MOST_CANDIDATES and found.splits else best
+    return list(dict.fromkeys([ordered[0], *others]))[:MOST_CANDIDATES]
 
 
 def _paired(found: Deviations, tally: Tally, *, usual: int) -> Deviations:
@@ -155,16 +168,18 @@ def _paired(found: Deviations, tally: Tally, *, usual: int) -> Deviations:
     return Deviations({other: tuple(held)} if held else {}, ())
 
 
-def _held_against_most(found: Deviations, tally: Tally) -> Deviations:
-    """Live readings without a majority are held against the most frequent one, where it is frequent at all."""
+def _held_against_usual(found: Deviations, tally: Tally, usual: int) -> Deviations:
+    """Live readings without a majority are held against the usual node's, where that is frequent at all."""
     by_node = dict(found.by_node)
     kept = []
     for split in found.splits:
-        (top, top_nodes), *others = split.values
+        top, top_nodes = next((each for each in split.values if usual in each[1]), split.values[0])
         if split.rule.how is not How.LIVE:
             kept.append(split)
         elif len(top_nodes) * SPLIT_SHARE >= len(tally.nodes):
-            for value, nodes in others:
+            for value, nodes in split.values:
+                if value == top or Mark.ABSENT in (value, top):
+                    continue  # what is absent, is with the record around it, which is told
                 held = Deviation(split.path, value, top, len(top_nodes), split.rule)
                 by_node.update({node: (*by_node.get(node, ()), held) for node in nodes})
     return Deviations(by_node, tuple(kept))

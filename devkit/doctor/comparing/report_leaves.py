@@ -9,6 +9,8 @@ from typing import Any
 from devkit.doctor.comparing.kinds import Kind
 from devkit.doctor.comparing.leaves import Leaf, Mark, blurred, frozen
 from devkit.doctor.comparing.rules import CAPACITY, Grade, How, Rule
+from devkit.doctor.proof_codes import behind
+from devkit.facts.model import ProofStage, Verification
 
 RATE_TOLERANCE = 0.1
 """Part of the usual rate by which boards of one model differ in health: their data sheets hold within a few percent."""
@@ -23,6 +25,7 @@ _REFERENCE = "reference"
 
 _NOTE = Rule(How.EQUAL)
 _TIME = Rule(How.LEFT_OUT)
+_HASH = Rule(How.EQUAL, grade=Grade.READ, subjects=(_REFERENCE,), is_optional=True)
 _OF_MACHINE = {"environment.executable": _NOTE, "environment.cpus": _NOTE, "device.memory_bytes": CAPACITY}
 
 
@@ -80,7 +83,7 @@ def _of_check(document: Mapping[str, Any]) -> Iterator[Leaf]:
 
 def _of_proof(document: Mapping[str, Any]) -> Iterator[Leaf]:
     for name, value in document.items():
-        if name in ("taken_at", "report_sha256", "conclusion", "log", "schema"):
+        if name in ("taken_at", "conclusion", "log", "schema"):
             yield name, _TIME, frozen(value)
         elif name in ("inputs", "device", "environment") and isinstance(value, dict):
             for inner, reading in value.items():
@@ -94,26 +97,32 @@ def _of_proof(document: Mapping[str, Any]) -> Iterator[Leaf]:
 
 def _of_stage(stage: Mapping[str, Any], processor: str) -> Iterator[Leaf]:
     name, status = stage["name"], stage["status"]
-    yield name, _rule(Grade.DECIDES if status == "failed" else Grade.READ, name), status
+    path = f"stages.{name}"
     if status == "failed":
-        yield f"{name}.reason", _NOTE, blurred(str(stage.get("reason", "")))
-    yield f"{name}.ms", _TIME, frozen(stage.get("ms"))
+        reason = str(stage.get("reason", ""))
+        yield path, _rule(Grade.DECIDES, name, *_behind(name, reason)), f"failed: {blurred(reason)}"
+    else:
+        yield path, _rule(Grade.READ, name), status
+    yield f"{path}.ms", _TIME, frozen(stage.get("ms"))
     for reading, value in stage["measured"].items():
         yield from _reading(name, str(reading), value, processor)
 
 
+def _behind(stage: str, reason: str) -> tuple[str, ...]:
+    """The code of the check that a failed stage points to, where one is known."""
+    proof = Verification("failed", "", "", "", (), ())
+    code = behind(ProofStage(stage, "failed", reason, ()), proof).code
+    return (code,) if code else ()
+
+
 def _reading(stage: str, name: str, value: object, processor: str) -> Iterator[Leaf]:
-    path = f"{stage}.{name}"
+    path = f"stages.{stage}.{name}"
     if isinstance(value, float) and not math.isfinite(value):
         value = str(value)
     if name.endswith("sha256"):
         # Only the reference is made the same way everywhere, and only one kind of processor gives the same bits.
         is_same = stage == _REFERENCE
-        yield (
-            f"{path} on {processor}" if is_same else path,
-            _rule(Grade.READ, stage) if is_same else _TIME,
-            frozen(value),
-        )
+        yield f"{path} on {processor}" if is_same else path, _HASH if is_same else _TIME, frozen(value)
     elif _is_number(value) and _RATE.fullmatch(name):
         yield path, _rule(Grade.DECIDES, stage, how=How.MEASURED, tolerance=RATE_TOLERANCE), frozen(value)
     elif isinstance(value, float):

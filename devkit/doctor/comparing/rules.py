@@ -35,7 +35,8 @@ class Rule:
 
     `grade` and `subjects` say how much it weighs and for what where no check can be asked: in reports. For facts
     the checks themselves are asked. `is_whole` keeps a list in one piece instead of going into it; `is_blurred` takes
-    texts that differ in their numbers alone for the same.
+    texts that differ in their numbers alone for the same; entries of a list that begin with `without` are dropped. A
+    field that `is_optional` is compared among the nodes that have it.
     """
 
     how: How
@@ -45,6 +46,8 @@ class Rule:
     subjects: tuple[str, ...] = ()
     is_whole: bool = False
     is_blurred: bool = False
+    is_optional: bool = False
+    without: str = ""
 
 
 EQUAL = Rule(How.EQUAL)
@@ -69,7 +72,8 @@ _FACTS: tuple[tuple[str, Rule], ...] = (
     (r".*\.(processes|clock_reasons|display_active|pcie_generation|link_width|mig_instances)", LIVE),
     (r"kernel_log\.driver_lines|driver\.upgraded_packages", LOG),
     (r"engine\.(containers|stopped|images)|kernel_log(\..*)?|driver\.booted_at", LIVE),
-    (r".*\.(pci_address|address)|limits\.nccl", LIVE),
+    (r".*\.(pci_address|address)", LIVE),
+    (r"limits\.nccl", Rule(How.EQUAL, without="MASTER_ADDR=")),  # of the nodes of one job, one is the master
 )
 """Patterns of fields of facts and their rules; the first that matches whole. The rest is compared for equality."""
 

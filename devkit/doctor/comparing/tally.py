@@ -102,6 +102,8 @@ class Tally:
         if present < len(self.nodes):
             having = {node for _, nodes in field.values.values() for node in nodes} | set(field.number_nodes)
             rule = field.number_rule or next(iter(field.values.values()))[0]
+            if rule.is_optional:
+                return
             yield Mark.ABSENT, rule, array("I", (node for node in self.nodes if node not in having))
 
 

@@ -14,13 +14,14 @@ MOST_NAMES = 4
 MOST_FIELDS = 8
 MOST_ODD = 20
 MOST_VALUES = 4
+MOST_QUIET = 5
 LONGEST_VALUE = 60
 
 
 def comparison_text(comparison: Comparison, *, width: int, marks: Marks, shows_all: bool = False) -> tuple[Line, ...]:
     """The comparison in lines of at most `width` columns; names and values without a blank are never broken.
 
-    Of what is long the first are shown, and what matters to no check is only counted, unless `shows_all`.
+    Of what is long the first are shown, and of what no check looks at little, unless `shows_all`.
     """
     page = _Page(max(NARROWEST, min(width, WIDEST)), marks, shows_all=shows_all)
     page.headline(comparison)
@@ -68,7 +69,10 @@ class _Page:
         for odd in shown if self._shows_all else shown[:MOST_ODD]:
             self._odd(odd, group)
         self._divisions(group)
-        self._left_out(group, shown)
+        quiet = [] if self._shows_all else [each for each in group.odd if each.grade is Grade.NONE]
+        for odd in quiet[:MOST_QUIET]:
+            self._quiet(odd)
+        self._left_out(group, shown, quiet)
 
     def _odd(self, odd: Odd, group: Group) -> None:
         is_bad = odd.grade is Grade.DECIDES
@@ -86,7 +90,7 @@ class _Page:
             self._difference(each, is_pair=len(group.nodes) == 2)
         quiet = len(odd.differences) - len(heavy)
         more = [f"{count_of(len(heavy) - len(shown), 'more difference')}"] * (len(heavy) > len(shown))
-        more += [f"{count_of(quiet, 'difference')} that matter{'s' * (quiet == 1)} to no check"] * bool(quiet)
+        more += [f"{count_of(quiet, 'difference')} at which no check looks"] * bool(quiet)
         if more:
             self.say(f"and {listed(more)} (--all)", indent="      ", tone=Tone.QUIET)
 
@@ -121,7 +125,15 @@ class _Page:
                     self.say(line, indent="      ")
                 self._matters(each.settles, each.checks)
 
-    def _left_out(self, group: Group, shown: list[Odd]) -> None:
+    def _quiet(self, odd: Odd) -> None:
+        """A node that differs in nothing that any check looks at, in a line."""
+        first, more = odd.differences[0], len(odd.differences) - 1
+        value, usual = _shown(first.value, first.field, first.usual), _shown(first.usual, first.field, first.value)
+        many = f" and {count_of(more, 'more field')}" if more else ""
+        said = f"{_names(odd.nodes)}: {on_one_line(first.field)} is {value}, not {usual}{many}; no check looks at it"
+        self.say(f"{self._marks.note} {said}", indent="  ", tone=Tone.QUIET)
+
+    def _left_out(self, group: Group, shown: list[Odd], quiet: list[Odd]) -> None:
         if len(shown) > MOST_ODD and not self._shows_all:
             self.say(
                 f"and {len(shown) - MOST_ODD} more ways of being odd (--all, --json)", indent="  ", tone=Tone.QUIET
@@ -129,11 +141,10 @@ class _Page:
         if group.not_judged:
             count = count_of(group.not_judged, "node")
             self.say(f"{count} more differ: too many for the checks to be asked of each", indent="  ", tone=Tone.WARN)
-        quiet = [each for each in group.odd if each.grade is Grade.NONE]
-        quiet_count = sum(len(each.nodes) for each in quiet)
+        quiet_count = sum(len(each.nodes) for each in quiet[MOST_QUIET:])
         fields = sum(each.grade is Grade.NONE for each in group.divisions)
-        said = [f"{count_of(quiet_count, 'node')} in what matters to no check"] * bool(quiet_count)
-        said += [f"{count_of(fields, 'field')} without a usual value that matter to none"] * bool(fields)
+        said = [f"{count_of(quiet_count, 'more node')} in what no check looks at"] * bool(quiet_count)
+        said += [f"{count_of(fields, 'field')} without a usual value at which none looks"] * bool(fields)
         if said and not self._shows_all:
             self.say(f"different too: {listed(said)} (--all)", indent="  ", tone=Tone.QUIET)
 
@@ -141,7 +152,7 @@ class _Page:
 def _of(group: Group) -> str:
     count = len(group.nodes)
     odd = sum(len(each.nodes) for each in group.odd if each.grade > Grade.NONE)
-    heading = f"{group.make.label}, {count} {group.kind.plural}"
+    heading = ", ".join([*([group.make.label] if group.make.label else []), f"{count} {group.kind.plural}"])
     return heading if count < 3 else f"{heading}, {count - odd} alike in all that matters"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable
 
 from devkit.doctor.comparing.deviations import Deviation, Deviations
 from devkit.doctor.comparing.rules import How
-from devkit.doctor.comparing.weighing import Judged
+from devkit.doctor.comparing.weighing import Judged, Weighed
 from devkit.facts.record import record
 
 Reading = tuple[str, Hashable]
@@ -41,12 +41,44 @@ class Way:
 
 
 def ways_of(found: Deviations) -> list[Way]:
-    """The nodes that differ, by the way in which they do."""
-    by_signature: dict[frozenset[Reading], list[int]] = {}
+    """The nodes that differ, by the way in which they do; readings of the moment do not make it another way.
+
+    Nodes that are not alone in a way have one of their own for those readings.
+    """
+    firm: dict[frozenset[Reading], list[int]] = {}
     for node, deviations in found.by_node.items():
-        signature = frozenset((each.path, each.value) for each in deviations)
-        by_signature.setdefault(signature, []).append(node)
-    return [Way(_without_repetition(found.by_node[nodes[0]]), tuple(sorted(nodes))) for nodes in by_signature.values()]
+        firm.setdefault(_signature(deviations, is_live=False), []).append(node)
+    steady = firm.pop(frozenset(), [])
+    alone = {nodes[0] for nodes in firm.values() if len(nodes) == 1}
+    live: dict[frozenset[Reading], list[int]] = {}
+    for node in (*steady, *(node for nodes in firm.values() for node in nodes if node not in alone)):
+        live.setdefault(_signature(found.by_node[node], is_live=True), []).append(node)
+    live.pop(frozenset(), None)
+    ways = [Way(_without_repetition(found.by_node[nodes[0]]), tuple(sorted(nodes))) for nodes in firm.values()]
+    return ways + [Way(_live(found.by_node[nodes[0]]), tuple(sorted(nodes))) for nodes in live.values()]
+
+
+def _signature(deviations: Iterable[Deviation], *, is_live: bool) -> frozenset[Reading]:
+    return frozenset((each.path, each.value) for each in deviations if (each.rule.how is How.LIVE) is is_live)
+
+
+def _live(deviations: Iterable[Deviation]) -> tuple[Deviation, ...]:
+    return tuple(each for each in deviations if each.rule.how is How.LIVE)
+
+
+def of_every_node(way: Way, judged: Judged) -> Judged:
+    """What was found on the one node that was judged, without what hangs on its own readings of the moment."""
+    if len(way.nodes) == 1 or not way.is_firm:
+        return judged
+    pairs = list(zip(way.deviations, judged.weighed, strict=True))
+    of_moment = _settled(each for each in pairs if each[0].rule.how is How.LIVE)
+    of_moment -= _settled(each for each in pairs if each[0].rule.how is not How.LIVE)
+    weighed = tuple(None if each.rule.how is How.LIVE else own for each, own in pairs)
+    return Judged(tuple(finding for finding in judged.findings if finding.code not in of_moment), weighed)
+
+
+def _settled(pairs: Iterable[tuple[Deviation, Weighed | None]]) -> set[str]:
+    return {code for _, weighed in pairs if weighed is not None for code in weighed.settles}
 
 
 def _without_repetition(deviations: tuple[Deviation, ...]) -> tuple[Deviation, ...]:

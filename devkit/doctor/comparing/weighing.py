@@ -5,6 +5,7 @@ And does a finding hang on it: the check is run again on the same facts with onl
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from devkit.doctor.cascade import cascade
@@ -39,10 +40,11 @@ class Judged:
 
 
 class Weighing:
-    """Judges nodes of one group against a usual one."""
+    """Judges nodes of one group against a usual one. `undecided` are paths of which no value is usual in the group."""
 
-    def __init__(self, usual: dict[str, Any], *, keeps_all: bool) -> None:
+    def __init__(self, usual: dict[str, Any], *, undecided: AbstractSet[str], keeps_all: bool) -> None:
         self._usual = usual
+        self._undecided = undecided
         self._keeps_all = keeps_all
         facts = from_document(usual)
         self.findings = found_on(facts)
@@ -56,7 +58,11 @@ class Weighing:
             return Judged((), (None,) * len(deviations))
         reads = _joined(self._reads, reads_of(CHECKS, facts))
         weighed = tuple(self._weighed(document, each, own, reads) for each in deviations)
-        return Judged(tuple(OwnFinding(code, message) for code, message in own.items()), weighed)
+        settled = {code for each in weighed if each is not None for code in each.settles}
+        # What hangs on no difference alone may hang on several; or on what half of the group has, which is told there.
+        is_firm = any(each.rule.how is not How.LIVE for each in deviations)
+        kept = {code for code in own if code in settled or (is_firm and not self._undecided & reads[code])}
+        return Judged(tuple(OwnFinding(code, own[code]) for code in own if code in kept), weighed)
 
     def _weighed(
         self,

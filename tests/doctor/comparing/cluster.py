@@ -1,6 +1,5 @@
 """A cluster for tests and benchmarks: one recorded machine many times over, each with what differs in real life."""
 
-import copy
 import hashlib
 import json
 import random
@@ -21,7 +20,7 @@ def varied(document, node, *, seed=0):
     Numbers scatter as on idle machines of one delivery. Nothing of it is a difference.
     """
     chance = random.Random(f"{seed} {node}")
-    made = copy.deepcopy(document)
+    made = json.loads(json.dumps(document))
     made["taken_at"] = (
         f"2026-03-{chance.randint(1, 28):02d}T{chance.randint(0, 23):02d}:{chance.randint(0, 59):02d}:00+00:00"
     )
@@ -42,7 +41,7 @@ def varied(document, node, *, seed=0):
 def _vary_gpu(gpu, node, chance):
     number = hashlib.sha256(f"{node} {gpu['index']}".encode()).hexdigest()
     gpu["uuid"] = f"GPU-{number[:8]}"
-    gpu["free_bytes"] -= chance.randrange(0, 3 << 30)
+    gpu["free_bytes"] -= chance.randrange(0, 256 << 20)
     health = gpu["health"]
     if "unknown" in health:
         return

@@ -1,0 +1,28 @@
+"""Comparing documents that are at hand, as the command compares those of files."""
+
+from devkit.doctor.comparing.comparison import Comparison
+from devkit.doctor.comparing.gathered import Gathering
+
+
+def compared(documents, *, keeps_all=False):
+    """The comparison of named documents."""
+    gathering = Gathering(keeps_all=keeps_all)
+    for name, document in documents.items():
+        gathering.add(name, document)
+    own = list(documents.values())
+    return Comparison(gathering.finish(lambda numbers: ((number, own[number]) for number in numbers)))
+
+
+def only_group(comparison):
+    (group,) = comparison.groups
+    return group
+
+
+def odd_nodes(comparison):
+    """Names of the nodes that differ in what matters, the oddest first."""
+    return [name for group in comparison.groups for odd in group.odd if odd.grade for name in odd.nodes]
+
+
+def fields_of(odd):
+    """What a node differs in that matters, by field: its value, the usual one, the codes that hang on it."""
+    return {each.field: (each.value, each.usual, each.settles) for each in odd.differences if each.grade}

@@ -1,0 +1,225 @@
+"""Reports of proofs and of the doctor: slow nodes, failed stages, other losses, hashes and versions."""
+
+import json
+
+import pytest
+
+from devkit.doctor.comparing.kinds import Kind, WrongReport, kind_of
+from devkit.doctor.comparing.rules import Grade
+from devkit.doctor.registry import CHECKS
+from devkit.doctor.report import report_of
+from devkit.doctor.sides import judge
+from devkit.facts.store import from_document
+from devkit.verify.checking import CHECK_SCHEMA, check_document, checked_document
+from devkit.verify.report import SCHEMA as VERIFY_SCHEMA
+from devkit.verify.report import sealed
+from tests.doctor.comparing.asking import compared, fields_of, odd_nodes, only_group
+from tests.doctor.comparing.cluster import cluster, put
+from tests.doctor.comparing.proofs import changed, proof, proofs
+
+ODD = "node-0007"
+
+
+def with_odd(stage, **changes):
+    nodes = proofs(12)
+    nodes[ODD] = changed(nodes[ODD], stage, **changes)
+    return nodes
+
+
+def doctor_report(document):
+    facts = from_document(document)
+    return report_of(facts, judge(CHECKS, facts, clock=float), devkit="0.1.0").to_document()
+
+
+def test_the_schemas_are_those_of_whoever_writes_them():
+    assert {Kind.VERIFY, Kind.VERIFY_CHECK} == {VERIFY_SCHEMA, CHECK_SCHEMA}
+    assert doctor_report(cluster(1)["node-0001"])["schema"] == Kind.DOCTOR
+
+
+class TestProofs:
+    def test_times_and_the_scatter_of_rates_are_no_difference(self):
+        comparison = compared(proofs(12))
+        assert not comparison.differs and only_group(comparison).odd == ()
+
+    @pytest.mark.parametrize(
+        ("stage", "changes", "field", "grade"),
+        [
+            pytest.param(
+                "memory-rate",
+                {"gpu_1_copy_gb_per_s": 1300.0},
+                "stages.memory-rate.gpu_1_copy_gb_per_s",
+                2,
+                id="half the rate",
+            ),
+            pytest.param("nccl", {"bus_gb_per_s": 41.5}, "stages.nccl.bus_gb_per_s", 2, id="a slow link between nodes"),
+            pytest.param("reference", {"last_loss": 0.7}, "stages.reference.last_loss", 1, id="another loss"),
+            pytest.param("torch", {"version": "2.8.0+cu128"}, "stages.torch.version", 1, id="another torch"),
+            pytest.param("lora-memorises", {"steps": 79}, "stages.lora-memorises.steps", 1, id="other steps"),
+        ],
+    )
+    def test_the_odd_node_is_found_with_the_stage_it_matters_to(self, stage, changes, field, grade):
+        comparison = compared(with_odd(stage, **changes))
+        assert odd_nodes(comparison) == [ODD]
+        (difference,) = only_group(comparison).odd[0].differences
+        assert (difference.field, difference.grade, difference.checks) == (field, grade, (stage,))
+        assert difference.agreeing == 11
+
+    @pytest.mark.parametrize(
+        ("stage", "changes"),
+        [
+            pytest.param("nccl", {"bus_gb_per_s": 290.0}, id="a rate within a tenth"),
+            pytest.param("reference", {"last_loss": 0.68237}, id="a loss within rounding"),
+            pytest.param("lora-memorises", {"last_loss": 0.05}, id="a loss near nothing"),
+            pytest.param("kernel", {"matmul_bf16_error": 4e-6}, id="an error of rounding"),
+        ],
+    )
+    def test_what_scatters_by_its_nature_is_no_difference(self, stage, changes):
+        assert not compared(with_odd(stage, **changes)).differs
+
+    def test_another_hash_of_the_reference_counts_on_the_same_processor_and_software(self):
+        (odd,) = only_group(compared(with_odd("reference", adapter_sha256="0" * 64))).odd
+        (difference,) = odd.differences
+        assert difference.value == "0" * 64 and difference.checks == ("reference",)
+
+    def test_on_another_processor_another_hash_is_expected(self):
+        nodes = with_odd("reference", adapter_sha256="0" * 64, processor="AMD EPYC 9654")
+        (odd,) = only_group(compared(nodes)).odd
+        assert [each.field for each in odd.differences] == ["stages.reference.processor"]
+
+    def test_a_failed_stage_names_the_check_behind_it(self):
+        (odd,) = only_group(compared(with_odd("nccl", status="failed", reason="it did not finish within 25 s"))).odd
+        first = odd.differences[0]
+        assert (first.value, first.usual) == ("failed: it did not finish within # s", "passed")
+        assert first.checks == ("nccl", "NET001") and first.grade is Grade.DECIDES
+
+    def test_a_report_that_was_changed_later_is_told(self):
+        from devkit.doctor.comparing.gathered import Gathering
+
+        nodes = list(proofs(4).items())
+        gathering = Gathering()
+        for name, document in nodes:
+            gathering.add(name, document, is_changed=name == "node-0003")
+        (group,) = gathering.finish(lambda numbers: ((number, nodes[number][1]) for number in numbers))
+        (odd,) = group.odd
+        assert odd.nodes == ("node-0003",) and fields_of(odd)["report_sha256"][:2] == ("not its own", "its own")
+
+    def test_machines_with_another_number_of_gpus_are_another_group(self):
+        nodes = {**proofs(4), **{f"four-{n}": proof(n, count=4) for n in range(3)}}
+        assert [group.make.label for group in compared(nodes).groups] == [
+            "2 x NVIDIA H100 80GB HBM3, container",
+            "4 x NVIDIA H100 80GB HBM3, container",
+        ]
+
+    def test_not_a_number_as_a_rate_is_a_difference_and_no_error(self):
+        nodes = json.loads(json.dumps(with_odd("nccl", bus_gb_per_s="nan")))
+        assert odd_nodes(compared(nodes)) == [ODD]
+
+    def test_half_of_the_nodes_at_half_of_the_rate_have_no_usual_one(self):
+        nodes = proofs(8)
+        for name in list(nodes)[:4]:
+            nodes[name] = changed(nodes[name], "nccl", bus_gb_per_s=155.0)
+        comparison = compared(nodes)
+        assert [each.field for each in only_group(comparison).divisions] == ["stages.nccl.bus_gb_per_s"]
+        assert comparison.differs
+
+    def test_checks_of_reports_are_compared_by_their_points(self):
+        right = checked_document(check_document(proof(1)))
+        wrong = checked_document(check_document({**proof(2), "conclusion": "proved on a toaster"}))
+        comparison = compared({"a": right, "b": right, "c": wrong})
+        assert odd_nodes(comparison) == ["c"]
+        assert set(fields_of(only_group(comparison).odd[0])) == {"hash", "conclusion"}
+
+
+class TestDoctorReports:
+    def test_times_and_numbers_in_messages_are_no_difference(self):
+        assert not compared({name: doctor_report(each) for name, each in cluster(3).items()}).differs
+
+    def test_a_finding_that_one_node_alone_has_makes_it_odd(self):
+        nodes = cluster(4)
+        put(nodes["node-0003"], "driver.fabric_manager", "inactive")
+        comparison = compared({name: doctor_report(each) for name, each in nodes.items()})
+        assert odd_nodes(comparison) == ["node-0003"]
+        found = fields_of(only_group(comparison).odd[0])
+        assert found["GPU004"][:2] == ("found: error", "passed")
+
+    def test_what_follows_from_a_finding_weighs_less_than_it(self):
+        nodes = cluster(4)
+        nodes["node-0003"]["nvml"] = {"unknown": "not asked"}
+        put(nodes["node-0003"], "driver.loaded", None)
+        (odd,) = only_group(compared({name: doctor_report(each) for name, each in nodes.items()})).odd
+        grades = {each.field: each.grade for each in odd.differences}
+        assert grades["DRV001"] is Grade.DECIDES
+        assert all(code == "DRV001" or grade < Grade.DECIDES for code, grade in grades.items())
+
+    def test_another_devkit_or_older_tables_are_told(self):
+        report = doctor_report(cluster(1)["node-0001"])
+        nodes = {"a": report, "b": report, "c": {**report, "devkit": "0.0.9"}}
+        assert odd_nodes(compared(nodes)) == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        pytest.param([], "not a JSON object", id="a list"),
+        pytest.param("x", "not a JSON object", id="a text"),
+        pytest.param(None, "not a JSON object", id="null"),
+        pytest.param({}, "names no schema", id="no schema"),
+        pytest.param({"schema": 1}, "names no schema", id="a number for a schema"),
+        pytest.param({"schema": "devkit.facts/2"}, "its schema is 'devkit.facts/2'", id="a schema of tomorrow"),
+        pytest.param(
+            {"schema": "devkit.plan/1"}, "this devkit compares devkit.facts/1", id="another document of devkit"
+        ),
+        pytest.param({"schema": "x" * 9999}, "xxx…'", id="a schema without end"),
+        pytest.param({"schema": "devkit.facts/1"}, "taken_at: missing", id="facts of nothing"),
+        pytest.param({**cluster(1)["node-0001"], "engine": 3}, "engine: expected", id="facts with a wrong field"),
+        pytest.param({"schema": "devkit.doctor/1"}, "outcomes: expected a list", id="a report of nothing"),
+        pytest.param({"schema": "devkit.doctor/1", "outcomes": [1]}, "outcomes[0]", id="an outcome that is a number"),
+        pytest.param(
+            {"schema": "devkit.doctor/1", "outcomes": [{"code": "A", "status": "found"}]},
+            "findings is missing",
+            id="found what",
+        ),
+        pytest.param(
+            {"schema": "devkit.doctor/1", "outcomes": [{"code": "A", "status": "found", "findings": [1]}]},
+            "holds what is no finding",
+            id="a finding that is a number",
+        ),
+        pytest.param({"schema": "devkit.verify/1", "stages": {}}, "stages: expected a list", id="stages by name"),
+        pytest.param({"schema": "devkit.verify/1", "stages": []}, "device: expected an object", id="no device"),
+        pytest.param(
+            {
+                "schema": "devkit.verify/1",
+                "device": {},
+                "environment": {},
+                "stages": [{"name": "a", "status": "passed"}],
+            },
+            "measured is missing",
+            id="a stage that measured nothing",
+        ),
+        pytest.param({"schema": "devkit.verify-check/1", "points": [{}]}, "points[0]", id="a point without a name"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_the_reason(document, says):
+    with pytest.raises(WrongReport) as refused:
+        compared({"a": document})
+    assert says in str(refused.value) and len(str(refused.value)) < 300
+
+
+def test_a_wrong_document_after_many_right_ones_is_refused_all_the_same():
+    nodes = cluster(4)
+    put(nodes["node-0004"], "system.platform", "amiga")
+    with pytest.raises(WrongReport, match=r"system\.platform: expected one of"):
+        compared(nodes)
+
+
+def test_a_field_missing_after_many_right_ones_is_refused():
+    nodes = cluster(4)
+    del nodes["node-0004"]["system"]["kernel"]
+    with pytest.raises(WrongReport, match=r"system\.kernel: missing"):
+        compared(nodes)
+
+
+def test_kinds_are_compared_each_by_itself():
+    nodes = {**cluster(3), **{f"proof-{name}": each for name, each in proofs(3).items()}}
+    assert [group.kind for group in compared(nodes).groups] == [Kind.FACTS, Kind.VERIFY]
+    assert kind_of(sealed({"schema": "devkit.verify/1"})) is Kind.VERIFY

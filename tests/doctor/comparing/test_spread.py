@@ -1,0 +1,38 @@
+"""What lies far from the middle of a group's readings."""
+
+import pytest
+
+from devkit.doctor.comparing.rules import How, Rule
+from devkit.doctor.comparing.spread import usual
+
+TENTH = Rule(How.MEASURED, tolerance=0.1)
+DEGREES = Rule(How.LIVE, span=10)
+ALIKE = [100.0] * 20
+
+
+@pytest.mark.parametrize(
+    ("values", "rule", "odd"),
+    [
+        pytest.param([*ALIKE, 50], TENTH, [50], id="half of what all the others have"),
+        pytest.param([*ALIKE, 90], TENTH, [], id="at the tolerance"),
+        pytest.param([*ALIKE, 89.9], TENTH, [89.9], id="below the tolerance"),
+        pytest.param([*ALIKE, 110.1], TENTH, [110.1], id="above the tolerance"),
+        pytest.param([80, 90, 100, 110, 120, 130, 75], TENTH, [], id="readings that scatter widely have no odd one"),
+        pytest.param([80, 90, 100, 110, 120, 130, 400], TENTH, [400], id="but for one that is beyond all scatter"),
+        pytest.param([30, 31, 32, 40, 42], DEGREES, [], id="within the span"),
+        pytest.param([30, 31, 31, 31, 42], DEGREES, [42], id="beyond the span"),
+        pytest.param([0, 0, 0, 0, 1], Rule(How.LIVE, span=0.5), [1], id="around nothing the span alone counts"),
+        pytest.param([100, 89], TENTH, [100, 89], id="of a pair both or none"),
+        pytest.param([100, 91], TENTH, [], id="a pair within the tolerance of the larger"),
+        pytest.param([-100, -50], TENTH, [-100, -50], id="a pair below nothing"),
+    ],
+)
+def test_odd_readings(values, rule, odd):
+    around = usual(values, rule)
+    assert [value for value in values if not around.has(value)] == odd
+
+
+def test_one_in_a_thousand_with_half_the_rate_does_not_move_the_middle():
+    values = [2600 + step % 50 for step in range(999)] + [1300]
+    around = usual(values, TENTH)
+    assert around.middle == pytest.approx(2624, abs=2) and not around.has(1300) and around.has(2649)

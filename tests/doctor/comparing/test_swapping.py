@@ -1,0 +1,65 @@
+"""One field put to what it is elsewhere, and everything else left alone."""
+
+import json
+
+import pytest
+
+from devkit.doctor.comparing.facts_leaves import FactsLeaves
+from devkit.doctor.comparing.swapping import swapped
+from devkit.facts.store import from_document
+from tests.doctor.comparing.cluster import put, recorded
+
+HERE = recorded("dgx-h100-ok")
+
+
+def leaves(document):
+    return {path: value for path, _, value in FactsLeaves().of(document)}
+
+
+def other(*changes):
+    document = recorded("dgx-h100-ok")
+    for path, value in changes:
+        put(document, path, value)
+    return document
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        pytest.param([("system.kernel", "6.5")], "system.kernel", id="a text"),
+        pytest.param([("nvml.gpus.3.health.pcie_width", 8)], "nvml.gpus[3].health.pcie_width", id="on one GPU"),
+        pytest.param([("driver.modules", [])], "driver.modules", id="a list of texts"),
+        pytest.param([("engine", {"unknown": "asked nobody"})], "engine", id="a record that was not read"),
+        pytest.param([("cdi", [])], "cdi[/etc/cdi/nvidia.json]", id="an entry that is missing here"),
+    ],
+)
+def test_the_field_is_as_usual_and_all_else_as_it_was(changes, path):
+    document = other(*changes)
+    before = json.dumps(document)
+    changed = swapped(document, path, HERE)
+    assert leaves(changed) == leaves(HERE)
+    assert json.dumps(document) == before
+    from_document(changed)
+
+
+def test_an_entry_that_is_not_there_usually_goes():
+    document = other()
+    document["nvml"]["gpus"].append({**document["nvml"]["gpus"][0], "index": 8})
+    assert leaves(swapped(document, "nvml.gpus[8]", HERE)) == leaves(HERE)
+
+
+def test_only_the_named_one_of_two_differences_goes():
+    document = other(("system.kernel", "6.5"), ("driver.loaded", "1.2"))
+    changed = swapped(document, "system.kernel", HERE)
+    assert changed["system"]["kernel"] == HERE["system"]["kernel"] and changed["driver"]["loaded"] == "1.2"
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        pytest.param(HERE, "system.colour", id="a field of neither"),
+        pytest.param(other(("nvml", {"unknown": "asked nobody"})), "nvml.gpus[3].name", id="nothing to put it into"),
+    ],
+)
+def test_where_the_field_has_no_place_there_is_no_answer(document, path):
+    assert swapped(document, path, HERE) is None
