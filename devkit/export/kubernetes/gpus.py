@@ -75,7 +75,8 @@ def _processors(task: Task) -> Noted:
     if because == ASKED:
         return Noted(task.cpus, f"Asked for. {no_limit}")
     less = f"Of {task.cpus}: {because}. A node that has just so many keeps some for itself, and would never be taken."
-    return Noted(f"{task.cpus * 875}m", f"{less} {no_limit}")
+    whole, thousandths = divmod(task.cpus * 875, 1000)
+    return Noted(f"{task.cpus * 875}m" if thousandths else whole, f"{less} {no_limit}")
 
 
 def claim_template(task: Task, settings: KubernetesSettings) -> Manifest:

@@ -1,7 +1,9 @@
 """PyTorchJob v1, of the training operator that came before Kubeflow Trainer: for clusters that still run it.
 
 Source: https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/; the fields are those of
-v1.9.4's CustomResourceDefinition, the variables those of its pkg/controller.v1/pytorch/{envvar,master}.go.
+v1.9.4's CustomResourceDefinition, the variables those of its pkg/controller.v1/pytorch/{envvar,master}.go. Pods that
+were evicted are made anew (https://github.com/kubeflow/trainer/pull/1572), those of a node that is gone stay
+(https://github.com/kubeflow/trainer/issues/2072).
 """
 
 from devkit.export.kubernetes.labelled import labels_of
@@ -36,8 +38,8 @@ def pytorchjob(task: Task, settings: KubernetesSettings) -> Workload:
         },
     }
     note = (
-        "a PyTorchJob starts a container again and never a pod that was evicted: after a node is taken back, delete it "
-        "and apply it again, the same command goes on. --kind trainjob does that by itself"
+        "a PyTorchJob takes every end of a container for a failure, 75 too, and waits for ever for a node that is gone "
+        "without a word: kubectl delete pod --force lets it go on. --kind trainjob knows both apart"
     )
     return Workload(
         kind="PyTorchJob",
