@@ -31,7 +31,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a dev container for machines without a GPU, and settings of a run."""
     folder = tmp_path_factory.mktemp("a project")
     (folder / "run.toml").write_text(
-        'model = "model"\ndata = ["text.jsonl"]\noutput = "tuned"\nsteps = 20\nbatch = 4\n', encoding="ascii"
+        'model = "model"\ndata = ["text.jsonl"]\noutput = "tuned"\nsteps = 20\nbatch = 144\n', encoding="ascii"
     )
     devkit("init", folder, "--vendor", "cpu", "--yes")
     return folder

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .conftest import BIN, devkit
+from .slurm import Cluster
 
 STAND_IN = """\
 #!/bin/bash
@@ -14,7 +15,8 @@ while [ $# -gt 0 ]; do
     if [ "$1" = --rank ]; then rank=$2; fi
     shift
 done
-echo "start gpus=${CUDA_VISIBLE_DEVICES:-none} rank=${rank:-none} node=${SLURM_NODEID:-none}" >>"$output/starts"
+told="$(env | grep ^PET_ | sort | tr '\\n' ' ')"
+echo "start gpus=${CUDA_VISIBLE_DEVICES:-none} rank=${rank:-none} node=${SLURM_NODEID:-none} $told" >>"$output/starts"
 starts=$(wc -l <"$output/starts")
 trap 'ln -sfn "step-$starts" "$output/latest"; exit 75' TERM USR1
 __BODY__
@@ -27,6 +29,11 @@ class Job:
 
     script: Path
     output: Path
+    project: Path
+
+    def submit(self, cluster: Cluster, *options: str) -> str:
+        """The number of the job, submitted from the project as people do it."""
+        return cluster.submit(self.script, *options, cwd=self.project, env={"WORK": str(self.output.parent)})
 
     def starts(self, of: str = "") -> list[str]:
         """The lines that the stand-in left, one for each start."""
@@ -41,19 +48,33 @@ class Job:
 
     def log(self) -> str:
         """All that the job said."""
-        return "".join(each.read_text(errors="replace") for each in sorted(self.script.parent.glob("log-*")))
+        return "".join(each.read_text(errors="replace") for each in sorted(self.output.parent.glob("log-*")))
 
 
 def export(project: Path, folder: Path, *flags: str, venv: Path | None = None) -> Job:
-    """Export the project's job into a folder of its own, where its storage is, too."""
+    """Export the project's job into a folder of its own, which the cluster knows as $WORK and keeps its storage in."""
     settings = ["--settings", "run.toml"] if "--settings" not in flags else []
-    places = [word for role in ("models", "checkpoints") for word in (f"--{role}", str(folder / role))]
+    places = [word for role in ("models", "checkpoints") for word in (f"--{role}", f"$WORK/{role}")]
+    choices = (project / "devkit.toml").read_bytes()
     devkit(
-        *("export", "slurm", project, "--flavour", "none", "--venv", str(venv or BIN.parent), "--data", str(project)),
-        *("--output", folder / "job", "--log", "log-%j-%a.txt", "--cpus", "1", "--memory", "1Gi", "--grace", "60s"),
+        *("export", "slurm", project, "--flavour", "none", "--venv", str(venv or BIN.parent)),
+        *(
+            "--output",
+            folder / "job",
+            "--log",
+            f"{folder}/log-%j-%a.txt",
+            "--cpus",
+            "1",
+            "--memory",
+            "1Gi",
+            "--grace",
+            "60s",
+        ),
         *(*places, *settings, *flags, "--yes"),
     )
-    return Job(folder / "job/job.sbatch", folder / "checkpoints")
+    # It keeps what was typed, for the next time; here every time is the first.
+    (project / "devkit.toml").write_bytes(choices)
+    return Job(folder / "job/job.sbatch", folder / "checkpoints", project)
 
 
 def stand_in(folder: Path, body: str) -> Path:

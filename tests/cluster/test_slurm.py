@@ -1,93 +1,130 @@
-"""The exported script in a real Slurm: exit codes, requeues and their end, arrays, GPUs."""
+"""The exported script in a real Slurm: exit codes, requeues and their end, arrays.
+
+All jobs are there at once, because one that is queued again waits some seconds for its old credentials to expire.
+"""
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
-from .exporting import export, stand_in
-from .slurm import until
+from .exporting import Job, export, stand_in
+from .slurm import Cluster, until
 
 FOREVER = "for second in $(seq 600); do sleep 0.1; done"
+UNTIL_TOLD = f'if [ "$starts" -gt 1 ]; then exit 0; fi; {FOREVER}'
 
 
-def submitted(cluster, job, *options):
-    return cluster.submit(job.script, *options, cwd=job.script.parent)
+@dataclass(frozen=True)
+class Story:
+    """What devkit does in a job, how the job is exported, and what happens to it once it runs."""
+
+    does: str
+    flags: tuple[str, ...] = ()
+    event: Callable[[Cluster, str], object] | None = None
 
 
-def test_the_exit_code_of_a_failing_run_is_the_jobs_and_it_is_not_queued_again(cluster, project, tmp_path):
-    job = export(project, tmp_path, venv=stand_in(tmp_path / "venv", "exit 7"))
-    ended = cluster.reach(submitted(cluster, job), "FAILED", "COMPLETED")
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "7:0", "0")
-    assert len(job.starts()) == 1
+STORIES = {
+    "fails": Story("exit 7"),
+    "ends well": Story("exit 0"),
+    "told to stop": Story(UNTIL_TOLD, event=lambda cluster, number: cluster.run("scancel", "--signal=TERM", number)),
+    "told by USR1": Story(UNTIL_TOLD, event=lambda cluster, number: cluster.run("scancel", "--signal=USR1", number)),
+    "requeued": Story(UNTIL_TOLD, event=lambda cluster, number: cluster.run("scontrol", "requeue", number)),
+    "cancelled": Story(FOREVER, event=lambda cluster, number: cluster.run("scancel", number)),
+    "must not be requeued": Story(
+        UNTIL_TOLD, ("--requeues", "0"), lambda cluster, number: cluster.run("scancel", "--signal=TERM", number)
+    ),
+    "gets nowhere": Story('ln -sfn step-5 "$output/latest"; exit 75', ("--requeues", "2")),
+    "gets on": Story(
+        'if [ "$starts" -gt 3 ]; then exit 0; fi; ln -sfn "step-$starts" "$output/latest"; exit 75', ("--requeues", "1")
+    ),
+}
 
 
-def test_a_run_that_ends_well_is_completed(cluster, project, tmp_path):
-    job = export(project, tmp_path, venv=stand_in(tmp_path / "venv", "exit 0"))
-    ended = cluster.reach(submitted(cluster, job), "FAILED", "COMPLETED")
-    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "0")
+@dataclass(frozen=True)
+class Played:
+    """A story's job."""
+
+    job: Job
+    number: str
 
 
-@pytest.mark.parametrize(
-    "interrupt",
-    [
-        pytest.param(lambda cluster, number: cluster.run("scancel", "--signal=TERM", number), id="told to stop"),
-        pytest.param(lambda cluster, number: cluster.run("scancel", "--signal=USR1", number), id="told by USR1"),
-        pytest.param(
-            lambda cluster, number: cluster.run("scontrol", "requeue", number), id="queued again by an operator"
-        ),
-    ],
-)
-def test_an_interrupted_job_is_queued_again_and_goes_on(cluster, project, tmp_path, interrupt):
-    venv = stand_in(tmp_path / "venv", f'if [ "$starts" -gt 1 ]; then exit 0; fi; {FOREVER}')
-    job = export(project, tmp_path, venv=venv)
-    number = submitted(cluster, job)
-    until(job.starts, "a start")
-    interrupt(cluster, number)
-    until(lambda: len(job.starts()) == 1 and cluster.job(number)["Restarts"] == "1", "a requeue")
-    ended = cluster.reach(number, "COMPLETED", "FAILED")
-    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1")
-    assert len(job.starts()) == 2
+@pytest.fixture(scope="module")
+def played(cluster, project, tmp_path_factory):
+    """Every story's job, submitted, and what happens to it, happened."""
+    found = {}
+    for name, story in STORIES.items():
+        folder = tmp_path_factory.mktemp(name.replace(" ", "-"))
+        job = export(project, folder, *story.flags, venv=stand_in(folder / "venv", story.does))
+        found[name] = Played(job, job.submit(cluster))
+    for name, story in STORIES.items():
+        if story.event is not None:
+            until(found[name].job.starts, f"a start of what is {name}: {found[name].job.log()}")
+            story.event(cluster, found[name].number)
+    return found
 
 
-def test_a_cancelled_job_stays_cancelled(cluster, project, tmp_path):
-    job = export(project, tmp_path, venv=stand_in(tmp_path / "venv", FOREVER))
-    number = submitted(cluster, job)
-    until(job.starts, "a start")
-    cluster.run("scancel", number)
-    until((job.output / "latest").is_symlink, "a checkpoint")
-    until(lambda: not cluster.run("squeue", "--noheader", "--jobs", number, expect=None).stdout, "an empty queue")
-    ended = cluster.job(number)
-    assert (ended["JobState"], ended["Restarts"]) == ("CANCELLED", "0")
+def ended(cluster, story, *states):
+    """State, exit code and number of requeues of a job that will not run any more."""
+    shown = cluster.reach(story.number, "COMPLETED", "FAILED", "CANCELLED")
+    return shown["JobState"], shown["ExitCode"], int(shown["Restarts"])
 
 
-def test_a_job_that_always_stops_at_the_same_checkpoint_is_given_up(cluster, project, tmp_path):
-    venv = stand_in(tmp_path / "venv", 'ln -sfn step-5 "$output/latest"; exit 75')
-    job = export(project, tmp_path, "--requeues", "2", venv=venv)
-    ended = cluster.reach(submitted(cluster, job), "COMPLETED", "FAILED")
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "1:0", "2")
-    assert len(job.starts()) == 3
-    assert "stopped 2 times at the same checkpoint (step-5); not queued again" in job.log()
+def test_the_exit_code_of_a_failing_run_is_the_jobs_and_it_is_not_queued_again(cluster, played):
+    assert ended(cluster, played["fails"]) == ("FAILED", "7:0", 0)
+    assert len(played["fails"].job.starts()) == 1
 
 
-def test_a_job_that_comes_further_each_time_is_not_given_up(cluster, project, tmp_path):
-    body = 'if [ "$starts" -gt 3 ]; then exit 0; fi; ln -sfn "step-$starts" "$output/latest"; exit 75'
-    job = export(project, tmp_path, "--requeues", "1", venv=stand_in(tmp_path / "venv", body))
-    ended = cluster.reach(submitted(cluster, job), "COMPLETED", "FAILED")
-    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "3")
+def test_a_run_that_ends_well_is_completed(cluster, played):
+    assert ended(cluster, played["ends well"]) == ("COMPLETED", "0:0", 0)
+
+
+@pytest.mark.parametrize("how", ["told to stop", "told by USR1", "requeued"])
+def test_an_interrupted_job_is_queued_again_and_goes_on(cluster, played, how):
+    story = played[how]
+    until(lambda: cluster.job(story.number)["Restarts"] == "1", f"a requeue: {story.job.log()}")
+    assert ended(cluster, story) == ("COMPLETED", "0:0", 1)
+    assert len(story.job.starts()) == 2
+
+
+def test_a_cancelled_job_saves_and_stays_cancelled(cluster, played):
+    story = played["cancelled"]
+    until((story.job.output / "latest").is_symlink, "a checkpoint")
+    until(lambda: not cluster.run("squeue", "--noheader", "--jobs", story.number, expect=None).stdout, "its end")
+    state, _, restarts = ended(cluster, story)
+    assert (state, restarts) == ("CANCELLED", 0)
+
+
+def test_a_job_that_must_not_be_queued_again_leaves_with_the_code_that_says_try_again(cluster, played):
+    story = played["must not be requeued"]
+    assert ended(cluster, story) == ("FAILED", "75:0", 0)
+    assert "submit the script again to go on" in story.job.log()
+
+
+def test_a_job_that_always_stops_at_the_same_checkpoint_is_given_up(cluster, played):
+    story = played["gets nowhere"]
+    assert ended(cluster, story) == ("FAILED", "1:0", 2)
+    assert len(story.job.starts()) == 3
+    assert "stopped 2 times at the same checkpoint (step-5); not queued again" in story.job.log()
+
+
+def test_a_job_that_comes_further_each_time_is_not_given_up(cluster, played):
+    assert ended(cluster, played["gets on"]) == ("COMPLETED", "0:0", 3)
 
 
 def test_each_task_of_a_sweep_has_its_value_and_its_folder_and_only_the_interrupted_one_starts_again(
     cluster, project, tmp_path
 ):
-    body = f'if [ "$rank" != 32 ] || [ "$starts" -gt 1 ]; then sleep 1; exit 0; fi; {FOREVER}'
-    job = export(project, tmp_path, "--sweep", "rank=8,16,32", venv=stand_in(tmp_path / "venv", body))
-    number = submitted(cluster, job)
+    does = f'if [ "$rank" != 32 ] || [ "$starts" -gt 1 ]; then sleep 1; exit 0; fi; {FOREVER}'
+    job = export(project, tmp_path, "--sweep", "rank=8,16,32", venv=stand_in(tmp_path / "venv", does))
+    number = job.submit(cluster)
     until(lambda: all(map(job.starts, ("rank-8", "rank-16", "rank-32"))), "a start of every task")
     # The last task of an array has the array's own number, by which all of them would be queued again.
     cluster.run("scancel", "--signal=TERM", f"{number}_2")
     until(lambda: cluster.job(f"{number}_2")["Restarts"] == "1", "a requeue")
-    ended = [cluster.reach(f"{number}_{task}", "COMPLETED", "FAILED") for task in range(3)]
-    assert [each["JobState"] for each in ended] == ["COMPLETED"] * 3
-    assert [each["Restarts"] for each in ended] == ["0", "0", "1"]
+    shown = [cluster.reach(f"{number}_{task}", "COMPLETED", "FAILED") for task in range(3)]
+    assert [each["JobState"] for each in shown] == ["COMPLETED"] * 3
+    assert [each["Restarts"] for each in shown] == ["0", "0", "1"]
     ranks = [[re.findall(r"rank=(\S+)", line)[0] for line in job.starts(f"rank-{rank}")] for rank in (8, 16, 32)]
     assert ranks == [["8"], ["16"], ["32", "32"]]
