@@ -55,7 +55,8 @@ def compare(
     from devkit.doctor.comparing.document import comparison_document
     from devkit.doctor.comparing.text import comparison_text
 
-    comparison = _compared(Reports(reports), keeps_all=keeps_all, keep_going=keep_going)
+    with Reports(reports) as found:
+        comparison = _compared(found, keeps_all=keeps_all, keep_going=keep_going)
     printing = Printing("json" if as_json else "text", output, is_verbose=keeps_all)
     if as_json:
         text = document_text(comparison_document(comparison))

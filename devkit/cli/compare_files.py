@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from devkit.errors import DevkitError
 
@@ -53,6 +53,13 @@ class Reports:
         self._files = [file for argument in arguments for file in _files_of(argument)]
         self._names = _short_names(self._files)
         self._kept: dict[int, BinaryIO] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for kept in self._kept.values():
+            kept.close()
 
     def __iter__(self) -> Iterator[Found]:
         """Every document, and every file or line that holds none."""
@@ -154,15 +161,14 @@ def _short_names(files: Sequence[str]) -> list[str]:
 
 def _texts(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Each document's text with its line, or 0 where the stream is one document. Raises NotRead."""
-    first = _line(stream)
-    second = _line(stream)
+    first, second, number = _line(stream), _line(stream), 2
     while second and not second.strip():
-        second = _line(stream)
+        second, number = _line(stream), number + 1
     if not second or not _is_object(first):
         yield 0, _joined(first, second, stream)
         return
     yield 1, first
-    number, line = 2, second
+    line = second
     while line:
         if line.strip():
             yield number, line

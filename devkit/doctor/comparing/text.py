@@ -51,7 +51,8 @@ class _Page:
         if odd and any(len(group.nodes) > 2 for group in comparison.groups):
             worst = max(odd, key=lambda each: each.weight)
             count = sum(len(each.nodes) for each in odd)
-            more = f"; {count - len(worst.nodes)} more differ" if count > len(worst.nodes) else ""
+            left = count - len(worst.nodes)
+            more = f"; {left} more differ{'s' * (left == 1)}" if left else ""
             said = f"odd one out: {_names(worst.nodes)} ({total}{more})"
             self.say(f"{self._marks.error} {said}", tone=Tone.BAD)
         elif comparison.differs:
@@ -104,7 +105,8 @@ class _Page:
             self.say(f"{field} {lists}, beside {'the other' if is_pair else number}", indent="      ")
         else:
             value, usual = _shown(each.value, each.field, each.usual), _shown(each.usual, each.field, each.value)
-            who = "the other has" if is_pair else f"{number} have"
+            many = f"{number} are near" if isinstance(each.usual, float) else f"{number} have"
+            who = "the other has" if is_pair else many
             self.say(f"{field} is {value}; {who} {usual}", indent="      ")
         self._matters(each.settles, each.checks)
 
