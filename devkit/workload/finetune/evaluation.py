@@ -42,7 +42,7 @@ def evaluated(
 
 def _evaluate(module: torch.nn.Module) -> None:
     """Switch off dropout. Layers of bitsandbytes stay as they are: outside of training they lay out their weights anew
-    on some CPUs, which takes long, changes their bytes, and fails for widths that are no multiple of 64.
+    on some CPUs, which takes long and changes their bytes.
     """
     module.eval()
     for each in module.modules():

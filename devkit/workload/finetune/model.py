@@ -71,6 +71,10 @@ def notes_on(files: ModelFiles, choices: ModelChoices) -> tuple[str, ...]:
     return (experts.note(choices.precision),) if experts else ()
 
 
+KERNEL_OUTPUTS = 32
+"""bitsandbytes 0.50, functional.py, _convert_weight_packed_for_cpu: block_n."""
+
+
 def load_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer in a model's folder. Code that a model brings along is never run."""
     try:
@@ -107,6 +111,7 @@ def load_base(files: ModelFiles, choices: ModelChoices) -> Model:
         raise unreadable(files.folder, error) from error
     _require_complete(files, report)
     _compute_in(model, DTYPES[choices.precision])
+    lead_past_kernel(model)
     return model.eval()
 
 
@@ -135,6 +140,27 @@ def _compute_in(model: Model, dtype: torch.dtype) -> None:
     for module in model.modules():
         if hasattr(module, "compute_dtype"):
             module.compute_dtype = dtype
+
+
+def lead_past_kernel(model: Model) -> int:
+    """Have 4-bit layers that bitsandbytes's kernel for CPUs cannot take computed the usual way; how many those are.
+
+    Where the CPU has AVX512-BF16, layers that are not in training lay their weights out for a kernel that takes
+    outputs by 32 and inputs by whole blocks: any other width would fail there, with an assertion. Source: bitsandbytes
+    0.50, functional.py, _convert_weight_packed_for_cpu, and nn/modules.py, Linear4bit.forward.
+    """
+    unfit = [each for each in model.modules() if _is_unfit(each)]
+    for each in unfit:
+        each.support_avx512bf16_for_cpu = False
+    return len(unfit)
+
+
+def _is_unfit(module: Any) -> bool:  # noqa: ANN401 - bitsandbytes may not be there to name its type
+    state = getattr(getattr(module, "weight", None), "quant_state", None)
+    if state is None or not getattr(module, "support_avx512bf16_for_cpu", False):
+        return False
+    outputs, inputs = state.shape
+    return bool(outputs % KERNEL_OUTPUTS or inputs % state.blocksize)
 
 
 def _require_same_quantisation(files: ModelFiles, choices: ModelChoices) -> None:

@@ -253,3 +253,29 @@ def test_a_run_says_what_fused_experts_mean_for_it_before_it_trains(tmp_path, me
     said = [each["text"] for each in told if each["event"] == "note" and "expert" in each["text"]]
     assert len(said) == len(notes)
     assert all(part in text for part, text in zip(notes, said, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "between", "led_past"),
+    [
+        pytest.param(64, 128, 0, id="whole blocks"),
+        pytest.param(32, 64, 12, id="inputs of half a block, but for the last product"),
+        pytest.param(64, 80, 6, id="outputs that are no multiple of 32, and inputs of them"),
+    ],
+)
+def test_a_4_bit_model_of_any_width_is_computed_outside_of_training(tmp_path, hidden, between, led_past):
+    """On a CPU with AVX512-BF16 bitsandbytes's kernel refuses what is not whole blocks; elsewhere it is never asked."""
+    pytest.importorskip("bitsandbytes")
+    folder = save_model(tmp_path / "base", hidden_size=hidden, intermediate_size=between)
+    choices = ModelChoices(precision=Precision.BF16, quantisation=Quantisation.NF4)
+    model = load(f"{folder}", choices).model
+    ids = torch.arange(40, 60)[None]
+    with torch.no_grad():
+        outside = model(input_ids=ids).logits.float()
+        # A fresh one: the first has its weights laid out anew.
+        inside = load(f"{folder}", choices).model.train()(input_ids=ids).logits.float()
+    assert float((outside - inside).abs().max() / inside.abs().max()) < 0.05
+    from bitsandbytes.functional import has_avx512bf16
+
+    flags = [each.support_avx512bf16_for_cpu for each in model.modules() if type(each).__name__ == "Linear4bit"]
+    assert flags.count(False) == (led_past if has_avx512bf16() else len(flags))
