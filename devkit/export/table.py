@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ def wishes_in(document: Mapping[str, Any], text: str, target: Target, typed: Typ
     and column for unknown keys and wrong types.
     """
     table = _table(document, (TABLE,), text)
+    _check_targets(table, text)
     common = {key: value for key, value in table.items() if key not in NAMES}
     inner = _table(table, (TABLE, target.table), text)
     wished = _values(common, JobSettings, text, (TABLE,))
@@ -82,6 +84,17 @@ def meaning_of(path: tuple[str, ...], target: Target) -> str:
     name = _name(path[-1])
     known = described(JobSettings)
     return (known[name] if name in known else described(target.settings)[name])[1].meaning
+
+
+def _check_targets(table: Mapping[str, Any], text: str) -> None:
+    """Raises DevkitError for a table of no target."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and key not in NAMES:
+            close = get_close_matches(key, NAMES, n=1)
+            raise DevkitError(
+                f"{Source('devkit.toml', text, (TABLE,)).at(key)}: there is no target {key!r}",
+                f"Did you mean [{TABLE}.{close[0]}]?" if close else f"The targets are {', '.join(NAMES)}.",
+            )
 
 
 def _table(holder: Mapping[str, Any], path: tuple[str, ...], text: str) -> Mapping[str, Any]:

@@ -56,12 +56,11 @@ def _checked(kind: Any, value: object) -> tuple[str, object]:  # noqa: ANN401 - 
         texts = [value] if isinstance(value, str) else value
         fits = isinstance(texts, list) and bool(texts) and all(isinstance(each, str) for each in texts)
         return "a list of strings", tuple(texts) if fits and isinstance(texts, list) else None
-    if isinstance(value, bool):
-        return "a number" if kind in (int, float) else "a string in quotes", None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is int:
-        return "a whole number", value if isinstance(value, int) else None
+        return "a whole number", value if is_number and isinstance(value, int) else None
     if kind is float:
-        return "a number", float(value) if isinstance(value, int | float) else None
+        return "a number", float(value) if is_number and isinstance(value, int | float) else None
     return _of_text(kind, value)
 
 

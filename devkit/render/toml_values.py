@@ -1,7 +1,7 @@
 """Values put into a TOML file of the user's: comments, order and spelling of everything else stay."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from devkit.errors import DevkitError
@@ -61,13 +61,19 @@ def _put(document: Any, path: tuple[str, ...], value: object, comment: str) -> N
 
 def _inner(table: Any, key: str) -> Any:  # noqa: ANN401 - tomlkit's
     import tomlkit
+    from tomlkit.items import InlineTable
 
     if key not in table:
-        made = tomlkit.table()
+        if isinstance(table, InlineTable):
+            table[key] = tomlkit.inline_table()
+            return table[key]
         if table and not str(table.as_string()).endswith("\n\n"):
             table.add(tomlkit.nl())
-        table.append(key, made)
-    return table[key]
+        table.append(key, tomlkit.table())
+    inner = table[key]
+    if not isinstance(inner, MutableMapping):
+        raise TypeError(f"{key} is no table")
+    return inner
 
 
 def _found(document: Any, path: tuple[str, ...]) -> object:  # noqa: ANN401 - TOML's values

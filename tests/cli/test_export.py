@@ -1,0 +1,315 @@
+"""`devkit export` from the outside: files, kept flags, drift, refusals, and JSON."""
+
+import io
+import json
+import subprocess
+import sys
+import tomllib
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from devkit import cli
+from tests.cli.test_init import GPU, assert_refused, devkit, tree
+
+JOB = ("--settings", "run.toml", "--gpu", "RTX 4090", "--image", "registry.example.org/tide:1")
+TARGETS = ("kubernetes", "slurm", "skypilot", "dstack", "daytona", "docker")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The files of a project with a dev container and the settings of a run."""
+    root = tmp_path_factory.mktemp("p") / "tide"
+    assert devkit("init", root, *GPU).returncode == 0
+    (root / "run.toml").write_text('model = "meta-llama/Llama-3.2-1B"\ndata = ["chats.jsonl"]\noutput = "tuned"\n')
+    return {path: (root / path).read_bytes() for path in tree(root)}
+
+
+@pytest.fixture
+def project(written, tmp_path) -> Path:
+    root = tmp_path / "tide"
+    for path, content in written.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(content)
+    return root
+
+
+def export(project, *words):
+    """The command in this process: a process each would take most of the time."""
+    out, err = io.StringIO(), io.StringIO()
+    words = ["devkit", "export", *map(str, words)]
+    with chdir(project), redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", words)
+        patch.setattr(sys, "stdin", io.StringIO())
+        code = cli._exit_code()
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+def exported(project, *words):
+    done = export(project, *words)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+def deployed(project, target="docker"):
+    return tree(project / "deploy" / target)
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_help_names_every_target_and_without_one_it_ends_with_two(project):
+    done = export(project)
+    assert done.returncode == 2
+    assert all(f"  {name}" in done.stdout for name in TARGETS)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_writes_its_files_and_is_then_up_to_date(project, target):
+    before = tree(project)
+    shown = exported(project, target, *JOB)
+    assert "Next" in shown
+    files = deployed(project, target)
+    assert "devkit.lock" in files
+    assert all(b"\0" not in content for content in files.values())
+    assert {path for path in tree(project) if not path.startswith("deploy/")} == set(before)
+    assert exported(project, target).splitlines()[-1] == "up to date: nothing to change."
+    assert deployed(project, target) == files
+    assert exported(project, target, "--check").splitlines()[-1] == "up to date: nothing to change."
+
+
+def test_typed_flags_are_kept_with_comments_and_the_next_run_needs_none(project):
+    before = (project / "devkit.toml").read_text()
+    exported(project, "slurm", *JOB, "--partition", "gpu", "--models", "/scratch/hub", "--time", "1h")
+    text = (project / "devkit.toml").read_text()
+    assert text.startswith(before)
+    assert tomllib.loads(text)["job"] == {
+        "image": "registry.example.org/tide:1",
+        "settings": "run.toml",
+        "gpu": "RTX 4090",
+        "time": "1h",
+        "slurm": {"models": "/scratch/hub", "partition": "gpu"},
+    }
+    edit(project / "devkit.toml", 'time = "1h"', 'time = "2h"')
+    assert "update  job.sbatch" in exported(project, "slurm")
+
+
+def test_init_and_update_leave_the_job_alone_and_plan_and_doctor_do_not_mind_it(project):
+    exported(project, "slurm", *JOB, "--partition", "gpu")
+    text = (project / "devkit.toml").read_text()
+    assert devkit("update", project).returncode == 0
+    assert (project / "devkit.toml").read_text() == text
+    assert devkit("init", project, "--python", "3.11").returncode == 0
+    job = tomllib.loads(text)["job"]
+    assert tomllib.loads((project / "devkit.toml").read_text())["job"] == job
+    assert text[text.index("[job]") :] in (project / "devkit.toml").read_text()
+    assert devkit("plan", "--project", project, *GPU).returncode == 0
+    assert devkit("doctor", "--project", project, "--only", "PRJ001").returncode in (0, 1)
+
+
+def test_a_folder_elsewhere_keeps_nothing_and_both_stay_apart(project):
+    exported(project, "docker", *JOB)
+    text, first = (project / "devkit.toml").read_text(), deployed(project)
+    shown = exported(project, "docker", "--output", "other", "--shm", "3Gi")
+    assert f"in {project / 'other'}" in " ".join(shown.split())
+    assert (project / "devkit.toml").read_text() == text
+    assert deployed(project) == first
+    assert set(tree(project / "other")) == set(first)
+    assert tree(project / "other")["run.sh"] != first["run.sh"]
+
+
+def test_devkit_toml_may_name_the_folder(project):
+    exported(project, "docker", *JOB)
+    with (project / "devkit.toml").open("a") as file:
+        file.write('\n[job.docker]\noutput = "remote"\n')
+    exported(project, "docker")
+    assert (project / "remote/run.sh").exists()
+    edit(project / "devkit.toml", 'gpu = "RTX 4090"', 'gpu = "RTX 4090"\nshm = "3Gi"')
+    assert export(project, "--check").returncode == 1
+
+
+@pytest.mark.parametrize("folder", [".", "deploy/slurm"])
+def test_a_folder_of_other_files_of_devkits_is_never_taken(project, folder):
+    exported(project, "slurm", *JOB)
+    before = tree(project)
+    assert_refused(export(project, "docker", "--output", folder), "holds")
+    assert tree(project) == before
+
+
+def test_files_that_devkit_did_not_write_are_never_overwritten(project):
+    (project / "deploy/docker").mkdir(parents=True)
+    (project / "deploy/docker/run.sh").write_text("mine\n")
+    done = export(project, "docker", *JOB)
+    assert_refused(done, "holds files that devkit did not write: run.sh")
+    assert "dev container" not in done.stderr
+    assert "--output" in done.stderr
+    assert (project / "deploy/docker/run.sh").read_text() == "mine\n"
+    assert "[job]" not in (project / "devkit.toml").read_text()
+
+
+def test_an_edit_stays_while_the_rest_follows_the_settings(project):
+    exported(project, "slurm", *JOB)
+    script = project / "deploy/slurm/job.sbatch"
+    edit(script, "set -eu\n", "set -eu\nulimit -n 4096\n")
+    assert exported(project, "--check").splitlines()[-1] == "up to date: nothing to change."
+    assert "merge   job.sbatch" in exported(project, "slurm", "--time", "3h")
+    assert "ulimit -n 4096" in script.read_text()
+    assert "--time=03:00:00" in script.read_text()
+
+
+def test_an_edit_that_meets_a_change_is_marked_and_ends_with_one(project):
+    exported(project, "slurm", *JOB)
+    script = project / "deploy/slurm/job.sbatch"
+    edit(script, "#SBATCH --time=1-00:00:00", "#SBATCH --time=2-00:00:00")
+    done = export(project, "slurm", "--time", "3h")
+    assert (done.returncode, "conflict in job.sbatch, line" in done.stderr) == (1, True)
+    assert "<<<<<<< yours" in script.read_text()
+
+
+def test_force_loses_the_edits(project):
+    exported(project, "slurm", *JOB)
+    before = deployed(project, "slurm")
+    edit(project / "deploy/slurm/job.sbatch", "set -eu\n", "set -eux\n")
+    exported(project, "slurm", "--force")
+    assert deployed(project, "slurm") == before
+
+
+def test_files_that_are_not_wanted_any_more_go(project):
+    exported(project, "kubernetes", *JOB)
+    before = set(deployed(project, "kubernetes"))
+    exported(project, "kubernetes", "--no-monitoring")
+    gone = before - set(deployed(project, "kubernetes"))
+    assert gone
+    assert all(path.startswith("monitoring/") for path in gone)
+
+
+def test_check_writes_nothing_and_shows_the_difference(project):
+    exported(project, "slurm", *JOB)
+    exported(project, "docker")
+    edit(project / "devkit.toml", 'gpu = "RTX 4090"', 'gpu = "RTX 4090"\ntime = "5h"\ngrace = "60s"')
+    before = tree(project)
+    one, every = export(project, "slurm", "--check"), export(project, "--check")
+    assert (one.returncode, every.returncode) == (1, 1)
+    assert "+#SBATCH --time=05:00:00" in one.stdout
+    assert "+#SBATCH --time=05:00:00" in every.stdout
+    assert every.stdout.splitlines()[-1] == "drifted: slurm, docker"
+    assert tree(project) == before
+    document = json.loads(export(project, "--check", "--json").stdout)
+    assert document == {"verdict": "drifted", "drifted": ["docker", "slurm"], "schema": "devkit.export/1"}
+
+
+def test_check_is_the_same_from_anywhere(project, tmp_path):
+    exported(project, "kubernetes", *JOB)
+    done = devkit("export", "--check", "--project", project, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "up to date: nothing to change.\n")
+    again = export(tmp_path, "kubernetes", project)
+    assert again.stdout.splitlines()[-1] == "up to date: nothing to change."
+
+
+def test_check_before_a_target_is_not_taken_for_a_run_that_writes(project):
+    before = tree(project)
+    assert_refused(export(project, "--check", "docker", *JOB), "devkit export docker DIR --check")
+    assert tree(project) == before
+
+
+def test_check_minds_a_job_that_was_forced_by_what_it_writes_alone(project):
+    (project / "run.toml").write_text('model = "meta-llama/Llama-3.1-70B"\ndata = ["chats.jsonl"]\n')
+    assert export(project, "docker", *JOB).returncode == 1
+    exported(project, "docker", *JOB, "--force")
+    assert exported(project, "--check").splitlines()[-1] == "up to date: nothing to change."
+
+
+@pytest.mark.parametrize("flag", ["--dry-run", "--diff --dry-run", "--json --dry-run"])
+def test_a_dry_run_writes_nothing_and_says_what_it_would(project, flag):
+    before = tree(project)
+    shown = exported(project, "docker", *JOB, *flag.split())
+    assert tree(project) == before
+    assert "run.sh" in shown
+    assert ("+++ b/devkit.toml" in shown) == ("--diff" in flag)
+
+
+def test_json_is_one_document_with_the_task(project):
+    document = json.loads(exported(project, "docker", *JOB, "--json"))
+    assert (document["schema"], document["verdict"], document["target"]) == ("devkit.export/1", "written", "docker")
+    assert document["kept"] == ["job.image", "job.settings", "job.gpu"]
+    assert document["task"]["command"][:2] == ["devkit", "finetune"]
+    assert document["estimate"]["verdict"] == "fits"
+    assert {"path": "run.sh", "action": "create"} in document["files"]
+    again = json.loads(exported(project, "docker", "--json"))
+    assert (again["verdict"], again["kept"]) == ("unchanged", [])
+
+
+def test_a_job_that_cannot_fit_is_refused_with_one_and_written_when_forced(project):
+    (project / "run.toml").write_text('model = "meta-llama/Llama-3.1-70B"\ndata = ["chats.jsonl"]\n')
+    before = tree(project)
+    done = export(project, "docker", *JOB)
+    assert (done.returncode, done.stdout, tree(project) == before) == (1, "", True)
+    message, hint = done.stderr.splitlines()
+    assert message.startswith("Error: the job does not fit: ")
+    assert "--force" in hint
+    document = json.loads(export(project, "docker", *JOB, "--json").stdout)
+    assert (document["verdict"], document["files"]) == ("refused", [])
+    assert document["hint"] == hint.strip()
+    exported(project, "docker", *JOB, "--force")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param((), "nothing says what the job shall train", id="no settings"),
+        pytest.param(("--settings", "other.toml"), "there is no file other.toml in", id="settings that are not there"),
+        pytest.param((*JOB[:4], "--image", "a b"), "is no name of an image", id="no image's name"),
+        pytest.param((*JOB, "--name", "My Job"), "is no DNS label", id="no label"),
+        pytest.param((*JOB, "--gpus", "17"), "cannot share a batch of 16 rows", id="more GPUs than rows"),
+        pytest.param((*JOB, "--checkpoints-size", "1M"), "--checkpoints-size 1M is less than", id="too little room"),
+        pytest.param((*JOB, "--time", "30s", "--grace", "1s"), "comes after", id="no time for a checkpoint"),
+        pytest.param((*JOB, "--gpus", "two"), "Invalid value for '--gpus'", id="no number"),
+        pytest.param((*JOB, "--output", "run.toml"), "is a file", id="a file for a folder"),
+    ],
+)
+def test_wrong_wishes_are_one_line_and_a_hint(project, words, said):
+    before = tree(project)
+    image = () if "--image" in words else JOB[4:]
+    assert_refused(export(project, "docker", *words, *image), said)
+    assert tree(project) == before
+
+
+def test_a_job_without_an_image_is_told_how_to_publish_one(project):
+    done = export(project, "docker", *JOB[:4])
+    assert_refused(done, "no image is named")
+    assert 'docker buildx bake --file .devcontainer/docker-bake.hcl --push --set "*.tags=' in done.stderr
+
+
+def test_wrong_tables_are_refused_with_their_place(project):
+    with (project / "devkit.toml").open("a") as file:
+        file.write("\n[job]\ngups = 2\n")
+    line = len((project / "devkit.toml").read_text().splitlines())
+    assert_refused(export(project, "docker", *JOB), f"devkit.toml:{line}:1: there is no setting 'gups'")
+
+
+@pytest.mark.parametrize("folder", ["", "deploy"])
+def test_a_folder_without_a_dev_container_is_told_to_make_one(tmp_path, folder):
+    (tmp_path / "deploy").mkdir()
+    assert_refused(export(tmp_path, "docker", tmp_path / folder, *JOB), "no devkit.lock of a dev container")
+    assert_refused(export(tmp_path, "docker", tmp_path / "none", *JOB), "is no directory")
+
+
+def test_the_plan_is_that_of_the_lock(project):
+    """The image was built from it; newer tables or an edited devkit.toml do not change what the image has."""
+    exported(project, "docker", *JOB)
+    edit(project / "devkit.toml", "[versions]", '[versions]\ntorch = "2.9.0"')
+    assert exported(project, "--check").splitlines()[-1] == "up to date: nothing to change."
+
+
+def test_a_project_for_the_cpu_asks_for_no_gpu(tmp_path):
+    assert devkit("init", tmp_path, "--vendor", "cpu").returncode == 0
+    (tmp_path / "run.toml").write_text('model = "meta-llama/Llama-3.2-1B"\ndata = ["chats.jsonl"]\n')
+    words = ("--settings", "run.toml", "--image", "r.example.org/x:1")
+    document = json.loads(exported(tmp_path, "slurm", *words, "--json"))
+    assert document["task"]["accelerator"]["count"] == 0
+    assert "--gres" not in (tmp_path / "deploy/slurm/job.sbatch").read_text()
+    assert_refused(export(tmp_path, "slurm", *words, "--gpu", "H100"), "planned for the CPU")
