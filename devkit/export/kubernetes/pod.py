@@ -124,8 +124,9 @@ def command_of(words: tuple[str, ...]) -> list[str]:
 
 def environment(task: Task) -> list[Any]:
     """The variables that are the same on every engine, and NCCL's where nodes talk to each other."""
-    found: list[Any] = [{"name": name, "value": literal(value)} for name, value in task.environment]
-    if task.nodes > 1 and task.accelerator.count and "NCCL_DEBUG" not in dict(task.environment):
+    once = dict(task.environment)  # the last of a name counts, and a list in which one stands twice cannot be merged
+    found: list[Any] = [{"name": name, "value": literal(value)} for name, value in once.items()]
+    if task.nodes > 1 and task.accelerator.count and "NCCL_DEBUG" not in once:
         found.append(Noted({"name": "NCCL_DEBUG", "value": "WARN"}, _NCCL))
     return found
 

@@ -1,25 +1,22 @@
 """From the task to the files, the commands that come next, and what is to be known."""
 
-import re
 import shlex
 from collections.abc import Callable
 
-from devkit.errors import DevkitError
 from devkit.export.kubernetes.batch_job import batch_job
+from devkit.export.kubernetes.checking import check_job
 from devkit.export.kubernetes.checks_files import check_files, check_notes
-from devkit.export.kubernetes.gpus import claim_template, gpu_notes, resource_of
-from devkit.export.kubernetes.jobset import jobset, longest_name
+from devkit.export.kubernetes.gpus import claim_template, gpu_notes
+from devkit.export.kubernetes.jobset import jobset
 from devkit.export.kubernetes.labelled import INSTANCE
 from devkit.export.kubernetes.layout import folder_files, kustomization, overlay_files
 from devkit.export.kubernetes.monitoring_files import monitoring_files, monitoring_notes
-from devkit.export.kubernetes.names import checked_subdomain
 from devkit.export.kubernetes.overlays import overlays_of
 from devkit.export.kubernetes.pytorchjob import pytorchjob
-from devkit.export.kubernetes.settings import Kind, KubernetesSettings, checked
+from devkit.export.kubernetes.settings import Kind, KubernetesSettings
 from devkit.export.kubernetes.storage import TOKEN_KEY, files_pod, new_claims
 from devkit.export.kubernetes.trainjob import trainjob
 from devkit.export.kubernetes.workload import Workload
-from devkit.export.labels import checked_label
 from devkit.export.places import project_from
 from devkit.export.targets import Context, Rendered
 from devkit.export.task import Task
@@ -36,7 +33,7 @@ _MAKERS: dict[Kind, Callable[[Task, KubernetesSettings], Workload]] = {
 def render(task: Task, settings: KubernetesSettings, context: Context) -> Rendered:
     """The manifests. Raises DevkitError for what no cluster takes."""
     kind = settings.kind or (Kind.JOB if task.nodes == 1 else Kind.TRAINJOB)
-    _check(task, checked(settings), kind)
+    check_job(task, settings, kind)
     workload = _MAKERS[kind](task, settings)
     artifacts = _job_files(task, settings, workload)
     claims = new_claims(task, settings)
@@ -71,27 +68,14 @@ def _job_files(task: Task, settings: KubernetesSettings, workload: Workload) -> 
     return artifacts
 
 
-def _check(task: Task, settings: KubernetesSettings, kind: Kind) -> None:
-    resource_of(task, settings)
-    for volume in task.volumes:
-        if volume.source:
-            checked_subdomain(volume.source, f"--{volume.role}")
-    if settings.runtime and kind is not Kind.TRAINJOB:
-        raise DevkitError(f"--runtime is for a TrainJob, and this is a {kind}", "Give --kind trainjob.")
-    if kind in (Kind.TRAINJOB, Kind.JOBSET):
-        checked_label(task.name, "--name", longest=longest_name(task))
-    # A Service is named after the job, and its name is a label by RFC 1035.
-    if (kind is not Kind.JOB or task.nodes > 1) and not re.match("[a-z]", task.name):
-        raise DevkitError(f"--name {task.name!r} must begin with a letter", f"Such as --name job-{task.name}.")
-
-
 def _next_steps(
     task: Task, settings: KubernetesSettings, workload: Workload, folder: str, *, makes_storage: bool
 ) -> tuple[str, ...]:
     """What to type, in order."""
     kubectl = f"kubectl --namespace {settings.namespace}" if settings.namespace else "kubectl"
     project, _ = project_from(folder, "kubernetes")
-    where, pod = shlex.quote(folder), f"{task.name}-files"
+    # The dot at the end: without it kubectl makes a folder of that name within the other.
+    here, where, pod = shlex.quote(f"{project or '.'}/."), shlex.quote(folder), f"{task.name}-files"
     steps = []
     if task.needs_token:
         token = f'--from-file={TOKEN_KEY}="$HOME/.cache/huggingface/token"'
@@ -100,7 +84,7 @@ def _next_steps(
         steps.append(f"kubectl apply -k {where}/storage")
     steps += [
         f"kubectl apply -k {where}/files && {kubectl} wait --for=condition=Ready --timeout=15m pod/{pod}",
-        f"{kubectl} cp {shlex.quote(project or '.')} {pod}:{task.workspace}",
+        f"{kubectl} cp {here} {pod}:{task.workspace}",
         f"kubectl delete -k {where}/files",
         f"kubectl apply -k {where}",
         f"{kubectl} logs --follow --selector {INSTANCE}={task.name}",

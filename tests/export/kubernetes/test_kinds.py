@@ -222,6 +222,11 @@ def test_pods_have_the_grace_that_the_task_has(kind):
         assert template["spec"]["terminationGracePeriodSeconds"] == 333
 
 
+def test_a_variable_that_is_given_twice_is_written_once():
+    asked = task(environment=(("A", "1"), ("B", "2"), ("A", "3")))
+    assert container(made(asked))["env"][:2] == [{"name": "A", "value": "3"}, {"name": "B", "value": "2"}]
+
+
 def test_nccl_speaks_only_where_nodes_do():
     def debug(**changed):
         return [each["value"] for each in container(made(task(**changed)))["env"] if each["name"] == "NCCL_DEBUG"]

@@ -20,7 +20,7 @@ def test_steps_come_in_the_order_in_which_they_are_typed():
         'kubectl create secret generic devkit-hub --from-file=token="$HOME/.cache/huggingface/token"',
         "kubectl apply -k ./storage",
         "kubectl apply -k ./files && kubectl wait --for=condition=Ready --timeout=15m pod/tune-files",
-        "kubectl cp . tune-files:/workspaces/tune",
+        "kubectl cp ./. tune-files:/workspaces/tune",
         "kubectl delete -k ./files",
         "kubectl apply -k .",
         "kubectl logs --follow --selector app.kubernetes.io/instance=tune",
@@ -48,7 +48,7 @@ def test_folders_are_quoted_in_the_steps(folder, tmp_path):
 def test_the_project_is_copied_from_where_it_is():
     settings = KubernetesSettings(node_checks=False, monitoring=False)
     rendered = TARGET.render(task(), settings, replace(context(), folder="../my project/deploy/kubernetes"))
-    assert "kubectl cp '../my project' tune-files:/workspaces/tune" in rendered.next_steps
+    assert "kubectl cp '../my project/.' tune-files:/workspaces/tune" in rendered.next_steps
 
 
 @every_job

@@ -74,6 +74,23 @@ def test_a_claim_must_have_a_name_that_claims_have():
         made(task(volumes=volumes))
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/workspaces/tune/a:b", "takes no colon"),
+        ("/data", "mounted apart"),
+        ("/data/", "mounted apart"),
+        ("/data/.", "mounted apart"),
+    ],
+)
+def test_a_path_at_which_nothing_can_be_mounted_is_refused(path, said):
+    volumes = tuple(
+        replace(volume, path=path) if volume.role is Role.CHECKPOINTS else volume for volume in task().volumes
+    )
+    with pytest.raises(DevkitError, match=said):
+        made(task(volumes=volumes))
+
+
 def test_one_claim_for_several_has_a_folder_for_each():
     volumes = tuple(
         replace(volume, source="shared" if volume.role is not Role.DATA else "own") for volume in task().volumes
