@@ -35,8 +35,8 @@ def trainjob(task: Task, settings: KubernetesSettings) -> Workload:
         pointer = f"/spec/runtimePatches/0/trainingRuntimeSpec/template{POD_TEMPLATE}"
         pods = (Place("TrainJob", task.name, pointer),)
         note = (
-            f"{settings.runtime} says what follows a preemption, and by itself nothing does: apply it again, the same "
-            "command goes on. Without --runtime the job brings its own"
+            f"{settings.runtime} says what follows a preemption, and by itself nothing does: delete it and apply "
+            "it again, the same command goes on. Without --runtime the job brings its own"
         )
         return Workload(
             kind="TrainJob", files={"trainjob.yaml": [job]}, owner=owner, suspend=suspend, pods=pods, notes=(note,)

@@ -187,7 +187,13 @@ def test_a_pytorchjob_has_a_master_and_workers_and_says_what_it_cannot():
 
 @pytest.mark.parametrize(
     ("kind", "nodes", "longest"),
-    [(Kind.JOBSET, 1, 48), (Kind.JOBSET, 11, 47), (Kind.TRAINJOB, 101, 46), (Kind.TRAINJOB, 2, 48)],
+    [
+        (Kind.JOBSET, 1, 48),
+        (Kind.JOBSET, 10, 48),
+        (Kind.JOBSET, 11, 47),
+        (Kind.TRAINJOB, 101, 46),
+        (Kind.TRAINJOB, 2, 48),
+    ],
 )
 def test_names_leave_room_for_those_of_pods(kind, nodes, longest):
     assert len(f"{'a' * longest}-node-0-{nodes - 1}-abcde") == 63
