@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.amount import LONG
+
 from .exporting import Job, export, stand_in
 from .slurm import Cluster, until
 
@@ -128,3 +130,13 @@ def test_each_task_of_a_sweep_has_its_value_and_its_folder_and_only_the_interrup
     assert [each["Restarts"] for each in shown] == ["0", "0", "1"]
     ranks = [[re.findall(r"rank=(\S+)", line)[0] for line in job.starts(f"rank-{rank}")] for rank in (8, 16, 32)]
     assert ranks == [["8"], ["16"], ["32", "32"]]
+
+
+@pytest.mark.skipif(not LONG, reason="Slurm looks at time limits twice a minute: run with DEVKIT_LONG=1")
+def test_a_job_whose_time_ends_is_warned_and_gets_the_same_time_again(cluster, project, tmp_path):
+    venv = stand_in(tmp_path / "venv", UNTIL_TOLD)
+    job = export(project, tmp_path, "--time", "2m", "--grace", "100s", venv=venv)
+    number = job.submit(cluster)
+    until(lambda: cluster.job(number)["Restarts"] == "1", f"a requeue: {job.log()}")
+    shown = cluster.reach(number, "COMPLETED", "FAILED", "TIMEOUT")
+    assert (shown["JobState"], shown["TimeLimit"]) == ("COMPLETED", "00:02:00")

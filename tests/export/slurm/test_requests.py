@@ -1,0 +1,264 @@
+"""What a job asks Slurm for, and what it is refused for before Slurm sees it."""
+
+from dataclasses import replace
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.export.slurm import TARGET, SlurmSettings, render
+from devkit.export.slurm.containers import enroot_name
+from devkit.export.slurm.folders import folder
+from devkit.export.slurm.settings import Flavour, GpuRequest
+from devkit.export.slurm.sweep import MOST_TASKS, variants
+from devkit.export.task import Accelerator
+from devkit.solver.model import Vendor
+
+from .tasks import GIB, context, files_of, script_of, task
+
+
+def asked(made, **settings):
+    """The options in the script's #SBATCH lines."""
+    lines = script_of(made, **settings).splitlines()
+    return [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")]
+
+
+def notes(made, **settings):
+    return render(made, SlurmSettings(**settings), context()).notes
+
+
+def with_gpu(name, count=1, **changes):
+    gpus = Accelerator(vendor=Vendor.NVIDIA, name=name, count=count, memory_bytes=0)
+    return task(accelerator=gpus, **changes)
+
+
+def test_every_option_is_one_that_was_decided():
+    assert asked(task(nodes=2, gpus=8)) == [
+        "--job-name=my-job",
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=8",
+        "--mem=24G",
+        "--gres=gpu:a100:8",
+        "--time=1-00:00:00",
+        "--signal=TERM@120",
+        "--requeue",
+        "--output=%x-%j.out",
+        "--open-mode=append",
+    ]
+
+
+def test_what_the_site_wants_to_know_is_asked_as_it_was_said():
+    wishes = {
+        "account": "team",
+        "partition": "gpu,long",
+        "qos": "normal",
+        "constraint": "gpupod&[a100*2|h100]",
+        "reservation": "course",
+    }
+    options = asked(task(), **wishes, mail="me@example.org", log="logs/%x.txt", sbatch=("--exclusive", "--nice=10"))
+    assert {f"--{name}={value}" for name, value in wishes.items()} <= set(options)
+    assert options[-6:] == [
+        "--output=logs/%x.txt",
+        "--open-mode=append",
+        "--mail-user=me@example.org",
+        "--mail-type=END,FAIL,REQUEUE",
+        "--exclusive",
+        "--nice=10",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("memory", "option"),
+    [(24 * GIB, "--mem=24G"), (GIB // 2, "--mem=512M"), (1, "--mem=1M"), (GIB + 1, "--mem=1025M")],
+)
+def test_memory_is_rounded_up_to_what_slurm_counts_in(memory, option):
+    assert option in asked(task(memory_bytes=memory))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("A100 80GB", "a100"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("RTX 4090", "rtx4090"),
+        ("NVIDIA GeForce RTX 2080 Ti", "rtx2080ti"),
+        ("Tesla V100 SXM2 32GB", "v100"),
+        ("RTX A6000", "rtxa6000"),
+        ("H100", "h100"),
+    ],
+)
+def test_a_gpu_is_asked_for_by_its_usual_short_name_which_is_said(name, kind):
+    made = with_gpu(name, 2)
+    assert f"--gres=gpu:{kind}:2" in asked(made)
+    assert f"--gpus-per-node={kind}:2" in asked(made, gpu_request=GpuRequest.GPUS_PER_NODE)
+    assert any(f"is taken to call the GPU {kind}:" in note for note in notes(made))
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu_type", "option"),
+    [
+        ("", "", "--gres=gpu:1"),
+        ("H100", "any", "--gres=gpu:1"),
+        ("H100 MIG 3g.40gb", "3g.40gb", "--gres=gpu:3g.40gb:1"),
+    ],
+    ids=["no GPU is named", "any GPU will do", "the site's own name"],
+)
+def test_what_is_said_of_the_gpu_wins(name, gpu_type, option):
+    made = with_gpu(name)
+    assert option in asked(made, gpu_type=gpu_type)
+    assert not any("is taken to call" in note for note in notes(made, gpu_type=gpu_type))
+
+
+def test_smaller_gpus_that_fit_are_named_because_their_queue_may_be_shorter():
+    fitting = ("NVIDIA L4", "NVIDIA A10", "NVIDIA A100 PCIe 40GB", "NVIDIA A100 SXM4 80GB", "NVIDIA H100 SXM")
+    made = with_gpu("A100 80GB", fitting_gpus=fitting)
+    assert any("also fits on NVIDIA L4, NVIDIA A10 or NVIDIA A100 PCIe 40GB" in note for note in notes(made))
+    assert not any("also fits" in note for note in notes(replace(made, fitting_gpus=fitting[3:])))
+
+
+def test_nodes_that_may_be_taken_back_are_the_sites_own_kind():
+    assert any("--partition or --qos" in note for note in notes(task(is_spot=True)))
+    assert not any("--partition or --qos" in note for note in notes(task(is_spot=True), qos="spot"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"partition": "gpu\n#SBATCH --uid=0"}, "--partition 'gpu\\\\n#SBATCH --uid=0' cannot stand"),
+        ({"account": "a b"}, "--account 'a b' cannot stand"),
+        ({"constraint": "a#b"}, "cannot stand"),
+        ({"constraint": '"x"'}, "cannot stand"),
+        ({"mail": "-x"}, "cannot stand"),
+        ({"module": ("gcc; rm -rf /",)}, "--module 'gcc; rm -rf /' cannot stand"),
+        ({"module": ("$(id)",)}, "cannot stand"),
+        ({"gpu_type": "a100:2"}, "--gpu-type 'a100:2' cannot stand"),
+        ({"log": "my log"}, "--log 'my log' cannot stand"),
+        ({"sbatch": ("-x node",)}, "--sbatch '-x node' cannot stand"),
+        ({"sbatch": ("--array=0-3",)}, "--sbatch --array=0-3 is set by devkit itself"),
+        ({"sbatch": ("--requeue",)}, "--sbatch --requeue is set by devkit itself"),
+        ({"venv": "/opt/venv"}, "--venv is not used with --flavour apptainer"),
+        ({"venv": "env", "flavour": Flavour.NONE}, "--venv 'env' is no folder from the root on"),
+        ({"at_once": 2}, "--at-once says nothing without an array"),
+        ({"at_once": 0, "sweep": ("rank=8",)}, "--at-once is 0, which is below 1"),
+        ({"requeues": -1}, "--requeues is -1, which is below 0"),
+        ({"image_file": "a.sif"}, "--image-file 'a.sif' is no folder from the root on"),
+        ({"image_file": "/a:b.sif"}, "has ':' in it"),
+    ],
+)
+def test_what_would_end_a_line_or_mean_something_else_is_refused_in_one_line(settings, message):
+    with pytest.raises(DevkitError, match=message) as refused:
+        files_of(task(), **settings)
+    assert "\n" not in refused.value.message
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (task(grace_s=65536), "--grace of 65536 s is longer than Slurm's longest notice"),
+        (with_gpu("H100 MIG 3g.40gb"), "Slurm's name of H100 MIG 3g.40gb is the site's own"),
+    ],
+)
+def test_a_task_that_slurm_cannot_be_asked_for_is_refused(made, message):
+    with pytest.raises(DevkitError, match=message):
+        script_of(made)
+    assert "--signal=TERM@65535" in asked(task(grace_s=65535))
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("/data", '"/data"'),
+        ("~/data", '"$HOME/data"'),
+        ("$SCRATCH/a b", '"${SCRATCH}/a b"'),
+        ("${SCRATCH}/x", '"${SCRATCH}/x"'),
+        ("/a/$USER/b", '"/a/${USER}/b"'),
+        ("/a/$(id)/`id`", '"/a/\\$(id)/\\`id\\`"'),
+        ("/a/${X%$(id)}", '"/a/\\${X%\\$(id)}"'),
+        ('/a/"b"\\c', '"/a/\\"b\\"\\\\c"'),
+        ("/a/5$", '"/a/5\\$"'),
+    ],
+)
+def test_of_a_folder_only_variables_mean_anything_to_the_shell(text, word):
+    assert folder(text, "--data") == word
+
+
+@pytest.mark.parametrize("text", ["data", "./data", "a/$HOME", "/a:b", "/a,b", "/a\nb"])
+def test_a_folder_that_depends_on_where_the_job_starts_or_cannot_be_mounted_is_refused(text):
+    with pytest.raises(DevkitError):
+        folder(text, "--data")
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("ghcr.io/team/image:1", "ghcr.io#team/image:1"),
+        ("localhost/image", "localhost#image"),
+        ("registry:5000/image:1", "registry:5000#image:1"),
+        ("team/image:1", "team/image:1"),
+        ("ubuntu:24.04", "ubuntu:24.04"),
+    ],
+)
+def test_enroot_puts_a_number_sign_behind_the_registry(image, name):
+    assert enroot_name(image) == name
+
+
+def test_enroot_has_no_form_for_a_digest():
+    with pytest.raises(DevkitError, match="names a digest"):
+        enroot_name("ghcr.io/team/image@sha256:0")
+
+
+def test_the_last_setting_of_a_sweep_changes_fastest():
+    found = variants(("learning-rate=1e-4, 2e-4", "dora=true,false"))
+    assert [each.folder for each in found] == [
+        "learning-rate-1e-4_dora-true",
+        "learning-rate-1e-4_dora-false",
+        "learning-rate-2e-4_dora-true",
+        "learning-rate-2e-4_dora-false",
+    ]
+    assert found[1].flags == ("--learning-rate", "1e-4", "--no-dora")
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        (("rank",), "is no list of values"),
+        (("rank=",), "is no list of values"),
+        (("rank=8,,16",), "is no list of values"),
+        (("ranks=8",), "'ranks' is no setting that can differ"),
+        (("output=a,b",), "'output' is no setting that can differ"),
+        (("data=a,b",), "'data' is no setting that can differ"),
+        (("rank=8,eight",), "'eight' is no value of --rank"),
+        (("rank=0",), "--rank is 0, which is below 1"),
+        (("learning-rate=nan",), "--learning-rate is nan"),
+        (("method=lora,lore",), "'lore' is no value of --method"),
+        (("dora=yes",), "'yes' is no value of --dora"),
+        (("rank=8,8",), "names a value twice"),
+        (("rank=8", "rank=16"), "names rank twice"),
+        (("seed=" + ",".join(map(str, range(MOST_TASKS + 1))),), "makes 1001 tasks"),
+    ],
+)
+def test_a_sweep_over_what_cannot_be_is_refused(sweep, message):
+    with pytest.raises(DevkitError, match=message):
+        variants(sweep)
+
+
+def test_an_array_may_be_as_large_as_slurm_takes_it():
+    assert len(variants(("seed=" + ",".join(map(str, range(MOST_TASKS))),))) == MOST_TASKS
+
+
+def test_next_steps_make_the_image_ask_when_the_job_would_start_and_submit_it():
+    steps = render(task(), SlurmSettings(), context()).next_steps
+    assert steps == (
+        "sh deploy/slurm/build-image.sh",
+        "sbatch --test-only deploy/slurm/job.sbatch",
+        "sbatch deploy/slurm/job.sbatch",
+        "squeue --me",
+    )
+    pyxis = render(task(), SlurmSettings(flavour=Flavour.PYXIS, image_file="~/i.sqsh"), context()).next_steps
+    assert pyxis[0] == "enroot import --output \"$HOME/i.sqsh\" 'docker://registry.example#team/image:1'"
+
+
+def test_only_containers_need_an_image():
+    needs = {flavour: TARGET.needs_image(SlurmSettings(flavour=flavour)) for flavour in Flavour}
+    assert needs == {Flavour.APPTAINER: True, Flavour.PYXIS: True, Flavour.NONE: False}

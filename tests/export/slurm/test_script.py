@@ -1,0 +1,311 @@
+"""The batch script, run by bash with programs that record how they are called."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.export.launch import KEEP_CODE
+from devkit.export.slurm.settings import Flavour
+from devkit.export.task import Accelerator
+from devkit.solver.model import Vendor
+from devkit.workload.finetune.settings import FinetuneSettings
+
+from .tasks import Login, files_of, script_of, task, with_folders
+
+SHELLCHECK = Path(sys.executable).with_name("shellcheck")
+NASTY = 'it\'s "$(touch pwned)" `id` ${HOME} {{ x }} #1 \\ 100%'
+FLAGS = {"--bind", "--cleanenv", "--no-home", "--nv", "--pwd", "--rocm"}
+"""Of those that `apptainer exec` takes.
+Source: https://github.com/apptainer/apptainer/blob/main/cmd/internal/cli/action_flags.go"""
+
+
+@pytest.fixture
+def login(tmp_path):
+    return Login(tmp_path)
+
+
+def apptainer_call(login):
+    """Flags, binds (host -> inside), image, variables and command of the only call."""
+    (call,) = login.calls("apptainer")
+    assert call["words"][0] == "exec"
+    words = call["words"][1 : call["words"].index("env")]
+    rest = call["words"][call["words"].index("env") + 1 :]
+    binds = [words[at + 1].rpartition(":") for at, word in enumerate(words) if word == "--bind"]
+    variables = [word for word in rest if "=" in word and not word.startswith("-")]
+    variables = variables[: next(at for at, word in enumerate(rest) if "=" not in word)]
+    return {
+        "flags": [word for word in words if word.startswith("--")],
+        "pwd": words[words.index("--pwd") + 1],
+        "binds": [(host, inside) for host, _, inside in binds],
+        "image": words[-1],
+        "variables": dict(each.split("=", 1) for each in variables),
+        "command": rest[len(variables) :],
+    }
+
+
+def test_apptainer_gets_gpus_storage_folder_and_the_command_and_nothing_of_the_login(login):
+    (login.home / ".cache/huggingface").mkdir(parents=True)
+    (login.home / ".cache/huggingface/token").write_text("hf_secret", encoding="ascii")
+    done = login.run(script_of(task()), CUDA_VISIBLE_DEVICES="2,3", PYTHONPATH="/elsewhere")
+    assert (done.returncode, done.stderr) == (0, "")
+    call = apptainer_call(login)
+    assert set(call["flags"]) == {"--nv", "--cleanenv", "--no-home", "--pwd", "--bind"} <= FLAGS
+    assert (call["pwd"], call["image"]) == ("/workspaces/my-project", f"{login.home}/devkit/my-project.sif")
+    assert call["binds"] == [
+        (f"{login.home}/devkit/huggingface", "/opt/cache/huggingface"),
+        (f"{login.home}/devkit/compiled", "/opt/cache/compile"),
+        (f"{login.project}", "/workspaces/my-project"),
+        (f"{login.home}/devkit/my-project/tuned", "/workspaces/my-project/tuned"),
+        (f"{login.home}/.cache/huggingface/token:/home/dev/.config/huggingface/token", "ro"),
+    ]
+    assert call["variables"] == {
+        "HOME": "/opt/cache/compile/home",
+        "HF_TOKEN_PATH": "/home/dev/.config/huggingface/token",
+        "CUDA_VISIBLE_DEVICES": "2,3",
+        "SLURM_JOB_ID": "12",
+        "SLURM_NODEID": "0",
+    }
+    assert tuple(call["command"]) == task().command
+    assert all(Path(host).exists() for host, _ in call["binds"][:4])
+    assert (login.project / "tuned").is_dir()
+    assert "hf_secret" not in str(login.calls("apptainer")) + str(login.calls("srun"))
+
+
+def test_without_a_token_none_is_mounted(login):
+    assert login.run(script_of(task())).returncode == 0
+    assert len(apptainer_call(login)["binds"]) == 4
+
+
+def test_amd_gpus_are_handed_over_their_own_way(login):
+    gpus = Accelerator(vendor=Vendor.ROCM, name="MI300X", count=1, memory_bytes=0)
+    script = script_of(task(accelerator=gpus))
+    assert "#SBATCH --gres=gpu:mi300x:1\n" in script
+    assert login.run(script, ROCR_VISIBLE_DEVICES="4").returncode == 0
+    call = apptainer_call(login)
+    assert "--rocm" in call["flags"] and "--nv" not in call["flags"]
+    assert call["variables"]["ROCR_VISIBLE_DEVICES"] == "4"
+
+
+def test_without_gpus_none_are_asked_for_nor_handed_over(login):
+    script = script_of(task(gpus=0))
+    assert "gpu" not in script.replace("GPU", "")
+    assert login.run(script).returncode == 0
+    assert set(apptainer_call(login)["flags"]) == {"--cleanenv", "--no-home", "--pwd", "--bind"}
+
+
+def test_several_nodes_meet_at_the_first_and_each_knows_its_number(login):
+    made = task(nodes=2, gpus=8)
+    done = login.run(script_of(made, flavour=Flavour.APPTAINER), SLURM_JOB_ID="123456", SLURM_JOB_NODELIST="n[1-2]")
+    assert (done.returncode, done.stderr) == (0, "")
+    calls = login.calls("apptainer")
+    for node, call in enumerate(calls):
+        assert {
+            "PET_NNODES=2",
+            "PET_NPROC_PER_NODE=8",
+            f"PET_NODE_RANK={node}",
+            "PET_MASTER_ADDR=first",
+            "PET_MASTER_PORT=23456",
+        } <= set(call["words"])
+        assert tuple(call["words"][-len(made.command) :]) == made.command
+    assert len(calls) == 2
+    (srun,) = login.calls("srun")
+    assert {"--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=8", "--kill-on-bad-exit=0", "--wait=120"} <= set(
+        srun["words"]
+    )
+
+
+def test_several_processes_on_one_node_ask_nobody_where_they_are(login):
+    assert login.run(script_of(task(gpus=2))).returncode == 0
+    assert login.calls("scontrol") == []
+    assert apptainer_call(login)["variables"]["PET_MASTER_ADDR"] == "127.0.0.1"
+
+
+def test_pyxis_gets_the_image_and_the_mounts_as_enroot_writes_them(login):
+    (login.home / ".cache/huggingface").mkdir(parents=True)
+    (login.home / ".cache/huggingface/token").touch()
+    done = login.run(script_of(task(), flavour=Flavour.PYXIS))
+    assert (done.returncode, done.stderr) == (0, "")
+    (srun,) = login.calls("srun")
+    mounts = ",".join(
+        [
+            f"{login.home}/devkit/huggingface:/opt/cache/huggingface",
+            f"{login.home}/devkit/compiled:/opt/cache/compile",
+            f"{login.project}:/workspaces/my-project",
+            f"{login.home}/devkit/my-project/tuned:/workspaces/my-project/tuned",
+            f"{login.home}/.cache/huggingface/token:/home/dev/.config/huggingface/token:ro",
+        ]
+    )
+    assert {
+        "--container-image=registry.example#team/image:1",
+        f"--container-mounts={mounts}",
+        "--container-workdir=/workspaces/my-project",
+        "--no-container-mount-home",
+    } <= set(srun["words"])
+    assert srun["environment"]["NVIDIA_VISIBLE_DEVICES"] == "all"
+    (devkit,) = login.calls("devkit")
+    assert ("devkit", *devkit["words"]) == task().command
+
+
+def test_without_a_container_the_clusters_folders_stand_in_for_those_of_the_image(login):
+    made = with_folders(task(), checkpoints="$WORK/kept here")
+    done = login.run(script_of(made, flavour=Flavour.NONE), WORK=str(login.home / "work"))
+    assert (done.returncode, done.stderr) == (0, "")
+    (devkit,) = login.calls("devkit")
+    kept = f"{login.home}/work/kept here"
+    words = [kept if word == "tuned" else word for word in made.command[1:]]
+    assert (devkit["words"], devkit["folder"]) == (words, str(login.project))
+    told = devkit["environment"]
+    assert told["HF_HUB_CACHE"] == f"{login.home}/devkit/huggingface/hub"
+    assert told["HF_TOKEN_PATH"] == f"{login.home}/.cache/huggingface/token"
+    assert told["TRITON_CACHE_DIR"] == f"{login.home}/devkit/compiled/triton"
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+def test_words_of_users_arrive_as_they_were_written(login, flavour):
+    finetune = FinetuneSettings(model=NASTY, data=(NASTY, "line\nbreak"), output=Path(f"out/{NASTY}".replace(":", "")))
+    made = task(finetune, environment=(("A", NASTY), ("B", "two\nlines, and a comma")))
+    done = login.run(script_of(made, flavour=flavour), SCRATCH=str(login.home))
+    assert (done.returncode, done.stderr) == (0, "")
+    (call,) = login.calls("apptainer" if flavour is Flavour.APPTAINER else "devkit")
+    words = call["words"][-len(made.command) + 1 :]
+    expected = list(made.command[1:])
+    if flavour is Flavour.NONE:
+        expected[expected.index("--output") + 1] = f"{login.home}/devkit/my-project/{finetune.output.name}"
+    assert words == expected
+    if flavour is Flavour.APPTAINER:
+        assert {f"A={NASTY}", "B=two\nlines, and a comma"} <= set(call["words"])
+    else:
+        assert (call["environment"]["A"], call["environment"]["B"]) == (NASTY, "two\nlines, and a comma")
+    assert not list(login.project.glob("**/pwned")) and not list(login.home.glob("**/pwned"))
+
+
+def test_a_sweep_gives_each_task_its_values_and_a_folder_of_its_own(login):
+    script = script_of(task(), sweep=("rank=8,16", "packing=true,false"), at_once=2)
+    assert "#SBATCH --array=0-3%2\n" in script
+    assert "#SBATCH --output=%x-%A_%a.out\n" in script
+    expected = {
+        "0": ("rank-8_packing-true", ["--rank", "8", "--packing"]),
+        "3": ("rank-16_packing-false", ["--rank", "16", "--no-packing"]),
+    }
+    for number, (folder, flags) in expected.items():
+        done = login.run(script, SLURM_ARRAY_TASK_ID=number, SLURM_ARRAY_JOB_ID="9")
+        assert (done.returncode, done.stderr) == (0, "")
+        words = login.calls("apptainer")[-1]["words"]
+        at = words.index("--output")
+        assert words[at + 1 :] == [f"/workspaces/my-project/tuned/{folder}", *flags]
+        assert (login.home / "devkit/my-project/tuned" / folder).is_dir()
+    assert "there is no task 4" in login.run(script, SLURM_ARRAY_TASK_ID="4").stderr
+
+
+def test_a_task_of_a_sweep_is_queued_again_by_its_own_number(login):
+    script = script_of(task(), sweep=("rank=8,16",))
+    assert login.run(script, SLURM_ARRAY_TASK_ID="1", SLURM_ARRAY_JOB_ID="9", CODE="75").returncode == 75
+    assert [call["words"] for call in login.calls("scontrol")] == [["requeue", "Incomplete", "9_1"]]
+
+
+@pytest.mark.parametrize(("code", "requeues"), [(75, 1), (0, 0), (1, 0), (74, 0), (76, 0), (130, 0), (137, 0)])
+def test_only_the_code_that_says_try_again_is_tried_again(login, code, requeues):
+    done = login.run(script_of(task()), CODE=str(code))
+    assert (done.returncode, len(login.calls("scontrol"))) == (code, requeues)
+
+
+def test_the_count_of_turns_without_progress_begins_anew_at_each_checkpoint_and_survives_nonsense(login):
+    kept = login.home / "devkit/my-project/tuned"
+    kept.mkdir(parents=True)
+    script = script_of(task(), requeues=2)
+
+    def turn():
+        return login.run(script, CODE="75").returncode
+
+    assert [turn(), turn(), turn()] == [75, 75, 1]
+    (kept / "latest").symlink_to("step-10")
+    assert [turn(), turn(), turn()] == [75, 75, 1]
+    (kept / ".requeued").write_text("$(touch pwned) step-10\n", encoding="ascii")
+    assert turn() == 75
+    assert not list(login.home.glob("**/pwned"))
+
+
+@pytest.mark.parametrize("flavour", list(Flavour))
+def test_outside_of_a_job_it_says_what_it_is_for_and_touches_nothing(login, flavour):
+    done = login.run(script_of(task(), flavour=flavour), SLURM_JOB_ID="")
+    assert (done.returncode, done.stderr) == (2, "job.sbatch: this is a script for sbatch\n")
+    assert sorted(each.name for each in (login.home / "devkit").iterdir()) == ["my-project.sif"]
+
+
+def test_a_missing_image_names_the_command_that_makes_it(login):
+    (login.home / "devkit/my-project.sif").unlink()
+    done = login.run(script_of(task()))
+    assert done.returncode == 2
+    assert "make it with sh deploy/slurm/build-image.sh" in done.stderr
+
+
+def test_a_missing_project_is_said_before_anything_is_made(login):
+    done = login.run(script_of(with_folders(task(), data="/no/such/folder")))
+    assert done.returncode == 2
+    assert "there is no folder /no/such/folder" in done.stderr
+    assert not (login.home / "devkit/huggingface").exists()
+
+
+def test_modules_are_loaded_from_scratch_and_a_missing_one_ends_the_job(login):
+    script = script_of(task(), flavour=Flavour.NONE, module=("cuda/12.8", "gcc"))
+    tells = (
+        'module() { printf "%s\\n" "$*" >>"$HOME/modules"; [ "$2" != gcc ]; }; export -f module; exec bash "$HOME/it"'
+    )
+    (login.home / "it").write_text(script, encoding="utf-8")
+    done = login.run(tells)
+    assert done.returncode == 2
+    assert (login.home / "modules").read_text(encoding="ascii") == "purge\nload cuda/12.8\nload gcc\n"
+    assert login.calls("srun") == []
+
+
+def test_the_script_that_keeps_the_code_is_the_one_of_every_engine(login):
+    assert login.run(script_of(task(gpus=2), flavour=Flavour.PYXIS)).returncode == 0
+    (srun,) = login.calls("srun")
+    assert KEEP_CODE in srun["words"]
+
+
+def test_the_image_is_built_beside_its_place_and_takes_it_when_it_is_whole(login, tmp_path):
+    files = files_of(task(), image_file="$SCRATCH/images/mine.sif")
+    folder = tmp_path / "deploy"
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    assert "Bootstrap: docker\nFrom: registry.example/team/image:1\n" in files["image.def"]
+    scratch = login.home / "scratch"
+    (scratch / "images").mkdir(parents=True)
+    (scratch / "images/mine.sif.new").touch()
+    done = login.run((folder / "build-image.sh").read_text(encoding="utf-8"), SCRATCH=str(scratch))
+    assert done.returncode == 0, done.stderr
+    (call,) = login.calls("apptainer")
+    assert call["words"][:3] == ["build", "--force", f"{scratch}/images/mine.sif.new"]
+    assert call["environment"]["APPTAINER_TMPDIR"] == f"{scratch}/images/build"
+    assert (scratch / "images/mine.sif").is_file()
+
+
+@pytest.mark.skipif(not SHELLCHECK.is_file() and shutil.which("shellcheck") is None, reason="shellcheck is not here")
+def test_shellcheck_has_nothing_to_say_of_any_script(tmp_path):
+    for flavour in Flavour:
+        for nodes, gpus in ((1, 0), (1, 1), (1, 8), (2, 8)):
+            for settings in (
+                {},
+                {"sweep": ("rank=8,16", "learning-rate=1e-4,2e-4"), "module": ("apptainer",), "requeues": 0},
+                {"image_file": "~/my image"} | ({"venv": "$HOME/my env"} if flavour is Flavour.NONE else {}),
+            ):
+                name = f"{flavour}-{nodes}-{gpus}-{len(settings)}"
+                for path, text in files_of(task(nodes=nodes, gpus=gpus), flavour=flavour, **settings).items():
+                    if path != "image.def":
+                        (tmp_path / f"{name}-{path}").write_text(text, encoding="utf-8")
+    done = subprocess.run([SHELLCHECK, *sorted(tmp_path.iterdir())], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+
+
+def test_an_output_that_cannot_be_mounted_is_refused_for_containers_alone():
+    made = task(FinetuneSettings(model="m", data=("d",), output=Path("a:b")))
+    for flavour in (Flavour.APPTAINER, Flavour.PYXIS):
+        with pytest.raises(DevkitError, match="has ':' in it"):
+            script_of(made, flavour=flavour)
+    assert "a:b" in script_of(made, flavour=Flavour.NONE)
