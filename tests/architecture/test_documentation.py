@@ -68,7 +68,7 @@ def commands_in_the_documentation() -> list[list[str]]:
     """Each `devkit` call in the shell blocks of the README and the guides, as words."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     blocks = [block for page in pages for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)]
-    lines = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
+    lines = [shlex.split(line, comments=True) for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     return [words[1:] for words in lines if words and words[0] == "devkit"]
 
 
