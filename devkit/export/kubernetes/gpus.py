@@ -110,7 +110,20 @@ def claim_name(task: Task) -> str:
 
 
 def gpu_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
-    """What nobody can see from here: whether the pods land on the GPU that the estimate was held against."""
+    """What nobody can see from here: where the pods land, and who may open the devices there.
+
+    Source: https://github.com/ROCm/k8s-device-plugin/issues/39
+    """
+    is_amd = task.accelerator.vendor is Vendor.ROCM and task.accelerator.count
+    if is_amd and settings.gpu_group is None:
+        group = (
+            "on most nodes /dev/kfd opens to one group alone: give --gpu-group with the answer of stat -c %g /dev/kfd"
+        )
+        return (*_placing_notes(task, settings), group)
+    return _placing_notes(task, settings)
+
+
+def _placing_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
     name, mig = task.accelerator.name, _MIG.fullmatch(settings.gpu_resource)
     if mig:
         return (f"the estimate knows nothing of MIG: that instance has {mig[2]} GB of {name or 'its GPU'}",)

@@ -58,7 +58,10 @@ def pod_spec(task: Task, settings: KubernetesSettings, container: Manifest, *, r
             spec[field] = value
     if settings.pull_secret:
         spec["imagePullSecrets"] = [{"name": settings.pull_secret}]
-    spec["securityContext"] = SECURE_POD
+    spec["securityContext"] = {**SECURE_POD}
+    if settings.gpu_group is not None and task.accelerator.count:
+        why = "Who may open /dev/kfd and /dev/dri on the nodes; the user of the image is not root."
+        spec["securityContext"]["supplementalGroups"] = Noted([settings.gpu_group], why)
     spec |= placement(task, settings)
     if settings.device_class:
         spec["resourceClaims"] = [{"name": CLAIM, "resourceClaimTemplateName": claim_name(task)}]

@@ -7,7 +7,7 @@ from typing import Annotated
 from devkit.errors import DevkitError
 from devkit.export.kubernetes.names import checked_key, checked_subdomain, label_of, toleration_of
 from devkit.export.labels import LONGEST, checked_label
-from devkit.facts.said import Said, flag_of
+from devkit.facts.said import Said, check_ranges, flag_of
 
 
 class Kind(StrEnum):
@@ -51,6 +51,12 @@ class KubernetesSettings:
     gpu_resource: Annotated[
         str, Said("Resource to ask for, in place of the vendor's.", example="nvidia.com/mig-1g.10gb")
     ] = ""
+    gpu_group: Annotated[
+        int | None,
+        Said(
+            "Group that may open AMD's devices on the nodes: stat --format %g /dev/kfd.", at_least=1, at_most=2**31 - 1
+        ),
+    ] = None
     device_class: Annotated[
         str, Said("Ask by dynamic resource allocation, for this DeviceClass.", example="gpu.nvidia.com")
     ] = ""
@@ -108,6 +114,7 @@ _OBJECTS = (
 
 def checked(settings: KubernetesSettings) -> KubernetesSettings:
     """`settings` when a cluster could take them at all. Raises DevkitError for what no cluster takes."""
+    check_ranges(settings)
     for name in _OBJECTS:
         if text := getattr(settings, name):
             checked_subdomain(text, flag_of(name))

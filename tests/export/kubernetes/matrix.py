@@ -46,7 +46,7 @@ def jobs() -> dict[str, tuple[Task, dict[str, object]]]:
                     made = new_storage(made)
                 found[f"a {kind} of {nodes}, {name}"] = (made, wishes | {"kind": kind})
         for vendor in (Vendor.ROCM, Vendor.CPU):
-            found[f"a {kind} on {vendor}"] = (task(vendor, nodes=2, is_spot=True), {"kind": kind})
+            found[f"a {kind} on {vendor}"] = (task(vendor, nodes=2, is_spot=True), {"kind": kind, "gpu_group": 109})
         alone = task()
         alone = replace(alone, accelerator=replace(alone.accelerator, count=1))
         found[f"a {kind} on one MIG instance"] = (alone, {"kind": kind, "gpu_resource": "nvidia.com/mig-1g.10gb"})

@@ -116,6 +116,18 @@ def test_wishes_for_the_pod_reach_it(kind):
         assert template["spec"]["imagePullSecrets"] == [{"name": "registry"}]
 
 
+@every_kind
+def test_amds_devices_are_opened_by_their_group(kind):
+    rendered = made(task(Vendor.ROCM), kind=kind, gpu_group=109)
+    for template in job_templates(rendered):
+        assert template["spec"]["securityContext"]["supplementalGroups"] == [109]
+    assert not any("--gpu-group" in note for note in rendered.notes)
+    unsaid = made(task(Vendor.ROCM), kind=kind)
+    assert any("--gpu-group" in note for note in unsaid.notes)
+    assert "supplementalGroups" not in job_templates(unsaid)[0]["spec"]["securityContext"]
+    assert not any("--gpu-group" in note for note in made(task(), kind=kind).notes)
+
+
 def test_labels_join_everything_of_the_job():
     for each in objects(made(task(nodes=2), kind=Kind.JOB)):
         assert each["metadata"]["labels"]["app.kubernetes.io/instance"] == "tune"

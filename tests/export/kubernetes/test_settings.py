@@ -23,6 +23,7 @@ def test_no_flag_is_another_ones():
     [
         ({"namespace": "ML_team"}, "--namespace"),
         ({"namespace": "a" * 64}, "--namespace"),
+        ({"gpu_group": 0}, "--gpu-group"),
         ({"queue": "my queue"}, "--queue"),
         ({"gpu_resource": "nvidia.com/"}, "--gpu-resource"),
         ({"device_class": "GPU"}, "--device-class"),
