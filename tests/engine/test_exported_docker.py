@@ -1,0 +1,170 @@
+"""What `devkit export docker` writes, on real engines: started, stopped, started again; and read by real Compose."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from devkit.export.docker import DockerSettings, render
+from devkit.export.task import Role, Task
+from tests.amount import LONG, every
+from tests.export.launchers.tasks import CPU, NASTY, TASKS, context, gpus
+
+from . import binaries, image
+from .commands import environment, run
+from .conftest import every_flavour, one_engine, programs
+from .daemon import Engine, Flavour
+
+if_long = pytest.mark.skipif(not LONG, reason="takes half a minute: run with DEVKIT_LONG=1")
+IMAGE = "devkit-test-base:latest"
+TRAINS = """
+echo "start $(cat input) shm $(df -k /dev/shm | tail -n 1 | tr -s ' ' | cut -d ' ' -f 2)"
+if [ -e finetuned/saved ]; then echo resumed; exit 0; fi
+trap 'printf "%s\\n" "$1" >finetuned/saved; exit 75' TERM
+echo ready
+sleep 60 & wait
+exit 1
+"""
+"""Like devkit finetune: it saves and leaves with 75 when it is told to stop, and goes on from there next time."""
+
+
+@pytest.fixture
+def based(engine: Engine):
+    """The engine with an image; what a test leaves goes away."""
+    image.provide(engine, IMAGE)
+    yield engine
+    engine.clear()
+
+
+def written(folder: Path, task: Task) -> Path:
+    """A project with the exported files; its script."""
+    place = folder / "my project/deploy/docker"
+    place.mkdir(parents=True)
+    (folder / "my project/input").write_text("data\n")
+    for made in render(task, DockerSettings(), context("deploy/docker")).artifacts:
+        (place / made.path).write_bytes(made.content)
+    return place / "run.sh"
+
+
+def training(task: Task, *words: str) -> Task:
+    return replace(task, image=IMAGE, command=("sh", "-c", TRAINS, "sh", *words), shm_bytes=64 << 20, grace_s=20)
+
+
+def started(engine: Engine, script: Path, log: Path, *, says: str) -> subprocess.Popen[bytes]:
+    """The script in a process group of its own, once its container says that."""
+    env = {**engine.env, "DEVKIT_WAIT_S": "0"}
+    with log.open("wb") as file:
+        process = subprocess.Popen(["sh", script], env=env, stdout=file, stderr=file, start_new_session=True)
+    ends = time.monotonic() + 60
+    while says not in log.read_text() and process.poll() is None and time.monotonic() < ends:
+        time.sleep(0.05)
+    return process
+
+
+@one_engine
+def test_a_run_that_is_stopped_saves_and_is_started_again(based, tmp_path):
+    script = written(tmp_path, training(CPU, NASTY))
+    log = tmp_path / "log"
+    process = started(based, script, log, says="ready")
+    based.docker("stop", "demo")
+    assert process.wait(timeout=60) == 0, log.read_text()
+    said = log.read_text()
+    assert said.count(f"start data shm {64 << 10}") == 2
+    assert "was told to stop, and saved" in said and "resumed" in said
+    found = based.inspect("demo")
+    assert (found["RestartCount"], found["HostConfig"]["RestartPolicy"]["Name"]) == (0, "no")
+    assert (found["Config"]["StopTimeout"], found["Config"]["StopSignal"]) == (20, "SIGTERM")
+    assert "no-new-privileges:true" in found["HostConfig"]["SecurityOpt"]
+    run(["sh", script, "fetch"], env=based.env)
+    assert (tmp_path / "my project/finetuned/saved").read_text() == f"{NASTY}\n"
+
+
+@one_engine
+def test_ctrl_c_lets_the_run_save_and_ends_with_75(based, tmp_path):
+    script = written(tmp_path, training(CPU, "saved"))
+    log = tmp_path / "log"
+    process = started(based, script, log, says="ready")
+    # As a terminal does: everybody in the group gets it.
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=60) == 75, log.read_text()
+    assert based.inspect("demo")["State"]["ExitCode"] == 75
+    assert run(["sh", script], env=based.env).stdout.endswith("resumed\n")
+
+
+@if_long
+@every_flavour
+def test_the_gpus_that_the_task_counts_are_passed_on(based, tmp_path):
+    task = replace(CPU, image=IMAGE, accelerator=gpus(2), command=("sh", "-c", "env | grep DEVKIT_CDI_DEVICE_ || :"))
+    script = written(tmp_path, task)
+    # Engines before 28.2 name no CDI devices.
+    shown = {**based.env, "DEVKIT_GPU": "cdi"} if based.flavour is Flavour.CDI else based.env
+    done = run(["sh", script], env=shown, expect=None)
+    if based.flavour is Flavour.CPU:
+        assert (done.returncode, "neither the nvidia runtime nor CDI devices" in done.stderr) == (2, True)
+        return
+    assert done.returncode == 0, done.stderr
+    requests = based.inspect("demo")["HostConfig"]["DeviceRequests"]
+    if based.flavour is Flavour.NVIDIA:
+        assert [each["Count"] for each in requests] == [2]
+    else:
+        assert sorted(done.stdout.split()) == ["DEVKIT_CDI_DEVICE_0=0", "DEVKIT_CDI_DEVICE_1=1"]
+
+
+@if_long
+@one_engine
+def test_compose_starts_the_same_container(based, tmp_path):
+    task = training(CPU, "saved")
+    script = written(tmp_path, task)
+    run(["sh", script, "copy"], env=based.env)
+    compose = ["docker", "compose", "--file", script.parent / "compose.yml"]
+    with_checkpoint = "type=volume,source=demo-checkpoints,target=/x"
+    based.docker("run", "--rm", "--mount", with_checkpoint, IMAGE, "touch", "/x/saved")
+    done = run([*compose, "up", "--exit-code-from", "train"], env=based.env)
+    assert "resumed" in done.stdout
+    by_compose = based.inspect("demo-train-1")
+    run(["sh", script], env=based.env)
+    by_script = based.inspect("demo")
+    assert seen(by_compose) == seen(by_script)
+
+
+def seen(container: dict[str, object]) -> dict[str, object]:
+    """What a process in the container could tell, and what ends it."""
+    config, host = container["Config"], container["HostConfig"]
+    return {
+        "image": container["Image"],
+        "command": config["Cmd"],
+        "user": config["User"],
+        "folder": config["WorkingDir"],
+        "environment": sorted(config["Env"]),
+        "mounts": sorted((each["Name"], each["Destination"]) for each in container["Mounts"]),
+        "shm": host["ShmSize"],
+        "init": host["Init"],
+        "security": host["SecurityOpt"],
+        "ends": (config["StopSignal"], config["StopTimeout"], host["RestartPolicy"]["Name"]),
+    }
+
+
+@pytest.mark.parametrize("suite", binaries.SUITES)
+def test_compose_reads_every_file_as_the_task_says(suite: str, tmp_path: Path):
+    found = programs(suite)
+    first = list(binaries.SUITES).index(suite)
+    for number, task in enumerate(replace(each, nodes=1) for each in every(2, list(TASKS.values()), first=first)):
+        script = written(tmp_path / str(number), task)
+        overlays = sorted(script.parent.glob("compose.?*.yml"))
+        assert bool(overlays) is bool(task.accelerator.count)
+        for overlay in [None, *overlays]:
+            files = [script.parent / "compose.yml", *([overlay] if overlay else [])]
+            named = [word for file in files for word in ("--file", file)]
+            done = run([found.plugins / "docker-compose", *named, "config", "--format", "json"], env=environment())
+            service = json.loads(done.stdout)["services"]["train"]
+            # `config` writes what a Compose file would say, dollars doubled again.
+            assert [word.replace("$$", "$") for word in service["command"]] == list(task.command)
+            for name, value in task.environment:
+                assert service["environment"][name].replace("$$", "$") == value
+            assert int(service["shm_size"]) == task.shm_bytes
+            assert {each["target"] for each in service["volumes"]} >= {task.volume(role).path for role in Role}
