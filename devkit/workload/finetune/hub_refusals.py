@@ -1,4 +1,4 @@
-"""What the hub's answers mean for somebody who wants a model. Importable without torch."""
+"""What the hub's answers mean for somebody who wants a model or a data set. Importable without torch."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,15 @@ from devkit.text import listed, on_one_line
 
 @dataclass(frozen=True)
 class HubName:
-    """A model on the hub; None as its revision is the newest one."""
+    """A model on the hub, or a data set; None as its revision is the newest one."""
 
     repository: str
     revision: str | None = None
+    is_data: bool = False
 
     def __str__(self) -> str:
+        if self.is_data:
+            return f"the data set {self.repository}"
         return f"{self.repository}@{self.revision}" if self.revision else self.repository
 
 
@@ -127,4 +130,4 @@ def _has_token() -> bool:
 def _page(name: HubName) -> str:
     from huggingface_hub.constants import ENDPOINT
 
-    return f"{ENDPOINT}/{name.repository}"
+    return f"{ENDPOINT}/{'datasets/' if name.is_data else ''}{name.repository}"

@@ -11,6 +11,7 @@ from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.text import listed, on_one_line
+from devkit.workload.finetune.hub_refusals import HubName, refusal
 from devkit.workload.finetune.records import Place
 
 SAVED_DATASET = ("dataset_info.json", "state.json")
@@ -88,33 +89,48 @@ def hub_rows(name: str) -> Iterator[tuple[Any, Place]]:
 
 
 def _hub_refusal(repository: str, error: Exception) -> DevkitError | None:
-    """What the hub's answer means; its kinds of errors are looked for among causes, for `datasets` wraps them."""
+    """What `error` of the library datasets means, by what the hub answers; None for what is neither's fault."""
     from huggingface_hub import errors
-    from huggingface_hub.constants import ENDPOINT
 
-    page = f"{ENDPOINT}/datasets/{repository}"
-    chain: list[BaseException] = [error]
-    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
-        chain.append(cause)
-    kinds = {kind.__name__ for each in chain for kind in type(each).__mro__}
-    status = next((each.response.status_code for each in chain if isinstance(each, errors.HfHubHTTPError)), None)
-    if "GatedRepoError" in kinds or status == 403:
-        return DevkitError(
-            f"the data set {repository} is gated ({status or 401})",
-            f"Accept its terms on {page}, then log in with `hf auth login` or set HF_TOKEN.",
-        )
-    if kinds & {"RepositoryNotFoundError", "DatasetNotFoundError"} and not kinds & {"OfflineModeIsEnabled"}:
-        return DevkitError(
-            f"there is no file or folder {repository}, and no such data set on the hub",
-            "Check the path. If the data set is private, log in with `hf auth login` or set HF_TOKEN.",
-        )
-    if kinds & {"ConnectionError", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "ConnectError", "TimeoutError"}:
-        return DevkitError(
-            f"there is no file or folder {repository}, and the hub cannot be asked for it",
-            "Check the path, or fetch the data set where there is a network and name its files.",
-        )
-    if isinstance(error, ValueError):
-        return DevkitError(f"{repository}: {on_one_line(str(error))[:200]}", "Name a split as in owner/name:split.")
+    answer = _answer(repository)
+    match answer:
+        case None if isinstance(error, ValueError):
+            return DevkitError(f"{repository}: {on_one_line(str(error))[:200]}", "Name a split as in owner/name:split.")
+        case None:
+            return None
+        case errors.RepositoryNotFoundError() if not isinstance(answer, errors.GatedRepoError):
+            return DevkitError(
+                f"there is no file or folder {repository}, and no such data set on the hub",
+                "Check the path. If the data set is private, log in with `hf auth login` or set HF_TOKEN.",
+            )
+        case errors.HfHubHTTPError():
+            return refusal(HubName(repository, is_data=True), answer, nearest=())
+        case _:
+            return DevkitError(
+                f"there is no file or folder {repository}, and the hub cannot be asked for it",
+                "Check the path, or fetch the data set where there is a network and name its files.",
+            )
+
+
+def _answer(repository: str) -> Exception | None:
+    """What the hub has against handing out this data set; None for nothing.
+
+    Asked anew: the library datasets drops the answer and keeps a text that says the same of data sets that are gated
+    and that are not there. Source: datasets 5.2, load.py, dataset_module_factory (`raise e1 from None`).
+    """
+    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
+
+    try:
+        get_hf_file_metadata(hf_hub_url(repository, "README.md", repo_type="dataset"))
+    except errors.EntryNotFoundError:
+        return None
+    except (OSError, RuntimeError, ValueError) as answer:
+        return answer
+    except Exception as answer:
+        # The client of HTTP that the hub's library uses raises kinds of its own where there is no network.
+        if "Connect" in type(answer).__name__ or "Timeout" in type(answer).__name__:
+            return answer
+        raise
     return None
 
 

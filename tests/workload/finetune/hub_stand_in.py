@@ -1,10 +1,11 @@
-"""A hub on this machine: a folder of models behind the real addresses, status codes and headers of huggingface.co.
+"""A hub on this machine: folders of models and data sets behind the addresses, codes and headers of huggingface.co.
 
 Source of the headers: huggingface_hub, utils/_http.py, hf_raise_for_status.
 """
 
 import hashlib
 import json
+import os
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ REFUSED = {
     "owner/gated": {"": (401, "GatedRepo"), "stranger": (403, "GatedRepo")},
     "owner/revoked": {"": (403, None), "stranger": (403, None)},
     "owner/disabled": {"": (403, "disabled"), "stranger": (403, "disabled")},
+    "datasets/owner/gated": {"": (401, "GatedRepo"), "stranger": (403, "GatedRepo")},
+    "datasets/owner/revoked": {"": (403, None), "stranger": (403, None)},
+    "datasets/owner/busy": {"": (429, None), "stranger": (429, None)},
 }
 """Model -> token -> what the hub answers. Everything unknown is 401 to strangers and 404 to an account.
 
@@ -27,7 +31,10 @@ What the hub says about a gated model, its list of files included, is open; its 
 
 @dataclass
 class StandIn:
-    """`models` maps a hub id to the folder that holds it. `asked` collects what was requested."""
+    """`models` maps a hub id to the folder that holds it; ids of data sets begin with datasets/.
+
+    `asked` collects what was requested.
+    """
 
     models: dict[str, Path]
     address: str = ""
@@ -54,18 +61,18 @@ class Handler(BaseHTTPRequestHandler):
         """Refuse or serve."""
         path = unquote(urlsplit(self.path).path).strip("/")
         self.stand_in.asked.append(f"{self.command} {path}")
-        words = path.removeprefix("api/models/").split("/")
-        refused = self.refusal("/".join(words[:2]), words[2:])
+        name, words = named(path)
+        refused = self.refusal(name, words)
         if refused:
-            self.send(
-                refused[0], {name: value for name, value in zip(ERROR_HEADERS, refused[1:], strict=True) if value}
-            )
+            headers = {name: value for name, value in zip(ERROR_HEADERS, refused[1:], strict=True) if value}
+            # Or the client would wait for half a minute before it gives up.
+            self.send(refused[0], headers | ({"RateLimit": '"api";r=0;t=0'} if refused[0] == 429 else {}))
             return
-        folder = self.stand_in.models["/".join(words[:2])]
+        folder = self.stand_in.models[name]
         if path.startswith("api/"):
-            self.send(200, {}, json.dumps(listing(folder, words[2])).encode())
+            self.send(200, {}, json.dumps(listing(folder, (words or ["info"])[0])).encode())
         else:
-            file = folder / "/".join(words[4:])
+            file = folder / "/".join(words[2:])
             self.send(200, {"X-Repo-Commit": COMMIT, "ETag": f'"{oid(file)}"'}, file.read_bytes())
 
     def refusal(self, model, rest):
@@ -73,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         if token == "forged":
             return 401, None, "Invalid credentials in Authorization header"
-        if model in REFUSED and not (model in self.stand_in.models and rest[0] == "revision"):
+        if model in REFUSED and not (model in self.stand_in.models and rest[:1] == ["revision"]):
             status, code = REFUSED[model][token]
             return (
                 (status, None, "Access to this resource is disabled.") if code == "disabled" else (status, code, None)
@@ -82,7 +89,7 @@ class Handler(BaseHTTPRequestHandler):
             return 404 if token else 401, "RepoNotFound", None
         if rest[1:2] and rest[1] not in ("main", COMMIT):
             return 404, "RevisionNotFound", None
-        if rest[0] == "resolve" and not (self.stand_in.models[model] / "/".join(rest[2:])).is_file():
+        if rest[:1] == ["resolve"] and not (self.stand_in.models[model] / "/".join(rest[2:])).is_file():
             return 404, "EntryNotFound", None
         return None
 
@@ -94,6 +101,17 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(content)
+
+
+def client_environment(address, cache, *, token="", offline=False):
+    """The environment of a process whose client of the hub asks this one, and nobody else."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
+    env |= {"HF_ENDPOINT": address, "HF_HOME": f"{cache}", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    env |= {"HF_TOKEN": token} if token else {}
+    env |= {"HF_HUB_OFFLINE": "1"} if offline else {}
+    for proxy in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        env.pop(proxy, None)
+    return env
 
 
 @contextmanager
@@ -108,6 +126,13 @@ def hub(models):
     finally:
         server.shutdown()
         server.server_close()
+
+
+def named(path):
+    """The id that a path is about, and the words that follow it."""
+    words = path.removeprefix("api/").removeprefix("models/").split("/")
+    length = 3 if words[0] == "datasets" else 2
+    return "/".join(words[:length]), words[length:]
 
 
 def listing(folder, kind):

@@ -1,7 +1,6 @@
 """What the real client of the hub makes of the hub's answers, and what a user then reads."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.workload.finetune.hub import model_folder, nearest_names
 from devkit.workload.finetune.hub_refusals import HubName, refusal
-from tests.workload.finetune.hub_stand_in import hub
+from tests.workload.finetune.hub_stand_in import client_environment, hub
 
 pytestmark = pytest.mark.workload
 
@@ -46,12 +45,7 @@ def models(tmp_path_factory):
 
 def ask(address, cache, *names, token="", offline=False):
     """What `model_folder` says of each name, in a process of its own: the client reads its settings once."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
-    env |= {"HF_ENDPOINT": address, "HF_HOME": f"{cache}", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    env |= {"HF_TOKEN": token} if token else {}
-    env |= {"HF_HUB_OFFLINE": "1"} if offline else {}
-    for proxy in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-        env.pop(proxy, None)
+    env = client_environment(address, cache, token=token, offline=offline)
     done = subprocess.run([sys.executable, "-c", ASK, *names], env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
