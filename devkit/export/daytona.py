@@ -11,7 +11,7 @@ from typing import Annotated
 
 from devkit import __version__
 from devkit.errors import DevkitError
-from devkit.export.places import project_from
+from devkit.export.places import way_back
 from devkit.export.quantities import gibibytes
 from devkit.export.quoting import shell_words
 from devkit.export.rented_gpus import rented
@@ -55,6 +55,7 @@ def render(task: Task, settings: DaytonaSettings, context: Context) -> Rendered:
         workspace=ascii(task.workspace),
         output=ascii(task.output),
         local=ascii(str(output.relative_to(task.workspace)) if inside else output.name),
+        project=ascii(way_back(context.folder)),
         resources=_resources(task),
         is_spot=task.is_spot and task.accelerator.count > 0,
         time_s=task.time_s,
@@ -63,9 +64,8 @@ def render(task: Task, settings: DaytonaSettings, context: Context) -> Rendered:
         hub_secret=ascii(settings.hub_secret if task.needs_token else ""),
         token_path=ascii(TOKEN_PATH if task.needs_token else ""),
     )
-    folder, there = project_from(context.folder, "daytona")
-    script = shell_words([f"{folder}/{there}/run.py" if folder else f"{there}/run.py"])
-    return Rendered((Artifact.text("run.py", text, 0o755),), (f"uv run {script}",), _notes(task))
+    step = f"uv run {shell_words([f'{context.folder}/run.py'])}"
+    return Rendered((Artifact.text("run.py", text, 0o755),), (step,), _notes(task))
 
 
 def _check(task: Task, settings: DaytonaSettings) -> None:

@@ -12,7 +12,7 @@ from devkit import __version__
 from devkit.errors import DevkitError
 from devkit.estimate.cards import card_named
 from devkit.estimate.settings import Precision
-from devkit.export.places import project_from
+from devkit.export.places import way_back
 from devkit.export.quantities import GIB, gibibytes
 from devkit.export.quoting import folded_words, one_line, shell_words, yaml_block, yaml_text
 from devkit.export.rented_gpus import is_slice, rented
@@ -69,7 +69,7 @@ def render(task: Task, settings: DstackSettings, context: Context) -> Rendered:
         "shm_gib": task.shm_bytes / GIB,
         "disk_gib": IMAGE_GIB + sum(gibibytes(each.size_bytes) for each in task.volumes),
         "volumes": volumes,
-        "copies_project": not task.volume(Role.DATA).source,
+        "project": "" if task.volume(Role.DATA).source else _project(context),
         "idle": _LONGEST_IDLE,
         "yaml": yaml_text,
         "said": one_line,
@@ -96,6 +96,16 @@ def _check(task: Task, settings: DstackSettings) -> None:
             raise DevkitError(f"{flag} {text!r} is no name", "See dstack offer.")
     if settings.hub_secret and not re.fullmatch(r"[A-Za-z0-9_-]+", settings.hub_secret):
         raise DevkitError(f"--hub-secret {settings.hub_secret!r} is no name", "See dstack secret list.")
+
+
+def _project(context: Context) -> str:
+    back = way_back(context.folder)
+    if not back:
+        raise DevkitError(
+            f"dstack copies the project from where its file lies, and {context.folder} is outside of it",
+            "Write into the project, or name where the project lies: --data",
+        )
+    return back
 
 
 def _environment(task: Task, settings: DstackSettings) -> list[str]:
@@ -196,10 +206,8 @@ def _run(task: Task) -> str:
 
 
 def _next_steps(context: Context, volumes: list[str]) -> tuple[str, ...]:
-    folder, there = project_from(context.folder, "dstack")
-    enter = (f"cd {shell_words([folder])}",) if folder else ()
     files = [*volumes, "task.dstack.yml"]
-    return (*enter, *(f"dstack apply -f {shell_words([f'{there}/{path}'])}" for path in files))
+    return tuple(f"dstack apply -f {shell_words([f'{context.folder}/{path}'])}" for path in files)
 
 
 def _notes(task: Task, settings: DstackSettings) -> tuple[str, ...]:

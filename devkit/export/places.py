@@ -1,18 +1,11 @@
-"""Where an exported file lies, seen from the project: for the commands that come next."""
+"""Where an exported file lies, seen from the project, and the project seen from there."""
 
 from pathlib import PurePosixPath
 
-FOLDER = "deploy"
 
-
-def project_from(folder: str, target: str) -> tuple[str, str]:
-    """The project's folder as people type it, "" for this one, and where the target's files are from there.
-
-    `folder` is Context.folder. Files that were put elsewhere say nothing of the project: then it is this folder.
-    """
+def way_back(folder: str) -> str:
+    """The project's folder from that of the files, which is Context.folder; "" when they lie outside of the project."""
     path = PurePosixPath(folder)
-    own = PurePosixPath(FOLDER, target)
-    if path.parts[-2:] != own.parts:
-        return "", folder
-    above = str(path.parent.parent)
-    return ("" if above == "." else above), str(own)
+    if path.is_absolute() or ".." in path.parts:
+        return ""
+    return "/".join([".."] * len(path.parts)) or "."

@@ -9,7 +9,6 @@ from typing import Annotated
 
 from devkit import __version__
 from devkit.errors import DevkitError
-from devkit.export.places import project_from
 from devkit.export.quantities import gibibytes
 from devkit.export.quoting import folded_words, one_line, shell_words, yaml_block, yaml_text
 from devkit.export.rented_gpus import rented
@@ -167,11 +166,9 @@ def _run(task: Task) -> str:
 
 
 def _next_steps(task: Task, context: Context, volumes: list[str]) -> tuple[str, ...]:
-    folder, there = project_from(context.folder, "skypilot")
-    enter = (f"cd {shell_words([folder])}",) if folder else ()
-    made = tuple(f"sky volumes apply {shell_words([f'{there}/{path}'])}" for path in volumes)
+    made = tuple(f"sky volumes apply {shell_words([f'{context.folder}/{path}'])}" for path in volumes)
     token = " --secret HF_TOKEN" if task.needs_token else ""
-    return (*enter, *made, f"sky jobs launch{token} {shell_words([f'{there}/task.yaml'])}")
+    return (*made, f"sky jobs launch{token} {shell_words([f'{context.folder}/task.yaml'])}")
 
 
 def _notes(task: Task) -> tuple[str, ...]:

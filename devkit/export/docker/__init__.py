@@ -7,7 +7,7 @@ from typing import Annotated
 from devkit.errors import DevkitError
 from devkit.export.docker.compose import compose_artifacts
 from devkit.export.docker.script import script_artifact
-from devkit.export.places import project_from
+from devkit.export.places import way_back
 from devkit.export.quoting import shell_words
 from devkit.export.targets import Context, Rendered, Target
 from devkit.export.task import Task
@@ -39,12 +39,10 @@ def render(task: Task, settings: DockerSettings, context: Context) -> Rendered:
     if settings.user and not _USER.fullmatch(settings.user):
         raise DevkitError(f"--user {settings.user!r} is no user", "Write it as UID:GID.")
     artifacts = (
-        script_artifact(task, context=settings.context, user=settings.user),
+        script_artifact(task, context=settings.context, user=settings.user, project=way_back(context.folder)),
         *compose_artifacts(task, context=settings.context, user=settings.user),
     )
-    folder, there = project_from(context.folder, "docker")
-    script = shell_words([f"{folder}/{there}/run.sh" if folder else f"{there}/run.sh"])
-    return Rendered(artifacts, (f"sh {script}",), _notes(task))
+    return Rendered(artifacts, (f"sh {shell_words([f'{context.folder}/run.sh'])}",), _notes(task))
 
 
 def _notes(task: Task) -> tuple[str, ...]:

@@ -26,8 +26,8 @@ class _Quoted:
     path: str
 
 
-def script_artifact(task: Task, *, context: str, user: str) -> Artifact:
-    """The script, quoted for any POSIX shell."""
+def script_artifact(task: Task, *, context: str, user: str, project: str) -> Artifact:
+    """The script, quoted for any POSIX shell. `project` is its folder from the script's, "" where that is not known."""
     mounts = mounts_of(task)
     data, kept = mounts[Role.DATA], mounts[Role.CHECKPOINTS]
     options = _options(task, user)
@@ -46,6 +46,7 @@ def script_artifact(task: Task, *, context: str, user: str) -> Artifact:
         modes=("rocm", "cpu") if task.accelerator.vendor is Vendor.ROCM else ("nvidia", "cdi", "cpu"),
         first_devices=",".join(device_numbers(task)),
         volumes=[_quoted(each) for role, each in mounts.items() if each.is_new and role is not Role.DATA],
+        project=project,
         data=_quoted(data) if data.is_new else None,
         checkpoints=None if kept.is_folder else _quoted(kept),
         excluded=f" {shell_words([f'--exclude=./{inside}'])}" if inside else "",

@@ -127,4 +127,4 @@ def test_the_script_is_python(task):
 
 
 def test_one_command_starts_it():
-    assert render(ONE, DaytonaSettings(), context("p/deploy/daytona")).next_steps == ("uv run p/deploy/daytona/run.py",)
+    assert render(ONE, DaytonaSettings(), context("my jobs")).next_steps == ("uv run 'my jobs/run.py'",)

@@ -130,7 +130,7 @@ def test_what_the_machine_should_have_is_said():
     ("folder", "step"),
     [
         ("deploy/docker", "sh deploy/docker/run.sh"),
-        ("a b/deploy/docker", "sh 'a b/deploy/docker/run.sh'"),
+        ("a b", "sh 'a b/run.sh'"),
         ("/x", "sh /x/run.sh"),
     ],
 )

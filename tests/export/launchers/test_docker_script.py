@@ -277,7 +277,7 @@ def test_the_first_start_copies_the_project_without_its_output(place):
 
 def test_half_a_project_is_not_kept(place):
     found = place(ONE)
-    done = found.run(DEVKIT_PROJECT="../../missing")
+    done = found.run(DEVKIT_PROJECT="/missing")
     assert done.returncode != 0
     assert not (found.engine / "volume-demo-data").exists()
 

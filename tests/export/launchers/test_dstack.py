@@ -202,9 +202,8 @@ def test_shellcheck_finds_nothing_in_the_script(task, tmp_path):
 
 
 def test_the_commands_to_type_make_the_volumes_first():
-    steps = render(ONE, DstackSettings(backend="aws", region="x"), context("p/deploy/dstack")).next_steps
+    steps = render(ONE, DstackSettings(backend="aws", region="x"), HERE).next_steps
     assert steps == (
-        "cd p",
         "dstack apply -f deploy/dstack/volume-models.dstack.yml",
         "dstack apply -f deploy/dstack/volume-checkpoints.dstack.yml",
         "dstack apply -f deploy/dstack/task.dstack.yml",

@@ -50,7 +50,7 @@ def written(render, folder, cases):
     for name, (task, settings) in cases.items():
         place = folder / name.replace(" ", "-")
         place.mkdir(parents=True)
-        for made in render(task, settings, context(str(place))).artifacts:
+        for made in render(task, settings, context("deploy/here")).artifacts:
             (place / made.path).write_bytes(made.content)
             files[name, made.path] = place / made.path
     return files

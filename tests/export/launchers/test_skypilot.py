@@ -207,7 +207,7 @@ def test_shellcheck_finds_nothing_in_the_script(task, tmp_path):
     ("folder", "steps"),
     [
         ("deploy/skypilot", ("sky jobs launch --secret HF_TOKEN deploy/skypilot/task.yaml",)),
-        ("my proj/deploy/skypilot", ("cd 'my proj'", "sky jobs launch --secret HF_TOKEN deploy/skypilot/task.yaml")),
+        ("my jobs", ("sky jobs launch --secret HF_TOKEN 'my jobs/task.yaml'",)),
         ("/tmp/elsewhere", ("sky jobs launch --secret HF_TOKEN /tmp/elsewhere/task.yaml",)),
     ],
 )
