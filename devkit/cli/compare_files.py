@@ -81,9 +81,11 @@ class Reports:
         for number, lines in wanted.items():
             try:
                 with self._open(number) as stream:
-                    yield from (
-                        (Place(number, line), json.loads(text)) for line, text in _texts(stream) if line in lines
-                    )
+                    for line, text in _texts(stream):
+                        if line in lines:
+                            yield Place(number, line), json.loads(text)
+                        if line >= max(lines):
+                            break
             except (OSError, EOFError, zlib.error, NotRead, ValueError) as error:
                 changed = f"{self._files[number]} was changed while it was read"
                 raise DevkitError(changed, "Compare again when nothing writes to it.") from error
@@ -205,7 +207,8 @@ def _found(place: Place, name: str, text: bytes) -> Found:
         return Found(place, name, None, "not JSON: it is nested too deep")
     except ValueError as error:
         return Found(place, name, None, f"not JSON: {error}" if text.strip() else "it is empty")
-    node = document.get("node") if isinstance(document, dict) else None
+    # Whoever collects reports adds it: it is no part of them, and their hash does not count it.
+    node = document.pop("node", None) if isinstance(document, dict) else None
     return Found(place, node if isinstance(node, str) and node else name, document)
 
 

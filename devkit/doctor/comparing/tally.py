@@ -46,16 +46,17 @@ class Tally:
         """
         if len(leaves) not in self._sizes:
             return True
-        return any(self._is_new(leaf) for leaf in leaves)
-
-    def _is_new(self, leaf: Leaf) -> bool:
-        path, rule, value = leaf
-        field = self.fields.get(path)
-        if field is None:
-            return rule.how is not How.LEFT_OUT
-        if is_measured(rule, value):
-            return not field.number_nodes
-        return rule.how is How.EQUAL and value not in field.values
+        for path, rule, value in leaves:
+            field = self.fields.get(path)
+            if field is None:
+                if rule.how is not How.LEFT_OUT:
+                    return True
+            elif rule.how is How.EQUAL:
+                if value not in field.values:
+                    return True
+            elif is_measured(rule, value) and not field.number_nodes:
+                return True
+        return False
 
     def add(self, node: int, leaves: Iterable[Leaf]) -> None:
         """Count the leaves of one node; those left out are only known to be there."""
@@ -109,6 +110,6 @@ class Tally:
 
 def is_measured(rule: Rule, value: object) -> bool:
     """Whether a leaf is a number that is compared by how far it is from what is usual."""
-    if not (rule.tolerance or rule.span) or rule.how is How.EQUAL:
+    if rule.how is How.EQUAL or not (rule.tolerance or rule.span):
         return False
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -62,7 +62,7 @@ def test_nothing_to_say_is_said_in_a_line():
 def test_of_measured_numbers_the_others_are_near_the_middle():
     nodes = proofs(8)
     nodes["node-0002"] = changed(nodes["node-0002"], "nccl", bus_gb_per_s=41.5)
-    assert "stages.nccl.bus_gb_per_s is 41.5; 7 of 8 are near 31" in text_of(compared(nodes))
+    assert "stages.nccl.bus_gb_per_s is 41.5; 7 of 8 are near 30" in text_of(compared(nodes))
 
 
 def test_halves_are_shown_with_their_nodes():
