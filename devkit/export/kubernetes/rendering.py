@@ -17,6 +17,7 @@ from devkit.export.kubernetes.settings import Kind, KubernetesSettings
 from devkit.export.kubernetes.storage import TOKEN_KEY, files_pod, new_claims
 from devkit.export.kubernetes.trainjob import trainjob
 from devkit.export.kubernetes.workload import Workload
+from devkit.export.places import project_from
 from devkit.export.targets import Context, Rendered
 from devkit.export.task import Task
 from devkit.render.artifact import Artifact
@@ -72,8 +73,9 @@ def _next_steps(
 ) -> tuple[str, ...]:
     """What to type, in order."""
     kubectl = f"kubectl --namespace {settings.namespace}" if settings.namespace else "kubectl"
+    project, _ = project_from(folder, "kubernetes")
     # The dot at the end: without it kubectl makes a folder of that name within the other.
-    here, where, pod = "./.", shlex.quote(folder), f"{task.name}-files"
+    here, where, pod = shlex.quote(f"{project or '.'}/."), shlex.quote(folder), f"{task.name}-files"
     steps = []
     if task.needs_token:
         token = f'--from-file={TOKEN_KEY}="$HOME/.cache/huggingface/token"'
