@@ -1,0 +1,137 @@
+"""What the dev container, the Compose file and run.sh of one machine say, read back."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from devkit.export.docker import DockerSettings, render
+from devkit.export.task import COMPILE_CACHE, HUB_CACHE, Role, Task
+from devkit.render.artifacts import devcontainer_artifacts
+from devkit.render.settings import Settings
+from devkit.solver.model import Plan
+from tests.export.launchers.test_docker_script import FAKE, NVIDIA
+
+from .seen import COMPILED, TOKEN, Seen
+
+_SIZES = {"gb": 1 << 30, "g": 1 << 30, "mb": 1 << 20, "": 1}
+
+
+def of_dev_container(plan: Plan, settings: Settings, task: Task) -> Seen:
+    """The service that editors attach to. Where gpu.sh decides, its own line is run."""
+    files = {each.path: each.content.decode() for each in devcontainer_artifacts(plan, settings)}
+    service = yaml.safe_load(files[".devcontainer/docker-compose.yml"])["services"]["dev"]
+    bake = files[".devcontainer/docker-bake.hcl"]
+    assert service["build"]["context"] == "." and 'context   = ".devcontainer"' in bake
+    assert ".devcontainer/Dockerfile" in files and "dockerfile" not in service["build"] and "dockerfile" not in bake
+    overlay = yaml.safe_load(files[f".devcontainer/gpu.{'nvidia' if task.accelerator.count else 'cpu'}.yml"])
+    devices = overlay["services"]["gpu"].get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices")
+    roles = {HUB_CACHE: Role.MODELS.value, COMPILE_CACHE: COMPILED, task.workspace: Role.DATA.value}
+    paths = [volume.removesuffix(":z").rpartition(":")[2] for volume in service["volumes"]]
+    variables = dict(entry.split("=", 1) for entry in service["environment"] if "=" in entry)
+    return Seen(
+        image="built from the Dockerfile here",
+        command=tuple(service["command"]),
+        environment=variables,
+        gpus=task.accelerator.count if devices and devices[0]["count"] == "all" else 0,
+        nodes=1,
+        mounts={path: roles.get(path, path) for path in paths},
+        shm_bytes=_shm(files[".devcontainer/gpu.sh"], service["shm_size"], task.accelerator.count),
+        stop=service.get("stop_signal", "SIGTERM"),
+        grace_s=None,
+        folder=service["working_dir"],
+    )
+
+
+def _shm(script: str, default: str, gpus: int) -> int:
+    """What Compose puts in place of DEVKIT_SHM_SIZE, which gpu.sh sets by the number of GPUs."""
+    line = next((each for each in script.splitlines() if "shm=$((" in each), "")
+    asked = subprocess.run(
+        ["sh", "-c", f'gpus={gpus} shm=""\n{line}\nprintf %s "$shm"'], capture_output=True, text=True, check=True
+    ).stdout
+    text = asked or default.removeprefix("${DEVKIT_SHM_SIZE:-").removesuffix("}")
+    number, unit = re.fullmatch(r"(\d+)([a-z]*)", text).groups()
+    return int(number) * _SIZES[unit]
+
+
+def files_of(task: Task, context: Any, **settings: str) -> dict[str, str]:
+    return {each.path: each.content.decode() for each in render(task, DockerSettings(**settings), context).artifacts}
+
+
+def of_compose(task: Task, context: Any) -> Seen:
+    """The service `train`; Compose puts a dollar in the place of two."""
+    files = files_of(task, context)
+    service = yaml.safe_load(files["compose.yml"])["services"]["train"]
+    gpus = 0
+    if task.accelerator.count:
+        overlay = yaml.safe_load(files["compose.nvidia.yml"])["services"]["train"]
+        (device,) = overlay["deploy"]["resources"]["reservations"]["devices"]
+        gpus = device["count"]
+    return Seen(
+        image=service["image"],
+        command=tuple(word.replace("$$", "$") for word in service["command"]),
+        environment={name: value.replace("$$", "$") for name, value in service["environment"].items()},
+        gpus=gpus,
+        nodes=1,
+        mounts={each["target"]: _role(each["source"]) for each in service["volumes"]},
+        shm_bytes=int(service["shm_size"]),
+        stop=service["stop_signal"],
+        grace_s=int(service["stop_grace_period"].removesuffix("s")),
+        folder=service["working_dir"],
+    )
+
+
+def of_script(task: Task, context: Any, scratch: Path) -> Seen:
+    """What run.sh tells a stand-in for the docker command to create."""
+    project, engine = scratch / "project", scratch / "engine"
+    for folder in (engine, scratch / "bin", project / "deploy/docker"):
+        folder.mkdir(parents=True)
+    (scratch / "bin/docker").write_text(f'#!/bin/sh\nexec sh "{FAKE}" "{engine}" "$@"\n')
+    (scratch / "bin/docker").chmod(0o755)
+    (engine / "info").write_text(NVIDIA)
+    (engine / "codes").write_text("0\n")
+    script = project / "deploy/docker/run.sh"
+    script.write_text(files_of(task, context)["run.sh"])
+    path = f"{scratch / 'bin'}:/usr/bin:/bin"
+    subprocess.run(
+        ["sh", script], env={"PATH": path, "DEVKIT_WAIT_S": "0"}, check=True, capture_output=True, timeout=60
+    )
+    calls = (each.split("\0") for each in (engine / "told").read_text().split("\0\x1e\0")[:-1])
+    (words,) = (call for call in calls if call[0] == "create")
+    return _of_create(words, task)
+
+
+def _of_create(words: list[str], task: Task) -> Seen:
+    at = words.index(task.image)
+    flags, rest = words[1:at], words[at + 1 :]
+
+    def values(name: str) -> list[str]:
+        return [flags[place + 1] for place, word in enumerate(flags) if word == name] + [
+            word.partition("=")[2] for word in flags if word.startswith(f"{name}=")
+        ]
+
+    mounts = [dict(part.partition("=")[::2] for part in each.split(",")) for each in values("--mount")]
+    entry = values("--entrypoint")
+    gpus = values("--gpus")
+    return Seen(
+        image=words[at],
+        command=(*entry, *rest),
+        environment=dict(each.split("=", 1) for each in values("--env")),
+        gpus=int(gpus[0].strip('"').removeprefix("count=")) if gpus and gpus[0] != "all" else len(values("--device")),
+        nodes=1,
+        mounts={
+            each.get("target", each.get("dst", "")): _role(each.get("source", each.get("src", ""))) for each in mounts
+        },
+        shm_bytes=int(values("--shm-size")[0]),
+        stop=values("--stop-signal")[0],
+        grace_s=int(values("--stop-timeout")[0]),
+        folder=values("--workdir")[0],
+    )
+
+
+def _role(source: str) -> str:
+    """By the end of a volume's name, as this target calls those it makes."""
+    end = source.rpartition("-")[2]
+    return {"token": TOKEN, "cache": COMPILED, "compiled": COMPILED}.get(end, end)

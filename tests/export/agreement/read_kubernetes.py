@@ -1,0 +1,58 @@
+"""What the manifests of a job say, read back as a controller and the kubelet would start its first pod."""
+
+from typing import Any
+
+from devkit.export.quantities import bytes_in
+from devkit.export.task import Task
+from tests.export.kubernetes.operators import started
+from tests.export.kubernetes.rendered import container, job_templates, made, objects
+
+from .seen import COMPILED, FIRST, TOKEN, Seen
+
+
+def of_kubernetes(task: Task, *, kind: str) -> Seen:
+    """The first pod of the job, with what the kind's controller adds to it."""
+    rendered = made(task, kind=kind)
+    command, variables = started(rendered, 0)
+    found = container(rendered)
+    pod = job_templates(rendered)[0]["spec"]
+    folder = found.get("workingDir", "")
+    if command[:2] == ["env", "-C"]:  # what a TrainJob cannot say otherwise
+        folder, command = command[2], command[3:]
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    roles = {each["mountPath"]: _role(volumes[each["name"]]) for each in found["volumeMounts"]}
+    (shm,) = (volumes[each["name"]] for each in found["volumeMounts"] if each["mountPath"] == "/dev/shm")
+    assert shm["emptyDir"]["medium"] == "Memory"
+    if task.nodes > 1 and "PET_MASTER_ADDR" in variables:
+        assert variables["PET_MASTER_ADDR"].startswith(f"{task.name}-")
+        variables["PET_MASTER_ADDR"] = FIRST
+    return Seen(
+        image=found["image"],
+        command=tuple(command),
+        environment=variables,
+        gpus=int(found["resources"]["limits"].get("nvidia.com/gpu", 0)),
+        nodes=_nodes(objects(rendered, "base/")),
+        mounts={path: role for path, role in roles.items() if path != "/dev/shm"},
+        shm_bytes=bytes_in(shm["emptyDir"]["sizeLimit"], "sizeLimit"),
+        stop="SIGTERM" if "lifecycle" not in found else "another",
+        grace_s=pod["terminationGracePeriodSeconds"],
+        folder=folder,
+    )
+
+
+def _nodes(manifests: list[dict[str, Any]]) -> int:
+    by_kind = {each["kind"]: each["spec"] for each in manifests}
+    if "TrainJob" in by_kind:
+        return int(by_kind["TrainJob"]["trainer"]["numNodes"])
+    if "PyTorchJob" in by_kind:
+        return sum(each["replicas"] for each in by_kind["PyTorchJob"]["pytorchReplicaSpecs"].values())
+    spec = by_kind["Job"] if "Job" in by_kind else by_kind["JobSet"]["replicatedJobs"][0]["template"]["spec"]
+    return int(spec.get("parallelism", 1))
+
+
+def _role(volume: dict[str, Any]) -> str:
+    if "secret" in volume:
+        return TOKEN
+    if "persistentVolumeClaim" in volume:
+        return str(volume["persistentVolumeClaim"]["claimName"]).rpartition("-")[2]
+    return COMPILED if volume["name"] == "compile-cache" else str(volume["name"])

@@ -1,0 +1,109 @@
+"""One plan and one job, written down for every engine: what they say is the same but for what is listed here.
+
+Each output is read back into one neutral record, the scripts by running them with programs that record their words.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from devkit.export.slurm.settings import Flavour
+from devkit.export.targets import Context
+from devkit.export.task import Task
+from devkit.workload.finetune.settings import FinetuneSettings
+from tests.export.subjects import CPU, JOB, NVIDIA, PROJECT, made
+
+from .accepted import ACCEPTED
+from .read_containers import of_compose, of_dev_container, of_script
+from .read_kubernetes import of_kubernetes
+from .read_launchers import of_daytona, of_dstack, of_skypilot
+from .read_slurm import of_slurm
+from .seen import differences, wanted
+
+RUN = FinetuneSettings(
+    model="meta-llama/Llama-3.1-8B", data=("two words.jsonl", "it's $HOME {{x}}.jsonl"), output=Path("tuned")
+)
+WISHES = replace(JOB, gpu="H100", grace="90s", env=("NCCL_DEBUG=INFO", "SAID=two words, 'quoted' $HOME ${x} {{y}} #"))
+CASES = {
+    "one GPU": made(RUN, job=WISHES).task,
+    "four GPUs": made(RUN, job=replace(WISHES, gpus=4)).task,
+    "two nodes with four GPUs": made(RUN, job=replace(WISHES, gpus=4, nodes=2)).task,
+    "no GPU": made(RUN, plan=CPU, job=replace(WISHES, gpu="")).task,
+}
+
+
+def context(task: Task, target: str) -> Context:
+    return Context(NVIDIA if task.accelerator.count else CPU, PROJECT, f"deploy/{target}")
+
+
+READERS = {
+    "dev container": lambda task, _: of_dev_container(NVIDIA if task.accelerator.count else CPU, PROJECT, task),
+    "compose": lambda task, _: of_compose(task, context(task, "docker")),
+    "docker run": lambda task, scratch: of_script(task, context(task, "docker"), scratch),
+    "job": lambda task, _: of_kubernetes(task, kind="job"),
+    "trainjob": lambda task, _: of_kubernetes(task, kind="trainjob"),
+    "pytorchjob": lambda task, _: of_kubernetes(task, kind="pytorchjob"),
+    "jobset": lambda task, _: of_kubernetes(task, kind="jobset"),
+    "slurm, apptainer": lambda task, scratch: of_slurm(task, scratch, flavour=Flavour.APPTAINER),
+    "slurm, pyxis": lambda task, scratch: of_slurm(task, scratch, flavour=Flavour.PYXIS),
+    "slurm, none": lambda task, scratch: of_slurm(task, scratch, flavour=Flavour.NONE),
+    "skypilot": lambda task, scratch: of_skypilot(task, context(task, "skypilot"), scratch),
+    "dstack": lambda task, scratch: of_dstack(task, context(task, "dstack"), scratch),
+    "daytona": lambda task, _: of_daytona(task, context(task, "daytona")),
+}
+OF_ONE_NODE = ("dev container", "compose", "docker run", "daytona")
+"""They refuse several nodes, or know none."""
+
+
+def pairs():
+    return [
+        pytest.param(target, case, id=f"{target}, {case}")
+        for target in READERS
+        for case, task in CASES.items()
+        if task.nodes == 1 or target not in OF_ONE_NODE
+    ]
+
+
+def accepts(target, name, value, task):
+    expected = ACCEPTED[target][name][0]
+    return expected(value, task) if callable(expected) else value == expected
+
+
+@pytest.mark.parametrize(("target", "case"), pairs())
+def test_an_output_says_what_the_task_says_but_for_what_is_accepted(target, case, tmp_path):
+    task = CASES[case]
+    found = differences(task, READERS[target](task, tmp_path))
+    unexplained = {name: value for name, value in found.items() if name not in ACCEPTED[target]}
+    assert unexplained == {}
+    assert {name: value for name, value in found.items() if not accepts(target, name, value, task)} == {}
+
+
+@pytest.mark.parametrize("target", READERS)
+def test_no_difference_is_accepted_that_no_output_has(target, tmp_path):
+    found = set()
+    for at, task in enumerate(CASES.values()):
+        if task.nodes == 1 or target not in OF_ONE_NODE:
+            found |= set(differences(task, READERS[target](task, tmp_path / str(at))))
+    assert set(ACCEPTED[target]) - found == set()
+    assert all(reason for _, reason in ACCEPTED[target].values())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"image": "other:1"},
+        {"nodes": 3},
+        {"shm_bytes": 9 << 30},
+        {"grace_s": 91},
+        {"workspace": "/workspaces/other"},
+        {"environment": (("HF_TOKEN_PATH", "/elsewhere"),)},
+        {"command": ("devkit", "finetune")},
+        {"volumes": ()},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_another_task_is_told_from_this_one(changed):
+    task = CASES["two nodes with four GPUs"]
+    assert differences(replace(task, **changed), wanted(task))
+    assert differences(task, wanted(task)) == {}
