@@ -83,6 +83,16 @@ def test_hostile_texts_stay_texts_or_are_refused(text):
     assert all(char.isprintable() or char == "\n" for char in written)
 
 
+@pytest.mark.parametrize("word", ["y", "N", "yes", "No", "on", "OFF", "true", "False", "null", "None", "0x1F", "1e3"])
+def test_words_that_some_reader_takes_for_something_else_are_in_quotes(word):
+    assert yaml_text([{"a": word}], heading="") == f'a: "{word}"\n'
+
+
+def test_a_space_at_a_lines_end_is_seen():
+    """Editors take such spaces away."""
+    assert yaml_text([{"a": "b \nc\n"}], heading="") == 'a: "b \\nc\\n"\n'
+
+
 def test_reasons_stand_above_their_values():
     manifest = {"a": Noted({"b": [Noted({"c": Noted(1, "why c"), "d": 2}, "why the item")]}, "why a")}
     assert yaml_text([manifest], heading="Heading.") == (

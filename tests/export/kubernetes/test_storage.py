@@ -146,6 +146,13 @@ def test_the_token_is_a_file_from_a_secret_and_nowhere_in_the_manifest(kind):
     assert not any("secretKeyRef" in str(each) for each in objects(rendered))
 
 
+@pytest.mark.parametrize("needs_token", [True, False])
+def test_what_is_mounted_is_there(needs_token):
+    rendered = made(task(needs_token=needs_token))
+    pod = job_templates(rendered)[0]["spec"]
+    assert [each["name"] for each in pod["containers"][0]["volumeMounts"]] == [each["name"] for each in pod["volumes"]]
+
+
 def test_a_model_of_the_project_needs_no_token():
     rendered = made(task(needs_token=False))
     assert not any("secret" in each for each in job_templates(rendered)[0]["spec"]["volumes"])
