@@ -6,22 +6,50 @@ import tempfile
 from pathlib import Path
 
 from devkit import __version__
+from devkit.cli.exporting import FOLDER as DEPLOY
+from devkit.cli.exporting import exported
 from devkit.cli.selection import Selection, request_from
 from devkit.compat.load import tables
+from devkit.export.targets import NAMES, target_named
 from devkit.render.choices import Choices
+from devkit.render.lock import LOCK_PATH
 from devkit.render.project import Inputs, open_project, project_changes
 from devkit.render.settings import FromIndex
 from devkit.render.write import write
 from devkit.solver.model import Plan
 from devkit.solver.solve import solve
 
-EXAMPLES = {"quickstart": Choices(driver="570.124.06", gpus=("RTX 4090",))}
+EXAMPLES = {
+    "quickstart": Choices(driver="570.124.06", gpus=("RTX 4090",)),
+    "cluster": Choices(driver="580.95.05", gpus=("H100",)),
+}
 """Example -> the flags that its expected/ was made with."""
+
+JOB = "run.toml"
+"""An example with this file is a job: its expected/ holds what each target of `devkit export` writes, and no more."""
 
 FOLDER = Path(__file__).resolve().parent
 
 
 def generate(name: str, into: Path) -> None:
+    """What an example's expected/ holds, in the folder `into`."""
+    if not (FOLDER / name / JOB).is_file():
+        initialise(name, into)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        project = Path(scratch) / "project"
+        initialise(name, project)
+        shutil.copy(FOLDER / name / JOB, project)
+        for target in NAMES:
+            answer = exported(target_named(target), project, {})
+            if answer.refusal is not None:
+                sys.exit(f"{name} for {target}: {answer.refusal}")
+            write(answer.folder, answer.changes)
+        # The locks say everything twice.
+        shutil.copytree(project / DEPLOY, into, ignore=shutil.ignore_patterns(LOCK_PATH))
+
+
+def initialise(name: str, into: Path) -> None:
     """Run `devkit init` with the example's flags on a copy of it, and put what it wrote into the folder `into`.
 
     devkit comes from the package index here, because a wheel of it would change with every line of code.

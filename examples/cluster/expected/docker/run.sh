@@ -1,0 +1,261 @@
+#!/bin/sh
+# Written by devkit 0.1.0. To change it, edit [job] in devkit.toml and run `devkit export docker` again.
+#
+# Run the job on this machine, or that of the Docker context in use:
+#
+#   sh run.sh          start it, or take it up again, and follow it. Ctrl-C lets it save and end.
+#   sh run.sh stop     the same from elsewhere
+#   sh run.sh copy     copy the project there; the first start does so by itself
+#   sh run.sh fetch    copy the output from there into the project
+#
+# A run that was told to stop saves and leaves with 75: it is started again, unless this script told it. Docker's own
+# restart policies cannot tell 75 from a failure, so none is set. When this script loses the machine or is killed, the
+# container stays as it is: start the script again.
+# DEVKIT_GPU (nvidia, cdi, cpu) says how that engine passes on GPUs, where it cannot be seen from here.
+# DEVKIT_DEVICES names the GPUs, such as 0,2 or MIG-...; without it, the first 4.
+# HF_TOKEN in the environment is kept in a volume of its own, and shown to nobody.
+
+set -eu
+# Git Bash would take paths inside for paths of Windows.
+export MSYS_NO_PATHCONV=1
+
+name=tide
+image=registry.example.org/tide/tune:1
+made=d8327d1ac60a
+wait_s=${DEVKIT_WAIT_S:-10}
+
+engine() {
+    docker "$@"
+}
+
+say() {
+    printf 'devkit: %s\n' "$1" >&2
+}
+
+fail() {
+    say "$1"
+    exit 2
+}
+
+# The ids of the container's user.
+find_owner() {
+    if [ -n "${owner:-}" ]; then return 0; fi
+    # shellcheck disable=SC2016 # what is inside is run there
+    owner=$(engine run --rm "$image" sh -c 'echo "$(id -u):$(id -g)"')
+}
+
+# make VOLUME MOUNT PATH: a new volume, which would belong to root where the image has nothing at that path.
+make() {
+    if engine volume inspect "$1" >/dev/null 2>&1; then return 0; fi
+    find_owner
+    engine volume create --label "devkit.job=$name" "$1" >/dev/null
+    engine run --rm --user 0:0 --mount "$2" "$image" chown "$owner" "$3"
+}
+
+find_project() {
+    project=${DEVKIT_PROJECT:-$(dirname -- "$0")/../..}
+    project=$(CDPATH='' cd -- "$project" && pwd)
+}
+
+copy() {
+    make tide-data type=volume,source=tide-data,target=/workspaces/tide /workspaces/tide
+    find_owner
+    find_project
+    say "copying $project"
+    COPYFILE_DISABLE=1 tar -C "$project" --exclude=./.git --exclude=./.venv --exclude=./tuned -cf - . |
+        engine run --rm --interactive --user "$owner" --mount type=volume,source=tide-data,target=/workspaces/tide "$image" \
+            tar -C /workspaces/tide --no-same-owner -xf -
+}
+
+fetch() {
+    find_project
+    into=$project/tuned
+    mkdir -p "$into"
+    engine run --rm --mount type=volume,source=tide-checkpoints,target=/workspaces/tide/tuned "$image" \
+        tar -C /workspaces/tide/tuned -cf - . |
+        tar -C "$into" -xf -
+    say "copied to $into"
+}
+
+keep_token() {
+    [ -n "${HF_TOKEN:-}" ] || return 0
+    make tide-token type=volume,source=tide-token,target=/home/dev/.config/huggingface /home/dev/.config/huggingface
+    find_owner
+    # shellcheck disable=SC2016 # $1 is that shell's
+    printf '%s' "$HF_TOKEN" |
+        engine run --rm --interactive --user "$owner" --mount type=volume,source=tide-token,target=/home/dev/.config/huggingface "$image" \
+            sh -c 'umask 077 && cat >"$1"' sh /home/dev/.config/huggingface/token
+}
+
+# Each name of DEVKIT_DEVICES, or the first so many numbers.
+find_devices() {
+    devices=${DEVKIT_DEVICES:-0,1,2,3}
+    case $devices in
+        *[!0-9A-Za-z:,-]* | ,* | *, | *,,*) fail "DEVKIT_DEVICES=$devices names no GPUs" ;;
+    esac
+}
+
+find_mode() {
+    mode=${DEVKIT_GPU:-}
+    [ -z "$mode" ] || return 0
+    case $(engine info --format '{{json .}}') in
+        *nvidia-container-runtime*) mode=nvidia ;;
+        *'"nvidia.com/gpu=all"'*) mode=cdi ;;
+        *) fail 'that engine shows neither the nvidia runtime nor CDI devices: devkit doctor says how to add them there' ;;
+    esac
+}
+
+# The container, made and not started.
+create() {
+    set -- --name "$name" --label "devkit.job=$name" --label "devkit.made=$made-$mode-$devices"
+    case $mode in
+        nvidia)
+            if [ -n "${DEVKIT_DEVICES:-}" ]; then set -- "$@" --gpus "\"device=$devices\""; else set -- "$@" --gpus 4; fi
+            ;;
+        cdi)
+            for device in $(printf '%s' "$devices" | tr , ' '); do set -- "$@" --device "nvidia.com/gpu=$device"; done
+            ;;
+        cpu) say 'DEVKIT_GPU=cpu: the container gets no GPU' ;;
+        *) fail "DEVKIT_GPU=$mode is none of nvidia, cdi, cpu" ;;
+    esac
+    # shellcheck disable=SC2016 # these are the container's words, and not this shell's
+    engine create "$@" \
+        --init \
+        --workdir /workspaces/tide \
+        --shm-size 17179869184 \
+        --stop-signal SIGTERM \
+        --stop-timeout 180 \
+        --security-opt no-new-privileges:true \
+        --env HF_TOKEN_PATH=/home/dev/.config/huggingface/token \
+        --env PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 \
+        --env PET_SHUTDOWN_TIMEOUT=180 \
+        --env PET_NNODES=1 \
+        --env PET_NPROC_PER_NODE=4 \
+        --env PET_NODE_RANK=0 \
+        --env PET_MASTER_ADDR=127.0.0.1 \
+        --env PET_MASTER_PORT=29500 \
+        --mount type=volume,source=tide-token,target=/home/dev/.config/huggingface \
+        --mount type=volume,source=tide-models,target=/opt/cache/huggingface \
+        --mount type=volume,source=tide-data,target=/workspaces/tide \
+        --mount type=volume,source=tide-checkpoints,target=/workspaces/tide/tuned \
+        "$image" \
+        sh -c '# torchrun leaves with 1 whatever its processes'"'"' codes are. Each writes its own into this file: 75, try again, stays 75.
+DEVKIT_EXIT_FILE=$(mktemp) && export DEVKIT_EXIT_FILE
+child='"'"''"'"' asked='"'"''"'"'
+# Once: what is handled here, and not ignored, has its default in the command.
+trap '"'"'trap : TERM HUP USR1; asked=TERM; [ -z "$child" ] || kill -s TERM "$child"'"'"' TERM HUP USR1
+trap '"'"'trap : INT; [ -z "$child" ] || kill -s INT "$child"'"'"' INT
+"$@" &
+child=$!
+# Asked in between, perhaps twice then, which does no harm.
+if [ -n "$asked" ]; then kill -s "$asked" "$child"; fi
+code=0; wait "$child" || code=$?
+# Above 128 a signal ended either the child or only the waiting for it.
+while [ "$code" -gt 128 ]; do
+  alive='"'"''"'"'; if kill -0 "$child" 2>/dev/null; then alive=1; fi
+  again=0; wait "$child" || again=$?
+  if [ "$again" -ne 127 ]; then code=$again; fi
+  if [ -z "$alive" ]; then break; fi
+done
+kept=$(sed -n '"'"'/^[1-9][0-9]*$/{p;q;}'"'"' "${DEVKIT_EXIT_FILE:-/dev/null}" 2>/dev/null)
+rm -f "${DEVKIT_EXIT_FILE:-}"
+# Ended by the very signal that was handed on: it had not begun yet, and lost nothing.
+if [ "$code" -eq 143 ] && [ -n "$asked" ]; then code=75; fi
+if [ "$code" -ne 0 ]; then code=${kept:-$code}; fi
+exit "$code"
+' devkit torchrun -m devkit finetune \
+        --model meta-llama/Llama-3.1-8B \
+        --data chats.jsonl \
+        --output tuned \
+        --sequence 4096 \
+        --batch 32 \
+        --save-every 50 >/dev/null
+}
+
+prepare() {
+    make tide-models type=volume,source=tide-models,target=/opt/cache/huggingface /opt/cache/huggingface
+    make tide-checkpoints type=volume,source=tide-checkpoints,target=/workspaces/tide/tuned /workspaces/tide/tuned
+    if ! engine volume inspect tide-data >/dev/null 2>&1; then
+        # Half a project would be taken for a whole one at the next start.
+        trap 'engine volume rm tide-data >/dev/null' EXIT
+        copy
+        trap - EXIT
+    fi
+    keep_token
+    find_devices
+    find_mode
+    found=$(engine container inspect --format '{{index .Config.Labels "devkit.made"}} {{.State.Status}}' "$name" 2>/dev/null) || found=''
+    case $found in
+        '') create ;;
+        "$made-$mode-$devices "*) ;;
+        *' running') fail "$name runs with other settings: let it end with \`sh run.sh stop\` first" ;;
+        *) engine container rm "$name" >/dev/null && create ;;
+    esac
+}
+
+# How the container is: "running 0", "exited 75"; "" while the engine cannot be reached.
+state() {
+    engine container inspect --format '{{.State.Status}} {{.State.ExitCode}}' "$name" 2>/dev/null || :
+}
+
+stop() {
+    asked=yes
+    engine stop "$name" >/dev/null || :
+}
+
+# One start of the container, to its end. It is followed by its log: `docker start --attach` would hand on Ctrl-C, which
+# is not what stop() tells it.
+follow() {
+    case $(state) in
+        running*) ;;
+        *)
+            if ! engine start "$name" >/dev/null; then
+                if [ -z "$(state)" ]; then return 0; fi
+                fail "$name could not be started"
+            fi
+            seen=''
+            ;;
+    esac
+    since=$(engine container inspect --format '{{.State.StartedAt}}' "$name") || return 0
+    if [ -n "$seen" ]; then set -- --tail 0; else set -- --since "$since"; fi
+    engine logs --follow "$@" "$name" &
+    following=$! seen=yes
+    # A signal ends `wait`, and not what it waits for.
+    while kill -0 "$following" 2>/dev/null; do wait "$following" || :; done
+}
+
+run() {
+    asked='' seen='' short=0
+    trap stop INT TERM HUP
+    prepare
+    while :; do
+        began=$(date +%s)
+        if [ -n "$asked" ]; then stop; else follow; fi
+        now=$(state)
+        case $now in
+            'exited 75')
+                if [ -n "$asked" ]; then exit 75; fi
+                short=$((short + 1))
+                if [ $(($(date +%s) - began)) -ge 60 ]; then short=1; fi
+                if [ "$short" -gt 5 ]; then
+                    say '5 starts in a row were told to stop within a minute: giving up, with 75'
+                    exit 75
+                fi
+                say "$name was told to stop, and saved: it goes on in $wait_s s"
+                ;;
+            exited*) exit "${now#exited }" ;;
+            created*) exit 75 ;;
+            '') say "the engine cannot be reached: again in $wait_s s" ;;
+        esac
+        sleep "$wait_s" &
+        wait $! || :
+    done
+}
+
+case ${1:-run} in
+    run) run ;;
+    stop) engine stop "$name" ;;
+    copy) copy ;;
+    fetch) fetch ;;
+    *) fail "there is no \`$1\`: see the head of this file" ;;
+esac

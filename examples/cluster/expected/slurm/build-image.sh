@@ -1,0 +1,25 @@
+#!/bin/bash
+# Written by devkit 0.1.0. To change it, edit [job] of devkit.toml and run `devkit export slurm` again.
+#
+# Make the image's file for Apptainer, on a machine of the cluster where building is allowed. A private registry asks
+# for a login first: apptainer registry login.
+#
+# The image is unpacked before it is packed again: about three times its size is needed, and /tmp is often memory.
+# DEVKIT_TMP names another folder. Sources: https://apptainer.org/docs/user/main/build_env.html
+
+set -eu
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+image="${SCRATCH:-$HOME}/devkit/tide.sif"
+folder=${image%/*}
+export APPTAINER_TMPDIR="${DEVKIT_TMP:-$folder/build}"
+export APPTAINER_CACHEDIR="${APPTAINER_CACHEDIR:-$folder/cache}"
+
+command -v apptainer >/dev/null 2>&1 || {
+    printf 'build-image.sh: apptainer is not here; load its module, and name it with --module\n' >&2
+    exit 2
+}
+mkdir -p "$APPTAINER_TMPDIR" "$APPTAINER_CACHEDIR"
+# A job that runs keeps the old file: the new one takes its name only when it is whole.
+apptainer build --force "$image.new" "$here/image.def"
+mv -f "$image.new" "$image"
+printf 'build-image.sh: %s\n' "$image"
