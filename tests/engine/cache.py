@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import socket
 import sys
 import tempfile
@@ -10,8 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from _pytest.capture import CaptureManager
+from .mounts import delete
+
+if TYPE_CHECKING:  # what is fetched ahead is fetched before anything is installed
+    from _pytest.capture import CaptureManager
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("DEVKIT_TEST_CACHE") or ROOT / ".cache" / "engine").resolve()
@@ -21,7 +24,7 @@ STEPS: list[tuple[str, float]] = []
 """What was prepared in this run, and the seconds it took; printed at the end."""
 
 
-CAPTURE: list[CaptureManager] = []
+CAPTURE: "list[CaptureManager]" = []
 """pytest's capture, once conftest hands it over: progress goes around it."""
 
 
@@ -67,6 +70,8 @@ def _held(file: Path) -> Iterator[None]:
 
 
 def _made(target: Path, make: Callable[[Path], None]) -> Path:
+    for half_made in target.parent.glob(f".{target.name}-*"):
+        delete(half_made)
     fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     fresh.chmod(0o755)
     try:
@@ -74,7 +79,7 @@ def _made(target: Path, make: Callable[[Path], None]) -> Path:
             make(fresh)
         fresh.rename(target)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        delete(fresh)
     return target
 
 

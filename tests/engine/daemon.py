@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from . import host
+from . import host, leftovers
 from .binaries import NEWEST, Binaries
 from .cache import CACHE, STEPS, say
 from .commands import environment, run
@@ -88,7 +87,7 @@ def engine(binaries: Binaries, flavour: Flavour) -> Iterator[Engine]:
     log = state / "dockerd.log"
     with log.open("wb") as output:
         daemon = subprocess.Popen(
-            ["dockerd", "--config-file", str(config)],
+            [*leftovers.WITH_THIS_SESSION, "TERM", "dockerd", "--config-file", str(config)],
             env=environment(PATH=path),
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -105,7 +104,7 @@ def engine(binaries: Binaries, flavour: Flavour) -> Iterator[Engine]:
         running.clear()
     finally:
         _stop(daemon)
-        shutil.rmtree(state, ignore_errors=True)
+        leftovers.delete(state)
 
 
 def _configuration(state: Path, flavour: Flavour, images: Path) -> dict[str, object]:

@@ -16,7 +16,19 @@ INCLUDE = "python3,python3-venv,python3-dev,python3-pip,ca-certificates"
 SUITE = "bookworm"
 """Its python3 is 3.11, the version that the tests' plans ask for."""
 
+LEFT_OUT = (
+    "dev/*",
+    "var/lib/apt/lists/*",
+    "usr/share/doc/*",
+    "usr/share/locale/*",
+    "usr/share/man/*",
+    "usr/lib/python3*/config-*/*.a",
+)
+"""What the official slim images do not hold either; every import and export of the image would handle it."""
+
 TAKEN_UID = 1000
+BASE = "devkit-test-base:latest"
+"""What this file imports; all other names are tags of it."""
 
 
 def archive() -> Path:
@@ -40,19 +52,8 @@ def _bootstrap(folder: Path) -> None:
         marker.unlink()
     for package in root.glob("var/cache/apt/archives/*.deb"):
         package.unlink()
-    run(
-        [
-            "tar",
-            "--numeric-owner",
-            "--one-file-system",
-            "--exclude=./dev/*",
-            "-C",
-            root,
-            "-cf",
-            folder / "rootfs.tar",
-            ".",
-        ]
-    )
+    left_out = [f"--exclude=./{path}" for path in LEFT_OUT]
+    run(["tar", "--numeric-owner", "--one-file-system", *left_out, "-C", root, "-cf", folder / "rootfs.tar", "."])
     run(["rm", "-rf", "--one-file-system", root])
 
 
@@ -72,17 +73,21 @@ def provide(engine: Engine, reference: str) -> None:
     found = run(["docker", "image", "inspect", "--format", labels, reference], env=engine.env, expect=None)
     if found.stdout.strip() == SUITE:
         return
-    with step(f"import {reference}"):
+    if reference != BASE:
+        provide(engine, BASE)
+        engine.docker("tag", BASE, reference)
+        return
+    with step("import the base image"):
         changes = ["--change", 'CMD ["python3"]', "--change", f"LABEL devkit.test.base={SUITE}"]
-        engine.docker("import", *changes, archive(), reference)
+        engine.docker("import", *changes, archive(), BASE)
 
 
 def provide_with_user(engine: Engine, reference: str, *, user: str, uid: int = TAKEN_UID) -> None:
     """The same image with one more user, such as Ubuntu's `ubuntu`, who holds UID 1000 already."""
-    provide(engine, "devkit-test-base:latest")
+    provide(engine, BASE)
     name = f"devkit-test-{user}-{uid}"
     script = f"groupadd --gid {uid} {user} && useradd --uid {uid} --gid {uid} --create-home {user}"
-    engine.docker("run", "--name", name, "devkit-test-base:latest", "sh", "-c", script)
+    engine.docker("run", "--name", name, BASE, "sh", "-c", script)
     changes = ["--change", 'CMD ["python3"]', "--change", f"LABEL devkit.test.base={user}"]
     engine.docker("commit", *changes, name, reference)
     engine.docker("rm", name)

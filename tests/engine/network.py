@@ -7,8 +7,10 @@ the test; so the bridge and its few rules are made here, under names nobody else
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
+from . import leftovers
 from .binaries import NoEngineError
 from .commands import CommandError, run
 
@@ -44,6 +46,7 @@ def mtu() -> int:
 def bridged() -> Iterator[str]:
     """The bridge's name, up and translated, removed at the end. Raises NoEngineError where that is forbidden."""
     before = FORWARDING.read_text(encoding="ascii")
+    leftovers.removed()
     try:
         _down()
         run(["ip", "link", "add", BRIDGE, "type", "bridge"])
@@ -75,9 +78,16 @@ def switched_off() -> Iterator[None]:
 
 
 def _down() -> None:
-    """Remove the bridge and every rule, also what a killed run left behind."""
+    """Remove the bridge and every rule, also what a killed run left behind, its Compose networks among it."""
     _remove((*RULES, *(("filter", *rule) for rule in OFF)))
-    run(["ip", "link", "del", BRIDGE], expect=None)
+    links = json.loads(run(["ip", "-json", "addr", "show", "type", "bridge"]).stdout or "[]")
+    ours = [link["ifname"] for link in links if link and any(map(_is_ours, link["addr_info"]))]
+    for name in {BRIDGE, *ours}:
+        run(["ip", "link", "del", name], expect=None)
+
+
+def _is_ours(address: dict[str, str]) -> bool:
+    return ip_address(address["local"]) in ip_network(POOL)
 
 
 def _remove(rules: Iterable[tuple[str, ...]]) -> None:

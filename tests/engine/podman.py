@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import image
+from . import image, leftovers
 from .binaries import Binaries
 from .cache import made_once, say, step
 from .commands import environment, run
@@ -105,7 +105,7 @@ def podman(binaries: Binaries) -> Iterator[Podman]:
     _prepare(state)
     log = state / "podman.log"
     namespaces = ["--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private"]
-    apart = ["unshare", *namespaces, "sh", state / "enter", state, base / "root"]
+    apart = [*leftovers.WITH_THIS_SESSION, "KILL", "unshare", *namespaces, "sh", state / "enter", state, base / "root"]
     with log.open("wb") as output:
         service = subprocess.Popen(
             [*map(str, apart), "podman", "system", "service", "--time=0", f"unix://{state}/podman.sock"],
@@ -125,7 +125,7 @@ def podman(binaries: Binaries) -> Iterator[Podman]:
     finally:
         service.kill()
         service.wait()
-        shutil.rmtree(state, ignore_errors=True)
+        leftovers.delete(state)
 
 
 def _bootstrap(folder: Path) -> None:

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from . import leftovers
 from .binaries import NoEngineError, unpack
 from .cache import made_once
 from .commands import CommandError
@@ -41,7 +42,7 @@ def free_port() -> int:
 def started(*argv: str | Path) -> Iterator[None]:
     """A program that runs meanwhile."""
     with subprocess.Popen(
-        [str(word) for word in argv], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*leftovers.WITH_THIS_SESSION, "KILL", *map(str, argv)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         try:
             yield

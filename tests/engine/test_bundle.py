@@ -2,13 +2,14 @@
 
 import json
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from . import daemon, image, network, project, tools
+from . import daemon, image, leftovers, mounts, network, project, tools
 from .authority import Authority
 from .binaries import Binaries
 from .commands import run
@@ -54,14 +55,16 @@ def made(origin: Path, tmp_path_factory) -> dict[str, object]:
 
 
 @contextmanager
-def without_network(binaries: Binaries, data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+def without_network(binaries: Binaries, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """A new engine with nothing in it, whose containers reach nobody: not the mirror, not even this machine."""
+    # By its name the next session knows it again, should this one be killed.
+    data = Path(tempfile.mkdtemp(prefix=leftovers.PREFIXES[0]))
     monkeypatch.setattr(daemon, "CACHE", data)
     try:
         with network.switched_off(), daemon.engine(binaries, Flavour.CPU) as engine:
             yield engine
     finally:
-        shutil.rmtree(data, ignore_errors=True)
+        mounts.delete(data)
 
 
 @one_engine
@@ -97,7 +100,7 @@ def holds(path: Path, word: bytes) -> bool:
 def test_without_any_network_it_builds_starts_and_proves(engine, origin, made, found, tmp_path, monkeypatch):
     root = tmp_path / "checkout"
     run(["cp", "-R", made["path"] / "project", root])
-    with without_network(found, tmp_path / "empty", monkeypatch) as apart:
+    with without_network(found, monkeypatch) as apart:
         said = run(["sh", made["path"] / "load.sh", root], env=apart.env, deadline_s=DEADLINE_S).stdout
         assert "all as written" in said and "ready" in said
         tag = apart.docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()[0]
