@@ -8,7 +8,9 @@ torch=$(sed -n 's/^torch==//p' .ci/constraints.txt)
 # On a terminal pip's own progress is seen; a log needs only its complaints.
 pip_install() {
     if [ -t 1 ]; then quiet=''; else quiet=--quiet; fi
-    "$python" -m pip install ${quiet:+"$quiet"} --constraint .ci/constraints.txt --disable-pip-version-check "$@"
+    # Few of the thousands of modules are ever imported: these compile themselves the first time, where they may.
+    if [ -z "${PYTHONDONTWRITEBYTECODE:-}" ]; then later=--no-compile; else later=''; fi
+    "$python" -m pip install ${quiet:+"$quiet"} ${later:+"$later"} --constraint .ci/constraints.txt --disable-pip-version-check "$@"
 }
 answers() {
     "$python" -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=10)' "$1" 2>/dev/null

@@ -1,30 +1,44 @@
 #!/bin/bash
-# Every static check, each with its seconds; all of them run, and any that fails makes the whole fail.
+# Every static check, each with its seconds, side by side; all of them run, and any that fails makes the whole fail.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 bin=$PWD/.venv/bin
-failed=()
+said=$(mktemp -d)
+trap 'rm -rf "$said"' EXIT
+names=()
 
+# What a check says comes whole and in this order, however long each takes.
 check() {
-    local name=$1 started=$SECONDS
+    local name=$1 number=${#names[@]} started=$SECONDS status=0
+    names+=("$name")
     shift
-    if "$@"; then
-        printf '==> %s: ok, %d s\n' "$name" $((SECONDS - started))
-    else
-        printf '==> %s: FAILED, %d s\n' "$name" $((SECONDS - started)) >&2
-        failed+=("$name")
-    fi
+    {
+        "$@" >"$said/$number" 2>&1 || status=$?
+        echo "$status $((SECONDS - started))" >"$said/$number.ended"
+    } &
 }
 
+check "mypy" "$bin/mypy"
+check "generated files" "$bin/python" .ci/lint_generated.py
 check "ruff" "$bin/ruff" check --quiet .
 check "ruff format" "$bin/ruff" format --check --quiet .
-check "mypy" "$bin/mypy"
 check "layers" "$bin/lint-imports"
 check "shellcheck" "$bin/shellcheck" .ci/run .ci/*.sh
-check "generated files" "$bin/python" .ci/lint_generated.py
 check "pages of the checks" "$bin/python" docs/generate.py --check
 check "help blocks in README" "$bin/python" .ci/help_blocks.py --check
+wait
 
+failed=()
+for number in "${!names[@]}"; do
+    read -r status seconds <"$said/$number.ended" || status=killed seconds='?'
+    cat "$said/$number"
+    if [[ $status == 0 ]]; then
+        printf '==> %s: ok, %s s\n' "${names[number]}" "$seconds"
+    else
+        printf '==> %s: FAILED, %s s\n' "${names[number]}" "$seconds" >&2
+        failed+=("${names[number]}")
+    fi
+done
 if ((${#failed[@]})); then
     echo "make lint: failed: ${failed[*]}" >&2
     exit 1

@@ -1,6 +1,8 @@
 #!/bin/sh
 # Prepare what the tests need and this machine allows, say loudly what is left out, then run them all.
 set -eu
+# Thousands of processes import the same modules: whoever has this set would have all of them compiled each time.
+unset PYTHONDONTWRITEBYTECODE
 skip() { echo "==> LEFT OUT: $*" >&2; }
 
 if [ "$(uname -s)" != Linux ] || [ "$(id -u)" != 0 ]; then
@@ -26,44 +28,59 @@ if [ $# -gt 0 ]; then
     exec .venv/bin/python -m pytest "$@"
 fi
 
-# These start engines and commands of their own: one after the other, while the others take what they leave of the
-# processors. Everybody's output comes whole, the closing lines last.
-one_by_one="tests/architecture tests/cli tests/cluster tests/engine tests/verify"
+# Engines are of this machine's one network, and no two tests may ask the same one.
+engines="tests/engine"
+# These start commands, servers and clusters of their own: one after the other, beside the engines.
+one_by_one="tests/architecture tests/cli tests/cluster tests/verify"
 # These import torch, which no other test should have to wait for or share a process with; a file's models are made once.
 with_torch="tests/workload tests/estimate"
 status=0
 beside=""
-for folder in $one_by_one $with_torch; do beside="$beside --ignore=$folder"; done
+for folder in $engines $one_by_one $with_torch; do beside="$beside --ignore=$folder"; done
 # Those that hold a deadline against the clock on the wall: they mostly wait, and must not be kept waiting.
 clock=$(grep -rl 'mark\.clock' tests --include='*.py')
 # Only what nobody else wants.
 idle="nice -n 19"
 if command -v chrt >/dev/null 2>&1 && chrt --idle 0 true 2>/dev/null; then idle="chrt --idle 0"; fi
-log=$(mktemp)
-downloads=$(mktemp)
-trap 'rm -f "$log" "$downloads"' EXIT
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
 # The engine tests come late: what they need is fetched meanwhile. What cannot be had is for them to say.
-.venv/bin/python -m tests.engine.prepare >"$downloads" 2>&1 &
+.venv/bin/python -m tests.engine.prepare >"$logs/downloads" 2>&1 &
 fetching=$!
+# The largest pieces first: the smallest fill both processors to the end.
 side_by_side() {
     ended=0
     # shellcheck disable=SC2086 # folder names without spaces, meant as words of their own
-    $idle .venv/bin/python -m pytest -q --durations=12 -n auto -m 'not clock' $beside tests || ended=$?
-    # shellcheck disable=SC2086
     $idle .venv/bin/python -m pytest -q --durations=12 -n auto --dist loadfile $with_torch || ended=$?
+    # shellcheck disable=SC2086
+    $idle .venv/bin/python -m pytest -q --durations=12 -n auto -m 'not clock' $beside tests || ended=$?
     return "$ended"
 }
-side_by_side >"$log" 2>&1 &
+side_by_side >"$logs/others" 2>&1 &
 others=$!
-trap 'pkill -P "$others"; kill "$others" "$fetching" 2>/dev/null; exit 130' INT TERM
+commands=""
+# shellcheck disable=SC2317,SC2329 # called by the trap
+interrupted() {
+    for each in $others $commands $fetching; do
+        pkill -P "$each" || :
+        kill "$each" || :
+    done 2>/dev/null
+    exit 130
+}
+trap interrupted INT TERM
 echo "==> pytest, against the clock"
 # shellcheck disable=SC2086
 .venv/bin/python -m pytest -q -n 2 -m clock $clock || status=$?
-echo "==> pytest, one by one: $one_by_one"
 # shellcheck disable=SC2086
-.venv/bin/python -m pytest --durations=40 $one_by_one || status=$?
-echo "==> pytest, side by side, meanwhile: all but $one_by_one"
+.venv/bin/python -m pytest -q --durations=25 $one_by_one >"$logs/commands" 2>&1 &
+commands=$!
+echo "==> pytest, one by one: $engines; beside it: $one_by_one"
+# shellcheck disable=SC2086
+.venv/bin/python -m pytest --durations=25 $engines || status=$?
+wait "$commands" || status=$?
+cat "$logs/commands"
+echo "==> pytest, side by side, meanwhile: all the others"
 wait "$others" || status=$?
 wait "$fetching" || echo "==> downloads ahead of the tests failed:"
-cat "$downloads" "$log"
+cat "$logs/downloads" "$logs/others"
 exit "$status"

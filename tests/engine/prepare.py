@@ -1,17 +1,34 @@
-"""What the engine tests download, ahead of them: `python -m tests.engine.prepare`, beside tests that need no engine."""
+"""What the engine tests download, ahead of them: `python -m tests.engine.prepare`, beside all that needs no engine.
+
+With the word `before-install` it fetches what any Python of this machine can, while devkit is being installed.
+"""
 
 import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-from . import authority, binaries, image, podman, prometheus, tools
+from . import authority, binaries, image, launchers, podman, project, prometheus, tools, wheels
 from .cache import say
 from .commands import CommandError
 
+BEFORE_INSTALL = "before-install"
 SIDE_BY_SIDE = 3
 """They mostly wait for the network."""
 
-DOWNLOADS: tuple[tuple[str, Callable[[], object]], ...] = (
+Downloads = tuple[tuple[str, Callable[[], object]], ...]
+
+
+def _wheels() -> None:
+    """Those of the project that the tests build, and those that stand beside their light ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder) / "draft"
+        project.wheels_for(draft)
+        wheels.light_wheelhouse(Path(folder) / "light", draft / ".devcontainer/requirements.txt", *wheels.lockers())
+
+
+ALONE: Downloads = (
     ("the base image", image.archive),
     ("the newest engine", binaries.find),
     ("the older engine", lambda: binaries.find(binaries.OLDER)),
@@ -22,11 +39,14 @@ DOWNLOADS: tuple[tuple[str, Callable[[], object]], ...] = (
 )
 """The longest first."""
 
+WITH_DEVKIT: Downloads = (("wheels", _wheels), ("the launchers", launchers.python))
 
-def main() -> int:
+
+def main(words: list[str]) -> int:
     """Fetch all of it; 1 when something cannot be had. Each is fetched on its own, and said when it fails."""
+    downloads = ALONE if BEFORE_INSTALL in words else (*WITH_DEVKIT, *ALONE)
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        return int(not all(list(pool.map(_fetched, DOWNLOADS))))
+        return int(not all(list(pool.map(_fetched, downloads))))
 
 
 def _fetched(download: tuple[str, Callable[[], object]]) -> bool:
@@ -40,4 +60,4 @@ def _fetched(download: tuple[str, Callable[[], object]]) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from devkit.compat.load import tables
 from tests.wheels import make_wheel
 
 from . import image, project
@@ -14,7 +13,7 @@ from .commands import CommandError, run
 from .conftest import one_engine
 from .daemon import Engine
 from .project import Clone
-from .wheels import light_wheelhouse
+from .wheels import light_wheelhouse, lockers
 
 SECRET = "hf_" + "S3cr3t" * 6
 UV_LOCK = """\
@@ -135,9 +134,7 @@ class Wheels:
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
     folder = tmp_path_factory.mktemp("light")
     project.init(folder / "draft", *project.PLAN)
-    versions = {row.name: row.version for row in tables().images.tools}
-    programs = [f"{name}=={versions[name]}" for name in ("poetry", "poetry-plugin-export")]
-    house = light_wheelhouse(folder / "wheels", folder / "draft/.devcontainer/requirements.txt", *programs)
+    house = light_wheelhouse(folder / "wheels", folder / "draft/.devcontainer/requirements.txt", *lockers())
     for name in ("needle", "thread"):
         make_wheel(house, name, "1.0")
     make_wheel(house, "click", "7.0")

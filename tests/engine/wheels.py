@@ -13,6 +13,14 @@ STAND_INS = ("transformers", "huggingface-hub", "accelerate", "peft", "bitsandby
 TORCH = {"torch/version.py": "__version__ = '{version}+cpu'\ncuda = None\nhip = None\n"}
 
 
+def lockers() -> list[str]:
+    """What the generated files install to read another tool's lock, as pip is asked for it."""
+    from devkit.compat.load import tables  # installed after this module's first use
+
+    versions = {row.name: row.version for row in tables().images.tools}
+    return [f"{name}=={versions[name]}" for name in ("poetry", "poetry-plugin-export")]
+
+
 def light_wheelhouse(folder: Path, requirements: Path, *programs: str) -> Path:
     """What the generated `requirements` name, and `programs` with all they need."""
     pins = dict(re.findall(r"^([\w-]+)==(\S+)$", requirements.read_text(encoding="utf-8"), re.MULTILINE))
