@@ -32,6 +32,9 @@ STORIES = {
     "ends well": Story("exit 0"),
     "told to stop": Story(UNTIL_TOLD, event=lambda cluster, number: cluster.run("scancel", "--signal=TERM", number)),
     "told by USR1": Story(UNTIL_TOLD, event=lambda cluster, number: cluster.run("scancel", "--signal=USR1", number)),
+    "told past its nodes": Story(
+        UNTIL_TOLD, event=lambda cluster, number: cluster.run("scancel", "--batch", "--signal=USR1", number)
+    ),
     "requeued": Story(UNTIL_TOLD, event=lambda cluster, number: cluster.run("scontrol", "requeue", number)),
     "cancelled": Story(FOREVER, event=lambda cluster, number: cluster.run("scancel", number)),
     "must not be requeued": Story(
@@ -82,7 +85,7 @@ def test_a_run_that_ends_well_is_completed(cluster, played):
     assert ended(cluster, played["ends well"]) == ("COMPLETED", "0:0", 0)
 
 
-@pytest.mark.parametrize("how", ["told to stop", "told by USR1", "requeued"])
+@pytest.mark.parametrize("how", ["told to stop", "told by USR1", "told past its nodes", "requeued"])
 def test_an_interrupted_job_is_queued_again_and_goes_on(cluster, played, how):
     story = played[how]
     until(lambda: cluster.job(story.number)["Restarts"] == "1", f"a requeue: {story.job.log()}")

@@ -104,7 +104,7 @@ class Login:
         for each in (self.home / "devkit", self.project, self._bin):
             each.mkdir(parents=True)
         (self.home / "devkit/my-project.sif").touch()
-        for name in ("srun", "scontrol", "apptainer", "devkit", "torchrun"):
+        for name in ("srun", "scancel", "scontrol", "apptainer", "devkit", "torchrun"):
             (self._bin / name).write_text(RECORDER, encoding="utf-8")
             (self._bin / name).chmod(0o755)
 

@@ -224,7 +224,7 @@ def test_the_count_of_turns_without_progress_begins_anew_at_each_checkpoint_and_
     assert [turn(), turn(), turn()] == [75, 75, 1]
     (kept / "latest").symlink_to("step-10")
     assert [turn(), turn(), turn()] == [75, 75, 1]
-    (kept / ".requeued").write_text("$(touch pwned) step-10\n", encoding="ascii")
+    (kept / ".requeued").write_text("a[$(touch>$HOME/pwned)] step-10\n", encoding="ascii")
     assert turn() == 75
     assert not list(login.home.glob("**/pwned"))
 
