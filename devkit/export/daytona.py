@@ -134,4 +134,5 @@ TARGET = Target(
     DaytonaSettings,
     render,
     needs_image=lambda settings: not settings.snapshot,
+    brings_project=True,
 )

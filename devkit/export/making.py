@@ -190,5 +190,3 @@ def _notes(task: Task, job: JobSettings, need: Need | None) -> Iterator[str]:
         yield "the project's image is planned for the CPU: no GPU is asked for"
     if is_moving(task.image):
         yield f"{task.image} has no tag that stays: two nodes, or a later try, may get different images"
-    if job.data == "":
-        yield f"the project with its data is expected at {task.workspace}: copy it there before the first run"

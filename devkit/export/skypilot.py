@@ -183,4 +183,10 @@ def _notes(task: Task) -> tuple[str, ...]:
     return tuple(notes)
 
 
-TARGET = Target("skypilot", "SkyPilot: a task for clouds and clusters, spot included.", SkypilotSettings, render)
+TARGET = Target(
+    "skypilot",
+    "SkyPilot: a task for clouds and clusters, spot included.",
+    SkypilotSettings,
+    render,
+    brings_project=True,
+)

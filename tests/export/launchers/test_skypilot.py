@@ -60,6 +60,10 @@ def test_only_a_run_that_saved_is_started_again():
     assert recovery == {"recover_on_exit_codes": [75], "max_restarts_on_errors": 0}
 
 
+def test_several_nodes_are_asked_for():
+    assert read(TWO_NODES)["num_nodes"] == 2
+
+
 def test_spot_is_asked_for():
     assert read(SPOT)["resources"]["use_spot"] is True
 
