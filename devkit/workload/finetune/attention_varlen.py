@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from devkit.estimate.settings import Attention, Precision
 from devkit.facts.values import ComputeCapability
 from devkit.workload.finetune.attention import Kernels, Traits
-from devkit.workload.finetune.batch import MicroBatch
+from devkit.workload.finetune.batch import MicroBatch, moved
 
 IMPLEMENTATION = {
     Attention.EAGER: "eager",
@@ -42,14 +42,14 @@ def model_inputs(batch: MicroBatch, attention: Attention, device: torch.device) 
     `use_cache` is off because transformers looks for borders in the positions only then.
     """
     inputs: dict[str, Any] = {
-        "input_ids": batch.ids.to(device, non_blocking=True),
-        "position_ids": batch.positions.to(device, non_blocking=True),
-        "attention_mask": None if batch.mask is None else batch.mask.to(device, non_blocking=True),
+        "input_ids": moved(batch.ids, device),
+        "position_ids": moved(batch.positions, device),
+        "attention_mask": None if batch.mask is None else moved(batch.mask, device),
         "use_cache": False,
     }
     if batch.borders is not None:
         longest = int(batch.borders.diff().max())
-        borders = batch.borders.to(device, non_blocking=True)
+        borders = moved(batch.borders, device)
         inputs |= {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders}
         inputs |= {"max_length_q": longest, "max_length_k": longest}
         if attention is Attention.VARLEN:

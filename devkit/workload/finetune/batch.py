@@ -76,6 +76,15 @@ class MicroBatch:
     tokens: int
 
 
+def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`tensor`, of a batch, on `device`.
+
+    To a GPU by way of pinned memory: a copy from any other would first wait for all that the GPU has still to do.
+    Source: https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
+    """
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+
 def collated(rows: Sequence[Row], layout: Layout) -> MicroBatch:
     """One micro-batch of these rows. Without rows it holds one padding token, which counts for nothing.
 

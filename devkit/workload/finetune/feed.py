@@ -43,6 +43,7 @@ class Feed:
             self.rows = [Row(tuple(examples[index] for index in row)) for row in shared]
         else:
             self.rows = [Row((each,)) for each in examples]
+        self._ready: tuple[tuple[int, int, int, int], list[MicroBatch]] | None = None
         self.tokens = sum(row.tokens for row in self.rows)
 
     @property
@@ -75,6 +76,16 @@ class Feed:
 
         All processes get equally many passes of at most `micro_batch` rows; one without rows holds a padding token.
         """
+        place = (step, rank, world, micro_batch)
+        ready, self._ready = self._ready, None
+        return ready[1] if ready is not None and ready[0] == place else self._step(*place)
+
+    def prepare(self, step: int, *, rank: int = 0, world: int = 1, micro_batch: int = 1) -> None:
+        """Make a step's batches now, to be handed out when `step` is asked for them next."""
+        place = (step, rank, world, micro_batch)
+        self._ready = (place, self._step(*place))
+
+    def _step(self, step: int, rank: int, world: int, micro_batch: int) -> list[MicroBatch]:
         rows = self._rows_of(step)
         shares = sampler.dealt([row.tokens for row in rows], rank=rank, world=world, micro_batch=micro_batch)
         return [collated([rows[index] for index in share], self.layout) for share in shares]

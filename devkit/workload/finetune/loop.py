@@ -105,11 +105,15 @@ def _step(run: Run, position: Position, pace: "Pace") -> Verdict:
     counted = max(1, run.feed.counted(position.step))
     scale = _scale(run)
     run.optimizer.zero_grad(set_to_none=True)
-    loss = run.ranks.sum(run.passes.gradients(batches, (scale or 1.0) / counted)) / counted
+    total = run.passes.gradients(batches, (scale or 1.0) / counted)
     if run.scaler is not None:
         run.scaler.unscale_(run.optimizer)
     norm = gradient_norm(run.parameters)
-    verdict = run.guard.judge(run.ranks, loss=loss, gradient_norm=float(norm), scale=scale)
+    _look_ahead(run, position)
+    # A GPU is waited for here, once in a step.
+    mine, length = torch.stack([total, norm.to(total)]).tolist()
+    loss = run.ranks.sum(mine) / counted
+    verdict = run.guard.judge(run.ranks, loss=loss, gradient_norm=length, scale=scale)
     rate = _rate(run, position.step)
     if verdict is Verdict.STEP:
         shorten(run.parameters, norm, limit=run.settings.gradient_limit)
@@ -120,10 +124,18 @@ def _step(run: Run, position: Position, pace: "Pace") -> Verdict:
     tokens = int(run.ranks.sum(sum(each.tokens for each in batches)))
     position.step += 1
     position.tokens += tokens
-    told = {"loss": loss, "learning_rate": rate, "gradient_norm": float(norm), "tokens": position.tokens}
+    told = {"loss": loss, "learning_rate": rate, "gradient_norm": length, "tokens": position.tokens}
     told |= pace.tick(position, tokens) | {"waited_s": round(waited_s, 6)} | peak_fields(run.ranks.device)
     run.events("step" if verdict is Verdict.STEP else "skipped", step=position.step, **told)
     return verdict
+
+
+def _look_ahead(run: Run, position: Position) -> None:
+    """Have the next step's batches made while a GPU works at this one's."""
+    if run.ranks.device.type != "cpu" and position.step + 1 < run.steps:
+        run.feed.prepare(
+            position.step + 1, rank=run.ranks.rank, world=run.ranks.world, micro_batch=position.micro_batch
+        )
 
 
 def _scale(run: Run) -> float | None:

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from devkit.estimate.settings import Loss
-from devkit.workload.finetune.batch import IGNORED
+from devkit.workload.finetune.batch import IGNORED, moved
 from devkit.workload.tiny import Model
 
 CHUNK_TOKENS = 512
@@ -84,7 +84,7 @@ def counted_of(labels: torch.Tensor, device: torch.device) -> tuple[torch.Tensor
     """
     flat = labels.reshape(-1)
     places = (flat != IGNORED).nonzero().squeeze(-1)
-    return places.to(device, non_blocking=True), flat[places].to(device, non_blocking=True)
+    return moved(places, device), moved(flat[places], device)
 
 
 def loss_of(head: Head, states: torch.Tensor, targets: torch.Tensor, how: Loss) -> torch.Tensor:

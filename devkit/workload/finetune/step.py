@@ -73,9 +73,10 @@ class Passes:
         self._asked = asked
         self._can_retry = not is_sharded
 
-    def gradients(self, batches: Sequence[MicroBatch], factor: float, *, alone: bool = False) -> float:
+    def gradients(self, batches: Sequence[MicroBatch], factor: float, *, alone: bool = False) -> torch.Tensor:
         """Add up the gradients of `factor` times the summed loss; the loss of this process, without the factor.
 
+        The loss, shape [], in fp32, is on the device: a GPU that is still at work is not waited for.
         With `alone` they stay in this process. Raises OutOfMemory and GivenUp in all processes alike.
         """
         total = torch.zeros((), device=self._ranks.device, dtype=torch.float32)
@@ -88,7 +89,7 @@ class Passes:
             total += loss.detach()
         if not alone:
             self._shared.exchange()
-        return float(total)
+        return total
 
     def _agreed(self, half: Callable[[], T]) -> T:
         """What one half of a pass gives, once it went through in every process."""

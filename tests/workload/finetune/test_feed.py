@@ -161,3 +161,15 @@ def test_packed_rows_are_not_padded_by_mistake():
         Feed([example(3)], batch=1, sequence=8, pack=True, layout=Layout.PADDED)
     with pytest.raises(ValueError, match="flat or blocks"):
         collated([Row((example(3), example(3)))], Layout.PADDED)
+
+
+def test_batches_that_were_made_ahead_are_those_of_the_step_and_of_no_other():
+    feed = Feed(examples_of(range(2, 14)), batch=4, sequence=SEQUENCE)
+    plain = {(step, size): feed.step(step, micro_batch=size) for step in (1, 2) for size in (1, 2)}
+    for ahead, asked in [((1, 2), (1, 2)), ((1, 2), (2, 2)), ((1, 2), (1, 1))]:
+        feed.prepare(ahead[0], micro_batch=ahead[1])
+        found = feed.step(asked[0], micro_batch=asked[1])
+        assert [each.ids.tolist() for each in found] == [each.ids.tolist() for each in plain[asked]]
+    feed.prepare(1, micro_batch=2)
+    first, again = feed.step(1, micro_batch=2), feed.step(1, micro_batch=2)
+    assert first[0].ids is not again[0].ids, "what was handed out is not kept"

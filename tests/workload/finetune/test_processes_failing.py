@@ -12,6 +12,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
 ]
 
+from tests.amount import every  # noqa: E402
 from tests.workload.finetune.kitchen import Kitchen  # noqa: E402
 
 EQUAL = 2e-5
@@ -53,13 +54,16 @@ def broken_texts(kitchen):
 
 @pytest.mark.parametrize(
     ("changed", "says"),
-    [
-        pytest.param(lambda _: {"steps": 0}, "--steps is 0", id="a setting"),
-        pytest.param(lambda kitchen: {"data": broken_texts(kitchen)}, "broken.jsonl:2", id="a line of the data"),
-        pytest.param(lambda _: {"targets": "q_prj"}, "q_prj", id="a layer that is not there"),
-        pytest.param(lambda _: {"sequence": 4096}, "longer than this model reads", id="rows that are too long"),
-        pytest.param(lambda _: {"model": "/nowhere"}, "there is no model /nowhere", id="a model that is not there"),
-    ],
+    every(
+        2,
+        [
+            pytest.param(lambda _: {"steps": 0}, "--steps is 0", id="a setting"),
+            pytest.param(lambda kitchen: {"data": broken_texts(kitchen)}, "broken.jsonl:2", id="a line of the data"),
+            pytest.param(lambda _: {"targets": "q_prj"}, "q_prj", id="a layer that is not there"),
+            pytest.param(lambda _: {"sequence": 4096}, "longer than this model reads", id="rows that are too long"),
+            pytest.param(lambda _: {"model": "/nowhere"}, "there is no model /nowhere", id="a model that is not there"),
+        ],
+    ),
 )
 def test_what_all_processes_find_wrong_is_said_once(kitchen, zygote, changed, says):
     run = zygote.start(argv(kitchen, "refused", **changed(kitchen)), world=3)
@@ -82,7 +86,7 @@ def test_what_one_node_alone_finds_wrong_is_said_by_that_one(kitchen, zygote, tm
     assert f"Error: there is no file or folder {kitchen.texts.name}" in run.said(1)
 
 
-@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("failing", every(2, [1, 0]))
 def test_out_of_memory_in_one_process_is_taken_again_in_halves_by_all(kitchen, zygote, straight, failing):
     """Each process makes one pass in a step, so that the third is of the third step."""
     places = {failing: {"faults": {"out of memory": [3]}}}
@@ -160,10 +164,14 @@ def test_one_process_of_a_node_tokenises_for_all(kitchen, zygote, straight, tmp_
 
 @pytest.mark.parametrize(
     "places",
-    [
-        pytest.param({0: {"environment": {"TMPDIR": "/proc/nowhere"}}}, id="a disk that takes nothing"),
-        pytest.param({1: {"environment": {"LOCAL_RANK": "0"}}}, id="two nodes"),
-    ],
+    every(
+        2,
+        [
+            pytest.param({0: {"environment": {"TMPDIR": "/proc/nowhere"}}}, id="a disk that takes nothing"),
+            pytest.param({1: {"environment": {"LOCAL_RANK": "0"}}}, id="two nodes"),
+        ],
+        first=1,
+    ),
 )
 def test_where_texts_cannot_be_handed_on_each_process_comes_to_the_same(kitchen, zygote, straight, places, request):
     run = zygote.start(argv(kitchen, f"for itself {request.node.callspec.id}"), world=2, places=places)
