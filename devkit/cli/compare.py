@@ -13,13 +13,13 @@ from devkit.errors import DevkitError
 
 if TYPE_CHECKING:
     from devkit.cli.compare_files import Found, Place, Reports
-    from devkit.doctor.comparing.comparison import Comparison
+    from devkit.doctor.comparing.comparison import Comparison, Group
     from devkit.doctor.comparing.gathered import Gathering
 
 _HOW_TO_SAVE = (
-    "Save one on each machine: devkit doctor --save-facts NODE.json, or devkit verify --here --output NODE.json\n"
-    "With --keep-going the others are compared without it."
+    "Save one on each machine: devkit doctor --save-facts NODE.json, or devkit verify --here --output NODE.json"
 )
+_HOW_TO_GO_ON = f"{_HOW_TO_SAVE}\nWith --keep-going the others are compared without it."
 
 
 @click.command()
@@ -83,14 +83,23 @@ def _compared(reports: "Reports", *, keeps_all: bool, keep_going: bool) -> "Comp
         elif keep_going:
             unreadable.append(Unreadable(found.name, problem))
         else:
-            raise DevkitError(f"{found.name} cannot be compared: {problem}", _HOW_TO_SAVE)
+            raise DevkitError(f"{found.name} cannot be compared: {problem}", _HOW_TO_GO_ON)
     _require_two_of_a_kind(gathering)
+
+    return Comparison(_finished(gathering, reports, places), tuple(unreadable))
+
+
+def _finished(gathering: "Gathering", reports: "Reports", places: "Sequence[Place]") -> "tuple[Group, ...]":
+    from devkit.doctor.comparing.kinds import WrongReport
 
     def reread(numbers: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
         number_of = {places[number]: number for number in numbers}
         yield from ((number_of[place], document) for place, document in reports.again(list(number_of)))
 
-    return Comparison(gathering.finish(reread), tuple(unreadable))
+    try:
+        return gathering.finish(reread)
+    except WrongReport as error:
+        raise DevkitError(f"a report cannot be compared: {error}", _HOW_TO_SAVE) from error
 
 
 def _added(gathering: "Gathering", found: "Found", names: dict[str, int]) -> str:

@@ -172,6 +172,34 @@ class TestRefusals:
     def test_no_argument(self):
         assert run().exit_code == 2
 
+    def test_facts_that_are_wrong_where_nothing_is_compared_are_named_once_they_are_looked_at(self, tmp_path):
+        nodes = cluster(6)
+        guest = {"type": "GpuProcess", "pid": "seven", "name": "dcgm", "memory_bytes": 1}
+        put(nodes["node-0005"], "nvml.gpus.0.health.processes", [guest])
+        put(nodes["node-0005"], "nvml.gpus.0.health.temperature_c", 93)
+        error = refused(written(tmp_path, nodes))
+        assert "node-0005" in error.message and "processes[0].pid: expected a number" in error.message
+
+    @pytest.mark.parametrize(
+        "value", ["1" + "0" * 400, "NaN", "-Infinity"], ids=["too large", "not a number", "infinite"]
+    )
+    def test_a_number_that_is_none_is_a_difference_and_no_error(self, value):
+        rows = lines(cluster(4)).replace('"memory_bytes": 85520809984', f'"memory_bytes": {value}', 1)
+        rows = (
+            rows
+            if value.isdigit()
+            else lines(proofs(4)).replace('"gpu_0_copy_gb_per_s": 2', f'"x": {value}, "y": 2', 1)
+        )
+        result = run("-", "--json", data=rows)
+        assert odd_in(result) == ["node-0001"]
+        json.loads(result.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+    def test_facts_nested_without_end_are_refused(self):
+        document = cluster(1)["node-0001"]
+        for _ in range(700):
+            document = {**document, "system": {"type": "System", "kernel": document["system"]}}
+        assert "nested too deep" in refused("-", data=lines({**cluster(1), "deep": document})).message
+
     def test_a_file_that_changes_while_it_is_read_is_refused(self, tmp_path, monkeypatch):
         from devkit.cli.compare_files import Reports
 

@@ -114,7 +114,7 @@ def _without_consequences(found: Iterable[Deviation | Split]) -> tuple:  # type:
     kept: list[Deviation | Split] = []
     paths: set[str] = set()
     for each in sorted(found, key=lambda one: len(one.path)):
-        if not (_comes_or_goes(each) and any(_holds(path, each.path) for path in paths)):
+        if not (_comes_or_goes(each) and any(outer in paths for outer in _around(each.path))):
             kept.append(each)
             paths.add(each.path)
     return tuple(kept)
@@ -126,5 +126,6 @@ def _comes_or_goes(found: Deviation | Split) -> bool:
     return any(value is Mark.ABSENT for value, _ in found.values)
 
 
-def _holds(outer: str, path: str) -> bool:
-    return path.startswith(outer) and path[len(outer)] in ".["
+def _around(path: str) -> Iterator[str]:
+    """Every path that this one may stand in; keys with dots bring some that nothing has."""
+    return (path[:place] for place, char in enumerate(path) if char in ".[")

@@ -1,5 +1,6 @@
 """The comparison as the document devkit.compare/1."""
 
+import math
 from collections.abc import Hashable
 from typing import Any
 
@@ -76,4 +77,6 @@ def plain(value: Hashable) -> Any:  # noqa: ANN401 - a value of JSON
         return {"is": value.value}
     if value is float:
         return {"is": "a number"}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such number
     return [plain(each) for each in value] if isinstance(value, tuple) else value

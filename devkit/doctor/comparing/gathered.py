@@ -35,7 +35,10 @@ class Gathering:
         if not isinstance(document, dict):
             raise WrongReport("not a JSON object")
         check_form(document, kind)
-        leaves = self._leaves(document, kind)
+        try:
+            leaves = self._leaves(document, kind)
+        except RecursionError as error:
+            raise WrongReport("it is nested too deep") from error
         if kind is Kind.VERIFY:
             leaves.append(("report_sha256", DECIDES, "not its own" if is_changed else "its own"))
         tally = self._tallies.setdefault((kind, make_of(document, kind)), Tally())
@@ -60,7 +63,10 @@ class Gathering:
         return counts
 
     def finish(self, reread: Reread) -> tuple[Group, ...]:
-        """The groups, the largest first within a kind. `reread` is asked for the few documents that stand out."""
+        """The groups, the largest first within a kind. `reread` is asked for the few documents that stand out.
+
+        Raises WrongReport for a document that only now shows to be wrong: in what is not compared.
+        """
         return tuple(
             grouped(tally, kind=kind, make=make, names=self._names, reread=reread, keeps_all=self._keeps_all)
             for kind in self.kinds

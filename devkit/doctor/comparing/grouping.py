@@ -7,14 +7,15 @@ from typing import Any
 from devkit.doctor.comparing.classes import Make
 from devkit.doctor.comparing.comparison import Difference, Division, Group, Odd
 from devkit.doctor.comparing.deviations import Deviation, Deviations, Split, deviations_of
-from devkit.doctor.comparing.kinds import Kind
+from devkit.doctor.comparing.kinds import Kind, WrongReport
 from devkit.doctor.comparing.leaves import Mark
 from devkit.doctor.comparing.merging import merged
 from devkit.doctor.comparing.rules import How
 from devkit.doctor.comparing.tally import Tally
 from devkit.doctor.comparing.ways import Reading, Way, covering, of_every_node, ways_of
 from devkit.doctor.comparing.weighing import Judged, Weighed, Weighing, found_on
-from devkit.facts.store import from_document
+from devkit.facts.model import Facts
+from devkit.facts.store import WrongFacts, from_document
 
 Reread = Callable[[Sequence[int]], Iterator[tuple[int, dict[str, Any]]]]
 
@@ -39,7 +40,7 @@ def grouped(tally: Tally, *, kind: Kind, make: Make, names: Sequence[str], rerea
             _division(split, Weighed(split.rule.grade, split.rule.subjects, ()), names) for split in found.splits
         )
         return _group(kind, make, tally, names, odd, divisions)
-    judging = _Judging(tally, found, reread, keeps_all=keeps_all)
+    judging = _Judging(tally, found, reread, names, keeps_all=keeps_all)
     odd = [_odd(way, judged, tally, names) for way, judged in judging.ways()]
     divisions = tuple(_division(split, weighed, names) for split, weighed in judging.splits() if weighed is not None)
     return _group(kind, make, tally, names, odd, divisions, not_judged=judging.not_judged)
@@ -65,23 +66,34 @@ def _group(
 class _Judging:
     """Asks the checks about the ways of being odd in one group of facts."""
 
-    def __init__(self, tally: Tally, found: Deviations, reread: Reread, *, keeps_all: bool) -> None:
+    def __init__(
+        self, tally: Tally, found: Deviations, reread: Reread, names: Sequence[str], *, keeps_all: bool
+    ) -> None:
         self._reread = reread
+        self._names = names
         self.not_judged = 0
-        usual, document = self._healthiest(_usual_nodes(tally, found))
+        usual = self._healthiest(_usual_nodes(tally, found))
+        ((_, document, facts),) = self._read([usual])
         paired = _paired(found, tally, usual=usual)
         self._found = paired if keeps_all else _held_against_usual(paired, tally, usual)
         undecided = {split.path for split in self._found.splits if split.rule.how is not How.LIVE}
-        self._weighing_of_group = Weighing(document, undecided=undecided, keeps_all=keeps_all)
+        self._weighing_of_group = Weighing(document, facts, undecided=undecided, keeps_all=keeps_all)
 
-    def _healthiest(self, nodes: Sequence[int]) -> tuple[int, dict[str, Any]]:
-        """Of nodes that are as usual as another, the first with the fewest findings, and its document."""
-        documents = dict(self._reread(nodes))
+    def _read(self, nodes: Sequence[int]) -> Iterator[tuple[int, dict[str, Any], Facts]]:
+        """Documents of some nodes, with their facts. Raises WrongReport where they hold none after all."""
+        for node, document in self._reread(nodes):
+            try:
+                facts = from_document(document)
+            except WrongFacts as error:
+                raise WrongReport(f"{self._names[node]}: {error}") from error
+            yield node, document, facts
+
+    def _healthiest(self, nodes: Sequence[int]) -> int:
+        """Of nodes that are as usual as another, the first with the fewest findings."""
         if len(nodes) == 1:
-            return nodes[0], documents[nodes[0]]
-        found = {node: len(found_on(from_document(documents[node]))) for node in nodes}
-        best = min(nodes, key=lambda node: (found[node], nodes.index(node)))
-        return best, documents[best]
+            return nodes[0]
+        found = {node: len(found_on(facts)) for node, _, facts in self._read(nodes)}
+        return min(nodes, key=lambda node: (found[node], nodes.index(node)))
 
     def ways(self) -> Iterator[tuple[Way, Judged]]:
         """Every way of being odd with what the checks say of it; those with few nodes first, where there are many.
@@ -107,9 +119,9 @@ class _Judging:
 
     def _judged(self, ways: Iterable[Way]) -> Iterator[tuple[Way, Judged]]:
         by_carrier = {way.nodes[0]: way for way in ways}
-        for node, document in self._reread(sorted(by_carrier)):
+        for node, document, facts in self._read(sorted(by_carrier)):
             way = by_carrier[node]
-            yield way, self._weighing_of_group.judged(document, way.deviations)
+            yield way, self._weighing_of_group.judged(document, facts, way.deviations)
 
     def splits(self) -> Iterator[tuple[Split, Weighed | None]]:
         """Every field without a usual value, with what it matters to."""
@@ -119,9 +131,9 @@ class _Judging:
             for _, nodes in split.values[:SHOWN_NODES]:
                 asked.setdefault(nodes[0], []).append(place)
         weighed: dict[int, Weighed | None] = {}
-        for node, document in self._reread(sorted(asked)[:MOST_JUDGED]):
+        for node, document, facts in self._read(sorted(asked)[:MOST_JUDGED]):
             held = [Deviation(splits[place].path, None, None, 0, splits[place].rule) for place in asked[node]]
-            judged = self._weighing_of_group.judged(document, held)
+            judged = self._weighing_of_group.judged(document, facts, held)
             for place, each in zip(asked[node], judged.weighed, strict=True):
                 weighed[place] = _heavier(weighed.get(place), each)
         for place, split in enumerate(splits):

@@ -6,6 +6,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from devkit.doctor.comparing.leaves import Leaf, Mark
 from devkit.doctor.comparing.rules import How, Rule
 
+MOST = 1e300
+"""Beyond this no median can be taken."""
+
 
 class Field:
     """One field over many nodes: which value stands on which nodes, and the numbers of measured ones."""
@@ -112,4 +115,5 @@ def is_measured(rule: Rule, value: object) -> bool:
     """Whether a leaf is a number that is compared by how far it is from what is usual."""
     if rule.how is How.EQUAL or not (rule.tolerance or rule.span):
         return False
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    # Not a number, infinity and what no decimal number holds are values as any other.
+    return isinstance(value, int | float) and not isinstance(value, bool) and -MOST < value < MOST

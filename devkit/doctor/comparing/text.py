@@ -40,8 +40,8 @@ class _Page:
         self._shows_all = shows_all
 
     def say(self, text: str, *, indent: str = "", tone: Tone = Tone.PLAIN) -> None:
-        """Add `text`, folded."""
-        folded = wrapped(text, width=self._width, indent=indent, hanging="  ") if text else ""
+        """Add `text`, folded, with nothing in it that a terminal would act on: names come from files."""
+        folded = wrapped(on_one_line(text), width=self._width, indent=indent, hanging="  ") if text else ""
         self.lines += [Line(line, tone) for line in folded.split("\n")]
 
     def headline(self, comparison: Comparison) -> None:

@@ -42,17 +42,15 @@ class Judged:
 class Weighing:
     """Judges nodes of one group against a usual one. `undecided` are paths of which no value is usual in the group."""
 
-    def __init__(self, usual: dict[str, Any], *, undecided: AbstractSet[str], keeps_all: bool) -> None:
+    def __init__(self, usual: dict[str, Any], facts: Facts, *, undecided: AbstractSet[str], keeps_all: bool) -> None:
         self._usual = usual
         self._undecided = undecided
         self._keeps_all = keeps_all
-        facts = from_document(usual)
         self.findings = found_on(facts)
         self._reads = reads_of(CHECKS, facts)
 
-    def judged(self, document: dict[str, Any], deviations: Sequence[Deviation]) -> Judged:
+    def judged(self, document: dict[str, Any], facts: Facts, deviations: Sequence[Deviation]) -> Judged:
         """What the doctor says of a node that it does not say of the usual one, and which differences it is for."""
-        facts = from_document(document)
         own = {code: says for code, says in found_on(facts).items() if code not in self.findings}
         if not own and not self._keeps_all and all(each.rule.how is How.LIVE for each in deviations):
             return Judged((), (None,) * len(deviations))

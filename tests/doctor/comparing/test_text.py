@@ -87,6 +87,10 @@ def test_names_and_values_from_outside_reach_no_terminal_as_they_are():
     nodes[HOSTILE] = nodes.pop("node-0004")
     put(nodes[HOSTILE], "system.glibc", "2.36")
     put(nodes[HOSTILE], "system.kernel", HOSTILE)
+    nodes[HOSTILE]["nvml"]["gpus"][3]["name"] = HOSTILE
+    nodes |= {f"p-{name}": each for name, each in proofs(4).items()}
+    for each in nodes["p-node-0002"]["stages"]:
+        each["name"] = f"{each['name']}{HOSTILE}"
     text = text_of(compared(nodes), shows_all=True)
     assert "\x1b" not in text and "‮" not in text
     assert all(line.isprintable() for line in text.splitlines())
