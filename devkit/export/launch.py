@@ -12,16 +12,17 @@ SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 Source: https://docs.pytorch.org/docs/stable/elastic/run.html"""
 
 KEEP_CODE = f"""\
-# torchrun leaves with 1 whatever its processes' codes are. Each writes its own into this file: 75, try again, stays 75.
-{EXIT_FILE}=$(mktemp) && export {EXIT_FILE}
 child='' asked=''
-# Once: what is handled here, and not ignored, has its default in the command.
+# Handed on once. What is handled here, and not ignored, has its default in the command.
 trap 'trap : TERM HUP USR1; asked=TERM; [ -z "$child" ] || kill -s TERM "$child"' TERM HUP USR1
 trap 'trap : INT; [ -z "$child" ] || kill -s INT "$child"' INT
+# torchrun leaves with 1 whatever its processes' codes are. Each writes its own into this file: 75, try again, stays 75.
+{EXIT_FILE}=$(mktemp) && export {EXIT_FILE}
+# Asked before it began: nothing is lost, and nothing has to begin.
+if [ -n "$asked" ]; then rm -f "${{{EXIT_FILE}:-}}"; exit 75; fi
 "$@" &
 child=$!
-# Asked in between, perhaps twice then, which does no harm.
-if [ -n "$asked" ]; then kill -s "$asked" "$child"; fi
+if [ -n "$asked" ]; then kill -s TERM "$child"; fi
 code=0; wait "$child" || code=$?
 # Above 128 a signal ended either the child or only the waiting for it.
 while [ "$code" -gt 128 ]; do

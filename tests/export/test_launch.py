@@ -174,6 +174,25 @@ def test_ended_by_the_signal_before_it_began_is_try_again(shell, tmp_path):
         assert process.wait(20) == 75
 
 
+@pytest.mark.parametrize("name", SHELLS)
+def test_after_a_signal_the_command_is_not_even_started(tmp_path, name):
+    """The signal comes while mktemp runs."""
+    if shutil.which(SHELLS[name][0]) is None:
+        pytest.skip(f"{name} is not here")
+    (tmp_path / "mktemp").write_text('#!/bin/sh\ntrap "" TERM\nkill -s TERM 0\nsleep 0.1\n')
+    (tmp_path / "mktemp").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        words(SHELLS[name], "sh", "-c", ": > begun"),
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        start_new_session=True,
+        timeout=60,
+    )
+    assert done.returncode == 75
+    assert not (tmp_path / "begun").exists()
+
+
 def test_a_command_that_succeeds_after_the_signal_is_done(shell, tmp_path):
     finishes = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(0)); "
     finishes += "open('ready', 'w'); time.sleep(20)"

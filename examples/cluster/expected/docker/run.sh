@@ -21,7 +21,7 @@ export MSYS_NO_PATHCONV=1
 
 name=tide
 image=registry.example.org/tide/tune:1
-made=d8327d1ac60a
+made=4388e9ab320a
 wait_s=${DEVKIT_WAIT_S:-10}
 
 engine() {
@@ -139,16 +139,17 @@ create() {
         --mount type=volume,source=tide-data,target=/workspaces/tide \
         --mount type=volume,source=tide-checkpoints,target=/workspaces/tide/tuned \
         "$image" \
-        sh -c '# torchrun leaves with 1 whatever its processes'"'"' codes are. Each writes its own into this file: 75, try again, stays 75.
-DEVKIT_EXIT_FILE=$(mktemp) && export DEVKIT_EXIT_FILE
-child='"'"''"'"' asked='"'"''"'"'
-# Once: what is handled here, and not ignored, has its default in the command.
+        sh -c 'child='"'"''"'"' asked='"'"''"'"'
+# Handed on once. What is handled here, and not ignored, has its default in the command.
 trap '"'"'trap : TERM HUP USR1; asked=TERM; [ -z "$child" ] || kill -s TERM "$child"'"'"' TERM HUP USR1
 trap '"'"'trap : INT; [ -z "$child" ] || kill -s INT "$child"'"'"' INT
+# torchrun leaves with 1 whatever its processes'"'"' codes are. Each writes its own into this file: 75, try again, stays 75.
+DEVKIT_EXIT_FILE=$(mktemp) && export DEVKIT_EXIT_FILE
+# Asked before it began: nothing is lost, and nothing has to begin.
+if [ -n "$asked" ]; then rm -f "${DEVKIT_EXIT_FILE:-}"; exit 75; fi
 "$@" &
 child=$!
-# Asked in between, perhaps twice then, which does no harm.
-if [ -n "$asked" ]; then kill -s "$asked" "$child"; fi
+if [ -n "$asked" ]; then kill -s TERM "$child"; fi
 code=0; wait "$child" || code=$?
 # Above 128 a signal ended either the child or only the waiting for it.
 while [ "$code" -gt 128 ]; do
