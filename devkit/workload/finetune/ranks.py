@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from devkit.errors import DevkitError
 from devkit.workload.finetune.leaving import ToldByAnother
-from devkit.workload.finetune.ranks_meeting import MEETING_S, PATIENCE_S, Store, in_short, meet
+from devkit.workload.finetune.ranks_meeting import MEETING_S, PATIENCE_S, Store, await_askers, in_short, meet
 
 T = TypeVar("T")
 
@@ -54,7 +54,10 @@ class Ranks:
         if self.store is None:
             return True
         try:
-            return int(self.store.add(_TOLD, 1)) == 1
+            is_first_to_ask = int(self.store.add(_TOLD, 1)) == 1
+            if self.is_first:
+                await_askers(self.store, _TOLD, self.world - 1)
+            return is_first_to_ask
         except RuntimeError:
             # The process that kept the store is gone.
             return True

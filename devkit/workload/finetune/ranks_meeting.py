@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -21,8 +22,10 @@ import of torch, from a slow disk at worst."""
 PATIENCE_S = 1800.0
 """How long a process waits for the others after that: the first may be writing a large checkpoint meanwhile."""
 
-LAST_WORD_S = 5.0
-"""How long a process that ends waits for the store to learn whether another one tells why."""
+LAST_WORD_S = 10.0
+"""How long a process that ends waits to learn whether another one tells why, and for the others to learn it."""
+
+POLL_S = 0.05
 
 _PLACE = re.compile(r"^\[[^\]]*:\d+\] ")
 
@@ -52,6 +55,19 @@ def meet(kind: str, rank: int, world: int, *, local: int, meeting_s: float, pati
         raise told(f"process {rank} of {world} did not find the others at {where}: {in_short(error)}", _HINT) from None
     store.set_timeout(timedelta(seconds=LAST_WORD_S))
     return store
+
+
+def await_askers(store: Store, key: str, askers: int) -> None:
+    """Keep the store there until so many processes have counted themselves under `key`, or for as long as they would.
+
+    Only where the store is in the first process: torchrun's own outlives the processes that it started.
+    Source: torch 2.13, torch/distributed/rendezvous.py, _torchelastic_use_agent_store.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):
+        return
+    deadline_s = time.monotonic() + LAST_WORD_S
+    while int(store.add(key, 0)) < askers and time.monotonic() < deadline_s:
+        time.sleep(POLL_S)
 
 
 def _await_all(store: Store, rank: int, world: int, meeting_s: float) -> None:
