@@ -22,7 +22,7 @@ NODES = ("one", "two")
 GPUS = 8
 NVIDIA_MAJOR = 195
 START_DEADLINE_S = 60.0
-REACH_DEADLINE_S = 120.0
+REACH_DEADLINE_S = 300.0
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 INIT = """\
