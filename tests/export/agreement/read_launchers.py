@@ -77,6 +77,7 @@ def of_dstack(task: Task, context: Any, scratch: Path) -> Seen:
     found = yaml.safe_load(_text(dstack, dstack.DstackSettings, task, context, "task.dstack.yml"))
     (script,) = found["commands"]
     # dstack puts one dollar in the place of two.
+    assert all("$" not in each.replace("$$", "") for each in found["env"])
     told = {
         name: value.replace("$$", "$")
         for name, _, value in (each.partition("=") for each in found["env"] if "=" in each)
