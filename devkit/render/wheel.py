@@ -11,6 +11,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from importlib.abc import Traversable
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.resources import files
@@ -35,11 +36,15 @@ def devkit_source() -> DevkitSource:
     recorded = installed.read_text("direct_url.json")
     if recorded is None:
         return FromIndex(__version__)
-    return source_from(json.loads(recorded)) or wheel_of(installed)
+    return source_from(json.loads(recorded)) or devkit_wheel()
 
 
+@cache
 def devkit_wheel() -> FromWheel:
-    """The running devkit as a wheel, for an image that can fetch it from nowhere. Raises: as `devkit_source`."""
+    """The running devkit as a wheel, for an image that can fetch it from nowhere. Raises: as `devkit_source`.
+
+    Packed once in a process: what runs stays what it is.
+    """
     return wheel_of(_installed())
 
 

@@ -12,7 +12,7 @@ import pytest
 from devkit import __version__
 from devkit.render.resources import templates_root
 from devkit.render.settings import FromUrl, FromWheel
-from devkit.render.wheel import source_from, wheel_of
+from devkit.render.wheel import devkit_wheel, source_from, wheel_of
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,11 @@ def test_source(recorded, source):
 
 def test_the_same_files_give_the_same_bytes(wheel):
     assert wheel_of(distribution("devkit-gpu")) == wheel
+
+
+def test_a_process_packs_its_wheel_once(wheel):
+    assert devkit_wheel() is devkit_wheel()
+    assert devkit_wheel() == wheel
 
 
 def test_the_wheel_holds_what_an_install_needs(wheel):
