@@ -54,9 +54,9 @@ def _proposals(settings: FinetuneSettings, config: Mapping[str, Any], where: Whe
 
 
 def _with_more_gpus(settings: FinetuneSettings, config: Mapping[str, Any], where: Where) -> Iterator[str]:
-    """The fewest GPUs on which it fits, shared out; more than the batch has rows are of no use."""
+    """The fewest GPUs on which it fits, shared out; the run itself refuses more than the batch has rows."""
     shared = replace(settings, sharding=Sharding.ZERO3)
-    for processes in (each for each in _WORLDS if where.processes < each <= settings.batch):
+    for processes in (each for each in _WORLDS if each > where.processes):
         nodes, gpus = max(1, processes // _OF_ONE_NODE), min(processes, _OF_ONE_NODE)
         asked = f"--gpus {gpus}" if nodes == 1 else f"--nodes {nodes} --gpus {gpus}"
         words = f'{asked} with sharding = "zero3"'

@@ -221,6 +221,9 @@ def test_check_minds_a_job_that_was_forced_by_what_it_writes_alone(project):
     assert export(project, "docker", *JOB).returncode == 1
     exported(project, "docker", *JOB, "--force")
     assert exported(project, "--check").splitlines()[-1] == "up to date: nothing to change."
+    edit(project / "devkit.toml", 'gpu = "RTX 4090"', 'gpu = "RTX 4090"\nshm = "3Gi"')
+    done = export(project, "--check")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "drifted: docker")
 
 
 @pytest.mark.parametrize("flag", ["--dry-run", "--diff --dry-run", "--json --dry-run"])
