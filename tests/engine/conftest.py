@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.amount import LONG
-
-from . import authority, binaries, cache, daemon, image, network, project, tools
+from . import authority, binaries, cache, daemon, image, network, project, tools, turns
 
 every_flavour = pytest.mark.parametrize("engine", list(daemon.Flavour), indirect=True, ids=str)
 every_flavour_of_the_older_engine = pytest.mark.parametrize(
@@ -28,33 +26,20 @@ def pytest_configure(config: pytest.Config) -> None:
         cache.CAPTURE.append(manager)
 
 
-TAKE_MINUTES = frozenset(
-    {
-        "test_bundle.py",
-        "test_editors.py",
-        "test_locked_image.py",
-        "test_monitoring.py",
-        "test_podman.py",
-        "test_profiles.py",
-        "test_repaired.py",
-        "test_templates.py",
-        "test_a_base_image_whose_user_holds_uid_1000_gives_way",
-        "test_two_projects_run_side_by_side",
-        "test_verify_leaves_a_container_that_ran_before",
-        "test_verify_says_that_the_socket_hangs",
-    }
-)
-"""Files and tests. Few changes touch what they prove: run on request, and said to be left out."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test here, so that `-m "not engine"` leaves them out; the long ones run with DEVKIT_LONG=1."""
+    """Mark every test here, so that `-m "not engine"` leaves them out; of the long ones run this commit's part."""
+    reason = f"takes minutes, and this commit tries part {turns.TRIED} of {len(turns.PARTS)}: DEVKIT_LONG=1 runs all"
     for item in items:
         if item.path.parent != Path(__file__).parent:
             continue
         item.add_marker(pytest.mark.engine)
-        if not LONG and TAKE_MINUTES & {item.path.name, getattr(item, "originalname", None)}:
-            item.add_marker(pytest.mark.skip(reason="takes minutes: run with DEVKIT_LONG=1"))
+        if not (turns.has(item.path.name) and turns.has(getattr(item, "originalname", ""))):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_report_header() -> str:
+    """Which of the long tests run."""
+    return f"long tests on engines: {turns.told()}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

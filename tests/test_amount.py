@@ -1,0 +1,87 @@
+"""What is tried in parts is tried whole in the end, and nothing is left without a test meanwhile."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import amount
+from tests.amount import TURNS, every
+from tests.engine import turns
+
+ROOT = Path(__file__).resolve().parents[1]
+TEN = list(range(10))
+
+
+@pytest.fixture
+def asked_for_a_part(monkeypatch):
+    monkeypatch.setattr(amount, "LONG", False)
+    return lambda turn: monkeypatch.setattr(amount, "TURN", turn)
+
+
+@pytest.mark.parametrize("first", [0, 1, 7])
+@pytest.mark.parametrize("part", [1, 2, 3, 5, 20])
+def test_each_case_has_its_turn_and_no_turn_is_without_cases(asked_for_a_part, part, first):
+    tried = []
+    for turn in range(part):
+        asked_for_a_part(turn)
+        cases = every(part, TEN, first=first)
+        assert cases
+        assert len(cases) <= -(-len(TEN) // min(part, len(TEN)))
+        tried += cases
+    assert set(tried) == set(TEN)
+
+
+def test_of_one_case_every_turn_tries_it_and_of_none_there_is_none(asked_for_a_part):
+    asked_for_a_part(3)
+    assert every(2, ["one"]) == ["one"]
+    assert every(2, []) == []
+
+
+def test_all_are_tried_when_all_are_asked_for(monkeypatch):
+    monkeypatch.setattr(amount, "LONG", True)
+    assert every(3, TEN, first=1) == TEN
+
+
+@pytest.mark.parametrize("part", list(range(1, 11)))
+def test_no_part_is_tried_more_often_than_another(part):
+    assert TURNS % part == 0
+
+
+def turn_in(folder: Path, **settings: str) -> str:
+    """What the module prints for scripts, beside a folder's `tests`."""
+    env = {name: value for name, value in os.environ.items() if name != "DEVKIT_TURN"} | settings
+    argv = [sys.executable, "-m", "tests.amount"]
+    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_turn_is_the_one_asked_for_or_that_of_the_commit(tmp_path):
+    assert turn_in(ROOT, DEVKIT_TURN="17") == "17"
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/__init__.py").touch()
+    (tmp_path / "tests/amount.py").write_text((ROOT / "tests/amount.py").read_text())
+    nowhere = {"PYTHONPATH": str(tmp_path), "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
+    assert turn_in(tmp_path, **nowhere) == "0"
+    git = ["git", "-c", "user.name=Dev", "-c", "user.email=dev@example.org", "-C", tmp_path]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message", "one"], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+    assert turn_in(tmp_path, **nowhere) == turn_in(tmp_path, **nowhere) == str(int(head[:6], 16) % TURNS)
+
+
+@pytest.mark.parametrize("name", sorted(frozenset().union(*turns.PARTS)))
+def test_every_long_test_on_engines_is_still_there(name):
+    folder = ROOT / "tests/engine"
+    assert (folder / name).is_file() or any(f"def {name}(" in file.read_text() for file in folder.glob("test_*.py"))
+
+
+def test_every_long_test_on_engines_has_its_turn(monkeypatch):
+    monkeypatch.setattr(turns, "LONG", False)
+    for tried in range(len(turns.PARTS)):
+        monkeypatch.setattr(turns, "TRIED", tried)
+        for number, part in enumerate(turns.PARTS):
+            assert {turns.has(name) for name in part} == {number == tried}
+        assert turns.has("test_matrix.py")
+    assert TURNS % len(turns.PARTS) == 0
