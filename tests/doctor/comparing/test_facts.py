@@ -147,6 +147,30 @@ def test_the_same_on_every_gpu_is_one_difference():
     assert [each.field for each in odd.differences] == ["nvml.gpus[0-2,5].health.persistence"]
 
 
+def test_what_differs_from_gpu_to_gpu_is_told_for_each():
+    changes = [("nvml.gpus.1.health.slowdown_c", 90), ("nvml.gpus.2.health.slowdown_c", 91)]
+    (odd,) = only_group(compared(with_odd(*changes))).odd
+    assert {each.field: each.value for each in odd.differences} == {
+        "nvml.gpus[1].health.slowdown_c": 90,
+        "nvml.gpus[2].health.slowdown_c": 91,
+    }
+
+
+def test_an_entry_that_is_missing_is_one_difference():
+    (odd,) = only_group(compared(with_odd(("cdi", [])))).odd
+    fields = fields_of(odd)
+    assert fields["cdi[/etc/cdi/nvidia.json]"][:2] == (Mark.ABSENT, "CdiSpec")
+    assert not [name for name in fields if "]." in name]
+
+
+def test_an_entry_too_many_is_one_difference():
+    more = [*recorded()["cdi"], {**recorded()["cdi"][0], "path": "/var/run/cdi/nvidia.yaml"}]
+    (odd,) = only_group(compared(with_odd(("cdi", more)))).odd
+    fields = fields_of(odd)
+    assert fields["cdi[/var/run/cdi/nvidia.yaml]"][:2] == ("CdiSpec", Mark.ABSENT)
+    assert not [name for name in fields if "]." in name]
+
+
 def test_a_node_without_nvml_differs_in_that_and_not_in_all_that_nvml_would_have_said():
     failure = {"type": "NvmlFailure", "end": "error", "code": 9, "message": "Driver Not Loaded", "call": "nvmlInit_v2"}
     (odd,) = only_group(compared(with_odd(("nvml", failure), ("driver.loaded", None)))).odd
@@ -189,6 +213,11 @@ class TestMakes:
         first = odd.differences[0]
         assert (first.field, first.value) == ("gpus", "7 x NVIDIA H100 80GB HBM3")
         assert first.grade is Grade.DECIDES and first.agreeing == 27
+
+    def test_two_of_another_model_among_forty_are_odd_and_no_make_of_their_own(self):
+        nodes = {**cluster(38), **{f"guest-{n}": varied(recorded("ubuntu-4090-ok"), n) for n in range(2)}}
+        comparison = compared(nodes)
+        assert sorted(odd_nodes(comparison)) == ["guest-0", "guest-1"] and only_group(comparison).make.models[0][1] == 8
 
     def test_a_third_of_the_nodes_with_fewer_gpus_are_still_the_odd_ones(self):
         nodes = cluster(8)

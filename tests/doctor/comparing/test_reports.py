@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from devkit.doctor.comparing.gathered import Gathering
 from devkit.doctor.comparing.kinds import Kind, WrongReport, kind_of
 from devkit.doctor.comparing.rules import Grade
 from devkit.doctor.registry import CHECKS
@@ -93,8 +94,6 @@ class TestProofs:
         assert first.checks == ("nccl", "NET001") and first.grade is Grade.DECIDES
 
     def test_a_report_that_was_changed_later_is_told(self):
-        from devkit.doctor.comparing.gathered import Gathering
-
         nodes = list(proofs(4).items())
         gathering = Gathering()
         for name, document in nodes:
@@ -210,6 +209,18 @@ def test_a_wrong_document_after_many_right_ones_is_refused_all_the_same():
     put(nodes["node-0004"], "system.platform", "amiga")
     with pytest.raises(WrongReport, match=r"system\.platform: expected one of"):
         compared(nodes)
+
+
+def test_a_wrong_value_is_refused_when_it_is_added_so_that_the_others_can_go_on():
+    gathering = Gathering()
+    nodes = cluster(4)
+    put(nodes["node-0004"], "engine.kind", "hypervisor")
+    *right, wrong = nodes.values()
+    for document in right:
+        gathering.add("right", document)
+    with pytest.raises(WrongReport, match=r"engine\.kind: expected one of"):
+        gathering.add("wrong", wrong)
+    assert sum(gathering.kinds.values()) == 3
 
 
 def test_a_field_missing_after_many_right_ones_is_refused():
