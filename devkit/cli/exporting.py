@@ -16,7 +16,6 @@ from devkit.export.targets import NAMES, Context, Target, target_named
 
 if TYPE_CHECKING:
     from devkit.export.making import Made
-    from devkit.export.task import Task
     from devkit.render.artifact import Artifact
     from devkit.render.change import Change
     from devkit.render.lock import Lock
@@ -95,17 +94,8 @@ def exported(target: Target, directory: Path, flags: Mapping[str, Any], *, judge
         choices=_choices(project, target, values),
         kept=tuple(".".join(path) for path in values),
         next_steps=rendered.next_steps,
-        notes=(*made.task.notes, *_missing_project(target, made.task), *rendered.notes),
+        notes=(*made.task.notes, *rendered.notes),
     )
-
-
-def _missing_project(target: Target, task: "Task") -> tuple[str, ...]:
-    """What is left to do where neither the target's files nor a volume that is there bring the project."""
-    from devkit.export.task import Role
-
-    if target.brings_project or task.volume(Role.DATA).source:
-        return ()
-    return (f"the project with its data is expected at {task.workspace}: copy it there before the first run",)
 
 
 def drifted(directory: Path) -> "dict[str, tuple[Change, ...]]":

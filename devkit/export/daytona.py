@@ -134,5 +134,4 @@ TARGET = Target(
     DaytonaSettings,
     render,
     needs_image=lambda settings: not settings.snapshot,
-    brings_project=True,
 )

@@ -227,4 +227,4 @@ def _notes(task: Task, settings: DstackSettings) -> tuple[str, ...]:
     return tuple(notes)
 
 
-TARGET = Target("dstack", "dstack: a task and a development environment.", DstackSettings, render, brings_project=True)
+TARGET = Target("dstack", "dstack: a task and a development environment.", DstackSettings, render)

@@ -188,5 +188,4 @@ TARGET = Target(
     "SkyPilot: a task for clouds and clusters, spot included.",
     SkypilotSettings,
     render,
-    brings_project=True,
 )

@@ -47,8 +47,6 @@ class Target:
     settings: type
     render: Callable[[Task, Any, Context], Rendered]
     needs_image: Callable[[Any], bool] = lambda _settings: True
-    brings_project: bool = False
-    """Whether its files copy the project to where the job runs, unless other storage is named."""
 
     @property
     def table(self) -> str:

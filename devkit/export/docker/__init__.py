@@ -53,4 +53,4 @@ def _notes(task: Task) -> tuple[str, ...]:
     return tuple(notes)
 
 
-TARGET = Target("docker", "One machine over a Docker context.", DockerSettings, render, brings_project=True)
+TARGET = Target("docker", "One machine over a Docker context.", DockerSettings, render)

@@ -1,8 +1,8 @@
 """batch/v1 Job: one node; or several, each with its index, found by a headless Service."""
 
-from devkit.export.kubernetes.labelled import labels_of
+from devkit.export.kubernetes.labelled import TRAINING, labels_of
 from devkit.export.kubernetes.manifest import Manifest, Noted
-from devkit.export.kubernetes.pod import BY_INDEX, COMPONENT, container_of, pod_template, rank_variables
+from devkit.export.kubernetes.pod import BY_INDEX, container_of, pod_template, rank_variables
 from devkit.export.kubernetes.settings import KubernetesSettings
 from devkit.export.kubernetes.workload import KEPT_SECONDS, RETRIES, TRY_AGAIN, Place, Workload
 from devkit.export.task import RENDEZVOUS_PORT, Task, rendezvous
@@ -49,7 +49,7 @@ def _job(task: Task, settings: KubernetesSettings) -> Manifest:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": task.name, "labels": labels_of(task, COMPONENT)},
+        "metadata": {"name": task.name, "labels": labels_of(task, TRAINING)},
         "spec": spec,
     }
 

@@ -4,9 +4,9 @@ Sources: https://jobset.sigs.k8s.io/docs/concepts/, https://jobset.sigs.k8s.io/d
 are those of JobSet v0.12.0's CustomResourceDefinition.
 """
 
-from devkit.export.kubernetes.labelled import labels_of
+from devkit.export.kubernetes.labelled import TRAINING, labels_of
 from devkit.export.kubernetes.manifest import Manifest, Noted
-from devkit.export.kubernetes.pod import BY_INDEX, COMPONENT, container_of, pod_template, rank_variables
+from devkit.export.kubernetes.pod import BY_INDEX, container_of, pod_template, rank_variables
 from devkit.export.kubernetes.settings import KubernetesSettings
 from devkit.export.kubernetes.workload import KEPT_SECONDS, RETRIES, TRY_AGAIN, Place, Workload
 from devkit.export.labels import LONGEST
@@ -33,7 +33,7 @@ def jobset(task: Task, settings: KubernetesSettings) -> Workload:
     manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": task.name, "labels": labels_of(task, COMPONENT)},
+        "metadata": {"name": task.name, "labels": labels_of(task, TRAINING)},
         "spec": _timed(task, jobset_spec(task, settings, container)),
     }
     place = Place("JobSet", task.name, "")

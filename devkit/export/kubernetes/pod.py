@@ -3,13 +3,12 @@
 from typing import Any
 
 from devkit.export.kubernetes.gpus import CLAIM, claim_name, gpu_tolerations, requested
-from devkit.export.kubernetes.labelled import INSTANCE, labels_of
+from devkit.export.kubernetes.labelled import TRAINING, labels_of, training_of
 from devkit.export.kubernetes.manifest import Manifest, Noted
 from devkit.export.kubernetes.settings import KubernetesSettings, selected
 from devkit.export.kubernetes.storage import SECURE_CONTAINER, SECURE_POD, mounts, pod_volumes
 from devkit.export.task import Task
 
-COMPONENT = "training"
 BY_INDEX = "\0"
 """In place of a rank: the pod's index, which no manifest can know."""
 
@@ -39,7 +38,7 @@ def pod_template(task: Task, settings: KubernetesSettings, container: Manifest, 
 def pod_labels(task: Task) -> Manifest:
     """The pods' labels. Sources of the last: https://istio.io/latest/docs/setup/additional-setup/sidecar-injection/"""
     no_sidecar = "In a mesh a proxy beside the training would outlive it, and the job would never be complete."
-    return {**labels_of(task, COMPONENT), "sidecar.istio.io/inject": Noted("false", no_sidecar)}
+    return {**labels_of(task, TRAINING), "sidecar.istio.io/inject": Noted("false", no_sidecar)}
 
 
 def pod_spec(task: Task, settings: KubernetesSettings, container: Manifest, *, restart: str) -> Manifest:
@@ -86,7 +85,7 @@ def placement(task: Task, settings: KubernetesSettings) -> Manifest:
         found["nodeSelector"] = dict(selected(settings))
     found["tolerations"] = gpu_tolerations(task, settings)
     if settings.topology and not settings.queue and task.nodes > 1:
-        term = {"labelSelector": {"matchLabels": {INSTANCE: task.name}}, "topologyKey": settings.topology}
+        term = {"labelSelector": {"matchLabels": training_of(task)}, "topologyKey": settings.topology}
         pods = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
         found["affinity"] = Noted(pods, "All nodes where the first is: they talk at every step.")
     return found

@@ -6,9 +6,9 @@ were evicted are made anew (https://github.com/kubeflow/trainer/pull/1572), thos
 (https://github.com/kubeflow/trainer/issues/2072).
 """
 
-from devkit.export.kubernetes.labelled import labels_of
+from devkit.export.kubernetes.labelled import TRAINING, labels_of
 from devkit.export.kubernetes.manifest import Manifest, Noted
-from devkit.export.kubernetes.pod import COMPONENT, container_of, pod_template
+from devkit.export.kubernetes.pod import container_of, pod_template
 from devkit.export.kubernetes.settings import KubernetesSettings
 from devkit.export.kubernetes.workload import KEPT_SECONDS, Place, Workload
 from devkit.export.task import RENDEZVOUS_PORT, Task
@@ -26,7 +26,7 @@ def pytorchjob(task: Task, settings: KubernetesSettings) -> Workload:
     manifest = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
-        "metadata": {"name": task.name, "labels": labels_of(task, COMPONENT)},
+        "metadata": {"name": task.name, "labels": labels_of(task, TRAINING)},
         "spec": {
             "nprocPerNode": Noted(
                 str(max(1, task.accelerator.count)),

@@ -8,7 +8,7 @@ from devkit.export.kubernetes.checking import check_job
 from devkit.export.kubernetes.checks_files import check_files, check_notes
 from devkit.export.kubernetes.gpus import claim_template, gpu_notes
 from devkit.export.kubernetes.jobset import jobset
-from devkit.export.kubernetes.labelled import INSTANCE
+from devkit.export.kubernetes.labelled import training_of
 from devkit.export.kubernetes.layout import folder_files, kustomization, overlay_files
 from devkit.export.kubernetes.monitoring_files import monitoring_files, monitoring_notes
 from devkit.export.kubernetes.overlays import overlays_of
@@ -76,6 +76,7 @@ def _next_steps(
     project, _ = project_from(folder, "kubernetes")
     # The dot at the end: without it kubectl makes a folder of that name within the other.
     here, where, pod = shlex.quote(f"{project or '.'}/."), shlex.quote(folder), f"{task.name}-files"
+    selector = ",".join(f"{name}={value}" for name, value in training_of(task).items())
     steps = []
     if task.needs_token:
         token = f'--from-file={TOKEN_KEY}="$HOME/.cache/huggingface/token"'
@@ -87,7 +88,7 @@ def _next_steps(
         f"{kubectl} cp {here} {pod}:{task.workspace}",
         f"kubectl delete -k {where}/files",
         f"kubectl apply -k {where}",
-        f"{kubectl} logs --follow --selector {INSTANCE}={task.name}",
+        f"{kubectl} logs --follow --selector {selector}",
     ]
     return tuple(steps)
 

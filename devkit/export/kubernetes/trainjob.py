@@ -9,9 +9,9 @@ CustomResourceDefinitions.
 from devkit.errors import DevkitError
 from devkit.export.kubernetes.gpus import requested
 from devkit.export.kubernetes.jobset import POD_TEMPLATE, ROLE, jobset_spec
-from devkit.export.kubernetes.labelled import labels_of
+from devkit.export.kubernetes.labelled import TRAINING, labels_of
 from devkit.export.kubernetes.manifest import Manifest, Noted
-from devkit.export.kubernetes.pod import COMPONENT, held, pod_template, run_of
+from devkit.export.kubernetes.pod import held, pod_template, run_of
 from devkit.export.kubernetes.settings import KubernetesSettings
 from devkit.export.kubernetes.workload import Place, Workload
 from devkit.export.task import Task
@@ -67,7 +67,7 @@ def _trainjob(task: Task, settings: KubernetesSettings) -> Manifest:
     return {
         "apiVersion": API,
         "kind": "TrainJob",
-        "metadata": {"name": task.name, "labels": labels_of(task, COMPONENT)},
+        "metadata": {"name": task.name, "labels": labels_of(task, TRAINING)},
         "spec": {
             "activeDeadlineSeconds": Noted(task.time_s, "The longest run, all attempts together."),
             "runtimeRef": {
@@ -88,7 +88,7 @@ def _runtime(task: Task, settings: KubernetesSettings) -> Manifest:
     spec = jobset_spec(task, settings, container)
     step = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}}
     spec["replicatedJobs"][0]["template"] = step | spec["replicatedJobs"][0]["template"]
-    labels = labels_of(task, COMPONENT) | {"trainer.kubeflow.org/framework": "torch"}
+    labels = labels_of(task, TRAINING) | {"trainer.kubeflow.org/framework": "torch"}
     return {
         "apiVersion": API,
         "kind": "TrainingRuntime",

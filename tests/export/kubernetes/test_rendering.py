@@ -23,7 +23,7 @@ def test_steps_come_in_the_order_in_which_they_are_typed():
         "kubectl cp ./. tune-files:/workspaces/tune",
         "kubectl delete -k ./files",
         "kubectl apply -k .",
-        "kubectl logs --follow --selector app.kubernetes.io/instance=tune",
+        "kubectl logs --follow --selector app.kubernetes.io/instance=tune,app.kubernetes.io/component=training",
     )
 
 

@@ -13,7 +13,6 @@ from devkit.export.daytona import render as daytona
 from devkit.export.docker import DockerSettings
 from devkit.export.docker import render as docker
 from devkit.export.places import way_back
-from devkit.export.targets import NAMES, target_named
 
 from .tasks import ONE, context, texts, volumes
 
@@ -24,11 +23,6 @@ from .tasks import ONE, context, texts, volumes
 )
 def test_the_project_is_found_from_the_files(folder, back):
     assert way_back(folder) == back
-
-
-def test_only_targets_that_do_not_bring_the_project_ask_for_it_to_be_copied():
-    brought = {name for name in NAMES if target_named(name).brings_project}
-    assert brought == {"skypilot", "dstack", "daytona", "docker"}
 
 
 def test_dstack_is_told_where_the_project_is_from_its_file():
