@@ -48,6 +48,13 @@ def _tokenises_nothing(_: object) -> None:
     program_parts.data_of = absent
 
 
+def _scratch(folder: str) -> None:
+    """Files that are nobody's go there; nowhere, if it does not exist."""
+    import tempfile
+
+    tempfile.tempdir = folder
+
+
 def _patience(seconds: float) -> None:
     """Wait for the others no longer than so."""
     from devkit.workload.finetune import ranks
@@ -60,5 +67,6 @@ _FAULTS = {
     "dies at start": _dies_at_start,
     "dies while it reads": _dies_while_it_reads,
     "tokenises nothing": _tokenises_nothing,
+    "scratch": _scratch,
     "patience": _patience,
 }

@@ -152,8 +152,8 @@ def test_an_earlier_runs_end_is_never_taken_for_this_ones(kitchen, zygote):
 
 
 def test_one_process_of_a_node_tokenises_for_all(kitchen, zygote, straight, tmp_path):
-    scratch = {"environment": {"TMPDIR": str(tmp_path)}}
-    places = {0: scratch, 1: {**scratch, "faults": {"tokenises nothing": None}}}
+    scratch = {"scratch": str(tmp_path)}
+    places = {0: {"faults": scratch}, 1: {"faults": {**scratch, "tokenises nothing": None}}}
     run = zygote.start(argv(kitchen, "tokenised once", "--eval-share", "0.25"), world=2, places=places)
     assert run.ended() == [0, 0], run.said(1)
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
@@ -167,10 +167,9 @@ def test_one_process_of_a_node_tokenises_for_all(kitchen, zygote, straight, tmp_
     every(
         2,
         [
-            pytest.param({0: {"environment": {"TMPDIR": "/proc/nowhere"}}}, id="a disk that takes nothing"),
+            pytest.param({0: {"faults": {"scratch": "/proc/nowhere"}}}, id="a disk that takes nothing"),
             pytest.param({1: {"environment": {"LOCAL_RANK": "0"}}}, id="two nodes"),
         ],
-        first=1,
     ),
 )
 def test_where_texts_cannot_be_handed_on_each_process_comes_to_the_same(kitchen, zygote, straight, places, request):
