@@ -49,7 +49,9 @@ def test_dashes_are_as_good_as_underscores_and_the_folder_has_a_key():
         pytest.param("[job]\ngups = 2\n", "devkit.toml:2:1: there is no setting 'gups'", id="a misspelled setting"),
         pytest.param("[job]\ngpus = '2'\n", "devkit.toml:2:1: gpus must be a whole number", id="a wrong type"),
         pytest.param("[job]\ngpus = true\n", "devkit.toml:2:1: gpus must be", id="true is no number"),
-        pytest.param("[job]\n\n[job.kubernets]\na = 1\n", "devkit.toml:3:2: there is no target 'kubernets'", id="no such target"),
+        pytest.param(
+            "[job]\n\n[job.slrum]\na = 1\n", "devkit.toml:3:2: there is no target 'slrum'", id="no such target"
+        ),
         pytest.param("[job.kubernetes]\n# x\nnamspace = 'a'\n", "devkit.toml:3:1: there is no", id="in the target's"),
         pytest.param("[job.kubernetes]\nnamespace = 1\n", "devkit.toml:2:1: namespace must be", id="type in target's"),
         pytest.param("[job.kubernetes]\ngpus = 1.5\n", "devkit.toml:2:1: gpus must be", id="the job's in the target's"),
