@@ -82,12 +82,12 @@ def provide(engine: Engine, reference: str) -> None:
         engine.docker("import", *changes, archive(), BASE)
 
 
-def provide_with_user(engine: Engine, reference: str, *, user: str, uid: int = TAKEN_UID) -> None:
-    """The same image with one more user, such as Ubuntu's `ubuntu`, who holds UID 1000 already."""
+def provide_with_user(engine: Engine, reference: str, *, user: str, on: str = BASE, uid: int = TAKEN_UID) -> None:
+    """The image `on` with one more user, such as Ubuntu's `ubuntu`, who holds UID 1000 already."""
     provide(engine, BASE)
     name = f"devkit-test-{user}-{uid}"
     script = f"groupadd --gid {uid} {user} && useradd --uid {uid} --gid {uid} --create-home {user}"
-    engine.docker("run", "--name", name, BASE, "sh", "-c", script)
+    engine.docker("run", "--name", name, on, "sh", "-c", script)
     changes = ["--change", 'CMD ["python3"]', "--change", f"LABEL devkit.test.base={user}"]
     engine.docker("commit", *changes, name, reference)
     engine.docker("rm", name)

@@ -161,7 +161,10 @@ def ubuntu_like(engine: Engine, committed: Committed) -> Iterator[Engine]:
     """The base image with a user who holds UID 1000 already, as Ubuntu's images have had since 23.04."""
     image.provide(engine, committed.base_image)
     engine.docker("tag", committed.base_image, "devkit-test-kept:latest")
-    image.provide_with_user(engine, committed.base_image, user="ubuntu")
+    # With the packages of the first stage in it, which then need not be fetched for one more image.
+    context = committed.folder / ".devcontainer"
+    engine.docker("build", "--target", "prepared", "--tag", "devkit-test-prepared:latest", context)
+    image.provide_with_user(engine, committed.base_image, user="ubuntu", on="devkit-test-prepared:latest")
     yield engine
     engine.clear()
     engine.docker("tag", "devkit-test-kept:latest", committed.base_image)
@@ -264,6 +267,7 @@ def test_the_company_authority_is_trusted_inside_and_only_there(started, company
 def test_two_projects_run_side_by_side(started, committed: Committed, engine, tmp_path):
     other = Clone(tmp_path / "elsewhere", engine)
     project.init(other.folder, *project.PLAN, "--wheelhouse", committed.wheelhouse)
+    other.without_packages()
     other.look()
     other.compose("up", "--build", "--detach")
     assert other.container() != started.container()

@@ -8,13 +8,6 @@ PARTS = (
     frozenset({"test_profiles.py"}),
     frozenset({"test_locked_image.py"}),
     frozenset({"test_bundle.py"}),
-    frozenset({"test_two_projects_run_side_by_side", "test_verify_says_that_the_socket_hangs"}),
-    frozenset(
-        {
-            "test_a_base_image_whose_user_holds_uid_1000_gives_way",
-            "test_verify_leaves_a_container_that_ran_before",
-        }
-    ),
 )
 """Files and tests, in parts that take about as long. Few changes touch what they prove: each commit runs one part."""
 
