@@ -60,7 +60,8 @@ def test_the_model_of_a_size_trains(healthy, tmp_path):
     ("peak", "holds"), [(1_050_000_000, True), (2_100_000_000, False), (450_000_000, False)], ids=str
 )
 def test_a_peak_far_from_the_estimate_is_seen(tmp_path, peak, holds):
-    record = {"measured": {"allocated_peak_bytes": peak}, "estimated": {"allocated_peak_bytes": 1_000_000_000}}
+    measured = {"allocated_peak_bytes": peak, "reserved_peak_bytes": peak}
+    record = {"measured": measured, "estimated": {"allocated_peak_bytes": 1_000_000_000}}
     readings = [*run_stages._memory(run_stages.Ran([], record, tmp_path))]
     assert readings[0].holds is holds
     assert readings[0].expected == "5e+08 to 2e+09; estimate 1000000000"
