@@ -72,7 +72,7 @@ interrupted() {
 trap interrupted INT TERM
 echo "==> pytest, against the clock"
 # shellcheck disable=SC2086
-.venv/bin/python -m pytest -q -n 2 -m clock $clock || status=$?
+.venv/bin/python -m pytest -q -n 3 --dist worksteal -m clock $clock || status=$?
 # shellcheck disable=SC2086
 .venv/bin/python -m pytest -q --durations=25 $one_by_one >"$logs/commands" 2>&1 &
 commands=$!
