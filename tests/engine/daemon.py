@@ -41,6 +41,7 @@ class Engine:
     state: Path
     env: Mapping[str, str]
     versions: str
+    origin: str
 
     @property
     def socket(self) -> Path:
@@ -95,7 +96,7 @@ def engine(binaries: Binaries, flavour: Flavour) -> Iterator[Engine]:
             start_new_session=True,
         )
     try:
-        running = Engine(flavour, state, _client_environment(state, binaries), binaries.versions)
+        running = Engine(flavour, state, _client_environment(state, binaries), binaries.versions, binaries.origin)
         seconds = _await(daemon, running, log)
         STEPS.append((f"start the {flavour} flavour: {binaries.versions} from {binaries.origin}", seconds))
         say(f"{flavour} flavour ready in {seconds:.1f} s: {binaries.versions} from {binaries.origin}")

@@ -7,7 +7,7 @@ that name before it asks a registry, so the generated files are built unchanged.
 import re
 from pathlib import Path
 
-from .cache import made_once, step
+from .cache import CACHE, made_once, step
 from .commands import run
 from .daemon import Engine
 
@@ -29,6 +29,7 @@ LEFT_OUT = (
 TAKEN_UID = 1000
 BASE = "devkit-test-base:latest"
 """What this file imports; all other names are tags of it."""
+PREPARED = "devkit-test-prepared:latest"
 
 
 def archive() -> Path:
@@ -80,6 +81,27 @@ def provide(engine: Engine, reference: str) -> None:
     with step("import the base image"):
         changes = ["--change", 'CMD ["python3"]', "--change", f"LABEL devkit.test.base={SUITE}"]
         engine.docker("import", *changes, archive(), BASE)
+
+
+def prepared(engine: Engine, context: Path) -> Path:
+    """The base image with the packages of a generated Dockerfile's first stage, as an archive made by any engine."""
+
+    def make(folder: Path) -> None:
+        engine.docker("build", "--target", "prepared", "--tag", PREPARED, context)
+        engine.docker("save", "--output", folder / "image.tar", PREPARED)
+
+    return made_once(f"prepared-{SUITE}", make) / "image.tar"
+
+
+def provide_prepared(engine: Engine, reference: str, context: Path) -> None:
+    """Give the engine that image under `reference`: what another engine fetched is not fetched again."""
+    if not engine.docker("image", "ls", "--quiet", PREPARED).strip():
+        if not (CACHE / f"prepared-{SUITE}").exists():
+            provide(engine, reference)
+        archive = prepared(engine, context)
+        with step("load the prepared image"):
+            engine.docker("load", "--input", archive)
+    engine.docker("tag", PREPARED, reference)
 
 
 def provide_with_user(engine: Engine, reference: str, *, user: str, on: str = BASE, uid: int = TAKEN_UID) -> None:

@@ -163,8 +163,8 @@ def ubuntu_like(engine: Engine, committed: Committed) -> Iterator[Engine]:
     engine.docker("tag", committed.base_image, "devkit-test-kept:latest")
     # With the packages of the first stage in it, which then need not be fetched for one more image.
     context = committed.folder / ".devcontainer"
-    engine.docker("build", "--target", "prepared", "--tag", "devkit-test-prepared:latest", context)
-    image.provide_with_user(engine, committed.base_image, user="ubuntu", on="devkit-test-prepared:latest")
+    engine.docker("build", "--target", "prepared", "--tag", image.PREPARED, context)
+    image.provide_with_user(engine, committed.base_image, user="ubuntu", on=image.PREPARED)
     yield engine
     engine.clear()
     engine.docker("tag", "devkit-test-kept:latest", committed.base_image)

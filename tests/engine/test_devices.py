@@ -1,7 +1,9 @@
 """Each way to a GPU on real engines: all GPUs, some of them, and slices of one; also with Docker 26 and its Compose."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,21 +11,29 @@ from devkit.render.compose import compose_artifacts
 from devkit.render.settings import FromIndex, Settings
 from tests.render.plans import ROCM_PLAN
 
-from . import image, project
+from . import binaries, image, project
 from .commands import CommandError, run
 from .conftest import every_flavour, every_flavour_of_the_older_engine, one_engine
 from .daemon import MIG_SLICES, Engine, Flavour
-from .project import Clone
+from .project import Clone, Committed
 from .test_dev_container import assert_gpu_as_offered, device_requests
 
 ONLY_CDI = pytest.mark.parametrize("engine", [Flavour.CDI], indirect=True, ids=str)
 
 
 @pytest.fixture
-def light(clone: Clone) -> Clone:
+def light(committed: Committed, engine: Engine, tmp_path: Path) -> Iterator[Clone]:
     """A clone whose image takes seconds to build: what is installed in it does not matter here."""
+    context = committed.folder / ".devcontainer"
+    if engine.origin == binaries.OLDER:
+        image.provide_prepared(engine, committed.base_image, context)
+    else:
+        image.provide(engine, committed.base_image)
+        image.prepared(engine, context)
+    clone = project.clone(committed, tmp_path / "quickstart", engine)
     clone.without_packages()
-    return clone
+    yield clone
+    engine.clear()
 
 
 def start(clone: Clone, devices: str = "") -> str:
