@@ -1,6 +1,5 @@
 """Reports of the doctor and of proofs as leaves. What a field weighs stands in its rule: no check can be asked."""
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -117,8 +116,6 @@ def _behind(stage: str, reason: str) -> tuple[str, ...]:
 
 def _reading(stage: str, name: str, value: object, processor: str) -> Iterator[Leaf]:
     path = f"stages.{stage}.{name}"
-    if isinstance(value, float) and not math.isfinite(value):
-        value = str(value)
     if name.endswith("sha256"):
         # Only the reference is made the same way everywhere, and only one kind of processor gives the same bits.
         is_same = stage == _REFERENCE

@@ -28,7 +28,7 @@ def comparison_text(comparison: Comparison, *, width: int, marks: Marks, shows_a
     for group in comparison.groups:
         page.group(group)
     for each in comparison.unreadable:
-        page.say(f"{marks.error} not read: {on_one_line(each.name)}: {on_one_line(each.problem)}", tone=Tone.BAD)
+        page.say(f"{marks.error} not read: {each.name}: {each.problem}", tone=Tone.BAD)
     return tuple(page.lines)
 
 
@@ -96,7 +96,7 @@ class _Page:
             self.say(f"and {listed(more)} (--all)", indent="      ", tone=Tone.QUIET)
 
     def _difference(self, each: Difference, *, is_pair: bool) -> None:
-        field, number = on_one_line(each.field), f"{each.agreeing} of {each.of}"
+        field, number = each.field, f"{each.agreeing} of {each.of}"
         if each.value is Mark.ABSENT:
             self.say(f"{field} is missing; {'the other has' if is_pair else f'{number} have'} it", indent="      ")
         elif each.usual is Mark.ABSENT:
@@ -120,9 +120,7 @@ class _Page:
     def _divisions(self, group: Group) -> None:
         for each in group.divisions:
             if each.grade > Grade.NONE or self._shows_all:
-                self.say(
-                    f"{self._marks.warning} no usual value: {on_one_line(each.field)}", indent="  ", tone=Tone.WARN
-                )
+                self.say(f"{self._marks.warning} no usual value: {each.field}", indent="  ", tone=Tone.WARN)
                 for line in _division_lines(each):
                     self.say(line, indent="      ")
                 self._matters(each.settles, each.checks)
@@ -132,7 +130,7 @@ class _Page:
         first, more = odd.differences[0], len(odd.differences) - 1
         value, usual = _shown(first.value, first.field, first.usual), _shown(first.usual, first.field, first.value)
         many = f" and {count_of(more, 'more field')}" if more else ""
-        said = f"{_names(odd.nodes)}: {on_one_line(first.field)} is {value}, not {usual}{many}; no check looks at it"
+        said = f"{_names(odd.nodes)}: {first.field} is {value}, not {usual}{many}; no check looks at it"
         self.say(f"{self._marks.note} {said}", indent="  ", tone=Tone.QUIET)
 
     def _left_out(self, group: Group, shown: list[Odd], quiet: list[Odd]) -> None:
@@ -163,7 +161,7 @@ def _others(odd: Odd, group: Group) -> tuple[str, ...]:
 
 
 def _names(names: Sequence[str]) -> str:
-    shown = [on_one_line(name) for name in names[:MOST_NAMES]]
+    shown = list(names[:MOST_NAMES])
     left = len(names) - len(shown)
     return listed([*shown, f"{left} more"] if left else shown)
 
@@ -207,13 +205,13 @@ def _in_words(value: Hashable, field: str) -> str:
         case float():
             return f"{value:.6g}"
         case _:
-            return "a number" if value is float else on_one_line(str(value)) or '""'
+            return "a number" if value is float else str(value) or '""'
 
 
 def _division_lines(each: Division) -> Iterator[str]:
     for value, count, names in each.values[:MOST_VALUES]:
         more = f" and {count - len(names)} more" if count > len(names) else ""
-        yield f"{_shown(value, each.field)}: {', '.join(on_one_line(name) for name in names)}{more}"
+        yield f"{_shown(value, each.field)}: {', '.join(names)}{more}"
     left = each.values[MOST_VALUES:]
     if left:
         yield f"{count_of(len(left), 'more value')} on {count_of(sum(count for _, count, _ in left), 'node')}"

@@ -55,22 +55,18 @@ class Weighing:
         if not own and not self._keeps_all and all(each.rule.how is How.LIVE for each in deviations):
             return Judged((), (None,) * len(deviations))
         reads = _joined(self._reads, reads_of(CHECKS, facts))
-        weighed = tuple(self._weighed(document, each, own, reads) for each in deviations)
-        settled = {code for each in weighed if each is not None for code in each.settles}
-        # What hangs on no difference alone may hang on several; or on what half of the group has, which is told there.
+        hanging = {code: self._hanging(code, document, deviations, reads[code]) for code in own}
+        weighed = tuple(self._weighed(each, hanging, reads) for each in deviations)
+        # What hangs on no difference may be of what half of the group has, which is told there.
         is_firm = any(each.rule.how is not How.LIVE for each in deviations)
-        kept = {code for code in own if code in settled or (is_firm and not self._undecided & reads[code])}
+        kept = {code for code in own if hanging[code] or (is_firm and not self._undecided & reads[code])}
         return Judged(tuple(OwnFinding(code, own[code]) for code in own if code in kept), weighed)
 
     def _weighed(
-        self,
-        document: dict[str, Any],
-        deviation: Deviation,
-        own: Mapping[str, str],
-        reads: Mapping[str, frozenset[str]],
+        self, deviation: Deviation, hanging: Mapping[str, AbstractSet[str]], reads: Mapping[str, frozenset[str]]
     ) -> Weighed | None:
         checks = tuple(check.code for check in CHECKS if _reads_at(reads[check.code], deviation.path))
-        settles = tuple(code for code in own if code in checks and self._hangs(code, document, deviation.path))
+        settles = tuple(code for code, paths in hanging.items() if deviation.path in paths)
         if not settles and deviation.rule.how is How.LIVE and not self._keeps_all:
             return None
         grade = Grade.DECIDES if settles else Grade.READ if checks else Grade.NONE
@@ -78,16 +74,31 @@ class Weighing:
             grade = Grade.NONE
         return Weighed(max(grade, deviation.rule.grade), checks, settles)
 
-    def _hangs(self, code: str, document: dict[str, Any], path: str) -> bool:
-        """Whether a finding goes away when this one field is as usual."""
-        changed = swapped(document, path, self._usual)
-        if changed is None:
-            return False
+    def _hanging(
+        self, code: str, document: dict[str, Any], deviations: Sequence[Deviation], reads: frozenset[str]
+    ) -> AbstractSet[str]:
+        """The fields on which a finding hangs: each of them alone, or where none does, as few as do together."""
+        looked_at = [each.path for each in deviations if _reads_at(reads, each.path)]
+        alone = {path for path in looked_at if not self._stays(code, document, (path,))}
+        if alone or self._stays(code, document, looked_at):
+            return alone
+        needed = looked_at
+        for path in looked_at:
+            fewer = [each for each in needed if each != path]
+            if not self._stays(code, document, fewer):
+                needed = fewer
+        return set(needed)
+
+    def _stays(self, code: str, document: dict[str, Any], paths: Sequence[str]) -> bool:
+        """Whether a finding is still there when these fields are as usual."""
+        changed = document
+        for path in paths:
+            changed = swapped(changed, path, self._usual) or changed
         try:
             facts = from_document(changed)
         except WrongFacts:
-            return False  # the usual value does not go with the rest of this node: the question has no answer
-        return not _is_found(code, facts)
+            return True  # the usual value does not go with the rest of this node: the question has no answer
+        return _is_found(code, facts)
 
 
 def found_on(facts: Facts) -> dict[str, str]:

@@ -147,6 +147,44 @@ def test_the_same_on_every_gpu_is_one_difference():
     assert [each.field for each in odd.differences] == ["nvml.gpus[0-2,5].health.persistence"]
 
 
+def test_a_reading_on_which_a_finding_hangs_is_judged_on_every_node_that_has_it():
+    nodes = {f"node-{number}": recorded() for number in range(8)}
+    for name in ("node-3", "node-5"):
+        put(nodes[name], "kernel_log.xids", [FELL_OFF])
+    put(nodes["node-3"], "nvml.gpus.0.health.clock_reasons", ["sync-boost"])
+    assert sorted(odd_nodes(compared(nodes))) == ["node-3", "node-5"]
+
+
+def test_two_hot_gpus_do_not_hide_each_other():
+    hot = [(f"nvml.gpus.{index}.health.temperature_c", 93) for index in (2, 5)]
+    (odd,) = only_group(compared(with_odd(*hot))).odd
+    assert [finding.code for finding in odd.findings] == ["GPU013"]
+    assert {field: found[2] for field, found in fields_of(odd).items()} == {
+        "nvml.gpus[2].health.temperature_c": ("GPU013",),
+        "nvml.gpus[5].health.temperature_c": ("GPU013",),
+    }
+    assert odd.grade is Grade.DECIDES
+
+
+def test_of_the_nodes_of_a_job_one_is_the_master_and_no_odd_one():
+    nodes = {f"node-{number}": recorded("in-container-two-nodes-ok") for number in range(4)}
+    own = nodes["node-0"]["limits"]["nccl"]
+    assert "MASTER_ADDR=another name" in own
+    own[own.index("MASTER_ADDR=another name")] = "MASTER_ADDR=this machine"
+    assert only_group(compared(nodes)).odd == ()
+    own.append("NCCL_IB_DISABLE=1")
+    assert odd_nodes(compared(nodes)) == ["node-0"]
+
+
+def test_what_is_found_on_all_is_not_said_of_the_odd_one():
+    nodes = cluster(6)
+    for document in nodes.values():
+        put(document, "driver.fabric_manager", "inactive")
+    put(nodes["node-0002"], "system.glibc", "2.36")
+    (odd,) = only_group(compared(nodes)).odd
+    assert odd.nodes == ("node-0002",) and odd.findings == ()
+
+
 def test_what_differs_from_gpu_to_gpu_is_told_for_each():
     changes = [("nvml.gpus.1.health.slowdown_c", 90), ("nvml.gpus.2.health.slowdown_c", 91)]
     (odd,) = only_group(compared(with_odd(*changes))).odd
@@ -217,6 +255,8 @@ class TestMakes:
     def test_two_of_another_model_among_forty_are_odd_and_no_make_of_their_own(self):
         nodes = {**cluster(38), **{f"guest-{n}": varied(recorded("ubuntu-4090-ok"), n) for n in range(2)}}
         comparison = compared(nodes)
+        fields = {each.field for odd in only_group(comparison).odd for each in odd.differences}
+        assert "gpus" in fields and not [name for name in fields if name.startswith("nvml.gpus[0].")]
         assert sorted(odd_nodes(comparison)) == ["guest-0", "guest-1"] and only_group(comparison).make.models[0][1] == 8
 
     def test_a_third_of_the_nodes_with_fewer_gpus_are_still_the_odd_ones(self):

@@ -142,13 +142,16 @@ class TestDoctorReports:
         assert found["GPU004"][:2] == ("found: error", "passed")
 
     def test_what_follows_from_a_finding_weighs_less_than_it(self):
-        nodes = cluster(4)
-        nodes["node-0003"]["nvml"] = {"unknown": "not asked"}
-        put(nodes["node-0003"], "driver.loaded", None)
-        (odd,) = only_group(compared({name: doctor_report(each) for name, each in nodes.items()})).odd
-        grades = {each.field: each.grade for each in odd.differences}
-        assert grades["DRV001"] is Grade.DECIDES
-        assert all(code == "DRV001" or grade < Grade.DECIDES for code, grade in grades.items())
+        nodes = {name: doctor_report(each) for name, each in cluster(4).items()}
+        cause, effect = nodes["node-0003"]["outcomes"][:2]
+        cause.update(status="found", findings=[{"severity": "error", "message": "it is off", "follows_from": None}])
+        effect.update(status="found", findings=[{"severity": "error", "message": "so", "follows_from": cause["code"]}])
+        (odd,) = only_group(compared(nodes)).odd
+        grades = {each.field: (each.value, each.grade) for each in odd.differences if each.grade}
+        assert grades == {
+            cause["code"]: ("found: error", Grade.DECIDES),
+            effect["code"]: (f"found: error, by {cause['code']}", Grade.READ),
+        }
 
     def test_another_devkit_or_older_tables_are_told(self):
         report = doctor_report(cluster(1)["node-0001"])

@@ -19,6 +19,13 @@ def test_checks_say_the_same_of_facts_that_note_every_look(name):
     assert noted == judge(CHECKS, facts, clock=float)
 
 
+def test_a_record_that_notes_looks_equals_the_plain_one():
+    facts = from_document(recorded("dgx-h100-ok"))
+    watched = _watched(facts, "", set())
+    assert watched == facts and facts.driver == watched.driver
+    assert watched != from_document(recorded("ubuntu-4090-ok"))
+
+
 def test_a_look_is_noted_with_the_path_that_the_leaf_has():
     document = recorded("dgx-h100-ok")
     reads = reads_of(CHECKS, from_document(document))
