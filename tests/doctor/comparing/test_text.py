@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from devkit.doctor.comparing.comparison import Odd, OwnFinding
 from devkit.doctor.comparing.document import comparison_document
+from devkit.doctor.comparing.rules import Grade
 from devkit.doctor.comparing.text import comparison_text
 from devkit.doctor.report_text import ASCII_MARKS
 from tests.doctor.comparing.asking import compared
@@ -52,6 +54,11 @@ def test_of_a_pair_each_is_said_beside_the_other():
     assert text.startswith("! they differ (2 compared)\n")
     assert "  x node-0002 beside node-0001\n" in text
     assert "driver.fabric_manager is inactive; the other has active\n" in text
+
+
+def test_a_finding_weighs_even_where_no_field_is_known_to_bring_it():
+    assert Odd(("node-1",), (), (OwnFinding("GPU013", "it is hot"),)).grade is Grade.DECIDES
+    assert Odd(("node-1",), ()).grade is Grade.NONE
 
 
 def test_nothing_to_say_is_said_in_a_line():
