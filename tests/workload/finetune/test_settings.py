@@ -96,7 +96,7 @@ targets = "q_proj"
         pytest.param("rnak = 8", r"run\.toml:1:1: there is no setting 'rnak'", id="a misspelt key"),
         pytest.param("\nrank = 'eight'", r"run\.toml:2:1: rank must be a whole number, not 'eight'", id="a word"),
         pytest.param("rank = 1.5", "a whole number", id="half a rank"),
-        pytest.param("rank = true", "a number", id="a rank of true"),
+        pytest.param("rank = true", "a whole number", id="a rank of true"),
         pytest.param("dora = 1", "true or false", id="one for true"),
         pytest.param("method = 'lorra'", '"lora"', id="a method that is not there"),
         pytest.param("data = []", "a list of strings", id="an empty list"),
