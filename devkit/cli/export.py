@@ -57,6 +57,8 @@ def export(ctx: click.Context, *, check: bool, project: Path, as_json: bool) -> 
             )
         return
     if not check:
+        if as_json or project != Path():
+            raise DevkitError("--json and --project are for --check", "Add --check, or name a target before them.")
         click.echo(ctx.get_help())
         ctx.exit(exits.WRONG_INPUT)
     from devkit.cli.exporting import drifted

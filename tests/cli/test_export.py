@@ -216,6 +216,11 @@ def test_check_before_a_target_is_not_taken_for_a_run_that_writes(project):
     assert tree(project) == before
 
 
+@pytest.mark.parametrize("words", [("--json",), ("--project", "elsewhere")], ids=["json", "another project"])
+def test_flags_of_check_without_it_are_refused(tmp_path, words):
+    assert_refused(devkit("export", *words, cwd=tmp_path), "Add --check")
+
+
 def test_check_minds_a_job_that_was_forced_by_what_it_writes_alone(project):
     (project / "run.toml").write_text('model = "meta-llama/Llama-3.1-70B"\ndata = ["chats.jsonl"]\n')
     assert export(project, "docker", *JOB).returncode == 1

@@ -11,7 +11,9 @@ from tests.doctor.asking import ask, codes, examined
 from tests.doctor.machines import changed, healthy, inside, windows_guest, without_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = {path.parent.name: path for path in sorted((ROOT / "examples").glob("*/expected"))} | {"devkit itself": ROOT}
+CONTAINERS = sorted((ROOT / "examples").glob("*/expected/.devcontainer"))
+"""Other examples expect other files."""
+EXAMPLES = {path.parents[1].name: path.parent for path in CONTAINERS} | {"devkit itself": ROOT}
 MACHINES = {
     "a desktop": healthy(),
     "a laptop without a GPU": without_gpu(),
