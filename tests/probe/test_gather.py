@@ -89,8 +89,8 @@ def test_a_hung_driver_and_a_hung_engine_together_end_within_the_deadline(with_n
     with silent_socket(tmp_path / "x.sock") as url:
         monkeypatch.setenv("DOCKER_HOST", url)
         started = time.monotonic()
-        facts = gather(host, deadline_s=1.5)
-        assert time.monotonic() - started < 2
+        facts = gather(host, deadline_s=4)
+        assert time.monotonic() - started < 5
     assert facts.nvml.end is NvmlEnd.TIMED_OUT
     assert facts.engine.end == "timed-out"
     assert facts.system.kernel
