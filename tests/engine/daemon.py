@@ -72,6 +72,10 @@ class Engine:
                 self.docker(kind, "rm", "--force", *names)
         self.docker("network", "prune", "--force")
 
+    def forget(self) -> None:
+        """Remove what earlier days built and no test has a name for: a checkout kept for long would fill the disk."""
+        self.docker("image", "prune", "--force", "--filter", "until=24h")
+
 
 @contextmanager
 def engine(binaries: Binaries, flavour: Flavour) -> Iterator[Engine]:
@@ -103,6 +107,7 @@ def engine(binaries: Binaries, flavour: Flavour) -> Iterator[Engine]:
         running.clear()
         yield running
         running.clear()
+        running.forget()
     finally:
         _stop(daemon)
         leftovers.delete(state)
@@ -122,7 +127,7 @@ def _configuration(state: Path, flavour: Flavour, images: Path) -> dict[str, obj
         "iptables": False,
         "ip6tables": False,
         "ip-forward": False,
-        "builder": {"gc": {"enabled": True, "defaultKeepStorage": "20GB"}},
+        "builder": {"gc": {"enabled": True, "defaultKeepStorage": "10GB"}},
         "features": {"cdi": flavour is Flavour.CDI},
         "cdi-spec-dirs": [str(state / "cdi")],
     }
