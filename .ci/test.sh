@@ -30,7 +30,8 @@ if [ $# -gt 0 ]; then
     exec .venv/bin/python -m pytest "$@"
 fi
 
-# Engines are of this machine's one network, and no two tests may ask the same one.
+# Engines share this machine's one network, so no two of these run at once. They wait for minutes where they wait at
+# all, and leave the processors to commands, some of which have seconds.
 engines="tests/engine"
 # These start commands, servers and clusters of their own: one after the other, beside the engines.
 one_by_one="tests/architecture tests/cli tests/cluster tests/verify"
@@ -78,7 +79,7 @@ echo "==> pytest, against the clock"
 commands=$!
 echo "==> pytest, one by one: $engines; beside it: $one_by_one"
 # shellcheck disable=SC2086
-.venv/bin/python -m pytest --durations=25 $engines || status=$?
+nice -n 10 .venv/bin/python -m pytest --durations=25 $engines || status=$?
 wait "$commands" || status=$?
 cat "$logs/commands"
 echo "==> pytest, side by side, meanwhile: all the others"
