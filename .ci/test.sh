@@ -48,7 +48,7 @@ if command -v chrt >/dev/null 2>&1 && chrt --idle 0 true 2>/dev/null; then idle=
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 # The engine tests come late: what they need is fetched meanwhile. What cannot be had is for them to say.
-.venv/bin/python -m tests.engine.prepare >"$logs/downloads" 2>&1 &
+nice -n 10 .venv/bin/python -m tests.engine.prepare >"$logs/downloads" 2>&1 &
 fetching=$!
 # The largest pieces first: the smallest fill both processors to the end.
 side_by_side() {
