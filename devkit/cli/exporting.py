@@ -110,7 +110,10 @@ def drifted(directory: Path) -> "dict[str, tuple[Change, ...]]":
         target = target_named(name)
         folder = _folder(project, target, wishes_in(document, text, target, Typed({}, {})), None)
         if (folder / LOCK_PATH).is_file():
-            changes = exported(target, directory, {}, judges=False).changes
+            try:
+                changes = exported(target, directory, {}, judges=False).changes
+            except DevkitError as error:
+                raise DevkitError(f"{name}: {error.message}", error.hint) from error
             if touched(changes):
                 found[name] = changes
     return found

@@ -271,7 +271,7 @@ def test_the_report_of_a_proof_that_counted_no_memory_teaches_nothing(tmp_path, 
 @pytest.mark.parametrize("content", ["{", "[]", '{"schema": "other/1"}', '{"schema": "devkit.measured/1", "runs": []}'])
 def test_a_file_without_measured_runs_teaches_nothing(tmp_path, content):
     (tmp_path / "runs.json").write_text(content)
-    refusal("--learn", str(tmp_path / "runs.json"))
+    assert "runs.json" in refusal("--learn", str(tmp_path / "runs.json"))
 
 
 def test_a_learned_file_that_broke_is_said_and_not_used(home):

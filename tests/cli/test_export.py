@@ -221,6 +221,12 @@ def test_flags_of_check_without_it_are_refused(tmp_path, words):
     assert_refused(devkit("export", *words, cwd=tmp_path), "Add --check")
 
 
+def test_check_names_the_target_that_can_no_longer_be(project):
+    exported(project, "docker", *JOB)
+    exported(project, "slurm", "--nodes", "2")
+    assert_refused(export(project, "--check"), "docker: a Docker context is one machine")
+
+
 def test_check_minds_a_job_that_was_forced_by_what_it_writes_alone(project):
     (project / "run.toml").write_text('model = "meta-llama/Llama-3.1-70B"\ndata = ["chats.jsonl"]\n')
     assert export(project, "docker", *JOB).returncode == 1
