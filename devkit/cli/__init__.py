@@ -111,17 +111,26 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _mistyped(error: click.ClickException) -> int:
+    """Of the processes of a run that were all given the same words, one tells."""
+    from devkit.workload.finetune.leaving import give_way, leave_word
+
+    leave_word(exits.WRONG_INPUT)
+    give_way()
+    # Click repeats what was typed, however long.
+    shown = io.StringIO()
+    error.show(shown)
+    click.echo("\n".join(escaped(line) for line in shown.getvalue().splitlines()), err=True)
+    return exits.WRONG_INPUT
+
+
 def _exit_code() -> int:
     try:
         code = devkit(standalone_mode=False)
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.ClickException as error:
-        # Click repeats what was typed, however long.
-        shown = io.StringIO()
-        error.show(shown)
-        click.echo("\n".join(escaped(line) for line in shown.getvalue().splitlines()), err=True)
-        return exits.WRONG_INPUT
+        return _mistyped(error)
     except DevkitError as error:
         # Names and values in it come from anywhere: a file's name may hold a line break or a terminal's escape.
         click.echo(f"Error: {escaped(error.message)}", err=True)

@@ -12,7 +12,7 @@ from devkit.cli import exits
 from devkit.cli.setting_flags import given_flags, setting_options
 from devkit.cli.workload_needed import require_workload
 from devkit.errors import DevkitError
-from devkit.workload.finetune.leaving import ToldByAnother, leave_word, told_once_a_node
+from devkit.workload.finetune.leaving import is_told, leave_word, told_once_a_node
 from devkit.workload.finetune.settings import FinetuneSettings, checked
 from devkit.workload.finetune.settings_file import read_settings
 
@@ -91,7 +91,7 @@ def _word_left(ctx: click.Context) -> Iterator[Callable[[int], None]]:
         yield leave_word
     except DevkitError as error:
         leave_word(exits.WRONG_INPUT)
-        if isinstance(error, ToldByAnother):
+        if is_told(error):
             ctx.exit(exits.WRONG_INPUT)
         raise
 
