@@ -15,6 +15,7 @@ from devkit.errors import DevkitError
 from devkit.workload.finetune.leaving import is_told, leave_word, told_once_a_node
 from devkit.workload.finetune.settings import FinetuneSettings, checked
 from devkit.workload.finetune.settings_file import read_settings
+from devkit.workload.finetune.stopping import Stopped, at_once, exit_code
 
 if TYPE_CHECKING:
     from devkit.workload.finetune.events import Listener
@@ -63,7 +64,7 @@ def finetune(
     """
     from devkit.workload.watching.watchers import watching
 
-    with _word_left(ctx) as leave:
+    with _word_left(ctx) as leave, at_once():
         with told_once_a_node():
             settings = checked(settings_of(file, flags))
             require_workload()
@@ -85,10 +86,14 @@ def finetune(
 def _word_left(ctx: click.Context) -> Iterator[Callable[[int], None]]:
     """What writes the exit code down for whoever started torchrun, which loses it; wrong input is written down here.
 
-    Of several processes that end for one reason, one tells it.
+    Of several processes that end for one reason, one tells it. A signal before the first step leaves here.
     """
     try:
         yield leave_word
+    except Stopped as asked:
+        code = exit_code(asked.signal)
+        leave_word(code)
+        ctx.exit(code)
     except DevkitError as error:
         leave_word(exits.WRONG_INPUT)
         if is_told(error):

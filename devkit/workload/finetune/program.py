@@ -1,5 +1,8 @@
 """One fine-tuning run from settings to adapter: what `devkit finetune` calls once its flags are read."""
 
+import signal
+from contextlib import ExitStack
+
 from devkit.workload.finetune import program_output, program_parts, ranks, stopping
 from devkit.workload.finetune.claim import claimed
 from devkit.workload.finetune.decisions import Decisions
@@ -25,28 +28,46 @@ def run(settings: FinetuneSettings, *, listeners: tuple[Listener, ...] = (), dry
     """Train as `settings` say, and return the exit code. `listeners` hear the first process's events.
 
     With `dry_run` no weights are loaded and nothing is written: only decisions and estimate are told. Raises
-    DevkitError for input that cannot be trained on.
+    DevkitError for input that cannot be trained on, and Stopped for a signal that comes before the first step.
     """
     checked(settings)
-    with ranks.joined(device_kind()) as together:
-        if dry_run:
-            material = program_parts.gathered(settings, together)
-            events = Events(None, listeners if together.is_first else ())
-            decisions = program_parts.decided(material, together)
-            _tell(events, decisions, material.notes(decisions))
-            return EXIT_CODES[End.DONE]
-        together.shared(lambda: program_output.prepare(settings.output, resume=settings.resume))
-        with claimed(settings.output, together), stopping.Stopping() as stop:
-            return EXIT_CODES[_run(settings, together, stop, listeners)]
+    with stopping.at_once(), ranks.joined(device_kind()) as together:
+        if not dry_run:
+            return _claimed_and_run(settings, together, listeners)
+        material = program_parts.gathered(settings, together)
+        events = Events(None, listeners if together.is_first else ())
+        decisions = program_parts.decided(material, together)
+        _tell(events, decisions, material.notes(decisions))
+        return EXIT_CODES[End.DONE]
 
 
-def _run(settings: FinetuneSettings, together: Ranks, stop: stopping.Stopping, listeners: tuple[Listener, ...]) -> End:
-    """Everything from the files to the adapter, in one of the run's processes."""
+def _claimed_and_run(settings: FinetuneSettings, together: Ranks, listeners: tuple[Listener, ...]) -> int:
+    together.shared(lambda: program_output.prepare(settings.output, resume=settings.resume))
     record = Record(settings, gpu=gpu_name(together.device), world=together.world)
+    with claimed(settings.output, together), ExitStack() as training:
+        try:
+            return EXIT_CODES[_run(settings, together, training, listeners, record)]
+        except stopping.Stopped as asked:
+            together.leave(asked.signal)
+            _tell_stopped(settings, together, listeners, record, _end_by(asked.signal))
+            raise
+
+
+def _run(
+    settings: FinetuneSettings,
+    together: Ranks,
+    training: ExitStack,
+    listeners: tuple[Listener, ...],
+    record: Record,
+) -> End:
+    """Everything from the files to the adapter, in one of the run's processes.
+
+    `training` is given what holds from the first step until this process leaves.
+    """
     if together.is_first:
         record.begin()
     try:
-        return _recorded(settings, together, stop, listeners, record)
+        return _recorded(settings, together, training, listeners, record)
     except RuntimeError as error:
         if is_out_of_memory(error):
             return _out_of_memory(settings, together, listeners, record, error)
@@ -57,15 +78,29 @@ def _run(settings: FinetuneSettings, together: Ranks, stop: stopping.Stopping, l
         raise
 
 
-def _fail(record: Record, together: Ranks, error: Exception) -> None:
+def _tell_stopped(
+    settings: FinetuneSettings, together: Ranks, listeners: tuple[Listener, ...], record: Record, ended: End
+) -> None:
+    """A signal came before the first step: there is nothing to save."""
     if together.is_first:
+        record.stop(ended)
+        _events(settings, together, listeners)("stopped", step=None, how=ended, saved=None)
+
+
+def _fail(record: Record, together: Ranks, error: Exception) -> None:
+    if not together.is_first:
+        return
+    because = together.left_because()
+    if because is None:
         record.fail(error)
+    else:
+        record.stop(_end_by(because))
 
 
 def _recorded(
     settings: FinetuneSettings,
     together: Ranks,
-    stop: stopping.Stopping,
+    training: ExitStack,
     listeners: tuple[Listener, ...],
     record: Record,
 ) -> End:
@@ -76,7 +111,7 @@ def _recorded(
     if together.is_first:
         record.decided(material.settings, decisions)
     _tell(events, decisions, material.notes(decisions))
-    return _trained(material, decisions, together, stop, events, record)
+    return _trained(material, decisions, together, training, events, record)
 
 
 def _events(settings: FinetuneSettings, together: Ranks, listeners: tuple[Listener, ...]) -> Events:
@@ -108,12 +143,14 @@ def _trained(
     material: program_parts.Material,
     decisions: Decisions,
     together: Ranks,
-    stop: stopping.Stopping,
+    training: ExitStack,
     events: Events,
     record: Record,
 ) -> End:
+    stop = stopping.Stopping()
     job = Job(material, decisions, together, events, asked=lambda: _asked(stop, together))
     position = job.start()
+    training.enter_context(stop)
     ended = End.OUT_OF_MEMORY if position is None else train(job.run, position)
     position = position or Position(micro_batch=0)
     result = together.shared(job.publish) if ended is End.DONE else None
@@ -141,6 +178,8 @@ def _tell(events: Events, decisions: Decisions, notes: tuple[str, ...]) -> None:
 
 def _asked(stop: stopping.Stopping, together: Ranks) -> End | None:
     asked = stop.asked(together)
-    if asked is None:
-        return None
+    return None if asked is None else _end_by(asked)
+
+
+def _end_by(asked: signal.Signals) -> End:
     return End.INTERRUPTED if stopping.exit_code(asked) == stopping.INTERRUPTED else End.PREEMPTED

@@ -29,27 +29,29 @@ def together_made(make: Callable[[], Data], together: Ranks) -> Data:
     if together.world == 1:
         return make()
     made = together.agreed(lambda: make() if together.leads else None)
-    path = _handed_on(made, together)
-    found = _mapped(path) if path is not None else None
-    # From here on nobody needs the name.
-    together.barrier()
-    if path is not None and together.leads:
-        with contextlib.suppress(OSError):
-            path.unlink()
+    path = written(made) if made is not None else None
+    try:
+        found = _handed_on(path, together)
+        # From here on nobody needs the name.
+        together.barrier()
+    finally:
+        if path is not None:
+            with contextlib.suppress(OSError):
+                path.unlink()
     if found is not None:
         return found
     return made if made is not None else make()
 
 
-def _handed_on(made: Data | None, together: Ranks) -> Path | None:
-    """The file of this node; None where there is none."""
+def _handed_on(path: Path | None, together: Ranks) -> Data | None:
+    """What the file of this node holds; None where there is none. The first process of the node has written `path`."""
     assert together.store is not None  # noqa: S101 - several processes have met somewhere
     key = f"{_PATH}/{together.rank - together.local}"
-    if made is not None:
-        together.store.set(key, str(written(made) or ""))
+    if together.leads:
+        together.store.set(key, str(path or ""))
     together.barrier()
     name = together.store.get(key).decode()
-    return Path(name) if name else None
+    return _mapped(Path(name)) if name else None
 
 
 def written(data: Data) -> Path | None:

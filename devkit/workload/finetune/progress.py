@@ -155,6 +155,8 @@ def _out_of_memory(event: Event) -> str:
 
 def _stopped(event: Event) -> str:
     advice = _ADVICE[event["how"]]
+    if event["step"] is None and event["how"] != "out-of-memory":
+        return f"stopped ({event['how']}) before the first step\nNothing is lost: the same command begins anew."
     if event["step"] is None:
         where = f" in process {event['process']}" if "process" in event else ""
         return f"stopped ({event['how']}){where}{_memory(event)}\n{advice}"

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from devkit.errors import DevkitError
 from devkit.workload.finetune.leaving import ToldByAnother
 from devkit.workload.finetune.ranks_meeting import MEETING_S, PATIENCE_S, Store, await_askers, in_short, meet
+from devkit.workload.finetune.stopping import Stopped
 
 T = TypeVar("T")
 
@@ -24,13 +26,16 @@ _LOST = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused",
 _TOLD = "devkit/told"
 """Where processes count in the store they met at who of them tells why the run ends."""
 
+_STOPPED = "devkit/stopped"
+"""Where a process that a signal ends before the first step says so to those who wait for it."""
+
 
 @dataclass(frozen=True)
 class Ranks:
     """This process among those of its run. What they agree on travels over the CPU: no GPU waits for it.
 
-    Every method but `is_first`, `leads` and `tells` must be called by all of them, in the same order. `local` counts
-    the processes of a node; `store` is where they met, None for one alone.
+    Every method but `is_first`, `leads`, `tells`, `leave` and `left_because` must be called by all of them, in the same
+    order. `local` counts the processes of a node; `store` is where they met, None for one alone.
     """
 
     rank: int
@@ -61,6 +66,19 @@ class Ranks:
         except RuntimeError:
             # The process that kept the store is gone.
             return True
+
+    def leave(self, because: signal.Signals) -> None:
+        """Let the others know, which wait for this process and find it gone, that a signal ends the run."""
+        if self.store is not None:
+            with contextlib.suppress(RuntimeError):
+                self.store.set(_STOPPED, str(int(because)))
+
+    def left_because(self) -> signal.Signals | None:
+        """The signal that another process left because of; None where none did, or nobody knows."""
+        with contextlib.suppress(RuntimeError):
+            if self.store is not None and self.store.check([_STOPPED]):
+                return signal.Signals(int(self.store.get(_STOPPED)))
+        return None
 
     def sum(self, value: float) -> float:
         """The sum of everyone's value, in double precision."""
@@ -140,6 +158,7 @@ def joined(kind: str, *, meeting_s: float = MEETING_S, patience_s: float = PATIE
 
     Raises DevkitError when the launcher's variables are incomplete or contradict the machine, when the others do not
     come within `meeting_s`, and when one of them is lost on the way; one process tells, the others raise ToldByAnother.
+    Raises Stopped when a signal ended another one before the first step.
     """
     rank, world, local = _place()
     if world == 1:
@@ -194,7 +213,10 @@ def _device(kind: str, local: int) -> torch.device:
     return torch.device("cuda", local)
 
 
-def _lost(together: Ranks, error: RuntimeError) -> DevkitError:
+def _lost(together: Ranks, error: RuntimeError) -> DevkitError | Stopped:
+    because = together.left_because()
+    if because is not None:
+        return Stopped(because)
     kind = DevkitError if together.tells() else ToldByAnother
     return kind(
         f"process {together.rank} lost another process of this run: {in_short(error)}",

@@ -1,7 +1,12 @@
-"""Signals that ask a run to stop: noted when they arrive, obeyed where nothing is lost. Importable without torch."""
+"""Signals that ask a run to stop: obeyed at once before the first step, then where nothing is lost.
+
+Importable without torch.
+"""
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,6 +32,37 @@ SIGHUP because a lost terminal or ssh connection sends it, and torchrun passes i
 """
 
 
+class Stopped(BaseException):
+    """A signal came before the first step, when there is nothing to save. No library takes it for an error."""
+
+    def __init__(self, number: int) -> None:
+        self.signal = signal.Signals(number)
+        super().__init__(self.signal.name)
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """While it is entered, a signal raises Stopped wherever the program is.
+
+    Reading texts and loading a model may take longer than whoever sent the signal waits.
+    """
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise Stopped(number)
+
+    before = {each: signal.signal(each, leave) for each in _heeded()}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _heeded() -> tuple[signal.Signals, ...]:
+    """Ignored from the start means that somebody above decided so: nohup, or a shell for its background job."""
+    return tuple(each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN)
+
+
 class Stopping:
     """While it is entered, signals are only noted. Ctrl-C pressed again leaves at once, without a checkpoint.
 
@@ -37,15 +73,10 @@ class Stopping:
     def __init__(self) -> None:
         self._noted = 0
         self._before: dict[signal.Signals, Any] = {}
-        self._launcher: int | None = None
+        self._launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
 
     def __enter__(self) -> Self:
-        if "TORCHELASTIC_RUN_ID" in os.environ:
-            self._launcher = os.getppid()
-        for each in SIGNALS:
-            # Ignored from the start means that somebody above decided so: nohup, or a shell for its background job.
-            if signal.getsignal(each) is not signal.SIG_IGN:
-                self._before[each] = signal.signal(each, self._note)
+        self._before = {each: signal.signal(each, self._note) for each in _heeded()}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

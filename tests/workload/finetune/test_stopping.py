@@ -16,7 +16,15 @@ pytestmark = [
 torch = pytest.importorskip("torch", reason="needs the workload extra")
 
 from devkit.workload.finetune.ranks import Ranks  # noqa: E402
-from devkit.workload.finetune.stopping import INTERRUPTED, PREEMPTED, SIGNALS, Stopping, exit_code  # noqa: E402
+from devkit.workload.finetune.stopping import (  # noqa: E402
+    INTERRUPTED,
+    PREEMPTED,
+    SIGNALS,
+    Stopped,
+    Stopping,
+    at_once,
+    exit_code,
+)
 from tests.workload.finetune.small_run import ALONE  # noqa: E402
 
 
@@ -168,3 +176,28 @@ def test_a_process_whose_launcher_was_killed_ends_as_if_it_had_been_told_to():
 def test_only_ctrl_c_leaves_as_interrupted(number):
     assert exit_code(number) == (INTERRUPTED if number is signal.SIGINT else PREEMPTED)
     assert (INTERRUPTED, PREEMPTED) == (130, os.EX_TEMPFAIL)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_before_the_first_step_a_signal_ends_whatever_is_done(number):
+    before = [signal.getsignal(each) for each in SIGNALS]
+    with pytest.raises(Stopped) as caught, at_once():
+        press(number)
+        time.sleep(10)
+    assert caught.value.signal is number
+    assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+def test_from_the_first_step_on_it_is_noted():
+    with at_once(), Stopping() as stop:
+        press(signal.SIGTERM)
+        assert stop.asked(ALONE) is signal.SIGTERM
+
+
+def test_under_nohup_the_lost_terminal_does_not_end_it_before_the_first_step_either():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with at_once():
+            press(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
