@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from devkit.errors import DevkitError
-from devkit.text import on_one_line
-from devkit.workload.finetune.records import Place
+from devkit.text import listed, on_one_line
+from devkit.workload.finetune.records import FIELDS, Place
 
 LINES_HINT = "Every line of a .jsonl file is one JSON object, without commas or brackets between the lines."
 WRAPPED_IN = ("data", "train", "records", "examples")
 """Where a .json file that is one object keeps its list of records."""
+
+_OPEN = "Unterminated string"
+"""How Python's reader begins to say that a text does not end. Source: CPython, json/decoder.py."""
 
 BYTE_ORDER_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
@@ -70,11 +73,25 @@ def json_entries(path: Path) -> Iterator[tuple[Any, Place]]:
         return
     document = _parsed("\n".join(lines), f"{path}", hint="A .json file is a list of records.", by_line=True)
     if isinstance(document, dict):
-        document = next((document[name] for name in WRAPPED_IN if isinstance(document.get(name), list)), [document])
+        document = _unwrapped(document, path)
     if not isinstance(document, list):
         raise DevkitError(f"{path} holds no list of records", "Write [{...}, {...}], or one object a line.")
     for number, entry in enumerate(document, start=1):
         yield entry, Place(f"{path}", number, "record")
+
+
+def _unwrapped(document: dict[str, Any], path: Path) -> list[Any]:
+    """The records in one object; the object, where it is a record itself."""
+    for name in WRAPPED_IN:
+        if isinstance(document.get(name), list):
+            return list(document[name])
+    lists = [name for name, value in document.items() if isinstance(value, list) and value]
+    if lists and document.keys().isdisjoint(FIELDS):
+        raise DevkitError(
+            f'{path} is one object, with a list under "{on_one_line(lists[0])[:40]}"',
+            f"A list of records is looked for under {listed(WRAPPED_IN, 'or')}: call it one of these.",
+        )
+    return [document]
 
 
 def _is_whole(line: str) -> bool:
@@ -90,6 +107,8 @@ def _parsed(text: str, where: str, *, hint: str, by_line: bool = False) -> Any: 
         return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         place = f"{where}:{error.lineno}:{error.colno}" if by_line else f"{where}:{error.colno}"
+        if error.msg.startswith(_OPEN):
+            hint = "A line break within a text is written \\n. Or the file was cut off here: write it again."
         raise DevkitError(f"{place}: not JSON: {_cause(error)}", hint) from error
     except RecursionError as error:
         raise DevkitError(f"{where}: nested too deeply to be a record", hint) from error
@@ -112,6 +131,8 @@ def _cause(error: json.JSONDecodeError) -> str:
     rest = error.doc[error.pos :].strip()
     if not rest:
         return "it ends too early"
+    if error.msg.startswith(_OPEN):
+        return f"this text has no closing quote on its line (here: {on_one_line(rest)[:30]})"
     plain = error.msg[0].lower() + error.msg[1:]
     return f"{plain} (here: {on_one_line(rest)[:30]})"
 

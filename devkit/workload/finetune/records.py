@@ -13,7 +13,9 @@ Forms that say what is asked and what is answered come first: data sets often ca
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
+from math import isnan
 from typing import Any, TypeAlias
 
 from devkit.errors import DevkitError
@@ -23,6 +25,10 @@ FORMS_HINT = (
     'One of: {"text": ...}, {"prompt": ..., "completion": ...}, {"messages": [{"role": ..., "content": ...}]}, '
     '{"instruction": ..., "output": ...}, {"conversations": [{"from": ..., "value": ...}]}.'
 )
+
+FORMS = (("messages",), ("conversations",), ("prompt", "completion"), ("instruction", "output"), ("text",))
+FIELDS = tuple(name for form in FORMS for name in form)
+"""What tells the forms apart."""
 
 ASSISTANT = "assistant"
 
@@ -128,7 +134,21 @@ def record_of(entry: object, place: Place) -> Record:
         return _instruction(fields, place)
     if "text" in fields:
         return TextRecord(_text(fields, "text", place), place)
-    raise DevkitError(f"{place}: no known form of record, with {_names(entry)}", FORMS_HINT)
+    raise _unknown(entry, place)
+
+
+def _unknown(entry: Mapping[str, Any], place: Place) -> DevkitError:
+    """An entry of no form: one with nothing in a field of it, or with a name that is nearly one of a form's."""
+    empty = [name for form in FORMS if set(form) <= entry.keys() for name in form if entry[name] is None]
+    if empty:
+        return DevkitError(f'{place}: "{empty[0]}" is null', "Write a text there, or leave the record out.")
+    near = {
+        str(name): match[0]
+        for name in entry
+        if name not in FIELDS and (match := get_close_matches(str(name).lower(), FIELDS, n=1, cutoff=0.8))
+    }
+    meant = [f'Is "{on_one_line(name)[:40]}" meant to be "{field}"?' for name, field in near.items()]
+    return DevkitError(f"{place}: no known form of record, with {_names(entry)}", "\n".join([*meant, FORMS_HINT]))
 
 
 def _chat(messages: tuple[Message, ...], fields: Mapping[str, Any], place: Place) -> ChatRecord:
@@ -185,9 +205,7 @@ def _content(content: object, where: str) -> str:
     if isinstance(content, str):
         return _unbroken(content, where)
     if not isinstance(content, list):
-        raise DevkitError(
-            f"{where} has {_kind_of(content)} for its content, and must have a text", "Write it in quotes."
-        )
+        raise DevkitError(f"{where} has {_kind_of(content)} for its content, and must have a text", _as_text(content))
     for part in content:
         if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, Mapping) else _kind_of(part)
@@ -219,7 +237,7 @@ def _turns(value: object, place: Place) -> tuple[Message, ...]:
 def _text(fields: Mapping[str, Any], name: str, place: Place) -> str:
     value = fields[name]
     if not isinstance(value, str):
-        raise DevkitError(f'{place}: "{name}" is {_kind_of(value)}, and must be a text', "Write it in quotes.")
+        raise DevkitError(f'{place}: "{name}" is {_kind_of(value)}, and must be a text', _as_text(value))
     return _unbroken(value, f'{place}: "{name}"')
 
 
@@ -238,8 +256,21 @@ def _unbroken(text: str, where: str) -> str:
 
 def _list(value: object, name: str, place: Place) -> Sequence[object]:
     if not isinstance(value, list):
-        raise DevkitError(f'{place}: "{name}" is {_kind_of(value)}, and must be a list of messages', FORMS_HINT)
+        is_packed = isinstance(value, str) and value.lstrip().startswith("[")
+        hint = "It holds JSON as a text: write the list itself, without quotes around it." if is_packed else FORMS_HINT
+        raise DevkitError(f'{place}: "{name}" is {_kind_of(value)}, and must be a list of messages', hint)
     return value
+
+
+def _as_text(value: object) -> str:
+    """How something else becomes a text."""
+    match value:
+        case float() if isnan(value):
+            return "NaN stands where a table has nothing: write a text there, or leave the record out."
+        case list() | Mapping():
+            return "Write what is to be read of it as one text."
+        case _:
+            return "Write it in quotes."
 
 
 def _names(entry: Mapping[str, Any]) -> str:
@@ -255,6 +286,8 @@ def _kind_of(value: object) -> str:
             return "null"
         case bool():
             return "true or false"
+        case float() if isnan(value):
+            return "NaN"
         case int() | float():
             return "a number"
         case str():

@@ -91,7 +91,21 @@ def test_a_text_file_is_one_record(write, content):
         pytest.param(codecs.BOM_UTF16_LE + A.encode("utf-16-le"), " is UTF-16", "iconv -f UTF-16", id="UTF-16"),
         pytest.param("", "nothing to learn from", "One of", id="an empty file"),
         pytest.param("\n \n", "there is no record at all", "One of", id="blank lines alone"),
-        pytest.param('{"text": " "}\n{"text": ""}', "all 2 records are empty", "One of", id="empty texts alone"),
+        pytest.param(
+            '{"text": " "}\n{"text": ""}', "none of 2 records has anything; ", "Give a text", id="empty texts"
+        ),
+        pytest.param('{"text": ""}', ":1 holds no text", "Give a text", id="one empty text alone"),
+        pytest.param('{"prompt": "a", "completion": ""}', ":1 has an empty completion", "after the prompt", id="asked"),
+        pytest.param(
+            '{"messages": [{"role": "User", "content": "a"}, {"role": "Assistant", "content": "b"}]}',
+            ':1 has no answer by "assistant", only turns by User and Assistant',
+            'whose role is "assistant"',
+            id="roles in capitals",
+        ),
+        pytest.param('{"text": "a', ":1:10: not JSON: this text has no closing", "cut off", id="a text cut off"),
+        pytest.param(
+            '{"text": "a\nb"}', ":1:10: not JSON: this text has no closing", "written \\n", id="a bare line end"
+        ),
         pytest.param(
             f'{A}\n{{"prompt": "a", "completion": "b"}}',
             ":2 is a prompt record, and",
@@ -118,6 +132,7 @@ def test_what_is_wrong_is_named_with_its_place(write, content, message, hint):
         pytest.param("3", " holds no list of records", id="a number"),
         pytest.param("", "nothing to learn from", id="nothing"),
         pytest.param("[]", "there is no record at all", id="an empty list"),
+        pytest.param('{"rows": [{"text": "a"}]}', 'is one object, with a list under "rows"', id="another name"),
     ],
 )
 def test_what_is_wrong_in_a_json_file_is_named_with_its_place(write, content, message):
@@ -218,7 +233,8 @@ def test_the_survey_counts_kinds_and_what_is_left_out(write):
     second = write("b.jsonl", '{"prompt": "p", "completion": "c"}')
     found = Records([first, second]).survey()
     assert (found.records, found.kinds) == (3, ((Kind.PROMPT, 1), (Kind.TEXT, 2)))
-    assert f"{found}" == f"1 prompt and 2 text records in 2 sources, 2 more left out as empty (the first at {first}:2)"
+    left_out = f"2 more left out with nothing to learn (the first: {first}:2 holds no text)"
+    assert f"{found}" == f"1 prompt and 2 text records in 2 sources, {left_out}"
     assert f"{Records([second]).survey()}" == "1 prompt record in 1 source"
 
 
@@ -288,3 +304,37 @@ def test_whatever_a_file_holds_it_is_records_or_an_error_for_people(tmp_path, na
     except DevkitError as error:
         assert f"{path}" in error.message
         assert "\n" not in error.message
+
+
+def test_a_link_to_nothing_is_called_that(write, tmp_path):
+    """Not a hub's name, and not its own nearest neighbour."""
+    link = tmp_path / "link.jsonl"
+    link.symlink_to("gone.jsonl")
+    for name in (link, tmp_path):
+        with pytest.raises(DevkitError) as caught:
+            Records([str(name)])
+        assert caught.value.message == f"{link} is a link to gone.jsonl, which is not there"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        pytest.param("a.jsonl.gz", "gunzip a.jsonl.gz", id="packed"),
+        pytest.param("a.csv", 'read_csv("a.csv").to_json("a.jsonl"', id="a table"),
+        pytest.param("a.tsv", 'read_csv("a.tsv", sep="\\t")', id="a table with tabs"),
+        pytest.param("a.md", "copied to one that ends in .txt", id="a text by another name"),
+    ],
+)
+def test_for_a_file_of_another_kind_it_is_said_how_it_becomes_one_that_is_read(write, name, hint):
+    with pytest.raises(DevkitError, match="is of no kind that is read") as caught:
+        Records([write(name, "x")])
+    assert hint in caught.value.hint
+
+
+def test_what_is_learned_twice_is_said(write, tmp_path):
+    path = write("a.jsonl", A)
+    (tmp_path / "b.jsonl").symlink_to(path)
+    assert (
+        f"{Records([path, str(tmp_path / 'b.jsonl')]).survey()}"
+        == f"2 text records in 2 sources, {path} more than once"
+    )

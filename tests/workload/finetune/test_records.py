@@ -202,3 +202,27 @@ def test_whatever_json_holds_it_is_a_record_or_an_error_for_people(entry):
         assert "\n" not in error.message
     else:
         assert record.place == HERE
+
+
+@pytest.mark.parametrize(
+    ("entry", "message", "hint"),
+    [
+        pytest.param({"prompt": "a", "completion": None}, '"completion" is null', "leave the record out", id="null"),
+        pytest.param(
+            {"prompt": "a", "completon": "b"},
+            "no known form",
+            'Is "completon" meant to be "completion"?',
+            id="misspelt",
+        ),
+        pytest.param({"Text": "a"}, "no known form", 'Is "Text" meant to be "text"?', id="in capitals"),
+        pytest.param({"text": float("nan")}, '"text" is NaN', "where a table has nothing", id="a table's hole"),
+        pytest.param({"text": ["a"]}, '"text" is a list', "one text", id="a list of texts"),
+        pytest.param({"text": 5}, '"text" is a number', "quotes", id="a number"),
+        pytest.param({"messages": '[{"role": "user"}]'}, '"messages" is a text', "JSON as a text", id="JSON as a text"),
+    ],
+)
+def test_the_hint_is_about_this_very_mistake(entry, message, hint):
+    with pytest.raises(DevkitError) as caught:
+        record_of(entry, Place("a.jsonl", 1))
+    assert message in caught.value.message
+    assert hint in caught.value.hint
