@@ -41,8 +41,7 @@ def save_model(folder, kind="llama", *, seed=0, dtype=torch.float32, chat_templa
         max_position_embeddings=max_position,
         bos_token_id=256,
         eos_token_id=257,
-        tie_word_embeddings=False,
-        **more,
+        **{"tie_word_embeddings": False, **more},
     )
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():

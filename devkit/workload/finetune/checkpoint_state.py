@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 
 from devkit.errors import DevkitError
+from devkit.workload.finetune.optimizers_parts import part_of, whole_of
 
 ADAPTER_FILE = "adapter_model.safetensors"
 MODEL_FILE = "model.safetensors"
@@ -48,7 +49,7 @@ def optimizer_state(state: RunState) -> dict[str, torch.Tensor]:
     """Everything the optimizer remembers, as "parameter.key". Its plain numbers become tensors without dimensions."""
     names = {id(parameter): name for name, parameter in state.model.named_parameters()}
     return {
-        f"{names[id(parameter)]}.{key}": value if isinstance(value, torch.Tensor) else _as_tensor(value)
+        f"{names[id(parameter)]}.{key}": _as_tensor(whole_of(parameter, key, value))
         for parameter, remembered in state.optimizer.state.items()
         for key, value in remembered.items()
     }
@@ -92,7 +93,9 @@ def _restore_optimizer(state: RunState, path: Path) -> None:
     # Rates and decay are not taken from the file: they follow from the settings and the step.
     optimizer.load_state_dict(
         {
-            "state": {place: states[name] for place, name in enumerate(ordered) if name in states},
+            "state": {
+                place: part_of(parameters[name], states[name]) for place, name in enumerate(ordered) if name in states
+            },
             "param_groups": optimizer.state_dict()["param_groups"],
         }
     )
@@ -103,10 +106,10 @@ def _page_again(optimizer: Any) -> None:  # noqa: ANN401 - bitsandbytes has no t
     """Put the states of a paged optimizer back where the GPU may move them out; loading leaves them in its memory."""
     if not getattr(optimizer, "is_paged", False):
         return
-    for parameter, state in optimizer.state.items():
+    for state in optimizer.state.values():
         for key in ("state1", "state2"):
             if key in state:
-                paged = optimizer.get_state_buffer(parameter, dtype=state[key].dtype)
+                paged = optimizer.get_state_buffer(state[key], dtype=state[key].dtype)
                 state[key] = paged.copy_(state[key])
 
 
@@ -126,8 +129,10 @@ def _as_state(parameter: torch.Tensor, value: torch.Tensor) -> object:
     return _placed_like(parameter, value) if value.shape == parameter.shape else value
 
 
-def _as_tensor(number: float) -> torch.Tensor:
-    return torch.tensor(number, dtype=torch.int64 if isinstance(number, int) else torch.float64)
+def _as_tensor(value: torch.Tensor | float) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value
+    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
 
 
 def _other_model(path: Path, name: str) -> DevkitError:

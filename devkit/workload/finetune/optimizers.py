@@ -1,13 +1,14 @@
 """How weights are moved: optimizers, schedules and the limit on the gradient."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Optimizer
 from devkit.workload.finetune.optimizers_masters import AdamWOnMasters
+from devkit.workload.finetune.optimizers_parts import on_parts
 from devkit.workload.finetune.settings import Schedule
 from devkit.workload.tiny import Model
 
@@ -52,6 +53,7 @@ def optimizer_for(
     With `masters`, plain AdamW moves copies in fp32 of weights that are in 16 bits; the others round as they go.
     """
     groups = groups_of(model, weight_decay=weight_decay)
+    is_parted = any(hasattr(each, "device_mesh") for each in model.parameters() if each.requires_grad)
     match kind:
         case Optimizer.ADAMW if masters:
             return AdamWOnMasters(groups, lr=learning_rate)
@@ -61,10 +63,10 @@ def optimizer_for(
         case Optimizer.ADAMW_FOREACH:
             return torch.optim.AdamW(groups, lr=learning_rate, foreach=True)
         case Optimizer.ADAMW_8BIT | Optimizer.PAGED_ADAMW | Optimizer.PAGED_ADAMW_8BIT:
-            return _bitsandbytes(groups, kind, learning_rate)
+            return _bitsandbytes(kind, is_parted=is_parted)(groups, lr=learning_rate)
 
 
-def _bitsandbytes(groups: list[dict[str, object]], kind: Optimizer, learning_rate: float) -> torch.optim.Optimizer:
+def _bitsandbytes(kind: Optimizer, *, is_parted: bool) -> Callable[..., torch.optim.Optimizer]:
     try:
         import bitsandbytes
     except ImportError as error:
@@ -72,13 +74,12 @@ def _bitsandbytes(groups: list[dict[str, object]], kind: Optimizer, learning_rat
             f"--optimizer {kind} needs bitsandbytes, which does not import: {error}",
             "pip install bitsandbytes, or choose --optimizer adamw",
         ) from error
-    made = {
+    found: type = {
         Optimizer.ADAMW_8BIT: bitsandbytes.optim.AdamW8bit,
         Optimizer.PAGED_ADAMW: bitsandbytes.optim.PagedAdamW32bit,
         Optimizer.PAGED_ADAMW_8BIT: bitsandbytes.optim.PagedAdamW8bit,
-    }[kind](groups, lr=learning_rate)
-    optimizer: torch.optim.Optimizer = made
-    return optimizer
+    }[kind]
+    return on_parts(found) if is_parted else found
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
