@@ -20,11 +20,14 @@ _SHARED: dict[Sharding, frozenset[str]] = {
             "weights",
             "unquantised weights",
             "packed weights",
-            "quantisation scales",
         }
     ),
 }
-"""Terms of which every process holds its share. Source: section 5 of the ZeRO paper."""
+"""Terms of which every process holds its share. Source: section 5 of the ZeRO paper.
+
+The scales of packed weights are no parameters: they stay whole beside each part. Source: bitsandbytes 0.50,
+nn/modules.py, Params4bit.quant_state.
+"""
 
 GATHERED_LAYERS = 2
 """The layer at work and the one fetched meanwhile. Source: section 3.3 of the FSDP paper."""

@@ -32,7 +32,7 @@ def refusal_of(
         return None
     card = need.card
     is_loading = need.loading_bytes > card.memory_bytes
-    why = ": each process loads the whole model before it is shared out" if is_loading else ""
+    why = ": each process loads the whole packed model before it is shared out" if is_loading else ""
     message = (
         f"the job does not fit: {human_bytes(need.peak_bytes)} on each {card.name},"
         f" which holds {human_bytes(card.memory_bytes)}{why}"

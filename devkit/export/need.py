@@ -17,6 +17,7 @@ from devkit.estimate.training import estimate_training
 from devkit.solver.model import Vendor
 from devkit.workload.finetune.attention import Traits
 from devkit.workload.finetune.decisions import Corpus, Decisions, Hardware, Kind, decide
+from devkit.workload.finetune.model_choices import Quantisation, is_shared_out_packed
 from devkit.workload.finetune.settings import FinetuneSettings
 
 MOST_FREE_BYTES = 1 << 50
@@ -48,7 +49,7 @@ class Need:
     verdict: Verdict | None
     host: HostNeeds
     loading_bytes: int
-    """What the base takes of a GPU before it is shared out: each process loads it whole first."""
+    """What the base takes of a GPU before it is shared out, where it is read packed and so by each process; else 0."""
     result_bytes: int
     """The trained weights alone: an adapter, or the model."""
     hub_bytes: int
@@ -77,7 +78,7 @@ def need_of(settings: FinetuneSettings, config: Mapping[str, Any], where: Where)
     decisions = _decisions(settings, shape, where, card)
     training = decisions.training(settings, world=where.processes)
     estimate = decisions.estimate or estimate_training(shape, training)
-    loading = _loading_bytes(shape, training) if where.vendor is not Vendor.CPU else 0
+    loading = _loading_bytes(shape, training, config) if where.vendor is not Vendor.CPU else 0
     is_full = settings.method is Method.FULL
     trained = shape.parameters if is_full else adapter_parameters(shape, training)
     precision = training.precision if is_full else training.adapter_precision
@@ -94,9 +95,10 @@ def need_of(settings: FinetuneSettings, config: Mapping[str, Any], where: Where)
     )
 
 
-def _loading_bytes(shape: ModelShape, training: TrainingSettings) -> int:
-    """The base on one GPU, before FSDP takes it apart; 0 where every process holds it whole anyway."""
-    if training.sharding not in (Sharding.ZERO2, Sharding.ZERO3):
+def _loading_bytes(shape: ModelShape, training: TrainingSettings, config: Mapping[str, Any]) -> int:
+    """The base on one GPU, before FSDP takes it apart; 0 where it is handed out in parts, or stays whole anyway."""
+    is_packed = is_shared_out_packed(Quantisation.in_files(config), training.method, dora=training.dora)
+    if training.sharding not in (Sharding.ZERO2, Sharding.ZERO3) or not is_packed:
         return 0
     alone = estimate_training(shape, replace(training, world=1, sharding=Sharding.DDP))
     return sum(term.bytes for term in alone.terms if term.name in _WEIGHTS)

@@ -1,9 +1,11 @@
 """A base model in 4 or 8 bits by bitsandbytes, loaded as users load one: from a folder, by transformers."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers.quantizers import AutoHfQuantizer
 
 from devkit.workload.device import Device
 from devkit.workload.tiny import Model
@@ -27,6 +29,28 @@ def nf4(dtype: torch.dtype, *, double: bool = True, storage: torch.dtype = torch
 def int8() -> BitsAndBytesConfig:
     """LLM.int8(): 8-bit weights with 16-bit outliers."""
     return BitsAndBytesConfig(load_in_8bit=True)
+
+
+def pack_later(model: Model, how: BitsAndBytesConfig) -> None:
+    """Have the layers of `model` that `how` quantises be 4-bit layers, whose weights are packed once they are moved.
+
+    Moved to any device but "meta": see bitsandbytes 0.50, nn/modules.py, Params4bit.to.
+    """
+    quantizer: Any = AutoHfQuantizer.from_config(how, pre_quantized=False)
+    before = dict(model.named_modules())
+    quantizer.preprocess_model(
+        model=model, device_map={"": "cpu"}, keep_in_fp32_modules=getattr(model, "_keep_in_fp32_modules", None)
+    )
+    for name, module in model.named_modules():
+        dense: Any = before.get(name)
+        if dense is None or dense is module:
+            continue
+        # GPT-2's linear layers keep their weight the other way round.
+        weight = dense.weight if isinstance(dense, torch.nn.Linear) else dense.weight.T
+        made: Any = module.weight
+        module.weight = type(made)(weight.detach(), requires_grad=False, **vars(made))
+        module.bias = dense.bias
+    quantizer.postprocess_model(model)
 
 
 def load_quantized(folder: Path, how: BitsAndBytesConfig, device: Device) -> Model:

@@ -44,10 +44,17 @@ def test_an_adapter_on_one_gpu_is_advised_a_smaller_base_or_a_larger_gpu():
     assert "--gpu 'NVIDIA B200" in hint
 
 
-def test_each_process_loads_the_whole_model_before_it_is_shared_out():
-    message, hint = refusal(replace(WHOLE, sharding=Sharding.ZERO3), gpu="H100", gpus=8)
-    assert "loads the whole model before it is shared out" in message
-    assert "zero3" not in hint.replace("qlora", "")
+def test_a_model_that_is_shared_out_never_has_to_lie_whole_on_a_gpu():
+    shared = made(replace(WHOLE, sharding=Sharding.ZERO3), job=replace(JOB, gpu="H100", gpus=8))
+    assert (shared.refusal, shared.need.verdict, shared.need.loading_bytes) == (None, Verdict.FITS, 0)
+
+
+def test_one_that_each_process_reads_packed_does():
+    packed = replace(RUN, model="meta-llama/Llama-3.1-405B", method=Method.QLORA, sharding=Sharding.ZERO3)
+    assert made(packed, job=replace(JOB, gpu="H100", gpus=8)).refusal is None
+    message, hint = refusal(replace(packed, dora=True), gpu="H100", gpus=8)
+    assert "each process loads the whole packed model before it is shared out" in message
+    assert "--gpus" not in hint
 
 
 def test_more_gpus_are_advised_where_no_setting_helps():

@@ -4,9 +4,6 @@ import hashlib
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from typing import Any
-
-import torch
 
 from devkit.workload.finetune.batch import Example
 from devkit.workload.finetune.manifest import Value
@@ -21,28 +18,11 @@ _FREE = frozenset(
 Data are compared by what is in them. A field that is added to the settings counts until it is named here.
 """
 
-_SAMPLED = 32
-"""Elements of each weight that its model's fingerprint is made of, so that 70 billion take no longer than 70 million.
-
-No two models that differ in all their weights agree in these.
-"""
-
 
 def settings_that_count(settings: FinetuneSettings, chosen: Mapping[str, Value]) -> dict[str, Value]:
     """The settings that a checkpoint's numbers depend on. `chosen` replaces what the user left open, and adds to it."""
     wished = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name not in _FREE}
     return {name: _value(value) for name, value in {**wished, **chosen}.items()}
-
-
-def fingerprint_of_model(model: Any) -> str:  # noqa: ANN401 - transformers promises less than it holds
-    """Sixteen hexadecimal digits that tell this base from another one, taken before anything is trained."""
-    digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        flat = parameter.detach().reshape(-1)
-        picked = flat[:: max(1, flat.numel() // _SAMPLED)].to("cpu").contiguous()
-        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
-        digest.update(picked.view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:16]
 
 
 def fingerprint_of_data(examples: Iterable[Example]) -> str:

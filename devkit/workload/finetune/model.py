@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import CRITICAL
 from pathlib import Path
 from pickle import UnpicklingError
@@ -18,11 +18,11 @@ from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
 from devkit.text import count_of, on_one_line
 from devkit.workload.finetune.hub import model_folder
-from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
+from devkit.workload.finetune.model_choices import ModelChoices, Quantisation, Reading
 from devkit.workload.finetune.model_files import ModelFiles, examined
 from devkit.workload.finetune.model_skeleton import fused_experts, skeleton, unreadable
 from devkit.workload.finetune.model_weights import FETCH_AGAIN
-from devkit.workload.quantized import int8, nf4
+from devkit.workload.quantized import int8, nf4, pack_later
 from devkit.workload.tiny import Model as Model
 
 Tokenizer: TypeAlias = Any
@@ -87,8 +87,24 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def load_base(files: ModelFiles, choices: ModelChoices) -> Model:
-    """The weights of a model's folder, as `choices` want them. Raises DevkitError."""
+    """The weights of a model's folder, as `choices` want them, in evaluation mode. Raises DevkitError.
+
+    Where they are to be handed out, 4-bit layers have weights that are packed once they reach a device.
+    """
     _require_same_quantisation(files, choices)
+    if choices.reading is Reading.ONTO_DEVICE:
+        return _read(files, choices)
+    if choices.reading is Reading.MAPPED:
+        model = _read(files, replace(choices, quantisation=Quantisation.NONE, device="cpu"))
+    else:
+        model = skeleton(files.folder, attention=choices.attention)
+    if choices.quantisation is Quantisation.NF4:
+        pack_later(model, _quantised_by(choices))
+    return model.eval()
+
+
+def _read(files: ModelFiles, choices: ModelChoices) -> Model:
+    """The weights on the device that `choices` name. On the CPU they stay in the file until something changes them."""
     # Given as None, it would hide what the model's own configuration says of its quantised weights.
     quantisation = {"quantization_config": _quantised_by(choices)} if _is_quantised_now(files, choices) else {}
     try:

@@ -12,7 +12,14 @@ from typing import Any
 from devkit.errors import DevkitError
 from devkit.text import listed
 from devkit.workload.finetune.model_choices import Quantisation
-from devkit.workload.finetune.model_weights import FETCH_AGAIN, Tensor, fingerprint, refuse_pointer, tensors_in
+from devkit.workload.finetune.model_weights import (
+    FETCH_AGAIN,
+    Tensor,
+    fingerprint,
+    fingerprint_of_files,
+    refuse_pointer,
+    tensors_in,
+)
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 """One of these is in every folder with a tokenizer; tokenizer_config.json alone holds no vocabulary."""
@@ -38,15 +45,17 @@ class ModelFiles:
     @property
     def quantised(self) -> Quantisation:
         """How the weights on disk are quantised already."""
-        how = self.config.get("quantization_config") or {}
-        if how.get("load_in_4bit"):
-            return Quantisation.NF4
-        return Quantisation.INT8 if how.get("load_in_8bit") else Quantisation.NONE
+        return Quantisation.in_files(self.config)
 
     @property
     def fingerprint(self) -> str:
         """Which weights these are, see `model_weights.fingerprint`; "" where the format has no header."""
         return fingerprint(self.tensors) if self.tensors else ""
+
+    @property
+    def identity(self) -> str:
+        """Sixteen hexadecimal digits that tell these weights from others, whatever their format."""
+        return (self.fingerprint or fingerprint_of_files(self.weights))[:16]
 
 
 def examined(folder: Path) -> ModelFiles:

@@ -19,13 +19,13 @@ Source: Dettmers et al., QLoRA, 2023, section 3 (https://arxiv.org/abs/2305.1431
 """
 
 
-def skeleton(folder: Path) -> Model:
+def skeleton(folder: Path, *, attention: str | None = None) -> Model:
     """The model of a folder on torch's meta device, which holds shapes and no numbers. Raises DevkitError."""
     try:
         config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         # Tensors of the meta device have a shape and no memory.
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            return AutoModelForCausalLM.from_config(config, attn_implementation=attention, trust_remote_code=False)
     except (ValueError, KeyError, ImportError) as error:
         raise unreadable(folder, error) from error
 

@@ -85,7 +85,22 @@ def fingerprint(tensors: Iterable[Tensor]) -> str:
     digest = hashlib.sha256()
     for tensor in sorted(tensors, key=lambda each: each.name):
         digest.update(f"{tensor.name} {tensor.dtype} {tensor.shape}\n".encode())
-        with tensor.file.open("rb") as stream:
-            stream.seek(max(tensor.begin, (tensor.begin + tensor.end - SAMPLE_BYTES) // 2))
-            digest.update(stream.read(min(SAMPLE_BYTES, tensor.end - tensor.begin)))
+        digest.update(_sample(tensor.file, tensor.begin, tensor.end))
     return digest.hexdigest()
+
+
+def fingerprint_of_files(files: Iterable[Path]) -> str:
+    """The same of weights in a format without a header: a sha256 over every file's name, size and middle."""
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        size_bytes = file.stat().st_size
+        digest.update(f"{file.name} {size_bytes}\n".encode())
+        digest.update(_sample(file, 0, size_bytes))
+    return digest.hexdigest()
+
+
+def _sample(file: Path, begin: int, end: int) -> bytes:
+    """A kilobyte from the middle of what lies from `begin` to `end`."""
+    with file.open("rb") as stream:
+        stream.seek(max(begin, (begin + end - SAMPLE_BYTES) // 2))
+        return stream.read(min(SAMPLE_BYTES, end - begin))

@@ -8,7 +8,7 @@ import torch
 
 from devkit.workload.finetune import checkpoint, program_output, program_parts
 from devkit.workload.finetune.adapters_saved import write_beside
-from devkit.workload.finetune.checkpoint_settings import fingerprint_of_data, fingerprint_of_model, settings_that_count
+from devkit.workload.finetune.checkpoint_settings import fingerprint_of_data, settings_that_count
 from devkit.workload.finetune.checkpoint_state import RunState
 from devkit.workload.finetune.decisions import Decisions
 from devkit.workload.finetune.evaluation import evaluated
@@ -20,7 +20,7 @@ from devkit.workload.finetune.micro_batch import Memory, probed, read_memory
 from devkit.workload.finetune.optimizers import optimizer_for
 from devkit.workload.finetune.program_parts import Material
 from devkit.workload.finetune.ranks import Ranks
-from devkit.workload.finetune.sharding import Shared, share
+from devkit.workload.finetune.sharding import Shared, decoder_layers, share
 from devkit.workload.finetune.step import ModelWithLoss, Passes, attempted
 
 
@@ -47,29 +47,39 @@ class Job:
         self._ranks = together
         self._events = events
         self._asked = asked
-        self._base = program_parts.loaded(settings, decisions, together.device)
+        self._base = program_parts.loaded(material, decisions, together)
         # Saved with what was trained: a tokenizer without a template was given one when the first chat came.
         self._base.tokenizer.chat_template = data.chat_template
         self._identity = {
-            "model": fingerprint_of_model(self._base.model),
+            "model": material.files.identity,
             "data": fingerprint_of_data(data.learned),
         }
         self._model = program_parts.prepared(self._base.model, settings, decisions)
         self._feed = program_parts.fed(settings, decisions, data.learned)
         self._held_out = program_parts.fed(settings, decisions, data.held_out) if data.held_out else None
-        self._shared = self._share()
+        self._shared = self._share(is_handed_out=program_parts.is_handed_out(material, decisions))
         self._checkpoint: Path | None = None
         self._tell_notes()
 
-    def _share(self) -> Shared:
-        decisions = self._decisions
-        module = ModelWithLoss(
-            self._model, loss=decisions.loss, attention=decisions.attention, device=self._ranks.device
+    def _share(self, *, is_handed_out: bool) -> Shared:
+        decisions, ranks = self._decisions, self._ranks
+        module = ModelWithLoss(self._model, loss=decisions.loss, attention=decisions.attention, device=ranks.device)
+        layers = decoder_layers(module)
+        shared = share(
+            module,
+            sharding=decisions.sharding,
+            method=self._settings.method,
+            ranks=ranks,
+            is_handed_out=is_handed_out,
         )
+        program_parts.require_texts_apart(shared, decisions, ranks.device)
+        module.split(shared.tried)
         self._is_split = module.is_split
         if decisions.compile:
-            program_parts.compile_layers(module)
-        return share(module, sharding=decisions.sharding, method=self._settings.method, ranks=self._ranks)
+            # Each layer by itself: one compilation serves them all. After the trials, whose shapes never come again.
+            for layer in layers:
+                layer.compile()
+        return shared
 
     def _tell_notes(self) -> None:
         for text in (*self._base.notes, *self._feed.notes):

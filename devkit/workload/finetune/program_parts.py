@@ -18,7 +18,7 @@ from devkit.workload.finetune.decisions import Corpus, Decisions, decide
 from devkit.workload.finetune.feed import Feed
 from devkit.workload.finetune.hub import model_folder
 from devkit.workload.finetune.layout import Layout
-from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
+from devkit.workload.finetune.model_choices import ModelChoices, Quantisation, Reading, is_shared_out_packed
 from devkit.workload.finetune.model_files import ModelFiles, examined
 from devkit.workload.finetune.program_data import Data, data_of, with_rows_that_fit
 from devkit.workload.finetune.program_data_shared import together_made
@@ -26,6 +26,7 @@ from devkit.workload.finetune.program_hardware import hardware_here
 from devkit.workload.finetune.program_need import need_of
 from devkit.workload.finetune.ranks import Ranks
 from devkit.workload.finetune.settings import FinetuneSettings
+from devkit.workload.finetune.sharding import Shared
 
 
 @dataclass(frozen=True)
@@ -95,23 +96,34 @@ def fed(settings: FinetuneSettings, decisions: Decisions, examples: Sequence[Exa
     )
 
 
-def loaded(settings: FinetuneSettings, decisions: Decisions, device: torch.device) -> model.Loaded:
-    """The base model as it was decided."""
+def loaded(material: Material, decisions: Decisions, together: Ranks) -> model.Loaded:
+    """The base model as it was decided, in all processes."""
     attention_varlen.register()
+    settings = material.settings
+    reading = Reading.ONTO_DEVICE
+    if is_handed_out(material, decisions):
+        reading = Reading.MAPPED if together.is_first else Reading.NOWHERE
     choices = ModelChoices(
         precision=decisions.precision,
-        device=str(device),
+        device=str(together.device),
         quantisation=Quantisation.of_method(settings.method),
         is_shared_out=is_sharded(decisions.sharding),
+        reading=reading,
         attention=attention_varlen.IMPLEMENTATION[decisions.attention],
     )
-    return model.load(settings.model, choices)
+    return together.agreed(lambda: model.load(settings.model, choices))
+
+
+def is_handed_out(material: Material, decisions: Decisions) -> bool:
+    """Whether the first process reads the weights, and gives the others theirs while they are shared out."""
+    settings = material.settings
+    is_packed = is_shared_out_packed(material.files.quantised, settings.method, dora=settings.dora)
+    return is_sharded(decisions.sharding) and not is_packed
 
 
 def prepared(base: model.Model, settings: FinetuneSettings, decisions: Decisions) -> model.Model:
     """The base ready to be trained: with an adapter, or whole."""
     model.prepare_for_training(base, checkpointing=decisions.checkpointing)
-    _require_texts_apart(base, decisions)
     if settings.method is Method.FULL:
         whole: model.Model = base.requires_grad_(requires_grad=True)
         return whole
@@ -120,12 +132,6 @@ def prepared(base: model.Model, settings: FinetuneSettings, decisions: Decisions
         # A compiler puts passes over memory together by itself.
         quicken(adapted)
     return adapted
-
-
-def _require_texts_apart(base: model.Model, decisions: Decisions) -> None:
-    layout = layout_of(decisions.attention, pack=decisions.packing)
-    if layout is not Layout.PADDED:
-        require_apart(base, decisions.attention, layout, base.device)
 
 
 def scaler_for(decisions: Decisions, device: torch.device) -> torch.amp.GradScaler | None:
@@ -140,9 +146,8 @@ def is_sharded(sharding: Sharding) -> bool:
     return sharding in (Sharding.ZERO2, Sharding.ZERO3)
 
 
-def compile_layers(module: torch.nn.Module) -> None:
-    """Compile each decoder layer by itself: one compilation serves them all, and what lies between stays as it is."""
-    kinds = {name for each in module.modules() for name in getattr(each, "_no_split_modules", None) or ()}
-    for each in module.modules():
-        if type(each).__name__ in kinds:
-            each.compile()
+def require_texts_apart(shared: Shared, decisions: Decisions, device: torch.device) -> None:
+    """Raises DevkitError where texts that are to share a row see each other in this model."""
+    layout = layout_of(decisions.attention, pack=decisions.packing)
+    if layout is not Layout.PADDED:
+        shared.tried(lambda model: require_apart(model, decisions.attention, layout, device))

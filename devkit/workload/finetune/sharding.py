@@ -5,10 +5,10 @@ with losses summed over tokens and divided by the tokens of the whole step, the 
 but rounding.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,8 +16,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from devkit.estimate.settings import Method, Sharding
+from devkit.workload.finetune.model import lead_past_kernel
 from devkit.workload.finetune.ranks import Ranks
 from devkit.workload.finetune.settings import require_shareable
+from devkit.workload.finetune.sharding_handout import Handout
+from devkit.workload.tiny import Model
+
+T = TypeVar("T")
 
 _PARTED = {Sharding.ZERO2: False, Sharding.ZERO3: True}
 """Whether FSDP2 takes a layer's weights apart again after its forward pass, and gathers them anew for the backward."""
@@ -36,6 +41,12 @@ class Shared:
 
     module: nn.Module
     factor: float = 1.0
+
+    @torch.no_grad()
+    def tried(self, trial: Callable[[Model], T]) -> T:
+        """What `trial` makes of the model, called where its weights are whole. All processes must call."""
+        made: T = self.module(trial)
+        return made
 
     def passing(self) -> AbstractContextManager[None]:
         """Around forward and backward of one pass: under DDP gradients stay in this process until `exchange`.
@@ -65,6 +76,21 @@ class Shared:
                 each.copy_(part.view_as(each))
 
 
+class _SharedOut(Shared):
+    """Of which each process holds a part, and gathers what a pass needs."""
+
+    @torch.no_grad()
+    def tried(self, trial: Callable[[Model], T]) -> T:
+        from torch.distributed.fsdp import FSDPModule
+
+        made = super().tried(trial)
+        for each in self.module.modules():
+            if isinstance(each, FSDPModule):
+                # Kept whole for a backward pass that does not come: an optimizer would be made for what stands there.
+                each.reshard()
+        return made
+
+
 def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """The gradients in their order, together as long as they are of one data type and not too large."""
     bucket: list[torch.Tensor] = []
@@ -78,10 +104,13 @@ def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         yield bucket
 
 
-def share(module: nn.Module, *, sharding: Sharding | None, method: Method, ranks: Ranks) -> Shared:
+def share(
+    module: nn.Module, *, sharding: Sharding | None, method: Method, ranks: Ranks, is_handed_out: bool = False
+) -> Shared:
     """Share `module`, whose forward gives the loss. Make the optimizer afterwards: FSDP2 replaces the parameters.
 
-    `module` must be equal on all processes. None stands for DDP. Raises DevkitError for what cannot be shared so.
+    `module` must be equal on all processes, or with `is_handed_out` whole in the first one and without weights in the
+    others. None stands for DDP. Raises DevkitError for what cannot be shared so.
     """
     if ranks.world == 1:
         return Shared(module)
@@ -93,7 +122,8 @@ def share(module: nn.Module, *, sharding: Sharding | None, method: Method, ranks
         parallel.require_forward_param_sync = False
         return Shared(parallel, ranks.world)
     require_shareable(sharding, method)
-    return Shared(_parted(module, ranks, reshard=_PARTED[sharding]), ranks.world)
+    handout = Handout(module, ranks) if is_handed_out else None
+    return _SharedOut(_parted(module, ranks, handout, reshard=_PARTED[sharding]), ranks.world)
 
 
 def gradient_norm(parameters: list[nn.Parameter]) -> torch.Tensor:
@@ -103,21 +133,24 @@ def gradient_norm(parameters: list[nn.Parameter]) -> torch.Tensor:
     return whole
 
 
-def _parted(module: nn.Module, ranks: Ranks, *, reshard: bool) -> nn.Module:
+def _parted(module: nn.Module, ranks: Ranks, handout: Handout | None, *, reshard: bool) -> nn.Module:
+    """Layers first, so that no more than one of them is whole on a device at a time; then what lies outside of them."""
+
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     mesh = init_device_mesh(ranks.device.type, (ranks.world,))
     # Gradients of bf16 weights are added up in fp32: eight processes would round eight times.
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-    for layer in _layers(module):
-        fully_shard(layer, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-    whole: Any = fully_shard(module, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
-    sharded: nn.Module = whole
-    return sharded
+    for part in (*decoder_layers(module), module):
+        if handout is not None:
+            handout.give(part)
+            lead_past_kernel(part)
+        fully_shard(part, mesh=mesh, reshard_after_forward=reshard and part is not module, mp_policy=policy)
+    return module
 
 
-def _layers(module: nn.Module) -> list[nn.Module]:
+def decoder_layers(module: nn.Module) -> list[nn.Module]:
     """The decoder's layers: what transformers says must not be split over devices, the largest part used at once."""
     kinds = {name for each in module.modules() for name in getattr(each, "_no_split_modules", None) or ()}
     return [each for each in module.modules() if type(each).__name__ in kinds]

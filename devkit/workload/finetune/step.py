@@ -1,7 +1,7 @@
 """One optimizer step's passes: forward and backward over its micro-batches, added up, agreed on by all processes."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -16,12 +16,15 @@ from devkit.workload.tiny import Model
 
 T = TypeVar("T")
 
+Trial: TypeAlias = Callable[[Model], object]
+"""Something that is found out about a model by using it."""
+
 
 class ModelWithLoss(torch.nn.Module):
     """The model with its loss: what several processes share, so that the output head is inside.
 
-    `forward` takes one micro-batch and gives the summed loss of its counted tokens, shape [], in fp32. `loss` becomes
-    STANDARD where decoder and head, called apart, do not give what the model gives.
+    `forward` takes one micro-batch and gives the summed loss of its counted tokens, shape [], in fp32. `is_split` says
+    that decoder and head are called apart; see `split`.
     """
 
     def __init__(self, model: Model, *, loss: Loss, attention: Attention, device: torch.device) -> None:
@@ -29,9 +32,16 @@ class ModelWithLoss(torch.nn.Module):
         self.model = model
         self.attention = attention
         self.device = device
+        self.loss = loss
+        self.is_split = False
         self.train()
-        self.is_split = speaks_for(self._head(), self._base())
-        self.loss = loss if self.is_split else Loss.STANDARD
+
+    def split(self, tried: Callable[[Callable[[Model], bool]], bool]) -> None:
+        """From now on call decoder and head apart where they give what the model gives, `tried` as Shared has it.
+
+        Where they do not, logits are made as a whole.
+        """
+        self.is_split = tried(lambda _: speaks_for(self._head(), self._base()))
 
     def _base(self) -> Model:
         model: Model = self.model
@@ -40,7 +50,11 @@ class ModelWithLoss(torch.nn.Module):
     def _head(self) -> Head:
         return head_of(self._base())
 
-    def forward(self, batch: MicroBatch) -> torch.Tensor:
+    def forward(self, given: MicroBatch | Trial) -> Any:  # noqa: ANN401 - whatever a trial finds
+        """The loss of a micro-batch, shape []; or what a trial finds, since only here are shared-out weights whole."""
+        return self.loss_over(given) if isinstance(given, MicroBatch) else given(self.model)
+
+    def loss_over(self, batch: MicroBatch) -> torch.Tensor:
         """Shape []."""
         inputs = model_inputs(batch, self.attention, self.device)
         places, targets = counted_of(batch.labels, self.device)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 
 def plant(faults: dict) -> None:
@@ -16,7 +17,7 @@ def _out_of_memory(passes: list[int]) -> None:
 
     from devkit.workload.finetune.step import ModelWithLoss
 
-    forward, seen = ModelWithLoss.forward, []
+    forward, seen = ModelWithLoss.loss_over, []
 
     def failing(module, batch):
         seen.append(1)
@@ -24,7 +25,7 @@ def _out_of_memory(passes: list[int]) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return forward(module, batch)
 
-    ModelWithLoss.forward = failing
+    ModelWithLoss.loss_over = failing
 
 
 def _dies_at_start(_: object) -> None:
@@ -62,7 +63,59 @@ def _patience(seconds: float) -> None:
     ranks.joined.__wrapped__.__kwdefaults__["meeting_s"] = seconds
 
 
+def _memory_of_loading(path: str) -> None:
+    """No fault: what loading and sharing out take beside files and what was there, in bytes, is written to `path`."""
+    import threading
+
+    from devkit.workload.finetune import program_job, program_parts
+
+    load, share, sizes = program_parts.loaded, program_job.share, []
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.001):
+            sizes.append(_own_bytes())
+
+    def loaded(*given):
+        sizes.append(_own_bytes())
+        threading.Thread(target=watch, daemon=True).start()
+        return load(*given)
+
+    def shared(*given, **named):
+        result = share(*given, **named)
+        sizes.append(_own_bytes())
+        ended.set()
+        Path(path).write_text(str(max(sizes) - sizes[0]))
+        return result
+
+    program_parts.loaded, program_job.share = loaded, shared
+
+
+def _own_bytes() -> int:
+    """This process's memory without pages of files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
+
+
+def _another_transformers(_: object) -> None:
+    """The model without weights has a place that the whole one has not."""
+    import torch
+
+    from devkit.workload.finetune import model
+
+    made = model.skeleton
+
+    def skeleton(*given, **named):
+        result = made(*given, **named)
+        result.register_buffer("another", torch.zeros(1, device="meta"))
+        return result
+
+    model.skeleton = skeleton
+
+
 _FAULTS = {
+    "memory of loading": _memory_of_loading,
+    "another transformers": _another_transformers,
     "out of memory": _out_of_memory,
     "dies at start": _dies_at_start,
     "dies while it reads": _dies_while_it_reads,

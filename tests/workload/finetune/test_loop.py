@@ -24,14 +24,14 @@ def kitchen(tmp_path_factory):
 
 def before_pass(monkeypatch, number, action):
     """Call `action` with the loss of pass `number`, counted from 1, and take what it gives instead."""
-    whole, passes = ModelWithLoss.forward, []
+    whole, passes = ModelWithLoss.loss_over, []
 
     def forward(module, batch):
         passes.append(batch)
         loss = whole(module, batch)
         return action(loss) if len(passes) in number else loss
 
-    monkeypatch.setattr(ModelWithLoss, "forward", forward)
+    monkeypatch.setattr(ModelWithLoss, "loss_over", forward)
 
 
 def test_a_step_without_a_number_for_loss_is_passed_over_and_told(kitchen, monkeypatch):

@@ -103,7 +103,7 @@ def test_another_batch_has_other_losses(kitchen, zygote, alone):
     assert losses(other)[1:] != pytest.approx(losses(alone("lora"))[1:], rel=100 * EQUAL)
 
 
-@pytest.mark.parametrize("case", every(2, ["lora", "full"]))
+@pytest.mark.parametrize("case", every(2, ["lora", "full", "qlora"]))
 def test_a_sharded_run_goes_on_bit_for_bit_and_in_one_process_too(kitchen, zygote, alone, case):
     straight = ran(kitchen, zygote, f"straight {case}", *ALONE[case], "--sharding", "zero3", world=2)
     for world in (2, 1):
