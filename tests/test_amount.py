@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import amount
-from tests.amount import TURNS, every
+from tests.amount import TURNS, every, is_tried
 from tests.engine import turns
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,6 +43,20 @@ def test_of_one_case_every_turn_tries_it_and_of_none_there_is_none(asked_for_a_p
 def test_all_are_tried_when_all_are_asked_for(monkeypatch):
     monkeypatch.setattr(amount, "LONG", True)
     assert every(3, TEN, first=1) == TEN
+
+
+@pytest.mark.parametrize("number", [0, 2, 5])
+@pytest.mark.parametrize("parts", [1, 3, 6])
+def test_a_part_has_its_turn_once_in_so_many_commits_and_always_when_all_are_asked_for(
+    asked_for_a_part, monkeypatch, number, parts
+):
+    tried = []
+    for turn in range(parts):
+        asked_for_a_part(turn)
+        tried.append(is_tried(number, parts))
+    assert sum(tried) == 1 and tried[number % parts]
+    monkeypatch.setattr(amount, "LONG", True)
+    assert is_tried(number + 1, parts)
 
 
 @pytest.mark.parametrize("part", list(range(1, 11)))

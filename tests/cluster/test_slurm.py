@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.amount import LONG
+from tests.amount import ANOTHER, is_tried
 
 from .exporting import Job, export, stand_in
 from .slurm import Cluster, until
@@ -135,7 +135,8 @@ def test_each_task_of_a_sweep_has_its_value_and_its_folder_and_only_the_interrup
     assert ranks == [["8"], ["16"], ["32", "32"]]
 
 
-@pytest.mark.skipif(not LONG, reason="Slurm looks at time limits twice a minute: run with DEVKIT_LONG=1")
+# Slurm looks at time limits twice a minute.
+@pytest.mark.skipif(not is_tried(1, 3), reason=ANOTHER)
 def test_a_job_whose_time_ends_is_warned_and_gets_the_same_time_again(cluster, project, tmp_path):
     venv = stand_in(tmp_path / "venv", UNTIL_TOLD)
     job = export(project, tmp_path, "--time", "2m", "--grace", "100s", venv=venv)

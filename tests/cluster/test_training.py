@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.amount import LONG
+from tests.amount import ANOTHER, every, is_tried
 
 from .exporting import export
 from .slurm import until
@@ -50,11 +50,14 @@ def test_a_run_that_is_warned_preempted_and_queued_again_ends_with_the_very_loss
 ):
     job = export(settings, tmp_path, "--settings", "long.toml")
     number = job.submit(cluster)
-    interruptions = (
-        (5, lambda: urgent(cluster, settings)),
-        (70, lambda: cluster.run("scancel", "--signal=TERM", number)),
-        (140, lambda: cluster.run("scontrol", "requeue", number)),
-    )[: 3 if LONG else 1]
+    interruptions = every(
+        3,
+        (
+            (5, lambda: urgent(cluster, settings)),
+            (70, lambda: cluster.run("scancel", "--signal=TERM", number)),
+            (140, lambda: cluster.run("scontrol", "requeue", number)),
+        ),
+    )
     for turn, (step, interrupt) in enumerate(interruptions, 1):
         cluster.reach(number, "RUNNING")
         until(lambda step=step: len(job.steps()) >= step, f"step {step}: {job.log()}")
@@ -72,7 +75,7 @@ def urgent(cluster, settings):
     cluster.run("sbatch", "--wait", *everything, cwd=settings)
 
 
-@pytest.mark.skipif(not LONG, reason="takes a minute: run with DEVKIT_LONG=1")
+@pytest.mark.skipif(not is_tried(2, 3), reason=ANOTHER)
 def test_two_nodes_train_together_stop_together_and_go_on_together(cluster, settings, tmp_path, uninterrupted):
     job = export(settings, tmp_path, "--settings", "long.toml", "--nodes", "2")
     number = job.submit(cluster)

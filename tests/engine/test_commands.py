@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.amount import is_tried
 from tests.nvml_stub import build_stub, stub_environment
 from tests.verify.stages import NOT_ON_A_CPU, not_passed
 
@@ -36,9 +37,13 @@ def devkit(
 
 @one_engine
 def test_verify_on_the_host_builds_starts_proves_and_cleans_up(clone):
-    report = json.loads(devkit(clone, "verify", clone.folder, "--json").stdout)
+    # In the commits between, test_dev_container.py holds the whole proof inside such a container.
+    depth = () if is_tried(0, 2) else ("--quick",)
+    report = json.loads(devkit(clone, "verify", clone.folder, "--json", *depth).stdout)
     assert (report["verdict"], report["where"]) == ("passed", "container")
-    assert not_passed(report) == dict.fromkeys(NOT_ON_A_CPU, "skipped")
+    skipped = not_passed(report)
+    assert skipped.items() <= dict.fromkeys(NOT_ON_A_CPU, "skipped").items()
+    assert depth or skipped.keys() == NOT_ON_A_CPU
     assert clone.engine.containers() == []
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from devkit.export.docker import DockerSettings, render
 from devkit.export.task import Role, Task
-from tests.amount import LONG, every
+from tests.amount import every
 from tests.export.launchers.tasks import CPU, NASTY, TASKS, context, gpus
 
 from . import binaries, image
@@ -20,7 +20,6 @@ from .commands import environment, run
 from .conftest import every_flavour, one_engine, programs
 from .daemon import Engine, Flavour
 
-if_long = pytest.mark.skipif(not LONG, reason="takes half a minute: run with DEVKIT_LONG=1")
 IMAGE = "devkit-test-base:latest"
 TRAINS = """
 echo "start $(cat input) shm $(df -k /dev/shm | tail -n 1 | tr -s ' ' | cut -d ' ' -f 2)"
@@ -96,7 +95,6 @@ def test_ctrl_c_lets_the_run_save_and_ends_with_75(based, tmp_path):
     assert run(["sh", script], env=based.env).stdout.endswith("resumed\n")
 
 
-@if_long
 @every_flavour
 def test_the_gpus_that_the_task_counts_are_passed_on(based, tmp_path):
     task = replace(CPU, image=IMAGE, accelerator=gpus(2), command=("sh", "-c", "env | grep DEVKIT_CDI_DEVICE_ || :"))
@@ -115,7 +113,6 @@ def test_the_gpus_that_the_task_counts_are_passed_on(based, tmp_path):
         assert sorted(done.stdout.split()) == ["DEVKIT_CDI_DEVICE_0=0", "DEVKIT_CDI_DEVICE_1=1"]
 
 
-@if_long
 @one_engine
 def test_compose_starts_the_same_container(based, tmp_path):
     task = training(CPU, "saved")

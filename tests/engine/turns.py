@@ -5,9 +5,9 @@ from tests.amount import LONG, TURN
 PARTS = (
     frozenset({"test_podman.py"}),
     frozenset({"test_editors.py", "test_repaired.py"}),
-    frozenset({"test_profiles.py"}),
+    frozenset({"test_profiles.py", "test_the_gpus_that_the_task_counts_are_passed_on"}),
     frozenset({"test_locked_image.py"}),
-    frozenset({"test_bundle.py"}),
+    frozenset({"test_bundle.py", "test_compose_starts_the_same_container"}),
 )
 """Files and tests, in parts that take about as long. Few changes touch what they prove: each commit runs one part."""
 

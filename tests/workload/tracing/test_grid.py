@@ -18,9 +18,7 @@ from devkit.estimate.settings import (
     TrainingSettings,
 )
 from devkit.estimate.training import estimate_training
-from tests.amount import LONG
-
-pytestmark = pytest.mark.skipif(not LONG, reason="takes a quarter of a minute: run with DEVKIT_LONG=1")
+from tests.amount import ANOTHER, is_tried
 
 GOAL = 0.05
 PLAIN = {"stack": Stack.TRAINER, "loss": Loss.STANDARD, "adapter_precision": Precision.FP32}
@@ -41,6 +39,7 @@ POINTS = [
 
 
 @pytest.mark.workload
+@pytest.mark.skipif(not is_tried(0, 3), reason=ANOTHER)
 def test_the_closed_form_follows_the_trace():
     from devkit.workload.tracing.exact import exact
     from devkit.workload.tracing.request import Request

@@ -14,15 +14,16 @@ from devkit.estimate.settings import (
 )
 from devkit.workload.tracing.stream import Allocation, Phase, Release, Section
 from devkit.workload.tracing.unroll import TRACED, is_periodic, unrolled
-from tests.amount import LONG
+from tests.amount import ANOTHER, is_tried
 from tests.workload.tracing.shapes import GEMMA, LLAMA, MIXTURE
 
-pytestmark = pytest.mark.skipif(not LONG, reason="takes a quarter of a minute: run with DEVKIT_LONG=1")
+in_turn = pytest.mark.skipif(not is_tried(1, 3), reason=ANOTHER)
 
 SHORT = {"sequence": 32, "rank": 4}
 TRAINER = {**SHORT, "stack": Stack.TRAINER, "loss": Loss.STANDARD, "adapter_precision": Precision.FP32}
 
 
+@in_turn
 @pytest.mark.workload
 @pytest.mark.parametrize(
     ("document", "settings"),
@@ -54,6 +55,7 @@ def test_the_unrolled_stream_is_that_of_the_whole_model(document, settings):
     assert replayed(*split(deep)) == replayed(*split(whole))
 
 
+@in_turn
 @pytest.mark.workload
 @pytest.mark.parametrize(
     "document",
