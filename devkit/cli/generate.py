@@ -1,5 +1,8 @@
 """`devkit generate`: let a model, or one with an adapter on it, answer."""
 
+import contextlib
+import importlib
+import io
 import json
 import re
 import sys
@@ -132,9 +135,11 @@ def _merge(settings: GenerateSettings, folder: Path) -> None:
 
     found = looked_up(settings)
     from devkit.workload.finetune.program_process import set_up
+
+    # Before the libraries are imported, which say much on the way.
+    set_up()
     from devkit.workload.generation.program import merge_into
 
-    set_up()
     merge_into(found, folder, _remark)
 
 
@@ -156,11 +161,22 @@ def _opened(settings: GenerateSettings) -> "Generation":
 
 def _chat(settings: GenerateSettings) -> None:
     generation = _opened(settings)
+    _prepare_typing()
     from devkit.workload.generation.chat import Chat
     from devkit.workload.generation.encoding import require_template
 
     require_template(generation.speaker.tokenizer)
     Chat(generation.speaker, settings.decoding, say=_show, remark=_remark).run(_read_turn)
+
+
+def _prepare_typing() -> None:
+    """Take whatever bytes come; on a terminal let the arrows edit a line, and a paste of many lines be one turn."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        with contextlib.suppress(ImportError):  # Python for Windows has none
+            # Older ones know it, and leave it off.
+            importlib.import_module("readline").parse_and_bind("set enable-bracketed-paste on")
 
 
 def _read_turn() -> str | None:
@@ -194,12 +210,20 @@ def _answer(settings: GenerateSettings, given: dict[str, Any]) -> None:
 
 
 def _prompts(given: dict[str, Any]) -> "tuple[Prompt, ...]":
-    from devkit.workload.generation.prompts import Prompt, read_prompts
+    from devkit.workload.generation.prompts import Prompt, read_prompts, written
 
     if given["file"] is not None:
         return read_prompts(given["file"])
     text = given["prompt"]
-    return (Prompt(sys.stdin.read().rstrip("\n") if text in (None, "-") else text),)
+    return (Prompt(_piped() if text in (None, "-") else written(text, "--prompt")),)
+
+
+def _piped() -> str:
+    from devkit.workload.generation.prompts import written
+
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape")
+    return written(sys.stdin.read().rstrip("\n"), "standard input")
 
 
 def _answered(prompt: "Prompt", answer: "Answer") -> dict[str, Any]:

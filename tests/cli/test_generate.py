@@ -1,5 +1,6 @@
 """`devkit generate` from its flags to what it prints, in this process and as a program of its own."""
 
+import importlib.util
 import json
 import os
 import pty
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 
 from devkit.cli import devkit
 from devkit.errors import DevkitError
+from devkit.estimate.settings import Precision
 
 pytestmark = pytest.mark.workload
 
@@ -65,6 +67,13 @@ def test_what_needs_no_torch_does_not_import_it(arguments, shown):
         (["--chat", "--json"], "--chat prints no JSON"),
         (["--prompt", "a", "--top-p", "0.5"], "at temperature 0 there is no choice"),
         (["--prompt", "a", "--stop", ""], "--stop is empty"),
+        (["--prompt", "a", "--temperature", "nan"], "want finite numbers"),
+        (["--prompt", "a", "--temperature", "inf"], "want finite numbers"),
+        (["--prompt", "a", "--temperature", "1", "--top-p", "nan"], "want finite numbers"),
+        (["--prompt", "a", "--temperature", "1e-45"], "--temperature 1e-45 is too small to divide by"),
+        (["--prompt", " ", "--model", "."], "--prompt: the prompt is empty"),
+        (["--prompt", "a\udcff", "--model", "."], "--prompt: the prompt is not UTF-8"),
+        (["--model", "."], "standard input: the prompt is empty"),
         (["--prompt", "a"], "no model is named"),
         (["--prompt", "a", "--model", "./nowhere"], "there is no model ./nowhere"),
         (["--prompt", "a", "--adapter", "./nowhere"], "there is no folder nowhere"),
@@ -99,6 +108,18 @@ def test_a_prompt_comes_from_standard_input_too(model):
     assert piped == run("--model", model, "--tokens", 8, "--prompt", "-", given="hello").stdout
 
 
+def test_what_is_piped_and_is_not_utf_8_is_refused_and_a_mark_in_front_of_it_is_no_part_of_it(model):
+    assert "standard input: the prompt is not UTF-8" in refused("--model", model, given=b"caf\xe9\n").message
+    piped = run("--model", model, "--tokens", 8, given=b"\xef\xbb\xbfhello\n").stdout
+    assert piped == run("--model", model, "--tokens", 8, "--prompt", "hello").stdout
+
+
+def test_the_largest_seed_is_taken_and_the_next_one_is_refused(model):
+    given = ("--model", model, "--prompt", "a", "--tokens", 2, "--temperature", 1, "--seed")
+    assert run(*given, 2**63 - 1).exit_code == 0
+    assert "--seed 9223372036854775808 is too large" in refused(*given, 2**63).message
+
+
 def test_a_file_is_answered_line_by_line_in_its_order(model, tmp_path):
     file = tmp_path / "prompts.jsonl"
     prompts = [
@@ -120,6 +141,12 @@ def test_a_prompt_that_is_wrong_is_named_by_its_line_before_the_model_is_loaded(
     assert f"{file}:2: no known form of prompt" in refused("--model", "./nowhere", "--file", file).message
 
 
+def test_a_prompt_that_is_too_long_is_named_by_its_line(model, tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_text("short\n" + "long " * 60 + "\n")
+    assert f"{file}:2: a prompt has 3" in refused("--model", model, "--file", file).message
+
+
 def test_stats_go_to_standard_error(model):
     done = run("--model", model, "--prompt", "hello", "--tokens", 8, "--stats")
     assert "tokens/s" in done.stderr
@@ -131,13 +158,43 @@ def test_merging_needs_an_adapter(model, tmp_path):
 
 
 @pytest.fixture
+def of_a_chat(tmp_path):
+    """An adapter with a chat template, on a base that has none."""
+    from devkit.workload.finetune import adapters
+    from devkit.workload.finetune.adapters_saved import save_adapter
+    from devkit.workload.finetune.model import load
+    from devkit.workload.finetune.model_choices import ModelChoices
+    from devkit.workload.finetune.settings import FinetuneSettings
+    from tests.workload.small_models import CHATML, save_model
+
+    loaded = load(f"{save_model(tmp_path / 'base')}", ModelChoices())
+    loaded.tokenizer.chat_template = CHATML
+    settings = FinetuneSettings(model="", data=(), output=tmp_path, rank=4)
+    save_adapter(adapters.attach(loaded.model, settings, precision=Precision.FP32), tmp_path / "adapter", loaded)
+    return tmp_path / "adapter"
+
+
+def test_a_merged_model_knows_the_chats_that_its_adapter_learned_from_and_nothing_else_is_said(of_a_chat, tmp_path):
+    argv = [sys.executable, "-m", "devkit", "generate", "--adapter", f"{of_a_chat}", "--merge", f"{tmp_path / 'whole'}"]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    # No word of libraries about what they lack.
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["Merged"]
+    answered = run("--model", tmp_path / "whole", "--chat", "--tokens", 4, given="hello\n")
+    assert answered.exit_code == 0
+    assert answered.stdout == run("--adapter", of_a_chat, "--chat", "--tokens", 4, given="hello\n").stdout
+
+
+@pytest.fixture
 def terminal(model):
     """A chat on a terminal: what is typed goes in, what is shown comes out."""
     if sys.platform != "linux":
         pytest.skip("needs a pseudo-terminal")
     ours, theirs = pty.openpty()
     argv = [sys.executable, "-m", "devkit", "generate", "--chat", "--model", f"{model}", "--tokens", "40"]
-    process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    process = subprocess.Popen(
+        argv, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env={**os.environ, "TERM": "xterm"}
+    )
     os.close(theirs)
     yield process, ours
     process.kill()
@@ -176,6 +233,26 @@ def test_a_chat_answers_survives_ctrl_c_and_ends_with_ctrl_d(terminal):
     shown_until(ours, "\n> ")
     os.write(ours, b"\x04")
     assert process.wait(60) == 0
+
+
+def test_lines_that_are_pasted_are_one_turn(terminal):
+    if importlib.util.find_spec("readline") is None:
+        pytest.skip("this Python has no readline")
+    process, ours = terminal
+    shown_until(ours, "> ")
+    os.write(ours, b"\x1b[200~one\ntwo\nthree\x1b[201~")
+    shown_until(ours, "three")
+    os.write(ours, b"\n")
+    shown = shown_until(ours, "\n> ")
+    os.write(ours, b"\x04")
+    assert process.wait(60) == 0
+    while select.select([ours], [], [], 0.2)[0]:
+        try:
+            shown += os.read(ours, 4096).decode(errors="replace")
+        except OSError:  # its end is closed
+            break
+    # A line of its own would have had an answer, and another prompt behind it.
+    assert shown.count("\n> ") == 1
 
 
 def test_ctrl_c_ends_a_streamed_answer_with_what_there_is_of_it_and_exit_code_130(tmp_path):

@@ -4,12 +4,14 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import torch
 
 from devkit.errors import DevkitError
-from devkit.workload.generation.decoding import Answer, Speaker, answers
+from devkit.workload.generation.decoding import Answer, Speaker, answers, room
 from devkit.workload.generation.settings import Decoding
+from devkit.workload.generation.streaming import Words
 
 
 def answers_in_order(
@@ -22,14 +24,16 @@ def answers_in_order(
     """The answers to `prompts`, in their order, each as soon as all before it are there.
 
     Prompts of like length are put together, the longest first: there is little padding, and what does not fit into
-    memory shows at once. Then the batch is halved. Ends early, with whole answers alone, once `asked`.
+    memory shows at once. Then the batch is halved. A prompt that fills the model so far that its answer must be short
+    shortens no other's. Ends early, with whole answers alone, once `asked`.
     """
     longest_first = sorted(range(len(prompts)), key=lambda index: (-len(prompts[index]), index))
+    rooms = [room(speaker, len(prompt), decoding.tokens) for prompt in prompts]
     done: dict[int, Answer] = {}
     handed_on, begun, batch = 0, 0, decoding.batch
     torch.manual_seed(decoding.seed)
     while begun < len(prompts) and not asked():
-        chosen = longest_first[begun : begun + batch]
+        chosen = _with_equal_room(longest_first[begun : begun + batch], rooms)
         found = _tried(speaker, [prompts[index] for index in chosen], decoding, asked)
         if found is None:
             batch = _halved(len(chosen))
@@ -41,6 +45,22 @@ def answers_in_order(
         while handed_on in done:
             yield done.pop(handed_on)
             handed_on += 1
+
+
+def _with_equal_room(indices: Sequence[int], rooms: Sequence[int]) -> list[int]:
+    """The first of `indices`, and those directly behind it whose answers may be as long as its own."""
+    return list(takewhile(lambda index: rooms[index] == rooms[indices[0]], indices))
+
+
+def answered_alone(
+    speaker: Speaker, prompt: Sequence[int], decoding: Decoding, *, words: Words, asked: Callable[[], bool]
+) -> Answer:
+    """The answer to one prompt, shown while it is made. Raises DevkitError, also where memory runs out."""
+    try:
+        (answer,) = answers(speaker, [prompt], decoding, streamer=words, asked=asked)
+    except torch.OutOfMemoryError as error:
+        raise _too_large() from error
+    return answer
 
 
 def _tried(
@@ -59,7 +79,11 @@ def _tried(
 def _halved(batch: int) -> int:
     if batch > 1:
         return batch // 2
-    raise DevkitError(
+    raise _too_large()
+
+
+def _too_large() -> DevkitError:
+    return DevkitError(
         "memory ran out with a single prompt",
         "Ask for fewer --tokens, or keep the base in 4 bits with --quantisation nf4.",
     )

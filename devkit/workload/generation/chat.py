@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from devkit.workload.generation.decoding import Answer, Ending, Speaker, answers
+from devkit.workload.generation.batches import answered_alone
+from devkit.workload.generation.decoding import Answer, Ending, Speaker
 from devkit.workload.generation.encoding import encoded_chat
 from devkit.workload.generation.settings import Decoding
 from devkit.workload.generation.streaming import Words
@@ -35,19 +36,35 @@ class Chat:
             if said.strip():
                 self.answer(said)
 
-    def answer(self, said: str) -> Answer:
-        """One turn, shown while it is made. Ctrl-C ends the answer, and what there is of it is remembered."""
-        self.turns.append({"role": "user", "content": said})
+    def answer(self, said: str) -> Answer | None:
+        """One turn, shown while it is made. Ctrl-C ends the answer, and what there is of it is remembered.
+
+        None, and nothing is remembered, where the turn does not fit the model even alone.
+        """
+        turn = {"role": "user", "content": said}
+        if self._is_too_long(turn):
+            return None
+        self.turns.append(turn)
         ids = self._fitting()
         words = Words(self.speaker.tokenizer, self.say, self.speaker.stops(self.decoding))
         with stoppable() as asked:
-            (found,) = answers(self.speaker, [ids], self.decoding, streamer=words, asked=asked)
+            found = answered_alone(self.speaker, ids, self.decoding, words=words, asked=asked)
+            self.say("\n")
         if found.ending is Ending.STOPPED:
             self.remark("(stopped)")
         elif found.ending is Ending.LENGTH:
             self.remark(f"(cut after {len(found.ids)} tokens)")
         self.turns.append({"role": "assistant", "content": found.text})
         return found
+
+    def _is_too_long(self, turn: dict[str, Any]) -> bool:
+        limit = self.speaker.longest
+        kept = [each for each in self.turns[:1] if each["role"] == "system"]
+        length = len(encoded_chat([*kept, turn], self.speaker.tokenizer))
+        if limit is None or length < limit:
+            return False
+        self.remark(f"(too long: {length} tokens, and the model holds {limit} with its answer; say it shorter)")
+        return True
 
     def _fitting(self) -> list[int]:
         """The ids of the chat, its oldest turns left out where the model could not hold it."""

@@ -1,5 +1,6 @@
 """Token ids in, answers out: one batch through the model."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +30,10 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model said. `ids` are without the end token; `seconds` is the time of the whole batch."""
+    """What the model said. `ids` are without the end token, and end with a stop text if one ended the answer.
+
+    `seconds` is the time of the whole batch.
+    """
 
     text: str
     ids: tuple[int, ...]
@@ -94,7 +98,7 @@ def answers(
     Raises DevkitError for a prompt that leaves no room for an answer.
     """
     longest = max(map(len, prompts))
-    tokens = _room(speaker, longest, decoding.tokens)
+    tokens = room(speaker, longest, decoding.tokens)
     filler = _filler(speaker)
     ids = torch.tensor([[*[filler] * (longest - len(each)), *each] for each in prompts], device=speaker.device)
     mask = torch.tensor([[0] * (longest - len(each)) + [1] * len(each) for each in prompts], device=speaker.device)
@@ -113,15 +117,16 @@ def answers(
     return [_answer(speaker, row, stops, is_cut=len(row) >= tokens, seconds=seconds) for row in rows]
 
 
-def _room(speaker: Speaker, longest: int, tokens: int) -> int:
+def room(speaker: Speaker, length: int, tokens: int) -> int:
+    """How many of `tokens` the answer to a prompt of that length may have. Raises DevkitError where it is none."""
     limit = speaker.longest
     if limit is None:
         return tokens
-    if longest >= limit:
+    if length >= limit:
         raise DevkitError(
-            f"a prompt has {longest} tokens, and prompt and answer may have {limit} together", "Shorten the prompt."
+            f"a prompt has {length} tokens, and prompt and answer may have {limit} together", "Shorten the prompt."
         )
-    return min(tokens, limit - longest)
+    return min(tokens, limit - length)
 
 
 def _filler(speaker: Speaker) -> int:
@@ -171,7 +176,21 @@ def _answer(speaker: Speaker, row: Sequence[int], stops: Sequence[str], *, is_cu
     ends = set(speaker.ends)
     length = next((place for place, each in enumerate(row) if each in ends), None)
     ids = tuple(row if length is None else row[:length])
-    text, was_stopped = cut_at(speaker.tokenizer.decode(ids, skip_special_tokens=True), stops)
-    if was_stopped or length is not None:
+    stopped_at = _stopped_at(speaker.tokenizer, ids, stops)
+    # Rows that ended before others of their batch are filled up behind.
+    ids = ids[:stopped_at]
+    text, was_cut = cut_at(speaker.tokenizer.decode(ids, skip_special_tokens=True), stops)
+    if stopped_at is not None or was_cut or length is not None:
         return Answer(text, ids, Ending.END, seconds)
     return Answer(text, ids, Ending.LENGTH if is_cut else Ending.STOPPED, seconds)
+
+
+def _stopped_at(tokenizer: Tokenizer, ids: Sequence[int], stops: Sequence[str]) -> int | None:
+    """With how many tokens the first stop text is whole, special tokens written out; None where there is none."""
+
+    def holds_one(count: int) -> bool:
+        text = tokenizer.decode(ids[:count])
+        return any(stop in text for stop in stops)
+
+    # One that is there stays there, so the first count is found by halving.
+    return bisect_left(range(len(ids)), True, key=holds_one) if stops and holds_one(len(ids)) else None

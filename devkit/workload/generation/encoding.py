@@ -6,7 +6,7 @@ from typing import Any
 from devkit.errors import DevkitError
 from devkit.text import on_one_line
 from devkit.workload.finetune.model import Tokenizer
-from devkit.workload.generation.prompts import Prompt
+from devkit.workload.generation.prompts import Prompt, require_characters
 
 
 def encoded(prompt: Prompt, tokenizer: Tokenizer, *, raw: bool) -> list[int]:
@@ -31,6 +31,7 @@ def encoded_chat(messages: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> li
             f"the model's chat template refuses this chat: {on_one_line(str(error))}",
             "Many templates want user and assistant by turns, and some know no system role.",
         ) from error
+    require_characters(text, "the chat")
     # The template writes every special token itself.
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids

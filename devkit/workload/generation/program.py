@@ -18,10 +18,10 @@ from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
 from devkit.workload.finetune.model_files import ModelFiles
 from devkit.workload.finetune.model_skeleton import skeleton
 from devkit.workload.generation import merging
-from devkit.workload.generation.batches import answers_in_order
+from devkit.workload.generation.batches import answered_alone, answers_in_order
 from devkit.workload.generation.chat import stoppable
 from devkit.workload.generation.compiling import pays
-from devkit.workload.generation.decoding import Answer, Speaker, answers
+from devkit.workload.generation.decoding import Answer, Speaker, room
 from devkit.workload.generation.encoding import encoded
 from devkit.workload.generation.lookup import Found
 from devkit.workload.generation.prompts import Prompt
@@ -40,12 +40,20 @@ class Opened:
     device: Device
 
     def load(self, precision: Precision) -> Loaded:
-        """The base and its tokenizer, on the device."""
+        """The base on the device and its tokenizer, with the chat template that the adapter learned from."""
         choices = ModelChoices(
             precision=precision, device=f"{self.device.torch_device}", quantisation=self.quantisation()
         )
         notes = notes_on(self.files, choices)
-        base, tokenizer = load_base(self.files, choices), load_tokenizer(self.files.folder)
+        try:
+            base, tokenizer = load_base(self.files, choices), load_tokenizer(self.files.folder)
+        except torch.OutOfMemoryError as error:
+            raise DevkitError(
+                f"memory ran out while {self.files.folder} was loaded onto {self.device.name}",
+                "Keep it in 4 bits with --quantisation nf4; or see what fits: devkit estimate MODEL --inference.",
+            ) from error
+        if self.adapter and self.adapter.chat_template:
+            tokenizer.chat_template = self.adapter.chat_template
         return Loaded(self.settings.model, self.files, base, tokenizer, notes)
 
     def quantisation(self) -> Quantisation:
@@ -69,8 +77,6 @@ class Generation:
         precision = found.device.precision
         base = found.load(precision)
         self.notes = base.notes
-        if found.adapter and found.adapter.chat_template:
-            base.tokenizer.chat_template = found.adapter.chat_template
         model = put_on(base.model, found.adapter, precision=precision) if found.adapter else base.model
         self.speaker = Speaker(model, base.tokenizer)
         self._tokens, self._seconds, self._rows = 0, 0.0, 1
@@ -82,7 +88,7 @@ class Generation:
         words = Words(self.speaker.tokenizer, show, self.speaker.stops(decoding))
         started = perf_counter()
         with stoppable() as asked:
-            (answer,) = answers(self.speaker, [self._ids(prompt)], decoding, streamer=words, asked=asked)
+            answer = answered_alone(self.speaker, self._ids(prompt), decoding, words=words, asked=asked)
         self._count(len(answer.ids), perf_counter() - started, rows=1)
         return answer
 
@@ -108,7 +114,15 @@ class Generation:
         return speed_of(self.speaker, tokens=self._tokens, seconds=self._seconds, rows=self._rows)
 
     def _ids(self, prompt: Prompt) -> list[int]:
-        return encoded(prompt, self.speaker.tokenizer, raw=self._settings.raw)
+        try:
+            ids = encoded(prompt, self.speaker.tokenizer, raw=self._settings.raw)
+            room(self.speaker, len(ids), 1)
+        except DevkitError as error:
+            # One of a thousand lines: which?
+            raise DevkitError(
+                f"{prompt.place}: {error.message}" if prompt.place else error.message, error.hint
+            ) from error
+        return ids
 
     def _count(self, tokens: int, seconds: float, *, rows: int) -> None:
         self._tokens, self._seconds, self._rows = self._tokens + tokens, self._seconds + seconds, rows

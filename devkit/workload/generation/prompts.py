@@ -1,7 +1,7 @@
 """Prompts as users write them: on the command line, one a line, or as JSON lines. Importable without torch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ HINT = 'One of: {"prompt": ...}, {"messages": [{"role": ..., "content": ...}]}, 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What to answer: a text, or the turns of a chat up to the one that is wanted."""
+    """What to answer: a text, or the turns of a chat up to the one that is wanted; `place` is where it stood."""
 
     text: str = ""
     messages: tuple[dict[str, Any], ...] = ()
+    place: str = field(default="", compare=False)
 
     def as_chat(self) -> list[dict[str, Any]]:
         """Its turns; a text is one of the user."""
@@ -36,21 +37,40 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     if path.suffix.lower() not in (".txt", ".jsonl", ".json"):
         raise DevkitError(f"{path} is neither .txt nor .jsonl", "Write one prompt a line, or JSON lines.")
     if path.suffix.lower() == ".txt":
-        found = tuple(Prompt(line) for _, line in text_lines(path) if line.strip())
+        found = tuple(Prompt(line, place=f"{path}:{number}") for number, line in text_lines(path) if line.strip())
     else:
         entries = json_lines(path) if path.suffix.lower() == ".jsonl" else json_entries(path)
-        found = tuple(_prompt(entry, place) for entry, place in entries)
+        found = tuple(replace(_prompt(entry, place), place=f"{place}") for entry, place in entries)
     if not found:
         raise DevkitError(f"{path} holds no prompt", "Write one prompt a line.")
     return found
 
 
+def written(text: str, place: Place | str) -> str:
+    """`text`, found at `place`. Raises DevkitError where it says nothing, or holds what is no character."""
+    if not text.strip():
+        raise DevkitError(f"{place}: the prompt is empty", "Write what the model should go on from.")
+    require_characters(text, f"{place}: the prompt")
+    return text
+
+
+def require_characters(text: str, what: str) -> None:
+    """Refuse halves of characters, which JSON can write, and as which Python keeps bytes that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DevkitError(
+            f"{what} is not UTF-8: {text[error.start]!a} at character {error.start + 1}",
+            "Convert it: iconv -f ORIGINAL-ENCODING -t UTF-8.",
+        ) from error
+
+
 def _prompt(entry: Any, place: Place) -> Prompt:  # noqa: ANN401 - JSON holds anything
     match entry:
         case str():
-            return Prompt(_written(entry, place))
+            return Prompt(written(entry, place))
         case {"prompt": str() as text}:
-            return Prompt(_written(text, place))
+            return Prompt(written(text, place))
         case {"prompt": list() as messages}:
             return _chat({"messages": messages}, place)
         case {"instruction": _}:
@@ -58,7 +78,7 @@ def _prompt(entry: Any, place: Place) -> Prompt:  # noqa: ANN401 - JSON holds an
         case {"messages": _} | {"conversations": _}:
             return _chat(entry, place)
         case {"text": str() as text}:
-            return Prompt(_written(text, place))
+            return Prompt(written(text, place))
         case _:
             raise DevkitError(f"{place}: no known form of prompt", HINT)
 
@@ -72,9 +92,3 @@ def _chat(entry: Mapping[str, Any], place: Place) -> Prompt:
     if not messages:
         raise DevkitError(f"{place}: there is no turn to answer", HINT)
     return Prompt(messages=tuple(messages))
-
-
-def _written(text: str, place: Place) -> str:
-    if not text.strip():
-        raise DevkitError(f"{place}: the prompt is empty", "Write what the model should go on from.")
-    return text

@@ -1,11 +1,18 @@
 """What a generation is asked to do. Importable without torch."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
 from devkit.workload.finetune.model_choices import Quantisation
+
+LEAST_TEMPERATURE = 1e-4
+"""Logits are divided by it: below, fp32 runs out of numbers, and the likeliest token was certain long before."""
+
+LARGEST_SEED = 2**63 - 1
+"""torch takes 64 bits, one of them for the sign."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +51,15 @@ class GenerateSettings:
 
 def checked(decoding: Decoding) -> Decoding:
     """`decoding`, or a DevkitError where its numbers mean nothing together."""
+    if math.isnan(decoding.top_p) or not math.isfinite(decoding.temperature):
+        raise DevkitError("--temperature and --top-p want finite numbers", "Such as --temperature 0.7 --top-p 0.9.")
+    if 0 < decoding.temperature < LEAST_TEMPERATURE:
+        raise DevkitError(
+            f"--temperature {decoding.temperature:g} is too small to divide by",
+            f"Give 0, which always takes the likeliest token, or {LEAST_TEMPERATURE:g} and more.",
+        )
+    if decoding.seed > LARGEST_SEED:
+        raise DevkitError(f"--seed {decoding.seed} is too large", f"Give one of up to {LARGEST_SEED}.")
     if decoding.temperature == 0 and (decoding.top_p < 1 or decoding.top_k):
         raise DevkitError(
             "--top-p and --top-k choose among tokens, and at temperature 0 there is no choice",

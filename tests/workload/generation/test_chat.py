@@ -37,7 +37,8 @@ def test_every_turn_is_answered_with_those_before_it_in_mind(speaker):
     typed = iter(["hello", "  ", "and now", None])
     chat.run(lambda: next(typed))
     assert [each["role"] for each in chat.turns] == ["user", "assistant", "user", "assistant"]
-    assert "".join(shown) == "".join(each["content"] for each in chat.turns if each["role"] == "assistant")
+    # Each on lines of its own, so that answers on a pipe can be told apart.
+    assert "".join(shown) == "".join(f"{each['content']}\n" for each in chat.turns if each["role"] == "assistant")
     alone, _, _ = chat_with(speaker)
     alone.answer("and now")
     assert alone.turns[1]["content"] != chat.turns[3]["content"]
@@ -55,6 +56,25 @@ def test_the_oldest_turns_are_forgotten_when_the_model_is_full_and_that_is_said(
     assert roles == ["user", "assistant"] * (len(roles) // 2)
     assert (chat.turns[0]["role"] == "system") is system
     assert len(encoded_chat(chat.turns[:-1], speaker.tokenizer)) < 128
+
+
+def test_a_turn_that_does_not_fit_even_alone_is_taken_back_and_the_chat_goes_on(speaker):
+    chat, _, remarks = chat_with(speaker)
+    chat.answer("hello")
+    before = list(chat.turns)
+    assert chat.answer("long " * 60) is None
+    assert remarks[-1].startswith("(too long: 3")
+    assert "the model holds 128" in remarks[-1]
+    assert not any("forgotten" in each for each in remarks)
+    assert chat.turns == before
+    assert chat.answer("short") is not None
+
+
+def test_what_is_remarked_on_an_answer_stands_on_a_line_of_its_own(speaker):
+    chat, shown, _ = chat_with(speaker, tokens=3)
+    chat.remark = shown.append
+    chat.answer("what is there")
+    assert shown[-2:] == ["\n", "(cut after 3 tokens)"]
 
 
 def test_ctrl_c_ends_an_answer_and_what_there_is_of_it_is_remembered(speaker):
@@ -94,6 +114,11 @@ def test_a_template_that_refuses_a_chat_is_quoted(speaker, monkeypatch):
     monkeypatch.setattr(speaker.tokenizer, "chat_template", "{{ raise_exception('roles must take turns') }}")
     with pytest.raises(DevkitError, match="roles must take turns"):
         encoded_chat([{"role": "user", "content": "a"}], speaker.tokenizer)
+
+
+def test_half_a_character_in_a_chat_is_refused(speaker):
+    with pytest.raises(DevkitError, match="the chat is not UTF-8"):
+        encoded_chat([{"role": "user", "content": "a\ud83d"}], speaker.tokenizer)
 
 
 def test_a_chats_special_tokens_are_not_written_twice(speaker):

@@ -9,7 +9,7 @@ from devkit.errors import DevkitError
 from devkit.workload.finetune.model import load
 from devkit.workload.finetune.model_choices import ModelChoices
 from devkit.workload.generation import batches, compiling, decoding
-from devkit.workload.generation.batches import answers_in_order
+from devkit.workload.generation.batches import answered_alone, answers_in_order
 from devkit.workload.generation.compiling import pays
 from devkit.workload.generation.decoding import Ending, Speaker, answers
 from devkit.workload.generation.settings import Decoding
@@ -142,6 +142,26 @@ def test_an_answer_ends_before_a_stop_text_and_rows_beside_it_go_on(speaker, pro
     assert [each.text for each in found] == expected
 
 
+def test_a_row_that_a_stop_text_ended_has_no_tokens_of_those_that_went_on(speaker, prompts):
+    (whole,) = answers(speaker, prompts[LONG:][:1], GREEDY)
+    stop = whole.text[6:8]
+    speaker.tokenizer.add_special_tokens({"pad_token": "~"})
+    (alone,) = answers(speaker, prompts[LONG:][:1], replace(GREEDY, stops=(stop,)))
+    beside = answers(speaker, prompts, replace(GREEDY, stops=(stop,)))[LONG]
+    assert beside.ids == alone.ids == whole.ids[: len(alone.ids)]
+    assert len(alone.ids) < GREEDY.tokens
+
+
+def test_a_special_token_ends_an_answer_as_any_stop_text_does(speaker, prompts, truth):
+    said = next(each for each in truth[LONG] if 33 <= ord(speaker.tokenizer.convert_ids_to_tokens(each)) < 127)
+    text = speaker.tokenizer.convert_ids_to_tokens(said)
+    speaker.tokenizer.add_special_tokens({"additional_special_tokens": [text]})
+    (found,) = answers(speaker, prompts[LONG:][:1], replace(GREEDY, stops=(text,)))
+    assert found.ids == truth[LONG][: truth[LONG].index(said) + 1]
+    assert found.ending is Ending.END
+    assert text not in found.text
+
+
 def test_an_answer_that_somebody_stops_keeps_what_it_has(speaker, prompts, truth):
     polled = iter([False, False, True, True, True])
     (found,) = answers(speaker, prompts[LONG:][:1], GREEDY, asked=lambda: next(polled))
@@ -170,6 +190,20 @@ def test_prompt_and_answer_stay_within_what_the_model_holds(speaker):
     assert len(found.ids) <= 8
     with pytest.raises(DevkitError, match="a prompt has 128 tokens, and prompt and answer may have 128 together"):
         answers(speaker, [[40] * 128], GREEDY)
+
+
+def test_a_prompt_that_nearly_fills_the_model_shortens_no_answer_but_its_own(speaker):
+    filling = [[40] * 120, prompt := speaker.tokenizer("two words")["input_ids"], [41] * 118, [42] * 120, prompt]
+    how = replace(GREEDY, tokens=60, batch=8)
+    alone = [answers(speaker, [each], how)[0].ids for each in filling]
+    assert len(alone[1]) > 10
+    assert [each.ids for each in answers_in_order(speaker, filling, how)] == alone
+
+
+def test_memory_that_runs_out_while_one_prompt_is_answered_is_said(speaker, prompts, monkeypatch):
+    monkeypatch.setattr(batches, "answers", lambda *_, **__: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+    with pytest.raises(DevkitError, match="memory ran out with a single prompt"):
+        answered_alone(speaker, prompts[0], GREEDY, words=Words(speaker.tokenizer, str), asked=lambda: False)
 
 
 def test_a_batch_that_does_not_fit_into_memory_is_halved_and_nothing_is_lost(speaker, prompts, truth, monkeypatch):

@@ -50,6 +50,11 @@ def test_a_json_line_may_have_any_form_of_training_data_and_its_answer_is_left_o
         ("p.jsonl", [{"prompt": "a"}, {"question": "b"}], "p.jsonl:2: no known form of prompt"),
         ("p.jsonl", [{"prompt": "a"}, {"prompt": " "}], "p.jsonl:2: the prompt is empty"),
         ("p.jsonl", [{"messages": [ANSWER]}], "p.jsonl:1: there is no turn to answer"),
+        (
+            "p.jsonl",
+            [{"prompt": "a"}, {"prompt": "b\ud83d"}],
+            r"p.jsonl:2: the prompt is not UTF-8: '\ud83d' at character 2",
+        ),
         ("p.jsonl", [{"prompt": 7}], "p.jsonl:1: no known form of prompt"),
         ("p.jsonl", ['{"prompt": "a"'], "p.jsonl:1"),
         ("p.txt", [], "holds no prompt"),
@@ -61,6 +66,14 @@ def test_a_file_that_cannot_be_answered_is_refused_by_its_line(tmp_path, name, e
     with pytest.raises(DevkitError) as refused:
         read_prompts(written(tmp_path, name, *entries))
     assert message in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "entries", "place"), [("p.txt", ["", "a"], "p.txt:2"), ("p.jsonl", [{"prompt": "a"}], "p.jsonl:1")]
+)
+def test_a_prompt_remembers_its_line(tmp_path, name, entries, place):
+    (found,) = read_prompts(written(tmp_path, name, *entries))
+    assert found.place == f"{tmp_path / place}"
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
