@@ -52,6 +52,8 @@ def adaptable(model: Model) -> Iterator[tuple[str, torch.nn.Module]]:
 def _unknown(name: str, layers: dict[str, torch.nn.Module]) -> DevkitError:
     groups: dict[str, list[str]] = {}
     for layer in layers:
+        if isinstance(layers[layer], torch.nn.Embedding):
+            continue
         parent, _, last = layer.rpartition(".")
         members = groups.setdefault(parent.rpartition(".")[2], [])
         if last not in members:
@@ -60,6 +62,9 @@ def _unknown(name: str, layers: dict[str, torch.nn.Module]) -> DevkitError:
     # A part of a name that is longer than the last part is compared by its last part, too.
     near = get_close_matches(name.rpartition(".")[2], known, n=NUMBER_OF_NAMES, cutoff=0.5)
     hint = [f"Did you mean {listed(near, 'or')}?"] if near else []
+    several = [each.strip() for each in name.split(",")]
+    if len(several) > 1 and all(each.rpartition(".")[2] in known for each in several):
+        hint = [f"Repeat the flag: {' '.join(f'--targets {each}' for each in several)}"]
     shown = "; ".join(
         f"{group}: {', '.join(members)}" if group else ", ".join(members) for group, members in groups.items()
     )

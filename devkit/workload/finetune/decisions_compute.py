@@ -87,7 +87,9 @@ class Computing:
         if self.precision is Precision.FP16:
             because = "gradients in fp16 cannot be scaled back and checked; the adapter is small"
             return self.noted("adapter_precision", self._settings.adapter_precision, Precision.FP32, because)
-        because = "that of the computation: fp32 would keep a second copy of each layer's input"
+        because = "that of the computation"
+        if self.precision is not Precision.FP32:
+            because += ": fp32 would keep a second copy of each layer's input"
         return self.noted("adapter_precision", self._settings.adapter_precision, self.precision, because)
 
     def _attention(self, traits: Traits) -> Attention:
@@ -189,7 +191,11 @@ def _packing(settings: FinetuneSettings, attention: Attention, corpus: Corpus) -
     steps = settings.steps or round(settings.epochs * of_an_epoch)
     # Steps that were asked for stay as many; full rows are worth having there unless they are the same ones each time.
     if steps < LEAST_STEPS and (settings.steps is None or of_an_epoch < LEAST_OF_AN_EPOCH):
-        return False, f"packed, the data would make {count_of(steps, 'step')}; this attention pads nothing either way"
+        full = count_of(max(1, round(of_an_epoch)), "step")
+        made = f"packed, each pass over the data would be {full}, {LEAST_OF_AN_EPOCH} at least are wanted"
+        if settings.steps is None:
+            made = f"packed, the data would make {count_of(max(1, steps), 'step')}"
+        return False, f"{made}; this attention pads nothing either way"
     length = corpus.tokens // max(1, corpus.texts)
     return True, f"texts of {length} tokens on average fill rows of {settings.sequence}; attention keeps them apart"
 

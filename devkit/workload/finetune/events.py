@@ -4,8 +4,11 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from devkit.errors import DevkitError
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -29,7 +32,7 @@ class Events:
         """Tell one event. Numbers that JSON cannot hold become text, so that a NaN is seen as one."""
         told: Event = {"event": event, **{name: _json_value(value) for name, value in fields.items()}}
         if self._file is not None:
-            with self._file.open("a", encoding="utf-8") as stream:
+            with written(self._file), self._file.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(told, allow_nan=False) + "\n")
         for listener in self._listeners:
             try:
@@ -37,6 +40,17 @@ class Events:
             except BrokenPipeError:
                 # The reader left. The run goes on: what it tells is in the file.
                 self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+
+@contextmanager
+def written(file: Path) -> Iterator[None]:
+    """Raises DevkitError for a disk that does not take `file`, which is written meanwhile."""
+    try:
+        yield
+    except OSError as error:
+        raise DevkitError(
+            f"cannot write {file}: {error.strerror}", "Make room there, or name a folder that takes it with --output."
+        ) from error
 
 
 def _json_value(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold

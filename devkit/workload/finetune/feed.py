@@ -66,9 +66,12 @@ class Feed:
                 f"{self.sequence} tokens, {self.efficiency:.1%} full"
             )
         rest = len(self.rows) % self.batch
-        if rest:
+        if len(self.rows) < self.batch:
+            shown = count_of(len(self.rows), "row")
+            notes.append(f"each step learns from {shown} instead of {self.batch}: the data makes no more")
+        elif rest:
             shown = count_of(rest, "row")
-            notes.append(f"the last step of each epoch learns from {shown} instead of {self.batch}; none is left out")
+            notes.append(f"the last step of each epoch learns from {shown} instead of {self.batch}: no row is left out")
         return notes
 
     def step(self, step: int, *, rank: int = 0, world: int = 1, micro_batch: int = 1) -> list[MicroBatch]:

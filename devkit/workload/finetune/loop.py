@@ -85,6 +85,10 @@ def train(run: Run, position: Position) -> End:
             run.events("stopped", step=position.step, how=End.NOT_FINITE, saved=position.saved)
             return End.NOT_FINITE
         _between_steps(run, position)
+    if position.saved != position.step:
+        # The last weights are such that nobody should go on from them, nor use them.
+        run.events("stopped", step=position.step, how=End.NOT_FINITE, saved=position.saved)
+        return End.NOT_FINITE
     return End.DONE
 
 

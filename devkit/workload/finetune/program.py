@@ -64,8 +64,7 @@ def _run(
 
     `training` is given what holds from the first step until this process leaves.
     """
-    if together.is_first:
-        record.begin()
+    together.shared(record.begin)
     try:
         return _recorded(settings, together, training, listeners, record)
     except RuntimeError as error:

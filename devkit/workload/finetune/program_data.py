@@ -31,8 +31,8 @@ def data_of(settings: FinetuneSettings, tokenizer: Tokenizer, config: Any) -> Da
     """Everything that is named, as examples for this model. Raises DevkitError for what cannot be learned."""
     examples, notes = _examples_of(settings.data, tokenizer, settings)
     require_vocabulary(examples, config)
-    if settings.sequence < DEFAULT_SEQUENCE:
-        notes = (*notes, f"rows have at most {settings.sequence} tokens")
+    if settings.sequence == _positions_of(config):
+        notes = (*notes, f"rows have at most {settings.sequence} tokens: this model reads no more")
     if not settings.eval_data:
         return Data(*_divided(examples, settings), notes, tokenizer.chat_template)
     held_out, more = _examples_of(settings.eval_data, tokenizer, settings)
@@ -45,12 +45,17 @@ def with_rows_that_fit(settings: FinetuneSettings, config: Any) -> FinetuneSetti
 
     Raises DevkitError where a longer one was asked for.
     """
-    text = config.get_text_config()
-    most = next((found for name in POSITIONS if isinstance(found := getattr(text, name, None), int)), None)
+    most = _positions_of(config)
     if most is not None and most < settings.sequence == DEFAULT_SEQUENCE:
         return replace(settings, sequence=most)
     require_positions(settings.sequence, config)
     return settings
+
+
+def _positions_of(config: Any) -> int | None:  # noqa: ANN401 - of transformers
+    """The longest row that the model reads; None where its configuration does not say."""
+    text = config.get_text_config()
+    return next((found for name in POSITIONS if isinstance(found := getattr(text, name, None), int)), None)
 
 
 def _examples_of(

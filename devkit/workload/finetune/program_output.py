@@ -10,7 +10,7 @@ from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.workload.finetune.checkpoint_folders import is_leftover
-from devkit.workload.finetune.events import METRICS_FILE
+from devkit.workload.finetune.events import METRICS_FILE, written
 
 SCHEMA = "devkit.finetune/1"
 RECORD_FILE = "run.json"
@@ -69,11 +69,16 @@ def as_text(document: Mapping[str, Any]) -> str:
 
 
 def write_record(output: Path, document: Mapping[str, Any]) -> None:
-    """Write run.json, whole or not at all."""
+    """Write run.json, whole or not at all. Raises DevkitError where the disk does not take it."""
     path = output / RECORD_FILE
     new = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    with written(path):
+        _write_whole(path, new, {"schema": SCHEMA, **document})
+
+
+def _write_whole(path: Path, new: Path, document: Mapping[str, Any]) -> None:
     with new.open("w", encoding="utf-8") as stream:
-        stream.write(as_text({"schema": SCHEMA, **document}))
+        stream.write(as_text(document))
         stream.flush()
         os.fsync(stream.fileno())
     new.replace(path)

@@ -17,9 +17,11 @@ def set_up() -> None:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     for name in ("bitsandbytes", "transformers", "torchao"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    # Both tell of what this program does on purpose.
+    # They tell of what this program does on purpose, or says in words of its own.
     warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
     warnings.filterwarnings("ignore", message="MatMul8bitLt: inputs will be cast")
+    warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False but the target module is")
+    warnings.filterwarnings("ignore", message="Paged optimizers are not supported on CPU")
     _set_up_torch()
 
 

@@ -4,6 +4,7 @@ import contextlib
 from dataclasses import asdict
 from typing import Any
 
+from devkit.errors import DevkitError
 from devkit.text import on_one_line
 from devkit.workload.finetune import program_output
 from devkit.workload.finetune.decisions import Decisions
@@ -54,7 +55,7 @@ class Record:
     def fail(self, error: Exception) -> None:
         """Write that `error` ended the run. A disk that takes nothing more is not told of once more."""
         self._fields |= {"status": "failed", "error": on_one_line(str(error))}
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(DevkitError):
             program_output.write_record(self._output, self._fields)
 
     def finish(self, ended: End, position: Position, memory: Memory) -> None:

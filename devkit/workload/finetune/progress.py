@@ -177,6 +177,8 @@ def _end(event: Event) -> str:
     if event["how"] != "done":
         return ""
     losses = f"loss {_number(event['first_loss'])} -> {_number(event['last_loss'])}"
+    if event["first_loss"] is None:
+        losses = "every step was skipped, so that nothing was learned"
     pace = f", {event['tokens_per_s']:.0f} tokens/s" if event["tokens_per_s"] else ""
     return f"done: {losses} in {count_of(event['step'], 'step')}, {event['tokens']:,} tokens{pace}\n{event['result']}"
 

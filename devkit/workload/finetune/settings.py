@@ -61,7 +61,7 @@ class FinetuneSettings:
     eval_data: Annotated[tuple[str, ...], Said("Data to evaluate on. Repeat.")] = ()
     eval_share: Annotated[float, Said("Share of the data held out to evaluate on.", at_least=0.0, at_most=0.9)] = 0.0
     eval_every: Annotated[int, Said("Steps between evaluations.", at_least=1)] = 100
-    seed: Annotated[int, Said("Seed of order, dropout and adapter.", at_least=0)] = 0
+    seed: Annotated[int, Said("Seed of order, dropout and adapter.", at_least=0, at_most=2**63 - 1)] = 0
     save_every: Annotated[int, Said("Steps between checkpoints.", at_least=1)] = 100
     keep: Annotated[int, Said("Checkpoints to keep.", at_least=2)] = 2
     resume: Annotated[bool, Said("Go on from the newest checkpoint in --output.")] = True

@@ -63,7 +63,13 @@ def plot_run(folder: Path, file: Path, *, title: str) -> bool:
     curves = curves_of(read_events(metrics) if metrics.exists() else [])
     if curves.is_empty:
         return False
-    file.write_text(svg_of(curves, title=title), encoding="utf-8")
+    try:
+        file.write_text(svg_of(curves, title=title), encoding="utf-8")
+    except OSError as error:
+        raise DevkitError(
+            f"cannot write {file}: {error.strerror}",
+            f"The run is not touched by it, and {metrics} holds what would be drawn.",
+        ) from error
     return True
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,36 @@ class TensorBoard:
     def __init__(self, folder: Path) -> None:
         if importlib.util.find_spec("tensorboard") is None:
             raise DevkitError(f"TensorBoard is not installed for {sys.executable}", "pip install tensorboard")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # Refuse now what could not be written after hours.
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise DevkitError(
+                f"cannot write {folder}: {error.strerror}", "Name a folder that you may write to with --tensorboard."
+            ) from error
         self._folder = folder
         self._writer: Any = None
+        self._gave_up = False
 
     def __call__(self, event: Event) -> None:
         """Write the numbers of a step or an evaluation; other events have none."""
         for tag, field in SCALARS.get(event["event"], {}).items():
             value = _number(event.get(field))
-            if value is not None:
-                self._opened(event["step"]).add_scalar(tag, value, event["step"])
+            if value is not None and not self._gave_up:
+                self._add(tag, value, event["step"])
+
+    def _add(self, tag: str, value: float, step: int) -> None:
+        try:
+            self._opened(step).add_scalar(tag, value, step)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """The run goes on: what these files would show stands in metrics.jsonl."""
+        self._gave_up = True
+        sys.stderr.write(f"note: nothing more is written for TensorBoard, {self._folder}: {error.strerror}\n")
 
     def _opened(self, step: int) -> Any:  # noqa: ANN401 - TensorBoard's writer has no types
         if self._writer is None:
@@ -47,8 +69,13 @@ class TensorBoard:
 
     def close(self) -> None:
         """Write what is left."""
-        if self._writer is not None:
+        if self._writer is None:
+            return
+        try:
             self._writer.close()
+        except OSError as error:
+            if not self._gave_up:
+                self._give_up(error)
 
 
 def _number(value: object) -> float | None:

@@ -116,6 +116,8 @@ def test_adapters_of_one_seed_are_equal_and_leave_the_random_numbers_alone(base)
         ("llama", "q_porj", "Did you mean q_proj"),
         ("llama", "query_key_value", "self_attn: q_proj, k_proj, v_proj, o_proj; mlp: gate_proj, up_proj, down_proj"),
         ("llama", "layers.7.self_attn.q_proj", "Did you mean q_proj"),
+        ("llama", "q_proj,v_proj", "Repeat the flag: --targets q_proj --targets v_proj"),
+        ("llama", "nothing", "The model has self_attn: q_proj"),
         ("gpt2", "q_proj", "attn: c_attn, c_proj; mlp: c_fc, c_proj"),
     ],
 )

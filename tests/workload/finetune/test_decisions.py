@@ -189,3 +189,19 @@ def test_a_model_whose_texts_must_not_share_a_row_is_not_packed():
 def test_ligers_kernel_is_used_where_it_is_installed():
     assert decided(gpu("9.0", 139, packages=frozenset({"liger_kernel"}))).loss is Loss.FUSED
     assert decided(H200).loss is Loss.CHUNKED
+
+
+def because(found, name):
+    return next(each.because for each in found.reasons if each.name == name)
+
+
+def test_in_fp32_the_adapters_precision_is_not_explained_by_what_fp32_would_cost():
+    assert because(decided(CPU), "adapter_precision") == "that of the computation"
+    assert "fp32 would keep" in because(decided(A100), "adapter_precision")
+
+
+def test_steps_that_were_asked_for_are_not_said_to_come_of_packing():
+    few = Corpus(texts=100, tokens=40_000)
+    assert "the data would make 1 step;" in because(decided(A100, corpus=few), "packing")
+    asked = because(decided(A100, corpus=few, steps=20), "packing")
+    assert asked.startswith("packed, each pass over the data would be 1 step, 4 at least are wanted")

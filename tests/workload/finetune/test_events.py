@@ -1,7 +1,11 @@
 """The file of events: what a kill leaves of it, and what a resumed run drops. Without torch."""
 
 import json
+from pathlib import Path
 
+import pytest
+
+from devkit.errors import DevkitError
 from devkit.workload.finetune.events import Events, forget_after, read_events
 
 
@@ -36,3 +40,9 @@ def test_steps_that_will_be_done_again_are_dropped_and_a_torn_line_too(tmp_path)
 def test_nothing_to_drop_is_fine(tmp_path):
     forget_after(tmp_path / "metrics.jsonl", 0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_takes_no_more_is_named_and_not_called_standard_output():
+    with pytest.raises(DevkitError) as caught:
+        Events(Path("/dev/full"))("step", step=1)
+    assert caught.value.message == "cannot write /dev/full: No space left on device"

@@ -146,9 +146,12 @@ def test_the_feed_says_how_full_rows_are_and_that_the_last_step_is_smaller():
     feed = Feed(examples_of([8, 8, 16, 4]), batch=2, sequence=16, pack=True, layout=Layout.FLAT)
     assert feed.notes == [
         "packed 4 texts into 3 rows of at most 16 tokens, 75.0% full",
-        "the last step of each epoch learns from 1 row instead of 2; none is left out",
+        "the last step of each epoch learns from 1 row instead of 2: no row is left out",
     ]
     assert Feed(examples_of([8, 8]), batch=2, sequence=16).notes == []
+    assert Feed(examples_of([8, 8]), batch=3, sequence=16).notes == [
+        "each step learns from 2 rows instead of 3: the data makes no more"
+    ]
 
 
 def test_no_example_is_the_users_error():

@@ -119,3 +119,12 @@ def test_gradients_are_shortened_to_the_limit_and_told_as_they_were(kitchen):
     assert limited.named("step")[0]["gradient_norm"] == pytest.approx(free.named("step")[0]["gradient_norm"])
     assert limited.named("step")[0]["gradient_norm"] > 1
     assert limited.losses[1] != free.losses[1]
+
+
+def test_a_run_whose_last_weights_are_no_numbers_is_not_done(kitchen):
+    """It used to end as done, with no result or with that of an earlier checkpoint."""
+    ran = kitchen.run(steps=2, learning_rate=1e30, schedule="constant", warmup=0.0)
+    assert ran.code == 1
+    assert ran.named("stopped") == [{"event": "stopped", "step": 2, "how": "not-finite", "saved": -1}]
+    assert ran.named("end")[0]["result"] is None
+    assert not (ran.output / "adapter").exists()

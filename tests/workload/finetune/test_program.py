@@ -10,6 +10,7 @@ pytestmark = pytest.mark.workload
 from devkit.errors import DevkitError  # noqa: E402
 from devkit.estimate.settings import Loss, Method, Precision  # noqa: E402
 from devkit.workload.finetune.program_output import hashes_of  # noqa: E402
+from tests.workload.finetune.disks import made_read_only, mounted  # noqa: E402
 from tests.workload.finetune.kitchen import SENTENCE, TEXTS, Kitchen  # noqa: E402
 
 
@@ -178,3 +179,17 @@ def test_a_reader_that_left_does_not_end_the_run(kitchen):
     settings = kitchen.settings()
     assert run(settings, listeners=(gone,)) == 0
     assert (settings.output / "adapter").is_dir()
+
+
+def test_an_output_that_cannot_be_written_is_the_users_error_although_it_exists(kitchen, tmp_path):
+    with mounted(tmp_path / "disk", "size=1m") as disk:
+        made_read_only(disk)
+        with pytest.raises(DevkitError, match=r"cannot write .*run\.json: Read-only file system"):
+            kitchen.run(output=disk)
+
+
+def test_it_says_when_rows_are_as_long_as_the_model_reads_and_not_when_they_were_asked_for(kitchen):
+    notes = [each["text"] for each in kitchen.run().named("note")]
+    assert "rows have at most 128 tokens: this model reads no more" in notes
+    asked = [each["text"] for each in kitchen.run(sequence=64).named("note")]
+    assert not [each for each in asked if "rows have at most" in each]

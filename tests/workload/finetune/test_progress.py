@@ -93,3 +93,10 @@ def test_events_are_said_in_words(event, said):
     out = io.StringIO()
     Progress(out, io.StringIO(), width=lambda: 200)(event)
     assert out.getvalue().startswith(said)
+
+
+def test_of_a_run_that_skipped_every_step_no_loss_is_made_up():
+    out = io.StringIO()
+    end = {"event": "end", "how": "done", "first_loss": None, "last_loss": None, "step": 2, "tokens": 9}
+    Progress(out, io.StringIO())(end | {"tokens_per_s": 1.0, "result": "out/adapter"})
+    assert out.getvalue().startswith("done: every step was skipped, so that nothing was learned in 2 steps")

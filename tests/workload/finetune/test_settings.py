@@ -35,6 +35,7 @@ def test_the_usual_settings_are_fine():
         pytest.param({"learning_rate": float("nan")}, "--learning-rate is nan", id="a rate that is no number"),
         pytest.param({"epochs": float("inf")}, "--epochs is inf", id="epochs without end"),
         pytest.param({"epochs": 0.0}, "nothing would be trained", id="no epochs"),
+        pytest.param({"seed": 2**64}, "--seed is 18446744073709551616, which is above", id="a seed beyond torch's"),
         pytest.param({"keep": 1}, "--keep is 1", id="one checkpoint is none"),
         pytest.param({"micro_batch": 32, "batch": 16}, "more than --batch 16", id="a pass larger than the batch"),
         pytest.param({"method": Method.FULL, "dora": True}, "has no adapter", id="DoRA of a whole model"),

@@ -3,6 +3,7 @@
 import json
 import math
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
@@ -152,3 +153,10 @@ def test_a_browser_shows_it_in_the_readers_own_colours(picture, scheme, is_dark)
     strong = {colour for count, colour in colours if count > 40 and max(colour) - min(colour) > 100}
     assert any(blue > red + 60 for red, _, blue in strong), "the loss is there, in blue"
     assert any(green > red + 60 and green > blue + 40 for red, green, blue in strong), "the pace is there, in green"
+
+
+def test_a_picture_that_the_disk_does_not_take_is_named_and_not_called_standard_output(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(step(1, 2.0)) + "\n")
+    with pytest.raises(DevkitError, match=r"^cannot write /dev/full: No space left on device$") as refused:
+        plot_run(tmp_path, Path("/dev/full"), title="run")
+    assert "The run is not touched" in refused.value.hint

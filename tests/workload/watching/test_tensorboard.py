@@ -7,6 +7,7 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.workload.watching.tensorboard import TensorBoard
 from devkit.workload.watching.watchers import watching
+from tests.workload.finetune.disks import mounted
 
 HAS_TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
 
@@ -62,3 +63,24 @@ def test_a_process_that_hears_nothing_draws_nothing(tmp_path):
     with watching(tmp_path, plot=tmp_path / "a.svg", tensorboard=None):
         pass
     assert not (tmp_path / "a.svg").exists()
+
+
+@pytest.mark.workload
+def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path):
+    pytest.importorskip("tensorboard")
+    (tmp_path / "file").touch()
+    with pytest.raises(DevkitError, match=r"cannot write .*file/tb: Not a directory"):
+        TensorBoard(tmp_path / "file" / "tb")
+
+
+@pytest.mark.workload
+@pytest.mark.filterwarnings("ignore")
+def test_a_disk_that_fills_ends_the_event_files_and_not_the_run(tmp_path, capsys):
+    pytest.importorskip("torch")
+    pytest.importorskip("tensorboard")
+    with mounted(tmp_path / "disk", "size=64k") as disk:
+        board = TensorBoard(disk)
+        for event in events(range(1, 3000)):
+            board(event)
+        board.close()
+    assert capsys.readouterr().err.count("nothing more is written for TensorBoard") == 1
