@@ -70,7 +70,7 @@ def _fetched(name: HubName) -> Path:
 def _snapshot(name: HubName) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_OFFLINE
-    from huggingface_hub.errors import DryRunError, HfHubHTTPError
+    from huggingface_hub.errors import DryRunError, HfHubHTTPError, LocalEntryNotFoundError
 
     if HF_HUB_OFFLINE:
         return _cached(name)
@@ -82,9 +82,15 @@ def _snapshot(name: HubName) -> Path:
             repository, revision=revision, allow_patterns=every_kind, ignore_patterns=passed_over, dry_run=True
         )
     except DryRunError as error:
-        if isinstance(error.__cause__, HfHubHTTPError) and error.__cause__.response.status_code < 500:
-            raise error.__cause__ from None
-        return _cached(name)
+        answer = error.__cause__ if isinstance(error.__cause__, HfHubHTTPError) else None
+        if answer is not None and answer.response.status_code < 500:
+            raise answer from None
+        try:
+            return _cached(name)
+        except LocalEntryNotFoundError:
+            if answer is None:
+                raise
+            raise answer from None
     kinds = (*WANTED, SAFETENSORS if any(each.filename.endswith(".safetensors") for each in files) else PICKLES)
     wanted = [each for each in files if any(fnmatch(each.filename, kind) for kind in kinds)]
     _require_config(name, wanted)

@@ -18,6 +18,8 @@ ERROR_HEADERS = ("X-Error-Code", "X-Error-Message")
 REFUSED = {
     "owner/gated": {"": (401, "GatedRepo"), "stranger": (403, "GatedRepo")},
     "owner/revoked": {"": (403, None), "stranger": (403, None)},
+    "owner/busy": {"": (429, None), "stranger": (429, None)},
+    "owner/broken": {"": (500, None), "stranger": (500, None)},
     "owner/disabled": {"": (403, "disabled"), "stranger": (403, "disabled")},
     "datasets/owner/gated": {"": (401, "GatedRepo"), "stranger": (403, "GatedRepo")},
     "datasets/owner/revoked": {"": (403, None), "stranger": (403, None)},

@@ -96,6 +96,31 @@ def test_every_refusal_of_the_hub_has_a_line_of_its_own(answers, name, token, me
 
 
 @pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        (
+            "owner/busy",
+            "the hub answers no more requests from this address for now (429)",
+            "Wait a few minutes, or log in.",
+        ),
+        ("owner/broken", "the hub failed to answer for owner/broken (500)", "Try again later"),
+    ],
+)
+def test_finetune_itself_ends_with_that_line_when_the_hub_answers_none(models, tmp_path, name, message, hint):
+    (tmp_path / "a.txt").write_text("a text")
+    words = ["finetune", "--model", name, "--data", str(tmp_path / "a.txt"), "--output", str(tmp_path / "out")]
+    with hub(models) as stand_in:
+        env = client_environment(stand_in.address, tmp_path / "cache")
+        done = subprocess.run(
+            [sys.executable, "-m", "devkit", *words], env=env, capture_output=True, text=True, timeout=120
+        )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0] == f"Error: {message}"
+    assert done.stderr.splitlines()[1].strip().startswith(hint)
+    assert any(name in each for each in stand_in.asked)
+
+
+@pytest.mark.parametrize(
     ("status", "message"),
     [(429, "no more requests from this address for now (429)"), (500, "failed to answer"), (504, "504")],
 )
