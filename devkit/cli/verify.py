@@ -76,9 +76,10 @@ def verify(
     with interruptible():
         report = _report(directory, here=here, depth=depth, timeout_s=timeout_s, model=model)
     document = json.dumps(report.to_document(), indent=2, allow_nan=False)
-    if output is not None:
-        output.write_text(document + "\n", encoding="utf-8")
+    refused = _write(output, document) if output is not None else None
     click.echo(document if as_json else _text(report))
+    if refused:
+        raise refused
     if report.verdict == "failed":
         _point_to_doctor(output)
     ctx.exit(exits.DONE if report.verdict == "passed" else exits.ANSWER_IS_NO)
@@ -97,6 +98,15 @@ def _report(directory: Path, *, here: bool, depth: str, timeout_s: float, model:
     return prove_in_container(
         directory, LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_progress, model=model
     )
+
+
+def _write(output: Path, document: str) -> DevkitError | None:
+    """What is wrong with the file, if anything: the report of minutes is shown before that is said."""
+    try:
+        output.write_text(document + "\n", encoding="utf-8")
+    except OSError as error:
+        return DevkitError(f"cannot write {output}: {error.strerror}", "Make room on that disk, or name another file.")
+    return None
 
 
 def _point_to_doctor(output: Path | None) -> None:

@@ -10,6 +10,9 @@ from devkit.compat.rate_rows import GpuRates
 _SLICE = re.compile(r"^(?P<whole>.+?) MIG (?P<slices>\d)g\.(?P<gigabytes>\d+)gb\b")
 """How NVIDIA's driver calls a MIG device: "NVIDIA H100 80GB HBM3 MIG 3g.40gb"."""
 
+_WITH_HBM3 = ("h100-sxm", "h800-sxm")
+"""Boards of the same name were built with the older memory, which moves 2 TB/s: no data sheet is theirs."""
+
 
 def rates_of(name: str, *, known: Tables | None = None) -> GpuRates | None:
     """The rates of the GPU, or the MIG slice, of that name; None where the name is not that of one product alone.
@@ -20,6 +23,8 @@ def rates_of(name: str, *, known: Tables | None = None) -> GpuRates | None:
     found = _SLICE.match(name)
     whole = find_gpu(found["whole"] if found else name, known=table)
     if whole is None or whole.model is None or whole.name != whole.model.name:
+        return None
+    if "HBM2e" in name and whole.model.id in _WITH_HBM3:
         return None
     rates = table.gpus.rates.get(whole.model.id)
     if rates is None or found is None:

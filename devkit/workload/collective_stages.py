@@ -1,6 +1,7 @@
 """Stages about several processes: their sum is right, over NCCL on GPUs and over Gloo on the CPU."""
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -13,9 +14,14 @@ from devkit.workload.device import Device
 from devkit.workload.stage import Reading, StageSkipped, above, at_most, equals, fact
 
 DEADLINE_S = 120.0
+POLL_S = 0.05
 GPU_MEGABYTES, CPU_MEGABYTES = 256, 8
 LEAST_BUS_GB_PER_S = 1.0
 """Within one machine even host memory carries more; below it NCCL went through a network interface."""
+
+_RANK = re.compile(r"^\[rank\d+\]: ?")
+_WARNING = re.compile(r"^(?:\[rank\d+\]:)?\[[WI]\d")
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(?::|$)")
 
 
 def nccl_adds_up(device: Device) -> Iterator[Reading]:
@@ -49,13 +55,14 @@ def _sums(ranks: list[dict[str, float]]) -> Iterator[Reading]:
 
 
 def _run(backend: str, world: int, megabytes: int) -> list[dict[str, float]]:
-    """What each process found. Raises RuntimeError with the last words of the first that failed."""
+    """What each process found. Raises RuntimeError with the error of the first that failed."""
     ends_at = time.monotonic() + DEADLINE_S
     with tempfile.TemporaryDirectory(prefix="devkit-ranks-") as name:
         folder = Path(name)
         started = [_started(folder, backend, rank, world, megabytes) for rank in range(world)]
         try:
-            return [_found(folder, rank, process, ends_at) for rank, process in enumerate(started)]
+            _wait(folder, started, ends_at)
+            return [_found(folder, rank) for rank in range(world)]
         finally:
             for process in started:
                 process.kill()
@@ -71,14 +78,35 @@ def _started(folder: Path, backend: str, rank: int, world: int, megabytes: int) 
         )
 
 
-def _found(folder: Path, rank: int, process: subprocess.Popen[bytes], ends_at: float) -> dict[str, float]:
-    try:
-        code = process.wait(timeout=max(0.1, ends_at - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"process {rank} did not finish within {DEADLINE_S:g} s: the processes wait") from None
-    if code != 0:
-        said = (folder / f"{rank}.err").read_text(encoding="utf-8", errors="replace")
-        last = [line for line in said.splitlines() if line.strip()][-1:]
-        raise RuntimeError(f"process {rank} ended with status {code}: {''.join(last)}")
+def _wait(folder: Path, started: list[subprocess.Popen[bytes]], ends_at: float) -> None:
+    """Until all have ended well. One that fails ends it at once: the others wait for it, and say nothing of why."""
+    while True:
+        codes = [process.poll() for process in started]
+        failed = [rank for rank, code in enumerate(codes) if code]
+        if failed:
+            said = (folder / f"{failed[0]}.err").read_text(encoding="utf-8", errors="replace")
+            raise RuntimeError(f"process {failed[0]} ended with status {codes[failed[0]]}: {error_in(said)}")
+        waiting = [rank for rank, code in enumerate(codes) if code is None]
+        if not waiting:
+            return
+        if time.monotonic() > ends_at:
+            raise RuntimeError(f"process {waiting[0]} did not finish within {DEADLINE_S:g} s: the processes wait")
+        time.sleep(POLL_S)
+
+
+def error_in(said: str) -> str:
+    """The error that ends the last traceback, all its lines on one; else the last line.
+
+    torch puts the rank in front of each line, and warns behind the traceback that the group was not destroyed.
+    """
+    own = [_RANK.sub("", line).rstrip() for line in said.splitlines() if not _WARNING.match(line)]
+    lines = [line for line in own if line]
+    begun = max((place for place, line in enumerate(lines) if line.startswith("Traceback ")), default=-1)
+    names = (place for place in range(begun + 1, len(lines)) if _ERROR.match(lines[place]))
+    first = next(names, None) if begun >= 0 else None
+    return " ".join(line.strip() for line in (lines[-1:] if first is None else lines[first:])) or "it said nothing"
+
+
+def _found(folder: Path, rank: int) -> dict[str, float]:
     found: dict[str, float] = json.loads((folder / f"{rank}.out").read_text(encoding="utf-8").splitlines()[-1])
     return found

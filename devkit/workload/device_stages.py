@@ -8,6 +8,7 @@ import torch
 
 from devkit.workload.cuda_driver import CudaDriver, has_gpu_node, read_cuda_driver
 from devkit.workload.device import DTYPES, Device
+from devkit.workload.native_stages import require_triton
 from devkit.workload.settings import Precision
 from devkit.workload.stage import Reading, StageSkipped, at_most, equals, fact
 
@@ -121,6 +122,8 @@ def compile_agrees(device: Device) -> Iterator[Reading]:
     """
     if device.kind == "mps":
         raise StageSkipped("torch.compile is not proved on Apple's GPU")
+    if device.kind == "cuda":
+        require_triton(device)
     if device.kind == "cpu" and not any(shutil.which(program) for program in CPP_COMPILERS):
         raise StageSkipped("torch.compile needs a C++ compiler on the CPU, and none is here")
 

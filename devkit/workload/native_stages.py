@@ -11,6 +11,7 @@ import torch
 from devkit.workload.device import Device
 from devkit.workload.stage import Reading, StageSkipped, at_most, equals, fact
 
+OLDEST_MAJOR_WITH_TRITON = 7
 QUANTISED_SIZE = 256
 ROUND_TRIP_ERROR = 0.12
 """Mean error of normal numbers through 4-bit NormalFloat, relative to their mean size; 0.09 where it is right."""
@@ -65,14 +66,24 @@ def triton_computes(device: Device) -> Iterator[Reading]:
     """
     if device.kind != "cuda":
         raise StageSkipped(f"Triton compiles for GPUs, and this is {'a CPU' if device.kind == 'cpu' else device.name}")
-    if find_spec("triton") is None:
-        raise StageSkipped("Triton is not installed")
+    require_triton(device)
     with tempfile.TemporaryDirectory(prefix="devkit-triton-") as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
         try:
             yield from _tile_readings(device)
         finally:
             del os.environ["TRITON_CACHE_DIR"]
+
+
+def require_triton(device: Device) -> None:
+    """Skip a stage that compiles with Triton for a GPU where there is none, or for one that it never made code for.
+
+    Source: torch/_dynamo/device_interface.py, CudaInterface.is_triton_capable.
+    """
+    if find_spec("triton") is None:
+        raise StageSkipped("Triton is not installed")
+    if torch.version.hip is None and int(device.capability.split(".")[0]) < OLDEST_MAJOR_WITH_TRITON:
+        raise StageSkipped(f"Triton compiles for compute capability 7.0 and newer, and this is {device.capability}")
 
 
 def _tile_readings(device: Device) -> Iterator[Reading]:

@@ -1,6 +1,7 @@
 """Before the proof proper: the process is prepared, and each library imports."""
 
 import importlib
+import logging
 import os
 import platform
 import sys
@@ -92,3 +93,5 @@ def prepare_process() -> None:
         CUBLAS_WORKSPACE_CONFIG=":4096:8",
     )
     os.environ["OMP_NUM_THREADS"] = str(THREADS)
+    # It misses a package that nothing here needs, and says so where the last words of a crash are looked for.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

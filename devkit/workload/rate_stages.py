@@ -40,7 +40,7 @@ LINK_SHARE = 1 / 16
 def compute_rate(device: Device) -> Iterator[Reading]:
     """Matrix products run at the rate that this GPU's data sheet promises, on each GPU; a CPU's is a fact."""
     for index, name in _devices(device):
-        promised = rates_of(name) if device.kind == "cuda" else None
+        promised = _promised(device, index, name)
         for precision in _precisions(device, first=index == 0):
             measured = rates.matrix_tflops(_torch_device(device, index), precision)
             rate = {Precision.BF16: "bf16_tflops", Precision.FP16: "fp16_tflops"}.get(precision)
@@ -52,7 +52,7 @@ def compute_rate(device: Device) -> Iterator[Reading]:
 def memory_rate(device: Device) -> Iterator[Reading]:
     """The device's memory moves at the rate of its data sheet, on each GPU; a CPU's is a fact."""
     for index, name in _devices(device):
-        promised = rates_of(name) if device.kind == "cuda" else None
+        promised = _promised(device, index, name)
         best = promised.bandwidth_gb_per_s if promised else 0.0
         where = _torch_device(device, index)
         copied = rates.copy_gb_per_s(where)
@@ -90,6 +90,13 @@ def judged_link(name: str, measured: float, promised: float, row: GpuRates | Non
     if row is None or not promised or row.is_inferred:
         return fact(name, measured)
     return above(name, measured, LINK_SHARE * promised)
+
+
+def _promised(device: Device, index: int, name: str) -> GpuRates | None:
+    """The data sheet that the GPU is held to; None for none, and where somebody else fills the GPU's memory."""
+    if device.kind != "cuda" or not rates.has_room(_torch_device(device, index)):
+        return None
+    return rates_of(name)
 
 
 def _compute_share(promised: GpuRates) -> float:

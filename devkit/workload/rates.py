@@ -24,6 +24,9 @@ CPU_BLOCK_BYTES = 2**26
 FREE_SHARE = 4
 """Only this part of the free memory is touched: somebody else may work on the same GPU."""
 
+LEAST_FREE_BYTES = 2**31
+"""With less, blocks would fit the caches (126 MB on a B200) and matrices be too small to busy all of the GPU."""
+
 Work = Callable[[], object]
 
 
@@ -59,6 +62,11 @@ def link_gb_per_s(device: torch.device, *, to_device: bool) -> float:
     source, target = (here, there) if to_device else (there, here)
     took_s = seconds_per_call(lambda: target.copy_(source, non_blocking=True), device)
     return source.nbytes / took_s / 1e9
+
+
+def has_room(device: torch.device) -> bool:
+    """Whether so much of a GPU's memory is free that its rates say something of the GPU."""
+    return bool(torch.cuda.mem_get_info(device)[0] >= LEAST_FREE_BYTES)
 
 
 def seconds_per_call(work: Work, device: torch.device) -> float:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +71,16 @@ def test_the_proof_here_prints_one_document_and_writes_the_same(tmp_path):
     assert "lora-memorises passed" in done.stderr
     assert "Warning" not in done.stderr and "Loading weights" not in done.stderr
     assert_another_machine_can_check(file)
+
+
+@pytest.mark.workload
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+def test_a_report_that_cannot_be_written_is_shown_all_the_same():
+    pytest.importorskip("torch")
+    done = verify("--here", "--quick", "--json", "--timeout", "2", "--output", "/dev/full")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["schema"] == "devkit.verify/1"
+    assert "Error: cannot write /dev/full: No space left on device" in done.stderr.splitlines()
 
 
 def assert_another_machine_can_check(file):

@@ -32,6 +32,7 @@ def test_promised(name, bf16, bandwidth):
     [
         pytest.param("NVIDIA GeForce RTX 3060 Laptop GPU", id="a laptop's GPU is not its desktop twin"),
         pytest.param("V100", id="one of three products"),
+        pytest.param("NVIDIA H100 80GB HBM2e", id="the slower memory under a faster board's name"),
         pytest.param("NVIDIA A100-40C", id="a virtual GPU with an unknown share"),
         pytest.param("NVIDIA RTX 9090", id="not built yet"),
         pytest.param("AMD Instinct MI300X", id="another maker"),

@@ -152,6 +152,7 @@ def test_a_contradiction_shows_even_under_a_new_hash(change, point):
 def test_what_cannot_be_checked_is_said_and_not_called_right():
     document = report_document()
     del document[HASH]
+    document["environment"]["devkit"] = "0.0.9"
     document["inputs"] = {}
     points = {point.name: point.agreement for point in check_document(document)}
     assert points["hash"] is points["stages"] is points["device"] is Agreement.NOT_CHECKED
@@ -161,6 +162,12 @@ def test_the_stages_of_another_devkit_are_not_judged():
     document = forge(lambda d: (d["environment"].update(devkit="9.0"), d["stages"].pop(3)))
     points = {point.name: point for point in check_document(document)}
     assert points["stages"].agreement is Agreement.NOT_CHECKED and "9.0" in points["stages"].says
+
+
+def test_a_hash_that_was_taken_out_is_missed_where_this_devkit_wrote_the_report():
+    document = report_document()
+    del document[HASH]
+    assert wrong(document) == {"hash"}
 
 
 def test_the_hash_does_not_depend_on_the_order_or_layout_of_the_file():

@@ -14,6 +14,7 @@ pytest.importorskip("peft")
 
 from devkit.workload import (  # noqa: E402 - only where torch is
     collective_stages,
+    device_stages,
     generation_stages,
     native_stages,
     rate_stages,
@@ -138,6 +139,80 @@ def test_a_process_that_dies_fails_the_stage_with_its_words(monkeypatch, tmp_pat
     monkeypatch.setattr(collective_stages.all_reduce, "__file__", str(broken))
     result = outcome(collective_stages.gloo_adds_up, CPU)
     assert result.status is StageStatus.FAILED and "no interface for Gloo" in result.reason
+
+
+def test_the_process_that_failed_is_named_and_not_the_one_that_waits_for_it(monkeypatch, tmp_path):
+    broken = tmp_path / "all_reduce.py"
+    broken.write_text(
+        "import sys, time\nif sys.argv[2] == '1': raise OSError('no room in /dev/shm')\ntime.sleep(300)\n"
+    )
+    monkeypatch.setattr(collective_stages.all_reduce, "__file__", str(broken))
+    monkeypatch.setattr(collective_stages, "DEADLINE_S", 30.0)
+    result = outcome(collective_stages.gloo_adds_up, CPU)
+    assert result.reason == "RuntimeError: process 1 ended with status 1: OSError: no room in /dev/shm"
+
+
+NCCL_SAID = """\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "all_reduce.py", line 50, in <module>
+[rank0]:     main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5]))
+[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled system error
+[rank0]: ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.
+[rank0]: Last error:
+[rank0]: Error while creating shared memory segment /dev/shm/nccl-3cMPZp (size 33030528)
+[rank0]:[W731 10:50:06.313 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not called
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        pytest.param(
+            NCCL_SAID,
+            "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled system error "
+            "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device "
+            "error. Last error: Error while creating shared memory segment /dev/shm/nccl-3cMPZp (size 33030528)",
+            id="an error of several lines before a warning",
+        ),
+        pytest.param(
+            "Traceback (most recent call last):\n  File x\nKeyboardInterrupt\n", "KeyboardInterrupt", id="bare"
+        ),
+        pytest.param("starting\nFatal Python error: Aborted\n\n", "Fatal Python error: Aborted", id="no traceback"),
+        pytest.param("", "it said nothing", id="nothing"),
+    ],
+)
+def test_what_a_process_died_of_is_found_in_its_last_words(said, found):
+    assert collective_stages.error_in(said) == found
+
+
+def gpu(capability):
+    """A GPU that is not here, as the stages are told of one."""
+    return Device("cuda", "a GPU", "", Precision.FP16, "", capability, count=1)
+
+
+@pytest.mark.parametrize("stage", [native_stages.triton_computes, device_stages.compile_agrees])
+def test_a_gpu_too_old_for_triton_and_a_machine_without_it_have_nothing_to_prove(stage, monkeypatch):
+    # A stand-in: Triton is no package of a CPU's torch.
+    monkeypatch.setattr(native_stages, "find_spec", lambda _: object())
+    old = outcome(stage, gpu("6.1"))
+    assert (old.status, old.reason) == (
+        StageStatus.SKIPPED,
+        "Triton compiles for compute capability 7.0 and newer, and this is 6.1",
+    )
+    monkeypatch.setattr(native_stages, "find_spec", lambda _: None)
+    without = outcome(stage, gpu("9.0"))
+    assert (without.status, without.reason) == (StageStatus.SKIPPED, "Triton is not installed")
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "is_judged"),
+    [pytest.param(2**31, True, id="room enough"), pytest.param(2**31 - 1, False, id="somebody else fills it")],
+)
+def test_a_gpu_without_room_is_held_to_no_data_sheet(monkeypatch, free_bytes, is_judged):
+    # A stand-in for a GPU's memory: what fits its caches is read faster than any memory gives.
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_bytes, 2**37))
+    promised = rate_stages._promised(gpu("9.0"), 0, H200)
+    assert (promised is not None) is is_judged
 
 
 def test_a_library_that_only_pretends_is_seen(monkeypatch):
