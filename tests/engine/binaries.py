@@ -24,7 +24,7 @@ OLDER = "trixie"
 """Docker Engine 26.1 and Compose 2.26, which ignores `gpus:` without a word."""
 
 PLUGIN_FOLDERS = ("usr/libexec/docker/cli-plugins", "usr/local/lib/docker/cli-plugins", "usr/lib/docker/cli-plugins")
-NEEDED = ("iptables", "ip", "runc", "debootstrap")
+NEEDED = ("iptables", "ip", "runc", "mmdebstrap")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def find(suite: str = "") -> Binaries:
     missing = [name for name in NEEDED if shutil.which(name, path=_system_path()) is None]
     if missing:
         raise NoEngineError(
-            f"missing programs: {', '.join(missing)} (apt-get install iptables iproute2 runc debootstrap)"
+            f"missing programs: {', '.join(missing)} (apt-get install iptables iproute2 runc mmdebstrap)"
         )
     reasons = []
     for origin, unpack in _candidates(suite):
@@ -103,6 +103,7 @@ def unpack(suite: str, packages: Sequence[str], folder: Path) -> None:
         "Dir::Cache": state / "cache",
         "Dir::State::status": state / "status",
         "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
         # A mirror frozen on some day is as good; signatures are checked all the same.
         "Acquire::Check-Valid-Until": "false",
     }

@@ -1,4 +1,4 @@
-"""The base image, made by debootstrap: no image registry is asked.
+"""The base image, made by mmdebstrap: no image registry is asked.
 
 The dev container's Dockerfile names an image such as python:3.11-slim-bookworm. The engine takes a local image of
 that name before it asks a registry, so the generated files are built unchanged.
@@ -13,6 +13,17 @@ from .daemon import Engine
 
 MIRROR = "http://deb.debian.org/debian"
 INCLUDE = "python3,python3-venv,python3-dev,python3-pip,ca-certificates"
+BOOTSTRAP = (
+    "mmdebstrap",
+    "--quiet",
+    "--mode=root",
+    "--variant=minbase",
+    "--format=directory",
+    "--hook-dir=/usr/share/mmdebstrap/hooks/maybe-merged-usr",
+    "--dpkgopt=force-unsafe-io",
+    '--aptopt=Acquire::Languages "none"',
+)
+"""Both settings stay in the image, as in the official ones; without the hook a package that needs Perl merges /usr."""
 SUITE = "bookworm"
 """Its python3 is 3.11, the version that the tests' plans ask for."""
 
@@ -39,7 +50,7 @@ def archive() -> Path:
 
 def _bootstrap(folder: Path) -> None:
     root = folder / "root"
-    run(["debootstrap", "--variant=minbase", f"--include={INCLUDE}", SUITE, root, MIRROR], deadline_s=900)
+    install(SUITE, INCLUDE, root)
     local = root / "usr/local/bin"
     for link, target in (
         ("python3", "/usr/bin/python3"),
@@ -51,11 +62,14 @@ def _bootstrap(folder: Path) -> None:
     # The official image's pip may install outside a venv; Debian's marker would forbid it.
     for marker in root.glob("usr/lib/python3.*/EXTERNALLY-MANAGED"):
         marker.unlink()
-    for package in root.glob("var/cache/apt/archives/*.deb"):
-        package.unlink()
     left_out = [f"--exclude=./{path}" for path in LEFT_OUT]
     run(["tar", "--numeric-owner", "--one-file-system", *left_out, "-C", root, "-cf", folder / "rootfs.tar", "."])
     run(["rm", "-rf", "--one-file-system", root])
+
+
+def install(suite: str, packages: str, root: Path) -> None:
+    """Put a small Debian with these packages into a folder that is not there yet."""
+    run([*BOOTSTRAP, f"--include={packages}", suite, root, MIRROR], deadline_s=900)
 
 
 def base_image_of(dockerfile: Path) -> str:

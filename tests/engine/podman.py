@@ -1,4 +1,4 @@
-"""Podman 5.4 in a root file system of its own: made by debootstrap, entered with pivot_root, nothing installed here.
+"""Podman 5.4 in a root file system of its own: made by mmdebstrap, entered with pivot_root, nothing installed here.
 
 Podman 5.4 is the first whose socket passes on CDI devices. It runs as root, with a stand-in for a GPU and for NVIDIA's
 CDI specification, in a network namespace that leads nowhere.
@@ -129,10 +129,7 @@ def podman(binaries: Binaries) -> Iterator[Podman]:
 
 
 def _bootstrap(folder: Path) -> None:
-    words = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, folder / "root", image.MIRROR]
-    run(words, deadline_s=900)
-    for package in (folder / "root").glob("var/cache/apt/archives/*.deb"):
-        package.unlink()
+    image.install(SUITE, PACKAGES, folder / "root")
 
 
 def _prepare(state: Path) -> None:
