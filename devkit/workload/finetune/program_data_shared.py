@@ -76,6 +76,10 @@ def written(data: Data) -> Path | None:
     except OSError:
         path.unlink(missing_ok=True)
         return None
+    except BaseException:
+        # A signal ends the run here: nobody else knows the name.
+        path.unlink(missing_ok=True)
+        raise
     return path
 
 

@@ -1,5 +1,8 @@
 """Texts that one process tokenised reach the others as they were."""
 
+import signal
+import tempfile
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
@@ -9,6 +12,7 @@ from devkit.workload.finetune import program_data_shared  # noqa: E402
 from devkit.workload.finetune.batch import Example, Layout, Row, collated  # noqa: E402
 from devkit.workload.finetune.checkpoint_settings import fingerprint_of_data  # noqa: E402
 from devkit.workload.finetune.program_data import Data  # noqa: E402
+from devkit.workload.finetune.stopping import Stopped  # noqa: E402
 
 LEARNED = [Example.compact([5, 6, 70_000], [0, 1, 1]), Example.compact([9], [0]), Example((1, 2, 3, 4, 5), (0,) * 5)]
 HELD_OUT = [Example.compact(range(300), [1] * 300)]
@@ -56,3 +60,19 @@ def test_a_batch_of_mapped_texts_is_that_of_the_texts():
 
 def test_a_file_that_is_not_there_is_none_of_ours(tmp_path):
     assert program_data_shared._mapped(tmp_path / "gone") is None
+
+
+def test_a_signal_while_texts_are_handed_on_leaves_no_file(tmp_path, monkeypatch):
+    class Signalled:
+        """Token ids that are never written to the end."""
+
+        def __len__(self):
+            return 2
+
+        def __iter__(self):
+            raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(Stopped):
+        program_data_shared.written(Data([Example(Signalled(), [0, 1])], [], (), None))
+    assert list(tmp_path.iterdir()) == []
