@@ -1,6 +1,7 @@
 """What is tried in parts is tried whole in the end, and nothing is left without a test meanwhile."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -99,3 +100,10 @@ def test_every_long_test_on_engines_has_its_turn(monkeypatch):
             assert {turns.has(name) for name in part} == {number == tried}
         assert turns.has("test_matrix.py")
     assert TURNS % len(turns.PARTS) == 0
+
+
+def test_nothing_is_left_to_those_who_ask_for_all():
+    """What no commit tries, nobody does."""
+    alone = re.compile(r"skipif\(\s*not (amount\.)?LONG")
+    files = [file for file in (ROOT / "tests").rglob("*.py") if file != Path(__file__)]
+    assert [str(file) for file in files if alone.search(file.read_text(encoding="utf-8"))] == []

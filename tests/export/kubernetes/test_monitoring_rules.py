@@ -15,7 +15,7 @@ from devkit.export.kubernetes.monitoring import monitoring_objects
 from devkit.export.kubernetes.monitoring_rules import JobPods, counters_for, pod_pattern, rules_for
 from devkit.export.kubernetes.settings import Exporter, Kind, KubernetesSettings
 from devkit.solver.model import Vendor
-from tests.amount import LONG
+from tests.amount import every
 from tests.engine import prometheus
 from tests.engine.binaries import NoEngineError
 from tests.engine.conftest import left_out
@@ -275,7 +275,11 @@ WATCHED = [case for case in CASES if case.story == "is watched"]
 """Every alert once, and the one rule that puts series with renamed labels beside others, as it must be silent."""
 
 
-@pytest.mark.parametrize("case", CASES if LONG else [*FIRST_OF_EACH.values(), *WATCHED], ids=str)
+ALWAYS = [*FIRST_OF_EACH.values(), *WATCHED]
+OTHERS = [case for case in CASES if case not in ALWAYS]
+
+
+@pytest.mark.parametrize("case", [*ALWAYS, *every(6, OTHERS)], ids=str)
 def test_the_same_holds_where_prometheus_renamed_the_exporters_labels(case, promtool, tmp_path):
     def renamed(series: str) -> str:
         of_pods = series.startswith("kube_")
