@@ -46,6 +46,26 @@ def test_a_model_that_does_not_learn_fails(healthy, tmp_path, monkeypatch):
     assert result.status is StageStatus.FAILED and "last_loss is " in result.reason
 
 
+def test_what_stages_before_left_in_torchs_cache_is_given_back_before_a_runs_memory_is_counted(
+    healthy, tmp_path, monkeypatch
+):
+    # Stand-ins for a GPU's memory and the run on it.
+    done = []
+    for name in ("empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda name=name: done.append(name))
+
+    def ran(settings, **_):
+        done.append("run")
+        settings.output.mkdir()
+        (settings.output / run_stages.RECORD_FILE).write_text("{}")
+        return 0
+
+    monkeypatch.setattr(run_stages, "run", ran)
+    bench = Bench(healthy.settings, replace(healthy.device, kind="cuda"), tmp_path)
+    outcome(run_stages.memory_as_estimated, bench)
+    assert done == ["empty_cache", "reset_peak_memory_stats", "run"]
+
+
 def test_memory_is_not_judged_on_a_cpu(healthy):
     assert outcome(run_stages.memory_as_estimated, healthy).status is StageStatus.SKIPPED
 

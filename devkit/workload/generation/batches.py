@@ -1,6 +1,5 @@
 """Many prompts through one model: alike lengths side by side, answers in the order of the prompts."""
 
-import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -9,6 +8,7 @@ from itertools import takewhile
 import torch
 
 from devkit.errors import DevkitError
+from devkit.workload.finetune.micro_batch import is_out_of_memory
 from devkit.workload.generation.decoding import Answer, Speaker, answers, room
 from devkit.workload.generation.settings import Decoding
 from devkit.workload.generation.streaming import Words
@@ -58,8 +58,10 @@ def answered_alone(
     """The answer to one prompt, shown while it is made. Raises DevkitError, also where memory runs out."""
     try:
         (answer,) = answers(speaker, [prompt], decoding, streamer=words, asked=asked)
-    except torch.OutOfMemoryError as error:
-        raise _too_large() from error
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise _too_large() from error
+        raise
     return answer
 
 
@@ -67,8 +69,11 @@ def _tried(
     speaker: Speaker, prompts: Sequence[Sequence[int]], decoding: Decoding, asked: Callable[[], bool]
 ) -> list[Answer] | None:
     """The answers; None where memory ran out, after what was allocated is free again."""
-    with contextlib.suppress(torch.OutOfMemoryError):
+    try:
         return answers(speaker, prompts, replace(decoding, batch=len(prompts)), asked=asked)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
     # The error is gone by now, and with it the frames that hold the tensors.
     gc.collect()
     if torch.cuda.is_available():

@@ -13,6 +13,7 @@ from devkit.text import human_number
 from devkit.workload.device import Device, choose_device
 from devkit.workload.finetune.adapters_files import SavedAdapter
 from devkit.workload.finetune.adapters_saved import put_on, require_fit
+from devkit.workload.finetune.micro_batch import is_out_of_memory
 from devkit.workload.finetune.model import Loaded, load_base, load_tokenizer, notes_on
 from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
 from devkit.workload.finetune.model_files import ModelFiles
@@ -47,7 +48,9 @@ class Opened:
         notes = notes_on(self.files, choices)
         try:
             base, tokenizer = load_base(self.files, choices), load_tokenizer(self.files.folder)
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             raise DevkitError(
                 f"memory ran out while {self.files.folder} was loaded onto {self.device.name}",
                 "Keep it in 4 bits with --quantisation nf4; or see what fits: devkit estimate MODEL --inference.",

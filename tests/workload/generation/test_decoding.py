@@ -206,21 +206,30 @@ def test_memory_that_runs_out_while_one_prompt_is_answered_is_said(speaker, prom
         answered_alone(speaker, prompts[0], GREEDY, words=Words(speaker.tokenizer, str), asked=lambda: False)
 
 
-def test_a_batch_that_does_not_fit_into_memory_is_halved_and_nothing_is_lost(speaker, prompts, truth, monkeypatch):
+@pytest.mark.parametrize(
+    "out_of_memory",
+    [
+        pytest.param(torch.OutOfMemoryError("CUDA out of memory"), id="a GPU"),
+        pytest.param(RuntimeError("[enforce fail] . DefaultCPUAllocator: can't allocate memory"), id="a CPU"),
+    ],
+)
+def test_a_batch_that_does_not_fit_into_memory_is_halved_and_nothing_is_lost(
+    speaker, prompts, truth, monkeypatch, out_of_memory
+):
     # A stand-in: a CPU has no memory limit of its own that torch could tell of.
     tried = []
 
     def answers_of_two_at_most(speaker, prompts, *args, **more):
         tried.append(len(prompts))
         if len(prompts) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise out_of_memory
         return decoding.answers(speaker, prompts, *args, **more)
 
     monkeypatch.setattr(batches, "answers", answers_of_two_at_most)
     found = answers_in_order(speaker, prompts, replace(GREEDY, batch=5))
     assert [each.ids for each in found] == truth
     assert tried == [5, 2, 2, 1]
-    monkeypatch.setattr(batches, "answers", lambda *_, **__: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+    monkeypatch.setattr(batches, "answers", lambda *_, **__: (_ for _ in ()).throw(out_of_memory))
     with pytest.raises(DevkitError, match="memory ran out with a single prompt"):
         list(answers_in_order(speaker, prompts, GREEDY))
 
