@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import time
+from functools import cache
 
 import pytest
 
@@ -43,11 +44,12 @@ def killed(record_property):
 
 @pytest.fixture(scope="module")
 def untouched(kitchen, zygote):
-    """What runs in one and in two processes come to when nobody touches them."""
-    return {
-        world: Outcome(run_to_its_end(kitchen, zygote, kitchen.folder / f"untouched-{world}", world))
-        for world in (1, 2)
-    }
+    """What runs come to when nobody touches them, by processes and how these share the model."""
+    return cache(
+        lambda world, *sharing: Outcome(
+            run_to_its_end(kitchen, zygote, kitchen.folder / f"untouched-{world}-{sharing}", world, *sharing)
+        )
+    )
 
 
 class Outcome:
@@ -62,7 +64,7 @@ class Outcome:
         return (self.losses, self.adapter) == (other.losses, other.adapter)
 
 
-def argv(kitchen, output, world, **changed):
+def argv(kitchen, output, *sharing, **changed):
     settings = {
         "model": kitchen.base,
         "data": kitchen.texts,
@@ -76,11 +78,12 @@ def argv(kitchen, output, world, **changed):
         "seed": 3,
         **changed,
     }
-    return ["finetune", "--json", *(word for name, value in settings.items() for word in (f"--{name}", str(value)))]
+    words = (word for name, value in settings.items() for word in (f"--{name}", str(value)))
+    return ["finetune", "--json", *words, *sharing]
 
 
-def run_to_its_end(kitchen, zygote, output, world):
-    run = zygote.start(argv(kitchen, output, world), world=world)
+def run_to_its_end(kitchen, zygote, output, world, *sharing):
+    run = zygote.start(argv(kitchen, output, *sharing), world=world)
     assert run.ended() == [0] * world, run.said(0)
     return output
 
@@ -127,7 +130,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_nobody_had(
     output = kitchen.folder / f"one-{number}-{in_a_save}-{seed}"
     for _ in range(KILLS_OF_A_RUN):
         before = last_saved(output)
-        run = zygote.start(argv(kitchen, output, 1), slow_disk_s=0.015 if in_a_save else 0.0)
+        run = zygote.start(argv(kitchen, output), slow_disk_s=0.015 if in_a_save else 0.0)
         hit(run, output, draw, number=number, in_a_save=in_a_save)
         code = run.ended()[0]
         assert code in (0, PREEMPTED, -number), run.said(0)
@@ -136,29 +139,40 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_nobody_had(
         killed(int(code != 0))
         check_nothing_was_lost(run, output, before)
     run_to_its_end(kitchen, zygote, output, 1)
-    assert Outcome(output) == untouched[1]
+    assert Outcome(output) == untouched(1)
     assert not [path.name for path in output.iterdir() if ".tmp-" in path.name or ".old-" in path.name]
 
 
+PARTS = ("--sharding", "zero3")
+
+
 @pytest.mark.parametrize(
-    ("number", "ranks"),
+    ("number", "ranks", "sharing"),
     [
-        pytest.param(signal.SIGTERM, (0,), id="SIGTERM to the first"),
-        pytest.param(signal.SIGTERM, (1,), id="SIGTERM to the second"),
-        pytest.param(signal.SIGUSR1, (), id="SIGUSR1 to both"),
-        pytest.param(signal.SIGKILL, (), id="SIGKILL to both"),
-        pytest.param(signal.SIGKILL, (0,), id="SIGKILL to the first"),
-        pytest.param(signal.SIGKILL, (1,), id="SIGKILL to the second"),
+        pytest.param(signal.SIGTERM, (0,), (), id="SIGTERM to the first"),
+        pytest.param(signal.SIGTERM, (1,), (), id="SIGTERM to the second"),
+        pytest.param(signal.SIGUSR1, (), (), id="SIGUSR1 to both"),
+        pytest.param(signal.SIGKILL, (), (), id="SIGKILL to both"),
+        pytest.param(signal.SIGKILL, (0,), (), id="SIGKILL to the first"),
+        pytest.param(signal.SIGKILL, (1,), (), id="SIGKILL to the second"),
+        *every(
+            3,
+            [
+                pytest.param(signal.SIGTERM, (1,), PARTS, id="SIGTERM to the second of those with a part each"),
+                pytest.param(signal.SIGKILL, (), PARTS, id="SIGKILL to both of those with a part each"),
+                pytest.param(signal.SIGKILL, (1,), PARTS, id="SIGKILL to the second of those with a part each"),
+            ],
+        ),
     ],
 )
 def test_two_processes_end_together_and_go_on_as_if_nobody_had_stopped_them(
-    kitchen, zygote, untouched, killed, number, ranks
+    kitchen, zygote, untouched, killed, number, ranks, sharing
 ):
     draw = random.Random(f"{number} {ranks}")
-    output = kitchen.folder / f"two-{number}-{ranks}"
+    output = kitchen.folder / f"two-{number}-{ranks}-{sharing}"
     for in_a_save in (False, True):
         before = last_saved(output)
-        run = zygote.start(argv(kitchen, output, 2), world=2, slow_disk_s=0.015 if in_a_save else 0.0)
+        run = zygote.start(argv(kitchen, output, *sharing), world=2, slow_disk_s=0.015 if in_a_save else 0.0)
         hit(run, output, draw, number=number, ranks=ranks, in_a_save=in_a_save)
         hit_at_s = time.monotonic()
         codes = run.ended()
@@ -166,8 +180,8 @@ def test_two_processes_end_together_and_go_on_as_if_nobody_had_stopped_them(
         check_codes(run, codes, number, ranks)
         killed(1)
         check_nothing_was_lost(run, output, before)
-    run_to_its_end(kitchen, zygote, output, 2)
-    assert Outcome(output) == untouched[2]
+    run_to_its_end(kitchen, zygote, output, 2, *sharing)
+    assert Outcome(output) == untouched(2, *sharing)
 
 
 def check_codes(run, codes, number, ranks):
@@ -185,33 +199,33 @@ def check_codes(run, codes, number, ranks):
 def test_a_run_goes_on_with_passes_of_another_size(kitchen, zygote):
     """Without dropout, which draws in another order then: only the rounding differs."""
     straight = kitchen.folder / "same-passes"
-    assert zygote.start(argv(kitchen, straight, 1, dropout=0.0)).ended() == [0]
+    assert zygote.start(argv(kitchen, straight, dropout=0.0)).ended() == [0]
     output = kitchen.folder / "other-passes"
-    run = zygote.start(argv(kitchen, output, 1, dropout=0.0))
+    run = zygote.start(argv(kitchen, output, dropout=0.0))
     run.until(lambda: len(run.events("step")) > 3)
     run.send(signal.SIGTERM)
     assert run.ended() == [PREEMPTED]
-    assert zygote.start(argv(kitchen, output, 1, **{"dropout": 0.0, "micro-batch": 4})).ended() == [0]
+    assert zygote.start(argv(kitchen, output, **{"dropout": 0.0, "micro-batch": 4})).ended() == [0]
     losses = dict(Outcome(output).losses)
     assert losses == pytest.approx(dict(Outcome(straight).losses), rel=1e-5)
 
 
 def test_ctrl_c_saves_and_leaves_as_interrupted(kitchen, zygote, untouched):
     output = kitchen.folder / "interrupted"
-    run = zygote.start(argv(kitchen, output, 1))
+    run = zygote.start(argv(kitchen, output))
     run.until(lambda: run.events("step"))
     run.send(signal.SIGINT)
     assert run.ended() == [130]
     assert run.events("stopped")[0]["how"] == "interrupted"
     assert run.events("checkpoint")[-1]["seconds"] > 0
     run_to_its_end(kitchen, zygote, output, 1)
-    assert Outcome(output) == untouched[1]
+    assert Outcome(output) == untouched(1)
 
 
 def test_a_run_of_other_settings_is_refused_and_nothing_of_it_changes(kitchen, zygote):
     output = run_to_its_end(kitchen, zygote, kitchen.folder / "other-settings", 1)
     before = Outcome(output)
-    run = zygote.start(argv(kitchen, output, 1, rank=4, seed=4))
+    run = zygote.start(argv(kitchen, output, rank=4, seed=4))
     assert run.ended() == [2]
     assert "was made with other settings: rank was 16, now 4; seed was 3, now 4" in run.said(0)
     assert Outcome(output) == before
