@@ -1,11 +1,14 @@
 """The command line: parse, call, print, exit. It decides nothing about GPUs or versions."""
 
+import contextlib
 import errno
 import gc
 import importlib
 import io
 import os
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -41,6 +44,16 @@ HOW_TO_REPORT = (
 class LazyGroup(click.Group):
     """Loads a command's module only when it is used, so that `--help` stays fast."""
 
+    def make_context(self, *given: Any, **named: Any) -> click.Context:  # noqa: ANN401 - handed on
+        """As Click does, which prints help on the way."""
+        with _until_the_reader_leaves():
+            return super().make_context(*given, **named)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - what a command returns
+        """Run the command."""
+        with _until_the_reader_leaves():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Every command, in the order a newcomer meets them."""
         return list(COMMANDS)
@@ -57,6 +70,16 @@ class LazyGroup(click.Group):
         """The command list, from the summaries alone."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@contextlib.contextmanager
+def _until_the_reader_leaves() -> Iterator[None]:
+    """`devkit doctor | head` is no failure, which Click would make of it."""
+    try:
+        yield
+    except BrokenPipeError:
+        _drop_output()
+        raise click.exceptions.Exit(exits.DONE) from None
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -139,10 +162,6 @@ def _exit_code() -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("Interrupted.", err=True)
         return exits.INTERRUPTED
-    except BrokenPipeError:
-        # The reader left: `devkit doctor | head`.
-        _drop_output()
-        return exits.DONE
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _REFUSED:
             return _REFUSED[error.errno](error)

@@ -32,6 +32,19 @@ def ended_by(monkeypatch, capsys, error):
     return code, capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [("doctor", "--list"), ("--help",), ("explain", "CTK001")], ids=" ".join)
+def test_a_reader_that_has_left_is_no_failure(words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "devkit", *words], stdout=writer, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (exits.DONE, "")
+
+
 def test_a_user_error_is_one_line_and_a_hint(monkeypatch, capsys):
     code, err = ended_by(monkeypatch, capsys, DevkitError("no such GPU: rtx 9090", "Known: RTX 4090\nSee devkit plan"))
     assert code == exits.WRONG_INPUT
