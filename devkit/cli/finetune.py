@@ -104,16 +104,22 @@ def _word_left(ctx: click.Context) -> Iterator[Callable[[int], None]]:
 @contextmanager
 def _listener(*, as_json: bool | None) -> Iterator["Listener"]:
     """Who prints the events. JSON has standard output for itself: what libraries print goes to standard error."""
+    from devkit.workload.finetune.events import thinned
     from devkit.workload.finetune.progress import Progress, is_terminal
     from devkit.workload.proof import events_on_stdout
 
     if as_json is None:
         as_json = not is_terminal(sys.stdout)
     if not as_json:
-        yield Progress()
+        progress = Progress()
+        try:
+            yield progress
+        finally:
+            # What went wrong is told next, and on a line of its own.
+            progress.clear()
         return
     with events_on_stdout() as emit:
-        yield emit
+        yield thinned(emit)
 
 
 def settings_of(file: Path | None, flags: dict[str, Any]) -> FinetuneSettings:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,13 @@ Listener = Callable[[Event], None]
 METRICS_FILE = "metrics.jsonl"
 KEPT_ON_RESUME = frozenset({"step", "eval", "checkpoint", "skipped"})
 """Events of single steps; those of a step that is done again go. The others tell of one process and stay."""
+
+PASSING = frozenset({"reading"})
+"""Events that the next of their kind makes out of date: they are heard and not kept."""
+
+SECONDS_BETWEEN_COUNTS = 0.5
+"""Often enough for a line to be seen moving, seldom enough to cost nothing."""
+SECONDS_BETWEEN_LINES_OF_COUNTS = 5.0
 
 
 class Events:
@@ -31,7 +39,7 @@ class Events:
     def __call__(self, event: str, **fields: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
         """Tell one event. Numbers that JSON cannot hold become text, so that a NaN is seen as one."""
         told: Event = {"event": event, **{name: _json_value(value) for name, value in fields.items()}}
-        if self._file is not None:
+        if self._file is not None and event not in PASSING:
             with written(self._file), self._file.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(told, allow_nan=False) + "\n")
         for listener in self._listeners:
@@ -40,6 +48,39 @@ class Events:
             except BrokenPipeError:
                 # The reader left. The run goes on: what it tells is in the file.
                 self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+
+class Counts:
+    """Tells how many records are read, and how long that took so far."""
+
+    def __init__(self, events: Events, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._events = events
+        self._now_s = now_s
+        self._begun_s = now_s()
+        self._told_s = -math.inf
+
+    def __call__(self, records: int) -> None:
+        """Tell that `records` are read, unless something was told a moment ago."""
+        now_s = self._now_s()
+        if now_s - self._told_s < SECONDS_BETWEEN_COUNTS:
+            return
+        self._told_s = now_s
+        self._events("reading", records=records, seconds=round(now_s - self._begun_s, 1))
+
+
+def thinned(listener: Listener, *, now_s: Callable[[], float] = time.monotonic) -> Listener:
+    """`listener` that hears passing events with 5 seconds between them: it keeps each as a line."""
+    told_s = -math.inf
+
+    def listen(event: Event) -> None:
+        nonlocal told_s
+        if event["event"] in PASSING:
+            if now_s() - told_s < SECONDS_BETWEEN_LINES_OF_COUNTS:
+                return
+            told_s = now_s()
+        listener(event)
+
+    return listen
 
 
 @contextmanager

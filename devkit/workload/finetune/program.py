@@ -34,8 +34,8 @@ def run(settings: FinetuneSettings, *, listeners: tuple[Listener, ...] = (), dry
     with stopping.at_once(), ranks.joined(device_kind()) as together:
         if not dry_run:
             return _claimed_and_run(settings, together, listeners)
-        material = program_parts.gathered(settings, together)
         events = Events(None, listeners if together.is_first else ())
+        material = program_parts.gathered(settings, together, events)
         decisions = program_parts.decided(material, together)
         _tell(events, decisions, material.notes(decisions))
         return EXIT_CODES[End.DONE]
@@ -105,7 +105,7 @@ def _recorded(
 ) -> End:
     """The run, with what was decided and how it ended in its record."""
     events = _events(settings, together, listeners if together.is_first else ())
-    material = program_parts.gathered(settings, together)
+    material = program_parts.gathered(settings, together, events)
     decisions = program_parts.decided(material, together)
     if together.is_first:
         record.decided(material.settings, decisions)

@@ -6,6 +6,7 @@ from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.workload.finetune.batch import Example
+from devkit.workload.finetune.events import Counts, Events
 from devkit.workload.finetune.model import Tokenizer
 from devkit.workload.finetune.reading import Records
 from devkit.workload.finetune.settings import FinetuneSettings
@@ -27,15 +28,23 @@ class Data:
     chat_template: str | None = None
 
 
-def data_of(settings: FinetuneSettings, tokenizer: Tokenizer, config: Any) -> Data:  # noqa: ANN401 - of transformers
-    """Everything that is named, as examples for this model. Raises DevkitError for what cannot be learned."""
-    examples, notes = _examples_of(settings.data, tokenizer, settings)
+def data_of(
+    settings: FinetuneSettings,
+    tokenizer: Tokenizer,
+    config: Any,  # noqa: ANN401 - of transformers
+    events: Events,
+) -> Data:
+    """Everything that is named, as examples for this model; `events` hear how far the reading is.
+
+    Raises DevkitError for what cannot be learned.
+    """
+    examples, notes = _examples_of(settings.data, tokenizer, settings, events)
     require_vocabulary(examples, config)
     if settings.sequence == _positions_of(config):
         notes = (*notes, f"rows have at most {settings.sequence} tokens: this model reads no more")
     if not settings.eval_data:
         return Data(*_divided(examples, settings), notes, tokenizer.chat_template)
-    held_out, more = _examples_of(settings.eval_data, tokenizer, settings)
+    held_out, more = _examples_of(settings.eval_data, tokenizer, settings, events)
     notes = (*notes, *(f"to evaluate on: {note}" for note in more))
     return Data(examples, held_out, notes, tokenizer.chat_template)
 
@@ -59,10 +68,16 @@ def _positions_of(config: Any) -> int | None:  # noqa: ANN401 - of transformers
 
 
 def _examples_of(
-    names: tuple[str, ...], tokenizer: Tokenizer, settings: FinetuneSettings
+    names: tuple[str, ...], tokenizer: Tokenizer, settings: FinetuneSettings, events: Events
 ) -> tuple[Sequence[Example], tuple[str, ...]]:
     records = Records(names)
-    made = tokenised(records, tokenizer, sequence=settings.sequence, completion_only=settings.completion_only)
+    made = tokenised(
+        records,
+        tokenizer,
+        sequence=settings.sequence,
+        completion_only=settings.completion_only,
+        counted=Counts(events),
+    )
     return made.examples, (f"{records.survey()}", *made.notes)
 
 

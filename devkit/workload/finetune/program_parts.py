@@ -15,6 +15,7 @@ from devkit.workload.finetune.attention import layout_of
 from devkit.workload.finetune.attention_apart import require_apart
 from devkit.workload.finetune.batch import Example
 from devkit.workload.finetune.decisions import Corpus, Decisions, decide
+from devkit.workload.finetune.events import Events
 from devkit.workload.finetune.feed import Feed
 from devkit.workload.finetune.hub import model_folder
 from devkit.workload.finetune.layout import Layout
@@ -48,13 +49,13 @@ class Material:
         return (*self.data.notes, *cost, self.experts.note_on_adapters())
 
 
-def gathered(settings: FinetuneSettings, together: Ranks) -> Material:
+def gathered(settings: FinetuneSettings, together: Ranks, events: Events) -> Material:
     """Model files and texts. The first process of a node looks first, so that a download is done once there."""
     folder = together.leading(lambda: model_folder(settings.model))
     files, shape = together.agreed(lambda: _looked_at(folder, settings))
     config = shape.config
     fitting = together.agreed(lambda: with_rows_that_fit(settings, config))
-    data = together_made(lambda: data_of(fitting, model.load_tokenizer(folder), config), together)
+    data = together_made(lambda: data_of(fitting, model.load_tokenizer(folder), config, events), together)
     return Material(fitting, files, config, data, model_skeleton.fused_experts(shape))
 
 

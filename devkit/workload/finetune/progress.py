@@ -47,6 +47,7 @@ class Progress:
         self._shown = ""
         self._steps = 0
         self._unsaid_s = SECONDS_BETWEEN_LINES
+        self._read_s = 0.0
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
@@ -55,6 +56,9 @@ class Progress:
         if event["event"] == "step":
             self._step(event)
             return
+        if event["event"] == "reading":
+            self._reading(event)
+            return
         text = _WORDS[event["event"]](event) if event["event"] in _WORDS else ""
         if text:
             self._put(text)
@@ -62,20 +66,35 @@ class Progress:
     def _step(self, event: Event) -> None:
         line = step_line(event, steps=self._steps, width=max(20, self._width() - 1))
         if self._moves:
-            self._err.write("\r" + line.ljust(len(self._shown)))
-            self._err.flush()
-            self._shown = line
+            self._move(line)
             return
         self._unsaid_s += event["seconds"]
         if self._unsaid_s >= SECONDS_BETWEEN_LINES or event["step"] == self._steps:
             self._unsaid_s = 0.0
             self._put(line)
 
-    def _put(self, text: str) -> None:
+    def _reading(self, event: Event) -> None:
+        line = f"reading: {count_of(event['records'], 'record')} in {human_seconds(event['seconds'])}"
+        if self._moves:
+            self._move(line[: max(20, self._width() - 1)])
+        elif event["seconds"] >= self._read_s + SECONDS_BETWEEN_LINES:
+            self._read_s = event["seconds"]
+            self._put(line)
+
+    def _move(self, line: str) -> None:
+        self._err.write("\r" + line.ljust(len(self._shown)))
+        self._err.flush()
+        self._shown = line
+
+    def clear(self) -> None:
+        """Take the line that moves away, where somebody else is about to write."""
         if self._shown:
             self._err.write("\r" + " " * len(self._shown) + "\r")
             self._err.flush()
             self._shown = ""
+
+    def _put(self, text: str) -> None:
+        self.clear()
         for line in text.splitlines():
             self._out.write(wrapped(on_one_line(line), width=max(40, self._width()), hanging="    ") + "\n")
         self._out.flush()

@@ -4,7 +4,7 @@ Texts begin with what the tokenizer begins texts with, once, and end with its en
 that never saw the end of an answer does not stop. No token is added to the vocabulary.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -44,7 +44,12 @@ class _Counts:
 
 
 def tokenised(
-    records: Iterable[Record], tokenizer: Tokenizer, *, sequence: int, completion_only: bool = True
+    records: Iterable[Record],
+    tokenizer: Tokenizer,
+    *,
+    sequence: int,
+    completion_only: bool = True,
+    counted: Callable[[int], object] = lambda records: None,
 ) -> Tokenised:
     """Examples of the records, no longer than `sequence` tokens.
 
@@ -52,6 +57,7 @@ def tokenised(
     Prompts and chats are cut off at the right, and left out where nothing is left to learn. With `completion_only`
     prompts and the turns of everybody but the assistant are read and not learned.
     A tokenizer without a chat template is given one when the first chat comes.
+    `counted` is told how many records are done: 0 once there are as many as AT_ONCE, and after each of these.
     Raises DevkitError where nothing is left.
     """
     if sequence < 2:
@@ -61,7 +67,11 @@ def tokenised(
     notes: list[str] = []
     examples: list[Example] = []
     rest = iter(records)
+    done = 0
     while some := list(islice(rest, AT_ONCE)):
+        if done or len(some) == AT_ONCE:
+            counted(done)
+        done += len(some)
         if any(isinstance(record, ChatRecord) for record in some):
             note = give_template(tokenizer, begins_with=tokenizer.decode(writer.beginning))
             notes += [note] if note else []

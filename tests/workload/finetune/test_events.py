@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.events import Events, forget_after, read_events
+from devkit.workload.finetune.events import Counts, Events, forget_after, read_events, thinned
 
 
 def test_each_event_is_a_line_and_is_heard(tmp_path):
@@ -46,3 +46,32 @@ def test_a_disk_that_takes_no_more_is_named_and_not_called_standard_output():
     with pytest.raises(DevkitError) as caught:
         Events(Path("/dev/full"))("step", step=1)
     assert caught.value.message == "cannot write /dev/full: No space left on device"
+
+
+class Clock:
+    def __init__(self):
+        self.s = 100.0
+
+    def __call__(self):
+        return self.s
+
+
+def test_how_far_the_reading_is_gets_heard_twice_a_second_and_is_not_kept(tmp_path):
+    heard, clock = [], Clock()
+    counts = Counts(Events(tmp_path / "metrics.jsonl", (heard.append,)), now_s=clock)
+    for records in range(0, 5000, 1000):
+        counts(records)
+        clock.s += 0.3
+    assert [(each["records"], each["seconds"]) for each in heard] == [(0, 0.0), (2000, 0.6), (4000, 1.2)]
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_lines_of_how_far_the_reading_is_are_five_seconds_apart():
+    heard, clock = [], Clock()
+    listen = thinned(heard.append, now_s=clock)
+    for records in range(12):
+        listen({"event": "reading", "records": records})
+        listen({"event": "step", "step": records})
+        clock.s += 1
+    assert [each["records"] for each in heard if each["event"] == "reading"] == [0, 5, 10]
+    assert [each["step"] for each in heard if each["event"] == "step"] == list(range(12))

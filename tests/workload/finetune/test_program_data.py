@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from tests.workload.finetune.kitchen import Kitchen  # noqa: E402
+from tests.workload.finetune.kitchen import Kitchen, write_texts  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +30,11 @@ def test_the_template_that_chats_were_trained_with_is_saved_and_said(kitchen):
 def test_texts_give_a_model_no_template(kitchen):
     ran = kitchen.run(steps=1)
     assert list(ran.output.rglob("chat_template.jinja")) == []
+
+
+def test_of_many_texts_it_is_told_how_far_their_reading_is_and_of_few_it_is_not(kitchen):
+    many = write_texts(kitchen.folder / "many.jsonl", ["a b"] * 1001)
+    ran = kitchen.run(data=(f"{many}",), batch=1, steps=1)
+    assert ran.events[0] == {"event": "reading", "records": 0, "seconds": 0.0}
+    assert '"reading"' not in (ran.output / "metrics.jsonl").read_text()
+    assert kitchen.run(steps=1).named("reading") == []

@@ -100,3 +100,23 @@ def test_of_a_run_that_skipped_every_step_no_loss_is_made_up():
     end = {"event": "end", "how": "done", "first_loss": None, "last_loss": None, "step": 2, "tokens": 9}
     Progress(out, io.StringIO())(end | {"tokens_per_s": 1.0, "result": "out/adapter"})
     assert out.getvalue().startswith("done: every step was skipped, so that nothing was learned in 2 steps")
+
+
+def test_while_texts_are_read_a_line_counts_and_is_gone_before_anything_else(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    out, err = io.StringIO(), Terminal()
+    progress = Progress(out, err, width=lambda: 60)
+    progress({"event": "reading", "records": 1000, "seconds": 0.5})
+    progress({"event": "reading", "records": 23000, "seconds": 11.0})
+    assert err.getvalue() == "\rreading: 1000 records in 0.5 s\rreading: 23000 records in 11 s"
+    progress.clear()
+    assert err.getvalue().endswith("\r" + " " * len("reading: 23000 records in 11 s") + "\r")
+    assert out.getvalue() == ""
+
+
+def test_in_a_log_reading_is_told_only_when_it_takes_long():
+    out = io.StringIO()
+    progress = Progress(out, io.StringIO(), width=lambda: 80)
+    for half_seconds in range(50):
+        progress({"event": "reading", "records": 1000 * half_seconds, "seconds": half_seconds / 2})
+    assert out.getvalue() == "reading: 20000 records in 10 s\nreading: 40000 records in 20 s\n"

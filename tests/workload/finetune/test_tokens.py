@@ -212,3 +212,17 @@ def test_a_tokenizer_of_another_model_is_refused():
     require_vocabulary(examples, config(vocab_size=len(tokenizer)))
     with pytest.raises(DevkitError, match="the model has 4 of them"):
         require_vocabulary(examples, config(vocab_size=4))
+
+
+@pytest.mark.parametrize(
+    ("records", "wanted"),
+    [
+        pytest.param(999, [], id="of few nothing is told"),
+        pytest.param(1000, [0], id="a thousand are announced"),
+        pytest.param(2500, [0, 1000, 2000], id="and then counted"),
+    ],
+)
+def test_many_records_are_counted_while_they_are_read(records, wanted):
+    told = []
+    found = tokenised([text("Hi")] * records, made.words(), sequence=8, counted=told.append)
+    assert (told, len(found.examples)) == (wanted, records)
