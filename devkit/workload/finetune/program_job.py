@@ -82,7 +82,7 @@ class Job:
         return shared
 
     def _tell_notes(self) -> None:
-        for text in (*self._base.notes, *self._feed.notes):
+        for text in self._feed.notes:
             self._events("note", text=text)
         if not self._is_split:
             self._events(

@@ -12,6 +12,7 @@ from devkit.estimate.settings import Loss, Method, Precision  # noqa: E402
 from devkit.workload.finetune.program_output import hashes_of  # noqa: E402
 from tests.workload.finetune.disks import made_read_only, mounted  # noqa: E402
 from tests.workload.finetune.kitchen import SENTENCE, TEXTS, Kitchen  # noqa: E402
+from tests.workload.small_models import save_model  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_held_out_texts_are_evaluated_and_not_learned(kitchen):
     ran = kitchen.run(eval_share=0.25, eval_every=2)
     assert [each["step"] for each in ran.named("eval")] == [2, 3]
     assert ran.named("start")[0]["rows"] == 6
-    same = kitchen.run(eval_data=(str(kitchen.texts),), eval_every=3, learning_rate=0.0)
+    same = kitchen.run(eval_data=(str(kitchen.texts),), eval_every=3, learning_rate=1e-30)
     assert same.named("eval")[0]["loss"] == pytest.approx(same.losses[0], rel=2e-6)
 
 
@@ -193,3 +194,10 @@ def test_it_says_when_rows_are_as_long_as_the_model_reads_and_not_when_they_were
     assert "rows have at most 128 tokens: this model reads no more" in notes
     asked = [each["text"] for each in kitchen.run(sequence=64).named("note")]
     assert not [each for each in asked if "rows have at most" in each]
+
+
+def test_what_experts_cost_is_told_once(kitchen):
+    pytest.importorskip("bitsandbytes")
+    folder = save_model(kitchen.folder / "mixture", "qwen3_moe")
+    notes = [each["text"] for each in kitchen.run(model=str(folder), method=Method.QLORA, steps=1).named("note")]
+    assert len([note for note in notes if "bitsandbytes quantises linear layers alone" in note]) == 1
