@@ -85,6 +85,8 @@ def _given(settings: FinetuneSettings) -> None:
 
 
 def _consistent(settings: FinetuneSettings) -> None:
+    if settings.learning_rate == 0:
+        raise DevkitError("--learning-rate is 0, so nothing would be learned", "Give a rate above 0, such as 2e-4.")
     if settings.steps is None and settings.epochs <= 0:
         raise DevkitError("--epochs is 0, so nothing would be trained", "Give --epochs or --steps above 0.")
     if settings.method is Method.FULL and (settings.dora or settings.targets != ALL_LINEAR):

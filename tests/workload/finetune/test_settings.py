@@ -33,6 +33,7 @@ def test_the_usual_settings_are_fine():
         pytest.param({"batch": -1}, "--batch is -1", id="a negative batch"),
         pytest.param({"dropout": 1.0}, "--dropout is 1.0, which is above 0.99", id="dropout of everything"),
         pytest.param({"learning_rate": float("nan")}, "--learning-rate is nan", id="a rate that is no number"),
+        pytest.param({"learning_rate": 0.0}, "--learning-rate is 0", id="a rate at which nothing is learned"),
         pytest.param({"epochs": float("inf")}, "--epochs is inf", id="epochs without end"),
         pytest.param({"epochs": 0.0}, "nothing would be trained", id="no epochs"),
         pytest.param({"seed": 2**64}, "--seed is 18446744073709551616, which is above", id="a seed beyond torch's"),
