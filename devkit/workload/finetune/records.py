@@ -224,9 +224,9 @@ def _turns(value: object, place: Place) -> tuple[Message, ...]:
             continue
         role = SHAREGPT_ROLES.get(str(turn["from"]))
         if role is None:
+            said = on_one_line(str(turn["from"]))[:40]
             raise DevkitError(
-                f'{where} is from "{on_one_line(str(turn["from"]))[:40]}", which is nobody known',
-                f"Known are {listed(SHAREGPT_ROLES)}.",
+                f'{where} is from "{said}", which is nobody known', f"Known are {listed(SHAREGPT_ROLES)}."
             )
         found.append(_message({"role": role, "content": turn.get("value")}, where))
     if not found:
@@ -267,6 +267,8 @@ def _as_text(value: object) -> str:
     match value:
         case float() if isnan(value):
             return "NaN stands where a table has nothing: write a text there, or leave the record out."
+        case bytes():
+            return "The column holds bytes: write it as text (in Arrow and Parquet the type string)."
         case list() | Mapping():
             return "Write what is to be read of it as one text."
         case _:
@@ -297,4 +299,4 @@ def _kind_of(value: object) -> str:
         case Mapping():
             return "an object"
         case _:
-            return f"a {type(value).__name__}"
+            return "bytes" if isinstance(value, bytes) else f"a {type(value).__name__}"

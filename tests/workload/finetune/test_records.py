@@ -226,3 +226,11 @@ def test_the_hint_is_about_this_very_mistake(entry, message, hint):
         record_of(entry, Place("a.jsonl", 1))
     assert message in caught.value.message
     assert hint in caught.value.hint
+
+
+def test_bytes_in_a_table_are_called_so_and_no_quotes_are_asked_for():
+    with pytest.raises(DevkitError, match='"text" is bytes, and must be a text') as refused:
+        record_of({"text": "ä".encode()}, HERE)
+    assert refused.value.hint == "The column holds bytes: write it as text (in Arrow and Parquet the type string)."
+    with pytest.raises(DevkitError, match="has bytes for its content"):
+        record_of({"messages": [{"role": "user", "content": b"a"}]}, HERE)
