@@ -94,13 +94,28 @@ def verify(folder: Path) -> Manifest:
     return manifest
 
 
+_IN_WORDS = {
+    "data": "the texts are others than those it learned from",
+    "model": "the model is another than the one it was made from",
+}
+"""What is compared by fingerprints, which say nothing to people."""
+
+_SHAPES_TEXTS = frozenset({"sequence", "completion_only", "eval_share", "model"})
+"""Settings that change which token ids come of the same texts."""
+
+
 def differences(before: Mapping[str, Value], now: Mapping[str, Value]) -> list[str]:
-    """What differs, in the order of `now`: "rank was 8, now 16"."""
+    """What differs, in the order of `now`: "rank was 8, now 16".
+
+    That the token ids are others is told only where no setting explains it.
+    """
     names = [*now, *(name for name in before if name not in now)]
+    differ = [name for name in names if before.get(name) != now.get(name)]
+    is_explained = not _SHAPES_TEXTS.isdisjoint(differ)
     return [
-        f"{name} was {_shown(before.get(name))}, now {_shown(now.get(name))}"
-        for name in names
-        if before.get(name) != now.get(name)
+        _IN_WORDS.get(name) or f"{name} was {_shown(before.get(name))}, now {_shown(now.get(name))}"
+        for name in differ
+        if name != "data" or not is_explained
     ]
 
 

@@ -113,3 +113,14 @@ def test_a_manifest_of_another_form_is_named_by_its_form(folder):
 )
 def test_differing_settings_are_named_with_both_values(before, now, said):
     assert differences(before, now) == said
+
+
+def test_other_texts_and_another_model_are_called_so_in_place_of_hashes():
+    before = {"rank": 8, "model": "0f0f", "data": "abab"}
+    assert differences(before, {**before, "data": "cdcd"}) == ["the texts are others than those it learned from"]
+    assert differences(before, {"rank": 9, "model": "1e1e", "data": "abab"}) == [
+        "rank was 8, now 9",
+        "the model is another than the one it was made from",
+    ]
+    rows = {**before, "sequence": 64}
+    assert differences(rows, {**rows, "sequence": 32, "data": "cdcd"}) == ["sequence was 64, now 32"]
