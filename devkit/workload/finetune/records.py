@@ -224,10 +224,8 @@ def _turns(value: object, place: Place) -> tuple[Message, ...]:
             continue
         role = SHAREGPT_ROLES.get(str(turn["from"]))
         if role is None:
-            said = on_one_line(str(turn["from"]))[:40]
-            raise DevkitError(
-                f'{where} is from "{said}", which is nobody known', f"Known are {listed(SHAREGPT_ROLES)}."
-            )
+            who = on_one_line(str(turn["from"]))[:40]
+            raise DevkitError(f'{where} is from "{who}", which is nobody known', f"Known are {listed(SHAREGPT_ROLES)}.")
         found.append(_message({"role": role, "content": turn.get("value")}, where))
     if not found:
         raise DevkitError(f'{place}: "conversations" is empty', "A chat has at least one turn of the assistant.")
