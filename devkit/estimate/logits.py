@@ -1,15 +1,18 @@
 """The loss: logits are as wide as the vocabulary, and several copies of them are the usual peak."""
 
 from devkit.estimate.activations import is_upcast, stream_bytes
+from devkit.estimate.adapters import adapted_head
 from devkit.estimate.model import Term
 from devkit.estimate.settings import CHUNK_TOKENS, Loss, Method, Precision, TrainingSettings
 from devkit.estimate.shape import ModelShape
-from devkit.estimate.terms import LIGER, LOSS
+from devkit.estimate.terms import LIGER, LORA, LOSS
 
 FP32 = Precision.FP32.bytes
 COPIES = 3
 """fp32 tensors as large as the logits that are alive when the loss goes backward: the logarithm of the softmax, its
 gradient, and that of the logits."""
+OUTPUTS_OF_ADAPTED = 3
+"""What an adapted head makes as large as the logits: the product with its weight, that with the adapter, their sum."""
 CHUNKED = "https://arxiv.org/abs/2411.09009"
 """Cross-entropy without whole logits."""
 
@@ -18,9 +21,12 @@ def loss_terms(shape: ModelShape, settings: TrainingSettings, tokens: int) -> tu
     """What computing the loss of `tokens` tokens takes at its fullest, beyond what layers keep."""
     if not shape.is_decoder:
         return ()
+    is_adapted = settings.method is not Method.FULL and adapted_head(shape, settings) is not None
     match settings.loss:
         case Loss.STANDARD:
-            return _standard(shape, settings, tokens)
+            return (*_standard(shape, settings, tokens), *(_outputs(shape, settings, tokens) if is_adapted else ()))
+        case _ if is_adapted:
+            return _by_chunks_again(shape, settings, tokens)
         case Loss.CHUNKED:
             return _by_chunks(shape, settings, tokens)
         case Loss.FUSED:
@@ -50,6 +56,23 @@ def _by_chunks(shape: ModelShape, settings: TrainingSettings, tokens: int) -> tu
         _states(shape, settings, tokens, copies=2),
         *_head_gradient(shape, settings),
     )
+
+
+def _by_chunks_again(shape: ModelShape, settings: TrainingSettings, tokens: int) -> tuple[Term, ...]:
+    """A head that is more than a matrix: each chunk is computed again in the backward pass, as whole logits are."""
+    chunk = min(CHUNK_TOKENS, tokens)
+    formula = f"{COPIES} copies x {chunk:,} tokens at a time x {shape.vocabulary:,} x {FP32} B"
+    return (
+        Term("loss", COPIES * FP32 * chunk * shape.vocabulary, formula, CHUNKED),
+        *_outputs(shape, settings, chunk),
+        _states(shape, settings, tokens, copies=2),
+    )
+
+
+def _outputs(shape: ModelShape, settings: TrainingSettings, tokens: int) -> tuple[Term, ...]:
+    each = stream_bytes(settings)
+    formula = f"{OUTPUTS_OF_ADAPTED} x {tokens:,} tokens x {shape.vocabulary:,} x {each} B"
+    return (Term("outputs of the adapted head", OUTPUTS_OF_ADAPTED * tokens * shape.vocabulary * each, formula, LORA),)
 
 
 def _fused(shape: ModelShape, settings: TrainingSettings, tokens: int) -> tuple[Term, ...]:

@@ -14,6 +14,7 @@ class Reads(StrEnum):
     ATTENTION_OUTPUT = "attention output"
     MLP_INPUT = "MLP input"
     MLP_INSIDE = "MLP inside"
+    LAST_STATE = "last hidden state"
 
 
 @record

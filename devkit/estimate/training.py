@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from devkit.errors import DevkitError
 from devkit.estimate.activations import Kept, bytes_held_by_int8, is_upcast, kept_by, stream_bytes, uses_eager_attention
-from devkit.estimate.adapters import adapted
+from devkit.estimate.adapters import adapted, adapted_head
 from devkit.estimate.logits import loss_terms
 from devkit.estimate.model import MemoryEstimate, Phase, Term
 from devkit.estimate.overhead import CUBLAS_BYTES, finished
@@ -15,7 +15,7 @@ from devkit.estimate.settings import (
     Sharding,
     TrainingSettings,
 )
-from devkit.estimate.shape import Layer, ModelShape
+from devkit.estimate.shape import Linear, ModelShape
 from devkit.estimate.sharding import gathered_terms, sharded
 from devkit.estimate.terms import (
     CHECKPOINT,
@@ -227,7 +227,9 @@ class _Parts:
         if not self._settings.dora:
             return ()
         each = self._settings.adapter_precision.bytes
-        size = max((_norm_bytes(layer, self._settings, each) for layer in self._shape.layers), default=0)
+        head = adapted_head(self._shape, self._settings)
+        linears = [linear for layer in self._shape.layers for linear in adapted(layer, self._settings)]
+        size = max((_norm_bytes(linear, each) for linear in (*linears, *((head,) if head else ()))), default=0)
         return (Term("norm of the adapted weight", size, "identity, product and weight of the largest linear", DORA),)
 
     def _small(self) -> tuple[Term, ...]:
@@ -241,9 +243,9 @@ class _Parts:
         )
 
 
-def _norm_bytes(layer: Layer, settings: TrainingSettings, each: int) -> int:
+def _norm_bytes(linear: Linear, each: int) -> int:
     """DoRA sends an identity through the adapter and adds the product to a copy of the weight."""
-    return max((each * (linear.inputs**2 + 2 * linear.weights) for linear in adapted(layer, settings)), default=0)
+    return each * (linear.inputs**2 + 2 * linear.weights)
 
 
 def _warnings(shape: ModelShape, settings: TrainingSettings) -> tuple[str, ...]:

@@ -203,3 +203,11 @@ def test_a_chunk_is_as_long_as_the_one_that_training_uses():
     from devkit.workload.finetune import loss
 
     assert loss.CHUNK_TOKENS == CHUNK_TOKENS
+
+
+@pytest.mark.parametrize("loss", [Loss.CHUNKED, Loss.FUSED, Loss.STANDARD])
+def test_an_adapter_on_the_head_takes_more_than_one_inside(loss):
+    plain = estimate_training(LLAMA, TrainingSettings(loss=loss, targets=("q_proj",)))
+    with_head = estimate_training(LLAMA, TrainingSettings(loss=loss, targets=("q_proj", "lm_head")))
+    trained = 16 * (4096 + 128256)
+    assert with_head.allocated_peak_bytes > plain.allocated_peak_bytes + 2 * trained

@@ -25,10 +25,32 @@ def targets_of(model: Model, wanted: Sequence[str]) -> str | list[str]:
     if tuple(wanted) == ALL_LINEAR:
         return ALL_LINEAR[0] if fused_experts(model) is None else _beside_experts(model)
     layers = dict(adaptable(model))
+    tied = [name for name, each in layers.items() if _is_tied_head(each, model)]
     for name in wanted:
-        if not any(layer == name or layer.endswith(f".{name}") for layer in layers):
-            raise _unknown(name, layers)
+        if any(_names(name, layer) for layer in tied):
+            raise _tied(name)
+        if not any(_names(name, layer) for layer in layers):
+            raise _unknown(name, {layer: layers[layer] for layer in layers if layer not in tied})
     return list(wanted)
+
+
+def _names(name: str, layer: str) -> bool:
+    return layer == name or layer.endswith(f".{name}")
+
+
+def _is_tied_head(layer: torch.nn.Module, model: Model) -> bool:
+    """Whether `layer` is the output head and its weight that of the embedding."""
+    if layer is not model.get_output_embeddings():
+        return False
+    weight: object = model.get_input_embeddings().weight
+    return layer.weight is weight
+
+
+def _tied(name: str) -> DevkitError:
+    return DevkitError(
+        f"{name} can be given no adapter: in this model it is the embedding, too, and merging would change both",
+        "Leave it out; all-linear names every other linear layer.",
+    )
 
 
 def _beside_experts(model: Model) -> list[str]:

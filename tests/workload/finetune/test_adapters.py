@@ -10,10 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from devkit.errors import DevkitError
-from devkit.estimate.settings import Method, Precision
+from devkit.estimate.adapters import adapter_parameters
+from devkit.estimate.config import shape_of_config
+from devkit.estimate.settings import Method, Precision, TrainingSettings
 from devkit.workload.finetune import adapters
 from devkit.workload.finetune.adapters_files import BASE_FILE, WEIGHTS_FILE, examined_adapter
 from devkit.workload.finetune.adapters_saved import put_on, require_fit, save_adapter
+from devkit.workload.finetune.adapters_targets import targets_of
 from devkit.workload.finetune.model import load, load_base
 from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
 from devkit.workload.finetune.model_files import examined
@@ -285,3 +288,21 @@ def test_a_longer_adapter_precision_than_the_bases_still_trains(base):
     _, model = with_adapter(base, choices, precision=Precision.FP32)
     model.train()(input_ids=IDS, labels=IDS).loss.backward()
     assert all(parameter.grad is not None for parameter in adapters.trainable(model))
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_head_that_is_the_embedding_too_is_refused_with_the_reason_and_not_listed(tmp_path, kind):
+    shape = skeleton(save_model(tmp_path, kind, tie_word_embeddings=True))
+    with pytest.raises(DevkitError, match="lm_head can be given no adapter: in this model it is the embedding"):
+        targets_of(shape, ("lm_head",))
+    with pytest.raises(DevkitError, match="no layer of the model is called nothing") as refused:
+        targets_of(shape, ("nothing",))
+    assert "lm_head" not in refused.value.hint
+
+
+@pytest.mark.parametrize("dora", [False, True], ids=["lora", "dora"])
+@pytest.mark.parametrize("targets", [("lm_head",), ("q_proj", "lm_head"), ("all-linear",)], ids=" ".join)
+def test_the_estimate_counts_what_an_adapter_on_the_head_trains(base, targets, dora):
+    loaded, model = with_adapter(base, targets=targets, dora=dora, rank=4)
+    wanted = TrainingSettings(rank=4, targets=targets, dora=dora)
+    assert adapter_parameters(shape_of_config(loaded.config.to_dict()), wanted) == adapters.trainable_count(model)

@@ -10,6 +10,9 @@ pytestmark = pytest.mark.workload
 from devkit.errors import DevkitError  # noqa: E402
 from devkit.estimate.settings import Loss, Method, Precision  # noqa: E402
 from devkit.workload.finetune.program_output import hashes_of  # noqa: E402
+from devkit.workload.generation.lookup import looked_up  # noqa: E402
+from devkit.workload.generation.program import merge_into  # noqa: E402
+from devkit.workload.generation.settings import GenerateSettings  # noqa: E402
 from tests.workload.finetune.disks import made_read_only, mounted  # noqa: E402
 from tests.workload.finetune.kitchen import SENTENCE, TEXTS, Kitchen  # noqa: E402
 from tests.workload.small_models import save_model  # noqa: E402
@@ -201,3 +204,14 @@ def test_what_experts_cost_is_told_once(kitchen):
     folder = save_model(kitchen.folder / "mixture", "qwen3_moe")
     notes = [each["text"] for each in kitchen.run(model=str(folder), method=Method.QLORA, steps=1).named("note")]
     assert len([note for note in notes if "bitsandbytes quantises linear layers alone" in note]) == 1
+
+
+@pytest.mark.parametrize("loss", [Loss.CHUNKED, Loss.STANDARD])
+def test_an_adapter_on_the_head_is_estimated_trained_and_merged(kitchen, tmp_path, loss):
+    ran = kitchen.run(targets=("q_proj", "lm_head"), steps=20, loss=loss)
+    assert (ran.code, len(ran.named("estimate"))) == (0, 1)
+    assert ran.losses[-1] < 0.7 * ran.losses[0]
+    found = looked_up(GenerateSettings(model=f"{kitchen.base}", adapter=ran.output / "adapter"))
+    # Raises for logits that moved.
+    merge_into(found, tmp_path / "merged", lambda _: None)
+    assert (tmp_path / "merged" / "model.safetensors").exists()
