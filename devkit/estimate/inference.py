@@ -2,10 +2,10 @@
 
 from devkit.errors import DevkitError
 from devkit.estimate.model import MemoryEstimate, Phase, Term
-from devkit.estimate.overhead import CUBLAS_BYTES, finished
+from devkit.estimate.overhead import WORKSPACE, finished
 from devkit.estimate.settings import Attention, CacheKind, InferenceSettings, Quantisation
 from devkit.estimate.shape import Layer, ModelShape
-from devkit.estimate.terms import CACHE, CUBLAS, LAYERS, MEGATRON, PAGED, QLORA, SDPA, present, total
+from devkit.estimate.terms import CACHE, LAYERS, MEGATRON, PAGED, QLORA, SDPA, present, total
 from devkit.estimate.weights import weight_terms
 
 PAGE_TOKENS = 16
@@ -58,7 +58,7 @@ class _Parts:
         self._shape, self._settings = shape, settings
         whole = weight_terms(shape, settings.quantisation, settings.precision)
         self._weights = tuple(self._split(term) for term in whole)
-        self._workspace = Term("cuBLAS workspace", CUBLAS_BYTES, "2 x 4 MiB + 8 x 16 KiB", CUBLAS)
+        self._workspace = WORKSPACE
 
     def phases(self) -> dict[Phase, tuple[Term, ...]]:
         """The moments at which memory may be fullest."""

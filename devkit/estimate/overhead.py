@@ -1,14 +1,17 @@
 """From tensors to what is taken of the GPU: allocator, CUDA context, communication."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from devkit.estimate.model import Interval, MemoryEstimate, Phase, Term
-from devkit.estimate.terms import total
+from devkit.estimate.terms import CUBLAS, total
 
 MIB = 1 << 20
 
 CUBLAS_BYTES = 2 * (4 << 20) + 8 * (16 << 10)
 """PyTorch's default workspace for one handle: CUBLAS_WORKSPACE_CONFIG :4096:2:16:8."""
+
+WORKSPACE = Term("cuBLAS workspace", CUBLAS_BYTES, "2 x 4 MiB + 8 x 16 KiB", CUBLAS)
 
 ALLOCATOR = "https://pytorch.org/docs/stable/notes/cuda.html#cuda-memory-management"
 CONTEXT = "https://pypi.org/project/fitcheck-llm/0.3.1/"
@@ -68,4 +71,20 @@ def finished(
         reserved_peak_bytes=reserved,
         device_peak_bytes=device,
         warnings=warnings,
+    )
+
+
+def on_cpu(estimate: MemoryEstimate) -> MemoryEstimate:
+    """The same training step without what only a GPU has: cuBLAS's workspace, the CUDA context and NCCL's buffers."""
+    less = sum(term.bytes for term in estimate.terms if term == WORKSPACE)
+    peak = estimate.reserved_peak_bytes
+    reserved = Interval(point=peak.point - less, upper=peak.upper - less)
+    return replace(
+        estimate,
+        terms=tuple(term for term in estimate.terms if term != WORKSPACE),
+        overheads=tuple(term for term in estimate.overheads if term.source == ALLOCATOR),
+        phases=tuple((phase, size - less) for phase, size in estimate.phases),
+        allocated_peak_bytes=estimate.allocated_peak_bytes - less,
+        reserved_peak_bytes=reserved,
+        device_peak_bytes=reserved,
     )

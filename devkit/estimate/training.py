@@ -7,7 +7,7 @@ from devkit.estimate.activations import Kept, bytes_held_by_int8, is_upcast, kep
 from devkit.estimate.adapters import adapted, adapted_head
 from devkit.estimate.logits import loss_terms
 from devkit.estimate.model import MemoryEstimate, Phase, Term
-from devkit.estimate.overhead import CUBLAS_BYTES, finished
+from devkit.estimate.overhead import WORKSPACE, finished
 from devkit.estimate.settings import (
     Loss,
     Method,
@@ -19,7 +19,6 @@ from devkit.estimate.shape import Linear, ModelShape
 from devkit.estimate.sharding import gathered_terms, sharded
 from devkit.estimate.terms import (
     CHECKPOINT,
-    CUBLAS,
     DORA,
     INT8,
     LAYERS,
@@ -239,7 +238,7 @@ class _Parts:
         formula = f"{self._tokens:,} tokens x {per_token:,} B"
         return (
             Term("inputs and last norm", self._tokens * per_token, formula, LAYERS),
-            Term("cuBLAS workspace", CUBLAS_BYTES, "2 x 4 MiB + 8 x 16 KiB", CUBLAS),
+            WORKSPACE,
         )
 
 

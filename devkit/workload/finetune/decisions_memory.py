@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from devkit.errors import DevkitError
 from devkit.estimate.model import Interval, MemoryEstimate
+from devkit.estimate.overhead import on_cpu
 from devkit.estimate.settings import Method, Optimizer
 from devkit.text import human_bytes
 from devkit.workload.finetune.decisions import ASKED, Decision, Decisions, Hardware, Kind, Need
@@ -123,7 +124,8 @@ def _estimated(fit: _Fit, draft: Decisions, settings: FinetuneSettings, hardware
     if need is None:
         return fit
     tried = replace(draft, micro_batch=fit.micro_batch, checkpointing=fit.checkpointing, optimizer=fit.optimizer)
-    return replace(fit, estimate=need(tried.training(settings, world=hardware.world)))
+    estimate = need(tried.training(settings, world=hardware.world))
+    return replace(fit, estimate=estimate if hardware.is_gpu else on_cpu(estimate))
 
 
 def _fits(fit: _Fit, hardware: Hardware) -> bool:

@@ -205,3 +205,12 @@ def test_steps_that_were_asked_for_are_not_said_to_come_of_packing():
     assert "the data would make 1 step;" in because(decided(A100, corpus=few), "packing")
     asked = because(decided(A100, corpus=few, steps=20), "packing")
     assert asked.startswith("packed, each pass over the data would be 1 step, 4 at least are wanted")
+
+
+def test_on_a_cpu_nothing_is_estimated_that_only_a_gpu_has():
+    on_gpu, on_cpu = decided(H100).estimate, decided(CPU).estimate
+    assert "cuBLAS workspace" in {term.name for term in on_gpu.terms}
+    assert "cuBLAS workspace" not in {term.name for term in on_cpu.terms}
+    assert {term.name for term in on_cpu.overheads} == {"allocator slack"}
+    assert sum(term.bytes for term in on_cpu.terms) == on_cpu.allocated_peak_bytes == dict(on_cpu.phases)[on_cpu.phase]
+    assert on_cpu.device_peak_bytes == on_cpu.reserved_peak_bytes
