@@ -3,6 +3,9 @@
 import importlib.util
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,7 @@ class TensorBoard:
         self._folder = folder
         self._writer: Any = None
         self._gave_up = False
+        self._while_open = ExitStack()
 
     def __call__(self, event: Event) -> None:
         """Write the numbers of a step or an evaluation; other events have none."""
@@ -64,6 +68,7 @@ class TensorBoard:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
+            self._while_open.enter_context(_quiet_thread())
             self._writer = SummaryWriter(str(self._folder), purge_step=step)
         return self._writer
 
@@ -71,11 +76,33 @@ class TensorBoard:
         """Write what is left."""
         if self._writer is None:
             return
-        try:
-            self._writer.close()
-        except OSError as error:
-            if not self._gave_up:
-                self._give_up(error)
+        with self._while_open:
+            try:
+                self._writer.close()
+            except OSError as error:
+                if not self._gave_up:
+                    self._give_up(error)
+
+
+@contextmanager
+def _quiet_thread() -> Iterator[None]:
+    """Keep the thread that writes from a traceback of its own: what the disk refuses it, the next call raises here.
+
+    Source: tensorboard 2.21, summary/writer/event_file_writer.py, _AsyncWriterThread.run.
+    """
+    others = threading.excepthook
+
+    def heard(args: threading.ExceptHookArgs) -> None:
+        is_the_writers = type(args.thread).__module__.startswith("tensorboard.")
+        if not (is_the_writers and issubclass(args.exc_type, OSError)):
+            others(args)
+
+    threading.excepthook = heard
+    try:
+        yield
+    finally:
+        if threading.excepthook is heard:
+            threading.excepthook = others
 
 
 def _number(value: object) -> float | None:

@@ -1,6 +1,7 @@
 """TensorBoard's event files, read back by TensorBoard itself where it is installed."""
 
 import importlib.util
+import threading
 
 import pytest
 
@@ -75,12 +76,36 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path):
 
 @pytest.mark.workload
 @pytest.mark.filterwarnings("ignore")
-def test_a_disk_that_fills_ends_the_event_files_and_not_the_run(tmp_path, capsys):
+def test_a_disk_that_fills_ends_the_event_files_and_not_the_run(tmp_path, capsys, monkeypatch):
     pytest.importorskip("torch")
     pytest.importorskip("tensorboard")
+    told = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
     with mounted(tmp_path / "disk", "size=64k") as disk:
         board = TensorBoard(disk)
         for event in events(range(1, 3000)):
             board(event)
         board.close()
     assert capsys.readouterr().err.count("nothing more is written for TensorBoard") == 1
+    assert [each.exc_type for each in told] == []
+
+
+@pytest.mark.workload
+@pytest.mark.filterwarnings("ignore")
+def test_threads_of_others_still_say_why_they_fail(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    pytest.importorskip("tensorboard")
+    told = []
+
+    def hook(args):
+        told.append(args.exc_type)
+
+    monkeypatch.setattr(threading, "excepthook", hook)
+    board = TensorBoard(tmp_path)
+    board(next(events([1])))
+    other = threading.Thread(target=lambda: (tmp_path / "nothing").read_text())
+    other.start()
+    other.join()
+    board.close()
+    assert told == [FileNotFoundError]
+    assert threading.excepthook is hook
