@@ -90,14 +90,15 @@ class Decisions:
     warnings: tuple[str, ...] = ()
 
     def training(self, settings: FinetuneSettings, *, world: int) -> TrainingSettings:
-        """The same run in the estimate's words."""
+        """The same run in the estimate's words, which know a layer by the last part of its name."""
+        targets = tuple(dict.fromkeys(each.rpartition(".")[2] for each in settings.targets))
         return TrainingSettings(
             method=settings.method,
             sequence=settings.sequence,
             micro_batch=self.micro_batch,
             precision=self.precision,
             rank=settings.rank,
-            targets=settings.targets,
+            targets=targets,
             dora=settings.dora,
             adapter_precision=self.adapter_precision,
             optimizer=self.optimizer,

@@ -7,6 +7,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
+from safetensors import safe_open  # noqa: E402
+
 from devkit.errors import DevkitError  # noqa: E402
 from devkit.estimate.settings import Loss, Method, Precision  # noqa: E402
 from devkit.workload.finetune.program_output import hashes_of  # noqa: E402
@@ -204,6 +206,17 @@ def test_what_experts_cost_is_told_once(kitchen):
     folder = save_model(kitchen.folder / "mixture", "qwen3_moe")
     notes = [each["text"] for each in kitchen.run(model=str(folder), method=Method.QLORA, steps=1).named("note")]
     assert len([note for note in notes if "bitsandbytes quantises linear layers alone" in note]) == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "trained"),
+    [("self_attn.q_proj", 2), ("model.layers.1.mlp.up_proj", 1)],
+)
+def test_a_layer_may_be_named_by_more_than_the_last_part_of_its_name(kitchen, target, trained):
+    ran = kitchen.run(targets=(target,))
+    assert ran.code == 0
+    with safe_open(ran.output / "adapter" / "adapter_model.safetensors", "pt") as file:
+        assert len(file.keys()) == 2 * trained
 
 
 @pytest.mark.parametrize("loss", [Loss.CHUNKED, Loss.STANDARD])
