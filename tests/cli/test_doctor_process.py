@@ -54,6 +54,14 @@ def still_running(pids):
     return running
 
 
+def are_gone(pids):
+    """Whether they end soon: whoever is killed is there until the system comes to it."""
+    ends_at = time.monotonic() + 10
+    while still_running(pids) and time.monotonic() < ends_at:
+        time.sleep(0.05)
+    return not still_running(pids)
+
+
 def seconds_of(*arguments, environment=None):
     started = time.monotonic()
     done = subprocess.run(
@@ -71,7 +79,7 @@ def test_the_time_is_kept_whatever_hangs(wedged, tmp_path, arguments, limit_s):
     taken_s, done = seconds_of("--project", str(tmp_path), *arguments, environment=environment)
     assert taken_s < limit_s + 0.5 + 3 * start_s
     assert "passed" in done.stdout
-    assert still_running(pids) == []
+    assert are_gone(pids)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -92,8 +100,7 @@ def test_an_interrupt_ends_it_at_once_and_leaves_nothing_running(wedged, number)
     assert (process.returncode, out) == (130, "")
     assert err.splitlines()[-1] == "Interrupted."
     assert "Traceback" not in err
-    time.sleep(0.2)
-    assert still_running(pids) == []
+    assert are_gone(pids)
 
 
 def stderr_of(*arguments, on_terminal):

@@ -66,12 +66,7 @@ def tokenised(
     counts = _Counts()
     notes: list[str] = []
     examples: list[Example] = []
-    rest = iter(records)
-    done = 0
-    while some := list(islice(rest, AT_ONCE)):
-        if done or len(some) == AT_ONCE:
-            counted(done)
-        done += len(some)
+    for some in _some_at_once(records, counted):
         if any(isinstance(record, ChatRecord) for record in some):
             note = give_template(tokenizer, begins_with=tokenizer.decode(writer.beginning))
             notes += [note] if note else []
@@ -84,6 +79,16 @@ def tokenised(
             "Give a larger --sequence, or shorter prompts.",
         )
     return Tokenised(examples, [*notes, *_notes(counts, writer, sequence)])
+
+
+def _some_at_once(records: Iterable[Record], counted: Callable[[int], object]) -> Iterator[list[Record]]:
+    rest = iter(records)
+    done = 0
+    while some := list(islice(rest, AT_ONCE)):
+        if done or len(some) == AT_ONCE:
+            counted(done)
+        done += len(some)
+        yield some
 
 
 def _drafts(record: Record, writer: Writer, counts: _Counts, *, completion_only: bool) -> list[Draft]:

@@ -136,32 +136,37 @@ def test_torchrun_passes_a_signal_on_and_the_run_goes_on_where_it_stopped(kitche
     output = kitchen.folder / "under torchrun"
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "-m", "devkit"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [*torchrun, *argv(kitchen, output, *words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as launcher:
-        told = [json.loads(line) for line in iter(lambda: until_step(launcher, 3), None)]
+    errors = kitchen.folder / "errors"
+    with (
+        errors.open("w") as stream,
+        subprocess.Popen(
+            [*torchrun, *argv(kitchen, output, *words)],
+            stdout=subprocess.PIPE,
+            stderr=stream,
+            text=True,
+            env=environment,
+        ) as launcher,
+    ):
+        told = [json.loads(line) for line in iter(lambda: until_step(launcher, 3, errors), None)]
         launcher.send_signal(signal.SIGTERM)
         sent_at_s = time.monotonic()
-        rest, errors = launcher.communicate(timeout=60)
+        # Not by `communicate`, which knows nothing of lines that were read ahead.
+        told += [json.loads(line) for line in launcher.stdout]
+        launcher.wait(timeout=60)
     assert time.monotonic() - sent_at_s < 30, "torchrun would have killed them after that"
     assert launcher.returncode == 1, "whatever its processes' exit codes are"
-    told += [json.loads(line) for line in rest.splitlines()]
-    assert told[-1]["how"] == "preempted", errors
+    assert told[-1]["how"] == "preempted", errors.read_text()
     after = ran(kitchen, zygote, "under torchrun", *words, world=2)
     before = [each["loss"] for each in told if each["event"] == "step"]
     assert before + losses(after) == losses(straight)
 
 
-def until_step(launcher, number):
+def until_step(launcher, number, errors):
     """The next line that a run under torchrun prints, None once it told of that step."""
     if getattr(launcher, "seen", 0) >= number:
         return None
     line = launcher.stdout.readline()
-    assert line, launcher.stderr.read()
+    assert line, errors.read_text()
     if '"event": "step"' in line:
         launcher.seen = getattr(launcher, "seen", 0) + 1
     return line
