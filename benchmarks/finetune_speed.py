@@ -10,6 +10,7 @@ Run it with a Python that has trl and datasets beside devkit's workload extra.
 """
 
 import argparse
+import datetime
 import json
 import os
 import random
@@ -19,10 +20,11 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.machine import record, versions
+from benchmarks.machine import RESULTS, describe, record, versions
 
 ARMS = ("devkit", "trainer", "trl", "trl-packed")
 MIXES = ("full", "short")
@@ -43,7 +45,7 @@ class Size:
 
 
 SIZES = (
-    Size("tiny", hidden=128, layers=4, vocabulary=2048, sequence=256, rows=4, steps=24),
+    Size("tiny", hidden=128, layers=4, vocabulary=2048, sequence=256, rows=4, steps=72),
     Size("small", hidden=384, layers=6, vocabulary=8192, sequence=512, rows=4, steps=10),
 )
 
@@ -64,10 +66,23 @@ def main() -> int:
     for table in tables:
         print(json.dumps(table, indent=2))
     if not given.only_print:
-        packages = versions("torch", "transformers", "peft", "trl", "accelerate")
-        told = {"versions": packages, "rounds": given.rounds, "threads": given.threads or os.cpu_count()}
-        print(record("finetune_speed", {**told, "tables": tables}))
+        told = {
+            "versions": versions("torch", "transformers", "peft", "trl", "accelerate"),
+            "threads": given.threads or os.cpu_count(),
+        }
+        print(record("finetune_speed", {**told, "tables": [*_kept(told, {each.name for each in chosen}), *tables]}))
     return 0
+
+
+def _kept(told: dict[str, object], measured: set[str]) -> list[dict[str, Any]]:
+    """The recorded tables of the other sizes, where machine and versions are still the same."""
+    path = RESULTS / "finetune_speed.json"
+    if not path.exists():
+        return []
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    if any(earlier.get(name) != value for name, value in {**told, "machine": describe()}.items()):
+        return []
+    return [table for table in earlier["tables"] if table["size"]["name"] not in measured]
 
 
 def _compared(scratch: Path, size: Size, mix: str, rounds: int) -> dict[str, object]:
@@ -89,7 +104,15 @@ def _compared(scratch: Path, size: Size, mix: str, rounds: int) -> dict[str, obj
         for arm, runs in seen.items()
     }
     times = {name: _times(arms, name) for name in ("tokens_per_s", "tokens_per_cpu_s", "peak_resident_mib")}
-    return {"size": asdict(size), "mix": mix, "arms": arms, "devkit_is_times_each": times}
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return {
+        "size": asdict(size),
+        "mix": mix,
+        "measured_at": today,
+        "rounds": rounds,
+        "arms": arms,
+        "devkit_is_times_each": times,
+    }
 
 
 def _times(arms: dict[str, dict[str, float]], name: str) -> dict[str, float]:
