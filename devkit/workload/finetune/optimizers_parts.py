@@ -74,7 +74,7 @@ def whole_of(parameter: Any, key: str, value: Any) -> Any:  # noqa: ANN401 - ten
         return value
     from torch.distributed.tensor import DTensor
 
-    row = tuple(parameter.shape[1:]) if key in _STATES else (parameter[0].numel() // BLOCK,)
+    row = tuple(parameter.shape[1:]) if key in _STATES else (_row_numbers(parameter) // BLOCK,)
     shape = torch.Size((parameter.shape[0], *row))
     stride = torch.empty(shape, device="meta").stride()
     return DTensor.from_local(
@@ -125,7 +125,12 @@ def _unpacked(parameter: Any, moment: Any, scales: torch.Tensor, book: torch.Ten
 
 
 def _has_rows_of_blocks(parameter: torch.Tensor) -> bool:
-    return parameter.numel() >= FEWEST and parameter[0].numel() % BLOCK == 0
+    return parameter.numel() >= FEWEST and _row_numbers(parameter) % BLOCK == 0
+
+
+def _row_numbers(parameter: torch.Tensor) -> int:
+    """By its shape alone: to look at a row of a DTensor, all processes gather it, and not all of them look."""
+    return parameter.numel() // parameter.shape[0]
 
 
 def _is_parted(parameter: torch.Tensor) -> bool:
