@@ -25,10 +25,13 @@ ALLOCATIONS = 100_000
 
 
 def pytest_configure() -> None:
-    """What a shell starts in the background ignores SIGINT, and hands that on to the programs that tests interrupt."""
+    """What a shell starts in the background ignores SIGINT, and what nohup starts ignores SIGHUP: both would be handed
+    on to the programs that tests interrupt.
+    """
     gc.set_threshold(ALLOCATIONS, *gc.get_threshold()[1:])
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,5 +1,6 @@
 """The training loop: what happens at each step, and what may end it."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -165,10 +166,22 @@ def _rate(run: Run, step: int) -> float:
 
 def _save(run: Run, position: Position) -> None:
     """Write a checkpoint, unless the weights are such that nobody should go on from them."""
-    if not run.guard.may_save(run.ranks, run.parameters):
+    if not run.guard.may_save(run.ranks, run.parameters, lambda: _loss_again(run, position)):
         return
     run.save(position)
     position.saved = position.step
+
+
+def _loss_again(run: Run, position: Position) -> float:
+    """This process's loss on the first pass of the last step that was taken; not a number where it cannot be had."""
+    step = position.step - 1 - run.guard.passed_over
+    if step < 0:
+        return math.nan
+    batches = run.feed.step(step, rank=run.ranks.rank, world=run.ranks.world, micro_batch=position.micro_batch)
+    try:
+        return float(run.passes.loss(batches[0]))
+    except OutOfMemory:
+        return math.nan
 
 
 def _stopped(run: Run, position: Position, how: End) -> End:

@@ -105,6 +105,12 @@ class Passes:
             self._shared.exchange()
         return total
 
+    def loss(self, batch: MicroBatch) -> torch.Tensor:
+        """The summed loss of one pass, shape [], and no gradients. Raises OutOfMemory in all processes alike."""
+        with torch.no_grad():
+            found: torch.Tensor = self._agreed(lambda: self._shared.module(batch))
+        return found
+
     def _agreed(self, half: Callable[[], T]) -> T:
         """What one half of a pass gives, once it went through in every process."""
         failed = False

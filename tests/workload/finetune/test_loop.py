@@ -11,6 +11,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
+from safetensors.torch import load_file  # noqa: E402
+
 from devkit.estimate.settings import Precision  # noqa: E402
 from devkit.workload.finetune.step import ModelWithLoss  # noqa: E402
 from tests.workload.finetune.kitchen import Kitchen  # noqa: E402
@@ -23,13 +25,15 @@ def kitchen(tmp_path_factory):
 
 
 def before_pass(monkeypatch, number, action):
-    """Call `action` with the loss of pass `number`, counted from 1, and take what it gives instead."""
+    """Call `action` with the loss of learning pass `number`, counted from 1, and take what it gives instead."""
     whole, passes = ModelWithLoss.loss_over, []
 
     def forward(module, batch):
-        passes.append(batch)
         loss = whole(module, batch)
-        return action(loss) if len(passes) in number else loss
+        if torch.is_grad_enabled():
+            passes.append(batch)
+            return action(loss) if len(passes) in number else loss
+        return loss
 
     monkeypatch.setattr(ModelWithLoss, "loss_over", forward)
 
@@ -49,8 +53,37 @@ def test_three_in_a_row_end_the_run_and_keep_the_last_good_checkpoint(kitchen, m
     ran = kitchen.run(steps=9, save_every=2)
     assert ran.code == 1
     assert ran.named("stopped")[0]["how"] == "not-finite"
-    assert [each.name for each in ran.output.glob("step-*")] == ["step-2"]
+    assert sorted(each.name for each in ran.output.glob("step-*")) == ["step-2", "step-4"]
     assert json.loads((ran.output / "run.json").read_text())["status"] == "not-finite"
+
+
+def test_a_last_step_whose_texts_are_at_fault_costs_that_step_and_nothing_else(kitchen, monkeypatch):
+    """It used to end the run without a result, although the weights were those of the step before."""
+    with monkeypatch.context() as patched:
+        before_pass(patched, {4}, lambda loss: loss * math.nan)
+        ran = kitchen.run(steps=4)
+    assert ran.code == 0
+    assert [each["step"] for each in ran.named("skipped")] == [4]
+    assert ran.named("end")[0]["result"] == str(ran.output / "adapter")
+    shorter = kitchen.run(steps=3, schedule="constant", warmup=0.0)
+    same = kitchen.run(steps=4, schedule="constant", warmup=0.0)
+    before_pass(monkeypatch, {4}, lambda loss: loss * math.nan)
+    skipping = kitchen.run(steps=4, schedule="constant", warmup=0.0)
+    weights = [load_file(each.output / "adapter/adapter_model.safetensors") for each in (shorter, same, skipping)]
+    name = next(iter(weights[0]))
+    assert torch.equal(weights[2][name], weights[0][name])
+    assert not torch.equal(weights[2][name], weights[1][name])
+
+
+def test_a_signal_right_after_a_step_that_was_passed_over_loses_nothing(kitchen, monkeypatch):
+    def broken_and_asked(loss):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return loss * math.nan
+
+    before_pass(monkeypatch, {3}, broken_and_asked)
+    ran = kitchen.run(steps=9, save_every=100)
+    assert ran.code == 75
+    assert ran.named("stopped") == [{"event": "stopped", "step": 3, "how": "preempted", "saved": 3}]
 
 
 @pytest.mark.parametrize(
