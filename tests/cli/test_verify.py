@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from devkit.verify.report import digest_of
+from tests.amount import ANOTHER, is_tried
 
 DEVKIT = [sys.executable, "-m", "devkit", "verify"]
 
@@ -100,6 +101,7 @@ def assert_another_machine_can_check(file):
 
 
 @pytest.mark.workload
+@pytest.mark.skipif(not is_tried(0, 2), reason=ANOTHER)
 def test_text_ends_with_what_was_proved():
     pytest.importorskip("torch")
     done = verify("--here", "--quick", COLUMNS="60")

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import socket
 import sys
 import tempfile
@@ -19,6 +20,8 @@ if TYPE_CHECKING:  # what is fetched ahead is fetched before anything is install
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("DEVKIT_TEST_CACHE") or ROOT / ".cache" / "engine").resolve()
 LOCK = "\0devkit-test-engine"
+FIRST_TIME_GB, AGAIN_GB = 7.0, 2.0
+"""What engine tests take beside their downloads. Measured from nothing: images and build cache of two engines 5.8."""
 
 STEPS: list[tuple[str, float]] = []
 """What was prepared in this run, and the seconds it took; printed at the end."""
@@ -35,6 +38,14 @@ def say(line: str) -> None:
             uncaptured.enter_context(manager.global_and_fixture_disabled())
         sys.stderr.write(f"\n[engine] {line}")
         sys.stderr.flush()
+
+
+def lacks_room() -> str:
+    """Why the disk does not hold what engines build; "" where it does. Half-way it would be an error about a blob."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    needed = AGAIN_GB if (CACHE / "data-root").exists() else FIRST_TIME_GB
+    free = shutil.disk_usage(CACHE).free / 1e9
+    return "" if free >= needed else f"{CACHE} has {free:.1f} GB free, and engine tests need {needed:.0f} GB"
 
 
 @contextmanager

@@ -70,6 +70,8 @@ def programs(suite: str = "") -> binaries.Binaries:
 @pytest.fixture(scope="session")
 def found() -> binaries.Binaries:
     """The newest engine's programs."""
+    if lacking := cache.lacks_room():
+        left_out(lacking)
     return programs()
 
 

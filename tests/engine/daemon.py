@@ -127,7 +127,7 @@ def _configuration(state: Path, flavour: Flavour, images: Path) -> dict[str, obj
         "iptables": False,
         "ip6tables": False,
         "ip-forward": False,
-        "builder": {"gc": {"enabled": True, "defaultKeepStorage": "10GB"}},
+        "builder": {"gc": {"enabled": True, "defaultKeepStorage": "4GB"}},
         "features": {"cdi": flavour is Flavour.CDI},
         "cdi-spec-dirs": [str(state / "cdi")],
     }

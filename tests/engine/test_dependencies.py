@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.amount import every
 from tests.wheels import make_wheel
 
 from . import image, project
@@ -214,8 +215,11 @@ PROGRAMS = {
 }
 
 
+TOOLS = ["requirements.txt", "uv.lock", "environment.yml", "pyproject.toml", "poetry.lock"]
+
+
 @one_engine
-@pytest.mark.parametrize("tool", ["requirements.txt", "pyproject.toml", "environment.yml", "uv.lock", "poetry.lock"])
+@pytest.mark.parametrize("tool", every(2, TOOLS))
 def test_a_project_is_built_with_its_own_tool(written, wheels, tool):
     clone = written(FILES[tool](wheels))
     log = build(clone)

@@ -87,7 +87,8 @@ UNSPEAKABLE = {"a NUL", "a half of a surrogate pair"}
 """What no operating system passes on to a program as an argument."""
 
 every_hostile_value = pytest.mark.parametrize("kind", HOSTILE)
-every_hostile_word = pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind not in UNSPEAKABLE])
+WORDS = [kind for kind in HOSTILE if kind not in UNSPEAKABLE]
+every_hostile_word = pytest.mark.parametrize("kind", WORDS)
 
 FIXED = {"vendor": "cpu", "torch": "2.13.0", "python": "3.11", "machine": "x86_64", "glibc": "2.36"}
 """A plan that is not about this machine."""

@@ -265,11 +265,6 @@ def tried(promtool: Path, folder: Path, rules: list[dict[str, object]], case: Ca
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_promtool_agrees_that_the_gpu(case, promtool, tmp_path):
-    assert tried(promtool, tmp_path, rules_for(case.vendor, PODS), case, case.labels) == ""
-
-
 FIRST_OF_EACH = {(case.vendor, case.alert): case for case in reversed(CASES) if case.says}
 WATCHED = [case for case in CASES if case.story == "is watched"]
 """Every alert once, and the one rule that puts series with renamed labels beside others, as it must be silent."""
@@ -277,6 +272,11 @@ WATCHED = [case for case in CASES if case.story == "is watched"]
 
 ALWAYS = [*FIRST_OF_EACH.values(), *WATCHED]
 OTHERS = [case for case in CASES if case not in ALWAYS]
+
+
+@pytest.mark.parametrize("case", [*ALWAYS, *every(2, OTHERS)], ids=str)
+def test_promtool_agrees_that_the_gpu(case, promtool, tmp_path):
+    assert tried(promtool, tmp_path, rules_for(case.vendor, PODS), case, case.labels) == ""
 
 
 @pytest.mark.parametrize("case", [*ALWAYS, *every(6, OTHERS)], ids=str)

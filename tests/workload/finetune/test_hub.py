@@ -10,6 +10,7 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.workload.finetune.hub import model_folder, nearest_names
 from devkit.workload.finetune.hub_refusals import HubName, refusal
+from tests.amount import every
 from tests.workload.finetune.hub_stand_in import client_environment, hub
 
 pytestmark = pytest.mark.workload
@@ -97,14 +98,17 @@ def test_every_refusal_of_the_hub_has_a_line_of_its_own(answers, name, token, me
 
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
-    [
-        (
-            "owner/busy",
-            "the hub answers no more requests from this address for now (429)",
-            "Wait a few minutes, or log in.",
-        ),
-        ("owner/broken", "the hub failed to answer for owner/broken (500)", "Try again later"),
-    ],
+    every(
+        2,
+        [
+            (
+                "owner/busy",
+                "the hub answers no more requests from this address for now (429)",
+                "Wait a few minutes, or log in.",
+            ),
+            ("owner/broken", "the hub failed to answer for owner/broken (500)", "Try again later"),
+        ],
+    ),
 )
 def test_finetune_itself_ends_with_that_line_when_the_hub_answers_none(models, tmp_path, name, message, hint):
     (tmp_path / "a.txt").write_text("a text")

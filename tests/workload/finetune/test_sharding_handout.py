@@ -37,11 +37,14 @@ def losses(run):
 
 @pytest.mark.parametrize(
     ("dtype", "ranks"),
-    [
-        pytest.param(torch.float32, (0, 1), id="in the precision of its files"),
-        # Their numbers become others on the way, so that the one who reads keeps a copy of its own.
-        pytest.param(torch.bfloat16, (1,), id="in another precision"),
-    ],
+    every(
+        2,
+        [
+            pytest.param(torch.float32, (0, 1), id="in the precision of its files"),
+            # Their numbers become others on the way, so that the one who reads keeps a copy of its own.
+            pytest.param(torch.bfloat16, (1,), id="in another precision"),
+        ],
+    ),
 )
 def test_no_process_holds_more_than_its_part_and_a_layer(zygote, texts, tmp_path, dtype, ranks):
     """What the first one reads lies in the file's pages, which the machine takes back when it needs them."""
