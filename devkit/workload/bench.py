@@ -6,12 +6,12 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from peft import prepare_model_for_kbit_training
 
 from devkit.workload import lora, quantized, tiny
 from devkit.workload.device import Device
 from devkit.workload.settings import ProofSettings
 from devkit.workload.tiny import Model
+from devkit.workload.tuners import prepare_model_for_kbit_training
 
 EXTRA_TOKENS = 8
 """Tokens that generation may add beyond the sentence, so that one which does not stop is seen."""

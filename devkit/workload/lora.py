@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
 
 from devkit.workload.settings import Precision, ProofSettings
 from devkit.workload.tiny import Model
+from devkit.workload.tuners import LoraConfig, PeftModel, get_peft_model
 
 LOSS_SCALE = {Precision.FP32: 1.0, Precision.BF16: 1.0, Precision.FP16: 1024.0}
 """Fixed factor on the loss: gradients of a tiny model would underflow in fp16."""

@@ -6,10 +6,13 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from typing import cast
 
 from devkit import __version__
+from devkit.errors import DevkitError
+from devkit.text import on_one_line
 from devkit.workload.cpus import usable_cpus
 from devkit.workload.stage import Reading, StageSkipped, fact
 
@@ -70,6 +73,32 @@ def hide_bitsandbytes() -> None:
     for name in [name for name in sys.modules if name.startswith("bitsandbytes.")]:
         del sys.modules[name]
     cast(dict[str, object], sys.modules)["bitsandbytes"] = None
+
+
+@contextmanager
+def hidden(name: str, *, unless: bool = False) -> Iterator[None]:
+    """Make a package look absent for the block: None in sys.modules is the import system's mark for that."""
+    modules = cast(dict[str, object], sys.modules)
+    there = {name: modules[name]} if name in modules else {}
+    if not unless:
+        modules[name] = None
+    try:
+        yield
+    finally:
+        if not unless:
+            del modules[name]
+        modules.update(there)
+
+
+def require_bitsandbytes(what: str, *, without: str) -> None:
+    """Import bitsandbytes for `what`. Raises DevkitError where that fails; `without` it there is another way."""
+    try:
+        importlib.import_module("bitsandbytes")
+    except Exception as error:  # whatever a native library raises
+        raise DevkitError(
+            f"{what} needs bitsandbytes, which does not import: {on_one_line(str(error))}",
+            f"`devkit doctor --deep` says why. Without it: {without}.",
+        ) from error
 
 
 def libraries_import() -> Iterator[Reading]:

@@ -1,16 +1,12 @@
 """LoRA and DoRA adapters on a base: attached for training, and counted."""
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
-from peft import LoraConfig, get_peft_model
 
 from devkit.estimate.settings import Precision
 from devkit.workload.finetune.adapters_targets import targets_of
 from devkit.workload.finetune.model import DTYPES, Model
 from devkit.workload.finetune.settings import FinetuneSettings
+from devkit.workload.tuners import LoraConfig, attaching, get_peft_model
 
 
 def attach(base: Model, settings: FinetuneSettings, *, precision: Precision) -> Model:
@@ -29,19 +25,11 @@ def attach(base: Model, settings: FinetuneSettings, *, precision: Precision) -> 
     )
     with torch.random.fork_rng(devices=_devices_of(base)):
         torch.manual_seed(settings.seed)
-        with old_names():
+        with attaching(base):
             model = get_peft_model(base, config, autocast_adapter_dtype=False)
     for parameter in trainable(model):
         parameter.data = parameter.data.to(DTYPES[precision])
     return model
-
-
-@contextmanager
-def old_names() -> Iterator[None]:
-    """Say nothing of what peft calls by a name that transformers 5 has given up: a user can do nothing about it."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
-        yield
 
 
 def trainable(model: Model) -> list[torch.nn.Parameter]:

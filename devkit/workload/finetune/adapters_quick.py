@@ -9,11 +9,11 @@ peft/tuners/lora/layer.py, Linear.forward, and peft/tuners/lora/bnb.py, Linear4b
 from typing import Any, TypeAlias
 
 import torch
-from peft.tuners.lora import Linear, LoraLayer
 from torch import nn
 from torch.nn import functional
 
 from devkit.workload.tiny import Model
+from devkit.workload.tuners import Linear, LoraLayer
 
 Found: TypeAlias = tuple[torch.Tensor | None, ...]
 

@@ -7,16 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from peft import PeftConfig, PeftModelForCausalLM
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
 from devkit.text import count_of
-from devkit.workload.finetune.adapters import old_names
 from devkit.workload.finetune.adapters_files import BASE_FILE, TEMPLATE_FILE, SavedAdapter, TrainedOn
 from devkit.workload.finetune.adapters_targets import adaptable
 from devkit.workload.finetune.model import DTYPES, Loaded, Model
 from devkit.workload.finetune.model_files import ModelFiles
+from devkit.workload.tuners import PeftConfig, PeftModelForCausalLM, attaching
 
 
 def save_adapter(model: Model, folder: Path, base: Loaded) -> None:
@@ -104,7 +103,7 @@ def put_on(base: Model, adapter: SavedAdapter, *, precision: Precision, trainabl
     """
     config = PeftConfig.from_pretrained(str(adapter.folder))
     config.inference_mode = not trainable
-    with old_names():
+    with attaching(base):
         warnings.filterwarnings("ignore", message="Found missing adapter keys")
         model = PeftModelForCausalLM(base, config, autocast_adapter_dtype=False)
         found = model.load_adapter(

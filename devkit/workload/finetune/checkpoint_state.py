@@ -39,7 +39,7 @@ class RunState:
 def weights(model: Any) -> dict[str, torch.Tensor]:  # noqa: ANN401 - peft and transformers promise less than they hold
     """The trained tensors by the names that peft and transformers give them in files; the live ones, not copies."""
     if hasattr(model, "peft_config"):
-        from peft import get_peft_model_state_dict
+        from devkit.workload.tuners import get_peft_model_state_dict
 
         return dict(get_peft_model_state_dict(model, save_embedding_layers=False))
     return dict(model.named_parameters())

@@ -22,6 +22,7 @@ from devkit.workload.finetune.model_choices import ModelChoices, Quantisation, R
 from devkit.workload.finetune.model_files import ModelFiles, examined
 from devkit.workload.finetune.model_skeleton import fused_experts, skeleton, unreadable
 from devkit.workload.finetune.model_weights import FETCH_AGAIN
+from devkit.workload.packages import require_bitsandbytes
 from devkit.workload.quantized import int8, nf4, pack_later
 from devkit.workload.tiny import Model as Model
 
@@ -92,6 +93,8 @@ def load_base(files: ModelFiles, choices: ModelChoices) -> Model:
     Where they are to be handed out, 4-bit layers have weights that are packed once they reach a device.
     """
     _require_same_quantisation(files, choices)
+    if choices.quantisation is not Quantisation.NONE:
+        require_bitsandbytes(f"a base in {choices.quantisation}", without="a base in 16 bits, as --method lora has it")
     if choices.reading is Reading.ONTO_DEVICE:
         return _read(files, choices)
     if choices.reading is Reading.MAPPED:

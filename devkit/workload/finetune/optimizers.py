@@ -10,6 +10,7 @@ from devkit.estimate.settings import Optimizer
 from devkit.workload.finetune.optimizers_masters import AdamWOnMasters
 from devkit.workload.finetune.optimizers_parts import on_parts
 from devkit.workload.finetune.settings import Schedule
+from devkit.workload.packages import require_bitsandbytes
 from devkit.workload.tiny import Model
 
 
@@ -67,13 +68,9 @@ def optimizer_for(
 
 
 def _bitsandbytes(kind: Optimizer, *, is_parted: bool) -> Callable[..., torch.optim.Optimizer]:
-    try:
-        import bitsandbytes
-    except ImportError as error:
-        raise DevkitError(
-            f"--optimizer {kind} needs bitsandbytes, which does not import: {error}",
-            "pip install bitsandbytes, or choose --optimizer adamw",
-        ) from error
+    require_bitsandbytes(f"--optimizer {kind}", without="--optimizer adamw")
+    import bitsandbytes
+
     found: type = {
         Optimizer.ADAMW_8BIT: bitsandbytes.optim.AdamW8bit,
         Optimizer.PAGED_ADAMW: bitsandbytes.optim.PagedAdamW32bit,

@@ -1,7 +1,7 @@
 """Many prompts through one model: alike lengths side by side, answers in the order of the prompts."""
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -31,10 +31,9 @@ def answers_in_order(
     rooms = [room(speaker, len(prompt), decoding.tokens) for prompt in prompts]
     done: dict[int, Answer] = {}
     handed_on, begun, batch = 0, 0, decoding.batch
-    torch.manual_seed(decoding.seed)
     while begun < len(prompts) and not asked():
         chosen = _with_equal_room(longest_first[begun : begun + batch], rooms)
-        found = _tried(speaker, [prompts[index] for index in chosen], decoding, asked)
+        found = _tried(speaker, {index: prompts[index] for index in chosen}, decoding, asked)
         if found is None:
             batch = _halved(len(chosen))
             continue
@@ -53,11 +52,17 @@ def _with_equal_room(indices: Sequence[int], rooms: Sequence[int]) -> list[int]:
 
 
 def answered_alone(
-    speaker: Speaker, prompt: Sequence[int], decoding: Decoding, *, words: Words, asked: Callable[[], bool]
+    speaker: Speaker,
+    prompt: Sequence[int],
+    decoding: Decoding,
+    *,
+    number: int = 0,
+    words: Words,
+    asked: Callable[[], bool],
 ) -> Answer:
     """The answer to one prompt, shown while it is made. Raises DevkitError, also where memory runs out."""
     try:
-        (answer,) = answers(speaker, [prompt], decoding, streamer=words, asked=asked)
+        (answer,) = answers(speaker, [prompt], decoding, numbers=[number], streamer=words, asked=asked)
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise _too_large() from error
@@ -66,11 +71,12 @@ def answered_alone(
 
 
 def _tried(
-    speaker: Speaker, prompts: Sequence[Sequence[int]], decoding: Decoding, asked: Callable[[], bool]
+    speaker: Speaker, prompts: Mapping[int, Sequence[int]], decoding: Decoding, asked: Callable[[], bool]
 ) -> list[Answer] | None:
-    """The answers; None where memory ran out, after what was allocated is free again."""
+    """The answers to `prompts`, by their numbers; None where memory ran out, after what was allocated is free again."""
+    how = replace(decoding, batch=len(prompts))
     try:
-        return answers(speaker, prompts, replace(decoding, batch=len(prompts)), asked=asked)
+        return answers(speaker, list(prompts.values()), how, numbers=list(prompts), asked=asked)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-import torch
-
 from devkit.workload.generation.batches import answered_alone
 from devkit.workload.generation.decoding import Answer, Ending, Speaker
 from devkit.workload.generation.encoding import encoded_chat
@@ -28,10 +26,10 @@ class Chat:
     say: Callable[[str], None]
     remark: Callable[[str], None]
     turns: list[dict[str, Any]] = field(default_factory=list)
+    _answered: int = field(default=0, init=False)
 
     def run(self, read: Callable[[], str | None]) -> None:
         """Answer what `read` gives until it gives None. Raises DevkitError for a model that is made for no chats."""
-        torch.manual_seed(self.decoding.seed)
         while (said := read()) is not None:
             if said.strip():
                 self.answer(said)
@@ -48,8 +46,9 @@ class Chat:
         ids = self._fitting()
         words = Words(self.speaker.tokenizer, self.say, self.speaker.stops(self.decoding))
         with stoppable() as asked:
-            found = answered_alone(self.speaker, ids, self.decoding, words=words, asked=asked)
+            found = answered_alone(self.speaker, ids, self.decoding, number=self._answered, words=words, asked=asked)
             self.say("\n")
+        self._answered += 1
         if found.ending is Ending.STOPPED:
             self.remark("(stopped)")
         elif found.ending is Ending.LENGTH:

@@ -10,11 +10,12 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from devkit.errors import DevkitError
 from devkit.workload.finetune.model import Model, Tokenizer, quiet_loading
 from devkit.workload.generation.compiling import has_compiler
+from devkit.workload.generation.drawing import Drawn
 from devkit.workload.generation.encoding import turn_end
 from devkit.workload.generation.settings import Decoding
 from devkit.workload.generation.stops import AtText, AtWish, cut_at
@@ -89,13 +90,15 @@ def answers(
     prompts: Sequence[Sequence[int]],
     decoding: Decoding,
     *,
+    numbers: Sequence[int] | None = None,
     streamer: Any = None,  # noqa: ANN401 - what transformers calls with each token
     asked: Callable[[], bool] = lambda: False,
 ) -> list[Answer]:
     """One answer a prompt, in order, all generated side by side. `asked` is polled after each token.
 
-    Prompts of unequal length get padding in front, which no token sees: greedy answers are those of each prompt alone.
-    Raises DevkitError for a prompt that leaves no room for an answer.
+    Prompts of unequal length get padding in front, which no token sees, and what is drawn for them depends on their
+    `numbers` (counted from 0 where none are given): answers are those of each prompt alone. Raises DevkitError for a
+    prompt that leaves no room for an answer.
     """
     longest = max(map(len, prompts))
     tokens = room(speaker, longest, decoding.tokens)
@@ -108,9 +111,14 @@ def answers(
         stopping.append(AtText(speaker.tokenizer, stops, prompt=longest))
     started = perf_counter()
     config = _config(speaker, decoding, tokens, filler)
+    drawn = [Drawn(decoding, numbers or range(len(prompts)), prompt=longest)] if decoding.temperature > 0 else []
     with torch.inference_mode(), quiet_loading(), _configured(speaker.plain, config):
         found = speaker.plain.generate(
-            input_ids=ids, attention_mask=mask, stopping_criteria=stopping, streamer=streamer
+            input_ids=ids,
+            attention_mask=mask,
+            logits_processor=LogitsProcessorList(drawn),
+            stopping_criteria=stopping,
+            streamer=streamer,
         )
     seconds = perf_counter() - started
     rows = found[:, longest:].tolist()
@@ -139,20 +147,15 @@ def _filler(speaker: Speaker) -> int:
 
 def _config(speaker: Speaker, decoding: Decoding, tokens: int, filler: int) -> GenerationConfig:
     """Made anew and not from the model's, so that nothing is sampled or punished that nobody asked for."""
-    sampling = (
-        {"do_sample": True, "temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": decoding.top_k}
-        if decoding.temperature > 0
-        else {"do_sample": False}
-    )
     return GenerationConfig(
         max_new_tokens=tokens,
+        do_sample=False,
         eos_token_id=speaker.ends or None,
         pad_token_id=filler,
         compile_config=speaker.plain.generation_config.compile_config,
         # With a static cache transformers compiles by itself on GPUs, and fails where there is no compiler.
         disable_compile=speaker.device.type == "cuda" and not has_compiler(speaker.device),
         cache_implementation="static" if decoding.static_cache and can_be_static(speaker.plain) else None,
-        **sampling,
     )
 
 

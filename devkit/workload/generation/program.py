@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
-import torch
-
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
 from devkit.text import human_number
@@ -83,7 +81,6 @@ class Generation:
         model = put_on(base.model, found.adapter, precision=precision) if found.adapter else base.model
         self.speaker = Speaker(model, base.tokenizer)
         self._tokens, self._seconds, self._rows = 0, 0.0, 1
-        torch.manual_seed(found.settings.decoding.seed)
 
     def one(self, prompt: Prompt, show: Callable[[str], None]) -> Answer:
         """The answer to one prompt, shown while it is made. Ctrl-C ends it early."""

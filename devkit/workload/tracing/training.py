@@ -3,12 +3,10 @@
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from peft import LoraConfig, get_peft_model
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import ALL_LINEAR, Loss, Method, Sharding, Stack, TrainingSettings
-from devkit.workload.finetune.adapters import old_names
 from devkit.workload.finetune.adapters_targets import targets_of
 from devkit.workload.finetune.loss import head_of, loss_of
 from devkit.workload.finetune.model import DTYPES
@@ -28,6 +26,7 @@ from devkit.workload.tracing.program import (
     watch,
 )
 from devkit.workload.tracing.stream import Kind, Phase, Section, Stream
+from devkit.workload.tuners import LoraConfig, attaching, get_peft_model
 
 
 def trace(document: Document, settings: TrainingSettings, *, depth: int | None, lingering: bool = False) -> Stream:
@@ -89,7 +88,7 @@ def _with_adapters(model: Model, settings: TrainingSettings) -> Model:
         use_dora=settings.dora,
         task_type="CAUSAL_LM",
     )
-    with old_names():
+    with attaching(model):
         adapted = get_peft_model(model, config, autocast_adapter_dtype=False, low_cpu_mem_usage=True)
     dtype = DTYPES[settings.adapter_precision]
     for parameter in adapted.parameters():

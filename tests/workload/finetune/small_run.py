@@ -1,13 +1,12 @@
 """A run small enough to be repeated hundreds of times: a tiny Llama, an adapter with dropout, AdamW, random ids."""
 
 import torch
-from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from devkit.workload.finetune.adapters import old_names
 from devkit.workload.finetune.checkpoint_state import RunState
 from devkit.workload.finetune.randomness import seed_step
 from devkit.workload.finetune.ranks import Ranks
+from devkit.workload.tuners import LoraConfig, attaching, get_peft_model
 
 SEED = 11
 VOCABULARY = 64
@@ -33,7 +32,7 @@ def adapted(*, dropout: float = 0.1, rank: int = 4):
     base = tiny_llama()
     torch.manual_seed(SEED + 1)
     config = LoraConfig(r=rank, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM")
-    with old_names():
+    with attaching(base):
         return get_peft_model(base, config).train()
 
 

@@ -93,6 +93,14 @@ def test_nothing_of_a_quantised_base_is_turned_into_fp32(base):
     assert torch.float32 not in {parameter.dtype for parameter in model.parameters()}
 
 
+@pytest.mark.parametrize("quantisation", [Quantisation.NF4, Quantisation.INT8])
+def test_the_adapters_of_packed_layers_are_those_that_peft_makes_for_them(base, quantisation):
+    _, plain = with_adapter(base, ModelChoices())
+    _, packed = with_adapter(base, ModelChoices(precision=Precision.BF16, quantisation=quantisation))
+    kinds = [type(model.base_model.model.model.layers[0].self_attn.q_proj).__module__ for model in (plain, packed)]
+    assert kinds == ["peft.tuners.lora.layer", "peft.tuners.lora.bnb"]
+
+
 def test_the_number_of_trained_weights_is_ranks_times_inputs_and_outputs(base):
     _, model = with_adapter(base, targets=("q_proj", "down_proj"))
     assert adapters.trainable_count(model) == 2 * 4 * ((32 + 32) + (48 + 32))

@@ -12,14 +12,13 @@ pytestmark = pytest.mark.workload
 
 torch = pytest.importorskip("torch", reason="needs the workload extra")
 
-from peft import PeftModel  # noqa: E402
 from transformers import LlamaForCausalLM  # noqa: E402
 
 from devkit.errors import DevkitError  # noqa: E402
 from devkit.workload.finetune import checkpoint  # noqa: E402
-from devkit.workload.finetune.adapters import old_names  # noqa: E402
 from devkit.workload.finetune.checkpoint_folders import is_leftover  # noqa: E402
 from devkit.workload.finetune.manifest import Progress  # noqa: E402
+from devkit.workload.tuners import PeftModel, attaching  # noqa: E402
 from tests.workload.finetune.disks import files_of_at_most, made_read_only, mounted  # noqa: E402
 from tests.workload.finetune.small_run import ALONE, adapted, made, step, tiny_llama, trained  # noqa: E402
 
@@ -80,8 +79,9 @@ def test_latest_leads_to_the_newest_and_stays_right_when_the_folder_moves(saved)
 
 
 def test_peft_reads_a_checkpoint_of_an_adapter(saved, state):
-    with old_names():
-        loaded = PeftModel.from_pretrained(tiny_llama(), str(saved / "latest")).eval()
+    base = tiny_llama()
+    with attaching(base):
+        loaded = PeftModel.from_pretrained(base, str(saved / "latest")).eval()
     ids = torch.arange(12)[None]
     state.model.eval()
     expected = state.model(input_ids=ids).logits

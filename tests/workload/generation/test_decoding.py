@@ -185,6 +185,18 @@ def test_sampling_is_repeatable_by_its_seed(speaker, prompts):
     assert sampled(1) != sampled(2)
 
 
+def test_what_chance_gives_depends_on_nothing_that_is_answered_beside_it(speaker, prompts):
+    how = replace(GREEDY, temperature=1.0, top_p=0.95, seed=3)
+    whole = [each.ids for each in answers_in_order(speaker, prompts, replace(how, batch=len(prompts)))]
+    for batch in (1, 2, 3):
+        assert [each.ids for each in answers_in_order(speaker, prompts, replace(how, batch=batch))] == whole
+    words = Words(speaker.tokenizer, str)
+    shown = answered_alone(speaker, prompts[1], how, number=1, words=words, asked=lambda: False)
+    assert shown.ids == whole[1]
+    twice = [each.ids for each in answers_in_order(speaker, [prompts[0]] * 2, how)]
+    assert twice[0] != twice[1], "the same prompt is answered anew"
+
+
 def test_prompt_and_answer_stay_within_what_the_model_holds(speaker):
     (found,) = answers(speaker, [[40] * 120], replace(GREEDY, tokens=50))
     assert len(found.ids) <= 8
