@@ -14,6 +14,7 @@ from typing import Any
 from devkit.verify.process import KILL_GRACE_S, LOG_LINES, kill_group, read_lines, start
 
 _SLICE_S = 0.1
+_LAST_WORDS_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -63,19 +64,21 @@ class ProofChild:
 
     def events(self, *, ends_at: float) -> Iterator[dict[str, Any]]:
         """Events until the process ends or the monotonic clock reads `ends_at`. Other output is passed over."""
-        while (left_s := ends_at - time.monotonic()) > 0:
+        reads_until = ends_at
+        while (left_s := reads_until - time.monotonic()) > 0:
             try:
                 line = self._lines.get(timeout=min(_SLICE_S, left_s))
             except queue.Empty:
-                # A process that is left over may hold the pipe open after the proof itself has ended.
-                if self._process.poll() is not None:
-                    return
+                if self._process.poll() is not None and reads_until == ends_at:
+                    # Its last words may still lie in the pipe; but what it leaves behind may hold that open.
+                    kill_group(self._process)
+                    reads_until = min(ends_at, time.monotonic() + _LAST_WORDS_S)
                 continue
             if line is None:
                 return
             if (event := _event(line)) is not None:
                 yield event
-        self._timed_out = True
+        self._timed_out = self._process.poll() is None
 
     def end(self, *, ends_at: float) -> ChildEnd:
         """Wait for the process, at most to `ends_at`, then kill what is left of its group."""

@@ -2,16 +2,19 @@
 
 from tests.amount import LONG, TURN
 
-PROOF = frozenset(
+BESIDE = frozenset(
     {
         "test_verify_on_the_host_builds_starts_proves_and_cleans_up",
         "test_verify_leaves_a_container_that_ran_before",
+        "test_verify_leaves_no_container_when_interrupted",
+        "test_dependencies.py",
+        "test_matrix.py",
     }
 )
-"""Of one image. Beside all parts but that of the bundles, which builds, starts and proves as well."""
+"""Beside all parts but that of the bundles, which takes longest, and builds, starts and proves as well."""
 
 PARTS = (
-    PROOF
+    BESIDE
     | frozenset(
         {
             "test_podman.py",
@@ -20,9 +23,9 @@ PARTS = (
             "test_a_base_image_whose_user_holds_uid_1000_gives_way",
         }
     ),
-    PROOF | frozenset({"test_editors.py", "test_repaired.py", "test_two_projects_run_side_by_side"}),
-    PROOF | frozenset({"test_profiles.py", "test_the_gpus_that_the_task_counts_are_passed_on"}),
-    PROOF | frozenset({"test_locked_image.py"}),
+    BESIDE | frozenset({"test_editors.py", "test_repaired.py", "test_two_projects_run_side_by_side"}),
+    BESIDE | frozenset({"test_profiles.py", "test_the_gpus_that_the_task_counts_are_passed_on"}),
+    BESIDE | frozenset({"test_locked_image.py"}),
     frozenset({"test_bundle.py", "test_compose_starts_the_same_container"}),
 )
 """Files and tests, in parts that take about as long. Few changes touch what they prove: each commit runs one part."""

@@ -4,11 +4,13 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 
 import pytest
 
 from devkit.probe.host import LocalHost
+from devkit.verify import child, process
 from devkit.verify.here import prove_here
 from devkit.verify.report import Verdict
 from devkit.workload.settings import Depth
@@ -82,6 +84,33 @@ def test_a_second_process_learns_what_failed_in_the_first():
     assert stage_of(report, "libraries").reason == "bitsandbytes"
     assert statuses(report)["qlora-memorises"] == "skipped"
     assert statuses(report)["lora-memorises"] == "passed"
+
+
+def test_what_a_process_said_is_heard_however_late_it_is_read(monkeypatch):
+    """On a busy machine the process was over before the first line was read, and all of them were lost."""
+
+    def late(stream, take, at_end=lambda: None):
+        def read():
+            time.sleep(0.5)
+            process.read_lines(stream, take, at_end).join()
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        return thread
+
+    monkeypatch.setattr(child, "read_lines", late)
+    assert prove("for name in wanted: play(name)").verdict is Verdict.PASSED
+
+
+def test_who_is_left_over_and_holds_the_pipe_open_is_not_waited_for():
+    began = time.monotonic()
+    report = prove("""
+        import subprocess
+        for name in wanted: play(name)
+        subprocess.Popen(["sleep", "60"], start_new_session=True)
+    """)
+    assert report.verdict is Verdict.PASSED
+    assert time.monotonic() - began < 30
 
 
 def test_a_hang_ends_at_the_deadline_and_names_the_stage():
