@@ -136,7 +136,7 @@ def test_each_task_of_a_sweep_has_its_value_and_its_folder_and_only_the_interrup
 
 
 # Slurm looks at time limits twice a minute.
-@pytest.mark.skipif(not is_tried(1, 3), reason=ANOTHER)
+@pytest.mark.skipif(not is_tried(0, 5), reason=ANOTHER)
 def test_a_job_whose_time_ends_is_warned_and_gets_the_same_time_again(cluster, project, tmp_path):
     venv = stand_in(tmp_path / "venv", UNTIL_TOLD)
     job = export(project, tmp_path, "--time", "2m", "--grace", "100s", venv=venv)

@@ -204,7 +204,7 @@ def test_what_ends_a_run_on_daytona_is_handed_on_and_the_output_comes_back(
     assert (project / "finetuned/saved").exists() is (command == IS_SAVED)
 
 
-@pytest.mark.skipif(not is_tried(2, 3), reason=ANOTHER)
+@pytest.mark.skipif(not is_tried(2, 5), reason=ANOTHER)
 def test_daytonas_types_accept_the_script(python, sandboxed):
     import sys
 

@@ -16,7 +16,7 @@ pytestmark = [
         importlib.util.find_spec("datasets") is None, reason="the optional library datasets is not installed"
     ),
     # The library asks again and again where the hub does not answer: a minute in which nothing happens.
-    pytest.mark.skipif(not is_tried(2, 3), reason=ANOTHER),
+    pytest.mark.skipif(not is_tried(3, 5), reason=ANOTHER),
 ]
 
 ASK = """

@@ -39,7 +39,7 @@ POINTS = [
 
 
 @pytest.mark.workload
-@pytest.mark.skipif(not is_tried(0, 3), reason=ANOTHER)
+@pytest.mark.skipif(not is_tried(2, 5), reason=ANOTHER)
 def test_the_closed_form_follows_the_trace():
     from devkit.workload.tracing.exact import exact
     from devkit.workload.tracing.request import Request

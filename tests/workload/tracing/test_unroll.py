@@ -17,7 +17,7 @@ from devkit.workload.tracing.unroll import TRACED, is_periodic, unrolled
 from tests.amount import ANOTHER, is_tried
 from tests.workload.tracing.shapes import GEMMA, LLAMA, MIXTURE
 
-in_turn = pytest.mark.skipif(not is_tried(1, 3), reason=ANOTHER)
+in_turn = pytest.mark.skipif(not is_tried(3, 5), reason=ANOTHER)
 
 SHORT = {"sequence": 32, "rank": 4}
 TRAINER = {**SHORT, "stack": Stack.TRAINER, "loss": Loss.STANDARD, "adapter_precision": Precision.FP32}
