@@ -37,11 +37,18 @@ def _can(layer: Any) -> bool:  # noqa: ANN401 - peft's layers share no type that
     if not isinstance(base, nn.Linear) or layer.merged or layer.disable_adapters or len(names) != 1:
         return False
     name = names[0]
-    if name not in layer.lora_A or name in layer.lora_variant or not _is_idle(layer.lora_dropout[name]):
+    if name not in layer.lora_A or _is_variant(layer, name) or not _is_idle(layer.lora_dropout[name]):
         return False
     first, second = layer.lora_A[name], layer.lora_B[name]
     is_plain = type(first) is nn.Linear and type(second) is nn.Linear and first.bias is None and second.bias is None
     return is_plain and first.weight.dtype is second.weight.dtype
+
+
+def _is_variant(layer: Any, name: str) -> bool:  # noqa: ANN401 - as above
+    """Whether peft computes something else there, such as DoRA, which is all that it knew before its release 0.16."""
+    if hasattr(layer, "lora_variant"):
+        return name in layer.lora_variant
+    return bool(layer.use_dora.get(name))
 
 
 def _is_idle(dropout: nn.Module) -> bool:

@@ -13,6 +13,7 @@ from devkit.workload.finetune.adapters_quick import quicken  # noqa: E402
 from devkit.workload.finetune.model import load, prepare_for_training  # noqa: E402
 from devkit.workload.finetune.model_choices import ModelChoices, Quantisation  # noqa: E402
 from devkit.workload.finetune.settings import FinetuneSettings  # noqa: E402
+from devkit.workload.tuners import LoraLayer  # noqa: E402
 from tests.workload.small_models import save_model  # noqa: E402
 
 IDS = torch.arange(40, 64).reshape(2, 12)
@@ -154,3 +155,14 @@ def test_what_is_saved_is_the_same(bases):
     after = model.state_dict()
     assert names.keys() == after.keys()
     assert all(torch.equal(names[name], after[name]) for name in names)
+
+
+@pytest.mark.parametrize(("dora", "quick"), [(False, LAYERS), (True, 0)])
+def test_layers_of_a_peft_that_knew_no_variants_but_dora_are_told_apart(bases, dora, quick):
+    """As peft 0.15 makes them."""
+    model = adapted(bases["llama"], dora=dora)
+    for each in model.modules():
+        if isinstance(each, LoraLayer):
+            del each.lora_variant
+            each.use_dora = {"default": dora}
+    assert quicken(model) == quick
