@@ -14,6 +14,7 @@ import click
 
 from devkit import __version__
 from devkit.cli import exits
+from devkit.cli.interrupts import keep_interrupts
 from devkit.errors import DevkitError
 from devkit.text import escaped
 
@@ -99,6 +100,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A path need not be text in the terminal's encoding: it is shown all the same, as standard error does.
         sys.stdout.reconfigure(errors="backslashreplace")
+    keep_interrupts()
     code = _exit_code()
     gc.freeze()
     try:

@@ -1,6 +1,5 @@
 """The command as a process: how long it takes whatever is broken, what it says on the way, and how it is stopped."""
 
-import contextlib
 import os
 import pty
 import signal
@@ -83,15 +82,6 @@ def test_the_time_is_kept_whatever_hangs(wedged, tmp_path, arguments, limit_s):
     assert are_gone(pids)
 
 
-def ended_by(process, number):
-    """What the process printed. Python drops an interrupt that comes just behind an import: then it is sent again."""
-    for _ in range(5):
-        process.send_signal(number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=4)
-    raise AssertionError("interrupted again and again, it goes on")
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_an_interrupt_ends_it_at_once_and_leaves_nothing_running(wedged, number):
@@ -103,12 +93,13 @@ def test_an_interrupt_ends_it_at_once_and_leaves_nothing_running(wedged, number)
         while not pids.exists() and time.monotonic() < ends_at:
             time.sleep(0.02)
         time.sleep(0.2)
+        process.send_signal(number)
         started = time.monotonic()
-        out, err = ended_by(process, number)
+        out, err = process.communicate(timeout=30)
     assert time.monotonic() - started < 10  # it would have taken a minute
     assert (process.returncode, out) == (130, "")
     assert err.splitlines()[-1] == "Interrupted."
-    assert "Traceback" not in err or "Exception ignored" in err
+    assert "Traceback" not in err
     assert are_gone(pids)
 
 

@@ -111,6 +111,36 @@ def test_a_reader_that_leaves_early_gets_no_traceback():
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
+DROPPED = """
+import signal, threading, time
+from devkit import cli
+
+class Callback:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+def waits(standalone_mode):
+    held = Callback()
+    del held
+    print("dropped", flush=True)
+    thread = threading.Thread(target=time.sleep, args=(20,), daemon=True)
+    thread.start()
+    thread.join(20)
+
+cli.devkit = waits
+cli.main()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_ctrl_c_that_python_drops_in_a_finalizer_comes_again():
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (exits.INTERRUPTED, "dropped\n"), done.stderr
+    assert done.stderr == "Interrupted.\n"
+    assert time.monotonic() - began < 15
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_ctrl_c_during_a_real_probe_ends_with_130(tmp_path):
     """A fake docker program that never answers keeps the command busy until the signal comes."""
