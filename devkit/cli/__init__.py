@@ -102,7 +102,6 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     keep_interrupts()
     code = _exit_code()
-    gc.freeze()
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -156,3 +156,16 @@ def test_ctrl_c_during_a_real_probe_ends_with_130(tmp_path):
     _, err = child.communicate(timeout=20)
     assert child.returncode == exits.INTERRUPTED, err
     assert err.splitlines()[-1] == "Interrupted."
+
+
+def test_what_is_left_at_exit_is_collected():
+    """A library that counts its objects at exit, as nanobind does, reports every one that is never collected."""
+    script = (
+        "import sys; from devkit.cli import main\n"
+        "class Kept:\n"
+        "    def __init__(self): self.circle = self\n"
+        "    def __del__(self): sys.stderr.write('collected')\n"
+        "Kept(); sys.argv = ['devkit', '--version']; main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (exits.DONE, "collected")
