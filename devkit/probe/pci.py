@@ -14,8 +14,12 @@ DISPLAY_CLASSES = ("0x0300", "0x0302")
 NVSWITCH_CLASS = "0x0680"
 
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)
-_BAR1 = 1
 _REGION = re.compile(r"(0x[0-9a-f]+) (0x[0-9a-f]+) (0x[0-9a-f]+)")
+_BARS = 6
+_IS_64_BIT = 0x0010_0000
+"""IORESOURCE_MEM_64 in the kernel's include/linux/ioport.h: the BAR fills two registers; its second line is empty."""
+_IS_UNSET = 0x2000_0000
+"""IORESOURCE_UNSET: the kernel knows the size, and has found no address."""
 
 
 def nvidia_functions(host: Host) -> tuple[tuple[str, str], ...] | Unknown:
@@ -68,10 +72,19 @@ def _width(text: str) -> int | Unknown:
 
 
 def _bar1_bytes(resource: str) -> int | Unknown:
-    """The second region, out of lines of start, end and flags; all zeroes when none was assigned."""
-    lines = resource.splitlines()
-    region = _REGION.match(lines[_BAR1]) if len(lines) > _BAR1 else None
+    """Return the size of the second memory BAR, through which the processor sees GPU memory; 0 if it has no address.
+
+    `resource` has one line of start, end and flags for each 32-bit BAR register. Up to Ada, BAR 0 is 32-bit and the
+    window is on line 2; on Hopper and later data center GPUs BAR 0 is 64-bit and the window is on line 3.
+    Source: lspci of an H100 in fastfetch-cli/fastfetch issue 1658 and of an H20 in NVIDIA/nvtrust issue 128.
+    """
+    regions = [_REGION.match(line) for line in resource.splitlines()[:_BARS]]
+    first = regions[0] if regions else None
+    if first is None or not int(first[2], 16):
+        return Unknown("the kernel does not list the function's memory regions")
+    window = 2 if int(first[3], 16) & _IS_64_BIT else 1
+    region = regions[window] if len(regions) > window else None
     if region is None:
         return Unknown("the kernel does not list the function's memory regions")
-    start, end = int(region[1], 16), int(region[2], 16)
-    return end - start + 1 if end else 0
+    start, end, flags = (int(text, 16) for text in region.groups())
+    return end - start + 1 if end and not flags & _IS_UNSET else 0

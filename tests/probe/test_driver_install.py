@@ -38,19 +38,41 @@ def window(first, second):
     return f"0x00000000fa000000 0x00000000faffffff 0x0000000000040200\n{first} {second} 0x000000000014220c\n"
 
 
+# The addresses of an H100 in fastfetch-cli/fastfetch issue 1658: regions 0, 2 and 4 of 16 MiB, 128 GiB and 32 MiB.
+HOPPER = """\
+0x0000088042000000 0x0000088042ffffff 0x000000000014220c
+0x0000000000000000 0x0000000000000000 0x0000000000000000
+0x0000084000000000 0x0000085fffffffff 0x000000000014220c
+0x0000000000000000 0x0000000000000000 0x0000000000000000
+0x0000088040000000 0x0000088041ffffff 0x000000000014220c
+0x0000000000000000 0x0000000000000000 0x0000000000000000
+"""
+
+
 @pytest.mark.parametrize(
     ("resource", "bar1_bytes"),
     [
         pytest.param(window("0x0000007000000000", "0x000000700fffffff"), 256 << 20, id="256 MiB"),
         pytest.param(window("0x0000007000000000", "0x00000077ffffffff"), 32 << 30, id="32 GiB"),
         pytest.param(window("0x0000000000000000", "0x0000000000000000"), 0, id="none was assigned"),
+        pytest.param(HOPPER, 128 << 30, id="128 GiB behind a 64-bit BAR 0, as on Hopper"),
+        pytest.param(
+            window("0x0000000000000000", "0x00000003ffffffff").replace("0x000000000014220c", "0x000000002014220c"),
+            0,
+            id="a size without an address",
+        ),
+        pytest.param(
+            "0x0 0x0 0x0\n0x0 0x0 0x0\n",
+            Unknown("the kernel does not list the function's memory regions"),
+            id="no BAR at all",
+        ),
         pytest.param("0x1 0x2 0x3\n", Unknown("the kernel does not list the function's memory regions"), id="cut off"),
         pytest.param(
             "garbage\ngarbage\n", Unknown("the kernel does not list the function's memory regions"), id="garbage"
         ),
     ],
 )
-def test_the_memory_window_is_the_second_region(tmp_path, resource, bar1_bytes):
+def test_the_memory_window_is_the_second_bar(tmp_path, resource, bar1_bytes):
     assert driver(tmp_path, at={f"{FOLDER}/resource": resource}).pci_gpus[0].bar1_bytes == bar1_bytes
 
 

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 from devkit.doctor.applies import driver_of, known, loaded_driver, outside_of_containers
 from devkit.doctor.checks.chains import NVML, WITHOUT_DRIVER
 from devkit.doctor.checks.driver_flavour import IS_LEGACY, NEEDS_OPEN_MODULE
-from devkit.doctor.gpus import driver_lines, fewer_than_on_bus, misses_gpus
+from devkit.doctor.gpus import driver_lines, fewer_than_on_bus, gpu_at, misses_gpus
 from devkit.doctor.limits import (
     SMALL_WINDOW_BYTES,
 )
 from devkit.doctor.machine import DRIVER_GUIDE, REBUILD_INITRAMFS, Family, family_of
 from devkit.doctor.model import Confidence, Finding, Fix, Restart, Severity, check
-from devkit.facts.model import Driver, Facts, PciGpu
+from devkit.facts.model import Driver, Facts, Gpu, PciGpu
 from devkit.facts.values import Release, Unknown
 from devkit.text import human_bytes, listed
 
@@ -41,13 +41,17 @@ def memory_window_is_assigned(facts: Facts) -> Iterator[Finding]:
 
     Why it matters: without room for it above 4 GiB the driver cannot start the GPU: nvidia-smi says "No devices were
     found", though module, libraries and flavour are right.
-    How it is seen: the second memory region in sysfs. One of size zero is an error at once; one of 256 MiB, which is
-    all right on most machines, only where the driver could not start the GPU.
+    How it is seen: the second memory region in sysfs, of GPUs that NVML does not answer for. One of size zero is an
+    error at once; one of 256 MiB, which is all right on most machines, only where the driver could not start the GPU.
     Source: NVIDIA/open-gpu-kernel-modules issue 862; aikitoria/open-gpu-kernel-modules issue 9.
     """
     outside_of_containers(facts)
     driver = driver_of(facts)
-    gpus = [gpu for gpu in known(driver.pci_gpus) if gpu.kernel_driver in ("nvidia", "")]
+    gpus = [
+        gpu
+        for gpu in known(driver.pci_gpus)
+        if gpu.kernel_driver in ("nvidia", "") and not isinstance(gpu_at(facts, gpu.address), Gpu)
+    ]
     missing = [gpu for gpu in gpus if gpu.bar1_bytes == 0]
     small = [gpu for gpu in gpus if _is_small(gpu) and _did_not_start(facts, gpu)]
     for gpu in missing or small:
