@@ -8,13 +8,12 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
 
 from devkit.compat.load import FILES, shipped_bytes
+from tests.hosts.golden import facts_file
 
-HOSTS = Path(__file__).resolve().parents[1] / "hosts"
 ADDED = (
     "gpu = [\n",
     (
@@ -79,7 +78,7 @@ def test_a_newer_table_is_used_by_plan_and_doctor_until_it_is_dropped(devkit, gp
     after = devkit("plan", "--gpu", "X1", "--driver", "580.95.05")
     assert (after.returncode, after.stderr) == (0, "")
     assert "NVIDIA X1 (12.0)" in after.stdout
-    examined = devkit("doctor", "--facts", HOSTS / "ubuntu-4090-ok" / "facts.json", "--json")
+    examined = devkit("doctor", "--facts", facts_file("ubuntu-4090-ok"), "--json")
     assert (examined.returncode, examined.stderr) == (0, "")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", json.loads(examined.stdout)["data_as_of"])
     assert devkit("data", "reset").returncode == 0

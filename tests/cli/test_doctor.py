@@ -11,7 +11,7 @@ from devkit.doctor.registry import CHECKS
 from devkit.errors import DevkitError
 from devkit.facts.store import from_json, to_json
 from tests.doctor.machines import changed, healthy, r, without_gpu
-from tests.hosts import FOLDER
+from tests.hosts.golden import facts_file
 
 MISMATCH = changed(
     healthy(),
@@ -37,7 +37,7 @@ def ask(tmp_path):
     [("snap-docker", ["ENG003"]), ("nouveau-holds-gpu", ["DRV001"]), ("ubuntu-4090-ok", [])],
 )
 def test_a_recorded_machine_is_judged_from_its_saved_facts(name, root_causes):
-    result = CliRunner().invoke(doctor, ["--facts", str(FOLDER / name / "facts.json"), "--json"])
+    result = CliRunner().invoke(doctor, ["--facts", str(facts_file(name)), "--json"])
     assert json.loads(result.stdout)["root_causes"] == root_causes
 
 
@@ -157,9 +157,7 @@ def test_exit_2_reaches_the_shell_without_a_traceback():
 
 
 def test_a_terminal_without_unicode_gets_ascii():
-    done = run_devkit(
-        "--facts", str(FOLDER / "driver-lib-mismatch" / "facts.json"), "--verbose", PYTHONIOENCODING="ascii"
-    )
+    done = run_devkit("--facts", str(facts_file("driver-lib-mismatch")), "--verbose", PYTHONIOENCODING="ascii")
     assert done.returncode == 1
     assert done.stdout.isascii()
     assert done.stdout.startswith(b"x problem: ")
@@ -167,14 +165,14 @@ def test_a_terminal_without_unicode_gets_ascii():
 
 @pytest.mark.parametrize("columns", ["20", "40", "80"])
 def test_lines_fit_a_narrow_terminal(columns):
-    done = run_devkit("--facts", str(FOLDER / "driver-lib-mismatch" / "facts.json"), COLUMNS=columns)
+    done = run_devkit("--facts", str(facts_file("driver-lib-mismatch")), COLUMNS=columns)
     text = [line for line in done.stdout.decode().splitlines() if not line.startswith(("      ", "  more:"))]
     longest_word = max(len(word) for line in text for word in line.split())
     assert max(map(len, text)) <= max(40, int(columns), longest_word + 2)
 
 
 def test_no_colour_when_it_is_not_a_terminal():
-    done = run_devkit("--facts", str(FOLDER / "driver-lib-mismatch" / "facts.json"))
+    done = run_devkit("--facts", str(facts_file("driver-lib-mismatch")))
     assert b"\x1b[" not in done.stdout
 
 

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from tests.hosts import FOLDER
+from tests.hosts.golden import facts_file
 
-MISMATCH = FOLDER / "driver-lib-mismatch" / "facts.json"
+MISMATCH = facts_file("driver-lib-mismatch")
 
 
 def on_terminal(*arguments, **environment):

@@ -4,11 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-HOSTS = Path(__file__).resolve().parents[1] / "hosts"
+from tests.hosts.golden import facts_file
+
 PASCAL_ON_580 = ("--gpu", "Tesla P40", "--driver", "580.95.05")
 
 
@@ -58,8 +58,8 @@ def test_binary_facts_are_wrong_input_too(tmp_path):
 
 
 def test_saved_machines_are_planned_for_together():
-    one = plan("--facts", str(HOSTS / "ubuntu-4090-ok" / "facts.json"), "--json")
-    both = plan("--facts", str(HOSTS / "ubuntu-4090-ok" / "facts.json"), *PASCAL_ON_580, "--json")
+    one = plan("--facts", str(facts_file("ubuntu-4090-ok")), "--json")
+    both = plan("--facts", str(facts_file("ubuntu-4090-ok")), *PASCAL_ON_580, "--json")
     assert json.loads(one.stdout)["plan"]["variant"] == "cu130"
     assert json.loads(both.stdout)["plan"]["variant"] == "cu126"
 

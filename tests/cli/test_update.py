@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_init import GPU, assert_refused, devkit, tree
+from tests.hosts.golden import facts_file
 
 DOCKERFILE = ".devcontainer/Dockerfile"
 
@@ -104,7 +105,7 @@ def test_the_json_document(project):
 
 
 def test_the_plan_is_for_the_machines_of_the_lock_and_not_for_this_one(tmp_path):
-    facts = Path(__file__).resolve().parents[1] / "hosts/ubuntu-4090-ok/facts.json"
+    facts = facts_file("ubuntu-4090-ok")
     assert devkit("init", tmp_path, "--facts", facts).returncode == 0
     lock = json.loads((tmp_path / "devkit.lock").read_text())
     assert lock["machines"][0]["gpus"][0]["compute_capability"] == "8.9"

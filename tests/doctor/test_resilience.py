@@ -11,7 +11,8 @@ from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from tests.doctor.asking import examined
 from tests.doctor.machines import changed, healthy, inside, windows_guest, without_gpu
-from tests.hosts import FOLDER, MACHINES, facts_of
+from tests.hosts import MACHINES, facts_of
+from tests.hosts.golden import expected_facts
 
 HAND_MADE = {"host": healthy(), "container": inside(), "wsl": windows_guest(), "no gpu": without_gpu()}
 RECORDED = (
@@ -66,9 +67,7 @@ def test_nothing_known_at_all_is_not_an_accusation():
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_no_check_breaks_on_a_recorded_machine(name):
-    from devkit.facts.store import from_json
-
-    report = examined(from_json((FOLDER / name / "facts.json").read_text(encoding="utf-8")))
+    report = examined(expected_facts(name))
     assert not report.crashed
     for shown in report.findings:
         assert not shown.finding.message.endswith(".")

@@ -6,18 +6,15 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.facts.model import Driver, Facts, FailedGpu, Gpu, NvmlAnswer, Platform, System
-from devkit.facts.store import from_json
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from devkit.solver.machine import machine_from_facts, machine_from_flags
 from devkit.solver.model import Request
 from devkit.solver.solve import vendor_of
-from tests import hosts
+from tests.hosts.golden import expected_facts
 
 
 def saved(name: str) -> Facts:
-    from pathlib import Path
-
-    return from_json((Path(hosts.__file__).parent / name / "facts.json").read_text(encoding="utf-8"))
+    return expected_facts(name)
 
 
 def test_a_healthy_machine():

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from devkit.compat.load import tables
-from devkit.facts.store import from_json
 from devkit.solver.machine import machine_from_facts, machine_from_flags
 from devkit.solver.model import Conflict, Constraint, Machine, Plan, Request
 from devkit.solver.request import request_of
 from devkit.solver.solve import solve
-from tests import hosts
+from tests.hosts.golden import expected_facts
 from tests.solver.conftest import MACHINE_FLAGS
 
 TABLE = tomllib.loads(Path(__file__).with_name("verdicts.toml").read_text(encoding="utf-8"))
@@ -31,8 +30,7 @@ def request(case: dict) -> Request:
 
 def machine(case: dict) -> Machine:
     if "host" in case:
-        path = Path(hosts.__file__).parent / case["host"] / "facts.json"
-        return machine_from_facts(from_json(path.read_text(encoding="utf-8")))
+        return machine_from_facts(expected_facts(case["host"]))
     return machine_from_flags(**{name: case[name] for name in MACHINE_FLAGS if name in case})
 
 

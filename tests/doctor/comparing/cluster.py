@@ -1,17 +1,18 @@
 """A cluster for tests and benchmarks: one recorded machine many times over, each with what differs in real life."""
 
+import copy
 import hashlib
 import json
 import random
-from pathlib import Path
 
-HOSTS = Path(__file__).parents[2] / "hosts"
+from tests.hosts.golden import expected_document
+
 RECORDED = "dgx-h100-ok"
 
 
 def recorded(name=RECORDED):
     """The saved facts of a recorded machine, as a document."""
-    return json.loads((HOSTS / name / "facts.json").read_text(encoding="utf-8"))
+    return copy.deepcopy(expected_document(name))
 
 
 def varied(document, node, *, seed=0):

@@ -17,6 +17,7 @@ from devkit.facts.store import from_json
 from devkit.verify.checking import Agreement, check_document
 from devkit.verify.report import VerificationReport, Where
 from devkit.workload.stage import StageResult, StageStatus
+from tests.hosts.golden import facts_file
 from tests.render.test_artifacts import linter
 
 from .rendered import made
@@ -24,7 +25,6 @@ from .sample_jobs import task
 
 SHELLS = [shell for shell in (["dash"], ["bash", "--posix"], ["busybox", "sh"]) if shutil.which(shell[0])]
 every_shell = pytest.mark.parametrize("shell", SHELLS, ids=[shell[0] for shell in SHELLS])
-HOSTS = Path(__file__).parents[2] / "hosts"
 VERIFIED = VerificationReport(
     Where.HERE, {"kind": "cuda"}, {"torch": "2.13.0"}, (StageResult("kernel", StageStatus("passed")),), ()
 ).to_document()
@@ -65,7 +65,7 @@ class Pod:
         )
 
 
-FACTS = HOSTS / "a100-ok" / "facts.json"
+FACTS = facts_file("a100-ok")
 DEVKIT = f"""#!/bin/sh
 # Writes what it is asked for, as devkit does, and says so; ends as the test wants it.
 echo "devkit $*" >> "$0.called"
