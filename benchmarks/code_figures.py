@@ -1,4 +1,4 @@
-"""Measure how easy the code base is to enter: sizes, names, helpers, import depth, and the files a command runs through.
+"""Measure how easy the code base is to enter: sizes, names, helpers, import depth, files a command enters.
 
     python -m benchmarks.code_figures                  # the table of figures
     python -m benchmarks.code_figures --list devkit/render   # what to mend there: helpers, docstrings, names, words
@@ -156,9 +156,7 @@ def finetune_path() -> str:
 def print_figures(*, with_paths: bool) -> None:
     modules = [Module(path) for path in sorted((ROOT / "devkit").rglob("*.py"))]
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
-    functions = [
-        node for module in modules for node in module.definitions() if not isinstance(node, ast.ClassDef)
-    ]
+    functions = [node for module in modules for node in module.definitions() if not isinstance(node, ast.ClassDef)]
     helpers = sum(len(module.one_use_helpers()) for module in modules)
     rows = [
         ("product files", "400", str(len(modules))),
@@ -186,7 +184,9 @@ def print_lists(folder: str) -> None:
         for node in module.one_use_helpers():
             print(f"{shown}:{node.lineno} one use: {node.name} ({(node.end_lineno or 0) - node.lineno + 1} lines)")
         for node in module.question_docstrings():
-            print(f"{shown}:{node.lineno} question word: {node.name}: {(ast.get_docstring(node) or '').splitlines()[0]}")
+            print(
+                f"{shown}:{node.lineno} question word: {node.name}: {(ast.get_docstring(node) or '').splitlines()[0]}"
+            )
     everywhere = [Module(path) for path in sorted((ROOT / "devkit").rglob("*.py"))]
     here = {module.name for module in modules}
     for name, places in names_in_several_modules(everywhere).items():

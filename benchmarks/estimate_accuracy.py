@@ -18,15 +18,15 @@ import torch
 
 from benchmarks.machine import RESULTS, record, versions
 from devkit.errors import DevkitError
-from devkit.estimate.catalogue import find_model
-from devkit.estimate.config import shape_of_config
+from devkit.estimate.config import build_model_shape
 from devkit.estimate.inference import estimate_inference
-from devkit.estimate.measured import MeasuredRun, measured_runs
-from devkit.estimate.model import MemoryEstimate
+from devkit.estimate.measured_runs import MeasuredRun, load_measured_runs
+from devkit.estimate.memory import MemoryEstimate
+from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import InferenceSettings, TrainingSettings
 from devkit.estimate.training import estimate_training
-from devkit.workload.tracing.exact import exact
-from devkit.workload.tracing.request import Request
+from devkit.workload.tracing.estimate import estimate_from_trace
+from devkit.workload.tracing.request import TraceRequest
 
 CLOSED_GOAL, TRACED_GOAL = 0.06, 0.03
 WORST = 8
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
     torch.set_num_threads(1)
     earlier = _earlier() if "--keep-traces" in arguments else {}
     lines, unjudged = [], {}
-    for run in measured_runs():
+    for run in load_measured_runs():
         try:
             lines += list(_lines(run, earlier))
         except DevkitError as error:
@@ -139,7 +139,7 @@ def _sum(estimate: MemoryEstimate, marks: Iterable[str]) -> int:
 def _closed(model: str, settings: TrainingSettings | InferenceSettings) -> MemoryEstimate:
     known = find_model(model)
     assert known is not None
-    shape = shape_of_config(known.config)
+    shape = build_model_shape(known.config)
     if isinstance(settings, InferenceSettings):
         return estimate_inference(shape, settings)
     return estimate_training(shape, settings)
@@ -152,7 +152,9 @@ def _traced(
     known = find_model(model)
     assert known is not None
     print(f"tracing {model}", file=sys.stderr)
-    return exact(Request(document=known.config, settings=settings, lingering=lingering, emptied=emptied))
+    return estimate_from_trace(
+        TraceRequest(document=known.config, settings=settings, keep_outputs=lingering, empty_cache=emptied)
+    )
 
 
 def _summary(lines: list[Line]) -> dict[str, dict[str, float]]:

@@ -15,10 +15,10 @@ import torch
 
 from benchmarks.machine import record, versions
 from devkit.errors import DevkitError
-from devkit.estimate.catalogue import find_model
-from devkit.estimate.config import shape_of_config
+from devkit.estimate.config import build_model_shape
 from devkit.estimate.inference import estimate_inference
-from devkit.estimate.model import MemoryEstimate
+from devkit.estimate.memory import MemoryEstimate
+from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import (
     Attention,
     CacheKind,
@@ -27,13 +27,13 @@ from devkit.estimate.settings import (
     Method,
     Optimizer,
     Precision,
-    Quantisation,
+    Quantization,
     Stack,
     TrainingSettings,
 )
 from devkit.estimate.training import estimate_training
-from devkit.workload.tracing.exact import exact
-from devkit.workload.tracing.request import Request, Settings
+from devkit.workload.tracing.estimate import estimate_from_trace
+from devkit.workload.tracing.request import TracedSettings, TraceRequest
 
 GOAL = 0.05
 WORST = 15
@@ -77,7 +77,7 @@ INFERENCE = (
     {},
     {"prompt": 8192, "new": 1024},
     {"sequences": 16, "prompt": 512, "new": 512, "cache": CacheKind.STATIC},
-    {"quantisation": Quantisation.NF4_DOUBLE, "sequences": 4},
+    {"quantisation": Quantization.NF4_DOUBLE, "sequences": 4},
 )
 
 
@@ -98,7 +98,7 @@ class Point:
         return self.closed / self.traced - 1.0
 
 
-def cases() -> Iterator[tuple[str, str, Settings]]:
+def cases() -> Iterator[tuple[str, str, TracedSettings]]:
     """Model, what of the settings is not the default, and the settings."""
     for model, how in product(MODELS, TRAINING):
         leaves_it_to_peft = model in MIXTURES and "stack" in how
@@ -108,18 +108,18 @@ def cases() -> Iterator[tuple[str, str, Settings]]:
         yield model, _told(how | {"inference": True}), InferenceSettings(**how)
 
 
-def compared(case: tuple[str, str, Settings]) -> Point:
+def compared(case: tuple[str, str, TracedSettings]) -> Point:
     """Both estimates of one case."""
     model, told, settings = case
     known = find_model(model)
     assert known is not None
-    shape = shape_of_config(known.config, name=known.id)
+    shape = build_model_shape(known.config, name=known.id)
     closed: Callable[..., MemoryEstimate] = (
         estimate_inference if isinstance(settings, InferenceSettings) else estimate_training
     )
     guessed = closed(shape, settings).allocated_peak_bytes
     try:
-        traced = exact(Request(document=known.config, settings=settings))
+        traced = estimate_from_trace(TraceRequest(document=known.config, settings=settings))
     except DevkitError as error:
         return Point(model, told, guessed, guessed, refused=error.message)
     return Point(model, told, guessed, traced.allocated_peak_bytes)

@@ -18,12 +18,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from accelerate.commands.estimate import estimate_training_usage
 
 from benchmarks.machine import RESULTS, record
-from devkit.estimate.catalogue import find_model
-from devkit.estimate.config import shape_of_config
-from devkit.estimate.measured import MeasuredRun, measured_runs
-from devkit.estimate.rules import RULES
-from devkit.estimate.settings import InferenceSettings, Method
-from devkit.estimate.spelled import plain
+from devkit.estimate.config import build_model_shape
+from devkit.estimate.measured_runs import MeasuredRun, load_measured_runs
+from devkit.estimate.model_catalog import find_model
+from devkit.estimate.rules_of_thumb import RULES_OF_THUMB
+from devkit.estimate.settings import InferenceSettings, Method, encode_settings
 
 DRIVERS = Path(__file__).parent / "estimator_drivers"
 FITTED = {
@@ -37,7 +36,7 @@ Answers = dict[str, dict[str, Any]]
 
 def main(tools: list[str]) -> int:
     """Ask everyone, print mean absolute errors over what they answered, and record every answer."""
-    runs = [run for run in measured_runs() if run.is_counted and not isinstance(run.settings, InferenceSettings)]
+    runs = [run for run in load_measured_runs() if run.is_counted and not isinstance(run.settings, InferenceSettings)]
     everyone = {"devkit, closed form": _recorded("closed"), "devkit, trace": _recorded("traced")}
     everyone |= {name: _by_rule(runs, rule) for name, rule in _rules().items()}
     versions = {"accelerate": version("accelerate")}
@@ -87,7 +86,7 @@ def _multiples(run: MeasuredRun) -> float:
 def _seed(run: MeasuredRun, name: str) -> float | None:
     known = find_model(run.model)
     assert known is not None
-    return RULES[name].apply(shape_of_config(known.config), run.settings)
+    return RULES_OF_THUMB[name].apply(build_model_shape(known.config), run.settings)
 
 
 def _parameters(run: MeasuredRun) -> int:
@@ -122,7 +121,7 @@ def _told(run: MeasuredRun) -> dict[str, Any]:
         "model": run.model,
         "parameters": known.parameters,
         "config": dict(known.config),
-        "settings": plain(run.settings),
+        "settings": encode_settings(run.settings),
     }
 
 

@@ -48,11 +48,11 @@ class Clock:
 def run_devkit(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, float]:
     """What the command runs, with somebody who listens for the ends of steps."""
     from devkit.estimate.settings import Precision
-    from devkit.workload.finetune.program_process import set_up
+    from devkit.workload.finetune.process import configure_libraries
     from devkit.workload.finetune.settings import FinetuneSettings, Schedule
 
-    set_up()
-    from devkit.workload.finetune.program import run
+    configure_libraries()
+    from devkit.workload.finetune.program import run_finetuning
 
     clock, steps = Clock(), []
 
@@ -67,7 +67,7 @@ def run_devkit(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, f
         steps=size["steps"], learning_rate=LEARNING_RATE, schedule=Schedule.CONSTANT, warmup=0.0,
         checkpointing=False, precision=Precision.FP32,
     )  # fmt: skip
-    if run(settings, listeners=(listen,)) != 0:
+    if run_finetuning(settings, listeners=(listen,)) != 0:
         raise SystemExit("devkit did not end well")
     return clock.found(steps[-1]["tokens"] - steps[WARM_UP - 1]["tokens"], steps[-1]["loss"])
 

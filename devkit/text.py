@@ -4,26 +4,26 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-MOST_CHARACTERS = 1000
+MAX_CHARACTERS = 1000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
 """Everything that ends a line, moves the cursor, colours it or turns the direction of writing."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def on_one_line(text: str) -> str:
+def to_one_line(text: str) -> str:
     """`text` from outside as one line that a terminal prints as it stands, cut after a thousand characters."""
     plain = _CONTROL.sub(" ", text).strip() if _CONTROL.search(text) else text
-    return plain if len(plain) <= MOST_CHARACTERS else f"{plain[: MOST_CHARACTERS - 1]}…"
+    return plain if len(plain) <= MAX_CHARACTERS else f"{plain[: MAX_CHARACTERS - 1]}…"
 
 
-def escaped(text: str) -> str:
+def escape_controls(text: str) -> str:
     """`text` with escapes such as \\x1b for what a terminal would act on or no encoding has; cut like `on_one_line`."""
-    shown = text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
+    shown = text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
     return "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in shown)
 
 
-def human_bytes(count: int) -> str:
+def format_bytes(count: int) -> str:
     """`count` bytes in powers of two: 512 B, 64 MiB, 139.8 GiB."""
     value = float(count)
     for unit in _UNITS:
@@ -34,7 +34,7 @@ def human_bytes(count: int) -> str:
     return f"{shown} {unit}"
 
 
-def human_seconds(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration: 0.4 s, 12 s, 3 min 05 s."""
     if seconds < 10:
         return f"{seconds:.1f} s"
@@ -44,12 +44,12 @@ def human_seconds(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s"
 
 
-def count_of(number: int, singular: str, plural: str | None = None) -> str:
+def format_count(number: int, singular: str, plural: str | None = None) -> str:
     """`number` with its noun: 1 problem, 2 problems."""
     return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
-def listed(items: Iterable[str], last: str = "and") -> str:
+def join_words(items: Iterable[str], last: str = "and") -> str:
     """Items in a sentence: a, b and c."""
     rest = list(items)
     if len(rest) < 2:
@@ -57,7 +57,7 @@ def listed(items: Iterable[str], last: str = "and") -> str:
     return f"{', '.join(rest[:-1])} {last} {rest[-1]}"
 
 
-def wrapped(text: str, *, width: int, indent: str = "", hanging: str = "") -> str:
+def wrap_text(text: str, *, width: int, indent: str = "", hanging: str = "") -> str:
     """`text` folded to `width` columns, `hanging` before every line but the first; long words stay whole."""
     return textwrap.fill(
         text,
@@ -69,7 +69,7 @@ def wrapped(text: str, *, width: int, indent: str = "", hanging: str = "") -> st
     )
 
 
-def table(rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
+def format_table(rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
     """Rows in columns, each as wide as its widest cell; the last column is not padded."""
     if not rows:
         return ""
@@ -81,6 +81,6 @@ def table(rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
     return "\n".join(lines)
 
 
-def human_number(value: float) -> str:
+def format_number(value: float) -> str:
     """A measured number to three digits: 0.000254, 7.22, 1.6e-07, nan."""
     return f"{value:.3g}"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import failure_table
 
-from devkit.doctor.pages import index_of, markdown_of
+from devkit.doctor.model import render_check_index, render_check_page
 from devkit.doctor.registry import CHECKS
 
 FOLDER = Path(__file__).parent / "checks"
@@ -13,9 +13,9 @@ FOLDER = Path(__file__).parent / "checks"
 
 def pages() -> dict[Path, str]:
     """Every page by its path."""
-    written = {FOLDER / f"{check.code}.md": markdown_of(check) for check in CHECKS}
+    written = {FOLDER / f"{check.code}.md": render_check_page(check) for check in CHECKS}
     table = failure_table.markdown_of(CHECKS)
-    return {FOLDER.parent / "failures.md": table, FOLDER / "README.md": index_of(CHECKS), **written}
+    return {FOLDER.parent / "failures.md": table, FOLDER / "README.md": render_check_index(CHECKS), **written}
 
 
 def stale() -> list[Path]:

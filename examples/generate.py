@@ -6,22 +6,22 @@ import tempfile
 from pathlib import Path
 
 from devkit import __version__
-from devkit.cli.exporting import FOLDER as DEPLOY
-from devkit.cli.exporting import exported
-from devkit.cli.selection import Selection, request_from
-from devkit.compat.load import tables
-from devkit.export.targets import NAMES, target_named
-from devkit.render.choices import Choices
-from devkit.render.lock import LOCK_PATH
-from devkit.render.project import Inputs, open_project, project_changes
-from devkit.render.settings import FromIndex
-from devkit.render.write import write
-from devkit.solver.model import Plan
+from devkit.cli.export import DEPLOY_FOLDER as DEPLOY
+from devkit.cli.export import plan_export
+from devkit.cli.options.plan import PlanOptions, build_request_from_options
+from devkit.compat.version_tables import load_tables
+from devkit.export.targets import TARGET_NAMES, load_target
+from devkit.render.changes import write_changes
+from devkit.render.container.settings import FromIndex
+from devkit.render.devkit_lock import LOCK_PATH
+from devkit.render.devkit_toml import ProjectSettings
+from devkit.render.project import PathOptions, compute_project_changes, open_project
+from devkit.solver.plan import Plan
 from devkit.solver.solve import solve
 
 EXAMPLES = {
-    "quickstart": Choices(driver="570.124.06", gpus=("RTX 4090",)),
-    "cluster": Choices(driver="580.95.05", gpus=("H100",)),
+    "quickstart": ProjectSettings(driver="570.124.06", gpus=("RTX 4090",)),
+    "cluster": ProjectSettings(driver="580.95.05", gpus=("H100",)),
 }
 """Example -> the flags that its expected/ was made with."""
 
@@ -40,11 +40,11 @@ def generate(name: str, into: Path) -> None:
         project = Path(scratch) / "project"
         initialise(name, project)
         shutil.copy(FOLDER / name / JOB, project)
-        for target in NAMES:
-            answer = exported(target_named(target), project, {})
+        for target in TARGET_NAMES:
+            answer = plan_export(load_target(target), project, {})
             if answer.refusal is not None:
                 sys.exit(f"{name} for {target}: {answer.refusal}")
-            write(answer.folder, answer.changes)
+            write_changes(answer.folder, answer.changes)
         # The locks say everything twice.
         shutil.copytree(project / DEPLOY, into, ignore=shutil.ignore_patterns(LOCK_PATH))
 
@@ -57,12 +57,14 @@ def initialise(name: str, into: Path) -> None:
     flags = EXAMPLES[name]
     into.mkdir(parents=True)
     shutil.copy(FOLDER / name / "devkit.toml", into)
-    request = request_from(Selection(driver=flags.driver, gpus=flags.gpus))
-    plan = solve(request, tables())
+    request = build_request_from_options(PlanOptions(driver=flags.driver, gpus=flags.gpus))
+    plan = solve(request, load_tables())
     if not isinstance(plan, Plan):
         sys.exit(f"no plan for {name}: {plan.wanted}")
-    project = open_project(into, flags, Inputs())
-    write(project.root, project_changes(project, plan, machines=request.machines, source=FromIndex(__version__)))
+    project = open_project(into, flags, PathOptions())
+    write_changes(
+        project.root, compute_project_changes(project, plan, machines=request.machines, source=FromIndex(__version__))
+    )
 
 
 if __name__ == "__main__":

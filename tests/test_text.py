@@ -3,15 +3,15 @@
 import pytest
 
 from devkit.text import (
-    MOST_CHARACTERS,
-    count_of,
-    escaped,
-    human_bytes,
-    human_seconds,
-    listed,
-    on_one_line,
-    table,
-    wrapped,
+    MAX_CHARACTERS,
+    escape_controls,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_table,
+    join_words,
+    to_one_line,
+    wrap_text,
 )
 
 
@@ -27,7 +27,7 @@ from devkit.text import (
     ],
 )
 def test_bytes_are_shown_in_powers_of_two(count, shown):
-    assert human_bytes(count) == shown
+    assert format_bytes(count) == shown
 
 
 @pytest.mark.parametrize(
@@ -40,29 +40,35 @@ def test_bytes_are_shown_in_powers_of_two(count, shown):
     ],
 )
 def test_durations_read_well(seconds, shown):
-    assert human_seconds(seconds) == shown
+    assert format_duration(seconds) == shown
 
 
 def test_counts_carry_their_noun():
-    assert (count_of(1, "problem"), count_of(2, "problem"), count_of(0, "GPU")) == ("1 problem", "2 problems", "0 GPUs")
-    assert count_of(3, "entry", "entries") == "3 entries"
+    assert (format_count(1, "problem"), format_count(2, "problem"), format_count(0, "GPU")) == (
+        "1 problem",
+        "2 problems",
+        "0 GPUs",
+    )
+    assert format_count(3, "entry", "entries") == "3 entries"
 
 
 @pytest.mark.parametrize(
     ("items", "sentence"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")]
 )
 def test_lists_read_as_sentences(items, sentence):
-    assert listed(items) == sentence
+    assert join_words(items) == sentence
 
 
 def test_wrapping_keeps_long_paths_whole():
     path = "/var/lib/docker/overlay2/" + "x" * 60
-    assert path in wrapped(f"no space left on {path}", width=40).splitlines()
+    assert path in wrap_text(f"no space left on {path}", width=40).splitlines()
 
 
 def test_a_table_aligns_all_but_its_last_column():
-    assert table([("torch", "2.13.0"), ("bitsandbytes", "0.50.2")]) == "torch         2.13.0\nbitsandbytes  0.50.2"
-    assert table([]) == ""
+    assert (
+        format_table([("torch", "2.13.0"), ("bitsandbytes", "0.50.2")]) == "torch         2.13.0\nbitsandbytes  0.50.2"
+    )
+    assert format_table([]) == ""
 
 
 @pytest.mark.parametrize(
@@ -74,12 +80,12 @@ def test_a_table_aligns_all_but_its_last_column():
         pytest.param("\x1b[31mred\x07", "[31mred", id="colours and bells"),
         pytest.param("a\u202eb\u2066c", "a b c", id="turns of the direction of writing"),
         pytest.param("\x00\x9b", "", id="nothing but control characters"),
-        pytest.param("x" * MOST_CHARACTERS, "x" * MOST_CHARACTERS, id="as long as may be"),
-        pytest.param("x" * (MOST_CHARACTERS + 1), "x" * (MOST_CHARACTERS - 1) + "…", id="one character longer"),
+        pytest.param("x" * MAX_CHARACTERS, "x" * MAX_CHARACTERS, id="as long as may be"),
+        pytest.param("x" * (MAX_CHARACTERS + 1), "x" * (MAX_CHARACTERS - 1) + "…", id="one character longer"),
     ],
 )
 def test_text_from_outside_fits_on_a_line(text, line):
-    assert on_one_line(text) == line
+    assert to_one_line(text) == line
 
 
 @pytest.mark.parametrize(
@@ -90,8 +96,8 @@ def test_text_from_outside_fits_on_a_line(text, line):
         pytest.param("a\u202eb\u200b", "a\\u202eb\\u200b", id="what turns or hides letters"),
         pytest.param("a\udcff", "a\\udcff", id="a byte that is no text"),
         pytest.param("a\tb", "a\tb", id="a tab"),
-        pytest.param("x" * 2000, "x" * (MOST_CHARACTERS - 1) + "…", id="no end of it"),
+        pytest.param("x" * 2000, "x" * (MAX_CHARACTERS - 1) + "…", id="no end of it"),
     ],
 )
 def test_escaped_text_does_nothing_to_a_terminal(text, shown):
-    assert escaped(text) == shown
+    assert escape_controls(text) == shown

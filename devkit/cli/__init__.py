@@ -13,10 +13,10 @@ from typing import Any
 import click
 
 from devkit import __version__
-from devkit.cli import exits
-from devkit.cli.interrupts import keep_interrupts
+from devkit.cli import exit_codes
+from devkit.cli.runtime import reraise_dropped_interrupts
 from devkit.errors import DevkitError
-from devkit.text import escaped
+from devkit.text import escape_controls
 
 COMMANDS = {
     "doctor": ("doctor", "Find what stops GPU work on this machine, and say how to fix it."),
@@ -36,7 +36,7 @@ COMMANDS = {
 }
 """Command name -> (module under devkit.cli, summary). Modules load when their command runs."""
 
-HOW_TO_REPORT = (
+BUG_REPORT_HINT = (
     f"This is a bug in devkit {__version__}. Please report it: the lines above, the command, "
     "and what `devkit doctor --save-facts facts.json` writes."
 )
@@ -80,17 +80,17 @@ def _until_the_reader_leaves() -> Iterator[None]:
         yield
     except BrokenPipeError:
         _drop_output()
-        raise click.exceptions.Exit(exits.DONE) from None
+        raise click.exceptions.Exit(exit_codes.DONE) from None
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="devkit")
 def devkit() -> None:
     """Make GPU dev containers work the first time: diagnose, plan, generate, prove."""
-    from devkit.cli.own_tables import own_table
-    from devkit.compat.newer import offer
+    from devkit.cli.user_tables import find_user_table
+    from devkit.compat.refresh import register_table_reader
 
-    offer(own_table)
+    register_table_reader(find_user_table)
 
 
 def main() -> None:
@@ -100,7 +100,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A path need not be text in the terminal's encoding: it is shown all the same, as standard error does.
         sys.stdout.reconfigure(errors="backslashreplace")
-    keep_interrupts()
+    reraise_dropped_interrupts()
     code = _exit_code()
     try:
         sys.stdout.flush()
@@ -116,14 +116,14 @@ def _not_written(error: OSError) -> int:
     _drop_output()
     click.echo(f"Error: cannot write {error.filename or 'to standard output'}: {error.strerror}", err=True)
     click.echo("  Make room on that disk, or write somewhere else.", err=True)
-    return exits.WRONG_INPUT
+    return exit_codes.WRONG_INPUT
 
 
 def _too_long(error: OSError) -> int:
     """Any flag may name a file, and no file system takes a name of any length."""
-    click.echo(f"Error: no file can be called so: {escaped(str(error.filename))[:60]}…", err=True)
+    click.echo(f"Error: no file can be called so: {escape_controls(str(error.filename))[:60]}…", err=True)
     click.echo("  The name is too long for this file system.", err=True)
-    return exits.WRONG_INPUT
+    return exit_codes.WRONG_INPUT
 
 
 _REFUSED = {errno.ENOSPC: _not_written, errno.ENAMETOOLONG: _too_long}
@@ -137,15 +137,15 @@ def _drop_output() -> None:
 
 def _mistyped(error: click.ClickException) -> int:
     """Of the processes of a run that were all given the same words, one tells."""
-    from devkit.workload.finetune.leaving import give_way, leave_word
+    from devkit.workload.finetune.process import wait_for_local_rank0, write_exit_code
 
-    leave_word(exits.WRONG_INPUT)
-    give_way()
+    write_exit_code(exit_codes.WRONG_INPUT)
+    wait_for_local_rank0()
     # Click repeats what was typed, however long.
     shown = io.StringIO()
     error.show(shown)
-    click.echo("\n".join(escaped(line) for line in shown.getvalue().splitlines()), err=True)
-    return exits.WRONG_INPUT
+    click.echo("\n".join(escape_controls(line) for line in shown.getvalue().splitlines()), err=True)
+    return exit_codes.WRONG_INPUT
 
 
 def _exit_code() -> int:
@@ -157,16 +157,16 @@ def _exit_code() -> int:
         return _mistyped(error)
     except DevkitError as error:
         # Names and values in it come from anywhere: a file's name may hold a line break or a terminal's escape.
-        click.echo(f"Error: {escaped(error.message)}", err=True)
-        click.echo("\n".join(f"  {escaped(line)}" for line in error.hint.splitlines()), err=True)
-        return exits.WRONG_INPUT
+        click.echo(f"Error: {escape_controls(error.message)}", err=True)
+        click.echo("\n".join(f"  {escape_controls(line)}" for line in error.hint.splitlines()), err=True)
+        return exit_codes.WRONG_INPUT
     except (KeyboardInterrupt, click.Abort):
         click.echo("Interrupted.", err=True)
-        return exits.INTERRUPTED
+        return exit_codes.INTERRUPTED
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _REFUSED:
             return _REFUSED[error.errno](error)
         sys.excepthook(type(error), error, error.__traceback__)
-        click.echo(HOW_TO_REPORT, err=True)
-        return exits.BUG
-    return code if isinstance(code, int) else exits.DONE
+        click.echo(BUG_REPORT_HINT, err=True)
+        return exit_codes.BUG
+    return code if isinstance(code, int) else exit_codes.DONE

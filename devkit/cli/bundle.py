@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli import exits
+from devkit.cli import exit_codes
 from devkit.errors import DevkitError
-from devkit.text import count_of, human_bytes
+from devkit.text import format_bytes, format_count
 
 if TYPE_CHECKING:
     from devkit.render.bundle import Bundle
-    from devkit.render.project import Project
+    from devkit.render.project import DevkitProject
 
 SCHEMA = "devkit.bundle/1"
 
@@ -38,51 +38,50 @@ def bundle(
     That is the base image with its system packages, every wheel with its hash, and the project's files. load.sh in
     the bundle checks and loads it. An interrupted run is gone on with.
     """
-    from devkit.render.bundle import bundle_of
-    from devkit.render.choices import Choices
-    from devkit.render.project import Inputs, open_project
+    from devkit.render.bundle import prepare_bundle
+    from devkit.render.devkit_toml import ProjectSettings
+    from devkit.render.project import PathOptions, open_project
 
-    project = open_project(directory, Choices(wheelhouse=True), Inputs())
-    contents = bundle_of(project)
+    project = open_project(directory, ProjectSettings(wheelhouse=True), PathOptions())
+    contents = prepare_bundle(project)
     target = (output or project.root.parent / f"{project.root.name}-bundle").absolute()
     if dry_run:
         click.echo(_planned(contents, target, as_json=as_json))
-        ctx.exit(exits.DONE)
+        ctx.exit(exit_codes.DONE)
     document = _made(project, contents, target, force=force)
     if as_json:
         click.echo(json.dumps({**document, "verdict": "written", "output": str(target)}, indent=2, ensure_ascii=False))
         return
-    files = count_of(len(document["files"]) + 2, "file")
-    click.echo(f"wrote {files}, {human_bytes(document['bytes'])}, to {target}")
+    files = format_count(len(document["files"]) + 2, "file")
+    click.echo(f"wrote {files}, {format_bytes(document['bytes'])}, to {target}")
     click.echo(f"SHA-256 of its SHA256SUMS, to compare where it is loaded: {document['sums_sha256']}")
     click.echo("Next: carry it over, and run `sh load.sh` in it there.")
 
 
-def _made(project: "Project", contents: "Bundle", target: Path, *, force: bool) -> dict[str, Any]:
+def _made(project: "DevkitProject", contents: "Bundle", target: Path, *, force: bool) -> dict[str, Any]:
     from devkit.probe.host import LocalHost
-    from devkit.verify.bundle import Workshop, make_bundle
-    from devkit.verify.bundle_folder import growing_folder
-    from devkit.verify.engine import working_engine
-    from devkit.verify.process import interruptible
+    from devkit.verify.bundle import BundleBuilder, build_bundle, prepare_partial_folder
+    from devkit.verify.engine import require_engine
+    from devkit.verify.process import interrupt_on_termination
 
     netrc = _netrc(project)
-    folder = growing_folder(target, force=force)
+    folder = prepare_partial_folder(target, force=force)
     try:
-        with interruptible():
-            return make_bundle(Workshop(contents, working_engine(LocalHost()), folder, netrc, _progress), target)
+        with interrupt_on_termination():
+            return build_bundle(BundleBuilder(contents, require_engine(LocalHost()), folder, netrc, _progress), target)
     except KeyboardInterrupt:
         _progress(f"What is done so far is kept in {folder}; the same command goes on with it.")
         raise
 
 
-def _netrc(project: "Project") -> Path | None:
+def _netrc(project: "DevkitProject") -> Path | None:
     """The file with the login for mirrors that this host names. Raises DevkitError when it is not there."""
-    from devkit.render.dotenv import setting_in
-    from devkit.render.folder import read_file
+    from devkit.render.container.dotenv import parse_env_value
+    from devkit.render.files import read_file
     from devkit.render.project import ENV_PATH
 
     settings = (read_file(project.root, ENV_PATH) or b"").decode(errors="surrogateescape")
-    named = os.environ.get("DEVKIT_NETRC") or setting_in(settings, "DEVKIT_NETRC")
+    named = os.environ.get("DEVKIT_NETRC") or parse_env_value(settings, "DEVKIT_NETRC")
     if not named:
         return None
     path = project.root / Path(ENV_PATH).parent / named
@@ -106,9 +105,9 @@ def _planned(contents: "Bundle", target: Path, *, as_json: bool) -> str:
     lines = [
         f"would bundle, for {' and '.join(contents.architectures)}:",
         f"  {contents.plan.base_image} with the system packages of the Dockerfile",
-        f"  {count_of(len(contents.plan.packages), 'package')} of the plan and what they need, torch "
+        f"  {format_count(len(contents.plan.packages), 'package')} of the plan and what they need, torch "
         f"{contents.plan.torch} ({contents.plan.variant}) among them",
-        f"  {count_of(len(contents.files), 'file')} of the project",
+        f"  {format_count(len(contents.files), 'file')} of the project",
         f"into {target}; nothing was written.",
     ]
     return "\n".join(lines)

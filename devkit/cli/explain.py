@@ -8,15 +8,15 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from devkit.cli import exits
+from devkit.cli import exit_codes
 from devkit.errors import DevkitError
 
 if TYPE_CHECKING:
     from devkit.doctor.model import Check
     from devkit.doctor.signatures import Match
 
-NARROWEST = 40
-WIDEST = 100
+MIN_WIDTH = 40
+MAX_WIDTH = 100
 _CHUNK_BYTES = 1024 * 1024
 _HOW_TO_ASK = 'devkit explain "could not select device driver", or devkit explain - < build.log'
 
@@ -31,19 +31,19 @@ def explain(ctx: click.Context, *, text: tuple[str, ...], as_json: bool) -> None
     CODE is a check such as CTK001, TEXT an error as you saw it, noise and all, and - reads a log from standard input.
     Needs no GPU and no network. Ends with 1 when no known error is in the text.
     """
-    from devkit.doctor.explain import check_of, close_codes, looks_like_code, meaning_of
+    from devkit.doctor.explain import find_check, find_known_errors, is_code, suggest_codes
 
     said = _said(text)
-    if check := check_of(said):
+    if check := find_check(said):
         _show_check(check, as_json=as_json)
-        ctx.exit(exits.DONE)
-    found = meaning_of(said)
-    if not found and looks_like_code(said):
-        close = close_codes(said)
+        ctx.exit(exit_codes.DONE)
+    found = find_known_errors(said)
+    if not found and is_code(said):
+        close = suggest_codes(said)
         hint = f"Did you mean {' or '.join(close)}? " if close else ""
         raise DevkitError(f"no check has the code {said.strip()!r}", f"{hint}`devkit doctor --list` shows all codes.")
     _show_matches(found, said, as_json=as_json)
-    ctx.exit(exits.DONE if found else exits.ANSWER_IS_NO)
+    ctx.exit(exit_codes.DONE if found else exit_codes.ANSWER_IS_NO)
 
 
 def _said(words: tuple[str, ...]) -> str:
@@ -57,7 +57,7 @@ def _said(words: tuple[str, ...]) -> str:
 
 def read_log(stream: IO[bytes]) -> str:
     """The text of a stream: of a very long one the beginning and the end, which is all that is searched."""
-    from devkit.doctor.signatures.clean import HEAD, TAIL
+    from devkit.doctor.signatures.matching import HEAD, TAIL
 
     head = stream.read(HEAD)
     tail = b""
@@ -82,27 +82,31 @@ def _decoded(data: bytes, *, like: bytes = b"") -> str:
 
 
 def _show_check(check: "Check", *, as_json: bool) -> None:
-    from devkit.cli.printing import Printing, document_text, painted, put
-    from devkit.doctor.explain import check_document, check_text
+    from devkit.cli.output import OutputOptions, format_json, style_lines, write_output
+    from devkit.doctor.explain import build_explanation_document, format_explanation
 
     if as_json:
-        put(document_text(check_document(check)), Printing("json", None))
+        write_output(format_json(build_explanation_document(check)), OutputOptions("json", None))
     else:
-        put(painted(check_text(check, width=_width()), is_plain=False), Printing("text", None))
+        write_output(
+            style_lines(format_explanation(check, width=_width()), is_plain=False), OutputOptions("text", None)
+        )
 
 
 def _show_matches(found: "tuple[Match, ...]", text: str, *, as_json: bool) -> None:
-    from devkit.cli.printing import Printing, document_text, marks_of, painted, put
-    from devkit.doctor.explain import NOTHING_KNOWN, matches_document, matches_text
+    from devkit.cli.output import OutputOptions, choose_marks, format_json, style_lines, write_output
+    from devkit.doctor.explain import NOTHING_KNOWN, build_matches_document, format_matches
 
-    printing = Printing("json" if as_json else "text", None)
+    printing = OutputOptions("json" if as_json else "text", None)
     if as_json:
-        put(document_text(matches_document(found)), printing)
+        write_output(format_json(build_matches_document(found)), printing)
     elif found:
-        put(painted(matches_text(found, width=_width(), marks=marks_of(printing)), is_plain=False), printing)
+        write_output(
+            style_lines(format_matches(found, width=_width(), marks=choose_marks(printing)), is_plain=False), printing
+        )
     else:
         lines = [*NOTHING_KNOWN, *_file_hint(text)]
-        put("".join(f"{line}\n" for line in lines), printing)
+        write_output("".join(f"{line}\n" for line in lines), printing)
 
 
 def _file_hint(text: str) -> list[str]:
@@ -114,4 +118,4 @@ def _file_hint(text: str) -> list[str]:
 
 
 def _width() -> int:
-    return max(NARROWEST, min(shutil.get_terminal_size().columns, WIDEST))
+    return max(MIN_WIDTH, min(shutil.get_terminal_size().columns, MAX_WIDTH))

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli import exits
-from devkit.cli.setting_flags import given_flags, setting_options
-from devkit.cli.workload_needed import require_workload
+from devkit.cli import exit_codes
+from devkit.cli.options.settings import collect_setting_flags, setting_options
+from devkit.cli.runtime import require_workload_extra
 from devkit.errors import DevkitError
-from devkit.workload.finetune.leaving import is_told, leave_word, told_once_a_node
-from devkit.workload.finetune.settings import FinetuneSettings, checked
-from devkit.workload.finetune.settings_file import read_settings
-from devkit.workload.finetune.stopping import Stopped, at_once, exit_code
+from devkit.workload.finetune.process import (
+    StoppedBySignal,
+    exit_code_for_signal,
+    is_reported_elsewhere,
+    raise_on_signal,
+    report_once_per_node,
+    write_exit_code,
+)
+from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 
 if TYPE_CHECKING:
     from devkit.workload.finetune.events import Listener
@@ -62,22 +67,22 @@ def finetune(
 
     What is not given is chosen for this machine and said with its reason. The same command goes on after a stop.
     """
-    from devkit.workload.watching.watchers import watching
+    from devkit.workload.monitoring.listeners import monitor_run
 
-    with _word_left(ctx) as leave, at_once():
-        with told_once_a_node():
-            settings = checked(settings_of(file, flags))
-            require_workload()
+    with _word_left(ctx) as leave, raise_on_signal():
+        with report_once_per_node():
+            settings = validate_finetune_settings(load_finetune_settings(file, flags))
+            require_workload_extra()
         with (
             _listener(as_json=as_json) as listener,
-            watching(settings.output, plot=plot, tensorboard=tensorboard) as watcher,
+            monitor_run(settings.output, plot=plot, tensorboard=tensorboard) as watcher,
         ):
-            from devkit.workload.finetune.program_process import set_up
+            from devkit.workload.finetune.process import configure_libraries
 
-            set_up()
-            from devkit.workload.finetune.program import run
+            configure_libraries()
+            from devkit.workload.finetune.program import run_finetuning
 
-            code = run(settings, listeners=(listener, watcher), dry_run=dry_run)
+            code = run_finetuning(settings, listeners=(listener, watcher), dry_run=dry_run)
         leave(code)
     ctx.exit(code)
 
@@ -89,40 +94,40 @@ def _word_left(ctx: click.Context) -> Iterator[Callable[[int], None]]:
     Of several processes that end for one reason, one tells it. A signal before the first step leaves here.
     """
     try:
-        yield leave_word
-    except Stopped as asked:
-        code = exit_code(asked.signal)
-        leave_word(code)
+        yield write_exit_code
+    except StoppedBySignal as asked:
+        code = exit_code_for_signal(asked.signal)
+        write_exit_code(code)
         ctx.exit(code)
     except DevkitError as error:
-        leave_word(exits.WRONG_INPUT)
-        if is_told(error):
-            ctx.exit(exits.WRONG_INPUT)
+        write_exit_code(exit_codes.WRONG_INPUT)
+        if is_reported_elsewhere(error):
+            ctx.exit(exit_codes.WRONG_INPUT)
         raise
 
 
 @contextmanager
 def _listener(*, as_json: bool | None) -> Iterator["Listener"]:
     """Who prints the events. JSON has standard output for itself: what libraries print goes to standard error."""
-    from devkit.workload.finetune.events import thinned
-    from devkit.workload.finetune.progress import Progress, is_terminal
-    from devkit.workload.proof import events_on_stdout
+    from devkit.workload.finetune.events import throttle_reading_events
+    from devkit.workload.finetune.progress import ProgressPrinter, is_terminal
+    from devkit.workload.proof.program import reserve_stdout_for_events
 
     if as_json is None:
         as_json = not is_terminal(sys.stdout)
     if not as_json:
-        progress = Progress()
+        progress = ProgressPrinter()
         try:
             yield progress
         finally:
             # What went wrong is told next, and on a line of its own.
             progress.clear()
         return
-    with events_on_stdout() as emit:
-        yield thinned(emit)
+    with reserve_stdout_for_events() as emit:
+        yield throttle_reading_events(emit)
 
 
-def settings_of(file: Path | None, flags: dict[str, Any]) -> FinetuneSettings:
+def load_finetune_settings(file: Path | None, flags: dict[str, Any]) -> FinetuneSettings:
     """The file's settings with those of typed flags in their place. Raises DevkitError."""
-    given = read_settings(file) if file is not None else {}
-    return FinetuneSettings(**given | given_flags(FinetuneSettings, flags))
+    given = read_settings_file(file) if file is not None else {}
+    return FinetuneSettings(**given | collect_setting_flags(FinetuneSettings, flags))

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli import exits
-from devkit.cli.workload_needed import require_workload
+from devkit.cli import exit_codes
+from devkit.cli.runtime import require_workload_extra
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
-from devkit.workload.finetune.model_choices import Quantisation
-from devkit.workload.generation.settings import Decoding, GenerateSettings, checked
+from devkit.workload.finetune.model.files import BaseQuantization
+from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, validate_decoding
 
 if TYPE_CHECKING:
-    from devkit.workload.generation.decoding import Answer
-    from devkit.workload.generation.program import Generation
-    from devkit.workload.generation.prompts import Prompt
+    from devkit.workload.generation.decoding import Completion
+    from devkit.workload.generation.files import Prompt
+    from devkit.workload.generation.program import GenerationSession
 
 SCHEMA = "devkit.generate/1"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -63,8 +63,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 @click.option("--raw", is_flag=True, help="Give prompts as they stand, without the model's chat template.")
 @click.option(
     "--quantisation",
-    type=click.Choice([each.value for each in Quantisation]),
-    default=Quantisation.NONE.value,
+    type=click.Choice([each.value for each in BaseQuantization]),
+    default=BaseQuantization.NONE.value,
     show_default=True,
     help="How the base's weights are kept.",
 )
@@ -82,7 +82,7 @@ def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
     """Let a model answer: one prompt, a file of them, or a chat; or merge an adapter into its model."""
     _require_one_task(given)
     settings = _settings(given)
-    require_workload()
+    require_workload_extra()
     if given["merge"]:
         _merge(settings, given["merge"])
     elif given["chat"]:
@@ -102,7 +102,7 @@ def _require_one_task(given: dict[str, Any]) -> None:
 
 
 def _settings(given: dict[str, Any]) -> GenerateSettings:
-    decoding = Decoding(
+    decoding = DecodingSettings(
         **{
             name: given[name]
             for name in ("tokens", "temperature", "top_p", "top_k", "seed", "stops", "static_cache", "batch")
@@ -112,10 +112,10 @@ def _settings(given: dict[str, Any]) -> GenerateSettings:
         model=given["model"],
         adapter=given["adapter"],
         any_base=given["any_base"],
-        quantisation=Quantisation(given["quantisation"]),
+        quantisation=BaseQuantization(given["quantisation"]),
         precision=Precision(given["precision"]) if given["precision"] else None,
         raw=given["raw"],
-        decoding=checked(decoding),
+        decoding=validate_decoding(decoding),
     )
 
 
@@ -131,29 +131,29 @@ def _show(piece: str) -> None:
 
 
 def _merge(settings: GenerateSettings, folder: Path) -> None:
-    from devkit.workload.generation.lookup import looked_up
+    from devkit.workload.generation.files import find_generation_files
 
-    found = looked_up(settings)
-    from devkit.workload.finetune.program_process import set_up
+    found = find_generation_files(settings)
+    from devkit.workload.finetune.process import configure_libraries
 
     # Before the libraries are imported, which say much on the way.
-    set_up()
-    from devkit.workload.generation.program import merge_into
+    configure_libraries()
+    from devkit.workload.generation.program import merge_adapter_into
 
-    merge_into(found, folder, _remark)
+    merge_adapter_into(found, folder, _remark)
 
 
-def _opened(settings: GenerateSettings) -> "Generation":
-    from devkit.workload.generation.lookup import looked_up
+def _opened(settings: GenerateSettings) -> "GenerationSession":
+    from devkit.workload.generation.files import find_generation_files
 
     # Before torch is imported: what is wrong with the files is said within a second.
-    found = looked_up(settings)
-    from devkit.workload.finetune.program_process import set_up
+    found = find_generation_files(settings)
+    from devkit.workload.finetune.process import configure_libraries
 
-    set_up()
-    from devkit.workload.generation.program import Generation, opened
+    configure_libraries()
+    from devkit.workload.generation.program import GenerationSession, resolve_model
 
-    generation = Generation(opened(found))
+    generation = GenerationSession(resolve_model(found))
     for note in generation.notes:
         _remark(note)
     return generation
@@ -162,11 +162,11 @@ def _opened(settings: GenerateSettings) -> "Generation":
 def _chat(settings: GenerateSettings) -> None:
     generation = _opened(settings)
     _prepare_typing()
-    from devkit.workload.generation.chat import Chat
-    from devkit.workload.generation.encoding import require_template
+    from devkit.workload.generation.chat import ChatSession
+    from devkit.workload.generation.tokenization import require_chat_template
 
-    require_template(generation.speaker.tokenizer)
-    Chat(generation.speaker, settings.decoding, say=_show, remark=_remark).run(_read_turn)
+    require_chat_template(generation.generator.tokenizer)
+    ChatSession(generation.generator, settings.decoding, say=_show, remark=_remark).run(_read_turn)
 
 
 def _prepare_typing() -> None:
@@ -196,42 +196,49 @@ def _answer(settings: GenerateSettings, given: dict[str, Any]) -> None:
     generation = _opened(settings)
     is_streamed = given["file"] is None and not given["as_json"]
     if is_streamed:
-        answer = generation.one(prompts[0], _show)
+        answer = generation.generate(prompts[0], _show)
         click.echo()
-        if answer.ending.value == "stopped":
-            raise click.exceptions.Exit(exits.INTERRUPTED)
+        if answer.finish_reason.value == "stopped":
+            raise click.exceptions.Exit(exit_codes.INTERRUPTED)
     elif given["as_json"]:
         _print_document(settings, generation, prompts)
     else:
-        for prompt, answer in zip(prompts, generation.many(prompts), strict=False):
+        for prompt, answer in zip(prompts, generation.generate_many(prompts), strict=False):
             click.echo(json.dumps(_answered(prompt, answer), ensure_ascii=False))
     if given["stats"]:
         _remark(f"{generation.speed()}")
 
 
 def _prompts(given: dict[str, Any]) -> "tuple[Prompt, ...]":
-    from devkit.workload.generation.prompts import Prompt, read_prompts, written
+    from devkit.workload.generation.files import Prompt, read_prompts, require_prompt_text
 
     if given["file"] is not None:
         return read_prompts(given["file"])
     text = given["prompt"]
-    return (Prompt(_piped() if text in (None, "-") else written(text, "--prompt")),)
+    return (Prompt(_piped() if text in (None, "-") else require_prompt_text(text, "--prompt")),)
 
 
 def _piped() -> str:
-    from devkit.workload.generation.prompts import written
+    from devkit.workload.generation.files import require_prompt_text
 
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape")
-    return written(sys.stdin.read().rstrip("\n"), "standard input")
+    return require_prompt_text(sys.stdin.read().rstrip("\n"), "standard input")
 
 
-def _answered(prompt: "Prompt", answer: "Answer") -> dict[str, Any]:
-    return {**prompt.to_document(), "answer": answer.text, "tokens": len(answer.ids), "ending": answer.ending.value}
+def _answered(prompt: "Prompt", answer: "Completion") -> dict[str, Any]:
+    return {
+        **prompt.to_document(),
+        "answer": answer.text,
+        "tokens": len(answer.ids),
+        "ending": answer.finish_reason.value,
+    }
 
 
-def _print_document(settings: GenerateSettings, generation: "Generation", prompts: "tuple[Prompt, ...]") -> None:
-    found = [_answered(prompt, answer) for prompt, answer in zip(prompts, generation.many(prompts), strict=True)]
+def _print_document(settings: GenerateSettings, generation: "GenerationSession", prompts: "tuple[Prompt, ...]") -> None:
+    found = [
+        _answered(prompt, answer) for prompt, answer in zip(prompts, generation.generate_many(prompts), strict=True)
+    ]
     document = {
         "schema": SCHEMA,
         "model": settings.model,

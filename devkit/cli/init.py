@@ -5,35 +5,43 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.adopting import Manner, repair_own
 from devkit.cli.changes import (
-    confirm,
-    document_text,
-    plan_fields,
-    plan_or_end,
+    build_editor_fields,
+    build_image_fields,
+    build_plan_fields,
+    confirm_replacing,
+    format_document,
     print_changes,
+    print_editor_reports,
+    print_image_size,
     print_plan,
-    touched,
+    require_plan,
+    select_changed,
 )
-from devkit.cli.container_flags import ContainerFlags, choices_of, container_options
-from devkit.cli.editors import editor_fields, print_editors
-from devkit.cli.image_size import image_fields, print_image
-from devkit.cli.lock_flags import LockFlags, lock_options, with_asked_locks
-from devkit.cli.planning import answer_to, request_of_project
-from devkit.cli.selection import Selection, selection_options
-from devkit.text import count_of
+from devkit.cli.existing_container import WriteOptions, repair_existing_container
+from devkit.cli.locks import LockOptions, lock_options, lock_project
+from devkit.cli.options.plan import (
+    ContainerOptions,
+    PlanOptions,
+    build_project_request,
+    build_settings_from_options,
+    container_options,
+    plan_options,
+    solve_request,
+)
+from devkit.text import format_count
 
 if TYPE_CHECKING:
-    from devkit.render.change import Change
-    from devkit.render.project import Project
-    from devkit.solver.model import Plan
+    from devkit.render.changes import FileChange
+    from devkit.render.project import DevkitProject
+    from devkit.solver.plan import Plan
 
 SCHEMA = "devkit.init/1"
 
 
 @click.command()
 @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
-@selection_options
+@plan_options
 @container_options
 @lock_options
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
@@ -47,9 +55,9 @@ def init(
     ctx: click.Context,
     directory: Path,
     *,
-    selection: Selection,
-    container: ContainerFlags,
-    locking: LockFlags,
+    selection: PlanOptions,
+    container: ContainerOptions,
+    locking: LockOptions,
     yes: bool,
     dry_run: bool,
     show_diff: bool,
@@ -61,42 +69,48 @@ def init(
 
     Choices are kept in DIR/devkit.toml; flags win over it and are recorded there.
     """
-    from devkit.render.project import open_project, project_changes
-    from devkit.render.write import write
+    from devkit.render.changes import write_changes
+    from devkit.render.project import compute_project_changes, open_project
 
-    project = open_project(directory, choices_of(selection, container), container.inputs)
-    request = request_of_project(project, facts=selection.facts)
-    manner = Manner(SCHEMA, is_trial=dry_run, is_sure=yes, shows_diff=show_diff, as_json=as_json)
-    repair_own(ctx, project, request, manner)
-    answer = plan_or_end(ctx, answer_to(request, project.dependencies), schema=SCHEMA, as_json=as_json)
-    project = with_asked_locks(project, answer, locking)
-    changes = project_changes(project, answer, machines=request.machines, force=force)
+    project = open_project(directory, build_settings_from_options(selection, container), container.inputs)
+    request = build_project_request(project, facts=selection.facts)
+    manner = WriteOptions(SCHEMA, is_trial=dry_run, is_sure=yes, shows_diff=show_diff, as_json=as_json)
+    repair_existing_container(ctx, project, request, manner)
+    answer = require_plan(ctx, solve_request(request, project.dependencies), schema=SCHEMA, as_json=as_json)
+    project = lock_project(project, answer, locking)
+    changes = compute_project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:
-        print_plan(answer, asked_for_cpu=project.choices.vendor == "cpu")
+        print_plan(answer, asked_for_cpu=project.settings.vendor == "cpu")
         print_changes(changes, show_diff=show_diff)
-        print_editors(project.choices)
+        print_editor_reports(project.settings)
     if not dry_run:
-        confirm(changes, yes=yes or as_json)
-        write(project.root, changes)
+        confirm_replacing(changes, yes=yes or as_json)
+        write_changes(project.root, changes)
     _print_end(project, answer, changes, dry_run=dry_run, report=report, as_json=as_json)
 
 
 def _print_end(
-    project: "Project", plan: "Plan", changes: "tuple[Change, ...]", *, dry_run: bool, report: bool, as_json: bool
+    project: "DevkitProject",
+    plan: "Plan",
+    changes: "tuple[FileChange, ...]",
+    *,
+    dry_run: bool,
+    report: bool,
+    as_json: bool,
 ) -> None:
-    changed = touched(changes)
+    changed = select_changed(changes)
     if as_json:
         verdict = "unchanged" if not changed else "would-write" if dry_run else "written"
-        fields = plan_fields(plan, changes) | editor_fields(project.choices)
+        fields = build_plan_fields(plan, changes) | build_editor_fields(project.settings)
         fields |= {"directory": str(project.root), "verdict": verdict}
-        fields |= image_fields(project.root) if report else {}
-        click.echo(document_text(fields, schema=SCHEMA))
+        fields |= build_image_fields(project.root) if report else {}
+        click.echo(format_document(fields, schema=SCHEMA))
     elif not changed:
         click.echo("unchanged: the dev container is as this plan wants it.")
     elif dry_run:
-        click.echo(f"would write {count_of(len(changed), 'file')}; nothing was written.")
+        click.echo(f"would write {format_count(len(changed), 'file')}; nothing was written.")
     else:
-        click.echo(f"wrote {count_of(len(changed), 'file')} to {project.root}")
+        click.echo(f"wrote {format_count(len(changed), 'file')} to {project.root}")
         click.echo("Next: commit them, then open the folder in its container, or prove it with `devkit verify`.")
     if report and not as_json:
-        print_image(project.root)
+        print_image_size(project.root)

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli import exits
-from devkit.cli.changes import conflict_text, document_text, print_changes, touched
-from devkit.text import count_of
+from devkit.cli import exit_codes
+from devkit.cli.changes import format_document, format_plan_conflict, print_changes, select_changed
+from devkit.text import format_count
 
 if TYPE_CHECKING:
-    from devkit.render.artifact import Artifact
-    from devkit.solver.model import Conflict
+    from devkit.render.files import Artifact
+    from devkit.solver.plan import Conflict
 
 SCHEMA = "devkit.template/1"
 
@@ -30,41 +30,43 @@ def template(
 
     Publish them with the dev container CLI: devcontainer templates publish DIR --namespace OWNER/NAME
     """
-    from devkit.render.template_folder import TEMPLATES, template_changes, template_named
-    from devkit.render.write import write
-    from devkit.solver.model import Conflict
+    from devkit.render.changes import write_changes
+    from devkit.render.devcontainer_template import DEVCONTAINER_TEMPLATES, compute_template_changes, find_template
+    from devkit.solver.plan import Conflict
 
     artifacts: list[Artifact] = []
-    for each in [template_named(name) for name in only] or TEMPLATES:
+    for each in [find_template(name) for name in only] or DEVCONTAINER_TEMPLATES:
         made = _rendered(each.id)
         if isinstance(made, Conflict):
-            click.echo(conflict_text(made, schema=SCHEMA, as_json=as_json))
-            ctx.exit(exits.ANSWER_IS_NO)
+            click.echo(format_plan_conflict(made, schema=SCHEMA, as_json=as_json))
+            ctx.exit(exit_codes.ANSWER_IS_NO)
         artifacts += made
-    changes = template_changes(directory.absolute(), artifacts, force=force)
+    changes = compute_template_changes(directory.absolute(), artifacts, force=force)
     if not dry_run:
-        write(directory.absolute(), changes)
+        write_changes(directory.absolute(), changes)
     if as_json:
         files = [{"path": change.path, "action": str(change.action)} for change in changes]
-        click.echo(document_text({"directory": str(directory), "files": files}, schema=SCHEMA))
+        click.echo(format_document({"directory": str(directory), "files": files}, schema=SCHEMA))
         return
     print_changes(changes, show_diff=False)
     verb = "would write" if dry_run else "wrote"
-    click.echo(f"{verb} {count_of(len(touched(changes)), 'file')} in {directory}")
+    click.echo(f"{verb} {format_count(len(select_changed(changes)), 'file')} in {directory}")
 
 
 def _rendered(template_id: str) -> "list[Artifact] | Conflict":
     from dataclasses import replace
 
-    from devkit.cli.planning import answer_to, request_of_project
-    from devkit.render.project import Inputs, Project
-    from devkit.render.template_folder import source_for_templates, template_artifacts, template_named
-    from devkit.render.wheel import devkit_source
-    from devkit.solver.model import Conflict
+    from devkit.cli.options.plan import build_project_request, solve_request
+    from devkit.render.devcontainer_template import find_template, render_devcontainer_template, select_template_source
+    from devkit.render.project import DevkitProject, PathOptions
+    from devkit.render.wheel import find_devkit_source
+    from devkit.solver.plan import Conflict
 
-    chosen = template_named(template_id)
-    request = request_of_project(Project(Path(), replace(chosen.choices, name="my-project"), Inputs()))
-    answer = answer_to(request)
+    chosen = find_template(template_id)
+    request = build_project_request(DevkitProject(Path(), replace(chosen.settings, name="my-project"), PathOptions()))
+    answer = solve_request(request)
     if isinstance(answer, Conflict):
         return answer
-    return list(template_artifacts(chosen, answer, source_for_templates(devkit_source()), request.machines))
+    return list(
+        render_devcontainer_template(chosen, answer, select_template_source(find_devkit_source()), request.machines)
+    )

@@ -5,29 +5,30 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli import exits
-from devkit.cli.adopting import Manner, repair_own
+from devkit.cli import exit_codes
 from devkit.cli.changes import (
-    confirm,
-    document_text,
-    plan_fields,
-    plan_or_end,
+    build_editor_fields,
+    build_plan_fields,
+    confirm_replacing,
+    format_document,
     print_changes,
-    print_clashes,
+    print_editor_reports,
+    print_merge_conflicts,
     print_plan,
-    touched,
+    require_plan,
+    select_changed,
 )
-from devkit.cli.editors import editor_fields, print_editors
-from devkit.cli.lock_flags import LockFlags, lock_options, renewal, stale_reasons, with_asked_locks
-from devkit.cli.planning import answer_to, request_of_project
+from devkit.cli.existing_container import WriteOptions, repair_existing_container
+from devkit.cli.locks import LockOptions, choose_locks_to_renew, find_stale_locks, lock_options, lock_project
+from devkit.cli.options.plan import build_project_request, solve_request
 from devkit.errors import DevkitError
-from devkit.text import count_of
+from devkit.text import format_count
 
 if TYPE_CHECKING:
-    from devkit.render.change import Change
-    from devkit.render.lock import Lock
-    from devkit.render.project import Project
-    from devkit.solver.model import Plan
+    from devkit.render.changes import FileChange
+    from devkit.render.devkit_lock import DevkitLock
+    from devkit.render.project import DevkitProject
+    from devkit.solver.plan import Plan
 
 SCHEMA = "devkit.update/1"
 
@@ -50,7 +51,7 @@ def update(
     dry_run: bool,
     yes: bool,
     as_json: bool,
-    locking: LockFlags,
+    locking: LockOptions,
 ) -> None:
     """Bring a generated dev container up to date, and keep what you edited in it.
 
@@ -58,60 +59,62 @@ def update(
     made anew. Where your edits and devkit's changes meet, text files get both between markers, JSON and YAML keep
     yours; the exit code is then 1.
     """
-    from devkit.render.choices import Choices
-    from devkit.render.project import Inputs, open_project, project_changes
-    from devkit.render.write import write
+    from devkit.render.changes import write_changes
+    from devkit.render.devkit_toml import ProjectSettings
+    from devkit.render.project import PathOptions, compute_project_changes, open_project
 
-    project = open_project(directory, Choices(), Inputs())
-    request = request_of_project(project, machines=_lock(project.root, directory).machines)
+    project = open_project(directory, ProjectSettings(), PathOptions())
+    request = build_project_request(project, machines=_lock(project.root, directory).machines)
     is_trial = check or dry_run
-    manner = Manner(SCHEMA, is_trial=is_trial, is_sure=yes, shows_diff=show_diff or check, as_json=as_json)
-    repair_own(ctx, project, request, manner, is_check=check)
-    answer = plan_or_end(ctx, answer_to(request, project.dependencies), schema=SCHEMA, as_json=as_json)
+    manner = WriteOptions(SCHEMA, is_trial=is_trial, is_sure=yes, shows_diff=show_diff or check, as_json=as_json)
+    repair_existing_container(ctx, project, request, manner, is_check=check)
+    answer = require_plan(ctx, solve_request(request, project.dependencies), schema=SCHEMA, as_json=as_json)
     project = _with_locks(project, answer, locking, manner, is_check=check)
-    changes = project_changes(project, answer, machines=request.machines, may_clash=True)
+    changes = compute_project_changes(project, answer, machines=request.machines, may_clash=True)
     if not as_json:
         print_plan(answer, asked_for_cpu=True)
         print_changes(changes, show_diff=show_diff or check)
-        print_editors(project.choices)
+        print_editor_reports(project.settings)
     if not is_trial:
-        confirm(changes, yes=yes or as_json)
-        write(project.root, changes)
+        confirm_replacing(changes, yes=yes or as_json)
+        write_changes(project.root, changes)
     _print_end(project, answer, changes, is_trial=is_trial, as_json=as_json)
-    has_clashes = any(change.clashes for change in changes)
-    ctx.exit(exits.ANSWER_IS_NO if has_clashes or (check and touched(changes)) else exits.DONE)
+    has_clashes = any(change.conflicts for change in changes)
+    ctx.exit(exit_codes.ANSWER_IS_NO if has_clashes or (check and select_changed(changes)) else exit_codes.DONE)
 
 
-def _lock(root: Path, directory: Path) -> "Lock":
-    from devkit.render.folder import read_file
-    from devkit.render.lock import LOCK_PATH, read_lock
+def _lock(root: Path, directory: Path) -> "DevkitLock":
+    from devkit.render.devkit_lock import LOCK_PATH, parse_lock
+    from devkit.render.files import read_file
 
     content = read_file(root, LOCK_PATH)
     if content is None:
         raise DevkitError(f"there is no {LOCK_PATH} in {root}", f"Write a dev container first: devkit init {directory}")
-    return read_lock(content)
+    return parse_lock(content)
 
 
-def _with_locks(project: "Project", plan: "Plan", flags: LockFlags, manner: Manner, *, is_check: bool) -> "Project":
+def _with_locks(
+    project: "DevkitProject", plan: "Plan", flags: LockOptions, manner: WriteOptions, *, is_check: bool
+) -> "DevkitProject":
     """The project with the locks that flags ask for, or that this plan makes necessary.
 
     A trial asks nobody: it says what would be locked anew, and ends the command.
     """
-    stale = stale_reasons(project, plan, flags)
+    stale = find_stale_locks(project, plan, flags)
     if not stale:
-        return with_asked_locks(project, plan, flags)
+        return lock_project(project, plan, flags)
     if not manner.is_trial:
         for reason in stale.values():
             click.echo(f"{reason}; locking anew", err=True)
-        return with_asked_locks(project, plan, renewal(stale))
+        return lock_project(project, plan, choose_locks_to_renew(stale))
     _say_stale(plan, stale, manner)
-    raise click.exceptions.Exit(exits.ANSWER_IS_NO if is_check else exits.DONE)
+    raise click.exceptions.Exit(exit_codes.ANSWER_IS_NO if is_check else exit_codes.DONE)
 
 
-def _say_stale(plan: "Plan", stale: dict[str, str], manner: Manner) -> None:
+def _say_stale(plan: "Plan", stale: dict[str, str], manner: WriteOptions) -> None:
     if manner.as_json:
-        fields = plan_fields(plan, ()) | {"verdict": "would-lock", "stale_locks": stale}
-        click.echo(document_text(fields, schema=SCHEMA))
+        fields = build_plan_fields(plan, ()) | {"verdict": "would-lock", "stale_locks": stale}
+        click.echo(format_document(fields, schema=SCHEMA))
         return
     print_plan(plan, asked_for_cpu=True)
     for reason in stale.values():
@@ -120,28 +123,28 @@ def _say_stale(plan: "Plan", stale: dict[str, str], manner: Manner) -> None:
 
 
 def _print_end(
-    project: "Project", plan: "Plan", changes: "tuple[Change, ...]", *, is_trial: bool, as_json: bool
+    project: "DevkitProject", plan: "Plan", changes: "tuple[FileChange, ...]", *, is_trial: bool, as_json: bool
 ) -> None:
-    changed = touched(changes)
+    changed = select_changed(changes)
     if as_json:
         verdict = _verdict(changes, is_trial=is_trial)
-        fields = plan_fields(plan, changes) | editor_fields(project.choices) | {"verdict": verdict}
-        click.echo(document_text(fields, schema=SCHEMA))
+        fields = build_plan_fields(plan, changes) | build_editor_fields(project.settings) | {"verdict": verdict}
+        click.echo(format_document(fields, schema=SCHEMA))
         return
-    print_clashes(changes, is_trial=is_trial)
+    print_merge_conflicts(changes, is_trial=is_trial)
     if not changed:
         click.echo("up to date: nothing to change.")
     elif is_trial:
-        click.echo(f"would change {count_of(len(changed), 'file')}; nothing was written.")
+        click.echo(f"would change {format_count(len(changed), 'file')}; nothing was written.")
     else:
         click.echo(
-            f"changed {count_of(len(changed), 'file')}. Next: read the difference, rebuild the container, commit."
+            f"changed {format_count(len(changed), 'file')}. Next: read the difference, rebuild the container, commit."
         )
 
 
-def _verdict(changes: "tuple[Change, ...]", *, is_trial: bool) -> str:
-    if any(change.clashes for change in changes):
+def _verdict(changes: "tuple[FileChange, ...]", *, is_trial: bool) -> str:
+    if any(change.conflicts for change in changes):
         return "conflicts"
-    if not touched(changes):
+    if not select_changed(changes):
         return "unchanged"
     return "would-write" if is_trial else "written"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli import exits
+from devkit.cli import exit_codes
 from devkit.errors import DevkitError
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ def verify(
 
     A model made on the spot learns a sentence with LoRA and QLoRA; every claim is asserted. Nothing is downloaded.
     """
-    from devkit.verify.process import interruptible
+    from devkit.verify.process import interrupt_on_termination
 
     _require_folder(output)
     if report_file is not None:
-        with interruptible():
+        with interrupt_on_termination():
             ctx.exit(_check(report_file, timeout_s=timeout_s, as_json=as_json))
-    with interruptible():
+    with interrupt_on_termination():
         report = _report(directory, here=here, depth=depth, timeout_s=timeout_s, model=model)
     document = json.dumps(report.to_document(), indent=2, allow_nan=False)
     refused = _write(output, document) if output is not None else None
@@ -82,18 +82,18 @@ def verify(
         raise refused
     if report.verdict == "failed":
         _point_to_doctor(output)
-    ctx.exit(exits.DONE if report.verdict == "passed" else exits.ANSWER_IS_NO)
+    ctx.exit(exit_codes.DONE if report.verdict == "passed" else exit_codes.ANSWER_IS_NO)
 
 
 def _report(directory: Path, *, here: bool, depth: str, timeout_s: float, model: str) -> "VerificationReport":
     from devkit.probe.host import LocalHost
-    from devkit.workload.settings import Depth
+    from devkit.workload.proof.stages import Depth
 
     if here:
-        from devkit.verify.here import prove_here
+        from devkit.verify.local_proof import prove_here
 
         return prove_here(LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_progress, model=model)
-    from devkit.verify.container import prove_in_container
+    from devkit.verify.dev_container import prove_in_container
 
     return prove_in_container(
         directory, LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_progress, model=model
@@ -118,19 +118,25 @@ def _point_to_doctor(output: Path | None) -> None:
 def _check(file: Path, *, timeout_s: float, as_json: bool) -> int:
     """Compare a report with itself and with this machine; the exit code."""
     from devkit.probe.host import LocalHost
-    from devkit.verify.checking import Agreement, check_document, check_result, checked_document, checked_text
-    from devkit.verify.repeating import check_repeated
     from devkit.verify.report import VerificationReport
+    from devkit.verify.report_check import (
+        PointStatus,
+        build_check_document,
+        check_report,
+        format_report_check,
+        repeat_reference,
+        summarize_points,
+    )
 
-    document = read_report(file)
+    document = read_verification_report(file)
     report = VerificationReport.from_document(document)
-    points = check_document(document)
-    points += check_repeated(report, LocalHost(), timeout_s=timeout_s, progress=_progress)
-    click.echo(json.dumps(checked_document(points), indent=2) if as_json else checked_text(points))
-    return exits.DONE if check_result(points) is Agreement.AGREES else exits.ANSWER_IS_NO
+    points = check_report(document)
+    points += repeat_reference(report, LocalHost(), timeout_s=timeout_s, progress=_progress)
+    click.echo(json.dumps(build_check_document(points), indent=2) if as_json else format_report_check(points))
+    return exit_codes.DONE if summarize_points(points) is PointStatus.AGREES else exit_codes.ANSWER_IS_NO
 
 
-def read_report(file: Path) -> dict[str, Any]:
+def read_verification_report(file: Path) -> dict[str, Any]:
     """The document in a file that `devkit verify --output` wrote. Raises DevkitError for any other."""
     from devkit.verify.report import VerificationReport
 
@@ -150,9 +156,9 @@ def _progress(line: str) -> None:
 
 
 def _text(report: "VerificationReport") -> str:
-    from devkit.verify.text import report_text
+    from devkit.verify.report import format_proof_report
 
-    return report_text(report, width=shutil.get_terminal_size().columns)
+    return format_proof_report(report, width=shutil.get_terminal_size().columns)
 
 
 def _require_folder(output: Path | None) -> None:

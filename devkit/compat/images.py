@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterable
 
-from devkit.compat.image_rows import SystemImage
+from devkit.compat.version_tables import SystemImage
 
 _PARTS = re.compile(r"(?:^|/)(?P<name>[^/:@]+)(?::(?P<tag>[^@/]+))?(?:@|$)")
 
 
-def system_of_image(image: str, systems: Iterable[SystemImage]) -> SystemImage | None:
+def find_image_system(image: str, systems: Iterable[SystemImage]) -> SystemImage | None:
     """The system that the image's name or a part of its tag names; None where neither does.
 
     `ubuntu:22.04`, `debian:bookworm-slim`, `mcr.microsoft.com/devcontainers/python:3.12-bookworm`, `x/y:1-ubuntu22.04`.

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import cache
 
-from devkit.compat.load import Tables, tables
-from devkit.compat.rows import ForwardPackage
-from devkit.facts.record import record
-from devkit.facts.values import ComputeCapability, Release
+from devkit.compat.version_tables import ForwardPackage, Tables, load_tables
+from devkit.facts.values import ComputeCapability, Release, record
 
 WINDOWS_DRIVER_PLATFORMS = ("wsl2", "windows")
 """Platforms whose driver number is a Windows number."""
@@ -56,12 +54,12 @@ class BitsandbytesChoice:
     cuda: str
 
 
-def driver_cuda(driver: Release, *, platform: str = "linux", known: Tables | None = None) -> Release | None:
+def find_newest_cuda(driver: Release, *, platform: str = "linux", known: Tables | None = None) -> Release | None:
     """The newest CUDA that a driver runs in full, as nvidia-smi prints it; None for a driver older than the tables.
 
     `platform` decides whose numbers these are: on wsl2 and windows the driver is the Windows one.
     """
-    table = (known or tables()).driver
+    table = (known or load_tables()).driver
     if platform in WINDOWS_DRIVER_PLATFORMS:
         found = [row.cuda for row in table.windows_branches if min(row.branches) <= driver.major]
         found += [row.cuda for row in table.toolkits if row.windows_driver and _reaches(driver, row.windows_driver)]
@@ -70,7 +68,7 @@ def driver_cuda(driver: Release, *, platform: str = "linux", known: Tables | Non
     return max(found, default=None)
 
 
-def runs_cuda(
+def check_cuda_support(
     driver: Release,
     cuda: Release,
     *,
@@ -84,9 +82,9 @@ def runs_cuda(
     `driver_says` is the CUDA version the driver itself reports (R6) and outranks the tables.
     `has_forward_gpus` says that every GPU is of a kind that forward compatibility is offered for.
     """
-    known = known or tables()
-    newest = driver_says or driver_cuda(driver, platform=platform, known=known)
-    floor = oldest_driver(cuda, platform=platform, known=known)
+    known = known or load_tables()
+    newest = driver_says or find_newest_cuda(driver, platform=platform, known=known)
+    floor = find_oldest_driver(cuda, platform=platform, known=known)
     above_floor = floor is None or _reaches(driver, floor)
     if driver_says is not None and driver_says >= cuda:
         return CudaSupport.FULL
@@ -94,44 +92,44 @@ def runs_cuda(
         return CudaSupport.FULL
     if newest is not None and newest.major == cuda.major and above_floor:
         return CudaSupport.MINOR
-    if has_forward_gpus and forward_package(driver, cuda, platform=platform, known=known):
+    if has_forward_gpus and find_forward_package(driver, cuda, platform=platform, known=known):
         return CudaSupport.FORWARD
     return CudaSupport.NO
 
 
-def compiles_ptx(
+def can_compile_ptx(
     driver: Release, cuda: Release, *, platform: str = "linux", driver_says: Release | None = None
 ) -> bool:
     """Whether the driver compiles PTX made by CUDA Toolkit `cuda` (R3a); otherwise CUDA ends with error 222."""
-    return runs_cuda(driver, cuda, platform=platform, driver_says=driver_says) is CudaSupport.FULL
+    return check_cuda_support(driver, cuda, platform=platform, driver_says=driver_says) is CudaSupport.FULL
 
 
-def oldest_driver(cuda: Release, *, platform: str = "linux", known: Tables | None = None) -> Release | None:
+def find_oldest_driver(cuda: Release, *, platform: str = "linux", known: Tables | None = None) -> Release | None:
     """The oldest driver on which anything built with `cuda` runs without forward compatibility; None when unknown."""
-    table = (known or tables()).driver
+    table = (known or load_tables()).driver
     windows = platform in WINDOWS_DRIVER_PLATFORMS
     family = table.families.get(cuda.major)
     floors = [family.windows_driver if windows else family.linux_driver] if family else []
-    toolkit = full_driver(cuda, platform=platform, known=known)
+    toolkit = find_toolkit_driver(cuda, platform=platform, known=known)
     if toolkit is not None and floors and toolkit < floors[0]:
         floors.append(toolkit)
     return min(floors, default=None)
 
 
-def full_driver(cuda: Release, *, platform: str = "linux", known: Tables | None = None) -> Release | None:
+def find_toolkit_driver(cuda: Release, *, platform: str = "linux", known: Tables | None = None) -> Release | None:
     """The toolkit driver of the first release of `cuda`, with which nothing is missing; None when not known."""
-    table = (known or tables()).driver
+    table = (known or load_tables()).driver
     windows = platform in WINDOWS_DRIVER_PLATFORMS
     found = [row.windows_driver if windows else row.linux_driver for row in table.toolkits if row.cuda == cuda]
     return min((driver for driver in found if driver is not None), default=None)
 
 
-def forward_package(
+def find_forward_package(
     driver: Release, cuda: Release, *, platform: str = "linux", known: Tables | None = None
 ) -> ForwardPackage | None:
     """The cuda-compat package that lets `driver` run `cuda` (R5), not looking at the GPU; None when there is none."""
-    known = known or tables()
-    newest = driver_cuda(driver, platform=platform, known=known)
+    known = known or load_tables()
+    newest = find_newest_cuda(driver, platform=platform, known=known)
     if platform in WINDOWS_DRIVER_PLATFORMS or (newest is not None and newest >= cuda):
         return None
     packages = sorted(known.driver.forward, key=lambda row: row.cuda)
@@ -139,7 +137,7 @@ def forward_package(
     return row if row is not None and driver.major in row.host_branches else None
 
 
-def has_kernels(
+def check_gpu_code(
     capability: ComputeCapability, sass: Iterable[str], ptx: Iterable[str] = (), *, driver_compiles: bool = True
 ) -> CodeSupport:
     """How GPU code runs on `capability` (rules A1 to A3).
@@ -153,9 +151,9 @@ def has_kernels(
     return CodeSupport.NONE
 
 
-def bitsandbytes_library(cuda: Release, shipped: Sequence[str]) -> BitsandbytesChoice:
+def find_bitsandbytes_library(cuda: Release, shipped: Sequence[str]) -> BitsandbytesChoice:
     """The library that bitsandbytes loads under a torch built with `cuda`, out of the versions it ships (B1)."""
-    releases = sorted((Release.read(text) for text in shipped), reverse=True)
+    releases = sorted((Release.parse(text) for text in shipped), reverse=True)
     if cuda in releases:
         return BitsandbytesChoice(LibraryChoice.EXACT, str(cuda))
     same_major = [release for release in releases if release.major == cuda.major]
@@ -173,7 +171,7 @@ def _reaches(driver: Release, floor: Release) -> bool:
 @cache
 def _target(text: str) -> tuple[ComputeCapability, str]:
     suffix = text[-1] if text[-1] in "af" else ""
-    return ComputeCapability.read(text.removesuffix(suffix)), suffix
+    return ComputeCapability.parse(text.removesuffix(suffix)), suffix
 
 
 def _runs_natively(capability: ComputeCapability, text: str) -> bool:

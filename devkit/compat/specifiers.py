@@ -18,20 +18,20 @@ _COMPARE: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
 }
 
 
-def canonical_name(name: str) -> str:
+def canonicalize_name(name: str) -> str:
     """A distribution's name as PEP 503 compares it: Hugging.Face_hub is hugging-face-hub."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @cache
-def requirement_parts(line: str) -> tuple[str, str]:
+def split_requirement(line: str) -> tuple[str, str]:
     """The name and the specifier of a requirement line of the tables: ("torch", ">=2.6")."""
     found = _REQUIREMENT.fullmatch(line)
     return (found[1], found[2]) if found else (line, "")
 
 
 @cache
-def meets(version: str, specifier: str) -> bool:
+def satisfies(version: str, specifier: str) -> bool:
     """Whether a version meets a specifier; one that cannot be read is not held against it.
 
     A local part such as +cu126 counts only where the specifier names one.
@@ -43,10 +43,10 @@ def meets(version: str, specifier: str) -> bool:
     return all(_COMPARE[clause[1]](*_padded(plain[1], clause[2])) for clause in clauses if clause)
 
 
-def meets_python(minor: str, specifier: str) -> bool:
+def satisfies_python(minor: str, specifier: str) -> bool:
     """Whether some patch release of a Python such as 3.12 meets a specifier."""
     named: list[str] = re.findall(rf"(?<![\d.]){re.escape(minor)}\.\d+", specifier)
-    return any(meets(version, specifier) for version in (f"{minor}.99", minor, *named))
+    return any(satisfies(version, specifier) for version in (f"{minor}.99", minor, *named))
 
 
 def _padded(one: str, other: str) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -5,13 +5,12 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-from devkit.doctor.model import Check, Finding
-from devkit.doctor.pages import sections_of
+from devkit.doctor.model import Check, Finding, split_explanation
 from devkit.doctor.registry import BY_CODE, CHECKS
-from devkit.doctor.report import Shown, docs_of, fix_document
-from devkit.doctor.report_text import Line, Marks, Tone, finding_text
-from devkit.doctor.signatures import Match, matches
-from devkit.text import count_of, listed, wrapped
+from devkit.doctor.report.report import ReportedFinding, build_fix_document, find_check_page
+from devkit.doctor.report.text import Line, Marks, Tone, format_finding
+from devkit.doctor.signatures import Match, match_signatures
+from devkit.text import format_count, join_words, wrap_text
 
 SCHEMA = "devkit.explain/1"
 _CODE = re.compile(r"[A-Za-z]{3}-?\d{1,4}")
@@ -24,27 +23,27 @@ NOTHING_KNOWN = (
 )
 
 
-def meaning_of(text: str) -> tuple[Match, ...]:
+def find_known_errors(text: str) -> tuple[Match, ...]:
     """The known errors in `text`, the one that explains the others first."""
-    return matches(text, causes={check.code: check.causes for check in CHECKS})
+    return match_signatures(text, causes={check.code: check.causes for check in CHECKS})
 
 
-def check_of(text: str) -> Check | None:
+def find_check(text: str) -> Check | None:
     """The check whose code `text` is."""
     return BY_CODE.get(text.strip().upper().replace("-", ""))
 
 
-def looks_like_code(text: str) -> bool:
+def is_code(text: str) -> bool:
     """Whether `text` is of a code's form, whether or not a check has it."""
     return _CODE.fullmatch(text.strip()) is not None
 
 
-def close_codes(text: str) -> tuple[str, ...]:
+def suggest_codes(text: str) -> tuple[str, ...]:
     """Up to three codes that `text` may have meant."""
     return tuple(get_close_matches(text.strip().upper().replace("-", ""), BY_CODE, n=3, cutoff=0.5))
 
 
-def matches_document(found: Iterable[Match]) -> dict[str, Any]:
+def build_matches_document(found: Iterable[Match]) -> dict[str, Any]:
     """The matches as JSON, best first."""
     return {"schema": SCHEMA, "matches": [_match(match) for match in found]}
 
@@ -59,13 +58,13 @@ def _match(match: Match) -> dict[str, Any]:
         "matched": match.matched,
         "follows_from": match.follows_from,
         "also": list(match.also),
-        "fix": fix_document(_shown(match)),
+        "fix": build_fix_document(_shown(match)),
     }
 
 
-def _shown(match: Match) -> Shown:
+def _shown(match: Match) -> ReportedFinding:
     """The match as the report shows a finding, the matched words as what was seen."""
-    return Shown(
+    return ReportedFinding(
         BY_CODE[match.code],
         Finding(
             match.severity,
@@ -78,7 +77,7 @@ def _shown(match: Match) -> Shown:
     )
 
 
-def matches_text(found: tuple[Match, ...], *, width: int, marks: Marks) -> tuple[Line, ...]:
+def format_matches(found: tuple[Match, ...], *, width: int, marks: Marks) -> tuple[Line, ...]:
     """The matches for people, each with its fix; what follows from another in a line."""
     lines: list[Line] = []
     for match in found:
@@ -86,42 +85,42 @@ def matches_text(found: tuple[Match, ...], *, width: int, marks: Marks) -> tuple
             said = f"follows from {match.follows_from}: {match.code}: {match.cause}"
             lines += _folded(said, width, indent="  ", tone=Tone.QUIET)
         else:
-            lines += [*([Line("")] if lines else []), *finding_text(_shown(match), width=width, marks=marks)]
+            lines += [*([Line("")] if lines else []), *format_finding(_shown(match), width=width, marks=marks)]
             if match.also:
-                lines += _folded(f"may also be: {listed(match.also, 'or')}", width, indent="  ", tone=Tone.QUIET)
+                lines += _folded(f"may also be: {join_words(match.also, 'or')}", width, indent="  ", tone=Tone.QUIET)
     hint = "This is what the text says; `devkit doctor` looks at the machine itself and gives the fix for it."
     return (*lines, Line(""), *_folded(hint, width, tone=Tone.QUIET))
 
 
-def check_document(check: Check) -> dict[str, Any]:
+def build_explanation_document(check: Check) -> dict[str, Any]:
     """A check as JSON. `matches` is empty: no text was asked about."""
     return {
         "schema": SCHEMA,
         "check": {
             "code": check.code,
             "title": check.title,
-            "explanation": dict(sections_of(check)),
+            "explanation": dict(split_explanation(check)),
             "symptoms": list(check.symptoms),
             "causes": list(check.causes),
             "covers": list(check.covers),
-            "docs": docs_of(check),
+            "docs": find_check_page(check),
         },
         "matches": [],
     }
 
 
-def check_text(check: Check, *, width: int) -> tuple[Line, ...]:
+def format_explanation(check: Check, *, width: int) -> tuple[Line, ...]:
     """A check for people: its condition, why it matters, how it is seen, and what follows from it."""
     lines = _folded(f"{check.code} {check.title}", width)
-    for heading, text in sections_of(check):
+    for heading, text in split_explanation(check):
         lines += [Line(""), *_folded(f"{heading}: {text}" if heading else text, width)]
     if check.symptoms:
         lines += [Line(""), Line("You may have seen:"), *(Line(f"  {words}") for words in check.symptoms)]
     if check.causes:
-        said = f"{count_of(len(check.causes), 'check')} may find what follows from it: {listed(check.causes)}"
+        said = f"{format_count(len(check.causes), 'check')} may find what follows from it: {join_words(check.causes)}"
         lines += [Line(""), *_folded(said, width, tone=Tone.QUIET)]
-    return (*lines, Line(""), Line(f"more: {docs_of(check)}", Tone.QUIET))
+    return (*lines, Line(""), Line(f"more: {find_check_page(check)}", Tone.QUIET))
 
 
 def _folded(text: str, width: int, *, indent: str = "", tone: Tone = Tone.PLAIN) -> list[Line]:
-    return [Line(line, tone) for line in wrapped(text, width=width, indent=indent).split("\n")]
+    return [Line(line, tone) for line in wrap_text(text, width=width, indent=indent).split("\n")]

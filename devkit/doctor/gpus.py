@@ -1,10 +1,12 @@
 """What checks of single GPUs share: which GPU an address means, how it is, whether it works, what the kernel said."""
 
+import re
+from calendar import timegm
 from collections.abc import Iterator
 
-from devkit.doctor.applies import NVML_DRIVER_NOT_LOADED, known, nvml_answer
-from devkit.doctor.limits import BUSY_PERCENT
 from devkit.doctor.model import NotApplicable
+from devkit.doctor.preconditions import NVML_DRIVER_NOT_LOADED, require, require_nvml
+from devkit.doctor.thresholds import BUSY_PERCENT
 from devkit.facts.model import (
     Driver,
     Facts,
@@ -19,60 +21,60 @@ from devkit.facts.model import (
 )
 from devkit.facts.values import Unknown
 
-GpuState = tuple[Gpu, GpuHealth]
+GpuWithHealth = tuple[Gpu, GpuHealth]
 
 
-def states_of(facts: Facts) -> tuple[GpuState, ...]:
+def require_gpu_health(facts: Facts) -> tuple[GpuWithHealth, ...]:
     """Every GPU that answers with its health; ends the check where there is none to judge."""
-    gpus = [gpu for gpu in nvml_answer(facts).gpus if isinstance(gpu, Gpu)]
+    gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
     found = tuple((gpu, gpu.health) for gpu in gpus if isinstance(gpu.health, GpuHealth))
     if found:
         return found
     raise NotApplicable(next((gpu.health.reason for gpu in gpus if isinstance(gpu.health, Unknown)), "no GPU answers"))
 
 
-def read_states(facts: Facts, field: str) -> tuple[GpuState, ...]:
+def require_gpu_health_field(facts: Facts, field: str) -> tuple[GpuWithHealth, ...]:
     """The GPUs whose health says something of `field`; ends the check where none does, as is normal on GeForce."""
-    states = states_of(facts)
+    states = require_gpu_health(facts)
     found = tuple(state for state in states if not isinstance(getattr(state[1], field), Unknown))
     if not found:
-        known(getattr(states[0][1], field))
+        require(getattr(states[0][1], field))
     return found
 
 
-def name_of(gpu: Gpu) -> str:
+def format_gpu(gpu: Gpu) -> str:
     """How messages call a GPU: GPU 3."""
     return f"GPU {gpu.index}"
 
 
-def is_busy(health: GpuHealth) -> bool:
+def is_gpu_busy(health: GpuHealth) -> bool:
     """Whether a kernel ran most of the time. Clocks, heat and link speed say nothing of a GPU at rest."""
     return isinstance(health.utilisation_percent, int) and health.utilisation_percent >= BUSY_PERCENT.value
 
 
-def is_virtual(health: GpuHealth) -> bool:
+def is_virtual_gpu(health: GpuHealth) -> bool:
     """Whether a hypervisor stands between, whose view of link and clocks is not the machine's."""
     return health.virtualisation in ("passthrough", "vgpu")
 
 
-def kernel_log_of(facts: Facts) -> KernelLog:
+def require_kernel_log(facts: Facts) -> KernelLog:
     """The kernel log, where it may be read."""
-    return known(facts.kernel_log)
+    return require(facts.kernel_log)
 
 
-def driver_lines(facts: Facts, *texts: str) -> tuple[str, ...]:
+def find_driver_lines(facts: Facts, *texts: str) -> tuple[str, ...]:
     """Lines of the kernel log that contain one of `texts`; none where the log may not be read."""
     if isinstance(facts.kernel_log, Unknown):
         return ()
     return tuple(line for line in facts.kernel_log.driver_lines if any(text in line for text in texts))
 
 
-def addresses_of(facts: Facts) -> tuple[str, ...]:
+def find_gpu_addresses(facts: Facts) -> tuple[str, ...]:
     """PCI addresses of the GPUs on the bus; none where the bus is hidden."""
-    return tuple(gpu.address for gpu in pci_gpus_of(facts))
+    return tuple(gpu.address for gpu in find_pci_gpus(facts))
 
 
-def pci_gpus_of(facts: Facts) -> tuple[PciGpu, ...]:
+def find_pci_gpus(facts: Facts) -> tuple[PciGpu, ...]:
     """The GPUs on the bus; none where it is hidden."""
     driver = facts.driver
     if not isinstance(driver, Driver) or isinstance(driver.pci_gpus, Unknown):
@@ -80,59 +82,89 @@ def pci_gpus_of(facts: Facts) -> tuple[PciGpu, ...]:
     return driver.pci_gpus
 
 
-def owned_gpus(facts: Facts) -> tuple[PciGpu, ...]:
+def find_driver_gpus(facts: Facts) -> tuple[PciGpu, ...]:
     """The GPUs on the bus that belong to the NVIDIA driver, or to none yet."""
-    return tuple(gpu for gpu in pci_gpus_of(facts) if gpu.kernel_driver in ("nvidia", ""))
+    return tuple(gpu for gpu in find_pci_gpus(facts) if gpu.kernel_driver in ("nvidia", ""))
 
 
-def gpu_at(facts: Facts, address: str) -> Gpu | FailedGpu | None:
+def find_gpu_at(facts: Facts, address: str) -> Gpu | FailedGpu | None:
     """The GPU of NVML's list at a PCI address; NVML counts in the order of the bus where it does not say."""
     if not isinstance(facts.nvml, NvmlAnswer):
         return None
     for gpu in facts.nvml.gpus:
         if isinstance(gpu, Gpu) and isinstance(gpu.health, GpuHealth) and gpu.health.pci_address == address:
             return gpu
-    owned = sorted(gpu.address for gpu in owned_gpus(facts))
+    owned = sorted(gpu.address for gpu in find_driver_gpus(facts))
     if address in owned and len(owned) == len(facts.nvml.gpus):
         return facts.nvml.gpus[owned.index(address)]
     return None
 
 
-def fails_now(facts: Facts, address: str) -> bool | Unknown:
+def is_gpu_failing(facts: Facts, address: str) -> bool | Unknown:
     """Whether the GPU at `address` cannot be used at this moment, as far as NVML tells."""
     if isinstance(facts.nvml, Unknown):
         return facts.nvml
     if isinstance(facts.nvml, NvmlFailure):
         says_nothing = facts.nvml.end is NvmlEnd.LIBRARY_NOT_FOUND or facts.nvml.code == NVML_DRIVER_NOT_LOADED
         return Unknown("NVML cannot be asked") if says_nothing else True
-    gpu = gpu_at(facts, address)
+    gpu = find_gpu_at(facts, address)
     if gpu is None:
-        return Unknown("NVML does not say which GPU this is") if not misses_gpus(facts) else True
-    return isinstance(gpu, FailedGpu) or recovery_of(gpu) != "none"
+        return Unknown("NVML does not say which GPU this is") if not has_missing_gpus(facts) else True
+    return isinstance(gpu, FailedGpu) or find_recovery_action(gpu) != "none"
 
 
-def recovery_of(gpu: Gpu) -> str:
+def find_recovery_action(gpu: Gpu) -> str:
     """What the driver asks for to make a GPU usable again; "none" where it does not say."""
     if not isinstance(gpu.health, GpuHealth) or isinstance(gpu.health.recovery_action, Unknown):
         return "none"
     return gpu.health.recovery_action
 
 
-def misses_gpus(facts: Facts) -> bool:
+def has_missing_gpus(facts: Facts) -> bool:
     """Whether NVML counts fewer GPUs than the driver owns on the bus."""
-    owned = [gpu for gpu in pci_gpus_of(facts) if gpu.kernel_driver == "nvidia"]
+    owned = [gpu for gpu in find_pci_gpus(facts) if gpu.kernel_driver == "nvidia"]
     return isinstance(facts.nvml, NvmlAnswer) and len(facts.nvml.gpus) < len(owned)
 
 
-def fewer_than_on_bus(facts: Facts) -> bool:
+def has_fewer_gpus_than_bus(facts: Facts) -> bool:
     """Whether a GPU on the bus is missing from NVML's list, or NVML gives none at all."""
-    return misses_gpus(facts) or not isinstance(facts.nvml, NvmlAnswer | Unknown)
+    return has_missing_gpus(facts) or not isinstance(facts.nvml, NvmlAnswer | Unknown)
 
 
-def sum_of_processes(health: GpuHealth) -> Iterator[int]:
+def list_process_bytes(health: GpuHealth) -> Iterator[int]:
     """The memory that each visible process holds, in bytes, where the driver says."""
     if isinstance(health.processes, Unknown):
         return
     for process in health.processes:
         if isinstance(process.memory_bytes, int):
             yield process.memory_bytes
+
+
+# How far apart two moments are that facts name in ISO 8601. Nobody here looks at a clock.
+
+DAY_S = 86_400
+
+_MOMENT = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:Z|([+-])(\d\d):?(\d\d))?)?",
+)
+
+
+def compute_seconds_between(earlier: str, later: str) -> int | None:
+    """Seconds from the first moment in `earlier` to that in `later`; None where either names none.
+
+    A date alone is its midnight, and a time without a zone is taken for UTC.
+    """
+    start, end = _seconds(earlier), _seconds(later)
+    return None if start is None or end is None else end - start
+
+
+def _seconds(text: str) -> int | None:
+    found = _MOMENT.search(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
+    if not 1 <= month <= 12 or not 1 <= day <= 31:
+        return None
+    sign, zone_hours, zone_minutes = found.groups()[6:]
+    ahead_s = (int(zone_hours or 0) * 60 + int(zone_minutes or 0)) * 60 * (-1 if sign == "-" else 1)
+    return timegm((year, month, day, hour, minute, second)) - ahead_s

@@ -1,11 +1,12 @@
 """What a check is, and what can come of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from enum import StrEnum
 
 from devkit.facts.model import Facts
-from devkit.facts.record import record
+from devkit.facts.values import record
+from devkit.text import join_words
 
 
 class Severity(StrEnum):
@@ -184,7 +185,7 @@ class Crashed:
     error: str
 
 
-Verdict = Passed | Found | Skipped | Crashed
+CheckVerdict = Passed | Found | Skipped | Crashed
 
 
 @record
@@ -192,5 +193,54 @@ class Outcome:
     """What came of one check, and how long it took in milliseconds."""
 
     check: Check
-    verdict: Verdict
+    verdict: CheckVerdict
     ms: float = field(default=0.0, compare=False)
+
+
+# The page of a check in docs/checks, made from its docstring.
+
+
+def render_check_page(check: Check) -> str:
+    """The check's page in docs/checks, from its docstring."""
+    summary, _, rest = check.explanation.partition("\n\n")
+    lines = [f"# {check.code}: {check.title}", "", " ".join(summary.split()), ""]
+    for section in _sections(rest):
+        lines += section
+    if check.symptoms:
+        lines += ["## What you may have searched for", "", *(f"- `{words}`" for words in check.symptoms), ""]
+    if check.causes:
+        lines += ["## What follows from it", "", f"Findings of these checks: {join_words(sorted(check.causes))}.", ""]
+    lines += ["[All checks](README.md). Generated from the docstring; `python docs/generate.py` writes it."]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def split_explanation(check: Check) -> tuple[tuple[str, str], ...]:
+    """The docstring's parts with their headings; the first, what is so on a healthy machine, has none."""
+    summary, _, rest = check.explanation.partition("\n\n")
+    return (("", " ".join(summary.split())), *_parts(rest))
+
+
+EXPLANATION_HEADINGS = ("Why it matters", "How it is seen", "Source")
+
+
+def _sections(text: str) -> Iterable[list[str]]:
+    """The labelled paragraphs of a docstring as Markdown sections."""
+    for heading, body in _parts(text):
+        yield [f"## {heading}", "", body[:1].upper() + body[1:], ""]
+
+
+def _parts(text: str) -> Iterable[tuple[str, str]]:
+    """The labelled paragraphs of a docstring. Raises ValueError when one is missing."""
+    starts = [text.find(f"{heading}:") for heading in EXPLANATION_HEADINGS]
+    if -1 in starts or starts != sorted(starts):
+        raise ValueError(f"the docstring must have, in this order: {', '.join(EXPLANATION_HEADINGS)}")
+    for heading, start, end in zip(EXPLANATION_HEADINGS, starts, [*starts[1:], len(text)], strict=True):
+        yield heading, " ".join(text[start + len(heading) + 1 : end].split())
+
+
+def render_check_index(checks: Iterable[Check]) -> str:
+    """The list of all pages."""
+    rows = [f"| [{check.code}]({check.code}.md) | {check.title} |" for check in checks]
+    head = ["# Checks of devkit doctor", "", "In the order of printing. A title states the healthy condition.", ""]
+    foot = ["", "Generated from the docstrings; `python docs/generate.py` writes it."]
+    return "\n".join([*head, "| Code | Title |", "|---|---|", *rows, *foot]) + "\n"

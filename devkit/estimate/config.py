@@ -6,14 +6,291 @@ from difflib import get_close_matches
 from typing import Any
 
 from devkit.errors import DevkitError
-from devkit.estimate.families import FAMILIES, Bias, ExpertKeys, Family
-from devkit.estimate.shape import Experts, Layer, Linear, ModelShape, Reads
+from devkit.estimate.shape import BlockTraits, ExpertShape, LayerShape, LinearInput, LinearShape, ModelShape
+from devkit.facts.values import keyword_record
 
-MOST = 1 << 34
+# How each architecture builds its layers: the facts that a config.json leaves to the code of transformers.
+#
+# Every row was read in https://github.com/huggingface/transformers, src/transformers/models/<name>/modeling_<name>.py and
+# its configuration, release 5.23; tests build each of them and count.
+
+FAMILIES_SOURCE = "https://github.com/huggingface/transformers/tree/v5.23.0/src/transformers/models"
+
+BiasRule = bool | str
+"""Whether a linear has a bias, or the config's key that says so."""
+
+
+@keyword_record
+class ExpertKeys:
+    """The config's keys about experts. `shared` names that of their width, or of their number when `counts_shared`."""
+
+    count: str
+    width: str
+    active: str = "num_experts_per_tok"
+    shared: str = ""
+    counts_shared: bool = False
+    has_shared_gate: bool = False
+    has_bias: bool = False
+    router_is_linear: bool = False
+
+
+@keyword_record
+class ModelFamily:
+    """Names of modules as transformers has them: attention reads with all but the last, the MLP likewise.
+
+    `attention` has four names, or two where queries, keys and values come from one linear.
+    """
+
+    attention: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    attention_bias: BiasRule = False
+    output_bias: BiasRule = False
+    mlp: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj")
+    mlp_bias: BiasRule = False
+    norm_width: int = 1
+    """Numbers in a norm per number of the hidden width: 0 without weights, 2 with a bias."""
+    query_norm: str = ""
+    """"head" where queries and keys are normed by head with one weight for all, "full" over their whole width."""
+    blocks: BlockTraits = BlockTraits()
+    keys: tuple[tuple[str, str], ...] = ()
+    """This family's names for the config's common keys."""
+    defaults: tuple[tuple[str, bool | int | str], ...] = ()
+    """What the configuration class assumes where config.json is silent."""
+    window_pattern: int = 0
+    """Every which layer sees all tokens while others slide; 0 where all layers do the same."""
+    experts: ExpertKeys | None = None
+    is_latent: bool = False
+    """Multi-head latent attention: keys and values are kept as one small vector."""
+    position_rows: int | None = None
+    """Rows of the learned position table beyond `max_position_embeddings`; None without a table."""
+    has_sinks: bool = False
+    has_head_bias: bool = False
+    is_decoder: bool = True
+    note: str = ""
+
+
+_LAYER_NORM = BlockTraits(is_gated=False, has_rms_norm=False)
+_GPT2_KEYS = (
+    ("hidden_size", "n_embd"),
+    ("num_hidden_layers", "n_layer"),
+    ("num_attention_heads", "n_head"),
+    ("intermediate_size", "n_inner"),
+    ("max_position_embeddings", "n_positions"),
+)
+_TEXT_PART = "text part only: images and their encoder come on top"
+_TIED = (("tie_word_embeddings", True),)
+
+
+def _as(family: ModelFamily, **changed: object) -> ModelFamily:
+    return ModelFamily(**{**vars(family), **changed})
+
+
+_LLAMA = ModelFamily(attention_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias")
+_QWEN2 = ModelFamily(attention_bias=True)
+_QWEN3 = ModelFamily(
+    attention_bias="attention_bias",
+    output_bias="attention_bias",
+    query_norm="head",
+    blocks=BlockTraits(has_query_norm=True),
+)
+_GEMMA = ModelFamily(
+    attention_bias="attention_bias",
+    output_bias="attention_bias",
+    blocks=BlockTraits(weighs_in_fp32=True),
+    defaults=_TIED,
+)
+_GEMMA2 = _as(_GEMMA, blocks=BlockTraits(norms=4, needs_eager_attention=True, weighs_in_fp32=True), window_pattern=2)
+_GEMMA3_SIZES = (
+    ("num_attention_heads", 8),
+    ("num_key_value_heads", 4),
+    ("head_dim", 256),
+    ("vocab_size", 262_208),
+)
+_GEMMA3 = _as(
+    _GEMMA,
+    defaults=(*_TIED, *_GEMMA3_SIZES),
+    blocks=BlockTraits(norms=4, has_query_norm=True, weighs_in_fp32=True),
+    query_norm="head",
+    window_pattern=6,
+)
+_PHI3 = ModelFamily(attention=("qkv_proj", "o_proj"), mlp=("gate_up_proj", "down_proj"))
+_OLMO2 = _as(_LLAMA, mlp_bias=False, query_norm="full", blocks=BlockTraits(has_query_norm=True, weighs_in_fp32=True))
+_COHERE = ModelFamily(
+    attention_bias="attention_bias",
+    output_bias="attention_bias",
+    blocks=BlockTraits(norms=1, is_parallel=True, weighs_in_fp32=True),
+    defaults=_TIED,
+)
+_GLM = ModelFamily(attention_bias="attention_bias", mlp=("gate_up_proj", "down_proj"))
+_GPT2 = ModelFamily(
+    attention=("c_attn", "c_proj"),
+    attention_bias=True,
+    output_bias=True,
+    mlp=("c_fc", "c_proj"),
+    mlp_bias=True,
+    norm_width=2,
+    blocks=_LAYER_NORM,
+    keys=_GPT2_KEYS,
+    defaults=(*_TIED, ("activation_function", "gelu_new")),
+    position_rows=0,
+)
+_NEOX = ModelFamily(
+    attention=("query_key_value", "dense"),
+    attention_bias="attention_bias",
+    output_bias="attention_bias",
+    mlp=("dense_h_to_4h", "dense_4h_to_h"),
+    mlp_bias=True,
+    norm_width=2,
+    blocks=BlockTraits(is_gated=False, has_rms_norm=False, is_parallel=True),
+    defaults=(("attention_bias", True),),
+)
+_MOE = ExpertKeys(count="num_experts", width="moe_intermediate_size")
+_DEEPSEEK = ModelFamily(
+    attention_bias="attention_bias",
+    output_bias="attention_bias",
+    is_latent=True,
+    experts=ExpertKeys(
+        count="n_routed_experts", width="moe_intermediate_size", shared="n_shared_experts", counts_shared=True
+    ),
+)
+_BERT = ModelFamily(
+    attention=("query", "key", "value", "dense"),
+    attention_bias=True,
+    output_bias=True,
+    mlp=("dense", "dense"),
+    mlp_bias=True,
+    norm_width=2,
+    blocks=_LAYER_NORM,
+    position_rows=0,
+    defaults=(("type_vocab_size", 2),),
+    is_decoder=False,
+    note="encoder: no cache and no logits",
+)
+
+FAMILIES: dict[str, ModelFamily] = {
+    "llama": _LLAMA,
+    "mistral": ModelFamily(),
+    "ministral": ModelFamily(),
+    "mixtral": ModelFamily(experts=ExpertKeys(count="num_local_experts", width="intermediate_size")),
+    "qwen2": _QWEN2,
+    "qwen2_vl": _as(_QWEN2, note=_TEXT_PART),
+    "qwen2_vl_text": _QWEN2,
+    "qwen2_5_vl": _as(_QWEN2, note=_TEXT_PART),
+    "qwen2_5_vl_text": _QWEN2,
+    "qwen2_moe": _as(
+        _QWEN2,
+        experts=ExpertKeys(
+            count="num_experts",
+            width="moe_intermediate_size",
+            shared="shared_expert_intermediate_size",
+            has_shared_gate=True,
+        ),
+    ),
+    "qwen3": _QWEN3,
+    "qwen3_vl_text": _QWEN3,
+    "qwen3_moe": _as(_QWEN3, experts=_MOE),
+    "qwen3_vl_moe_text": _as(_QWEN3, experts=_MOE),
+    "gemma": _GEMMA,
+    "gemma2": _GEMMA2,
+    "gemma3_text": _GEMMA3,
+    "phi": ModelFamily(
+        attention=("q_proj", "k_proj", "v_proj", "dense"),
+        attention_bias=True,
+        output_bias=True,
+        mlp=("fc1", "fc2"),
+        mlp_bias=True,
+        norm_width=2,
+        blocks=BlockTraits(is_gated=False, has_rms_norm=False, norms=1, is_parallel=True),
+        defaults=(("hidden_act", "gelu_new"),),
+        has_head_bias=True,
+    ),
+    "phi3": _PHI3,
+    "gpt2": _GPT2,
+    "gpt_bigcode": _as(
+        _GPT2,
+        defaults=(
+            ("tie_word_embeddings", True),
+            ("multi_query", True),
+        ),
+    ),
+    "gpt_neox": _NEOX,
+    "opt": ModelFamily(
+        attention=("q_proj", "k_proj", "v_proj", "out_proj"),
+        attention_bias=True,
+        output_bias=True,
+        mlp=("fc1", "fc2"),
+        mlp_bias=True,
+        norm_width=2,
+        blocks=_LAYER_NORM,
+        keys=(("intermediate_size", "ffn_dim"),),
+        defaults=(*_TIED, ("activation_function", "relu")),
+        position_rows=2,
+    ),
+    "stablelm": ModelFamily(attention_bias="use_qkv_bias", norm_width=2, blocks=BlockTraits(has_rms_norm=False)),
+    "starcoder2": ModelFamily(
+        attention_bias="use_bias",
+        output_bias="use_bias",
+        mlp=("c_fc", "c_proj"),
+        mlp_bias="use_bias",
+        norm_width=2,
+        blocks=_LAYER_NORM,
+        defaults=(
+            ("use_bias", True),
+            ("tie_word_embeddings", True),
+        ),
+    ),
+    "olmo": _as(_LLAMA, mlp_bias=False, norm_width=0, blocks=BlockTraits(has_rms_norm=False)),
+    "olmo2": _OLMO2,
+    "olmo3": _as(_OLMO2, window_pattern=4),
+    "olmoe": _as(_OLMO2, experts=ExpertKeys(count="num_experts", width="intermediate_size")),
+    "cohere": _COHERE,
+    "cohere2": _as(_COHERE, window_pattern=4),
+    "granite": _LLAMA,
+    "granitemoe": ModelFamily(
+        attention_bias="attention_bias",
+        output_bias="attention_bias",
+        experts=ExpertKeys(count="num_local_experts", width="intermediate_size"),
+    ),
+    "smollm3": _as(_LLAMA, defaults=_TIED),
+    "seed_oss": _as(_LLAMA, output_bias="attention_out_bias", defaults=(("attention_bias", True),)),
+    "exaone4": ModelFamily(query_norm="head", blocks=BlockTraits(has_query_norm=True)),
+    "hunyuan_v1_dense": _QWEN3,
+    "glm": _GLM,
+    "glm4": _as(_GLM, blocks=BlockTraits(norms=4)),
+    "ernie4_5": ModelFamily(attention_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", defaults=_TIED),
+    "deepseek_v2": _as(_DEEPSEEK, mlp_bias="mlp_bias"),
+    "deepseek_v3": _DEEPSEEK,
+    "gpt_oss": ModelFamily(
+        attention_bias="attention_bias",
+        output_bias="attention_bias",
+        blocks=BlockTraits(needs_eager_attention=True, expert_tensors=6),
+        defaults=(("attention_bias", True),),
+        window_pattern=2,
+        has_sinks=True,
+        experts=ExpertKeys(count="num_local_experts", width="intermediate_size", has_bias=True),
+    ),
+    "bert": _BERT,
+    "roberta": _as(_BERT),
+    "distilbert": _as(
+        _BERT,
+        attention=("q_lin", "k_lin", "v_lin", "out_lin"),
+        mlp=("lin1", "lin2"),
+        keys=(
+            ("hidden_size", "dim"),
+            ("num_hidden_layers", "n_layers"),
+            ("num_attention_heads", "n_heads"),
+            ("intermediate_size", "hidden_dim"),
+        ),
+        defaults=(("type_vocab_size", 0),),
+    ),
+}
+"""By `model_type`."""
+
+
+MAX_SIZE = 1 << 34
 """No size in a config is larger: beyond it somebody mistyped."""
 
 
-def shape_of_config(config: Mapping[str, Any], *, name: str = "") -> ModelShape:
+def build_model_shape(config: Mapping[str, Any], *, name: str = "") -> ModelShape:
     """The model that a config.json describes. Of a vision-language model, the text part.
 
     Raises DevkitError for an architecture that is not known, and for sizes that are missing or make no sense.
@@ -38,8 +315,8 @@ def _shape(config: Mapping[str, Any], name: str) -> ModelShape:
     is_tied = bool(read.value("tie_word_embeddings", False))
     head = 0 if is_tied or not family.is_decoder else vocabulary * hidden
     return ModelShape(
-        name=name or str(config.get("_name_or_path") or family_name(config)),
-        architecture=family_name(config),
+        name=name or str(config.get("_name_or_path") or find_family_name(config)),
+        architecture=find_family_name(config),
         hidden=hidden,
         heads=attention.heads,
         kv_heads=attention.kv_heads,
@@ -61,7 +338,7 @@ def _shape(config: Mapping[str, Any], name: str) -> ModelShape:
     )
 
 
-def family_name(config: Mapping[str, Any]) -> str:
+def find_family_name(config: Mapping[str, Any]) -> str:
     """The architecture that a config names. Raises DevkitError where devkit knows none of that name."""
     kind = config.get("model_type")
     if isinstance(kind, str) and kind in FAMILIES:
@@ -87,8 +364,8 @@ class _Reader:
     """Values of a config under their common names."""
 
     def __init__(self, config: Mapping[str, Any], name: str) -> None:
-        self.kind = family_name(config)
-        self.family: Family = FAMILIES[self.kind]
+        self.kind = find_family_name(config)
+        self.family: ModelFamily = FAMILIES[self.kind]
         self._config = config
         self._keys = dict(self.family.keys)
         self._defaults = dict(self.family.defaults)
@@ -108,14 +385,14 @@ class _Reader:
                 f"{self._origin} does not say {own}, which a {self.kind} model needs",
                 "Give the whole config.json, as the model's folder holds it.",
             )
-        if isinstance(found, bool) or not isinstance(found, int) or not 0 < found < MOST:
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 < found < MAX_SIZE:
             raise DevkitError(f"{own} is {found!r} in {self._origin}", "It must be a whole number above zero.")
         return found
 
     def optional_size(self, key: str, default: int) -> int:
         return default if self.value(key) is None else self.size(key)
 
-    def says(self, bias: Bias) -> bool:
+    def says(self, bias: BiasRule) -> bool:
         return bool(self.value(bias, False)) if isinstance(bias, str) else bias
 
     def divided(self, key: str, by: int) -> int:
@@ -145,10 +422,10 @@ class _Attention:
         outputs = (sum(widths),) if len(inside) == 1 else widths
         self.linears = (
             *(
-                Linear(name, hidden, width, Reads.ATTENTION_INPUT, has_bias)
+                LinearShape(name, hidden, width, LinearInput.ATTENTION_INPUT, has_bias)
                 for name, width in zip(inside, outputs, strict=True)
             ),
-            Linear(out, self.query_width, hidden, Reads.ATTENTION_OUTPUT, read.says(family.output_bias)),
+            LinearShape(out, self.query_width, hidden, LinearInput.ATTENTION_OUTPUT, read.says(family.output_bias)),
         )
         norms = {"": 0, "head": 2 * head, "full": self.query_width + self.kv_width}
         self.norm_parameters = norms[family.query_norm] + (self.heads if family.has_sinks else 0)
@@ -168,22 +445,22 @@ class _LatentAttention:
         self.cache_width = rank + rope
         queries = (
             (
-                Linear("q_a_proj", hidden, query_rank, Reads.ATTENTION_INPUT, has_bias),
-                Linear("q_b_proj", query_rank, self.query_width, Reads.QUERY_LATENT),
+                LinearShape("q_a_proj", hidden, query_rank, LinearInput.ATTENTION_INPUT, has_bias),
+                LinearShape("q_b_proj", query_rank, self.query_width, LinearInput.QUERY_LATENT),
             )
             if query_rank
-            else (Linear("q_proj", hidden, self.query_width, Reads.ATTENTION_INPUT),)
+            else (LinearShape("q_proj", hidden, self.query_width, LinearInput.ATTENTION_INPUT),)
         )
         self.linears = (
             *queries,
-            Linear("kv_a_proj_with_mqa", hidden, rank + rope, Reads.ATTENTION_INPUT, has_bias),
-            Linear("kv_b_proj", rank, self.heads * (plain + value), Reads.KEY_VALUE_LATENT),
-            Linear("o_proj", self.value_width, hidden, Reads.ATTENTION_OUTPUT, has_bias),
+            LinearShape("kv_a_proj_with_mqa", hidden, rank + rope, LinearInput.ATTENTION_INPUT, has_bias),
+            LinearShape("kv_b_proj", rank, self.heads * (plain + value), LinearInput.KEY_VALUE_LATENT),
+            LinearShape("o_proj", self.value_width, hidden, LinearInput.ATTENTION_OUTPUT, has_bias),
         )
         self.norm_parameters = query_rank + rank
 
 
-def _layers(read: _Reader, attention: _Attention | _LatentAttention) -> tuple[Layer, ...]:
+def _layers(read: _Reader, attention: _Attention | _LatentAttention) -> tuple[LayerShape, ...]:
     depth = read.size("num_hidden_layers")
     kinds = Counter((_window(read, index), _has_experts(read, index)) for index in range(depth))
     return tuple(
@@ -194,13 +471,13 @@ def _layers(read: _Reader, attention: _Attention | _LatentAttention) -> tuple[La
 
 def _layer(
     read: _Reader, attention: _Attention | _LatentAttention, *, count: int, window: int | None, has_experts: bool
-) -> Layer:
+) -> LayerShape:
     family, hidden = read.family, read.size("hidden_size")
     norms = family.blocks.norms * family.norm_width * hidden + attention.norm_parameters
     if not has_experts or family.experts is None:
         width = read.optional_size("intermediate_size", 4 * hidden)
         mlp = _mlp(read, width)
-        return Layer(
+        return LayerShape(
             count=count,
             linears=(*attention.linears, *mlp),
             other_parameters=norms,
@@ -208,7 +485,7 @@ def _layer(
             window=window,
         )
     experts, shared, router = _experts(read, family.experts)
-    return Layer(
+    return LayerShape(
         count=count,
         linears=(*attention.linears, *(_mlp(read, shared) if shared else ()), *_shared_gate(family.experts, hidden)),
         other_parameters=norms + router,
@@ -218,29 +495,29 @@ def _layer(
     )
 
 
-def _mlp(read: _Reader, width: int) -> tuple[Linear, ...]:
+def _mlp(read: _Reader, width: int) -> tuple[LinearShape, ...]:
     *inside, out = read.family.mlp
     hidden, has_bias = read.size("hidden_size"), read.says(read.family.mlp_bias)
     is_fused = read.family.blocks.is_gated and len(inside) == 1
     outputs = 2 * width if is_fused else width
     return (
-        *(Linear(name, hidden, outputs, Reads.MLP_INPUT, has_bias) for name in inside),
-        Linear(out, width, hidden, Reads.MLP_INSIDE, has_bias),
+        *(LinearShape(name, hidden, outputs, LinearInput.MLP_INPUT, has_bias) for name in inside),
+        LinearShape(out, width, hidden, LinearInput.MLP_INSIDE, has_bias),
     )
 
 
-def _experts(read: _Reader, keys: ExpertKeys) -> tuple[Experts, int, int]:
+def _experts(read: _Reader, keys: ExpertKeys) -> tuple[ExpertShape, int, int]:
     """The experts of a layer, the width of the shared ones, and the router's parameters."""
     hidden, width, count = read.size("hidden_size"), read.size(keys.width), read.size(keys.count)
     each = 3 * hidden * width + (2 * width + hidden if keys.has_bias else 0)
     shared = read.optional_size(keys.shared, 0) if keys.shared else 0
     router = count * (hidden + 1 if keys.has_bias else hidden)
-    experts = Experts(count=count, active=read.size(keys.active), width=width, parameters=count * each)
+    experts = ExpertShape(count=count, active=read.size(keys.active), width=width, parameters=count * each)
     return experts, shared * width if keys.counts_shared else shared, router
 
 
-def _shared_gate(keys: ExpertKeys, hidden: int) -> tuple[Linear, ...]:
-    return (Linear("shared_expert_gate", hidden, 1, Reads.MLP_INPUT),) if keys.has_shared_gate else ()
+def _shared_gate(keys: ExpertKeys, hidden: int) -> tuple[LinearShape, ...]:
+    return (LinearShape("shared_expert_gate", hidden, 1, LinearInput.MLP_INPUT),) if keys.has_shared_gate else ()
 
 
 WRITTEN_OUT = frozenset({"gelu_new", "gelu_fast"})

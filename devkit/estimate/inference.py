@@ -1,12 +1,24 @@
 """How much memory generating text takes: weights, the cache of past tokens, and the prompt's own activations."""
 
 from devkit.errors import DevkitError
-from devkit.estimate.model import MemoryEstimate, Phase, Term
-from devkit.estimate.overhead import WORKSPACE, finished
-from devkit.estimate.settings import Attention, CacheKind, InferenceSettings, Quantisation
-from devkit.estimate.shape import Layer, ModelShape
-from devkit.estimate.terms import CACHE, LAYERS, MEGATRON, PAGED, QLORA, SDPA, present, total
-from devkit.estimate.weights import weight_terms
+from devkit.estimate.memory import (
+    CACHE_SOURCE,
+    CUBLAS_WORKSPACE,
+    LLAMA_SOURCE,
+    MEGATRON_SOURCE,
+    PAGED_ATTENTION_SOURCE,
+    QLORA_SOURCE,
+    SDPA_SOURCE,
+    MemoryEstimate,
+    MemoryPhase,
+    Term,
+    add_overhead,
+    drop_empty,
+    sum_bytes,
+)
+from devkit.estimate.settings import Attention, CacheKind, InferenceSettings, Quantization
+from devkit.estimate.shape import LayerShape, ModelShape
+from devkit.estimate.weights import compute_weight_terms
 
 PAGE_TOKENS = 16
 """Tokens in a page of a paged cache. Source: vLLM's default block size."""
@@ -16,16 +28,18 @@ def estimate_inference(shape: ModelShape, settings: InferenceSettings) -> Memory
     """The peak of one process. Raises DevkitError for settings that make no sense."""
     _refuse(shape, settings)
     parts = _Parts(shape, settings)
-    phases = {phase: present(terms) for phase, terms in parts.phases().items()}
-    fullest = max(phases, key=lambda phase: total(phases[phase]))
+    phases = {phase: drop_empty(terms) for phase, terms in parts.phases().items()}
+    fullest = max(phases, key=lambda phase: sum_bytes(phases[phase]))
     warnings = []
     wanted = settings.prompt + (settings.new if shape.is_decoder else 0)
     if shape.max_positions and wanted > shape.max_positions:
         warnings.append(f"the model was made for at most {shape.max_positions:,} tokens, not {wanted:,}")
-    return finished(fullest, phases, largest_bytes=parts.largest_bytes, world=settings.world, warnings=tuple(warnings))
+    return add_overhead(
+        fullest, phases, largest_bytes=parts.largest_bytes, world=settings.world, warnings=tuple(warnings)
+    )
 
 
-def cache_bytes_per_token(shape: ModelShape, settings: InferenceSettings) -> int:
+def compute_cache_bytes_per_token(shape: ModelShape, settings: InferenceSettings) -> int:
     """What one token leaves in the caches of all layers, as if none slid."""
     return shape.depth * shape.cache_width * _cache_each(settings)
 
@@ -56,20 +70,20 @@ class _Parts:
 
     def __init__(self, shape: ModelShape, settings: InferenceSettings) -> None:
         self._shape, self._settings = shape, settings
-        whole = weight_terms(shape, settings.quantisation, settings.precision)
+        whole = compute_weight_terms(shape, settings.quantisation, settings.precision)
         self._weights = tuple(self._split(term) for term in whole)
-        self._workspace = WORKSPACE
+        self._workspace = CUBLAS_WORKSPACE
 
-    def phases(self) -> dict[Phase, tuple[Term, ...]]:
+    def phases(self) -> dict[MemoryPhase, tuple[Term, ...]]:
         """The moments at which memory may be fullest."""
         held = (*self._weights, self._workspace)
         found = {
-            Phase.LOAD: (*self._weights, *self._loading()),
-            Phase.PREFILL: (*held, *self._cache(self._settings.prompt), *self._prompt()),
+            MemoryPhase.LOAD: (*self._weights, *self._loading()),
+            MemoryPhase.PREFILL: (*held, *self._cache(self._settings.prompt), *self._prompt()),
         }
         if self._shape.is_decoder and self._settings.new:
             length = self._settings.prompt + self._settings.new
-            found[Phase.DECODE] = (*held, *self._cache(length), *self._joining(length), *self._logits())
+            found[MemoryPhase.DECODE] = (*held, *self._cache(length), *self._joining(length), *self._logits())
         return found
 
     @property
@@ -80,15 +94,15 @@ class _Parts:
         world = self._settings.world
         if world == 1:
             return term
-        return Term(term.name, -(-term.bytes // world), f"({term.formula}) / {world}", MEGATRON)
+        return Term(term.name, -(-term.bytes // world), f"({term.formula}) / {world}", MEGATRON_SOURCE)
 
     def _loading(self) -> tuple[Term, ...]:
         """A tensor in 16 bits stands beside what it is packed to."""
-        if self._settings.quantisation is Quantisation.NONE:
+        if self._settings.quantisation is Quantization.NONE:
             return ()
         largest = max(linear.weights for layer in self._shape.layers for linear in layer.linears)
         each = self._settings.precision.bytes
-        return (Term("weight being packed", largest * each, f"the largest, {largest:,} x {each} B", QLORA),)
+        return (Term("weight being packed", largest * each, f"the largest, {largest:,} x {each} B", QLORA_SOURCE),)
 
     def _cache(self, length: int) -> tuple[Term, ...]:
         size = sum(layer.count * self._cached(layer, length) for layer in self._shape.layers)
@@ -105,15 +119,19 @@ class _Parts:
         return (self._split_cache(Term("key-value cache", size, formula, self._cache_source())),)
 
     def _cache_source(self) -> str:
-        return PAGED if self._settings.cache is CacheKind.PAGED else CACHE
+        return PAGED_ATTENTION_SOURCE if self._settings.cache is CacheKind.PAGED else CACHE_SOURCE
 
     def _split_cache(self, term: Term) -> Term:
         """Heads are shared out among GPUs, but a group's keys and values are not split, nor is a latent vector."""
         is_latent = self._shape.cache_width < self._shape.kv_width
         ways = 1 if is_latent else min(self._settings.world, self._shape.kv_heads)
-        return term if ways == 1 else Term(term.name, -(-term.bytes // ways), f"({term.formula}) / {ways}", MEGATRON)
+        return (
+            term
+            if ways == 1
+            else Term(term.name, -(-term.bytes // ways), f"({term.formula}) / {ways}", MEGATRON_SOURCE)
+        )
 
-    def _cached(self, layer: Layer, length: int) -> int:
+    def _cached(self, layer: LayerShape, length: int) -> int:
         """Bytes of one layer's cache for all sequences."""
         settings = self._settings
         most = settings.prompt + settings.new
@@ -129,7 +147,7 @@ class _Parts:
         if self._settings.cache is not CacheKind.DYNAMIC:
             return ()
         largest = max(self._cached(layer, length) for layer in self._shape.layers) // 2
-        term = Term("cache being joined", largest, "keys of one layer, old beside new", CACHE)
+        term = Term("cache being joined", largest, "keys of one layer, old beside new", CACHE_SOURCE)
         return (self._split_cache(term),)
 
     def _prompt(self) -> tuple[Term, ...]:
@@ -141,7 +159,7 @@ class _Parts:
         size = tokens * each * (inside + 2 * shape.hidden)
         formula = f"{tokens:,} tokens x ({inside:,} + 2 x {shape.hidden:,}) x {each} B"
         return (
-            Term("activations of the prompt", size, formula, LAYERS),
+            Term("activations of the prompt", size, formula, LLAMA_SOURCE),
             self._scores(),
             *self._unpacked(),
             *self._logits(),
@@ -153,7 +171,7 @@ class _Parts:
         pairs = settings.sequences * settings.prompt**2 if is_eager else 0
         each = shape.heads // settings.world * (4 + settings.precision.bytes)
         formula = f"{settings.sequences} x {settings.prompt:,}^2 pairs x {each} B, not fused"
-        return Term("attention scores", pairs * each, formula, SDPA)
+        return Term("attention scores", pairs * each, formula, SDPA_SOURCE)
 
     def _unpacked(self) -> tuple[Term, ...]:
         return tuple(Term("unpacked weight", term.bytes, term.formula, term.source) for term in self._loading())
@@ -164,4 +182,4 @@ class _Parts:
             return ()
         rows, each = self._settings.sequences, self._settings.precision.bytes + 4
         formula = f"{rows} rows x {self._shape.vocabulary:,} x {each} B"
-        return (Term("logits", rows * self._shape.vocabulary * each, formula, LAYERS),)
+        return (Term("logits", rows * self._shape.vocabulary * each, formula, LLAMA_SOURCE),)

@@ -2,10 +2,10 @@
 
 from enum import StrEnum
 
-from devkit.facts.record import keyword_record, record
+from devkit.facts.values import keyword_record, record
 
 
-class Reads(StrEnum):
+class LinearInput(StrEnum):
     """Which tensor a linear reads: siblings that read the same one share it."""
 
     ATTENTION_INPUT = "attention input"
@@ -18,13 +18,13 @@ class Reads(StrEnum):
 
 
 @record
-class Linear:
+class LinearShape:
     """A linear module of a layer, named as transformers names it; its weight has `inputs` x `outputs` numbers."""
 
     name: str
     inputs: int
     outputs: int
-    reads: Reads
+    reads: LinearInput
     has_bias: bool = False
 
     @property
@@ -39,7 +39,7 @@ class Linear:
 
 
 @keyword_record
-class Experts:
+class ExpertShape:
     """The experts of a layer, held in fused 3-D tensors: no linear modules, so bitsandbytes leaves them as they are.
 
     Every token visits `active` of `count` experts. `parameters` are those of all experts of one layer.
@@ -52,18 +52,18 @@ class Experts:
 
 
 @keyword_record
-class Layer:
+class LayerShape:
     """`count` decoder layers that are alike. `other_parameters` are norms, routers and whatever else is no linear.
 
     `window` is how many tokens back attention sees, None for all of them.
     """
 
     count: int
-    linears: tuple[Linear, ...]
+    linears: tuple[LinearShape, ...]
     other_parameters: int
     intermediate: int
     """Width of the dense part of the MLP, that of shared experts included; 0 when experts are all there is."""
-    experts: Experts | None = None
+    experts: ExpertShape | None = None
     window: int | None = None
 
     @property
@@ -83,7 +83,7 @@ class Layer:
 
 
 @keyword_record
-class Blocks:
+class BlockTraits:
     """How the blocks of an architecture compute, as far as it decides what they keep for the backward pass."""
 
     is_gated: bool = True
@@ -124,12 +124,12 @@ class ModelShape:
     """Width of keys, and of values, before they are shared among the heads of a group."""
     cache_width: int
     vocabulary: int
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerShape, ...]
     embedding_parameters: int
     head_parameters: int
     other_parameters: int
     """Outside of layers: the last norm, learned positions, a pooler."""
-    blocks: Blocks = Blocks()
+    blocks: BlockTraits = BlockTraits()
     mlp_tensors: int = 3
     """How many tensors of its width the MLP keeps for the backward pass: gate, activated gate and the other half."""
     keeps_activated: bool = False

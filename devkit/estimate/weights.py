@@ -1,23 +1,23 @@
 """The weights of the base model: in 16 or 32 bits, or packed by bitsandbytes."""
 
-from devkit.estimate.model import Term
-from devkit.estimate.settings import Precision, Quantisation
-from devkit.estimate.shape import ModelShape
-from devkit.estimate.terms import BITSANDBYTES, KBIT, LAYERS, QLORA, millions
+from devkit.errors import DevkitError
+from devkit.estimate.memory import BITSANDBYTES_SOURCE, KBIT_SOURCE, LLAMA_SOURCE, QLORA_SOURCE, Term, format_millions
+from devkit.estimate.settings import ALL_LINEAR, Precision, Quantization, TrainingSettings
+from devkit.estimate.shape import LayerShape, LinearInput, LinearShape, ModelShape
 
-BLOCK = 64
+NF4_BLOCK = 64
 """Weights that share one scale in nf4. Source: section 3 of the QLoRA paper."""
 SCALE_BLOCK = 256
 """Scales that share one scale of their own under double quantisation. Source: as above."""
 
 
-def weight_terms(
-    shape: ModelShape, quantisation: Quantisation, precision: Precision, *, is_upcast: bool = False
+def compute_weight_terms(
+    shape: ModelShape, quantisation: Quantization, precision: Precision, *, is_upcast: bool = False
 ) -> tuple[Term, ...]:
     """All weights of the base on one GPU. `is_upcast`: what is not packed was turned to fp32 for training."""
-    if quantisation is Quantisation.NONE:
-        formula = f"{millions(shape.parameters)} parameters x {precision.bytes} B"
-        return (Term("weights", shape.parameters * precision.bytes, formula, LAYERS),)
+    if quantisation is Quantization.NONE:
+        formula = f"{format_millions(shape.parameters)} parameters x {precision.bytes} B"
+        return (Term("weights", shape.parameters * precision.bytes, formula, LLAMA_SOURCE),)
     rest = shape.parameters - shape.packed_weights
     each = Precision.FP32.bytes if is_upcast else precision.bytes
     why = "fp32 by prepare_model_for_kbit_training" if is_upcast else "never quantised"
@@ -26,27 +26,74 @@ def weight_terms(
         Term(
             "unquantised weights",
             rest * each,
-            f"{millions(rest)} in embeddings, head, norms and experts x {each} B ({why})",
-            KBIT if is_upcast else BITSANDBYTES,
+            f"{format_millions(rest)} in embeddings, head, norms and experts x {each} B ({why})",
+            KBIT_SOURCE if is_upcast else BITSANDBYTES_SOURCE,
         ),
     )
 
 
-def _packed(shape: ModelShape, quantisation: Quantisation) -> tuple[Term, Term]:
+def _packed(shape: ModelShape, quantisation: Quantization) -> tuple[Term, Term]:
     packed = shape.packed_weights
-    if quantisation is Quantisation.INT8:
+    if quantisation is Quantization.INT8:
         rows = sum(layer.count * linear.outputs for layer in shape.layers for linear in layer.linears)
         return (
-            Term("packed weights", packed, f"{millions(packed)} x 1 B", BITSANDBYTES),
-            Term("quantisation scales", 4 * rows, f"{rows:,} rows x 4 B", BITSANDBYTES),
+            Term("packed weights", packed, f"{format_millions(packed)} x 1 B", BITSANDBYTES_SOURCE),
+            Term("quantisation scales", 4 * rows, f"{rows:,} rows x 4 B", BITSANDBYTES_SOURCE),
         )
-    scales = -(-packed // BLOCK)
-    if quantisation is Quantisation.NF4_DOUBLE:
+    scales = -(-packed // NF4_BLOCK)
+    if quantisation is Quantization.NF4_DOUBLE:
         scale_bytes = scales + 4 * -(-scales // SCALE_BLOCK)
-        formula = f"{millions(packed)} / {BLOCK} x (1 B + 4 B / {SCALE_BLOCK})"
+        formula = f"{format_millions(packed)} / {NF4_BLOCK} x (1 B + 4 B / {SCALE_BLOCK})"
     else:
-        scale_bytes, formula = 4 * scales, f"{millions(packed)} / {BLOCK} x 4 B"
+        scale_bytes, formula = 4 * scales, f"{format_millions(packed)} / {NF4_BLOCK} x 4 B"
     return (
-        Term("packed weights", packed // 2, f"{millions(packed)} x 0.5 B", QLORA),
-        Term("quantisation scales", scale_bytes, formula, QLORA),
+        Term("packed weights", packed // 2, f"{format_millions(packed)} x 0.5 B", QLORA_SOURCE),
+        Term("quantisation scales", scale_bytes, formula, QLORA_SOURCE),
     )
+
+
+# LoRA and DoRA adapters: where they sit, and how many numbers they hold.
+
+OUTPUT_HEAD = "lm_head"
+"""What transformers calls the output head in every family that is known here."""
+
+
+def find_adapted_linears(layer: LayerShape, settings: TrainingSettings) -> tuple[LinearShape, ...]:
+    """The linears of a layer that carry an adapter. Experts in fused tensors never do."""
+    if settings.targets == ALL_LINEAR:
+        return layer.linears
+    return tuple(linear for linear in layer.linears if linear.name in settings.targets)
+
+
+def find_adapted_head(shape: ModelShape, settings: TrainingSettings) -> LinearShape | None:
+    """The output head where it carries an adapter. One that is the embedding never does: merged, it would be both."""
+    return _head(shape) if OUTPUT_HEAD in settings.targets else None
+
+
+def _head(shape: ModelShape) -> LinearShape | None:
+    if shape.is_tied or not shape.is_decoder:
+        return None
+    return LinearShape(OUTPUT_HEAD, shape.hidden, shape.vocabulary, LinearInput.LAST_STATE)
+
+
+def count_adapter_parameters(shape: ModelShape, settings: TrainingSettings) -> int:
+    """Numbers in all adapters. Raises DevkitError for a target that no layer has."""
+    known = {linear.name: None for layer in shape.layers for linear in layer.linears}
+    if _head(shape) is not None:
+        known[OUTPUT_HEAD] = None
+    unknown = [target for target in settings.targets if settings.targets != ALL_LINEAR and target not in known]
+    if unknown:
+        raise DevkitError(
+            f"{shape.name} has no linear module {unknown[0]!r} to put an adapter on",
+            f"It has {', '.join(known)}; {ALL_LINEAR[0]} means all of them but the output head.",
+        )
+    inside = sum(
+        layer.count * sum(_parameters(linear, settings) for linear in find_adapted_linears(layer, settings))
+        for layer in shape.layers
+    )
+    head = find_adapted_head(shape, settings)
+    return inside + (_parameters(head, settings) if head is not None else 0)
+
+
+def _parameters(linear: LinearShape, settings: TrainingSettings) -> int:
+    return settings.rank * (linear.inputs + linear.outputs) + (linear.outputs if settings.dora else 0)

@@ -11,19 +11,18 @@ from typing import Annotated
 
 from devkit import __version__
 from devkit.errors import DevkitError
-from devkit.export.places import way_back
-from devkit.export.quantities import gibibytes
-from devkit.export.quoting import shell_words
-from devkit.export.rented_gpus import rented
-from devkit.export.targets import Context, Rendered, Target
-from devkit.export.task import TOKEN_PATH, Task, rendezvous
-from devkit.facts.said import Said
-from devkit.render.artifact import Artifact
-from devkit.render.resources import rendered
+from devkit.export.launcher_gpus import find_launcher_gpu
+from devkit.export.quantities import round_up_to_gib
+from devkit.export.quoting import quote_shell
+from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project
+from devkit.export.task import TOKEN_PATH, Task, build_rendezvous_variables
+from devkit.facts.settings import SettingInfo
+from devkit.render.files import Artifact
+from devkit.render.templates import render_template
 
-SDK = "0.226.1"
+SDK_VERSION = "0.226.1"
 IMAGE_GIB = 30
-TRIES = 5
+MAX_QUICK_RESTARTS = 5
 """So many starts in a row that are told to stop within a minute end the script."""
 _MOVING = frozenset({"latest", "lts", "stable"})
 """Tags that Daytona refuses. Source: https://www.daytona.io/docs/en/snapshots"""
@@ -34,19 +33,23 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
 class DaytonaSettings:
     """What only this target knows."""
 
-    snapshot: Annotated[str, Said("Snapshot that is there, such as that of .devcontainer/daytona/snapshot.sh.")] = ""
-    hub_secret: Annotated[str, Said("Daytona's secret with the hub token, in place of HF_TOKEN of your shell.")] = ""
+    snapshot: Annotated[
+        str, SettingInfo("Snapshot that is there, such as that of .devcontainer/daytona/snapshot.sh.")
+    ] = ""
+    hub_secret: Annotated[
+        str, SettingInfo("Daytona's secret with the hub token, in place of HF_TOKEN of your shell.")
+    ] = ""
 
 
-def render(task: Task, settings: DaytonaSettings, context: Context) -> Rendered:
+def render_daytona(task: Task, settings: DaytonaSettings, context: ExportContext) -> TargetFiles:
     """The script. Raises DevkitError for what Daytona cannot run."""
     _check(task, settings)
     output = PurePosixPath(task.output)
     inside = output.is_relative_to(task.workspace) and str(output) != task.workspace
-    text = rendered(
+    text = render_template(
         "launchers/daytona.py.j2",
         devkit_version=__version__,
-        sdk=SDK,
+        sdk=SDK_VERSION,
         name=ascii(task.name),
         image=ascii("" if settings.snapshot else task.image),
         snapshot=ascii(settings.snapshot or f"{task.name}-{_made(task)}"),
@@ -55,17 +58,17 @@ def render(task: Task, settings: DaytonaSettings, context: Context) -> Rendered:
         workspace=ascii(task.workspace),
         output=ascii(task.output),
         local=ascii(str(output.relative_to(task.workspace)) if inside else output.name),
-        project=ascii(way_back(context.folder)),
+        project=ascii(find_path_to_project(context.folder)),
         resources=_resources(task),
         is_spot=task.is_spot and task.accelerator.count > 0,
         time_s=task.time_s,
         grace_s=task.grace_s,
-        tries=TRIES,
+        tries=MAX_QUICK_RESTARTS,
         hub_secret=ascii(settings.hub_secret if task.needs_token else ""),
         token_path=ascii(TOKEN_PATH if task.needs_token else ""),
     )
-    step = f"uv run {shell_words([f'{context.folder}/run.py'])}"
-    return Rendered((Artifact.text("run.py", text, 0o755),), (step,), _notes(task))
+    step = f"uv run {quote_shell([f'{context.folder}/run.py'])}"
+    return TargetFiles((Artifact.from_text("run.py", text, 0o755),), (step,), _notes(task))
 
 
 def _check(task: Task, settings: DaytonaSettings) -> None:
@@ -91,18 +94,18 @@ def _check(task: Task, settings: DaytonaSettings) -> None:
 
 
 def _variables(task: Task) -> tuple[tuple[str, str], ...]:
-    return (*task.environment, *rendezvous(task, address="127.0.0.1", rank="0"))
+    return (*task.environment, *build_rendezvous_variables(task, address="127.0.0.1", rank="0"))
 
 
 def _resources(task: Task) -> tuple[str, ...]:
     """Arguments of the SDK's Resources, GiB."""
-    disk = IMAGE_GIB + sum(gibibytes(each.size_bytes) for each in task.volumes)
-    written = [f"cpu={task.cpus}", f"memory={gibibytes(task.memory_bytes)}", f"disk={disk}"]
+    disk = IMAGE_GIB + sum(round_up_to_gib(each.size_bytes) for each in task.volumes)
+    written = [f"cpu={task.cpus}", f"memory={round_up_to_gib(task.memory_bytes)}", f"disk={disk}"]
     wanted = task.accelerator
     if not wanted.count:
         return tuple(written)
     names = (wanted.name,) if wanted.name else task.fitting_gpus
-    found = tuple(dict.fromkeys(each.daytona for each in map(rented, names) if each.daytona))
+    found = tuple(dict.fromkeys(each.daytona for each in map(find_launcher_gpu, names) if each.daytona))
     if wanted.name and not found:
         raise DevkitError(
             f"Daytona rents no GPU that devkit knows as {wanted.name!r}",
@@ -128,10 +131,10 @@ def _notes(task: Task) -> tuple[str, ...]:
     return tuple(notes)
 
 
-TARGET = Target(
+TARGET = ExportTarget(
     "daytona",
     "Daytona: a snapshot of the same image, and a sandbox from it.",
     DaytonaSettings,
-    render,
+    render_daytona,
     needs_image=lambda settings: not settings.snapshot,
 )

@@ -10,20 +10,19 @@ from typing import Annotated
 
 from devkit import __version__
 from devkit.errors import DevkitError
-from devkit.estimate.cards import card_named
+from devkit.estimate.gpus import find_gpu_spec
 from devkit.estimate.settings import Precision
-from devkit.export.places import way_back
-from devkit.export.quantities import GIB, gibibytes
-from devkit.export.quoting import folded_words, one_line, shell_words, yaml_block, yaml_text
-from devkit.export.rented_gpus import is_slice, rented
-from devkit.export.targets import Context, Rendered, Target
-from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Role, Task, Volume, rendezvous
-from devkit.facts.said import Said
-from devkit.render.artifact import Artifact
-from devkit.render.resources import rendered
-from devkit.solver.model import Vendor
+from devkit.export.launcher_gpus import find_launcher_gpu, is_mig_slice
+from devkit.export.quantities import GIB, round_up_to_gib
+from devkit.export.quoting import fold_shell_command, format_comment_line, quote_shell, quote_yaml, render_yaml_block
+from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project
+from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Task, Volume, VolumeRole, build_rendezvous_variables
+from devkit.facts.settings import SettingInfo
+from devkit.render.files import Artifact
+from devkit.render.templates import render_template
+from devkit.solver.plan import Vendor
 
-KILL_S = 10
+SIGKILL_AFTER_S = 10
 """How long dstack's runner waits after the interrupt before it kills: killDelay in
 https://github.com/dstackai/dstack/blob/master/runner/internal/runner/executor/executor.go. `stop_duration` is the
 server's patience with the whole node."""
@@ -36,7 +35,7 @@ _LONGEST_IDLE = "2h"
 _VENDORS = {Vendor.NVIDIA: "nvidia", Vendor.ROCM: "amd", Vendor.CPU: ""}
 
 
-class Editor(StrEnum):
+class DstackEditor(StrEnum):
     """What dstack prepares an environment for. Source: https://dstack.ai/docs/reference/dstack.yml/dev-environment/"""
 
     VSCODE = "vscode"
@@ -49,38 +48,40 @@ class Editor(StrEnum):
 class DstackSettings:
     """What only this target knows. With `backend` and `region`, new storage is a network volume there."""
 
-    ide: Annotated[Editor, Said("Editor of the development environment.")] = Editor.VSCODE
-    backend: Annotated[str, Said("Cloud of new volumes, such as aws, gcp or runpod.")] = ""
-    region: Annotated[str, Said("Region of new volumes.")] = ""
-    hub_secret: Annotated[str, Said("dstack's secret with the hub token, in place of HF_TOKEN of your shell.")] = ""
+    ide: Annotated[DstackEditor, SettingInfo("Editor of the development environment.")] = DstackEditor.VSCODE
+    backend: Annotated[str, SettingInfo("Cloud of new volumes, such as aws, gcp or runpod.")] = ""
+    region: Annotated[str, SettingInfo("Region of new volumes.")] = ""
+    hub_secret: Annotated[
+        str, SettingInfo("dstack's secret with the hub token, in place of HF_TOKEN of your shell.")
+    ] = ""
 
 
-def render(task: Task, settings: DstackSettings, context: Context) -> Rendered:
+def render_dstack(task: Task, settings: DstackSettings, context: ExportContext) -> TargetFiles:
     """The files. Raises DevkitError for names that dstack does not take."""
     _check(task, settings)
-    volumes = [_mount(task, settings, each) for each in task.volumes if each.source or each.role is not Role.DATA]
+    volumes = [_mount(task, settings, each) for each in task.volumes if each.source or each.role is not VolumeRole.DATA]
     values = {
         "devkit_version": __version__,
         "task": task,
         "settings": settings,
         "environment": _environment(task, settings),
         "gpu": _gpu(task),
-        "memory_gib": gibibytes(task.memory_bytes),
+        "memory_gib": round_up_to_gib(task.memory_bytes),
         "shm_gib": task.shm_bytes / GIB,
-        "disk_gib": IMAGE_GIB + sum(gibibytes(each.size_bytes) for each in task.volumes),
+        "disk_gib": IMAGE_GIB + sum(round_up_to_gib(each.size_bytes) for each in task.volumes),
         "volumes": volumes,
-        "project": "" if task.volume(Role.DATA).source else _project(context),
+        "project": "" if task.volume(VolumeRole.DATA).source else _project(context),
         "idle": _LONGEST_IDLE,
-        "yaml": yaml_text,
-        "said": one_line,
-        "run": yaml_block(_run(task), 4),
+        "yaml": quote_yaml,
+        "said": format_comment_line,
+        "run": render_yaml_block(_run(task), 4),
     }
     made = [
-        Artifact.text("task.dstack.yml", rendered("launchers/dstack-task.yml.j2", **values)),
-        Artifact.text("dev.dstack.yml", rendered("launchers/dstack-dev.yml.j2", **values)),
+        Artifact.from_text("task.dstack.yml", render_template("launchers/dstack-task.yml.j2", **values)),
+        Artifact.from_text("dev.dstack.yml", render_template("launchers/dstack-dev.yml.j2", **values)),
     ]
     new = [_new_volume(task, settings, each) for each in task.volumes if _is_new(each, settings)]
-    return Rendered((*made, *new), _next_steps(context, [each.path for each in new]), _notes(task, settings))
+    return TargetFiles((*made, *new), _next_steps(context, [each.path for each in new]), _notes(task, settings))
 
 
 def _check(task: Task, settings: DstackSettings) -> None:
@@ -98,8 +99,8 @@ def _check(task: Task, settings: DstackSettings) -> None:
         raise DevkitError(f"--hub-secret {settings.hub_secret!r} is no name", "See dstack secret list.")
 
 
-def _project(context: Context) -> str:
-    back = way_back(context.folder)
+def _project(context: ExportContext) -> str:
+    back = find_path_to_project(context.folder)
     if not back:
         raise DevkitError(
             f"dstack copies the project from where its file lies, and {context.folder} is outside of it",
@@ -132,22 +133,22 @@ def _gpu(task: Task) -> tuple[tuple[str, str], ...]:
         keys += _named(wanted.name)
     elif task.fitting_gpus:
         # The least that holds the job, in memory that programs may take: data sheets say a little more.
-        least = card_named(task.fitting_gpus[0], Precision.BF16).memory_bytes // GIB
+        least = find_gpu_spec(task.fitting_gpus[0], Precision.BF16).memory_bytes // GIB
         keys.append(("memory", f"{least}GB.."))
     return (*keys, ("count", str(wanted.count)))
 
 
 def _named(name: str) -> list[tuple[str, str]]:
-    found = rented(name)
+    found = find_launcher_gpu(name)
     if not found.dstack:
-        what = "parts of GPUs" if is_slice(name) else f"GPU that devkit knows as {name!r}"
+        what = "parts of GPUs" if is_mig_slice(name) else f"GPU that devkit knows as {name!r}"
         raise DevkitError(f"dstack rents no {what}", "See its names with dstack offer, and name one: --gpu")
     memory = [("memory", f"{found.gib}GB")] if found.gib else []
     return [("name", found.dstack), *memory]
 
 
 def _is_new(volume: Volume, settings: DstackSettings) -> bool:
-    return bool(settings.backend) and not volume.source and volume.role is not Role.DATA
+    return bool(settings.backend) and not volume.source and volume.role is not VolumeRole.DATA
 
 
 def _mount(task: Task, settings: DstackSettings, volume: Volume) -> tuple[str, str, str, str]:
@@ -164,7 +165,7 @@ def _mount(task: Task, settings: DstackSettings, volume: Volume) -> tuple[str, s
 
 def _own(task: Task, volume: Volume) -> str:
     """The models are the project's, and all else the job's own."""
-    return f"{task.project if volume.role is Role.MODELS else task.name}-{volume.role}"
+    return f"{task.project if volume.role is VolumeRole.MODELS else task.name}-{volume.role}"
 
 
 def _volume_name(task: Task, volume: Volume) -> str:
@@ -178,15 +179,15 @@ def _volume_name(task: Task, volume: Volume) -> str:
 
 
 def _new_volume(task: Task, settings: DstackSettings, volume: Volume) -> Artifact:
-    text = rendered(
+    text = render_template(
         "launchers/dstack-volume.yml.j2",
         devkit_version=__version__,
         name=_volume_name(task, volume),
         settings=settings,
-        size_gib=gibibytes(volume.size_bytes),
-        because=one_line(volume.because),
+        size_gib=round_up_to_gib(volume.size_bytes),
+        because=format_comment_line(volume.because),
     )
-    return Artifact.text(f"volume-{volume.role}.dstack.yml", text)
+    return Artifact.from_text(f"volume-{volume.role}.dstack.yml", text)
 
 
 def _run(task: Task) -> str:
@@ -194,30 +195,30 @@ def _run(task: Task) -> str:
     address, rank = "127.0.0.1", "0"
     if task.nodes > 1:
         address, rank = '"$DSTACK_MASTER_NODE_IP"', '"$DSTACK_NODE_RANK"'
-    return rendered(
+    return render_template(
         "launchers/dstack.sh.j2",
-        workspace=shell_words([task.workspace]),
-        token_folder=shell_words([TOKEN_FOLDER]),
-        token_path=shell_words([TOKEN_PATH]),
+        workspace=quote_shell([task.workspace]),
+        token_folder=quote_shell([TOKEN_FOLDER]),
+        token_path=quote_shell([TOKEN_PATH]),
         needs_token=task.needs_token,
-        variables=rendezvous(task, address=address, rank=rank),
-        command=folded_words(task.command, indent=2),
+        variables=build_rendezvous_variables(task, address=address, rank=rank),
+        command=fold_shell_command(task.command, indent=2),
     )
 
 
-def _next_steps(context: Context, volumes: list[str]) -> tuple[str, ...]:
+def _next_steps(context: ExportContext, volumes: list[str]) -> tuple[str, ...]:
     files = [*volumes, "task.dstack.yml"]
-    return tuple(f"dstack apply -f {shell_words([f'{context.folder}/{path}'])}" for path in files)
+    return tuple(f"dstack apply -f {quote_shell([f'{context.folder}/{path}'])}" for path in files)
 
 
 def _notes(task: Task, settings: DstackSettings) -> tuple[str, ...]:
     notes = []
-    if task.grace_s > KILL_S:
+    if task.grace_s > SIGKILL_AFTER_S:
         notes.append(
-            f"dstack kills {KILL_S} s after it interrupts a run, whatever stop_duration says: a save that takes longer"
+            f"dstack kills {SIGKILL_AFTER_S} s after it interrupts a run, whatever stop_duration says: a save that takes longer"
             " is lost, and the checkpoint before it stands"
         )
-    kept = task.volume(Role.CHECKPOINTS).source
+    kept = task.volume(VolumeRole.CHECKPOINTS).source
     if task.nodes > 1 and not kept.startswith("/"):
         notes.append(
             "every node must see the checkpoints: name a folder that all instances share, --checkpoints /mnt/X"
@@ -227,4 +228,4 @@ def _notes(task: Task, settings: DstackSettings) -> tuple[str, ...]:
     return tuple(notes)
 
 
-TARGET = Target("dstack", "dstack: a task and a development environment.", DstackSettings, render)
+TARGET = ExportTarget("dstack", "dstack: a task and a development environment.", DstackSettings, render_dstack)

@@ -11,7 +11,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
 
 
-def bytes_in(text: str, flag: str) -> int:
+def parse_size(text: str, flag: str) -> int:
     """The size that "64Gi", "500G" or a plain number of bytes means. Raises DevkitError, naming `flag`."""
     found = _SIZE.fullmatch(text.strip())
     if found is None or float(found[1]) <= 0:
@@ -22,7 +22,7 @@ def bytes_in(text: str, flag: str) -> int:
     return round(float(found[1]) * _UNITS[unit])
 
 
-def seconds_in(text: str, flag: str) -> int:
+def parse_duration(text: str, flag: str) -> int:
     """The time that "90m", "24h", "2d", "HH:MM:SS" or Slurm's "D-HH:MM:SS" means. Raises DevkitError."""
     plain = text.strip().lower()
     clock = _TIME.fullmatch(plain)
@@ -38,12 +38,12 @@ def seconds_in(text: str, flag: str) -> int:
     return total
 
 
-def gibibytes(count: int) -> int:
+def round_up_to_gib(count: int) -> int:
     """Whole GiB that hold so many bytes."""
     return -(-count // GIB)
 
 
-def clock_time(seconds: int) -> str:
+def format_slurm_time(seconds: int) -> str:
     """Slurm's form of a time: D-HH:MM:SS, or HH:MM:SS below a day."""
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)

@@ -11,45 +11,45 @@ Source: https://yaml.org/spec/1.2.2/#51-character-set, https://yaml.org/spec/1.1
 _PLAIN_LINES = re.compile(r"[\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]*")
 
 
-def yaml_text(text: str) -> str:
+def quote_yaml(text: str) -> str:
     """A double-quoted scalar of YAML: what JSON writes, and the rest of YAML's line breaks escaped."""
     written = json.dumps(text, ensure_ascii=False)
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
 
 
-def yaml_block(text: str, indent: int) -> str:
+def render_yaml_block(text: str, indent: int) -> str:
     """Lines of text as a literal block below a key, `indent` spaces deep; quoted where a block cannot hold them."""
     if not _PLAIN_LINES.fullmatch(text) or text[:1] in ("", " ", "\n") or text.rstrip("\n") == "":
-        return yaml_text(text)
+        return quote_yaml(text)
     chomping = "|" if text.endswith("\n") and not text.endswith("\n\n") else "|+" if text.endswith("\n") else "|-"
     lines = text[:-1].split("\n") if text.endswith("\n") else text.split("\n")
     shift = " " * indent
     return chomping + "".join(f"\n{shift}{line}" if line else "\n" for line in lines)
 
 
-def compose_text(text: str) -> str:
+def quote_compose(text: str) -> str:
     """The same for a Compose file, which puts variables in place of $NAME: a dollar stands for itself when doubled.
 
     Source: https://docs.docker.com/reference/compose-file/interpolation/
     """
-    return yaml_text(text.replace("$", "$$"))
+    return quote_yaml(text.replace("$", "$$"))
 
 
-def one_line(text: str) -> str:
+def format_comment_line(text: str) -> str:
     """Text for a comment, which ends with its line."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
-def shell_words(words: Iterable[str]) -> str:
+def quote_shell(words: Iterable[str]) -> str:
     """Words that a POSIX shell reads back as they were."""
     return shlex.join(words)
 
 
-def folded_words(words: Iterable[str], *, indent: int) -> str:
+def fold_shell_command(words: Iterable[str], *, indent: int) -> str:
     """The same, each long option with what belongs to it on a line of its own, `indent` spaces deep."""
     lines: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--") and lines[-1]:
             lines.append([])
         lines[-1].append(word)
-    return f" \\\n{' ' * indent}".join(shell_words(line) for line in lines)
+    return f" \\\n{' ' * indent}".join(quote_shell(line) for line in lines)

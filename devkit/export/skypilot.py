@@ -9,18 +9,18 @@ from typing import Annotated
 
 from devkit import __version__
 from devkit.errors import DevkitError
-from devkit.export.quantities import gibibytes
-from devkit.export.quoting import folded_words, one_line, shell_words, yaml_block, yaml_text
-from devkit.export.rented_gpus import rented
-from devkit.export.targets import Context, Rendered, Target
-from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Role, Task, Volume, rendezvous
-from devkit.facts.said import Said
-from devkit.render.artifact import Artifact
-from devkit.render.resources import rendered
+from devkit.export.launcher_gpus import find_launcher_gpu
+from devkit.export.quantities import round_up_to_gib
+from devkit.export.quoting import fold_shell_command, format_comment_line, quote_shell, quote_yaml, render_yaml_block
+from devkit.export.targets import ExportContext, ExportTarget, TargetFiles
+from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Task, Volume, VolumeRole, build_rendezvous_variables
+from devkit.facts.settings import SettingInfo
+from devkit.render.files import Artifact
+from devkit.render.templates import render_template
 
 IMAGE_GIB = 40
 """The image, unpacked, and the system of the node."""
-CANCEL_S = 30
+SIGKILL_AFTER_S = 30
 """How long SkyPilot waits after SIGTERM before it kills. Source: sky/skylet/subprocess_daemon.py of 0.14."""
 _INFRA = re.compile(r"[A-Za-z0-9*@._:/-]+")
 _BUCKET = re.compile(r"(?:s3|gs|r2|cos|oci|nebius|cw|https)://[^\s]+")
@@ -32,8 +32,8 @@ _CLUSTERS = ("kubernetes", "k8s", "ssh")
 class SkypilotSettings:
     """What only this target knows. "" leaves the choice to SkyPilot, which takes the cheapest."""
 
-    infra: Annotated[str, Said("Where to run, in SkyPilot's words.", example="aws/us-east-1")] = ""
-    accelerator: Annotated[str, Said("SkyPilot's own name of the GPU, where devkit does not know it.")] = ""
+    infra: Annotated[str, SettingInfo("Where to run, in SkyPilot's words.", example="aws/us-east-1")] = ""
+    accelerator: Annotated[str, SettingInfo("SkyPilot's own name of the GPU, where devkit does not know it.")] = ""
 
 
 @dataclass(frozen=True)
@@ -45,31 +45,31 @@ class _Mount:
     because: str
 
 
-def render(task: Task, settings: SkypilotSettings, context: Context) -> Rendered:
+def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportContext) -> TargetFiles:
     """The files. Raises DevkitError for a GPU that SkyPilot has no name for, and for storage it cannot mount."""
     if settings.infra and not _INFRA.fullmatch(settings.infra):
         raise DevkitError(f"--infra {settings.infra!r} is no place", "Write it as aws, aws/us-east-1 or k8s/CONTEXT.")
     on_cluster = settings.infra.partition("/")[0].lower() in _CLUSTERS
     volumes = [each for each in task.volumes if _is_volume(each, on_cluster=on_cluster)]
     mounts = [_file_mount(task, each) for each in task.volumes if each not in volumes]
-    text = rendered(
+    text = render_template(
         "launchers/skypilot.yaml.j2",
         devkit_version=__version__,
         task=task,
         settings=settings,
         on_cluster=on_cluster,
         accelerators=_accelerators(task, settings),
-        memory_gib=gibibytes(task.memory_bytes),
-        disk_gib=IMAGE_GIB + sum(gibibytes(each.size_bytes) for each in task.volumes),
+        memory_gib=round_up_to_gib(task.memory_bytes),
+        disk_gib=IMAGE_GIB + sum(round_up_to_gib(each.size_bytes) for each in task.volumes),
         mounts=mounts,
         volumes=[(each.path, _volume_name(task, each), each.because) for each in volumes],
-        run=yaml_block(_run(task), 2),
-        yaml=yaml_text,
-        said=one_line,
+        run=render_yaml_block(_run(task), 2),
+        yaml=quote_yaml,
+        said=format_comment_line,
     )
     made = [_new_volume(task, settings, each) for each in volumes if not each.source]
-    return Rendered(
-        (Artifact.text("task.yaml", text), *made),
+    return TargetFiles(
+        (Artifact.from_text("task.yaml", text), *made),
         _next_steps(task, context, [each.path for each in made]),
         _notes(task),
     )
@@ -83,7 +83,7 @@ def _accelerators(task: Task, settings: SkypilotSettings) -> tuple[str, ...]:
     if settings.accelerator:
         return (settings.accelerator,)
     names = (wanted.name,) if wanted.name else task.fitting_gpus
-    found = tuple(dict.fromkeys(each for name in names for each in rented(name).skypilot))
+    found = tuple(dict.fromkeys(each for name in names for each in find_launcher_gpu(name).skypilot))
     if found:
         return found
     if not wanted.name:
@@ -98,7 +98,7 @@ def _is_volume(volume: Volume, *, on_cluster: bool) -> bool:
     """Whether SkyPilot mounts it as a volume: one that has a plain name, or a new claim of a cluster."""
     if volume.source:
         return not _BUCKET.fullmatch(volume.source)
-    return on_cluster and volume.role is not Role.DATA
+    return on_cluster and volume.role is not VolumeRole.DATA
 
 
 def _volume_name(task: Task, volume: Volume) -> str:
@@ -113,16 +113,16 @@ def _volume_name(task: Task, volume: Volume) -> str:
 
 def _new_name(task: Task, volume: Volume) -> str:
     """The models are the project's, and all else the job's own."""
-    return f"{task.project if volume.role is Role.MODELS else task.name}-{volume.role}"
+    return f"{task.project if volume.role is VolumeRole.MODELS else task.name}-{volume.role}"
 
 
 def _file_mount(task: Task, volume: Volume) -> _Mount:
     if volume.source:
-        named = (f"source: {yaml_text(volume.source)}", f"mode: {_mode(volume)}")
+        named = (f"source: {quote_yaml(volume.source)}", f"mode: {_mode(volume)}")
         return _Mount(volume.path, named, volume.because)
-    if volume.role is Role.DATA:
+    if volume.role is VolumeRole.DATA:
         return _Mount(volume.path, (), "the project, copied to each node from the folder that you start from")
-    lines = (f"name: {yaml_text(_new_name(task, volume))}", f"mode: {_mode(volume)}", "persistent: true")
+    lines = (f"name: {quote_yaml(_new_name(task, volume))}", f"mode: {_mode(volume)}", "persistent: true")
     return _Mount(volume.path, lines, f"a bucket that SkyPilot makes; {volume.because}")
 
 
@@ -131,20 +131,20 @@ def _mode(volume: Volume) -> str:
 
     Source: https://docs.skypilot.co/en/latest/reference/storage.html#storage-mounting-modes
     """
-    return "MOUNT" if volume.role is Role.DATA else "MOUNT_CACHED"
+    return "MOUNT" if volume.role is VolumeRole.DATA else "MOUNT_CACHED"
 
 
 def _new_volume(task: Task, settings: SkypilotSettings, volume: Volume) -> Artifact:
-    text = rendered(
+    text = render_template(
         "launchers/skypilot-volume.yaml.j2",
         devkit_version=__version__,
         name=_volume_name(task, volume),
-        infra=yaml_text(settings.infra),
-        size_gib=gibibytes(volume.size_bytes),
+        infra=quote_yaml(settings.infra),
+        size_gib=round_up_to_gib(volume.size_bytes),
         access_mode="ReadWriteMany" if task.nodes > 1 else "ReadWriteOnce",
-        because=one_line(volume.because),
+        because=format_comment_line(volume.because),
     )
-    return Artifact.text(f"volume-{volume.role}.yaml", text)
+    return Artifact.from_text(f"volume-{volume.role}.yaml", text)
 
 
 def _run(task: Task) -> str:
@@ -152,40 +152,40 @@ def _run(task: Task) -> str:
     address, rank = "127.0.0.1", "0"
     if task.nodes > 1:
         address, rank = '"$(printf \'%s\\n\' "$SKYPILOT_NODE_IPS" | head -n 1)"', '"$SKYPILOT_NODE_RANK"'
-    return rendered(
+    return render_template(
         "launchers/skypilot.sh.j2",
-        workspace=shell_words([task.workspace]),
-        token_folder=shell_words([TOKEN_FOLDER]),
-        token_path=shell_words([TOKEN_PATH]),
+        workspace=quote_shell([task.workspace]),
+        token_folder=quote_shell([TOKEN_FOLDER]),
+        token_path=quote_shell([TOKEN_PATH]),
         needs_token=task.needs_token,
-        variables=rendezvous(task, address=address, rank=rank),
+        variables=build_rendezvous_variables(task, address=address, rank=rank),
         time_s=task.time_s,
         grace_s=task.grace_s,
-        command=folded_words(task.command, indent=2),
+        command=fold_shell_command(task.command, indent=2),
     )
 
 
-def _next_steps(task: Task, context: Context, volumes: list[str]) -> tuple[str, ...]:
-    made = tuple(f"sky volumes apply {shell_words([f'{context.folder}/{path}'])}" for path in volumes)
+def _next_steps(task: Task, context: ExportContext, volumes: list[str]) -> tuple[str, ...]:
+    made = tuple(f"sky volumes apply {quote_shell([f'{context.folder}/{path}'])}" for path in volumes)
     token = " --secret HF_TOKEN" if task.needs_token else ""
-    return (*made, f"sky jobs launch{token} {shell_words([f'{context.folder}/task.yaml'])}")
+    return (*made, f"sky jobs launch{token} {quote_shell([f'{context.folder}/task.yaml'])}")
 
 
 def _notes(task: Task) -> tuple[str, ...]:
     notes = []
-    if task.grace_s > CANCEL_S:
+    if task.grace_s > SIGKILL_AFTER_S:
         notes.append(
-            f"SkyPilot kills {CANCEL_S} s after it asks a job to stop, and tells it nothing when a spot node goes:"
+            f"SkyPilot kills {SIGKILL_AFTER_S} s after it asks a job to stop, and tells it nothing when a spot node goes:"
             " then the run goes on from its last checkpoint"
         )
-    if task.nodes > 1 and not task.volume(Role.CHECKPOINTS).source:
+    if task.nodes > 1 and not task.volume(VolumeRole.CHECKPOINTS).source:
         notes.append("every node must see the checkpoints: a bucket shows a file to the others once it is uploaded")
     return tuple(notes)
 
 
-TARGET = Target(
+TARGET = ExportTarget(
     "skypilot",
     "SkyPilot: a task for clouds and clusters, spot included.",
     SkypilotSettings,
-    render,
+    render_skypilot,
 )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from devkit.solver.model import Reason, Vendor
+from devkit.solver.plan import Reason, Vendor
 
 HUB_CACHE = "/opt/cache/huggingface"
 COMPILE_CACHE = "/opt/cache/compile"
@@ -18,7 +18,7 @@ RENDEZVOUS_PORT = 29500
 """torchrun's own default. Source: https://docs.pytorch.org/docs/stable/elastic/run.html"""
 
 
-class Role(StrEnum):
+class VolumeRole(StrEnum):
     """What storage is for."""
 
     MODELS = "models"
@@ -30,7 +30,7 @@ class Role(StrEnum):
 class Volume:
     """Storage that outlives the job. `source` is the engine's name for it, "" for one to be made with `size_bytes`."""
 
-    role: Role
+    role: VolumeRole
     path: str
     source: str
     size_bytes: int
@@ -89,12 +89,12 @@ class Task:
         """Whether several processes work together."""
         return self.processes > 1
 
-    def volume(self, role: Role) -> Volume:
+    def volume(self, role: VolumeRole) -> Volume:
         """The storage for that."""
         return next(each for each in self.volumes if each.role is role)
 
 
-def rendezvous(task: Task, *, address: str, rank: str) -> tuple[tuple[str, str], ...]:
+def build_rendezvous_variables(task: Task, *, address: str, rank: str) -> tuple[tuple[str, str], ...]:
     """torchrun's flags as its variables; () for one process. `address` and `rank` are the first node's and this one's.
 
     Source: torch.distributed.argparse_util reads PET_* for each flag.

@@ -2,13 +2,13 @@
 
 from enum import StrEnum
 
-from devkit.facts.record import record
+from devkit.facts.values import record
 
-OF_THE_PROJECT = "it is a folder or file of the project, which the image does not hold"
+LOCAL_TO_PROJECT = "it is a folder or file of the project, which the image does not hold"
 """Why something is left out that only the project itself can bring."""
 
 
-class Tool(StrEnum):
+class PackageManager(StrEnum):
     """What the project manages its packages with. The value is its name as people write it."""
 
     UV = "uv"
@@ -21,19 +21,19 @@ class Tool(StrEnum):
     NONE = ""
 
 
-class Role(StrEnum):
+class RequirementRole(StrEnum):
     """What a line of the project's files is for when the image is built."""
 
-    HANDED = "handed"
+    PASSED_THROUGH = "handed"
     """A file that the installer is handed says it."""
-    WRITTEN = "written"
+    GENERATED = "written"
     """No installer reads the file, or not without the whole project: devkit writes the line out."""
-    LIMIT = "limit"
+    CONSTRAINT = "limit"
     """It installs nothing, and limits a version: a lock, a constraints file, a package of conda."""
 
 
 @record
-class Needed:
+class PackageRequirement:
     """One package that a file asks for, or the Python, whose `name` is "python".
 
     `name` is normalized (PEP 503), `specifier` a PEP 440 one, "" for any version; `marker` a PEP 508 one.
@@ -48,7 +48,7 @@ class Needed:
     extras: tuple[str, ...] = ()
     url: str = ""
     group: str = ""
-    role: Role = Role.HANDED
+    role: RequirementRole = RequirementRole.PASSED_THROUGH
 
     @property
     def origin(self) -> str:
@@ -74,7 +74,7 @@ class PackageIndex:
 
 
 @record
-class Unread:
+class UnreadableRequirement:
     """Something of the project's files that says no requirement, and why."""
 
     path: str
@@ -88,7 +88,7 @@ class Unread:
 
 
 @record
-class LeftOut:
+class ExcludedPackage:
     """Something that the project needs and the image does not install, and why."""
 
     what: str
@@ -106,7 +106,7 @@ class Dependencies:
     these name. Paths are relative to the project, with slashes.
     """
 
-    tool: Tool
+    tool: PackageManager
     because: str
     files: tuple[str, ...] = ()
     lock: str = ""
@@ -114,11 +114,11 @@ class Dependencies:
     included: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     """The dependency groups that a development environment of this project has."""
-    needs: tuple[Needed, ...] = ()
-    python: tuple[Needed, ...] = ()
+    needs: tuple[PackageRequirement, ...] = ()
+    python: tuple[PackageRequirement, ...] = ()
     indexes: tuple[PackageIndex, ...] = ()
-    unread: tuple[Unread, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    unread: tuple[UnreadableRequirement, ...] = ()
+    left_out: tuple[ExcludedPackage, ...] = ()
     torch_family: tuple[str, ...] = ()
     """Packages that the lock holds for torch alone, torch included: the plan brings them."""
     has_members: bool = False
@@ -127,4 +127,4 @@ class Dependencies:
     """Whether the project can be installed as a package."""
 
 
-NO_DEPENDENCIES = Dependencies(Tool.NONE, "no file of the project names a package")
+NO_DEPENDENCIES = Dependencies(PackageManager.NONE, "no file of the project names a package")

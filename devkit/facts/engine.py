@@ -2,9 +2,134 @@
 
 from enum import StrEnum
 
-from devkit.facts.containers import LocalImage, RunningContainer, StoppedContainer
-from devkit.facts.record import record
-from devkit.facts.values import NOT_READ, Release, Unknown
+from devkit.facts.values import NOT_READ, Release, Unknown, record
+
+# The commands with which a user talks to container engines.
+
+
+@record
+class Client:
+    """One command on PATH: docker, podman, docker-compose, nerdctl, devcontainer.
+
+    `path` is the first that PATH finds, `real_path` what links lead to.
+    """
+
+    name: str
+    path: str
+    version: Release | Unknown
+    real_path: str | Unknown = NOT_READ
+    is_podman: bool | Unknown = NOT_READ
+    """Whether a command of another name hands over to Podman, as the package podman-docker makes it."""
+
+
+@record
+class CredentialHelper:
+    """A program that the docker command asks for registry logins: "desktop.exe" for docker-credential-desktop.exe."""
+
+    name: str
+    path: str
+    """"" when it is not on PATH."""
+    registry: str
+    """The registry that it serves, "" for all."""
+
+
+@record
+class DockerSettings:
+    """The docker command's own config.json, without its logins."""
+
+    path: str
+    error: str
+    """"" when the file parses or does not exist; otherwise where and why it does not."""
+    credential_helpers: tuple[CredentialHelper, ...]
+    gives_proxy: bool
+    """Whether containers and builds get proxy variables from it."""
+
+
+@record
+class Clients:
+    """Every command for containers that this side has.."""
+
+    found: tuple[Client, ...]
+    engine_programs: tuple[str, ...] | Unknown = NOT_READ
+    """Paths of the Docker daemons installed on this side: /usr/bin/dockerd, /snap/bin/docker."""
+    settings: DockerSettings | Unknown = NOT_READ
+
+    def named(self, name: str) -> Client | None:
+        """The command of this name, None when PATH has none."""
+        return next((client for client in self.found if client.name == name), None)
+
+
+# Containers and local images, as their engine describes them.
+
+
+@record
+class RunningContainer:
+    """One running container: what it asked for at its start. `id` is the first twelve digits."""
+
+    id: str
+    name: str
+    image: str
+    folder: str
+    """The project's folder on the host by the labels of dev container tools or Compose, "" where there are none."""
+    gpu_request: str
+    """How a GPU was asked for: "driver", "runtime", "cdi", "devices" or "" for not at all."""
+    image_id: str | Unknown = NOT_READ
+    is_dev_container: bool | Unknown = NOT_READ
+    """Whether a dev container tool labelled it; one that Compose alone started is not."""
+    service: str | Unknown = NOT_READ
+    """Its service in the Compose file, "" for none."""
+    runtime: str | Unknown = NOT_READ
+    gpu_devices: tuple[str, ...] | Unknown = NOT_READ
+    """NVIDIA device nodes that the engine itself was told of: /dev/nvidia0, /dev/nvidiactl …"""
+    visible_devices: str | Unknown | None = NOT_READ
+    """NVIDIA_VISIBLE_DEVICES of its environment, None when unset."""
+    driver_capabilities: str | Unknown | None = NOT_READ
+    require_cuda: str | Unknown | None = NOT_READ
+    shm_bytes: int | Unknown = NOT_READ
+    ipc_mode: str | Unknown = NOT_READ
+    network_mode: str | Unknown = NOT_READ
+    user: str | Unknown = NOT_READ
+    """As configured: "vscode", "1000:1000", "" for the image's own."""
+    is_privileged: bool | Unknown = NOT_READ
+    security_options: tuple[str, ...] | Unknown = NOT_READ
+    ulimits: tuple[str, ...] | Unknown = NOT_READ
+    """As name=soft:hard, -1 for unlimited."""
+    memory_bytes: int | Unknown | None = NOT_READ
+    """The limit of its memory, None for no limit."""
+    has_engine_socket: bool | Unknown = NOT_READ
+    """Whether the engine's own socket is mounted into it."""
+    health: str | Unknown = NOT_READ
+    """"healthy", "unhealthy", "starting", "" without a health check."""
+
+
+@record
+class StoppedContainer:
+    """A dev container that does not run: how it ended. `error` is the engine's reason when it could not start."""
+
+    id: str
+    name: str
+    image: str
+    folder: str
+    gpu_request: str
+    state: str
+    """"exited", "created" for one that never started, "dead" …"""
+    exit_code: int
+    out_of_memory: bool
+    error: str
+
+
+@record
+class LocalImage:
+    """An image that the engine already has."""
+
+    name: str
+    machine: str
+    """As the engine names it: "amd64", "arm64"."""
+    require_cuda: str | Unknown | None = NOT_READ
+    """NVIDIA_REQUIRE_CUDA of its environment; None when it asks for nothing."""
+    id: str | Unknown = NOT_READ
+    is_dev_container: bool | Unknown = NOT_READ
+    """Whether a dev container tool built it."""
 
 
 class EngineKind(StrEnum):
@@ -132,7 +257,7 @@ class Toolkit:
     """Whether /dev/char has a link to /dev/nvidiactl; Unknown without that node."""
 
 
-UNREADABLE = "this user may not read it"
+UNREADABLE_SPEC = "this user may not read it"
 """The error of a specification that the engine, as another user, may well read."""
 
 

@@ -2,9 +2,104 @@
 
 from enum import StrEnum
 
-from devkit.facts.health import GpuHealth
-from devkit.facts.record import record
-from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown
+from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown, record
+
+# AMD's GPUs, as far as the kernel and ROCm show them.
+
+
+@record
+class AmdGpu:
+    """One GPU that computes. `node` is its number in the kernel's topology.
+
+    `target` is its LLVM target, such as gfx942; `name` is "" where nothing tells it; `device_id` is that of PCI.
+    `render_node` is its device in /dev/dri, "" for none.
+    """
+
+    node: int
+    target: str
+    name: str
+    device_id: str
+    memory_bytes: int | Unknown
+    render_node: str
+
+
+@record
+class Amd:
+    """The GPUs in the kernel's topology, in its order, and what stands between them and a program.
+
+    `kfd` is how opening /dev/kfd ends: "open", or the errno name such as "ENOENT" or "EACCES".
+    `rocm` is the release of ROCm on this side, None where there is none: torch's wheels bring their own.
+    """
+
+    gpus: tuple[AmdGpu, ...]
+    kfd: str
+    rocm: Release | None
+
+
+# How a GPU is doing: its settings, its memory's errors, its clocks and heat, and who uses it.
+
+
+@record
+class GpuProcess:
+    """A process that holds memory of a GPU. `name` is the kernel's short one, "" where it is hidden."""
+
+    pid: int
+    name: str
+    memory_bytes: int | Unknown
+
+
+@record
+class GpuHealth:
+    """What NVML says of one GPU beside its name. Much of it is "not supported" on GeForce, WSL and vGPU.
+
+    Temperatures in degrees Celsius, power in milliwatts, clocks in MHz.
+    """
+
+    pci_address: str | Unknown
+    """As sysfs writes it: 0000:01:00.0."""
+    persistence: bool | Unknown
+    compute_mode: str | Unknown
+    """"default", "exclusive-thread", "prohibited" or "exclusive-process"."""
+    display_active: bool | Unknown
+    ecc_enabled: bool | Unknown
+    ecc_uncorrected: int | Unknown
+    """Uncorrectable memory errors since the driver was loaded or the GPU reset."""
+    remap_pending: bool | Unknown
+    remap_failed: bool | Unknown
+    retirement_pending: bool | Unknown
+    """Page retirement is what Volta and older do in place of row remapping."""
+    clock_reasons: tuple[str, ...] | Unknown
+    """Why the clocks are not at their highest: "gpu-idle", "sw-power-cap", "hw-thermal-slowdown" …"""
+    temperature_c: int | Unknown
+    slowdown_c: int | Unknown
+    """The temperature at which the hardware slows itself down."""
+    power_mw: int | Unknown
+    power_limit_mw: int | Unknown
+    default_power_limit_mw: int | Unknown
+    utilisation_percent: int | Unknown
+    """Share of the last second or so in which a kernel ran."""
+    pcie_width: int | Unknown
+    pcie_max_width: int | Unknown
+    pcie_generation: int | Unknown
+    pcie_max_generation: int | Unknown
+    sm_clock_mhz: int | Unknown
+    sm_max_clock_mhz: int | Unknown
+    application_clock_mhz: int | Unknown
+    default_application_clock_mhz: int | Unknown
+    processes: tuple[GpuProcess, ...] | Unknown
+    virtualisation: str | Unknown
+    """"none", "passthrough", "vgpu" in a guest, "host-vgpu" and "host-vsga" on a hypervisor."""
+    licence: str | Unknown
+    """Of a vGPU: "licensed", "unlicensed", "unlicensed-restricted" …; unknown anywhere else."""
+    fabric_state: str | Unknown
+    """"not-supported", "not-started", "in-progress" or "completed"."""
+    fabric_status: int | Unknown
+    """NVML's return value for joining the fabric; counts once the state is "completed"."""
+    inforom_ok: bool | Unknown
+    brand: str | Unknown
+    """"geforce", "nvidia", "tesla", "quadro" … as NVML numbers them."""
+    recovery_action: str | Unknown
+    """What the driver itself asks for: "none", "gpu-reset", "node-reboot", "drain-p2p", "drain-and-reset" …"""
 
 
 @record
@@ -146,3 +241,37 @@ class NvmlFailure:
     message: str
     call: str
     """The NVML function that was running."""
+
+
+# What the kernel has said about the GPUs since it started.
+
+
+@record
+class Xid:
+    """One kind of error report of the NVIDIA driver on one GPU: its number, the PCI address, the newest line.
+
+    A GPU that the driver calls fallen off the bus without a number counts as Xid 79, which says the same.
+    """
+
+    number: int
+    address: str
+    line: str
+    count: int | Unknown = NOT_READ
+    """How often this number was reported for this GPU since the machine started."""
+    at: str | Unknown = NOT_READ
+    """When it was reported last: a date, or seconds since the machine started."""
+
+
+@record
+class KernelLog:
+    """The kernel's messages of this boot, as far as they concern GPUs. Unknown where this user may not read them."""
+
+    xids: tuple[Xid, ...]
+    driver_lines: tuple[str, ...]
+    """Other telling lines of the driver: failed starts, refused modules, firmware."""
+    source: str | Unknown = NOT_READ
+    """"journalctl" or "dmesg"."""
+    is_whole: bool | Unknown = NOT_READ
+    """Whether the messages go back to the start of the kernel: a full buffer loses its oldest."""
+    resumed_at: str | Unknown | None = NOT_READ
+    """When the machine last woke from suspend; None when it did not sleep since it started."""

@@ -1,55 +1,99 @@
 """Facts: everything devkit knows about one machine, host or container, at one moment."""
 
-from devkit.facts.amd import Amd, AmdGpu
-from devkit.facts.clients import Client, Clients, CredentialHelper, DockerSettings
-from devkit.facts.containers import LocalImage, RunningContainer, StoppedContainer
-from devkit.facts.deep import CudaCall, CudaStop, Deep, Step, StepEnd, TorchCall, TorchDevice
-from devkit.facts.dockerfile import Dockerfile, Install, Stage
 from devkit.facts.engine import (
     CdiSpec,
+    Client,
+    Clients,
     Compose,
+    CredentialHelper,
     DaemonFile,
+    DockerSettings,
     Endpoint,
     Engine,
     EngineEnd,
     EngineFailure,
     EngineKind,
+    LocalImage,
+    RunningContainer,
     Runtime,
+    StoppedContainer,
     Toolkit,
 )
-from devkit.facts.environment import Container, Copy, CudaFolder, Library, Package, Python, Torch
 from devkit.facts.gpu import (
+    Amd,
+    AmdGpu,
     AptSource,
     Driver,
     DriverPackage,
     FailedGpu,
     Gpu,
+    GpuHealth,
+    GpuProcess,
+    KernelLog,
     NvmlAnswer,
     NvmlEnd,
     NvmlFailure,
     PciGpu,
+    Xid,
 )
-from devkit.facts.health import GpuHealth, GpuProcess
-from devkit.facts.hub import CaBundle, Hub, HubCall, Proxy
-from devkit.facts.kernel_log import KernelLog, Xid
-from devkit.facts.limits import Limits
-from devkit.facts.project import DevContainer, EnvFile, FileState, Project, ProjectFile, Service
-from devkit.facts.project_parts import (
+from devkit.facts.machine import (
+    Container,
+    Copy,
+    CudaFolder,
+    Directory,
+    Distribution,
+    Library,
+    Limits,
+    Package,
+    Platform,
+    Python,
+    Storage,
+    System,
+    Tegra,
+    Torch,
+    Wsl,
+    WslSettings,
+)
+from devkit.facts.project import (
     Build,
+    DevContainer,
+    Dockerfile,
+    EnvFile,
+    FileState,
     GpuRequest,
     HostRequirement,
+    Install,
     Mount,
     Origin,
+    Project,
+    ProjectFile,
     RequestForm,
     Requirement,
+    Service,
     Setting,
+    Stage,
     Variable,
 )
-from devkit.facts.record import record
-from devkit.facts.smoke import Smoke
-from devkit.facts.system import Directory, Distribution, Platform, Storage, System, Tegra, Wsl, WslSettings
-from devkit.facts.values import NOT_READ, Unknown
-from devkit.facts.workload import ProofReading, ProofStage, TrainingRun, Verification, WatchedGpu
+from devkit.facts.runs import (
+    CaBundle,
+    CudaCall,
+    CudaStop,
+    Deep,
+    Hub,
+    HubCall,
+    ProofReading,
+    ProofStage,
+    Proxy,
+    Smoke,
+    Step,
+    StepEnd,
+    TorchCall,
+    TorchDevice,
+    TrainingRun,
+    Verification,
+    WatchedGpu,
+)
+from devkit.facts.values import NOT_READ, Unknown, record
 
 __all__ = [
     "Amd",

@@ -1,22 +1,367 @@
 """The project's own files: dev container, Compose, Dockerfile, as far as they decide about GPUs."""
 
+import re
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from devkit.facts.dockerfile import Dockerfile, Install
-from devkit.facts.policy import Policy
-from devkit.facts.project_parts import (
-    Build,
-    Command,
-    GpuRequest,
-    HostRequirement,
-    Key,
-    Mount,
-    RunArgument,
-    Setting,
-    Variable,
-)
-from devkit.facts.record import record
-from devkit.facts.values import NOT_READ, Unknown
+from devkit.facts.values import NOT_READ, Unknown, record
+
+# What a project's [policy] in devkit.toml allows, and which images keep to it.
+
+DOCKER_HUB = "docker.io"
+_LABEL = re.compile(r"[A-Za-z0-9](?:[\w./-]*[A-Za-z0-9])?", re.ASCII)
+_PREFIX = re.compile(r"[A-Za-z0-9][\w.-]*(?::\d+)?(?:/[\w.-]+)*/?", re.ASCII)
+_KEY_TYPES = {
+    "registries": "a list of strings",
+    "indexes": "a list of strings",
+    "mirrors": "a table of strings",
+    "required_labels": "a table of strings",
+    "allow_root": "true or false",
+    "allow_privileged": "true or false",
+}
+
+
+class InvalidPolicy(ValueError):  # noqa: N818 - named for what was read, as a user would say it
+    """A [policy] that says nothing devkit could keep to. `key` is the wrong one; `wanted` what it should be."""
+
+    def __init__(self, key: str, wanted: str) -> None:
+        super().__init__(f"policy.{key} must be {wanted}" if wanted else f"policy.{key} is not known")
+        self.key = key
+        self.wanted = wanted
+
+
+@record
+class Policy:
+    """The rules. Empty `registries` and `indexes` allow all; `mirrors` maps what is named to where it is taken from.
+
+    Prefixes hold for whole parts of a name: docker.io/library allows docker.io/library/python, and no
+    docker.io/library2. Root and privileged containers are forbidden unless allowed.
+    """
+
+    registries: tuple[str, ...] = ()
+    mirrors: tuple[tuple[str, str], ...] = ()
+    indexes: tuple[str, ...] = ()
+    allow_root: bool = False
+    allow_privileged: bool = False
+    required_labels: tuple[tuple[str, str], ...] = ()
+
+    def allows_image(self, image: str) -> bool:
+        """Whether an image is of an allowed registry; `scratch`, which is none, always is."""
+        return (
+            not self.registries
+            or image == "scratch"
+            or _is_below(normalize_image_name(image), map(normalize_image_prefix, self.registries))
+        )
+
+    def resolve_mirror(self, image: str) -> str:
+        """The image under the name where it is to be taken from: that of its longest mirrored prefix."""
+        whole = normalize_image_name(image)
+        for named, mirror in sorted(self.mirrors, key=lambda pair: -len(normalize_image_prefix(pair[0]))):
+            if _is_below(whole, (normalize_image_prefix(named),)):
+                return mirror.rstrip("/") + whole[len(normalize_image_prefix(named)) :]
+        return image
+
+    def allows_index(self, url: str) -> bool:
+        """Whether packages may come from an index."""
+        return not self.indexes or _is_below(url.rstrip("/"), (allowed.rstrip("/") for allowed in self.indexes))
+
+
+NO_POLICY = Policy()
+"""Allows every image and index, and asks for nothing of what is rendered."""
+
+
+def normalize_image_name(image: str) -> str:
+    """An image with its registry, as engines complete it: python:3.12 is docker.io/library/python:3.12.
+
+    Source: distribution/reference, "Normalized" (a first part with a dot, a colon or the name localhost is a host).
+    """
+    host, slash, rest = image.partition("/")
+    if not slash or not ("." in host or ":" in host or host == "localhost"):
+        return f"{DOCKER_HUB}/{image if slash else f'library/{image}'}"
+    host = host.lower()
+    if host in ("index.docker.io", "registry-1.docker.io"):
+        host = DOCKER_HUB
+    return f"{host}/library/{rest}" if host == DOCKER_HUB and "/" not in rest else f"{host}/{rest}"
+
+
+def normalize_image_prefix(prefix: str) -> str:
+    """The beginning of full names that a prefix stands for: nvidia is docker.io/nvidia, ghcr.io itself."""
+    prefix = prefix.strip("/")
+    host, _, rest = prefix.partition("/")
+    if "." in host or ":" in host or host == "localhost":
+        host = DOCKER_HUB if host.lower() == "index.docker.io" else host.lower()
+        return f"{host}/{rest}" if rest else host
+    return f"{DOCKER_HUB}/{prefix}"
+
+
+def parse_policy(table: object) -> Policy:
+    """The policy in a [policy] table as TOML has it. Raises WrongPolicy."""
+    if not isinstance(table, Mapping):
+        raise InvalidPolicy("", "a table")
+    found: dict[str, object] = {}
+    for key, value in table.items():
+        if key not in _KEY_TYPES:
+            raise InvalidPolicy(str(key), "")
+        if not _has_type(_KEY_TYPES[key], value):
+            raise InvalidPolicy(str(key), _KEY_TYPES[key])
+        found[key] = tuple(value) if isinstance(value, list) else tuple(value.items()) if _is_table(value) else value
+    policy = Policy(**found)  # type: ignore[arg-type]
+    _validate_labels(policy)
+    _validate_prefixes("registries", policy.registries)
+    _validate_prefixes("mirrors", (name for pair in policy.mirrors for name in pair))
+    return policy
+
+
+def _validate_labels(policy: Policy) -> None:
+    for name, value in policy.required_labels:
+        if not _LABEL.fullmatch(name) or any(ord(letter) < ord(" ") for letter in value):
+            raise InvalidPolicy(f"required_labels.{name}", "a label's name and a value of one line")
+
+
+def _validate_prefixes(key: str, prefixes: Iterable[str]) -> None:
+    for prefix in prefixes:
+        if not _PREFIX.fullmatch(prefix):
+            raise InvalidPolicy(key, "names of registries or parts of them")
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _has_type(kind: str, value: object) -> bool:
+    if kind == "true or false":
+        return isinstance(value, bool)
+    if kind == "a list of strings":
+        return isinstance(value, list) and all(isinstance(each, str) and each for each in value)
+    return isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values())
+
+
+def _is_below(name: str, prefixes: Iterable[str]) -> bool:
+    """Whether a name is one of the prefixes, or goes on after one with a new part, a tag or a digest."""
+    for prefix in prefixes:
+        # After a host alone, a colon begins a port: another registry.
+        ends = "/:@" if "/" in prefix else "/"
+        if name == prefix or (name.startswith(prefix) and name[len(prefix)] in ends):
+            return True
+    return False
+
+
+# Parts of a project's container files, each with the file and the line where it stands.
+
+
+class RequestForm(StrEnum):
+    """How a file asks for a GPU."""
+
+    GPUS_FLAG = "--gpus"
+    RUNTIME = "runtime"
+    CDI = "cdi"
+    RESERVATION = "reservation"
+    GPUS_KEY = "gpus"
+
+
+@record
+class GpuRequest:
+    """One request for GPUs. `key` is the path of its value in the document, as a repair names it.
+
+    `capabilities` is None where the form has none to give, () where they are missing.
+    `condition` is the variable that decides whether this request is used, "" when it always is.
+    """
+
+    form: RequestForm
+    path: str
+    line: int
+    key: tuple[str, ...]
+    driver: str = ""
+    count: str = ""
+    device_ids: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] | None = None
+    condition: str = ""
+
+
+@record
+class Key:
+    """A key and the line where it stands."""
+
+    name: str
+    path: str
+    line: int
+
+
+@record
+class Setting:
+    """A key with its plain value."""
+
+    name: str
+    value: str
+    path: str
+    line: int
+
+
+@record
+class HostRequirement:
+    """A key of hostRequirements; those of an object have names such as "gpu.memory".
+
+    `kind` is how JSON types the value: text, number, bool, null, object, list. `value` is "" unless it is plain.
+    """
+
+    name: str
+    kind: str
+    value: str
+    path: str
+    line: int
+
+
+@record
+class RunArgument:
+    """One item of runArgs. Values of environment variables in it are blanked."""
+
+    text: str
+    line: int
+
+
+class Origin(StrEnum):
+    """Where the value of a variable comes from."""
+
+    LITERAL = "literal"
+    VARIABLE = "variable"
+    """Another variable, or the host's variable of the same name."""
+    EMPTY = "empty"
+    """Nothing, or a stand-in such as "changeme"."""
+
+
+@record
+class Variable:
+    """An environment variable or build argument by name. `value` only for names that hold no secrets.
+
+    `place` is what defines it: "ARG", "ENV", "environment", "containerEnv", "remoteEnv", "build argument".
+    """
+
+    name: str
+    place: str
+    path: str
+    line: int
+    origin: Origin
+    value: str
+    names_secret: bool
+    holds_token: bool
+    """Whether the value has the shape of an access token."""
+
+
+@record
+class Build:
+    """How an image is built: paths relative to the project. `args` are its build arguments."""
+
+    dockerfile: str
+    context: str
+    target: str
+    args: tuple[Variable, ...]
+    path: str
+    line: int
+
+
+@record
+class Mount:
+    """A volume or bind mount. `source` is "" for an anonymous volume; a variable in it stays as text.
+
+    `exists` and `owner_uid` tell of the source of a bind mount on this side; None where they cannot be known.
+    """
+
+    kind: str
+    source: str
+    target: str
+    path: str
+    line: int
+    exists: bool | None
+    owner_uid: int | None
+
+
+@record
+class Command:
+    """A lifecycle command: its stage, whether it runs nvidia-smi and would fail without."""
+
+    stage: str
+    path: str
+    line: int
+    needs_gpu: bool
+
+
+@record
+class Requirement:
+    """A package for GPUs as a requirement file or a command names it, and the version that it asks for."""
+
+    name: str
+    specifier: str
+    path: str
+    line: int
+
+
+# A Dockerfile, as far as it decides about GPUs, users and secrets.
+
+
+@record
+class Install:
+    """One installation of packages for GPUs: `index` is the torch index ("cu128", "cpu", "rocm6.4", "" the default).
+
+    `files` are the requirement files that it installs as well, relative to the project where they are known.
+    `backend` is uv's --torch-backend. `indexes` are the URLs of package indexes that it names, without logins.
+    """
+
+    tool: str
+    requirements: tuple[Requirement, ...]
+    files: tuple[str, ...]
+    index: str
+    backend: str
+    path: str
+    line: int
+    indexes: tuple[str, ...] = ()
+
+
+@record
+class MadeUser:
+    """A user that the image makes; `uid` is "" for the next free one, and a variable stays as text."""
+
+    name: str
+    uid: str
+    line: int
+
+
+@record
+class Stage:
+    """One FROM and what follows. `image` is what it builds on, with the defaults of arguments filled in."""
+
+    name: str
+    image: str
+    image_text: str
+    line: int
+    user: Setting | None
+    """The last USER."""
+    variables: tuple[Variable, ...]
+    """ARG and ENV."""
+    installs: tuple[Install, ...]
+    compilers: tuple[str, ...]
+    """Packages with a C compiler that it installs."""
+    folders: tuple[str, ...]
+    """Absolute folders that it makes or gives to a user."""
+    users: tuple[MadeUser, ...]
+    removes_users: bool
+    gpu_uses: tuple[Setting, ...]
+    """Commands of the build that need a GPU: what is used, and the line of text."""
+    secret_files: tuple[Setting, ...]
+    """Files with secrets that COPY or ADD takes in: named so, or .env files that name a token."""
+    tokens_in_commands: tuple[Setting, ...]
+    """RUN lines that hold a token or use a build argument named like one; the text never carries the value."""
+    labels: tuple[Setting, ...] | Unknown = NOT_READ
+    """Of LABEL, variables filled in."""
+
+
+@record
+class Dockerfile:
+    """One Dockerfile: the arguments before the first FROM, and its stages."""
+
+    path: str
+    arguments: tuple[Variable, ...]
+    stages: tuple[Stage, ...]
+
 
 __all__ = ["DevContainer", "EnvFile", "FileState", "Project", "ProjectFile", "Service"]
 

@@ -111,13 +111,13 @@ class Redaction:
     words: tuple[tuple[str, str], ...]
     """Names of people and machines, each with what stands in for it."""
 
-    def text(self, text: str) -> str:
+    def redact_text(self, text: str) -> str:
         """`text` without tokens, logins, addresses, home folders, names, and the tails of device numbers."""
         return _blanked(text, self.words)
 
     def of(self, value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
         """A record with every text in it blanked."""
-        return _rewritten(value, self.text)
+        return _rewritten(value, self.redact_text)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -133,7 +133,7 @@ def _blanked(text: str, words: tuple[tuple[str, str], ...]) -> str:
     return text
 
 
-def without_tokens(value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
+def redact_tokens(value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
     """A record without access tokens and logins, and otherwise as it was: for whoever sits at the machine."""
     return _rewritten(value, _without_tokens)
 
@@ -145,7 +145,7 @@ def _without_tokens(text: str) -> str:
     return _LOGIN.sub("", text)
 
 
-def redaction_of(facts: Facts) -> Redaction:
+def build_redaction(facts: Facts) -> Redaction:
     """What names somebody in these facts: whoever has a home folder there, this machine, and remote engines."""
     texts = tuple(_texts(facts))
     people = {match[2] for text in texts for match in _HOME.finditer(text)}
@@ -157,13 +157,13 @@ def redaction_of(facts: Facts) -> Redaction:
     return Redaction(tuple(sorted(((n, s) for n, s in found.items() if _is_name(n)), key=lambda pair: -len(pair[0]))))
 
 
-def redacted(facts: Facts) -> Facts:
+def redact_facts(facts: Facts) -> Facts:
     """The same facts with user and host names, home folders, tokens, mail addresses and device numbers blanked.
 
     A user name is one that stands in a home path; it is blanked wherever else it occurs as a word.
     GPUs stay distinguishable: the first eight digits of a UUID remain.
     """
-    blanked: Facts = redaction_of(facts).of(facts)
+    blanked: Facts = build_redaction(facts).of(facts)
     return blanked
 
 

@@ -9,18 +9,18 @@ from functools import cache
 from typing import Any
 
 from devkit.facts.model import Facts
-from devkit.facts.redact import redacted
+from devkit.facts.redact import redact_facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
 
-__all__ = ["SCHEMA", "WrongFacts", "from_document", "from_json", "redacted", "to_json"]
+__all__ = ["FACTS_SCHEMA", "InvalidFacts", "format_facts", "parse_facts", "parse_facts_document", "redact_facts"]
 
-SCHEMA = "devkit.facts/1"
+FACTS_SCHEMA = "devkit.facts/1"
 NOT_RECORDED = "not recorded"
 
 _AS_TEXT = (Release, ComputeCapability)
 
 
-class WrongFacts(ValueError):  # noqa: N818 - named for what was read, as a user would say it
+class InvalidFacts(ValueError):  # noqa: N818 - named for what was read, as a user would say it
     """A text that is not the facts of a machine. `path` is the wrong field, such as `driver.loaded`."""
 
     def __init__(self, path: str, problem: str) -> None:
@@ -29,12 +29,12 @@ class WrongFacts(ValueError):  # noqa: N818 - named for what was read, as a user
         self.problem = problem
 
 
-def to_json(facts: Facts) -> str:
+def format_facts(facts: Facts) -> str:
     """The facts as one JSON document, versions as text and unknowns as `{"unknown": reason}`."""
-    return json.dumps({"schema": SCHEMA, **_plain_fields(facts)}, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps({"schema": FACTS_SCHEMA, **_plain_fields(facts)}, indent=2, ensure_ascii=False) + "\n"
 
 
-def from_json(text: str) -> Facts:
+def parse_facts(text: str) -> Facts:
     """The facts in a JSON document that `to_json` wrote, this release or another.
 
     Fields that this release does not know are ignored; ones that it misses become `Unknown`. Raises WrongFacts.
@@ -42,16 +42,16 @@ def from_json(text: str) -> Facts:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise WrongFacts("", f"not JSON: {error}") from error
-    return from_document(document)
+        raise InvalidFacts("", f"not JSON: {error}") from error
+    return parse_facts_document(document)
 
 
-def from_document(document: object) -> Facts:
+def parse_facts_document(document: object) -> Facts:
     """The facts in a document that was parsed already; as `from_json`. Raises WrongFacts."""
     if not isinstance(document, dict):
-        raise WrongFacts("", f"expected an object, got {_named(document)}")
-    if document.get("schema") != SCHEMA:
-        raise WrongFacts("schema", f"expected {SCHEMA!r}, got {document.get('schema')!r}")
+        raise InvalidFacts("", f"expected an object, got {_named(document)}")
+    if document.get("schema") != FACTS_SCHEMA:
+        raise InvalidFacts("schema", f"expected {FACTS_SCHEMA!r}, got {document.get('schema')!r}")
     facts: Facts = _record(document, Facts, "")
     return facts
 
@@ -90,7 +90,7 @@ def _typed(value: object, kind: Any, path: str) -> Any:  # noqa: ANN401 - as typ
         # A bool is an int to Python, not to a reader of facts.
         if type(value) is option:
             return value
-    raise WrongFacts(path, f"expected {_expected(options)}, got {_named(value)}")
+    raise InvalidFacts(path, f"expected {_expected(options)}, got {_named(value)}")
 
 
 def _object(value: dict[str, Any], options: tuple[Any, ...], path: str) -> Any:  # noqa: ANN401 - as typed as `options`
@@ -101,7 +101,7 @@ def _object(value: dict[str, Any], options: tuple[Any, ...], path: str) -> Any: 
     named = value.get("type")
     record = records.get(named) if isinstance(named, str) else None
     if record is None or record in (Unknown, *_AS_TEXT):
-        raise WrongFacts(path, f"expected {_expected(options)}, got {_named(named) if named else 'an object'}")
+        raise InvalidFacts(path, f"expected {_expected(options)}, got {_named(named) if named else 'an object'}")
     return _record(value, record, path)
 
 
@@ -114,7 +114,7 @@ def _record(value: dict[str, Any], kind: Any, path: str) -> Any:  # noqa: ANN401
         elif Unknown in typing.get_args(option):
             found[name] = Unknown(NOT_RECORDED)
         else:
-            raise WrongFacts(inner, "missing")
+            raise InvalidFacts(inner, "missing")
     return kind(**found)
 
 
@@ -125,9 +125,9 @@ def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
 
 def _read(text: str, kind: Any, path: str) -> object:  # noqa: ANN401 - Release or ComputeCapability
     try:
-        value: object = kind.read(text)
+        value: object = kind.parse(text)
     except ValueError as error:
-        raise WrongFacts(path, str(error)) from error
+        raise InvalidFacts(path, str(error)) from error
     return value
 
 
@@ -136,7 +136,7 @@ def _member(text: str, kind: type[StrEnum], path: str) -> StrEnum:
         return kind(text)
     except ValueError as error:
         known = ", ".join(kind)
-        raise WrongFacts(path, f"expected one of {known}, got {text!r}") from error
+        raise InvalidFacts(path, f"expected one of {known}, got {text!r}") from error
 
 
 def _expected(options: tuple[Any, ...]) -> str:

@@ -2,13 +2,161 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
 
-from devkit.facts.model import CudaStop, Deep, StepEnd
-from devkit.facts.values import Unknown
-from devkit.probe.cuda_call import read_cuda
-from devkit.probe.host import Host
-from devkit.probe.hub_call import read_hub_call
-from devkit.probe.torch_call import read_torch
+from devkit.facts.model import CudaCall, CudaStop, Deep, Step, StepEnd, TorchCall, TorchDevice
+from devkit.facts.values import ComputeCapability, Release, Unknown
+from devkit.probe.children.protocol import (
+    CHILDREN_FOLDER,
+    build_child_command,
+    find_last_line,
+    find_signal,
+    format_signal,
+    parse_json_lines,
+)
+from devkit.probe.host import TIMED_OUT, Host, ProgramResult
+from devkit.probe.hub import read_hub_call
+from devkit.probe.machine.python import WorkloadPython, find_workload_python
+
+# What the CUDA driver library says, asked in a child process that may hang or crash without harm.
+
+
+def read_cuda(host: Host, *, deadline_s: float) -> CudaCall | CudaStop | Unknown:
+    """How cuInit ends on this machine, and which libcuda answered."""
+    done = host.run(build_child_command(host, "ask_cuda"), deadline_s=deadline_s)
+    words: dict[str, Any] = {}
+    for line in parse_json_lines(done):
+        words.update(line)
+    call, libcuda = str(words.get("call", "")), str(words.get("libcuda", ""))
+    if isinstance(code := words.get("init"), int):
+        return CudaCall(
+            code=code,
+            libcuda=libcuda,
+            cuda=_cuda_version(words.get("cuda")),
+            device_count=words.get("count", Unknown("cuDeviceGetCount was not reached")),
+            name=str(words.get("name", "")),
+        )
+    if "error" in words:
+        return CudaStop(StepEnd.FAILED, call, str(words["error"]), libcuda)
+    return _cuda_stop(done, call, libcuda, deadline_s=deadline_s)
+
+
+def _cuda_stop(done: ProgramResult, call: str, libcuda: str, *, deadline_s: float) -> CudaStop | Unknown:
+    if call and done.code == TIMED_OUT:
+        return CudaStop(StepEnd.TIMED_OUT, call, f"{call} did not return within {deadline_s:g} s", libcuda)
+    if call and (number := find_signal(done.code)):
+        return CudaStop(StepEnd.CRASHED, call, f"{format_signal(number)} in {call}", libcuda)
+    return Unknown(f"the CUDA child ended with status {done.code}: {find_last_line(done)}")
+
+
+def _cuda_version(number: object) -> Release | Unknown:
+    """13.0 from 13000."""
+    if not isinstance(number, int):
+        return Unknown("cuDriverGetVersion did not say")
+    return Release.parse(f"{number // 1000}.{number % 1000 // 10}")
+
+
+# How torch and what is built on it fare when they are tried, in child processes of the workload's own Python.
+
+TORCH_PARTS = ("torch", "bitsandbytes", "triton", "flash_attn")
+
+_FIRST_SAFE_PATH = (3, 11)
+"""Python's -P came with it."""
+_SHORTEST_ATTEMPT_S = 2.0
+
+
+@dataclass
+class _Notes:
+    """What all children said together."""
+
+    words: dict[str, Any] = field(default_factory=dict)
+    devices: list[TorchDevice] = field(default_factory=list)
+    steps: dict[str, Step] = field(default_factory=dict)
+    part: str = ""
+    running: str = ""
+    """The step that was announced last and has not ended."""
+
+    def take(self, line: dict[str, Any]) -> None:
+        """One line of a child."""
+        self.words.update(line)
+        self.part = line.get("part", self.part)
+        if "step" in line:
+            self.running = str(line["step"])
+        for key, end in _STEP_ENDS.items():
+            if key in line:
+                name = self.running = str(line[key])
+                self.steps[name] = Step(name, end, str(line.get("detail", "")))
+                self.running = ""
+        if "device" in line:
+            self.devices.append(_torch_device(line["device"]))
+
+
+_STEP_ENDS = {"worked": StepEnd.WORKED, "failed": StepEnd.FAILED, "skipped": StepEnd.SKIPPED}
+
+
+def read_torch(host: Host, *, deadline_s: float) -> TorchCall | Unknown | None:
+    """What worked and what did not, within `deadline_s` seconds; None when torch is not installed.
+
+    A part that takes its child down is left out of the next child, so that what comes after it is tried all the same.
+    """
+    python = find_workload_python(host)
+    if isinstance(python, Unknown):
+        return python
+    ends_at, parts, notes = time.monotonic() + deadline_s, list(TORCH_PARTS), _Notes()
+    while parts and (left_s := ends_at - time.monotonic()) > _SHORTEST_ATTEMPT_S:
+        done = host.run(_torch_command(python, parts), deadline_s=left_s)
+        notes.part = ""
+        for line in parse_json_lines(done):
+            notes.take(line)
+        if "absent" in notes.words:
+            return None
+        if not notes.part:
+            return Unknown(f"the torch child ended with status {done.code}: {find_last_line(done)}")
+        if not notes.running:
+            break
+        notes.steps[notes.running] = _broken_off(notes.running, done, left_s)
+        parts = parts[parts.index(notes.part) + 1 :] if "torch" in notes.words else []
+    return _torch_call(notes)
+
+
+def _torch_command(python: WorkloadPython, parts: list[str]) -> list[str]:
+    safe_path = ["-P"] if python.version.numbers[:2] >= _FIRST_SAFE_PATH else []
+    return [python.executable, *safe_path, str(CHILDREN_FOLDER / "ask_torch.py"), *parts]
+
+
+def _broken_off(step: str, done: ProgramResult, deadline_s: float) -> Step:
+    if done.code == TIMED_OUT:
+        return Step(step, StepEnd.TIMED_OUT, f"did not end within {deadline_s:.0f} s")
+    if number := find_signal(done.code):
+        return Step(step, StepEnd.CRASHED, format_signal(number))
+    return Step(step, StepEnd.CRASHED, f"the process ended with status {done.code}: {find_last_line(done)}")
+
+
+def _torch_call(notes: _Notes) -> TorchCall:
+    said = notes.words.get("torch", {})
+    not_imported = Unknown("torch could not be imported")
+    cuda = said.get("cuda") if said else not_imported
+    return TorchCall(
+        version=str(said.get("version", "")),
+        cuda=Release.parse(cuda) if isinstance(cuda, str) else cuda,
+        architectures=tuple(said.get("architectures", ())),
+        cxx11_abi=said.get("cxx11_abi", not_imported),
+        is_available=notes.words.get("available", Unknown("torch.cuda.is_available was not reached")),
+        devices=tuple(notes.devices),
+        bitsandbytes_library=notes.words.get("bitsandbytes", "") if said else not_imported,
+        steps=tuple(notes.steps.values()),
+    )
+
+
+def _torch_device(said: dict[str, Any]) -> TorchDevice:
+    return TorchDevice(
+        index=said["index"],
+        name=said["name"],
+        capability=ComputeCapability(*said["capability"]),
+        has_bf16=said.get("bf16", Unknown("no multiplication worked on it")),
+    )
+
 
 CUDA_SHARE = 0.3
 """Of the deadline. cuInit takes seconds on a machine with many GPUs and no persistence daemon, importing torch more."""

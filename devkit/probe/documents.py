@@ -2,17 +2,18 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-MOST_NODES = 50_000
+MAX_NODES = 50_000
 """A file with more values than this is no configuration that anybody wrote."""
-DEEPEST = 60
+MAX_DEPTH = 60
 
 
-class Kind(StrEnum):
+class NodeKind(StrEnum):
     """What a value is, as JSON names it."""
 
     ABSENT = "absent"
@@ -25,19 +26,19 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Node:
+class DocumentNode:
     """One value, the file and the line where it stands. For a value of a mapping that is the line of its key."""
 
-    kind: Kind
+    kind: NodeKind
     file: str = ""
     line: int = 0
     text: str = ""
-    fields: Mapping[str, "Node"] = field(default_factory=dict)
-    items: tuple["Node", ...] = ()
+    fields: Mapping[str, "DocumentNode"] = field(default_factory=dict)
+    items: tuple["DocumentNode", ...] = ()
     tag: str = ""
     """A tag of Compose: "!reset" or "!override"."""
 
-    def at(self, *path: str) -> "Node":
+    def at(self, *path: str) -> "DocumentNode":
         """The value below, or an absent one."""
         node = self
         for name in path:
@@ -45,18 +46,18 @@ class Node:
         return node
 
     def __bool__(self) -> bool:
-        return self.kind not in (Kind.ABSENT, Kind.NULL)
+        return self.kind not in (NodeKind.ABSENT, NodeKind.NULL)
 
     @property
-    def is_plain(self) -> bool:
+    def is_scalar(self) -> bool:
         """Whether it is a single value."""
-        return self.kind in (Kind.TEXT, Kind.NUMBER, Kind.BOOL)
+        return self.kind in (NodeKind.TEXT, NodeKind.NUMBER, NodeKind.BOOL)
 
 
-ABSENT = Node(Kind.ABSENT)
+ABSENT = DocumentNode(NodeKind.ABSENT)
 
 
-class WrongDocument(ValueError):  # noqa: N818 - named for what was read, as a user would say it
+class InvalidDocument(ValueError):  # noqa: N818 - named for what was read, as a user would say it
     """A text that is not a document of its kind. `line` counts from 1."""
 
     def __init__(self, problem: str, line: int) -> None:
@@ -73,10 +74,10 @@ _TOKEN = re.compile(
     r"|(?P<word>true|false|null)\b",
     re.DOTALL,
 )
-_WORDS = {"true": Kind.BOOL, "false": Kind.BOOL, "null": Kind.NULL}
+_WORDS = {"true": NodeKind.BOOL, "false": NodeKind.BOOL, "null": NodeKind.NULL}
 
 
-def read_jsonc(text: str, *, file: str) -> Node:
+def parse_jsonc(text: str, *, file: str) -> DocumentNode:
     """JSON with comments and trailing commas, as dev container tools read it. Raises WrongDocument."""
     return _Jsonc(text.removeprefix("\ufeff"), file).document()
 
@@ -87,11 +88,11 @@ class _Jsonc:
         self._tokens = [*_tokens(text), ("end", "", text.count("\n") + 1)]
         self._next = 0
 
-    def document(self) -> Node:
+    def document(self) -> DocumentNode:
         node = self._value(0)
         kind, text, line = self._tokens[self._next]
         if kind != "end":
-            raise WrongDocument(f"expected the end of the file, got {text}", line)
+            raise InvalidDocument(f"expected the end of the file, got {text}", line)
         return node
 
     def _take(self) -> tuple[str, str, int]:
@@ -102,33 +103,33 @@ class _Jsonc:
     def _peek(self) -> str:
         return self._tokens[self._next][1]
 
-    def _value(self, depth: int) -> Node:
+    def _value(self, depth: int) -> DocumentNode:
         kind, text, line = self._take()
-        if depth > DEEPEST:
-            raise WrongDocument("nested too deeply", line)
+        if depth > MAX_DEPTH:
+            raise InvalidDocument("nested too deeply", line)
         if kind == "text":
-            return Node(Kind.TEXT, self._file, line, _decoded(text, line))
+            return DocumentNode(NodeKind.TEXT, self._file, line, _decoded(text, line))
         if kind == "number":
-            return Node(Kind.NUMBER, self._file, line, text)
+            return DocumentNode(NodeKind.NUMBER, self._file, line, text)
         if kind == "word":
-            return Node(_WORDS[text], self._file, line, text)
+            return DocumentNode(_WORDS[text], self._file, line, text)
         if text == "{":
-            return Node(Kind.OBJECT, self._file, line, fields=dict(self._fields(depth)))
+            return DocumentNode(NodeKind.OBJECT, self._file, line, fields=dict(self._fields(depth)))
         if text == "[":
-            return Node(Kind.LIST, self._file, line, items=tuple(self._items(depth)))
-        raise WrongDocument(f"expected a value, got {text or 'the end of the file'}", line)
+            return DocumentNode(NodeKind.LIST, self._file, line, items=tuple(self._items(depth)))
+        raise InvalidDocument(f"expected a value, got {text or 'the end of the file'}", line)
 
-    def _fields(self, depth: int) -> Iterator[tuple[str, Node]]:
+    def _fields(self, depth: int) -> Iterator[tuple[str, DocumentNode]]:
         while self._peek() != "}":
             kind, text, line = self._take()
             if kind != "text":
-                raise WrongDocument(f"expected a key in quotes, got {text or 'the end of the file'}", line)
+                raise InvalidDocument(f"expected a key in quotes, got {text or 'the end of the file'}", line)
             self._expect(":")
             yield _decoded(text, line), replace(self._value(depth + 1), line=line)
             self._comma("}")
         self._take()
 
-    def _items(self, depth: int) -> Iterator[Node]:
+    def _items(self, depth: int) -> Iterator[DocumentNode]:
         while self._peek() != "]":
             yield self._value(depth + 1)
             self._comma("]")
@@ -142,7 +143,7 @@ class _Jsonc:
         _, text, line = self._take()
         if text != mark:
             wanted = {",": "a comma", ":": "a colon"}[mark]
-            raise WrongDocument(f"expected {wanted}, got {text or 'the end of the file'}", line)
+            raise InvalidDocument(f"expected {wanted}, got {text or 'the end of the file'}", line)
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
@@ -150,7 +151,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
     while place < len(text):
         found = _TOKEN.match(text, place)
         if found is None:
-            raise WrongDocument(f"unexpected {text[place : place + 12].splitlines()[0]!r}", line)
+            raise InvalidDocument(f"unexpected {text[place : place + 12].splitlines()[0]!r}", line)
         kind = found.lastgroup or ""
         if kind != "space":
             yield kind, found[0], line
@@ -162,66 +163,68 @@ def _decoded(quoted: str, line: int) -> str:
     try:
         text: str = json.loads(quoted, strict=False)
     except ValueError as error:
-        raise WrongDocument(f"{quoted[:20]} is no JSON string", line) from error
+        raise InvalidDocument(f"{quoted[:20]} is no JSON string", line) from error
     return text
 
 
-def read_yaml(text: str, *, file: str) -> Node:
+def parse_yaml_tree(text: str, *, file: str) -> DocumentNode:
     """One YAML document. Anchors are shared, not copied, so that no file unfolds without end. Raises WrongDocument."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _limit_depth(yaml.parse(text, Loader=loader))
+        _limit_yaml_depth(yaml.parse(text, Loader=loader))
         root = yaml.compose(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error)
-        raise WrongDocument(" ".join(problem.split()), mark.line + 1 if mark else 1) from error
+        raise InvalidDocument(" ".join(problem.split()), mark.line + 1 if mark else 1) from error
     return ABSENT if root is None else _Yaml(file).node(root, 0)
 
 
-def _limit_depth(events: Iterable[Any]) -> None:
+def _limit_yaml_depth(events: Iterable[Any]) -> None:
     """The composer in C recurses without a limit of its own, and would take the whole process with it."""
     depth = 0
     for event in events:
         name = type(event).__name__
         depth += name in ("SequenceStartEvent", "MappingStartEvent")
         depth -= name in ("SequenceEndEvent", "MappingEndEvent")
-        if depth > DEEPEST:
-            raise WrongDocument("nested too deeply", event.start_mark.line + 1)
+        if depth > MAX_DEPTH:
+            raise InvalidDocument("nested too deeply", event.start_mark.line + 1)
 
 
 class _Yaml:
-    _KINDS = {"bool": Kind.BOOL, "null": Kind.NULL, "int": Kind.NUMBER, "float": Kind.NUMBER}  # noqa: RUF012 - read only
+    _KINDS = {"bool": NodeKind.BOOL, "null": NodeKind.NULL, "int": NodeKind.NUMBER, "float": NodeKind.NUMBER}  # noqa: RUF012 - read only
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self._done: dict[int, Node] = {}
+        self._done: dict[int, DocumentNode] = {}
         self._open: set[int] = set()
 
-    def node(self, raw: Any, depth: int) -> Node:  # noqa: ANN401 - a node of PyYAML, which has no types
+    def node(self, raw: Any, depth: int) -> DocumentNode:  # noqa: ANN401 - a node of PyYAML, which has no types
         """The tree below `raw`."""
         line = raw.start_mark.line + 1
         if id(raw) in self._done:
             return self._done[id(raw)]
-        if id(raw) in self._open or depth > DEEPEST or len(self._done) > MOST_NODES:
-            raise WrongDocument("an anchor that contains itself, or far too many values", line)
+        if id(raw) in self._open or depth > MAX_DEPTH or len(self._done) > MAX_NODES:
+            raise InvalidDocument("an anchor that contains itself, or far too many values", line)
         self._open.add(id(raw))
         made = self._made(raw, line, depth + 1)
         self._open.discard(id(raw))
         self._done[id(raw)] = made
         return made
 
-    def _made(self, raw: Any, line: int, depth: int) -> Node:  # noqa: ANN401 - a node of PyYAML
+    def _made(self, raw: Any, line: int, depth: int) -> DocumentNode:  # noqa: ANN401 - a node of PyYAML
         tag = raw.tag if raw.tag in ("!reset", "!override") else ""
         if raw.id == "scalar":
-            kind = self._KINDS.get(raw.tag.rpartition(":")[2], Kind.TEXT)
-            return Node(kind, self._file, line, raw.value, tag=tag)
+            kind = self._KINDS.get(raw.tag.rpartition(":")[2], NodeKind.TEXT)
+            return DocumentNode(kind, self._file, line, raw.value, tag=tag)
         if raw.id == "sequence":
-            return Node(Kind.LIST, self._file, line, items=tuple(self.node(item, depth) for item in raw.value), tag=tag)
-        own: dict[str, Node] = {}
-        shared: dict[str, Node] = {}
+            return DocumentNode(
+                NodeKind.LIST, self._file, line, items=tuple(self.node(item, depth) for item in raw.value), tag=tag
+            )
+        own: dict[str, DocumentNode] = {}
+        shared: dict[str, DocumentNode] = {}
         for key, value in raw.value:
             below = self.node(value, depth)
             if key.tag.endswith(":merge"):
@@ -229,14 +232,14 @@ class _Yaml:
                     shared = {**other.fields, **shared}
             elif key.id == "scalar":
                 own[key.value] = replace(below, line=key.start_mark.line + 1)
-        return Node(Kind.OBJECT, self._file, line, fields={**shared, **own}, tag=tag)
+        return DocumentNode(NodeKind.OBJECT, self._file, line, fields={**shared, **own}, tag=tag)
 
 
-REPLACED = ("command", "entrypoint", "test")
+REPLACED_LISTS = ("command", "entrypoint", "test")
 """Lists that Compose replaces instead of appending. Source: Compose specification, "Merge", exceptions."""
 
 
-def merged(base: Node, over: Node) -> Node:
+def merge_compose_nodes(base: DocumentNode, over: DocumentNode) -> DocumentNode:
     """`over` laid over `base` as Compose does: mappings join, lists append, plain values replace.
 
     Source: Compose specification, "Merge Compose files"; tags !reset and !override since Compose 2.24.
@@ -245,11 +248,125 @@ def merged(base: Node, over: Node) -> Node:
         return ABSENT
     if over.tag == "!override" or not base:
         return over
-    if base.kind is Kind.LIST and over.kind is Kind.LIST:
+    if base.kind is NodeKind.LIST and over.kind is NodeKind.LIST:
         return replace(over, items=(*base.items, *over.items))
-    if base.kind is Kind.OBJECT and over.kind is Kind.OBJECT:
+    if base.kind is NodeKind.OBJECT and over.kind is NodeKind.OBJECT:
         fields = dict(base.fields)
         for name, value in over.fields.items():
-            fields[name] = value if name in REPLACED and not value.tag else merged(fields.get(name, ABSENT), value)
+            fields[name] = (
+                value
+                if name in REPLACED_LISTS and not value.tag
+                else merge_compose_nodes(fields.get(name, ABSENT), value)
+            )
         return replace(over, fields=fields)
-    return over if over.kind is not Kind.ABSENT else base
+    return over if over.kind is not NodeKind.ABSENT else base
+
+
+# Documents from outside, taken as what they should be: what has another shape is as good as absent.
+
+MAX_DIGITS = 18
+MAX_YAML_DEPTH = 500
+"""PyYAML's composer in C recurses without a limit of its own: deep nesting would end the whole process."""
+
+
+def parse_json(text: str) -> object:
+    """The value of a JSON text. Raises ValueError for everything else, too deep nesting included."""
+    try:
+        value: object = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return value
+
+
+def format_json_error(error: ValueError) -> str:
+    """Where a text stops being JSON, and why."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"line {error.lineno}, column {error.colno}: {error.msg}"
+    return str(error)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table of a TOML text. Raises ValueError for everything else, too deep nesting included."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def parse_yaml(text: str) -> object:
+    """The value of a YAML text. Raises ValueError for everything else, too deep nesting included."""
+    import yaml
+
+    # A CDI specification may hold a megabyte; the parser in C reads it ten times faster.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        if _may_be_deep(text):
+            _limit_depth(yaml.parse(text, Loader=loader))
+        value: object = yaml.load(text, Loader=loader)  # noqa: S506 - both loaders are the safe ones
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(str(error) or "nested too deeply") from error
+    return value
+
+
+def _may_be_deep(text: str) -> bool:
+    """Whether brackets or a long line could nest that deeply; looking at every event would take as long as parsing."""
+    return (
+        text.count("[") + text.count("{") > MAX_YAML_DEPTH
+        or max((len(line) for line in text.splitlines()), default=0) > MAX_YAML_DEPTH
+    )
+
+
+def _limit_depth(events: Any) -> None:  # noqa: ANN401 - PyYAML has no types
+    depth = 0
+    for event in events:
+        name = type(event).__name__
+        depth += name in ("SequenceStartEvent", "MappingStartEvent")
+        depth -= name in ("SequenceEndEvent", "MappingEndEvent")
+        if depth > MAX_YAML_DEPTH:
+            raise ValueError("nested too deeply")
+
+
+def parse_int(text: str) -> int | None:
+    """The number that `text` is; None for everything but plain digits, and for more of them than any counter has."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
+
+
+def get_object(record: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The object at `key`, empty when there is none."""
+    value = record.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def get_list(record: Mapping[str, Any], key: str) -> list[Any]:
+    """The list at `key`, empty when there is none."""
+    value = record.get(key)
+    return value if isinstance(value, list) else []
+
+
+def get_objects(record: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """The objects in the list at `key`."""
+    return [item for item in get_list(record, key) if isinstance(item, dict)]
+
+
+def get_text(record: Mapping[str, Any], key: str) -> str:
+    """The text at `key`, "" when there is none."""
+    value = record.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def get_scalar(record: Mapping[str, Any], key: str) -> str:
+    """The plain value at `key` as text: YAML reads an unquoted 0 as a number. "" for anything with parts."""
+    value = record.get(key)
+    return str(value) if isinstance(value, str | int | float) else ""
+
+
+def get_texts(record: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """The texts in the list at `key`."""
+    return tuple(item for item in get_list(record, key) if isinstance(item, str))
+
+
+def get_int(record: Mapping[str, Any], key: str) -> int | None:
+    """The whole number at `key`; None when there is none. True is no number."""
+    value = record.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -10,23 +10,19 @@ from typing import Any
 from devkit import __version__
 from devkit.facts.model import Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
-from devkit.probe.cdi import SPEC_FOLDERS, read_cdi
-from devkit.probe.clients import read_clients
-from devkit.probe.compose import read_compose
-from devkit.probe.container import read_container
-from devkit.probe.docker import read_engine
-from devkit.probe.driver import read_driver
+from devkit.probe.engine.client import read_clients, read_compose
+from devkit.probe.engine.containers import read_facts_inside
+from devkit.probe.engine.daemon import read_engine
+from devkit.probe.engine.toolkit import SPEC_FOLDERS, read_cdi, read_toolkit
+from devkit.probe.gpu.driver import read_driver
+from devkit.probe.gpu.nvml import read_nvml
 from devkit.probe.host import Host
 from devkit.probe.hub import read_hub
-from devkit.probe.inside import read_inside
-from devkit.probe.limits import read_limits
-from devkit.probe.nvml import read_nvml
-from devkit.probe.project import read_project
-from devkit.probe.python import read_python
-from devkit.probe.storage import read_storage
-from devkit.probe.system import read_system
-from devkit.probe.toolkit import read_toolkit
-from devkit.probe.wsl import read_wsl
+from devkit.probe.machine.environment import read_container, read_wsl
+from devkit.probe.machine.operating_system import read_system
+from devkit.probe.machine.python import read_python
+from devkit.probe.machine.resources import read_limits, read_storage
+from devkit.probe.project.reader import read_project
 
 _TO_JUDGE_S = 0.5
 """Kept back from the deadline, to kill a late child and to judge what it left behind."""
@@ -37,7 +33,7 @@ Probe = tuple[str, Callable[[], object]]
 """A field of `Facts` and what reads it."""
 
 
-def gather(
+def gather_facts(
     host: Host,
     *,
     deadline_s: float = 5.0,
@@ -99,14 +95,14 @@ def _read_amd(host: Host) -> object:
     # Most machines have none, and need not load how one is read.
     if not host.list("/sys/class/kfd"):
         return None
-    from devkit.probe.amd import read_amd
+    from devkit.probe.gpu.amd import read_amd
 
     return read_amd(host)
 
 
 def _read_kernel_log(host: Host) -> object:
     # Its patterns take longer to load than most probes take to read, and a plan does not ask for it.
-    from devkit.probe.kernel_log import read_kernel_log
+    from devkit.probe.gpu.kernel_log import read_kernel_log
 
     return read_kernel_log(host)
 
@@ -122,7 +118,7 @@ def _followers(
         yield _CDI_OF_ENGINE, partial(read_cdi, host, engine_folders=folders)
     if not only:
         left_s = max(0.1, ends_at - time.monotonic() - _TO_JUDGE_S)
-        yield "inside", partial(read_inside, host, reading, project=project, deadline_s=left_s)
+        yield "inside", partial(read_facts_inside, host, reading, project=project, deadline_s=left_s)
 
 
 def _engines_own_folders(engine: object) -> tuple[str, ...]:

@@ -1,16 +1,19 @@
 """How this process would reach the model hub: variables, token, proxies, certificates. No request is made."""
 
 import re
+from typing import Any
 
-from devkit.facts.model import CaBundle, Hub, Proxy
-from devkit.probe.engine_traits import without_login
-from devkit.probe.host import Host
+from devkit.facts.model import CaBundle, Hub, HubCall, Proxy
+from devkit.facts.values import Unknown
+from devkit.probe.children.protocol import build_child_command, find_last_line, parse_json_lines
+from devkit.probe.engine.daemon import strip_url_credentials
+from devkit.probe.host import TIMED_OUT, Host, ProgramResult
 
-OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
-CA_BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
-TRUE = ("1", "ON", "YES", "TRUE")
+OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+CA_BUNDLE_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
+TRUE_VALUES = ("1", "ON", "YES", "TRUE")
 """Source: huggingface_hub, constants.py, `ENV_VARS_TRUE_VALUES`."""
 
 _TOKEN = re.compile(r"(?:hf|api_org|hf_oauth)_[A-Za-z0-9._-]{8,}")
@@ -21,34 +24,36 @@ _SHORTEST = 30
 
 def read_hub(host: Host) -> Hub:
     """The settings of huggingface_hub as it would read them itself; of a token only where it comes from."""
-    variable = next((name for name in TOKENS if host.env.get(name, "").strip()), "")
-    path = token_path(host)
+    variable = next((name for name in TOKEN_VARIABLES if host.env.get(name, "").strip()), "")
+    path = find_token_path(host)
     token = host.env.get(variable, "") if variable else host.read(path) or ""
-    offline = next((name for name in OFFLINE if host.env.get(name)), "")
-    is_offline = is_true(host, offline)
+    offline = next((name for name in OFFLINE_VARIABLES if host.env.get(name)), "")
+    is_offline = is_enabled(host, offline)
     return Hub(
-        endpoint=without_login(host.env.get("HF_ENDPOINT", "").strip()),
+        endpoint=strip_url_credentials(host.env.get("HF_ENDPOINT", "").strip()),
         is_offline=is_offline,
         token_from=variable or ("file" if token.strip() else ""),
         offline_by=offline if is_offline else "",
         token_problem=_token_problem(token.strip()),
         token_path=path,
-        wants_hf_transfer=is_true(host, "HF_HUB_ENABLE_HF_TRANSFER"),
-        proxies=tuple(Proxy(name, without_login(host.env[name])) for name in PROXIES if host.env.get(name)),
+        wants_hf_transfer=is_enabled(host, "HF_HUB_ENABLE_HF_TRANSFER"),
+        proxies=tuple(
+            Proxy(name, strip_url_credentials(host.env[name])) for name in PROXY_VARIABLES if host.env.get(name)
+        ),
         ca_bundles=tuple(
             CaBundle(name, host.env[name], host.stat(host.env[name]) is not None)
-            for name in CA_BUNDLES
+            for name in CA_BUNDLE_VARIABLES
             if host.env.get(name)
         ),
     )
 
 
-def is_true(host: Host, variable: str) -> bool:
+def is_enabled(host: Host, variable: str) -> bool:
     """Whether the hub library takes the variable's value for yes."""
-    return host.env.get(variable, "").upper() in TRUE
+    return host.env.get(variable, "").upper() in TRUE_VALUES
 
 
-def token_path(host: Host) -> str:
+def find_token_path(host: Host) -> str:
     """Where the hub library keeps the token: HF_TOKEN_PATH, else beside its cache; "" without a home."""
     env = host.env
     if path := env.get("HF_TOKEN_PATH"):
@@ -74,3 +79,64 @@ def _token_problem(token: str) -> str:
     if _STAND_IN.search(token):
         return "it is a stand-in that nobody filled in"
     return "" if len(token) >= _SHORTEST else "it is too short"
+
+
+# The model hub, really asked: for the deep tier alone.
+
+HUB_URL = "https://huggingface.co"
+MODEL_VARIABLES = ("HF_MODEL_ID", "MODEL_ID")
+"""Variables with which serving images and training jobs name their model."""
+
+
+def read_hub_call(host: Host, *, deadline_s: float) -> HubCall | Unknown:
+    """How the hub answered within `deadline_s` seconds; Unknown where the hub is switched off."""
+    hub = read_hub(host)
+    if hub.is_offline:
+        return Unknown(f"{hub.offline_by} switches the hub off")
+    endpoint = (host.env.get("HF_ENDPOINT") or HUB_URL).strip().rstrip("/")
+    model = next((value for name in MODEL_VARIABLES if _is_model(value := host.env.get(name, ""))), "")
+    done = host.run(build_child_command(host, "ask_hub", endpoint, find_token_path(host), model), deadline_s=deadline_s)
+    said = _said(done)
+    door = said.get("door")
+    if not isinstance(door, dict):
+        if done.code == TIMED_OUT:
+            message = f"no answer within {deadline_s:g} s"
+            door = {"status": 0, "failure": "timed-out", "message": message, "took_ms": round(deadline_s * 1000)}
+        else:
+            return Unknown(f"the hub child ended with status {done.code}: {find_last_line(done)}")
+    return _call(strip_url_credentials(endpoint), model, door, said)
+
+
+def _call(url: str, model: str, door: dict[str, Any], said: dict[str, Any]) -> HubCall:
+    shown = said.get("model")
+    seen = shown if isinstance(shown, dict) and shown.get("status") else None
+    ahead = door.get("ahead_s")
+    token = said.get("token")
+    return HubCall(
+        url=url,
+        status=_number(door.get("status")),
+        failure=str(door.get("failure", "")),
+        message=str(door.get("message", "")),
+        took_ms=_number(door.get("took_ms")),
+        clock_ahead_s=ahead if isinstance(ahead, int) else Unknown("the answer has no date"),
+        token_status=token if isinstance(token, int) and token else Unknown("no token was sent"),
+        model=model,
+        model_status=_number(seen.get("status")) if seen else Unknown("no model was asked for"),
+        model_error=str(seen.get("error", "")) if seen else Unknown("no model was asked for"),
+    )
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _is_model(name: str) -> bool:
+    """Whether the variable names a repository on the hub, and not a folder."""
+    return name.count("/") == 1 and not name.startswith((".", "/", "~")) and name.isprintable() and " " not in name
+
+
+def _said(done: ProgramResult) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    for words in parse_json_lines(done):
+        said.update(words)
+    return said

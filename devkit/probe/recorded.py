@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from devkit.probe.children import FOLDER
-from devkit.probe.host import CALL_DEADLINE_S, NOT_FOUND, Done, Stat
+from devkit.probe.children.protocol import CHILDREN_FOLDER
+from devkit.probe.host import CALL_DEADLINE_S, NOT_FOUND, ProgramResult, Stat
 
-TABLES = ("env", "files", "links", "nodes", "free_bytes", "free_files")
-MOST_LINKS = 40
+MACHINE_TABLES = ("env", "files", "links", "nodes", "free_bytes", "free_files")
+MAX_LINKS = 40
 
 
 class RecordedHost:
@@ -50,13 +50,13 @@ class RecordedHost:
             for depth in range(1, path.count("/") + 1)
         }
 
-    def run(self, argv: Sequence[str], *, deadline_s: float = CALL_DEADLINE_S) -> Done:
+    def run(self, argv: Sequence[str], *, deadline_s: float = CALL_DEADLINE_S) -> ProgramResult:
         """What the recording says that this command printed; nothing takes time here."""
         shown = tuple(self._shown(word) for word in argv)
         recorded = self._commands.get(shown)
         if recorded is None:
-            return Done(NOT_FOUND, "", f"no such program: {argv[0]}")
-        return Done(recorded.get("code", 0), recorded.get("out", ""), recorded.get("err", ""))
+            return ProgramResult(NOT_FOUND, "", f"no such program: {argv[0]}")
+        return ProgramResult(recorded.get("code", 0), recorded.get("out", ""), recorded.get("err", ""))
 
     def read(self, path: str) -> str | None:
         """The text of a file, or None when it cannot be read."""
@@ -127,11 +127,11 @@ class RecordedHost:
         return self._python
 
     def _shown(self, word: str) -> str:
-        return "{python}" if word == self._python else word.replace(f"{FOLDER}", "{devkit}").replace("\\", "/")
+        return "{python}" if word == self._python else word.replace(f"{CHILDREN_FOLDER}", "{devkit}").replace("\\", "/")
 
     def _resolved(self, path: str) -> str:
         path = path.replace("\\", "/")
-        for _ in range(MOST_LINKS):
+        for _ in range(MAX_LINKS):
             above = next((link for link in self._links if f"{path}/".startswith(f"{link}/")), None)
             if above is None:
                 return path
@@ -142,11 +142,11 @@ class RecordedHost:
 def _load(directory: Path) -> dict[str, Any]:
     """The machine's own file over those that it extends."""
     own = tomllib.loads((directory / "machine.toml").read_text(encoding="utf-8"))
-    base: dict[str, Any] = {table: {} for table in TABLES} | {"commands": {}}
+    base: dict[str, Any] = {table: {} for table in MACHINE_TABLES} | {"commands": {}}
     if parent := own.get("extends"):
         base = _without(_load(directory.parent / parent), own.get("remove", ()))
     commands = {tuple(command["argv"]): command for command in own.get("command", ())}
-    tables = {table: {**base[table], **own.get(table, {})} for table in TABLES}
+    tables = {table: {**base[table], **own.get(table, {})} for table in MACHINE_TABLES}
     return {**base, **own, **tables, "commands": {**base["commands"], **commands}}
 
 
@@ -154,5 +154,7 @@ def _without(machine: dict[str, Any], removed: Sequence[str]) -> dict[str, Any]:
     def stays(path: str) -> bool:
         return not any(f"{path}/".startswith(f"{gone}/") for gone in removed)
 
-    paths = {table: {key: value for key, value in machine[table].items() if stays(key)} for table in TABLES[1:4]}
+    paths = {
+        table: {key: value for key, value in machine[table].items() if stays(key)} for table in MACHINE_TABLES[1:4]
+    }
     return {**machine, **paths}

@@ -6,22 +6,23 @@ from pathlib import Path
 
 from devkit import __version__
 from devkit.errors import DevkitError
-from devkit.render.artifact import FOLDER, Artifact
-from devkit.render.change import Action
-from devkit.render.dependencies import BUILT_FOR_TORCH, lock_readers, project_packages
-from devkit.render.folder import read_file
-from devkit.render.installation import installation
-from devkit.render.lock import LOCK_PATH, digest, read_lock
-from devkit.render.locked_plan import locked_plan
-from devkit.render.mirrors import mirror_variables, torch_index
-from devkit.render.plain import reason_comment
-from devkit.render.project import Project, project_changes, project_settings
-from devkit.render.resources import rendered
-from devkit.render.settings import Settings
-from devkit.render.wheel import devkit_wheel
-from devkit.solver.model import Plan
+from devkit.render.changes import Action
+from devkit.render.container.network import build_mirror_variables, find_torch_index
+from devkit.render.container.packages import (
+    BUILT_FOR_TORCH,
+    build_install_commands,
+    build_project_install_commands,
+    find_export_tools,
+)
+from devkit.render.container.settings import ContainerSettings, format_reason_comment
+from devkit.render.devkit_lock import LOCK_PATH, compute_sha256, parse_lock, parse_locked_plan
+from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, read_file
+from devkit.render.project import DevkitProject, build_container_settings, compute_project_changes
+from devkit.render.templates import render_template
+from devkit.render.wheel import build_devkit_wheel
+from devkit.solver.plan import Plan
 
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+OCI_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """A processor's name in a plan -> its name to engines."""
 
 _OFFLINE_PART = "\nFROM prepared\n"
@@ -46,18 +47,18 @@ class Bundle:
     @property
     def architectures(self) -> tuple[str, ...]:
         """The processors it is for, as engines call them."""
-        return tuple(ARCHITECTURES[machine] for machine in self.plan.architectures)
+        return tuple(OCI_ARCHITECTURES[machine] for machine in self.plan.architectures)
 
-    def texts(self) -> tuple[Artifact, ...]:
+    def render_texts(self) -> tuple[Artifact, ...]:
         """load.sh and README.txt."""
         values = {"devkit_version": __version__, "architectures": self.architectures, "plan": self.plan}
         return (
-            Artifact.text("load.sh", rendered("bundle/load.sh.j2", image=self.image, **values), 0o755),
-            Artifact.text("README.txt", rendered("bundle/README.txt.j2", name=self.name, **values)),
+            Artifact.from_text("load.sh", render_template("bundle/load.sh.j2", image=self.image, **values), 0o755),
+            Artifact.from_text("README.txt", render_template("bundle/README.txt.j2", name=self.name, **values)),
         )
 
 
-def bundle_of(project: Project) -> Bundle:
+def prepare_bundle(project: DevkitProject) -> Bundle:
     """The bundle of a project as devkit.lock has it, with the user's edits of its files.
 
     The files are those that `devkit init` would write for a build from a wheelhouse: the image takes devkit from the
@@ -69,49 +70,49 @@ def bundle_of(project: Project) -> Bundle:
         raise DevkitError(
             f"{project.root} has no {LOCK_PATH}, so there is nothing to bundle", f"Run `devkit init {project.root}`."
         )
-    lock = read_lock(content)
-    plan, source = locked_plan(lock.plan), devkit_wheel()
-    changes = project_changes(project, plan, machines=lock.machines, source=source)
+    lock = parse_lock(content)
+    plan, source = parse_locked_plan(lock.plan), build_devkit_wheel()
+    changes = compute_project_changes(project, plan, machines=lock.machines, source=source)
     files = tuple(change.artifact for change in changes if change.action is not Action.REMOVE)
-    settings = project_settings(project, source=source)
-    is_locked = any(file.path == f"{FOLDER}/requirements.lock" for file in files)
-    dockerfile = next(file.content.decode() for file in files if file.path == f"{FOLDER}/Dockerfile")
+    settings = build_container_settings(project, source=source)
+    is_locked = any(file.path == f"{DEVCONTAINER_FOLDER}/requirements.lock" for file in files)
+    dockerfile = next(file.content.decode() for file in files if file.path == f"{DEVCONTAINER_FOLDER}/Dockerfile")
     wheels = _wheels_dockerfile(plan, settings, dockerfile, is_locked=is_locked)
-    tag = f"localhost/devkit-base/{settings.slug}:{digest(wheels.encode())[:12]}"
+    tag = f"localhost/devkit-base/{settings.slug}:{compute_sha256(wheels.encode())[:12]}"
     return Bundle(
-        plan, project.choices.name, tag, (*files, *_requests(project.root, plan, settings)), wheels, project.root
+        plan, project.settings.name, tag, (*files, *_requests(project.root, plan, settings)), wheels, project.root
     )
 
 
-def _requests(root: Path, plan: Plan, settings: Settings) -> Iterator[Artifact]:
+def _requests(root: Path, plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
     """The project's own lists of packages, which the build reads from beside .devcontainer."""
-    for path in project_packages(plan, settings, installation(plan, settings)).files:
+    for path in build_project_install_commands(plan, settings, build_install_commands(plan, settings)).files:
         content = read_file(root, path)
         if content is None:
             raise DevkitError(f"{path} is gone", "Run `devkit init` again, so that nothing asks for it.")
         yield Artifact(path, content)
 
 
-def _wheels_dockerfile(plan: Plan, settings: Settings, dockerfile: str, *, is_locked: bool) -> str:
+def _wheels_dockerfile(plan: Plan, settings: ContainerSettings, dockerfile: str, *, is_locked: bool) -> str:
     prepared, found, _ = dockerfile.partition(_OFFLINE_PART)
     if not found:
         raise DevkitError(
-            f"{FOLDER}/Dockerfile has lost its line {_OFFLINE_PART.strip()!r}",
+            f"{DEVCONTAINER_FOLDER}/Dockerfile has lost its line {_OFFLINE_PART.strip()!r}",
             "Put it back before the instructions that install Python packages, or run `devkit init --force`.",
         )
     online = replace(settings, uses_wheelhouse=False)
-    install = installation(plan, online)
-    return rendered(
+    install = build_install_commands(plan, online)
+    return render_template(
         "bundle/wheels.Dockerfile.j2",
         plan=plan,
         prepared=prepared.rstrip(),
-        because=lambda field: reason_comment(plan, field),
+        because=lambda field: format_reason_comment(plan, field),
         install=install,
         mounts=install.mounts.replace("/root/.cache/uv", "/root/.cache/pip").replace("-uv", "-pip"),
-        project=project_packages(plan, online, install),
-        tools=lock_readers(settings),
+        project=build_project_install_commands(plan, online, install),
+        tools=find_export_tools(settings),
         built_for_torch=BUILT_FOR_TORCH,
-        mirrors=mirror_variables(settings),
-        torch_index=torch_index(plan, settings),
+        mirrors=build_mirror_variables(settings),
+        torch_index=find_torch_index(plan, settings),
         is_locked=is_locked,
     )

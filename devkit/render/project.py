@@ -1,38 +1,100 @@
 """A project's folder: what it asks for, and what writing its dev container would change."""
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
-from devkit.facts.policy import NO_POLICY
-from devkit.probe.dependencies import dependencies_in
-from devkit.render.artifact import FOLDER, Artifact
-from devkit.render.artifacts import devcontainer_artifacts
-from devkit.render.certificates import certificates_in
-from devkit.render.change import Change, changes_for
-from devkit.render.choices import CHOICES_PATH, Choices, choices_text, read_choices
-from devkit.render.dotenv import setting_in, with_setting
-from devkit.render.folder import read_file
-from devkit.render.ignore_lines import with_ignored
-from devkit.render.lock import lock_artifact, read_lock_in
-from devkit.render.locks import IMAGE_LOCK_PATH, PYTHON_LOCK_PATH, Locks, locks_in, with_locks
-from devkit.render.mirrors import checked_mirror
-from devkit.render.names import checked_name, slug_of
-from devkit.render.policy import check_indexes
-from devkit.render.settings import DevkitSource, FromCheckout, Settings
-from devkit.render.wheel import devkit_source
-from devkit.solver.model import Machine, Plan
-from devkit.solver.project import without_lines
+from devkit.facts.project import NO_POLICY
+from devkit.probe.project.reader import read_local_dependencies
+from devkit.render.changes import FileChange, compute_changes, read_known_files
+from devkit.render.container.compose import render_devcontainer_compose
+from devkit.render.container.devcontainer import render_editor_files
+from devkit.render.container.dotenv import parse_env_value, render_env_example, set_env_value
+from devkit.render.container.image import render_bake_file, render_ignore_files, render_image_files
+from devkit.render.container.image_locks import (
+    IMAGE_LOCK_PATH,
+    PYTHON_LOCK_PATH,
+    ImageLocks,
+    apply_image_locks,
+    parse_image_locks,
+    render_image_locks,
+)
+from devkit.render.container.network import parse_certificates, render_empty_netrc, validate_mirror
+from devkit.render.container.profiles import render_profile_files
+from devkit.render.container.settings import (
+    ContainerSettings,
+    DevkitSource,
+    FromCheckout,
+    slugify,
+    validate_project_name,
+)
+from devkit.render.devkit_lock import read_project_lock, render_lock
+from devkit.render.devkit_toml import (
+    DEVKIT_TOML,
+    ProjectSettings,
+    parse_devkit_toml,
+    render_devkit_toml,
+    validate_indexes,
+)
+from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, list_files, read_file
+from devkit.render.ignore_files import update_gitignore
+from devkit.render.wheel import find_devkit_source
+from devkit.solver.plan import Machine, Plan
+from devkit.solver.project import strip_line_numbers
 
-CERTIFICATES_PATH = f"{FOLDER}/certificates/ca.crt"
-ENV_PATH = f"{FOLDER}/.env"
+# Which dev containers a project has that devkit did not write. Asked by every run, so it loads little.
+
+_SINGLE = ".devcontainer.json"
+_DEV_CONTAINER = re.compile(rf"{re.escape(DEVCONTAINER_FOLDER)}/(?:[^/]+/)?devcontainer\.json")
+
+
+def find_foreign_devcontainers(root: Path) -> tuple[str, ...]:
+    """The paths of the project's own devcontainer.json files; none where devkit wrote one of them.
+
+    Raises: DevkitError when a file leads out of the project, and for a lock that cannot be read.
+    """
+    found = [path for path in list_files(root, DEVCONTAINER_FOLDER) if _DEV_CONTAINER.fullmatch(path)]
+    if read_file(root, _SINGLE) is not None:
+        found.insert(0, _SINGLE)
+    known = read_known_files(root).files if found else {}
+    return () if any(path in known for path in found) else tuple(found)
+
+
+# A plan and its settings, as the files of a dev container.
+
+RENDERERS: tuple[Callable[[Plan, ContainerSettings], Iterable[Artifact]], ...] = (
+    render_editor_files,
+    render_image_files,
+    render_devcontainer_compose,
+    render_bake_file,
+    render_profile_files,
+    render_env_example,
+    render_ignore_files,
+    render_empty_netrc,
+    render_image_locks,
+)
+"""Every unit that renders files of a dev container."""
+
+
+def render_devcontainer(plan: Plan, settings: ContainerSettings) -> tuple[Artifact, ...]:
+    """Every file that devkit generates, in the order of their paths; the same input gives the same bytes.
+
+    Raises: DevkitError when a value could not stand in one of the files.
+    """
+    artifacts = [artifact for part in RENDERERS for artifact in part(plan, settings)]
+    return tuple(sorted(artifacts, key=lambda artifact: artifact.path))
+
+
+CERTIFICATES_PATH = f"{DEVCONTAINER_FOLDER}/certificates/ca.crt"
+ENV_PATH = f"{DEVCONTAINER_FOLDER}/.env"
 
 
 @dataclass(frozen=True)
-class Inputs:
+class PathOptions:
     """Files outside the project that the user named on the command line."""
 
     ca_certificate: Path | None = None
@@ -40,76 +102,76 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Project:
+class DevkitProject:
     """A project's folder, and its choices with the command line's in their place.
 
     `locks` take the place of those that lie in the folder; None keeps them. `dependencies` are its own packages.
     """
 
     root: Path
-    choices: Choices
-    inputs: Inputs
-    locks: Locks | None = None
+    settings: ProjectSettings
+    path_options: PathOptions
+    locks: ImageLocks | None = None
     dependencies: Dependencies = NO_DEPENDENCIES
 
 
-def open_project(directory: Path, flags: Choices, inputs: Inputs) -> Project:
+def open_project(directory: Path, flags: ProjectSettings, inputs: PathOptions) -> DevkitProject:
     """Read the project's choices. The folder itself may be missing, its parent may not.
 
     Raises: DevkitError for a folder that cannot take files, a name no format can carry, a wrong devkit.toml, and
     for `inputs` that are not what they should be.
     """
     root = _usable(directory)
-    written = read_file(root, CHOICES_PATH)
-    choices = (read_choices(written) if written is not None else Choices()).with_flags(flags)
-    name = checked_name(choices.name or root.name or "project")
+    written = read_file(root, DEVKIT_TOML)
+    choices = (parse_devkit_toml(written) if written is not None else ProjectSettings()).with_flags(flags)
+    name = validate_project_name(choices.name or root.name or "project")
     if inputs.ca_certificate is not None:
         choices = replace(choices, ca_certificates=CERTIFICATES_PATH)
     if inputs.wheelhouse is not None:
         _check_wheelhouse(inputs.wheelhouse)
         choices = replace(choices, wheelhouse=True)
-    check_indexes(choices)
-    dependencies = NO_DEPENDENCIES if choices.ignore_dependencies else dependencies_in(str(root))
-    return Project(root, replace(choices, name=name), inputs, dependencies=dependencies)
+    validate_indexes(choices)
+    dependencies = NO_DEPENDENCIES if choices.ignore_dependencies else read_local_dependencies(str(root))
+    return DevkitProject(root, replace(choices, name=name), inputs, dependencies=dependencies)
 
 
-def project_changes(
-    project: Project,
+def compute_project_changes(
+    project: DevkitProject,
     plan: Plan,
     *,
     machines: tuple[Machine, ...] = (),
     force: bool = False,
     may_clash: bool = False,
     source: DevkitSource | None = None,
-) -> tuple[Change, ...]:
+) -> tuple[FileChange, ...]:
     """What generating the dev container for this plan would change. Reads the disk, writes nothing.
 
     `machines` are those that the plan is for, `source` is where the image takes devkit from, by default where this
     devkit came from; `force` and `may_clash` are as for `changes_for`.
     Raises: DevkitError as `changes_for` does.
     """
-    plan = without_lines(plan, project.dependencies)
-    locks = kept_locks(project.root) if project.locks is None else project.locks
-    settings = with_locks(project_settings(project, source=source), plan, locks)
-    artifacts = devcontainer_artifacts(plan, settings)
-    ignore_files, ignored = with_ignored(project.root, (), read_lock_in(project.root).ignored)
-    generated = (*artifacts, lock_artifact(plan, artifacts, machines, ignored=ignored))
-    edited = [*own_settings(project), *ignore_files]
-    return changes_for(project.root, generated, edited, force=force, may_clash=may_clash)
+    plan = strip_line_numbers(plan, project.dependencies)
+    locks = read_image_locks(project.root) if project.locks is None else project.locks
+    settings = apply_image_locks(build_container_settings(project, source=source), plan, locks)
+    artifacts = render_devcontainer(plan, settings)
+    ignore_files, ignored = update_gitignore(project.root, (), read_project_lock(project.root).ignored)
+    generated = (*artifacts, render_lock(plan, artifacts, machines, ignored=ignored))
+    edited = [*render_user_files(project), *ignore_files]
+    return compute_changes(project.root, generated, edited, force=force, may_clash=may_clash)
 
 
-def project_settings(project: Project, *, source: DevkitSource | None = None) -> Settings:
+def build_container_settings(project: DevkitProject, *, source: DevkitSource | None = None) -> ContainerSettings:
     """What the project asks of its container besides the plan and the locks. Raises DevkitError."""
-    choices = project.choices
-    return Settings(
+    choices = project.settings
+    return ContainerSettings(
         name=choices.name,
-        slug=slug_of(choices.name),
+        slug=slugify(choices.name),
         source=source or _source(choices),
         certificates=_certificates(project),
         uses_wheelhouse=choices.wheelhouse,
-        index=checked_mirror("index", choices.index),
-        torch_index=checked_mirror("torch_index", choices.torch_index),
-        hub=checked_mirror("hub", choices.hub),
+        index=validate_mirror("index", choices.index),
+        torch_index=validate_mirror("torch_index", choices.torch_index),
+        hub=validate_mirror("hub", choices.hub),
         engine=choices.engine,
         devices=choices.devices,
         editors=choices.editors,
@@ -138,61 +200,61 @@ def _check_wheelhouse(directory: Path) -> None:
         raise DevkitError(
             f"the wheelhouse {directory} holds no wheel",
             "Run this without --wheelhouse first. Then fill the folder where there is a network, with torch from the\n"
-            f"index that the header of {FOLDER}/requirements.txt names: pip download --dest {directory} -r "
-            f"{FOLDER}/requirements.txt {FOLDER}/wheels/*.whl",
+            f"index that the header of {DEVCONTAINER_FOLDER}/requirements.txt names: pip download --dest {directory} -r "
+            f"{DEVCONTAINER_FOLDER}/requirements.txt {DEVCONTAINER_FOLDER}/wheels/*.whl",
         )
 
 
-def kept_locks(root: Path) -> Locks:
+def read_image_locks(root: Path) -> ImageLocks:
     """The locks that lie in a project. Raises DevkitError when they are damaged."""
-    return locks_in(read_file(root, PYTHON_LOCK_PATH), read_file(root, IMAGE_LOCK_PATH))
+    return parse_image_locks(read_file(root, PYTHON_LOCK_PATH), read_file(root, IMAGE_LOCK_PATH))
 
 
-def wheelhouse_of(project: Project) -> Path:
+def find_wheelhouse(project: DevkitProject) -> Path:
     """The folder of wheels that a build on this host takes. Raises DevkitError when it is none."""
     environment = (read_file(project.root, ENV_PATH) or b"").decode(errors="surrogateescape")
-    named = os.environ.get("DEVKIT_WHEELHOUSE") or setting_in(environment, "DEVKIT_WHEELHOUSE") or "wheelhouse"
-    folder = project.inputs.wheelhouse or project.root / FOLDER / named
+    named = os.environ.get("DEVKIT_WHEELHOUSE") or parse_env_value(environment, "DEVKIT_WHEELHOUSE") or "wheelhouse"
+    folder = project.path_options.wheelhouse or project.root / DEVCONTAINER_FOLDER / named
     _check_wheelhouse(folder)
     return folder.resolve()
 
 
-def _source(choices: Choices) -> DevkitSource:
+def _source(choices: ProjectSettings) -> DevkitSource:
     if choices.install_from not in ("", "checkout"):
         raise DevkitError(
-            f"{CHOICES_PATH}: devkit.install_from is {choices.install_from!r}", 'It can be "checkout", or left out.'
+            f"{DEVKIT_TOML}: devkit.install_from is {choices.install_from!r}", 'It can be "checkout", or left out.'
         )
-    return FromCheckout() if choices.install_from else devkit_source()
+    return FromCheckout() if choices.install_from else find_devkit_source()
 
 
-def _certificates(project: Project) -> str:
-    given = project.inputs.ca_certificate
+def _certificates(project: DevkitProject) -> str:
+    given = project.path_options.ca_certificate
     if given is not None:
         try:
             content: bytes | None = given.read_bytes()
         except OSError as error:
             raise DevkitError(f"cannot read {given}: {error.strerror}", "Name a PEM file.") from None
         shown = str(given)
-    elif project.choices.ca_certificates:
-        shown = project.choices.ca_certificates
+    elif project.settings.ca_certificates:
+        shown = project.settings.ca_certificates
         content = read_file(project.root, shown)
     else:
         return ""
     if content is None:
         raise DevkitError(
-            f"{CHOICES_PATH} names {shown}, which does not exist",
+            f"{DEVKIT_TOML} names {shown}, which does not exist",
             "Pass --ca-certificate FILE, or take network.ca_certificates out.",
         )
-    return certificates_in(content, shown_as=shown)
+    return parse_certificates(content, shown_as=shown)
 
 
-def own_settings(project: Project) -> Sequence[Artifact]:
+def render_user_files(project: DevkitProject) -> Sequence[Artifact]:
     """The user's own files that choices and inputs change: devkit.toml, and .env where a wheelhouse is named."""
-    written = read_file(project.root, CHOICES_PATH)
-    edited = [Artifact.text(CHOICES_PATH, choices_text(project.choices, written))]
-    if project.inputs.wheelhouse is not None:
+    written = read_file(project.root, DEVKIT_TOML)
+    edited = [Artifact.from_text(DEVKIT_TOML, render_devkit_toml(project.settings, written))]
+    if project.path_options.wheelhouse is not None:
         content = read_file(project.root, ENV_PATH) or b""
-        path = str(project.inputs.wheelhouse.resolve())
-        text = with_setting(content.decode(errors="surrogateescape"), "DEVKIT_WHEELHOUSE", path)
+        path = str(project.path_options.wheelhouse.resolve())
+        text = set_env_value(content.decode(errors="surrogateescape"), "DEVKIT_WHEELHOUSE", path)
         edited.append(Artifact(ENV_PATH, text.encode(errors="surrogateescape"), 0o600))
     return edited

@@ -16,14 +16,20 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from devkit.doctor.model import Repair, RepairKind
-from devkit.render.change import unified_diff
-from devkit.render.splice import CannotSplice, Syntax, remove_value, set_value, with_value, without_value
-from devkit.render.splice_json import JSON
-from devkit.render.splice_yaml import YAML
-from devkit.render.write import make_directory, replace_file
+from devkit.render.changes import format_unified_diff, make_directory, replace_file
+from devkit.render.splice.compose_yaml import YAML
+from devkit.render.splice.document import (
+    CannotSplice,
+    Syntax,
+    copy_with_value,
+    copy_without_value,
+    remove_value,
+    set_value,
+)
+from devkit.render.splice.jsonc import JSONC
 
-MOST_BYTES = 1 << 20
-_SYNTAX: dict[str, Syntax] = {".json": JSON, ".jsonc": JSON, ".yml": YAML, ".yaml": YAML}
+MAX_EDITED_BYTES = 1 << 20
+_SYNTAX: dict[str, Syntax] = {".json": JSONC, ".jsonc": JSONC, ".yml": YAML, ".yaml": YAML}
 
 
 class CannotRepair(Exception):  # noqa: N818 - a refusal, not a bug
@@ -31,7 +37,7 @@ class CannotRepair(Exception):  # noqa: N818 - a refusal, not a bug
 
 
 @dataclass(frozen=True)
-class Edit:
+class FileEdit:
     """One file, as it is and as it would be. `target` is where symbolic links lead; `before` None for a directory."""
 
     path: str
@@ -39,28 +45,28 @@ class Edit:
     before: bytes | None
     after: bytes
 
-    def diff(self) -> str:
+    def format_diff(self) -> str:
         """A unified diff; for a directory, what is made."""
         if self.before is None:
             return f"make the directory {self.path}"
-        return unified_diff(self.path, self.before, self.after)
+        return format_unified_diff(self.path, self.before, self.after)
 
 
-def edits_of(repairs: Iterable[Repair], project: Path, *, home: Path) -> tuple[Edit, ...]:
+def compute_edits(repairs: Iterable[Repair], project: Path, *, home: Path) -> tuple[FileEdit, ...]:
     """What the repairs would change, one edit for each file. Reads the disk, writes nothing.
 
     Paths are absolute, in `home` when they begin with a tilde, or relative to `project`.
     Raises: CannotRepair for a file that is not the user's, leads out of both folders, or does not allow the change.
     """
-    edits: dict[Path, Edit] = {}
+    edits: dict[Path, FileEdit] = {}
     for repair in repairs:
         target = _target(repair.path, project, home)
         if repair.kind is RepairKind.MAKE_DIRECTORY:
             if not target.is_dir():
-                edits[target] = Edit(repair.path, target, None, b"")
+                edits[target] = FileEdit(repair.path, target, None, b"")
             continue
         edit = edits.get(target) or _unchanged(repair.path, target)
-        edits[target] = Edit(edit.path, target, edit.before, repaired(edit.after, repair).encode())
+        edits[target] = FileEdit(edit.path, target, edit.before, apply_repair(edit.after, repair).encode())
     return tuple(edit for edit in edits.values() if edit.before != edit.after)
 
 
@@ -82,20 +88,20 @@ def _is_in(path: Path, folder: Path) -> bool:
     return Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder))  # noqa: PTH100 - links not followed
 
 
-def _unchanged(path: str, target: Path) -> Edit:
+def _unchanged(path: str, target: Path) -> FileEdit:
     try:
         found = target.stat()
-        content = target.read_bytes() if found.st_size <= MOST_BYTES else None
+        content = target.read_bytes() if found.st_size <= MAX_EDITED_BYTES else None
     except OSError as error:
         raise CannotRepair(f"{path}: {(error.strerror or str(error)).lower()}") from error
     if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
         raise CannotRepair(f"{path}: belongs to another user (uid {found.st_uid})")
     if content is None or b"\0" in content:
         raise CannotRepair(f"{path}: is no text file of an ordinary size")
-    return Edit(path, target, content, content)
+    return FileEdit(path, target, content, content)
 
 
-def repaired(content: bytes, repair: Repair) -> str:
+def apply_repair(content: bytes, repair: Repair) -> str:
     """The text of a file with the repair made. Raises CannotRepair."""
     try:
         text = content.decode()
@@ -138,7 +144,7 @@ def _toml(text: str, repair: Repair) -> str:
         before = document.unwrap()
         is_removal = repair.kind is RepairKind.REMOVE
         value = None if is_removal else json.loads(repair.value)
-        wanted = without_value(before, repair.key) if is_removal else with_value(before, repair.key, value)
+        wanted = copy_without_value(before, repair.key) if is_removal else copy_with_value(before, repair.key, value)
         _change_toml(document, repair, value)
         after = document.as_string()
         if tomlkit.parse(after).unwrap() != wanted:
@@ -161,7 +167,7 @@ def _change_toml(document: Any, repair: Repair, value: object) -> None:  # noqa:
         document[repair.key[-1]] = value
 
 
-def apply(edit: Edit) -> str:
+def apply_edit(edit: FileEdit) -> str:
     """Make the change. Returns the command that undoes it. Raises DevkitError when the disk refuses."""
     if edit.before is None:
         make_directory(edit.target)

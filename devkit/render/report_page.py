@@ -5,19 +5,19 @@ import hashlib
 from collections.abc import Mapping
 
 from devkit.doctor.model import Confidence, Crashed, Passed, Restart, Severity, Skipped
-from devkit.doctor.report import Health, Report, Shown
-from devkit.doctor.stack import State, stack_of
+from devkit.doctor.report.report import Health, Report, ReportedFinding
+from devkit.doctor.report.stack import LayerState, build_stack
 from devkit.facts.model import Facts
-from devkit.render.resources import rendered, rendered_page
-from devkit.text import count_of, listed
+from devkit.render.templates import render_html, render_template
+from devkit.text import format_count, join_words
 
-_CLASSES: Mapping[State, str] = {
-    State.CAUSE: "cause",
-    State.PROBLEM: "problem",
-    State.WARNING: "warning",
-    State.FOLLOWS: "follows",
-    State.FINE: "fine",
-    State.UNJUDGED: "unjudged",
+_CLASSES: Mapping[LayerState, str] = {
+    LayerState.CAUSE: "cause",
+    LayerState.PROBLEM: "problem",
+    LayerState.WARNING: "warning",
+    LayerState.FOLLOWS: "follows",
+    LayerState.FINE: "fine",
+    LayerState.UNJUDGED: "unjudged",
 }
 _SEVERITIES = {Severity.ERROR: "problem", Severity.WARNING: "warning", Severity.NOTE: "note"}
 _RESTARTS = {
@@ -31,13 +31,13 @@ _HEADLINES = {Health.HEALTHY: "healthy", Health.WARNINGS: "warning", Health.PROB
 _PALEST = 5
 
 
-def report_page(facts: Facts, report: Report) -> str:
+def render_report_page(facts: Facts, report: Report) -> str:
     """The page. Give it redacted facts and report: it is made to be passed on."""
-    style = rendered("report/page.css.j2").strip()
-    layers = stack_of(facts, report)
+    style = render_template("report/page.css.j2").strip()
+    layers = build_stack(facts, report)
     states = [layer.state for layer in layers]
-    broken_at = states.index(State.CAUSE) if State.CAUSE in states else None
-    return rendered_page(
+    broken_at = states.index(LayerState.CAUSE) if LayerState.CAUSE in states else None
+    return render_html(
         "report/page.html.j2",
         style=style,
         style_hash=_hash_of(style),
@@ -62,7 +62,7 @@ def _hash_of(style: str) -> str:
     return base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
 
 
-def _first(report: Report) -> Shown | None:
+def _first(report: Report) -> ReportedFinding | None:
     """The cause to begin with; None when there are only notes. Roots are sorted, so it stands first among them."""
     first = next(iter(report.roots), None)
     return None if first is None or first.finding.severity is Severity.NOTE else first
@@ -73,7 +73,7 @@ def _headline(report: Report) -> str:
     if first is not None:
         return first.finding.message
     if report.crashed:
-        return f"{count_of(len(report.crashed), 'check')} crashed; the others found nothing that stops GPU work"
+        return f"{format_count(len(report.crashed), 'check')} crashed; the others found nothing that stops GPU work"
     return "nothing found that stops GPU work"
 
 
@@ -88,7 +88,7 @@ def _counts(report: Report) -> str:
     following = sum(shown.finding.follows_from is not None for shown in report.findings)
     passed = sum(isinstance(outcome.verdict, Passed) for outcome in report.outcomes)
     skipped = sum(isinstance(outcome.verdict, Skipped) for outcome in report.outcomes)
-    parts = [count_of(errors, "root problem")] if errors else []
-    parts += [count_of(warnings, "warning")] if warnings else []
-    parts += [count_of(following, "consequence")] if following else []
-    return listed([*parts, f"{passed} passed", f"{skipped} not judged"])
+    parts = [format_count(errors, "root problem")] if errors else []
+    parts += [format_count(warnings, "warning")] if warnings else []
+    parts += [format_count(following, "consequence")] if following else []
+    return join_words([*parts, f"{passed} passed", f"{skipped} not judged"])

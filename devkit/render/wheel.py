@@ -19,15 +19,15 @@ from urllib.parse import urlsplit, urlunsplit
 
 from devkit import __version__
 from devkit.errors import DevkitError
-from devkit.render.resources import templates_root
-from devkit.render.settings import DevkitSource, FromIndex, FromUrl, FromWheel
+from devkit.render.container.settings import DevkitSource, FromIndex, FromUrl, FromWheel
+from devkit.render.templates import find_templates
 
 DISTRIBUTION = "devkit-gpu"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 _WHEEL_TEXT = "Wheel-Version: 1.0\nGenerator: devkit\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
-def devkit_source() -> DevkitSource:
+def find_devkit_source() -> DevkitSource:
     """Where an image should take devkit from: the place this one was installed from, else a wheel of it.
 
     Raises: DevkitError when devkit runs without being installed, so that its metadata is missing.
@@ -36,16 +36,16 @@ def devkit_source() -> DevkitSource:
     recorded = installed.read_text("direct_url.json")
     if recorded is None:
         return FromIndex(__version__)
-    return source_from(json.loads(recorded)) or devkit_wheel()
+    return parse_direct_url(json.loads(recorded)) or build_devkit_wheel()
 
 
 @cache
-def devkit_wheel() -> FromWheel:
+def build_devkit_wheel() -> FromWheel:
     """The running devkit as a wheel, for an image that can fetch it from nowhere. Raises: as `devkit_source`.
 
     Packed once in a process: what runs stays what it is.
     """
-    return wheel_of(_installed())
+    return pack_wheel(_installed())
 
 
 def _installed() -> Distribution:
@@ -58,7 +58,7 @@ def _installed() -> Distribution:
         ) from None
 
 
-def source_from(direct_url: dict[str, dict[str, str] | str]) -> FromUrl | None:
+def parse_direct_url(direct_url: dict[str, dict[str, str] | str]) -> FromUrl | None:
     """The URL in a PEP 610 record when another machine can use it; None for a local folder or file."""
     url = _without_credentials(str(direct_url["url"]))
     if url.startswith("file:"):
@@ -71,12 +71,12 @@ def source_from(direct_url: dict[str, dict[str, str] | str]) -> FromUrl | None:
     return FromUrl(f"{url}#{digest}" if digest else url)
 
 
-def wheel_of(installed: Distribution) -> FromWheel:
+def pack_wheel(installed: Distribution) -> FromWheel:
     """A pure Python wheel of devkit as it is installed, with its templates and version tables."""
     name = DISTRIBUTION.replace("-", "_")
     metadata = f"{name}-{__version__}.dist-info"
     members = {f"devkit/{path}": content for path, content in _tree(files("devkit"))}
-    members |= {f"devkit/templates/{path}": content for path, content in _tree(templates_root())}
+    members |= {f"devkit/templates/{path}": content for path, content in _tree(find_templates())}
     members[f"{metadata}/METADATA"] = _metadata(installed)
     members[f"{metadata}/WHEEL"] = _WHEEL_TEXT.encode()
     members[f"{metadata}/entry_points.txt"] = b"[console_scripts]\ndevkit = devkit.cli:main\n"

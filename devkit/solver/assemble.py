@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from devkit.compat.rows import Confidence, PythonVersion, Row
 from devkit.compat.rules import CudaSupport
-from devkit.solver import constraints, features, hardware, host, image, quantisation, rocm, stack
-from devkit.solver.image import NVCC, Image
-from devkit.solver.judge import Verdict
-from devkit.solver.model import Plan, Reason, Vendor
-from devkit.solver.question import Candidate, Question
+from devkit.compat.version_tables import Confidence, PythonVersion, TableRow
+from devkit.solver import base_image, evaluate, gpu_support, packages
+from devkit.solver.base_image import NVCC, BaseImage
+from devkit.solver.candidates import Candidate, Problem
+from devkit.solver.evaluate import Evaluation
+from devkit.solver.plan import Plan, Reason, Vendor
 
 _GPU_REQUESTS = {
     Vendor.NVIDIA: ("all", "every GPU of the host is for the container"),
@@ -17,11 +17,11 @@ _GPU_REQUESTS = {
 }
 
 
-def assembled(winner: Verdict, rejected: tuple[Verdict, ...], question: Question) -> Plan:
+def assemble_plan(winner: Evaluation, rejected: tuple[Evaluation, ...], question: Problem) -> Plan:
     """The plan of the winning candidate. `rejected` are the others, newest first, to say why they were not taken."""
     candidate = winner.candidate
-    base = image.chosen_image(candidate, question)
-    python = image.chosen_python(candidate, question)
+    base = base_image.choose_image(candidate, question)
+    python = base_image.choose_python(candidate, question)
     if base is None or python is None:
         raise ValueError("a candidate without image or Python was not refused")
     chosen = _packages(candidate, question)
@@ -45,18 +45,18 @@ def assembled(winner: Verdict, rejected: tuple[Verdict, ...], question: Question
     )
 
 
-def _packages(candidate: Candidate, question: Question) -> tuple[stack.Chosen, ...]:
-    found = quantisation.bitsandbytes(candidate, question)
-    return (*(stack.companions(candidate, question) or ()), *((found,) if found else ()))
+def _packages(candidate: Candidate, question: Problem) -> tuple[packages.ChosenPackage, ...]:
+    found = packages.choose_bitsandbytes(candidate, question)
+    return (*(packages.choose_companions(candidate, question) or ()), *((found,) if found else ()))
 
 
 def _reasons(
-    winner: Verdict,
-    rejected: tuple[Verdict, ...],
-    question: Question,
-    base: Image,
+    winner: Evaluation,
+    rejected: tuple[Evaluation, ...],
+    question: Problem,
+    base: BaseImage,
     python: str,
-    chosen: tuple[stack.Chosen, ...],
+    chosen: tuple[packages.ChosenPackage, ...],
 ) -> Iterator[Reason]:
     candidate = winner.candidate
     release, index = candidate.release, candidate.index
@@ -81,7 +81,7 @@ def _reasons(
     yield Reason("gpu_request", request, says, "the vendor", Confidence.CONFIRMED)
 
 
-def _vendor(question: Question) -> Reason:
+def _vendor(question: Problem) -> Reason:
     origins = " and ".join(dict.fromkeys(machine.origin for machine in question.machines))
     if question.request.vendor is not None:
         says = "asked for"
@@ -93,7 +93,7 @@ def _vendor(question: Question) -> Reason:
     return Reason("vendor", question.vendor.value, says, origins, Confidence.CONFIRMED)
 
 
-def _torch(winner: Verdict, rejected: tuple[Verdict, ...], question: Question) -> str:
+def _torch(winner: Evaluation, rejected: tuple[Evaluation, ...], question: Problem) -> str:
     served = ", ".join(question.spoken_gpus)
     fits = f"newest release that serves {served}" if served else "newest release"
     if winner.doubts and served:
@@ -107,12 +107,12 @@ def _torch(winner: Verdict, rejected: tuple[Verdict, ...], question: Question) -
     return f"{fits}; not {refused[0].candidate.release.version}: {refused[0].refusals[0].says}"
 
 
-def _cuda(candidate: Candidate, question: Question) -> str:
+def _cuda(candidate: Candidate, question: Problem) -> str:
     drivers = [machine for machine in question.machines if machine.driver is not None]
     if not drivers:
         return "what the wheel is built with; the driver must run it"
     driver = ", ".join(dict.fromkeys(str(machine.driver) for machine in drivers))
-    match hardware.support(candidate, question):
+    match gpu_support.find_cuda_support(candidate, question):
         case CudaSupport.FULL:
             return f"driver {driver} runs CUDA {candidate.cuda} in full (R1)"
         case CudaSupport.MINOR:
@@ -123,21 +123,21 @@ def _cuda(candidate: Candidate, question: Question) -> str:
             raise ValueError("a candidate that no driver runs was not refused")
 
 
-def _python(question: Question, base: Image) -> str:
+def _python(question: Problem, base: BaseImage) -> str:
     if question.request.python:
         return "asked for"
     if question.request.image or base.cuda is not None:
         return f"the Python of {base.tag}"
-    asked = constraints.of(constraints.PYTHON, question)
+    asked = packages.find_constraints(packages.PYTHON, question)
     says = "the most widely served Python that every wheel of the plan exists for"
-    return f"{says}; {' and '.join(constraints.spoken(each) for each in asked)}" if asked else says
+    return f"{says}; {' and '.join(packages.describe_constraint(each) for each in asked)}" if asked else says
 
 
-def _python_row(python: str, question: Question) -> PythonVersion | None:
+def _python_row(python: str, question: Problem) -> PythonVersion | None:
     return next((row for row in question.tables.stack.pythons if row.version == python), None)
 
 
-def _image(base: Image, candidate: Candidate, question: Question) -> Reason:
+def _image(base: BaseImage, candidate: Candidate, question: Problem) -> Reason:
     if question.request.image:
         says = "asked for"
     elif base.cuda is not None and NVCC in question.request.features:
@@ -154,23 +154,23 @@ def _image(base: Image, candidate: Candidate, question: Question) -> Reason:
     return Reason("base_image", base.tag, says, row.source[0], confidence)
 
 
-def _package(chosen: stack.Chosen, question: Question) -> Reason:
+def _package(chosen: packages.ChosenPackage, question: Problem) -> Reason:
     row = chosen.row or question.tables.stack.packages[0]
     confidence = row.confidence if chosen.row else Confidence.INFERRED
     return Reason(chosen.name, chosen.version, chosen.because, row.source[0], confidence)
 
 
-def _reason(field: str, value: str, because: str, *rows: Row) -> Reason:
+def _reason(field: str, value: str, because: str, *rows: TableRow) -> Reason:
     """A reason that is as sure as the least sure of its rows."""
     order = tuple(Confidence)
     confidence = max((row.confidence for row in rows), key=order.index)
     return Reason(field, value, because, rows[0].source[0], confidence)
 
 
-def _warnings(winner: Verdict, question: Question, base: Image, python: str) -> Iterator[str]:
+def _warnings(winner: Evaluation, question: Problem, base: BaseImage, python: str) -> Iterator[str]:
     yield from (f"{objection.says} ({objection.rule})" for objection in winner.doubts)
     yield from (note for machine in question.request.machines for note in machine.notes)
-    yield from hardware.driver_warnings(winner.candidate, question)
+    yield from gpu_support.find_driver_warnings(winner.candidate, question)
     if question.vendor is Vendor.NVIDIA and not question.gpus:
         yield "no GPU is known: whether the wheel has code for it was not checked"
     for wheel in winner.candidate.wheels:
@@ -181,7 +181,7 @@ def _warnings(winner: Verdict, question: Question, base: Image, python: str) -> 
     row = _python_row(python, question)
     if row is not None and row.eol < question.tables.torch.as_of[:7]:
         yield f"Python {python} gets no more security fixes since {row.eol}"
-    yield from stack.pin_warnings(question)
-    yield from features.feature_warnings(question)
-    yield from rocm.warnings(question)
-    yield from host.toolkit_warnings(question)
+    yield from packages.find_pin_warnings(question)
+    yield from evaluate.find_feature_warnings(question)
+    yield from gpu_support.find_rocm_warnings(question)
+    yield from gpu_support.find_toolkit_warnings(question)

@@ -4,12 +4,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from devkit.compat.load import Tables
-from devkit.compat.rows import Confidence
-from devkit.facts.dependencies import Dependencies, Needed, Tool
-from devkit.solver.model import Conflict, Constraint, Plan, Reason, Request
+from devkit.compat.version_tables import Confidence, Tables
+from devkit.facts.dependencies import Dependencies, PackageManager, PackageRequirement
+from devkit.solver.plan import Conflict, Constraint, Plan, Reason, Request
 from devkit.solver.solve import solve
-from devkit.text import listed
+from devkit.text import join_words
 
 MOST_ROUNDS = 3
 """What is asked for may depend on the Python, and the Python on what is asked for."""
@@ -22,14 +21,14 @@ def solve_project(request: Request, dependencies: Dependencies, tables: Tables) 
     python = request.python
     answer: Plan | Conflict
     for _ in range(MOST_ROUNDS):
-        answer = solve(limited(request, dependencies, python=python), tables)
+        answer = solve(add_project_constraints(request, dependencies, python=python), tables)
         if isinstance(answer, Conflict) or answer.python == python:
             break
         python = answer.python
     return answer if isinstance(answer, Conflict) or not dependencies.files else _told(answer, dependencies)
 
 
-def without_lines(plan: Plan, dependencies: Dependencies) -> Plan:
+def strip_line_numbers(plan: Plan, dependencies: Dependencies) -> Plan:
     """The plan for files that are kept: its reasons name files without lines, which every edit above them moves."""
     paths = {need.origin: need.path for need in (*dependencies.needs, *dependencies.python)}
     if not paths:
@@ -39,14 +38,14 @@ def without_lines(plan: Plan, dependencies: Dependencies) -> Plan:
     return replace(plan, reasons=tuple(said))
 
 
-def limited(request: Request, dependencies: Dependencies, *, python: str | None) -> Request:
+def add_project_constraints(request: Request, dependencies: Dependencies, *, python: str | None) -> Request:
     """The request with what the project asks for on this Python; None as long as it is open."""
     machines = tuple({machine.machine for machine in request.machines})
-    limits = constraints_of(dependencies, machines=machines, python=python)
+    limits = list_project_constraints(dependencies, machines=machines, python=python)
     return replace(request, constraints=request.constraints + limits)
 
 
-def constraints_of(
+def list_project_constraints(
     dependencies: Dependencies, *, machines: tuple[str, ...], python: str | None
 ) -> tuple[Constraint, ...]:
     """What the project asks of packages and of Python, as far as it concerns one of these machines under Linux.
@@ -57,7 +56,7 @@ def constraints_of(
     return tuple(Constraint(need.name, need.specifier, need.origin) for need in (*dependencies.python, *asked))
 
 
-def _concerns(need: Needed, machines: tuple[str, ...], python: str | None) -> bool:
+def _concerns(need: PackageRequirement, machines: tuple[str, ...], python: str | None) -> bool:
     if not need.marker:
         return True
     if python is None and "python_" in need.marker:
@@ -91,7 +90,7 @@ def _environment(machine: str, python: str) -> dict[str, str]:
 def _told(plan: Plan, dependencies: Dependencies) -> Plan:
     """The plan with the reason for how the project's packages are installed, and with what was left open."""
     warnings = (*plan.warnings, *dict.fromkeys(_warnings(dependencies)))
-    if dependencies.tool is Tool.NONE:
+    if dependencies.tool is PackageManager.NONE:
         return replace(plan, warnings=warnings)
     source = dependencies.lock or dependencies.files[0]
     reason = Reason("dependencies", dependencies.tool.value, dependencies.because, source, Confidence.CONFIRMED)
@@ -106,7 +105,7 @@ def _warnings(dependencies: Dependencies) -> Iterator[str]:
         left_out.setdefault((each.path, each.because), []).append(each.what)
     for (path, because), names in left_out.items():
         shown = names if len(names) <= MOST_NAMED else [*names[:MOST_NAMED], f"{len(names) - MOST_NAMED} more"]
-        yield f"not installed from {path}: {listed(shown)}; {because}"
+        yield f"not installed from {path}: {join_words(shown)}; {because}"
     for index in dependencies.indexes:
         if TORCH_WHEELS in index.url:
             yield f"{index.path}:{index.line} names {index.url}: torch still comes from the plan's own index"

@@ -2,20 +2,152 @@
 
 import re
 from collections.abc import Iterable
+from typing import NoReturn
 
-from devkit.compat.load import tables
-from devkit.compat.specifiers import canonical_name
+from devkit.compat.gpus import NamedAmdGpu, NamedGpu, find_amd_gpu, find_closest_gpus, find_gpu
+from devkit.compat.specifiers import canonicalize_name
+from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.facts.values import Release
-from devkit.solver.machine import version
-from devkit.solver.model import Constraint, Machine, Request, Vendor
+from devkit.facts.engine import Toolkit
+from devkit.facts.gpu import Amd, Driver, FailedGpu, NvmlAnswer
+from devkit.facts.machine import Platform, System
+from devkit.facts.model import Facts
+from devkit.facts.values import ComputeCapability, Release, Unknown
+from devkit.solver.plan import Constraint, Machine, Request, Vendor
+
+# What a plan needs to know of a machine: taken from saved facts, or from flags.
+
+ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+"""What systems call their processor -> what wheels call it."""
+
+FLAGS_ORIGIN = "the flags"
+"""The origin of a machine that was described on the command line."""
+
+NamedGpus = tuple[tuple[str, ComputeCapability], ...]
+
+_VERSION = re.compile(r"\d+(\.\d+){0,3}")
+
+
+def build_machine_from_facts(facts: Facts, *, origin: str = "this machine") -> Machine:
+    """The machine that `facts` describe; a GPU that does not answer is left out, and noted."""
+    system = facts.system if isinstance(facts.system, System) else None
+    answer = facts.nvml if isinstance(facts.nvml, NvmlAnswer) else None
+    gpus, notes = _gpus(answer)
+    driver = _driver(facts, answer)
+    amd_gpus: tuple[tuple[str, str], ...] = ()
+    if not gpus:
+        notes += _unseen_gpus(facts)
+        # Beside a GPU of NVIDIA's it is most often the processor's own graphics; --vendor rocm asks for it.
+        amd_gpus, amd_notes = _amd_gpus(facts) if driver is None else ((), ())
+        notes += amd_notes
+    return Machine(
+        driver=driver,
+        cuda=answer.cuda if answer and isinstance(answer.cuda, Release) else None,
+        gpus=gpus,
+        machine=ARCHITECTURES.get(system.machine.lower(), system.machine) if system else "x86_64",
+        platform="wsl2" if system and system.platform in (Platform.WSL2, Platform.WINDOWS) else "linux",
+        # The image brings its own C library; the host's does not matter.
+        glibc=None,
+        origin=origin,
+        notes=notes,
+        amd_gpus=amd_gpus,
+        toolkit=_toolkit(facts),
+    )
+
+
+def build_machine_from_flags(
+    *,
+    driver: str | None = None,
+    gpus: tuple[str, ...] = (),
+    machine: str | None = None,
+    platform: str | None = None,
+    glibc: str | None = None,
+) -> Machine:
+    """A machine as described on the command line. Raises DevkitError for an unknown GPU or a version that is none."""
+    named = [find_gpu(text) or find_amd_gpu(text) or _unknown(text) for text in gpus]
+    return Machine(
+        driver=parse_version("--driver", driver) if driver else None,
+        cuda=None,
+        gpus=tuple((gpu.name, gpu.capability) for gpu in named if isinstance(gpu, NamedGpu)),
+        machine=machine or "x86_64",
+        platform=platform or "linux",
+        glibc=parse_version("--glibc", glibc) if glibc else None,
+        origin=FLAGS_ORIGIN,
+        amd_gpus=tuple((gpu.name, gpu.target) for gpu in named if isinstance(gpu, NamedAmdGpu)),
+    )
+
+
+def parse_version(flag: str, text: str) -> Release:
+    """The version given to a flag. Raises DevkitError when it is not one."""
+    if not _VERSION.fullmatch(text.strip()):
+        raise DevkitError(f"{flag} {text!r} is not a version", "Give numbers with dots, such as 570.124.06 or 13.0.")
+    return Release.parse(text)
+
+
+def _unknown(text: str) -> NoReturn:
+    names = find_closest_gpus(text)
+    known = f"Close names: {', '.join(names)}.\n" if names else ""
+    raise DevkitError(
+        f"unknown GPU {text!r}",
+        f"{known}Or give its compute capability, such as --gpu 9.0 (H100) or --gpu sm_120, or for AMD --gpu gfx942.",
+    )
+
+
+def _gpus(answer: NvmlAnswer | None) -> tuple[NamedGpus, tuple[str, ...]]:
+    gpus: list[tuple[str, ComputeCapability]] = []
+    notes: list[str] = []
+    for gpu in answer.gpus if answer else ():
+        if isinstance(gpu, FailedGpu):
+            notes.append(f"GPU {gpu.index} does not answer ({gpu.message}) and is left out: run `devkit doctor`")
+            continue
+        capability = gpu.capability
+        if isinstance(capability, Unknown):
+            found = find_gpu(gpu.name)
+            if found is None:
+                notes.append(f"GPU {gpu.index} ({gpu.name}) is left out: its compute capability is not known")
+                continue
+            capability = found.capability
+        gpus.append((gpu.name, capability))
+    return tuple(gpus), tuple(notes)
+
+
+def _amd_gpus(facts: Facts) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """AMD's GPUs that a ROCm build of torch knows; the others, such as a processor's own graphics, are noted."""
+    gpus: list[tuple[str, str]] = []
+    notes: list[str] = []
+    for gpu in facts.amd.gpus if isinstance(facts.amd, Amd) else ():
+        if find_amd_gpu(gpu.target) is None:
+            shown = gpu.name or f"PCI {gpu.device_id}"
+            notes.append(f"the AMD GPU {shown} ({gpu.target}) is left out: no ROCm build of torch has code for it")
+            continue
+        gpus.append((gpu.name or gpu.target, gpu.target))
+    return tuple(gpus), tuple(notes)
+
+
+def _toolkit(facts: Facts) -> Release | None:
+    found = facts.toolkit.version if isinstance(facts.toolkit, Toolkit) else None
+    return found if isinstance(found, Release) else None
+
+
+def _driver(facts: Facts, answer: NvmlAnswer | None) -> Release | None:
+    if answer and isinstance(answer.driver, Release):
+        return answer.driver
+    loaded = facts.driver.loaded if isinstance(facts.driver, Driver) else None
+    return loaded if isinstance(loaded, Release) else None
+
+
+def _unseen_gpus(facts: Facts) -> tuple[str, ...]:
+    if not isinstance(facts.driver, Driver) or isinstance(facts.driver.pci_gpus, Unknown) or not facts.driver.pci_gpus:
+        return ()
+    return ("an NVIDIA GPU is on the PCI bus, but the driver does not show it: run `devkit doctor`",)
+
 
 _TORCH = re.compile(r"(\d+\.\d+(?:\.\d+)?)(?:\+(cu\d{3}|cpu|rocm\d+\.\d+(?:\.\d+)?))?")
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*==\s*([A-Za-z0-9][A-Za-z0-9.+!_-]*)")
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]*")
 
 
-def request_of(
+def build_request(
     *,
     machines: tuple[Machine, ...],
     vendor: str | None = None,
@@ -35,7 +167,7 @@ def request_of(
     pinned_torch = pairs.pop("torch", None)
     wanted_torch = torch or pinned_torch
     _readable(torch=wanted_torch, cuda=cuda, python=python, image=image)
-    variant = torch_wanted(wanted_torch)[1]
+    variant = parse_torch(wanted_torch)[1]
     _consistent(vendor=vendor, variant=variant, cuda=cuda)
     named = tuple(dict.fromkeys(_feature(name) for name in features))
     _one_vendor(machines, vendor=vendor, variant=variant, features=named)
@@ -51,15 +183,15 @@ def request_of(
     )
 
 
-def torch_wanted(text: str | None) -> tuple[str, str]:
+def parse_torch(text: str | None) -> tuple[str, str]:
     """The version and the variant in "2.14.1+cu126"; "" for what is left open."""
     found = _TORCH.fullmatch(text or "")
     return (found[1], found[2] or "") if found else ("", "")
 
 
-def asked_variant(request: Request) -> str:
+def find_requested_variant(request: Request) -> str:
     """The build that --torch or the project's files name, such as cu126; "" for none."""
-    named = [torch_wanted(request.torch)[1]]
+    named = [parse_torch(request.torch)[1]]
     named += [_variant_of(each) for each in request.constraints if each.name == "torch"]
     return next(filter(None, named), "")
 
@@ -76,14 +208,14 @@ def _readable(*, torch: str | None, cuda: str | None, python: str | None, image:
         raise DevkitError(f"--torch {torch!r} is not a version", "Such as 2.14, 2.14.1 or 2.14.1+cu126.")
     for flag, text in (("--cuda", cuda), ("--python", python)):
         if text is not None:
-            version(flag, text)
+            parse_version(flag, text)
     if torch:
-        _exists("--torch", torch, torch_wanted(torch)[0], (row.version for row in tables().torch.releases))
+        _exists("--torch", torch, parse_torch(torch)[0], (row.version for row in load_tables().torch.releases))
     if cuda:
-        toolkits = tables().driver.toolkits
+        toolkits = load_tables().driver.toolkits
         _exists("--cuda", cuda, cuda, (release for row in toolkits for release in (row.cuda, row.version)))
     if python:
-        pythons = (Release.read(each) for row in tables().torch.releases for each in row.pythons)
+        pythons = (Release.parse(each) for row in load_tables().torch.releases for each in row.pythons)
         _exists("--python", python, ".".join(python.split(".")[:2]), pythons)
     if image is not None and not _IMAGE.fullmatch(image):
         raise DevkitError(f"--image {image!r} is not an image reference", "Such as python:3.12-slim-bookworm.")
@@ -92,14 +224,14 @@ def _readable(*, torch: str | None, cuda: str | None, python: str | None, image:
 def _exists(flag: str, text: str, wanted: str, releases: Iterable[Release]) -> None:
     """A version that the tables know at all."""
     known = set(releases)
-    wished = Release.read(wanted)
+    wished = Release.parse(wanted)
     if wished in known:
         return
     ordered = sorted(known)
     near = [str(release) for release in ordered if release.numbers[:2] == wished.numbers[:2]]
     raise DevkitError(
         f"{flag} {text}: no such version is known",
-        f"Known as of {tables().torch.as_of}: {', '.join(near) or f'{ordered[0]} to {ordered[-1]}'}.",
+        f"Known as of {load_tables().torch.as_of}: {', '.join(near) or f'{ordered[0]} to {ordered[-1]}'}.",
     )
 
 
@@ -133,7 +265,7 @@ def _one_vendor(machines: tuple[Machine, ...], *, vendor: str | None, variant: s
 
 def _feature(name: str) -> str:
     """A feature by its name or an alias. Raises DevkitError for an unknown one."""
-    known = tables().stack.features
+    known = load_tables().stack.features
     for row in known.values():
         if name.lower() in (row.name, *row.aliases):
             return row.name
@@ -144,4 +276,4 @@ def _pin(text: str) -> tuple[str, str]:
     found = _PIN.fullmatch(text.strip())
     if found is None:
         raise DevkitError(f"--pin {text!r} is not NAME==VERSION", "Such as --pin transformers==4.57.6.")
-    return canonical_name(found[1]), found[2]
+    return canonicalize_name(found[1]), found[2]

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 from devkit import __version__
 from devkit.doctor.model import Finding, Severity
-from devkit.doctor.report import report_of
-from devkit.doctor.run import run
+from devkit.doctor.report.report import build_report
+from devkit.doctor.runner import run_checks
 from devkit.errors import DevkitError
 from devkit.facts.model import Container, Engine, EngineFailure, EngineKind
 from devkit.facts.values import Unknown
-from devkit.probe.compose import read_compose
-from devkit.probe.container import read_container
-from devkit.probe.docker import read_engine
-from devkit.probe.gather import gather
+from devkit.probe.engine.client import read_compose
+from devkit.probe.engine.daemon import read_engine
+from devkit.probe.gather import gather_facts
 from devkit.probe.host import Host
+from devkit.probe.machine.environment import read_container
 
 ENGINE_DEADLINE_S = 8.0
 DOCKER_COMPOSE = ("docker", "compose")
@@ -34,7 +34,7 @@ class WorkingEngine:
         return self.compose[0]
 
 
-def working_engine(host: Host) -> WorkingEngine:
+def require_engine(host: Host) -> WorkingEngine:
     """The engine, when it answers and has Compose. Raises DevkitError with the doctor's message and fix when not."""
     engine = read_engine(host, deadline_s=ENGINE_DEADLINE_S)
     if isinstance(engine, Engine) and (compose := _compose(host, engine)):
@@ -57,8 +57,8 @@ def _why_not(host: Host, engine: Engine | EngineFailure | Unknown) -> DevkitErro
     # All the checks, with their imports, for the bad day only.
     from devkit.doctor.registry import CHECKS
 
-    facts = gather(host)
-    report = report_of(facts, run(CHECKS, facts, clock=time.monotonic), devkit=__version__)
+    facts = gather_facts(host)
+    report = build_report(facts, run_checks(CHECKS, facts, clock=time.monotonic), devkit=__version__)
     errors = [shown for shown in report.roots if shown.finding.severity is Severity.ERROR]
     findings = [shown.finding for shown in errors if shown.check.code.startswith("ENG")]
     if findings:

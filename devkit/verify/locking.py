@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devkit.errors import DevkitError
-from devkit.render.dependencies import BUILT_FOR_TORCH
-from devkit.render.python_lock import Wanted, lock_text
-from devkit.verify.process import Streamed, stream
+from devkit.render.container.image_locks import LockRequirements, render_python_lock
+from devkit.render.container.packages import BUILT_FOR_TORCH
+from devkit.verify.process import CompletedCommand, run_streaming
 
 RESOLVE_DEADLINE_S = 600.0
 IMAGE_DEADLINE_S = 60.0
@@ -26,7 +26,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Sources:
+class PackageSources:
     """Where wheels come from: torch's index, the mirror of the package index or "", or a folder instead of both."""
 
     torch_index: str
@@ -34,15 +34,15 @@ class Sources:
     wheelhouse: Path | None = None
 
 
-def locked_python(
-    wanted: Wanted, sources: Sources, *, progress: Progress, deadline_s: float = RESOLVE_DEADLINE_S
+def resolve_lock(
+    wanted: LockRequirements, sources: PackageSources, *, progress: Progress, deadline_s: float = RESOLVE_DEADLINE_S
 ) -> str:
     """The text of requirements.lock: every package that `wanted` needs, for each machine, with hashes.
 
     uv resolves from wheels alone, so no code of a package runs on this machine. Its own settings for mirrors,
     certificates and logins apply. Raises: DevkitError without uv, without an answer in time, and without a solution.
     """
-    argv = uv_command()
+    argv = find_uv()
     with tempfile.TemporaryDirectory(prefix="devkit-lock-") as folder:
         project, answer = Path(folder), Path(folder, "requirements.txt")
         (project / "pyproject.toml").write_text(_project(wanted, sources), encoding="utf-8")
@@ -51,15 +51,15 @@ def locked_python(
         options += ["--index-strategy=unsafe-best-match"] if _needs_all_of(wanted) else []
         options += ["--no-index", f"--find-links={sources.wheelhouse}"] if sources.wheelhouse else []
         words = ["pip", "compile", *options, f"--directory={folder}", f"--output-file={answer}", "pyproject.toml"]
-        done = stream([*argv, *words], progress=progress, timeout_s=deadline_s)
+        done = run_streaming([*argv, *words], progress=progress, timeout_s=deadline_s)
         if done.code != 0:
             raise _unresolved(done, deadline_s)
         resolved = answer.read_text(encoding="utf-8")
         # The annotations name the project that asked, which exists only here.
-        return lock_text(wanted, resolved.replace(f"{_ROOT} (pyproject.toml)", "the plan"))
+        return render_python_lock(wanted, resolved.replace(f"{_ROOT} (pyproject.toml)", "the plan"))
 
 
-def uv_command() -> list[str]:
+def find_uv() -> list[str]:
     """How to start uv: beside this Python, on PATH, or as its module. Raises DevkitError when it is not installed."""
     beside = shutil.which("uv", path=str(Path(sys.executable).parent))
     if found := beside or shutil.which("uv"):
@@ -72,7 +72,7 @@ def uv_command() -> list[str]:
     )
 
 
-def locked_image(reference: str, *, program: str, deadline_s: float = IMAGE_DEADLINE_S) -> str:
+def pin_image(reference: str, *, program: str, deadline_s: float = IMAGE_DEADLINE_S) -> str:
     """The image as `reference@sha256:…`: as the engine has it, or else as its registry does.
 
     `program` is docker or podman. Raises: DevkitError when neither knows the image.
@@ -99,12 +99,12 @@ _WITHOUT_IMAGE = (
 )
 
 
-def _needs_all_of(wanted: Wanted) -> bool:
+def _needs_all_of(wanted: LockRequirements) -> bool:
     """Whether torch's index has more than torch for the image: for ROCm, the only Triton that fits lies there."""
     return wanted.variant.startswith("rocm")
 
 
-def _project(wanted: Wanted, sources: Sources) -> str:
+def _project(wanted: LockRequirements, sources: PackageSources) -> str:
     """A project that asks for what is wanted. torch may come from its index alone, and as little else as can be."""
     import tomlkit
 
@@ -129,7 +129,7 @@ def _project(wanted: Wanted, sources: Sources) -> str:
     return tomlkit.dumps(document)
 
 
-def _unresolved(done: Streamed, deadline_s: float) -> DevkitError:
+def _unresolved(done: CompletedCommand, deadline_s: float) -> DevkitError:
     if done.code is None:
         return DevkitError(f"uv found no answer within {deadline_s:.0f} s", _NO_NETWORK)
     lines = [line.rstrip() for line in done.log if line.strip()]
@@ -147,8 +147,8 @@ _NO_NETWORK = (
 )
 
 
-def _ask(argv: Sequence[str], deadline_s: float) -> Streamed:
-    return stream(argv, progress=lambda _line: None, timeout_s=deadline_s)
+def _ask(argv: Sequence[str], deadline_s: float) -> CompletedCommand:
+    return run_streaming(argv, progress=lambda _line: None, timeout_s=deadline_s)
 
 
 def _repository_digest(document: str, name: str) -> str:

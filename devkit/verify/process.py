@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import IO, Any, NoReturn
 
-LOG_LINES = 40
-KEPT_OUTPUT_LINES = 10_000
+MAX_LOG_LINES = 40
+MAX_OUTPUT_LINES = 10_000
 KILL_GRACE_S = 5.0
 _STOP_GRACE_S = 15.0
 _SLICE_S = 0.2
 
 
 @dataclass(frozen=True)
-class Streamed:
+class CompletedCommand:
     """A finished command: exit status (None when the time ran out), what it printed, the last lines of its stderr."""
 
     code: int | None
@@ -31,32 +31,34 @@ class Streamed:
     @property
     def last_line(self) -> str:
         """The last line of its stderr that is not blank, or of its stdout."""
-        lines = [line.strip() for line in (*self.out.splitlines()[-LOG_LINES:], *self.log) if line.strip()]
+        lines = [line.strip() for line in (*self.out.splitlines()[-MAX_LOG_LINES:], *self.log) if line.strip()]
         return lines[-1] if lines else "it printed nothing"
 
 
-def stream(argv: Sequence[str], *, progress: Callable[[str], None], timeout_s: float | None = None) -> Streamed:
+def run_streaming(
+    argv: Sequence[str], *, progress: Callable[[str], None], timeout_s: float | None = None
+) -> CompletedCommand:
     """Run a command, hand each line of its stderr to `progress` as it comes, and keep its stdout.
 
     However this call is left, the command is ended: first with SIGTERM, so that it can tidy up, then with SIGKILL.
     """
-    process = start(argv)
-    out: deque[str] = deque(maxlen=KEPT_OUTPUT_LINES)
-    log: deque[str] = deque(maxlen=LOG_LINES)
+    process = start_process(argv)
+    out: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
+    log: deque[str] = deque(maxlen=MAX_LOG_LINES)
 
     def take(line: str) -> None:
         log.append(line)
         progress(line)
 
-    readers = (read_lines(process.stdout, out.append), read_lines(process.stderr, take))
+    readers = (read_lines_in_background(process.stdout, out.append), read_lines_in_background(process.stderr, take))
     code = None
     try:
         code = _wait(process, timeout_s)
     finally:
-        stop_group(process)
+        terminate_group(process)
         for reader in readers:
             reader.join(KILL_GRACE_S)
-    return Streamed(code, "\n".join(out), tuple(log))
+    return CompletedCommand(code, "\n".join(out), tuple(log))
 
 
 def _wait(process: subprocess.Popen[str], timeout_s: float | None) -> int | None:
@@ -69,7 +71,7 @@ def _wait(process: subprocess.Popen[str], timeout_s: float | None) -> int | None
     return None
 
 
-def start(argv: Sequence[str]) -> subprocess.Popen[str]:
+def start_process(argv: Sequence[str]) -> subprocess.Popen[str]:
     """Start a command as the leader of its own group, without input. Raises OSError when it cannot be started."""
     return subprocess.Popen(
         list(argv),
@@ -84,7 +86,7 @@ def start(argv: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
-def read_lines(
+def read_lines_in_background(
     stream: IO[str] | None, take: Callable[[str], None], at_end: Callable[[], None] = lambda: None
 ) -> threading.Thread:
     """Hand over a stream's lines in the background, so that a full pipe never blocks the process behind it."""
@@ -101,7 +103,7 @@ def read_lines(
     return thread
 
 
-def stop_group(process: subprocess.Popen[Any]) -> None:
+def terminate_group(process: subprocess.Popen[Any]) -> None:
     """End a process and its group: SIGTERM and time to tidy up while it runs, SIGKILL for what is left."""
     if process.poll() is None:
         _signal_group(process, signal.SIGTERM)
@@ -131,7 +133,7 @@ def _signal_group(process: subprocess.Popen[Any], number: signal.Signals) -> Non
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def interrupt_on_termination() -> Iterator[None]:
     """Let SIGTERM and a closed terminal end devkit as Ctrl-C does: tidied up, with exit code 130."""
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,19 +1,82 @@
 """Where the proof runs and in which precision, with the reason for both."""
 
+import ctypes
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from devkit.workload.cuda_driver import CudaDriver
-from devkit.workload.settings import Precision
+from devkit.workload.proof.stages import Precision
 
-OLDEST_MAJOR_WITH_BF16 = 8
+# What the CUDA driver library says for itself, without torch: is there a GPU that torch ought to see?
+
+DRIVER_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
+KERNEL_MODULE_VERSION_FILE = Path("/proc/driver/nvidia/version")
+DEVICE_FOLDER = Path("/dev")
+
+
+@dataclass(frozen=True)
+class CudaDriver:
+    """libcuda's answers. `init_code` is the CUresult of cuInit, 0 for success and 100 for "no device".
+
+    `cuda` is the newest CUDA version that the driver runs, such as "13.0"; `driver` the kernel module's version.
+    Both are "" when they cannot be read.
+    """
+
+    init_code: int
+    gpus: int
+    cuda: str
+    driver: str
+
+
+def read_cuda_driver() -> CudaDriver | None:
+    """Ask libcuda; None when no such library can be loaded. May block or crash: only the proof's child calls it.
+
+    Source: CUDA Driver API, cuInit, cuDeviceGetCount, cuDriverGetVersion (version = 1000 * major + 10 * minor).
+    """
+    library = _load()
+    if library is None:
+        return None
+    init_code = int(library.cuInit(0))
+    count, version = ctypes.c_int(0), ctypes.c_int(0)
+    if init_code == 0:
+        library.cuDeviceGetCount(ctypes.byref(count))
+    library.cuDriverGetVersion(ctypes.byref(version))
+    cuda = f"{version.value // 1000}.{version.value % 1000 // 10}" if version.value else ""
+    return CudaDriver(init_code, count.value, cuda, _kernel_module_version())
+
+
+def has_gpu_node(folder: Path = DEVICE_FOLDER) -> bool:
+    """Whether an NVIDIA GPU's device node, or that of WSL 2, is in `folder`, by default /dev."""
+    return (folder / "dxg").exists() or any(re.fullmatch(r"nvidia\d+", node.name) for node in folder.glob("nvidia*"))
+
+
+def _load() -> ctypes.CDLL | None:
+    for name in DRIVER_LIBRARIES:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def _kernel_module_version() -> str:
+    try:
+        text = KERNEL_MODULE_VERSION_FILE.read_text()
+    except OSError:
+        return ""
+    found = re.search(r"\d{3,}\.\d+(?:\.\d+)?", text)
+    return found[0] if found else ""
+
+
+MIN_BF16_CAPABILITY_MAJOR = 8
 """Compute capability 8.0 (Ampere) is the first with bf16 arithmetic.
 
 Source: CUDA C++ Programming Guide, "Arithmetic instructions".
 """
 
-DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
+TORCH_DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
 @dataclass(frozen=True)
@@ -37,7 +100,7 @@ class Device:
     @property
     def dtype(self) -> torch.dtype:
         """The base model's data type."""
-        return DTYPES[self.precision]
+        return TORCH_DTYPES[self.precision]
 
 
 def choose_device(wanted: Precision | None = None) -> Device:
@@ -47,10 +110,10 @@ def choose_device(wanted: Precision | None = None) -> Device:
     if torch.backends.mps.is_available():
         precision, because = wanted or Precision.FP32, "exact comparison"
         return Device("mps", "Apple GPU", "torch sees Apple's GPU", precision, because, count=1)
-    return cpu_device(wanted)
+    return choose_cpu(wanted)
 
 
-def cpu_device(wanted: Precision | None = None) -> Device:
+def choose_cpu(wanted: Precision | None = None) -> Device:
     """The CPU, whether or not there is a GPU."""
     precision, because = wanted or Precision.FP32, "asked for" if wanted else "CPUs compute fp32 exactly and fast"
     return Device("cpu", _cpu_name(), "torch sees no GPU", precision, because)
@@ -73,7 +136,7 @@ def choose_precision(capability_major: int, capability: str) -> tuple[Precision,
     """bf16 where the GPU computes in it, else fp16; adapters stay fp32 either way."""
     if torch.version.hip is not None:
         return Precision.BF16, "ROCm GPUs that torch supports compute in bf16"
-    if capability_major >= OLDEST_MAJOR_WITH_BF16:
+    if capability_major >= MIN_BF16_CAPABILITY_MAJOR:
         return Precision.BF16, f"compute capability {capability} computes in bf16"
     return Precision.FP16, f"compute capability {capability} is before 8.0, the first with bf16; adapters stay fp32"
 
@@ -87,7 +150,7 @@ def _cpu_name() -> str:
         return "CPU"
 
 
-def describe(device: Device, driver: CudaDriver | None) -> dict[str, str | int]:
+def describe_device(device: Device, driver: CudaDriver | None) -> dict[str, str | int]:
     """The report's `device` object; fields that mean nothing on this device are left out."""
     fields: dict[str, str | int] = {
         "kind": device.kind,

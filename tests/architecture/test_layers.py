@@ -14,10 +14,10 @@ BREAKS = {
     "a check that runs a program": ("devkit/doctor/model.py", "import subprocess"),
     "a fact that reads the clock": ("devkit/facts/values.py", "import time"),
     "a version table that opens a socket": ("devkit/compat/__init__.py", "import socket"),
-    "a solver that calls a probe beside it": ("devkit/solver/model.py", "import devkit.probe.host"),
+    "a solver that calls a probe beside it": ("devkit/solver/plan.py", "import devkit.probe.host"),
     "facts that know the doctor above them": ("devkit/facts/model.py", "import devkit.doctor.model"),
     "a command that imports torch": ("devkit/cli/__init__.py", "import torch"),
-    "a renderer that talks to the engine": ("devkit/render/artifact.py", "import docker"),
+    "a renderer that talks to the engine": ("devkit/render/files.py", "import docker"),
     "a probe that draws templates": ("devkit/probe/host.py", "import jinja2"),
     "a doctor that parses the command line": ("devkit/doctor/model.py", "import click"),
 }

@@ -166,7 +166,7 @@ class TestRefusals:
         assert "1 of devkit.facts/1, 1 of devkit.verify/1" in refused(written(tmp_path, nodes)).message
 
     def test_a_line_without_end(self, monkeypatch):
-        monkeypatch.setattr("devkit.cli.compare_files.MOST_BYTES", 1 << 20)
+        monkeypatch.setattr("devkit.cli.compare.MAX_REPORT_BYTES", 1 << 20)
         assert "longer than" in refused("-", data='{"a": "' + "x" * (2 << 20)).message
 
     def test_no_argument(self):
@@ -201,16 +201,16 @@ class TestRefusals:
         assert "nested too deep" in refused("-", data=lines({**cluster(1), "deep": document})).message
 
     def test_a_file_that_changes_while_it_is_read_is_refused(self, tmp_path, monkeypatch):
-        from devkit.cli.compare_files import Reports
+        from devkit.cli.compare import ReportReader
 
         written(tmp_path, six())
-        once = Reports.again
+        once = ReportReader.again
 
         def again(self, places):
             (tmp_path / "node-0004.json").write_text("{")
             return once(self, places)
 
-        monkeypatch.setattr(Reports, "again", again)
+        monkeypatch.setattr(ReportReader, "again", again)
         assert "was changed while it was read" in refused(tmp_path).message
 
 

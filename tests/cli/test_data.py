@@ -11,7 +11,7 @@ import zipfile
 
 import pytest
 
-from devkit.compat.load import FILES, shipped_bytes
+from devkit.compat.version_tables import TABLE_NAMES, read_shipped_bytes
 from tests.hosts.golden import facts_file
 
 ADDED = (
@@ -47,7 +47,7 @@ def gpus(tmp_path):
 
 
 def changed(name, *replacements):
-    text = shipped_bytes(name).decode()
+    text = read_shipped_bytes(name).decode()
     for old, new in replacements:
         assert old in text
         text = text.replace(old, new, 1)
@@ -65,7 +65,7 @@ def origins(devkit):
 def test_the_shipped_tables_are_in_use_without_a_home_file(devkit, home):
     done = devkit("data", "show")
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split()[0] for line in done.stdout.splitlines()] == list(FILES)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(TABLE_NAMES)
     assert "refreshed" not in done.stdout and not home.exists()
 
 
@@ -97,7 +97,7 @@ def test_the_same_table_again_changes_nothing_and_the_shipped_one_takes_it_away(
     assert "unchanged" in devkit("data", "update", gpus).stdout
     shipped = tmp_path / "shipped"
     shipped.mkdir()
-    (shipped / "gpus.toml").write_bytes(shipped_bytes("gpus"))
+    (shipped / "gpus.toml").write_bytes(read_shipped_bytes("gpus"))
     assert devkit("data", "update", shipped).returncode == 0
     assert not stored(home).exists()
 
@@ -142,7 +142,12 @@ def packed_tar(path, names):
 @pytest.mark.parametrize(("pack", "name"), [(packed_zip, "t.zip"), (packed_tar, "t.tar.gz")], ids=["zip", "tar"])
 def test_an_archive_of_several_tables_is_read_without_unpacking_it(devkit, tmp_path, pack, name):
     text = changed("gpus", ADDED).encode()
-    members = {"../../gpus.toml": text, "tables/torch.toml": shipped_bytes("torch"), "README.md": b"", "x.toml": b"!"}
+    members = {
+        "../../gpus.toml": text,
+        "tables/torch.toml": read_shipped_bytes("torch"),
+        "README.md": b"",
+        "x.toml": b"!",
+    }
     pack(tmp_path / name, members)
     done = devkit("data", "update", tmp_path / name)
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from devkit.cli.doctor import doctor
 from devkit.doctor.registry import CHECKS
 from devkit.errors import DevkitError
-from devkit.facts.store import from_json, to_json
+from devkit.facts.store import format_facts, parse_facts
 from tests.doctor.machines import changed, healthy, r, without_gpu
 from tests.hosts.golden import facts_file
 
@@ -26,7 +26,7 @@ def ask(tmp_path):
 
     def run(facts, *arguments):
         file = tmp_path / "facts.json"
-        file.write_text(to_json(facts), encoding="utf-8")
+        file.write_text(format_facts(facts), encoding="utf-8")
         return CliRunner().invoke(doctor, ["--facts", str(file), *arguments], standalone_mode=True)
 
     return run
@@ -97,7 +97,7 @@ def test_saved_facts_are_redacted_and_can_be_judged_again(ask, tmp_path):
     text = saved.read_text()
     assert "/home/dev" not in text
     assert "444444444444" not in text
-    assert ask(from_json(text)).exit_code == 1
+    assert ask(parse_facts(text)).exit_code == 1
 
 
 def test_progress_goes_to_stderr_and_json_stays_whole(ask, tmp_path):
@@ -129,7 +129,7 @@ def test_bad_input_is_one_line_and_a_hint(tmp_path, monkeypatch, arguments, mess
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "list.json").write_text("[]")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    (tmp_path / "good.json").write_text(to_json(healthy()))
+    (tmp_path / "good.json").write_text(format_facts(healthy()))
     result = CliRunner().invoke(doctor, arguments)
     assert isinstance(result.exception, DevkitError)
     assert message in result.exception.message

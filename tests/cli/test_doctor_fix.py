@@ -128,10 +128,10 @@ def test_a_file_that_leads_out_of_the_project_is_left_alone(project, tmp_path):
 
 
 def test_what_no_file_repairs_is_printed_and_never_run(monkeypatch, capsys, tmp_path):
-    from devkit.cli.repairing import repair
+    from devkit.cli.doctor import apply_repairs
     from tests.doctor.reports import ROOT, a_report
 
-    assert repair(a_report(ROOT), tmp_path, is_sure=True) == ()
+    assert apply_repairs(a_report(ROOT), tmp_path, is_sure=True) == ()
     said = capsys.readouterr().err
     assert "Nothing here can be repaired by a change of a file." in said
     assert "DRV901 by hand (host, root): Do this." in said
@@ -140,12 +140,12 @@ def test_what_no_file_repairs_is_printed_and_never_run(monkeypatch, capsys, tmp_
 
 @pytest.mark.parametrize("change", [{"severity": "note"}, {"confidence": "possible"}], ids=["a note", "only possible"])
 def test_yes_does_not_cover_what_somebody_should_look_at(project, capsys, change):
-    from devkit.cli.repairing import repair
+    from devkit.cli.doctor import apply_repairs
     from devkit.doctor.model import Confidence, Fix, Repair, RepairKind, Severity
     from tests.doctor.reports import a_finding, a_report, an_outcome
 
     typed = {"severity": Severity, "confidence": Confidence}
     repairs = (Repair(RepairKind.REMOVE, ".devcontainer/devcontainer.json", ("runArgs",)),)
     finding = a_finding(fix=Fix("x", repairs=repairs), **{name: typed[name](value) for name, value in change.items()})
-    assert repair(a_report(an_outcome("PRJ901", finding)), project, is_sure=True) == ()
+    assert apply_repairs(a_report(an_outcome("PRJ901", finding)), project, is_sure=True) == ()
     assert written(project) == BROKEN

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from devkit.cli.explain import explain, read_log
 from devkit.doctor.registry import CHECKS
-from devkit.doctor.signatures.clean import HEAD, TAIL
+from devkit.doctor.signatures.matching import HEAD, TAIL
 from devkit.errors import DevkitError
 
 NO_DRIVER = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].'

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from devkit.cli.finetune import settings_of
+from devkit.cli.finetune import load_finetune_settings
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method
-from devkit.facts.said import described, flag_of
+from devkit.facts.settings import describe_settings, format_flag
 from devkit.workload.finetune.settings import FinetuneSettings
 
 DEVKIT = [sys.executable, "-m", "devkit", "finetune"]
@@ -24,18 +24,18 @@ def finetune(*words, **environment):
 
 
 def nothing_typed(**typed):
-    return dict.fromkeys(described(FinetuneSettings)) | typed
+    return dict.fromkeys(describe_settings(FinetuneSettings)) | typed
 
 
 def test_every_setting_has_a_flag():
     shown = finetune("--help").stdout
-    assert [name for name in described(FinetuneSettings) if flag_of(name) not in shown] == []
+    assert [name for name in describe_settings(FinetuneSettings) if format_flag(name) not in shown] == []
 
 
 def test_flags_win_over_the_file_and_what_nobody_says_keeps_its_default(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text('model = "base"\nrank = 8\nmethod = "qlora"\ndora = true\n')
-    found = settings_of(file, nothing_typed(rank=32, method="lora", dora=False, data=("a.jsonl",)))
+    found = load_finetune_settings(file, nothing_typed(rank=32, method="lora", dora=False, data=("a.jsonl",)))
     assert (found.model, found.rank, found.method, found.dora) == ("base", 32, Method.LORA, False)
     assert (found.data, found.batch) == (("a.jsonl",), 16)
 
@@ -43,7 +43,7 @@ def test_flags_win_over_the_file_and_what_nobody_says_keeps_its_default(tmp_path
 def test_without_flags_the_file_decides(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text('data = ["a.jsonl"]\nmethod = "full"\n')
-    found = settings_of(file, nothing_typed(data=(), targets=()))
+    found = load_finetune_settings(file, nothing_typed(data=(), targets=()))
     assert (found.data, found.method) == (("a.jsonl",), Method.FULL)
 
 
@@ -51,7 +51,7 @@ def test_a_wrong_file_is_an_error_with_its_place(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text("rnak = 8\n")
     with pytest.raises(DevkitError, match=r"run\.toml:1:1"):
-        settings_of(file, nothing_typed())
+        load_finetune_settings(file, nothing_typed())
 
 
 @pytest.mark.parametrize(

@@ -161,17 +161,19 @@ def test_merging_needs_an_adapter(model, tmp_path):
 @pytest.fixture
 def of_a_chat(tmp_path):
     """An adapter with a chat template, on a base that has none."""
-    from devkit.workload.finetune import adapters
-    from devkit.workload.finetune.adapters_saved import save_adapter
-    from devkit.workload.finetune.model import load
-    from devkit.workload.finetune.model_choices import ModelChoices
+    from devkit.workload.finetune.model import adapters
+    from devkit.workload.finetune.model.adapters import save_trained_adapter
+    from devkit.workload.finetune.model.files import LoadSettings
+    from devkit.workload.finetune.model.loading import load_base_and_tokenizer
     from devkit.workload.finetune.settings import FinetuneSettings
     from tests.workload.small_models import CHATML, save_model
 
-    loaded = load(f"{save_model(tmp_path / 'base')}", ModelChoices())
+    loaded = load_base_and_tokenizer(f"{save_model(tmp_path / 'base')}", LoadSettings())
     loaded.tokenizer.chat_template = CHATML
     settings = FinetuneSettings(model="", data=(), output=tmp_path, rank=4)
-    save_adapter(adapters.attach(loaded.model, settings, precision=Precision.FP32), tmp_path / "adapter", loaded)
+    save_trained_adapter(
+        adapters.attach_adapter(loaded.model, settings, precision=Precision.FP32), tmp_path / "adapter", loaded
+    )
     return tmp_path / "adapter"
 
 

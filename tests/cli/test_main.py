@@ -11,7 +11,7 @@ import click
 import pytest
 
 from devkit import cli
-from devkit.cli import exits
+from devkit.cli import exit_codes
 from devkit.errors import DevkitError
 
 FULL_DISK = Path("/dev/full")
@@ -42,30 +42,30 @@ def test_a_reader_that_has_left_is_no_failure(words):
         )
     finally:
         os.close(writer)
-    assert (done.returncode, done.stderr) == (exits.DONE, "")
+    assert (done.returncode, done.stderr) == (exit_codes.DONE, "")
 
 
 def test_a_user_error_is_one_line_and_a_hint(monkeypatch, capsys):
     code, err = ended_by(monkeypatch, capsys, DevkitError("no such GPU: rtx 9090", "Known: RTX 4090\nSee devkit plan"))
-    assert code == exits.WRONG_INPUT
+    assert code == exit_codes.WRONG_INPUT
     assert err == "Error: no such GPU: rtx 9090\n  Known: RTX 4090\n  See devkit plan\n"
 
 
 def test_a_bug_shows_its_traceback_and_how_to_report_it(monkeypatch, capsys):
     code, err = ended_by(monkeypatch, capsys, ZeroDivisionError("division by zero"))
-    assert code == exits.BUG
+    assert code == exit_codes.BUG
     assert "Traceback" in err and "ZeroDivisionError" in err and "report it" in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()], ids=["Ctrl-C", "a prompt left with Ctrl-C"])
 def test_an_interrupt_ends_quietly_with_130(monkeypatch, capsys, error):
     code, err = ended_by(monkeypatch, capsys, error)
-    assert (code, err) == (exits.INTERRUPTED, "Interrupted.\n")
+    assert (code, err) == (exit_codes.INTERRUPTED, "Interrupted.\n")
 
 
 def test_an_unknown_command_is_a_usage_error():
     done = run("docter")
-    assert done.returncode == exits.WRONG_INPUT
+    assert done.returncode == exit_codes.WRONG_INPUT
     assert "docter" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -97,7 +97,7 @@ def test_a_full_disk_is_the_users_to_know_not_a_bug(command, tmp_path):
             stderr=subprocess.PIPE,
             text=True,
         )
-    assert done.returncode == exits.WRONG_INPUT
+    assert done.returncode == exit_codes.WRONG_INPUT
     assert done.stderr.startswith("Error: cannot write to standard output: No space left on device\n  ")
 
 
@@ -136,7 +136,7 @@ cli.main()
 def test_ctrl_c_that_python_drops_in_a_finalizer_comes_again():
     began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (exits.INTERRUPTED, "dropped\n"), done.stderr
+    assert (done.returncode, done.stdout) == (exit_codes.INTERRUPTED, "dropped\n"), done.stderr
     assert done.stderr == "Interrupted.\n"
     assert time.monotonic() - began < 15
 
@@ -154,7 +154,7 @@ def test_ctrl_c_during_a_real_probe_ends_with_130(tmp_path):
     time.sleep(1.5)
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=20)
-    assert child.returncode == exits.INTERRUPTED, err
+    assert child.returncode == exit_codes.INTERRUPTED, err
     assert err.splitlines()[-1] == "Interrupted."
 
 
@@ -168,4 +168,4 @@ def test_what_is_left_at_exit_is_collected():
         "Kept(); sys.argv = ['devkit', '--version']; main()\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (exits.DONE, "collected")
+    assert (done.returncode, done.stderr) == (exit_codes.DONE, "collected")

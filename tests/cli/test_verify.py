@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.verify.report import digest_of
+from devkit.verify.report import hash_document
 from tests.amount import ANOTHER, is_tried
 
 DEVKIT = [sys.executable, "-m", "devkit", "verify"]
@@ -93,7 +93,7 @@ def assert_another_machine_can_check(file):
     document = json.loads(file.read_text())
     reference = next(stage for stage in document["stages"] if stage["name"] == "reference")
     reference["series"]["losses"][3] *= 0.5
-    document["report_sha256"] = digest_of(document)
+    document["report_sha256"] = hash_document(document)
     file.write_text(json.dumps(document))
     forged = verify("--check", str(file))
     assert forged.returncode == 1

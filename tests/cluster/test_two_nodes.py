@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from devkit.export.making import Exported, task_of
-from devkit.export.task import rendezvous
+from devkit.export.task import build_rendezvous_variables
+from devkit.export.task_builder import ExportedProject, build_task
 from devkit.workload.finetune.settings import FinetuneSettings
 from tests.amount import ANOTHER, is_tried
 from tests.export.subjects import CPU, JOB, PROJECT
@@ -61,12 +61,12 @@ def task_for(output, *, nodes):
         save_every=1000,
         learning_rate=0.001,
     )
-    return task_of(Exported(PROJECT, CPU, run, None), replace(JOB, nodes=nodes, grace="60s")).task
+    return build_task(ExportedProject(PROJECT, CPU, run, None), replace(JOB, nodes=nodes, grace="60s")).task
 
 
 def variables(task, node, first):
     """What a target writes: the task's own variables, and where the processes meet."""
-    met = rendezvous(task, address=first.name, rank=node.name.removeprefix("node-"))
+    met = build_rendezvous_variables(task, address=first.name, rank=node.name.removeprefix("node-"))
     quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": f"{BIN}:{os.environ['PATH']}"}
     return {**quiet, **dict(task.environment), **dict(met)}
 

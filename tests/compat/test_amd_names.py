@@ -2,9 +2,8 @@
 
 import pytest
 
-from devkit.compat.amd import find_amd_gpu
-from devkit.compat.gpus import find_gpu
-from devkit.compat.load import tables
+from devkit.compat.gpus import find_amd_gpu, find_gpu
+from devkit.compat.version_tables import load_tables
 
 
 @pytest.mark.parametrize(
@@ -30,14 +29,14 @@ def test_not_found(text):
 
 
 def test_no_name_means_a_gpu_of_both_makers():
-    for row in tables().rocm.gpus:
+    for row in load_tables().rocm.gpus:
         assert find_gpu(row.name) is None, row.name
-    for model in tables().gpus.models:
+    for model in load_tables().gpus.models:
         assert find_amd_gpu(model.name) is None, model.name
 
 
 def test_every_build_has_an_index_and_every_release_is_one_of_torch():
-    known = {row.version for row in tables().torch.releases}
-    for row in tables().rocm.releases.values():
+    known = {row.version for row in load_tables().torch.releases}
+    for row in load_tables().rocm.releases.values():
         assert row.version in known
-        assert set(row.variants) <= set(tables().rocm.indexes)
+        assert set(row.variants) <= set(load_tables().rocm.indexes)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from devkit.compat.gpus import closest_gpus, find_gpu, offers_forward_compatibility
-from devkit.compat.load import tables
+from devkit.compat.gpus import find_closest_gpus, find_gpu, has_forward_compatibility
+from devkit.compat.version_tables import load_tables
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_not_found(text):
 
 
 def test_every_name_in_the_table_finds_its_own_capability():
-    for row in tables().gpus.models:
+    for row in load_tables().gpus.models:
         for name in (row.name, row.id):
             assert find_gpu(name).capability == row.capability, name
 
 
 def test_a_mistyped_name_gets_the_close_ones():
-    assert "NVIDIA GeForce RTX 5090" in closest_gpus("RTX 5990")
-    assert closest_gpus("zzzz") == ()
+    assert "NVIDIA GeForce RTX 5090" in find_closest_gpus("RTX 5990")
+    assert find_closest_gpus("zzzz") == ()
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_a_mistyped_name_gets_the_close_ones():
     ids=["data centre", "GeForce", "workstation", "a capability says nothing of the card"],
 )
 def test_forward_compatibility_is_a_matter_of_the_card(name, offered):
-    assert offers_forward_compatibility(name) is offered
+    assert has_forward_compatibility(name) is offered

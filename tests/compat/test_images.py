@@ -2,8 +2,8 @@
 
 import pytest
 
-from devkit.compat.images import is_musl, system_of_image
-from devkit.compat.load import tables
+from devkit.compat.images import find_image_system, is_musl
+from devkit.compat.version_tables import load_tables
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from devkit.compat.load import tables
     ],
 )
 def test_the_name_tells_the_system(image, glibc):
-    found = system_of_image(image, tables().images.systems)
+    found = find_image_system(image, load_tables().images.systems)
     assert (str(found.glibc) if found else "") == glibc
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from devkit.compat.load import tables
-from devkit.compat.rates import rates_of
+from devkit.compat.gpus import find_datasheet
+from devkit.compat.version_tables import load_tables
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from devkit.compat.rates import rates_of
     ],
 )
 def test_promised(name, bf16, bandwidth):
-    found = rates_of(name)
+    found = find_datasheet(name)
     assert (found.bf16_tflops, found.bandwidth_gb_per_s) == (pytest.approx(bf16), pytest.approx(bandwidth))
 
 
@@ -41,12 +41,12 @@ def test_promised(name, bf16, bandwidth):
     ],
 )
 def test_nothing_is_promised_where_the_product_is_not_certain(name):
-    assert rates_of(name) is None
+    assert find_datasheet(name) is None
 
 
 def test_every_gpu_has_its_rates_and_bf16_where_its_generation_computes_in_it():
-    rates = tables().gpus.rates
-    for model in tables().gpus.models:
+    rates = load_tables().gpus.rates
+    for model in load_tables().gpus.models:
         row = rates[model.id]
         assert row.bandwidth_gb_per_s > 0 and row.power_w > 0, model.id
         if row.bf16_tflops:

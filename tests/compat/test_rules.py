@@ -6,13 +6,13 @@ from devkit.compat.rules import (
     CodeSupport,
     CudaSupport,
     LibraryChoice,
-    bitsandbytes_library,
-    compiles_ptx,
-    driver_cuda,
-    forward_package,
-    has_kernels,
-    oldest_driver,
-    runs_cuda,
+    can_compile_ptx,
+    check_cuda_support,
+    check_gpu_code,
+    find_bitsandbytes_library,
+    find_forward_package,
+    find_newest_cuda,
+    find_oldest_driver,
 )
 from devkit.facts.values import ComputeCapability, Release
 
@@ -42,7 +42,7 @@ FULL, MINOR, FORWARD, NO = CudaSupport
     ],
 )
 def test_runs_cuda_on_linux(driver, cuda, support):
-    assert runs_cuda(Release.read(driver), Release.read(cuda)) is support
+    assert check_cuda_support(Release.parse(driver), Release.parse(cuda)) is support
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_runs_cuda_on_linux(driver, cuda, support):
     ],
 )
 def test_runs_cuda_on_wsl(driver, cuda, support):
-    assert runs_cuda(Release.read(driver), Release.read(cuda), platform="wsl2") is support
+    assert check_cuda_support(Release.parse(driver), Release.parse(cuda), platform="wsl2") is support
 
 
 def test_what_the_driver_says_outranks_the_tables():
-    driver, cuda = Release.read("565.57"), Release.read("12.8")
-    assert runs_cuda(driver, cuda) is MINOR
-    assert runs_cuda(driver, cuda, driver_says=Release.read("12.8")) is FULL
+    driver, cuda = Release.parse("565.57"), Release.parse("12.8")
+    assert check_cuda_support(driver, cuda) is MINOR
+    assert check_cuda_support(driver, cuda, driver_says=Release.parse("12.8")) is FULL
 
 
 @pytest.mark.parametrize(
@@ -78,35 +78,35 @@ def test_what_the_driver_says_outranks_the_tables():
     ],
 )
 def test_forward_compatibility_only_where_it_is_offered(driver, cuda, has_gpus, support):
-    assert runs_cuda(Release.read(driver), Release.read(cuda), has_forward_gpus=has_gpus) is support
+    assert check_cuda_support(Release.parse(driver), Release.parse(cuda), has_forward_gpus=has_gpus) is support
 
 
 def test_forward_compatibility_never_serves_wsl():
-    assert forward_package(Release.read("535.183"), Release.read("13.0"), platform="wsl2") is None
+    assert find_forward_package(Release.parse("535.183"), Release.parse("13.0"), platform="wsl2") is None
 
 
 def test_no_compat_library_is_older_than_the_host():
-    assert forward_package(Release.read("595.58.03"), Release.read("13.0")) is None
+    assert find_forward_package(Release.parse("595.58.03"), Release.parse("13.0")) is None
 
 
 def test_a_newer_driver_never_runs_less():
     order = [NO, MINOR, FULL]
-    cudas = [Release.read(text) for text in ("11.0", "11.8", "12.0", "12.4", "12.8", "13.0", "13.2", "13.5")]
-    drivers = [Release.read(f"{branch}.{minor}") for branch in range(400, 640, 5) for minor in ("10", "99.99")]
+    cudas = [Release.parse(text) for text in ("11.0", "11.8", "12.0", "12.4", "12.8", "13.0", "13.2", "13.5")]
+    drivers = [Release.parse(f"{branch}.{minor}") for branch in range(400, 640, 5) for minor in ("10", "99.99")]
     for platform in ("linux", "wsl2"):
         for cuda in cudas:
-            ranks = [order.index(runs_cuda(driver, cuda, platform=platform)) for driver in drivers]
+            ranks = [order.index(check_cuda_support(driver, cuda, platform=platform)) for driver in drivers]
             assert ranks == sorted(ranks), (platform, str(cuda))
 
 
 def test_cuda_of_a_driver():
-    assert str(driver_cuda(Release.read("550.54.14"))) == "12.4"
-    assert str(driver_cuda(Release.read("576.57"), platform="wsl2")) == "12.9"
-    assert driver_cuda(Release.read("390.157")) is None
+    assert str(find_newest_cuda(Release.parse("550.54.14"))) == "12.4"
+    assert str(find_newest_cuda(Release.parse("576.57"), platform="wsl2")) == "12.9"
+    assert find_newest_cuda(Release.parse("390.157")) is None
 
 
 def test_an_unknown_cuda_family_has_no_floor():
-    assert oldest_driver(Release.read("9.2")) is None
+    assert find_oldest_driver(Release.parse("9.2")) is None
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,12 @@ def test_an_unknown_cuda_family_has_no_floor():
     ],
 )
 def test_has_kernels(capability, sass, ptx, support):
-    assert has_kernels(ComputeCapability.read(capability), sass, ptx) is support
+    assert check_gpu_code(ComputeCapability.parse(capability), sass, ptx) is support
 
 
 def test_ptx_is_no_help_when_the_driver_cannot_compile_it():
     capability = ComputeCapability(12, 0)
-    assert has_kernels(capability, ["9.0"], ["9.0"], driver_compiles=False) is CodeSupport.NONE
+    assert check_gpu_code(capability, ["9.0"], ["9.0"], driver_compiles=False) is CodeSupport.NONE
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_ptx_is_no_help_when_the_driver_cannot_compile_it():
     ],
 )
 def test_compiles_ptx(driver, cuda, compiles):
-    assert compiles_ptx(Release.read(driver), Release.read(cuda)) is compiles
+    assert can_compile_ptx(Release.parse(driver), Release.parse(cuda)) is compiles
 
 
 @pytest.mark.parametrize(
@@ -164,5 +164,5 @@ def test_compiles_ptx(driver, cuda, compiles):
     ],
 )
 def test_bitsandbytes_library(cuda, shipped, choice, library):
-    found = bitsandbytes_library(Release.read(cuda), shipped)
+    found = find_bitsandbytes_library(Release.parse(cuda), shipped)
     assert (found.choice, found.cuda) == (choice, library)

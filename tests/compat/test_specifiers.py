@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name as packaging_name
 
-from devkit.compat.specifiers import canonical_name, meets, meets_python, requirement_parts
+from devkit.compat.specifiers import canonicalize_name, satisfies, satisfies_python, split_requirement
 
 NUMBERS = st.lists(st.integers(0, 30), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
 LOCAL = st.sampled_from(["", "", "+cu126", "+cpu", "+rocm7.2"])
@@ -19,7 +19,7 @@ CLAUSES = st.lists(st.tuples(st.sampled_from([">=", "<=", "==", "!=", ">", "<", 
 @given(NUMBERS, LOCAL, CLAUSES)
 def test_it_agrees_with_packaging(version, local, clauses):
     specifier = ",".join(f"{sign}{bound}.0" if sign == "~=" else f"{sign}{bound}" for sign, bound in clauses)
-    assert meets(version + local, specifier) is SpecifierSet(specifier).contains(version + local, prereleases=True)
+    assert satisfies(version + local, specifier) is SpecifierSet(specifier).contains(version + local, prereleases=True)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_it_agrees_with_packaging(version, local, clauses):
     ],
 )
 def test_meets(version, specifier, met):
-    assert meets(version, specifier) is met
+    assert satisfies(version, specifier) is met
 
 
 @pytest.mark.parametrize(
@@ -53,17 +53,17 @@ def test_meets(version, specifier, met):
     ],
 )
 def test_meets_python(python, specifier, met):
-    assert meets_python(python, specifier) is met
+    assert satisfies_python(python, specifier) is met
 
 
 @given(st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,12}[A-Za-z0-9])?", fullmatch=True))
 def test_names_are_compared_as_pep_503_does(name):
-    assert canonical_name(name) == canonicalize_name(name)
+    assert canonicalize_name(name) == packaging_name(name)
 
 
 def test_a_requirement_line_has_a_name_and_a_specifier():
-    assert requirement_parts("huggingface-hub>=0.34.0,<1.0") == ("huggingface-hub", ">=0.34.0,<1.0")
-    assert requirement_parts("numpy<2") == ("numpy", "<2")
+    assert split_requirement("huggingface-hub>=0.34.0,<1.0") == ("huggingface-hub", ">=0.34.0,<1.0")
+    assert split_requirement("numpy<2") == ("numpy", "<2")
 
 
 PLAN = """

@@ -7,31 +7,37 @@ from pkgutil import get_data
 
 import pytest
 
-from devkit.compat.load import FILES, TABLES, Tables, document, tables
-from devkit.compat.rows import Confidence
-from devkit.compat.rules import full_driver, oldest_driver
-from devkit.compat.table import LazyDocument
+from devkit.compat.rules import find_oldest_driver, find_toolkit_driver
+from devkit.compat.version_tables import (
+    TABLE_NAMES,
+    TABLE_TYPES,
+    Confidence,
+    LazyDocument,
+    Tables,
+    load_tables,
+    read_shipped_table,
+)
 from devkit.facts.values import ComputeCapability, Release
 
 ARRAYS = [
     pytest.param(name, array, id=f"{name}.{array}")
-    for name in FILES
-    for array, rows in document(name).items()
+    for name in TABLE_NAMES
+    for array, rows in read_shipped_table(name).items()
     if isinstance(rows, list)
 ]
 
 PACKAGES_THEMSELVES = {"torch-wheel", "bnb-wheel", "transformers-wheel", "auditwheel", "pypi"}
-UNIQUE = {(name, each.name): each.unique for name, kind in TABLES.items() for each in kind.arrays()}
+UNIQUE = {(name, each.name): each.unique for name, kind in TABLE_TYPES.items() for each in kind.arrays()}
 
 
 def test_every_array_of_a_file_is_declared_and_every_declared_one_is_there():
     assert {array.values for array in ARRAYS} == set(UNIQUE)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", TABLE_NAMES)
 def test_arrays_that_are_parsed_one_by_one_are_those_of_the_whole_file(name):
     text = (get_data("devkit.compat", f"tables/{name}.toml") or b"").decode()
-    assert dict(document(name)) == tomllib.loads(text)
+    assert dict(read_shipped_table(name)) == tomllib.loads(text)
 
 
 def test_a_file_that_is_laid_out_in_another_way_reads_alike():
@@ -41,14 +47,14 @@ def test_a_file_that_is_laid_out_in_another_way_reads_alike():
 
 @pytest.mark.parametrize(("name", "array"), ARRAYS)
 def test_no_two_rows_share_a_key(name, array):
-    keys = [tuple(str(row[part]) for part in UNIQUE[name, array]) for row in document(name)[array]]
+    keys = [tuple(str(row[part]) for part in UNIQUE[name, array]) for row in read_shipped_table(name)[array]]
     assert len(keys) == len(set(keys))
 
 
 @pytest.mark.parametrize(("name", "array"), ARRAYS)
 def test_every_row_says_where_it_was_read_and_how_sure_that_is(name, array):
-    sources = document(name)["sources"]
-    for row in document(name)[array]:
+    sources = read_shipped_table(name)["sources"]
+    for row in read_shipped_table(name)[array]:
         assert row["confidence"] in set(Confidence), row
         assert row["source"], row
         for source in row["source"]:
@@ -57,23 +63,23 @@ def test_every_row_says_where_it_was_read_and_how_sure_that_is(name, array):
 
 @pytest.mark.parametrize(("name", "array"), ARRAYS)
 def test_a_confirmed_row_rests_on_two_sources_or_on_the_package_itself(name, array):
-    for row in document(name)[array]:
+    for row in read_shipped_table(name)[array]:
         if row["confidence"] == "confirmed":
             assert len(row["source"]) > 1 or set(row["source"]) & PACKAGES_THEMSELVES, row
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", TABLE_NAMES)
 def test_every_source_is_used(name):
-    whole = document(name)
+    whole = read_shipped_table(name)
     used = {source for rows in whole.values() if isinstance(rows, list) for row in rows for source in row["source"]}
     assert set(whole["sources"]) == used
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", TABLE_NAMES)
 def test_rows_become_types_with_their_date(name):
     table = getattr(Tables(), name)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", table.as_of)
-    for array in TABLES[name].arrays():
+    for array in TABLE_TYPES[name].arrays():
         for row in table.rows(array.name, array.row):
             assert row.checked == table.as_of
             assert isinstance(row.confidence, Confidence)
@@ -93,44 +99,44 @@ ANCHORS = [
 
 @pytest.mark.parametrize(("cuda", "oldest", "full", "windows"), ANCHORS, ids=[f"CUDA {row[0]}" for row in ANCHORS])
 def test_drivers_are_those_of_the_release_notes(cuda, oldest, full, windows):
-    assert str(oldest_driver(Release.read(cuda))) == oldest
-    assert str(full_driver(Release.read(cuda))) == full
-    found = full_driver(Release.read(cuda), platform="wsl2")
+    assert str(find_oldest_driver(Release.parse(cuda))) == oldest
+    assert str(find_toolkit_driver(Release.parse(cuda))) == full
+    found = find_toolkit_driver(Release.parse(cuda), platform="wsl2")
     assert (str(found) if found else None) == windows
 
 
 def test_a_newer_cuda_never_needs_an_older_driver():
-    rows = sorted(tables().driver.toolkits, key=lambda row: row.version)
+    rows = sorted(load_tables().driver.toolkits, key=lambda row: row.version)
     for older, newer in pairwise(rows):
         assert newer.linux_driver >= older.linux_driver, newer
         assert newer.windows_driver is None or newer.windows_driver >= older.windows_driver, newer
 
 
 def test_a_newer_branch_never_runs_an_older_cuda():
-    linux = sorted((row.branch, row.cuda) for row in tables().driver.branches)
-    windows = sorted((max(row.branches), row.cuda) for row in tables().driver.windows_branches)
+    linux = sorted((row.branch, row.cuda) for row in load_tables().driver.branches)
+    windows = sorted((max(row.branches), row.cuda) for row in load_tables().driver.windows_branches)
     for rows in (linux, windows):
         assert [cuda for _, cuda in rows] == sorted(cuda for _, cuda in rows)
 
 
 def test_each_branch_runs_the_cuda_that_its_drivers_were_shipped_with():
-    newest = {row.branch: row.cuda for row in tables().driver.branches}
-    for row in tables().driver.toolkits:
+    newest = {row.branch: row.cuda for row in load_tables().driver.branches}
+    for row in load_tables().driver.toolkits:
         assert newest[row.linux_driver.major] == row.cuda, row
 
 
 def test_families_rise_with_their_major():
-    floors = [row.linux_driver for _, row in sorted(tables().driver.families.items())]
+    floors = [row.linux_driver for _, row in sorted(load_tables().driver.families.items())]
     assert floors == sorted(floors)
 
 
 def test_every_gpu_has_a_known_capability():
-    for row in tables().gpus.models:
-        assert row.capability in tables().driver.capabilities, row.id
+    for row in load_tables().gpus.models:
+        assert row.capability in load_tables().driver.capabilities, row.id
 
 
 def test_every_variant_of_every_release_has_an_index_and_a_wheel():
-    table = tables().torch
+    table = load_tables().torch
     for row in table.releases:
         for variant in (*row.variants, row.default_variant):
             assert variant in table.indexes
@@ -138,17 +144,17 @@ def test_every_variant_of_every_release_has_an_index_and_a_wheel():
 
 
 def test_no_wheel_holds_code_that_its_cuda_cannot_build():
-    for (_, variant, _), wheel in tables().torch.wheels.items():
-        cuda = tables().torch.indexes[variant].cuda
+    for (_, variant, _), wheel in load_tables().torch.wheels.items():
+        cuda = load_tables().torch.indexes[variant].cuda
         for target in wheel.sass:
-            row = tables().driver.capabilities[ComputeCapability.read(target)]
+            row = load_tables().driver.capabilities[ComputeCapability.parse(target)]
             assert row.first_cuda <= cuda, (wheel.minor, variant, target)
             assert row.last_cuda is None or cuda <= row.last_cuda, (wheel.minor, variant, target)
 
 
 def test_bitsandbytes_libraries_belong_to_releases_that_ship_them():
-    shipped = {row.version: row.cudas for row in tables().stack.bitsandbytes}
-    for row in tables().stack.libraries:
+    shipped = {row.version: row.cudas for row in load_tables().stack.bitsandbytes}
+    for row in load_tables().stack.libraries:
         assert set(row.cudas) <= set(shipped[row.version]), row
 
 
@@ -157,7 +163,7 @@ def test_a_file_is_read_only_when_asked_for():
 
     def read(name):
         asked.append(name)
-        return document(name)
+        return read_shipped_table(name)
 
     fresh = Tables(read)
     assert fresh.as_of == ""

@@ -2,13 +2,13 @@
 
 from devkit.doctor.model import Found
 from devkit.doctor.registry import BY_CODE, CHECKS
-from devkit.doctor.report import report_of
-from devkit.doctor.run import run
+from devkit.doctor.report.report import build_report
+from devkit.doctor.runner import run_checks
 
 
 def ask(code, facts):
     """The verdict of one check."""
-    return run([BY_CODE[code]], facts, clock=lambda: 0.0)[0].verdict
+    return run_checks([BY_CODE[code]], facts, clock=lambda: 0.0)[0].verdict
 
 
 def found(code, facts):
@@ -26,7 +26,7 @@ def first(code, facts):
 
 def examined(facts):
     """The report of all checks."""
-    return report_of(facts, run(CHECKS, facts, clock=lambda: 0.0), devkit="0.1.0")
+    return build_report(facts, run_checks(CHECKS, facts, clock=lambda: 0.0), devkit="0.1.0")
 
 
 def codes(facts):

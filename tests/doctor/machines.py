@@ -43,7 +43,7 @@ GIB = 1 << 30
 
 
 def r(text):
-    return Release.read(text)
+    return Release.parse(text)
 
 
 DRIVER = r("580.95.05")
@@ -65,7 +65,7 @@ def gpu(index=0, name="NVIDIA GeForce RTX 4090", capability="8.9", **changes):
         "index": index,
         "uuid": f"GPU-0000000{index}-1111-2222-3333-444444444444",
         "name": name,
-        "capability": ComputeCapability.read(capability),
+        "capability": ComputeCapability.parse(capability),
         "memory_bytes": 24 * GIB,
         "free_bytes": 23 * GIB,
         "mig_enabled": Unknown("not supported"),

@@ -3,7 +3,7 @@
 import json
 
 from devkit.probe.host import LocalHost
-from devkit.probe.project import read_project
+from devkit.probe.project.reader import read_project
 from tests.doctor.machines import changed, healthy
 
 DEV = ".devcontainer/devcontainer.json"

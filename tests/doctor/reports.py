@@ -15,7 +15,7 @@ from devkit.doctor.model import (
     Side,
     Skipped,
 )
-from devkit.doctor.report import report_of
+from devkit.doctor.report.report import build_report
 from tests.doctor.machines import healthy
 
 
@@ -53,4 +53,4 @@ EVERYTHING = (NOTE, ROOT, PASSED, CONSEQUENCE, SKIPPED, IN_A_FILE, CRASHED)
 
 
 def a_report(*outcomes):
-    return report_of(healthy(), outcomes, devkit="0.1.0")
+    return build_report(healthy(), outcomes, devkit="0.1.0")

@@ -1,7 +1,7 @@
 import pytest
 
-from devkit.doctor.cascade import cascade
 from devkit.doctor.model import Check, Finding, Fix, Found, Outcome, Passed, Severity
+from devkit.doctor.runner import mark_root_causes
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
@@ -18,7 +18,7 @@ def outcome(code, *severities, causes=()):
 def roots(outcomes):
     return {
         (result.check.code, finding.severity): finding.follows_from
-        for result in cascade(outcomes)
+        for result in mark_root_causes(outcomes)
         if isinstance(result.verdict, Found)
         for finding in result.verdict.findings
     }

@@ -1,8 +1,7 @@
 import pytest
 
-from devkit.doctor.install import install_wheel
 from devkit.doctor.model import Found, NotApplicable, Passed, Severity, Side, Skipped
-from devkit.doctor.wheels import fitting_wheel
+from devkit.doctor.wheels import find_compatible_wheel, format_wheel_install_command
 from devkit.facts.model import NvmlEnd, NvmlFailure, Package, Torch
 from devkit.facts.values import Unknown
 from tests.doctor.asking import ask, codes, examined, first, found
@@ -255,7 +254,7 @@ def test_a_cpu_build_is_replaced_by_a_wheel_that_fits():
     facts = with_torch("2.9.1+cpu", None)
     finding = first("PYT001", facts)
     assert finding.severity is Severity.ERROR
-    assert finding.fix.commands == (install_wheel(facts, fitting_wheel(facts)),)
+    assert finding.fix.commands == (format_wheel_install_command(facts, find_compatible_wheel(facts)),)
     assert first("PYT001", changed(facts, {"container": None})).severity is Severity.WARNING
 
 
@@ -289,7 +288,7 @@ def test_every_gpu_is_looked_at_not_only_the_first():
 
 def test_the_advised_wheel_runs_on_the_oldest_gpu():
     gpus = (gpu(0), gpu(1, "NVIDIA GeForce GTX 1080", "6.1"))
-    wheel = fitting_wheel(with_torch("2.9.1+cu128", "12.8", **{"nvml.gpus": gpus}))
+    wheel = find_compatible_wheel(with_torch("2.9.1+cu128", "12.8", **{"nvml.gpus": gpus}))
     assert wheel.label == "cu126"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from devkit.doctor.cuda_codes import CODES, meaning_of
+from devkit.doctor.error_codes import CUDA_ERRORS, find_cuda_error
 from devkit.doctor.model import Confidence, Found, Passed, Severity, Side, Skipped
 from devkit.facts.model import CudaCall, CudaStop, Deep, Step, StepEnd, TorchCall
 from devkit.facts.values import Unknown
@@ -38,7 +38,7 @@ def test_a_working_cuda_passes():
     assert ask("CUD011", cuda(0)) == Passed()
 
 
-@pytest.mark.parametrize("code", [*CODES, 3, 719])
+@pytest.mark.parametrize("code", [*CUDA_ERRORS, 3, 719])
 def test_every_other_code_is_an_error_with_advice(code):
     finding = first("CUD011", cuda(code))
     assert finding.message.startswith(f"cuInit returns {code} (CUDA_ERROR_OF_SOME_KIND): ")
@@ -47,7 +47,7 @@ def test_every_other_code_is_an_error_with_advice(code):
     assert f"libcuda: {LIBCUDA}" in finding.evidence
 
 
-@pytest.mark.parametrize("code", [code for code in CODES if CODES[code].in_container])
+@pytest.mark.parametrize("code", [code for code in CUDA_ERRORS if CUDA_ERRORS[code].in_container])
 def test_inside_a_container_nobody_is_sent_to_the_hosts_commands(code):
     inside_of_it, outside = first("CUD011", cuda(code)), first("CUD011", cuda(code, healthy()))
     assert (inside_of_it.fix.where, outside.fix.where) == (Side.CONTAINER, Side.HOST)
@@ -172,6 +172,6 @@ def test_a_hidden_gpu_explains_cuinits_code():
 
 
 def test_words_are_read_without_regard_to_case():
-    meaning = meaning_of("cuda ERROR: NO KERNEL IMAGE IS AVAILABLE")
+    meaning = find_cuda_error("cuda ERROR: NO KERNEL IMAGE IS AVAILABLE")
     assert meaning is not None and meaning.confidence is Confidence.CERTAIN
-    assert meaning_of("all is well") is None
+    assert find_cuda_error("all is well") is None

@@ -2,8 +2,8 @@
 
 import pytest
 
-from devkit.doctor.limits import CLOCK_SKEW_S
 from devkit.doctor.model import Found, Passed, RepairKind, Restart, Severity, Side, Skipped
+from devkit.doctor.thresholds import CLOCK_SKEW_S
 from devkit.facts.model import (
     Client,
     CredentialHelper,

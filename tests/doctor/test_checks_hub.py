@@ -2,8 +2,8 @@
 
 import pytest
 
-from devkit.doctor.limits import CLOCK_SKEW_S, FREE_FILES, FULL_FILES, GIB, WINDOWS_DRIVE_BYTES
 from devkit.doctor.model import Found, Passed, Severity, Side, Skipped
+from devkit.doctor.thresholds import CLOCK_SKEW_S, FREE_FILES, FULL_FILES, GIB, WINDOWS_DRIVE_BYTES
 from devkit.facts.model import CaBundle, Deep, Directory, HubCall, Package, Platform, Proxy, WslSettings
 from devkit.facts.values import Unknown
 from tests.doctor.asking import ask, codes, examined, first

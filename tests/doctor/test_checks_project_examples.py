@@ -6,7 +6,7 @@ import pytest
 
 from devkit.doctor.model import Skipped
 from devkit.probe.host import LocalHost
-from devkit.probe.project import read_project
+from devkit.probe.project.reader import read_project
 from tests.doctor.asking import ask, codes, examined
 from tests.doctor.machines import changed, healthy, inside, windows_guest, without_gpu
 

@@ -3,11 +3,11 @@
 import pytest
 
 from devkit.doctor.model import Confidence, Passed, Severity, Skipped
-from devkit.doctor.proof_codes import CERTAIN_ROWS, LIKELY_ROWS, behind
 from devkit.doctor.registry import BY_CODE
+from devkit.doctor.verify_stages import REASON_ROWS, STAGE_ROWS, find_check_for_stage
 from devkit.facts.model import ProofReading, ProofStage, TrainingRun, Verification, WatchedGpu
 from devkit.facts.values import Unknown
-from devkit.workload.stage import STAGES
+from devkit.workload.proof.stages import STAGES
 from tests.doctor.asking import ask, codes, first, found
 from tests.doctor.machines import GIB, changed, inside
 
@@ -39,14 +39,14 @@ def test_without_a_report_there_is_nothing_to_judge():
 
 @pytest.mark.parametrize("name", [*(each.name for each in STAGES), *BY_THE_HOST])
 def test_every_stage_of_the_proof_has_a_check_that_is_likely_behind_it(name):
-    cause = behind(stage(name, NOBODY_KNOWS), report())
+    cause = find_check_for_stage(stage(name, NOBODY_KNOWS), report())
     assert cause.code in BY_CODE
     assert cause.confidence is Confidence.POSSIBLE
 
 
 def test_the_table_names_checks_and_stages_that_exist():
     known = {"", *(each.name for each in STAGES), *BY_THE_HOST, "memory-estimate", "own-model"}
-    for row in (*CERTAIN_ROWS, *LIKELY_ROWS):
+    for row in (*REASON_ROWS, *STAGE_ROWS):
         assert row.stage in known
         assert row.code in BY_CODE or row.code == ""
 
@@ -88,7 +88,7 @@ def test_a_stage_that_nobody_knows_says_so():
 def test_the_log_of_a_crash_is_read_where_the_reason_says_nothing():
     log = ("libcudnn", "RuntimeError: CUDA error: no kernel image is available for execution on the device")
     crash = stage("reference", "the process was ended by SIGABRT")
-    assert behind(crash, report(crash, log=log)).code == "PYT002"
+    assert find_check_for_stage(crash, report(crash, log=log)).code == "PYT002"
 
 
 def test_a_rate_below_an_inferred_row_warns_and_is_no_problem():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from devkit.doctor.limits import CLOCK_SKEW_S, WSL_MEMORY_BYTES
 from devkit.doctor.model import Confidence, Found, Passed, Restart, Severity, Side, Skipped
+from devkit.doctor.thresholds import CLOCK_SKEW_S, WSL_MEMORY_BYTES
 from devkit.facts.model import EngineEnd, EngineFailure, EngineKind, NvmlEnd, NvmlFailure, Platform, WslSettings
 from devkit.facts.values import Unknown
 from tests.doctor.asking import ask, codes, examined, first

@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.doctor.model import Crashed, Severity
-from devkit.doctor.report import Health
+from devkit.doctor.report.report import Health
 from tests.doctor.asking import examined
 from tests.hosts import MACHINES, description_of, facts_of
 

@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.doctor.model import Severity
-from devkit.doctor.signatures import matches
+from devkit.doctor.signatures import match_signatures
 from devkit.facts.model import Runtime
 from devkit.facts.values import Unknown
 from tests.doctor.asking import codes
@@ -52,7 +52,7 @@ def test_no_memory_error_counts_on_a_geforce_are_no_fault():
     ],
 )
 def test_a_harmless_line_is_at_most_a_note(line):
-    assert {match.severity for match in matches(line)} <= {Severity.NOTE}
+    assert {match.severity for match in match_signatures(line)} <= {Severity.NOTE}
 
 
 @pytest.mark.parametrize("machine", ["wsl2-not-a-symbolic-link", "in-container-nameless-group"])

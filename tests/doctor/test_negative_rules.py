@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.doctor.model import Passed, Skipped
-from devkit.doctor.report import Health
+from devkit.doctor.report.report import Health
 from devkit.facts.model import (
     Container,
     Endpoint,

@@ -5,8 +5,7 @@ import re
 import pytest
 
 import devkit.doctor.checks
-from devkit.doctor.model import Check
-from devkit.doctor.pages import markdown_of
+from devkit.doctor.model import Check, render_check_page
 from devkit.doctor.registry import BY_CODE, CHECKS
 
 DOMAINS = {"DRV", "GPU", "WSL", "ENG", "CTK", "CDI", "CUD", "PRJ", "CON", "PYT", "MEM", "NET", "HUB", "STO"}
@@ -42,7 +41,7 @@ def test_a_check_is_well_formed(check):
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
 def test_a_docstring_explains_why_how_and_by_which_source(check):
-    page = markdown_of(check)
+    page = render_check_page(check)
     for heading in ("## Why it matters", "## How it is seen", "## Source"):
         assert heading in page
 

@@ -17,8 +17,8 @@ from devkit.doctor.model import (
     Skipped,
 )
 from devkit.doctor.registry import CHECKS
-from devkit.doctor.report import Health, list_document, report_of
-from devkit.doctor.report_text import ASCII_MARKS, UNICODE_MARKS, Tone, report_text
+from devkit.doctor.report.report import Health, build_check_list_document, build_report
+from devkit.doctor.report.text import ASCII_MARKS, UNICODE_MARKS, Tone, format_report
 from tests.doctor.machines import healthy
 
 
@@ -45,11 +45,11 @@ CRASHED = outcome("AAA007", Crashed("KeyError: 'x'"))
 
 
 def report(*outcomes):
-    return report_of(healthy(), outcomes, devkit="0.1.0")
+    return build_report(healthy(), outcomes, devkit="0.1.0")
 
 
 def text(*outcomes, width=80, verbose=False, marks=UNICODE_MARKS):
-    lines = report_text(report(*outcomes), width=width, marks=marks, verbose=verbose)
+    lines = format_report(report(*outcomes), width=width, marks=marks, verbose=verbose)
     return "\n".join(line.text for line in lines)
 
 
@@ -110,7 +110,7 @@ def test_the_document_is_the_contract():
 
 
 def test_the_list_names_every_check_and_its_page():
-    document = list_document(CHECKS)
+    document = build_check_list_document(CHECKS)
     assert document["schema"] == "devkit.checks/1"
     assert [row["code"] for row in document["checks"]] == [check.code for check in CHECKS]
     assert all(row["docs"].endswith(f"docs/checks/{row['code']}.md") for row in document["checks"])
@@ -173,6 +173,6 @@ def test_plain_terminals_get_plain_marks():
 
 
 def test_tones_follow_the_severity():
-    lines = report_text(report(ROOT, WARNING), width=80, marks=UNICODE_MARKS)
+    lines = format_report(report(ROOT, WARNING), width=80, marks=UNICODE_MARKS)
     assert lines[0].tone is Tone.BAD
     assert next(line for line in lines if "a warning" in line.text).tone is Tone.WARN

@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.doctor.model import Fix
-from devkit.doctor.report_markdown import report_markdown
+from devkit.doctor.report.markdown import render_markdown_report
 from tests.doctor.machines import healthy
 from tests.doctor.reports import (
     CONSEQUENCE,
@@ -21,7 +21,7 @@ from tests.doctor.reports import (
 
 
 def shown(*outcomes):
-    return report_markdown(healthy(), a_report(*outcomes))
+    return render_markdown_report(healthy(), a_report(*outcomes))
 
 
 @pytest.mark.parametrize(

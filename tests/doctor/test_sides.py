@@ -6,8 +6,8 @@ import pytest
 
 from devkit.doctor.model import Check, Finding, Fix, Found, NotApplicable, Passed, Severity, Skipped
 from devkit.doctor.registry import CHECKS
-from devkit.doctor.report import report_of
-from devkit.doctor.sides import INSIDE, judge
+from devkit.doctor.report.report import build_report
+from devkit.doctor.runner import DEV_CONTAINER, run_on_host_and_container
 from devkit.facts.model import Torch
 from devkit.facts.values import Unknown
 from tests.doctor.machines import changed, healthy, inside, no_library, r
@@ -16,8 +16,8 @@ SILENT, ERROR, WARNING = "silent", Severity.ERROR, Severity.WARNING
 
 
 def judged(host, within, checks=CHECKS):
-    outcomes = judge(checks, replace(host, inside=within), clock=lambda: 0.0)
-    return report_of(host, outcomes, devkit="0.1.0")
+    outcomes = run_on_host_and_container(checks, replace(host, inside=within), clock=lambda: 0.0)
+    return build_report(host, outcomes, devkit="0.1.0")
 
 
 def roots(report):
@@ -35,7 +35,7 @@ def test_two_healthy_sides_are_healthy():
 def test_a_fault_inside_alone_is_named_and_placed():
     within = changed(inside(), {"python.torch": Torch("2.9.1+cpu", None, None)})
     report = judged(healthy(), within)
-    assert roots(report) == [("PYT001", INSIDE)]
+    assert roots(report) == [("PYT001", DEV_CONTAINER)]
 
 
 def test_the_python_of_the_host_does_not_matter_beside_a_dev_container():
@@ -82,15 +82,15 @@ def one_check(on_host, in_container, code="ENG001"):
         pytest.param("ENG001", SILENT, None, Passed, [], id="passed on one side is passed"),
         pytest.param("ENG001", None, SILENT, Passed, [], id="passed inside is passed"),
         pytest.param("ENG001", ERROR, SILENT, Found, [""], id="found on the host"),
-        pytest.param("ENG001", SILENT, ERROR, Found, [INSIDE], id="found inside"),
-        pytest.param("ENG001", ERROR, ERROR, Found, ["", INSIDE], id="found on both sides"),
+        pytest.param("ENG001", SILENT, ERROR, Found, [DEV_CONTAINER], id="found inside"),
+        pytest.param("ENG001", ERROR, ERROR, Found, ["", DEV_CONTAINER], id="found on both sides"),
         pytest.param("PYT001", ERROR, SILENT, Passed, [], id="the workload's domains are judged inside"),
         pytest.param("PYT001", ERROR, None, Found, [""], id="unless the inside cannot tell"),
     ],
 )
 def test_two_verdicts_become_one(code, on_host, in_container, verdict, places):
     check = one_check(on_host, in_container, code)
-    (outcome,) = judge([check], replace(healthy(), inside=inside()), clock=lambda: 0.0)
+    (outcome,) = run_on_host_and_container([check], replace(healthy(), inside=inside()), clock=lambda: 0.0)
     assert isinstance(outcome.verdict, verdict)
     found = outcome.verdict.findings if isinstance(outcome.verdict, Found) else ()
     assert [finding.seen_in for finding in found] == places

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devkit.doctor.explain import meaning_of
+from devkit.doctor.explain import find_known_errors
 from devkit.doctor.registry import BY_CODE, CHECKS
-from devkit.doctor.signatures import SIGNATURES, matches
-from devkit.doctor.signatures.clean import HEAD, TAIL, cleaned
-from devkit.doctor.signatures.matching import found_in
+from devkit.doctor.signatures import SIGNATURES, match_signatures
+from devkit.doctor.signatures.matching import HEAD, TAIL, search_text, strip_noise
 from devkit.doctor.signatures.model import Signature
-from devkit.doctor.signatures.pattern import compiled
+from devkit.doctor.signatures.patterns import compile_pattern
 
 SAMPLES = {
     "version": "570.124.06",
@@ -48,13 +47,13 @@ def with_neighbour(row, template):
 @pytest.mark.parametrize("row", SIGNATURES, ids=named)
 def test_every_text_of_the_table_is_found_and_leads_to_its_check(row):
     for text in row.texts:
-        found = meaning_of(with_neighbour(row, text))
+        found = find_known_errors(with_neighbour(row, text))
         assert row.code in {match.code for match in found} | {code for match in found for code in match.also}, text
 
 
 @pytest.mark.parametrize("row", SIGNATURES, ids=named)
 def test_every_text_has_words_enough_and_gaps_few_enough(row):
-    patterns = [compiled(text) for text in row.texts]
+    patterns = [compile_pattern(text) for text in row.texts]
     assert min(pattern.specificity for pattern in patterns) >= 6
     assert min(len(pattern.anchor) for pattern in patterns) >= 4
     assert max(text.count("…") for text in row.texts) <= 2
@@ -129,14 +128,14 @@ SYMPTOMS = [
 
 @pytest.mark.parametrize(("check", "symptom"), SYMPTOMS)
 def test_the_symptom_of_a_check_leads_to_it_or_to_its_cause(check, symptom):
-    found = meaning_of(symptom)
+    found = find_known_errors(symptom)
     codes = {match.code for match in found} | {code for match in found for code in match.also}
     assert check.code in codes or any(check.code in BY_CODE[code].causes for code in codes)
 
 
 def test_the_exceptions_are_still_needed():
     symptoms = {symptom for check in CHECKS for symptom in check.symptoms}
-    assert {text for text in NOT_BY_ITSELF if text in symptoms and meaning_of(text)} == set()
+    assert {text for text in NOT_BY_ITSELF if text in symptoms and find_known_errors(text)} == set()
 
 
 @pytest.mark.parametrize(
@@ -150,7 +149,7 @@ def test_the_exceptions_are_still_needed():
 )
 def test_a_text_that_cannot_be_a_pattern_is_refused(template):
     with pytest.raises(ValueError, match=r"no pattern|no kind"):
-        compiled(template)
+        compile_pattern(template)
 
 
 JUNK = [
@@ -176,9 +175,9 @@ JUNK = [
 
 @pytest.mark.parametrize("text", JUNK)
 def test_five_million_characters_take_less_than_two_seconds(text):
-    matches("warm up")
+    match_signatures("warm up")
     started = time.process_time()
-    matches(text)
+    match_signatures(text)
     assert time.process_time() - started < 2
 
 
@@ -189,28 +188,28 @@ def test_of_a_very_long_text_the_beginning_and_the_end_are_read():
         "nvml error: driver not loaded",
     )
     fill = "a line of a log\n" * (max(HEAD, TAIL) // 16)
-    found = {match.code for match in matches(f"{first}\n{fill}{middle}\n{fill}\n{fill}\n{last}")}
+    found = {match.code for match in match_signatures(f"{first}\n{fill}{middle}\n{fill}\n{fill}\n{last}")}
     assert {"NET002", "DRV001"} == found
 
 
 @given(st.text())
 def test_no_text_breaks_it(text):
-    assert isinstance(matches(text), tuple)
+    assert isinstance(match_signatures(text), tuple)
 
 
 @given(st.text(), st.text())
 def test_an_error_is_found_between_any_two_lines(before, after):
-    found = matches(f"{before}\nnvml error: driver/library version mismatch\n{after}")
+    found = match_signatures(f"{before}\nnvml error: driver/library version mismatch\n{after}")
     assert "DRV002" in {match.code for match in found}
 
 
 def test_what_is_near_counts_and_what_is_far_does_not():
     row = Signature("X", ("a strange failure",), "a cause", SIGNATURES[0].fix, "a source", unless=("of the printer",))
     text = "a strange failure"
-    assert found_in(text, (row,))
-    assert not found_in(f"{text} of the printer", (row,))
-    assert found_in(f"{text}{' word' * 400} of the printer", (row,))
+    assert search_text(text, (row,))
+    assert not search_text(f"{text} of the printer", (row,))
+    assert search_text(f"{text}{' word' * 400} of the printer", (row,))
 
 
 def test_cleaning_keeps_the_words():
-    assert cleaned("web-1  | 2026-11-21T10:00:00Z \x1b[1mone\x1b[0m\n> two\r\n  three") == "one two three"
+    assert strip_noise("web-1  | 2026-11-21T10:00:00Z \x1b[1mone\x1b[0m\n> two\r\n  three") == "one two three"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from devkit.doctor.explain import meaning_of
+from devkit.doctor.explain import find_known_errors
 from devkit.doctor.model import Confidence, Severity
-from devkit.doctor.signatures import matches
-from devkit.text import wrapped
+from devkit.doctor.signatures import match_signatures
+from devkit.text import wrap_text
 
 ERRORS = sorted((Path(__file__).parent / "errors").glob("*.txt"))
 
@@ -33,7 +33,7 @@ def codes(text):
     """The codes that a text is explained by, best first; one that is no error has its severity in front."""
     return [
         match.code if match.severity is Severity.ERROR else f"{match.severity.value}:{match.code}"
-        for match in meaning_of(text)
+        for match in find_known_errors(text)
     ]
 
 
@@ -82,10 +82,10 @@ NOISE = [
     pytest.param(lambda text: text.replace("'", "\u2019").replace('"', "\u201c"), id="with curly quotes"),
     pytest.param(lambda text: text.replace(" ", "\u00a0"), id="with hard blanks"),
     pytest.param(lambda text: text.upper(), id="in capitals"),
-    pytest.param(lambda text: wrapped(text, width=40), id="folded between words"),
+    pytest.param(lambda text: wrap_text(text, width=40), id="folded between words"),
     pytest.param(lambda text: folded(text, width=31), id="broken within words"),
     pytest.param(
-        lambda text: "".join(f"│ {line:<60} │\n" for line in wrapped(text, width=58).split("\n")), id="in a box"
+        lambda text: "".join(f"│ {line:<60} │\n" for line in wrap_text(text, width=58).split("\n")), id="in a box"
     ),
     pytest.param(lambda text: f"\ufeff{text}\0", id="with a byte order mark and a zero"),
     pytest.param(lambda text: "\n".join([TRAINING, text, TRAINING]), id="in a long log"),
@@ -146,7 +146,7 @@ HARMLESS = [
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_is_no_known_error_is_not_explained(text):
-    assert matches(text) == ()
+    assert match_signatures(text) == ()
 
 
 @pytest.mark.parametrize(
@@ -167,19 +167,19 @@ def test_a_line_that_only_looks_bad_is_a_note(text, code):
 
 
 def test_the_cause_comes_before_what_follows_from_it():
-    found = meaning_of(f"{CPU_TORCH}\nRuntimeError: CUDA Setup failed despite GPU being available.\n")
+    found = find_known_errors(f"{CPU_TORCH}\nRuntimeError: CUDA Setup failed despite GPU being available.\n")
     assert [(match.code, match.follows_from) for match in found] == [("PYT001", None), ("PYT003", "PYT001")]
 
 
 def test_consequences_of_consequences_name_the_first_cause():
     text = f"{MISMATCH}\nRuntimeError: No CUDA GPUs are available\nunresolvable CDI devices nvidia.com/gpu=all\n"
-    found = meaning_of(text)
+    found = find_known_errors(text)
     assert found[0].code == "DRV002"
     assert {match.follows_from for match in found[1:]} == {"DRV002"}
 
 
 def test_without_the_graph_of_causes_nothing_follows():
-    found = matches(f"{CPU_TORCH}\nRuntimeError: CUDA Setup failed despite GPU being available.\n")
+    found = match_signatures(f"{CPU_TORCH}\nRuntimeError: CUDA Setup failed despite GPU being available.\n")
     assert {match.follows_from for match in found} == {None}
 
 
@@ -195,7 +195,7 @@ def test_an_error_comes_before_a_warning_that_stands_later():
 
 
 def test_the_more_specific_text_has_the_last_word():
-    found = matches(
+    found = match_signatures(
         "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation."
     )
     assert [(match.code, match.cause) for match in found] == [("PYT002", "this torch has no kernels for sm_120")]
@@ -222,7 +222,7 @@ def test_the_more_specific_text_has_the_last_word():
     ],
 )
 def test_the_cause_names_what_the_text_names(text, cause):
-    assert cause in "".join(match.cause for match in matches(text))
+    assert cause in "".join(match.cause for match in match_signatures(text))
 
 
 def test_one_error_many_times_is_one_match():
@@ -230,6 +230,6 @@ def test_one_error_many_times_is_one_match():
 
 
 def test_what_matched_is_shown_without_control_characters_and_not_at_length():
-    found = matches(f"\x1b[31m{MISMATCH}\x1b[0m\x07\x1b]0;title\x07")
+    found = match_signatures(f"\x1b[31m{MISMATCH}\x1b[0m\x07\x1b]0;title\x07")
     assert found[0].matched == MISMATCH.partition(": ")[2] or found[0].matched in MISMATCH
     assert all(character.isprintable() for character in found[0].matched)

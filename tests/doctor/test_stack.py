@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.doctor.registry import CHECKS
-from devkit.doctor.stack import LAYERS, State, layer_of, stack_of
+from devkit.doctor.report.stack import STACK_LAYERS, LayerState, build_stack, find_layer
 from devkit.facts.values import Unknown
 from tests.doctor.asking import examined
 from tests.doctor.machines import changed, healthy, inside, windows_guest, without_gpu
@@ -12,24 +12,24 @@ from tests.hosts import MACHINES, facts_of
 
 
 def states(*outcomes):
-    return {layer.name: layer.state for layer in stack_of(healthy(), a_report(*outcomes))}
+    return {layer.name: layer.state for layer in build_stack(healthy(), a_report(*outcomes))}
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
 def test_every_check_has_a_layer(check):
-    assert layer_of(check) in {name for name, _, _ in LAYERS}
+    assert find_layer(check) in {name for name, _, _ in STACK_LAYERS}
 
 
 @pytest.mark.parametrize(
     ("outcome", "layer", "state"),
     [
-        pytest.param(ROOT, "kernel", State.CAUSE, id="the first root error"),
-        pytest.param(CONSEQUENCE, "cuda", State.FOLLOWS, id="what follows from it"),
-        pytest.param(an_outcome("PYT901", a_finding()), "python", State.PROBLEM, id="another root error"),
-        pytest.param(NOTE, "hardware", State.FINE, id="a note is fine"),
-        pytest.param(PASSED, "engine", State.FINE, id="what passed"),
-        pytest.param(SKIPPED, "container", State.UNJUDGED, id="what was skipped is never fine"),
-        pytest.param(CRASHED, "project", State.WARNING, id="a check that crashed"),
+        pytest.param(ROOT, "kernel", LayerState.CAUSE, id="the first root error"),
+        pytest.param(CONSEQUENCE, "cuda", LayerState.FOLLOWS, id="what follows from it"),
+        pytest.param(an_outcome("PYT901", a_finding()), "python", LayerState.PROBLEM, id="another root error"),
+        pytest.param(NOTE, "hardware", LayerState.FINE, id="a note is fine"),
+        pytest.param(PASSED, "engine", LayerState.FINE, id="what passed"),
+        pytest.param(SKIPPED, "container", LayerState.UNJUDGED, id="what was skipped is never fine"),
+        pytest.param(CRASHED, "project", LayerState.WARNING, id="a check that crashed"),
     ],
 )
 def test_the_state_of_a_layer(outcome, layer, state):
@@ -41,10 +41,10 @@ def test_the_state_of_a_layer(outcome, layer, state):
 def test_every_finding_of_a_recorded_machine_stands_on_one_layer(name):
     facts = facts_of(name)
     report = examined(facts)
-    layers = stack_of(facts, report)
+    layers = build_stack(facts, report)
     shown = [one for layer in layers for one in (*layer.roots, *layer.consequences)]
     assert sorted(one.check.code for one in shown) == sorted(one.check.code for one in report.findings)
-    assert sum(layer.state is State.CAUSE for layer in layers) == int(report.health == "problems")
+    assert sum(layer.state is LayerState.CAUSE for layer in layers) == int(report.health == "problems")
 
 
 @pytest.mark.parametrize(
@@ -63,14 +63,14 @@ def test_every_finding_of_a_recorded_machine_stands_on_one_layer(name):
     ],
 )
 def test_what_is_shown_of_a_layer(facts, layer, reading):
-    (found,) = [one for one in stack_of(facts, examined(facts)) if one.name == layer]
+    (found,) = [one for one in build_stack(facts, examined(facts)) if one.name == layer]
     assert reading in [(value.name, value.value) for value in found.readings]
 
 
 def test_windows_has_a_layer_only_where_it_is():
     assert "windows" not in states(ROOT)
     guest = windows_guest()
-    assert "windows" in [layer.name for layer in stack_of(guest, examined(guest))]
+    assert "windows" in [layer.name for layer in build_stack(guest, examined(guest))]
 
 
 def test_nothing_is_claimed_of_what_was_not_read():
@@ -78,4 +78,4 @@ def test_nothing_is_claimed_of_what_was_not_read():
         name: Unknown("x") for name in ("driver", "nvml", "engine", "toolkit", "cdi", "python", "storage", "system")
     }
     facts = changed(healthy(), unread | {"compose": Unknown("x")})
-    assert not [value for layer in stack_of(facts, examined(facts)) for value in layer.readings]
+    assert not [value for layer in build_stack(facts, examined(facts)) for value in layer.readings]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.render.artifacts import devcontainer_artifacts
-from devkit.render.dotenv import setting_in, with_setting
+from devkit.render.container.dotenv import parse_env_value, set_env_value
+from devkit.render.project import render_devcontainer
 from tests.render.injection import HOSTILE, every_hostile_word
 from tests.render.plans import CPU_PLAN
 from tests.render.test_artifacts import CLOSED
@@ -20,7 +20,7 @@ from .commands import environment, run
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project that builds from a folder of wheels."""
     root = tmp_path_factory.mktemp("project")
-    for file in devcontainer_artifacts(CPU_PLAN, CLOSED):
+    for file in render_devcontainer(CPU_PLAN, CLOSED):
         (root / file.path).parent.mkdir(parents=True, exist_ok=True)
         (root / file.path).write_bytes(file.content)
     return root
@@ -30,7 +30,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_compose_reads_a_path_as_it_was_written(found: Binaries, project: Path, kind):
     path = f"/srv/{HOSTILE[kind]}"
     try:
-        text = with_setting("OTHER=1\n", "DEVKIT_WHEELHOUSE", path)
+        text = set_env_value("OTHER=1\n", "DEVKIT_WHEELHOUSE", path)
         (project / ".devcontainer/.env").write_text(text, encoding="utf-8")
     except (DevkitError, UnicodeEncodeError):
         return
@@ -39,4 +39,4 @@ def test_compose_reads_a_path_as_it_was_written(found: Binaries, project: Path, 
     contexts = json.loads(shown.stdout)["services"]["dev"]["build"]["additional_contexts"]
     # What is printed is a Compose file again, where a dollar is written twice.
     assert contexts["wheelhouse"].replace("$$", "$") == path
-    assert setting_in(text, "DEVKIT_WHEELHOUSE") == path
+    assert parse_env_value(text, "DEVKIT_WHEELHOUSE") == path

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from devkit.render.compose import compose_artifacts
-from devkit.render.settings import FromIndex, Settings
+from devkit.render.container.compose import render_devcontainer_compose
+from devkit.render.container.settings import ContainerSettings, FromIndex
 from tests.amount import every
 from tests.render.plans import ROCM_PLAN
 
@@ -106,7 +106,7 @@ def for_amd(engine: Engine, tmp_path) -> Clone:
     folder = tmp_path / "amd"
     (folder / ".devcontainer").mkdir(parents=True)
     plan = replace(ROCM_PLAN, base_image="devkit-test-base:latest")
-    for artifact in compose_artifacts(plan, Settings("Amd", "amd", FromIndex("0.1.0"))):
+    for artifact in render_devcontainer_compose(plan, ContainerSettings("Amd", "amd", FromIndex("0.1.0"))):
         (folder / artifact.path).write_bytes(artifact.content)
     (folder / ".devcontainer/Dockerfile").write_text(f"FROM {plan.base_image}\nENV HF_HUB_CACHE=/tmp\n")
     image.provide(engine, plan.base_image)

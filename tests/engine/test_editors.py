@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from devkit.compat.load import tables
+from devkit.compat.version_tables import load_tables
 
 from . import image, project
 from .commands import run
@@ -27,7 +27,7 @@ def test_the_image_has_what_jetbrains_program_inside_needs(engine: Engine, tmp_p
     clone = light(engine, tmp_path / "quickstart", "jetbrains")
     clone.look()
     clone.compose("up", "--build", "--detach")
-    for package in tables().editors.editors["jetbrains"].packages:
+    for package in load_tables().editors.editors["jetbrains"].packages:
         assert clone.inside("dpkg-query", "--show", "--showformat=${db:Status-Status}", package) == "installed"
     engine.clear()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from devkit.export.docker import DockerSettings, render
-from devkit.export.task import Role, Task
+from devkit.export.docker import DockerContextSettings, render_docker
+from devkit.export.task import Task, VolumeRole
 from tests.amount import every
 from tests.export.launchers.tasks import CPU, NASTY, TASKS, context, gpus
 
@@ -45,7 +45,7 @@ def written(folder: Path, task: Task) -> Path:
     place = folder / "my project/deploy/docker"
     place.mkdir(parents=True)
     (folder / "my project/input").write_text("data\n")
-    for made in render(task, DockerSettings(), context("deploy/docker")).artifacts:
+    for made in render_docker(task, DockerContextSettings(), context("deploy/docker")).artifacts:
         (place / made.path).write_bytes(made.content)
     return place / "run.sh"
 
@@ -164,4 +164,4 @@ def test_compose_reads_every_file_as_the_task_says(suite: str, tmp_path: Path):
             for name, value in task.environment:
                 assert service["environment"][name].replace("$$", "$") == value
             assert int(service["shm_size"]) == task.shm_bytes
-            assert {each["target"] for each in service["volumes"]} >= {task.volume(role).path for role in Role}
+            assert {each["target"] for each in service["volumes"]} >= {task.volume(role).path for role in VolumeRole}

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from devkit.facts.policy import Policy
-from devkit.render.labels import label_words
-from devkit.render.settings import FromIndex, Settings
+from devkit.facts.project import Policy
+from devkit.render.container.image import quote_labels
+from devkit.render.container.settings import ContainerSettings, FromIndex
 
 from .commands import run
 from .conftest import one_engine
@@ -23,7 +23,7 @@ LABELS = {
 @one_engine
 def test_every_label_is_in_the_image_to_the_letter(engine: Engine, tmp_path: Path) -> None:
     policy = Policy(required_labels=tuple(LABELS.items()))
-    words = label_words(Settings("Demo", "demo", FromIndex("0.1.0"), policy=policy))
+    words = quote_labels(ContainerSettings("Demo", "demo", FromIndex("0.1.0"), policy=policy))
     (tmp_path / "Dockerfile").write_text("FROM scratch\nLABEL " + " \\\n    ".join(words) + "\n", encoding="utf-8")
     built = run(engine.on_host("docker", "build", "--quiet", tmp_path), env=engine.env, deadline_s=300).stdout.strip()
     shown = run(engine.on_host("docker", "image", "inspect", built), env=engine.env, deadline_s=60).stdout

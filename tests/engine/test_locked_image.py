@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from devkit.compat.load import tables
+from devkit.compat.version_tables import load_tables
 from tests.amount import every
 from tests.wheels import make_wheel
 
@@ -67,7 +67,7 @@ def _make_wheels(folder: Path, draft: Path) -> None:
     for name, number in {"sympy": "1.14.0", "six": "1.17.0", **dict.fromkeys(own, "999"), **pins}.items():
         if name != "uv":
             make_wheel(folder, name, number)
-    real = tools.wheelhouse([f"uv=={tables().images.tools[0].version}"])
+    real = tools.wheelhouse([f"uv=={load_tables().images.tools[0].version}"])
     for wheel in real.glob("uv-*.whl"):
         (folder / wheel.name).write_bytes(wheel.read_bytes())
 

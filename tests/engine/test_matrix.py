@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.render import splice_json
+from devkit.render.splice import jsonc
 from tests.render.matrix import Combination, distinct_compose
 from tests.render.test_repositories import FOLDER, GPU, WITH_OVERLAY, devkit
 
@@ -58,7 +58,7 @@ def test_compose_reads_a_repository_of_somebody_else_with_every_overlay(suite: s
     root = tmp_path / name
     shutil.copytree(FOLDER / name, root)
     assert devkit("init", root, *GPU).return_value == 0
-    dev = splice_json.loads((root / ".devcontainer/devcontainer.json").read_text())
+    dev = jsonc.load_jsonc((root / ".devcontainer/devcontainer.json").read_text())
     named = [word for path in dev["dockerComposeFile"] for word in ("--file", root / ".devcontainer" / path)]
     compose = [programs(suite).plugins / "docker-compose", *named, "config", "--format", "json"]
     for path in (root / ".devcontainer/devkit").glob("gpu.*.yml"):

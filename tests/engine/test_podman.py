@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from devkit.render.compose import compose_artifacts
-from devkit.render.settings import FromIndex, Settings
+from devkit.render.container.compose import render_devcontainer_compose
+from devkit.render.container.settings import ContainerSettings, FromIndex
 from tests.render.plans import GPU_PLAN
 from tests.render.test_dependencies import LIST
 
@@ -38,8 +38,8 @@ def running(found: Binaries, bridge: str) -> Iterator[Podman]:
 def folder(running: Podman, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A project for either engine, at the same path on this machine and on Podman's."""
     made = running.state / f"project-{abs(hash(request.node.name)) % 10000}"
-    settings = Settings("Demo", "demo", FromIndex("0.1.0"), engine=getattr(request, "param", ""))
-    for artifact in compose_artifacts(replace(GPU_PLAN, base_image=BASE), settings):
+    settings = ContainerSettings("Demo", "demo", FromIndex("0.1.0"), engine=getattr(request, "param", ""))
+    for artifact in render_devcontainer_compose(replace(GPU_PLAN, base_image=BASE), settings):
         (made / artifact.path).parent.mkdir(parents=True, exist_ok=True)
         (made / artifact.path).write_bytes(artifact.content)
     (made / ".devcontainer/Dockerfile").write_text(DOCKERFILE)
@@ -95,8 +95,10 @@ RUN --mount=type=bind,from=project,source=requirements.txt,target=/mnt/project/r
 @pytest.fixture
 def with_contexts(running: Podman, folder: Path) -> Path:
     """A project whose build sees its own list of packages and a folder of wheels besides its own context."""
-    settings = Settings("Demo", "demo", FromIndex("0.1.0"), engine="podman", dependencies=LIST, uses_wheelhouse=True)
-    for artifact in compose_artifacts(replace(GPU_PLAN, base_image=BASE), settings):
+    settings = ContainerSettings(
+        "Demo", "demo", FromIndex("0.1.0"), engine="podman", dependencies=LIST, uses_wheelhouse=True
+    )
+    for artifact in render_devcontainer_compose(replace(GPU_PLAN, base_image=BASE), settings):
         (folder / artifact.path).write_bytes(artifact.content)
     (folder / ".devcontainer/Dockerfile").write_text(WITH_CONTEXTS)
     (folder / "requirements.txt").write_text("rich\n")

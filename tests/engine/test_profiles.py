@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.compat.load import tables
+from devkit.compat.version_tables import load_tables
 
 from . import image, project, tools
 from .conftest import one_engine
@@ -34,7 +34,7 @@ DEADLINE_S = 90
 @pytest.fixture
 def lab(engine: Engine, tmp_path: Path) -> Iterator[Clone]:
     """A project with the profile `jupyter`, whose image has JupyterLab and none of the plan's large packages."""
-    (row,) = tables().profiles.packages
+    (row,) = load_tables().profiles.packages
     wheels = tools.wheelhouse([f"{row.name}=={row.version}"])
     clone = Clone(tmp_path / "quickstart", engine)
     project.init(clone.folder, *project.PLAN, "--profile", "jupyter", "--wheelhouse", wheels)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.render import splice_json
+from devkit.render.splice import jsonc
 from tests.render.test_repositories import FOLDER, GPU, devkit
 from tests.wheels import make_wheel
 
@@ -103,7 +103,7 @@ def test_a_service_that_insisted_on_a_gpu_starts_without_one(repaired: Repaired)
     root, engine = repaired.folder, repaired.engine
     # Not every place that tests run in may raise this limit.
     (root / "base.yaml").write_text((root / "base.yaml").read_text().replace("ulimits: {memlock: -1}", ""))
-    dev = splice_json.loads((root / ".devcontainer/devcontainer.json").read_text())
+    dev = jsonc.load_jsonc((root / ".devcontainer/devcontainer.json").read_text())
     files = [word for path in dev["dockerComposeFile"] for word in ("--file", root / ".devcontainer" / path)]
     own = ["docker", "compose", "--project-name", "lab", *files[:4]]
     run([*own, "build", "train"], env=engine.env)
@@ -122,7 +122,7 @@ def test_a_service_that_insisted_on_a_gpu_starts_without_one(repaired: Repaired)
 def test_the_same_service_gets_the_gpu_that_its_author_named(repaired: Repaired):
     root, engine = repaired.folder, repaired.engine
     (root / "base.yaml").write_text((root / "base.yaml").read_text().replace("ulimits: {memlock: -1}", ""))
-    dev = splice_json.loads((root / ".devcontainer/devcontainer.json").read_text())
+    dev = jsonc.load_jsonc((root / ".devcontainer/devcontainer.json").read_text())
     said = run(engine.on_host("sh", "-c", dev["initializeCommand"]), env=engine.env, cwd=root).stdout
     assert "DEVKIT_GPU=nvidia" in said
     files = [word for path in dev["dockerComposeFile"] for word in ("--file", root / ".devcontainer" / path)]

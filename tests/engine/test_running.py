@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from devkit.facts.model import Facts, Smoke
-from devkit.probe.gather import gather
+from devkit.probe.engine.smoke import SMOKE_NAME_PREFIX, run_smoke
+from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost
-from devkit.probe.smoke import NAME, run_smoke
 from tests.doctor.machines import healthy
 
 from . import image
@@ -42,7 +42,7 @@ def based(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
 
 def read(folder: str) -> Facts:
     """This engine and workspace, on a machine with a GPU, without which no container would be started."""
-    here = gather(LocalHost(), project=folder, only=("engine", "storage"))
+    here = gather_facts(LocalHost(), project=folder, only=("engine", "storage"))
     return dataclasses.replace(healthy(), engine=here.engine, storage=here.storage)
 
 
@@ -80,8 +80,8 @@ def test_the_probe_container_runs_as_this_engine_is_asked_for_gpus(based, tmp_pa
 
 @one_engine
 def test_a_probe_container_that_hangs_is_removed_at_its_deadline(based, tmp_path, monkeypatch):
-    monkeypatch.setattr("devkit.probe.smoke.REQUESTS", {"gpus": ()})
-    monkeypatch.setattr("devkit.probe.smoke.SCRIPT", "sleep 600")
+    monkeypatch.setattr("devkit.probe.engine.smoke.GPU_REQUEST_OPTIONS", {"gpus": ()})
+    monkeypatch.setattr("devkit.probe.engine.smoke.SMOKE_SCRIPT", "sleep 600")
     started = time.monotonic()
     smoke = run_smoke(LocalHost(), read(str(tmp_path)), deadline_s=10)
     assert time.monotonic() - started < 10
@@ -90,10 +90,10 @@ def test_a_probe_container_that_hangs_is_removed_at_its_deadline(based, tmp_path
 
 IN_A_PROCESS = """
 import sys
-from devkit.probe import smoke
+from devkit.probe.engine import smoke
 from devkit.probe.host import LocalHost
 from tests.engine.test_running import read
-smoke.REQUESTS, smoke.SCRIPT = {"gpus": ()}, "sleep 600"
+smoke.GPU_REQUEST_OPTIONS, smoke.SMOKE_SCRIPT = {"gpus": ()}, "sleep 600"
 smoke.run_smoke(LocalHost(), read(sys.argv[1]), deadline_s=60)
 """
 
@@ -106,7 +106,9 @@ def test_no_probe_container_is_left_when_interrupted(based, tmp_path, sent):
     )
     with process:
         deadline = time.monotonic() + 30
-        while not any(name.startswith(NAME) for name in based.containers()) and time.monotonic() < deadline:
+        while (
+            not any(name.startswith(SMOKE_NAME_PREFIX) for name in based.containers()) and time.monotonic() < deadline
+        ):
             time.sleep(0.05)
         os.kill(process.pid, sent)
         _, said = process.communicate(timeout=20)

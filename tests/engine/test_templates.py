@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from devkit.render.template_folder import TEMPLATES, template_named
-from tests.render.test_template_folder import applied, initialised
+from devkit.render.devcontainer_template import DEVCONTAINER_TEMPLATES, find_template
+from tests.render.test_devcontainer_template import applied, initialised
 
 from .commands import environment, run
 from .oci_registry import oci_registry
@@ -45,7 +45,7 @@ def written(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("template", TEMPLATES, ids=[template.id for template in TEMPLATES])
+@pytest.mark.parametrize("template", DEVCONTAINER_TEMPLATES, ids=[template.id for template in DEVCONTAINER_TEMPLATES])
 def test_an_applied_template_is_what_init_writes(devcontainer_cli, published, template, tmp_path):
     said = apply(devcontainer_cli, published, template.id, tmp_path / "project")
     made = written(tmp_path / "project")
@@ -57,7 +57,7 @@ def test_an_applied_template_is_what_init_writes(devcontainer_cli, published, te
 def test_options_reach_every_file(devcontainer_cli, published, tmp_path):
     folder = tmp_path / "project"
     apply(devcontainer_cli, published, "pytorch-cpu", folder, projectName="Wörter", projectFolder="worter")
-    assert written(folder) == applied(template_named("pytorch-cpu"), projectName="Wörter", projectFolder="worter")
+    assert written(folder) == applied(find_template("pytorch-cpu"), projectName="Wörter", projectFolder="worter")
 
 
 def test_the_registry_tells_what_the_metadata_says(devcontainer_cli, published):

@@ -15,9 +15,9 @@ TORCH = {"torch/version.py": "__version__ = '{version}+cpu'\ncuda = None\nhip = 
 
 def lockers() -> list[str]:
     """What the generated files install to read another tool's lock, as pip is asked for it."""
-    from devkit.compat.load import tables  # installed after this module's first use
+    from devkit.compat.version_tables import load_tables  # installed after this module's first use
 
-    versions = {row.name: row.version for row in tables().images.tools}
+    versions = {row.name: row.version for row in load_tables().images.tools}
     return [f"{name}=={versions[name]}" for name in ("poetry", "poetry-plugin-export")]
 
 

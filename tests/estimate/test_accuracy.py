@@ -4,19 +4,19 @@ from statistics import mean
 
 import pytest
 
-from devkit.estimate.catalogue import find_model
-from devkit.estimate.config import shape_of_config
-from devkit.estimate.measured import measured_runs
+from devkit.estimate.config import build_model_shape
+from devkit.estimate.measured_runs import load_measured_runs
+from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import InferenceSettings, TrainingSettings
 from devkit.estimate.training import estimate_training
 
-RUNS = measured_runs()
+RUNS = load_measured_runs()
 COUNTED = [run for run in RUNS if run.is_counted]
 GOAL = 0.06
 
 
 def estimated(run):
-    return estimate_training(shape_of_config(find_model(run.model).config), run.settings)
+    return estimate_training(build_model_shape(find_model(run.model).config), run.settings)
 
 
 def test_the_mean_error_of_allocated_memory_is_within_the_goal():

@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.estimate.config import shape_of_config
+from devkit.estimate.config import build_model_shape
 
 LLAMA = {
     "model_type": "llama",
@@ -31,13 +31,13 @@ LLAMA = {
 )
 def test_a_config_that_makes_no_model_is_refused_in_a_line(changed, says):
     with pytest.raises(DevkitError) as refusal:
-        shape_of_config({**LLAMA, **changed})
+        build_model_shape({**LLAMA, **changed})
     assert says in refusal.value.message and refusal.value.hint
 
 
 def test_of_a_vision_language_model_the_text_part_is_taken_and_that_is_said():
-    shape = shape_of_config({"model_type": "llava", "text_config": LLAMA, "vision_config": {"hidden_size": 1}})
-    assert shape.parameters == shape_of_config(LLAMA).parameters
+    shape = build_model_shape({"model_type": "llava", "text_config": LLAMA, "vision_config": {"hidden_size": 1}})
+    assert shape.parameters == build_model_shape(LLAMA).parameters
     assert "text part only" in shape.note
 
 
@@ -58,13 +58,13 @@ def test_of_a_vision_language_model_the_text_part_is_taken_and_that_is_said():
     ],
 )
 def test_the_layers_that_slide_are_told_apart(changed, windows):
-    shape = shape_of_config({**LLAMA, **changed})
+    shape = build_model_shape({**LLAMA, **changed})
     assert {layer.window: layer.count for layer in shape.layers} == windows
 
 
 def test_the_first_layers_of_a_mixture_may_be_dense():
     experts = {"n_routed_experts": 8, "moe_intermediate_size": 16, "num_experts_per_tok": 2, "first_k_dense_replace": 2}
     latent = {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "kv_lora_rank": 32}
-    shape = shape_of_config({**LLAMA, "model_type": "deepseek_v3", **experts, **latent})
+    shape = build_model_shape({**LLAMA, "model_type": "deepseek_v3", **experts, **latent})
     assert [(layer.count, layer.experts is not None) for layer in shape.layers] == [(2, False), (4, True)]
     assert shape.cache_width == 32 + 8

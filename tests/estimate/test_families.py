@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.estimate.catalogue import known_models
-from devkit.estimate.config import shape_of_config
-from devkit.estimate.families import FAMILIES
+from devkit.estimate.config import FAMILIES, build_model_shape
+from devkit.estimate.model_catalog import list_models
 
 pytestmark = pytest.mark.workload
 
@@ -75,7 +74,7 @@ def test_an_architecture_has_the_parameters_that_transformers_gives_it(model_typ
         name: size for name, size in SIZES.items() if name != "num_key_value_heads" or model_type not in WITHOUT_GROUPS
     }
     config = config_of(model_type, {**sizes, **extra})
-    shape = shape_of_config(config.to_dict())
+    shape = build_model_shape(config.to_dict())
     assert (shape.parameters, shape.packed_weights) == counted(built(config))
 
 
@@ -85,16 +84,16 @@ def test_an_architecture_knows_what_its_config_may_leave_out(model_type):
         name: size for name, size in SIZES.items() if name != "num_key_value_heads" or model_type not in WITHOUT_GROUPS
     }
     config = config_of(model_type, sizes)
-    short = shape_of_config({**config.to_diff_dict(), **sizes, "model_type": model_type})
-    assert short.parameters == shape_of_config(config.to_dict()).parameters
+    short = build_model_shape({**config.to_diff_dict(), **sizes, "model_type": model_type})
+    assert short.parameters == build_model_shape(config.to_dict()).parameters
 
 
-@pytest.mark.parametrize("model", known_models(), ids=lambda model: model.id)
+@pytest.mark.parametrize("model", list_models(), ids=lambda model: model.id)
 def test_a_model_of_the_catalogue_has_the_parameters_that_transformers_gives_it(model):
     """Cut to as many layers as show every kind of them: layers of a kind are alike, and there are only more of them."""
     from transformers import AutoConfig
 
-    full = shape_of_config(model.config)
+    full = build_model_shape(model.config)
     config = {name: value for name, value in model.config.items() if name != "text_config"} | {
         **model.config.get("text_config", {})
     }
@@ -102,7 +101,7 @@ def test_a_model_of_the_catalogue_has_the_parameters_that_transformers_gives_it(
     few = {**config, depth_key: min(config[depth_key], 7)}
     model_type = few.pop("model_type")
     kind = {"qwen2_5_vl": "qwen2"}.get(model_type, model_type)
-    cut = shape_of_config({**few, "model_type": kind})
+    cut = build_model_shape({**few, "model_type": kind})
     assert cut.parameters == counted(built(AutoConfig.for_model(kind, **few)))[0]
     alike = {replace(layer, count=1) for layer in full.layers}
     assert {replace(layer, count=1) for layer in cut.layers} == alike

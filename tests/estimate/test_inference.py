@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.estimate.catalogue import find_model
-from devkit.estimate.config import shape_of_config
-from devkit.estimate.inference import cache_bytes_per_token, estimate_inference
-from devkit.estimate.settings import CacheKind, InferenceSettings, Precision, Quantisation
+from devkit.estimate.config import build_model_shape
+from devkit.estimate.inference import compute_cache_bytes_per_token, estimate_inference
+from devkit.estimate.model_catalog import find_model
+from devkit.estimate.settings import CacheKind, InferenceSettings, Precision, Quantization
 
 KIB = 1 << 10
 
 
 def shape(name):
-    return shape_of_config(find_model(name).config, name=name)
+    return build_model_shape(find_model(name).config, name=name)
 
 
 def term(name, model, settings):
@@ -33,12 +33,12 @@ def term(name, model, settings):
     ],
 )
 def test_a_token_leaves_in_the_cache_what_is_known_of_the_model(model, kib):
-    assert cache_bytes_per_token(shape(model), InferenceSettings()) / KIB == kib
+    assert compute_cache_bytes_per_token(shape(model), InferenceSettings()) / KIB == kib
 
 
 def test_sliding_layers_keep_no_more_than_their_window():
     gemma, long = shape("gemma-3-27b"), InferenceSettings(prompt=100_000, new=0, cache=CacheKind.STATIC)
-    everything = cache_bytes_per_token(gemma, long) * 100_000
+    everything = compute_cache_bytes_per_token(gemma, long) * 100_000
     assert term("key-value cache", gemma, long) < everything / 5
 
 
@@ -63,7 +63,7 @@ def test_gpus_that_share_layers_share_weights_and_cache_but_no_group_of_heads():
     assert eight.allocated_peak_bytes < one.allocated_peak_bytes / 7
 
 
-@pytest.mark.parametrize("quantisation", [Quantisation.NF4, Quantisation.NF4_DOUBLE, Quantisation.INT8])
+@pytest.mark.parametrize("quantisation", [Quantization.NF4, Quantization.NF4_DOUBLE, Quantization.INT8])
 def test_quantised_weights_take_less_than_those_in_16_bits(quantisation):
     llama = shape("llama-3.1-8b")
     packed = estimate_inference(llama, InferenceSettings(quantisation=quantisation))

@@ -3,8 +3,14 @@ import json
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.estimate.settings import InferenceSettings, Method, Precision, TrainingSettings
-from devkit.estimate.spelled import plain, settings_from
+from devkit.estimate.settings import (
+    InferenceSettings,
+    Method,
+    Precision,
+    TrainingSettings,
+    decode_settings,
+    encode_settings,
+)
 
 
 @pytest.mark.parametrize(
@@ -16,11 +22,11 @@ from devkit.estimate.spelled import plain, settings_from
     ],
 )
 def test_settings_survive_json(settings):
-    assert settings_from(type(settings), json.loads(json.dumps(plain(settings)))) == settings
+    assert decode_settings(type(settings), json.loads(json.dumps(encode_settings(settings)))) == settings
 
 
 def test_what_is_left_out_has_its_default():
-    assert settings_from(TrainingSettings, {"rank": 8}) == TrainingSettings(rank=8)
+    assert decode_settings(TrainingSettings, {"rank": 8}) == TrainingSettings(rank=8)
 
 
 @pytest.mark.parametrize(
@@ -35,5 +41,5 @@ def test_what_is_left_out_has_its_default():
 )
 def test_what_no_setting_has_is_refused(values, message, hint):
     with pytest.raises(DevkitError, match=message) as refused:
-        settings_from(TrainingSettings, values)
+        decode_settings(TrainingSettings, values)
     assert refused.value.hint.startswith(hint)

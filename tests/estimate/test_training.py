@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
-from devkit.estimate.catalogue import find_model
-from devkit.estimate.config import shape_of_config
-from devkit.estimate.model import Phase
+from devkit.estimate.config import build_model_shape
+from devkit.estimate.memory import MemoryPhase
+from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import (
     Attention,
     Loss,
@@ -65,7 +65,7 @@ EXAMPLES = [(model, way, gib) for model, traced in TRACED_GIB.items() for way, g
 
 def shape(name):
     found = find_model(name)
-    return shape_of_config(found.config, name=found.id)
+    return build_model_shape(found.config, name=found.id)
 
 
 LLAMA = shape("llama-3.1-8b")
@@ -176,7 +176,7 @@ def test_what_is_said_to_save_memory_does(less, more):
 
 def test_the_loss_is_the_fullest_moment_of_a_plain_lora():
     found = estimate_training(LLAMA, PLAIN)
-    assert found.phase is Phase.LOSS
+    assert found.phase is MemoryPhase.LOSS
     assert next(term for term in found.terms if term.name == "loss").bytes == 12 * 2048 * 128256
 
 
@@ -200,7 +200,7 @@ def test_settings_that_contradict_each_other_are_refused(wrong, says):
 def test_a_chunk_is_as_long_as_the_one_that_training_uses():
     pytest.importorskip("torch")
     from devkit.estimate.settings import CHUNK_TOKENS
-    from devkit.workload.finetune import loss
+    from devkit.workload.finetune.model import loss
 
     assert loss.CHUNK_TOKENS == CHUNK_TOKENS
 

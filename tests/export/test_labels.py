@@ -3,12 +3,12 @@
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.export.labels import LONGEST_JOB, checked_label
+from devkit.export.job_settings import MAX_JOB_NAME_LENGTH, validate_dns_label
 
 
-@pytest.mark.parametrize("name", ["a", "a-b", "0", "a" * LONGEST_JOB, "a--b"])
+@pytest.mark.parametrize("name", ["a", "a-b", "0", "a" * MAX_JOB_NAME_LENGTH, "a--b"])
 def test_labels(name):
-    assert checked_label(name, "--name") == name
+    assert validate_dns_label(name, "--name") == name
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ def test_labels(name):
         ("My Job", "my-job"),
         ("a_b.c", "a-b-c"),
         ("-a-", "a"),
-        ("a" * (LONGEST_JOB + 1), "a" * LONGEST_JOB),
+        ("a" * (MAX_JOB_NAME_LENGTH + 1), "a" * MAX_JOB_NAME_LENGTH),
         ("a\nb", "a-b"),
         ("ä", "a-z"),
         ("${HOME}", "home"),
@@ -26,6 +26,6 @@ def test_labels(name):
 )
 def test_what_is_no_label_comes_with_one_that_is(name, proposed):
     with pytest.raises(DevkitError) as refused:
-        checked_label(name, "--name")
+        validate_dns_label(name, "--name")
     assert proposed in refused.value.hint
     assert "\n" not in refused.value.message

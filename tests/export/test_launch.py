@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from devkit.estimate.settings import Method
-from devkit.export.launch import KEEP_CODE, command_words, finetune_words
+from devkit.export.launch import EXIT_CODE_WRAPPER, build_finetune_command, build_node_command
 from devkit.workload.finetune.settings import FinetuneSettings
 
 SHELLS = {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}
@@ -53,7 +53,7 @@ def shell(request):
 
 
 def words(shell, *command):
-    return [*shell, "-c", KEEP_CODE, "devkit", *command]
+    return [*shell, "-c", EXIT_CODE_WRAPPER, "devkit", *command]
 
 
 def code_of(shell, folder, *command, **environment):
@@ -206,15 +206,15 @@ def test_a_command_that_succeeds_after_the_signal_is_done(shell, tmp_path):
 
 def test_one_process_needs_no_launcher():
     settings = FinetuneSettings(model="m", data=("a.jsonl",))
-    assert command_words(settings, is_distributed=False)[:2] == ("devkit", "finetune")
-    assert command_words(settings, is_distributed=True)[3:8] == ("devkit", "torchrun", "-m", "devkit", "finetune")
+    assert build_node_command(settings, is_distributed=False)[:2] == ("devkit", "finetune")
+    assert build_node_command(settings, is_distributed=True)[3:8] == ("devkit", "torchrun", "-m", "devkit", "finetune")
 
 
 def test_words_say_what_differs_from_the_defaults_and_always_the_output():
     settings = FinetuneSettings(
         model="-m", data=("a b.jsonl", "c"), method=Method.QLORA, packing=False, dora=True, learning_rate=1e-5
     )
-    assert finetune_words(settings) == (
+    assert build_finetune_command(settings) == (
         *("devkit", "finetune", "--model", "-m", "--data", "a b.jsonl", "--data", "c", "--output", "finetuned"),
         *("--method", "qlora", "--dora", "--no-packing", "--learning-rate", "1e-05"),
     )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.export.task import rendezvous
+from devkit.export.task import build_rendezvous_variables
 
 from .subjects import JOB, made
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.workload
 def test_every_variable_is_a_flag_of_torchruns(monkeypatch):
     run = pytest.importorskip("torch.distributed.run")
     task = made(job=replace(JOB, gpus=4, nodes=2, grace="5m")).task
-    told = dict(task.environment) | dict(rendezvous(task, address="first", rank="1"))
+    told = dict(task.environment) | dict(build_rendezvous_variables(task, address="first", rank="1"))
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     found = run.get_args_parser().parse_args(["-m", "devkit"])

@@ -19,7 +19,7 @@ _LEAVES = {
     types.NoneType: st.none(),
     Unknown: st.builds(Unknown, st.text(_LETTERS, max_size=12)),
     ComputeCapability: st.builds(ComputeCapability, st.integers(1, 20), st.integers(0, 9)),
-    Release: st.from_regex(r"[0-9]{1,4}(\.[0-9]{1,3}){0,3}([-+~][a-z0-9.]{1,6})?", fullmatch=True).map(Release.read),
+    Release: st.from_regex(r"[0-9]{1,4}(\.[0-9]{1,3}){0,3}([-+~][a-z0-9.]{1,6})?", fullmatch=True).map(Release.parse),
 }
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devkit.facts.policy import Policy, WrongPolicy, full_name, policy_from
+from devkit.facts.project import InvalidPolicy, Policy, normalize_image_name, parse_policy
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,8 @@ from devkit.facts.policy import Policy, WrongPolicy, full_name, policy_from
     ],
 )
 def test_names_are_completed_as_engines_do(image, whole):
-    assert full_name(image) == whole
-    assert full_name(whole) == whole
+    assert normalize_image_name(image) == whole
+    assert normalize_image_name(whole) == whole
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_registries_allow_whole_parts_of_names(registries, image, allowed):
 
 def test_the_longest_mirror_wins_and_others_leave_the_name_alone():
     policy = Policy(mirrors=(("docker.io", "m.example/hub"), ("docker.io/nvidia", "m.example/gpu/")))
-    assert policy.mirrored("python:3.12") == "m.example/hub/library/python:3.12"
-    assert policy.mirrored("nvidia/cuda:12.6") == "m.example/gpu/cuda:12.6"
-    assert policy.mirrored("ghcr.io/x:1") == "ghcr.io/x:1"
+    assert policy.resolve_mirror("python:3.12") == "m.example/hub/library/python:3.12"
+    assert policy.resolve_mirror("nvidia/cuda:12.6") == "m.example/gpu/cuda:12.6"
+    assert policy.resolve_mirror("ghcr.io/x:1") == "ghcr.io/x:1"
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_indexes_allow_whole_parts_of_addresses(url, allowed):
     ids=str,
 )
 def test_rules_that_cannot_be_kept_are_refused(table):
-    with pytest.raises(WrongPolicy):
-        policy_from(table)
+    with pytest.raises(InvalidPolicy):
+        parse_policy(table)
 
 
 @given(st.text(max_size=40))
 def test_any_text_as_a_name_has_an_answer(text):
-    assert full_name(full_name(text)) == full_name(text) or "/" in text
+    assert normalize_image_name(normalize_image_name(text)) == normalize_image_name(text) or "/" in text
     assert Policy(registries=("docker.io",)).allows_image(text) in (True, False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from devkit.facts.record import keyword_record, record
+from devkit.facts.values import keyword_record, record
 
 
 @record

@@ -13,7 +13,7 @@ from devkit.facts.model import (
     NvmlAnswer,
     Storage,
 )
-from devkit.facts.store import redacted, to_json
+from devkit.facts.store import format_facts, redact_facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from tests.facts.samples import FACTS
 
@@ -23,7 +23,7 @@ NOTHING = Facts("2026-01-01T00:00:00+00:00", "0.1.0", *([UNREAD] * 11))
 
 def shown(text):
     """What is left of a text that stands somewhere in the facts."""
-    return redacted(dataclasses.replace(NOTHING, storage=Unknown(text))).storage.reason
+    return redact_facts(dataclasses.replace(NOTHING, storage=Unknown(text))).storage.reason
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_gpus_stay_distinguishable():
         )
         for number in range(2)
     )
-    nvml = redacted(dataclasses.replace(NOTHING, nvml=NvmlAnswer(Release.read("580"), UNREAD, gpus))).nvml
+    nvml = redact_facts(dataclasses.replace(NOTHING, nvml=NvmlAnswer(Release.parse("580"), UNREAD, gpus))).nvml
     assert [gpu.uuid for gpu in nvml.gpus] == ["GPU-00000000", "GPU-00000001"]
 
 
@@ -73,12 +73,12 @@ def test_a_name_in_one_fact_is_blanked_in_another():
         engine=EngineFailure(EngineEnd.ERROR, Endpoint("unix:///home/alice/x.sock", "context alice"), "alice may not"),
         storage=Storage(1000, ()),
     )
-    assert "alice" not in to_json(redacted(facts))
+    assert "alice" not in format_facts(redact_facts(facts))
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
 @given(FACTS)
 def test_redacting_twice_changes_nothing_more(facts):
-    once = redacted(facts)
-    assert redacted(once) == once
-    assert not re.search(r"/home/(?!user\b)[a-z]", to_json(once))
+    once = redact_facts(facts)
+    assert redact_facts(once) == once
+    assert not re.search(r"/home/(?!user\b)[a-z]", format_facts(once))

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from devkit.cli.printing import Printing, shown_report
+from devkit.cli.output import OutputOptions, format_doctor_report
 from devkit.doctor.registry import CHECKS
-from devkit.doctor.report import report_of
-from devkit.doctor.sides import judge
+from devkit.doctor.report.report import build_report
+from devkit.doctor.runner import run_on_host_and_container
 from devkit.facts.model import Facts, KernelLog, System, Xid
-from devkit.facts.redact import redaction_of
-from devkit.facts.store import from_json, redacted, to_json
+from devkit.facts.redact import build_redaction
+from devkit.facts.store import format_facts, parse_facts, redact_facts
 from tests.doctor.machines import healthy, inside
 from tests.facts.samples import FACTS
 from tests.hosts import MACHINES, facts_of
@@ -102,9 +102,9 @@ def leaks(text):
 
 
 def forms_of(facts):
-    report = report_of(facts, judge(CHECKS, facts, clock=lambda: 0.0), devkit="0.1.0")
+    report = build_report(facts, run_on_host_and_container(CHECKS, facts, clock=lambda: 0.0), devkit="0.1.0")
     for style in ("json", "sarif", "markdown", "html"):
-        yield style, shown_report(facts, report, Printing(style, None), exit_code=1)
+        yield style, format_doctor_report(facts, report, OutputOptions(style, None), exit_code=1)
 
 
 SOME = settings(
@@ -121,7 +121,7 @@ def test_saved_facts_name_nobody_whatever_they_hold(facts, data):
     plants = data.draw(st.lists(PLANTS, min_size=10, max_size=10))
     count = strings_in(facts)
     dirty = planted(facts, iter(plants * (count // 10 + 1)))
-    text = to_json(redacted(dirty))
+    text = format_facts(redact_facts(dirty))
     assert leaks(text) == []
     assert isinstance(json.loads(text), dict)
 
@@ -141,9 +141,9 @@ def test_redacted_facts_are_judged_as_the_true_ones_are(name):
     shown = [
         [
             (one.check.code, one.finding.severity)
-            for one in report_of(side, judge(CHECKS, side, clock=lambda: 0.0), devkit="x").roots
+            for one in build_report(side, run_on_host_and_container(CHECKS, side, clock=lambda: 0.0), devkit="x").roots
         ]
-        for side in (facts, from_json(to_json(redacted(facts))))
+        for side in (facts, parse_facts(format_facts(redact_facts(facts))))
     ]
     assert shown[0] == shown[1]
 
@@ -162,10 +162,10 @@ def test_redacted_facts_are_judged_as_the_true_ones_are(name):
 )
 def test_the_machines_own_name(host_name, text, left):
     facts = dataclasses.replace(healthy(), system=dataclasses.replace(healthy().system, host_name=host_name))
-    assert redaction_of(facts).text(text) == left
+    assert build_redaction(facts).redact_text(text) == left
 
 
 def test_a_user_called_dev_keeps_the_device_nodes():
     facts: Facts = healthy()
-    assert redacted(facts).driver.device_nodes == facts.driver.device_nodes
-    assert "/home/dev" not in to_json(redacted(facts))
+    assert redact_facts(facts).driver.device_nodes == facts.driver.device_nodes
+    assert "/home/dev" not in format_facts(redact_facts(facts))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from devkit.facts.model import Facts, System
-from devkit.facts.store import SCHEMA, WrongFacts, from_json, to_json
+from devkit.facts.store import FACTS_SCHEMA, InvalidFacts, format_facts, parse_facts
 from devkit.facts.values import Unknown
 from tests.facts.samples import FACTS
 
@@ -18,30 +18,30 @@ NOTHING = Facts("2026-01-01T00:00:00+00:00", "0.1.0", *([UNREAD] * 11))
 @EVERY_SHAPE
 @given(FACTS)
 def test_what_is_saved_is_read_back_exactly(facts):
-    saved = to_json(facts)
-    again = from_json(saved)
+    saved = format_facts(facts)
+    again = parse_facts(saved)
     assert again == facts
     # Releases compare by number; their text must survive too.
     assert repr(again) == repr(facts)
-    assert to_json(again) == saved
+    assert format_facts(again) == saved
 
 
 def document(**changes):
-    return {**json.loads(to_json(NOTHING)), **changes}
+    return {**json.loads(format_facts(NOTHING)), **changes}
 
 
 def test_the_schema_is_named_first():
-    assert to_json(NOTHING).startswith(f'{{\n  "schema": "{SCHEMA}"')
+    assert format_facts(NOTHING).startswith(f'{{\n  "schema": "{FACTS_SCHEMA}"')
 
 
 def test_a_newer_files_extra_fields_are_ignored():
-    assert from_json(json.dumps(document(quantum={"type": "Qubit"}))) == NOTHING
+    assert parse_facts(json.dumps(document(quantum={"type": "Qubit"}))) == NOTHING
 
 
 def test_an_older_files_missing_fields_become_unknown():
     older = document()
     del older["wsl"]
-    assert from_json(json.dumps(older)).wsl == Unknown("not recorded")
+    assert parse_facts(json.dumps(older)).wsl == Unknown("not recorded")
 
 
 SYSTEM = {
@@ -60,7 +60,7 @@ SYSTEM = {
 
 
 def test_a_record_inside_is_read():
-    facts = from_json(json.dumps(document(system=SYSTEM)))
+    facts = parse_facts(json.dumps(document(system=SYSTEM)))
     assert isinstance(facts.system, System)
     assert str(facts.system.glibc) == "2.36"
 
@@ -72,12 +72,12 @@ def test_a_record_inside_is_read():
         pytest.param("[]", "", "expected an object, got a list", id="a list"),
         pytest.param("{}", "schema", "got None", id="no schema"),
         pytest.param('{"schema": "devkit.facts/2"}', "schema", "devkit.facts/2", id="a schema from the future"),
-        pytest.param(f'{{"schema": "{SCHEMA}"}}', "taken_at", "missing", id="a required field is missing"),
+        pytest.param(f'{{"schema": "{FACTS_SCHEMA}"}}', "taken_at", "missing", id="a required field is missing"),
     ],
 )
 def test_a_document_that_is_no_facts_file_is_named_so(text, path, problem):
-    with pytest.raises(WrongFacts, match=problem) as caught:
-        from_json(text)
+    with pytest.raises(InvalidFacts, match=problem) as caught:
+        parse_facts(text)
     assert caught.value.path == path
 
 
@@ -95,13 +95,13 @@ def test_a_document_that_is_no_facts_file_is_named_so(text, path, problem):
     ],
 )
 def test_a_wrong_value_is_named_by_its_path(changes, path):
-    with pytest.raises(WrongFacts) as caught:
-        from_json(json.dumps(document(system={**SYSTEM, **changes})))
+    with pytest.raises(InvalidFacts) as caught:
+        parse_facts(json.dumps(document(system={**SYSTEM, **changes})))
     assert caught.value.path == path
 
 
 def test_a_wrong_value_in_a_list_is_named_by_its_place():
     nvml = {"type": "NvmlAnswer", "driver": "580.95.05", "cuda": "13.0", "gpus": [{"type": "Gpu"}]}
-    with pytest.raises(WrongFacts) as caught:
-        from_json(json.dumps(document(nvml=nvml)))
+    with pytest.raises(InvalidFacts) as caught:
+        parse_facts(json.dumps(document(nvml=nvml)))
     assert caught.value.path == "nvml.gpus[0].index"

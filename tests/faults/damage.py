@@ -5,8 +5,7 @@ import re
 import threading
 from collections.abc import Mapping
 
-from devkit.probe.host import NOT_FOUND, TIMED_OUT, Done, decoded
-from devkit.probe.process import NOT_EXECUTABLE
+from devkit.probe.host import NOT_EXECUTABLE, NOT_FOUND, TIMED_OUT, ProgramResult, decode_text
 
 BINARY = bytes(range(256)) * 8
 NOISE = "\0\x1b[31m{[\"'<!-- \u202e\ufffd 9999999999999999999999.1e999 = : , - \\ %s {} \n\t"
@@ -83,13 +82,13 @@ def texts(sound: str) -> Mapping[str, str | None]:
         "empty": "",
         "blank": "\n\n",
         "unreadable, or a directory": None,
-        "binary": decoded(BINARY),
+        "binary": decode_text(BINARY),
         "noise": NOISE,
         "twice": sound + sound,
-        "in UTF-16": decoded(sound.encode("utf-16")),
-        "in UTF-8 with a mark": decoded(b"\xef\xbb\xbf" + sound.encode()),
-        "in UTF-16 without a mark": decoded(sound.encode("utf-16-le")),
-        "with bytes of Latin-1": decoded(sound.encode() + "Größe\n".encode("latin-1")),
+        "in UTF-16": decode_text(sound.encode("utf-16")),
+        "in UTF-8 with a mark": decode_text(b"\xef\xbb\xbf" + sound.encode()),
+        "in UTF-16 without a mark": decode_text(sound.encode("utf-16-le")),
+        "with bytes of Latin-1": decode_text(sound.encode() + "Größe\n".encode("latin-1")),
         "with Windows line ends": sound.replace("\n", "\r\n"),
         "without line ends": sound.replace("\n", " "),
         "with every digit 9": "".join("9" if letter.isdigit() else letter for letter in sound),
@@ -114,7 +113,7 @@ def huge(sound: str, *, size_bytes: int) -> Mapping[str, str]:
     }
 
 
-def outputs(sound: Done) -> Mapping[str, Done]:
+def outputs(sound: ProgramResult) -> Mapping[str, ProgramResult]:
     """Everything that may come of running a program."""
     ended = {
         name: dataclasses.replace(sound, out=text or "")
@@ -124,16 +123,16 @@ def outputs(sound: Done) -> Mapping[str, Done]:
     half = sound.out[: len(sound.out) // 2]
     return {
         **ended,
-        "not found": Done(NOT_FOUND, "", "no such program"),
-        "not executable": Done(NOT_EXECUTABLE, "", "permission denied"),
-        "timed out": Done(TIMED_OUT, "", ""),
-        "timed out half way": Done(TIMED_OUT, half, ""),
-        "failed": Done(1, "", "error: it did not work\n"),
-        "failed, with its output on the wrong stream": Done(1, "", sound.out),
-        "failed, with its whole output": Done(1, sound.out, "warning"),
-        "failed without a word": Done(1, "", ""),
-        "killed": Done(-9, half, ""),
-        "crashed": Done(-11, half, "Segmentation fault"),
+        "not found": ProgramResult(NOT_FOUND, "", "no such program"),
+        "not executable": ProgramResult(NOT_EXECUTABLE, "", "permission denied"),
+        "timed out": ProgramResult(TIMED_OUT, "", ""),
+        "timed out half way": ProgramResult(TIMED_OUT, half, ""),
+        "failed": ProgramResult(1, "", "error: it did not work\n"),
+        "failed, with its output on the wrong stream": ProgramResult(1, "", sound.out),
+        "failed, with its whole output": ProgramResult(1, sound.out, "warning"),
+        "failed without a word": ProgramResult(1, "", ""),
+        "killed": ProgramResult(-9, half, ""),
+        "crashed": ProgramResult(-11, half, "Segmentation fault"),
     }
 
 

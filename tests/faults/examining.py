@@ -11,22 +11,22 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from devkit.cli import exits
-from devkit.cli.printing import Printing, shown_report
+from devkit.cli import exit_codes
+from devkit.cli.output import OutputOptions, format_doctor_report
 from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.registry import CHECKS
-from devkit.doctor.report import Report, report_of
-from devkit.doctor.run import run
+from devkit.doctor.report.report import Report, build_report
+from devkit.doctor.runner import run_checks
 from devkit.facts.model import Facts
-from devkit.facts.store import from_json, to_json
+from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import Unknown
-from devkit.probe.gather import gather
+from devkit.probe.gather import gather_facts
 from tests.faults.probes import PROBES
 
 SCHEMA = json.loads((Path(__file__).parent / "doctor.schema.json").read_text(encoding="utf-8"))
 OUTCOME = Draft202012Validator({**SCHEMA["$defs"]["outcome"], "$defs": SCHEMA["$defs"]})
 DOCUMENT = Draft202012Validator(SCHEMA)
-EXITS = {"healthy": exits.DONE, "warnings": exits.DONE, "problems": exits.ANSWER_IS_NO}
+EXITS = {"healthy": exit_codes.DONE, "warnings": exit_codes.DONE, "problems": exit_codes.ANSWER_IS_NO}
 DEADLINE_S = 5.0
 GRACE_S = 1.0
 
@@ -58,7 +58,7 @@ def examine(host, *, project, deadline_s=DEADLINE_S, clock=time.process_time):
     with real processes or sockets takes the time on the wall, and the mark `clock`.
     """
     started_s = clock()
-    facts = gather(host, project=project, deadline_s=deadline_s)
+    facts = gather_facts(host, project=project, deadline_s=deadline_s)
     return _judged(facts, lambda: clock() - started_s)
 
 
@@ -78,7 +78,7 @@ def _judged(facts, took_s):
     key = repr(dataclasses.replace(facts, taken_at=""))
     if key not in _JUDGED:
         # Most damage changes nothing: what was judged once need not be judged again.
-        report = report_of(facts, run(CHECKS, facts, clock=lambda: 0.0), devkit="0")
+        report = build_report(facts, run_checks(CHECKS, facts, clock=lambda: 0.0), devkit="0")
         _JUDGED[key] = report, report.to_document()
     return Examined(facts, *_JUDGED[key], took_s(), key)
 
@@ -122,9 +122,9 @@ def _wrong_outcome(text):
 def _unwritable(examined):
     """What cannot be saved, read back, or printed in one of the forms."""
     problems = []
-    text = to_json(examined.facts)
+    text = format_facts(examined.facts)
     text.encode()
-    if from_json(text) != examined.facts:
+    if parse_facts(text) != examined.facts:
         problems.append("facts read back are not those that were saved")
     told = repr(examined.report.findings)
     if told in _PRINTED:
@@ -143,7 +143,9 @@ def unprintable(examined, forms=ALL_FORMS):
     problems = []
     code = EXITS[examined.document["verdict"]]
     for form in forms:
-        shown = shown_report(examined.facts, examined.report, Printing(form, None, is_verbose=True), exit_code=code)
+        shown = format_doctor_report(
+            examined.facts, examined.report, OutputOptions(form, None, is_verbose=True), exit_code=code
+        )
         shown.encode()
         if UNPRINTABLE.search(shown):
             problems.append(f"{form}: {UNPRINTABLE.search(shown)[0]!r} reaches the reader")

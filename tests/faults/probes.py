@@ -2,24 +2,20 @@
 
 import functools
 
-from devkit.probe.amd import read_amd
-from devkit.probe.cdi import read_cdi
-from devkit.probe.clients import read_clients
-from devkit.probe.compose import read_compose
-from devkit.probe.container import read_container
 from devkit.probe.deep import read_deep
-from devkit.probe.docker import read_engine
-from devkit.probe.driver import read_driver
+from devkit.probe.engine.client import read_clients, read_compose
+from devkit.probe.engine.daemon import read_engine
+from devkit.probe.engine.toolkit import read_cdi, read_toolkit
+from devkit.probe.gpu.amd import read_amd
+from devkit.probe.gpu.driver import read_driver
+from devkit.probe.gpu.kernel_log import read_kernel_log
+from devkit.probe.gpu.nvml import read_nvml
 from devkit.probe.hub import read_hub
-from devkit.probe.kernel_log import read_kernel_log
-from devkit.probe.limits import read_limits
-from devkit.probe.nvml import read_nvml
-from devkit.probe.project import read_project
-from devkit.probe.python import read_python
-from devkit.probe.storage import read_storage
-from devkit.probe.system import read_system
-from devkit.probe.toolkit import read_toolkit
-from devkit.probe.wsl import read_wsl
+from devkit.probe.machine.environment import read_container, read_wsl
+from devkit.probe.machine.operating_system import read_system
+from devkit.probe.machine.python import read_python
+from devkit.probe.machine.resources import read_limits, read_storage
+from devkit.probe.project.reader import read_project
 
 PROBES = {
     "system": read_system,

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from devkit.probe.host import Done, Stat
+from devkit.probe.host import ProgramResult, Stat
 from tests.amount import every
 from tests.faults.allowed import is_allowed
 from tests.faults.damage import ERRNOS, NESTED, Damaged, Vanishing, Watched, listings, outputs, texts
@@ -111,7 +111,7 @@ def test_any_file_may_hold_anything(name, path, count):
 
 @pytest.mark.parametrize(("name", "argv"), questions("run"))
 def test_any_program_may_say_anything(name, argv, count):
-    nested = {fault: Done(0, text, "") for fault, text in NESTED.items()}
+    nested = {fault: ProgramResult(0, text, "") for fault, text in NESTED.items()}
     survives(name, damaged(name, "run", argv, outputs(machine(name).run(argv)) | nested), count)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from devkit.probe.host import MOST_FILE_BYTES
+from devkit.probe.host import MAX_FILE_BYTES
 from tests.faults.damage import Damaged, huge
 from tests.faults.examining import broken, examine
 from tests.faults.test_answers import ASKED
@@ -25,7 +25,7 @@ AS_LARGE_AS_CAN_BE = ("/etc/docker/daemon.json", "/proc/mounts", "/var/log/dpkg.
 def test_any_file_may_be_huge(path, count):
     name, text = SOUND[path]
     host = machine(name)
-    faults = huge(text, size_bytes=MOST_FILE_BYTES if path in AS_LARGE_AS_CAN_BE else 1 << 18)
+    faults = huge(text, size_bytes=MAX_FILE_BYTES if path in AS_LARGE_AS_CAN_BE else 1 << 18)
     problems = {
         fault: broken(examine(Damaged(host, "read", path, lambda _, answer=answer: answer), project=host.project))
         for fault, answer in faults.items()

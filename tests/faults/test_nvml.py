@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from devkit.facts.model import FailedGpu, NvmlAnswer
-from devkit.probe.host import Done
-from devkit.probe.process import run_program
+from devkit.probe.host import ProgramResult, run_program
 from tests.amount import every
 from tests.faults.damage import Damaged
 from tests.faults.examining import broken, examine, examine_anew, unprintable
@@ -61,7 +60,7 @@ def calls(stub):
 def judged(transcript):
     """What the whole doctor makes of it on a machine with eight GPUs."""
     host = machine(MACHINE)
-    answer = Done(0, transcript, "")
+    answer = ProgramResult(0, transcript, "")
     damaged = Damaged(host, "run", asking(MACHINE, "ask_nvml"), lambda _: answer)
     return examine_anew(SOUND[MACHINE], damaged, ("nvml",))
 

@@ -11,9 +11,8 @@ import pytest
 
 from devkit.facts.model import Engine, EngineFailure
 from devkit.facts.values import Unknown
-from devkit.probe.ask_engine import say_lists
-from devkit.probe.host import Done
-from devkit.probe.process import run_program
+from devkit.probe.children.ask_engine import emit_lists
+from devkit.probe.host import ProgramResult, run_program
 from tests.faults.damage import Damaged
 from tests.faults.examining import broken, examine, examine_anew
 from tests.faults.sockets import WRONG, listening, only
@@ -125,8 +124,8 @@ def test_any_value_of_a_list_may_have_any_shape(resource, path, count):
 
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
-            say_lists(ask)
-        told = Done(0, sound.out + said.getvalue(), "")
+            emit_lists(ask)
+        told = ProgramResult(0, sound.out + said.getvalue(), "")
         seen = examine_anew(SOUND[MACHINE], Damaged(host, "run", argv, lambda _, told=told: told), ("engine",))
         problems += [f"{json.dumps(shape)}: {problem}" for problem in broken(seen)]
         if isinstance(seen.facts.engine, Unknown):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 
 from devkit.facts.dependencies import Dependencies
-from devkit.probe.dependencies import read_dependencies
 from devkit.probe.host import Stat
-from devkit.solver.project import constraints_of
+from devkit.probe.project.reader import read_dependencies
+from devkit.solver.project import list_project_constraints
 from tests.fuzz.profile import FUZZ, SLOWEST_S
 from tests.fuzz.texts import nearly
 from tests.probe.test_dependencies_formats import POETRY_LOCK, UV_LOCK
@@ -93,7 +93,7 @@ def test_a_damaged_file_says_requirements_or_is_noted(name):
     def is_read(text):
         started_s = time.thread_time()
         found = of_text(name, text)
-        constraints_of(found, machines=("x86_64",), python="3.12")
+        list_project_constraints(found, machines=("x86_64",), python="3.12")
         assert time.thread_time() - started_s < SLOWEST_S
         assert isinstance(found, Dependencies)
         assert all(each.line >= 1 for each in (*found.needs, *found.unread, *found.left_out, *found.indexes))

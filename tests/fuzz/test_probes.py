@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from devkit.facts.model import Facts
-from devkit.facts.store import from_json, to_json
+from devkit.facts.store import format_facts, parse_facts
 from tests.faults.damage import Damaged, Watched
 from tests.faults.probes import PROBES
 from tests.fuzz.profile import FUZZ, SLOWEST_S
@@ -92,6 +92,6 @@ def test_any_text_becomes_typed_facts(name, field, question, what, sound):
         value = probe(Damaged(host, question, what, answer))
         assert time.thread_time() - started_s < SLOWEST_S
         facts = dataclasses.replace(sound_facts(name), **{field: value})
-        assert from_json(to_json(facts)) == facts
+        assert parse_facts(format_facts(facts)) == facts
 
     becomes_facts()

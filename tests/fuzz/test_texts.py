@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devkit.doctor.signatures import matches
-from devkit.facts.store import WrongFacts, from_json, to_json
+from devkit.doctor.signatures import match_signatures
+from devkit.facts.store import InvalidFacts, format_facts, parse_facts
 from devkit.facts.values import ComputeCapability, Release
-from devkit.probe.documents import WrongDocument, read_jsonc, read_yaml
-from devkit.probe.engine_traits import without_login
-from devkit.probe.shapes import json_of, toml_of, yaml_of
-from devkit.text import on_one_line
+from devkit.probe.documents import InvalidDocument, parse_json, parse_jsonc, parse_toml, parse_yaml, parse_yaml_tree
+from devkit.probe.engine.daemon import strip_url_credentials
+from devkit.text import to_one_line
 from tests.doctor.machines import healthy, inside
 from tests.faults.probes import PROBES
 from tests.faults.test_transcripts import places, reshaped
@@ -22,7 +21,7 @@ from tests.fuzz.profile import FUZZ, SLOWEST_S
 from tests.fuzz.texts import TOKENS, anything, nearly
 from tests.hosts import facts_of, machine
 
-SAVED = json.loads(to_json(inside()))
+SAVED = json.loads(format_facts(inside()))
 PLACES = list(places(SAVED))
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), anything(), st.just([]), st.just({}))
 
@@ -31,21 +30,21 @@ VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), anythin
 @given(st.sampled_from(PLACES), VALUES)
 def test_saved_facts_with_another_value_are_facts_or_said_to_be_wrong(path, value):
     try:
-        facts = from_json(json.dumps(reshaped(SAVED, path, value)))
-    except WrongFacts as wrong:
+        facts = parse_facts(json.dumps(reshaped(SAVED, path, value)))
+    except InvalidFacts as wrong:
         assert wrong.problem
     else:
-        assert from_json(to_json(facts)) == facts
+        assert parse_facts(format_facts(facts)) == facts
 
 
 @FUZZ
-@given(nearly(to_json(healthy())))
+@given(nearly(format_facts(healthy())))
 def test_saved_facts_that_were_edited_are_facts_or_said_to_be_wrong(text):
     try:
-        facts = from_json(text)
-    except WrongFacts:
+        facts = parse_facts(text)
+    except InvalidFacts:
         return
-    assert from_json(to_json(facts)) == facts
+    assert parse_facts(format_facts(facts)) == facts
 
 
 ERRORS = "\n".join(
@@ -63,7 +62,7 @@ ERRORS = "\n".join(
 @given(nearly(ERRORS))
 def test_a_pasted_error_has_causes_or_none(text):
     started_s = time.thread_time()
-    found = matches(text)
+    found = match_signatures(text)
     assert time.thread_time() - started_s < SLOWEST_S
     assert all(match.code and match.cause for match in found)
 
@@ -74,9 +73,9 @@ def test_a_version_is_read_back_as_it_was(text):
     release = Release.find(text)
     if release is None:
         with pytest.raises(ValueError, match="no version"):
-            Release.read(text)
+            Release.parse(text)
     else:
-        assert Release.read(str(release)) == release
+        assert Release.parse(str(release)) == release
         assert release.text in text
 
 
@@ -84,13 +83,13 @@ def test_a_version_is_read_back_as_it_was(text):
 @given(nearly("sm_120"))
 def test_a_capability_is_one_or_a_value_error(text):
     try:
-        found = ComputeCapability.read(text)
+        found = ComputeCapability.parse(text)
     except ValueError:
         return
-    assert ComputeCapability.read(found.sm) == found
+    assert ComputeCapability.parse(found.sm) == found
 
 
-@pytest.mark.parametrize("read", [json_of, toml_of, yaml_of], ids=["JSON", "TOML", "YAML"])
+@pytest.mark.parametrize("read", [parse_json, parse_toml, parse_yaml], ids=["JSON", "TOML", "YAML"])
 def test_a_document_is_one_or_a_value_error(read):
     @FUZZ
     @given(nearly('{"a": [1, {"b": null}], "c": "d"}\n'))
@@ -103,14 +102,14 @@ def test_a_document_is_one_or_a_value_error(read):
     is_document()
 
 
-@pytest.mark.parametrize("read", [read_jsonc, read_yaml], ids=["JSON with comments", "YAML"])
+@pytest.mark.parametrize("read", [parse_jsonc, parse_yaml_tree], ids=["JSON with comments", "YAML"])
 def test_a_document_with_lines_is_one_or_says_where_not(read):
     @FUZZ
     @given(nearly('// a note\n{"a": [1, {"b": null},], /* x */ "c": "d",}\n'))
     def is_document(text):
         try:
             read(text, file="x")
-        except WrongDocument as wrong:
+        except InvalidDocument as wrong:
             assert wrong.line >= 1
 
     is_document()
@@ -119,13 +118,13 @@ def test_a_document_with_lines_is_one_or_says_where_not(read):
 @FUZZ
 @given(nearly("https://user:secret@proxy.example.com:8080/path?query=1#part"))
 def test_an_address_never_keeps_its_login(text):
-    assert "secret@" not in without_login(text)
+    assert "secret@" not in strip_url_credentials(text)
 
 
 @FUZZ
 @given(anything())
 def test_a_line_is_printable(text):
-    assert on_one_line(text).isprintable() or any(ord(letter) > 0x9F for letter in text)
+    assert to_one_line(text).isprintable() or any(ord(letter) > 0x9F for letter in text)
 
 
 class WithVariable:
@@ -181,6 +180,6 @@ def test_a_variable_may_hold_anything(variable):
         changed = WithVariable(host, variable, value.replace("\0", ""))
         readings = {field: probe(changed) for field, probe in PROBES.items()}
         facts = dataclasses.replace(sound, **readings)
-        assert from_json(to_json(facts)) == facts
+        assert parse_facts(format_facts(facts)) == facts
 
     is_taken()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from devkit.facts.model import Facts
-from devkit.probe.gather import gather
+from devkit.probe.gather import gather_facts
 from devkit.probe.recorded import RecordedHost
 
 FOLDER = Path(__file__).parent
@@ -26,7 +26,7 @@ def facts_of(name: str) -> Facts:
     """What the probes read on a recorded machine, with a fixed date."""
     host = machine(name)
     deep_deadline_s = 20.0 if description_of(name).get("deep") else 0.0
-    facts = gather(host, project=host.project, deep_deadline_s=deep_deadline_s)
+    facts = gather_facts(host, project=host.project, deep_deadline_s=deep_deadline_s)
     return dataclasses.replace(facts, taken_at="2026-01-01T00:00:00+00:00", devkit="recorded")
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from devkit.facts.store import from_json, to_json
+from devkit.facts.store import format_facts, parse_facts
 from tests.hosts import FOLDER, MACHINES, Facts, description_of
 
 
@@ -31,20 +31,20 @@ def expected_document(name: str) -> dict[str, Any]:
 
 
 def expected_facts(name: str) -> Facts:
-    return from_json(json.dumps(expected_document(name)))
+    return parse_facts(json.dumps(expected_document(name)))
 
 
 @cache
 def facts_file(name: str) -> Path:
     """A file for `--facts` with what the probes read on a recorded machine."""
     path = Path(tempfile.mkdtemp(prefix="devkit-facts-")) / "facts.json"
-    path.write_text(to_json(expected_facts(name)), encoding="utf-8")
+    path.write_text(format_facts(expected_facts(name)), encoding="utf-8")
     return path
 
 
 def write_golden(facts: dict[str, Facts]) -> None:
     """Take what the probes read on every machine for what they must read."""
-    documents = {name: json.loads(to_json(each)) for name, each in facts.items()}
+    documents = {name: json.loads(format_facts(each)) for name, each in facts.items()}
     variants: dict[str, dict[str, dict[str, Any]]] = {}
     for name, document in documents.items():
         parent = description_of(name).get("extends")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from devkit.facts.amd import Amd
+from devkit.facts.gpu import Amd
 from devkit.facts.values import Unknown
-from devkit.probe.amd import TOPOLOGY, read_amd, target_of
+from devkit.probe.gpu.amd import TOPOLOGY, format_gfx_target, read_amd
 from devkit.probe.host import LocalHost
 from devkit.probe.recorded import RecordedHost
 from tests.hosts import FOLDER
@@ -30,7 +30,7 @@ def amd_of(name: str) -> Amd:
     ],
 )
 def test_the_kernels_number_is_the_compilers_target(version, target):
-    assert target_of(version) == target
+    assert format_gfx_target(version) == target
 
 
 def test_a_server_shows_each_gpu_with_its_memory_and_its_name():

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from devkit.facts.values import Release
-from devkit.probe.cdi import read_cdi
+from devkit.probe.engine.toolkit import read_cdi
 from tests.hosts import written
 
 SPEC = {
@@ -32,13 +32,13 @@ def specs(tmp_path, files, more=""):
 def test_a_specification_in_json_is_read(tmp_path):
     (spec,) = specs(tmp_path, {"/etc/cdi/nvidia.json": json.dumps(SPEC)})
     assert (spec.kind, spec.cdi_version, spec.devices) == ("nvidia.com/gpu", "0.7.0", ("0", "all"))
-    assert (spec.driver, spec.error) == (Release.read("580.95.05"), "")
+    assert (spec.driver, spec.error) == (Release.parse("580.95.05"), "")
 
 
 def test_a_specification_in_yaml_is_read(tmp_path):
     (spec,) = specs(tmp_path, {"/var/run/cdi/nvidia.yaml": YAML})
     assert (spec.cdi_version, spec.devices) == ("0.5.0", ("0", "1"))
-    assert spec.driver == Release.read("570.86.15")
+    assert spec.driver == Release.parse("570.86.15")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from devkit.facts.model import CredentialHelper
 from devkit.facts.values import Release, Unknown
-from devkit.probe.clients import read_clients
+from devkit.probe.engine.client import read_clients
 from tests.hosts import written
 
 EXE = '{ kind = "file", mode = 0o755 }'
@@ -25,8 +25,8 @@ def says(path, text, code=0):
 @pytest.mark.parametrize(
     ("printed", "version"),
     [
-        pytest.param("Docker version 28.5.1, build e180ab8", Release.read("28.5.1"), id="Docker"),
-        pytest.param("Docker version 20.10.24+dfsg1, build 297e128", Release.read("20.10.24"), id="Debian's build"),
+        pytest.param("Docker version 28.5.1, build e180ab8", Release.parse("28.5.1"), id="Docker"),
+        pytest.param("Docker version 20.10.24+dfsg1, build 297e128", Release.parse("20.10.24"), id="Debian's build"),
         pytest.param("", Unknown("/usr/bin/docker --version ended with status 0"), id="nothing"),
         pytest.param("\x1b[31mno version here", Unknown("/usr/bin/docker --version ended with status 0"), id="garbage"),
     ],

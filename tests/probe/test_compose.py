@@ -1,7 +1,7 @@
 import pytest
 
 from devkit.facts.values import Release, Unknown
-from devkit.probe.compose import read_compose
+from devkit.probe.engine.client import read_compose
 from tests.hosts import written
 
 DOCKER = '[nodes]\n"/usr/bin/docker" = { kind = "file", mode = 0o755 }\n'
@@ -20,10 +20,10 @@ ANSWERED = '[[command]]\nargv = ["/usr/libexec/docker/cli-plugins/docker-compose
             id="a plugin alone",
         ),
         pytest.param(DOCKER + ASKED + "code = 1\nerr = \"'compose' is not a docker command\"", None, id="no plugin"),
-        pytest.param(DOCKER + ASKED + 'out = "2.40.3\\n"', Release.read("2.40.3"), id="a plugin somewhere else"),
-        pytest.param(SYSTEM_PLUGIN + ANSWERED + 'out = "2.40.3\\n"', Release.read("2.40.3"), id="the system's plugin"),
+        pytest.param(DOCKER + ASKED + 'out = "2.40.3\\n"', Release.parse("2.40.3"), id="a plugin somewhere else"),
+        pytest.param(SYSTEM_PLUGIN + ANSWERED + 'out = "2.40.3\\n"', Release.parse("2.40.3"), id="the system's plugin"),
         pytest.param(
-            SYSTEM_PLUGIN + ANSWERED + 'out = "v2.26.1-4\\n"', Release.read("2.26.1-4"), id="a packaged version"
+            SYSTEM_PLUGIN + ANSWERED + 'out = "v2.26.1-4\\n"', Release.parse("2.26.1-4"), id="a packaged version"
         ),
         pytest.param(SYSTEM_PLUGIN + ANSWERED + "code = 124", "docker compose version did not answer", id="no answer"),
         pytest.param(SYSTEM_PLUGIN + ANSWERED + 'out = "dev"', "docker compose version printed 'dev'", id="no version"),

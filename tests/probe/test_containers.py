@@ -3,8 +3,8 @@ import json
 import pytest
 
 from devkit.facts.values import Unknown
-from devkit.probe.containers import local_images, running_containers, stopped_containers
-from devkit.probe.docker import read_engine
+from devkit.probe.engine.containers import parse_local_images, parse_running_containers, parse_stopped_containers
+from devkit.probe.engine.daemon import read_engine
 from devkit.probe.host import LocalHost
 from tests.probe.engines import INFO, VERSION, engine
 
@@ -30,7 +30,7 @@ def described(*, env=(), labels=None, state=RUNNING, **host):
 
 
 def one(**changes):
-    (found,) = running_containers({"containers": [described(**changes)]})
+    (found,) = parse_running_containers({"containers": [described(**changes)]})
     return found
 
 
@@ -106,12 +106,12 @@ def test_requirements_may_be_switched_off():
 def test_what_does_not_run_is_told_apart():
     ended = {"Status": "exited", "Running": False, "ExitCode": 137, "OOMKilled": True, "Error": ""}
     said = {"containers": [described(), described(state=ended, labels={FOLDER: "/p"})]}
-    assert len(running_containers(said)) == 1
-    (stopped,) = stopped_containers(said)
+    assert len(parse_running_containers(said)) == 1
+    (stopped,) = parse_stopped_containers(said)
     assert (stopped.state, stopped.exit_code, stopped.out_of_memory, stopped.folder) == ("exited", 137, True, "/p")
 
 
-@pytest.mark.parametrize("read", [running_containers, stopped_containers, local_images])
+@pytest.mark.parametrize("read", [parse_running_containers, parse_stopped_containers, parse_local_images])
 def test_an_engine_that_did_not_come_that_far_is_unknown_with_its_reason(read):
     assert "no answer in time" in read({}).reason
     assert "stuck" in read({"unlisted": "stuck"}).reason
@@ -124,9 +124,9 @@ WRONG = [None, 0, 1.5, "text", [], ["text"], [None], {}, {"a": 1}, True]
 @pytest.mark.parametrize("group", ["State", "Config", "HostConfig", "Id", "Image", "Name", "Sockets"])
 def test_a_part_of_another_shape_breaks_nothing(group, wrong):
     said = {"containers": [described() | {group: wrong}], "images": [{"Id": wrong, "RepoTags": wrong, "Env": wrong}]}
-    assert isinstance(running_containers(said), tuple)
-    assert isinstance(stopped_containers(said), tuple)
-    assert len(local_images(said)) == 1
+    assert isinstance(parse_running_containers(said), tuple)
+    assert isinstance(parse_stopped_containers(said), tuple)
+    assert len(parse_local_images(said)) == 1
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=json.dumps)

@@ -8,11 +8,9 @@ import pytest
 
 from devkit.facts.model import CudaCall, CudaStop, Step, StepEnd
 from devkit.facts.values import ComputeCapability, Release, Unknown
-from devkit.probe.children import FOLDER
-from devkit.probe.cuda_call import read_cuda
-from devkit.probe.deep import read_deep
+from devkit.probe.children.protocol import CHILDREN_FOLDER
+from devkit.probe.deep import read_cuda, read_deep, read_torch
 from devkit.probe.host import LocalHost
-from devkit.probe.torch_call import read_torch
 from tests.cuda_stub import build_stub, stub_environment
 from tests.hosts import written
 
@@ -36,7 +34,7 @@ def with_cuda(cuda_stub, monkeypatch):
 
 def test_a_working_cuda_says_its_version_its_gpus_and_its_library(with_cuda, cuda_stub):
     call = read_cuda(with_cuda(init="0", count="2", cuda="12080"), deadline_s=10)
-    assert call == CudaCall(0, str(cuda_stub.resolve()), Release.read("12.8"), 2, "CUDA_SUCCESS")
+    assert call == CudaCall(0, str(cuda_stub.resolve()), Release.parse("12.8"), 2, "CUDA_SUCCESS")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +139,7 @@ def test_a_gpu_that_multiplies_is_read_with_its_capability(tmp_path):
         {"end": True},
     ]
     call = read_torch(recorded(tmp_path, "ask_torch", out), deadline_s=10)
-    assert (call.version, call.cuda, call.is_available) == ("2.9.1+cu128", Release.read("12.8"), True)
+    assert (call.version, call.cuda, call.is_available) == ("2.9.1+cu128", Release.parse("12.8"), True)
     assert call.devices[0].capability == ComputeCapability(7, 5)
     assert call.steps == (Step("import torch", StepEnd.WORKED, ""),)
 
@@ -243,7 +241,7 @@ def test_devkits_own_modules_do_not_stand_before_the_workloads(with_packages, tm
     whose = "import hub; raise ImportError(hub.__file__)"
     with_packages(**NO_PACKAGES | {"hub": "", "flash_attn_2_cuda": whose})
     # Without -P, as a Python before 3.11 is started.
-    done = LocalHost().run([sys.executable, str(FOLDER / "ask_torch.py"), "flash_attn"], deadline_s=30)
+    done = LocalHost().run([sys.executable, str(CHILDREN_FOLDER / "ask_torch.py"), "flash_attn"], deadline_s=30)
     assert f"ImportError: {tmp_path}/hub.py" in done.out
 
 

@@ -1,8 +1,8 @@
 import pytest
 
-from devkit.facts.dependencies import NO_DEPENDENCIES, Role, Tool
-from devkit.probe import dependencies
+from devkit.facts.dependencies import NO_DEPENDENCIES, PackageManager, RequirementRole
 from devkit.probe.host import LocalHost
+from devkit.probe.project import reader
 
 
 def read(folder, files):
@@ -10,17 +10,17 @@ def read(folder, files):
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
-    return dependencies.read_dependencies(LocalHost(), project=str(folder))
+    return reader.read_dependencies(LocalHost(), project=str(folder))
 
 
 def asked(found):
     """What the image installs: origin -> requirement."""
-    return {need.origin: need.text for need in found.needs if need.role is not Role.LIMIT}
+    return {need.origin: need.text for need in found.needs if need.role is not RequirementRole.CONSTRAINT}
 
 
 def limits(found):
     """What only limits a version: origin -> requirement."""
-    return {need.origin: need.text for need in found.needs if need.role is Role.LIMIT}
+    return {need.origin: need.text for need in found.needs if need.role is RequirementRole.CONSTRAINT}
 
 
 def unread(found):
@@ -33,23 +33,34 @@ PROJECT = '[project]\nname = "p"\nversion = "1"\n'
 @pytest.mark.parametrize(
     ("files", "tool", "because"),
     [
-        pytest.param({"uv.lock": "", "poetry.lock": ""}, Tool.UV, "the project has uv.lock", id="uv's lock first"),
         pytest.param(
-            {"poetry.lock": "", "requirements.txt": ""}, Tool.POETRY, "poetry.lock", id="a lock before a list"
+            {"uv.lock": "", "poetry.lock": ""}, PackageManager.UV, "the project has uv.lock", id="uv's lock first"
         ),
-        pytest.param({"pdm.lock": "", "pyproject.toml": PROJECT}, Tool.PDM, "pdm.lock", id="PDM's lock"),
-        pytest.param({"Pipfile": ""}, Tool.PIPENV, "the project has Pipfile", id="a Pipfile"),
-        pytest.param({"pixi.toml": ""}, Tool.PIXI, "pixi.toml", id="pixi.toml"),
-        pytest.param({"pyproject.toml": "[tool.pixi]\n"}, Tool.PIXI, "[tool.pixi]", id="pixi in pyproject.toml"),
-        pytest.param({"environment.yml": "", "requirements.txt": ""}, Tool.CONDA, "environment.yml", id="conda"),
-        pytest.param({"pyproject.toml": "[tool.poetry.dependencies]\n"}, Tool.POETRY, "[tool.poetry]", id="old Poetry"),
-        pytest.param({"pyproject.toml": "[tool.uv]\n"}, Tool.UV, "[tool.uv]", id="settings of uv"),
         pytest.param(
-            {"pyproject.toml": "[tool.uv]\n", "requirements.txt": ""}, Tool.PIP, "requirements.txt", id="a list"
+            {"poetry.lock": "", "requirements.txt": ""}, PackageManager.POETRY, "poetry.lock", id="a lock before a list"
         ),
-        pytest.param({"requirements.in": "a\n"}, Tool.PIP, "requirements.in", id="the source of a list"),
-        pytest.param({"setup.py": ""}, Tool.PIP, "setup.py", id="setup.py"),
-        pytest.param({".python-version": "3.12\n"}, Tool.NONE, "no file", id="a Python alone"),
+        pytest.param({"pdm.lock": "", "pyproject.toml": PROJECT}, PackageManager.PDM, "pdm.lock", id="PDM's lock"),
+        pytest.param({"Pipfile": ""}, PackageManager.PIPENV, "the project has Pipfile", id="a Pipfile"),
+        pytest.param({"pixi.toml": ""}, PackageManager.PIXI, "pixi.toml", id="pixi.toml"),
+        pytest.param(
+            {"pyproject.toml": "[tool.pixi]\n"}, PackageManager.PIXI, "[tool.pixi]", id="pixi in pyproject.toml"
+        ),
+        pytest.param(
+            {"environment.yml": "", "requirements.txt": ""}, PackageManager.CONDA, "environment.yml", id="conda"
+        ),
+        pytest.param(
+            {"pyproject.toml": "[tool.poetry.dependencies]\n"}, PackageManager.POETRY, "[tool.poetry]", id="old Poetry"
+        ),
+        pytest.param({"pyproject.toml": "[tool.uv]\n"}, PackageManager.UV, "[tool.uv]", id="settings of uv"),
+        pytest.param(
+            {"pyproject.toml": "[tool.uv]\n", "requirements.txt": ""},
+            PackageManager.PIP,
+            "requirements.txt",
+            id="a list",
+        ),
+        pytest.param({"requirements.in": "a\n"}, PackageManager.PIP, "requirements.in", id="the source of a list"),
+        pytest.param({"setup.py": ""}, PackageManager.PIP, "setup.py", id="setup.py"),
+        pytest.param({".python-version": "3.12\n"}, PackageManager.NONE, "no file", id="a Python alone"),
     ],
 )
 def test_the_tool_is_the_one_that_the_files_show(tmp_path, files, tool, because):
@@ -61,7 +72,7 @@ def test_the_tool_is_the_one_that_the_files_show(tmp_path, files, tool, because)
 @pytest.mark.parametrize("files", [{}, {"train.py": "import torch"}, {"docs/requirements.txt": "sphinx"}], ids=len)
 def test_a_project_without_such_files_needs_nothing(tmp_path, files):
     assert read(tmp_path, files) == NO_DEPENDENCIES
-    assert dependencies.read_dependencies(LocalHost(), project=str(tmp_path / "gone")) == NO_DEPENDENCIES
+    assert reader.read_dependencies(LocalHost(), project=str(tmp_path / "gone")) == NO_DEPENDENCIES
 
 
 def test_a_list_for_pip_is_read_with_its_options_and_includes(tmp_path):
@@ -118,7 +129,7 @@ def test_links_out_of_the_project_are_not_followed(tmp_path):
     (tmp_path / "outside.txt").write_text("secret==1\n")
     (tmp_path / "project").mkdir()
     (tmp_path / "project/requirements.txt").symlink_to(tmp_path / "outside.txt")
-    found = dependencies.read_dependencies(LocalHost(), project=str(tmp_path / "project"))
+    found = reader.read_dependencies(LocalHost(), project=str(tmp_path / "project"))
     assert found == NO_DEPENDENCIES or "secret" not in repr(found)
     assert unread(found) == {"requirements.txt:1": "it lies outside of the project"}
 
@@ -140,7 +151,7 @@ def test_pyproject_is_read_with_its_groups_sources_and_dynamic_files(tmp_path):
         '[[tool.uv.index]]\nname = "t"\nurl = "https://download.pytorch.org/whl/cu121"\nexplicit = true\n'
     )
     found = read(tmp_path, {"pyproject.toml": text})
-    assert found.tool is Tool.UV
+    assert found.tool is PackageManager.UV
     assert [(need.text, need.group, need.line) for need in found.needs] == [
         ("torch==2.4.1", "", 5),
         ("lib @ git+https://example.org/lib@v1", "", 6),

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from devkit.facts.dependencies import Role, Tool
-from devkit.probe.dependencies_conda import conda_version
-from devkit.probe.dependencies_poetry import pep_440
+from devkit.facts.dependencies import PackageManager, RequirementRole
+from devkit.probe.dependencies.conda import convert_conda_version
+from devkit.probe.dependencies.manifests import convert_poetry_version
 
 from .test_dependencies import PROJECT, asked, limits, read, unread
 
@@ -104,7 +104,7 @@ lock-version = "2.1"
     ],
 )
 def test_versions_of_poetry_in_the_words_of_pep_440(written, meant):
-    assert pep_440(written) == meant
+    assert convert_poetry_version(written) == meant
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_versions_of_poetry_in_the_words_of_pep_440(written, meant):
     ],
 )
 def test_versions_of_conda_in_the_words_of_pep_440(written, meant):
-    assert conda_version(written) == meant
+    assert convert_conda_version(written) == meant
 
 
 def test_poetry_is_read_with_its_lock(tmp_path):
@@ -133,7 +133,7 @@ def test_poetry_is_read_with_its_lock(tmp_path):
         '[tool.poetry.group.dev.dependencies]\npytest = "*"\n[tool.poetry.group.docs.dependencies]\nsphinx = "*"\n'
     )
     found = read(tmp_path, {"pyproject.toml": text, "poetry.lock": POETRY_LOCK})
-    assert [need.text for need in found.needs if need.role is not Role.LIMIT] == [
+    assert [need.text for need in found.needs if need.role is not RequirementRole.CONSTRAINT] == [
         "torch<3,>=2.9",
         'numpy<2,>=1.26 ; python_version < "3.12"',
         'numpy<3,>=2.0 ; python_version >= "3.12"',
@@ -176,7 +176,7 @@ def test_a_lock_of_pdm_is_read(tmp_path):
         '[[package]]\nname = "sympy"\nversion = "1.14.0"\n'
     )
     found = read(tmp_path, {"pyproject.toml": f'{PROJECT}dependencies = ["torch"]\n', "pdm.lock": lock})
-    assert (found.tool, found.torch_family) == (Tool.PDM, ("sympy", "torch"))
+    assert (found.tool, found.torch_family) == (PackageManager.PDM, ("sympy", "torch"))
     assert limits(found)["pdm.lock:2"] == "torch==2.9.1"
 
 

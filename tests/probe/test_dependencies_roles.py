@@ -2,8 +2,8 @@
 
 import pytest
 
-from devkit.facts.dependencies import NO_DEPENDENCIES, Role
-from devkit.probe.dependencies import dependencies_in
+from devkit.facts.dependencies import NO_DEPENDENCIES, RequirementRole
+from devkit.probe.project.reader import read_local_dependencies
 
 from .test_dependencies import PROJECT, read, unread
 
@@ -35,7 +35,7 @@ def roles(found):
 def test_a_file_is_handed_over_where_an_installer_can_take_it_whole(tmp_path, files, lists):
     found = read(tmp_path, files)
     assert found.lists == lists
-    assert roles(found)["rich"] is (Role.HANDED if lists else Role.WRITTEN)
+    assert roles(found)["rich"] is (RequirementRole.PASSED_THROUGH if lists else RequirementRole.GENERATED)
 
 
 @pytest.mark.parametrize("group", ["dev", "docs"])
@@ -47,7 +47,7 @@ def test_only_the_groups_of_a_development_environment_count(tmp_path, group):
 def test_groups_of_an_older_pdm_are_written_out(tmp_path):
     text = f'{PROJECT}dependencies = ["rich"]\n[tool.pdm.dev-dependencies]\ndev = ["pytest"]\n'
     found = read(tmp_path, {"pyproject.toml": text})
-    assert roles(found) == {"rich": Role.HANDED, "pytest": Role.WRITTEN}
+    assert roles(found) == {"rich": RequirementRole.PASSED_THROUGH, "pytest": RequirementRole.GENERATED}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_file_that_the_build_may_not_see_is_written_out(tmp_path, ignored, is_
     found = read(tmp_path, {"pyproject.toml": table, "uv.lock": lock, ".dockerignore": ignored})
     assert found.lock == ("" if is_hidden else "uv.lock")
     assert (".dockerignore:1" in unread(found)) is is_hidden
-    assert found.needs[0].role is (Role.WRITTEN if is_hidden else Role.HANDED)
+    assert found.needs[0].role is (RequirementRole.GENERATED if is_hidden else RequirementRole.PASSED_THROUGH)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_a_project_is_a_package_unless_its_tool_says_otherwise(tmp_path, files, 
 
 
 def test_a_folder_of_this_machine_is_read_only_where_it_holds_such_files(tmp_path):
-    assert dependencies_in(str(tmp_path)) == dependencies_in(str(tmp_path / "gone")) == NO_DEPENDENCIES
+    assert read_local_dependencies(str(tmp_path)) == read_local_dependencies(str(tmp_path / "gone")) == NO_DEPENDENCIES
     read(tmp_path, {"requirements.txt": "rich\n"})
-    assert dependencies_in(str(tmp_path)).needs[0].name == "rich"
+    assert read_local_dependencies(str(tmp_path)).needs[0].name == "rich"
 
 
 def test_a_workspace_of_uv_is_told_from_a_project(tmp_path):

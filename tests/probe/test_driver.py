@@ -1,7 +1,7 @@
 import pytest
 
 from devkit.facts.values import Release, Unknown
-from devkit.probe.driver import read_driver
+from devkit.probe.gpu.driver import read_driver
 from tests.hosts import written
 
 UNAME = '[[command]]\nargv = ["uname", "-s", "-r", "-m"]\nout = "Linux 6.8.0-1 x86_64"\n'
@@ -47,7 +47,7 @@ MODINFO = ("modinfo", "-F", "version", "nvidia")
 @pytest.mark.parametrize(
     ("recorded", "on_disk"),
     [
-        pytest.param(command(*MODINFO, out="580.95.05\n"), Release.read("580.95.05"), id="installed"),
+        pytest.param(command(*MODINFO, out="580.95.05\n"), Release.parse("580.95.05"), id="installed"),
         pytest.param(
             command(*MODINFO, code=1, err="modinfo: ERROR: Module nvidia not found."), None, id="not installed"
         ),

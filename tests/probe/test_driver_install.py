@@ -4,7 +4,7 @@ import pytest
 
 from devkit.facts.model import DriverPackage
 from devkit.facts.values import Release, Unknown
-from devkit.probe.driver import read_driver
+from devkit.probe.gpu.driver import read_driver
 from tests.hosts import written
 
 FOLDER = "/sys/bus/pci/devices/0000:01:00.0"
@@ -297,7 +297,7 @@ VERSION = ("/usr/bin/nv-fabricmanager", "--version")
         pytest.param(
             PROGRAM,
             (command(*VERSION, out="Fabric Manager version is : 580.95.05\n"),),
-            Release.read("580.95.05"),
+            Release.parse("580.95.05"),
             id="it says so",
         ),
         pytest.param("", (), None, id="not installed"),

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from devkit.probe.endpoint import choose_endpoint
+from devkit.probe.engine.client import resolve_endpoint
 from tests.hosts import written
 
 
@@ -64,7 +64,7 @@ def machine(tmp_path, env="", files="", nodes=()):
     ],
 )
 def test_the_endpoint_is_chosen_as_the_docker_command_does(tmp_path, env, files, url, chosen_by):
-    chosen = choose_endpoint(machine(tmp_path, env, files))
+    chosen = resolve_endpoint(machine(tmp_path, env, files))
     assert (chosen.endpoint.url, chosen.endpoint.chosen_by, chosen.problem) == (url, chosen_by, "")
 
 
@@ -83,12 +83,12 @@ ROOTLESS, PODMAN = "/run/user/7/docker.sock", "/run/user/7/podman/podman.sock"
     ],
 )
 def test_without_the_default_socket_its_stand_ins_are_tried(tmp_path, nodes, chosen_by):
-    endpoint = choose_endpoint(machine(tmp_path, RUN, nodes=nodes)).endpoint
+    endpoint = resolve_endpoint(machine(tmp_path, RUN, nodes=nodes)).endpoint
     assert (endpoint.url, endpoint.chosen_by) == (f"unix://{nodes[0]}", chosen_by)
 
 
 def test_a_context_that_does_not_exist_is_a_problem(tmp_path):
-    chosen = choose_endpoint(machine(tmp_path, 'DOCKER_CONTEXT = "gone"'))
+    chosen = resolve_endpoint(machine(tmp_path, 'DOCKER_CONTEXT = "gone"'))
     assert chosen.problem == "there is no Docker context named 'gone'"
 
 
@@ -101,10 +101,10 @@ def test_a_context_that_does_not_exist_is_a_problem(tmp_path):
     ],
 )
 def test_tls_files_are_found_where_the_environment_says(tmp_path, env, folder):
-    assert choose_endpoint(machine(tmp_path, env)).tls_folder == folder
+    assert resolve_endpoint(machine(tmp_path, env)).tls_folder == folder
 
 
 def test_tls_files_of_a_context_are_its_own(tmp_path):
     folder = f"/h/.docker/contexts/tls/{hashlib.sha256(b'far').hexdigest()}/docker"
-    chosen = choose_endpoint(machine(tmp_path, "", CURRENT + FAR + f'"{folder}/ca.pem" = "x"\n'))
+    chosen = resolve_endpoint(machine(tmp_path, "", CURRENT + FAR + f'"{folder}/ca.pem" = "x"\n'))
     assert chosen.tls_folder == folder

@@ -7,8 +7,7 @@ import pytest
 
 from devkit.facts.model import Engine, EngineEnd, EngineFailure
 from devkit.facts.values import Unknown
-from devkit.probe.docker import read_engine
-from devkit.probe.engine_traits import clock_ahead_s, min_api_version, proxy
+from devkit.probe.engine.daemon import compute_engine_clock_skew_s, parse_min_api_version, parse_proxy, read_engine
 from devkit.probe.host import LocalHost
 from tests.probe.engines import INFO, VERSION, engine, raw_socket
 
@@ -86,7 +85,7 @@ def test_an_engine_in_front_of_the_deadline(ask, path):
     ],
 )
 def test_the_proxy_of_the_engine(info, expected):
-    assert proxy(info) == expected
+    assert parse_proxy(info) == expected
 
 
 @pytest.mark.parametrize(
@@ -101,9 +100,9 @@ def test_the_proxy_of_the_engine(info, expected):
     ],
 )
 def test_the_clock_of_the_engine(told, asked_at, expected):
-    assert clock_ahead_s({"SystemTime": told}, asked_at) == expected
+    assert compute_engine_clock_skew_s({"SystemTime": told}, asked_at) == expected
 
 
 @pytest.mark.parametrize(("version", "expected"), [({"MinAPIVersion": "1.44"}, "1.44"), ({}, "")], ids=["29", "old"])
 def test_the_oldest_client_that_is_served(version, expected):
-    assert min_api_version(json.loads(json.dumps(version))) == expected
+    assert parse_min_api_version(json.loads(json.dumps(version))) == expected

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from devkit.facts.model import Facts, NvmlAnswer, NvmlEnd
-from devkit.facts.store import from_json, to_json
+from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import Unknown
-from devkit.probe.gather import gather
+from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost
 from tests.hosts import machine
 from tests.probe.engines import INFO, VERSION, engine, silent_socket
@@ -33,7 +33,7 @@ def boom():
 
 
 def test_a_probe_that_crashes_costs_only_its_own_facts():
-    facts = gather(Faulty(path="/etc/docker/daemon.json", act=boom))
+    facts = gather_facts(Faulty(path="/etc/docker/daemon.json", act=boom))
     assert facts.toolkit == Unknown("probe crashed: RuntimeError: a bug")
     others = [field.name for field in dataclasses.fields(Facts) if field.name != "toolkit"]
     assert not [name for name in others if "probe crashed" in repr(getattr(facts, name))]
@@ -42,28 +42,28 @@ def test_a_probe_that_crashes_costs_only_its_own_facts():
 @pytest.mark.clock
 def test_a_probe_that_never_returns_costs_only_its_own_facts():
     started = time.monotonic()
-    facts = gather(Faulty(path="/etc/docker/daemon.json", act=lambda: time.sleep(5)), deadline_s=0.4)
+    facts = gather_facts(Faulty(path="/etc/docker/daemon.json", act=lambda: time.sleep(5)), deadline_s=0.4)
     assert time.monotonic() - started < 1.5
     assert facts.toolkit == Unknown("no answer within 0.4 s")
     assert isinstance(facts.nvml, NvmlAnswer)
 
 
 def test_the_moment_is_in_universal_time():
-    assert gather(machine("ubuntu-4090-ok")).taken_at.endswith("+00:00")
+    assert gather_facts(machine("ubuntu-4090-ok")).taken_at.endswith("+00:00")
 
 
 def test_this_machine_can_be_read_saved_and_read_back():
-    facts = gather(LocalHost())
+    facts = gather_facts(LocalHost())
     assert "probe crashed" not in repr(facts)
-    assert from_json(to_json(facts)) == facts
+    assert parse_facts(format_facts(facts)) == facts
 
 
 STUCK = """
 import sys, time
 sys.path.insert(0, {folder!r})
 from tests.probe.test_gather import Faulty
-from devkit.probe.gather import gather
-print(gather(Faulty(path="/etc/docker/daemon.json", act=lambda: time.sleep(60)), deadline_s=0.3).toolkit.reason)
+from devkit.probe.gather import gather_facts
+print(gather_facts(Faulty(path="/etc/docker/daemon.json", act=lambda: time.sleep(60)), deadline_s=0.3).toolkit.reason)
 """
 
 
@@ -78,7 +78,7 @@ def test_a_probe_that_never_returns_does_not_hold_up_the_exit():
 @pytest.mark.parametrize("project", [None, "/somewhere/else"], ids=["the current directory", "another directory"])
 def test_the_workspace_is_the_project(project, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    facts = gather(LocalHost(), project=project)
+    facts = gather_facts(LocalHost(), project=project)
     paths = [directory.path for directory in facts.storage.directories if directory.purpose == "workspace"]
     assert paths == [project or str(tmp_path)]
 
@@ -89,7 +89,7 @@ def test_a_hung_driver_and_a_hung_engine_together_end_within_the_deadline(with_n
     with silent_socket(tmp_path / "x.sock") as url:
         monkeypatch.setenv("DOCKER_HOST", url)
         started = time.monotonic()
-        facts = gather(host, deadline_s=4)
+        facts = gather_facts(host, deadline_s=4)
         assert time.monotonic() - started < 5
     assert facts.nvml.end is NvmlEnd.TIMED_OUT
     assert facts.engine.end == "timed-out"
@@ -110,7 +110,7 @@ def test_a_project_cannot_put_its_own_modules_into_the_children(tmp_path, monkey
     for name in ("pynvml", "docker", "json", "requests"):
         (tmp_path / f"{name}.py").write_text(trap)
     monkeypatch.chdir(tmp_path)
-    facts = gather(with_nvml(gpus=2))
+    facts = gather_facts(with_nvml(gpus=2))
     assert len(facts.gpus) == 2
     assert not (tmp_path / "trapped").exists()
 
@@ -121,5 +121,5 @@ def test_specifications_in_the_engines_own_folder_are_read(tmp_path, monkeypatch
     info = INFO | {"CDISpecDirs": ["/etc/cdi", str(tmp_path / "cdi")]}
     with engine(tmp_path / "x.sock", answers={"version": VERSION, "info": info}) as url:
         monkeypatch.setenv("DOCKER_HOST", url)
-        facts = gather(LocalHost())
+        facts = gather_facts(LocalHost())
     assert f"{tmp_path}/cdi/x.json" in [spec.path for spec in facts.cdi]

@@ -2,8 +2,7 @@ import pytest
 
 from devkit.facts.model import FailedGpu, Gpu, GpuHealth
 from devkit.facts.values import Unknown
-from devkit.probe.gpu_health import health_of, sysfs_address
-from devkit.probe.nvml import read_nvml
+from devkit.probe.gpu.nvml import format_sysfs_address, parse_gpu_health, read_nvml
 
 CALLS = {
     "nvmlDeviceGetPersistenceMode": "persistence",
@@ -106,7 +105,7 @@ def test_an_older_driver_knows_the_clock_reasons_by_another_name(with_nvml):
 
 def test_a_gpu_that_remaps_no_rows_is_asked_for_retired_pages():
     words = {"remapped_rows": {"unknown": "Not Supported", "code": 3}, "retirement_pending": {"value": 1}}
-    health = health_of(words)
+    health = parse_gpu_health(words)
     assert (health.retirement_pending, health.remap_failed) == (True, Unknown("Not Supported"))
 
 
@@ -126,15 +125,15 @@ def test_a_gpu_that_remaps_no_rows_is_asked_for_retired_pages():
     ],
 )
 def test_numbers_become_words(words, field, value):
-    assert getattr(health_of(words), field) == value
+    assert getattr(parse_gpu_health(words), field) == value
 
 
 def test_a_child_of_an_older_release_says_nothing_of_health():
-    assert health_of(None) == Unknown("NVML was not asked")
+    assert parse_gpu_health(None) == Unknown("NVML was not asked")
 
 
 def test_processes_are_named_by_the_kernel_and_memory_may_be_hidden():
-    health = health_of({"processes": {"value": [[7, "python", None], [8, "", 1024]]}})
+    health = parse_gpu_health({"processes": {"value": [[7, "python", None], [8, "", 1024]]}})
     assert [(process.pid, process.name) for process in health.processes] == [(7, "python"), (8, "")]
     assert isinstance(health.processes[0].memory_bytes, Unknown)
 
@@ -147,4 +146,4 @@ def test_processes_are_named_by_the_kernel_and_memory_may_be_hidden():
     ],
 )
 def test_addresses_are_written_as_sysfs_does(nvml, sysfs):
-    assert sysfs_address(nvml) == sysfs
+    assert format_sysfs_address(nvml) == sysfs

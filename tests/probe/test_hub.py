@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.facts.model import CaBundle, Proxy
-from devkit.probe.engine_traits import without_login
+from devkit.probe.engine.daemon import strip_url_credentials
 from devkit.probe.hub import read_hub
 from tests.hosts import written
 
@@ -101,7 +101,7 @@ def test_proxies_lose_their_logins(tmp_path):
     ],
 )
 def test_no_login_is_kept(url, shown):
-    assert without_login(url) == shown
+    assert strip_url_credentials(url) == shown
 
 
 def test_certificates_are_looked_for(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from devkit.facts.model import HubCall
 from devkit.facts.values import Unknown
 from devkit.probe.host import LocalHost
-from devkit.probe.hub_call import read_hub_call
+from devkit.probe.hub import read_hub_call
 from tests.hosts import written
 from tests.probe.hubs import closed_port, hub, own_certificate
 
@@ -97,9 +97,9 @@ def test_the_hub_itself_is_asked_whose_token_it_is(tmp_path, status, token):
 
 
 def ask_hub():
-    from devkit.probe.children import FOLDER
+    from devkit.probe.children.protocol import CHILDREN_FOLDER
 
-    return str(FOLDER / "ask_hub.py")
+    return str(CHILDREN_FOLDER / "ask_hub.py")
 
 
 @pytest.mark.clock

@@ -3,10 +3,10 @@
 import pytest
 
 from devkit.facts.model import Engine, EngineKind, Facts, RunningContainer
-from devkit.facts.store import to_json
+from devkit.facts.store import format_facts
 from devkit.facts.values import Unknown
-from devkit.probe.host import NOT_FOUND, TIMED_OUT, Done
-from devkit.probe.inside import ASK, container_of_project, read_inside
+from devkit.probe.engine.containers import DOCTOR_COMMAND, find_project_container, read_facts_inside
+from devkit.probe.host import NOT_FOUND, TIMED_OUT, ProgramResult
 from tests.doctor.machines import changed, healthy
 from tests.doctor.machines import inside as healthy_inside
 
@@ -34,17 +34,17 @@ def engine_with(*containers, kind=EngineKind.DOCKER):
 
 def read(done, *containers, project="/home/dev/project", kind=EngineKind.DOCKER):
     host = AnsweringHost(done)
-    return read_inside(host, engine_with(*containers, kind=kind), project=project, deadline_s=1.5), host
+    return read_facts_inside(host, engine_with(*containers, kind=kind), project=project, deadline_s=1.5), host
 
 
 def test_the_inside_is_read_as_facts():
-    facts, host = read(Done(1, to_json(healthy_inside()), "Facts saved to /dev/stdout."), OTHER, BOX)
+    facts, host = read(ProgramResult(1, format_facts(healthy_inside()), "Facts saved to /dev/stdout."), OTHER, BOX)
     assert facts == healthy_inside()
-    assert host.asked == [(("docker", "exec", BOX.id, *ASK), 1.5)]
+    assert host.asked == [(("docker", "exec", BOX.id, *DOCTOR_COMMAND), 1.5)]
 
 
 def test_podman_is_asked_by_its_own_command():
-    _, host = read(Done(0, to_json(healthy_inside()), ""), BOX, kind=EngineKind.PODMAN)
+    _, host = read(ProgramResult(0, format_facts(healthy_inside()), ""), BOX, kind=EngineKind.PODMAN)
     assert host.asked[0][0][0] == "podman"
 
 
@@ -62,27 +62,33 @@ def test_podman_is_asked_by_its_own_command():
 )
 def test_a_container_belongs_to_its_folder(folder, project, is_it):
     box = RunningContainer("0123456789ab", "one", "app", folder, "")
-    assert (container_of_project((box,), project) is box) == is_it
+    assert (find_project_container((box,), project) is box) == is_it
 
 
 def test_the_nearest_folder_wins():
     near = RunningContainer("1", "near", "app", "/work/app", "")
     far = RunningContainer("2", "far", "app", "/work", "")
-    assert container_of_project((far, near), "/work/app/src") is near
+    assert find_project_container((far, near), "/work/app/src") is near
 
 
 @pytest.mark.parametrize(
     ("done", "says"),
     [
         pytest.param(
-            Done(127, "", "OCI runtime exec failed: executable file not found"), "not installed", id="no devkit inside"
+            ProgramResult(127, "", "OCI runtime exec failed: executable file not found"),
+            "not installed",
+            id="no devkit inside",
         ),
-        pytest.param(Done(126, "", "permission denied"), "not installed", id="devkit that cannot be executed"),
-        pytest.param(Done(TIMED_OUT, "", ""), "did not answer within 1.5 s", id="an inside that hangs"),
-        pytest.param(Done(NOT_FOUND, "", "no such program"), "docker command is missing", id="no docker command"),
-        pytest.param(Done(2, "", "Error: no such option"), "no such option", id="a devkit that fails"),
-        pytest.param(Done(0, "{}", ""), "status 0", id="an answer that is no facts"),
-        pytest.param(Done(1, to_json(healthy_inside())[:100], ""), "status 1", id="an answer that is cut off"),
+        pytest.param(ProgramResult(126, "", "permission denied"), "not installed", id="devkit that cannot be executed"),
+        pytest.param(ProgramResult(TIMED_OUT, "", ""), "did not answer within 1.5 s", id="an inside that hangs"),
+        pytest.param(
+            ProgramResult(NOT_FOUND, "", "no such program"), "docker command is missing", id="no docker command"
+        ),
+        pytest.param(ProgramResult(2, "", "Error: no such option"), "no such option", id="a devkit that fails"),
+        pytest.param(ProgramResult(0, "{}", ""), "status 0", id="an answer that is no facts"),
+        pytest.param(
+            ProgramResult(1, format_facts(healthy_inside())[:100], ""), "status 1", id="an answer that is cut off"
+        ),
     ],
 )
 def test_an_inside_that_cannot_be_read_is_unknown_with_the_reason(done, says):
@@ -102,16 +108,16 @@ def test_an_inside_that_cannot_be_read_is_unknown_with_the_reason(done, says):
     ],
 )
 def test_without_a_dev_container_there_is_no_inside(engine):
-    host = AnsweringHost(Done(0, "", ""))
-    assert read_inside(host, engine, project="/home/dev/project", deadline_s=1.0) is None
+    host = AnsweringHost(ProgramResult(0, "", ""))
+    assert read_facts_inside(host, engine, project="/home/dev/project", deadline_s=1.0) is None
     assert host.asked == []
 
 
 def test_facts_of_both_sides_travel_in_one_file():
     from dataclasses import replace
 
-    from devkit.facts.store import from_json, redacted
+    from devkit.facts.store import parse_facts, redact_facts
 
     both = replace(healthy(), inside=healthy_inside())
-    assert from_json(to_json(both)) == both
-    assert isinstance(redacted(both).inside, Facts)
+    assert parse_facts(format_facts(both)) == both
+    assert isinstance(redact_facts(both).inside, Facts)

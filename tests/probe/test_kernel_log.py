@@ -4,7 +4,7 @@ import pytest
 
 from devkit.facts.model import KernelLog
 from devkit.facts.values import Unknown
-from devkit.probe.kernel_log import JOURNAL, MOST_LINES, read_kernel_log
+from devkit.probe.gpu.kernel_log import JOURNAL, MAX_LINES, read_kernel_log
 from tests.hosts import written
 
 GPU_ON_BUS = """
@@ -235,7 +235,7 @@ def test_the_log_is_read_only_where_it_can_tell_something(tmp_path, files, gpu, 
 def test_a_flood_is_cut_and_keeps_both_ends(tmp_path):
     lines = [said(f"NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x0:0x0:{turn})") for turn in range(200)]
     kept = journal(tmp_path, *lines).driver_lines
-    assert len(kept) == MOST_LINES
+    assert len(kept) == MAX_LINES
     assert (kept[0][-4:], kept[-1][-5:]) == ("0:0)", ":199)")
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from devkit.facts.values import Unknown
-from devkit.probe.limits import read_limits
+from devkit.probe.machine.resources import read_limits
 from tests.hosts import written
 
 LIMITS = """Limit                     Soft Limit           Hard Limit           Units

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from devkit.facts.store import from_json, to_json
+from devkit.facts.store import format_facts, parse_facts
 from tests.hosts import MACHINES, facts_of
 from tests.hosts.golden import expected_document
 
@@ -10,8 +10,8 @@ from tests.hosts.golden import expected_document
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_probes_read_what_the_machine_is_known_to_be(name):
     facts = facts_of(name)
-    assert json.loads(to_json(facts)) == expected_document(name)
-    assert from_json(to_json(facts)) == facts
+    assert json.loads(format_facts(facts)) == expected_document(name)
+    assert parse_facts(format_facts(facts)) == facts
 
 
 def telling(name, path, value, meaning):
@@ -76,7 +76,7 @@ NOT_HERE = {"unknown": "only a Docker daemon installed on this system looks for 
     ],
 )
 def test_the_telling_fact_is_there(name, path, value):
-    found = json.loads(to_json(facts_of(name)))
+    found = json.loads(format_facts(facts_of(name)))
     for step in path.split("."):
         found = found[int(step) if step.isdigit() else step]
     assert found == value

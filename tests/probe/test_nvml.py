@@ -5,8 +5,8 @@ import pytest
 
 from devkit.facts.model import FailedGpu, Gpu, NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.values import NOT_READ, ComputeCapability, Unknown
-from devkit.probe.host import Done, LocalHost
-from devkit.probe.nvml import read_nvml
+from devkit.probe.gpu.nvml import read_nvml
+from devkit.probe.host import LocalHost, ProgramResult
 
 DEADLINE_S = 3.0
 
@@ -153,7 +153,7 @@ class Scripted:
     python = "python3"
 
     def __init__(self, code, out="", err=""):
-        self.done = Done(code, out, err)
+        self.done = ProgramResult(code, out, err)
 
     def run(self, argv, *, deadline_s):
         return self.done

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.probe.process import MOST_OUTPUT_BYTES, NOT_EXECUTABLE, NOT_FOUND, TIMED_OUT, Done, run_program
+from devkit.probe.host import MAX_OUTPUT_BYTES, NOT_EXECUTABLE, NOT_FOUND, TIMED_OUT, ProgramResult, run_program
 
 
 def run(*argv, deadline_s=5.0):
@@ -19,7 +19,7 @@ def python(code, *arguments, deadline_s=5.0):
 
 
 def test_output_and_status_are_kept_apart():
-    assert run("sh", "-c", "echo out; echo err >&2; exit 3") == Done(3, "out\n", "err\n")
+    assert run("sh", "-c", "echo out; echo err >&2; exit 3") == ProgramResult(3, "out\n", "err\n")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_late_program_is_killed_and_what_it_said_is_kept():
     started = time.monotonic()
     done = run("sh", "-c", "echo first; exec sleep 60", deadline_s=0.3)
     assert time.monotonic() - started < 1.5
-    assert done == Done(TIMED_OUT, "first\n", "")
+    assert done == ProgramResult(TIMED_OUT, "first\n", "")
 
 
 @pytest.mark.clock
@@ -89,13 +89,13 @@ def test_a_program_that_leaves_a_child_behind_is_not_waited_for(tmp_path):
     started = time.monotonic()
     done = run("sh", "-c", "sleep 60 & echo done", deadline_s=10)
     assert time.monotonic() - started < 2
-    assert done == Done(0, "done\n", "")
+    assert done == ProgramResult(0, "done\n", "")
 
 
 def test_endless_output_is_bounded_and_does_not_outlive_the_deadline():
     done = run("sh", "-c", "yes", deadline_s=0.5)
     assert done.code == TIMED_OUT
-    assert len(done.out) <= MOST_OUTPUT_BYTES
+    assert len(done.out) <= MAX_OUTPUT_BYTES
 
 
 def test_much_output_on_both_streams_does_not_block():
@@ -140,14 +140,14 @@ def test_a_program_that_cannot_die_is_left_behind(freezer):
     started = time.monotonic()
     done = run("sh", "-c", 'echo $$ >"$1"; echo held; sleep 60', "sh", str(freezer / "tasks"), deadline_s=0.6)
     assert time.monotonic() - started < 1.2
-    assert done == Done(TIMED_OUT, "held\n", "")
+    assert done == ProgramResult(TIMED_OUT, "held\n", "")
     pid = (freezer / "tasks").read_text().split()[0]
     assert "State:\tD" in Path(f"/proc/{pid}/status").read_text()
 
 
 BUSY = """
 import sys, threading, time
-from devkit.probe.process import run_program
+from devkit.probe.host import run_program
 
 def start_more():
     while True:

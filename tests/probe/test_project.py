@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devkit.facts.model import FileState, RequestForm
-from devkit.facts.project_parts import Origin
+from devkit.facts.project import Origin
 from devkit.probe.host import LocalHost
-from devkit.probe.project import MAY_ASK, read_project
+from devkit.probe.project.reader import CONTAINER_FILE_NAMES, read_project
 from tests.doctor.projects import COMPOSE, DEV, IMAGE, compose_dev, dev, files_of, read, service
 from tests.hosts import MACHINES, facts_of, written
 
@@ -316,4 +316,4 @@ def test_every_file_that_is_read_is_looked_for(name):
     # An ignore file says nothing by itself, only of others that are there.
     for file in (one for one in getattr(project, "files", ()) if one.kind != "ignore"):
         first = file.path.split("/")[0]
-        assert file.path.startswith(("..", "/")) or MAY_ASK.match(first) or file.named_by, file.path
+        assert file.path.startswith(("..", "/")) or CONTAINER_FILE_NAMES.match(first) or file.named_by, file.path

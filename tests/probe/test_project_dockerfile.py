@@ -2,12 +2,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devkit.facts.dockerfile import Dockerfile
-from devkit.probe.dockerfile import filled, instructions, read_dockerfile
+from devkit.facts.project import Dockerfile
+from devkit.probe.project.dockerfile import expand_variables, parse_dockerfile, parse_instructions
 
 
 def read(text, **arguments):
-    return read_dockerfile(text, path="Dockerfile", arguments=arguments)
+    return parse_dockerfile(text, path="Dockerfile", arguments=arguments)
 
 
 def stage(text, **arguments):
@@ -16,22 +16,22 @@ def stage(text, **arguments):
 
 def test_instructions_keep_the_line_where_they_begin():
     text = "# syntax\n\nFROM a\nRUN one \\\n# a comment between\n  two\nrun three\n"
-    found = [(one.keyword, " ".join(one.text.split()), one.line) for one in instructions(text)]
+    found = [(one.keyword, " ".join(one.text.split()), one.line) for one in parse_instructions(text)]
     assert found == [("FROM", "a", 3), ("RUN", "one two", 4), ("RUN", "three", 7)]
 
 
 def test_here_documents_belong_to_their_instruction():
     text = "FROM a\nRUN <<A cat <<-'B'\none\nA\n\ttwo\n\tB\nUSER x\n"
-    _, run, user = instructions(text)
+    _, run, user = parse_instructions(text)
     assert (run.heredoc, user.keyword, user.line) == ("one\n\ttwo", "USER", 7)
 
 
 def test_a_here_document_without_an_end_takes_the_rest():
-    assert [one.keyword for one in instructions("FROM a\nRUN <<EOF\nUSER x\n")] == ["FROM", "RUN"]
+    assert [one.keyword for one in parse_instructions("FROM a\nRUN <<EOF\nUSER x\n")] == ["FROM", "RUN"]
 
 
 def test_another_escape_is_heeded():
-    (run,) = instructions("# escape=`\nRUN a `\n b\n")
+    (run,) = parse_instructions("# escape=`\nRUN a `\n b\n")
     assert run.text.split() == ["a", "b"]
 
 
@@ -54,7 +54,7 @@ def test_the_image_of_a_stage(text, image):
 
 def test_a_build_argument_wins_over_the_default():
     assert stage("ARG T=1\nFROM a:$T", T="9").image == "a:9"
-    assert filled("${A}/$B/${C:-d}", {"A": "a"}) == "a/$B/d"
+    assert expand_variables("${A}/$B/${C:-d}", {"A": "a"}) == "a/$B/d"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 
 from devkit.facts.model import EngineKind, LocalImage, Smoke
 from devkit.facts.values import Unknown
+from devkit.probe.engine.smoke import run_smoke
 from devkit.probe.host import LocalHost
-from devkit.probe.smoke import run_smoke
 from tests.doctor.machines import changed, container, healthy, no_library, windows_guest, without_gpu
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in for docker is a shell script")

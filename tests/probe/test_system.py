@@ -1,7 +1,7 @@
 import pytest
 
 from devkit.facts.model import Platform
-from devkit.probe.system import kernel_and_machine, platform_of, read_system
+from devkit.probe.machine.operating_system import read_kernel_and_machine, read_platform, read_system
 from tests.hosts import written
 
 KERNEL = '[files]\n"/proc/sys/kernel/osrelease" = "{0}\\n"\n'
@@ -34,7 +34,7 @@ UNAME = '[[command]]\nargv = ["uname", "-s", "-r", "-m"]\nout = "{0}"\n'
     ],
 )
 def test_the_platform_is_known_by_its_kernel(tmp_path, text, platform):
-    assert platform_of(written(tmp_path, text)) is platform
+    assert read_platform(written(tmp_path, text)) is platform
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_platform_is_known_by_its_kernel(tmp_path, text, platform):
     ],
 )
 def test_the_machine_is_named_as_linux_names_it(tmp_path, printed, expected):
-    assert kernel_and_machine(written(tmp_path, UNAME.format(printed))) == expected
+    assert read_kernel_and_machine(written(tmp_path, UNAME.format(printed))) == expected
 
 
 def status(groups, user=1000):

@@ -1,7 +1,7 @@
 import pytest
 
 from devkit.facts.values import Release, Unknown
-from devkit.probe.toolkit import CONFIG, read_toolkit
+from devkit.probe.engine.toolkit import TOOLKIT_CONFIG, read_toolkit
 from tests.hosts import written
 
 PRINTED = "NVIDIA Container Toolkit CLI version 1.18.1\\ncommit: d34b304\\n"
@@ -13,13 +13,13 @@ def toolkit(tmp_path, files="", command=INSTALLED, more=""):
 
 
 def config(text):
-    return f"\"{CONFIG}\" = '''{text}'''"
+    return f"\"{TOOLKIT_CONFIG}\" = '''{text}'''"
 
 
 @pytest.mark.parametrize(
     ("command", "version"),
     [
-        pytest.param(INSTALLED, Release.read("1.18.1"), id="installed"),
+        pytest.param(INSTALLED, Release.parse("1.18.1"), id="installed"),
         pytest.param("", None, id="absent"),
         pytest.param(
             INSTALLED.replace("version 1.18.1", "").replace("d34b304", "x"),
@@ -59,7 +59,7 @@ def test_a_broken_configuration_is_unknown_and_says_where(tmp_path):
 
 
 def test_an_unreadable_configuration_is_unknown(tmp_path):
-    found = toolkit(tmp_path, config(""), more=f'unreadable = ["{CONFIG}"]')
+    found = toolkit(tmp_path, config(""), more=f'unreadable = ["{TOOLKIT_CONFIG}"]')
     assert "cannot be read" in found.no_cgroups.reason
 
 
@@ -122,7 +122,7 @@ def test_a_broken_configuration_is_a_reading_of_its_own(tmp_path, text, error):
 
 
 def test_a_configuration_that_may_not_be_read_is_not_called_broken(tmp_path):
-    found = toolkit(tmp_path, config(""), more=f'unreadable = ["{CONFIG}"]').config_error
+    found = toolkit(tmp_path, config(""), more=f'unreadable = ["{TOOLKIT_CONFIG}"]').config_error
     assert isinstance(found, Unknown)
 
 

@@ -4,10 +4,9 @@ import pytest
 
 from devkit.facts.model import Platform, WslSettings
 from devkit.facts.values import Unknown
-from devkit.probe.storage import read_storage
-from devkit.probe.system import platform_of
-from devkit.probe.wsl import read_wsl
-from devkit.probe.wsl_settings import read_wsl_settings
+from devkit.probe.machine.environment import read_wsl
+from devkit.probe.machine.operating_system import read_platform, read_wsl_settings
+from devkit.probe.machine.resources import read_storage
 from tests.hosts import written
 
 KERNEL = '"/proc/sys/kernel/osrelease" = "6.6.87.2-microsoft-standard-WSL2\\n"\n'
@@ -98,7 +97,7 @@ def test_a_kernel_of_ones_own_is_known_by_the_guests_sockets(tmp_path):
     text = (
         '[files]\n"/proc/sys/kernel/osrelease" = "6.12.8-zfs+"\n[nodes]\n"/run/WSL/1_interop" = { kind = "socket" }\n'
     )
-    assert platform_of(written(tmp_path, text)) is Platform.WSL2
+    assert read_platform(written(tmp_path, text)) is Platform.WSL2
 
 
 PATH = 'PATH = "/usr/bin:/mnt/c/Windows:/mnt/c/Users/ann/AppData/Local/Microsoft/WindowsApps"\n'

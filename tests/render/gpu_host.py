@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from devkit.render.compose import compose_artifacts
-from devkit.render.settings import FromIndex, Settings
-from devkit.solver.model import Plan
+from devkit.render.container.compose import render_devcontainer_compose
+from devkit.render.container.settings import ContainerSettings, FromIndex
+from devkit.solver.plan import Plan
 from tests.amount import every
 
 from .plans import GPU_PLAN
@@ -23,7 +23,7 @@ SHELLS = every(2, [shell for shell in ("dash", "bash", "busybox", "ksh", "mksh",
 TOOLS = ("sh", "cat", "sleep", "grep", "mv", "rm", "dirname", "uname", "id", "cksum", "tr", "cut", "kill", "env")
 TOOLS += ("ls", "wc", "printf", "test", "[", "cp", "readlink")
 PLAN = replace(GPU_PLAN, architectures=("x86_64", "aarch64"))
-SETTINGS = Settings("Demo", "demo", FromIndex("0.1.0"))
+SETTINGS = ContainerSettings("Demo", "demo", FromIndex("0.1.0"))
 
 RUNTIME = {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}, "runc": {"path": "runc"}}
 DEVICES = [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}, {"Source": "cdi", "ID": "nvidia.com/gpu=all"}]
@@ -122,10 +122,10 @@ class Machine:
         return dict(line.split("=", 1) for line in lines)
 
 
-def place(made: Machine, plan: Plan, settings: Settings) -> None:
+def place(made: Machine, plan: Plan, settings: ContainerSettings) -> None:
     """Write what Compose and the host read, the script with this machine's own / in the place of the real one."""
     made.folder.mkdir(parents=True, exist_ok=True)
-    for artifact in compose_artifacts(plan, settings):
+    for artifact in render_devcontainer_compose(plan, settings):
         (made.root / made.name / artifact.path).write_bytes(artifact.content)
     script = made.folder / "gpu.sh"
     script.write_text(moved(script.read_text(), made.root))

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
-from devkit.compat.load import tables
-from devkit.render.artifact import FOLDER
-from devkit.render.artifacts import devcontainer_artifacts
-from devkit.render.overlays import ENGINES
-from devkit.solver.model import Plan, Vendor
+from devkit.compat.version_tables import load_tables
+from devkit.render.container.compose import ENGINES
+from devkit.render.files import DEVCONTAINER_FOLDER
+from devkit.render.project import render_devcontainer
+from devkit.solver.plan import Plan, Vendor
 
 from .plans import CPU_PLAN, GPU_PLAN
 from .test_artifacts import CLOSED, PLAIN
@@ -24,7 +24,7 @@ ROCM_PLAN = replace(
     architectures=("gfx942",),
 )
 PLANS = {"NVIDIA": GPU_PLAN, "ROCm": ROCM_PLAN, "the CPU": CPU_PLAN}
-EDITORS = tuple(tables().editors.editors)
+EDITORS = tuple(load_tables().editors.editors)
 EDITOR_SETS = ((), *((editor,) for editor in EDITORS), EDITORS)
 PROFILE_SETS = ((), ("jupyter",), ("monitoring",), ("jupyter", "monitoring"))
 NETWORKS = {"open": PLAIN, "closed": CLOSED}
@@ -53,7 +53,10 @@ def _combinations() -> Iterator[Combination]:
         if devices and plan is CPU_PLAN:
             continue
         wanted = replace(settings, engine=engine, editors=editors, profiles=profiles, devices=devices)
-        made = {each.path.removeprefix(f"{FOLDER}/"): each.content for each in devcontainer_artifacts(plan, wanted)}
+        made = {
+            each.path.removeprefix(f"{DEVCONTAINER_FOLDER}/"): each.content
+            for each in render_devcontainer(plan, wanted)
+        }
         files = {path: content.decode() for path, content in made.items() if not path.endswith(".whl")}
         asked = f"{vendor}, {engine or 'any engine'}, {network} network, {editors}, {profiles}, GPUs {devices or 'all'}"
         yield Combination(asked, plan, files)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from devkit.solver.model import Plan, Reason, Vendor
+from devkit.solver.plan import Plan, Reason, Vendor
 
 
 def reason(field: str, value: str, because: str) -> Reason:

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.render.adopt.dockerfile import (
-    Versions,
-    with_base_image,
-    with_compiler,
-    with_requirement,
-    with_requirements,
-    with_user,
-    with_versions,
+    PinnedVersions,
+    add_compiler,
+    add_user,
+    pin_dockerfile,
+    pin_requirement,
+    pin_requirements_file,
+    replace_base_image,
 )
 
 CU130 = "https://download.pytorch.org/whl/cu130"
-VERSIONS = Versions({"torch": "2.13.0", "transformers": "5.23.0", "peft": "0.21.2"}, CU130, "cu130")
+VERSIONS = PinnedVersions({"torch": "2.13.0", "transformers": "5.23.0", "peft": "0.21.2"}, CU130, "cu130")
 ADDED = f"--extra-index-url {CU130}"
 
 
@@ -78,7 +78,7 @@ ADDED = f"--extra-index-url {CU130}"
 )
 def test_versions_and_index(run, becomes):
     text = f"FROM x\n# torch\nRUN {run}\nENV A=torch\n"
-    changed = with_versions(text, VERSIONS, files=frozenset({"requirements.txt"}))
+    changed = pin_dockerfile(text, VERSIONS, files=frozenset({"requirements.txt"}))
     assert changed == f"FROM x\n# torch\nRUN {becomes}\nENV A=torch\n"
 
 
@@ -89,17 +89,17 @@ def test_words_on_lines_of_their_own(end):
         line.replace("    torch \\", "    torch==2.13.0+cu130 \\").replace("peft", "peft==0.21.2") for line in lines
     ]
     pinned[1] = f"RUN pip install {ADDED} \\"
-    assert with_versions(end.join(lines), VERSIONS) == end.join(pinned)
+    assert pin_dockerfile(end.join(lines), VERSIONS) == end.join(pinned)
 
 
 def test_a_here_document_is_a_script_too():
     text = "FROM x\nRUN <<EOF\npip install peft\necho peft\nEOF\nCMD peft\n"
-    assert with_versions(text, VERSIONS) == text.replace("install peft", "install peft==0.21.2")
+    assert pin_dockerfile(text, VERSIONS) == text.replace("install peft", "install peft==0.21.2")
 
 
 def test_a_renewal_touches_only_what_was_pinned_before():
     text = "FROM x\nRUN pip install torch==2.12.0+cu126 peft transformers==5.0.0\n"
-    renewed = with_versions(text, replace(VERSIONS, before={"torch": "2.12.0", "transformers": "5.1.0"}))
+    renewed = pin_dockerfile(text, replace(VERSIONS, before={"torch": "2.12.0", "transformers": "5.1.0"}))
     assert renewed == f"FROM x\nRUN pip install {ADDED} torch==2.13.0+cu130 peft transformers==5.0.0\n"
 
 
@@ -117,12 +117,12 @@ def test_a_renewal_touches_only_what_was_pinned_before():
     ],
 )
 def test_requirement_files(line, becomes):
-    assert with_requirement(f"a\n{line}\nb\n", line=2, versions=VERSIONS) == f"a\n{becomes}\nb\n"
+    assert pin_requirement(f"a\n{line}\nb\n", line=2, versions=VERSIONS) == f"a\n{becomes}\nb\n"
 
 
 def test_a_renewed_requirement_file():
     versions = replace(VERSIONS, before={"torch": "2.12.0"})
-    assert with_requirements("torch==2.12.0\npeft\n", versions) == "torch==2.13.0\npeft\n"
+    assert pin_requirements_file("torch==2.12.0\npeft\n", versions) == "torch==2.13.0\npeft\n"
 
 
 @pytest.mark.parametrize(
@@ -133,20 +133,20 @@ def test_a_renewed_requirement_file():
     ],
 )
 def test_another_base_image(line, becomes):
-    assert with_base_image(f"# a\n{line}\nRUN b\n", line=2, image="ubuntu:22.04") == f"# a\n{becomes}\nRUN b\n"
+    assert replace_base_image(f"# a\n{line}\nRUN b\n", line=2, image="ubuntu:22.04") == f"# a\n{becomes}\nRUN b\n"
 
 
 def test_a_compiler_comes_before_the_comments_of_the_packages():
     text = "FROM x\nRUN a\n# packages\nRUN pip install torch\n"
     before, block = "FROM x\nRUN a\n\n# Triton", "\n\n# packages\nRUN pip install torch\n"
-    changed = with_compiler(text, after=1, has_own_python=True)
+    changed = add_compiler(text, after=1, has_own_python=True)
     assert changed.startswith(before)
     assert changed.endswith(block)
     assert "python3-dev" not in changed
 
 
 def test_a_compiler_is_installed_while_the_build_is_root():
-    changed = with_compiler("FROM x\nUSER y\nRUN pip install torch\n", after=1, has_own_python=False)
+    changed = add_compiler("FROM x\nUSER y\nRUN pip install torch\n", after=1, has_own_python=False)
     assert changed.index("python3-dev") < changed.index("USER y")
 
 
@@ -161,14 +161,14 @@ def test_a_compiler_is_installed_while_the_build_is_root():
     ids=["before CMD", "before ENTRYPOINT", "at the end", "of the last stage"],
 )
 def test_an_ordinary_user(text, last):
-    changed = with_user(text, has_ubuntu=False)
+    changed = add_user(text, has_ubuntu=False)
     assert changed.splitlines()[-1] == last
     assert changed.index("useradd") < changed.index("USER dev")
     assert [line for line in text.splitlines() if line not in changed.splitlines()] == []
 
 
 def test_an_image_with_a_user_gets_no_second_one():
-    assert "useradd" not in with_user("FROM ubuntu:24.04\n", has_ubuntu=True)
+    assert "useradd" not in add_user("FROM ubuntu:24.04\n", has_ubuntu=True)
 
 
 WORDS = ["FROM x\n", "RUN ", "pip install ", "torch ", "'torch ", '"', "\\\n", "# torch\n", "&& ", "<<E\n", "E\n", "é"]
@@ -178,7 +178,7 @@ SNIPPETS = st.lists(st.sampled_from(WORDS), max_size=20)
 @given(SNIPPETS)
 def test_whatever_the_file_is_nothing_is_lost_and_a_second_time_changes_nothing(parts):
     text = "".join(parts)
-    changed = with_versions(text, VERSIONS)
+    changed = pin_dockerfile(text, VERSIONS)
     rest = iter(changed)
     assert all(char in rest for char in text), "the text is still there, with something added"
-    assert with_versions(changed, VERSIONS) == changed
+    assert pin_dockerfile(changed, VERSIONS) == changed

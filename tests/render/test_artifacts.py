@@ -16,18 +16,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
-from devkit.render.artifact import FOLDER
-from devkit.render.artifacts import devcontainer_artifacts
-from devkit.render.devcontainer import devcontainer_json
-from devkit.render.names import checked_name, slug_of
-from devkit.render.overlays import OVERLAYS
-from devkit.render.settings import FromCheckout, FromIndex, FromUrl, FromWheel, Settings
+from devkit.render.container.compose import GPU_OVERLAYS
+from devkit.render.container.devcontainer import render_devcontainer_json
+from devkit.render.container.settings import (
+    ContainerSettings,
+    FromCheckout,
+    FromIndex,
+    FromUrl,
+    FromWheel,
+    slugify,
+    validate_project_name,
+)
+from devkit.render.files import DEVCONTAINER_FOLDER
+from devkit.render.project import render_devcontainer
 
 from .plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN, UBUNTU_PLAN, reason
 from .test_certificates import AUTHORITY
 from .test_dependencies import LIST, PIPENV, POETRY, UV, WRITTEN
 
-PLAIN = Settings("Demo", "demo", FromIndex("0.1.0"))
+PLAIN = ContainerSettings("Demo", "demo", FromIndex("0.1.0"))
 CLOSED = replace(PLAIN, source=FromWheel("devkit_gpu-0.1.0-py3-none-any.whl", b"PK"), certificates=AUTHORITY)
 CLOSED = replace(CLOSED, uses_wheelhouse=True)
 MIRRORED = replace(PLAIN, index="http://pypi.example.org/simple", torch_index="https://t.example.org/whl")
@@ -57,7 +64,9 @@ every_case = pytest.mark.parametrize(("plan", "settings"), CASES)
 
 
 def texts(plan, settings) -> dict[str, str]:
-    found = {each.path.removeprefix(f"{FOLDER}/"): each.content for each in devcontainer_artifacts(plan, settings)}
+    found = {
+        each.path.removeprefix(f"{DEVCONTAINER_FOLDER}/"): each.content for each in render_devcontainer(plan, settings)
+    }
     return {path: content.decode() for path, content in found.items() if not path.endswith(".whl")}
 
 
@@ -127,10 +136,10 @@ def test_every_file_ends_its_last_line_and_leaves_no_space_behind(plan, settings
 
 @every_case
 def test_the_same_input_gives_the_same_bytes(plan, settings):
-    assert devcontainer_artifacts(plan, settings) == devcontainer_artifacts(plan, settings)
+    assert render_devcontainer(plan, settings) == render_devcontainer(plan, settings)
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda overlay: overlay.mode)
+@pytest.mark.parametrize("overlay", GPU_OVERLAYS, ids=lambda overlay: overlay.mode)
 def test_the_container_has_no_more_rights_than_it_needs(overlay):
     compose = merged_compose(ROCM_PLAN if overlay.vendor == "rocm" else ARM_PLAN, PLAIN, overlay.mode)
     dev = compose["services"]["dev"]
@@ -182,7 +191,7 @@ def test_everything_the_dockerfile_copies_is_let_through_the_ignore_file():
 )
 def test_a_value_that_could_escape_the_dockerfile_is_refused(plan, says):
     with pytest.raises(DevkitError, match=says):
-        devcontainer_artifacts(plan, PLAIN)
+        render_devcontainer(plan, PLAIN)
 
 
 @given(st.text(max_size=200))
@@ -197,17 +206,17 @@ def test_no_reason_leaves_its_comment(because):
 @given(st.text(max_size=60))
 def test_any_accepted_name_is_carried_exactly(name):
     try:
-        kept = checked_name(name)
+        kept = validate_project_name(name)
     except DevkitError:
         return
-    settings = replace(PLAIN, name=kept, slug=slug_of(kept))
-    assert json.loads(devcontainer_json(settings))["name"] == kept
+    settings = replace(PLAIN, name=kept, slug=slugify(kept))
+    assert json.loads(render_devcontainer_json(settings))["name"] == kept
     compose = yaml.safe_load(texts(GPU_PLAN, settings)["docker-compose.yml"])
     assert compose["services"]["dev"]["working_dir"] == f"/workspaces/{settings.slug}"
 
 
 def test_the_host_command_ends_well_without_a_posix_shell():
-    command = json.loads(devcontainer_json(PLAIN))["initializeCommand"]
+    command = json.loads(render_devcontainer_json(PLAIN))["initializeCommand"]
     done = subprocess.run(
         ["/bin/sh", "-c", command], capture_output=True, text=True, check=False, env={"PATH": "/nowhere"}
     )
@@ -218,13 +227,18 @@ def test_the_host_command_ends_well_without_a_posix_shell():
 def test_git_takes_what_teammates_need_and_leaves_what_is_this_hosts(tmp_path):
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     (tmp_path / ".gitignore").write_text("wheels/\n*.whl\n*.crt\ncertificates/\n")
-    made = devcontainer_artifacts(CPU_PLAN, CLOSED)
-    local = {f"{FOLDER}/.env", f"{FOLDER}/.env.123", f"{FOLDER}/wheelhouse/torch.whl", f"{FOLDER}/.gpu.sh.devkit-new"}
+    made = render_devcontainer(CPU_PLAN, CLOSED)
+    local = {
+        f"{DEVCONTAINER_FOLDER}/.env",
+        f"{DEVCONTAINER_FOLDER}/.env.123",
+        f"{DEVCONTAINER_FOLDER}/wheelhouse/torch.whl",
+        f"{DEVCONTAINER_FOLDER}/.gpu.sh.devkit-new",
+    }
     for path in {each.path for each in made} | local:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(b"".join(each.content for each in made if each.path == path))
     subprocess.run(["git", "add", "--all"], cwd=tmp_path, check=True)
     listed = subprocess.run(
-        ["git", "ls-files", FOLDER], cwd=tmp_path, check=True, capture_output=True, text=True
+        ["git", "ls-files", DEVCONTAINER_FOLDER], cwd=tmp_path, check=True, capture_output=True, text=True
     ).stdout
     assert set(listed.split()) == {each.path for each in made}

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.facts.dependencies import Dependencies, Needed, Tool
-from devkit.render.bake import bake_artifacts
-from devkit.render.settings import FromIndex, Settings
+from devkit.facts.dependencies import Dependencies, PackageManager, PackageRequirement
+from devkit.render.container.image import render_bake_file
+from devkit.render.container.settings import ContainerSettings, FromIndex
 
 from .plans import CPU_PLAN
 
 PLAN = replace(CPU_PLAN, architectures=("aarch64", "x86_64"))
-PLAIN = Settings("Demo", "demo", FromIndex("0.1.0"))
+PLAIN = ContainerSettings("Demo", "demo", FromIndex("0.1.0"))
 
 
-def text(settings: Settings = PLAIN) -> str:
-    (made,) = bake_artifacts(PLAN, settings)
+def text(settings: ContainerSettings = PLAIN) -> str:
+    (made,) = render_bake_file(PLAN, settings)
     return made.content.decode()
 
 
@@ -39,7 +39,11 @@ def test_it_names_no_build_argument_for_the_record_to_show():
             replace(
                 PLAIN,
                 dependencies=Dependencies(
-                    Tool.PIP, "", needs=(Needed("trl", "", "r.txt", 1),), lists=("r.txt",), files=("r.txt",)
+                    PackageManager.PIP,
+                    "",
+                    needs=(PackageRequirement("trl", "", "r.txt", 1),),
+                    lists=("r.txt",),
+                    files=("r.txt",),
                 ),
             ),
             'project = "."',
@@ -53,4 +57,4 @@ def test_it_hands_the_build_what_the_dockerfile_asks_for(settings, says):
 
 
 def test_podman_has_no_use_for_it():
-    assert not list(bake_artifacts(PLAN, replace(PLAIN, engine="podman")))
+    assert not list(render_bake_file(PLAN, replace(PLAIN, engine="podman")))

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.render.bundle import Bundle, bundle_of
-from devkit.render.choices import Choices
-from devkit.render.locked_plan import locked_plan
-from devkit.render.project import Inputs, open_project, project_changes
-from devkit.render.settings import FromIndex
-from devkit.render.write import write
-from devkit.solver.explain import plan_document
+from devkit.render.bundle import Bundle, prepare_bundle
+from devkit.render.changes import write_changes
+from devkit.render.container.settings import FromIndex
+from devkit.render.devkit_lock import parse_locked_plan
+from devkit.render.devkit_toml import ProjectSettings
+from devkit.render.project import PathOptions, compute_project_changes, open_project
+from devkit.solver.output import serialize_plan
 
 from .plans import CPU_PLAN, GPU_PLAN, UBUNTU_PLAN
 from .test_artifacts import linter
@@ -26,30 +26,30 @@ ONE_PLAN = replace(CPU_PLAN, architectures=("x86_64",))
 SHELLS = [shell for shell in ("dash", "bash", "busybox", "ksh") if shutil.which(shell)]
 
 
-def written(root: Path, plan=ONE_PLAN, choices: Choices = Choices(name="Demo")) -> Path:  # noqa: B008 - frozen
+def written(root: Path, plan=ONE_PLAN, choices: ProjectSettings = ProjectSettings(name="Demo")) -> Path:  # noqa: B008 - frozen
     """A project as `devkit init` leaves it."""
-    project = open_project(root, choices, Inputs())
-    write(root, project_changes(project, plan, source=FromIndex("0.1.0")))
+    project = open_project(root, choices, PathOptions())
+    write_changes(root, compute_project_changes(project, plan, source=FromIndex("0.1.0")))
     return root
 
 
 def bundled(root: Path) -> Bundle:
-    return bundle_of(open_project(root, Choices(wheelhouse=True), Inputs()))
+    return prepare_bundle(open_project(root, ProjectSettings(wheelhouse=True), PathOptions()))
 
 
 def content(bundle: Bundle, path: str) -> str:
-    return next(file.content.decode() for file in (*bundle.files, *bundle.texts()) if file.path == path)
+    return next(file.content.decode() for file in (*bundle.files, *bundle.render_texts()) if file.path == path)
 
 
 @pytest.mark.parametrize("plan", [CPU_PLAN, GPU_PLAN, UBUNTU_PLAN], ids=["the CPU", "a GPU", "Ubuntu"])
 def test_the_plan_of_a_lock_is_the_plan_that_was_written(plan):
-    assert locked_plan(json.loads(json.dumps(plan_document(plan)))) == replace(plan, warnings=())
+    assert parse_locked_plan(json.loads(json.dumps(serialize_plan(plan)))) == replace(plan, warnings=())
 
 
 @pytest.mark.parametrize("document", [{}, {"vendor": "banana"}, {"vendor": "cpu", "packages": []}])
 def test_a_lock_without_a_plan_is_refused(document):
     with pytest.raises(DevkitError, match="holds no plan"):
-        locked_plan(document)
+        parse_locked_plan(document)
 
 
 def test_a_project_that_was_never_written_has_nothing_to_bundle(tmp_path):
@@ -78,7 +78,9 @@ def test_an_edit_of_the_dockerfile_goes_along(tmp_path):
 
 
 def test_wheels_come_from_the_mirror_and_nothing_below_the_base_is_built_for_them(tmp_path):
-    mirrors = Choices(name="Demo", index="https://pypi.example.org/simple", torch_index="https://t.example.org/whl")
+    mirrors = ProjectSettings(
+        name="Demo", index="https://pypi.example.org/simple", torch_index="https://t.example.org/whl"
+    )
     text = bundled(written(tmp_path / "demo", choices=mirrors)).wheels_dockerfile
     assert "--index-url=https://t.example.org/whl/cpu torch==2.13.0" in text
     assert "ENV PIP_INDEX_URL=https://pypi.example.org/simple" in text
@@ -156,7 +158,7 @@ def carried(tmp_path: Path) -> Path:
     bundle = bundled(written(tmp_path / "demo"))
     folder = tmp_path / "it's carried"
     files = {f"project/{file.path}": file.content for file in bundle.files}
-    files |= {file.path: file.content for file in bundle.texts()}
+    files |= {file.path: file.content for file in bundle.render_texts()}
     files |= {"wheelhouse/torch-2.13.0-cp311-none-any.whl": b"wheel", "images/base-amd64.tar": b"image"}
     for path, written_bytes in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

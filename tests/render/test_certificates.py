@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.render.certificates import certificates_in
+from devkit.render.container.network import parse_certificates
 
 AUTHORITY = """\
 -----BEGIN CERTIFICATE-----
@@ -30,13 +30,13 @@ KEY = "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49\n-----END PRIVATE KEY--
     ],
 )
 def test_one_certificate_is_kept_and_the_rest_dropped(text):
-    assert certificates_in(text.encode(), shown_as="ca.pem") == AUTHORITY
+    assert parse_certificates(text.encode(), shown_as="ca.pem") == AUTHORITY
 
 
 def test_a_bundle_keeps_every_certificate_and_a_second_pass_changes_nothing():
-    bundle = certificates_in((AUTHORITY + "\n" + AUTHORITY).encode(), shown_as="ca.pem")
+    bundle = parse_certificates((AUTHORITY + "\n" + AUTHORITY).encode(), shown_as="ca.pem")
     assert bundle == AUTHORITY * 2
-    assert certificates_in(bundle.encode(), shown_as="ca.pem") == bundle
+    assert parse_certificates(bundle.encode(), shown_as="ca.pem") == bundle
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,6 @@ def test_a_bundle_keeps_every_certificate_and_a_second_pass_changes_nothing():
 )
 def test_anything_else_is_refused(content, says):
     with pytest.raises(DevkitError, match=says) as refused:
-        certificates_in(content, shown_as="ca.pem")
+        parse_certificates(content, shown_as="ca.pem")
     assert "ca.pem" in refused.value.message
     assert "\n" not in refused.value.message

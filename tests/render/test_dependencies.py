@@ -5,22 +5,29 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.facts.dependencies import OF_THE_PROJECT, Dependencies, LeftOut, Needed, Role, Tool
-from devkit.render.artifact import FOLDER
-from devkit.render.artifacts import devcontainer_artifacts
-from devkit.render.settings import FromIndex, Settings
+from devkit.facts.dependencies import (
+    LOCAL_TO_PROJECT,
+    Dependencies,
+    ExcludedPackage,
+    PackageManager,
+    PackageRequirement,
+    RequirementRole,
+)
+from devkit.render.container.settings import ContainerSettings, FromIndex
+from devkit.render.files import DEVCONTAINER_FOLDER
+from devkit.render.project import render_devcontainer
 
 from .plans import CPU_PLAN, GPU_PLAN
 
-PLAIN = Settings("Demo", "demo", FromIndex("0.1.0"))
+PLAIN = ContainerSettings("Demo", "demo", FromIndex("0.1.0"))
 
 
-def need(name, specifier="", *, role=Role.HANDED, path="requirements.txt", **more):
-    return Needed(name, specifier, path, 1, role=role, **more)
+def need(name, specifier="", *, role=RequirementRole.PASSED_THROUGH, path="requirements.txt", **more):
+    return PackageRequirement(name, specifier, path, 1, role=role, **more)
 
 
 LIST = Dependencies(
-    Tool.PIP,
+    PackageManager.PIP,
     "the project has requirements.txt",
     files=("requirements.txt", "more/base.txt"),
     lists=("requirements.txt",),
@@ -28,7 +35,7 @@ LIST = Dependencies(
     needs=(need("rich"), need("torchvision", ">=0.20,<1"), need("torch", ">=2")),
 )
 TABLE = Dependencies(
-    Tool.UV,
+    PackageManager.UV,
     "pyproject.toml has a table [tool.uv]",
     files=("pyproject.toml",),
     lists=("pyproject.toml",),
@@ -36,31 +43,37 @@ TABLE = Dependencies(
     needs=(need("rich", path="pyproject.toml"), need("pytest", path="pyproject.toml", group="dev")),
 )
 WRITTEN = Dependencies(
-    Tool.CONDA,
+    PackageManager.CONDA,
     "the project has environment.yml",
     files=("environment.yml",),
     needs=(
-        need("rich", ">=13", role=Role.WRITTEN, path="environment.yml", marker="python_version < '3.13'"),
-        need("rich", "==14.0", role=Role.LIMIT, path="conda-lock.yml"),
-        need("torch", "<2.9", role=Role.WRITTEN, path="environment.yml"),
-        need("lib", role=Role.WRITTEN, path="environment.yml", url="git+https://example.org/lib@v1"),
+        need("rich", ">=13", role=RequirementRole.GENERATED, path="environment.yml", marker="python_version < '3.13'"),
+        need("rich", "==14.0", role=RequirementRole.CONSTRAINT, path="conda-lock.yml"),
+        need("torch", "<2.9", role=RequirementRole.GENERATED, path="environment.yml"),
+        need("lib", role=RequirementRole.GENERATED, path="environment.yml", url="git+https://example.org/lib@v1"),
     ),
 )
 
 
 def locked(tool, lock):
-    needs = (need("rich", path="pyproject.toml"), need("torchaudio", "==2.13.0+cu126", role=Role.LIMIT, path=lock))
+    needs = (
+        need("rich", path="pyproject.toml"),
+        need("torchaudio", "==2.13.0+cu126", role=RequirementRole.CONSTRAINT, path=lock),
+    )
     family = ("nvidia-nccl-cu12", "sympy", "torch")
     return Dependencies(tool, f"the project has {lock}", files=(lock,), lock=lock, needs=needs, torch_family=family)
 
 
-UV, POETRY = locked(Tool.UV, "uv.lock"), replace(locked(Tool.POETRY, "poetry.lock"), groups=("dev",))
-PDM, PIPENV = locked(Tool.PDM, "pdm.lock"), locked(Tool.PIPENV, "Pipfile.lock")
+UV, POETRY = (
+    locked(PackageManager.UV, "uv.lock"),
+    replace(locked(PackageManager.POETRY, "poetry.lock"), groups=("dev",)),
+)
+PDM, PIPENV = locked(PackageManager.PDM, "pdm.lock"), locked(PackageManager.PIPENV, "Pipfile.lock")
 
 
 def made(dependencies, plan=GPU_PLAN, **settings):
-    found = devcontainer_artifacts(plan, replace(PLAIN, dependencies=dependencies, **settings))
-    return {each.path.removeprefix(f"{FOLDER}/"): each.content.decode() for each in found}
+    found = render_devcontainer(plan, replace(PLAIN, dependencies=dependencies, **settings))
+    return {each.path.removeprefix(f"{DEVCONTAINER_FOLDER}/"): each.content.decode() for each in found}
 
 
 def instructions(dockerfile, word):
@@ -96,7 +109,7 @@ def test_the_image_installs_with_the_projects_tool_from_the_named_files_alone(de
     assert dockerfile.index("target=/mnt/requirements.txt") < dockerfile.index(command)
 
 
-@pytest.mark.parametrize(("dependencies", "holds"), [(LIST, True), (Dependencies(Tool.NONE, ""), False)])
+@pytest.mark.parametrize(("dependencies", "holds"), [(LIST, True), (Dependencies(PackageManager.NONE, ""), False)])
 def test_devkit_leaves_the_projects_packages_as_they_are(dependencies, holds):
     (run,) = instructions(made(dependencies, source=FromIndex("0.1.0"))["Dockerfile"], "devkit-gpu==")
     assert ("--constraint=/mnt/work/held.txt" in run) is holds
@@ -107,7 +120,9 @@ def test_devkit_leaves_the_projects_packages_as_they_are(dependencies, holds):
 
 
 def test_a_project_without_packages_adds_nothing():
-    assert "project" not in made(Dependencies(Tool.NONE, ""))["Dockerfile"].partition("FROM")[2].replace("projects", "")
+    assert "project" not in made(Dependencies(PackageManager.NONE, ""))["Dockerfile"].partition("FROM")[2].replace(
+        "projects", ""
+    )
     assert "project: .." not in made(replace(TABLE, needs=(), lists=()))["docker-compose.yml"]
 
 
@@ -141,9 +156,9 @@ def test_a_workspace_of_uv_is_installed_with_all_its_packages():
 
 
 def test_a_lock_that_was_made_from_folders_of_the_project_is_taken_as_it_is():
-    near = LeftOut("near", "pyproject.toml", 4, OF_THE_PROJECT)
+    near = ExcludedPackage("near", "pyproject.toml", 4, LOCAL_TO_PROJECT)
     assert "--frozen --prune=torch" in made(replace(UV, left_out=(near,)))["Dockerfile"]
-    train = LeftOut("the extra train", "pyproject.toml", 5, "they are optional")
+    train = ExcludedPackage("the extra train", "pyproject.toml", 5, "they are optional")
     assert "--locked --prune=torch" in made(replace(UV, left_out=(train,)))["Dockerfile"]
 
 
@@ -160,8 +175,20 @@ def test_packages_that_are_built_for_one_torch_come_from_its_index():
 
 def test_a_version_that_a_lock_keeps_for_another_system_counts_for_nothing():
     needs = (
-        need("torchvision", "==0.23.0", role=Role.LIMIT, path="uv.lock", marker="sys_platform == 'darwin'"),
-        need("torchvision", "==0.24.0+cu130", role=Role.LIMIT, path="uv.lock", marker="sys_platform == 'linux'"),
+        need(
+            "torchvision",
+            "==0.23.0",
+            role=RequirementRole.CONSTRAINT,
+            path="uv.lock",
+            marker="sys_platform == 'darwin'",
+        ),
+        need(
+            "torchvision",
+            "==0.24.0+cu130",
+            role=RequirementRole.CONSTRAINT,
+            path="uv.lock",
+            marker="sys_platform == 'linux'",
+        ),
     )
     assert '"torchvision==0.24.0"' in made(replace(UV, needs=needs))["Dockerfile"]
 

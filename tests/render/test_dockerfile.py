@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from devkit.compat.load import tables
+from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.render.dockerfile import dockerfile, requirements
-from devkit.render.settings import FromIndex, Settings
+from devkit.render.container.image import render_dockerfile, render_requirements
+from devkit.render.container.settings import ContainerSettings, FromIndex
 
 from .plans import CPU_PLAN, GPU_PLAN, ROCM_PLAN
 
-PLAIN = Settings("Demo", "demo", FromIndex("0.1.0"))
+PLAIN = ContainerSettings("Demo", "demo", FromIndex("0.1.0"))
 ROOT = Path(__file__).resolve().parents[2]
-UV = tables().images.tools[0]
+UV = load_tables().images.tools[0]
 
 RENDER = """
 import hashlib, sys
-from devkit.render.artifacts import devcontainer_artifacts
+from devkit.render.project import render_devcontainer
 from tests.render.test_dockerfile import CPU_PLAN, GPU_PLAN, PLAIN
 for plan in (CPU_PLAN, GPU_PLAN):
-    for artifact in devcontainer_artifacts(plan, PLAIN):
+    for artifact in render_devcontainer(plan, PLAIN):
         sys.stdout.write(f"{artifact.path} {artifact.mode:o} {hashlib.sha256(artifact.content).hexdigest()}\\n")
 """
 
@@ -42,20 +42,22 @@ def step(text: str, word: str) -> str:
 
 
 def test_uv_comes_in_a_pinned_version_before_everything_that_it_installs():
-    order = [each for each in steps(dockerfile(GPU_PLAN, PLAIN)) if "pip install" in each]
+    order = [each for each in steps(render_dockerfile(GPU_PLAN, PLAIN)) if "pip install" in each]
     assert f" pip install --no-cache-dir uv=={UV.version}" in order[0]
     assert all("uv pip install" in each for each in order[1:])
-    assert f"uv=={UV.version}" in requirements(GPU_PLAN, PLAIN).splitlines()
+    assert f"uv=={UV.version}" in render_requirements(GPU_PLAN, PLAIN).splitlines()
 
 
 def test_a_pinned_uv_is_taken_once_and_everywhere():
     plan = replace(GPU_PLAN, packages=(*GPU_PLAN.packages, ("uv", "0.12.24")))
-    assert "uv==0.12.24" in dockerfile(plan, PLAIN)
-    assert [line for line in requirements(plan, PLAIN).splitlines() if line.startswith("uv==")] == ["uv==0.12.24"]
+    assert "uv==0.12.24" in render_dockerfile(plan, PLAIN)
+    assert [line for line in render_requirements(plan, PLAIN).splitlines() if line.startswith("uv==")] == [
+        "uv==0.12.24"
+    ]
 
 
 def test_every_installation_keeps_its_downloads_out_of_the_layers_and_compiles_them_once():
-    for each in steps(dockerfile(GPU_PLAN, PLAIN)):
+    for each in steps(render_dockerfile(GPU_PLAN, PLAIN)):
         if "uv pip install" in each:
             assert "--mount=type=cache,id=devkit-uv,target=/root/.cache/uv" in each
             assert "--link-mode=copy --compile-bytecode" in each
@@ -70,7 +72,7 @@ def test_every_installation_keeps_its_downloads_out_of_the_layers_and_compiles_t
     ],
 )
 def test_torch_comes_from_its_exact_index_and_from_no_other(plan, index):
-    text = dockerfile(plan, PLAIN)
+    text = render_dockerfile(plan, PLAIN)
     assert f"--default-index={index} torch==2.13.0" in step(text, "torch==")
     assert "torch-backend" not in text
     assert "TORCH_BACKEND" not in text
@@ -97,7 +99,7 @@ def test_torch_comes_from_its_exact_index_and_from_no_other(plan, index):
     ],
 )
 def test_the_build_stops_when_torch_is_built_for_something_else(plan, built, verdict, tmp_path):
-    code = re.search(r'python -c "(import runpy.*?)"$', step(dockerfile(plan, PLAIN), "runpy"))
+    code = re.search(r'python -c "(import runpy.*?)"$', step(render_dockerfile(plan, PLAIN), "runpy"))
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/version.py").write_text(built)
     planted = code[1].replace("sysconfig.get_path('platlib')", repr(str(tmp_path)))
@@ -120,4 +122,4 @@ def test_the_same_bytes_come_out_of_any_process(tmp_path):
 def test_the_installer_pin_cannot_leave_its_word():
     plan = replace(GPU_PLAN, packages=(*GPU_PLAN.packages, ("uv", "0.1; touch /owned")))
     with pytest.raises(DevkitError, match="version"):
-        dockerfile(plan, PLAIN)
+        render_dockerfile(plan, PLAIN)

@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.render.dotenv import setting_in, with_setting
+from devkit.render.container.dotenv import parse_env_value, set_env_value
 
 
 @pytest.mark.parametrize(
@@ -18,8 +18,8 @@ from devkit.render.dotenv import setting_in, with_setting
     ],
 )
 def test_with_setting(before, after):
-    assert with_setting(before, "A", "/w") == after
-    assert with_setting(after, "A", "/w") == after
+    assert set_env_value(before, "A", "/w") == after
+    assert set_env_value(after, "A", "/w") == after
 
 
 @pytest.mark.parametrize(
@@ -27,11 +27,11 @@ def test_with_setting(before, after):
 )
 def test_a_path_that_cannot_be_quoted_is_refused(path):
     with pytest.raises(DevkitError, match=r"cannot stand in an \.env file"):
-        with_setting("", "A", path)
+        set_env_value("", "A", path)
 
 
 def test_a_backslash_is_taken_as_it_is():
-    assert with_setting("A=x\n", "A", r"C:\wheels\1") == "A='C:\\wheels\\1'\n"
+    assert set_env_value("A=x\n", "A", r"C:\wheels\1") == "A='C:\\wheels\\1'\n"
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_a_backslash_is_taken_as_it_is():
     ],
 )
 def test_a_setting_is_read_without_the_quotes_around_it(line, value):
-    assert setting_in(f"{line}\n", "A") == value
+    assert parse_env_value(f"{line}\n", "A") == value

@@ -8,31 +8,30 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.compat.load import tables
+from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import Dependencies, Tool
-from devkit.render.artifact import FOLDER
-from devkit.render.artifacts import devcontainer_artifacts
-from devkit.render.choices import Choices
-from devkit.render.devcontainer import devcontainer_document, reports_of
-from devkit.render.editors import WHOLE_FILE
-from devkit.render.settings import FromCheckout
+from devkit.facts.dependencies import Dependencies, PackageManager
+from devkit.render.container.devcontainer import WHOLE_FILE, build_devcontainer_document, build_reports_for_settings
+from devkit.render.container.settings import FromCheckout
+from devkit.render.devkit_toml import ProjectSettings
+from devkit.render.files import DEVCONTAINER_FOLDER
+from devkit.render.project import render_devcontainer
 
 from .plans import GPU_PLAN
 from .test_artifacts import PLAIN, linter, texts
 
-PACKAGE = Dependencies(Tool.UV, "uv.lock is there", builds_itself=True)
-EVERY = tuple(tables().editors.editors)
+PACKAGE = Dependencies(PackageManager.UV, "uv.lock is there", builds_itself=True)
+EVERY = tuple(load_tables().editors.editors)
 
 
 def document(*editors: str, **settings: object) -> dict[str, object]:
-    return devcontainer_document(replace(PLAIN, editors=editors, **settings))
+    return build_devcontainer_document(replace(PLAIN, editors=editors, **settings))
 
 
 def reports(*editors: str) -> dict[str, list[str]]:
     """Editor -> the keys that it is said to drop."""
-    found = reports_of(Choices(name="Demo", editors=editors, profiles=("jupyter",)))
-    return {report.name: [each.key for each in report.dropped] for report in found}
+    found = build_reports_for_settings(ProjectSettings(name="Demo", editors=editors, profiles=("jupyter",)))
+    return {report.name: [each.key for each in report.ignored] for report in found}
 
 
 def test_every_editor_that_the_help_names_has_a_row():
@@ -41,7 +40,7 @@ def test_every_editor_that_the_help_names_has_a_row():
 
 def test_without_a_choice_the_files_serve_vs_code_and_nothing_is_reported():
     assert document() == document("vscode")
-    assert reports_of(Choices(name="Demo")) == ()
+    assert build_reports_for_settings(ProjectSettings(name="Demo")) == ()
 
 
 @pytest.mark.parametrize(
@@ -100,20 +99,20 @@ def test_what_is_dropped_depends_on_what_was_written():
 
 
 def test_every_key_in_the_report_says_what_becomes_of_it_and_where_that_is_written():
-    for report in reports_of(Choices(name="Demo", editors=EVERY, profiles=("jupyter",))):
-        for each in report.dropped:
+    for report in build_reports_for_settings(ProjectSettings(name="Demo", editors=EVERY, profiles=("jupyter",))):
+        for each in report.ignored:
             assert each.instead
             assert each.source.startswith("https://")
 
 
 def test_every_row_belongs_to_a_known_tool():
-    tools = {tool for row in tables().editors.editors.values() for tool in row.tools}
-    assert {row.editor for row in tables().editors.ignored} == tools
+    tools = {tool for row in load_tables().editors.editors.values() for tool in row.tools}
+    assert {row.editor for row in load_tables().editors.ignored} == tools
 
 
 def test_an_unknown_editor_is_refused_before_anything_is_rendered():
     with pytest.raises(DevkitError, match="there is no editor 'emacs'") as refused:
-        devcontainer_artifacts(GPU_PLAN, replace(PLAIN, editors=("emacs",)))
+        render_devcontainer(GPU_PLAN, replace(PLAIN, editors=("emacs",)))
     assert "jetbrains" in refused.value.hint
 
 
@@ -154,10 +153,10 @@ def run_snapshot(tmp_path, *words: str, programs: tuple[str, ...] = ("docker", "
     for name in ("sh", "cat", "cksum", "tr", "cut", "dirname"):
         (tmp_path / "bin" / name).symlink_to(f"/usr/bin/{name}")
     for path, text in texts(GPU_PLAN, SNAPSHOT).items():
-        file = tmp_path / "project" / FOLDER / path
+        file = tmp_path / "project" / DEVCONTAINER_FOLDER / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    script = tmp_path / "project" / FOLDER / "daytona/snapshot.sh"
+    script = tmp_path / "project" / DEVCONTAINER_FOLDER / "daytona/snapshot.sh"
     env = os.environ | {"PATH": str(tmp_path / "bin")}
     return subprocess.run(["/bin/sh", str(script), *words], env=env, capture_output=True, text=True, check=False)
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from devkit.cli.selection import Selection, request_from
-from devkit.compat.load import tables
-from devkit.render.change import Action
-from devkit.render.choices import Choices
-from devkit.render.project import Inputs, open_project, project_changes
+from devkit.cli.options.plan import PlanOptions, build_request_from_options
+from devkit.compat.version_tables import load_tables
+from devkit.render.changes import Action
+from devkit.render.devkit_toml import ProjectSettings
+from devkit.render.project import PathOptions, compute_project_changes, open_project
 from devkit.solver.project import solve_project
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -35,10 +35,10 @@ def test_every_example_with_choices_is_generated():
 
 
 def test_devkits_own_dev_container_is_fresh():
-    project = open_project(REPOSITORY, Choices(), Inputs())
-    choices = project.choices
-    request = request_from(Selection(vendor=choices.vendor, python=choices.python, machine="x86_64"))
-    plan = solve_project(request, project.dependencies, tables())
-    changes = project_changes(project, plan, machines=request.machines)
+    project = open_project(REPOSITORY, ProjectSettings(), PathOptions())
+    choices = project.settings
+    request = build_request_from_options(PlanOptions(vendor=choices.vendor, python=choices.python, machine="x86_64"))
+    plan = solve_project(request, project.dependencies, load_tables())
+    changes = compute_project_changes(project, plan, machines=request.machines)
     stale = [change.path for change in changes if change.action is not Action.UNCHANGED]
     assert stale == [], "run `devkit init` in the repository"

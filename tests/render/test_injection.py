@@ -19,9 +19,9 @@ import pytest
 
 from devkit.cli import COMMANDS, devkit
 from devkit.errors import DevkitError
-from devkit.facts.policy import Policy
-from devkit.render.choices import CHOICES_PATH, Choices, choices_text, read_choices
-from devkit.render.names import checked_name, slug_of
+from devkit.facts.project import Policy
+from devkit.render.container.settings import slugify, validate_project_name
+from devkit.render.devkit_toml import DEVKIT_TOML, ProjectSettings, parse_devkit_toml, render_devkit_toml
 from tests.amount import every
 
 from .injection import (
@@ -71,28 +71,28 @@ def options() -> list[tuple[str, str, str]]:
     return sorted(found)
 
 
-def settings() -> dict[str, Callable[[str], Choices]]:
+def settings() -> dict[str, Callable[[str], ProjectSettings]]:
     """How to write a text into each setting of devkit.toml that takes one."""
-    makers: dict[str, Callable[[str], Choices]] = {}
-    for field in fields(Choices):
-        kind = type(getattr(Choices(), field.name))
+    makers: dict[str, Callable[[str], ProjectSettings]] = {}
+    for field in fields(ProjectSettings):
+        kind = type(getattr(ProjectSettings(), field.name))
         if field.name == "pins":
-            makers["pins' package"] = lambda value: Choices(pins=((value, "7.7.7.7"),))
-            makers["pins' version"] = lambda value: Choices(pins=(("harmless-package", value),))
+            makers["pins' package"] = lambda value: ProjectSettings(pins=((value, "7.7.7.7"),))
+            makers["pins' version"] = lambda value: ProjectSettings(pins=(("harmless-package", value),))
         elif field.name == "policy":
             makers |= policies()
         elif kind is str:
-            makers[field.name] = lambda value, name=field.name: Choices(**{name: value})
+            makers[field.name] = lambda value, name=field.name: ProjectSettings(**{name: value})
         elif kind is tuple:
-            makers[field.name] = lambda value, name=field.name: Choices(**{name: (value,)})
+            makers[field.name] = lambda value, name=field.name: ProjectSettings(**{name: (value,)})
         else:
             assert kind is bool, f"say here how {field.name} takes a text"
     return makers
 
 
-def policies() -> dict[str, Callable[[str], Choices]]:
+def policies() -> dict[str, Callable[[str], ProjectSettings]]:
     """The same for each rule of [policy]; a rule with pairs takes a text on both sides."""
-    makers: dict[str, Callable[[str], Choices]] = {}
+    makers: dict[str, Callable[[str], ProjectSettings]] = {}
     for rule in fields(Policy):
         if isinstance(getattr(Policy(), rule.name), bool):
             continue
@@ -104,14 +104,14 @@ def policies() -> dict[str, Callable[[str], Choices]]:
     return makers
 
 
-def rules(name: str, value: object) -> Choices:
-    return Choices(policy=Policy(**{name: value}))
+def rules(name: str, value: object) -> ProjectSettings:
+    return ProjectSettings(policy=Policy(**{name: value}))
 
 
 def swaps_of(setting: str, value: str) -> dict[str, str]:
     """What must stand where the harmless value stood."""
     if setting == "name":
-        return {"Harmless One": checked_name(value), "harmless-one": slug_of(checked_name(value))}
+        return {"Harmless One": validate_project_name(value), "harmless-one": slugify(validate_project_name(value))}
     if setting == "pins":
         (package, _, version), (harmless, _, one) = value.partition("=="), HARMLESS["pins"].partition("==")
         return {harmless: package.strip(), one: version.strip()}
@@ -127,12 +127,12 @@ def init_with_flag(root: Path, flag: str, value: str) -> Ran:
 def init_with_choices(root: Path, setting: str, value: str) -> Ran:
     """`devkit init` in a project whose devkit.toml says so, with a certificate where one is named."""
     # devkit writes no value that is no text; somebody else may.
-    text = choices_text(settings()[setting]("harmless.pem" if is_no_text(value) else value), None)
+    text = render_devkit_toml(settings()[setting]("harmless.pem" if is_no_text(value) else value), None)
     written = (
         text.replace("harmless.pem", value, 1).encode("utf-8", "surrogatepass") if is_no_text(value) else text.encode()
     )
     root.mkdir()
-    (root / CHOICES_PATH).write_bytes(written)
+    (root / DEVKIT_TOML).write_bytes(written)
     if setting == "ca_certificates":
         write_certificate(root, value)
     return ran(root, "init", ".", *fixed(but=setting))
@@ -202,7 +202,7 @@ def test_a_setting_of_devkit_toml_is_refused_or_carried(tmp_path, setting, kind)
     value = HOSTILE[kind]
     root = tmp_path.resolve() / "project"
     done = init_with_choices(root, setting, value)
-    before = {path: content for path, content in done.files.items() if path in (CHOICES_PATH, value)}
+    before = {path: content for path, content in done.files.items() if path in (DEVKIT_TOML, value)}
     assert_said_cleanly(done)
     if done.code != 0:
         assert done.files == before
@@ -218,14 +218,14 @@ def test_a_setting_of_devkit_toml_is_refused_or_carried(tmp_path, setting, kind)
 def test_devkit_toml_gives_back_what_was_written_into_it(setting, kind):
     choices = settings()[setting](HOSTILE[kind])
     try:
-        text = choices_text(choices, None).encode()
-        assert read_choices(text) == choices
+        text = render_devkit_toml(choices, None).encode()
+        assert parse_devkit_toml(text) == choices
     except DevkitError as refused:
         assert re.search("cannot (hold|be) |must be ", refused.message)
         return
-    edited = choices_text(choices, b'# mine\nname = "x" # kept\n').encode()
+    edited = render_devkit_toml(choices, b'# mine\nname = "x" # kept\n').encode()
     assert edited.startswith(b"# mine\n")
-    assert read_choices(edited) == read_choices(edited).with_flags(choices)
+    assert parse_devkit_toml(edited) == parse_devkit_toml(edited).with_flags(choices)
 
 
 @every_hostile_value

@@ -11,17 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
-from devkit.facts.policy import Policy
-from devkit.render.choices import CHOICES_PATH, Choices
-from devkit.render.names import checked_name, slug_of
-from devkit.render.project import Inputs, open_project, project_changes
-from devkit.render.settings import FromIndex
-from devkit.solver.model import Plan
+from devkit.facts.project import Policy
+from devkit.render.container.settings import FromIndex, slugify, validate_project_name
+from devkit.render.devkit_toml import DEVKIT_TOML, ProjectSettings
+from devkit.render.project import PathOptions, compute_project_changes, open_project
+from devkit.solver.plan import Plan
 
 from .injection import assert_same_but_for_the_value
 from .plans import CPU_PLAN
 
-Asked = tuple[Choices, Plan]
+Asked = tuple[ProjectSettings, Plan]
 
 FRAGMENTS = [
     "\n",
@@ -68,27 +67,27 @@ texts = st.one_of(
 )
 
 VALUES: dict[str, tuple[str, Callable[[str], Asked]]] = {
-    "name": ("Harmless One", lambda text: (Choices(name=text), CPU_PLAN)),
-    "index": ("https://harmless.example/a", lambda text: (Choices(name="x", index=text), CPU_PLAN)),
-    "torch_index": ("https://harmless.example/a", lambda text: (Choices(name="x", torch_index=text), CPU_PLAN)),
-    "hub": ("https://harmless.example/a", lambda text: (Choices(name="x", hub=text), CPU_PLAN)),
+    "name": ("Harmless One", lambda text: (ProjectSettings(name=text), CPU_PLAN)),
+    "index": ("https://harmless.example/a", lambda text: (ProjectSettings(name="x", index=text), CPU_PLAN)),
+    "torch_index": ("https://harmless.example/a", lambda text: (ProjectSettings(name="x", torch_index=text), CPU_PLAN)),
+    "hub": ("https://harmless.example/a", lambda text: (ProjectSettings(name="x", hub=text), CPU_PLAN)),
     "label": ("harmless-value", lambda text: (labelled("org.example.team", text), CPU_PLAN)),
     "label's name": ("harmless-name", lambda text: (labelled(text, "team"), CPU_PLAN)),
-    "base_image": ("harmless:1", lambda text: (Choices(name="x"), replace(CPU_PLAN, base_image=text))),
-    "python": ("7.77", lambda text: (Choices(name="x"), replace(CPU_PLAN, python=text))),
-    "torch": ("7.7.7", lambda text: (Choices(name="x"), replace(CPU_PLAN, torch=text))),
-    "package": ("harmless-package", lambda text: (Choices(name="x"), packaged(text, "7.7.7"))),
-    "package's version": ("7.7.7.7", lambda text: (Choices(name="x"), packaged("harmless-package", text))),
+    "base_image": ("harmless:1", lambda text: (ProjectSettings(name="x"), replace(CPU_PLAN, base_image=text))),
+    "python": ("7.77", lambda text: (ProjectSettings(name="x"), replace(CPU_PLAN, python=text))),
+    "torch": ("7.7.7", lambda text: (ProjectSettings(name="x"), replace(CPU_PLAN, torch=text))),
+    "package": ("harmless-package", lambda text: (ProjectSettings(name="x"), packaged(text, "7.7.7"))),
+    "package's version": ("7.7.7.7", lambda text: (ProjectSettings(name="x"), packaged("harmless-package", text))),
     "wheels of torch": (
         "https://harmless.example/a",
-        lambda text: (Choices(name="x"), replace(CPU_PLAN, torch_index=text)),
+        lambda text: (ProjectSettings(name="x"), replace(CPU_PLAN, torch_index=text)),
     ),
 }
 """What may hold a text that devkit did not choose: a harmless one, and what to ask for with any other."""
 
 
-def labelled(name: str, value: str) -> Choices:
-    return Choices(name="x", policy=Policy(required_labels=((name, value),)))
+def labelled(name: str, value: str) -> ProjectSettings:
+    return ProjectSettings(name="x", policy=Policy(required_labels=((name, value),)))
 
 
 def packaged(name: str, version: str) -> Plan:
@@ -99,8 +98,8 @@ def made(asked: Asked) -> dict[str, str]:
     """The files that a project gets, as texts."""
     choices, plan = asked
     with TemporaryDirectory() as folder:
-        project = open_project(Path(folder), choices, Inputs())
-        changes = project_changes(project, plan, source=FromIndex("0.1.0"))
+        project = open_project(Path(folder), choices, PathOptions())
+        changes = compute_project_changes(project, plan, source=FromIndex("0.1.0"))
     return {change.path: change.artifact.content.decode() for change in changes}
 
 
@@ -124,13 +123,13 @@ def test_a_text_is_refused_or_carried_by_every_format(kind, text):
         return  # the same as nothing: devkit chooses
     swaps = {harmless: text.rstrip("/") if "index" in kind or kind == "hub" else text}
     if kind == "name":
-        swaps = {harmless: checked_name(text), "harmless-one": slug_of(checked_name(text))}
+        swaps = {harmless: validate_project_name(text), "harmless-one": slugify(validate_project_name(text))}
     if kind == "python":
         swaps |= {harmless.replace(".", ", "): text.replace(".", ", ")}
     before = harmless_files(kind)
     assert files.keys() == before.keys()
     for path, content in files.items():
-        if path not in ("devkit.lock", CHOICES_PATH):
+        if path not in ("devkit.lock", DEVKIT_TOML):
             assert_same_but_for_the_value(path, content, before[path], swaps)
 
 

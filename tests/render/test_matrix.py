@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
-from devkit.render.editors import editor_reports
+from devkit.render.container.devcontainer import build_editor_reports
 from tests.conftest import MATRIX
 
 from .matrix import EDITOR_SETS, combinations, distinct, distinct_compose
@@ -110,7 +110,7 @@ def test_every_name_that_one_service_gives_another_is_a_service():
 def test_what_an_editor_drops_is_said_for_every_set_of_editors():
     for editors in EDITOR_SETS:
         for _, text in distinct("devcontainer.json").values():
-            reports = editor_reports(editors, json.loads(text))
+            reports = build_editor_reports(editors, json.loads(text))
             assert [report.name for report in reports] == list(editors or ("vscode",))
 
 

@@ -7,18 +7,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devkit.render.merge import is_unresolved, merged
-from devkit.render.merge_lines import merged_lines
-from devkit.render.splice_json import JSON
+from devkit.render.splice.jsonc import JSONC
+from devkit.render.splice.merge import has_conflict_markers, merge_file, merge_lines
 
 BASE = "one\ntwo\nthree\nfour\nfive\n"
 
 
 def joined(path: str, base: str, mine: str, theirs: str) -> tuple[str, list[str]]:
     """The joined text, and where it needs a decision."""
-    result = merged(path, base=base, mine=mine.encode(), theirs=theirs.encode())
+    result = merge_file(path, base=base, mine=mine.encode(), theirs=theirs.encode())
     assert result is not None
-    return result.content.decode(), [clash.place for clash in result.clashes]
+    return result.content.decode(), [clash.place for clash in result.conflicts]
 
 
 @pytest.mark.parametrize(
@@ -34,19 +33,19 @@ def joined(path: str, base: str, mine: str, theirs: str) -> tuple[str, list[str]
     ],
 )
 def test_changes_of_both_sides_are_kept(mine, theirs, both):
-    mine_and_theirs = merged("Dockerfile", base=BASE, mine=mine.encode(), theirs=theirs.encode())
+    mine_and_theirs = merge_file("Dockerfile", base=BASE, mine=mine.encode(), theirs=theirs.encode())
     if "\r\n" in mine:
         both = "zero\r\n" + BASE.replace("\n", "\r\n")
-    assert (mine_and_theirs.content.decode(), mine_and_theirs.clashes) == (both, ())
+    assert (mine_and_theirs.content.decode(), mine_and_theirs.conflicts) == (both, ())
 
 
 def test_where_changes_meet_a_text_gets_both_between_markers():
     text, places = joined("Dockerfile", BASE, BASE.replace("three", "mine"), BASE.replace("three", "devkit's"))
     marked = "<<<<<<< yours\nmine\n=======\ndevkit's\n>>>>>>> devkit\n"
     assert (text, places) == (BASE.replace("three\n", marked), ["line 3"])
-    assert is_unresolved(text.encode())
-    assert is_unresolved(text.replace("\n", "\r\n").encode())
-    assert not is_unresolved(BASE.encode())
+    assert has_conflict_markers(text.encode())
+    assert has_conflict_markers(text.replace("\n", "\r\n").encode())
+    assert not has_conflict_markers(BASE.encode())
 
 
 def test_changes_of_neighbouring_lines_meet_as_they_do_in_git():
@@ -69,10 +68,10 @@ def test_one_side_alone_always_wins_and_nothing_is_lost(base, mine, theirs):
     def text(pieces, side):
         return [line for piece in pieces for line in getattr(piece, side)]
 
-    assert text(merged_lines(base, mine, base), "mine") == mine
-    assert text(merged_lines(base, base, theirs), "theirs") == theirs
-    assert not any(piece.is_clash for piece in merged_lines(base, mine, mine))
-    pieces = list(merged_lines(base, mine, theirs))
+    assert text(merge_lines(base, mine, base), "mine") == mine
+    assert text(merge_lines(base, base, theirs), "theirs") == theirs
+    assert not any(piece.is_conflict for piece in merge_lines(base, mine, mine))
+    pieces = list(merge_lines(base, mine, theirs))
     # A line that one side added stands in what that side says, agreed or not.
     for side, lines in (("mine", mine), ("theirs", theirs)):
         assert all(line in text(pieces, side) for line in set(lines) - set(base))
@@ -108,7 +107,7 @@ MINE = """{
 def test_a_commented_document_takes_each_change_by_itself():
     text, places = joined("devcontainer.json", json.dumps(DOCUMENT), MINE, json.dumps(THEIRS))
     assert places == []
-    assert JSON.loads(text) == {
+    assert JSONC.loads(text) == {
         "name": "Démo",
         "service": "dev",
         "extensions": ["python", "docker", "ruff"],
@@ -124,8 +123,8 @@ def test_where_changes_meet_a_document_keeps_the_users_side_and_stays_a_document
     theirs = THEIRS | {"service": "other"}
     text, places = joined("devcontainer.json", json.dumps(DOCUMENT), mine, json.dumps(theirs))
     assert places == ["service", "nested.size"]
-    assert JSON.loads(text)["nested"]["size"] == "64gb"
-    assert "service" not in JSON.loads(text)
+    assert JSONC.loads(text)["nested"]["size"] == "64gb"
+    assert "service" not in JSONC.loads(text)
 
 
 def test_compose_files_keep_comments_of_both():
@@ -151,7 +150,7 @@ def test_a_document_that_does_not_parse_stays_as_it_is():
 
 
 def test_what_is_no_text_is_not_joined():
-    assert merged("x.whl", base="", mine=b"\xff\xfe", theirs=b"") is None
+    assert merge_file("x.whl", base="", mine=b"\xff\xfe", theirs=b"") is None
 
 
 VALUES = st.dictionaries(

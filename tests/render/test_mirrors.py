@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from devkit.errors import DevkitError
-from devkit.render.mirrors import checked_mirror, mirror_variables, torch_index
+from devkit.render.container.network import build_mirror_variables, find_torch_index, validate_mirror
 
 from .plans import CPU_PLAN, GPU_PLAN
 from .test_artifacts import PLAIN, texts
@@ -37,7 +37,7 @@ PASSWORD = "S3cr3t-of-the-index"
     ],
 )
 def test_an_address_is_kept(address, kept):
-    assert checked_mirror("index", address) == kept
+    assert validate_mirror("index", address) == kept
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_an_address_is_kept(address, kept):
 @pytest.mark.parametrize("setting", ["index", "torch_index", "hub"])
 def test_a_login_is_refused_and_not_repeated(setting, address):
     with pytest.raises(DevkitError, match="has a login in it") as refused:
-        checked_mirror(setting, address)
+        validate_mirror(setting, address)
     assert PASSWORD not in refused.value.message + refused.value.hint
     assert "DEVKIT_NETRC" in refused.value.hint
 
@@ -81,7 +81,7 @@ def test_a_login_is_refused_and_not_repeated(setting, address):
 )
 def test_what_no_file_could_carry_is_refused_in_one_line(address):
     with pytest.raises(DevkitError, match=r"network\.index cannot be") as refused:
-        checked_mirror("index", address)
+        validate_mirror("index", address)
     assert "\n" not in refused.value.message
     assert len(refused.value.message) < 200
 
@@ -95,7 +95,7 @@ def test_what_no_file_could_carry_is_refused_in_one_line(address):
     ],
 )
 def test_torch_comes_from_the_folder_of_its_variant(plan, settings, index):
-    assert torch_index(plan, settings) == index
+    assert find_torch_index(plan, settings) == index
     made = texts(plan, settings)
     assert index in made["Dockerfile"]
     assert index in made["requirements.txt"]
@@ -105,8 +105,8 @@ def test_torch_comes_from_the_folder_of_its_variant(plan, settings, index):
 
 def test_an_index_without_tls_is_named_to_pip_as_trusted_once():
     plain_http = replace(PLAIN, index="http://m.example:3141/simple", torch_index="http://m.example:3141/whl")
-    assert dict(mirror_variables(plain_http))["PIP_TRUSTED_HOST"] == '"m.example:3141"'
-    assert "PIP_TRUSTED_HOST" not in dict(mirror_variables(MIRRORED))
+    assert dict(build_mirror_variables(plain_http))["PIP_TRUSTED_HOST"] == '"m.example:3141"'
+    assert "PIP_TRUSTED_HOST" not in dict(build_mirror_variables(MIRRORED))
 
 
 def test_every_program_that_downloads_learns_of_its_mirror():

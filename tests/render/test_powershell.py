@@ -11,13 +11,12 @@ import pytest
 import tree_sitter
 import tree_sitter_powershell
 
-from devkit.render.compose import compose_artifacts
-from devkit.render.overlays import overlays_of
-from devkit.render.settings import FromIndex, Settings
+from devkit.render.container.compose import find_gpu_overlays, render_devcontainer_compose
+from devkit.render.container.settings import ContainerSettings, FromIndex
 
 from .plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN
 
-PLAIN = Settings("Demo", "demo", FromIndex("0.1.0"))
+PLAIN = ContainerSettings("Demo", "demo", FromIndex("0.1.0"))
 CASES = [
     pytest.param(CPU_PLAN, PLAIN, id="the CPU"),
     pytest.param(GPU_PLAN, PLAIN, id="NVIDIA and both engines"),
@@ -29,7 +28,7 @@ every_case = pytest.mark.parametrize(("plan", "settings"), CASES)
 
 
 def script(plan, settings, name: str = "gpu.ps1") -> str:
-    (found,) = (each for each in compose_artifacts(plan, settings) if each.path.endswith(f"/{name}"))
+    (found,) = (each for each in render_devcontainer_compose(plan, settings) if each.path.endswith(f"/{name}"))
     return found.content.decode()
 
 
@@ -60,11 +59,11 @@ def test_the_grammar_tells_a_broken_script():
 @every_case
 def test_it_knows_the_overlays_of_the_project_and_names_gpus_as_the_other_script_does(plan, settings):
     text, other = script(plan, settings), script(plan, settings, "gpu.sh")
-    for overlay in overlays_of(plan, settings.engine):
+    for overlay in find_gpu_overlays(plan, settings.engine):
         if overlay.every and plan is not ROCM_PLAN:
             assert f"'{overlay.mode}' {{ $every = '{overlay.every}'; $some = '{overlay.some}'" in text
             assert f"{overlay.mode}) every='{overlay.every}' some='{overlay.some}'" in other
-    modes = ", ".join(overlay.mode for overlay in overlays_of(plan, settings.engine))
+    modes = ", ".join(overlay.mode for overlay in find_gpu_overlays(plan, settings.engine))
     assert modes in text
     assert modes in other
 

@@ -15,13 +15,13 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from devkit.compat.load import tables
+from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.render.artifact import FOLDER
-from devkit.render.artifacts import devcontainer_artifacts
-from devkit.render.dashboard import DATASOURCE
-from devkit.render.profiles import profile_packages
-from devkit.solver.model import Vendor
+from devkit.render.container.grafana import DATASOURCE_UID
+from devkit.render.container.profiles import find_profile_packages
+from devkit.render.files import DEVCONTAINER_FOLDER
+from devkit.render.project import render_devcontainer
+from devkit.solver.plan import Vendor
 
 from .plans import CPU_PLAN, GPU_PLAN
 from .test_artifacts import PLAIN, linter, texts
@@ -50,7 +50,7 @@ def test_without_a_profile_there_is_one_service_and_no_file_more():
 
 def test_an_unknown_profile_is_refused_with_those_there_are():
     with pytest.raises(DevkitError, match="there is no profile 'tensorboard'") as refused:
-        devcontainer_artifacts(GPU_PLAN, replace(PLAIN, profiles=("tensorboard",)))
+        render_devcontainer(GPU_PLAN, replace(PLAIN, profiles=("tensorboard",)))
     assert refused.value.hint == "Choose among jupyter, monitoring."
 
 
@@ -79,7 +79,7 @@ def test_no_service_has_rights_that_it_does_not_need(plan):
 
 @every_vendor
 def test_every_image_is_pinned_and_comes_from_the_table(plan):
-    images = {row.image for row in tables().profiles.images.values()}
+    images = {row.image for row in load_tables().profiles.images.values()}
     used = {service["image"] for service in services(plan).values() if "image" in service}
     assert used <= images
     assert all(re.fullmatch(r"[a-z0-9.-]+/[a-z0-9./-]+:[\w.-]*\d[\w.-]*", image) for image in images)
@@ -114,10 +114,10 @@ def test_the_dashboards_data_source_is_the_one_that_is_provisioned(plan):
     (source,) = yaml.safe_load(texts(plan, BOTH)["monitoring/grafana/provisioning/datasources/prometheus.yml"])[
         "datasources"
     ]
-    assert source["uid"] == DATASOURCE
+    assert source["uid"] == DATASOURCE_UID
     assert source["url"] == "http://prometheus:9090"
     used = {target["datasource"]["uid"] for panel in dashboard(plan)["panels"] for target in panel["targets"]}
-    assert used == {DATASOURCE}
+    assert used == {DATASOURCE_UID}
 
 
 @every_vendor
@@ -153,7 +153,7 @@ def test_a_package_of_a_profile_is_pinned_with_its_reason_and_gives_way_to_the_p
         in texts(GPU_PLAN, BOTH)["requirements.txt"]
     )
     planned = replace(GPU_PLAN, packages=(*GPU_PLAN.packages, ("jupyterlab", "4.5.0")))
-    assert profile_packages(planned, BOTH) == ()
+    assert find_profile_packages(planned, BOTH) == ()
     assert texts(planned, BOTH)["requirements.txt"].count("jupyterlab==") == 1
 
 
@@ -166,7 +166,7 @@ def jupyter(tmp_path):
         '#!/bin/sh\nprintf "%s\\ntoken=%s.\\n%s" "$*" "$(cat "$JUPYTER_TOKEN_FILE")" "${JUPYTER_TOKEN-unset}"\n'
     )
     (programs / "jupyter").chmod(0o755)
-    script = tmp_path / FOLDER / "jupyter.sh"
+    script = tmp_path / DEVCONTAINER_FOLDER / "jupyter.sh"
     script.parent.mkdir()
     script.write_text(texts(GPU_PLAN, BOTH)["jupyter.sh"])
 
@@ -181,7 +181,7 @@ def jupyter(tmp_path):
 
 
 def token_file(tmp_path: Path) -> Path:
-    return tmp_path / FOLDER / ".secrets/jupyter-token"
+    return tmp_path / DEVCONTAINER_FOLDER / ".secrets/jupyter-token"
 
 
 def test_the_first_start_makes_a_token_that_only_its_owner_reads(jupyter, tmp_path):
@@ -235,7 +235,7 @@ def test_shellcheck_finds_nothing_in_the_script(tmp_path):
 def test_git_never_sees_the_token(tmp_path):
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     for path, text in texts(GPU_PLAN, BOTH).items():
-        file = tmp_path / FOLDER / path
+        file = tmp_path / DEVCONTAINER_FOLDER / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     token_file(tmp_path).parent.mkdir()
@@ -243,7 +243,7 @@ def test_git_never_sees_the_token(tmp_path):
     subprocess.run(["git", "add", "--all"], cwd=tmp_path, check=True)
     listed = subprocess.run(["git", "ls-files"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
     assert ".secrets" not in listed
-    assert f"{FOLDER}/.env.example" in listed
+    assert f"{DEVCONTAINER_FOLDER}/.env.example" in listed
 
 
 @every_vendor

@@ -7,19 +7,25 @@ from dataclasses import replace
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import Dependencies, Needed, Role, Tool
-from devkit.render.artifact import FOLDER
-from devkit.render.dockerfile import dockerfile
-from devkit.render.ignored import ignore_artifacts
-from devkit.render.locks import Locks, lock_artifacts, locks_in, with_locks
-from devkit.render.python_lock import lock_text, misfit, wanted
-from devkit.render.settings import FromCheckout, FromIndex, FromUrl, FromWheel, Settings
+from devkit.facts.dependencies import Dependencies, PackageManager, PackageRequirement, RequirementRole
+from devkit.render.container.image import render_dockerfile, render_ignore_files
+from devkit.render.container.image_locks import (
+    ImageLocks,
+    apply_image_locks,
+    collect_lock_requirements,
+    find_lock_mismatch,
+    parse_image_locks,
+    render_image_locks,
+    render_python_lock,
+)
+from devkit.render.container.settings import ContainerSettings, FromCheckout, FromIndex, FromUrl, FromWheel
+from devkit.render.files import DEVCONTAINER_FOLDER
 
 from .plans import CPU_PLAN
 from .test_artifacts import linter
 
 PLAN = replace(CPU_PLAN, architectures=("x86_64",))
-PLAIN = Settings("Demo", "demo", FromWheel("devkit_gpu-0.1.0-py3-none-any.whl", b"PK"))
+PLAIN = ContainerSettings("Demo", "demo", FromWheel("devkit_gpu-0.1.0-py3-none-any.whl", b"PK"))
 DIGEST = "sha256:" + "a" * 64
 
 RESOLVED = """\
@@ -49,12 +55,15 @@ uv==0.13.9 \\
     --hash=sha256:09
     # via the plan
 """
-LOCK = lock_text(wanted(PLAN, PLAIN), RESOLVED)
+LOCK = render_python_lock(collect_lock_requirements(PLAN, PLAIN), RESOLVED)
 LOCKED = replace(PLAIN, python_lock=LOCK, image_digest=DIGEST)
 
 
-def parts(settings: Settings = LOCKED) -> dict[str, str]:
-    return {each.path.removeprefix(f"{FOLDER}/"): each.content.decode() for each in lock_artifacts(PLAN, settings)}
+def parts(settings: ContainerSettings = LOCKED) -> dict[str, str]:
+    return {
+        each.path.removeprefix(f"{DEVCONTAINER_FOLDER}/"): each.content.decode()
+        for each in render_image_locks(PLAN, settings)
+    }
 
 
 def names(text: str) -> list[str]:
@@ -110,43 +119,45 @@ def test_without_locks_there_are_no_files():
     ],
 )
 def test_a_lock_says_whether_it_fits(plan, says):
-    reason = misfit(LOCK, wanted(plan, PLAIN))
+    reason = find_lock_mismatch(LOCK, collect_lock_requirements(plan, PLAIN))
     assert says in reason
     assert bool(reason) is bool(says)
 
 
 def test_a_stale_lock_is_refused_with_both_ways_out():
     with pytest.raises(DevkitError, match=r"requirements\.lock does not fit") as caught:
-        with_locks(PLAIN, replace(PLAN, python="3.12"), Locks(LOCK))
+        apply_image_locks(PLAIN, replace(PLAN, python="3.12"), ImageLocks(LOCK))
     assert "--lock" in caught.value.hint
     assert "--no-lock" in caught.value.hint
 
 
 def test_the_digest_of_another_image_is_refused():
     with pytest.raises(DevkitError, match=r"the plan is built on python:3\.11-slim-bookworm"):
-        with_locks(PLAIN, PLAN, Locks(image=f"python:3.12-slim@{DIGEST}"))
+        apply_image_locks(PLAIN, PLAN, ImageLocks(image=f"python:3.12-slim@{DIGEST}"))
 
 
 @pytest.mark.parametrize("digest", ["sha256:12", "md5:1", "sha256:" + "A" * 64, ""], ids=repr)
 def test_what_is_no_digest_is_refused(digest):
     if not digest:
-        assert with_locks(PLAIN, PLAN, Locks(image=PLAN.base_image)).image_digest == ""
+        assert apply_image_locks(PLAIN, PLAN, ImageLocks(image=PLAN.base_image)).image_digest == ""
         return
     with pytest.raises(DevkitError, match="no digest"):
-        with_locks(PLAIN, PLAN, Locks(image=f"{PLAN.base_image}@{digest}"))
+        apply_image_locks(PLAIN, PLAN, ImageLocks(image=f"{PLAN.base_image}@{digest}"))
 
 
 def test_locks_are_read_back_as_they_were_written():
-    made = {each.path: each.content for each in lock_artifacts(PLAN, LOCKED)}
-    locks = locks_in(made[f"{FOLDER}/requirements.lock"], made[f"{FOLDER}/image.lock"])
-    assert with_locks(PLAIN, PLAN, locks) == LOCKED
-    assert locks_in(None, None) == Locks()
+    made = {each.path: each.content for each in render_image_locks(PLAN, LOCKED)}
+    locks = parse_image_locks(
+        made[f"{DEVCONTAINER_FOLDER}/requirements.lock"], made[f"{DEVCONTAINER_FOLDER}/image.lock"]
+    )
+    assert apply_image_locks(PLAIN, PLAN, locks) == LOCKED
+    assert parse_image_locks(None, None) == ImageLocks()
 
 
 @pytest.mark.parametrize(("python", "image"), [(b"\xff\xfe", None), (None, "ä".encode())], ids=["Python", "image"])
 def test_a_damaged_lock_is_said_to_be_so(python, image):
     with pytest.raises(DevkitError, match="damaged"):
-        locks_in(python, image)
+        parse_image_locks(python, image)
 
 
 @pytest.mark.parametrize(
@@ -158,40 +169,42 @@ def test_a_damaged_lock_is_said_to_be_so(python, image):
     ],
 )
 def test_what_devkit_itself_needs_is_locked_too(source, holds_devkit):
-    lines = wanted(PLAN, replace(PLAIN, source=source)).requirements
+    lines = collect_lock_requirements(PLAN, replace(PLAIN, source=source)).requirements
     assert any(line.startswith("jinja2") for line in lines)
     assert ("devkit-gpu==0.1.0" in lines) is holds_devkit
     assert not any(line.startswith(("pytest", "hypothesis")) for line in lines)
 
 
 def test_devkits_own_repository_locks_the_plan_alone():
-    assert not any("jinja2" in line for line in wanted(PLAN, replace(PLAIN, source=FromCheckout())).requirements)
+    assert not any(
+        "jinja2" in line for line in collect_lock_requirements(PLAN, replace(PLAIN, source=FromCheckout())).requirements
+    )
 
 
-def project_that_asks(*needs: Needed, **more: object) -> Settings:
-    found = Dependencies(Tool.PIP, "requirements.txt", needs=needs, lists=("requirements.txt",), **more)
+def project_that_asks(*needs: PackageRequirement, **more: object) -> ContainerSettings:
+    found = Dependencies(PackageManager.PIP, "requirements.txt", needs=needs, lists=("requirements.txt",), **more)
     return replace(PLAIN, dependencies=found)
 
 
-TRL = Needed("trl", ">=0.20", "requirements.txt", 3)
+TRL = PackageRequirement("trl", ">=0.20", "requirements.txt", 3)
 
 
 def test_what_the_project_asks_for_is_locked_and_then_installed_from_the_lock_alone():
-    limit = Needed("numpy", "<3", "constraints.txt", 1, role=Role.LIMIT)
+    limit = PackageRequirement("numpy", "<3", "constraints.txt", 1, role=RequirementRole.CONSTRAINT)
     settings = project_that_asks(TRL, limit)
-    asked = wanted(PLAN, settings)
+    asked = collect_lock_requirements(PLAN, settings)
     assert "trl>=0.20" in asked.requirements
     assert asked.limits == ("numpy<3",)
-    assert "does not hold trl>=0.20" in misfit(LOCK, asked)
-    locked = replace(settings, python_lock=lock_text(asked, RESOLVED))
-    assert "from=project" in dockerfile(PLAN, settings)
-    assert "from=project" not in dockerfile(PLAN, locked)
+    assert "does not hold trl>=0.20" in find_lock_mismatch(LOCK, asked)
+    locked = replace(settings, python_lock=render_python_lock(asked, RESOLVED))
+    assert "from=project" in render_dockerfile(PLAN, settings)
+    assert "from=project" not in render_dockerfile(PLAN, locked)
 
 
 def test_a_project_with_a_lock_of_its_own_is_held_to_that():
-    settings = replace(PLAIN, dependencies=Dependencies(Tool.UV, "uv.lock", lock="uv.lock", needs=(TRL,)))
-    assert not any("trl" in line for line in wanted(PLAN, settings).requirements)
-    assert "from=project" in dockerfile(PLAN, replace(settings, python_lock=LOCK))
+    settings = replace(PLAIN, dependencies=Dependencies(PackageManager.UV, "uv.lock", lock="uv.lock", needs=(TRL,)))
+    assert not any("trl" in line for line in collect_lock_requirements(PLAN, settings).requirements)
+    assert "from=project" in render_dockerfile(PLAN, replace(settings, python_lock=LOCK))
 
 
 @pytest.mark.parametrize(
@@ -199,11 +212,11 @@ def test_a_project_with_a_lock_of_its_own_is_held_to_that():
 )
 def test_what_has_no_hash_is_named(url):
     with pytest.raises(DevkitError, match=r"requirements\.txt:3 takes trl"):
-        wanted(PLAN, project_that_asks(replace(TRL, specifier="", url=url)))
+        collect_lock_requirements(PLAN, project_that_asks(replace(TRL, specifier="", url=url)))
 
 
 def test_a_locked_image_holds_every_installation_to_its_hashes():
-    text = dockerfile(PLAN, LOCKED)
+    text = render_dockerfile(PLAN, LOCKED)
     assert f"FROM python:3.11-slim-bookworm@{DIGEST}\n" in text
     installs = re.findall(r"pip install (?:[^\n]*\\\n)*[^\n]*", text)
     *packages, devkit = installs
@@ -216,20 +229,20 @@ def test_a_locked_image_holds_every_installation_to_its_hashes():
 @pytest.mark.parametrize("more", [{}, {"uses_wheelhouse": True}, {"index": "https://x.example.org"}], ids=str)
 def test_hadolint_finds_nothing_in_a_locked_image(more, tmp_path):
     file = tmp_path / "Dockerfile"
-    file.write_text(dockerfile(PLAN, replace(LOCKED, **more)))
+    file.write_text(render_dockerfile(PLAN, replace(LOCKED, **more)))
     done = subprocess.run([linter("hadolint"), str(file)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_a_locked_image_takes_devkit_from_the_lock_where_the_index_has_it():
-    text = dockerfile(PLAN, replace(LOCKED, source=FromIndex("0.1.0")))
+    text = render_dockerfile(PLAN, replace(LOCKED, source=FromIndex("0.1.0")))
     assert "devkit-gpu" not in "".join(line for line in text.splitlines() if not line.startswith("#"))
 
 
 def test_the_build_sees_the_locks_and_git_keeps_them():
-    made = {each.path: each.content.decode() for each in ignore_artifacts(PLAN, LOCKED)}
+    made = {each.path: each.content.decode() for each in render_ignore_files(PLAN, LOCKED)}
     for name in ("installer.lock", "torch.lock", "requirements.lock"):
-        assert f"!{name}" in made[f"{FOLDER}/.dockerignore"].splitlines()
-        assert f"source={name}," in dockerfile(PLAN, LOCKED)
-    assert "!requirements.txt" not in made[f"{FOLDER}/.dockerignore"].splitlines()
-    assert "!*.lock" in made[f"{FOLDER}/.gitignore"].splitlines()
+        assert f"!{name}" in made[f"{DEVCONTAINER_FOLDER}/.dockerignore"].splitlines()
+        assert f"source={name}," in render_dockerfile(PLAN, LOCKED)
+    assert "!requirements.txt" not in made[f"{DEVCONTAINER_FOLDER}/.dockerignore"].splitlines()
+    assert "!*.lock" in made[f"{DEVCONTAINER_FOLDER}/.gitignore"].splitlines()

@@ -12,8 +12,8 @@ import pytest
 
 from devkit.doctor.model import Repair, RepairKind
 from devkit.errors import DevkitError
-from devkit.render.repair import CannotRepair, apply, edits_of
-from devkit.render.write import replace_file
+from devkit.render.changes import replace_file
+from devkit.render.repair import CannotRepair, apply_edit, compute_edits
 
 COMPOSE = "services:\n  dev:\n    image: x  # ours\n"
 SHM = Repair(RepairKind.SET, "compose.yml", ("services", "dev", "shm_size"), '"8gb"')
@@ -28,7 +28,7 @@ def project(tmp_path):
 
 
 def edits(project, *repairs):
-    return edits_of(repairs, project, home=project.parent / "home")
+    return compute_edits(repairs, project, home=project.parent / "home")
 
 
 def test_several_repairs_of_one_file_are_one_edit(project):
@@ -39,8 +39,8 @@ def test_several_repairs_of_one_file_are_one_edit(project):
 
 def test_the_diff_names_the_file_and_the_lines(project):
     (edit,) = edits(project, SHM)
-    assert edit.diff().splitlines()[:2] == ["--- a/compose.yml", "+++ b/compose.yml"]
-    assert "+    shm_size: 8gb" in edit.diff().splitlines()
+    assert edit.format_diff().splitlines()[:2] == ["--- a/compose.yml", "+++ b/compose.yml"]
+    assert "+    shm_size: 8gb" in edit.format_diff().splitlines()
 
 
 def test_what_is_already_so_needs_no_edit(project):
@@ -55,7 +55,7 @@ def test_looking_changes_nothing(project):
 
 def test_an_edit_is_made_and_can_be_undone(project):
     (edit,) = edits(project, SHM)
-    undo = apply(edit)
+    undo = apply_edit(edit)
     assert "shm_size: 8gb" in (project / "compose.yml").read_text()
     assert subprocess.run(shlex.split(undo), check=False).returncode == 0
     assert (project / "compose.yml").read_text() == COMPOSE
@@ -64,7 +64,7 @@ def test_an_edit_is_made_and_can_be_undone(project):
 
 def test_an_earlier_copy_is_never_overwritten(project):
     (project / "compose.yml.devkit-backup").write_text("older")
-    apply(edits(project, SHM)[0])
+    apply_edit(edits(project, SHM)[0])
     assert (project / "compose.yml.devkit-backup").read_text() == "older"
     assert (project / "compose.yml.devkit-backup2").read_text() == COMPOSE
 
@@ -72,14 +72,14 @@ def test_an_earlier_copy_is_never_overwritten(project):
 @pytest.mark.parametrize("mode", [0o600, 0o664, 0o755])
 def test_permission_bits_stay(project, mode):
     (project / "compose.yml").chmod(mode)
-    apply(edits(project, SHM)[0])
+    apply_edit(edits(project, SHM)[0])
     assert (project / "compose.yml").stat().st_mode & 0o7777 == mode
 
 
 def test_a_directory_is_made_and_can_be_undone(project):
     (edit,) = edits(project, Repair(RepairKind.MAKE_DIRECTORY, "a/b"))
-    assert edit.diff() == "make the directory a/b"
-    assert apply(edit) == shlex.join(["rmdir", str(project / "a/b")])
+    assert edit.format_diff() == "make the directory a/b"
+    assert apply_edit(edit) == shlex.join(["rmdir", str(project / "a/b")])
     assert (project / "a/b").is_dir()
 
 
@@ -162,7 +162,7 @@ def test_a_file_that_changed_in_between_is_left_alone(project):
     (edit,) = edits(project, SHM)
     (project / "compose.yml").write_text("mine\n")
     with pytest.raises(DevkitError, match="changed in between"):
-        apply(edit)
+        apply_edit(edit)
     assert (project / "compose.yml").read_text() == "mine\n"
     assert sorted(path.name for path in project.iterdir()) == ["compose.yml"]
 
@@ -180,7 +180,7 @@ def test_a_disk_that_refuses_leaves_everything_as_it_was(project):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from devkit.render import write
+from devkit.render import changes
 
 steps = int(sys.argv[2])
 
@@ -196,7 +196,7 @@ def count(name, real):
 for name in ("open", "fsync", "replace"):
     setattr(os, name, count(name, getattr(os, name)))
 path = Path(sys.argv[1])
-write.replace_file(path, path.read_bytes(), b"new\\n" * 1000, replace=os.replace)
+changes.replace_file(path, path.read_bytes(), b"new\\n" * 1000, replace=os.replace)
 """
 
 

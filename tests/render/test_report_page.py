@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from devkit.doctor.model import Fix, Location
-from devkit.facts.redact import redaction_of
-from devkit.render.report_page import report_page
+from devkit.facts.redact import build_redaction
+from devkit.render.report_page import render_report_page
 from tests.amount import every
 from tests.browser import measured, shot
 from tests.doctor.asking import examined
@@ -36,13 +36,13 @@ KEEP = os.environ.get("DEVKIT_KEEP_PICTURES")
 
 
 def page(*outcomes):
-    return report_page(healthy(), a_report(*outcomes))
+    return render_report_page(healthy(), a_report(*outcomes))
 
 
 def page_of(name):
     facts = facts_of(name)
-    redaction = redaction_of(facts)
-    return report_page(redaction.of(facts), redaction.of(examined(facts)))
+    redaction = build_redaction(facts)
+    return render_report_page(redaction.of(facts), redaction.of(examined(facts)))
 
 
 class Reader(HTMLParser):

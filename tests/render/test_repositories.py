@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from devkit.cli import devkit as commands
 from devkit.errors import DevkitError
-from devkit.render import splice_json, splice_yaml
+from devkit.render.splice import compose_yaml, jsonc
 from tests.cli.test_init import GPU, tree
 
 FOLDER = Path(__file__).resolve().parents[1] / "repositories"
@@ -143,9 +143,9 @@ def test_what_was_valid_is_valid_afterwards(repository, name):
 def errors(path: Path, schemas: Path) -> list[str]:
     """What the published schema says of a file, [] for one that has none."""
     if path.name in ("devcontainer.json", ".devcontainer.json"):
-        schema, document = "devContainer.base.schema.json", splice_json.loads(path.read_bytes().decode())
+        schema, document = "devContainer.base.schema.json", jsonc.load_jsonc(path.read_bytes().decode())
     elif path.suffix in (".yml", ".yaml"):
-        schema, document = "compose-spec.json", splice_yaml.loads(path.read_bytes().decode())
+        schema, document = "compose-spec.json", compose_yaml.load_compose_yaml(path.read_bytes().decode())
     else:
         return []
     validator = jsonschema.Draft7Validator(json.loads((schemas / schema).read_text()))

@@ -9,8 +9,8 @@ from typing import Annotated
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.facts.said import Said
-from devkit.render.settings_values import Source, values_in
+from devkit.facts.settings import SettingInfo
+from devkit.render.toml_tables import TableSource, parse_table
 
 
 class Colour(StrEnum):
@@ -20,17 +20,17 @@ class Colour(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Boat:
-    name: Annotated[str, Said("Name.")] = ""
-    oars: Annotated[int | None, Said("Oars.")] = None
-    length: Annotated[float, Said("Length.")] = 1.0
-    has_sail: Annotated[bool, Said("A sail.")] = False
-    crew: Annotated[tuple[str, ...], Said("Crew.")] = ()
-    colour: Annotated[Colour | None, Said("Colour.")] = None
-    log: Annotated[Path, Said("Log.")] = Path("log")
+    name: Annotated[str, SettingInfo("Name.")] = ""
+    oars: Annotated[int | None, SettingInfo("Oars.")] = None
+    length: Annotated[float, SettingInfo("Length.")] = 1.0
+    has_sail: Annotated[bool, SettingInfo("A sail.")] = False
+    crew: Annotated[tuple[str, ...], SettingInfo("Crew.")] = ()
+    colour: Annotated[Colour | None, SettingInfo("Colour.")] = None
+    log: Annotated[Path, SettingInfo("Log.")] = Path("log")
 
 
 def values(text):
-    return values_in(tomllib.loads(text), Boat, Source("boat.toml", text))
+    return parse_table(tomllib.loads(text), Boat, TableSource("boat.toml", text))
 
 
 def test_values_have_the_types_of_the_settings():
@@ -73,4 +73,4 @@ def test_wrong_values_are_refused_with_their_place(text, said):
 def test_the_place_is_that_in_the_inner_table():
     text = "[a]\noars = 1\n[a.b]\noars = 'x'\n"
     with pytest.raises(DevkitError, match=r"boat\.toml:4:1"):
-        values_in({"oars": "x"}, Boat, Source("boat.toml", text, ("a", "b")))
+        parse_table({"oars": "x"}, Boat, TableSource("boat.toml", text, ("a", "b")))

@@ -9,9 +9,9 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from devkit.render.splice import CannotSplice, remove_value, set_value, with_value, without_value
-from devkit.render.splice_json import JSON
-from devkit.render.splice_yaml import YAML
+from devkit.render.splice.compose_yaml import YAML
+from devkit.render.splice.document import CannotSplice, copy_with_value, copy_without_value, remove_value, set_value
+from devkit.render.splice.jsonc import JSONC
 
 DEV_CONTAINER = """{
   // the name
@@ -93,7 +93,7 @@ def changed_lines(before, after):
     ],
 )
 def test_json_with_comments_is_changed_where_it_must(key, value, lines):
-    after = set_value(DEV_CONTAINER, key, value, JSON)
+    after = set_value(DEV_CONTAINER, key, value, JSONC)
     shown = [line for line in changed_lines(DEV_CONTAINER, after) if not line.startswith("?")]
     assert sorted(shown) == sorted(lines)
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_changed_alone_is_refused(text, key):
 )
 def test_what_is_no_json_is_refused(text):
     with pytest.raises(CannotSplice):
-        set_value(text, ("a",), 1, JSON)
+        set_value(text, ("a",), 1, JSONC)
 
 
 def test_tags_of_compose_survive():
@@ -188,7 +188,7 @@ def test_tags_of_compose_survive():
     assert set_value(text, ("services", "dev", "ipc"), "x", YAML) == text.replace("host", "x")
 
 
-@pytest.mark.parametrize(("syntax", "text"), [(JSON, DEV_CONTAINER), (YAML, COMPOSE)], ids=["JSON", "YAML"])
+@pytest.mark.parametrize(("syntax", "text"), [(JSONC, DEV_CONTAINER), (YAML, COMPOSE)], ids=["JSON", "YAML"])
 def test_windows_line_ends_stay(syntax, text):
     key = ("new",)
     after = set_value(text.replace("\n", "\r\n"), key, {"a": ["b"]}, syntax)
@@ -259,8 +259,8 @@ def comments(text):
 @given(cases(JSON_LAYOUTS))
 def test_any_value_can_be_set_in_json_and_no_comment_is_lost(case):
     text, document, path, value = case
-    after = set_value(text, path, value, JSON)
-    assert JSON.loads(after) == with_value(copy.deepcopy(document), path, value)
+    after = set_value(text, path, value, JSONC)
+    assert JSONC.loads(after) == copy_with_value(copy.deepcopy(document), path, value)
     old = document
     for name in path:
         old = old.get(name) if isinstance(old, dict) else old[int(name)] if int(name) < len(old) else None
@@ -272,7 +272,7 @@ def test_any_value_can_be_set_in_json_and_no_comment_is_lost(case):
 @given(cases(JSON_LAYOUTS))
 def test_any_value_can_be_removed_from_json(case):
     text, document, path, _ = case
-    assert JSON.loads(remove_value(text, path, JSON)) == without_value(document, path)
+    assert JSONC.loads(remove_value(text, path, JSONC)) == copy_without_value(document, path)
 
 
 @MANY
@@ -284,7 +284,7 @@ def test_a_value_in_yaml_is_set_or_refused_and_nothing_else_changes(case):
         after = set_value(text, path, value, YAML)
     except CannotSplice:
         return
-    assert yaml.safe_load(after) == with_value(copy.deepcopy(document), path, value)
+    assert yaml.safe_load(after) == copy_with_value(copy.deepcopy(document), path, value)
 
 
 @MANY
@@ -296,4 +296,4 @@ def test_a_value_in_yaml_is_removed_or_refused_and_nothing_else_changes(case):
         after = remove_value(text, path, YAML)
     except CannotSplice:
         return
-    assert yaml.safe_load(after) == without_value(document, path)
+    assert yaml.safe_load(after) == copy_without_value(document, path)

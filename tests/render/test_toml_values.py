@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
-from devkit.render.toml_values import with_values
+from devkit.render.toml_tables import set_toml_values
 
 GPUS = {("job", "gpus"): 4}
 
 
 def put(content, values=GPUS, comments=None):
-    return with_values(content, values, comments or {}, shown_as="devkit.toml")
+    return set_toml_values(content, values, comments or {}, shown_as="devkit.toml")
 
 
 @pytest.mark.parametrize("content", [None, b""])

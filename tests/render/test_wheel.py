@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from devkit import __version__
-from devkit.render.resources import templates_root
-from devkit.render.settings import FromUrl, FromWheel
-from devkit.render.wheel import devkit_wheel, source_from, wheel_of
+from devkit.render.container.settings import FromUrl, FromWheel
+from devkit.render.templates import find_templates
+from devkit.render.wheel import build_devkit_wheel, pack_wheel, parse_direct_url
 
 
 @pytest.fixture(scope="module")
 def wheel() -> FromWheel:
-    return wheel_of(distribution("devkit-gpu"))
+    return pack_wheel(distribution("devkit-gpu"))
 
 
 @pytest.mark.parametrize(
@@ -56,16 +56,16 @@ def wheel() -> FromWheel:
     ],
 )
 def test_source(recorded, source):
-    assert source_from(recorded) == source
+    assert parse_direct_url(recorded) == source
 
 
 def test_the_same_files_give_the_same_bytes(wheel):
-    assert wheel_of(distribution("devkit-gpu")) == wheel
+    assert pack_wheel(distribution("devkit-gpu")) == wheel
 
 
 def test_a_process_packs_its_wheel_once(wheel):
-    assert devkit_wheel() is devkit_wheel()
-    assert devkit_wheel() == wheel
+    assert build_devkit_wheel() is build_devkit_wheel()
+    assert build_devkit_wheel() == wheel
 
 
 def test_the_wheel_holds_what_an_install_needs(wheel):
@@ -73,10 +73,10 @@ def test_the_wheel_holds_what_an_install_needs(wheel):
         assert archive.testzip() is None
         names = set(archive.namelist())
         metadata = archive.read(f"devkit_gpu-{__version__}.dist-info/METADATA").decode()
-    root = Path(str(templates_root()))
+    root = Path(str(find_templates()))
     templates = {f"devkit/templates/{path.relative_to(root)}" for path in root.rglob("*.j2")}
     assert templates <= names
-    assert {"devkit/__init__.py", "devkit/cli/__init__.py", "devkit/solver/model.py"} <= names
+    assert {"devkit/__init__.py", "devkit/cli/__init__.py", "devkit/solver/plan.py"} <= names
     assert not any("__pycache__" in name or name.endswith(".pyc") for name in names)
     assert f"Version: {__version__}\n" in metadata
     assert "Requires-Dist: click" in metadata
@@ -101,8 +101,8 @@ def test_pip_installs_it_and_devkit_runs_from_it(wheel, tmp_path):
     subprocess.run(pip, check=True, capture_output=True)
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); import devkit; assert devkit.__file__.startswith(sys.argv[1]);"
-        "from devkit.render.resources import rendered;"
-        "print(rendered('devcontainer/gpu.cpu.yml.j2', devkit_version='x'))"
+        "from devkit.render.templates import render_template;"
+        "print(render_template('devcontainer/gpu.cpu.yml.j2', devkit_version='x'))"
     )
     done = subprocess.run([sys.executable, "-c", script, str(target)], check=True, capture_output=True, text=True)
     assert "DEVKIT_GPU=cpu" in done.stdout

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.render.artifact import Artifact
-from devkit.render.change import Action, changes_for
-from devkit.render.folder import read_file
-from devkit.render.lock import digest, lock_artifact, read_lock
-from devkit.render.write import write
+from devkit.render.changes import Action, compute_changes, write_changes
+from devkit.render.devkit_lock import compute_sha256, parse_lock, render_lock
+from devkit.render.files import Artifact, read_file
 
 from .plans import GPU_PLAN
 
-CHOICES = Artifact.text("devkit.toml", 'name = "x"\n')
+CHOICES = Artifact.from_text("devkit.toml", 'name = "x"\n')
 
 
 def generated(**texts: str) -> tuple[Artifact, ...]:
     """Artifacts named by keyword, with `_` for the dot, and their lock."""
-    artifacts = tuple(Artifact.text(f".devcontainer/{name.replace('_', '.')}", text) for name, text in texts.items())
-    return (*artifacts, lock_artifact(GPU_PLAN, artifacts))
+    artifacts = tuple(
+        Artifact.from_text(f".devcontainer/{name.replace('_', '.')}", text) for name, text in texts.items()
+    )
+    return (*artifacts, render_lock(GPU_PLAN, artifacts))
 
 
 FIRST = generated(a_txt="one\n", b_txt="one\n", c_txt="three\n")
@@ -34,8 +34,8 @@ SECOND = generated(a_txt="two\n", b_txt="two\n", d_txt="two\n")
 
 def run(root: Path, artifacts=FIRST, *, force: bool = False, edited=(CHOICES,), **options) -> dict[str, str]:
     """Write, and say what was done to each file."""
-    changes = changes_for(root, artifacts, edited, force=force)
-    write(root, changes, **options)
+    changes = compute_changes(root, artifacts, edited, force=force)
+    write_changes(root, changes, **options)
     return {change.path.removeprefix(".devcontainer/"): str(change.action) for change in changes}
 
 
@@ -150,8 +150,8 @@ def test_a_lock_cannot_reach_out_of_the_project(tmp_path):
     run(root)
     victim.write_text("theirs")
     lock = (root / "devkit.lock").read_text().replace(".devcontainer/c.txt", "../victim")
-    written = read_lock(lock.encode()).files["../victim"]
-    (root / "devkit.lock").write_text(lock.replace(written.sha256, digest(b"theirs")))
+    written = parse_lock(lock.encode()).files["../victim"]
+    (root / "devkit.lock").write_text(lock.replace(written.sha256, compute_sha256(b"theirs")))
     with pytest.raises(DevkitError, match="leads out of the project"):
         run(root, SECOND)
     assert victim.exists()
@@ -178,11 +178,11 @@ def test_a_directory_in_place_of_a_file_is_refused(tmp_path):
 def test_a_disk_that_refuses_leaves_the_old_tree(tmp_path):
     run(tmp_path)
     before = tree(tmp_path)
-    changes = changes_for(tmp_path, SECOND, (CHOICES,), force=False)
+    changes = compute_changes(tmp_path, SECOND, (CHOICES,), force=False)
     # A directory where the last staged file must go: staging fails after the others were staged.
     (tmp_path / ".devcontainer/.d.txt.devkit-new").mkdir()
     with pytest.raises(DevkitError, match="cannot write") as refused:
-        write(tmp_path, changes)
+        write_changes(tmp_path, changes)
     assert "Nothing was changed" in refused.value.hint
     (tmp_path / ".devcontainer/.d.txt.devkit-new").rmdir()
     assert tree(tmp_path) == before
@@ -195,8 +195,8 @@ def test_private_settings_stay_private(tmp_path):
 
 
 def test_a_script_may_run(tmp_path):
-    script = Artifact.text(".devcontainer/gpu.sh", "#!/bin/sh\n", 0o755)
-    run(tmp_path, (script, lock_artifact(GPU_PLAN, (script,))))
+    script = Artifact.from_text(".devcontainer/gpu.sh", "#!/bin/sh\n", 0o755)
+    run(tmp_path, (script, render_lock(GPU_PLAN, (script,))))
     assert os.access(tmp_path / ".devcontainer/gpu.sh", os.X_OK)
 
 
@@ -292,19 +292,19 @@ def test_without_the_text_that_devkit_wrote_an_edit_cannot_be_joined_and_is_refu
 
 def test_a_file_changed_between_the_question_and_the_answer_stays_as_it_is(tmp_path):
     run(tmp_path)
-    changes = changes_for(tmp_path, SECOND, (CHOICES,))
+    changes = compute_changes(tmp_path, SECOND, (CHOICES,))
     (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
     before = tree(tmp_path)
     with pytest.raises(DevkitError, match=r"a\.txt was changed in between"):
-        write(tmp_path, changes)
+        write_changes(tmp_path, changes)
     assert tree(tmp_path) == before
 
 
 def test_what_another_run_did_meanwhile_is_not_done_twice(tmp_path):
-    first, second = (changes_for(tmp_path, FIRST, (CHOICES,)) for _ in range(2))
-    write(tmp_path, first)
+    first, second = (compute_changes(tmp_path, FIRST, (CHOICES,)) for _ in range(2))
+    write_changes(tmp_path, first)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    write(tmp_path, second)
+    write_changes(tmp_path, second)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 

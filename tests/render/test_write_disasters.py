@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.render import write as writing
-from devkit.render.change import changes_for
+from devkit.render import changes as writing
+from devkit.render.changes import compute_changes
 from tests.cli.test_init import GPU, devkit, tree
 from tests.render.test_write import CHOICES, FIRST, SECOND, run
 
@@ -109,25 +109,25 @@ def test_a_full_disk_is_one_line_and_leaves_everything_as_it_was(small_disk, tmp
 
 
 def test_a_run_waits_for_another_one_and_gives_up_in_the_end(tmp_path, monkeypatch):
-    changes = changes_for(tmp_path, FIRST, (CHOICES,))
+    changes = compute_changes(tmp_path, FIRST, (CHOICES,))
     monkeypatch.setattr(writing, "_PATIENCE_S", 0.2)
     holder = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     with pytest.raises(DevkitError, match="another devkit is writing"):
-        writing.write(tmp_path, changes)
+        writing.write_changes(tmp_path, changes)
     assert tree(tmp_path) == {}
     os.close(holder)
-    writing.write(tmp_path, changes)
+    writing.write_changes(tmp_path, changes)
     assert "devkit.lock" in tree(tmp_path)
 
 
 def test_many_runs_at_once_write_one_whole_tree(tmp_path):
-    plans = [changes_for(tmp_path, artifacts, (CHOICES,)) for artifacts in (FIRST, SECOND) * 4]
+    plans = [compute_changes(tmp_path, artifacts, (CHOICES,)) for artifacts in (FIRST, SECOND) * 4]
     outcomes = []
 
     def attempt(changes):
         try:
-            writing.write(tmp_path, changes)
+            writing.write_changes(tmp_path, changes)
         except DevkitError as refusal:
             outcomes.append(refusal.message)
 

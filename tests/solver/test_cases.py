@@ -2,8 +2,8 @@
 
 import pytest
 
-from devkit.compat.gpus import offers_forward_compatibility
-from devkit.compat.rules import CodeSupport, forward_package, has_kernels
+from devkit.compat.gpus import has_forward_compatibility
+from devkit.compat.rules import CodeSupport, check_gpu_code, find_forward_package
 from devkit.facts.values import ComputeCapability, Release
 
 FORWARD = [
@@ -20,9 +20,9 @@ FORWARD = [
     [pytest.param(*case[1:5], id=f"{case[0]}: cuda-compat {case[3]} on {case[2]}, {case[5]}") for case in FORWARD],
 )
 def test_forward_compatibility(driver, gpu, cuda, works):
-    package = forward_package(Release.read(driver), Release.read(cuda))
-    assert (package is not None and offers_forward_compatibility(gpu)) is works
+    package = find_forward_package(Release.parse(driver), Release.parse(cuda))
+    assert (package is not None and has_forward_compatibility(gpu)) is works
 
 
 def test_hc36_code_for_another_gpu_of_the_family_pytorch_fbgemm_issues_6151():
-    assert has_kernels(ComputeCapability(10, 3), ["8.0", "9.0a", "10.0a"]) is CodeSupport.NONE
+    assert check_gpu_code(ComputeCapability(10, 3), ["8.0", "9.0a", "10.0a"]) is CodeSupport.NONE

@@ -4,17 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.compat.load import tables
-from devkit.solver.machine import machine_from_flags
-from devkit.solver.model import Conflict, Constraint, Plan, Vendor
-from devkit.solver.request import request_of
+from devkit.compat.version_tables import load_tables
+from devkit.solver.plan import Conflict, Constraint, Plan, Vendor
+from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve
 
-ADA = machine_from_flags(driver="570.124.06", gpus=("RTX 4090",))
+ADA = build_machine_from_flags(driver="570.124.06", gpus=("RTX 4090",))
 
 
 def ask(*constraints: Constraint, **wishes):
-    return solve(replace(request_of(machines=(ADA,), **wishes), constraints=constraints), tables())
+    return solve(replace(build_request(machines=(ADA,), **wishes), constraints=constraints), load_tables())
 
 
 def wants(text: str) -> Constraint:

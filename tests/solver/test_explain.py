@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from devkit.solver.explain import answer_document, answer_text, reason_text
-from devkit.solver.model import Plan
+from devkit.solver.output import format_answer, format_reason, serialize_answer
+from devkit.solver.plan import Plan
 
 
 def test_the_document_of_a_plan(ask):
-    document = json.loads(json.dumps(answer_document(ask(driver="580.95.05", gpus=("H100",)))))
+    document = json.loads(json.dumps(serialize_answer(ask(driver="580.95.05", gpus=("H100",)))))
     assert (document["schema"], document["verdict"], document["conflict"]) == ("devkit.plan/1", "plan", None)
     contract = {"base_image", "python", "torch", "cuda", "torch_index", "packages", "gpu_request", "reasons"}
     assert contract <= document["plan"].keys()
@@ -18,7 +18,7 @@ def test_the_document_of_a_plan(ask):
 
 
 def test_the_document_of_a_conflict(ask):
-    document = json.loads(json.dumps(answer_document(ask(driver="550.54", gpus=("RTX 4090",), torch="2.15"))))
+    document = json.loads(json.dumps(serialize_answer(ask(driver="550.54", gpus=("RTX 4090",), torch="2.15"))))
     assert (document["verdict"], document["plan"]) == ("conflict", None)
     conflict = document["conflict"]
     assert conflict["blockers"][0].keys() == {"rule", "says", "source"}
@@ -29,7 +29,7 @@ def test_the_document_of_a_conflict(ask):
 @pytest.mark.parametrize("width", [30, 44, 60, 80, 100, 200])
 def test_text_keeps_to_the_width_but_for_addresses(ask, width):
     for torch in (None, "2.15"):
-        text = answer_text(ask(driver="550.54", gpus=("RTX 4090",), torch=torch), width=width)
+        text = format_answer(ask(driver="550.54", gpus=("RTX 4090",), torch=torch), width=width)
         too_long = [line for line in text.splitlines() if len(line) > max(width, 44) and "https://" not in line]
         assert not too_long
 
@@ -37,7 +37,7 @@ def test_text_keeps_to_the_width_but_for_addresses(ask, width):
 def test_text_says_what_was_chosen_and_how_old_the_tables_are(ask):
     answer = ask(driver="550.54", gpus=("RTX 4090",))
     assert isinstance(answer, Plan)
-    text = answer_text(answer, width=100)
+    text = format_answer(answer, width=100)
     for reason in answer.reasons:
         assert reason.field in text and reason.value in text
     assert "! warning: CUDA 12.6 runs on driver 550.54 by minor version compatibility" in text.replace("\n", " ")
@@ -45,13 +45,13 @@ def test_text_says_what_was_chosen_and_how_old_the_tables_are(ask):
 
 
 def test_a_cpu_plan_that_nobody_asked_for_says_how_to_plan_for_a_gpu(ask):
-    assert "--facts FILE" in answer_text(ask(), width=100)
-    assert "--facts FILE" not in answer_text(ask(vendor="cpu"), width=100, was_asked_for_cpu=True)
+    assert "--facts FILE" in format_answer(ask(), width=100)
+    assert "--facts FILE" not in format_answer(ask(vendor="cpu"), width=100, was_asked_for_cpu=True)
 
 
 def test_one_reason_in_full(ask):
     reason = ask(driver="580.95.05", gpus=("H100",)).reasons[1]
-    assert reason_text(reason, width=100).splitlines()[1] == f"  source: {reason.source} ({reason.confidence})"
+    assert format_reason(reason, width=100).splitlines()[1] == f"  source: {reason.source} ({reason.confidence})"
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_one_reason_in_full(ask):
 )
 def test_an_answer_says_how_old_its_data_is(ask, today, says):
     for answer in (ask(driver="580.95.05", gpus=("H100",)), ask(driver="550.54", gpus=("RTX 4090",), torch="2.15")):
-        assert answer_text(answer, width=100, today=today).endswith(f"Version tables as of 2026-11-21, {says}.")
-        document = answer_document(answer, today=today)
+        assert format_answer(answer, width=100, today=today).endswith(f"Version tables as of 2026-11-21, {says}.")
+        document = serialize_answer(answer, today=today)
         assert document["data_as_of"] == "2026-11-21"
         is_stale = any("days old" in warning for warning in document["warnings"])
         assert is_stale is (today == "2027-11-21")
-        assert ("365 days old" in answer_text(answer, width=200, today=today)) is is_stale
+        assert ("365 days old" in format_answer(answer, width=200, today=today)) is is_stale

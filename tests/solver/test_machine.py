@@ -7,9 +7,9 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.facts.model import Driver, Facts, FailedGpu, Gpu, NvmlAnswer, Platform, System
 from devkit.facts.values import ComputeCapability, Release, Unknown
-from devkit.solver.machine import machine_from_facts, machine_from_flags
-from devkit.solver.model import Request
-from devkit.solver.solve import vendor_of
+from devkit.solver.plan import Request
+from devkit.solver.request import build_machine_from_facts, build_machine_from_flags
+from devkit.solver.solve import choose_vendor
 from tests.hosts.golden import expected_facts
 
 
@@ -18,7 +18,7 @@ def saved(name: str) -> Facts:
 
 
 def test_a_healthy_machine():
-    machine = machine_from_facts(saved("ubuntu-4090-ok"))
+    machine = build_machine_from_facts(saved("ubuntu-4090-ok"))
     assert str(machine.driver) == "580.95.05"
     assert machine.gpus == (("NVIDIA GeForce RTX 4090", ComputeCapability(8, 9)),)
     assert (machine.machine, machine.platform, machine.origin) == ("x86_64", "linux", "this machine")
@@ -31,7 +31,7 @@ def test_a_healthy_machine():
     [("wsl2-desktop", "wsl2", "x86_64"), ("windows", "wsl2", "x86_64"), ("macos-desktop", "linux", "aarch64")],
 )
 def test_containers_run_linux_whatever_the_host(name, platform, machine):
-    found = machine_from_facts(saved(name))
+    found = build_machine_from_facts(saved(name))
     assert (found.platform, found.machine) == (platform, machine)
 
 
@@ -39,7 +39,7 @@ def test_a_gpu_that_does_not_answer_is_left_out_and_noted():
     facts = saved("ubuntu-4090-ok")
     assert isinstance(facts.nvml, NvmlAnswer)
     nvml = dataclasses.replace(facts.nvml, gpus=(*facts.nvml.gpus, FailedGpu(1, 15, "GPU is lost")))
-    machine = machine_from_facts(dataclasses.replace(facts, nvml=nvml))
+    machine = build_machine_from_facts(dataclasses.replace(facts, nvml=nvml))
     assert len(machine.gpus) == 1
     assert machine.notes == ("GPU 1 does not answer (GPU is lost) and is left out: run `devkit doctor`",)
 
@@ -52,13 +52,13 @@ def test_a_capability_that_could_not_be_read_comes_from_the_name(name, capabilit
     facts = saved("ubuntu-4090-ok")
     gpu = dataclasses.replace(facts.gpus[0], name=name, capability=Unknown("old driver"))
     assert isinstance(facts.nvml, NvmlAnswer) and isinstance(gpu, Gpu)
-    machine = machine_from_facts(dataclasses.replace(facts, nvml=dataclasses.replace(facts.nvml, gpus=(gpu,))))
+    machine = build_machine_from_facts(dataclasses.replace(facts, nvml=dataclasses.replace(facts.nvml, gpus=(gpu,))))
     assert [str(found) for _, found in machine.gpus] == ([capability] if capability else [])
     assert any("is left out" in note for note in machine.notes) is (capability is None)
 
 
 def test_a_driver_without_nvml_still_counts_and_its_gpus_are_noted():
-    machine = machine_from_facts(saved("driver-lib-mismatch"))
+    machine = build_machine_from_facts(saved("driver-lib-mismatch"))
     assert machine.driver is not None
     assert machine.gpus == ()
     assert any("PCI bus" in note for note in machine.notes)
@@ -68,7 +68,7 @@ def test_facts_that_say_nothing_make_a_plain_machine():
     facts = saved("no-gpu-laptop")
     nothing = {field.name: Unknown("not recorded") for field in dataclasses.fields(Facts)}
     nothing |= {"taken_at": facts.taken_at, "devkit": facts.devkit}
-    machine = machine_from_facts(Facts(**nothing))
+    machine = build_machine_from_facts(Facts(**nothing))
     assert (machine.driver, machine.gpus, machine.machine) == (None, (), "x86_64")
 
 
@@ -77,14 +77,14 @@ def test_processors_have_one_name(written, meant):
     facts = saved("no-gpu-laptop")
     assert isinstance(facts.system, System)
     system = dataclasses.replace(facts.system, machine=written, platform=Platform.LINUX)
-    assert machine_from_facts(dataclasses.replace(facts, system=system)).machine == meant
+    assert build_machine_from_facts(dataclasses.replace(facts, system=system)).machine == meant
 
 
 def test_a_driver_that_is_on_disk_but_not_loaded_is_none():
     facts = saved("no-gpu-laptop")
     assert isinstance(facts.driver, Driver)
-    driver = dataclasses.replace(facts.driver, loaded=None, on_disk=Release.read("580.95.05"))
-    assert machine_from_facts(dataclasses.replace(facts, driver=driver)).driver is None
+    driver = dataclasses.replace(facts.driver, loaded=None, on_disk=Release.parse("580.95.05"))
+    assert build_machine_from_facts(dataclasses.replace(facts, driver=driver)).driver is None
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,14 @@ def test_a_driver_that_is_on_disk_but_not_loaded_is_none():
 )
 def test_what_flags_cannot_say(flags, says):
     with pytest.raises(DevkitError) as raised:
-        machine_from_flags(**flags)
+        build_machine_from_flags(**flags)
     assert says in raised.value.message
     assert raised.value.hint
 
 
 def test_an_unknown_gpu_is_told_its_neighbours():
     with pytest.raises(DevkitError) as raised:
-        machine_from_flags(gpus=("RTX 4909",))
+        build_machine_from_flags(gpus=("RTX 4909",))
     assert "NVIDIA GeForce RTX 4090" in raised.value.hint
 
 
@@ -120,20 +120,20 @@ def test_an_unknown_gpu_is_told_its_neighbours():
     ],
 )
 def test_gpus_of_amd_count_where_none_of_nvidia_is(name, gpus, vendor):
-    machine = machine_from_facts(saved(name))
+    machine = build_machine_from_facts(saved(name))
     assert machine.amd_gpus == gpus
-    assert vendor_of(Request(machines=(machine,))).value == vendor
+    assert choose_vendor(Request(machines=(machine,))).value == vendor
 
 
 def test_a_gpu_without_rocm_code_is_left_out_and_said():
     facts = saved("amd-radeon-closed")
     (gpu,) = facts.amd.gpus
     amd = dataclasses.replace(facts.amd, gpus=(dataclasses.replace(gpu, target="gfx1036"),))
-    machine = machine_from_facts(dataclasses.replace(facts, amd=amd))
+    machine = build_machine_from_facts(dataclasses.replace(facts, amd=amd))
     assert machine.amd_gpus == ()
     assert any("gfx1036) is left out" in note for note in machine.notes)
 
 
 def test_a_driver_of_nvidias_that_shows_no_gpu_makes_no_machine_of_amds():
     broken = dataclasses.replace(saved("driver-lib-mismatch"), amd=saved("amd-radeon-closed").amd)
-    assert machine_from_facts(broken).amd_gpus == ()
+    assert build_machine_from_facts(broken).amd_gpus == ()

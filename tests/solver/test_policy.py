@@ -2,16 +2,16 @@
 
 import pytest
 
-from devkit.compat.load import tables
-from devkit.facts.policy import Policy
-from devkit.solver.machine import machine_from_flags
-from devkit.solver.model import Conflict, Plan, Request
+from devkit.compat.version_tables import load_tables
+from devkit.facts.project import Policy
+from devkit.solver.plan import Conflict, Plan, Request
+from devkit.solver.request import build_machine_from_flags
 from devkit.solver.solve import solve
 
 
 def answer(policy, *, driver="580.95.05", gpu="RTX 4090", **wishes):
-    machine = machine_from_flags(driver=driver, gpus=(gpu,) if gpu else ())
-    return solve(Request((machine,), policy=policy, **wishes), tables())
+    machine = build_machine_from_flags(driver=driver, gpus=(gpu,) if gpu else ())
+    return solve(Request((machine,), policy=policy, **wishes), load_tables())
 
 
 FREE = answer(None)

@@ -2,25 +2,35 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.compat.load import tables
-from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies, LeftOut, Needed, PackageIndex, Role, Tool, Unread
-from devkit.solver.machine import machine_from_flags
-from devkit.solver.model import Conflict
-from devkit.solver.project import constraints_of, solve_project
-from devkit.solver.request import request_of
+from devkit.compat.version_tables import load_tables
+from devkit.facts.dependencies import (
+    NO_DEPENDENCIES,
+    Dependencies,
+    ExcludedPackage,
+    PackageIndex,
+    PackageManager,
+    PackageRequirement,
+    RequirementRole,
+    UnreadableRequirement,
+)
+from devkit.solver.plan import Conflict
+from devkit.solver.project import list_project_constraints, solve_project
+from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve
 
-MACHINE = machine_from_flags(driver="580.95.05", gpus=("RTX 4090",))
+MACHINE = build_machine_from_flags(driver="580.95.05", gpus=("RTX 4090",))
 TORCH_INDEX = "https://download.pytorch.org/whl/cu121"
-REQUEST = request_of(machines=(MACHINE,))
+REQUEST = build_request(machines=(MACHINE,))
 
 
-def need(name, specifier, *, marker="", line=1, role=Role.HANDED):
-    return Needed(name, specifier, "requirements.txt", line, marker=marker, role=role)
+def need(name, specifier, *, marker="", line=1, role=RequirementRole.PASSED_THROUGH):
+    return PackageRequirement(name, specifier, "requirements.txt", line, marker=marker, role=role)
 
 
 def asking(*needs, python=()):
-    return Dependencies(Tool.PIP, "the project has requirements.txt", ("requirements.txt",), needs=needs, python=python)
+    return Dependencies(
+        PackageManager.PIP, "the project has requirements.txt", ("requirements.txt",), needs=needs, python=python
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,33 +49,35 @@ def asking(*needs, python=()):
     ],
 )
 def test_a_line_limits_the_plan_where_its_marker_holds(marker, python, counts):
-    found = constraints_of(asking(need("torch", "<2.9", marker=marker)), machines=("x86_64",), python=python)
+    found = list_project_constraints(asking(need("torch", "<2.9", marker=marker)), machines=("x86_64",), python=python)
     assert bool(found) is counts
 
 
 def test_a_line_for_one_of_two_processors_limits_the_plan_for_both():
     asked = asking(need("torch", "<2.9", marker="platform_machine == 'aarch64'"))
-    assert constraints_of(asked, machines=("aarch64", "x86_64"), python="3.12")
+    assert list_project_constraints(asked, machines=("aarch64", "x86_64"), python="3.12")
 
 
 def test_each_limit_names_where_it_stands():
     asked = asking(need("torch", "==2.13.0", line=3), need("rich", ""), python=(need("python", ">=3.11", line=7),))
-    found = [(each.name, each.specifier, each.origin) for each in constraints_of(asked, machines=(), python=None)]
+    found = [
+        (each.name, each.specifier, each.origin) for each in list_project_constraints(asked, machines=(), python=None)
+    ]
     assert found == [("python", ">=3.11", "requirements.txt:7"), ("torch", "==2.13.0", "requirements.txt:3")]
 
 
 def test_a_project_without_dependencies_changes_nothing():
-    assert solve_project(REQUEST, NO_DEPENDENCIES, tables()) == solve(REQUEST, tables())
+    assert solve_project(REQUEST, NO_DEPENDENCIES, load_tables()) == solve(REQUEST, load_tables())
 
 
 def test_the_plan_says_what_was_read_and_what_was_not():
     dependencies = replace(
-        asking(need("rich", ""), need("torch", "", role=Role.LIMIT)),
-        unread=(Unread("setup.py", 12, "it is computed when setup.py runs"),),
-        left_out=tuple(LeftOut(name, "environment.yml", 4, "conda brings it") for name in ("numpy", "ffmpeg")),
+        asking(need("rich", ""), need("torch", "", role=RequirementRole.CONSTRAINT)),
+        unread=(UnreadableRequirement("setup.py", 12, "it is computed when setup.py runs"),),
+        left_out=tuple(ExcludedPackage(name, "environment.yml", 4, "conda brings it") for name in ("numpy", "ffmpeg")),
         indexes=tuple(PackageIndex(url, "requirements.txt", 1) for url in (TORCH_INDEX, "https://a.example/simple")),
     )
-    plan = solve_project(REQUEST, dependencies, tables())
+    plan = solve_project(REQUEST, dependencies, load_tables())
     assert plan.because("dependencies") == "the project has requirements.txt"
     assert plan.warnings[-3:] == (
         "setup.py:12 is not taken into account: it is computed when setup.py runs",
@@ -79,12 +91,12 @@ def test_a_marker_is_judged_by_the_python_that_the_plan_ends_with():
         need("torch", "==2.13.0", marker="python_version >= '3.11'"),
         need("torch", "==1.0", marker="python_version < '3.8'"),
     )
-    answer = solve_project(REQUEST, asked, tables())
+    answer = solve_project(REQUEST, asked, load_tables())
     assert not isinstance(answer, Conflict)
     assert answer.torch == "2.13.0"
 
 
 def test_what_the_project_asks_for_and_cannot_have_is_a_conflict_that_names_the_line():
-    answer = solve_project(REQUEST, asking(need("torch", "==1.0", line=3)), tables())
+    answer = solve_project(REQUEST, asking(need("torch", "==1.0", line=3)), load_tables())
     assert isinstance(answer, Conflict)
     assert any("requirements.txt:3" in blocker.says for blocker in answer.blockers)

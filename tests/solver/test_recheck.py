@@ -6,10 +6,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from devkit.compat.load import tables
-from devkit.solver.machine import machine_from_flags
-from devkit.solver.model import Conflict, Constraint, Plan
-from devkit.solver.request import request_of
+from devkit.compat.version_tables import load_tables
+from devkit.solver.plan import Conflict, Constraint, Plan
+from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve
 from tests.amount import LONG
 from tests.solver import recheck
@@ -124,9 +123,9 @@ def answer(situation: Situation) -> Plan | Conflict:
     asked = asdict(situation)
     machine = {name: asked.pop(name) for name in ("driver", "gpus", "machine", "platform", "glibc")}
     runtime, limits = asked.pop("gpu_runtime"), asked.pop("constraints")
-    request = request_of(machines=(machine_from_flags(**machine),), **asked)
+    request = build_request(machines=(build_machine_from_flags(**machine),), **asked)
     constraints = tuple(Constraint(name, specifier, "requirements.txt:1") for name, specifier in limits)
-    return solve(replace(request, gpu_runtime=runtime, constraints=constraints), tables())
+    return solve(replace(request, gpu_runtime=runtime, constraints=constraints), load_tables())
 
 
 def choice_of(plan: Plan) -> Choice:

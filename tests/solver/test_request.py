@@ -3,11 +3,10 @@
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.solver.machine import machine_from_flags
-from devkit.solver.model import Vendor
-from devkit.solver.request import request_of, torch_wanted
+from devkit.solver.plan import Vendor
+from devkit.solver.request import build_machine_from_flags, build_request, parse_torch
 
-HERE = (machine_from_flags(),)
+HERE = (build_machine_from_flags(),)
 
 
 @pytest.mark.parametrize(
@@ -40,18 +39,18 @@ HERE = (machine_from_flags(),)
 )
 def test_refused(wishes, says):
     with pytest.raises(DevkitError) as raised:
-        request_of(machines=HERE, **wishes)
+        build_request(machines=HERE, **wishes)
     assert says in raised.value.message
     assert raised.value.hint
 
 
 def test_taken():
-    request = request_of(
+    request = build_request(
         machines=HERE, vendor="auto", python="3.12.4", pins=("Hugging.Face_hub==2.4.0", "torch==2.14.1"), cuda="13"
     )
     assert (request.vendor, request.python, request.torch, request.cuda) == (None, "3.12", "2.14.1", "13")
     assert request.pins == (("hugging-face-hub", "2.4.0"),)
-    assert request_of(machines=HERE, vendor="nvidia").vendor is Vendor.NVIDIA
+    assert build_request(machines=HERE, vendor="nvidia").vendor is Vendor.NVIDIA
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def test_taken():
     [("2.14", ("2.14", "")), ("2.14.1+cu126", ("2.14.1", "cu126")), ("2.14+cpu", ("2.14", "cpu")), (None, ("", ""))],
 )
 def test_torch_wanted(text, parts):
-    assert torch_wanted(text) == parts
+    assert parse_torch(text) == parts
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_torch_wanted(text, parts):
 )
 def test_a_plan_is_for_the_gpus_of_one_maker(machine, wishes, says):
     with pytest.raises(DevkitError) as raised:
-        request_of(machines=(machine_from_flags(**machine),), **wishes)
+        build_request(machines=(build_machine_from_flags(**machine),), **wishes)
     assert says in raised.value.message
     assert raised.value.hint
 
@@ -85,4 +84,4 @@ def test_a_plan_is_for_the_gpus_of_one_maker(machine, wishes, says):
     ("alias", "name"), [("4-bit", "nf4"), ("QLoRA", "nf4"), ("8-bit", "llm-int8"), ("flash-attn", "flash-attention-2")]
 )
 def test_features_have_the_names_that_people_use(alias, name):
-    assert request_of(machines=HERE, features=(alias, name)).features == (name,)
+    assert build_request(machines=HERE, features=(alias, name)).features == (name,)

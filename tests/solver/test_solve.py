@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from devkit.compat.load import Tables, tables
-from devkit.compat.rows import Confidence
-from devkit.solver.machine import machine_from_flags
-from devkit.solver.model import Conflict, Plan, Vendor
-from devkit.solver.request import request_of
+from devkit.compat.version_tables import Confidence, Tables, load_tables
+from devkit.solver.plan import Conflict, Plan, Vendor
+from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve
 
 
@@ -67,7 +65,7 @@ def test_every_choice_has_its_reason(ask):
     assert told["torch_index"] == plan.torch_index
     assert {name: told[name] for name, _ in plan.packages} == dict(plan.packages)
     assert all(reason.because and reason.source and reason.confidence for reason in plan.reasons)
-    assert plan.data_as_of == tables().torch.as_of
+    assert plan.data_as_of == load_tables().torch.as_of
 
 
 def test_the_reason_names_what_keeps_newer_releases_out(ask):
@@ -76,12 +74,12 @@ def test_the_reason_names_what_keeps_newer_releases_out(ask):
 
 
 def test_two_machines_get_one_plan_that_serves_both(ask):
-    other = machine_from_flags(driver="580.95.05", gpus=("H100",))
+    other = build_machine_from_flags(driver="580.95.05", gpus=("H100",))
     assert ask(other, driver="570.124.06", gpus=("RTX 4090",)).variant == "cu126"
 
 
 def test_a_laptop_without_gpu_does_not_hold_the_others_back(ask):
-    plan = ask(machine_from_flags(machine="aarch64"), driver="580.95.05", gpus=("H100",))
+    plan = ask(build_machine_from_flags(machine="aarch64"), driver="580.95.05", gpus=("H100",))
     assert (plan.vendor, plan.variant) == (Vendor.NVIDIA, "cu130")
     assert plan.architectures == ("aarch64", "x86_64")
 
@@ -115,7 +113,7 @@ def test_gpus_that_no_wheel_joins_are_told_apart(ask):
     conflict = ask(driver="580.95.05", gpus=("Tesla P40", "GTX 1080"), machine="aarch64")
     assert conflict.blockers[0].rule != "A6"
     apart = ask(
-        machine_from_flags(driver="580.95.05", gpus=("GB10",), machine="aarch64"), driver="470.86", gpus=("8.6",)
+        build_machine_from_flags(driver="580.95.05", gpus=("GB10",), machine="aarch64"), driver="470.86", gpus=("8.6",)
     )
     assert apart.blockers[0].rule == "A6"
 
@@ -246,9 +244,9 @@ def test_ordinary_wheels_load_on_a_jetson(ask, cuda, warned):
 def test_a_bitsandbytes_that_transformers_refuses_is_not_taken():
     known = Tables()
     known.stack.bitsandbytes = tuple(row for row in known.stack.bitsandbytes if row.version in ("0.45.5", "0.46.1"))
-    machine = machine_from_flags(driver="570.124.06", gpus=("V100",))
+    machine = build_machine_from_flags(driver="570.124.06", gpus=("V100",))
     # Of the two, only 0.45.5 has code for a V100 under CUDA 12.8, and transformers 5 asks for 0.46.1.
-    plan = solve(request_of(machines=(machine,), torch="2.8.0+cu128"), known)
+    plan = solve(build_request(machines=(machine,), torch="2.8.0+cu128"), known)
     assert isinstance(plan, Plan)
     assert dict(plan.packages)["transformers"] == "5.23.0"
     assert "bitsandbytes" not in dict(plan.packages)
@@ -257,16 +255,18 @@ def test_a_bitsandbytes_that_transformers_refuses_is_not_taken():
 
 def test_an_inferred_row_warns_where_a_read_one_refuses():
     """The same wheel without code for the GPU: refused when it was read, only doubted when it was inferred."""
-    request = request_of(machines=(machine_from_flags(driver="580.95.05", gpus=("V100",)),), torch="2.11.0+cu128")
-    assert isinstance(solve(request, tables()), Conflict)
+    request = build_request(
+        machines=(build_machine_from_flags(driver="580.95.05", gpus=("V100",)),), torch="2.11.0+cu128"
+    )
+    assert isinstance(solve(request, load_tables()), Conflict)
     doubtful = Tables()
     key = ("2.11", "cu128", "x86_64")
     doubtful.torch.wheels[key] = replace(doubtful.torch.wheels[key], confidence=Confidence.INFERRED)
     plan = solve(request, doubtful)
     assert isinstance(plan, Plan)
     assert any("no kernels for V100" in warning for warning in plan.warnings)
-    free = replace(request, torch=None, machines=(machine_from_flags(driver="580.95.05", gpus=("P40", "B200")),))
-    assert "doubtful" in solve(free, tables()).because("torch")
+    free = replace(request, torch=None, machines=(build_machine_from_flags(driver="580.95.05", gpus=("P40", "B200")),))
+    assert "doubtful" in solve(free, load_tables()).because("torch")
 
 
 def test_the_same_request_gets_the_same_answer(ask):
@@ -279,7 +279,7 @@ def test_the_same_request_gets_the_same_answer(ask):
 )
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_every_gpu_on_every_driver_gets_a_plan_or_a_reason(ask, driver, machine):
-    for row in tables().gpus.models[::7]:
+    for row in load_tables().gpus.models[::7]:
         answer = ask(driver=driver, gpus=(row.name,), machine=machine)
         if isinstance(answer, Conflict):
             assert answer.blockers

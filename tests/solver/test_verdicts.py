@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from devkit.compat.load import tables
-from devkit.solver.machine import machine_from_facts, machine_from_flags
-from devkit.solver.model import Conflict, Constraint, Machine, Plan, Request
-from devkit.solver.request import request_of
+from devkit.compat.version_tables import load_tables
+from devkit.solver.plan import Conflict, Constraint, Machine, Plan, Request
+from devkit.solver.request import build_machine_from_facts, build_machine_from_flags, build_request
 from devkit.solver.solve import solve
 from tests.hosts.golden import expected_facts
 from tests.solver.conftest import MACHINE_FLAGS
@@ -23,15 +22,15 @@ WISHES = ("vendor", "torch", "cuda", "python", "image", "pins", "features")
 def request(case: dict) -> Request:
     asked = {name: tuple(value) if isinstance(value, list) else value for name, value in case.items()}
     wishes = {name: asked[name] for name in WISHES if name in asked}
-    made = request_of(machines=(machine(asked),), **wishes)
+    made = build_request(machines=(machine(asked),), **wishes)
     limits = tuple(constraint(line) for line in asked.get("constraints", ()))
     return replace(made, gpu_runtime=asked.get("gpu_runtime"), constraints=limits)
 
 
 def machine(case: dict) -> Machine:
     if "host" in case:
-        return machine_from_facts(expected_facts(case["host"]))
-    return machine_from_flags(**{name: case[name] for name in MACHINE_FLAGS if name in case})
+        return build_machine_from_facts(expected_facts(case["host"]))
+    return build_machine_from_flags(**{name: case[name] for name in MACHINE_FLAGS if name in case})
 
 
 def constraint(line: str) -> Constraint:
@@ -42,7 +41,7 @@ def constraint(line: str) -> Constraint:
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["id"]) for case in CASES])
 def test_verdict(case):
-    answer = solve(request(case), tables())
+    answer = solve(request(case), load_tables())
     if isinstance(answer, Plan):
         said, verdict = answer.warnings, f"{answer.torch}+{answer.variant}"
         assert answer.base_image.startswith(case.get("gives", ""))
@@ -64,7 +63,7 @@ def test_the_table_covers_what_it_promises():
     kinds = [*generations, "Jetson", "WSL", "ROCm", "MIG"]
     assert [name for name in kinds if name not in text] == []
     branches = {int(case["driver"].split(".")[0]) for case in CASES if "driver" in case and "platform" not in case}
-    known = {row.branch for row in tables().driver.branches if 450 <= row.branch <= 620}
+    known = {row.branch for row in load_tables().driver.branches if 450 <= row.branch <= 620}
     assert known - branches - {455, 465} == set()
     assert {case["id"].split(":")[0] for case in CASES} >= {f"hc{number:02}" for number in HARD_CASES}
 

@@ -4,18 +4,16 @@ import json
 
 import pytest
 
-from devkit.compat.load import tables
-from devkit.solver.explain_why import why_document, why_text
-from devkit.solver.machine import machine_from_flags
-from devkit.solver.request import request_of
+from devkit.compat.version_tables import load_tables
+from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve
-from devkit.solver.why import why
+from devkit.solver.why import explain_choice, format_choice, serialize_choice
 
 
 def explained(field: str, *, machine: dict, **wishes):
-    request = request_of(machines=(machine_from_flags(**machine),), **wishes)
-    answer = solve(request, tables())
-    return why(request, tables(), answer, field), answer
+    request = build_request(machines=(build_machine_from_flags(**machine),), **wishes)
+    answer = solve(request, load_tables())
+    return explain_choice(request, load_tables(), answer, field), answer
 
 
 ADA = {"driver": "570.124.06", "gpus": ("RTX 4090",)}
@@ -65,7 +63,7 @@ def test_other_choices(field, wishes, choice, rule, says):
 def test_a_conflict_lists_every_build():
     found, answer = explained("torch", machine={"driver": "580.95.05", "gpus": ("Tesla P40",)}, torch="2.15")
     assert {other.choice for other in found.others} == {"torch 2.15.0+cu130", "torch 2.15.0+cu132"}
-    document = json.loads(json.dumps(why_document(found, answer, today="2026-11-25")))
+    document = json.loads(json.dumps(serialize_choice(found, answer, today="2026-11-25")))
     assert (document["schema"], document["verdict"], document["value"]) == ("devkit.why/1", "conflict", None)
     assert document["conflict"]["blockers"] and document["others"][0]["rule"] == "A1"
     assert document["data_age_days"] == 4
@@ -79,7 +77,7 @@ def test_what_is_no_choice_has_no_reason():
 @pytest.mark.parametrize("width", [44, 80, 120])
 def test_text_keeps_to_the_width_but_for_addresses(width):
     found, answer = explained("torch", machine=ADA)
-    text = why_text(found, answer, width=width, today="2026-11-21")
+    text = format_choice(found, answer, width=width, today="2026-11-21")
     narrowest = max(width, max(len(line) - len(line.lstrip()) for line in text.splitlines()) + 30)
     assert [line for line in text.splitlines() if len(line) > narrowest and "https://" not in line] == []
     assert text.endswith("Version tables as of 2026-11-21, today.")

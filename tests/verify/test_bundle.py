@@ -13,16 +13,18 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.render.artifact import Artifact
 from devkit.render.bundle import Bundle
-from devkit.verify.bundle import Workshop, make_bundle
-from devkit.verify.bundle_folder import growing_folder, require_room
+from devkit.render.files import Artifact
+from devkit.verify.bundle import BundleBuilder, build_bundle, prepare_partial_folder, require_disk_space
 from devkit.verify.engine import WorkingEngine
 from tests.doctor.machines import healthy
 from tests.render.plans import CPU_PLAN
 
 PLAN = replace(CPU_PLAN, architectures=("x86_64",))
-FILES = (Artifact.text("devkit.toml", "name = 'demo'\n"), Artifact.text(".devcontainer/Dockerfile", "FROM x\n"))
+FILES = (
+    Artifact.from_text("devkit.toml", "name = 'demo'\n"),
+    Artifact.from_text(".devcontainer/Dockerfile", "FROM x\n"),
+)
 BUNDLE = Bundle(PLAN, "Demo", "localhost/devkit-base/demo:0123", FILES, "FROM x AS prepared\n", Path("/nowhere"))
 TORCH, SIX = "torch-2.13.0-cp311-none-any.whl", "six-1.17.0-py2.py3-none-any.whl"
 
@@ -54,27 +56,27 @@ elif target == "image":
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BundleBuilder:
     program = tmp_path / "bin/docker"
     program.parent.mkdir()
     program.write_text(PROGRAM)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     engine = WorkingEngine(healthy().engine, ("docker", "compose"))
-    return Workshop(BUNDLE, engine, growing_folder(tmp_path / "out", force=False), None, lambda line: None)
+    return BundleBuilder(BUNDLE, engine, prepare_partial_folder(tmp_path / "out", force=False), None, lambda line: None)
 
 
-def calls(workshop: Workshop, word: str) -> int:
+def calls(workshop: BundleBuilder, word: str) -> int:
     lines = (workshop.folder.parent / "bin/calls").read_text().splitlines()
     return sum(word in line.split() for line in lines)
 
 
-def fail_at(workshop: Workshop, target: str) -> None:
+def fail_at(workshop: BundleBuilder, target: str) -> None:
     (workshop.folder.parent / "bin/fails").write_text(target)
 
 
 def test_a_whole_bundle_takes_its_name_and_lists_every_file_with_its_hash(workshop, tmp_path):
-    document = make_bundle(workshop, tmp_path / "out")
+    document = build_bundle(workshop, tmp_path / "out")
     out = tmp_path / "out"
     assert not workshop.folder.exists()
     listed = {file["path"]: file["sha256"] for file in document["files"]} | {"manifest.json": "", "SHA256SUMS": ""}
@@ -89,12 +91,12 @@ def test_a_whole_bundle_takes_its_name_and_lists_every_file_with_its_hash(worksh
 def test_after_a_failure_nothing_has_the_name_and_the_next_run_goes_on(workshop, tmp_path, target):
     fail_at(workshop, target)
     with pytest.raises(DevkitError, match="no space left") as failed:
-        make_bundle(workshop, tmp_path / "out")
+        build_bundle(workshop, tmp_path / "out")
     assert "Make room" in failed.value.hint
     assert not (tmp_path / "out").exists()
     fail_at(workshop, "nothing")
     saved_before = calls(workshop, "save") if target in ("listing", "wheels") else 0
-    make_bundle(workshop, tmp_path / "out")
+    build_bundle(workshop, tmp_path / "out")
     assert (tmp_path / "out/SHA256SUMS").is_file()
     if saved_before:
         assert calls(workshop, "save") == saved_before
@@ -107,16 +109,16 @@ def test_wheels_that_are_there_are_not_written_again_and_a_damaged_one_is(worksh
     (house / SIX).write_bytes(b"xis")
     (house / "left-over-1-py3-none-any.whl").write_bytes(b"")
     kept = (house / TORCH).stat().st_ino
-    make_bundle(workshop, tmp_path / "out")
+    build_bundle(workshop, tmp_path / "out")
     assert (tmp_path / "out/wheelhouse" / TORCH).stat().st_ino == kept
     assert (tmp_path / "out/wheelhouse" / SIX).read_bytes() == b"six"
     assert {path.name for path in (tmp_path / "out/wheelhouse").iterdir()} == {TORCH, SIX}
 
 
 def test_a_tar_is_the_same_for_the_same_contents_and_names_nobody(workshop, tmp_path):
-    make_bundle(workshop, tmp_path / "one.tar")
-    again = replace(workshop, folder=growing_folder(tmp_path / "two.tar", force=False))
-    make_bundle(again, tmp_path / "two.tar")
+    build_bundle(workshop, tmp_path / "one.tar")
+    again = replace(workshop, folder=prepare_partial_folder(tmp_path / "two.tar", force=False))
+    build_bundle(again, tmp_path / "two.tar")
     with tarfile.open(tmp_path / "one.tar") as archive:
         assert "one/load.sh" in archive.getnames()
         assert {entry.uname for entry in archive} == {"root"}
@@ -126,7 +128,7 @@ def test_a_tar_is_the_same_for_the_same_contents_and_names_nobody(workshop, tmp_
 
 def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path):
     with pytest.raises(DevkitError, match=r"needs .* more, .* left"):
-        require_room(tmp_path, 1 << 63)
+        require_disk_space(tmp_path, 1 << 63)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path):
 def test_what_stands_there_is_not_overwritten(tmp_path, prepare, says):
     prepare(tmp_path / "out")
     with pytest.raises(DevkitError, match=says):
-        growing_folder(tmp_path / "out", force=False)
+        prepare_partial_folder(tmp_path / "out", force=False)
 
 
 def test_force_replaces_an_older_bundle_and_nothing_else(workshop, tmp_path):
@@ -150,13 +152,13 @@ def test_force_replaces_an_older_bundle_and_nothing_else(workshop, tmp_path):
     old.mkdir()
     (old / "SHA256SUMS").touch()
     (old / "images").mkdir()
-    make_bundle(replace(workshop, folder=growing_folder(old, force=True)), old)
+    build_bundle(replace(workshop, folder=prepare_partial_folder(old, force=True)), old)
     assert (old / "images/base-amd64.tar").read_bytes() == b"image"
     assert not [path for path in tmp_path.iterdir() if "before" in path.name]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").touch()
     with pytest.raises(DevkitError, match="holds other files"):
-        growing_folder(tmp_path / "mine", force=True)
+        prepare_partial_folder(tmp_path / "mine", force=True)
 
 
 def test_a_full_disk_is_told_in_one_line(tmp_path):
@@ -167,6 +169,6 @@ def test_a_full_disk_is_told_in_one_line(tmp_path):
         pytest.skip("this user may not mount a file system")
     try:
         with pytest.raises(DevkitError, match="the bundle needs 64 MiB more"):
-            require_room(small, 64 << 20)
+            require_disk_space(small, 64 << 20)
     finally:
         subprocess.run(["umount", small], check=True)

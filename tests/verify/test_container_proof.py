@@ -12,17 +12,16 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.probe.host import LocalHost
-from devkit.verify.container import prove_in_container
-from devkit.verify.report import Verdict, VerificationReport, Where
-from devkit.workload.settings import Depth
-from devkit.workload.stage import StageResult, StageStatus
+from devkit.verify.dev_container import prove_in_container
+from devkit.verify.report import ProofLocation, ProofVerdict, VerificationReport
+from devkit.workload.proof.stages import Depth, StageResult, StageStatus
 from tests.probe.engines import INFO, VERSION, engine
 from tests.verify.fake_docker import FakeDocker
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in engine listens on a unix socket")
 
 INSIDE = VerificationReport(
-    Where.HERE, {"kind": "cpu"}, {"torch": "2.13.0"}, (StageResult("lora-memorises", StageStatus.PASSED),)
+    ProofLocation.HERE, {"kind": "cpu"}, {"torch": "2.13.0"}, (StageResult("lora-memorises", StageStatus.PASSED),)
 )
 REPORT = {"out": json.dumps(INSIDE.to_document())}
 EXEC = ["exec", "-T", "dev", "devkit", "verify", "--here", "--json", "--standard", "--timeout", "60"]
@@ -58,7 +57,7 @@ def test_build_start_prove_and_take_down(docker, project):
     lines = []
     report = prove(project, lines)
     assert docker.calls == [BUILD, UP, EXEC, DOWN]
-    assert (report.where, report.verdict) == (Where.CONTAINER, Verdict.PASSED)
+    assert (report.where, report.verdict) == (ProofLocation.CONTAINER, ProofVerdict.PASSED)
     assert [stage.name for stage in report.stages] == ["build", "start", "lora-memorises"]
     assert report.device == {"kind": "cpu"}
     assert report.environment == {"torch": "2.13.0", "engine": "docker", "engine_version": "28.5.2"}
@@ -89,7 +88,7 @@ def test_a_running_dev_container_is_proved_as_it_is_and_left_alone(docker, proje
     assert docker.calls == [EXEC]
     assert report.environment["image_digests"] == ["registry.example/dev@sha256:4567"]
     assert report.stages[0].status is StageStatus.SKIPPED
-    assert report.verdict is Verdict.PASSED
+    assert report.verdict is ProofVerdict.PASSED
     assert report.environment["image_id"] == "sha256:0123"
 
 
@@ -149,7 +148,7 @@ def test_what_fails_on_the_way_is_a_failed_stage(docker, project, answers, calls
     docker.answer(**answers)
     report = prove(project)
     assert docker.calls == calls
-    assert report.verdict is Verdict.FAILED
+    assert report.verdict is ProofVerdict.FAILED
     assert report.stages[-1].name == stage
     assert words in report.stages[-1].reason
 
@@ -158,7 +157,7 @@ def test_a_failed_proof_inside_is_a_failed_report(docker, project):
     inside = replace(INSIDE, stages=(StageResult("kernel", StageStatus.FAILED, reason="no kernel image"),))
     docker.answer(exec={"out": json.dumps(inside.to_document()), "code": 1})
     report = prove(project)
-    assert report.verdict is Verdict.FAILED
+    assert report.verdict is ProofVerdict.FAILED
     assert report.stages[-1].reason == "no kernel image"
 
 

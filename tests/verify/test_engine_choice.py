@@ -3,13 +3,13 @@
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.verify.engine import DOCKER_COMPOSE, PODMAN_COMPOSE, working_engine
+from devkit.verify.engine import DOCKER_COMPOSE, PODMAN_COMPOSE, require_engine
 from tests.hosts import FOLDER, machine, written
 
 
 @pytest.mark.parametrize("name", ["ubuntu-4090-ok", "rootless-docker", "wsl2-desktop", "macos-desktop"])
 def test_docker_with_compose_is_used(name):
-    assert working_engine(machine(name)).compose == DOCKER_COMPOSE
+    assert require_engine(machine(name)).compose == DOCKER_COMPOSE
 
 
 def test_podman_brings_its_own_compose(tmp_path):
@@ -22,7 +22,7 @@ def test_podman_brings_its_own_compose(tmp_path):
         out = "podman-compose version 1.5.0"
         """,
     )
-    assert working_engine(host).compose == PODMAN_COMPOSE
+    assert require_engine(host).compose == PODMAN_COMPOSE
 
 
 @pytest.mark.parametrize(
@@ -37,5 +37,5 @@ def test_podman_brings_its_own_compose(tmp_path):
 )
 def test_no_engine_is_a_set_up_error_with_a_fix(name, message, hint):
     with pytest.raises(DevkitError, match=message) as error:
-        working_engine(machine(name))
+        require_engine(machine(name))
     assert hint in error.value.hint

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.probe.host import NOT_FOUND, Done, LocalHost
-from devkit.verify.interpreter import INSTALL, proof_python
+from devkit.probe.host import NOT_FOUND, LocalHost, ProgramResult
+from devkit.verify.local_proof import INSTALL_COMMAND, find_proof_python
 
 OWN, ACTIVE = "/opt/devkit/bin/python", "/home/dev/venv/bin/python"
 
@@ -32,12 +32,12 @@ class TwoPythons:
     def run(self, argv, *, deadline_s=5.0):
         answer = self.answers.get(argv[0])
         if answer is None:
-            return Done(NOT_FOUND, "", "no such file")
+            return ProgramResult(NOT_FOUND, "", "no such file")
         if argv[1] == "--version":
-            return Done(0, f"Python {answer.split()[0]}\n", "")
+            return ProgramResult(0, f"Python {answer.split()[0]}\n", "")
         if argv[1] == "-P" and answer.startswith("3.10"):
-            return Done(2, "", "unknown option -P")
-        return Done(0, f"{answer}\n", "")
+            return ProgramResult(2, "", "unknown option -P")
+        return ProgramResult(0, f"{answer}\n", "")
 
 
 VENV = {"VIRTUAL_ENV": "/home/dev/venv"}
@@ -54,7 +54,7 @@ VENV = {"VIRTUAL_ENV": "/home/dev/venv"}
     ],
 )
 def test_the_python_with_torch_is_chosen(answers, env, chosen):
-    assert proof_python(TwoPythons(answers, env)) == chosen
+    assert find_proof_python(TwoPythons(answers, env)) == chosen
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_the_python_with_torch_is_chosen(answers, env, chosen):
 )
 def test_no_torch_is_a_set_up_error_with_the_command_that_helps(answers, env, said):
     with pytest.raises(DevkitError, match=said) as error:
-        proof_python(TwoPythons(answers, env))
-    assert INSTALL in error.value.hint
+        find_proof_python(TwoPythons(answers, env))
+    assert INSTALL_COMMAND in error.value.hint
 
 
 def test_this_environment_answers_for_itself():
     pytest.importorskip("torch")
-    assert Path(proof_python(LocalHost())).exists()
+    assert Path(find_proof_python(LocalHost())).exists()

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.render.python_lock import Wanted, misfit
-from devkit.verify.locking import Sources, locked_image, locked_python, uv_command
+from devkit.render.container.image_locks import LockRequirements, find_lock_mismatch
+from devkit.verify.locking import PackageSources, find_uv, pin_image, resolve_lock
 from tests.wheels import make_index, make_wheel
 
-ONE = Wanted("3.11", ("x86_64",), "cpu", ("torch==2.13.0", "uv==0.13.9"))
+ONE = LockRequirements("3.11", ("x86_64",), "cpu", ("torch==2.13.0", "uv==0.13.9"))
 BOTH = replace(ONE, machines=("x86_64", "aarch64"))
 CPU = "2.13.0+cpu"
 
@@ -30,12 +30,12 @@ def wheels(tmp_path: Path) -> Path:
     return folder
 
 
-def locked(wanted: Wanted, sources: Sources) -> str:
-    return locked_python(wanted, sources, progress=lambda _line: None)
+def locked(wanted: LockRequirements, sources: PackageSources) -> str:
+    return resolve_lock(wanted, sources, progress=lambda _line: None)
 
 
-def from_wheels(folder: Path, wanted: Wanted = ONE) -> str:
-    return locked(wanted, Sources("https://unused.example.org", wheelhouse=folder))
+def from_wheels(folder: Path, wanted: LockRequirements = ONE) -> str:
+    return locked(wanted, PackageSources("https://unused.example.org", wheelhouse=folder))
 
 
 def hashes(text: str) -> set[str]:
@@ -45,7 +45,7 @@ def hashes(text: str) -> set[str]:
 def test_every_hash_is_that_of_a_file_in_the_wheelhouse(wheels):
     text = from_wheels(wheels)
     assert hashes(text) == {hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels.iterdir()}
-    assert misfit(text, ONE) == ""
+    assert find_lock_mismatch(text, ONE) == ""
 
 
 def test_the_closure_is_locked_not_only_what_was_asked_for(wheels):
@@ -79,7 +79,7 @@ def test_torch_comes_from_its_index_and_everything_else_from_the_other(wheels, t
     wrong = [make_wheel(elsewhere, "torch", "2.13.0"), make_wheel(elsewhere, "sympy", "1.13.0")]
     torch_index = make_index(tmp_path / "torch-index", [wheel for wheel in ours if "torch" in wheel.name] + wrong[1:])
     index = make_index(tmp_path / "index", [wheel for wheel in ours if "torch" not in wheel.name] + wrong[:1])
-    text = locked(ONE, Sources(torch_index, index))
+    text = locked(ONE, PackageSources(torch_index, index))
     assert f"torch=={CPU}" in text
     assert "sympy==1.14.0" in text
 
@@ -91,7 +91,7 @@ def test_the_triton_of_rocm_comes_from_torchs_index(wheels, tmp_path):
     others = [wheel for wheel in wheels.iterdir() if wheel.name.startswith(("uv", "sympy"))]
     torch_index = make_index(tmp_path / "torch-index", [torch, triton])
     index = make_index(tmp_path / "index", [*others, make_wheel(tmp_path, "torch", "2.13.0")])
-    text = locked(replace(ONE, variant="rocm6.4"), Sources(torch_index, index))
+    text = locked(replace(ONE, variant="rocm6.4"), PackageSources(torch_index, index))
     assert "torch==2.13.0+rocm6.4" in text
     assert "triton-rocm==3.5" in text
 
@@ -101,7 +101,9 @@ def test_what_is_built_for_one_torch_comes_from_its_index_too(wheels, tmp_path):
     torch_index = make_index(tmp_path / "torch-index", [*wheels.glob("torch-*"), vision])
     others = [wheel for wheel in wheels.iterdir() if wheel.name.startswith(("uv", "sympy"))]
     index = make_index(tmp_path / "index", [*others, make_wheel(tmp_path, "torchvision", "0.28.0")])
-    text = locked(replace(ONE, requirements=(*ONE.requirements, "torchvision>=0.27")), Sources(torch_index, index))
+    text = locked(
+        replace(ONE, requirements=(*ONE.requirements, "torchvision>=0.27")), PackageSources(torch_index, index)
+    )
     assert "torchvision==0.28.0+cpu" in text
 
 
@@ -133,13 +135,13 @@ def test_requirements_that_nothing_satisfies_are_said_to_be_so(wheels):
 def test_an_index_that_cannot_be_reached_is_said_to_be_so():
     nowhere = "http://127.0.0.1:9/simple"
     with pytest.raises(DevkitError, match="cannot be reached") as caught:
-        locked(ONE, Sources(nowhere, nowhere))
+        locked(ONE, PackageSources(nowhere, nowhere))
     assert "--wheelhouse" in caught.value.hint
 
 
 def test_an_answer_that_never_comes_is_not_waited_for(wheels):
     with pytest.raises(DevkitError, match="no answer within 0 s"):
-        locked_python(ONE, Sources("", wheelhouse=wheels), progress=lambda _line: None, deadline_s=0.0)
+        resolve_lock(ONE, PackageSources("", wheelhouse=wheels), progress=lambda _line: None, deadline_s=0.0)
 
 
 def test_without_uv_the_hint_says_how_to_get_it(monkeypatch):
@@ -147,7 +149,7 @@ def test_without_uv_the_hint_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(DevkitError, match="uv is not installed") as caught:
-        uv_command()
+        find_uv()
     assert "pip install uv" in caught.value.hint
 
 
@@ -194,12 +196,12 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 )
 def test_the_digest_comes_from_the_engine_or_else_the_registry(engine, reference, inspect, registry, expected):
     engine(inspect=inspect, registry=registry)
-    assert locked_image(reference, program="docker") == f"{reference}@{expected}"
+    assert pin_image(reference, program="docker") == f"{reference}@{expected}"
 
 
 def test_an_image_with_a_digest_is_locked_already(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    assert locked_image(f"python:3.11@{DIGEST}", program="docker") == f"python:3.11@{DIGEST}"
+    assert pin_image(f"python:3.11@{DIGEST}", program="docker") == f"python:3.11@{DIGEST}"
 
 
 @pytest.mark.parametrize(
@@ -214,17 +216,17 @@ def test_an_image_with_a_digest_is_locked_already(monkeypatch):
 def test_what_nobody_knows_is_not_guessed(engine, inspect, registry, says):
     engine(inspect=inspect, registry=registry)
     with pytest.raises(DevkitError, match=says) as caught:
-        locked_image("python:3.11-slim", program="docker")
+        pin_image("python:3.11-slim", program="docker")
     assert "--lock-only python" in caught.value.hint
 
 
 def test_a_registry_that_never_answers_is_not_waited_for(engine):
     engine(registry="sleep 30")
     with pytest.raises(DevkitError, match="no answer within"):
-        locked_image("python:3.11-slim", program="docker", deadline_s=0.5)
+        pin_image("python:3.11-slim", program="docker", deadline_s=0.5)
 
 
 def test_without_an_engine_the_hint_says_what_can_still_be_locked(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(DevkitError, match="docker is not installed"):
-        locked_image("python:3.11-slim", program="docker")
+        pin_image("python:3.11-slim", program="docker")

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from devkit.probe.host import LocalHost
-from devkit.verify.here import proof_command, prove_here
-from devkit.verify.report import Verdict
-from devkit.workload.settings import Depth
+from devkit.verify.local_proof import build_proof_command, prove_here
+from devkit.verify.report import ProofVerdict
+from devkit.workload.proof.stages import Depth
 from tests.amount import every
 from tests.verify.stages import NOT_ON_A_CPU
 
@@ -54,7 +54,7 @@ def reference_losses(report):
 def test_the_proof_passes_here_without_touching_the_network(shadow):
     shadow("sitecustomize", NO_NETWORK)
     report = prove(Depth.STANDARD)
-    assert report.verdict is Verdict.PASSED, report.conclusion
+    assert report.verdict is ProofVerdict.PASSED, report.conclusion
     skipped = {"nccl", "own-model"} if report.device["kind"] == "cuda" else NOT_ON_A_CPU
     assert {name: status for name, status in statuses(report).items() if status != "passed"} == dict.fromkeys(
         skipped, "skipped"
@@ -94,7 +94,7 @@ def test_a_torch_that_cannot_be_imported_is_the_finding(shadow):
 
 def test_stdout_of_the_proof_holds_events_alone(shadow):
     shadow("sitecustomize", "import atexit, os; atexit.register(lambda: os.write(1, b'noise'))")
-    argv = [*proof_command(sys.executable)(["--depth=quick", "--stages=torch"])]
+    argv = [*build_proof_command(sys.executable)(["--depth=quick", "--stages=torch"])]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True)
     assert [json.loads(line)["event"] for line in done.stdout.splitlines()] == [
         "environment",

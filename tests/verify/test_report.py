@@ -4,14 +4,13 @@ import json
 
 import pytest
 
-from devkit.verify.report import Verdict, VerificationReport, Where
-from devkit.verify.text import report_text
-from devkit.workload.stage import StageResult, StageStatus
+from devkit.verify.report import ProofLocation, ProofVerdict, VerificationReport, format_proof_report
+from devkit.workload.proof.stages import StageResult, StageStatus
 
 PASSED, FAILED, SKIPPED = StageStatus
 
 
-def report(*stages, where=Where.HERE, log=()):
+def report(*stages, where=ProofLocation.HERE, log=()):
     return VerificationReport(where, {"kind": "cpu", "name": "EPYC"}, {"torch": "2.13.0"}, stages, log)
 
 
@@ -28,25 +27,27 @@ BROKEN = StageResult(
     [
         pytest.param(
             (LORA, QLORA),
-            Verdict.PASSED,
+            ProofVerdict.PASSED,
             "proved on cpu: LoRA fine-tuning memorises a sentence and QLoRA on a 4-bit base memorises a sentence",
             id="all passed",
         ),
         pytest.param(
             (LORA, NO_QLORA),
-            Verdict.PASSED,
+            ProofVerdict.PASSED,
             "proved on cpu: LoRA fine-tuning memorises a sentence"
             " (not proved: qlora-memorises; bitsandbytes is not installed)",
             id="what was skipped is said",
         ),
         pytest.param(
             (LORA, BROKEN),
-            Verdict.FAILED,
+            ProofVerdict.FAILED,
             "not proved: 1 of 2 stages failed (kernel); still proved on cpu: LoRA fine-tuning memorises a sentence",
             id="one failed",
         ),
-        pytest.param((NO_QLORA,), Verdict.FAILED, "not proved: 0 of 1 stage failed (none ran)", id="nothing was shown"),
-        pytest.param((), Verdict.FAILED, "not proved: 0 of 0 stages failed (none ran)", id="no stage at all"),
+        pytest.param(
+            (NO_QLORA,), ProofVerdict.FAILED, "not proved: 0 of 1 stage failed (none ran)", id="nothing was shown"
+        ),
+        pytest.param((), ProofVerdict.FAILED, "not proved: 0 of 0 stages failed (none ran)", id="no stage at all"),
     ],
 )
 def test_verdict_and_conclusion(stages, verdict, conclusion):
@@ -63,7 +64,7 @@ def test_the_document_has_the_fields_of_the_contract():
 
 
 def test_a_report_survives_its_document():
-    original = report(LORA, BROKEN, where=Where.CONTAINER, log=("last words",))
+    original = report(LORA, BROKEN, where=ProofLocation.CONTAINER, log=("last words",))
     assert VerificationReport.from_document(json.loads(json.dumps(original.to_document()))) == original
 
 
@@ -90,7 +91,7 @@ def test_what_is_no_report_is_refused(document):
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_text_keeps_to_the_width_and_ends_with_one_plain_line(width):
-    text = report_text(report(LORA, BROKEN, NO_QLORA), width=width)
+    text = format_proof_report(report(LORA, BROKEN, NO_QLORA), width=width)
     *lines, last = text.splitlines()
     assert last.startswith("not proved: 1 of 3 stages failed (kernel)")
     assert [line for line in lines if len(line) > max(width, 50)] == []
@@ -100,12 +101,12 @@ def test_the_text_keeps_to_the_width_and_ends_with_one_plain_line(width):
 
 def test_the_text_shows_no_control_characters_of_what_was_generated():
     stage = StageResult("lora-memorises", FAILED, {"generated": "\x1b[31mred\x00\ufffd"}, {"generated": "a"}, "no")
-    assert "\x1b" not in report_text(report(stage), width=80)
-    assert "\x00" not in report_text(report(stage), width=80)
+    assert "\x1b" not in format_proof_report(report(stage), width=80)
+    assert "\x00" not in format_proof_report(report(stage), width=80)
 
 
 def test_the_last_output_of_a_crash_is_shown():
-    assert "  Segmentation fault" in report_text(report(BROKEN, log=("Segmentation fault",)), width=80)
+    assert "  Segmentation fault" in format_proof_report(report(BROKEN, log=("Segmentation fault",)), width=80)
 
 
 @pytest.mark.parametrize(
@@ -122,11 +123,11 @@ def test_secrets_reach_neither_document_nor_text(line, shown):
     found = report(StageResult("build", FAILED, reason=line), log=(line,))
     document = found.to_document()
     assert (document["log"], document["stages"][0]["reason"]) == ([shown], shown)
-    assert line == shown or line not in report_text(found, width=100)
+    assert line == shown or line not in format_proof_report(found, width=100)
 
 
 @pytest.mark.parametrize(("kind", "said"), [("cuda", "4.5 s, of 2.0 s"), ("cpu", "4.5 s")])
 def test_a_stage_that_took_longer_than_its_budget_says_so_on_a_gpu(kind, said):
     slow = StageResult("lora-memorises", PASSED, ms=4500.0, budget_s=2.0)
-    text = report_text(VerificationReport(Where.HERE, {"kind": kind}, {}, (slow,)), width=80)
+    text = format_proof_report(VerificationReport(ProofLocation.HERE, {"kind": kind}, {}, (slow,)), width=80)
     assert next(line for line in text.splitlines() if line.startswith("lora-memorises")).endswith(f"passed  {said}")

@@ -10,13 +10,13 @@ import pytest
 @pytest.fixture(scope="session", autouse=True)
 def prepared_environment() -> Iterator[None]:
     """What the proof sets before it imports torch, taken back afterwards."""
-    from devkit.workload.packages import THREADS, prepare_process
+    from devkit.workload.environment import PROOF_THREADS, prepare_process
 
     before = dict(os.environ)
     prepare_process()
     if "torch" in sys.modules:
         # Test modules that import it did so before: two threads on models this small spend their time waiting.
-        sys.modules["torch"].set_num_threads(THREADS)
+        sys.modules["torch"].set_num_threads(PROOF_THREADS)
     yield
     os.environ.clear()
     os.environ.update(before)
@@ -38,11 +38,11 @@ def make_bench(folder, **settings):
     """A bench on the CPU with these settings instead of the quick proof's."""
     from dataclasses import replace
 
-    from devkit.workload.bench import Bench
     from devkit.workload.device import choose_device
-    from devkit.workload.proof import prepare_torch
-    from devkit.workload.settings import Depth, ProofSettings
+    from devkit.workload.proof.program import make_torch_deterministic
+    from devkit.workload.proof.stages import Depth, ProofSettings
+    from devkit.workload.proof.training import ProofModels
 
-    prepare_torch()
+    make_torch_deterministic()
     chosen = replace(ProofSettings.for_depth(Depth.QUICK), resume_steps=8, **settings)
-    return Bench(chosen, choose_device(chosen.precision), folder)
+    return ProofModels(chosen, choose_device(chosen.precision), folder)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from devkit.workload.cpus import usable_cpus
+from devkit.workload.environment import count_usable_cpus
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -24,4 +24,4 @@ def test_usable_cpus(tmp_path, quota, cpus):
     file = tmp_path / "cpu.max"
     if quota is not None:
         file.write_text(quota)
-    assert usable_cpus(file) == cpus
+    assert count_usable_cpus(file) == cpus

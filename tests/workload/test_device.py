@@ -2,15 +2,15 @@
 
 import pytest
 
-from devkit.workload.cuda_driver import CudaDriver, has_gpu_node
-from devkit.workload.settings import Precision
+from devkit.workload.device import CudaDriver, has_gpu_node
+from devkit.workload.proof.stages import Precision
 
 pytest.importorskip("torch")
 
-from devkit.workload import device_stages
-from devkit.workload.device import choose_device, choose_precision, describe
-from devkit.workload.proof import is_device_lost, prepare_torch
-from devkit.workload.stage import StageStatus, judge
+from devkit.workload.device import choose_device, choose_precision, describe_device
+from devkit.workload.proof import device_stages
+from devkit.workload.proof.program import is_device_lost, make_torch_deterministic
+from devkit.workload.proof.stages import StageStatus, run_stage
 
 pytestmark = pytest.mark.workload
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.workload
     ],
 )
 def test_code_runs_on_a_gpu(target, capability, runs):
-    assert device_stages.runs_on(target, *capability) is runs
+    assert device_stages.can_run_on(target, *capability) is runs
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ DRIVER = CudaDriver(init_code=0, gpus=1, cuda="13.0", driver="580.65.06")
     ],
 )
 def test_the_driver_must_answer_where_a_gpu_is(driver, gpu_node, holds):
-    result, _ = judge("torch-build", lambda: device_stages.driver_readings(driver, gpu_node=gpu_node))
+    result, _ = run_stage("torch-build", lambda: device_stages.read_driver_answers(driver, gpu_node=gpu_node))
     assert (result.status is StageStatus.PASSED) is holds
 
 
@@ -82,15 +82,15 @@ def test_gpu_nodes(tmp_path, nodes, found):
 
 
 def test_kernels_here_compute_the_right_numbers():
-    prepare_torch()
+    make_torch_deterministic()
     device = choose_device()
-    for stage in (device_stages.device_works, device_stages.kernels_compute):
-        result, _ = judge(stage.__name__, lambda stage=stage: stage(device))
+    for stage in (device_stages.prove_device, device_stages.prove_kernels):
+        result, _ = run_stage(stage.__name__, lambda stage=stage: stage(device))
         assert result.status is StageStatus.PASSED, result.reason
 
 
 def test_a_kernel_that_computes_other_numbers_is_seen(monkeypatch):
-    prepare_torch()
+    make_torch_deterministic()
     matmul, calls = device_stages._matmul, []
 
     def wrong_on_the_device(left, right):
@@ -98,12 +98,12 @@ def test_a_kernel_that_computes_other_numbers_is_seen(monkeypatch):
         return matmul(left, right) * (1 if len(calls) == 1 else 1.0001)
 
     monkeypatch.setattr(device_stages, "_matmul", wrong_on_the_device)
-    result, _ = judge("kernel", lambda: device_stages.kernels_compute(choose_device()))
+    result, _ = run_stage("kernel", lambda: device_stages.prove_kernels(choose_device()))
     assert "matmul_fp32_error" in result.reason
 
 
 def test_the_description_leaves_out_what_means_nothing_here():
-    described = describe(choose_device(Precision.BF16), None)
+    described = describe_device(choose_device(Precision.BF16), None)
     assert described["precision"] == "bf16"
     assert "driver" not in described
     assert all(value not in ("", 0) for value in described.values())

@@ -4,23 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from devkit.estimate.learned import Observation, observations_of
-from devkit.workload.run_stages import Ran, _memory
+from devkit.estimate.measured_runs import ObservedRun, parse_observed_runs
+from devkit.workload.proof.run_stages import FinishedRun, _memory
 
 MEASURED = {"allocated_peak_bytes": 10 << 30, "reserved_peak_bytes": 11 << 30}
 ESTIMATED = {"allocated_peak_bytes": 9 << 30, "reserved_peak_bytes": {"point": 1, "upper": 2}}
 
 
 def stage(record):
-    readings = _memory(Ran([1.0], record, Path()))
+    readings = _memory(FinishedRun([1.0], record, Path()))
     return {"name": "memory", "status": "passed", "measured": {each.name: each.measured for each in readings}}
 
 
 def test_a_stage_that_counted_memory_is_one_run_to_learn_from():
     stages = [stage({"measured": MEASURED, "estimated": ESTIMATED})]
     report = {"schema": "devkit.verify/1", "device": {"name": "NVIDIA H200"}, "stages": stages}
-    assert observations_of(report, origin="verify.json") == (
-        Observation(
+    assert parse_observed_runs(report, origin="verify.json") == (
+        ObservedRun(
             gpu="NVIDIA H200",
             allocated_bytes=10 << 30,
             reserved_bytes=11 << 30,

@@ -4,45 +4,46 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.workload.stage import StageStatus, judge
+from devkit.workload.proof.stages import StageStatus, run_stage
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from devkit.workload import run_stages, sized  # noqa: E402 - only where torch is
-from devkit.workload.bench import Bench  # noqa: E402
-from tests.workload.finetune.kitchen import write_base  # noqa: E402
+from devkit.workload import models
+from devkit.workload.proof import run_stages
+from devkit.workload.proof.training import ProofModels
+from tests.workload.finetune.kitchen import write_base
 
 pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore")]
 
 
 def with_model(bench, folder, model):
-    return Bench(replace(bench.settings, model=str(model)), bench.device, folder)
+    return ProofModels(replace(bench.settings, model=str(model)), bench.device, folder)
 
 
 def outcome(stage, bench):
-    return judge(stage.__name__, lambda: stage(bench))[0]
+    return run_stage(stage.__name__, lambda: stage(bench))[0]
 
 
 def test_a_model_that_was_named_learns_and_answers(healthy, tmp_path):
-    result = outcome(run_stages.own_model, with_model(healthy, tmp_path / "own", write_base(tmp_path / "base")))
+    result = outcome(run_stages.prove_own_model, with_model(healthy, tmp_path / "own", write_base(tmp_path / "base")))
     assert result.status is StageStatus.PASSED, result.reason
-    assert len(result.series["losses"]) == run_stages.STEPS
+    assert len(result.series["losses"]) == run_stages.OWN_MODEL_STEPS
     assert result.measured["last_loss"] < result.measured["first_loss"]
 
 
 def test_without_a_name_it_is_skipped(healthy):
-    assert outcome(run_stages.own_model, healthy).status is StageStatus.SKIPPED
+    assert outcome(run_stages.prove_own_model, healthy).status is StageStatus.SKIPPED
 
 
 def test_a_model_that_is_not_there_fails_with_its_name(healthy, tmp_path):
-    result = outcome(run_stages.own_model, with_model(healthy, tmp_path, tmp_path / "nowhere"))
+    result = outcome(run_stages.prove_own_model, with_model(healthy, tmp_path, tmp_path / "nowhere"))
     assert result.status is StageStatus.FAILED and "nowhere" in result.reason
 
 
 def test_a_model_that_does_not_learn_fails(healthy, tmp_path, monkeypatch):
     monkeypatch.setattr(run_stages, "LEARNING_RATE", 1e-9)
-    result = outcome(run_stages.own_model, with_model(healthy, tmp_path / "own", write_base(tmp_path / "base")))
+    result = outcome(run_stages.prove_own_model, with_model(healthy, tmp_path / "own", write_base(tmp_path / "base")))
     assert result.status is StageStatus.FAILED and "last_loss is " in result.reason
 
 
@@ -61,19 +62,19 @@ def test_what_stages_before_left_in_torchs_cache_is_given_back_before_a_runs_mem
         return 0
 
     monkeypatch.setattr(run_stages, "run", ran)
-    bench = Bench(healthy.settings, replace(healthy.device, kind="cuda"), tmp_path)
-    outcome(run_stages.memory_as_estimated, bench)
+    bench = ProofModels(healthy.settings, replace(healthy.device, kind="cuda"), tmp_path)
+    outcome(run_stages.prove_memory_estimate, bench)
     assert done == ["empty_cache", "reset_peak_memory_stats", "run"]
 
 
 def test_memory_is_not_judged_on_a_cpu(healthy):
-    assert outcome(run_stages.memory_as_estimated, healthy).status is StageStatus.SKIPPED
+    assert outcome(run_stages.prove_memory_estimate, healthy).status is StageStatus.SKIPPED
 
 
 def test_the_model_of_a_size_trains(healthy, tmp_path):
-    folder = sized.write_model(tmp_path / "sized", seed=1, hidden=128, layers=2)
-    result = outcome(run_stages.own_model, with_model(healthy, tmp_path / "own", folder))
-    assert len(result.series["losses"]) == run_stages.STEPS
+    folder = models.write_random_llama(tmp_path / "sized", seed=1, hidden=128, layers=2)
+    result = outcome(run_stages.prove_own_model, with_model(healthy, tmp_path / "own", folder))
+    assert len(result.series["losses"]) == run_stages.OWN_MODEL_STEPS
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,6 @@ def test_the_model_of_a_size_trains(healthy, tmp_path):
 def test_a_peak_far_from_the_estimate_is_seen(tmp_path, peak, holds):
     measured = {"allocated_peak_bytes": peak, "reserved_peak_bytes": peak}
     record = {"measured": measured, "estimated": {"allocated_peak_bytes": 1_000_000_000}}
-    readings = [*run_stages._memory(run_stages.Ran([], record, tmp_path))]
-    assert readings[0].holds is holds
+    readings = [*run_stages._memory(run_stages.FinishedRun([], record, tmp_path))]
+    assert readings[0].is_as_expected is holds
     assert readings[0].expected == "5e+08 to 2e+09; estimate 1000000000"

@@ -5,36 +5,27 @@ No GPU is needed: what decides on one, the range around the data sheet, is judge
 
 import pytest
 
-from devkit.compat.rates import rates_of
-from devkit.workload.settings import Precision
-from devkit.workload.stage import StageStatus, judge
+from devkit.compat.gpus import find_datasheet
+from devkit.workload.proof.stages import Precision, StageStatus, run_stage
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from devkit.workload import (  # noqa: E402 - only where torch is
-    collective_stages,
-    device_stages,
-    generation_stages,
-    native_stages,
-    rate_stages,
-    rates,
-    reference_stages,
-)
-from devkit.workload.device import Device, cpu_device  # noqa: E402
+from devkit.workload.device import Device, choose_cpu
+from devkit.workload.proof import collectives, device_stages, model_stages, rates
 
 pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore")]
 
-CPU = cpu_device()
+CPU = choose_cpu()
 
 
 def outcome(stage, subject):
-    return judge(stage.__name__, lambda: stage(subject))[0]
+    return run_stage(stage.__name__, lambda: stage(subject))[0]
 
 
 @pytest.mark.parametrize(
     "stage",
-    [rate_stages.compute_rate, rate_stages.memory_rate, native_stages.native_library],
+    [rates.prove_compute_rate, rates.prove_memory_rate, device_stages.prove_bitsandbytes],
     ids=lambda stage: stage.__name__,
 )
 def test_the_stage_passes_on_the_cpu(stage):
@@ -43,7 +34,7 @@ def test_the_stage_passes_on_the_cpu(stage):
 
 
 def test_nothing_is_expected_of_a_cpus_rates():
-    for stage in (rate_stages.compute_rate, rate_stages.memory_rate):
+    for stage in (rates.prove_compute_rate, rates.prove_memory_rate):
         result = outcome(stage, CPU)
         assert result.expected == {} and all(value > 0 for value in result.measured.values())
 
@@ -51,9 +42,9 @@ def test_nothing_is_expected_of_a_cpus_rates():
 @pytest.mark.parametrize(
     ("stage", "reason"),
     [
-        pytest.param(rate_stages.link_rate, "no link", id="no link"),
-        pytest.param(native_stages.triton_computes, "compiles for GPUs", id="no Triton"),
-        pytest.param(collective_stages.nccl_adds_up, "there is none", id="no NCCL"),
+        pytest.param(rates.prove_link_rate, "no link", id="no link"),
+        pytest.param(device_stages.prove_triton, "compiles for GPUs", id="no Triton"),
+        pytest.param(collectives.prove_nccl, "there is none", id="no NCCL"),
     ],
 )
 def test_what_belongs_to_gpus_is_skipped_on_a_cpu_with_its_reason(stage, reason):
@@ -63,7 +54,7 @@ def test_what_belongs_to_gpus_is_skipped_on_a_cpu_with_its_reason(stage, reason)
 
 def test_one_gpu_has_nothing_to_add_up_with():
     one = Device("cuda", "NVIDIA H200", "", Precision.BF16, "", "9.0", count=1)
-    assert outcome(collective_stages.nccl_adds_up, one).status is StageStatus.SKIPPED
+    assert outcome(collectives.prove_nccl, one).status is StageStatus.SKIPPED
 
 
 H200, T4, RTX_4070 = "NVIDIA H200", "Tesla T4", "NVIDIA GeForce RTX 4070"
@@ -85,17 +76,17 @@ H200, T4, RTX_4070 = "NVIDIA H200", "Tesla T4", "NVIDIA GeForce RTX 4070"
     ],
 )
 def test_a_matrix_rate_is_judged_by_the_data_sheet(name, tflops, holds):
-    row = rates_of(name)
-    reading = rate_stages.judged("bf16_tflops", tflops, row.bf16_tflops, rate_stages.COMPUTE_SHARE, row)
-    assert reading.holds is holds
+    row = find_datasheet(name)
+    reading = rates.judge_rate("bf16_tflops", tflops, row.bf16_tflops, rates.COMPUTE_SHARE, row)
+    assert reading.is_as_expected is holds
     assert "data sheet" in reading.expected
 
 
 def test_a_board_on_the_slots_power_may_be_slower_than_its_sheet():
-    row = rates_of(T4)
-    share = rate_stages._compute_share(row)
-    assert rate_stages.judged("fp16_tflops", 20.0, row.fp16_tflops, share, row).holds
-    assert not rate_stages.judged("fp16_tflops", 12.0, row.fp16_tflops, share, row).holds
+    row = find_datasheet(T4)
+    share = rates._compute_share(row)
+    assert rates.judge_rate("fp16_tflops", 20.0, row.fp16_tflops, share, row).is_as_expected
+    assert not rates.judge_rate("fp16_tflops", 12.0, row.fp16_tflops, share, row).is_as_expected
 
 
 @pytest.mark.parametrize(
@@ -110,25 +101,25 @@ def test_a_board_on_the_slots_power_may_be_slower_than_its_sheet():
     ],
 )
 def test_a_link_of_one_lane_is_seen(name, gb_per_s, holds):
-    row = rates_of(name)
-    best = rate_stages.PCIE_GB_PER_S[row.pcie_generation]
-    assert rate_stages.judged_link("to_gpu_gb_per_s", gb_per_s, best, row).holds is holds
+    row = find_datasheet(name)
+    best = rates.PCIE_GB_PER_S[row.pcie_generation]
+    assert rates.judge_link_rate("to_gpu_gb_per_s", gb_per_s, best, row).is_as_expected is holds
 
 
 def test_an_unknown_gpu_gives_facts_alone():
-    reading = rate_stages.judged("bf16_tflops", 1.0, 0.0, 0.4, rates_of("NVIDIA RTX 9090"))
-    assert (reading.expected, reading.holds) == ("", True)
+    reading = rates.judge_rate("bf16_tflops", 1.0, 0.0, 0.4, find_datasheet("NVIDIA RTX 9090"))
+    assert (reading.expected, reading.is_as_expected) == ("", True)
 
 
 def test_a_median_call_is_not_moved_by_one_slow_one():
     import time
 
     calls = iter([0.03, *[0.001] * 10_000])
-    assert rates.seconds_per_call(lambda: time.sleep(next(calls)), torch.device("cpu")) < 0.02
+    assert rates.measure_seconds_per_call(lambda: time.sleep(next(calls)), torch.device("cpu")) < 0.02
 
 
 def test_two_processes_add_up():
-    result = outcome(collective_stages.gloo_adds_up, CPU)
+    result = outcome(collectives.prove_gloo, CPU)
     assert result.status is StageStatus.PASSED, result.reason
     assert result.measured["wrong_sums"] == 0
 
@@ -136,8 +127,8 @@ def test_two_processes_add_up():
 def test_a_process_that_dies_fails_the_stage_with_its_words(monkeypatch, tmp_path):
     broken = tmp_path / "all_reduce.py"
     broken.write_text("raise OSError('no interface for Gloo')")
-    monkeypatch.setattr(collective_stages.all_reduce, "__file__", str(broken))
-    result = outcome(collective_stages.gloo_adds_up, CPU)
+    monkeypatch.setattr(collectives.all_reduce, "__file__", str(broken))
+    result = outcome(collectives.prove_gloo, CPU)
     assert result.status is StageStatus.FAILED and "no interface for Gloo" in result.reason
 
 
@@ -146,9 +137,9 @@ def test_the_process_that_failed_is_named_and_not_the_one_that_waits_for_it(monk
     broken.write_text(
         "import sys, time\nif sys.argv[2] == '1': raise OSError('no room in /dev/shm')\ntime.sleep(300)\n"
     )
-    monkeypatch.setattr(collective_stages.all_reduce, "__file__", str(broken))
-    monkeypatch.setattr(collective_stages, "DEADLINE_S", 30.0)
-    result = outcome(collective_stages.gloo_adds_up, CPU)
+    monkeypatch.setattr(collectives.all_reduce, "__file__", str(broken))
+    monkeypatch.setattr(collectives, "DEADLINE_S", 30.0)
+    result = outcome(collectives.prove_gloo, CPU)
     assert result.reason == "RuntimeError: process 1 ended with status 1: OSError: no room in /dev/shm"
 
 
@@ -182,7 +173,7 @@ NCCL_SAID = """\
     ],
 )
 def test_what_a_process_died_of_is_found_in_its_last_words(said, found):
-    assert collective_stages.error_in(said) == found
+    assert collectives.find_error(said) == found
 
 
 def gpu(capability):
@@ -190,16 +181,16 @@ def gpu(capability):
     return Device("cuda", "a GPU", "", Precision.FP16, "", capability, count=1)
 
 
-@pytest.mark.parametrize("stage", [native_stages.triton_computes, device_stages.compile_agrees])
+@pytest.mark.parametrize("stage", [device_stages.prove_triton, device_stages.prove_compile])
 def test_a_gpu_too_old_for_triton_and_a_machine_without_it_have_nothing_to_prove(stage, monkeypatch):
     # A stand-in: Triton is no package of a CPU's torch.
-    monkeypatch.setattr(native_stages, "find_spec", lambda _: object())
+    monkeypatch.setattr(device_stages, "find_spec", lambda _: object())
     old = outcome(stage, gpu("6.1"))
     assert (old.status, old.reason) == (
         StageStatus.SKIPPED,
         "Triton compiles for compute capability 7.0 and newer, and this is 6.1",
     )
-    monkeypatch.setattr(native_stages, "find_spec", lambda _: None)
+    monkeypatch.setattr(device_stages, "find_spec", lambda _: None)
     without = outcome(stage, gpu("9.0"))
     assert (without.status, without.reason) == (StageStatus.SKIPPED, "Triton is not installed")
 
@@ -211,7 +202,7 @@ def test_a_gpu_too_old_for_triton_and_a_machine_without_it_have_nothing_to_prove
 def test_a_gpu_without_room_is_held_to_no_data_sheet(monkeypatch, free_bytes, is_judged):
     # A stand-in for a GPU's memory: what fits its caches is read faster than any memory gives.
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_bytes, 2**37))
-    promised = rate_stages._promised(gpu("9.0"), 0, H200)
+    promised = rates._promised(gpu("9.0"), 0, H200)
     assert (promised is not None) is is_judged
 
 
@@ -222,7 +213,7 @@ def test_a_library_that_only_pretends_is_seen(monkeypatch):
         pass
 
     monkeypatch.setattr(extension, "lib", MockBNBNativeLibrary())
-    result = outcome(native_stages.native_library, CPU)
+    result = outcome(device_stages.prove_bitsandbytes, CPU)
     assert result.status is StageStatus.FAILED and "library is MockBNBNativeLibrary" in result.reason
 
 
@@ -231,32 +222,32 @@ def test_a_broken_quantisation_is_seen(monkeypatch):
 
     right = functional.dequantize_4bit
     monkeypatch.setattr(functional, "dequantize_4bit", lambda packed, state: right(packed, state) * 1.5)
-    assert "round_trip_error" in outcome(native_stages.native_library, CPU).reason
+    assert "round_trip_error" in outcome(device_stages.prove_bitsandbytes, CPU).reason
 
 
 def test_every_cache_gives_the_same_tokens(healthy):
-    result = outcome(generation_stages.caches_agree, healthy)
+    result = outcome(model_stages.prove_caches_agree, healthy)
     assert result.status is StageStatus.PASSED, result.reason
 
 
 def test_a_cache_that_loses_a_token_is_seen(healthy, monkeypatch):
-    real = generation_stages._with_cache
+    real = model_stages._with_cache
     lossy = lambda *words, **how: real(*words, **how)[:-1] if how else real(*words)  # noqa: E731
-    monkeypatch.setattr(generation_stages, "_with_cache", lossy)
-    assert "static_cache_agrees" in outcome(generation_stages.caches_agree, healthy).reason
+    monkeypatch.setattr(model_stages, "_with_cache", lossy)
+    assert "static_cache_agrees" in outcome(model_stages.prove_caches_agree, healthy).reason
 
 
 def test_the_reference_is_equal_to_the_bit_each_time(healthy):
-    first, second = (outcome(reference_stages.reference, healthy) for _ in range(2))
+    first, second = (outcome(model_stages.prove_reference, healthy) for _ in range(2))
     assert first.status is StageStatus.PASSED, first.reason
-    assert first.series == second.series and len(first.series["losses"]) == reference_stages.STEPS
+    assert first.series == second.series and len(first.series["losses"]) == model_stages.REFERENCE_STEPS
     assert first.measured["adapter_sha256"] == second.measured["adapter_sha256"]
 
 
 def test_the_reference_shows_another_seed(healthy):
     from dataclasses import replace
 
-    from devkit.workload.bench import Bench
+    from devkit.workload.proof.training import ProofModels
 
-    other = Bench(replace(healthy.settings, seed=1), healthy.device, healthy.folder)
-    assert outcome(reference_stages.reference, other).series != outcome(reference_stages.reference, healthy).series
+    other = ProofModels(replace(healthy.settings, seed=1), healthy.device, healthy.folder)
+    assert outcome(model_stages.prove_reference, other).series != outcome(model_stages.prove_reference, healthy).series

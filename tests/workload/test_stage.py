@@ -4,23 +4,23 @@ import json
 
 import pytest
 
-from devkit.workload import proof
-from devkit.workload.settings import Depth
-from devkit.workload.stage import (
+from devkit.workload.proof import program
+from devkit.workload.proof.stages import (
     STAGES,
+    Depth,
     StageResult,
     StageSkipped,
     StageSpec,
     StageStatus,
-    above,
-    at_most,
-    differs,
-    equals,
-    fact,
-    judge,
-    series,
-    skipped_for_need,
-    stages_of,
+    expect_above,
+    expect_at_most,
+    expect_different,
+    expect_equal,
+    record_series,
+    record_value,
+    run_stage,
+    select_stages,
+    skip_for_failed_need,
 )
 
 NAN = float("nan")
@@ -29,26 +29,28 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("reading", "holds"),
     [
-        pytest.param(at_most("error", 0.01, 0.01), True, id="exactly at the limit"),
-        pytest.param(at_most("error", 0.010001, 0.01), False, id="just over the limit"),
-        pytest.param(at_most("error", NAN, 0.01), False, id="not-a-number is not small"),
-        pytest.param(above("changed", 1, 0), True, id="above the limit"),
-        pytest.param(above("changed", 0, 0), False, id="at the limit is not above it"),
-        pytest.param(above("changed", NAN, 0), False, id="not-a-number is not large"),
-        pytest.param(equals("text", "a", "a"), True, id="equal"),
-        pytest.param(equals("text", "a ", "a"), False, id="a space too many"),
-        pytest.param(differs("text", "a", "b"), True, id="different"),
-        pytest.param(differs("text", "a", "a"), False, id="a negative control that equals"),
-        pytest.param(fact("steps", 3), True, id="a fact cannot fail"),
+        pytest.param(expect_at_most("error", 0.01, 0.01), True, id="exactly at the limit"),
+        pytest.param(expect_at_most("error", 0.010001, 0.01), False, id="just over the limit"),
+        pytest.param(expect_at_most("error", NAN, 0.01), False, id="not-a-number is not small"),
+        pytest.param(expect_above("changed", 1, 0), True, id="above the limit"),
+        pytest.param(expect_above("changed", 0, 0), False, id="at the limit is not above it"),
+        pytest.param(expect_above("changed", NAN, 0), False, id="not-a-number is not large"),
+        pytest.param(expect_equal("text", "a", "a"), True, id="equal"),
+        pytest.param(expect_equal("text", "a ", "a"), False, id="a space too many"),
+        pytest.param(expect_different("text", "a", "b"), True, id="different"),
+        pytest.param(expect_different("text", "a", "a"), False, id="a negative control that equals"),
+        pytest.param(record_value("steps", 3), True, id="a fact cannot fail"),
     ],
 )
 def test_a_reading_holds(reading, holds):
     assert reading.holds is holds
-    assert judge("any", lambda: [reading])[0].status is (StageStatus.PASSED if holds else StageStatus.FAILED)
+    assert run_stage("any", lambda: [reading])[0].status is (StageStatus.PASSED if holds else StageStatus.FAILED)
 
 
 def test_a_failed_reading_is_the_reason_and_the_others_are_kept():
-    result, error = judge("kernel", lambda: [fact("steps", 3), at_most("error", 0.5, 0.1), equals("same", 1, 1)])
+    result, error = run_stage(
+        "kernel", lambda: [record_value("steps", 3), expect_at_most("error", 0.5, 0.1), expect_equal("same", 1, 1)]
+    )
     assert error is None
     assert result.reason == "error is 0.5, expected <= 0.1"
     assert result.measured == {"steps": 3, "error": 0.5, "same": 1}
@@ -57,10 +59,10 @@ def test_a_failed_reading_is_the_reason_and_the_others_are_kept():
 
 def test_an_exception_fails_the_stage_keeps_what_was_read_and_is_handed_back():
     def readings():
-        yield fact("steps", 3)
+        yield record_value("steps", 3)
         raise RuntimeError("CUDA error: no kernel image\nis available")
 
-    result, error = judge("kernel", readings)
+    result, error = run_stage("kernel", readings)
     assert result.status is StageStatus.FAILED
     assert result.reason == "RuntimeError: CUDA error: no kernel image is available"
     assert result.measured == {"steps": 3}
@@ -72,12 +74,12 @@ def test_a_stage_that_cannot_apply_is_skipped_and_not_passed():
         raise StageSkipped("bitsandbytes is not installed")
         yield
 
-    result, error = judge("bitsandbytes", readings)
+    result, error = run_stage("bitsandbytes", readings)
     assert (result.status, result.reason, error) == (StageStatus.SKIPPED, "bitsandbytes is not installed", None)
 
 
 def test_a_result_survives_json_even_with_numbers_that_json_lacks():
-    result, _ = judge("lora", lambda: [at_most("loss", NAN, 0.01), fact("inf", float("inf"))])
+    result, _ = run_stage("lora", lambda: [expect_at_most("loss", NAN, 0.01), record_value("inf", float("inf"))])
     text = json.dumps(result.to_document(), allow_nan=False)
     assert StageResult.from_document(json.loads(text)).measured == {"loss": "nan", "inf": "inf"}
 
@@ -93,7 +95,7 @@ def test_a_result_survives_json_even_with_numbers_that_json_lacks():
     ],
 )
 def test_a_stage_waits_for_what_it_needs(need, reason):
-    skipped = skipped_for_need(StageSpec("kernel", needs=("torch",)), {"torch": need})
+    skipped = skip_for_failed_need(StageSpec("kernel", needs=("torch",)), {"torch": need})
     assert (skipped and skipped.reason) == reason
 
 
@@ -102,11 +104,11 @@ def test_each_stage_comes_after_what_it_needs_and_has_a_function():
     for stage in STAGES:
         assert set(stage.needs) <= seen, stage.name
         seen.add(stage.name)
-    assert [*sorted(seen)] == sorted([*proof.ALONE, *proof.ON_DEVICE, *proof.ON_BENCH])
+    assert [*sorted(seen)] == sorted([*program.ALONE, *program.ON_DEVICE, *program.ON_BENCH])
 
 
 def test_a_deeper_proof_holds_every_stage_of_a_shallower_one():
-    quick, standard, full = (stages_of(depth) for depth in Depth)
+    quick, standard, full = (select_stages(depth) for depth in Depth)
     assert set(quick) < set(standard) < set(full) == set(STAGES)
     for stages in (quick, standard, full):
         names = {stage.name for stage in stages}
@@ -114,13 +116,13 @@ def test_a_deeper_proof_holds_every_stage_of_a_shallower_one():
 
 
 def test_the_budgets_keep_a_quick_proof_within_20_seconds_and_the_whole_within_90():
-    assert sum(stage.budget_s for stage in stages_of(Depth.QUICK)) <= 20
+    assert sum(stage.budget_s for stage in select_stages(Depth.QUICK)) <= 20
     several_gpus = {"nccl"}
-    assert sum(stage.budget_s for stage in stages_of(Depth.STANDARD) if stage.name not in several_gpus) <= 90
+    assert sum(stage.budget_s for stage in select_stages(Depth.STANDARD) if stage.name not in several_gpus) <= 90
 
 
 def test_a_series_is_kept_apart_from_the_readings():
-    result, _ = judge("lora", lambda: [series("losses", [2.0, NAN]), fact("steps", 2)])
+    result, _ = run_stage("lora", lambda: [record_series("losses", [2.0, NAN]), record_value("steps", 2)])
     document = json.loads(json.dumps(result.to_document(), allow_nan=False))
     assert (document["measured"], document["series"]) == ({"steps": 2}, {"losses": [2.0, "nan"]})
     assert StageResult.from_document(document).series["losses"][0] == 2.0

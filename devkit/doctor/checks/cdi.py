@@ -2,32 +2,37 @@
 
 from collections.abc import Iterator
 
-from devkit.compat.load import tables
-from devkit.doctor.applies import (
-    an_nvidia_gpu,
-    beside_the_engine,
-    engine_of,
-    gpu_engine,
-    known,
-    loaded_driver,
+from devkit.compat.version_tables import load_tables
+from devkit.doctor.checks.cascades import CONTAINER_START_CODES
+from devkit.doctor.checks.toolkit import CDI_GPU_KIND, has_cdi_gpus
+from devkit.doctor.fixes import CDI_GUIDE, find_host_side, refresh_cdi
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
+from devkit.doctor.preconditions import (
+    is_in_wsl,
+    require,
+    require_container_engine,
+    require_engine_side,
+    require_gpu_engine,
+    require_loaded_driver,
+    require_nvidia_gpu,
+    require_nvml,
+    require_toolkit,
+    require_toolkit_engine,
 )
-from devkit.doctor.checks.chains import ATTEMPTS
-from devkit.doctor.checks.toolkit import GPU_KIND, has_cdi_gpus
-from devkit.doctor.machine import CDI_GUIDE, host_side, refresh_cdi
-from devkit.doctor.model import Finding, Fix, NotApplicable, Severity, check
-from devkit.facts.model import CdiSpec, EngineKind, Facts
-from devkit.facts.values import Release
+from devkit.facts.model import CdiSpec, Engine, EngineKind, Facts, Gpu
+from devkit.facts.values import Release, Unknown
+from devkit.text import format_count, join_words
 
-CDI_070 = Release.read("0.7.0")
+_CDI_0_7_0 = Release.parse("0.7.0")
 """The first version that older engines refuse. Source: NVIDIA, Container Toolkit 1.19.1 release notes."""
 
 
-def gpu_specs(facts: Facts) -> tuple[CdiSpec, ...]:
+def require_gpu_cdi_specs(facts: Facts) -> tuple[CdiSpec, ...]:
     """The specifications for NVIDIA GPUs, those that cannot be read included."""
-    beside_the_engine(facts)
-    an_nvidia_gpu(facts)
-    specs = known(facts.cdi)
-    found = tuple(spec for spec in specs if spec.kind == GPU_KIND or (spec.error and "nvidia" in spec.path))
+    require_engine_side(facts)
+    require_nvidia_gpu(facts)
+    specs = require(facts.cdi)
+    found = tuple(spec for spec in specs if spec.kind == CDI_GPU_KIND or (spec.error and "nvidia" in spec.path))
     if not found:
         raise NotApplicable("there is no CDI specification for nvidia.com/gpu")
     return found
@@ -38,7 +43,7 @@ def gpu_specs(facts: Facts) -> tuple[CdiSpec, ...]:
     "CDI specifications are of the loaded driver",
     covers=("F13",),
     symptoms=("stale CDI spec", "libcuda.so mount"),
-    causes=("CDI004", *ATTEMPTS),
+    causes=("CDI004", *CONTAINER_START_CODES),
 )
 def cdi_is_current(facts: Facts) -> Iterator[Finding]:
     """The library versions inside each CDI specification are the loaded driver's.
@@ -48,8 +53,8 @@ def cdi_is_current(facts: Facts) -> Iterator[Finding]:
     How it is seen: versions in the specification's library paths against /sys/module/nvidia/version.
     Source: NVIDIA, Container Toolkit, "Support for CDI", on regenerating after a driver change.
     """
-    specs = gpu_specs(facts)
-    release = loaded_driver(facts)
+    specs = require_gpu_cdi_specs(facts)
+    release = require_loaded_driver(facts)
     for spec in specs:
         if spec.driver is not None and spec.driver != release:
             yield Finding(
@@ -57,8 +62,8 @@ def cdi_is_current(facts: Facts) -> Iterator[Finding]:
                 f"{spec.path} describes driver {spec.driver}, but {release} is loaded",
                 Fix(
                     "Write the CDI specification anew, and recreate containers that were made with the old one.",
-                    rewrite(facts, spec),
-                    where=host_side(facts),
+                    regenerate_cdi_spec(facts, spec),
+                    where=find_host_side(facts),
                     root=True,
                     docs=CDI_GUIDE,
                 ),
@@ -67,7 +72,7 @@ def cdi_is_current(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def rewrite(facts: Facts, spec: CdiSpec) -> tuple[str, ...]:
+def regenerate_cdi_spec(facts: Facts, spec: CdiSpec) -> tuple[str, ...]:
     """How this one specification is written anew."""
     commands = refresh_cdi(facts)
     return tuple(command.replace("/etc/cdi/nvidia.yaml", spec.path) for command in commands)
@@ -78,7 +83,7 @@ def rewrite(facts: Facts, spec: CdiSpec) -> tuple[str, ...]:
     "The engine can read the CDI specifications",
     covers=("F08", "F09"),
     symptoms=("unresolvable CDI devices nvidia.com/gpu=all", "cdiVersion 0.7.0"),
-    causes=ATTEMPTS,
+    causes=CONTAINER_START_CODES,
 )
 def engine_reads_cdi_version(facts: Facts) -> Iterator[Finding]:
     """The engine is new enough for the version that the CDI specifications are written in.
@@ -88,11 +93,11 @@ def engine_reads_cdi_version(facts: Facts) -> Iterator[Finding]:
     How it is seen: cdiVersion in each specification against the engine's version and the table of engine features.
     Source: NVIDIA, Container Toolkit 1.19.1 release notes; NVIDIA/nvidia-container-toolkit issue 1940.
     """
-    specs = gpu_specs(facts)
-    engine = gpu_engine(facts)
+    specs = require_gpu_cdi_specs(facts)
+    engine = require_gpu_engine(facts)
     name = "podman" if engine.kind is EngineKind.PODMAN else "docker"
-    floor = tables().engines.features[name, "cdi-spec-0.7"]
-    version = known(engine.version)
+    floor = load_tables().engines.features[name, "cdi-spec-0.7"]
+    version = require(engine.version)
     if version >= floor.version:
         return
     for spec in specs:
@@ -106,7 +111,7 @@ def engine_reads_cdi_version(facts: Facts) -> Iterator[Finding]:
                         "sudo nvidia-ctk cdi generate --feature-flag no-additional-gids-for-device-nodes"
                         f" --output={spec.path}",
                     ),
-                    where=host_side(facts),
+                    where=find_host_side(facts),
                     root=True,
                     docs=CDI_GUIDE,
                 ),
@@ -117,7 +122,7 @@ def engine_reads_cdi_version(facts: Facts) -> Iterator[Finding]:
 
 def _is_070(spec: CdiSpec) -> bool:
     try:
-        return Release.read(spec.cdi_version) >= CDI_070
+        return Release.parse(spec.cdi_version) >= _CDI_0_7_0
     except ValueError:
         return False
 
@@ -127,7 +132,7 @@ def _is_070(spec: CdiSpec) -> bool:
     "CDI specifications are readable and name GPUs",
     covers=("F08", "F12"),
     symptoms=("unresolvable CDI devices", "invalid device, empty device edits"),
-    causes=("CTK002", *ATTEMPTS),
+    causes=("CTK002", *CONTAINER_START_CODES),
 )
 def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
     """Every CDI specification for NVIDIA GPUs can be read by this user, parses, and names at least one device.
@@ -136,8 +141,8 @@ def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
     How it is seen: devkit reads and parses the files as this user.
     Source: NVIDIA/nvidia-container-toolkit issue 146; kaito-project/kaito issue 2326.
     """
-    specs = gpu_specs(facts)
-    engine = engine_of(facts)
+    specs = require_gpu_cdi_specs(facts)
+    engine = require_container_engine(facts)
     # A rootless Podman has no other way to a GPU, and no other eyes than the user's.
     is_only_way = engine.kind is EngineKind.PODMAN and engine.is_rootless and not has_cdi_gpus(facts, engine)
     for spec in specs:
@@ -147,11 +152,222 @@ def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
                 f"{spec.path} cannot be used: {spec.error or 'it names no device'}",
                 Fix(
                     "Write the CDI specification anew, readable by every user.",
-                    (*rewrite(facts, spec), f"sudo chmod 644 {spec.path}"),
-                    where=host_side(facts),
+                    (*regenerate_cdi_spec(facts, spec), f"sudo chmod 644 {spec.path}"),
+                    where=find_host_side(facts),
                     root=True,
                     docs=CDI_GUIDE,
                 ),
                 subject=spec.path,
                 evidence=(f"{spec.path}: {spec.error or 'no devices'}",),
             )
+
+
+# Checks of what CDI specifications say: paths that exist, every GPU, in a folder where the engine looks.
+
+_SHOWN = 4
+
+
+def _write_anew(facts: Facts, spec: CdiSpec) -> Fix:
+    return Fix(
+        "Write the CDI specification anew, and recreate containers that were made with the old one.",
+        regenerate_cdi_spec(facts, spec),
+        where=find_host_side(facts),
+        root=True,
+        docs=CDI_GUIDE,
+    )
+
+
+def _needs_cdi(engine: Engine) -> bool:
+    """Whether CDI is this engine's only way to a GPU."""
+    has_runtime = any(runtime.name == "nvidia" for runtime in engine.runtimes)
+    return engine.kind is EngineKind.PODMAN or (engine.hook_on_path is False and not has_runtime)
+
+
+@check(
+    "CDI004",
+    "What CDI specifications name exists",
+    covers=("F13", "F14"),
+    symptoms=('failed to stat CDI host device "/dev/dri/renderD129": no such file or directory',),
+    causes=("CDI005", *CONTAINER_START_CODES),
+)
+def cdi_paths_exist(facts: Facts) -> Iterator[Finding]:
+    """Every device node, library and hook program that a CDI specification names is on this machine.
+
+    Why it matters: a container that asks for the device does not start when one of them is gone: render nodes change
+    their number when a card is added, libraries go with a driver update, hooks with the toolkit.
+    How it is seen: each host path in the specification is looked up.
+    Source: NVIDIA/nvidia-container-toolkit issue 885; NVIDIA, Container Toolkit, "Support for CDI".
+    """
+    specs = require_gpu_cdi_specs(facts)
+    engine = require_container_engine(facts)
+    for spec in specs:
+        if isinstance(spec.missing_paths, Unknown) or not spec.missing_paths:
+            continue
+        shown = spec.missing_paths[:_SHOWN]
+        more = len(spec.missing_paths) - len(shown)
+        yield Finding(
+            Severity.ERROR if _needs_cdi(engine) else Severity.WARNING,
+            f"{spec.path} names {shown[0]}, which is not there: containers that ask for the GPU by CDI do not start",
+            _write_anew(facts, spec),
+            subject=spec.path,
+            evidence=(*(f"{path}: no such file" for path in shown), *((f"and {more} more",) if more > 0 else ())),
+            confidence=Confidence.LIKELY,
+        )
+
+
+@check(
+    "CDI005",
+    "CDI specifications describe every GPU",
+    covers=("F12",),
+    symptoms=("invalid device, empty device edits", "No devices found. Waiting indefinitely."),
+    causes=CONTAINER_START_CODES,
+)
+def cdi_describes_every_gpu(facts: Facts) -> Iterator[Finding]:
+    """Each GPU that NVML counts has its device in the CDI specification, and each device brings a device node.
+
+    Why it matters: a specification that was written while the driver did not answer names libraries and no GPU, and one
+    from before a card was added leaves that out; containers then start with too little.
+    How it is seen: devices of the specification that are named by number, and their device nodes, against NVML. With
+    MIG the names are others, so nothing is counted.
+    Source: kaito-project/kaito issue 2326; NVIDIA, Container Toolkit, "Support for CDI".
+    """
+    specs = [spec for spec in require_gpu_cdi_specs(facts) if not spec.error and spec.devices]
+    require_container_engine(facts)
+    gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
+    if is_in_wsl(facts):
+        raise NotApplicable("in WSL every GPU is the one node /dev/dxg")
+    for spec in specs:
+        numbered = {name for name in spec.devices if name.isdigit()}
+        empty = () if isinstance(spec.without_nodes, Unknown) else spec.without_nodes
+        has_mig = any(gpu.mig_enabled is True for gpu in gpus)
+        if empty:
+            yield _poor(
+                facts,
+                spec,
+                f"{spec.path} gives no device node for {join_words(empty[:_SHOWN])}: containers get libraries but no GPU",
+            )
+        elif numbered and len(numbered) < len(gpus) and not has_mig:
+            yield _poor(
+                facts, spec, f"{spec.path} describes {format_count(len(numbered), 'GPU')}, but there are {len(gpus)}"
+            )
+
+
+def _poor(facts: Facts, spec: CdiSpec, message: str) -> Finding:
+    return Finding(
+        Severity.WARNING,
+        message,
+        _write_anew(facts, spec),
+        subject=spec.path,
+        evidence=(f"{spec.path}: devices {join_words(spec.devices[:8])}", f"NVML counts {len(facts.gpus)}"),
+    )
+
+
+@check(
+    "CDI006",
+    "CDI specifications are renewed after a driver update",
+    covers=("F13",),
+    symptoms=("nvidia-cdi-refresh.service", "stale CDI spec"),
+)
+def cdi_refresh_is_enabled(facts: Facts) -> Iterator[Finding]:
+    """Where the toolkit brings a unit that renews CDI specifications, it is switched on.
+
+    Why it matters: the next driver update makes the specification stale, and containers fail on a morning when nobody
+    touched them.
+    How it is seen: the links that systemd keeps for nvidia-cdi-refresh.path, which the toolkit has since 1.18.0.
+    Source: NVIDIA, Container Toolkit, "Support for CDI".
+    """
+    require_gpu_cdi_specs(facts)
+    engine = require_toolkit_engine(facts)
+    state = require(require_toolkit(facts).cdi_refresh)
+    if not state:
+        raise NotApplicable("this toolkit has no unit that renews CDI specifications")
+    if state == "enabled":
+        return
+    yield Finding(
+        Severity.WARNING if _needs_cdi(engine) else Severity.NOTE,
+        f"nvidia-cdi-refresh.path is {state}: the next driver update makes the CDI specification stale",
+        Fix(
+            "Switch the unit on.",
+            (
+                *(("sudo systemctl unmask nvidia-cdi-refresh.path nvidia-cdi-refresh.service",) * (state == "masked")),
+                "sudo systemctl enable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service",
+            ),
+            where=find_host_side(facts),
+            root=True,
+            docs=CDI_GUIDE,
+        ),
+        evidence=(f"nvidia-cdi-refresh.path: {state}",),
+    )
+
+
+@check(
+    "CDI007",
+    "The engine is new enough for CDI",
+    covers=("F08",),
+    symptoms=("stat nvidia.com/gpu=all: no such file or directory", "unresolvable CDI devices nvidia.com/gpu=all"),
+    causes=("CTK002", "CDI002", *CONTAINER_START_CODES),
+)
+def engine_supports_cdi(facts: Facts) -> Iterator[Finding]:
+    """Podman is of a version that knows CDI, its only way to a GPU.
+
+    Why it matters: an older one takes nvidia.com/gpu=all for a path, and says that there is no such file.
+    How it is seen: the engine's version against the table of engine features.
+    Source: Podman 4.1.0 release notes; docker/cli issue 3864.
+    """
+    engine = require_gpu_engine(facts)
+    if engine.kind is not EngineKind.PODMAN:
+        raise NotApplicable("Docker has other ways to a GPU")
+    version, floor = require(engine.version), load_tables().engines.features["podman", "cdi"].version
+    if version >= floor:
+        return
+    yield Finding(
+        Severity.ERROR,
+        f"Podman {version} knows no CDI, its only way to a GPU; {floor} does",
+        Fix("Update Podman.", where=find_host_side(facts), root=True, docs=CDI_GUIDE),
+        evidence=(f"podman {version}",),
+    )
+
+
+@check(
+    "CDI008",
+    "CDI specifications lie where the engine looks",
+    covers=("F08",),
+    symptoms=("unresolvable CDI devices nvidia.com/gpu=all",),
+    causes=CONTAINER_START_CODES,
+)
+def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Finding]:
+    """At least one CDI specification for NVIDIA GPUs is in a folder that the engine searches.
+
+    Why it matters: rootless engines and hand-written daemon.json files search other folders than the toolkit writes to;
+    the specification is perfect, and the device "unresolvable".
+    How it is seen: the folders that the engine names in its settings, against where the specifications are.
+    Source: Docker Engine API, `CDISpecDirs`; NVIDIA/nvidia-container-toolkit issue 63.
+    """
+    specs = require_gpu_cdi_specs(facts)
+    engine = require_gpu_engine(facts)
+    if not engine.cdi_spec_dirs:
+        raise NotApplicable("the engine does not name its CDI folders")
+    folders = {_normalize_folder(folder) for folder in engine.cdi_spec_dirs}
+    if any(_normalize_folder(spec.path.rpartition("/")[0]) in folders for spec in specs):
+        return
+    if not isinstance(engine.cdi_devices, Unknown) and engine.cdi_devices:
+        return
+    target = f"{engine.cdi_spec_dirs[0]}/nvidia.yaml"
+    yield Finding(
+        Severity.ERROR if _needs_cdi(engine) else Severity.WARNING,
+        f"{specs[0].path} lies where this engine does not look: it searches {join_words(engine.cdi_spec_dirs)}",
+        Fix(
+            "Write the specification where the engine looks.",
+            (f"sudo nvidia-ctk cdi generate --output={target}",),
+            where=find_host_side(facts),
+            root=True,
+            docs=CDI_GUIDE,
+        ),
+        subject=specs[0].path,
+        evidence=(f"engine: CDISpecDirs {join_words(engine.cdi_spec_dirs)}", *(spec.path for spec in specs)),
+    )
+
+
+def _normalize_folder(folder: str) -> str:
+    """/var/run is /run on every system of this century."""
+    return folder.rstrip("/").replace("/var/run/", "/run/")

@@ -1,32 +1,527 @@
 """Checks of CUDA: driver, driver library, image and torch fit each other."""
 
-from collections.abc import Iterator
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
 
-from devkit.compat.rules import CudaSupport, oldest_driver
-from devkit.doctor.applies import (
-    a_gpu_in_this_container,
-    container_of,
-    cuda_of_torch,
-    driver_of,
-    is_in_container,
-    known,
-    loaded_driver,
-    torch_of,
-)
-from devkit.doctor.checks.requirement import unmet
-from devkit.doctor.install import install_wheel
-from devkit.doctor.machine import driver_side, update_driver
+from devkit.compat.rules import CudaSupport, find_oldest_driver
+from devkit.compat.version_tables import Capability, load_tables
+from devkit.doctor.error_codes import CUDA_ERRORS, CudaErrorMeaning
+from devkit.doctor.fixes import find_driver_side, find_host_side, update_driver
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
-from devkit.doctor.wheels import DriverCuda, all_offer_forward_compatibility, driver_cuda_of, fitting_wheel
-from devkit.facts.model import Facts
+from devkit.doctor.preconditions import (
+    is_in_container,
+    require,
+    require_container,
+    require_driver,
+    require_gpu_engine,
+    require_loaded_driver,
+    require_python,
+    require_system,
+    require_torch,
+    require_torch_cuda,
+    require_visible_gpu,
+)
+from devkit.doctor.thresholds import FIRST_GENERIC_L4T, JETSON_INDEXES
+from devkit.doctor.wheels import (
+    DriverCuda,
+    find_compatible_wheel,
+    find_driver_cuda,
+    find_workload_side,
+    format_install_command,
+    format_wheel_install_command,
+    is_forward_compatible,
+)
+from devkit.facts.model import CudaCall, CudaFolder, CudaStop, Driver, Facts, Gpu, LocalImage, StepEnd, Tegra, Torch
 from devkit.facts.values import Release, Unknown
+from devkit.text import join_words
 
-COMPATIBILITY_GUIDE = "https://docs.nvidia.com/deploy/cuda-compatibility/"
+# Checks of what stands around the driver: stub libraries, a CUDA Toolkit with its compiler, images of another CPU.
+
+_COMPILED_PACKAGES = (
+    "deepspeed",
+    "apex",
+    "transformer-engine",
+    "flash-attn",
+    "flash-attn-3",
+    "xformers",
+    "auto-gptq",
+    "gptqmodel",
+)
+"""Packages that start nvcc, when they are installed or at their first use."""
+
+_STUBS = "/stubs"
+_ENGINE_MACHINES = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}
+"""How engines name the processor that uname calls by the key."""
+
+
+@check(
+    "CUD005",
+    "No stub stands in for libcuda",
+    covers=("H09",),
+    symptoms=("CUDA driver is a stub library", "CUDA_ERROR_STUB_LIBRARY", "cuInit 34"),
+    causes=("CUD003", "CUD011", "PYT017"),
+)
+def libcuda_is_not_a_stub(facts: Facts) -> Iterator[Finding]:
+    """LD_LIBRARY_PATH names no folder of stubs, and the first libcuda that the loader finds is not in one.
+
+    Why it matters: a CUDA Toolkit brings an empty libcuda to link against. Where it is loaded instead of the driver's,
+    cuInit answers 34, "CUDA driver is a stub library", although everything else is right.
+    How it is seen: folders named stubs in LD_LIBRARY_PATH, and in the path of the first libcuda.so.1.
+    Source: NVIDIA, CUDA Driver API, CUDA_ERROR_STUB_LIBRARY; pytorch/pytorch issue 103417.
+    """
+    require_visible_gpu(facts)
+    folders = [folder for folder in require_python(facts).ld_library_path if folder.endswith(_STUBS)]
+    first = _first_libcuda(facts)
+    is_loaded = f"{_STUBS}/" in first
+    if not folders and not is_loaded:
+        return
+    where = first if is_loaded else folders[0]
+    yield Finding(
+        Severity.ERROR if is_loaded else Severity.WARNING,
+        f"{first} is the first libcuda that programs load: CUDA ends with error 34"
+        if is_loaded
+        else f"LD_LIBRARY_PATH holds {join_words(folders)}: a program that asks for libcuda.so gets a stub, and error 34",
+        Fix(
+            "Take the stubs out of LD_LIBRARY_PATH; a build needs them only in LIBRARY_PATH. Look for the line in the"
+            " Dockerfile, Compose file or shell profile, and remove links to libcuda in that folder.",
+            ("export LD_LIBRARY_PATH=$(printf %s \"$LD_LIBRARY_PATH\" | tr : '\\n' | grep -v /stubs | paste -sd:)",),
+            where=find_workload_side(facts),
+        ),
+        subject=where,
+        evidence=(
+            f"LD_LIBRARY_PATH={':'.join(require_python(facts).ld_library_path)}",
+            f"first libcuda.so.1: {first or '-'}",
+        ),
+    )
+
+
+def _first_libcuda(facts: Facts) -> str:
+    if not isinstance(facts.driver, Driver) or isinstance(facts.driver.libcuda_paths, Unknown):
+        return ""
+    return next(iter(facts.driver.libcuda_paths), "")
+
+
+def _toolkit(facts: Facts) -> tuple[CudaFolder, Release]:
+    require_visible_gpu(facts)
+    toolkit = require(require_python(facts).cuda_toolkit)
+    if toolkit is None:
+        raise NotApplicable("there is no CUDA Toolkit with a compiler here")
+    # 13.0.88 is a patch of 13.0, and runs wherever that does.
+    numbers = require(toolkit.version).numbers[:2]
+    return toolkit, Release.parse(".".join(str(number) for number in numbers))
+
+
+@check(
+    "CUD006",
+    "The CUDA of this image knows every GPU",
+    covers=("G12",),
+    symptoms=(
+        "cudaErrorNoDevice",
+        "nvcc fatal : Unsupported gpu architecture 'compute_120'",
+        "Value 'sm_37' is not defined",
+    ),
+    causes=("CUD007",),
+)
+def cuda_supports_every_gpu(facts: Facts) -> Iterator[Finding]:
+    """The CUDA Toolkit here, or the CUDA that the image was made for, targets the compute capability of every GPU.
+
+    Why it matters: each CUDA release drops old GPUs and learns new ones. Outside of its range nothing compiles, and the
+    libraries in the image find no kernel or, for Kepler under CUDA 11.5 and later images, no device at all.
+    How it is seen: the toolkit's version file, else NVIDIA_REQUIRE_CUDA, against the range of each GPU in the tables.
+    Where torch brings its own CUDA and nothing compiles extensions, it is only a note.
+    Source: NVIDIA, CUDA Toolkit release notes, "Deprecated architectures"; NVIDIA, CUDA images, issue 182.
+    """
+    version, said = _cuda_here(facts)
+    if not facts.gpus:
+        raise NotApplicable("no GPU answers")
+    severity = Severity.NOTE if _brings_its_own_cuda(facts) else Severity.WARNING
+    for gpu in facts.gpus:
+        row = load_tables().driver.capabilities.get(require(gpu.capability))
+        if row is not None and (problem := _outside(row, version)):
+            yield Finding(
+                severity,
+                f"CUDA {version} of {said} {problem} (GPU {gpu.index}, {gpu.name})",
+                _another_cuda(row, gpu),
+                subject=f"GPU {gpu.index}",
+                evidence=(f"{said}: CUDA {version}", f"GPU {gpu.index} has compute capability {row.capability}"),
+                confidence=Confidence.LIKELY,
+            )
+
+
+def _cuda_here(facts: Facts) -> tuple[Release, str]:
+    try:
+        toolkit, version = _toolkit(facts)
+    except NotApplicable:
+        require_visible_gpu(facts)
+    else:
+        return version, toolkit.path
+    container = facts.container
+    asked = "" if container is None or isinstance(container, Unknown) else container.require_cuda or ""
+    wanted = asked.partition("cuda>=")[2].split(",")[0].split()
+    if not wanted:
+        raise NotApplicable("there is no CUDA here but what torch brings")
+    return Release.parse(wanted[0]), "the image"
+
+
+def _brings_its_own_cuda(facts: Facts) -> bool:
+    """Whether torch wheels make the CUDA around them unimportant: they bring theirs, and nothing is compiled here."""
+    python = require_python(facts)
+    has_cuda = isinstance(python.torch, Torch) and isinstance(python.torch.cuda, Release)
+    return has_cuda and not any(package.name in _COMPILED_PACKAGES for package in python.packages)
+
+
+def _outside(row: Capability, version: Release) -> str:
+    if row.last_cuda is not None and version > row.last_cuda:
+        return f"no longer knows {row.capability.sm}: CUDA {row.last_cuda} was the last for {row.architecture}"
+    if version < row.first_cuda:
+        return f"does not know {row.capability.sm} yet, which came with {row.first_cuda}"
+    return ""
+
+
+def _another_cuda(row: Capability, gpu: Gpu) -> Fix:
+    wanted = f"{row.last_cuda} or older" if row.last_cuda else f"{row.first_cuda} or newer"
+    return Fix(
+        f"For {gpu.name} use an image with CUDA {wanted}; or one without CUDA, since torch wheels carry their own.",
+        where=Side.IMAGE,
+        docs="https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/",
+    )
+
+
+@check(
+    "CUD007",
+    "What is compiled here runs on this driver",
+    covers=("G05",),
+    symptoms=(
+        "the provided PTX was compiled with an unsupported toolchain",
+        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        "CUDA error 222",
+    ),
+)
+def driver_compiles_toolkit_ptx(facts: Facts) -> Iterator[Finding]:
+    """The driver compiles PTX of the CUDA Toolkit that is installed here.
+
+    Why it matters: minor version compatibility covers machine code only. Code that nvcc of a newer release leaves as
+    PTX, the default of many builds, ends with error 222 at its first kernel.
+    How it is seen: the toolkit's version file against the newest CUDA that the driver runs in full (rule R3a). Machine
+    code for this GPU runs all the same within the major, so this is a note then.
+    Source: NVIDIA, CUDA Compatibility, "Minor version compatibility"; NVIDIA/nvbandwidth issue 61; vllm pull 28305.
+    """
+    toolkit, version = _toolkit(facts)
+    driver = find_driver_cuda(facts)
+    if driver is None or driver.cuda is None:
+        raise NotApplicable("the newest CUDA of the driver is not known")
+    if driver.compiles(version):
+        return
+    same_major = driver.cuda.major == version.major
+    arch = ";".join(sorted({str(gpu.capability) for gpu in facts.gpus if not isinstance(gpu.capability, Unknown)}))
+    yield Finding(
+        Severity.NOTE if same_major else Severity.WARNING,
+        f"CUDA Toolkit {version} is newer than CUDA {driver.cuda} of driver {driver.release}:"
+        + (" PTX of it ends with error 222" if same_major else " nothing that it builds starts here"),
+        Fix(
+            "Build machine code for the GPUs that are here, use the toolkit of the driver's CUDA, or update the driver."
+            if same_major
+            else f"Use the toolkit of CUDA {driver.cuda}, or update the driver.",
+            (f'export TORCH_CUDA_ARCH_LIST="{arch}"',) if same_major and arch else (),
+            where=find_workload_side(facts),
+            docs="https://docs.nvidia.com/deploy/cuda-compatibility/",
+        ),
+        subject=toolkit.path,
+        evidence=(
+            f"{toolkit.path} (by {toolkit.found_by}): CUDA {version}",
+            f"driver {driver.release}: CUDA {driver.cuda}",
+        ),
+    )
+
+
+@check(
+    "CUD008",
+    "The CUDA Toolkit has the major of torch's CUDA",
+    covers=("H13",),
+    symptoms=("The detected CUDA version mismatches the version that was used to compile PyTorch",),
+)
+def toolkit_fits_torch(facts: Facts) -> Iterator[Finding]:
+    """nvcc, where there is one, is of the CUDA major that torch was built with.
+
+    Why it matters: torch refuses to build extensions (flash-attn from source, DeepSpeed, Apex) with another major. A
+    minor that differs is only a warning to it, and nothing here. Torch itself needs no toolkit at all.
+    How it is seen: the toolkit by CUDA_HOME, PATH or /usr/local/cuda, against torch's version file. It is a note until
+    a package that builds such extensions is installed.
+    Source: pytorch, torch/utils/cpp_extension.py, CUDA_MISMATCH_MESSAGE.
+    """
+    cuda = require_torch_cuda(facts)
+    toolkit, version = _toolkit(facts)
+    if version.major == cuda.major:
+        return
+    builders = [package.name for package in require_python(facts).packages if package.name in _COMPILED_PACKAGES]
+    yield Finding(
+        Severity.WARNING if builders and is_in_container(facts) else Severity.NOTE,
+        f"CUDA Toolkit {version} in {toolkit.path} cannot build extensions for torch, which has CUDA {cuda}",
+        Fix(
+            f"Use a devel image of CUDA {cuda}, or point CUDA_HOME to a toolkit of it. If nothing is built here, this"
+            " does no harm.",
+            (f"export CUDA_HOME=/usr/local/cuda-{cuda}",),
+            where=Side.IMAGE if is_in_container(facts) else Side.HOST,
+        ),
+        subject=toolkit.path,
+        evidence=(
+            f"{toolkit.path} (by {toolkit.found_by}): CUDA {version}",
+            f"torch is built with CUDA {cuda}",
+            *([f"builds extensions: {join_words(builders)}"] if builders else []),
+        ),
+    )
+
+
+@check(
+    "CUD009",
+    "Local images are for this machine's processor",
+    covers=("G11",),
+    symptoms=(
+        "exec format error",
+        "The requested image's platform (linux/amd64) does not match the detected host platform",
+    ),
+)
+def images_are_for_this_processor(facts: Facts) -> Iterator[Finding]:
+    """The images that dev containers use here are built for the processor of the engine's machine.
+
+    Why it matters: another processor's image ends with "exec format error", or runs emulated, and without a GPU.
+    How it is seen: the architecture that the engine lists for each image, against its own.
+    Source: Docker documentation, multi-platform builds; Open Container Initiative, image specification, "architecture".
+    """
+    engine = require_gpu_engine(facts)
+    fitting = _ENGINE_MACHINES.get(engine.machine)
+    if fitting is None:
+        raise NotApplicable(f"the engine's machine {engine.machine!r} is not known")
+    for image in require(engine.images):
+        # Other people's images may be emulated on purpose; a dev container with a GPU never is.
+        if image.is_dev_container is True and image.machine and image.machine not in fitting:
+            yield _foreign(image, fitting[0])
+
+
+def _foreign(image: LocalImage, wanted: str) -> Finding:
+    return Finding(
+        Severity.WARNING,
+        f"image {image.name} is for {image.machine}, but this machine is {wanted}: it ends with exec format error, or"
+        " runs emulated and without a GPU",
+        Fix(
+            f"Take --platform and DOCKER_DEFAULT_PLATFORM out, remove the image, and build it here for linux/{wanted}.",
+            (f"docker image rm {image.name}",),
+            where=Side.PROJECT,
+        ),
+        subject=image.name,
+        evidence=(f"{image.name}: {image.machine}", f"engine: {wanted}"),
+        confidence=Confidence.LIKELY,
+    )
+
+
+# Checks of what CUDA itself says, where `devkit doctor --deep` started it.
+
+_NO_LIBRARY = CudaErrorMeaning(
+    "the driver's libcuda is not here",
+    "Install the driver with its CUDA library.",
+    in_container="Ask for the GPU with the driver capability compute, and recreate the container.",
+)
+_HANGS = CudaErrorMeaning(
+    "the driver does not come back: a GPU that fell off the bus, or a GPU of many that wakes up slowly",
+    "Look for Xid lines in the kernel log, switch persistence on, and reboot if it stays so.",
+    ("journalctl -k -b | grep -i xid",),
+    confidence=Confidence.POSSIBLE,
+)
+_CRASHES = CudaErrorMeaning(
+    "the library does not fit the driver, or is damaged",
+    "Reinstall the driver's libraries, and remove copies of libcuda from elsewhere.",
+    ("ldconfig -p | grep libcuda",),
+    in_container="Recreate the container, and remove copies of libcuda from the image.",
+    confidence=Confidence.POSSIBLE,
+)
+_OTHER = CudaErrorMeaning("the driver refused", "Look the code up in NVIDIA's list of CUresult, and at the kernel log.")
+
+
+@check(
+    "CUD011",
+    "CUDA starts",
+    covers=("F11", "H09", "G03", "G04"),
+    symptoms=(
+        "cuInit failed",
+        "CUDA_ERROR_NO_DEVICE",
+        "CUDA_ERROR_SYSTEM_NOT_READY",
+        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+        "CUDA_ERROR_UNKNOWN",
+    ),
+    causes=("PYT017", "PYT018", "PYT019"),
+)
+def cuda_starts(facts: Facts) -> Iterator[Finding]:
+    """cuInit, the first call of every CUDA program, succeeds in a process of its own.
+
+    Why it matters: nvidia-smi proves only the management library. Compute has its own kernel module and device node,
+    and each of its failures has a number that torch turns into the same few sentences.
+    How it is seen: with --deep, a child process loads libcuda and calls cuInit; its return value, or that it hung or
+    crashed, and the libcuda by the process's own map.
+    Source: NVIDIA, CUDA Driver API, cuInit and CUresult; NVIDIA/nvidia-container-toolkit issues 908 and 1967.
+    """
+    require_visible_gpu(facts)
+    answer = require(facts.deep).cuda
+    if isinstance(answer, Unknown):
+        raise NotApplicable(answer.reason)
+    if isinstance(answer, CudaCall):
+        if answer.code != 0:
+            name = f" ({answer.name})" if isinstance(answer.name, str) and answer.name else ""
+            yield _init_finding(
+                facts, CUDA_ERRORS.get(answer.code, _OTHER), f"cuInit returns {answer.code}{name}", answer.libcuda
+            )
+        return
+    yield _stopped(facts, answer)
+
+
+def _stopped(facts: Facts, stop: CudaStop) -> Finding:
+    match stop.end:
+        case StepEnd.TIMED_OUT:
+            return _init_finding(facts, _HANGS, f"{stop.call} hangs", stop.libcuda, stop.message)
+        case StepEnd.CRASHED:
+            return _init_finding(facts, _CRASHES, f"{stop.call} crashes", stop.libcuda, stop.message)
+        case _:
+            return _init_finding(facts, _NO_LIBRARY, "libcuda cannot be loaded", stop.libcuda, stop.message)
+
+
+def _init_finding(facts: Facts, meaning: CudaErrorMeaning, what: str, libcuda: str, *readings: str) -> Finding:
+    inside = is_in_container(facts)
+    # Inside a container the commands are the host's, where the advice is not about the image alone.
+    return Finding(
+        Severity.ERROR,
+        f"{what}: {meaning.why}",
+        Fix(
+            meaning.in_container or meaning.advice if inside else meaning.advice,
+            () if inside and meaning.in_container else meaning.commands,
+            where=Side.CONTAINER if inside else find_host_side(facts),
+            root=meaning.needs_root,
+            docs="https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html",
+        ),
+        evidence=(what, *readings, f"libcuda: {libcuda or 'not loaded'}"),
+        confidence=meaning.confidence,
+    )
+
+
+# Checks of Jetson boards, whose GPU and driver are part of the board and of its system image.
+
+
+@check(
+    "CUD010",
+    "On a Jetson, torch is a build for its JetPack",
+    covers=("G10",),
+    symptoms=("NvRmMemInitNvmap failed", "libnvdla_runtime.so: cannot open shared object file", "nvidia-smi on Jetson"),
+    causes=("PYT001", "PYT002"),
+)
+def torch_fits_jetpack(facts: Facts) -> Iterator[Finding]:
+    """On a Jetson with JetPack 6 or older, torch comes from NVIDIA's or the community's Jetson builds.
+
+    Why it matters: until JetPack 7 the CUDA libraries of a Jetson differ from those of an Arm server. The wheels of the
+    ordinary indexes install and import, and then find no GPU or end at the library level.
+    How it is seen: /proc/device-tree/model and /etc/nv_tegra_release, and the version of torch: Jetson builds carry
+    "nv" in it or come from an index of their own with a plain version.
+    Source: conda-forge/pytorch-cpu-feedstock issue 303; pinokiocomputer/pinokio issue 1027; dusty-nv/jetson-containers
+    issue 1460; NVIDIA, Installing PyTorch for Jetson Platform.
+    """
+    tegra = require(require_system(facts).tegra)
+    if tegra is None:
+        raise NotApplicable("this is no Jetson")
+    torch = require(require_python(facts).torch)
+    if torch is None:
+        raise NotApplicable("torch is not installed in this Python")
+    if _takes_ordinary_wheels(tegra) or not _is_ordinary(torch.version, torch.cuda):
+        return
+    yield Finding(
+        Severity.ERROR if isinstance(tegra.release, Release) else Severity.WARNING,
+        f"torch {torch.version} is a build for Arm servers, but {tegra.model or 'this Jetson'}"
+        f" ({_format_l4t(tegra)}) needs one for its JetPack",
+        Fix(
+            "Install torch for this JetPack from NVIDIA's Jetson index, or use an image of dusty-nv/jetson-containers"
+            " or NVIDIA's l4t-pytorch with --runtime nvidia. JetPack 7 takes the ordinary cu130 wheels.",
+            _from_jetson_index(facts, tegra),
+            where=find_workload_side(facts),
+            docs="https://docs.nvidia.com/deeplearning/frameworks/install-pytorch-jetson-platform/",
+        ),
+        evidence=(f"board: {tegra.model or 'not named'}", _format_l4t(tegra), f"torch {torch.version}"),
+        confidence=Confidence.LIKELY if isinstance(tegra.release, Release) else Confidence.POSSIBLE,
+    )
+
+
+def _from_jetson_index(facts: Facts, tegra: Tegra) -> tuple[str, ...]:
+    index = JETSON_INDEXES.value.get(tegra.release.major) if isinstance(tegra.release, Release) else None
+    return (format_install_command(facts, "torch", "numpy<2", index=index, replace=True),) if index else ()
+
+
+def _takes_ordinary_wheels(tegra: Tegra) -> bool:
+    return isinstance(tegra.release, Release) and tegra.release.major >= FIRST_GENERIC_L4T.value
+
+
+def _is_ordinary(version: str, cuda: Release | Unknown | None) -> bool:
+    """Whether a torch is of PyTorch's own indexes: +cpu, +cu126 …; Jetson builds say 2.5.0a0+…nv24.08 or nothing."""
+    label = version.partition("+")[2]
+    return label == "cpu" or label in load_tables().torch.indexes or (not label and cuda is None)
+
+
+def _format_l4t(tegra: Tegra) -> str:
+    return f"L4T {tegra.release}" if isinstance(tegra.release, Release) else "L4T release not known"
+
+
+# Reads NVIDIA_REQUIRE_CUDA as libnvidia-container does: a space means or, a comma means and.
+
+CONSUMER_BRANDS = ("geforce", "titan")
+
+_CONDITION = re.compile(r"(\w+)(>=|<=|!=|=|<|>)([\w.]+)")
+_COMPARISONS: Mapping[str, Callable[[Release, Release], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "<": operator.lt,
+    ">": operator.gt,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
+
+
+def find_unmet_cuda(requirement: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> Release | None:
+    """The CUDA version that the image asks for, when no alternative of `requirement` is met; None when one is.
+
+    A requirement without any `cuda>=` condition is taken as met: it says nothing about CUDA.
+    """
+    wanted = re.search(r"cuda>=([\d.]+)", requirement)
+    if wanted is None:
+        return None
+    alternatives = requirement.split()
+    if any(_holds(alternative, driver, gpu_names) for alternative in alternatives):
+        return None
+    return Release.parse(wanted[1])
+
+
+def _holds(alternative: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> bool:
+    return all(_condition_holds(condition, driver, gpu_names) for condition in alternative.split(","))
+
+
+def _condition_holds(condition: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> bool:
+    match = _CONDITION.fullmatch(condition)
+    if match is None:
+        return False
+    name, comparison, value = match.groups()
+    if name == "brand":
+        return _is_brand(value, gpu_names) is (comparison == "=")
+    seen = {"cuda": driver.cuda, "driver": driver.release}.get(name)
+    return seen is not None and value[0].isdigit() and _COMPARISONS[comparison](seen, Release.parse(value))
+
+
+def _is_brand(brand: str, gpu_names: tuple[str, ...]) -> bool:
+    """Whether GPUs are of the brand. Only consumer brands show in a GPU's name; any other brand may be theirs."""
+    consumer = [kind for kind in CONSUMER_BRANDS if any(kind in name.lower() for name in gpu_names)]
+    return brand in consumer if consumer or brand in CONSUMER_BRANDS else True
+
+
+_COMPATIBILITY_GUIDE = "https://docs.nvidia.com/deploy/cuda-compatibility/"
 
 
 def _driver(facts: Facts) -> DriverCuda:
-    a_gpu_in_this_container(facts)
-    driver = driver_cuda_of(facts)
+    require_visible_gpu(facts)
+    driver = find_driver_cuda(facts)
     if driver is None:
         raise NotApplicable("the driver's version is not known")
     return driver
@@ -46,10 +541,10 @@ def image_requirement_met(facts: Facts) -> Iterator[Finding]:
     Source: NVIDIA/nvidia-container-toolkit issue 152; libnvidia-container, requirement syntax.
     """
     driver = _driver(facts)
-    requirement = container_of(facts).require_cuda
+    requirement = require_container(facts).require_cuda
     if not requirement:
         raise NotApplicable("the image sets no NVIDIA_REQUIRE_CUDA")
-    wanted = unmet(requirement, driver, tuple(gpu.name for gpu in facts.gpus))
+    wanted = find_unmet_cuda(requirement, driver, tuple(gpu.name for gpu in facts.gpus))
     if wanted is None:
         return
     newest = f"CUDA {driver.cuda}" if driver.cuda else "an older CUDA"
@@ -68,7 +563,7 @@ def image_requirement_met(facts: Facts) -> Iterator[Finding]:
             f"Use an image without CUDA (torch wheels carry their own) or one for {newest},"
             f" or update the driver.{advice}",
             where=Side.IMAGE,
-            docs=COMPATIBILITY_GUIDE,
+            docs=_COMPATIBILITY_GUIDE,
         ),
         evidence=(f"NVIDIA_REQUIRE_CUDA={requirement[:120]}", f"driver {driver.release}"),
         confidence=Confidence.CERTAIN if driver.says else Confidence.LIKELY,
@@ -91,14 +586,14 @@ def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Finding]:
     Source: NVIDIA, CUDA Compatibility, "Forward compatibility"; NVIDIA/nvidia-docker issue 1294.
     """
     driver = _driver(facts)
-    path = container_of(facts).compat_libcuda
+    path = require_container(facts).compat_libcuda
     if not path:
         return
-    copy = known(facts.driver).libcuda
+    copy = require(facts.driver).libcuda
     if isinstance(copy, Release) and copy == driver.release:
         return
     is_older = isinstance(copy, Release) and copy < driver.release
-    if not is_older and (not facts.gpus or all_offer_forward_compatibility(facts.gpus)):
+    if not is_older and (not facts.gpus or is_forward_compatible(facts.gpus)):
         return
     names = ", ".join(sorted({gpu.name for gpu in facts.gpus})) or "the GPU"
     yield Finding(
@@ -112,7 +607,7 @@ def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Finding]:
             ("apt-get purge -y 'cuda-compat-*' && ldconfig",),
             where=Side.IMAGE,
             root=True,
-            docs=COMPATIBILITY_GUIDE,
+            docs=_COMPATIBILITY_GUIDE,
         ),
         subject=path,
         evidence=(f"first libcuda.so.1: {path}", f"driver {driver.release}"),
@@ -135,11 +630,11 @@ def libcuda_matches_module(facts: Facts) -> Iterator[Finding]:
     How it is seen: the version in the file name of the first libcuda.so.1 against /sys/module/nvidia/version.
     Source: NVIDIA/nvidia-docker issue 1256.
     """
-    driver = driver_of(facts)
-    release = loaded_driver(facts)
-    if is_in_container(facts) and container_of(facts).compat_libcuda:
+    driver = require_driver(facts)
+    release = require_loaded_driver(facts)
+    if is_in_container(facts) and require_container(facts).compat_libcuda:
         raise NotApplicable("a forward-compatibility libcuda comes first")
-    library = known(driver.libcuda)
+    library = require(driver.libcuda)
     if library is None:
         raise NotApplicable("no libcuda.so.1 is found here")
     if library == release:
@@ -193,12 +688,12 @@ def driver_runs_torch_cuda(facts: Facts) -> Iterator[Finding]:
     Source: NVIDIA, CUDA Compatibility, "Minor version compatibility" and "Forward compatibility".
     """
     driver = _driver(facts)
-    torch, cuda = torch_of(facts), cuda_of_torch(facts)
-    has_compat = is_in_container(facts) and bool(container_of(facts).compat_libcuda)
-    forward = has_compat and all_offer_forward_compatibility(facts.gpus)
+    torch, cuda = require_torch(facts), require_torch_cuda(facts)
+    has_compat = is_in_container(facts) and bool(require_container(facts).compat_libcuda)
+    forward = has_compat and is_forward_compatible(facts.gpus)
     if driver.runs(cuda, has_forward_gpus=forward) is not CudaSupport.NO:
         return
-    floor = oldest_driver(cuda, platform=driver.platform)
+    floor = find_oldest_driver(cuda, platform=driver.platform)
     yield Finding(
         Severity.ERROR,
         f"torch {torch.version} needs CUDA {cuda}, but driver {driver.release} is too old for it",
@@ -214,14 +709,14 @@ def driver_runs_torch_cuda(facts: Facts) -> Iterator[Finding]:
 def _older_cuda_or_newer_driver(facts: Facts, floor: Release | None) -> Fix:
     """The cheaper repair first: another wheel needs neither root nor a reboot."""
     wanted = f"{floor} or newer" if floor else "that runs it"
-    wheel = fitting_wheel(facts)
+    wheel = find_compatible_wheel(facts)
     if wheel is None:
         return update_driver(facts, wanted)
-    place = "on Windows" if driver_side(facts) is Side.WINDOWS else "on the host"
+    place = "on Windows" if find_driver_side(facts) is Side.WINDOWS else "on the host"
     return Fix(
         f"Install torch {wheel.version} for {wheel.label}, which this driver runs; or update the driver {place} to"
         f" {wanted}.",
-        (install_wheel(facts, wheel),),
+        (format_wheel_install_command(facts, wheel),),
         where=Side.CONTAINER if is_in_container(facts) else Side.HOST,
-        docs=COMPATIBILITY_GUIDE,
+        docs=_COMPATIBILITY_GUIDE,
     )

@@ -1,28 +1,36 @@
 """Checks of how the model hub would be reached: variables, token, proxies and certificates. None asks the network."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from devkit.doctor.applies import is_in_container, known, platform_of, python_of, system_of
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
-from devkit.facts.model import Facts, Hub, Platform, Proxy, WslSettings
+from devkit.doctor.preconditions import (
+    find_platform,
+    is_in_container,
+    is_in_wsl,
+    require,
+    require_python,
+    require_system,
+)
+from devkit.doctor.thresholds import CLOCK_SKEW_S
+from devkit.facts.model import Facts, Hub, HubCall, Platform, Proxy, WslSettings
 from devkit.facts.values import Release, Unknown
 
-ENVIRONMENT_GUIDE = "https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables"
-TOKEN_GUIDE = "https://huggingface.co/docs/hub/security-tokens"  # noqa: S105 - a page about tokens
-FIRST_HUB_WITH_HTTPX = Release.read("1.0")
+_ENVIRONMENT_GUIDE = "https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables"
+_TOKEN_GUIDE = "https://huggingface.co/docs/hub/security-tokens"  # noqa: S105 - a page about tokens
+_FIRST_HUB_WITH_HTTPX = Release.parse("1.0")
 """From here on huggingface_hub asks by httpx, and knows no hf_transfer. Source: huggingface_hub, migration to 1.0."""
 
 _LOOPBACK = ("localhost", "127.", "[::1]", "0.0.0.0")  # noqa: S104 - read, not bound
 _SCHEMES = ("http", "https", "socks5", "socks5h", "socks4", "socks4a")
 
 
-def here(facts: Facts) -> Side:
+def _find_side(facts: Facts) -> Side:
     """The side on which the variables stand."""
     return Side.CONTAINER if is_in_container(facts) else Side.HOST
 
 
 def _hub(facts: Facts) -> Hub:
-    return known(facts.hub)
+    return require(facts.hub)
 
 
 @check(
@@ -32,7 +40,7 @@ def _hub(facts: Facts) -> Hub:
     symptoms=("OfflineModeIsEnabled: Cannot reach https://huggingface.co: offline mode is enabled",),
     causes=("HUB007", "HUB008"),
 )
-def hub_is_switched_on(facts: Facts) -> Iterator[Finding]:
+def hub_is_online(facts: Facts) -> Iterator[Finding]:
     """No variable tells the hub library to stay offline while it has nothing in its cache.
 
     Why it matters: HF_HUB_OFFLINE=1, left over from a cluster or an image, makes every model "not found" that is not in
@@ -46,13 +54,18 @@ def hub_is_switched_on(facts: Facts) -> Iterator[Finding]:
         return
     caches = [] if isinstance(facts.storage, Unknown) else facts.storage.directories
     has_cache = any(directory.purpose == "hub cache" and directory.exists for directory in caches)
-    variable = known(hub.offline_by)
+    variable = require(hub.offline_by)
     yield Finding(
         Severity.NOTE if has_cache else Severity.WARNING,
         f"{variable} keeps the hub library offline: only models in the cache can be loaded"
         if has_cache
         else f"{variable} keeps the hub library offline, and there is no cache: no model can be loaded",
-        Fix("Remove the variable for the first download.", (f"unset {variable}",), here(facts), docs=ENVIRONMENT_GUIDE),
+        Fix(
+            "Remove the variable for the first download.",
+            (f"unset {variable}",),
+            _find_side(facts),
+            docs=_ENVIRONMENT_GUIDE,
+        ),
         evidence=(f"{variable} is set",),
         confidence=Confidence.LIKELY,
     )
@@ -65,7 +78,7 @@ def hub_is_switched_on(facts: Facts) -> Iterator[Finding]:
     symptoms=("MissingSchema: Invalid URL: No scheme supplied", "UnsupportedProtocol: Request URL is missing"),
     causes=("HUB007", "HUB008"),
 )
-def endpoint_is_an_address(facts: Facts) -> Iterator[Finding]:
+def hub_endpoint_is_a_url(facts: Facts) -> Iterator[Finding]:
     """Where HF_ENDPOINT names another hub, it does so with a scheme and a host.
 
     Why it matters: the library puts the variable in front of every path. Without https:// each download ends in an
@@ -86,8 +99,8 @@ def endpoint_is_an_address(facts: Facts) -> Iterator[Finding]:
         Fix(
             "Write it with its scheme, or remove it to use the hub itself.",
             (f"export HF_ENDPOINT={better}", "unset HF_ENDPOINT"),
-            here(facts),
-            docs=ENVIRONMENT_GUIDE,
+            _find_side(facts),
+            docs=_ENVIRONMENT_GUIDE,
         ),
         evidence=(f"HF_ENDPOINT={endpoint}",),
     )
@@ -100,7 +113,7 @@ def endpoint_is_an_address(facts: Facts) -> Iterator[Finding]:
     symptoms=("401 Client Error: Unauthorized", "Invalid credentials in Authorization header"),
     causes=("HUB008",),
 )
-def token_is_a_token(facts: Facts) -> Iterator[Finding]:
+def hub_token_is_well_formed(facts: Facts) -> Iterator[Finding]:
     """What stands where the hub library looks for a token has the shape of one.
 
     Why it matters: the library sends whatever is there. A stand-in such as ${HF_TOKEN} or a value with quotation marks
@@ -110,18 +123,18 @@ def token_is_a_token(facts: Facts) -> Iterator[Finding]:
     Source: huggingface_hub, utils/_auth.py, `get_token`; Hugging Face, "User access tokens".
     """
     hub = _hub(facts)
-    problem = known(hub.token_problem)
+    problem = require(hub.token_problem)
     if not hub.token_from or not problem:
         return
-    place = known(hub.token_path) if hub.token_from == "file" else hub.token_from  # noqa: S105 - a place, no token
+    place = require(hub.token_path) if hub.token_from == "file" else hub.token_from  # noqa: S105 - a place, no token
     yield Finding(
         Severity.WARNING,
         f"the hub token in {place} cannot be one: {problem}; gated models, and even public ones, are refused",
         Fix(
             "Make a token with read access, and pass it into the container by secret or remoteEnv, never by ENV.",
             ("hf auth login",) if hub.token_from == "file" else (f"unset {hub.token_from}",),  # noqa: S105
-            here(facts),
-            docs=TOKEN_GUIDE,
+            _find_side(facts),
+            docs=_TOKEN_GUIDE,
         ),
         subject=place,
         evidence=(f"the token comes from {place}: {problem}",),
@@ -141,7 +154,7 @@ def token_is_a_token(facts: Facts) -> Iterator[Finding]:
     ),
     causes=("HUB007", "HUB008"),
 )
-def proxies_lead_somewhere(facts: Facts) -> Iterator[Finding]:
+def proxies_are_usable(facts: Facts) -> Iterator[Finding]:
     """Each proxy variable has a scheme that Python's clients know, and an address that means the same on this side.
 
     Why it matters: in a container, 127.0.0.1 is the container itself; in WSL with NAT it is the guest. A proxy program
@@ -150,7 +163,7 @@ def proxies_lead_somewhere(facts: Facts) -> Iterator[Finding]:
     machine itself is only likely to be wrong.
     Source: microsoft/WSL issues 10379 and 10753; danielgatis/rembg issue 855; pdm-project/pdm issue 3390.
     """
-    for proxy in known(_hub(facts).proxies):
+    for proxy in require(_hub(facts).proxies):
         scheme, separator, rest = proxy.url.partition("://")
         host = rest if separator else scheme
         if not separator or scheme.lower() not in _SCHEMES:
@@ -162,7 +175,7 @@ def proxies_lead_somewhere(facts: Facts) -> Iterator[Finding]:
                 Fix(
                     "Name the proxy as it is reached from this side, or remove the variable.",
                     (f"unset {proxy.variable}",),
-                    here(facts),
+                    _find_side(facts),
                 ),
                 subject=proxy.variable,
                 evidence=(f"{proxy.variable}={proxy.url}",),
@@ -178,7 +191,7 @@ def _odd_scheme(facts: Facts, proxy: Proxy, scheme: str) -> Finding:
         Fix(
             "Write it as http://…, or as socks5://… with the package socksio installed.",
             (f"unset {proxy.variable}",),
-            here(facts),
+            _find_side(facts),
         ),
         subject=proxy.variable,
         evidence=(f"{proxy.variable}={proxy.url}",),
@@ -190,9 +203,9 @@ def _elsewhere(facts: Facts) -> str:
     """What an address of the machine itself means on this side, "" where it is what the user means."""
     if is_in_container(facts):
         return "the container itself, not the host"
-    if platform_of(facts) is not Platform.WSL2:
+    if find_platform(facts) is not Platform.WSL2:
         return ""
-    settings = system_of(facts).wsl_settings
+    settings = require_system(facts).wsl_settings
     if isinstance(settings, WslSettings) and settings.networking == "mirrored":
         return ""
     return "the WSL guest itself, not Windows"
@@ -205,7 +218,7 @@ def _elsewhere(facts: Facts) -> str:
     symptoms=("OSError: Could not find a suitable TLS CA certificate bundle, invalid path",),
     causes=("HUB007", "HUB008"),
 )
-def certificates_are_there(facts: Facts) -> Iterator[Finding]:
+def certificates_exist(facts: Facts) -> Iterator[Finding]:
     """The file of each certificate variable exists on this side.
 
     Why it matters: a company's bundle is named in the shell, and the variable is passed into a container or kept after
@@ -213,7 +226,7 @@ def certificates_are_there(facts: Facts) -> Iterator[Finding]:
     How it is seen: REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE and SSL_CERT_FILE against the files.
     Source: psf/requests, adapters.py, `cert_verify`; Python, `ssl.get_default_verify_paths`.
     """
-    for bundle in known(_hub(facts).ca_bundles):
+    for bundle in require(_hub(facts).ca_bundles):
         if not bundle.exists:
             yield Finding(
                 Severity.WARNING,
@@ -221,7 +234,7 @@ def certificates_are_there(facts: Facts) -> Iterator[Finding]:
                 Fix(
                     "Bring the file to this side, or remove the variable.",
                     (f"unset {bundle.variable}",),
-                    here(facts),
+                    _find_side(facts),
                 ),
                 subject=bundle.path,
                 evidence=(f"{bundle.variable}={bundle.path}", "no such file"),
@@ -238,7 +251,7 @@ def certificates_are_there(facts: Facts) -> Iterator[Finding]:
         " package is not available in your environment",
     ),
 )
-def fast_downloads_have_package(facts: Facts) -> Iterator[Finding]:
+def hf_transfer_is_installed(facts: Facts) -> Iterator[Finding]:
     """Where HF_HUB_ENABLE_HF_TRANSFER is set, the package hf_transfer is installed.
 
     Why it matters: before huggingface_hub 1.0 the variable is an order, not a wish: without the package every download
@@ -246,13 +259,13 @@ def fast_downloads_have_package(facts: Facts) -> Iterator[Finding]:
     How it is seen: the variable, and the packages of the workload's Python by their metadata.
     Source: huggingface_hub 0.x, file_download.py, `http_get`; huggingface_hub 1.0 has no hf_transfer any more.
     """
-    if not known(_hub(facts).wants_hf_transfer):
+    if not require(_hub(facts).wants_hf_transfer):
         return
-    packages = {package.name: package.version for package in python_of(facts).packages}
+    packages = {package.name: package.version for package in require_python(facts).packages}
     if "huggingface-hub" not in packages:
         raise NotApplicable("huggingface_hub is not installed in this Python")
     version = packages["huggingface-hub"]
-    if "hf-transfer" in packages or Release.read(version) >= FIRST_HUB_WITH_HTTPX:
+    if "hf-transfer" in packages or Release.parse(version) >= _FIRST_HUB_WITH_HTTPX:
         return
     yield Finding(
         Severity.ERROR,
@@ -260,8 +273,193 @@ def fast_downloads_have_package(facts: Facts) -> Iterator[Finding]:
         Fix(
             "Install the package, or remove the variable.",
             ("pip install hf_transfer", "unset HF_HUB_ENABLE_HF_TRANSFER"),
-            here(facts),
-            docs=ENVIRONMENT_GUIDE,
+            _find_side(facts),
+            docs=_ENVIRONMENT_GUIDE,
         ),
         evidence=("HF_HUB_ENABLE_HF_TRANSFER is set", f"huggingface_hub {version}, no hf_transfer"),
+    )
+
+
+# Checks of what the model hub really answered: only with `devkit doctor --deep`.
+
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY_REQUESTS = 401, 403, 404, 429
+_PROXY_AUTHENTICATION = 407
+
+_REASONS: Mapping[str, tuple[str, str]] = {
+    "name": (
+        "its name is not known to this side's name servers",
+        "Check the name servers; a VPN often brings its own.",
+    ),
+    "refused": ("the connection is refused", "Check the proxy and the firewall."),
+    "timed-out": ("it does not answer in time", "Check the proxy and the firewall: one that drops says nothing."),
+    "certificate": (
+        "its certificate is not trusted",
+        "Where a company's proxy opens TLS, name its certificate in REQUESTS_CA_BUNDLE and SSL_CERT_FILE.",
+    ),
+    "proxy": ("the proxy refuses", "Check the proxy's address and login in the variables."),
+    "unreachable": ("the network is not reachable", "Check the network of this side; a container may have none."),
+}
+
+
+def _call(facts: Facts) -> HubCall:
+    return require(require(facts.deep).hub)
+
+
+@check(
+    "HUB007",
+    "The model hub answers",
+    covers=("K02",),
+    symptoms=(
+        "LocalEntryNotFoundError: An error happened while trying to locate the file on the Hub",
+        "Temporary failure in name resolution",
+        "SSLError: certificate verify failed: unable to get local issuer certificate",
+        "We couldn't connect to 'https://huggingface.co' to load the files",
+    ),
+    causes=("HUB008",),
+)
+def hub_answers(facts: Facts) -> Iterator[Finding]:
+    """A request for the hub's front page is answered, through the proxies and with the certificates of this side.
+
+    Why it matters: models that are not in the cache cannot be loaded, and the library's message rarely says why.
+    How it is seen: one request with a deadline, in a process of its own; how it ended tells names, proxies,
+    certificates and silence apart. Any status but a proxy's refusal counts as an answer.
+    Source: huggingface_hub, "Environment variables"; Python, urllib.request.
+    """
+    call = _call(facts)
+    if not call.failure and call.status != _PROXY_AUTHENTICATION:
+        return
+    why, what = _REASONS.get(call.failure or "proxy", (call.message, "Check the network of this side."))
+    yield Finding(
+        Severity.ERROR,
+        f"the model hub cannot be reached at {call.url}: {why}",
+        Fix(what, (f"curl -sSI {call.url} | head -1",), _find_side(facts)),
+        subject=call.url,
+        evidence=(f"HEAD {call.url}: {call.message or call.status} after {call.took_ms} ms", *_proxies(facts)),
+    )
+
+
+def _proxies(facts: Facts) -> tuple[str, ...]:
+    hub = facts.hub
+    if not isinstance(hub, Hub) or isinstance(hub.proxies, Unknown):
+        return ()
+    return tuple(f"{proxy.variable}={proxy.url}" for proxy in hub.proxies)
+
+
+@check(
+    "HUB008",
+    "The hub accepts the token and gives the model",
+    covers=("K01",),
+    symptoms=(
+        "GatedRepoError: 401 Client Error. Cannot access gated repo for url",
+        "Access to model is restricted. You must be authenticated to access it",
+        "You are trying to access a gated repo",
+        "403 Client Error. Your request to access model is awaiting a review from the repo authors",
+        "RepositoryNotFoundError: 401 Client Error",
+    ),
+)
+def hub_grants_the_model(facts: Facts) -> Iterator[Finding]:
+    """The hub knows the token, and the model that MODEL_ID names is open to whoever asks.
+
+    Why it matters: a gated model needs an account that accepted its licence and a token that may read it; neither is
+    in a fresh container. A wrong token shuts out public models too.
+    How it is seen: the hub is asked whose token it is, the only request that carries the token, and only at its own
+    host; the model's config.json is asked for without it. 401 and the hub's own error name tell gated from unknown.
+    Source: huggingface/huggingface_hub issue 2586; skypilot-org/skypilot issue 2634.
+    """
+    call = _call(facts)
+    if call.token_status == _UNAUTHORIZED:
+        yield Finding(
+            Severity.ERROR,
+            "the hub refuses the token: with it, even public models cannot be downloaded",
+            Fix(
+                "Make a new token with read access, and log in again.",
+                ("hf auth login",),
+                _find_side(facts),
+                docs=_TOKEN_GUIDE,
+            ),
+            evidence=(f"whoami: status {call.token_status}",),
+        )
+    yield from _of_model(facts, call)
+
+
+def _of_model(facts: Facts, call: HubCall) -> Iterator[Finding]:
+    status = call.model_status
+    if not call.model or isinstance(status, Unknown):
+        return
+    error = call.model_error if isinstance(call.model_error, str) else ""
+    evidence = (f"HEAD {call.model}/resolve/main/config.json: {status} {error}".strip(),)
+    if error == "GatedRepo":
+        yield _gated(facts, call, evidence)
+    elif status in (_UNAUTHORIZED, _NOT_FOUND):
+        yield Finding(
+            Severity.WARNING,
+            f"the hub knows no public model {call.model}: it is misspelt, private, or has no config.json",
+            Fix("Check the name on the hub; a private model needs a token that may read it.", (), Side.PROJECT),
+            subject=call.model,
+            evidence=evidence,
+            confidence=Confidence.LIKELY,
+        )
+    elif status in (_FORBIDDEN, _TOO_MANY_REQUESTS):
+        why = "refuses this address" if status == _FORBIDDEN else "was asked too often from this address"
+        yield Finding(
+            Severity.WARNING,
+            f"the hub {why}: {call.model} cannot be downloaded now",
+            Fix(
+                "Log in, which lifts the limit for anonymous downloads; else wait.",
+                ("hf auth login",),
+                _find_side(facts),
+            ),
+            subject=call.model,
+            evidence=evidence,
+            confidence=Confidence.LIKELY,
+        )
+
+
+def _gated(facts: Facts, call: HubCall, evidence: tuple[str, ...]) -> Finding:
+    has_token = not isinstance(call.token_status, Unknown) and call.token_status < _UNAUTHORIZED
+    return Finding(
+        Severity.NOTE if has_token else Severity.ERROR,
+        f"{call.model} is gated: the account of your token must have accepted its licence"
+        if has_token
+        else f"{call.model} is gated, and there is no token here: it cannot be downloaded",
+        Fix(
+            "Accept the licence on the model's page, and give the token the right to read gated models. Pass it"
+            " into the container by secret or remoteEnv.",
+            () if has_token else ("hf auth login",),
+            _find_side(facts),
+            docs=f"https://huggingface.co/{call.model}",
+        ),
+        subject=call.model,
+        evidence=evidence,
+    )
+
+
+@check(
+    "HUB009",
+    "The clock agrees with the hub's",
+    covers=("K05",),
+    symptoms=("certificate verify failed: certificate is not yet valid", "RequestTimeTooSkewed"),
+)
+def clock_agrees_with_hub(facts: Facts) -> Iterator[Finding]:
+    """This side's clock tells the time that the hub tells.
+
+    Why it matters: signed download addresses are refused some minutes off, certificates somewhat later.
+    How it is seen: the Date header of the hub's answer, or of the proxy's, against the clock.
+    Source: RFC 9110, "Date"; microsoft/WSL issue 10006.
+    """
+    ahead = require(_call(facts).clock_ahead_s)
+    if abs(ahead) <= CLOCK_SKEW_S.value:
+        return
+    in_wsl = is_in_wsl(facts)
+    yield Finding(
+        Severity.WARNING,
+        f"this clock is {abs(ahead)} s {'ahead of' if ahead > 0 else 'behind'} the hub's: signed downloads are refused",
+        Fix(
+            "Set the clock of the guest from the hardware's." if in_wsl else "Let the host keep its clock by NTP.",
+            ("sudo hwclock -s",) if in_wsl else ("sudo timedatectl set-ntp true",),
+            Side.WSL if in_wsl else Side.HOST,
+            root=True,
+        ),
+        evidence=(f"this clock minus the Date header: {ahead} s",),
+        confidence=Confidence.LIKELY,
     )

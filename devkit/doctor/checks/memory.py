@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from devkit.doctor.applies import a_gpu_in_this_container, is_in_container, known
-from devkit.doctor.limits import FREE_GPU_BYTES, GROUP_MEMORY_BYTES, MIB
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
+from devkit.doctor.preconditions import is_in_container, require, require_visible_gpu
+from devkit.doctor.thresholds import FREE_GPU_BYTES, GROUP_MEMORY_BYTES, MIB
 from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
-from devkit.text import count_of, human_bytes
+from devkit.text import format_bytes, format_count
 
-NCCL_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+_NCCL_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 
 
 @check(
@@ -26,17 +26,17 @@ def memory_may_be_locked(facts: Facts) -> Iterator[Finding]:
     How it is seen: "Max locked memory" in /proc/self/limits, where /sys/class/infiniband has a card.
     Source: NVIDIA, NCCL user guide, "Troubleshooting"; NVIDIA, deep learning containers guide, on --ulimit memlock=-1.
     """
-    a_gpu_in_this_container(facts)
-    limits = known(facts.limits)
-    if not known(limits.has_infiniband):
+    require_visible_gpu(facts)
+    limits = require(facts.limits)
+    if not require(limits.has_infiniband):
         raise NotApplicable("there is no InfiniBand or RoCE card")
-    limit_bytes = known(limits.locked_memory_bytes)
+    limit_bytes = require(limits.locked_memory_bytes)
     if limit_bytes is None:
         return
     inside = is_in_container(facts)
     yield Finding(
         Severity.WARNING,
-        f"only {human_bytes(limit_bytes)} of memory may be locked: NCCL over InfiniBand and GPUDirect Storage fail",
+        f"only {format_bytes(limit_bytes)} of memory may be locked: NCCL over InfiniBand and GPUDirect Storage fail",
         Fix(
             "Lift the limit of the container and recreate it." if inside else "Lift the limit, and log in again.",
             ("--ulimit memlock=-1:-1", "ulimits: {memlock: -1}")
@@ -44,7 +44,7 @@ def memory_may_be_locked(facts: Facts) -> Iterator[Finding]:
             else ("echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-rdma.conf",),
             where=Side.PROJECT if inside else Side.HOST,
             root=not inside,
-            docs=NCCL_GUIDE,
+            docs=_NCCL_GUIDE,
         ),
         evidence=(f"/proc/self/limits: Max locked memory {limit_bytes}", "/sys/class/infiniband is not empty"),
         confidence=Confidence.LIKELY,
@@ -57,7 +57,7 @@ def memory_may_be_locked(facts: Facts) -> Iterator[Finding]:
     covers=("I08",),
     symptoms=("exit code 137", "Killed", "signal: killed"),
 )
-def nothing_was_killed(facts: Facts) -> Iterator[Finding]:
+def no_process_was_oom_killed(facts: Facts) -> Iterator[Finding]:
     """The kernel has killed no process of this container because its memory was used up.
 
     Why it matters: a killed worker leaves no traceback: a run just ends with "Killed" or status 137, or hangs while the
@@ -67,16 +67,16 @@ def nothing_was_killed(facts: Facts) -> Iterator[Finding]:
     """
     if not is_in_container(facts):
         raise NotApplicable("on a host the control group is only this session's")
-    limits = known(facts.limits)
-    kills = known(limits.out_of_memory_kills)
+    limits = require(facts.limits)
+    kills = require(limits.out_of_memory_kills)
     if not kills:
         return
     limit_bytes = limits.group_memory_bytes
     is_limited = isinstance(limit_bytes, int)
-    where = f"its limit of {human_bytes(limit_bytes)}" if isinstance(limit_bytes, int) else "the machine's memory"
+    where = f"its limit of {format_bytes(limit_bytes)}" if isinstance(limit_bytes, int) else "the machine's memory"
     yield Finding(
         Severity.WARNING,
-        f"the kernel has killed {count_of(kills, 'process', 'processes')} in this container: {where} was used up",
+        f"the kernel has killed {format_count(kills, 'process', 'processes')} in this container: {where} was used up",
         Fix(
             ("Raise the container's memory limit" if is_limited else "Give the machine more memory or swap")
             + ", use fewer data loader workers, or load models from safetensors files, which are mapped, not copied.",
@@ -95,7 +95,7 @@ def nothing_was_killed(facts: Facts) -> Iterator[Finding]:
     symptoms=("Killed", "exit code 137"),
     causes=("MEM002",),
 )
-def group_memory_suffices(facts: Facts) -> Iterator[Finding]:
+def cgroup_memory_suffices(facts: Facts) -> Iterator[Finding]:
     """A container with a GPU may use at least 8 GiB of the host's memory.
 
     Why it matters: weights pass through the host's memory on their way to the GPU, so a limit that suffices for a web
@@ -105,14 +105,14 @@ def group_memory_suffices(facts: Facts) -> Iterator[Finding]:
     """
     if not is_in_container(facts):
         raise NotApplicable("only containers are limited this way")
-    a_gpu_in_this_container(facts)
-    limit_bytes = known(known(facts.limits).group_memory_bytes)
+    require_visible_gpu(facts)
+    limit_bytes = require(require(facts.limits).group_memory_bytes)
     if limit_bytes is None or limit_bytes >= GROUP_MEMORY_BYTES.value:
         return
     gpu_bytes = [gpu.memory_bytes for gpu in facts.gpus if not isinstance(gpu.memory_bytes, Unknown)]
     yield Finding(
         Severity.WARNING,
-        f"this container may use {human_bytes(limit_bytes)} of memory: loading a model will end it with status 137",
+        f"this container may use {format_bytes(limit_bytes)} of memory: loading a model will end it with status 137",
         Fix(
             "Raise the memory limit of the service in the Compose file, or --memory, and recreate the container.",
             ("deploy: {resources: {limits: {memory: 32g}}}",),
@@ -140,7 +140,7 @@ def gpu_memory_is_free(facts: Facts) -> Iterator[Finding]:
     How it is seen: the free memory of each GPU by NVML, now. The threshold is an estimate.
     Source: PyTorch documentation, "CUDA semantics", Memory management; Dettmers et al., QLoRA.
     """
-    a_gpu_in_this_container(facts)
+    require_visible_gpu(facts)
     free = [gpu.free_bytes for gpu in facts.gpus if not isinstance(gpu.free_bytes, Unknown)]
     if not free or len(free) < len(facts.gpus):
         raise NotApplicable("NVML does not say how much memory is free")
@@ -148,14 +148,14 @@ def gpu_memory_is_free(facts: Facts) -> Iterator[Finding]:
         return
     yield Finding(
         Severity.WARNING,
-        f"no GPU has more than {human_bytes(max(free))} free: training ends with CUDA out of memory",
+        f"no GPU has more than {format_bytes(max(free))} free: training ends with CUDA out of memory",
         Fix(
             "End what holds the memory, or use a smaller model, 4-bit weights, a batch of one and checkpointing.",
             ("nvidia-smi", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
             where=Side.CONTAINER if is_in_container(facts) else Side.HOST,
         ),
         evidence=tuple(
-            f"GPU {gpu.index}: {human_bytes(size)} free" for gpu, size in zip(facts.gpus, free, strict=True)
+            f"GPU {gpu.index}: {format_bytes(size)} free" for gpu, size in zip(facts.gpus, free, strict=True)
         ),
         confidence=Confidence.POSSIBLE,
     )

@@ -2,21 +2,21 @@
 
 from collections.abc import Iterator
 
-from devkit.doctor.applies import a_gpu_in_this_container, is_in_container, known, nvml_answer
-from devkit.doctor.checks.requirement import CONSUMER_BRANDS
-from devkit.doctor.machine import family_of, kernel_argument
+from devkit.doctor.checks.cuda import CONSUMER_BRANDS
+from devkit.doctor.fixes import add_kernel_argument, find_distro_family
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.preconditions import is_in_container, require, require_nvml, require_visible_gpu
 from devkit.facts.model import Facts, Limits
 from devkit.facts.values import Unknown
-from devkit.text import listed
+from devkit.text import join_words
 
-NCCL_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/gpu_troubleshooting.html"
-NCCL_VARIABLES = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+_NCCL_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/gpu_troubleshooting.html"
+_NCCL_VARIABLES = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
 
 def _setting(limits: Limits, name: str) -> str | None:
     """What an NCCL_* variable or its like says; None when it is not set."""
-    settings = dict(entry.partition("=")[::2] for entry in known(limits.nccl))
+    settings = dict(entry.partition("=")[::2] for entry in require(limits.nccl))
     return settings.get(name)
 
 
@@ -36,14 +36,14 @@ def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
     redirect (ACS) needs root, so this is a possibility.
     Source: NVIDIA, NCCL user guide, "GPU troubleshooting", PCI Access Control Services; NVIDIA/nccl issue 199.
     """
-    answer = nvml_answer(facts)
-    a_gpu_in_this_container(facts)
+    answer = require_nvml(facts)
+    require_visible_gpu(facts)
     if len(answer.gpus) < 2:
         raise NotApplicable("one GPU has no other to reach")
     if not isinstance(facts.driver, Unknown) and facts.driver.nvswitch_present is True:
         raise NotApplicable("the GPUs are joined by an NVSwitch")
-    limits = known(facts.limits)
-    translated = [kind for kind in known(limits.iommu_domains) if kind.startswith("DMA")]
+    limits = require(facts.limits)
+    translated = [kind for kind in require(limits.iommu_domains) if kind.startswith("DMA")]
     if len(translated) < 2 or _setting(limits, "NCCL_P2P_DISABLE") == "1":
         return
     # The driver offers direct transfers on few GeForce cards: for them it is only good to know.
@@ -54,11 +54,11 @@ def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
         Fix(
             "Try a run with NCCL_P2P_DISABLE=1. If that cures it, let the IOMMU pass traffic through, or switch ACS off"
             " in the firmware.",
-            ("export NCCL_P2P_DISABLE=1", *kernel_argument(family_of(facts), "iommu=pt")),
+            ("export NCCL_P2P_DISABLE=1", *add_kernel_argument(find_distro_family(facts), "iommu=pt")),
             where=Side.HOST,
             root=True,
             restart=Restart.HOST,
-            docs=NCCL_GUIDE,
+            docs=_NCCL_GUIDE,
         ),
         evidence=tuple(f"iommu_group/type: {kind}" for kind in translated[:4]),
         confidence=Confidence.POSSIBLE,
@@ -71,7 +71,7 @@ def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
     covers=("I05",),
     symptoms=("Bootstrap : no socket interface found", "NCCL WARN Bootstrap: no socket interface found"),
 )
-def named_interface_exists(facts: Facts) -> Iterator[Finding]:
+def nccl_interface_exists(facts: Facts) -> Iterator[Finding]:
     """The interface that NCCL was told to use is one of this machine's.
 
     Why it matters: a name copied from another node, such as eth0 where this one has eno1, ends initialisation with "no
@@ -80,12 +80,12 @@ def named_interface_exists(facts: Facts) -> Iterator[Finding]:
     excludes.
     Source: NVIDIA, NCCL user guide, "Environment Variables", NCCL_SOCKET_IFNAME.
     """
-    a_gpu_in_this_container(facts)
-    limits = known(facts.limits)
+    require_visible_gpu(facts)
+    limits = require(facts.limits)
     wanted = _setting(limits, "NCCL_SOCKET_IFNAME")
     if not wanted or wanted.startswith("^"):
         raise NotApplicable("NCCL_SOCKET_IFNAME names no interface")
-    interfaces = ("lo", *known(limits.interfaces))
+    interfaces = ("lo", *require(limits.interfaces))
     names = [name.strip() for name in wanted.removeprefix("=").split(",") if name.strip()]
     is_exact = wanted.startswith("=")
     if any(one == name or (not is_exact and one.startswith(name)) for one in interfaces for name in names):
@@ -97,9 +97,9 @@ def named_interface_exists(facts: Facts) -> Iterator[Finding]:
             "Name an interface of this side, or leave the variable unset.",
             (f"export NCCL_SOCKET_IFNAME={interfaces[-1]}",),
             where=Side.CONTAINER if is_in_container(facts) else Side.HOST,
-            docs=NCCL_VARIABLES,
+            docs=_NCCL_VARIABLES,
         ),
-        evidence=(f"NCCL_SOCKET_IFNAME={wanted}", f"/sys/class/net: {listed(interfaces)}"),
+        evidence=(f"NCCL_SOCKET_IFNAME={wanted}", f"/sys/class/net: {join_words(interfaces)}"),
     )
 
 
@@ -118,27 +118,27 @@ def nodes_reach_each_other(facts: Facts) -> Iterator[Finding]:
     container's single eth0, or several.
     Source: NVIDIA, NCCL user guide, "Troubleshooting", Networking issues; NVIDIA/nccl issue 331.
     """
-    a_gpu_in_this_container(facts)
-    limits = known(facts.limits)
+    require_visible_gpu(facts)
+    limits = require(facts.limits)
     signs = _several_nodes(limits)
     if not signs:
         raise NotApplicable("nothing speaks of a run over several nodes")
     if _setting(limits, "NCCL_SOCKET_IFNAME"):
         return
-    interfaces = known(limits.interfaces)
+    interfaces = require(limits.interfaces)
     is_bridged = is_in_container(facts) and interfaces == ("eth0",)
     if len(interfaces) > 1 or is_bridged:
         yield _may_not_be_reached(facts, limits, signs, is_bridged=is_bridged)
 
 
 def _may_not_be_reached(facts: Facts, limits: Limits, signs: tuple[str, ...], *, is_bridged: bool) -> Finding:
-    interfaces = known(limits.interfaces)
+    interfaces = require(limits.interfaces)
     default = limits.default_interface if isinstance(limits.default_interface, str) else ""
     return Finding(
         Severity.WARNING,
         "this container has a network of its own, whose address other nodes cannot reach"
         if is_bridged
-        else f"NCCL will choose among {listed(interfaces)} by itself, and may offer other nodes the wrong address",
+        else f"NCCL will choose among {join_words(interfaces)} by itself, and may offer other nodes the wrong address",
         Fix(
             "Share the host's network with the container (network_mode: host), and name the interface that reaches the"
             " other nodes."
@@ -149,9 +149,9 @@ def _may_not_be_reached(facts: Facts, limits: Limits, signs: tuple[str, ...], *,
                 f"export NCCL_SOCKET_IFNAME={default or interfaces[0]}",
             ),
             where=Side.PROJECT if is_in_container(facts) else Side.HOST,
-            docs=NCCL_VARIABLES,
+            docs=_NCCL_VARIABLES,
         ),
-        evidence=(*signs, f"/sys/class/net: {listed(interfaces)}", "NCCL_SOCKET_IFNAME is not set"),
+        evidence=(*signs, f"/sys/class/net: {join_words(interfaces)}", "NCCL_SOCKET_IFNAME is not set"),
         confidence=Confidence.LIKELY if is_bridged else Confidence.POSSIBLE,
     )
 

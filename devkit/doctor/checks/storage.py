@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from devkit.doctor.applies import has_nvidia_gpu, is_in_container, is_in_wsl, known
-from devkit.doctor.limits import (
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
+from devkit.doctor.preconditions import has_nvidia_gpu, is_in_container, is_in_wsl, require
+from devkit.doctor.thresholds import (
     ENGINE_FREE_BYTES,
     FREE_FILES,
     FULL_BYTES,
@@ -12,21 +13,20 @@ from devkit.doctor.limits import (
     WINDOWS_DRIVE_BYTES,
     Limit,
 )
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
 from devkit.facts.model import Directory, Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
-from devkit.text import human_bytes
+from devkit.text import format_bytes
 
-HUB_CACHE = "hub cache"
-ENGINE_DATA = "engine data"
-WORKSPACE = "workspace"
-WINDOWS_DRIVE = "Windows drive"
-OVERLAYS = ("overlay", "fuse.fuse-overlayfs", "aufs")
-WINDOWS_FILE_SYSTEMS = ("9p", "drvfs", "v9fs")
+_HUB_CACHE = "hub cache"
+_ENGINE_DATA = "engine data"
+_WORKSPACE = "workspace"
+_WINDOWS_DRIVE = "Windows drive"
+_OVERLAYS = ("overlay", "fuse.fuse-overlayfs", "aufs")
+_WINDOWS_FILE_SYSTEMS = ("9p", "drvfs", "v9fs")
 
 
 def _directories(facts: Facts) -> tuple[Directory, ...]:
-    return known(facts.storage).directories
+    return require(facts.storage).directories
 
 
 def _here(facts: Facts) -> Side:
@@ -47,7 +47,7 @@ def hub_cache_is_writable(facts: Facts) -> Iterator[Finding]:
     How it is seen: whether this user may write to the cache, or to the folder that it would be made in.
     Source: bmaltais/kohya_ss issue 1143; jamiepine/voicebox issue 542.
     """
-    caches = [directory for directory in _directories(facts) if directory.purpose == HUB_CACHE]
+    caches = [directory for directory in _directories(facts) if directory.purpose == _HUB_CACHE]
     if not caches:
         raise NotApplicable("no hub cache is set: HOME and HF_HOME are missing")
     for cache in caches:
@@ -64,7 +64,7 @@ def hub_cache_is_writable(facts: Facts) -> Iterator[Finding]:
                     root=True,
                 ),
                 subject=cache.path,
-                evidence=(f"{cache.path}: {owner}; this user is {known(facts.storage).uid}",),
+                evidence=(f"{cache.path}: {owner}; this user is {require(facts.storage).uid}",),
             )
 
 
@@ -74,7 +74,7 @@ def hub_cache_is_writable(facts: Facts) -> Iterator[Finding]:
     covers=("E11", "K03"),
     symptoms=("no space left on device", "OSError: [Errno 28] No space left on device"),
 )
-def there_is_room(facts: Facts) -> Iterator[Finding]:
+def disk_space_suffices(facts: Facts) -> Iterator[Finding]:
     """The file systems of the engine, the hub cache and the project have space left.
 
     Why it matters: an image with torch and CUDA takes well over ten gibibytes while it is built, and a model of eight
@@ -90,12 +90,12 @@ def there_is_room(facts: Facts) -> Iterator[Finding]:
         if directory.free_bytes < wanted.value:
             yield Finding(
                 Severity.ERROR if directory.free_bytes < FULL_BYTES.value else Severity.WARNING,
-                f"only {human_bytes(directory.free_bytes)} free for the {directory.purpose} ({directory.path})",
+                f"only {format_bytes(directory.free_bytes)} free for the {directory.purpose} ({directory.path})",
                 _make_room(facts, directory),
                 subject=directory.path,
                 evidence=(
                     f"{directory.path} on {directory.file_system or 'its file system'}:"
-                    f" {human_bytes(directory.free_bytes)} free; {human_bytes(wanted.value)} wanted",
+                    f" {format_bytes(directory.free_bytes)} free; {format_bytes(wanted.value)} wanted",
                 ),
             )
 
@@ -107,23 +107,23 @@ def _judged(facts: Facts) -> tuple[Directory, ...]:
     return tuple(
         directory
         for directory in _directories(facts)
-        if directory.purpose != ENGINE_DATA or (here and directory.exists)
+        if directory.purpose != _ENGINE_DATA or (here and directory.exists)
     )
 
 
 def _wanted(directory: Directory) -> Limit[int]:
-    by_purpose = {HUB_CACHE: HUB_FREE_BYTES, ENGINE_DATA: ENGINE_FREE_BYTES, WINDOWS_DRIVE: WINDOWS_DRIVE_BYTES}
+    by_purpose = {_HUB_CACHE: HUB_FREE_BYTES, _ENGINE_DATA: ENGINE_FREE_BYTES, _WINDOWS_DRIVE: WINDOWS_DRIVE_BYTES}
     return by_purpose.get(directory.purpose, FULL_BYTES)
 
 
 def _make_room(facts: Facts, directory: Directory) -> Fix:
-    if directory.purpose == ENGINE_DATA:
+    if directory.purpose == _ENGINE_DATA:
         return Fix(
             "Remove images and build cache that nothing uses, or move data-root to a larger disk.",
             ("docker system df", "docker builder prune", "docker image prune"),
             where=_here(facts),
         )
-    if directory.purpose == WINDOWS_DRIVE:
+    if directory.purpose == _WINDOWS_DRIVE:
         return Fix(
             "Free space on the drive of Windows: the guest's own disk is a file there that grows, whatever df says in"
             " here. Or move the distribution to another drive.",
@@ -131,7 +131,7 @@ def _make_room(facts: Facts, directory: Directory) -> Fix:
             where=Side.WINDOWS,
             docs="https://learn.microsoft.com/en-us/windows/wsl/disk-space",
         )
-    if directory.purpose == HUB_CACHE:
+    if directory.purpose == _HUB_CACHE:
         return Fix(
             "Delete models that you no longer need, or set HF_HOME to a folder on a larger disk.",
             ("hf cache scan",),
@@ -146,7 +146,7 @@ def _make_room(facts: Facts, directory: Directory) -> Fix:
     covers=("D09",),
     symptoms=("/mnt/c", "9p", "drvfs", "slow"),
 )
-def not_on_windows_drive(facts: Facts) -> Iterator[Finding]:
+def storage_is_not_on_windows_drive(facts: Facts) -> Iterator[Finding]:
     """In WSL the project and the hub cache are on the guest's own disk, not on a drive of Windows.
 
     Why it matters: files under /mnt/c cross a protocol that is many times slower, which shows when weights load, when
@@ -157,7 +157,7 @@ def not_on_windows_drive(facts: Facts) -> Iterator[Finding]:
     if not is_in_wsl(facts):
         raise NotApplicable("this is not WSL")
     for directory in _directories(facts):
-        if directory.file_system in WINDOWS_FILE_SYSTEMS and directory.purpose in (HUB_CACHE, "workspace"):
+        if directory.file_system in _WINDOWS_FILE_SYSTEMS and directory.purpose in (_HUB_CACHE, "workspace"):
             yield Finding(
                 Severity.WARNING,
                 f"the {directory.purpose} {directory.path} is on a Windows drive, which is slow from WSL",
@@ -182,7 +182,7 @@ def not_on_windows_drive(facts: Facts) -> Iterator[Finding]:
         "failed to register layer: no space left on device",
     ),
 )
-def there_is_room_for_files(facts: Facts) -> Iterator[Finding]:
+def inodes_suffice(facts: Facts) -> Iterator[Finding]:
     """The file systems of the engine, the hub cache and the project have inodes left.
 
     Why it matters: images of Python stacks hold a hundred thousand files and more. A file system whose inodes are used
@@ -193,7 +193,7 @@ def there_is_room_for_files(facts: Facts) -> Iterator[Finding]:
     wanted = FREE_FILES if has_nvidia_gpu(facts) is True else FULL_FILES
     for directory in _judged(facts):
         free = directory.free_files
-        limit = wanted if directory.purpose == ENGINE_DATA else FULL_FILES
+        limit = wanted if directory.purpose == _ENGINE_DATA else FULL_FILES
         if isinstance(free, Unknown) or free >= limit.value:
             continue
         yield Finding(
@@ -211,7 +211,7 @@ def there_is_room_for_files(facts: Facts) -> Iterator[Finding]:
     covers=("K04",),
     symptoms=("models are downloaded again after every rebuild",),
 )
-def cache_outlives_container(facts: Facts) -> Iterator[Finding]:
+def hub_cache_outlives_container(facts: Facts) -> Iterator[Finding]:
     """In a dev container the hub cache is on a volume, not in the container's own layer.
 
     Why it matters: the layer goes with the container. Each rebuild downloads the models anew, and until then they fill
@@ -223,9 +223,9 @@ def cache_outlives_container(facts: Facts) -> Iterator[Finding]:
     if not is_in_container(facts):
         raise NotApplicable("this is not the inside of a container")
     directories = _directories(facts)
-    works_in_mount = any(one.purpose == WORKSPACE and one.file_system not in ("", *OVERLAYS) for one in directories)
+    works_in_mount = any(one.purpose == _WORKSPACE and one.file_system not in ("", *_OVERLAYS) for one in directories)
     for cache in directories:
-        if cache.purpose == HUB_CACHE and cache.is_writable and cache.file_system in OVERLAYS:
+        if cache.purpose == _HUB_CACHE and cache.is_writable and cache.file_system in _OVERLAYS:
             yield Finding(
                 Severity.WARNING if works_in_mount else Severity.NOTE,
                 f"the hub cache {cache.path} is in the container's own layer: a rebuild downloads every model again",

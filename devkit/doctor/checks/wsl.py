@@ -2,21 +2,35 @@
 
 from collections.abc import Iterator
 
-from devkit.doctor.applies import WSL_NVIDIA_LIBRARIES, outside_of_containers, platform_of, system_of, windows_guest
-from devkit.doctor.checks.chains import WITHOUT_DRIVER
-from devkit.doctor.machine import WSL_GUIDE, Family, family_of
-from devkit.doctor.model import Confidence, Finding, Fix, Restart, Severity, Side, check
-from devkit.facts.model import Facts, NvmlAnswer, Platform, WslSettings
+from devkit.compat.version_tables import load_tables
+from devkit.doctor.checks.cascades import NEEDS_DRIVER_CODES, NVML_CODES
+from devkit.doctor.fixes import CDI_GUIDE, TOOLKIT_INSTALL_COMMANDS, WSL_GUIDE, DistroFamily, find_distro_family
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.preconditions import (
+    WSL_NVIDIA_LIBRARIES,
+    find_platform,
+    is_in_container,
+    require,
+    require_host,
+    require_nvidia_gpu,
+    require_system,
+    require_toolkit_version,
+    require_wsl_guest,
+)
+from devkit.doctor.thresholds import CLOCK_SKEW_S, WSL_MEMORY_BYTES
+from devkit.facts.model import Engine, EngineKind, Facts, NvmlAnswer, NvmlEnd, NvmlFailure, Platform, Wsl, WslSettings
+from devkit.facts.values import Unknown
+from devkit.text import format_bytes, join_words
 
-WSL_LIBRARY_FOLDER = "/usr/lib/wsl/"
+_WSL_LIBRARY_FOLDER = "/usr/lib/wsl/"
 
 _REMOVE = {
-    Family.UBUNTU: "sudo apt-get purge -y",
-    Family.DEBIAN: "sudo apt-get purge -y",
-    Family.FEDORA: "sudo dnf remove -y",
-    Family.RHEL: "sudo dnf remove -y",
-    Family.SUSE: "sudo zypper remove -y",
-    Family.ARCH: "sudo pacman -Rns",
+    DistroFamily.UBUNTU: "sudo apt-get purge -y",
+    DistroFamily.DEBIAN: "sudo apt-get purge -y",
+    DistroFamily.FEDORA: "sudo dnf remove -y",
+    DistroFamily.RHEL: "sudo dnf remove -y",
+    DistroFamily.SUSE: "sudo zypper remove -y",
+    DistroFamily.ARCH: "sudo pacman -Rns",
 }
 
 
@@ -25,7 +39,7 @@ _REMOVE = {
     "The WSL guest carries no Linux NVIDIA driver",
     covers=("D01",),
     symptoms=("Failed to initialize NVML: GPU access blocked by the operating system",),
-    causes=(*WITHOUT_DRIVER, "WSL003", "WSL004"),
+    causes=(*NEEDS_DRIVER_CODES, "WSL003", "WSL004"),
 )
 def no_linux_driver_in_guest(facts: Facts) -> Iterator[Finding]:
     """No package in the WSL guest replaces the driver libraries that Windows provides.
@@ -36,8 +50,8 @@ def no_linux_driver_in_guest(facts: Facts) -> Iterator[Finding]:
     loader takes, which should be under /usr/lib/wsl.
     Source: NVIDIA, CUDA on WSL user guide, "Getting started"; microsoft/WSL issues 9938 and 9166.
     """
-    guest = windows_guest(facts)
-    is_shadowed = bool(guest.libnvidia_ml_path) and not guest.libnvidia_ml_path.startswith(WSL_LIBRARY_FOLDER)
+    guest = require_wsl_guest(facts)
+    is_shadowed = bool(guest.libnvidia_ml_path) and not guest.libnvidia_ml_path.startswith(_WSL_LIBRARY_FOLDER)
     if not guest.linux_driver_packages and not is_shadowed:
         return
     packages = tuple(name.partition(":")[0] for name in guest.linux_driver_packages)
@@ -55,7 +69,7 @@ def no_linux_driver_in_guest(facts: Facts) -> Iterator[Finding]:
 
 
 def _remove_driver(facts: Facts, packages: tuple[str, ...]) -> Fix:
-    remove = _REMOVE.get(family_of(facts))
+    remove = _REMOVE.get(find_distro_family(facts))
     return Fix(
         "Remove the Linux driver packages from the guest, then restart WSL from Windows. Install none in their place."
         if packages
@@ -73,7 +87,7 @@ def _remove_driver(facts: Facts, packages: tuple[str, ...]) -> Fix:
     "WSL is version 2 and shows the GPU device",
     covers=("D01", "D02"),
     symptoms=("The command 'docker' could not be found in this WSL 1 distro", "no /dev/dxg in WSL"),
-    causes=(*WITHOUT_DRIVER, "WSL003", "STO003", "ENG001"),
+    causes=(*NEEDS_DRIVER_CODES, "WSL003", "STO003", "ENG001"),
 )
 def wsl_shows_gpu(facts: Facts) -> Iterator[Finding]:
     """The guest runs on WSL 2, whose kernel shows the Windows GPU as /dev/dxg.
@@ -82,8 +96,8 @@ def wsl_shows_gpu(facts: Facts) -> Iterator[Finding]:
     How it is seen: the kernel's release, and whether /dev/dxg exists although NVIDIA libraries are there.
     Source: Microsoft Learn, "GPU acceleration for machine learning with WSL"; NVIDIA, CUDA on WSL user guide.
     """
-    outside_of_containers(facts)
-    if platform_of(facts) is Platform.WSL1:
+    require_host(facts)
+    if find_platform(facts) is Platform.WSL1:
         yield Finding(
             Severity.ERROR,
             "this distribution runs on WSL 1, which has neither GPUs nor containers",
@@ -93,17 +107,17 @@ def wsl_shows_gpu(facts: Facts) -> Iterator[Finding]:
                 where=Side.WINDOWS,
                 restart=Restart.WSL,
             ),
-            evidence=(f"kernel {system_of(facts).kernel}",),
+            evidence=(f"kernel {require_system(facts).kernel}",),
         )
         return
-    guest = windows_guest(facts)
+    guest = require_wsl_guest(facts)
     if guest.has_dxg or not any(name in guest.libraries for name in WSL_NVIDIA_LIBRARIES):
         return
     yield _without_device(facts)
 
 
 def _without_device(facts: Facts) -> Finding:
-    settings = system_of(facts).wsl_settings
+    settings = require_system(facts).wsl_settings
     kernel = settings.kernel if isinstance(settings, WslSettings) else ""
     return Finding(
         Severity.ERROR,
@@ -116,7 +130,7 @@ def _without_device(facts: Facts) -> Finding:
             docs=WSL_GUIDE,
         ),
         evidence=(
-            f"kernel {system_of(facts).kernel}",
+            f"kernel {require_system(facts).kernel}",
             "no /dev/dxg",
             *(f".wslconfig: kernel={own}" for own in (kernel,) if own),
         ),
@@ -129,7 +143,7 @@ def _without_device(facts: Facts) -> Finding:
     "Windows provides all NVIDIA libraries to the guest",
     covers=("D03",),
     symptoms=("stat failed: /usr/lib/wsl/lib/libcuda.so.1: no such file or directory",),
-    causes=WITHOUT_DRIVER,
+    causes=NEEDS_DRIVER_CODES,
 )
 def windows_provides_libraries(facts: Facts) -> Iterator[Finding]:
     """Every NVIDIA library that GPU programs load is in /usr/lib/wsl/lib.
@@ -139,7 +153,7 @@ def windows_provides_libraries(facts: Facts) -> Iterator[Finding]:
     How it is seen: the names in /usr/lib/wsl/lib. No NVIDIA library at all means no NVIDIA GPU, and is no finding.
     Source: NVIDIA, CUDA on WSL user guide; NVIDIA/nvidia-docker issue 1225.
     """
-    guest = windows_guest(facts)
+    guest = require_wsl_guest(facts)
     missing = [name for name in WSL_NVIDIA_LIBRARIES if name not in guest.libraries]
     if not missing or len(missing) == len(WSL_NVIDIA_LIBRARIES):
         return
@@ -154,4 +168,296 @@ def windows_provides_libraries(facts: Facts) -> Iterator[Finding]:
             docs=WSL_GUIDE,
         ),
         evidence=(f"/usr/lib/wsl/lib holds {', '.join(guest.libraries)}",),
+    )
+
+
+# Checks of what reaches the guest and its containers: the GPU, linkable libraries, clean images, fresh CDI.
+
+_NVML_OPERATING_SYSTEM = 17
+"""NVML_ERROR_OPERATING_SYSTEM."""
+
+
+@check(
+    "WSL004",
+    "Windows lets the guest use its GPU",
+    covers=("D01",),
+    symptoms=(
+        "Failed to initialize NVML: GPU access blocked by the operating system",
+        "Failed to properly shut down NVML: GPU access blocked by the operating system",
+    ),
+    causes=(*NVML_CODES, "GPU002", "GPU003", "GPU005"),
+)
+def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Finding]:
+    """NVML starts in the guest: Windows passes on a whole driver, of a GPU in display mode.
+
+    Why it matters: nvidia-smi works in PowerShell, and in WSL everything ends with "GPU access blocked by the operating
+    system". Installing a driver in the guest makes it worse.
+    How it is seen: NVML returns 17 although no Linux driver is in the guest. An empty driver store under
+    /usr/lib/wsl/drivers tells that Windows passes in no driver; with one, a data centre GPU in TCC mode or a driver
+    that does not fit the Windows build is the likely reason. WSL takes GPUs in WDDM mode only.
+    Source: microsoft/WSL issues 9938, 9952, 11865, 12835 and 14339.
+    """
+    guest = require_wsl_guest(facts)
+    require_nvidia_gpu(facts)
+    failure = facts.nvml
+    if (
+        not isinstance(failure, NvmlFailure)
+        or failure.end is not NvmlEnd.ERROR
+        or failure.code != _NVML_OPERATING_SYSTEM
+    ):
+        return
+    if guest.linux_driver_packages:
+        raise NotApplicable("a Linux driver in the guest explains it already")
+    yield _blocked(failure, guest)
+
+
+def _blocked(failure: NvmlFailure, guest: Wsl) -> Finding:
+    is_empty = guest.driver_store == ()
+    return Finding(
+        Severity.ERROR,
+        "Windows blocks the GPU for WSL: it passes in no driver from its driver store"
+        if is_empty
+        else "Windows blocks the GPU for WSL: its driver does not fit, or the GPU is in TCC mode instead of WDDM",
+        Fix(
+            "Update WSL, install the NVIDIA driver on Windows anew, and restart WSL. A data centre GPU must be in WDDM"
+            " mode, which not all of them know; the second command shows it.",
+            (
+                "wsl.exe --update",
+                "nvidia-smi.exe --query-gpu=name,driver_model.current --format=csv",
+                "wsl.exe --shutdown",
+            ),
+            where=Side.WINDOWS,
+            restart=Restart.WSL,
+            docs=WSL_GUIDE,
+        ),
+        evidence=(
+            f"{failure.call} returned {failure.code}: {failure.message}",
+            f"/usr/lib/wsl/drivers: {_store(guest.driver_store)}",
+        ),
+        confidence=Confidence.LIKELY if is_empty else Confidence.POSSIBLE,
+    )
+
+
+def _store(folders: tuple[str, ...] | Unknown) -> str:
+    return folders.reason if isinstance(folders, Unknown) else join_words(folders) or "no folder of NVIDIA's"
+
+
+@check(
+    "WSL007",
+    "The guest's linker finds libcuda",
+    covers=("D04",),
+    symptoms=("/usr/lib/wsl/lib/libcuda.so.1 is not a symbolic link", "/usr/bin/ld: cannot find -lcuda"),
+)
+def linker_finds_libcuda(facts: Facts) -> Iterator[Finding]:
+    """The loader's cache of the guest knows the plain name libcuda.so.
+
+    Why it matters: Windows puts copies where Linux expects links. ldconfig complains of it, which is harmless, but
+    leaves libcuda.so out of its cache; builds that link with -lcuda fail then.
+    How it is seen: the list that `ldconfig -p` prints. Programs that load libcuda.so.1 by themselves do not care.
+    Source: microsoft/WSL issues 5548, 5663 and 8587.
+    """
+    guest = require_wsl_guest(facts)
+    if "libcuda.so.1" not in guest.libraries or require(guest.libcuda_link_in_cache):
+        return
+    yield Finding(
+        Severity.NOTE,
+        "the loader's cache has no libcuda.so: running programs is fine, linking new ones with -lcuda is not",
+        Fix(
+            "Name the folder where you build; the complaint about a missing symbolic link needs no fix.",
+            ("export LIBRARY_PATH=/usr/lib/wsl/lib:$LIBRARY_PATH",),
+            where=Side.WSL,
+        ),
+        evidence=("ldconfig -p lists no libcuda.so",),
+    )
+
+
+@check(
+    "WSL008",
+    "The image carries no driver libraries of its own",
+    covers=("D05",),
+    symptoms=("nvidia-container-cli: mount error: file creation failed: libnvidia-ml.so.1: file exists: unknown",),
+)
+def image_has_no_driver_libraries(facts: Facts) -> Iterator[Finding]:
+    """In WSL the image of a container holds no copy of the libraries that Windows brings.
+
+    Why it matters: the toolkit mounts libcuda.so.1 and libnvidia-ml.so.1 into the container. Where the image already
+    has files of these names, the container does not even start: "file exists".
+    How it is seen: inside of a container on WSL, such files that are no mounts and no links into /usr/lib/wsl. Building
+    with nvidia as the default runtime, or committing a container that had a GPU, leaves them behind.
+    Source: NVIDIA/nvidia-docker issues 1551 and 1699; NVIDIA/nvidia-container-toolkit issues 287 and 289.
+    """
+    if not is_in_container(facts):
+        raise NotApplicable("only the inside of a container shows what its image holds")
+    if facts.wsl is None:
+        raise NotApplicable("this is not WSL 2")
+    libraries = require(require(facts.wsl).image_libraries)
+    if not libraries:
+        return
+    yield Finding(
+        Severity.ERROR,
+        f"the image carries {join_words(path.rpartition('/')[2] for path in libraries)}: in WSL no container of it starts"
+        " with a GPU",
+        Fix(
+            "Remove these files at the end of the image's build, and do not build with nvidia as the default runtime.",
+            (f"RUN rm -f {' '.join(libraries)}",),
+            where=Side.IMAGE,
+        ),
+        evidence=tuple(f"{path} is neither a mount nor a link into /usr/lib/wsl" for path in libraries),
+        confidence=Confidence.LIKELY,
+    )
+
+
+@check(
+    "WSL009",
+    "CDI specifications follow the driver in WSL",
+    covers=("D10",),
+    symptoms=("nvidia-cdi-refresh.service: skipped because of an unmet condition check",),
+)
+def cdi_follows_driver_in_wsl(facts: Facts) -> Iterator[Finding]:
+    """The toolkit in the guest writes the CDI specification anew when Windows's driver changes.
+
+    Why it matters: up to toolkit 1.19.0 the conditions of nvidia-cdi-refresh never hold in WSL. After a driver update
+    on Windows the old specification names folders that are gone.
+    How it is seen: the toolkit's version, with an engine in the guest itself. What NVML does not support in WSL, such
+    as ECC and process names, is no fault and never reported.
+    Source: NVIDIA, Container Toolkit release notes, 1.19.1.
+    """
+    require_wsl_guest(facts)
+    require_nvidia_gpu(facts)
+    if not isinstance(facts.engine, Engine) or facts.engine.kind is EngineKind.DOCKER_DESKTOP:
+        raise NotApplicable("there is no engine of the guest's own")
+    version = require_toolkit_version(facts)
+    fixed = load_tables().engines.features["nvidia-container-toolkit", "wsl-cdi-refresh"]
+    if version >= fixed.version:
+        return
+    yield Finding(
+        Severity.NOTE,
+        f"Container Toolkit {version} does not refresh CDI specifications in WSL; {fixed.version} does",
+        Fix(
+            "Update the toolkit, or write the specification anew after each driver update on Windows.",
+            (
+                *TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
+                "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+            ),
+            where=Side.WSL,
+            root=True,
+            docs=CDI_GUIDE,
+        ),
+        evidence=(f"nvidia-ctk {version}",),
+    )
+
+
+# Checks of the virtual machine that Windows makes for WSL: its settings, its memory, its clock.
+
+_WSLCONFIG_GUIDE = "https://learn.microsoft.com/en-us/windows/wsl/wsl-config"
+
+
+def _settings(facts: Facts) -> WslSettings:
+    if is_in_container(facts):
+        raise NotApplicable("only the WSL guest and Windows show .wslconfig")
+    settings = require(require_system(facts).wsl_settings)
+    if settings is None:
+        raise NotApplicable("there is no .wslconfig")
+    return settings
+
+
+@check(
+    "WSL005",
+    "The settings of WSL leave the GPU on",
+    covers=("D01",),
+    symptoms=("gpuSupport=false", "no /dev/dxg in WSL"),
+    causes=("GPU001", "WSL002", *NEEDS_DRIVER_CODES),
+)
+def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Finding]:
+    """The file .wslconfig does not switch the GPU off.
+
+    Why it matters: with gpuSupport=false no guest gets /dev/dxg or NVIDIA's libraries, and nothing there says why.
+    How it is seen: gpuSupport in %UserProfile%\\.wslconfig, read from Windows, or from the guest through /mnt/c.
+    Source: Microsoft Learn, "Advanced settings configuration in WSL", gpuSupport.
+    """
+    settings = _settings(facts)
+    if settings.gpu_support:
+        return
+    yield Finding(
+        Severity.ERROR if find_platform(facts) is not Platform.WINDOWS else Severity.WARNING,
+        f"{settings.path} says gpuSupport=false, so WSL passes no GPU to any distribution",
+        Fix(
+            "Remove the line gpuSupport=false, or set it to true, and restart WSL.",
+            ("notepad.exe $env:USERPROFILE\\.wslconfig", "wsl.exe --shutdown"),
+            where=Side.WINDOWS,
+            restart=Restart.WSL,
+            docs=_WSLCONFIG_GUIDE,
+        ),
+        subject=settings.path,
+        evidence=(f"{settings.path}: gpuSupport=false",),
+    )
+
+
+@check(
+    "WSL006",
+    "WSL has memory to load a model",
+    covers=("D08",),
+    symptoms=("Killed", "exit code 137", "Out of memory: Killed process"),
+)
+def wsl_has_memory(facts: Facts) -> Iterator[Finding]:
+    """The virtual machine of WSL has memory and swap for the shards of a model on their way to the GPU.
+
+    Why it matters: WSL takes half of the machine's memory unless .wslconfig says otherwise. A process that loads
+    weights then ends with nothing but "Killed".
+    How it is seen: the guest's memory and swap against a threshold of devkit's own, which weights of seven billion
+    parameters need in bf16.
+    Source: Microsoft Learn, "Advanced settings configuration in WSL", memory and swap.
+    """
+    system = require_system(facts)
+    guest = require_wsl_guest(facts)
+    require_nvidia_gpu(facts)
+    memory, swap = require(system.memory_bytes), require(guest.swap_bytes)
+    if memory + swap >= WSL_MEMORY_BYTES.value:
+        return
+    settings = system.wsl_settings
+    limit = settings.memory if isinstance(settings, WslSettings) else ""
+    yield Finding(
+        Severity.WARNING,
+        f"WSL has {format_bytes(memory)} of memory and {format_bytes(swap)} of swap: loading a larger model ends in"
+        " a kill",
+        Fix(
+            "Give WSL more in %UserProfile%\\.wslconfig, under [wsl2]: memory= up to what Windows can spare, and"
+            " swap=16GB. Then restart WSL.",
+            ("wsl.exe --shutdown",),
+            where=Side.WINDOWS,
+            restart=Restart.WSL,
+            docs=_WSLCONFIG_GUIDE,
+        ),
+        evidence=(
+            f"MemTotal {format_bytes(memory)}, SwapTotal {format_bytes(swap)}",
+            f".wslconfig: memory={limit}" if limit else ".wslconfig sets no memory: half of the machine's",
+        ),
+        confidence=Confidence.POSSIBLE,
+    )
+
+
+@check(
+    "WSL010",
+    "The guest's clock agrees with Windows's",
+    covers=("K05",),
+    symptoms=("certificate has expired or is not yet valid", "Release file is not valid yet"),
+    causes=("HUB009",),
+)
+def clock_agrees_with_windows(facts: Facts) -> Iterator[Finding]:
+    """The guest's clock did not stand still while the machine slept.
+
+    Why it matters: certificates are "not yet valid", package indexes "not valid yet", and signed downloads refused.
+    How it is seen: the virtual machine's hardware clock, which Windows keeps, against the guest's own.
+    Source: microsoft/WSL issues 4149, 8204 and 10006.
+    """
+    behind = require(require_wsl_guest(facts).clock_behind_s)
+    if abs(behind) <= CLOCK_SKEW_S.value:
+        return
+    yield Finding(
+        Severity.WARNING,
+        f"the guest's clock is {abs(behind)} s {'behind' if behind > 0 else 'before'} Windows's: certificates and"
+        " signed downloads are refused",
+        Fix("Set the clock from the hardware clock.", ("sudo hwclock -s",), where=Side.WSL, root=True),
+        evidence=(f"hardware clock minus guest's clock: {behind} s",),
+        confidence=Confidence.LIKELY,
     )

@@ -12,7 +12,7 @@ from devkit.doctor.signatures.fabric import FABRIC
 from devkit.doctor.signatures.given import GIVEN
 from devkit.doctor.signatures.health import LOST
 from devkit.doctor.signatures.hub import HUB
-from devkit.doctor.signatures.matching import found_in
+from devkit.doctor.signatures.matching import search_text
 from devkit.doctor.signatures.model import Match, Signature
 from devkit.doctor.signatures.packages import PACKAGES
 from devkit.doctor.signatures.project import PROJECT
@@ -23,7 +23,7 @@ from devkit.doctor.signatures.toolkit import TOOLKIT
 from devkit.doctor.signatures.wsl import WSL
 from devkit.doctor.signatures.xids import XIDS
 
-__all__ = ["SIGNATURES", "Match", "Signature", "matches"]
+__all__ = ["SIGNATURES", "Match", "Signature", "match_signatures"]
 
 SIGNATURES: tuple[Signature, ...] = (
     *DRIVER,
@@ -48,10 +48,10 @@ SIGNATURES: tuple[Signature, ...] = (
 """Every known error. Order does not matter: the more specific wins."""
 
 
-def matches(text: str, *, causes: Mapping[str, tuple[str, ...]] | None = None) -> tuple[Match, ...]:
+def match_signatures(text: str, *, causes: Mapping[str, tuple[str, ...]] | None = None) -> tuple[Match, ...]:
     """The known errors in `text`, best first; empty where there is none.
 
     `causes` (code -> codes that follow from it) puts consequences behind their cause. Noise in `text`, such as time
     stamps and colours, does not matter.
     """
-    return found_in(text, SIGNATURES, causes=causes)
+    return search_text(text, SIGNATURES, causes=causes)

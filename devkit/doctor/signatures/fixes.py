@@ -4,7 +4,7 @@ Where the commands differ from distribution to distribution the fix says so in w
 knows them.
 """
 
-from devkit.doctor.machine import CDI_GUIDE, DRIVER_GUIDE, TOOLKIT_GUIDE, TROUBLESHOOTING, WSL_GUIDE
+from devkit.doctor.fixes import CDI_GUIDE, DRIVER_GUIDE, TOOLKIT_GUIDE, TOOLKIT_TROUBLESHOOTING, WSL_GUIDE
 from devkit.doctor.model import Fix, Restart, Side
 
 ASK_DOCTOR = Fix(
@@ -96,7 +96,7 @@ WRITE_CDI = Fix(
 RECREATE = Fix(
     "Recreate the container. For good: give it the GPU by CDI, which survives a reload of systemd.",
     ("docker run --device nvidia.com/gpu=all …",),
-    docs=TROUBLESHOOTING,
+    docs=TOOLKIT_TROUBLESHOOTING,
 )
 GIVE_GPU = Fix(
     "Request the GPU when the container is created: `--gpus all`, or `gpus: all` in the Compose service.",

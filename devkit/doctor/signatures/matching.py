@@ -1,14 +1,92 @@
 """Finds the known errors in a text, and puts the one that explains the others first."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 
 from devkit.doctor.model import Confidence, Severity
-from devkit.doctor.signatures.clean import cleaned
 from devkit.doctor.signatures.model import Match, Signature
-from devkit.doctor.signatures.pattern import Pattern, compiled
-from devkit.facts.record import record
+from devkit.doctor.signatures.patterns import Pattern, compile_pattern
+from devkit.facts.values import record
+
+# Takes the noise out of pasted text: colours, time stamps, names in front of lines, escapes, quotation marks.
+
+HEAD = 512 * 1024
+TAIL = 1536 * 1024
+"""How many characters of the beginning and of the end of a long text are looked at."""
+
+SHORTEST_PREFIXED = 3
+
+_ANSI = re.compile(r"(?:\x1b|\^\[|\\u001b|\\x1b|\\033)(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b]{0,300}(?:\x07|\x1b\\))")
+_BARE_COLOUR = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3}){0,4}m|m(?!\w))")
+_PREFIX = re.compile(
+    r"^(?:"
+    r"(?:>[ ]?){1,9}"  # a quotation in mail or Markdown
+    r"|#\d{1,4} \d{1,6}\.\d{1,6} "  # BuildKit
+    r"|[\w.-]{1,80} {0,40}\| "  # Compose
+    r"|[│║▏┃╎] ?"
+    r"|<\d{1,3}>"  # syslog's priority
+    r"|(?:stdout|stderr) [FP] "  # Kubernetes
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+Z-]{0,16} "
+    r"|\[ {0,8}\d{1,9}\.\d{6}\] "  # the kernel's clock
+    r"|NVRM: "  # the driver, at the start of each line of one message
+    r")"
+)
+_FRAME_END = re.compile(r"[ ]?[│║▕┃╎]$")
+_MARKS = str.maketrans({
+    "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u00a0": " ", "\u200b": "", "\ufeff": "", "\0": "",
+    "\u2026": "...",
+})  # fmt: skip
+_ESCAPED = re.compile(r"(?<!\\)\\{1,40}+(?:r\\{1,40}n|[nrt\"'`])")
+_ESCAPES = (
+    ("\\u0026", "&"), ("\\u003e", ">"), ("\\u003c", "<"), ("&gt;", ">"), ("&lt;", "<"), ("&quot;", '"'), ("&#39;", "'"),
+    ("&#x27;", "'"), ("&amp;", "&"),
+)  # fmt: skip
+
+
+def clip_middle(text: str) -> str:
+    """`text`, or its beginning and end where it is too long to be read as a whole."""
+    return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]}\n{text[-TAIL:]}"
+
+
+def strip_noise(text: str) -> str:
+    """The words of `text` on one line, with single blanks. Wrapped lines thereby read as they were written."""
+    return " ".join(_lines(clip_middle(text)))
+
+
+def _lines(text: str) -> Iterable[str]:
+    if not text.isascii():
+        text = text.translate(_MARKS)
+    text = _ANSI.sub("", text)
+    for escape, plain in _ESCAPES:
+        text = text.replace(escape, plain)
+    if "\\" in text:
+        text = _ESCAPED.sub(_unescaped, text)
+    text = _BARE_COLOUR.sub("", text)
+    for line in text.splitlines():
+        words = " ".join(line.split())
+        if len(words) > SHORTEST_PREFIXED:
+            yield _bare(words)
+        elif words:
+            yield words
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    """What an escape stands for, however often it was escaped: \\n in JSON within a message within a message."""
+    last = found[0][-1]
+    return last if last in "\"'`" else "\n" if last in "nr" else " "
+
+
+def _bare(line: str) -> str:
+    """The line without what tools put in front of it; at most three of such prefixes."""
+    for _ in range(3):
+        shorter = _PREFIX.sub("", line, count=1)
+        if shorter == line:
+            break
+        line = shorter
+    return _FRAME_END.sub("", line)
+
 
 NEAR = 600
 """How far around a match, in characters, `beside` and `unless` are looked for."""
@@ -35,7 +113,7 @@ def _text(words: str) -> _Text:
     return _Text(words, words.encode("ascii", "replace").lower().decode("ascii"))
 
 
-def found_in(
+def search_text(
     text: str, table: Iterable[Signature], *, causes: Mapping[str, tuple[str, ...]] | None = None
 ) -> tuple[Match, ...]:
     """The known errors in `text`, best first: one for each code.
@@ -45,7 +123,7 @@ def found_in(
     warnings before it.
     """
     table = tuple(table)
-    words = cleaned(text)
+    words = strip_noise(text)
     matches = _search(_text(words), table, is_squeezed=False)
     if not matches and len(words) <= LONGEST_BROKEN:
         # A narrow terminal breaks lines within words.
@@ -68,7 +146,7 @@ def _search(text: _Text, table: tuple[Signature, ...], *, is_squeezed: bool) -> 
 
 @cache
 def _compiled(template: str, *, is_squeezed: bool) -> Pattern:
-    return compiled(template, is_squeezed=is_squeezed)
+    return compile_pattern(template, is_squeezed=is_squeezed)
 
 
 def _match(signature: Signature, pattern: Pattern, text: _Text, *, is_squeezed: bool) -> Match | None:

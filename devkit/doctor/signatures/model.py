@@ -1,7 +1,7 @@
 """What a signature is: an error text, the check it speaks for, and what to do when nothing is known of the machine."""
 
 from devkit.doctor.model import Confidence, Fix, Severity
-from devkit.facts.record import record
+from devkit.facts.values import record
 
 
 @record

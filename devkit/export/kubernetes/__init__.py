@@ -1,9 +1,11 @@
 """Kubernetes: manifests with a reason beside every choice, laid out for kubectl apply -k."""
 
-from devkit.export.kubernetes.rendering import render
 from devkit.export.kubernetes.settings import KubernetesSettings
-from devkit.export.targets import Target
+from devkit.export.kubernetes.target import render_kubernetes
+from devkit.export.targets import ExportTarget
 
 __all__ = ["TARGET", "KubernetesSettings"]
 
-TARGET = Target("kubernetes", "Kubernetes manifests, for kubectl apply -k.", KubernetesSettings, render)
+TARGET = ExportTarget(
+    "kubernetes", "Kubernetes manifests, for kubectl apply -k.", KubernetesSettings, render_kubernetes
+)

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from devkit.errors import DevkitError
-from devkit.text import wrapped
+from devkit.export.task import Task
+from devkit.text import wrap_text
 
 Manifest = dict[str, Any]
 """An object of the API: mappings, lists, texts, numbers, truth values, and any of these `Noted`."""
@@ -24,25 +25,25 @@ _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null",
 
 
 @dataclass(frozen=True)
-class Noted:
+class Commented:
     """A value, and the comment above it: why it is so."""
 
     value: Any
     because: str
 
 
-def bare(value: Any) -> Any:  # noqa: ANN401 - any value of a manifest
+def strip_comments(value: Any) -> Any:  # noqa: ANN401 - any value of a manifest
     """The same without reasons: what the API gets."""
-    if isinstance(value, Noted):
-        return bare(value.value)
+    if isinstance(value, Commented):
+        return strip_comments(value.value)
     if isinstance(value, Mapping):
-        return {key: bare(each) for key, each in value.items()}
+        return {key: strip_comments(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [bare(each) for each in value]
+        return [strip_comments(each) for each in value]
     return value
 
 
-def yaml_text(documents: Sequence[Manifest], *, heading: str) -> str:
+def render_yaml(documents: Sequence[Manifest], *, heading: str) -> str:
     """Documents of one file under a comment. Raises DevkitError for characters that no manifest can hold."""
     head = "".join(f"{line}\n" for line in _comment(heading, ""))
     return head + "---\n".join("".join(f"{line}\n" for line in _mapping(each, "")) for each in documents)
@@ -51,7 +52,7 @@ def yaml_text(documents: Sequence[Manifest], *, heading: str) -> str:
 def _mapping(value: Mapping[str, Any], indent: str) -> Iterator[str]:
     for key, each in value.items():
         inner = each
-        if isinstance(each, Noted):
+        if isinstance(each, Commented):
             yield from _comment(each.because, indent)
             inner = each.value
         yield from _entry(f"{indent}{_scalar(key)}:", inner, indent)
@@ -74,7 +75,7 @@ def _entry(head: str, value: Any, indent: str) -> Iterator[str]:  # noqa: ANN401
 def _sequence(values: Sequence[Any], indent: str) -> Iterator[str]:
     for each in values:
         inner = each
-        if isinstance(each, Noted):
+        if isinstance(each, Commented):
             yield from _comment(each.because, indent)
             inner = each.value
         if isinstance(inner, Mapping) and inner:
@@ -90,7 +91,7 @@ def _sequence(values: Sequence[Any], indent: str) -> Iterator[str]:
 
 def _comment(text: str, indent: str) -> Iterator[str]:
     for line in text.splitlines():
-        yield from wrapped(line, width=WIDTH, indent=f"{indent}# ").split("\n")
+        yield from wrap_text(line, width=WIDTH, indent=f"{indent}# ").split("\n")
 
 
 def _scalar(value: Any) -> str:  # noqa: ANN401 - any scalar, or an empty collection
@@ -122,3 +123,62 @@ def _is_block(text: str) -> bool:
         return False
     lines = text[:-1].split("\n")
     return all(line.isprintable() and line == line.rstrip() and "\ufeff" not in line for line in lines)
+
+
+# Labels that say what an object is part of, by which people and services find it.
+
+INSTANCE_LABEL = "app.kubernetes.io/instance"
+"""The job's own label. Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/common-labels/"""
+
+COMPONENT_LABEL = "app.kubernetes.io/component"
+TRAINING_COMPONENT = "training"
+"""What the pods that train are of the job: the pod of files and the checks are others."""
+
+
+def build_training_selector(task: Task) -> dict[str, str]:
+    """The labels by which the pods that train are found, and no others."""
+    return {INSTANCE_LABEL: task.name, COMPONENT_LABEL: TRAINING_COMPONENT}
+
+
+def build_labels(task: Task, component: str) -> dict[str, str]:
+    """Labels of an object of the job."""
+    return {
+        "app.kubernetes.io/name": task.project,
+        INSTANCE_LABEL: task.name,
+        COMPONENT_LABEL: component,
+        "app.kubernetes.io/managed-by": "devkit",
+    }
+
+
+# What a kind of job gives to whoever lays out the files: its objects, and where they can be patched.
+
+RETRIES = 3
+"""Failures that another attempt may mend: a GPU that fell off, a node that died, a network that broke."""
+JOB_TTL_S = 7 * 86400
+"""How long a finished job stays, with its pods' logs."""
+RESUME_EXIT_CODE = 75
+"""The exit code of a run that was told to end and has saved (docs/guides/long-runs.md)."""
+
+
+@dataclass(frozen=True)
+class PatchTarget:
+    """Something within an object that kustomize may patch: the object's kind and name, and a JSON pointer."""
+
+    kind: str
+    name: str
+    pointer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobManifests:
+    """`files` are the objects by file name. `owner` is the object that a queue admits, `suspend` its switch.
+
+    `pods` are the places of the pod templates: their metadata and spec.
+    """
+
+    kind: str
+    files: dict[str, list[Manifest]]
+    owner: PatchTarget
+    suspend: PatchTarget
+    pods: tuple[PatchTarget, ...]
+    notes: tuple[str, ...] = ()

@@ -3,22 +3,21 @@
 from typing import Any
 
 from devkit.errors import DevkitError
-from devkit.export.kubernetes.gpus import gpu_tolerations, quantity
-from devkit.export.kubernetes.labelled import labels_of
-from devkit.export.kubernetes.manifest import Manifest, Noted
-from devkit.export.kubernetes.settings import AccessMode, KubernetesSettings, selected
+from devkit.export.kubernetes.manifest import Commented, Manifest, build_labels
+from devkit.export.kubernetes.resources import build_tolerations, format_quantity
+from devkit.export.kubernetes.settings import AccessMode, KubernetesSettings, parse_node_selector
 from devkit.export.task import COMPILE_CACHE, TOKEN_FOLDER, TOKEN_PATH, USER_ID, Task, Volume
 
 TOKEN_KEY = "token"  # noqa: S105 - the key under which the Secret holds it
-FILES_SECONDS = 6 * 3600
+FILES_POD_TTL_S = 6 * 3600
 """How long the pod for copying stays, should nobody remove it."""
 
 SECURE_POD = {
     "runAsNonRoot": True,
-    "runAsUser": Noted(USER_ID, "The image's user dev. An image built for another one wants its number here."),
+    "runAsUser": Commented(USER_ID, "The image's user dev. An image built for another one wants its number here."),
     "runAsGroup": USER_ID,
-    "fsGroup": Noted(USER_ID, "New storage belongs to root; its group becomes the user's."),
-    "fsGroupChangePolicy": Noted("OnRootMismatch", "Once, and not file by file at every start."),
+    "fsGroup": Commented(USER_ID, "New storage belongs to root; its group becomes the user's."),
+    "fsGroupChangePolicy": Commented("OnRootMismatch", "Once, and not file by file at every start."),
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 SECURE_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -26,12 +25,12 @@ SECURE_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": 
 Source: https://kubernetes.io/docs/concepts/security/pod-security-standards/"""
 
 
-def claim_of(task: Task, volume: Volume) -> str:
+def name_claim(task: Task, volume: Volume) -> str:
     """The claim's name: the user's own, or that of one to be made."""
     return volume.source or f"{task.name}-{volume.role}"
 
 
-def new_claims(task: Task, settings: KubernetesSettings) -> list[Manifest]:
+def build_new_claims(task: Task, settings: KubernetesSettings) -> list[Manifest]:
     """A PersistentVolumeClaim for each storage that is not there yet. Raises DevkitError for a mode that cannot work.
 
     Source: https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes
@@ -47,38 +46,38 @@ def new_claims(task: Task, settings: KubernetesSettings) -> list[Manifest]:
 
 def _claim(task: Task, settings: KubernetesSettings, volume: Volume, mode: AccessMode) -> Manifest:
     why = "Every node mounts it." if mode is AccessMode.MANY_NODES else "One node at a time mounts it."
-    spec: Manifest = {"accessModes": [Noted(str(mode), why)]}
+    spec: Manifest = {"accessModes": [Commented(str(mode), why)]}
     if settings.storage_class:
         spec["storageClassName"] = settings.storage_class
-    spec["resources"] = {"requests": {"storage": Noted(quantity(volume.size_bytes), f"{volume.because}.")}}
+    spec["resources"] = {"requests": {"storage": Commented(format_quantity(volume.size_bytes), f"{volume.because}.")}}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": claim_of(task, volume), "labels": labels_of(task, str(volume.role))},
+        "metadata": {"name": name_claim(task, volume), "labels": build_labels(task, str(volume.role))},
         "spec": spec,
     }
 
 
-def pod_volumes(task: Task, settings: KubernetesSettings) -> list[Any]:
+def build_pod_volumes(task: Task, settings: KubernetesSettings) -> list[Any]:
     """The volumes of each pod of the job."""
     volumes: list[Any] = [*_claimed(task)]
-    size = quantity(task.shm_bytes)
+    size = format_quantity(task.shm_bytes)
     shm = {"medium": "Memory", "sizeLimit": size}
     why = "Without it /dev/shm has 64 MiB, and loader workers and NCCL fail. It is memory, in the container's limit."
-    volumes.append(Noted({"name": "shm", "emptyDir": shm}, why))
+    volumes.append(Commented({"name": "shm", "emptyDir": shm}, why))
     volumes.append({"name": "compile-cache", "emptyDir": {}})
     if task.needs_token:
         secret = {
             "secretName": settings.token_secret,
-            "optional": Noted(True, "Models that anybody may read need no token."),
-            "defaultMode": Noted(0o440, "For the pod's group alone: 0440."),
+            "optional": Commented(True, "Models that anybody may read need no token."),
+            "defaultMode": Commented(0o440, "For the pod's group alone: 0440."),
             "items": [{"key": TOKEN_KEY, "path": TOKEN_PATH.rpartition("/")[2]}],
         }
         volumes.append({"name": "hub-token", "secret": secret})
     return volumes
 
 
-def mounts(task: Task) -> list[Manifest]:
+def build_volume_mounts(task: Task) -> list[Manifest]:
     """Where the container has them: the paths of the dev container."""
     found = _claim_mounts(task)
     found.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - inside the container
@@ -88,44 +87,44 @@ def mounts(task: Task) -> list[Manifest]:
     return found
 
 
-def files_pod(task: Task, settings: KubernetesSettings) -> Manifest:
+def build_files_pod(task: Task, settings: KubernetesSettings) -> Manifest:
     """A pod without a GPU that has the job's storage, to copy the project in and the result out."""
     container = {
         "name": "files",
         "image": task.image,
-        "command": ["sleep", str(FILES_SECONDS)],
+        "command": ["sleep", str(FILES_POD_TTL_S)],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": SECURE_CONTAINER,
         "volumeMounts": _claim_mounts(task),
     }
     spec: Manifest = {
         "restartPolicy": "Never",
-        "activeDeadlineSeconds": Noted(FILES_SECONDS, "It goes by itself, should nobody remove it."),
+        "activeDeadlineSeconds": Commented(FILES_POD_TTL_S, "It goes by itself, should nobody remove it."),
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
         "securityContext": SECURE_POD,
     }
     if settings.node_selector:
         zone = "Where the job goes: storage of one zone is made where it is mounted first. It takes no GPU there."
-        spec["nodeSelector"] = Noted(selected(settings), zone)
-        spec["tolerations"] = gpu_tolerations(task, settings)
+        spec["nodeSelector"] = Commented(parse_node_selector(settings), zone)
+        spec["tolerations"] = build_tolerations(task, settings)
     spec |= {"containers": [container], "volumes": _claimed(task)}
     if settings.pull_secret:
         spec["imagePullSecrets"] = [{"name": settings.pull_secret}]
-    metadata = {"name": f"{task.name}-files", "labels": labels_of(task, "files")}
+    metadata = {"name": f"{task.name}-files", "labels": build_labels(task, "files")}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _claimed(task: Task) -> list[Manifest]:
     return [
-        {"name": str(volume.role), "persistentVolumeClaim": {"claimName": claim_of(task, volume)}}
+        {"name": str(volume.role), "persistentVolumeClaim": {"claimName": name_claim(task, volume)}}
         for volume in task.volumes
     ]
 
 
 def _claim_mounts(task: Task) -> list[Manifest]:
     """A claim that serves for several has a folder for each."""
-    claims = [claim_of(task, volume) for volume in task.volumes]
+    claims = [name_claim(task, volume) for volume in task.volumes]
     found: list[Manifest] = []
     for volume, claim in zip(task.volumes, claims, strict=True):
         shared = {"subPath": str(volume.role)} if claims.count(claim) > 1 else {}

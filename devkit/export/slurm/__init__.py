@@ -4,61 +4,57 @@ import shlex
 from collections.abc import Iterator
 
 from devkit import __version__
-from devkit.export.slurm.containers import enroot_name
-from devkit.export.slurm.gpus import queue_notes
-from devkit.export.slurm.script import batch_script, image_file
-from devkit.export.slurm.settings import Flavour, SlurmSettings, checked
-from devkit.export.slurm.sweep import variants
-from devkit.export.targets import Context, Rendered, Target
+from devkit.export.slurm.job_array import expand_sweep
+from devkit.export.slurm.script import format_enroot_reference, list_queue_notes, locate_image_file, render_batch_script
+from devkit.export.slurm.settings import ContainerRuntime, SlurmSettings, validate_slurm_settings
+from devkit.export.targets import ExportContext, ExportTarget, TargetFiles
 from devkit.export.task import Task
-from devkit.render.artifact import Artifact
-from devkit.render.resources import rendered
+from devkit.render.files import Artifact
+from devkit.render.templates import render_template
 
-SCRIPT = "job.sbatch"
-DEFINITION = "image.def"
-BUILD = "build-image.sh"
+SCRIPT_FILE = "job.sbatch"
+DEFINITION_FILE = "image.def"
+BUILD_FILE = "build-image.sh"
 
 
-def render(task: Task, settings: SlurmSettings, context: Context) -> Rendered:
+def render_slurm(task: Task, settings: SlurmSettings, context: ExportContext) -> TargetFiles:
     """The batch script, and what makes the image's file. Raises DevkitError for what Slurm could not run."""
-    checked(settings)
-    tasks = variants(settings.sweep)
+    validate_slurm_settings(settings)
+    tasks = expand_sweep(settings.sweep)
     build = _build_command(task, settings, context)
-    artifacts = [Artifact.text(SCRIPT, batch_script(task, settings, tasks, build=build), 0o755)]
-    if settings.flavour is Flavour.APPTAINER:
+    artifacts = [Artifact.from_text(SCRIPT_FILE, render_batch_script(task, settings, tasks, build=build), 0o755)]
+    if settings.flavour is ContainerRuntime.APPTAINER:
         artifacts += _apptainer_files(task, settings)
-    path = shlex.quote(f"{context.folder}/{SCRIPT}")
+    path = shlex.quote(f"{context.folder}/{SCRIPT_FILE}")
     steps = (*([build] if build else []), f"sbatch --test-only {path}", f"sbatch {path}", "squeue --me")
-    return Rendered(tuple(artifacts), steps, tuple(_notes(task, settings)))
+    return TargetFiles(tuple(artifacts), steps, tuple(_notes(task, settings)))
 
 
 def _apptainer_files(task: Task, settings: SlurmSettings) -> list[Artifact]:
     values = {
         "devkit_version": __version__,
         "image": task.image,
-        "image_file": image_file(task, settings),
+        "image_file": locate_image_file(task, settings),
         "modules": list(settings.module),
         "project": task.project,
     }
     return [
-        Artifact.text(DEFINITION, rendered("slurm/image.def.j2", **values)),
-        Artifact.text(BUILD, rendered("slurm/build-image.sh.j2", **values), 0o755),
+        Artifact.from_text(DEFINITION_FILE, render_template("slurm/image.def.j2", **values)),
+        Artifact.from_text(BUILD_FILE, render_template("slurm/build-image.sh.j2", **values), 0o755),
     ]
 
 
-def _build_command(task: Task, settings: SlurmSettings, context: Context) -> str:
+def _build_command(task: Task, settings: SlurmSettings, context: ExportContext) -> str:
     """What makes the image's file, "" where there is none to make."""
-    if settings.flavour is Flavour.APPTAINER:
-        return f"sh {shlex.quote(f'{context.folder}/{BUILD}')}"
-    if settings.flavour is Flavour.PYXIS and settings.image_file:
-        return (
-            f"enroot import --output {image_file(task, settings)} {shlex.quote(f'docker://{enroot_name(task.image)}')}"
-        )
+    if settings.flavour is ContainerRuntime.APPTAINER:
+        return f"sh {shlex.quote(f'{context.folder}/{BUILD_FILE}')}"
+    if settings.flavour is ContainerRuntime.PYXIS and settings.image_file:
+        return f"enroot import --output {locate_image_file(task, settings)} {shlex.quote(f'docker://{format_enroot_reference(task.image)}')}"
     return ""
 
 
 def _notes(task: Task, settings: SlurmSettings) -> Iterator[str]:
-    yield from queue_notes(task, settings)
+    yield from list_queue_notes(task, settings)
     if task.nodes > 1:
         yield "the folders for models, data and checkpoints must be the same on all nodes: a shared file system"
     if task.is_spot and not (settings.partition or settings.qos):
@@ -67,10 +63,10 @@ def _notes(task: Task, settings: SlurmSettings) -> Iterator[str]:
         yield "a job that is preempted or out of time stays where it is: submit it again, and it goes on"
 
 
-TARGET = Target(
+TARGET = ExportTarget(
     "slurm",
     "Slurm: batch scripts for one node or several, in a container or not, requeued when preempted.",
     SlurmSettings,
-    render,
-    needs_image=lambda settings: settings.flavour is not Flavour.NONE,
+    render_slurm,
+    needs_image=lambda settings: settings.flavour is not ContainerRuntime.NONE,
 )

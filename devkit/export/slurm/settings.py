@@ -6,10 +6,10 @@ from enum import StrEnum
 from typing import Annotated
 
 from devkit.errors import DevkitError
-from devkit.facts.said import Said, check_ranges, flag_of
+from devkit.facts.settings import SettingInfo, format_flag, validate_ranges
 
 
-class Flavour(StrEnum):
+class ContainerRuntime(StrEnum):
     """What the job runs in: an Apptainer image, a container of Pyxis and enroot, or the cluster's own system."""
 
     APPTAINER = "apptainer"
@@ -17,7 +17,7 @@ class Flavour(StrEnum):
     NONE = "none"
 
 
-class GpuRequest(StrEnum):
+class GpuRequestStyle(StrEnum):
     """How GPUs are asked for; some sites take only the one, or only the other."""
 
     GRES = "gres"
@@ -28,32 +28,40 @@ class GpuRequest(StrEnum):
 class SlurmSettings:
     """The wishes that only Slurm understands. "", None and () leave the choice to devkit or to the site."""
 
-    flavour: Annotated[Flavour, Said("What the job runs in.")] = Flavour.APPTAINER
-    gpu_request: Annotated[GpuRequest, Said("How GPUs are asked for.")] = GpuRequest.GRES
+    flavour: Annotated[ContainerRuntime, SettingInfo("What the job runs in.")] = ContainerRuntime.APPTAINER
+    gpu_request: Annotated[GpuRequestStyle, SettingInfo("How GPUs are asked for.")] = GpuRequestStyle.GRES
     gpu_type: Annotated[
-        str, Said("The cluster's name of the GPU, as sinfo -o %G shows it; any for whichever is free.", example="a100")
+        str,
+        SettingInfo(
+            "The cluster's name of the GPU, as sinfo -o %G shows it; any for whichever is free.", example="a100"
+        ),
     ] = ""
-    account: Annotated[str, Said("Account, or allocation, that pays.")] = ""
-    partition: Annotated[str, Said("Partition. Without it, the cluster's default.")] = ""
-    qos: Annotated[str, Said("Quality of service.")] = ""
-    constraint: Annotated[str, Said("Features that nodes must have.", example="FEATURE")] = ""
-    reservation: Annotated[str, Said("Reservation to run in.")] = ""
-    mail: Annotated[str, Said("Address that is told of the end, failures and requeues.", example="ADDRESS")] = ""
-    sbatch: Annotated[tuple[str, ...], Said("One more option of sbatch. Repeat.", example="OPTION")] = ()
-    log: Annotated[str, Said("File for the output of the job.", example="FILE")] = ""
-    module: Annotated[tuple[str, ...], Said("Module to load. Repeat.", example="NAME/VERSION")] = ()
-    venv: Annotated[str, Said("Python environment with devkit in it, for --flavour none.", example="DIR")] = ""
-    image_file: Annotated[str, Said("The image as a file: .sif for Apptainer, .sqsh for Pyxis.", example="FILE")] = ""
+    account: Annotated[str, SettingInfo("Account, or allocation, that pays.")] = ""
+    partition: Annotated[str, SettingInfo("Partition. Without it, the cluster's default.")] = ""
+    qos: Annotated[str, SettingInfo("Quality of service.")] = ""
+    constraint: Annotated[str, SettingInfo("Features that nodes must have.", example="FEATURE")] = ""
+    reservation: Annotated[str, SettingInfo("Reservation to run in.")] = ""
+    mail: Annotated[str, SettingInfo("Address that is told of the end, failures and requeues.", example="ADDRESS")] = ""
+    sbatch: Annotated[tuple[str, ...], SettingInfo("One more option of sbatch. Repeat.", example="OPTION")] = ()
+    log: Annotated[str, SettingInfo("File for the output of the job.", example="FILE")] = ""
+    module: Annotated[tuple[str, ...], SettingInfo("Module to load. Repeat.", example="NAME/VERSION")] = ()
+    venv: Annotated[str, SettingInfo("Python environment with devkit in it, for --flavour none.", example="DIR")] = ""
+    image_file: Annotated[
+        str, SettingInfo("The image as a file: .sif for Apptainer, .sqsh for Pyxis.", example="FILE")
+    ] = ""
     sweep: Annotated[
         tuple[str, ...],
-        Said(
+        SettingInfo(
             "Values of one setting of devkit finetune to try, one task of an array each. Repeat for a grid.",
             example="SETTING=A,B",
         ),
     ] = ()
-    at_once: Annotated[int | None, Said("Tasks of the array that may run at once.", at_least=1)] = None
+    at_once: Annotated[int | None, SettingInfo("Tasks of the array that may run at once.", at_least=1)] = None
     requeues: Annotated[
-        int, Said("Requeues in a row without a new checkpoint before it counts as a failure; 0 for none.", at_least=0)
+        int,
+        SettingInfo(
+            "Requeues in a row without a new checkpoint before it counts as a failure; 0 for none.", at_least=0
+        ),
     ] = 3
 
 
@@ -75,27 +83,27 @@ _SHAPES = {
     "module": _MODULE,
     "sbatch": _OPTION,
 }
-OURS = frozenset(
+RESERVED_OPTIONS = frozenset(
     {"array", "cpus-per-task", "gpus-per-node", "gres", "job-name", "mem", "nodes", "no-requeue", "ntasks-per-node"}
     | {"open-mode", "output", "requeue", "signal", "time"}
 )
 """Options that the script is built around."""
 
 
-def checked(settings: SlurmSettings) -> SlurmSettings:
+def validate_slurm_settings(settings: SlurmSettings) -> SlurmSettings:
     """`settings` when sbatch could read them. Raises DevkitError for what would end a line or an option early."""
-    check_ranges(settings)
+    validate_ranges(settings)
     for name, shape in _SHAPES.items():
         value = getattr(settings, name)
         for text in (value,) if isinstance(value, str) else value:
             if text and not shape.fullmatch(text):
                 raise DevkitError(
-                    f"{flag_of(name)} {text!r} cannot stand in a batch script", f"Its form is {shape.pattern}."
+                    f"{format_flag(name)} {text!r} cannot stand in a batch script", f"Its form is {shape.pattern}."
                 )
     for text in settings.sbatch:
-        if text[2:].partition("=")[0] in OURS:
+        if text[2:].partition("=")[0] in RESERVED_OPTIONS:
             raise DevkitError(f"--sbatch {text} is set by devkit itself", "Use the setting of devkit export for it.")
-    if settings.venv and settings.flavour is not Flavour.NONE:
+    if settings.venv and settings.flavour is not ContainerRuntime.NONE:
         raise DevkitError(f"--venv is not used with --flavour {settings.flavour}", "The image has its own Python.")
     if settings.at_once is not None and not settings.sweep:
         raise DevkitError("--at-once says nothing without an array", "Add --sweep SETTING=A,B, or leave it out.")

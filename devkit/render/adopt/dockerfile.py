@@ -1,13 +1,107 @@
 """Changes of a Dockerfile that somebody wrote: each touches the words that it must, every other byte stays."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from devkit.probe.dockerfile import instructions
-from devkit.render.adopt.shell_words import Installation, Word, installations
-from devkit.render.splice import Cut, newline_of, spliced
-from devkit.solver.model import Plan
+from devkit.doctor.checks.project.containers import TORCH_PACKAGES, ProjectContainer, require_project_containers
+from devkit.doctor.checks.project.images import CudaTag
+from devkit.doctor.model import Finding
+from devkit.facts.model import Dockerfile, Facts, Project
+from devkit.facts.project import Policy, RequestForm
+from devkit.probe.project.dockerfile import parse_instructions
+from devkit.render.splice.document import TextEdit, apply_text_edits, detect_newline
+from devkit.solver.plan import Plan
+
+# The words of a shell text with the places where they stand, so that one of them can be exchanged.
+
+_TOKEN = re.compile(
+    r"(?P<blank>(?:(?<=\n)[ \t]*\#[^\n]*\n|[ \t\r]|\\\r?\n)+)"
+    r"|(?P<end>&&|\|\||[;&|()\n])"
+    r"|(?P<word>(?:\"(?:\\.|[^\"\\])*\"|'[^']*'|\\[^\n]|[^\s;&|()\"'\\])+)"
+    r"|(?P<other>.)",
+    re.DOTALL,
+)
+_TAKES_VALUE = re.compile(
+    r"-i|-f|-c|-t|-r|--index-url|--extra-index-url|--find-links|--index|--default-index|--constraint|--requirements?"
+    r"|--target|--python|--index-strategy|--prefix|--root|--torch-backend|-p"
+)
+
+
+@dataclass(frozen=True)
+class ShellWord:
+    """A word as it is written, and where: quotes are part of it."""
+
+    text: str
+    start: int
+    end: int
+
+    @property
+    def unquoted(self) -> str:
+        """What the shell makes of it, as far as quotes go."""
+        return self.text.replace('"', "").replace("'", "")
+
+
+@dataclass(frozen=True)
+class PipInstall:
+    """A command that installs Python packages with pip or uv."""
+
+    tool: str
+    verb: ShellWord
+    options: tuple[tuple[ShellWord, ShellWord | None], ...]
+    """Each option with its value where that is a word of its own."""
+    packages: tuple[ShellWord, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The requirement files that it names."""
+        spaced = [value.unquoted for name, value in self.options if value and name.unquoted in _FILES]
+        joined = [
+            name.unquoted.partition("=")[2] for name, _ in self.options if name.unquoted.partition("=")[0] in _FILES
+        ]
+        return (*spaced, *(path for path in joined if path))
+
+
+_FILES = ("-r", "--requirement", "--requirements")
+
+
+def find_pip_installs(text: str, start: int, end: int) -> Iterator[PipInstall]:
+    """The commands between two places of the text that install Python packages."""
+    for words in _commands(text, start, end):
+        names = [word.unquoted.rpartition("/")[2] for word in words]
+        place = next((at for at, name in enumerate(names) if re.fullmatch(r"pip[\d.]*|uv", name)), None)
+        verb = names.index("install", place) if place is not None and "install" in names[place:] else None
+        if place is None or verb is None or verb - place > 4:
+            continue
+        options, packages = _sorted_out(words[verb + 1 :])
+        tool = "uv" if "uv" in names[:verb] else "pip"
+        yield PipInstall(tool, words[verb], tuple(options), tuple(packages))
+
+
+def _commands(text: str, start: int, end: int) -> Iterator[list[ShellWord]]:
+    words: list[ShellWord] = []
+    for found in _TOKEN.finditer(text, start, end):
+        if found.lastgroup == "word":
+            words.append(ShellWord(found[0], found.start(), found.end()))
+        elif found.lastgroup != "blank":
+            yield words
+            words = []
+    yield words
+
+
+def _sorted_out(words: list[ShellWord]) -> tuple[list[tuple[ShellWord, ShellWord | None]], list[ShellWord]]:
+    options: list[tuple[ShellWord, ShellWord | None]] = []
+    packages: list[ShellWord] = []
+    rest = iter(words)
+    for word in rest:
+        if not word.unquoted.startswith("-"):
+            packages.append(word)
+        elif _TAKES_VALUE.fullmatch(word.unquoted):
+            options.append((word, next(rest, None)))
+        else:
+            options.append((word, None))
+    return options, packages
+
 
 _PACKAGE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<extras>\[[^\]]*\])?(?:==(?P<version>[\w.+!-]+))?")
 _TORCH_URL = re.compile(r"https?://download\.pytorch\.org/whl\S*")
@@ -17,7 +111,7 @@ _USER = "# Not root: what is written into the workspace stays yours. The editor 
 
 
 @dataclass(frozen=True)
-class Versions:
+class PinnedVersions:
     """What a plan pins: its packages by name, torch's wheel index and variant.
 
     `before` is what an earlier plan pinned: with it, nothing else is touched.
@@ -29,11 +123,11 @@ class Versions:
     before: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, plan: Plan) -> "Versions":
+    def from_plan(cls, plan: Plan) -> "PinnedVersions":
         """Those of a plan."""
         return cls(dict(plan.packages), plan.torch_index, plan.variant)
 
-    def pinned(self, text: str, *, with_variant: bool) -> str | None:
+    def pin(self, text: str, *, with_variant: bool) -> str | None:
         """A requirement with the plan's version; None for one that the plan does not know or somebody else pinned."""
         found = _PACKAGE.fullmatch(text)
         name = re.sub(r"[-_.]+", "-", found["name"]).lower() if found else ""
@@ -45,51 +139,51 @@ class Versions:
         return f"{found['name']}{found['extras'] or ''}=={self.packages[name]}{label}" if is_ours else None
 
 
-def with_base_image(text: str, *, line: int, image: str, environment: str = "") -> str:
+def replace_base_image(text: str, *, line: int, image: str, environment: str = "") -> str:
     """The text with another image behind the FROM of that line, and variables that its old image set."""
     start, end = _line(text, line)
     found = re.compile(r"(\s*FROM\s+(?:--\S+\s+)*)(\S+)", re.IGNORECASE).match(text, start, end)
     if found is None:
         return text
-    cuts = [Cut(found.start(2), found.end(2), image)]
+    cuts = [TextEdit(found.start(2), found.end(2), image)]
     if environment:
-        cuts.append(Cut(end, end, f"{newline_of(text)}ENV {environment}"))
-    return spliced(text, cuts)
+        cuts.append(TextEdit(end, end, f"{detect_newline(text)}ENV {environment}"))
+    return apply_text_edits(text, cuts)
 
 
-def with_versions(text: str, versions: Versions, *, files: frozenset[str] = frozenset()) -> str:
+def pin_dockerfile(text: str, versions: PinnedVersions, *, files: frozenset[str] = frozenset()) -> str:
     """The text with the plan's versions in every pip and uv command, and torch's index where torch is installed.
 
     `files` are the names of requirement files that hold torch.
     """
-    cuts: list[Cut] = []
+    cuts: list[TextEdit] = []
     for start, end in _runs(text):
-        for command in installations(text, start, end):
+        for command in find_pip_installs(text, start, end):
             cuts += _of_command(command, versions, files)
-    return spliced(text, cuts)
+    return apply_text_edits(text, cuts)
 
 
 def is_dockerfile(text: str) -> bool:
     """Whether the text is a Dockerfile's, which may have any name."""
-    return any(one.keyword == "FROM" for one in instructions(text))
+    return any(one.keyword == "FROM" for one in parse_instructions(text))
 
 
-def with_requirement(text: str, *, line: int, versions: Versions) -> str:
+def pin_requirement(text: str, *, line: int, versions: PinnedVersions) -> str:
     """A requirement file with the plan's version of the package on that line; its comment and marker stay."""
     start, end = _line(text, line)
     found = re.compile(r"\s*([\w.-]+(?:\[[^\]]*\])?(?:==[\w.+!-]+)?)(?=\s*(?:[;#\\]|$))").match(text[:end], start)
-    pinned = versions.pinned(found[1], with_variant=False) if found else None
-    return spliced(text, [Cut(found.start(1), found.end(1), pinned)]) if found and pinned else text
+    pinned = versions.pin(found[1], with_variant=False) if found else None
+    return apply_text_edits(text, [TextEdit(found.start(1), found.end(1), pinned)]) if found and pinned else text
 
 
-def with_requirements(text: str, versions: Versions) -> str:
-    """A requirement file with the plan's version wherever `Versions.pinned` has one."""
+def pin_requirements_file(text: str, versions: PinnedVersions) -> str:
+    """A requirement file with the plan's version wherever `PinnedVersions` has one."""
     for line in range(1, text.count("\n") + 2):
-        text = with_requirement(text, line=line, versions=versions)
+        text = pin_requirement(text, line=line, versions=versions)
     return text
 
 
-def with_compiler(text: str, *, after: int, has_own_python: bool) -> str:
+def add_compiler(text: str, *, after: int, has_own_python: bool) -> str:
     """The text with a C compiler, before Python packages are installed in the stage whose FROM is on line `after`."""
     headers = "" if has_own_python else " python3-dev"
     packages = f"gcc libc6-dev{headers}"
@@ -98,54 +192,54 @@ def with_compiler(text: str, *, after: int, has_own_python: bool) -> str:
     return _with_block(text, _before_packages(text, after), [_COMPILER, install])
 
 
-def with_user(text: str, *, has_ubuntu: bool) -> str:
+def add_user(text: str, *, has_ubuntu: bool) -> str:
     """The text with an ordinary user at its end, before what the container runs. `has_ubuntu`: its image has one."""
     make = [] if has_ubuntu else ["RUN useradd --create-home --shell /bin/bash --uid 1000 dev"]
-    last_run = [one.line for one in instructions(text) if one.keyword in ("CMD", "ENTRYPOINT")]
-    from_lines = [one.line for one in instructions(text) if one.keyword == "FROM"]
+    last_run = [one.line for one in parse_instructions(text) if one.keyword in ("CMD", "ENTRYPOINT")]
+    from_lines = [one.line for one in parse_instructions(text) if one.keyword == "FROM"]
     places = [line for line in last_run if line > max(from_lines, default=0)]
     block = [_USER, *make, f"USER {'ubuntu' if has_ubuntu else 'dev'}"]
     return _with_block(text, min(places) if places else None, block)
 
 
-def _of_command(command: Installation, versions: Versions, files: frozenset[str]) -> Iterator[Cut]:
+def _of_command(command: PipInstall, versions: PinnedVersions, files: frozenset[str]) -> Iterator[TextEdit]:
     installs_torch = any(name.rpartition("/")[2] in files for name in command.files)
     for word in command.packages:
-        pinned = versions.pinned(word.plain, with_variant=command.tool == "pip")
+        pinned = versions.pin(word.unquoted, with_variant=command.tool == "pip")
         if pinned is not None:
             installs_torch = installs_torch or pinned.startswith("torch==")
-            if pinned != word.plain:
-                yield Cut(word.start, word.end, _quoted_as(word, pinned))
+            if pinned != word.unquoted:
+                yield TextEdit(word.start, word.end, _quoted_as(word, pinned))
     if installs_torch:
         yield from _index(command, versions)
 
 
-def _index(command: Installation, versions: Versions) -> Iterator[Cut]:
+def _index(command: PipInstall, versions: PinnedVersions) -> Iterator[TextEdit]:
     for name, value in command.options:
         place = value or name
         url = _TORCH_URL.search(place.text)
         if url is not None:
             if url[0].strip("\"'") != versions.torch_index:
-                yield Cut(place.start, place.end, place.text.replace(url[0].strip("\"'"), versions.torch_index))
+                yield TextEdit(place.start, place.end, place.text.replace(url[0].strip("\"'"), versions.torch_index))
             return
-        if name.plain.startswith("--torch-backend"):
-            is_joined = "=" in name.plain
+        if name.unquoted.startswith("--torch-backend"):
+            is_joined = "=" in name.unquoted
             text = f"--torch-backend={versions.variant}" if is_joined else versions.variant
-            yield Cut(place.start, place.end, text)
+            yield TextEdit(place.start, place.end, text)
             return
     is_uv = command.tool == "uv"
     added = f"--torch-backend={versions.variant}" if is_uv else f"--extra-index-url {versions.torch_index}"
-    yield Cut(command.verb.end, command.verb.end, f" {added}")
+    yield TextEdit(command.verb.end, command.verb.end, f" {added}")
 
 
-def _quoted_as(word: Word, text: str) -> str:
+def _quoted_as(word: ShellWord, text: str) -> str:
     quote = word.text[0] if word.text[0] in "\"'" and word.text[-1] == word.text[0] else ""
     return f"{quote}{text}{quote}"
 
 
 def _runs(text: str) -> Iterator[tuple[int, int]]:
     """Where each RUN begins and the next instruction begins."""
-    found = list(instructions(text))
+    found = list(parse_instructions(text))
     for place, one in enumerate(found):
         if one.keyword == "RUN":
             following = found[place + 1].line if place + 1 < len(found) else None
@@ -153,8 +247,8 @@ def _runs(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _before_packages(text: str, after: int) -> int | None:
-    for one in instructions(text):
-        installs = one.keyword == "RUN" and any(installations(f"{one.text}\n{one.heredoc}", 0, 1 << 20))
+    for one in parse_instructions(text):
+        installs = one.keyword == "RUN" and any(find_pip_installs(f"{one.text}\n{one.heredoc}", 0, 1 << 20))
         if one.line > after and (installs or one.keyword in ("USER", "CMD", "ENTRYPOINT")):
             return one.line
     return None
@@ -162,7 +256,7 @@ def _before_packages(text: str, after: int) -> int | None:
 
 def _with_block(text: str, line: int | None, block: list[str]) -> str:
     """The text with lines of devkit's before that line and the comments that belong to it, or at its end."""
-    newline = newline_of(text)
+    newline = detect_newline(text)
     shown = newline.join([*block, ""])
     if line is None:
         gap = "" if not text or text.endswith("\n") else newline
@@ -180,3 +274,116 @@ def _line(text: str, line: int) -> tuple[int, int]:
     lines = text.splitlines(keepends=True)
     start = sum(map(len, lines[: line - 1]))
     return start, start + len(lines[line - 1].rstrip("\r\n")) if line <= len(lines) else start
+
+
+# What devkit does about a finding on an image: the versions come from the plan, which the doctor does not know.
+
+FileTexts = Iterator[tuple[str, bytes]]
+
+_SYSTEM = re.compile(r"(ubuntu|debian)([\d.]+)")
+_NEEDS_NVCC = re.compile(r"\bnvcc\b|CUDA_HOME|TORCH_CUDA_ARCH_LIST|flash[-_]attn")
+_NEEDS_ROOT = re.compile(r"\b(?:apt|apt-get|sudo)\b")
+_HAS_UBUNTU_USER = re.compile(r"ubuntu:?(?:23\.04|23\.10|2[4-9]\.)")
+_CUDA_IMAGES_SET = "NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+
+
+@dataclass(frozen=True)
+class RepairContext:
+    """The project as it is judged, the plan's versions, and each file as it would be by now."""
+
+    facts: Facts
+    versions: PinnedVersions
+    text: Callable[[str], bytes]
+
+    def units(self, finding: Finding) -> Iterator[tuple[ProjectContainer, Dockerfile]]:
+        """The containers with a Dockerfile that the finding concerns."""
+        path = finding.location.path if finding.location else ""
+        for unit in require_project_containers(self.facts):
+            dockerfile = unit.dockerfile
+            if dockerfile is not None and path in (dockerfile.path, *_files_of(unit)):
+                yield unit, dockerfile
+
+
+def _files_of(unit: ProjectContainer) -> tuple[str, ...]:
+    """Where a finding about this container may stand."""
+    dev = (unit.dev.path,) if unit.dev else ()
+    return (*dev, *(install.path for install in unit.installs))
+
+
+def _another_image(target: RepairContext, finding: Finding) -> FileTexts:
+    """The same system without CUDA's libraries: the system's packages stay what they are."""
+    for unit, dockerfile in target.units(finding):
+        image, text = unit.image, target.text(dockerfile.path).decode()
+        tag = CudaTag.of(image.value) if image else None
+        system = _SYSTEM.fullmatch(tag.system) if tag else None
+        if image is None or tag is None or system is None or tag.flavour == "devel" or _NEEDS_NVCC.search(text):
+            continue
+        if unit.stages[0].image_text != image.value:
+            continue
+        by_runtime = any(request.form is RequestForm.RUNTIME for request in unit.requests)
+        environment = _CUDA_IMAGES_SET if by_runtime else ""
+        name = f"{system[1]}:{system[2]}"
+        yield dockerfile.path, replace_base_image(text, line=image.line, image=name, environment=environment).encode()
+
+
+def _compiler(target: RepairContext, finding: Finding) -> FileTexts:
+    for unit, dockerfile in target.units(finding):
+        stage = unit.stages[-1]
+        has_own_python = bool(unit.image and re.search(r"(?:^|/)python:", unit.image.value))
+        text = target.text(dockerfile.path).decode()
+        yield dockerfile.path, add_compiler(text, after=stage.line, has_own_python=has_own_python).encode()
+
+
+def _pins(target: RepairContext, finding: Finding) -> FileTexts:
+    for unit, dockerfile in target.units(finding):
+        unpinned = [
+            one
+            for install in target.facts.project.installs  # type: ignore[union-attr] # units_of has looked
+            for one in install.requirements
+            if one.name in TORCH_PACKAGES and install in unit.installs
+        ]
+        lists = [one for one in unpinned if one.path.endswith((".txt", ".in"))]
+        for one in lists:
+            listed = target.text(one.path).decode()
+            yield one.path, pin_requirement(listed, line=one.line, versions=target.versions).encode()
+        files = frozenset(one.path.rpartition("/")[2] for one in lists if one.name == "torch")
+        text = target.text(dockerfile.path).decode()
+        yield dockerfile.path, pin_dockerfile(text, target.versions, files=files).encode()
+
+
+def _user(target: RepairContext, finding: Finding) -> FileTexts:
+    for unit, dockerfile in target.units(finding):
+        commands = target.text(unit.dev.path).decode() if unit.dev else ""
+        # A service runs as whoever its image says, and what it may do then nobody can tell from here.
+        if unit.dev is None or unit.user is not None or _NEEDS_ROOT.search(commands):
+            continue
+        has_ubuntu = bool(unit.image and _HAS_UBUNTU_USER.search(unit.image.value))
+        yield dockerfile.path, add_user(target.text(dockerfile.path).decode(), has_ubuntu=has_ubuntu).encode()
+
+
+def _mirror(target: RepairContext, finding: Finding) -> FileTexts:
+    """The same image under the name where the policy has it taken from."""
+    project = target.facts.project
+    policy = project.policy if isinstance(project, Project) else None
+    if finding.location is None or not isinstance(policy, Policy):
+        return
+    for unit, dockerfile in target.units(finding):
+        for stage in unit.stages:
+            is_meant = (dockerfile.path, stage.line) == (finding.location.path, finding.location.line)
+            image = policy.resolve_mirror(stage.image)
+            if is_meant and stage.image_text == stage.image and image != stage.image and policy.allows_image(image):
+                text = target.text(dockerfile.path).decode()
+                yield dockerfile.path, replace_base_image(text, line=stage.line, image=image).encode()
+
+
+IMAGE_REPAIRS: Mapping[str, Callable[[RepairContext, Finding], FileTexts]] = {
+    "PRJ021": _another_image,
+    "PRJ022": _another_image,
+    "PRJ023": _compiler,
+    "PRJ024": _pins,
+    "PRJ026": _pins,
+    "PRJ027": _another_image,
+    "PRJ029": _user,
+    "PRJ032": _mirror,
+}
+"""Code of a check -> the change that it asks for."""

@@ -7,30 +7,34 @@ by a variable, as devkit's own dev containers do, and a host without an answer g
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from devkit import __version__
-from devkit.doctor.checks.project_units import Unit
+from devkit.doctor.checks.project.containers import ProjectContainer, format_location, require_project_containers
+from devkit.doctor.checks.project.gpu_requests import find_gpu_host_requirement
+from devkit.doctor.model import NotApplicable
+from devkit.doctor.report.report import ReportedFinding
 from devkit.errors import DevkitError
-from devkit.facts.project import DevContainer
-from devkit.facts.project_parts import GpuRequest, RequestForm
-from devkit.probe.compose_tree import ComposeTree, ServiceTree
-from devkit.probe.devcontainer_json import compose_names
-from devkit.probe.documents import Kind, Node, read_jsonc
-from devkit.probe.mounts import CDI_GPU
-from devkit.probe.project_files import ProjectFiles
-from devkit.render.artifact import FOLDER, Artifact
-from devkit.render.compose import gpu_artifacts
-from devkit.render.devcontainer import initialize_command
-from devkit.render.overlays import checked_devices
-from devkit.render.resources import rendered
-from devkit.render.splice import remove_value, set_value
-from devkit.render.splice_json import JSON
-from devkit.render.splice_json import loads as read_json
-from devkit.solver.model import Plan
+from devkit.facts.model import Facts
+from devkit.facts.project import DevContainer, GpuRequest, RequestForm
+from devkit.probe.documents import DocumentNode, NodeKind, parse_jsonc
+from devkit.probe.host import Host
+from devkit.probe.project.compose import ComposeTree, ServiceTree
+from devkit.probe.project.devcontainer import find_compose_file_nodes
+from devkit.probe.project.files import ProjectFiles
+from devkit.probe.project.mounts_and_variables import CDI_GPU
+from devkit.render.container.compose import render_gpu_files, validate_devices
+from devkit.render.container.devcontainer import build_initialize_command
+from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
+from devkit.render.splice.document import CannotSplice, remove_value, set_value
+from devkit.render.splice.jsonc import JSONC
+from devkit.render.splice.jsonc import load_jsonc as read_json
+from devkit.render.templates import render_template
+from devkit.solver.plan import Plan
 
-OVERLAY_FOLDER = f"{FOLDER}/devkit"
+OVERLAY_FOLDER = f"{DEVCONTAINER_FOLDER}/devkit"
 _IGNORED = (
     "# Written by devkit. What differs from host to host stays out of version control.\ngpu.*.local.yml\n.*.new\n"
 )
@@ -41,7 +45,7 @@ _RESERVED = ("deploy", "resources", "reservations", "devices")
 
 
 @dataclass(frozen=True)
-class Overlay:
+class ServiceOverlay:
     """What is laid over the service of one dev container. `folder` is that of its Compose project.
 
     `devices` are the GPUs that its own files ask for, () for all. `changed` and `reserved` take its own requests away:
@@ -58,13 +62,13 @@ class Overlay:
     @property
     def files(self) -> tuple[str, ...]:
         """The Compose files to add to the dev container's list, by their paths in the project."""
-        name = self.dev.removeprefix(f"{FOLDER}/").rpartition("/")[0]
+        name = self.dev.removeprefix(f"{DEVCONTAINER_FOLDER}/").rpartition("/")[0]
         stem = f"{OVERLAY_FOLDER}/compose{'.' if name else ''}{name}"
         reset = (f"{stem}.reset.yml",) if self.changed or self.reserved else ()
         return (*reset, f"{stem}.gpu.yml")
 
 
-def overlay_of(unit: Unit, files: ProjectFiles, plan: Plan) -> Overlay | None:
+def build_service_overlay(unit: ProjectContainer, files: ProjectFiles, plan: Plan) -> ServiceOverlay | None:
     """What to lay over the service of this dev container; None where that cannot be written down.
 
     `files` show the project as it is without devkit's own overlays.
@@ -77,62 +81,62 @@ def overlay_of(unit: Unit, files: ProjectFiles, plan: Plan) -> Overlay | None:
     asked = [request for request in unit.requests if not request.condition]
     tree = _tree(unit.dev, unit.service.name, files)
     try:
-        devices = checked_devices(_named(asked), plan.vendor.value)
+        devices = validate_devices(_named(asked), plan.vendor.value)
     except DevkitError:
         return None  # A variable decides which GPUs: they must not become all of them.
     changed, reserved = _without(asked, tree) if tree else ({}, "")
-    return Overlay(unit.dev.path, unit.service.name, folder, devices, changed, reserved)
+    return ServiceOverlay(unit.dev.path, unit.service.name, folder, devices, changed, reserved)
 
 
-def overlay_artifacts(overlays: tuple[Overlay, ...], plan: Plan) -> Iterator[Artifact]:
+def render_service_overlays(overlays: tuple[ServiceOverlay, ...], plan: Plan) -> Iterator[Artifact]:
     """The files that belong to these overlays."""
     if not overlays:
         return
-    yield from gpu_artifacts(plan, OVERLAY_FOLDER, devices=overlays[0].devices)
-    yield Artifact.text(f"{OVERLAY_FOLDER}/.gitignore", _IGNORED)
-    yield Artifact.text(f"{OVERLAY_FOLDER}/.gitattributes", _ATTRIBUTES)
+    yield from render_gpu_files(plan, OVERLAY_FOLDER, devices=overlays[0].devices)
+    yield Artifact.from_text(f"{OVERLAY_FOLDER}/.gitignore", _IGNORED)
+    yield Artifact.from_text(f"{OVERLAY_FOLDER}/.gitattributes", _ATTRIBUTES)
     for overlay in overlays:
         *reset, gpu = overlay.files
         known = {"devkit_version": __version__, "service": overlay.service}
         path = posixpath.relpath(OVERLAY_FOLDER, overlay.folder)
-        yield Artifact.text(gpu, rendered("devcontainer/guest/compose.gpu.yml.j2", folder=path, **known))
+        yield Artifact.from_text(gpu, render_template("devcontainer/guest/compose.gpu.yml.j2", folder=path, **known))
         for each in reset:
             taken = {"changed": overlay.changed, "reserved": overlay.reserved, "gpu_file": posixpath.basename(gpu)}
-            yield Artifact.text(each, rendered("devcontainer/guest/compose.reset.yml.j2", **taken, **known))
+            yield Artifact.from_text(each, render_template("devcontainer/guest/compose.reset.yml.j2", **taken, **known))
 
 
-def with_overlay(text: str, overlay: Overlay) -> str:
+def add_overlay(text: str, overlay: ServiceOverlay) -> str:
     """devcontainer.json with the overlay behind its Compose files, and the host's script before its start.
 
     Raises: CannotSplice for a layout that does not allow it.
     """
-    text = without_overlays(text, keeping=tuple(_beside(overlay.dev, path) for path in overlay.files))
+    text = remove_overlays(text, keeping=tuple(_beside(overlay.dev, path) for path in overlay.files))
     document = read_json(text)
     named = document["dockerComposeFile"]
     files = [named] if isinstance(named, str) else list(named)
     wanted = [*files, *(path for path in (_beside(overlay.dev, each) for each in overlay.files) if path not in files)]
     if wanted != files:
-        text = set_value(text, ("dockerComposeFile",), wanted, JSON)
+        text = set_value(text, ("dockerComposeFile",), wanted, JSONC)
     text = _without_wish(text, document)
     key, command = _with_script(document.get("initializeCommand"), overlay.folder)
-    return set_value(text, key, command, JSON) if key else text
+    return set_value(text, key, command, JSONC) if key else text
 
 
-def without_overlays(text: str, *, keeping: tuple[str, ...] = ()) -> str:
+def remove_overlays(text: str, *, keeping: tuple[str, ...] = ()) -> str:
     """devcontainer.json without the overlays in its list of Compose files. Raises CannotSplice."""
     named = read_json(text).get("dockerComposeFile")
     for place in reversed(range(len(named) if isinstance(named, list) else 0)):
-        if is_overlay(named[place]) and named[place] not in keeping:
-            text = remove_value(text, ("dockerComposeFile", str(place)), JSON)
+        if is_overlay_file(named[place]) and named[place] not in keeping:
+            text = remove_value(text, ("dockerComposeFile", str(place)), JSONC)
     return text
 
 
-def lists_overlay(content: bytes) -> bool:
+def has_overlay(content: bytes) -> bool:
     """Whether a devcontainer.json names an overlay of devkit's."""
     return b"devkit/compose." in content
 
 
-def is_overlay(name: object) -> bool:
+def is_overlay_file(name: object) -> bool:
     """Whether an item of dockerComposeFile is a file of devkit's."""
     return (
         isinstance(name, str) and re.search(r"(?:^|/)devkit/compose\.(?:[^/]+\.)?(?:gpu|reset)\.yml$", name) is not None
@@ -148,13 +152,13 @@ def _without_wish(text: str, document: dict[str, object]) -> str:
     wishes = document.get("hostRequirements")
     if not isinstance(wishes, dict) or "gpu" not in wishes:
         return text
-    return remove_value(text, ("hostRequirements",) if len(wishes) == 1 else ("hostRequirements", "gpu"), JSON)
+    return remove_value(text, ("hostRequirements",) if len(wishes) == 1 else ("hostRequirements", "gpu"), JSONC)
 
 
 def _with_script(command: object, folder: str) -> tuple[tuple[str, ...], object]:
     """What to set so that the host's script runs as well, and where; no place where it runs already."""
     key = ("initializeCommand",)
-    ours = initialize_command(
+    ours = build_initialize_command(
         OVERLAY_FOLDER, "" if folder == "." else folder, env_path=posixpath.normpath(f"{folder}/.env")
     )
     if f"{OVERLAY_FOLDER}/gpu.sh" in json.dumps(command):
@@ -174,7 +178,7 @@ def _tree(dev: DevContainer, service: str, files: ProjectFiles) -> ServiceTree |
     text = files.read(dev.path, "devcontainer.json")
     if text is None:
         return None
-    trees = ComposeTree(files).services(compose_names(read_jsonc(text, file=dev.path)))
+    trees = ComposeTree(files).resolve_services(find_compose_file_nodes(parse_jsonc(text, file=dev.path)))
     return next((tree for tree in trees if tree.name == service), None)
 
 
@@ -206,17 +210,126 @@ def _without(asked: list[GpuRequest], tree: ServiceTree) -> tuple[dict[str, str]
     return changed, _replacing(kept)
 
 
-def _replacing(items: list[Node]) -> str:
+def _replacing(items: list[DocumentNode]) -> str:
     values = [_plain(item) for item in items]
     return f"!override {json.dumps(values, ensure_ascii=False)}" if values else "!reset null"
 
 
-def _plain(node: Node) -> object:
+def _plain(node: DocumentNode) -> object:
     """A node as the value that it stands for."""
-    if node.kind is Kind.OBJECT:
+    if node.kind is NodeKind.OBJECT:
         return {name: _plain(value) for name, value in node.fields.items()}
-    if node.kind is Kind.LIST:
+    if node.kind is NodeKind.LIST:
         return [_plain(item) for item in node.items]
-    if node.kind is Kind.TEXT:
+    if node.kind is NodeKind.TEXT:
         return node.text
     return json.loads(node.text.lower()) if node.text else None
+
+
+# Which dev containers get devkit's overlay for their GPU, while their files are judged and changed in turns.
+
+SETTLED_BY_OVERLAY = ("PRJ005", "PRJ007", "PRJ011")
+"""Findings on a Compose service that the overlay settles: no request, one that only some editors hear, a hard one."""
+
+
+@dataclass(frozen=True)
+class OverlayFiles:
+    """The texts of devcontainer.json files by path, devkit's own files, and paths to keep out of version control."""
+
+    texts: dict[str, bytes]
+    own: tuple[Artifact, ...]
+    local: tuple[str, ...]
+
+
+class ServiceOverlays:
+    """The overlays of one project. `text` gives each file as it would be."""
+
+    def __init__(self, root: Path, plan: Plan, paths: tuple[str, ...], text: Callable[[str], bytes]) -> None:
+        self._root = root
+        self._plan = plan
+        self._paths = paths
+        self._text = text
+        self._chosen: dict[str, tuple[str, ...]] = {}
+
+    def read_texts_without_overlays(self) -> Iterator[tuple[str, str]]:
+        """Each devcontainer.json without devkit's overlays: what is judged and repaired is the user's own."""
+        for path in self._paths:
+            try:
+                now = self._text(path).decode()
+                before = remove_overlays(now)
+            except (UnicodeDecodeError, ValueError, CannotSplice):
+                continue  # What is wrong with it is said of the file itself.
+            if before != now:
+                yield path, before
+
+    def choose_existing(self, facts: Facts, host: Host) -> None:
+        """Choose every dev container that has its overlay from an earlier run."""
+        for unit in _units(facts):
+            if unit.dev is not None and has_overlay(self._text(unit.dev.path)):
+                self.choose(unit, host)
+
+    def settles(self, shown: ReportedFinding, facts: Facts) -> bool:
+        """Whether this is a finding that a chosen overlay settles, or one on a service that is no dev container."""
+        if shown.check.code not in SETTLED_BY_OVERLAY:
+            return False
+        units = self.find_units(shown, facts)
+        if not units:
+            return _is_of_service(shown, facts)
+        return any(unit.dev is not None and unit.dev.path in self._chosen for unit in units)
+
+    def find_units(self, shown: ReportedFinding, facts: Facts) -> list[ProjectContainer]:
+        """The dev containers of Compose that the finding is about."""
+        return [
+            unit
+            for unit in _units(facts)
+            if unit.dev is not None and unit.is_compose and shown.finding.subject in _subjects(unit)
+        ]
+
+    def choose(self, unit: ProjectContainer, host: Host) -> bool:
+        """Take the dev container among those with an overlay, where one can be written."""
+        overlay = self._made(unit, host)
+        # All overlays share the files for each way to a GPU, and these name the GPUs.
+        if overlay is None or any(
+            devices != overlay.devices for dev, devices in self._chosen.items() if dev != overlay.dev
+        ):
+            return False
+        self._chosen[overlay.dev] = overlay.devices
+        return True
+
+    def render(self, facts: Facts, host: Host) -> "OverlayFiles":
+        """Each devcontainer.json with its overlay in the list, and devkit's own files."""
+        chosen = [unit for unit in _units(facts) if unit.dev is not None and unit.dev.path in self._chosen]
+        overlays = tuple(overlay for unit in chosen if (overlay := self._made(unit, host)) is not None)
+        texts = {overlay.dev: add_overlay(self._text(overlay.dev).decode(), overlay).encode() for overlay in overlays}
+        local = dict.fromkeys(posixpath.normpath(f"{overlay.folder}/.env") for overlay in overlays)
+        return OverlayFiles(texts, tuple(render_service_overlays(overlays, self._plan)), tuple(local))
+
+    def _made(self, unit: ProjectContainer, host: Host) -> ServiceOverlay | None:
+        overlay = build_service_overlay(unit, ProjectFiles(host, str(self._root)), self._plan)
+        if overlay is None:
+            return None
+        try:
+            add_overlay(self._text(overlay.dev).decode(), overlay)
+        except (UnicodeDecodeError, CannotSplice):
+            return None
+        return overlay
+
+
+def _units(facts: Facts) -> tuple[ProjectContainer, ...]:
+    try:
+        return require_project_containers(facts)
+    except NotApplicable:
+        return ()
+
+
+def _subjects(unit: ProjectContainer) -> set[str]:
+    wish = find_gpu_host_requirement(unit)
+    places = [(unit.location.path, unit.location.line), *((one.path, one.line) for one in unit.requests)]
+    return {format_location(path, line) for path, line in places} | (
+        {format_location(wish.path, wish.line)} if wish else set()
+    )
+
+
+def _is_of_service(shown: ReportedFinding, facts: Facts) -> bool:
+    subjects = [_subjects(unit) for unit in _units(facts) if unit.dev is None]
+    return any(shown.finding.subject in each for each in subjects)

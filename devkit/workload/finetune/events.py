@@ -15,15 +15,15 @@ Event = dict[str, Any]
 Listener = Callable[[Event], None]
 
 METRICS_FILE = "metrics.jsonl"
-KEPT_ON_RESUME = frozenset({"step", "eval", "checkpoint", "skipped"})
+STEP_EVENTS = frozenset({"step", "eval", "checkpoint", "skipped"})
 """Events of single steps; those of a step that is done again go. The others tell of one process and stay."""
 
-PASSING = frozenset({"reading"})
+TRANSIENT_EVENTS = frozenset({"reading"})
 """Events that the next of their kind makes out of date: they are heard and not kept."""
 
-SECONDS_BETWEEN_COUNTS = 0.5
+READING_INTERVAL_S = 0.5
 """Often enough for a line to be seen moving, seldom enough to cost nothing."""
-SECONDS_BETWEEN_LINES_OF_COUNTS = 5.0
+READING_LINE_INTERVAL_S = 5.0
 
 
 class Events:
@@ -39,8 +39,8 @@ class Events:
     def __call__(self, event: str, **fields: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
         """Tell one event. Numbers that JSON cannot hold become text, so that a NaN is seen as one."""
         told: Event = {"event": event, **{name: _json_value(value) for name, value in fields.items()}}
-        if self._file is not None and event not in PASSING:
-            with written(self._file), self._file.open("a", encoding="utf-8") as stream:
+        if self._file is not None and event not in TRANSIENT_EVENTS:
+            with explain_write_errors(self._file), self._file.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(told, allow_nan=False) + "\n")
         for listener in self._listeners:
             try:
@@ -50,7 +50,7 @@ class Events:
                 self._listeners = tuple(each for each in self._listeners if each is not listener)
 
 
-class Counts:
+class ReadingProgress:
     """Tells how many records are read, and how long that took so far."""
 
     def __init__(self, events: Events, *, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -62,20 +62,20 @@ class Counts:
     def __call__(self, records: int) -> None:
         """Tell that `records` are read, unless something was told a moment ago."""
         now_s = self._now_s()
-        if now_s - self._told_s < SECONDS_BETWEEN_COUNTS:
+        if now_s - self._told_s < READING_INTERVAL_S:
             return
         self._told_s = now_s
         self._events("reading", records=records, seconds=round(now_s - self._begun_s, 1))
 
 
-def thinned(listener: Listener, *, now_s: Callable[[], float] = time.monotonic) -> Listener:
+def throttle_reading_events(listener: Listener, *, now_s: Callable[[], float] = time.monotonic) -> Listener:
     """`listener` that hears passing events with 5 seconds between them: it keeps each as a line."""
     told_s = -math.inf
 
     def listen(event: Event) -> None:
         nonlocal told_s
-        if event["event"] in PASSING:
-            if now_s() - told_s < SECONDS_BETWEEN_LINES_OF_COUNTS:
+        if event["event"] in TRANSIENT_EVENTS:
+            if now_s() - told_s < READING_LINE_INTERVAL_S:
                 return
             told_s = now_s()
         listener(event)
@@ -84,7 +84,7 @@ def thinned(listener: Listener, *, now_s: Callable[[], float] = time.monotonic) 
 
 
 @contextmanager
-def written(file: Path) -> Iterator[None]:
+def explain_write_errors(file: Path) -> Iterator[None]:
     """Raises DevkitError for a disk that does not take `file`, which is written meanwhile."""
     try:
         yield
@@ -98,13 +98,11 @@ def _json_value(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def forget_after(file: Path, step: int) -> None:
+def drop_events_after(file: Path, step: int) -> None:
     """Drop what `file` tells of steps after `step`, which a resumed run does again, and a half-written last line."""
     if not file.exists():
         return
-    kept = [
-        line for event, line in _lines(file) if event["event"] not in KEPT_ON_RESUME or event.get("step", 0) <= step
-    ]
+    kept = [line for event, line in _lines(file) if event["event"] not in STEP_EVENTS or event.get("step", 0) <= step]
     new = file.with_name(f"{file.name}.tmp-{os.getpid()}")
     with new.open("w", encoding="utf-8") as stream:
         stream.writelines(f"{line}\n" for line in kept)

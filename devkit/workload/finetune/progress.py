@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from devkit.text import count_of, human_bytes, human_number, human_seconds, on_one_line, wrapped
+from devkit.text import format_bytes, format_count, format_duration, format_number, to_one_line, wrap_text
 from devkit.workload.finetune.events import Event
 
-LEAST_BAR = 8
-MOST_BAR = 30
-SECONDS_BETWEEN_LINES = 10.0
+MIN_BAR_WIDTH = 8
+MAX_BAR_WIDTH = 30
+LINE_INTERVAL_S = 10.0
 """How often a step is told where no line can move: in a log."""
 
 _ADVICE = {
@@ -30,7 +30,7 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-class Progress:
+class ProgressPrinter:
     """Writes events for people: what stays to `out`, the line that moves to `err` where that is a terminal."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Progress:
         self._moves = is_terminal(self._err)
         self._shown = ""
         self._steps = 0
-        self._unsaid_s = SECONDS_BETWEEN_LINES
+        self._unsaid_s = LINE_INTERVAL_S
         self._read_s = 0.0
 
     def __call__(self, event: Event) -> None:
@@ -64,20 +64,20 @@ class Progress:
             self._put(text)
 
     def _step(self, event: Event) -> None:
-        line = step_line(event, steps=self._steps, width=max(20, self._width() - 1))
+        line = format_step(event, steps=self._steps, width=max(20, self._width() - 1))
         if self._moves:
             self._move(line)
             return
         self._unsaid_s += event["seconds"]
-        if self._unsaid_s >= SECONDS_BETWEEN_LINES or event["step"] == self._steps:
+        if self._unsaid_s >= LINE_INTERVAL_S or event["step"] == self._steps:
             self._unsaid_s = 0.0
             self._put(line)
 
     def _reading(self, event: Event) -> None:
-        line = f"reading: {count_of(event['records'], 'record')} in {human_seconds(event['seconds'])}"
+        line = f"reading: {format_count(event['records'], 'record')} in {format_duration(event['seconds'])}"
         if self._moves:
             self._move(line[: max(20, self._width() - 1)])
-        elif event["seconds"] >= self._read_s + SECONDS_BETWEEN_LINES:
+        elif event["seconds"] >= self._read_s + LINE_INTERVAL_S:
             self._read_s = event["seconds"]
             self._put(line)
 
@@ -96,25 +96,25 @@ class Progress:
     def _put(self, text: str) -> None:
         self.clear()
         for line in text.splitlines():
-            self._out.write(wrapped(on_one_line(line), width=max(40, self._width()), hanging="    ") + "\n")
+            self._out.write(wrap_text(to_one_line(line), width=max(40, self._width()), hanging="    ") + "\n")
         self._out.flush()
 
 
-def step_line(event: Event, *, steps: int, width: int) -> str:
+def format_step(event: Event, *, steps: int, width: int) -> str:
     """A step in at most `width` columns: what matters least is left out first."""
     parts = [
         f"step {event['step']}/{steps}",
         f"loss {_number(event['loss'])}",
         f"{event['tokens_per_s']:.0f} tokens/s",
-        f"{human_seconds(event['eta_s'])} left",
+        f"{format_duration(event['eta_s'])} left",
         _peak(event),
     ]
     line = parts[0]
     for part in parts[1:]:
         if part and len(line) + 2 + len(part) <= width:
             line += f"  {part}"
-    room = min(MOST_BAR, width - len(line) - 4)
-    if room < LEAST_BAR or not steps:
+    room = min(MAX_BAR_WIDTH, width - len(line) - 4)
+    if room < MIN_BAR_WIDTH or not steps:
         return line[:width]
     filled = round(room * event["step"] / steps)
     return f"[{'#' * filled}{'.' * (room - filled)}]  {line}"
@@ -122,11 +122,11 @@ def step_line(event: Event, *, steps: int, width: int) -> str:
 
 def _peak(event: Event) -> str:
     found = event.get("peak_allocated_bytes") or event.get("peak_resident_bytes")
-    return f"peak {human_bytes(found)}" if found else ""
+    return f"peak {format_bytes(found)}" if found else ""
 
 
 def _number(value: Any) -> str:  # noqa: ANN401 - a number, or the text that stands for one
-    return human_number(value) if isinstance(value, int | float) else str(value)
+    return format_number(value) if isinstance(value, int | float) else str(value)
 
 
 def _decision(event: Event) -> str:
@@ -135,39 +135,37 @@ def _decision(event: Event) -> str:
 
 def _estimate(event: Event) -> str:
     largest = sorted(event["terms"], key=lambda term: -term["bytes"])[:3]
-    parts = ", ".join(f"{term['name']} {human_bytes(term['bytes'])}" for term in largest)
+    parts = ", ".join(f"{term['name']} {format_bytes(term['bytes'])}" for term in largest)
     peak = event["reserved_peak_bytes"]
-    return f"memory: about {human_bytes(peak['point'])}, at most {human_bytes(peak['upper'])} - {parts}"
+    return f"memory: about {format_bytes(peak['point'])}, at most {format_bytes(peak['upper'])} - {parts}"
 
 
 def _start(event: Event) -> str:
     trained = f"{event['trainable_parameters']:,} numbers of the model"
-    rows = count_of(event["rows"], "row")
+    rows = format_count(event["rows"], "row")
     left = event["steps"] - event["step"]
     since = f" from step {event['step']} on" if event["step"] else ""
-    return f"training {trained} on {rows}, {count_of(left, 'step')}{since}"
+    return f"training {trained} on {rows}, {format_count(left, 'step')}{since}"
 
 
 def _probe(event: Event) -> str:
     refused = f", after {', '.join(map(str, event['refused']))} did not" if event["refused"] else ""
     if not event["micro_batch"]:
         return f"not one row fits into memory{_memory(event)}\n{_ADVICE['out-of-memory']}"
-    return f"the largest pass of {count_of(event['micro_batch'], 'row')} fits{refused}{_memory(event)}"
+    return f"the largest pass of {format_count(event['micro_batch'], 'row')} fits{refused}{_memory(event)}"
 
 
 def _memory(event: Event) -> str:
     if "allocated_bytes" not in event:
         return ""
     return (
-        f": tensors took up to {human_bytes(event['allocated_bytes'])}, the allocator up to "
-        f"{human_bytes(event['reserved_bytes'])}, {human_bytes(event['free_bytes'])} are free"
+        f": tensors took up to {format_bytes(event['allocated_bytes'])}, the allocator up to "
+        f"{format_bytes(event['reserved_bytes'])}, {format_bytes(event['free_bytes'])} are free"
     )
 
 
 def _out_of_memory(event: Event) -> str:
-    tried = (
-        f"step {event['step']}: out of memory with {count_of(event['micro_batch'], 'row')} in a pass{_memory(event)}"
-    )
+    tried = f"step {event['step']}: out of memory with {format_count(event['micro_batch'], 'row')} in a pass{_memory(event)}"
     half = event["next_micro_batch"]
     return f"{tried}\ntaking it again with {half}" if half else tried
 
@@ -189,7 +187,7 @@ def _skipped(event: Event) -> str:
 
 
 def _checkpoint(event: Event) -> str:
-    return f"step {event['step']}: saved {event['path']}, {human_bytes(event['bytes'])} in {event['seconds']:.1f} s"
+    return f"step {event['step']}: saved {event['path']}, {format_bytes(event['bytes'])} in {event['seconds']:.1f} s"
 
 
 def _end(event: Event) -> str:
@@ -199,7 +197,9 @@ def _end(event: Event) -> str:
     if event["first_loss"] is None:
         losses = "every step was skipped, so that nothing was learned"
     pace = f", {event['tokens_per_s']:.0f} tokens/s" if event["tokens_per_s"] else ""
-    return f"done: {losses} in {count_of(event['step'], 'step')}, {event['tokens']:,} tokens{pace}\n{event['result']}"
+    return (
+        f"done: {losses} in {format_count(event['step'], 'step')}, {event['tokens']:,} tokens{pace}\n{event['result']}"
+    )
 
 
 _WORDS: dict[str, Callable[[Event], str]] = {

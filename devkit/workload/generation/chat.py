@@ -7,22 +7,20 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from devkit.workload.generation.batches import answered_alone
-from devkit.workload.generation.decoding import Answer, Ending, Speaker
-from devkit.workload.generation.encoding import encoded_chat
-from devkit.workload.generation.settings import Decoding
-from devkit.workload.generation.streaming import Words
+from devkit.workload.generation.decoding import Completion, FinishReason, TextGenerator, generate_one
+from devkit.workload.generation.settings import DecodingSettings
+from devkit.workload.generation.tokenization import TextStreamer, encode_chat
 
-LEAST_ROOM_TOKENS = 16
+MIN_ANSWER_TOKENS = 16
 """An answer shorter than this helps nobody: the oldest turns are forgotten before."""
 
 
 @dataclass
-class Chat:
+class ChatSession:
     """The turns so far. `say` prints a piece of an answer, `remark` a line about the chat itself."""
 
-    speaker: Speaker
-    decoding: Decoding
+    generator: TextGenerator
+    decoding: DecodingSettings
     say: Callable[[str], None]
     remark: Callable[[str], None]
     turns: list[dict[str, Any]] = field(default_factory=list)
@@ -34,7 +32,7 @@ class Chat:
             if said.strip():
                 self.answer(said)
 
-    def answer(self, said: str) -> Answer | None:
+    def answer(self, said: str) -> Completion | None:
         """One turn, shown while it is made. Ctrl-C ends the answer, and what there is of it is remembered.
 
         None, and nothing is remembered, where the turn does not fit the model even alone.
@@ -44,22 +42,22 @@ class Chat:
             return None
         self.turns.append(turn)
         ids = self._fitting()
-        words = Words(self.speaker.tokenizer, self.say, self.speaker.stops(self.decoding))
-        with stoppable() as asked:
-            found = answered_alone(self.speaker, ids, self.decoding, number=self._answered, words=words, asked=asked)
+        words = TextStreamer(self.generator.tokenizer, self.say, self.generator.find_stop_texts(self.decoding))
+        with catch_interrupt() as asked:
+            found = generate_one(self.generator, ids, self.decoding, number=self._answered, words=words, asked=asked)
             self.say("\n")
         self._answered += 1
-        if found.ending is Ending.STOPPED:
+        if found.finish_reason is FinishReason.STOPPED:
             self.remark("(stopped)")
-        elif found.ending is Ending.LENGTH:
+        elif found.finish_reason is FinishReason.LENGTH:
             self.remark(f"(cut after {len(found.ids)} tokens)")
         self.turns.append({"role": "assistant", "content": found.text})
         return found
 
     def _is_too_long(self, turn: dict[str, Any]) -> bool:
-        limit = self.speaker.longest
+        limit = self.generator.context_length
         kept = [each for each in self.turns[:1] if each["role"] == "system"]
-        length = len(encoded_chat([*kept, turn], self.speaker.tokenizer))
+        length = len(encode_chat([*kept, turn], self.generator.tokenizer))
         if limit is None or length < limit:
             return False
         self.remark(f"(too long: {length} tokens, and the model holds {limit} with its answer; say it shorter)")
@@ -71,9 +69,9 @@ class Chat:
         keeps_system = self.turns[0]["role"] == "system"
         while True:
             kept = [*self.turns[:keeps_system], *self.turns[keeps_system + first :]]
-            ids = encoded_chat(kept, self.speaker.tokenizer)
-            limit = self.speaker.longest
-            if limit is None or len(ids) + LEAST_ROOM_TOKENS <= limit or len(kept) <= keeps_system + 1:
+            ids = encode_chat(kept, self.generator.tokenizer)
+            limit = self.generator.context_length
+            if limit is None or len(ids) + MIN_ANSWER_TOKENS <= limit or len(kept) <= keeps_system + 1:
                 break
             # A turn of the user and its answer go together: templates want them by turns.
             first += 2
@@ -84,7 +82,7 @@ class Chat:
 
 
 @contextmanager
-def stoppable() -> Iterator[Callable[[], bool]]:
+def catch_interrupt() -> Iterator[Callable[[], bool]]:
     """Ctrl-C sets a flag inside, and interrupts as ever outside."""
     asked = False
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
-from devkit.workload.finetune.model_choices import Quantisation
+from devkit.workload.finetune.model.files import BaseQuantization
 
-LEAST_TEMPERATURE = 1e-4
+MIN_TEMPERATURE = 1e-4
 """Logits are divided by it: below, fp32 runs out of numbers, and the likeliest token was certain long before."""
 
-LARGEST_SEED = 2**63 - 1
+MAX_SEED = 2**63 - 1
 """torch takes 64 bits, one of them for the sign."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decoding:
+class DecodingSettings:
     """How tokens are chosen. `temperature` 0 always takes the likeliest; `top_k` 0 and `top_p` 1 leave none out.
 
     `tokens` is the most that an answer has. An answer ends before a text of `stops`. `static_cache` None means: for a
@@ -43,23 +43,23 @@ class GenerateSettings:
     model: str
     adapter: Path | None = None
     any_base: bool = False
-    quantisation: Quantisation = Quantisation.NONE
+    quantisation: BaseQuantization = BaseQuantization.NONE
     precision: Precision | None = None
     raw: bool = False
-    decoding: Decoding = Decoding()
+    decoding: DecodingSettings = DecodingSettings()
 
 
-def checked(decoding: Decoding) -> Decoding:
+def validate_decoding(decoding: DecodingSettings) -> DecodingSettings:
     """`decoding`, or a DevkitError where its numbers mean nothing together."""
     if math.isnan(decoding.top_p) or not math.isfinite(decoding.temperature):
         raise DevkitError("--temperature and --top-p want finite numbers", "Such as --temperature 0.7 --top-p 0.9.")
-    if 0 < decoding.temperature < LEAST_TEMPERATURE:
+    if 0 < decoding.temperature < MIN_TEMPERATURE:
         raise DevkitError(
             f"--temperature {decoding.temperature:g} is too small to divide by",
-            f"Give 0, which always takes the likeliest token, or {LEAST_TEMPERATURE:g} and more.",
+            f"Give 0, which always takes the likeliest token, or {MIN_TEMPERATURE:g} and more.",
         )
-    if decoding.seed > LARGEST_SEED:
-        raise DevkitError(f"--seed {decoding.seed} is too large", f"Give one of up to {LARGEST_SEED}.")
+    if decoding.seed > MAX_SEED:
+        raise DevkitError(f"--seed {decoding.seed} is too large", f"Give one of up to {MAX_SEED}.")
     if decoding.temperature == 0 and (decoding.top_p < 1 or decoding.top_k):
         raise DevkitError(
             "--top-p and --top-k choose among tokens, and at temperature 0 there is no choice",

@@ -8,24 +8,24 @@ import sys
 import warnings
 
 from devkit.errors import DevkitError
-from devkit.workload.packages import prepare_process
-from devkit.workload.tracing.request import estimate_text, read_request
+from devkit.workload.environment import prepare_process
+from devkit.workload.tracing.request import dump_estimate, parse_request
 
 
 def main() -> int:
     """Exit codes: 0 traced, 2 cannot be traced; what cannot be is said in the answer."""
-    request = read_request(sys.stdin.read())
+    request = parse_request(sys.stdin.read())
     prepare_process()
     # What libraries say of themselves would stand before the two lines that the parent shows.
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     import torch
 
-    from devkit.workload.tracing.exact import exact
+    from devkit.workload.tracing.estimate import estimate_from_trace
 
     torch.set_num_threads(1)
     try:
-        print(estimate_text(exact(request)))  # noqa: T201 - the answer is the output
+        print(dump_estimate(estimate_from_trace(request)))  # noqa: T201 - the answer is the output
     except DevkitError as error:
         print(f"{error.message}\n{error.hint}", file=sys.stderr)  # noqa: T201 - two lines that the parent shows
         return 2

@@ -8,7 +8,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from devkit.workload.tracing.stream import Allocation, Event, Section, rounded
+from devkit.workload.tracing.stream import Allocation, MemoryEvent, Section, round_to_block
 
 MIB = 2**20
 SMALL_BYTES = 1 * MIB
@@ -60,7 +60,7 @@ class _Pool:
         return self.blocks[self.free[at][1]] if at < len(self.free) else None
 
 
-class Allocator:
+class CachingAllocator:
     """Counts as torch.cuda does: `allocated_bytes` by blocks, `reserved_bytes` by segments; peaks since the start."""
 
     def __init__(self, *, expandable_segments: bool = False) -> None:
@@ -72,7 +72,7 @@ class Allocator:
 
     def allocate(self, name: object, size_bytes: int) -> None:
         """Give `size_bytes` to `name`, from a free block where one fits."""
-        size = rounded(size_bytes)
+        size = round_to_block(size_bytes)
         pool = self._pools[size <= SMALL_BYTES]
         block = pool.best(size)
         if block is None:
@@ -130,7 +130,7 @@ class Allocator:
 
     @staticmethod
     def _is_worth_splitting(pool: _Pool, rest: int) -> bool:
-        return rest >= rounded(1) if pool.is_small or pool.is_expandable else rest > SMALL_BYTES
+        return rest >= round_to_block(1) if pool.is_small or pool.is_expandable else rest > SMALL_BYTES
 
     def _split(self, pool: _Pool, block: _Block, size: int) -> _Block:
         rest = _Block(block.size_bytes - size, self._next_order(), before=block, after=block.after)
@@ -168,7 +168,7 @@ def _segment_bytes(size: int) -> int:
     return -(-size // LARGE_STEP_BYTES) * LARGE_STEP_BYTES
 
 
-def replay(allocator: Allocator, stream: Iterable[Event]) -> tuple[int, Section]:
+def replay_stream(allocator: CachingAllocator, stream: Iterable[MemoryEvent]) -> tuple[int, Section]:
     """Run `stream` through the allocator: how full it was at most in bytes, and where."""
     peak, where = allocator.allocated_bytes, None
     section: Section | None = None

@@ -5,17 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from devkit.estimate.model import Interval, MemoryEstimate, Phase, Term
-from devkit.estimate.settings import InferenceSettings, TrainingSettings
-from devkit.estimate.spelled import settings_from
+from devkit.estimate.memory import Interval, MemoryEstimate, MemoryPhase, Term
+from devkit.estimate.settings import InferenceSettings, TrainingSettings, decode_settings
 
-Settings = TrainingSettings | InferenceSettings
+TracedSettings = TrainingSettings | InferenceSettings
 
-KINDS: dict[str, type[Settings]] = {"training": TrainingSettings, "inference": InferenceSettings}
+SETTINGS_KINDS: dict[str, type[TracedSettings]] = {"training": TrainingSettings, "inference": InferenceSettings}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class TraceRequest:
     """A model's config.json and the settings of a run.
 
     `whole` runs every layer instead of repeating one of five. `lingering` outputs outlive their step, as in a loop that
@@ -24,43 +23,43 @@ class Request:
     """
 
     document: Mapping[str, Any]
-    settings: Settings
-    whole: bool = False
-    lingering: bool = False
-    emptied: bool = False
-    expandable: bool = False
+    settings: TracedSettings
+    trace_every_layer: bool = False
+    keep_outputs: bool = False
+    empty_cache: bool = False
+    expandable_segments: bool = False
 
 
-def request_text(request: Request) -> str:
+def dump_request(request: TraceRequest) -> str:
     """A request as JSON."""
-    kind = next(name for name, each in KINDS.items() if type(request.settings) is each)
+    kind = next(name for name, each in SETTINGS_KINDS.items() if type(request.settings) is each)
     return json.dumps(
         {**vars(request), "document": dict(request.document), "settings": vars(request.settings), "kind": kind}
     )
 
 
-def read_request(text: str) -> Request:
+def parse_request(text: str) -> TraceRequest:
     """The request in a JSON text that `request_text` wrote."""
     said = json.loads(text)
-    kind = KINDS[said.pop("kind")]
-    return Request(**said | {"settings": settings_from(kind, said["settings"])})
+    kind = SETTINGS_KINDS[said.pop("kind")]
+    return TraceRequest(**said | {"settings": decode_settings(kind, said["settings"])})
 
 
-def estimate_text(estimate: MemoryEstimate) -> str:
+def dump_estimate(estimate: MemoryEstimate) -> str:
     """An estimate as JSON."""
     return json.dumps(vars(estimate), default=vars)
 
 
-def read_estimate(text: str) -> MemoryEstimate:
+def parse_estimate(text: str) -> MemoryEstimate:
     """The estimate in a JSON text that `estimate_text` wrote."""
     said = json.loads(text)
     return MemoryEstimate(
         **said
         | {
-            "phase": Phase(said["phase"]),
+            "phase": MemoryPhase(said["phase"]),
             "terms": tuple(Term(**each) for each in said["terms"]),
             "overheads": tuple(Term(**each) for each in said["overheads"]),
-            "phases": tuple((Phase(name), size) for name, size in said["phases"]),
+            "phases": tuple((MemoryPhase(name), size) for name, size in said["phases"]),
             "reserved_peak_bytes": Interval(**said["reserved_peak_bytes"]),
             "device_peak_bytes": Interval(**said["device_peak_bytes"]),
             "warnings": tuple(said["warnings"]),

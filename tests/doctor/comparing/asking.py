@@ -1,12 +1,12 @@
 """Comparing documents that are at hand, as the command compares those of files."""
 
-from devkit.doctor.comparing.comparison import Comparison
-from devkit.doctor.comparing.gathered import Gathering
+from devkit.doctor.comparison.model import Comparison
+from devkit.doctor.comparison.outliers import ComparisonBuilder
 
 
 def compared(documents, *, keeps_all=False):
     """The comparison of named documents."""
-    gathering = Gathering(keeps_all=keeps_all)
+    gathering = ComparisonBuilder(keeps_all=keeps_all)
     for name, document in documents.items():
         gathering.add(name, document)
     own = list(documents.values())

@@ -2,8 +2,8 @@
 
 import random
 
-from devkit.verify.report import VerificationReport, Where, sealed
-from devkit.workload.stage import StageResult, StageStatus
+from devkit.verify.report import ProofLocation, VerificationReport, add_hash
+from devkit.workload.proof.stages import StageResult, StageStatus
 
 HASH = "8602da021f60c87f9f033f3bf2307f165ae65e237be8cc9a22e54905615ce0f9"
 LAST_LOSS = 0.6823710799217224
@@ -24,7 +24,7 @@ def proof(node, *, count=2):
     environment = {"devkit": "0.1.0", "torch": "2.9.1+cu128", "transformers": "5.0.0", "peft": "0.18.0", "cpus": "192"}
     device = {"kind": "cuda", "name": "NVIDIA H100 80GB HBM3", "count": count, "driver": "570.172.08"}
     report = VerificationReport(
-        Where.CONTAINER, device, environment, stages, taken_at=f"2026-03-01T00:00:{node % 60:02d}"
+        ProofLocation.CONTAINER, device, environment, stages, taken_at=f"2026-03-01T00:00:{node % 60:02d}"
     )
     return report.to_document()
 
@@ -49,4 +49,4 @@ def changed(document, stage, **changes):
             each.update(own)
             each["measured"].update(changes)
     document.pop("report_sha256")
-    return sealed(document)
+    return add_hash(document)

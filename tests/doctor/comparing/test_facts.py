@@ -2,9 +2,9 @@
 
 import pytest
 
-from devkit.doctor.comparing.classes import Make
-from devkit.doctor.comparing.leaves import Mark
-from devkit.doctor.comparing.rules import Grade
+from devkit.doctor.comparison.documents import HardwareClass
+from devkit.doctor.comparison.leaves import Mark
+from devkit.doctor.comparison.rules import Grade
 from tests.doctor.comparing.asking import compared, fields_of, odd_nodes, only_group
 from tests.doctor.comparing.cluster import cluster, put, recorded, varied
 
@@ -276,8 +276,8 @@ class TestMakes:
         assert len(only_group(comparison).odd[0].differences) > 10
 
     def test_labels_say_what_stands_in_the_machine(self):
-        assert Make((("A", 2), ("B", 1)), "in docker").label == "2 x A and 1 x B, in docker"
-        assert Make(()).label == "no GPU"
+        assert HardwareClass((("A", 2), ("B", 1)), "in docker").label == "2 x A and 1 x B, in docker"
+        assert HardwareClass(()).label == "no GPU"
 
 
 class TestWithoutMajority:

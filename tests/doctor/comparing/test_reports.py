@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from devkit.doctor.comparing.gathered import Gathering
-from devkit.doctor.comparing.kinds import Kind, WrongReport, kind_of
-from devkit.doctor.comparing.rules import Grade
+from devkit.doctor.comparison.documents import InvalidReport, ReportKind, parse_report_kind
+from devkit.doctor.comparison.outliers import ComparisonBuilder
+from devkit.doctor.comparison.rules import Grade
 from devkit.doctor.registry import CHECKS
-from devkit.doctor.report import report_of
-from devkit.doctor.sides import judge
-from devkit.facts.store import from_document
-from devkit.verify.checking import CHECK_SCHEMA, check_document, checked_document
-from devkit.verify.report import SCHEMA as VERIFY_SCHEMA
-from devkit.verify.report import sealed
+from devkit.doctor.report.report import build_report
+from devkit.doctor.runner import run_on_host_and_container
+from devkit.facts.store import parse_facts_document
+from devkit.verify.report import REPORT_SCHEMA as VERIFY_SCHEMA
+from devkit.verify.report import add_hash
+from devkit.verify.report_check import CHECK_SCHEMA, build_check_document, check_report
 from tests.doctor.comparing.asking import compared, fields_of, odd_nodes, only_group
 from tests.doctor.comparing.cluster import cluster, put
 from tests.doctor.comparing.proofs import changed, proof, proofs
@@ -28,13 +28,13 @@ def with_odd(stage, **changes):
 
 
 def doctor_report(document):
-    facts = from_document(document)
-    return report_of(facts, judge(CHECKS, facts, clock=float), devkit="0.1.0").to_document()
+    facts = parse_facts_document(document)
+    return build_report(facts, run_on_host_and_container(CHECKS, facts, clock=float), devkit="0.1.0").to_document()
 
 
 def test_the_schemas_are_those_of_whoever_writes_them():
-    assert {Kind.VERIFY, Kind.VERIFY_CHECK} == {VERIFY_SCHEMA, CHECK_SCHEMA}
-    assert doctor_report(cluster(1)["node-0001"])["schema"] == Kind.DOCTOR
+    assert {ReportKind.VERIFY, ReportKind.VERIFY_CHECK} == {VERIFY_SCHEMA, CHECK_SCHEMA}
+    assert doctor_report(cluster(1)["node-0001"])["schema"] == ReportKind.DOCTOR
 
 
 class TestProofs:
@@ -95,7 +95,7 @@ class TestProofs:
 
     def test_a_report_that_was_changed_later_is_told(self):
         nodes = list(proofs(4).items())
-        gathering = Gathering()
+        gathering = ComparisonBuilder()
         for name, document in nodes:
             gathering.add(name, document, is_changed=name == "node-0003")
         (group,) = gathering.finish(lambda numbers: ((number, nodes[number][1]) for number in numbers))
@@ -122,8 +122,8 @@ class TestProofs:
         assert comparison.differs
 
     def test_checks_of_reports_are_compared_by_their_points(self):
-        right = checked_document(check_document(proof(1)))
-        wrong = checked_document(check_document({**proof(2), "conclusion": "proved on a toaster"}))
+        right = build_check_document(check_report(proof(1)))
+        wrong = build_check_document(check_report({**proof(2), "conclusion": "proved on a toaster"}))
         comparison = compared({"a": right, "b": right, "c": wrong})
         assert odd_nodes(comparison) == ["c"]
         assert set(fields_of(only_group(comparison).odd[0])) == {"hash", "conclusion"}
@@ -202,7 +202,7 @@ class TestDoctorReports:
     ],
 )
 def test_what_cannot_be_compared_is_refused_with_the_reason(document, says):
-    with pytest.raises(WrongReport) as refused:
+    with pytest.raises(InvalidReport) as refused:
         compared({"a": document})
     assert says in str(refused.value) and len(str(refused.value)) < 300
 
@@ -210,18 +210,18 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(document, says):
 def test_a_wrong_document_after_many_right_ones_is_refused_all_the_same():
     nodes = cluster(4)
     put(nodes["node-0004"], "system.platform", "amiga")
-    with pytest.raises(WrongReport, match=r"system\.platform: expected one of"):
+    with pytest.raises(InvalidReport, match=r"system\.platform: expected one of"):
         compared(nodes)
 
 
 def test_a_wrong_value_is_refused_when_it_is_added_so_that_the_others_can_go_on():
-    gathering = Gathering()
+    gathering = ComparisonBuilder()
     nodes = cluster(4)
     put(nodes["node-0004"], "engine.kind", "hypervisor")
     *right, wrong = nodes.values()
     for document in right:
         gathering.add("right", document)
-    with pytest.raises(WrongReport, match=r"engine\.kind: expected one of"):
+    with pytest.raises(InvalidReport, match=r"engine\.kind: expected one of"):
         gathering.add("wrong", wrong)
     assert sum(gathering.kinds.values()) == 3
 
@@ -229,11 +229,11 @@ def test_a_wrong_value_is_refused_when_it_is_added_so_that_the_others_can_go_on(
 def test_a_field_missing_after_many_right_ones_is_refused():
     nodes = cluster(4)
     del nodes["node-0004"]["system"]["kernel"]
-    with pytest.raises(WrongReport, match=r"system\.kernel: missing"):
+    with pytest.raises(InvalidReport, match=r"system\.kernel: missing"):
         compared(nodes)
 
 
 def test_kinds_are_compared_each_by_itself():
     nodes = {**cluster(3), **{f"proof-{name}": each for name, each in proofs(3).items()}}
-    assert [group.kind for group in compared(nodes).groups] == [Kind.FACTS, Kind.VERIFY]
-    assert kind_of(sealed({"schema": "devkit.verify/1"})) is Kind.VERIFY
+    assert [group.kind for group in compared(nodes).groups] == [ReportKind.FACTS, ReportKind.VERIFY]
+    assert parse_report_kind(add_hash({"schema": "devkit.verify/1"})) is ReportKind.VERIFY

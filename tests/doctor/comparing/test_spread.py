@@ -2,11 +2,11 @@
 
 import pytest
 
-from devkit.doctor.comparing.rules import How, Rule
-from devkit.doctor.comparing.spread import usual
+from devkit.doctor.comparison.deviations import find_usual_range
+from devkit.doctor.comparison.rules import ComparisonKind, FieldRule
 
-TENTH = Rule(How.MEASURED, tolerance=0.1)
-DEGREES = Rule(How.LIVE, span=10)
+TENTH = FieldRule(ComparisonKind.MEASURED, tolerance=0.1)
+DEGREES = FieldRule(ComparisonKind.LIVE, span=10)
 ALIKE = [100.0] * 20
 
 
@@ -21,18 +21,20 @@ ALIKE = [100.0] * 20
         pytest.param([80, 90, 100, 110, 120, 130, 400], TENTH, [400], id="but for one that is beyond all scatter"),
         pytest.param([30, 31, 32, 40, 42], DEGREES, [], id="within the span"),
         pytest.param([30, 31, 31, 31, 42], DEGREES, [42], id="beyond the span"),
-        pytest.param([0, 0, 0, 0, 1], Rule(How.LIVE, span=0.5), [1], id="around nothing the span alone counts"),
+        pytest.param(
+            [0, 0, 0, 0, 1], FieldRule(ComparisonKind.LIVE, span=0.5), [1], id="around nothing the span alone counts"
+        ),
         pytest.param([100, 89], TENTH, [100, 89], id="of a pair both or none"),
         pytest.param([100, 91], TENTH, [], id="a pair within the tolerance of the larger"),
         pytest.param([-100, -50], TENTH, [-100, -50], id="a pair below nothing"),
     ],
 )
 def test_odd_readings(values, rule, odd):
-    around = usual(values, rule)
+    around = find_usual_range(values, rule)
     assert [value for value in values if not around.has(value)] == odd
 
 
 def test_one_in_a_thousand_with_half_the_rate_does_not_move_the_middle():
     values = [2600 + step % 50 for step in range(999)] + [1300]
-    around = usual(values, TENTH)
+    around = find_usual_range(values, TENTH)
     assert around.middle == pytest.approx(2624, abs=2) and not around.has(1300) and around.has(2649)

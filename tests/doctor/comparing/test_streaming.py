@@ -3,9 +3,9 @@
 import json
 import tracemalloc
 
-from devkit.doctor.comparing.facts_leaves import FactsLeaves
-from devkit.doctor.comparing.gathered import Gathering
-from devkit.doctor.comparing.rules import _COMPILED, EQUAL, facts_rule
+from devkit.doctor.comparison.leaves import FactsFlattener
+from devkit.doctor.comparison.outliers import ComparisonBuilder
+from devkit.doctor.comparison.rules import _COMPILED, EQUAL, find_facts_rule
 from tests.doctor.comparing.cluster import recorded, varied
 from tests.hosts import MACHINES
 
@@ -15,7 +15,7 @@ NOT_RECORDED = {"nvml.gpus[].health.display_active"}
 
 
 def test_a_report_more_takes_a_few_bytes_for_each_field():
-    gathering, document = Gathering(), recorded()
+    gathering, document = ComparisonBuilder(), recorded()
     for number in range(20):
         gathering.add(f"node-{number}", varied(document, number))
     tracemalloc.start()
@@ -29,7 +29,7 @@ def test_a_report_more_takes_a_few_bytes_for_each_field():
 
 
 def test_only_what_stands_out_is_read_again():
-    gathering, document = Gathering(), recorded()
+    gathering, document = ComparisonBuilder(), recorded()
     own = [varied(document, number) for number in range(50)]
     own[7]["driver"]["fabric_manager"] = "inactive"
     for number, each in enumerate(own):
@@ -46,9 +46,9 @@ def test_only_what_stands_out_is_read_again():
 
 def patterns():
     """The pattern of every field of every recorded machine."""
-    cut = FactsLeaves()
+    cut = FactsFlattener()
     for name in MACHINES:
-        cut.of(recorded(name))
+        cut.flatten(recorded(name))
     return {pattern for _, pattern, _ in cut._places.values()}
 
 
@@ -61,8 +61,8 @@ def test_every_rule_is_for_a_field_that_there_is():
 def test_the_inside_of_a_container_is_compared_by_the_same_rules():
     for pattern in patterns():
         if not pattern.startswith(("inside", "taken_at", "schema", "training", "verification")):
-            assert facts_rule(f"inside.{pattern}") == facts_rule(pattern)
+            assert find_facts_rule(f"inside.{pattern}") == find_facts_rule(pattern)
 
 
 def test_what_no_rule_names_is_compared_for_equality():
-    assert facts_rule("driver.loaded") == facts_rule("a.field.of.tomorrow") == EQUAL
+    assert find_facts_rule("driver.loaded") == find_facts_rule("a.field.of.tomorrow") == EQUAL

@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from devkit.doctor.comparing.facts_leaves import FactsLeaves
-from devkit.doctor.comparing.swapping import swapped
-from devkit.facts.store import from_document
+from devkit.doctor.comparison.impact import replace_field
+from devkit.doctor.comparison.leaves import FactsFlattener
+from devkit.facts.store import parse_facts_document
 from tests.doctor.comparing.cluster import put, recorded
 
 HERE = recorded("dgx-h100-ok")
 
 
 def leaves(document):
-    return {path: value for path, _, value in FactsLeaves().of(document)}
+    return {path: value for path, _, value in FactsFlattener().flatten(document)}
 
 
 def other(*changes):
@@ -36,21 +36,21 @@ def other(*changes):
 def test_the_field_is_as_usual_and_all_else_as_it_was(changes, path):
     document = other(*changes)
     before = json.dumps(document)
-    changed = swapped(document, path, HERE)
+    changed = replace_field(document, path, HERE)
     assert leaves(changed) == leaves(HERE)
     assert json.dumps(document) == before
-    from_document(changed)
+    parse_facts_document(changed)
 
 
 def test_an_entry_that_is_not_there_usually_goes():
     document = other()
     document["nvml"]["gpus"].append({**document["nvml"]["gpus"][0], "index": 8})
-    assert leaves(swapped(document, "nvml.gpus[8]", HERE)) == leaves(HERE)
+    assert leaves(replace_field(document, "nvml.gpus[8]", HERE)) == leaves(HERE)
 
 
 def test_only_the_named_one_of_two_differences_goes():
     document = other(("system.kernel", "6.5"), ("driver.loaded", "1.2"))
-    changed = swapped(document, "system.kernel", HERE)
+    changed = replace_field(document, "system.kernel", HERE)
     assert changed["system"]["kernel"] == HERE["system"]["kernel"] and changed["driver"]["loaded"] == "1.2"
 
 
@@ -62,4 +62,4 @@ def test_only_the_named_one_of_two_differences_goes():
     ],
 )
 def test_where_the_field_has_no_place_there_is_no_answer(document, path):
-    assert swapped(document, path, HERE) is None
+    assert replace_field(document, path, HERE) is None

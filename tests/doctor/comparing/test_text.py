@@ -4,11 +4,10 @@ import json
 
 import pytest
 
-from devkit.doctor.comparing.comparison import Odd, OwnFinding
-from devkit.doctor.comparing.document import comparison_document
-from devkit.doctor.comparing.rules import Grade
-from devkit.doctor.comparing.text import comparison_text
-from devkit.doctor.report_text import ASCII_MARKS
+from devkit.doctor.comparison.model import Outlier, OutlierFinding
+from devkit.doctor.comparison.report import build_comparison_document, format_comparison
+from devkit.doctor.comparison.rules import Grade
+from devkit.doctor.report.text import ASCII_MARKS
 from tests.doctor.comparing.asking import compared
 from tests.doctor.comparing.cluster import cluster, put
 from tests.doctor.comparing.proofs import changed, proofs
@@ -17,7 +16,7 @@ HOSTILE = "node\n\x1b[31m‮`$(reboot)`{{x}}${HOME}#"
 
 
 def text_of(comparison, *, width=80, shows_all=False):
-    lines = comparison_text(comparison, width=width, marks=ASCII_MARKS, shows_all=shows_all)
+    lines = format_comparison(comparison, width=width, marks=ASCII_MARKS, shows_all=shows_all)
     return "\n".join(line.text for line in lines)
 
 
@@ -57,8 +56,8 @@ def test_of_a_pair_each_is_said_beside_the_other():
 
 
 def test_a_finding_weighs_even_where_no_field_is_known_to_bring_it():
-    assert Odd(("node-1",), (), (OwnFinding("GPU013", "it is hot"),)).grade is Grade.DECIDES
-    assert Odd(("node-1",), ()).grade is Grade.NONE
+    assert Outlier(("node-1",), (), (OutlierFinding("GPU013", "it is hot"),)).grade is Grade.DECIDES
+    assert Outlier(("node-1",), ()).grade is Grade.NONE
 
 
 def test_nothing_to_say_is_said_in_a_line():
@@ -127,7 +126,7 @@ def test_with_all_nothing_is_left_out():
 def test_the_document_is_json_with_everything_in_it(keeps_all):
     nodes = many()
     put(nodes["node-0005"], "engine", {"unknown": "it did not answer"})
-    document = json.loads(json.dumps(comparison_document(compared(nodes, keeps_all=keeps_all)), allow_nan=False))
+    document = json.loads(json.dumps(build_comparison_document(compared(nodes, keeps_all=keeps_all)), allow_nan=False))
     assert (document["schema"], document["verdict"], document["nodes"]) == ("devkit.compare/1", "differ", 20)
     (group,) = document["groups"]
     assert group["kind"] == "devkit.facts/1" and group["of"] == "8 x NVIDIA H100 80GB HBM3"
@@ -150,4 +149,4 @@ def test_the_document_is_json_with_everything_in_it(keeps_all):
 
 
 def test_the_verdict_of_the_document_is_that_of_the_exit_code():
-    assert comparison_document(compared(cluster(3)))["verdict"] == "alike"
+    assert build_comparison_document(compared(cluster(3)))["verdict"] == "alike"

@@ -2,11 +2,11 @@
 
 import pytest
 
-from devkit.doctor.comparing.facts_leaves import FactsLeaves
-from devkit.doctor.comparing.watched import _watched, reads_of
+from devkit.doctor.comparison.impact import _watched, trace_reads
+from devkit.doctor.comparison.leaves import FactsFlattener
 from devkit.doctor.registry import CHECKS
-from devkit.doctor.sides import judge
-from devkit.facts.store import from_document
+from devkit.doctor.runner import run_on_host_and_container
+from devkit.facts.store import parse_facts_document
 from tests.amount import every
 from tests.doctor.comparing.cluster import recorded
 from tests.hosts import MACHINES
@@ -14,22 +14,22 @@ from tests.hosts import MACHINES
 
 @pytest.mark.parametrize("name", every(4, MACHINES))
 def test_checks_say_the_same_of_facts_that_note_every_look(name):
-    facts = from_document(recorded(name))
-    noted = judge(CHECKS, _watched(facts, "", set()), clock=float)
-    assert noted == judge(CHECKS, facts, clock=float)
+    facts = parse_facts_document(recorded(name))
+    noted = run_on_host_and_container(CHECKS, _watched(facts, "", set()), clock=float)
+    assert noted == run_on_host_and_container(CHECKS, facts, clock=float)
 
 
 def test_a_record_that_notes_looks_equals_the_plain_one():
-    facts = from_document(recorded("dgx-h100-ok"))
+    facts = parse_facts_document(recorded("dgx-h100-ok"))
     watched = _watched(facts, "", set())
     assert watched == facts and facts.driver == watched.driver
-    assert watched != from_document(recorded("ubuntu-4090-ok"))
+    assert watched != parse_facts_document(recorded("ubuntu-4090-ok"))
 
 
 def test_a_look_is_noted_with_the_path_that_the_leaf_has():
     document = recorded("dgx-h100-ok")
-    reads = reads_of(CHECKS, from_document(document))
-    leaves = {path for path, _, _ in FactsLeaves().of(document)}
+    reads = trace_reads(CHECKS, parse_facts_document(document))
+    leaves = {path for path, _, _ in FactsFlattener().flatten(document)}
     noted = set().union(*reads.values())
     assert "nvml.gpus[7].health.remap_failed" in noted & leaves
     assert len(noted & leaves) > 200
@@ -48,10 +48,10 @@ def test_a_look_is_noted_with_the_path_that_the_leaf_has():
     ],
 )
 def test_each_check_reads_what_it_judges_and_no_more(code, path, is_read):
-    assert (path in reads_of(CHECKS, from_document(recorded("dgx-h100-ok")))[code]) is is_read
+    assert (path in trace_reads(CHECKS, parse_facts_document(recorded("dgx-h100-ok")))[code]) is is_read
 
 
 def test_facts_of_the_inside_are_noted_below_inside():
     document = {**recorded("ubuntu-4090-ok"), "inside": {"type": "Facts", **recorded("in-container-ok")}}
-    reads = reads_of(CHECKS, from_document(document))
+    reads = trace_reads(CHECKS, parse_facts_document(document))
     assert any(path.startswith("inside.container.") for path in set().union(*reads.values()))

@@ -7,11 +7,11 @@ from typing import Any
 
 import yaml
 
-from devkit.export.docker import DockerSettings, render
-from devkit.export.task import COMPILE_CACHE, HUB_CACHE, Role, Task
-from devkit.render.artifacts import devcontainer_artifacts
-from devkit.render.settings import Settings
-from devkit.solver.model import Plan
+from devkit.export.docker import DockerContextSettings, render_docker
+from devkit.export.task import COMPILE_CACHE, HUB_CACHE, Task, VolumeRole
+from devkit.render.container.settings import ContainerSettings
+from devkit.render.project import render_devcontainer
+from devkit.solver.plan import Plan
 from tests.export.launchers.test_docker_script import FAKE, NVIDIA
 
 from .seen import COMPILED, TOKEN, Seen
@@ -19,16 +19,16 @@ from .seen import COMPILED, TOKEN, Seen
 _SIZES = {"gb": 1 << 30, "g": 1 << 30, "mb": 1 << 20, "": 1}
 
 
-def of_dev_container(plan: Plan, settings: Settings, task: Task) -> Seen:
+def of_dev_container(plan: Plan, settings: ContainerSettings, task: Task) -> Seen:
     """The service that editors attach to. Where gpu.sh decides, its own line is run."""
-    files = {each.path: each.content.decode() for each in devcontainer_artifacts(plan, settings)}
+    files = {each.path: each.content.decode() for each in render_devcontainer(plan, settings)}
     service = yaml.safe_load(files[".devcontainer/docker-compose.yml"])["services"]["dev"]
     bake = files[".devcontainer/docker-bake.hcl"]
     assert service["build"]["context"] == "." and 'context   = ".devcontainer"' in bake
     assert ".devcontainer/Dockerfile" in files and "dockerfile" not in service["build"] and "dockerfile" not in bake
     overlay = yaml.safe_load(files[f".devcontainer/gpu.{'nvidia' if task.accelerator.count else 'cpu'}.yml"])
     devices = overlay["services"]["gpu"].get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices")
-    roles = {HUB_CACHE: Role.MODELS.value, COMPILE_CACHE: COMPILED, task.workspace: Role.DATA.value}
+    roles = {HUB_CACHE: VolumeRole.MODELS.value, COMPILE_CACHE: COMPILED, task.workspace: VolumeRole.DATA.value}
     paths = [volume.removesuffix(":z").rpartition(":")[2] for volume in service["volumes"]]
     variables = dict(entry.split("=", 1) for entry in service["environment"] if "=" in entry)
     return Seen(
@@ -57,7 +57,10 @@ def _shm(script: str, default: str, gpus: int) -> int:
 
 
 def files_of(task: Task, context: Any, **settings: str) -> dict[str, str]:
-    return {each.path: each.content.decode() for each in render(task, DockerSettings(**settings), context).artifacts}
+    return {
+        each.path: each.content.decode()
+        for each in render_docker(task, DockerContextSettings(**settings), context).artifacts
+    }
 
 
 def of_compose(task: Task, context: Any) -> Seen:

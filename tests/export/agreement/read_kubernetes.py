@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from devkit.export.quantities import bytes_in
+from devkit.export.quantities import parse_size
 from devkit.export.task import Task
 from tests.export.kubernetes.operators import started
 from tests.export.kubernetes.rendered import container, job_templates, made, objects
@@ -33,7 +33,7 @@ def of_kubernetes(task: Task, *, kind: str) -> Seen:
         gpus=int(found["resources"]["limits"].get("nvidia.com/gpu", 0)),
         nodes=_nodes(objects(rendered, "base/")),
         mounts={path: role for path, role in roles.items() if path != "/dev/shm"},
-        shm_bytes=bytes_in(shm["emptyDir"]["sizeLimit"], "sizeLimit"),
+        shm_bytes=parse_size(shm["emptyDir"]["sizeLimit"], "sizeLimit"),
         stop="SIGTERM" if "lifecycle" not in found else "another",
         grace_s=pod["terminationGracePeriodSeconds"],
         folder=folder,

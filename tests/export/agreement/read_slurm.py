@@ -3,14 +3,14 @@
 import re
 from pathlib import Path
 
-from devkit.export.slurm.settings import Flavour
-from devkit.export.task import Role, Task
+from devkit.export.slurm.settings import ContainerRuntime
+from devkit.export.task import Task, VolumeRole
 from tests.export.slurm.tasks import RECORDER, Login, script_of
 
 from .seen import COMPILED, FIRST, TOKEN, Seen
 
 
-def of_slurm(task: Task, scratch: Path, *, flavour: Flavour) -> Seen:
+def of_slurm(task: Task, scratch: Path, *, flavour: ContainerRuntime) -> Seen:
     """The first node's process, as apptainer, pyxis or the shell itself would start it."""
     login = Login(scratch)
     # The shell that keeps the exit code is recorded, too, with all its words.
@@ -22,7 +22,11 @@ def of_slurm(task: Task, scratch: Path, *, flavour: Flavour) -> Seen:
     script = script_of(task, flavour=flavour)
     done = login.run(script, SLURM_JOB_NODELIST="n[1-2]")
     assert (done.returncode, done.stderr) == (0, "")
-    read = {Flavour.APPTAINER: _by_apptainer, Flavour.PYXIS: _by_pyxis, Flavour.NONE: _by_nobody}[flavour]
+    read = {
+        ContainerRuntime.APPTAINER: _by_apptainer,
+        ContainerRuntime.PYXIS: _by_pyxis,
+        ContainerRuntime.NONE: _by_nobody,
+    }[flavour]
     image, command, variables, mounts, folder = read(login, task)
     if task.nodes > 1:
         assert variables["PET_MASTER_ADDR"] == "first"
@@ -46,15 +50,15 @@ def of_slurm(task: Task, scratch: Path, *, flavour: Flavour) -> Seen:
 def _roles(login: Login, pairs: list[str]) -> dict[str, str]:
     """Path inside -> what for, by the folder outside."""
     known = {
-        f"{login.home}/devkit/huggingface": Role.MODELS.value,
+        f"{login.home}/devkit/huggingface": VolumeRole.MODELS.value,
         f"{login.home}/devkit/compiled": COMPILED,
-        f"{login.project}": Role.DATA.value,
+        f"{login.project}": VolumeRole.DATA.value,
         f"{login.home}/.cache/huggingface/token": TOKEN,
     }
     found = {}
     for pair in pairs:
         outside, inside = pair.removesuffix(":ro").split(":")
-        found[inside] = known.get(outside, Role.CHECKPOINTS.value if outside.endswith("/tuned") else outside)
+        found[inside] = known.get(outside, VolumeRole.CHECKPOINTS.value if outside.endswith("/tuned") else outside)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from devkit.export.task import Task, rendezvous
+from devkit.export.task import Task, build_rendezvous_variables
 
 FIRST = "<the first node>"
 COMPILED = "compiled kernels"
@@ -41,7 +41,7 @@ class Seen:
 
 def wanted(task: Task) -> Seen:
     """What every target has to say, from the task itself."""
-    met = rendezvous(task, address=FIRST if task.nodes > 1 else "127.0.0.1", rank="0")
+    met = build_rendezvous_variables(task, address=FIRST if task.nodes > 1 else "127.0.0.1", rank="0")
     return Seen(
         image=task.image,
         command=task.command,

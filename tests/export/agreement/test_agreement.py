@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from devkit.export.slurm.settings import Flavour
-from devkit.export.targets import Context
+from devkit.export.slurm.settings import ContainerRuntime
+from devkit.export.targets import ExportContext
 from devkit.export.task import Task
 from devkit.workload.finetune.settings import FinetuneSettings
 from tests.export.subjects import CPU, JOB, NVIDIA, PROJECT, made
@@ -33,8 +33,8 @@ CASES = {
 }
 
 
-def context(task: Task, target: str) -> Context:
-    return Context(NVIDIA if task.accelerator.count else CPU, PROJECT, f"deploy/{target}")
+def context(task: Task, target: str) -> ExportContext:
+    return ExportContext(NVIDIA if task.accelerator.count else CPU, PROJECT, f"deploy/{target}")
 
 
 READERS = {
@@ -45,9 +45,9 @@ READERS = {
     "trainjob": lambda task, _: of_kubernetes(task, kind="trainjob"),
     "pytorchjob": lambda task, _: of_kubernetes(task, kind="pytorchjob"),
     "jobset": lambda task, _: of_kubernetes(task, kind="jobset"),
-    "slurm, apptainer": lambda task, scratch: of_slurm(task, scratch, flavour=Flavour.APPTAINER),
-    "slurm, pyxis": lambda task, scratch: of_slurm(task, scratch, flavour=Flavour.PYXIS),
-    "slurm, none": lambda task, scratch: of_slurm(task, scratch, flavour=Flavour.NONE),
+    "slurm, apptainer": lambda task, scratch: of_slurm(task, scratch, flavour=ContainerRuntime.APPTAINER),
+    "slurm, pyxis": lambda task, scratch: of_slurm(task, scratch, flavour=ContainerRuntime.PYXIS),
+    "slurm, none": lambda task, scratch: of_slurm(task, scratch, flavour=ContainerRuntime.NONE),
     "skypilot": lambda task, scratch: of_skypilot(task, context(task, "skypilot"), scratch),
     "dstack": lambda task, scratch: of_dstack(task, context(task, "dstack"), scratch),
     "daytona": lambda task, _: of_daytona(task, context(task, "daytona")),

@@ -9,12 +9,12 @@ from typing import Any
 
 import yaml
 
-from devkit.export.targets import Rendered
+from devkit.export.targets import TargetFiles
 
 KNOWN = {"apiVersion", "kind", "namespace", "sortOptions", "resources", "patches"}
 
 
-def built(rendered: Rendered, folder: str = "") -> list[dict[str, Any]]:
+def built(rendered: TargetFiles, folder: str = "") -> list[dict[str, Any]]:
     """The objects that `kubectl apply -k` of the folder would send, in their order."""
     files = {artifact.path: artifact.content for artifact in rendered.artifacts}
     content = yaml.safe_load(files[_within(folder, "kustomization.yaml")])

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.export.kubernetes.settings import AccessMode, Kind
+from devkit.export.kubernetes.settings import AccessMode, JobKind
 from devkit.export.task import Task
-from devkit.solver.model import Vendor
+from devkit.solver.plan import Vendor
 
 from .sample_jobs import task
 
@@ -38,7 +38,7 @@ def new_storage(made: Task) -> Task:
 def jobs() -> dict[str, tuple[Task, dict[str, object]]]:
     """Task and wishes by a name that reads as a sentence."""
     found = {}
-    for kind in Kind:
+    for kind in JobKind:
         for nodes in (1, 3):
             for name, wishes in WISHES.items():
                 made = task(nodes=nodes, is_spot=name == "everything asked for")
@@ -54,7 +54,7 @@ def jobs() -> dict[str, tuple[Task, dict[str, object]]]:
         on_theirs = {name: value for name, value in FULL.items() if name != "priority_class"}
         found[f"a trainjob of {nodes} on a runtime of the cluster"] = (
             task(nodes=nodes, is_spot=True),
-            on_theirs | {"runtime": "torch-distributed", "kind": Kind.TRAINJOB},
+            on_theirs | {"runtime": "torch-distributed", "kind": JobKind.TRAINJOB},
         )
     return found
 

@@ -3,14 +3,14 @@
 import re
 from typing import Any
 
-from devkit.export.targets import Rendered
+from devkit.export.targets import TargetFiles
 
 from .rendered import container, job_templates, objects
 
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
-def started(rendered: Rendered, rank: int) -> tuple[list[str], dict[str, str]]:
+def started(rendered: TargetFiles, rank: int) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the container of the node with that rank."""
     kinds = {manifest["kind"]: manifest for manifest in objects(rendered, "base/")}
     found = container(rendered)
@@ -87,6 +87,6 @@ def expanded(text: str, variables: dict[str, str]) -> str:
     return re.sub(r"\$\$|\$\([^)]*\)", made, text)
 
 
-def pods(rendered: Rendered) -> list[dict[str, Any]]:
+def pods(rendered: TargetFiles) -> list[dict[str, Any]]:
     """The specifications of the job's pods."""
     return [template["spec"] for template in job_templates(rendered)]

@@ -7,22 +7,22 @@ from typing import Any
 import yaml
 
 from devkit.export.kubernetes import TARGET, KubernetesSettings
-from devkit.export.kubernetes.settings import Kind
-from devkit.export.targets import Rendered
+from devkit.export.kubernetes.settings import JobKind
+from devkit.export.targets import TargetFiles
 from devkit.export.task import Task
 
 from .sample_jobs import context
 
-KINDS = {Kind.JOB: "Job", Kind.TRAINJOB: "TrainJob", Kind.PYTORCHJOB: "PyTorchJob", Kind.JOBSET: "JobSet"}
+KINDS = {JobKind.JOB: "Job", JobKind.TRAINJOB: "TrainJob", JobKind.PYTORCHJOB: "PyTorchJob", JobKind.JOBSET: "JobSet"}
 
 
-def made(task: Task, **wishes: Any) -> Rendered:
+def made(task: Task, **wishes: Any) -> TargetFiles:
     """The job's own files: neither checks nor monitoring, unless wished for."""
     wished = {"node_checks": False, "monitoring": False} | wishes
     return TARGET.render(task, KubernetesSettings(**wished), context(task.accelerator.vendor))
 
 
-def objects(rendered: Rendered, folder: str = "") -> list[dict[str, Any]]:
+def objects(rendered: TargetFiles, folder: str = "") -> list[dict[str, Any]]:
     """All objects of the folder and those below, kustomizations left out."""
     return [
         document
@@ -34,14 +34,14 @@ def objects(rendered: Rendered, folder: str = "") -> list[dict[str, Any]]:
     ]
 
 
-def named(rendered: Rendered, kind: str) -> dict[str, Any]:
+def named(rendered: TargetFiles, kind: str) -> dict[str, Any]:
     """The one object of that kind: the job's own, or else that of another folder."""
     of_job, others = ([each for each in objects(rendered, folder) if each["kind"] == kind] for folder in ("base/", ""))
     (found,) = of_job or others
     return found
 
 
-def on_disk(rendered: Rendered, folder: Path) -> Path:
+def on_disk(rendered: TargetFiles, folder: Path) -> Path:
     for artifact in rendered.artifacts:
         path = folder / artifact.path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,12 +62,12 @@ def templates(value: Any) -> Iterator[dict[str, Any]]:
             yield from templates(each)
 
 
-def job_templates(rendered: Rendered) -> list[dict[str, Any]]:
+def job_templates(rendered: TargetFiles) -> list[dict[str, Any]]:
     """The pod templates of the job: one, or a PyTorchJob's two. A TrainJob's is as its runtime says it."""
     return [each for manifest in objects(rendered, "base/") for each in templates(manifest)]
 
 
-def container(rendered: Rendered) -> dict[str, Any]:
+def container(rendered: TargetFiles) -> dict[str, Any]:
     """The first container, with what a TrainJob puts over its runtime's."""
     (found,) = job_templates(rendered)[0]["spec"]["containers"]
     for manifest in objects(rendered, "base/"):

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from devkit.export.quantities import GIB
-from devkit.export.targets import Context
-from devkit.export.task import Accelerator, Role, Task, Volume
-from devkit.solver.model import Vendor
+from devkit.export.targets import ExportContext
+from devkit.export.task import Accelerator, Task, Volume, VolumeRole
+from devkit.solver.plan import Vendor
 from tests.render.plans import CPU_PLAN, GPU_PLAN
 from tests.render.test_artifacts import PLAIN
 
@@ -16,8 +16,8 @@ PLANS = {
 }
 
 
-def context(vendor: Vendor = Vendor.NVIDIA) -> Context:
-    return Context(PLANS[vendor], PLAIN)
+def context(vendor: Vendor = Vendor.NVIDIA) -> ExportContext:
+    return ExportContext(PLANS[vendor], PLAIN)
 
 
 def task(vendor: Vendor = Vendor.NVIDIA, **changed: object) -> Task:
@@ -38,7 +38,7 @@ def task(vendor: Vendor = Vendor.NVIDIA, **changed: object) -> Task:
         shm_bytes=8 * GIB,
         volumes=tuple(
             Volume(role=role, path=f"/{role}", source=str(role), size_bytes=10 * GIB, because="asked for")
-            for role in Role
+            for role in VolumeRole
         ),
         time_s=86400,
         grace_s=120,

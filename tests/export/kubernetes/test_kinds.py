@@ -5,23 +5,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
-from devkit.export.kubernetes.pod import literal
-from devkit.export.kubernetes.settings import Kind
-from devkit.export.launch import KEEP_CODE
-from devkit.export.task import rendezvous
-from devkit.solver.model import Vendor
+from devkit.export.kubernetes.pod import escape_variables
+from devkit.export.kubernetes.settings import JobKind
+from devkit.export.launch import EXIT_CODE_WRAPPER
+from devkit.export.task import build_rendezvous_variables
+from devkit.solver.plan import Vendor
 
 from .operators import expanded, started
 from .rendered import container, job_templates, made, named, objects
 from .sample_jobs import task
 
 ADDRESSES = {
-    Kind.JOB: "tune-0.tune",
-    Kind.TRAINJOB: "tune-node-0-0.tune",
-    Kind.PYTORCHJOB: "tune-master-0",
-    Kind.JOBSET: "tune-node-0-0.tune",
+    JobKind.JOB: "tune-0.tune",
+    JobKind.TRAINJOB: "tune-node-0-0.tune",
+    JobKind.PYTORCHJOB: "tune-master-0",
+    JobKind.JOBSET: "tune-node-0-0.tune",
 }
-every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=str(kind)) for kind in Kind])
+every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=str(kind)) for kind in JobKind])
 
 
 @every_kind
@@ -30,7 +30,7 @@ def test_every_node_runs_the_same_command_and_knows_its_rank(kind, rank):
     asked = task(nodes=3, environment=(("A", "1"), ("HF_TOKEN_PATH", "/t")))
     command, variables = started(made(asked, kind=kind), rank)
     assert command == list(asked.command)
-    wanted = dict(rendezvous(asked, address=ADDRESSES[kind], rank=str(rank)))
+    wanted = dict(build_rendezvous_variables(asked, address=ADDRESSES[kind], rank=str(rank)))
     assert wanted.items() <= variables.items()
     assert dict(asked.environment).items() <= variables.items()
 
@@ -38,7 +38,7 @@ def test_every_node_runs_the_same_command_and_knows_its_rank(kind, rank):
 @every_kind
 def test_one_node_with_several_gpus_meets_itself(kind):
     _, variables = started(made(task(), kind=kind), 0)
-    expected = dict(rendezvous(task(), address=variables["PET_MASTER_ADDR"], rank="0"))
+    expected = dict(build_rendezvous_variables(task(), address=variables["PET_MASTER_ADDR"], rank="0"))
     assert expected.items() <= variables.items()
     assert variables["PET_MASTER_ADDR"] in ("localhost", ADDRESSES[kind])
 
@@ -57,7 +57,21 @@ def test_the_kind_is_a_job_for_one_node_and_a_trainjob_for_several():
     assert {each["kind"] for each in objects(made(task(nodes=2)), "base/")} == {"TrainJob", "TrainingRuntime"}
 
 
-HOSTILE_WORDS = (KEEP_CODE, "$(HF_TOKEN_PATH)", "$$", "$", "$$(A)", "a$", "`id`", "$((1))", "#", "", " ", "é\n", "'\"")
+HOSTILE_WORDS = (
+    EXIT_CODE_WRAPPER,
+    "$(HF_TOKEN_PATH)",
+    "$$",
+    "$",
+    "$$(A)",
+    "a$",
+    "`id`",
+    "$((1))",
+    "#",
+    "",
+    " ",
+    "é\n",
+    "'\"",
+)
 
 
 @every_kind
@@ -72,11 +86,11 @@ def test_words_and_values_reach_the_container_as_they_are(kind):
 
 @given(st.text(alphabet="$()Aa", max_size=12))
 def test_what_is_written_literally_is_what_the_kubelet_makes_of_it(text):
-    assert expanded(literal(text), {"A": "1", "": "2", "a": "3", "$A": "4"}) == text
+    assert expanded(escape_variables(text), {"A": "1", "": "2", "a": "3", "$A": "4"}) == text
 
 
 def test_a_text_without_parentheses_or_pairs_is_written_as_it_is():
-    assert literal("trap 'x' TERM; \"$@\" & child=$!") == "trap 'x' TERM; \"$@\" & child=$!"
+    assert escape_variables("trap 'x' TERM; \"$@\" & child=$!") == "trap 'x' TERM; \"$@\" & child=$!"
 
 
 def test_a_job_counts_neither_preemptions_nor_75_and_gives_up_what_is_hopeless():
@@ -97,12 +111,12 @@ def test_a_job_counts_neither_preemptions_nor_75_and_gives_up_what_is_hopeless()
 
 
 def test_torchruns_codes_say_too_little_to_give_up():
-    rules = named(made(task(nodes=2), kind=Kind.JOB), "Job")["spec"]["podFailurePolicy"]["rules"]
+    rules = named(made(task(nodes=2), kind=JobKind.JOB), "Job")["spec"]["podFailurePolicy"]["rules"]
     assert [rule["action"] for rule in rules] == ["Ignore", "Ignore"]
 
 
 def test_several_nodes_of_a_job_find_each_other_by_a_headless_service():
-    rendered = made(task(nodes=2), kind=Kind.JOB)
+    rendered = made(task(nodes=2), kind=JobKind.JOB)
     job, service = named(rendered, "Job"), named(rendered, "Service")
     assert (job["spec"]["completionMode"], job["spec"]["completions"], job["spec"]["parallelism"]) == ("Indexed", 2, 2)
     assert job["spec"]["backoffLimit"] == 6
@@ -112,10 +126,10 @@ def test_several_nodes_of_a_job_find_each_other_by_a_headless_service():
     assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
 
 
-@pytest.mark.parametrize("kind", [Kind.JOBSET, Kind.TRAINJOB])
+@pytest.mark.parametrize("kind", [JobKind.JOBSET, JobKind.TRAINJOB])
 def test_all_nodes_start_again_together_and_preemptions_are_not_counted(kind):
     rendered = made(task(nodes=2), kind=kind)
-    if kind is Kind.JOBSET:
+    if kind is JobKind.JOBSET:
         spec = named(rendered, "JobSet")["spec"]
     else:
         spec = named(rendered, "TrainingRuntime")["spec"]["template"]["spec"]
@@ -175,24 +189,26 @@ def test_a_runtime_is_for_trainjobs():
 
 
 def test_a_pytorchjob_has_a_master_and_workers_and_says_what_it_cannot():
-    rendered = made(task(nodes=3), kind=Kind.PYTORCHJOB)
+    rendered = made(task(nodes=3), kind=JobKind.PYTORCHJOB)
     spec = named(rendered, "PyTorchJob")["spec"]
     assert {role: each["replicas"] for role, each in spec["pytorchReplicaSpecs"].items()} == {"Master": 1, "Worker": 2}
     assert all(each["restartPolicy"] == "OnFailure" for each in spec["pytorchReplicaSpecs"].values())
     assert spec["nprocPerNode"] == "2"
     assert spec["runPolicy"]["activeDeadlineSeconds"] == task().time_s
     assert any("a node that is gone" in note for note in rendered.notes)
-    assert named(made(task(), kind=Kind.PYTORCHJOB), "PyTorchJob")["spec"]["pytorchReplicaSpecs"].keys() == {"Master"}
+    assert named(made(task(), kind=JobKind.PYTORCHJOB), "PyTorchJob")["spec"]["pytorchReplicaSpecs"].keys() == {
+        "Master"
+    }
 
 
 @pytest.mark.parametrize(
     ("kind", "nodes", "longest"),
     [
-        (Kind.JOBSET, 1, 48),
-        (Kind.JOBSET, 10, 48),
-        (Kind.JOBSET, 11, 47),
-        (Kind.TRAINJOB, 101, 46),
-        (Kind.TRAINJOB, 2, 48),
+        (JobKind.JOBSET, 1, 48),
+        (JobKind.JOBSET, 10, 48),
+        (JobKind.JOBSET, 11, 47),
+        (JobKind.TRAINJOB, 101, 46),
+        (JobKind.TRAINJOB, 2, 48),
     ],
 )
 def test_names_leave_room_for_those_of_pods(kind, nodes, longest):
@@ -204,7 +220,7 @@ def test_names_leave_room_for_those_of_pods(kind, nodes, longest):
 
 def test_a_name_that_a_service_has_begins_with_a_letter():
     made(task(name="7b"))
-    for nodes, kind in ((2, Kind.JOB), (1, Kind.TRAINJOB), (1, Kind.PYTORCHJOB), (1, Kind.JOBSET)):
+    for nodes, kind in ((2, JobKind.JOB), (1, JobKind.TRAINJOB), (1, JobKind.PYTORCHJOB), (1, JobKind.JOBSET)):
         with pytest.raises(DevkitError, match="must begin with a letter"):
             made(task(nodes=nodes, name="7b"), kind=kind)
 

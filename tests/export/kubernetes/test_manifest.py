@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
-from devkit.export.kubernetes.manifest import WIDTH, Noted, bare, yaml_text
+from devkit.export.kubernetes.manifest import WIDTH, Commented, render_yaml, strip_comments
 from tests.render.injection import HOSTILE
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
@@ -22,7 +22,7 @@ VALUES = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
         st.dictionaries(TEXTS, inner, max_size=3),
-        st.builds(Noted, inner, st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=30)),
+        st.builds(Commented, inner, st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=30)),
     ),
     max_leaves=12,
 )
@@ -30,9 +30,9 @@ VALUES = st.recursive(
 
 def noted_once(value):
     """No `Noted` within a `Noted` directly: nobody writes two reasons."""
-    if isinstance(value, Noted):
-        inner = value.value.value if isinstance(value.value, Noted) else value.value
-        return noted_once(inner) if isinstance(inner, Noted) else Noted(noted_once(inner), value.because)
+    if isinstance(value, Commented):
+        inner = value.value.value if isinstance(value.value, Commented) else value.value
+        return noted_once(inner) if isinstance(inner, Commented) else Commented(noted_once(inner), value.because)
     if isinstance(value, dict):
         return {key: noted_once(each) for key, each in value.items()}
     return [noted_once(each) for each in value] if isinstance(value, list) else value
@@ -41,7 +41,7 @@ def noted_once(value):
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=4).map(noted_once))
 def test_what_is_read_back_is_what_was_written(manifest):
-    assert yaml.safe_load(yaml_text([manifest], heading="Heading.")) == bare(manifest)
+    assert yaml.safe_load(render_yaml([manifest], heading="Heading.")) == strip_comments(manifest)
 
 
 SCRIPT = '# said\ncode=0\n\n[ "$code" ] || exit 1\n'
@@ -63,11 +63,11 @@ SCRIPT = '# said\ncode=0\n\n[ "$code" ] || exit 1\n'
 )
 def test_lines_stay_lines(text):
     manifest = {"command": ["sh", text], "patch": text}
-    assert yaml.safe_load(yaml_text([manifest], heading="")) == manifest
+    assert yaml.safe_load(render_yaml([manifest], heading="")) == manifest
 
 
 def test_a_script_is_a_block_that_people_can_read():
-    assert "  - |\n    # said\n    code=0\n" in yaml_text([{"command": ["sh", SCRIPT]}], heading="")
+    assert "  - |\n    # said\n    code=0\n" in render_yaml([{"command": ["sh", SCRIPT]}], heading="")
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in HOSTILE.items()])
@@ -75,36 +75,36 @@ def test_hostile_texts_stay_texts_or_are_refused(text):
     holds = "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
     if not holds:
         with pytest.raises(DevkitError, match="no manifest can hold"):
-            yaml_text([{"a": text}], heading="")
+            render_yaml([{"a": text}], heading="")
         return
     manifest = {"a": text, text[:200]: [text]}  # YAML has no longer keys than 1024 characters
-    written = yaml_text([manifest], heading="")
+    written = render_yaml([manifest], heading="")
     assert yaml.safe_load(written) == manifest
     assert all(char.isprintable() or char == "\n" for char in written)
 
 
 @pytest.mark.parametrize("word", ["y", "N", "yes", "No", "on", "OFF", "true", "False", "null", "None", "0x1F", "1e3"])
 def test_words_that_some_reader_takes_for_something_else_are_in_quotes(word):
-    assert yaml_text([{"a": word}], heading="") == f'a: "{word}"\n'
+    assert render_yaml([{"a": word}], heading="") == f'a: "{word}"\n'
 
 
 def test_a_space_at_a_lines_end_is_seen():
     """Editors take such spaces away."""
-    assert yaml_text([{"a": "b \nc\n"}], heading="") == 'a: "b \\nc\\n"\n'
+    assert render_yaml([{"a": "b \nc\n"}], heading="") == 'a: "b \\nc\\n"\n'
 
 
 def test_reasons_stand_above_their_values():
-    manifest = {"a": Noted({"b": [Noted({"c": Noted(1, "why c"), "d": 2}, "why the item")]}, "why a")}
-    assert yaml_text([manifest], heading="Heading.") == (
+    manifest = {"a": Commented({"b": [Commented({"c": Commented(1, "why c"), "d": 2}, "why the item")]}, "why a")}
+    assert render_yaml([manifest], heading="Heading.") == (
         "# Heading.\n# why a\na:\n  b:\n    # why the item\n    # why c\n    - c: 1\n      d: 2\n"
     )
 
 
 def test_long_reasons_are_wrapped():
-    lines = yaml_text([{"a": Noted(1, "because " * 60)}], heading="").splitlines()
+    lines = render_yaml([{"a": Commented(1, "because " * 60)}], heading="").splitlines()
     assert len(lines) > 2
     assert all(len(line) <= WIDTH and (line.startswith("# ") or line == "a: 1") for line in lines)
 
 
 def test_documents_are_apart():
-    assert list(yaml.safe_load_all(yaml_text([{"a": 1}, {"b": 2}], heading="Two."))) == [{"a": 1}, {"b": 2}]
+    assert list(yaml.safe_load_all(render_yaml([{"a": 1}, {"b": 2}], heading="Two."))) == [{"a": 1}, {"b": 2}]

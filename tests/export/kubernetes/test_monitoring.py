@@ -14,10 +14,10 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from devkit.errors import DevkitError
-from devkit.export.kubernetes.manifest import bare, yaml_text
-from devkit.export.kubernetes.monitoring import MONITOR, monitoring_objects
-from devkit.export.kubernetes.settings import Exporter, Kind, KubernetesSettings
-from devkit.solver.model import Vendor
+from devkit.export.kubernetes.manifest import render_yaml, strip_comments
+from devkit.export.kubernetes.monitoring import MONITOR_NAME, build_monitoring_manifests
+from devkit.export.kubernetes.settings import Exporter, JobKind, KubernetesSettings
+from devkit.solver.plan import Vendor
 
 from .sample_jobs import context, task
 
@@ -30,9 +30,9 @@ every_vendor = pytest.mark.parametrize("vendor", list(Vendor), ids=str)
 
 def objects(vendor: Vendor = Vendor.NVIDIA, *, nodes: int = 1, **settings: object) -> dict[str, dict]:
     """The manifests by kind, as a cluster gets them: written as YAML and read again."""
-    made = monitoring_objects(task(vendor, nodes=nodes), KubernetesSettings(**settings), context(vendor))
-    documents = list(yaml.safe_load_all(yaml_text(made, heading="monitoring")))
-    assert documents == [bare(each) for each in made]
+    made = build_monitoring_manifests(task(vendor, nodes=nodes), KubernetesSettings(**settings), context(vendor))
+    documents = list(yaml.safe_load_all(render_yaml(made, heading="monitoring")))
+    assert documents == [strip_comments(each) for each in made]
     return {each["kind"]: each for each in documents}
 
 
@@ -59,7 +59,7 @@ def test_there_is_what_the_cluster_has_not_yet(vendor, exporter, kinds):
 def test_the_monitor_asks_the_operators_exporter_and_keeps_the_jobs_labels():
     found = objects(prometheus_label="release=monitoring")["ServiceMonitor"]
     assert found["apiVersion"] == "monitoring.coreos.com/v1"
-    assert found["metadata"]["name"] == MONITOR
+    assert found["metadata"]["name"] == MONITOR_NAME
     assert found["metadata"]["labels"]["release"] == "monitoring"
     assert set(found["spec"]) == {"namespaceSelector", "selector", "endpoints"}
     assert found["spec"]["selector"] == {"matchLabels": {"app": "nvidia-dcgm-exporter"}}
@@ -115,7 +115,7 @@ def test_rules_are_held_to_the_namespace_where_one_is_given_and_to_the_kinds_pod
 
     assert all('namespace="ml"' in query for query in queries(namespace="ml"))
     assert not any("namespace=" in query for query in queries())
-    assert all("tune-(master|worker)-[0-9]+" in query for query in queries(kind=Kind.PYTORCHJOB))
+    assert all("tune-(master|worker)-[0-9]+" in query for query in queries(kind=JobKind.PYTORCHJOB))
     assert all("tune-[a-z]+-[0-9]+-[0-9]+-[a-z0-9]{5}" in query for query in queries(nodes=2))
 
 

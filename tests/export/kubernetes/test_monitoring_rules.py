@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from devkit.compat.load import tables
-from devkit.doctor.xids import XIDS, Remedy
-from devkit.export.kubernetes.monitoring import monitoring_objects
-from devkit.export.kubernetes.monitoring_rules import JobPods, counters_for, pod_pattern, rules_for
-from devkit.export.kubernetes.settings import Exporter, Kind, KubernetesSettings
-from devkit.solver.model import Vendor
+from devkit.compat.version_tables import load_tables
+from devkit.doctor.error_codes import XID_MEANINGS, XidRemedy
+from devkit.export.kubernetes.monitoring import (
+    PodSelector,
+    build_alert_rules,
+    build_monitoring_manifests,
+    build_pod_pattern,
+    list_counters,
+)
+from devkit.export.kubernetes.settings import Exporter, JobKind, KubernetesSettings
+from devkit.solver.plan import Vendor
 from tests.amount import every
 from tests.engine import prometheus
 from tests.engine.binaries import NoEngineError
@@ -23,8 +28,8 @@ from tests.engine.conftest import left_out
 from .sample_jobs import context, task
 
 POD = "tune-abcde"
-PODS = JobPods(pod_pattern(task(), Kind.JOB), "ml")
-RENAMED = JobPods(PODS.pattern, "ml", "exported_")
+PODS = PodSelector(build_pod_pattern(task(), JobKind.JOB), "ml")
+RENAMED = PodSelector(PODS.pattern, "ml", "exported_")
 OWN = {"namespace": "ml", "pod": POD, "gpu": "1", "UUID": "GPU-1"}
 AMD = {"namespace": "ml", "pod": POD, "gpu_id": "1"}
 KSM = {"namespace": "ml", "pod": POD, "phase": "Running"}
@@ -276,7 +281,7 @@ OTHERS = [case for case in CASES if case not in ALWAYS]
 
 @pytest.mark.parametrize("case", [*ALWAYS, *every(2, OTHERS)], ids=str)
 def test_promtool_agrees_that_the_gpu(case, promtool, tmp_path):
-    assert tried(promtool, tmp_path, rules_for(case.vendor, PODS), case, case.labels) == ""
+    assert tried(promtool, tmp_path, build_alert_rules(case.vendor, PODS), case, case.labels) == ""
 
 
 @pytest.mark.parametrize("case", [*ALWAYS, *every(6, OTHERS)], ids=str)
@@ -289,19 +294,21 @@ def test_the_same_holds_where_prometheus_renamed_the_exporters_labels(case, prom
     of_gpus = not any(name.startswith("kube_") for name in case.series)
     labels = {f"exported_{n}" if of_gpus and n in ("pod", "namespace") else n: v for n, v in case.labels.items()}
     story = Case(case.story, case.alert, series, case.minutes, case.says, labels, case.value, case.vendor)
-    assert tried(promtool, tmp_path, rules_for(case.vendor, RENAMED), story, labels) == ""
+    assert tried(promtool, tmp_path, build_alert_rules(case.vendor, RENAMED), story, labels) == ""
 
 
 def test_every_alert_of_the_table_is_seen_to_fire_and_to_be_silent():
-    alerts = {(alert.vendor, alert.name) for alert in tables().profiles.alerts}
+    alerts = {(alert.vendor, alert.name) for alert in load_tables().profiles.alerts}
     assert {(str(case.vendor), case.alert) for case in CASES if case.says} == alerts
     assert {(str(case.vendor), case.alert) for case in CASES if not case.says} == alerts
 
 
 @pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.ROCM], ids=str)
-@pytest.mark.parametrize("pods", [PODS, RENAMED, JobPods("tune-[a-z0-9]{5}", "")], ids=["plain", "renamed", "anywhere"])
+@pytest.mark.parametrize(
+    "pods", [PODS, RENAMED, PodSelector("tune-[a-z0-9]{5}", "")], ids=["plain", "renamed", "anywhere"]
+)
 def test_prometheus_accepts_the_rules(vendor, pods, promtool, tmp_path):
-    rules = rules_for(vendor, pods)
+    rules = build_alert_rules(vendor, pods)
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "job", "rules": rules}]}))
     done = subprocess.run(
         [promtool, "check", "rules", "--lint-fatal", tmp_path / "rules.yml"],
@@ -316,7 +323,7 @@ def test_prometheus_accepts_the_rules(vendor, pods, promtool, tmp_path):
 @pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.ROCM], ids=str)
 def test_prometheus_accepts_every_query_of_the_dashboard(vendor, promtool, tmp_path):
     settings = KubernetesSettings(namespace="ml", exporter=Exporter.SCRAPED)
-    *_, dashboard = monitoring_objects(task(vendor), settings, context(vendor))
+    *_, dashboard = build_monitoring_manifests(task(vendor), settings, context(vendor))
     (text,) = dashboard["data"].values()
     queries = [target["expr"] for panel in json.loads(text)["panels"] for target in panel["targets"]]
     rules = [{"record": f"panel_{number}", "expr": query} for number, query in enumerate(queries)]
@@ -328,49 +335,51 @@ def test_prometheus_accepts_every_query_of_the_dashboard(vendor, promtool, tmp_p
 
 
 def test_every_xid_that_asks_for_something_is_in_one_rule_and_in_one_alone():
-    rules = {rule["alert"]: str(rule["expr"]) for rule in rules_for(Vendor.NVIDIA, PODS)}
+    rules = {rule["alert"]: str(rule["expr"]) for rule in build_alert_rules(Vendor.NVIDIA, PODS)}
     machine, program = (
         {int(number) for number in re.findall(r"ERRORS == (\d+)", rules[name])}
         for name in ("DevkitGpuFault", "DevkitGpuProgramFault")
     )
     assert not machine & program
-    assert machine | program == {n for n, meaning in XIDS.items() if meaning.remedy is not Remedy.NOTHING}
+    assert machine | program == {n for n, meaning in XID_MEANINGS.items() if meaning.remedy is not XidRemedy.NOTHING}
 
 
 def test_a_job_without_a_gpu_has_no_rules_for_one():
-    assert rules_for(Vendor.CPU, PODS) == []
-    assert counters_for(Vendor.CPU) == ""
+    assert build_alert_rules(Vendor.CPU, PODS) == []
+    assert list_counters(Vendor.CPU) == ""
 
 
 def test_the_exporter_is_asked_for_the_counters_that_it_does_not_collect_by_itself():
     """Its own list: https://github.com/NVIDIA/dcgm-exporter/blob/4.5.3-4.8.2/etc/default-counters.csv"""
     own = {UTIL, XID, USED, FREE, "DCGM_FI_DEV_ROW_REMAP_FAILURE"}
     asked = {
-        found for rule in rules_for(Vendor.NVIDIA, PODS) for found in re.findall(r"DCGM_FI_\w+", str(rule["expr"]))
+        found
+        for rule in build_alert_rules(Vendor.NVIDIA, PODS)
+        for found in re.findall(r"DCGM_FI_\w+", str(rule["expr"]))
     }
-    lines = [line.split(", ") for line in counters_for(Vendor.NVIDIA).splitlines()]
+    lines = [line.split(", ") for line in list_counters(Vendor.NVIDIA).splitlines()]
     assert {line[0] for line in lines} == asked - own
     assert {line[1] for line in lines} <= {"gauge", "counter"}
     assert {len(line) for line in lines} == {3}
-    assert counters_for(Vendor.ROCM) == ""
+    assert list_counters(Vendor.ROCM) == ""
 
 
 @pytest.mark.parametrize(
     ("kind", "nodes", "its_own", "others"),
     [
-        (Kind.JOB, 1, ["tune-abcde", "tune-01234"], ["tune-0-abcde", "tune-doctor-abcde", "tune-2-abcde"]),
-        (Kind.JOB, 3, ["tune-0-abcde", "tune-12-abcde"], ["tune-abcde", "tune-verify-0-abcde", "tune-x-0-abcde"]),
+        (JobKind.JOB, 1, ["tune-abcde", "tune-01234"], ["tune-0-abcde", "tune-doctor-abcde", "tune-2-abcde"]),
+        (JobKind.JOB, 3, ["tune-0-abcde", "tune-12-abcde"], ["tune-abcde", "tune-verify-0-abcde", "tune-x-0-abcde"]),
         (
-            Kind.TRAINJOB,
+            JobKind.TRAINJOB,
             3,
             ["tune-node-0-0-abcde", "tune-node-0-12-abcde"],
             ["tune-verify-0-abcde", "tune-node-0-abcde"],
         ),
-        (Kind.JOBSET, 3, ["tune-node-0-2-abcde"], ["tune-verify-0-abcde", "tuned-node-0-2-abcde"]),
-        (Kind.PYTORCHJOB, 3, ["tune-master-0", "tune-worker-11"], ["tune-worker-1-abcde", "tune-files"]),
+        (JobKind.JOBSET, 3, ["tune-node-0-2-abcde"], ["tune-verify-0-abcde", "tuned-node-0-2-abcde"]),
+        (JobKind.PYTORCHJOB, 3, ["tune-master-0", "tune-worker-11"], ["tune-worker-1-abcde", "tune-files"]),
     ],
     ids=["job", "indexed job", "trainjob", "jobset", "pytorchjob"],
 )
 def test_the_pods_of_a_job_are_told_from_others(kind, nodes, its_own, others):
-    pattern = re.compile(pod_pattern(task(nodes=nodes), kind))
+    pattern = re.compile(build_pod_pattern(task(nodes=nodes), kind))
     assert [name for name in (*its_own, *others) if pattern.fullmatch(name)] == its_own

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from devkit.export.kubernetes.settings import Kind
+from devkit.export.kubernetes.settings import JobKind
 from tests.amount import every
 
 from .api import problems
@@ -13,7 +13,7 @@ from .matrix import JOBS, every_job
 from .rendered import made, objects, on_disk, templates
 from .sample_jobs import task
 
-every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=str(kind)) for kind in Kind])
+every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=str(kind)) for kind in JobKind])
 SUSPEND = {"Job": ("spec",), "TrainJob": ("spec",), "JobSet": ("spec",), "PyTorchJob": ("spec", "runPolicy")}
 ZONE = "topology.kubernetes.io/zone"
 
@@ -58,7 +58,7 @@ def test_a_queue_keeps_nodes_together_by_kueues_topology(kind):
     for template in found:
         annotations = template["metadata"]["annotations"]
         assert annotations["kueue.x-k8s.io/podset-required-topology"] == ZONE
-        assert annotations.get("kueue.x-k8s.io/podset-group-name") == ("tune" if kind is Kind.PYTORCHJOB else None)
+        assert annotations.get("kueue.x-k8s.io/podset-group-name") == ("tune" if kind is JobKind.PYTORCHJOB else None)
         assert "affinity" not in template["spec"]
 
 
@@ -143,6 +143,6 @@ def test_the_real_kustomize_refuses_a_patch_for_nothing(tmp_path):
 
 
 def test_every_object_stands_in_a_kustomization():
-    rendered = made(task(nodes=2, is_spot=True), queue="team", kind=Kind.JOB, device_class="gpu.nvidia.com")
+    rendered = made(task(nodes=2, is_spot=True), queue="team", kind=JobKind.JOB, device_class="gpu.nvidia.com")
     listed = [each for folder in ("base", "files") for each in built(rendered, folder)]
     assert len(listed) == len(objects(rendered))

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from devkit.export.kubernetes.settings import Kind
+from devkit.export.kubernetes.settings import JobKind
 
 from .api import CUSTOM, custom_problems, problems
 from .matrix import every_job
@@ -42,24 +42,24 @@ def spoiled(manifest, path, value):
 
 REPLICATED = ("spec", "template", "spec", "replicatedJobs", 0)
 SPOILED = [
-    pytest.param(Kind.TRAINJOB, "TrainJob", ("spec", "podTemplateOverrides"), [], id="what Trainer 2.2 removed"),
-    pytest.param(Kind.TRAINJOB, "TrainJob", ("spec", "trainer", "numNodes"), "2", id="a number as a text"),
-    pytest.param(Kind.TRAINJOB, "TrainJob", ("spec", "trainer", "workingDir"), "/", id="a field of a container"),
-    pytest.param(Kind.TRAINJOB, "TrainJob", ("spec", "runtimeRef"), {"kind": "TrainingRuntime"}, id="no name"),
+    pytest.param(JobKind.TRAINJOB, "TrainJob", ("spec", "podTemplateOverrides"), [], id="what Trainer 2.2 removed"),
+    pytest.param(JobKind.TRAINJOB, "TrainJob", ("spec", "trainer", "numNodes"), "2", id="a number as a text"),
+    pytest.param(JobKind.TRAINJOB, "TrainJob", ("spec", "trainer", "workingDir"), "/", id="a field of a container"),
+    pytest.param(JobKind.TRAINJOB, "TrainJob", ("spec", "runtimeRef"), {"kind": "TrainingRuntime"}, id="no name"),
     pytest.param(
-        Kind.TRAINJOB,
+        JobKind.TRAINJOB,
         "TrainingRuntime",
         ("spec", "mlPolicy", "torch", "numProcPerNode"),
         2,
         id="what the torch policy lost",
     ),
     pytest.param(
-        Kind.TRAINJOB, "TrainingRuntime", (*REPLICATED, "template", "spec", "retries"), 1, id="an invented field"
+        JobKind.TRAINJOB, "TrainingRuntime", (*REPLICATED, "template", "spec", "retries"), 1, id="an invented field"
     ),
-    pytest.param(Kind.JOBSET, "JobSet", ("spec", "activeDeadlineSeconds"), 60, id="a Job's field on a JobSet"),
-    pytest.param(Kind.JOBSET, "JobSet", ("spec", "failurePolicy", "rules", 0, "action"), "Restart", id="no action"),
-    pytest.param(Kind.PYTORCHJOB, "PyTorchJob", ("spec", "suspend"), True, id="suspend beside runPolicy"),
-    pytest.param(Kind.PYTORCHJOB, "PyTorchJob", ("spec", "nprocPerNode"), 2, id="a text as a number"),
+    pytest.param(JobKind.JOBSET, "JobSet", ("spec", "activeDeadlineSeconds"), 60, id="a Job's field on a JobSet"),
+    pytest.param(JobKind.JOBSET, "JobSet", ("spec", "failurePolicy", "rules", 0, "action"), "Restart", id="no action"),
+    pytest.param(JobKind.PYTORCHJOB, "PyTorchJob", ("spec", "suspend"), True, id="suspend beside runPolicy"),
+    pytest.param(JobKind.PYTORCHJOB, "PyTorchJob", ("spec", "nprocPerNode"), 2, id="a text as a number"),
 ]
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from devkit.cli.export import export
 from devkit.errors import DevkitError
-from devkit.export.job import JobSettings
+from devkit.export.job_settings import JobSettings
 from devkit.export.kubernetes import KubernetesSettings
-from devkit.export.kubernetes.settings import checked
+from devkit.export.kubernetes.settings import validate_kubernetes_settings
 
 
 def test_no_flag_is_another_ones():
@@ -41,7 +41,7 @@ def test_no_flag_is_another_ones():
 )
 def test_what_no_cluster_takes_is_refused_by_the_flags_name(wishes, named):
     with pytest.raises(DevkitError) as caught:
-        checked(KubernetesSettings(**wishes))
+        validate_kubernetes_settings(KubernetesSettings(**wishes))
     assert named in caught.value.message
     assert "\n" not in caught.value.message
     assert caught.value.hint
@@ -51,4 +51,4 @@ def test_what_a_cluster_takes_passes():
     wishes = KubernetesSettings(
         namespace="a" * 63, gpu_resource="amd.com/gpu", node_selector=("a.b/c=D_e",), toleration=("x=y:NoExecute",)
     )
-    assert checked(wishes) is wishes
+    assert validate_kubernetes_settings(wishes) is wishes

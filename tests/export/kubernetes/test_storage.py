@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.export.kubernetes.gpus import quantity
-from devkit.export.kubernetes.settings import AccessMode, Kind
+from devkit.export.kubernetes.resources import format_quantity
+from devkit.export.kubernetes.settings import AccessMode, JobKind
 from devkit.export.quantities import GIB
-from devkit.export.task import HUB_CACHE, TOKEN_PATH, Role
+from devkit.export.task import HUB_CACHE, TOKEN_PATH, VolumeRole
 
 from .matrix import new_storage
 from .rendered import container, job_templates, made, named, objects
 from .sample_jobs import task
 
-every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=str(kind)) for kind in Kind])
+every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=str(kind)) for kind in JobKind])
 
 
 def claims(rendered):
@@ -85,7 +85,7 @@ def test_a_claim_must_have_a_name_that_claims_have():
 )
 def test_a_path_at_which_nothing_can_be_mounted_is_refused(path, said):
     volumes = tuple(
-        replace(volume, path=path) if volume.role is Role.CHECKPOINTS else volume for volume in task().volumes
+        replace(volume, path=path) if volume.role is VolumeRole.CHECKPOINTS else volume for volume in task().volumes
     )
     with pytest.raises(DevkitError, match=said):
         made(task(volumes=volumes))
@@ -93,7 +93,7 @@ def test_a_path_at_which_nothing_can_be_mounted_is_refused(path, said):
 
 def test_one_claim_for_several_has_a_folder_for_each():
     volumes = tuple(
-        replace(volume, source="shared" if volume.role is not Role.DATA else "own") for volume in task().volumes
+        replace(volume, source="shared" if volume.role is not VolumeRole.DATA else "own") for volume in task().volumes
     )
     mounts = {each["name"]: each for each in container(made(task(volumes=volumes)))["volumeMounts"]}
     assert mounts["models"]["subPath"] == "models"
@@ -181,4 +181,4 @@ def test_the_pod_that_copies_goes_where_the_job_goes():
     [(GIB, "1Gi"), (1 << 40, "1Ti"), (1536 << 20, "1536Mi"), (1 << 20, "1Mi"), (GIB + 1, "1073741825"), (1000, "1000")],
 )
 def test_sizes_are_written_exactly(size_bytes, text):
-    assert quantity(size_bytes) == text
+    assert format_quantity(size_bytes) == text

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from devkit.export.launch import command_words
-from devkit.export.targets import Context, Rendered
-from devkit.export.task import HUB_CACHE, TOKEN_PATH, Accelerator, Role, Task, Volume
-from devkit.render.settings import FromIndex, Settings
-from devkit.solver.model import Vendor
+from devkit.export.launch import build_node_command
+from devkit.export.targets import ExportContext, TargetFiles
+from devkit.export.task import HUB_CACHE, TOKEN_PATH, Accelerator, Task, Volume, VolumeRole
+from devkit.render.container.settings import ContainerSettings, FromIndex
+from devkit.solver.plan import Vendor
 from devkit.workload.finetune.settings import FinetuneSettings
 from tests.render.plans import GPU_PLAN
 
@@ -20,7 +20,11 @@ NASTY = "a b'c\"d $HOME ${HOME} ${{ secrets.x }} {{ 7*7 }} {% raw %} `id` $(id) 
 
 def volumes(**sources: str) -> tuple[Volume, ...]:
     """The three volumes; a source for each role that has one."""
-    places = {Role.MODELS: (HUB_CACHE, 20), Role.DATA: (WORKSPACE, 10), Role.CHECKPOINTS: (OUTPUT, 30)}
+    places = {
+        VolumeRole.MODELS: (HUB_CACHE, 20),
+        VolumeRole.DATA: (WORKSPACE, 10),
+        VolumeRole.CHECKPOINTS: (OUTPUT, 30),
+    }
     return tuple(
         Volume(
             role=role, path=path, source=sources.get(role.value, ""), size_bytes=gib * GIB, because="by the estimate"
@@ -40,7 +44,7 @@ ONE = Task(
     name="demo",
     project="demo",
     image="registry.example.org/me/demo:1",
-    command=command_words(FinetuneSettings(model="org/model"), is_distributed=False),
+    command=build_node_command(FinetuneSettings(model="org/model"), is_distributed=False),
     environment=(("HF_TOKEN_PATH", TOKEN_PATH),),
     workspace=WORKSPACE,
     output=OUTPUT,
@@ -57,7 +61,7 @@ ONE = Task(
 )
 """One GPU."""
 
-TORCHRUN = command_words(FinetuneSettings(model="org/model"), is_distributed=True)
+TORCHRUN = build_node_command(FinetuneSettings(model="org/model"), is_distributed=True)
 FOUR = replace(ONE, accelerator=gpus(4), command=TORCHRUN)
 """Four GPUs of one node."""
 TWO_NODES = replace(FOUR, nodes=2)
@@ -84,11 +88,11 @@ TASKS = {
 }
 
 
-def context(folder: str) -> Context:
+def context(folder: str) -> ExportContext:
     """What a target is told beside the task."""
-    return Context(GPU_PLAN, Settings("Demo", "demo", FromIndex("0.1.0")), folder)
+    return ExportContext(GPU_PLAN, ContainerSettings("Demo", "demo", FromIndex("0.1.0")), folder)
 
 
-def texts(made: Rendered) -> dict[str, str]:
+def texts(made: TargetFiles) -> dict[str, str]:
     """The files by their path."""
     return {each.path: each.content.decode() for each in made.artifacts}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.export.daytona import DaytonaSettings, render
+from devkit.export.daytona import DaytonaSettings, render_daytona
 
 from .tasks import CPU, FOUR, HOSTILE, NASTY, ONE, ROCM, SPOT, TASKS, TWO_NODES, UNNAMED, context, gpus, texts, volumes
 
@@ -14,7 +14,7 @@ HERE = context("deploy/daytona")
 
 
 def script(task, **settings):
-    return texts(render(task, DaytonaSettings(**settings), HERE))["run.py"]
+    return texts(render_daytona(task, DaytonaSettings(**settings), HERE))["run.py"]
 
 
 def constants(task, **settings):
@@ -127,4 +127,4 @@ def test_the_script_is_python(task):
 
 
 def test_one_command_starts_it():
-    assert render(ONE, DaytonaSettings(), context("my jobs")).next_steps == ("uv run 'my jobs/run.py'",)
+    assert render_daytona(ONE, DaytonaSettings(), context("my jobs")).next_steps == ("uv run 'my jobs/run.py'",)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from devkit.errors import DevkitError
-from devkit.export.docker import DockerSettings, render
+from devkit.export.docker import DockerContextSettings, render_docker
 from devkit.export.task import HUB_CACHE
 
 from .tasks import CPU, FOUR, HOSTILE, ONE, OUTPUT, ROCM, SPOT, TWO_NODES, WORKSPACE, context, texts, volumes
@@ -15,7 +15,7 @@ HERE = context("deploy/docker")
 
 
 def made(task, **settings):
-    return texts(render(task, DockerSettings(**settings), HERE))
+    return texts(render_docker(task, DockerContextSettings(**settings), HERE))
 
 
 def train(task, **settings):
@@ -120,10 +120,10 @@ def test_what_one_machine_cannot_run_is_refused_in_one_line(task, settings, mess
 
 
 def test_what_the_machine_should_have_is_said():
-    assert render(ONE, DockerSettings(), HERE).notes == (
+    assert render_docker(ONE, DockerContextSettings(), HERE).notes == (
         "no limit is set there: the machine should have 48 GiB of memory and 8 cores for this job",
     )
-    assert "nothing brings the job back" in render(SPOT, DockerSettings(), HERE).notes[1]
+    assert "nothing brings the job back" in render_docker(SPOT, DockerContextSettings(), HERE).notes[1]
 
 
 @pytest.mark.parametrize(
@@ -135,4 +135,4 @@ def test_what_the_machine_should_have_is_said():
     ],
 )
 def test_one_command_starts_it(folder, step):
-    assert render(ONE, DockerSettings(), context(folder)).next_steps == (step,)
+    assert render_docker(ONE, DockerContextSettings(), context(folder)).next_steps == (step,)

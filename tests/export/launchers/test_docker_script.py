@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.export.docker import DockerSettings, render
+from devkit.export.docker import DockerContextSettings, render_docker
 from devkit.export.task import HUB_CACHE, Task
 from tests.render.test_artifacts import linter
 
@@ -58,7 +58,7 @@ def place(tmp_path):
         docker = tmp_path / "bin/docker"
         docker.write_text(f'#!/bin/sh\nexec sh "{FAKE}" "{found.engine}" "$@"\n')
         docker.chmod(0o755)
-        script = texts(render(task, DockerSettings(**settings), context("deploy/docker")))["run.sh"]
+        script = texts(render_docker(task, DockerContextSettings(**settings), context("deploy/docker")))["run.sh"]
         (found.project / "deploy/docker/run.sh").write_text(script)
         (found.project / "train.jsonl").write_text("{}\n")
         (found.project / "finetuned").mkdir(exist_ok=True)
@@ -292,7 +292,9 @@ def test_the_token_goes_into_its_volume_and_is_told_to_nobody(place):
 @pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
 def test_shellcheck_finds_nothing(task, tmp_path):
     file = tmp_path / "run.sh"
-    file.write_text(texts(render(replace(task, nodes=1), DockerSettings(context="big-box"), context(".")))["run.sh"])
+    file.write_text(
+        texts(render_docker(replace(task, nodes=1), DockerContextSettings(context="big-box"), context(".")))["run.sh"]
+    )
     done = subprocess.run([linter("shellcheck"), str(file)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from devkit.errors import DevkitError
-from devkit.export.dstack import DstackSettings, Editor, render
+from devkit.export.dstack import DstackEditor, DstackSettings, render_dstack
 from devkit.export.task import HUB_CACHE
 from tests.render.test_artifacts import linter
 
@@ -35,7 +35,7 @@ HERE = context("deploy/dstack")
 
 
 def made(task, **settings):
-    return texts(render(task, DstackSettings(**settings), HERE))
+    return texts(render_dstack(task, DstackSettings(**settings), HERE))
 
 
 def read(task, **settings):
@@ -177,7 +177,7 @@ def test_processes_of_one_node_meet_on_it(tmp_path):
     assert {"PET_NNODES=1", "PET_NODE_RANK=0", "PET_MASTER_ADDR=127.0.0.1"} <= set(told)
 
 
-@pytest.mark.parametrize("ide", list(Editor))
+@pytest.mark.parametrize("ide", list(DstackEditor))
 def test_the_environment_has_what_the_task_has(ide):
     files = made(ONE, ide=ide)
     task, dev = (yaml.safe_load(files[name]) for name in ("task.dstack.yml", "dev.dstack.yml"))
@@ -202,7 +202,7 @@ def test_shellcheck_finds_nothing_in_the_script(task, tmp_path):
 
 
 def test_the_commands_to_type_make_the_volumes_first():
-    steps = render(ONE, DstackSettings(backend="aws", region="x"), HERE).next_steps
+    steps = render_dstack(ONE, DstackSettings(backend="aws", region="x"), HERE).next_steps
     assert steps == (
         "dstack apply -f deploy/dstack/volume-models.dstack.yml",
         "dstack apply -f deploy/dstack/volume-checkpoints.dstack.yml",
@@ -226,6 +226,6 @@ def test_the_commands_to_type_make_the_volumes_first():
     ],
 )
 def test_what_may_be_lost_is_said(task, settings, said):
-    notes = render(task, DstackSettings(**settings), HERE).notes
+    notes = render_dstack(task, DstackSettings(**settings), HERE).notes
     assert len(notes) == len(said)
     assert all(part in note for part, note in zip(said, notes, strict=True))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from devkit.export import rented_gpus
+from devkit.export import launcher_gpus
 from devkit.export.daytona import DaytonaSettings
-from devkit.export.daytona import render as render_daytona
+from devkit.export.daytona import render_daytona as render_daytona
 from devkit.export.dstack import DstackSettings
-from devkit.export.dstack import render as render_dstack
+from devkit.export.dstack import render_dstack as render_dstack
 from devkit.export.skypilot import SkypilotSettings
-from devkit.export.skypilot import render as render_skypilot
+from devkit.export.skypilot import render_skypilot as render_skypilot
 from devkit.export.task import HUB_CACHE
 from tests.amount import ANOTHER, every, is_tried
 from tests.engine import launchers
@@ -119,7 +119,7 @@ def test_dstack_and_daytona_know_every_name_that_they_are_told(python, tmp_path)
     known = read(python, "gpuhunt", tmp_path / "home")
     sizes = {tuple(each) for each in known["nvidia"]}
     names = {name for name, _ in sizes} | {name for (name,) in known["amd"]}
-    every = [*rented_gpus._ROWS.values(), *rented_gpus._SIZED.values(), *rented_gpus._AMD.values()]
+    every = [*launcher_gpus._ROWS.values(), *launcher_gpus._SIZED.values(), *launcher_gpus._AMD.values()]
     assert not {each.dstack for each in every if each.dstack} - names
     assert all((each.dstack, each.gib) in sizes for each in every if each.gib)
     # One name for two sizes that the estimate tells apart must come with its size.

@@ -8,7 +8,14 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from devkit.export.quoting import compose_text, folded_words, one_line, shell_words, yaml_block, yaml_text
+from devkit.export.quoting import (
+    fold_shell_command,
+    format_comment_line,
+    quote_compose,
+    quote_shell,
+    quote_yaml,
+    render_yaml_block,
+)
 
 from .tasks import NASTY
 
@@ -19,8 +26,8 @@ ANY = st.text(st.characters(exclude_categories=["Cs"]))
 @example(NASTY)
 @example("\x7f\x85\u2028\u2029\ufeff\ufffe\0 :")
 def test_yaml_reads_back_a_scalar(text):
-    assert yaml.safe_load(f"x: {yaml_text(text)}\n") == {"x": text}
-    assert "\n" not in yaml_text(text)
+    assert yaml.safe_load(f"x: {quote_yaml(text)}\n") == {"x": text}
+    assert "\n" not in quote_yaml(text)
 
 
 @given(ANY, st.integers(2, 8))
@@ -35,17 +42,19 @@ def test_yaml_reads_back_a_scalar(text):
 @example("- x: |\n# no comment\n", 2)
 def test_yaml_reads_back_a_block(text, indent):
     shift = " " * (indent - 1)
-    assert yaml.safe_load(f"a:\n{shift}x: {yaml_block(text, indent)}\n{shift}y: 1\n") == {"a": {"x": text, "y": 1}}
+    assert yaml.safe_load(f"a:\n{shift}x: {render_yaml_block(text, indent)}\n{shift}y: 1\n") == {
+        "a": {"x": text, "y": 1}
+    }
 
 
 @pytest.mark.parametrize("text", ["$HOME", "${HOME:-x}", "$$", "a$", "100 %"])
 def test_a_dollar_in_a_compose_file_is_doubled(text):
-    assert yaml.safe_load(compose_text(text)) == text.replace("$", "$$")
+    assert yaml.safe_load(quote_compose(text)) == text.replace("$", "$$")
 
 
 @given(st.text())
 def test_a_comment_stays_on_its_line(text):
-    shown = one_line(text)
+    shown = format_comment_line(text)
     assert len(shown) == len(text)
     assert not yaml.safe_load(f"# {shown}\n")
 
@@ -54,11 +63,11 @@ def test_a_comment_stays_on_its_line(text):
 @example(["--", "--a b", "-c", "x\ny", NASTY])
 def test_folded_words_are_the_same_words(words):
     # A shell drops a backslash with the line's end after it; shlex keeps the line's end.
-    assert shlex.split(folded_words(words, indent=4).replace(" \\\n    ", " ")) == words
-    assert shlex.split(shell_words(words)) == words
+    assert shlex.split(fold_shell_command(words, indent=4).replace(" \\\n    ", " ")) == words
+    assert shlex.split(quote_shell(words)) == words
 
 
 def test_a_shell_reads_folded_words_as_they_were():
     words = ["printf", r"%s\n", "--model", NASTY, "--output", "x\ny"]
-    done = subprocess.run(["sh", "-c", folded_words(words, indent=4)], capture_output=True, text=True, check=True)
+    done = subprocess.run(["sh", "-c", fold_shell_command(words, indent=4)], capture_output=True, text=True, check=True)
     assert done.stdout == "".join(f"{word}\n" for word in words[2:])

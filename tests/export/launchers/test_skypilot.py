@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from devkit.errors import DevkitError
-from devkit.export.skypilot import SkypilotSettings, render
+from devkit.export.skypilot import SkypilotSettings, render_skypilot
 from devkit.export.task import HUB_CACHE
 from tests.render.test_artifacts import linter
 
@@ -36,7 +36,7 @@ HERE = context("deploy/skypilot")
 
 
 def made(task, **settings):
-    return texts(render(task, SkypilotSettings(**settings), HERE))
+    return texts(render_skypilot(task, SkypilotSettings(**settings), HERE))
 
 
 def read(task, **settings):
@@ -216,9 +216,9 @@ def test_shellcheck_finds_nothing_in_the_script(task, tmp_path):
     ],
 )
 def test_the_commands_to_type_begin_in_the_project(folder, steps):
-    assert render(ONE, SkypilotSettings(), context(folder)).next_steps == steps
+    assert render_skypilot(ONE, SkypilotSettings(), context(folder)).next_steps == steps
 
 
 def test_a_grace_that_skypilot_does_not_keep_is_said():
-    assert "kills 30 s" in render(ONE, SkypilotSettings(), HERE).notes[0]
-    assert render(replace(ONE, grace_s=30), SkypilotSettings(), HERE).notes == ()
+    assert "kills 30 s" in render_skypilot(ONE, SkypilotSettings(), HERE).notes[0]
+    assert render_skypilot(replace(ONE, grace_s=30), SkypilotSettings(), HERE).notes == ()

@@ -7,11 +7,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from devkit.export.launch import command_words
-from devkit.export.slurm import SlurmSettings, render
-from devkit.export.targets import Context
-from devkit.export.task import TOKEN_PATH, Accelerator, Role, Task, Volume
-from devkit.solver.model import Vendor
+from devkit.export.launch import build_node_command
+from devkit.export.slurm import SlurmSettings, render_slurm
+from devkit.export.targets import ExportContext
+from devkit.export.task import TOKEN_PATH, Accelerator, Task, Volume, VolumeRole
+from devkit.solver.plan import Vendor
 from devkit.workload.finetune.settings import FinetuneSettings
 
 GIB = 1 << 30
@@ -45,7 +45,7 @@ def task(finetune: FinetuneSettings | None = None, **changes: object) -> Task:
         name="my-job",
         project="my-project",
         image="registry.example/team/image:1",
-        command=command_words(settings, is_distributed=nodes * max(1, count) > 1),
+        command=build_node_command(settings, is_distributed=nodes * max(1, count) > 1),
         environment=(("HF_TOKEN_PATH", TOKEN_PATH),),
         workspace=workspace,
         output=output,
@@ -57,9 +57,9 @@ def task(finetune: FinetuneSettings | None = None, **changes: object) -> Task:
         volumes=tuple(
             Volume(role=role, path=path, source="", size_bytes=10 * GIB, because="")
             for role, path in (
-                (Role.MODELS, "/opt/cache/huggingface"),
-                (Role.DATA, workspace),
-                (Role.CHECKPOINTS, output),
+                (VolumeRole.MODELS, "/opt/cache/huggingface"),
+                (VolumeRole.DATA, workspace),
+                (VolumeRole.CHECKPOINTS, output),
             )
         ),
         time_s=86400,
@@ -84,13 +84,13 @@ def script_of(made: Task, **settings: object) -> str:
 
 def files_of(made: Task, **settings: object) -> dict[str, str]:
     """Every file that is written, by its path."""
-    rendered = render(made, SlurmSettings(**settings), context())
+    rendered = render_slurm(made, SlurmSettings(**settings), context())
     return {each.path: each.content.decode() for each in rendered.artifacts}
 
 
-def context() -> Context:
+def context() -> ExportContext:
     """Where files go; the plan and the project's settings are nothing to Slurm."""
-    return Context(plan=None, project=None, folder="deploy/slurm")  # type: ignore[arg-type]
+    return ExportContext(plan=None, project=None, folder="deploy/slurm")  # type: ignore[arg-type]
 
 
 class Login:

@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.export.slurm import TARGET, SlurmSettings, render
-from devkit.export.slurm.containers import enroot_name
-from devkit.export.slurm.folders import folder
-from devkit.export.slurm.settings import Flavour, GpuRequest
-from devkit.export.slurm.sweep import MOST_TASKS, variants
+from devkit.export.slurm import TARGET, SlurmSettings, render_slurm
+from devkit.export.slurm.job_array import MAX_ARRAY_TASKS, expand_sweep
+from devkit.export.slurm.script import format_enroot_reference, quote_folder
+from devkit.export.slurm.settings import ContainerRuntime, GpuRequestStyle
 from devkit.export.task import Accelerator
-from devkit.solver.model import Vendor
+from devkit.solver.plan import Vendor
 
 from .tasks import GIB, context, files_of, script_of, task
 
@@ -23,7 +22,7 @@ def asked(made, **settings):
 
 
 def notes(made, **settings):
-    return render(made, SlurmSettings(**settings), context()).notes
+    return render_slurm(made, SlurmSettings(**settings), context()).notes
 
 
 def with_gpu(name, count=1, **changes):
@@ -90,7 +89,7 @@ def test_memory_is_rounded_up_to_what_slurm_counts_in(memory, option):
 def test_a_gpu_is_asked_for_by_its_usual_short_name_which_is_said(name, kind):
     made = with_gpu(name, 2)
     assert f"--gres=gpu:{kind}:2" in asked(made)
-    assert f"--gpus-per-node={kind}:2" in asked(made, gpu_request=GpuRequest.GPUS_PER_NODE)
+    assert f"--gpus-per-node={kind}:2" in asked(made, gpu_request=GpuRequestStyle.GPUS_PER_NODE)
     assert any(f"is taken to call the GPU {kind}:" in note for note in notes(made))
 
 
@@ -137,7 +136,7 @@ def test_nodes_that_may_be_taken_back_are_the_sites_own_kind():
         ({"sbatch": ("--array=0-3",)}, "--sbatch --array=0-3 is set by devkit itself"),
         ({"sbatch": ("--requeue",)}, "--sbatch --requeue is set by devkit itself"),
         ({"venv": "/opt/venv"}, "--venv is not used with --flavour apptainer"),
-        ({"venv": "env", "flavour": Flavour.NONE}, "--venv 'env' is no folder from the root on"),
+        ({"venv": "env", "flavour": ContainerRuntime.NONE}, "--venv 'env' is no folder from the root on"),
         ({"at_once": 2}, "--at-once says nothing without an array"),
         ({"at_once": 0, "sweep": ("rank=8",)}, "--at-once is 0, which is below 1"),
         ({"requeues": -1}, "--requeues is -1, which is below 0"),
@@ -180,13 +179,13 @@ def test_a_task_that_slurm_cannot_be_asked_for_is_refused(made, message):
     ],
 )
 def test_of_a_folder_only_variables_mean_anything_to_the_shell(text, word):
-    assert folder(text, "--data") == word
+    assert quote_folder(text, "--data") == word
 
 
 @pytest.mark.parametrize("text", ["data", "./data", "a/$HOME", "/a:b", "/a,b", "/a\nb"])
 def test_a_folder_that_depends_on_where_the_job_starts_or_cannot_be_mounted_is_refused(text):
     with pytest.raises(DevkitError):
-        folder(text, "--data")
+        quote_folder(text, "--data")
 
 
 @pytest.mark.parametrize(
@@ -200,16 +199,16 @@ def test_a_folder_that_depends_on_where_the_job_starts_or_cannot_be_mounted_is_r
     ],
 )
 def test_enroot_puts_a_number_sign_behind_the_registry(image, name):
-    assert enroot_name(image) == name
+    assert format_enroot_reference(image) == name
 
 
 def test_enroot_has_no_form_for_a_digest():
     with pytest.raises(DevkitError, match="names a digest"):
-        enroot_name("ghcr.io/team/image@sha256:0")
+        format_enroot_reference("ghcr.io/team/image@sha256:0")
 
 
 def test_the_last_setting_of_a_sweep_changes_fastest():
-    found = variants(("learning-rate=1e-4, 2e-4", "dora=true,false"))
+    found = expand_sweep(("learning-rate=1e-4, 2e-4", "dora=true,false"))
     assert [each.folder for each in found] == [
         "learning-rate-1e-4_dora-true",
         "learning-rate-1e-4_dora-false",
@@ -235,30 +234,32 @@ def test_the_last_setting_of_a_sweep_changes_fastest():
         (("dora=yes",), "'yes' is no value of --dora"),
         (("rank=8,8",), "names a value twice"),
         (("rank=8", "rank=16"), "names rank twice"),
-        (("seed=" + ",".join(map(str, range(MOST_TASKS + 1))),), "makes 1001 tasks"),
+        (("seed=" + ",".join(map(str, range(MAX_ARRAY_TASKS + 1))),), "makes 1001 tasks"),
     ],
 )
 def test_a_sweep_over_what_cannot_be_is_refused(sweep, message):
     with pytest.raises(DevkitError, match=message):
-        variants(sweep)
+        expand_sweep(sweep)
 
 
 def test_an_array_may_be_as_large_as_slurm_takes_it():
-    assert len(variants(("seed=" + ",".join(map(str, range(MOST_TASKS))),))) == MOST_TASKS
+    assert len(expand_sweep(("seed=" + ",".join(map(str, range(MAX_ARRAY_TASKS))),))) == MAX_ARRAY_TASKS
 
 
 def test_next_steps_make_the_image_ask_when_the_job_would_start_and_submit_it():
-    steps = render(task(), SlurmSettings(), context()).next_steps
+    steps = render_slurm(task(), SlurmSettings(), context()).next_steps
     assert steps == (
         "sh deploy/slurm/build-image.sh",
         "sbatch --test-only deploy/slurm/job.sbatch",
         "sbatch deploy/slurm/job.sbatch",
         "squeue --me",
     )
-    pyxis = render(task(), SlurmSettings(flavour=Flavour.PYXIS, image_file="~/i.sqsh"), context()).next_steps
+    pyxis = render_slurm(
+        task(), SlurmSettings(flavour=ContainerRuntime.PYXIS, image_file="~/i.sqsh"), context()
+    ).next_steps
     assert pyxis[0] == "enroot import --output \"$HOME/i.sqsh\" 'docker://registry.example#team/image:1'"
 
 
 def test_only_containers_need_an_image():
-    needs = {flavour: TARGET.needs_image(SlurmSettings(flavour=flavour)) for flavour in Flavour}
-    assert needs == {Flavour.APPTAINER: True, Flavour.PYXIS: True, Flavour.NONE: False}
+    needs = {flavour: TARGET.needs_image(SlurmSettings(flavour=flavour)) for flavour in ContainerRuntime}
+    assert needs == {ContainerRuntime.APPTAINER: True, ContainerRuntime.PYXIS: True, ContainerRuntime.NONE: False}

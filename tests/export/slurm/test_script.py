@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.export.launch import KEEP_CODE
-from devkit.export.slurm.settings import Flavour
+from devkit.export.launch import EXIT_CODE_WRAPPER
+from devkit.export.slurm.settings import ContainerRuntime
 from devkit.export.task import Accelerator
-from devkit.solver.model import Vendor
+from devkit.solver.plan import Vendor
 from devkit.workload.finetune.settings import FinetuneSettings
 
 from .tasks import Login, files_of, script_of, task, with_folders
@@ -99,7 +99,9 @@ def test_without_gpus_none_are_asked_for_nor_handed_over(login):
 
 def test_several_nodes_meet_at_the_first_and_each_knows_its_number(login):
     made = task(nodes=2, gpus=8)
-    done = login.run(script_of(made, flavour=Flavour.APPTAINER), SLURM_JOB_ID="123456", SLURM_JOB_NODELIST="n[1-2]")
+    done = login.run(
+        script_of(made, flavour=ContainerRuntime.APPTAINER), SLURM_JOB_ID="123456", SLURM_JOB_NODELIST="n[1-2]"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     calls = login.calls("apptainer")
     for node, call in enumerate(calls):
@@ -127,7 +129,7 @@ def test_several_processes_on_one_node_ask_nobody_where_they_are(login):
 def test_pyxis_gets_the_image_and_the_mounts_as_enroot_writes_them(login):
     (login.home / ".cache/huggingface").mkdir(parents=True)
     (login.home / ".cache/huggingface/token").touch()
-    done = login.run(script_of(task(), flavour=Flavour.PYXIS))
+    done = login.run(script_of(task(), flavour=ContainerRuntime.PYXIS))
     assert (done.returncode, done.stderr) == (0, "")
     (srun,) = login.calls("srun")
     mounts = ",".join(
@@ -152,7 +154,7 @@ def test_pyxis_gets_the_image_and_the_mounts_as_enroot_writes_them(login):
 
 def test_without_a_container_the_clusters_folders_stand_in_for_those_of_the_image(login):
     made = with_folders(task(), checkpoints="$WORK/kept here")
-    done = login.run(script_of(made, flavour=Flavour.NONE), WORK=str(login.home / "work"))
+    done = login.run(script_of(made, flavour=ContainerRuntime.NONE), WORK=str(login.home / "work"))
     assert (done.returncode, done.stderr) == (0, "")
     (devkit,) = login.calls("devkit")
     kept = f"{login.home}/work/kept here"
@@ -164,19 +166,19 @@ def test_without_a_container_the_clusters_folders_stand_in_for_those_of_the_imag
     assert told["TRITON_CACHE_DIR"] == f"{login.home}/devkit/compiled/triton"
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
+@pytest.mark.parametrize("flavour", list(ContainerRuntime))
 def test_words_of_users_arrive_as_they_were_written(login, flavour):
     finetune = FinetuneSettings(model=NASTY, data=(NASTY, "line\nbreak"), output=Path(f"out/{NASTY}".replace(":", "")))
     made = task(finetune, environment=(("A", NASTY), ("B", "two\nlines, and a comma")))
     done = login.run(script_of(made, flavour=flavour), SCRATCH=str(login.home))
     assert (done.returncode, done.stderr) == (0, "")
-    (call,) = login.calls("apptainer" if flavour is Flavour.APPTAINER else "devkit")
+    (call,) = login.calls("apptainer" if flavour is ContainerRuntime.APPTAINER else "devkit")
     words = call["words"][-len(made.command) + 1 :]
     expected = list(made.command[1:])
-    if flavour is Flavour.NONE:
+    if flavour is ContainerRuntime.NONE:
         expected[expected.index("--output") + 1] = f"{login.home}/devkit/my-project/{finetune.output.name}"
     assert words == expected
-    if flavour is Flavour.APPTAINER:
+    if flavour is ContainerRuntime.APPTAINER:
         assert {f"A={NASTY}", "B=two\nlines, and a comma"} <= set(call["words"])
     else:
         assert (call["environment"]["A"], call["environment"]["B"]) == (NASTY, "two\nlines, and a comma")
@@ -229,7 +231,7 @@ def test_the_count_of_turns_without_progress_begins_anew_at_each_checkpoint_and_
     assert not list(login.home.glob("**/pwned"))
 
 
-@pytest.mark.parametrize("flavour", list(Flavour))
+@pytest.mark.parametrize("flavour", list(ContainerRuntime))
 def test_outside_of_a_job_it_says_what_it_is_for_and_touches_nothing(login, flavour):
     done = login.run(script_of(task(), flavour=flavour), SLURM_JOB_ID="")
     assert (done.returncode, done.stderr) == (2, "job.sbatch: this is a script for sbatch\n")
@@ -251,7 +253,7 @@ def test_a_missing_project_is_said_before_anything_is_made(login):
 
 
 def test_modules_are_loaded_from_scratch_and_a_missing_one_ends_the_job(login):
-    script = script_of(task(), flavour=Flavour.NONE, module=("cuda/12.8", "gcc"))
+    script = script_of(task(), flavour=ContainerRuntime.NONE, module=("cuda/12.8", "gcc"))
     tells = (
         'module() { printf "%s\\n" "$*" >>"$HOME/modules"; [ "$2" != gcc ]; }; export -f module; exec bash "$HOME/it"'
     )
@@ -263,9 +265,9 @@ def test_modules_are_loaded_from_scratch_and_a_missing_one_ends_the_job(login):
 
 
 def test_the_script_that_keeps_the_code_is_the_one_of_every_engine(login):
-    assert login.run(script_of(task(gpus=2), flavour=Flavour.PYXIS)).returncode == 0
+    assert login.run(script_of(task(gpus=2), flavour=ContainerRuntime.PYXIS)).returncode == 0
     (srun,) = login.calls("srun")
-    assert KEEP_CODE in srun["words"]
+    assert EXIT_CODE_WRAPPER in srun["words"]
 
 
 def test_the_image_is_built_beside_its_place_and_takes_it_when_it_is_whole(login, tmp_path):
@@ -288,12 +290,12 @@ def test_the_image_is_built_beside_its_place_and_takes_it_when_it_is_whole(login
 
 @pytest.mark.skipif(not SHELLCHECK.is_file() and shutil.which("shellcheck") is None, reason="shellcheck is not here")
 def test_shellcheck_has_nothing_to_say_of_any_script(tmp_path):
-    for flavour in Flavour:
+    for flavour in ContainerRuntime:
         for nodes, gpus in ((1, 0), (1, 1), (1, 8), (2, 8)):
             for settings in (
                 {},
                 {"sweep": ("rank=8,16", "learning-rate=1e-4,2e-4"), "module": ("apptainer",), "requeues": 0},
-                {"image_file": "~/my image"} | ({"venv": "$HOME/my env"} if flavour is Flavour.NONE else {}),
+                {"image_file": "~/my image"} | ({"venv": "$HOME/my env"} if flavour is ContainerRuntime.NONE else {}),
             ):
                 name = f"{flavour}-{nodes}-{gpus}-{len(settings)}"
                 for path, text in files_of(task(nodes=nodes, gpus=gpus), flavour=flavour, **settings).items():
@@ -305,7 +307,7 @@ def test_shellcheck_has_nothing_to_say_of_any_script(tmp_path):
 
 def test_an_output_that_cannot_be_mounted_is_refused_for_containers_alone():
     made = task(FinetuneSettings(model="m", data=("d",), output=Path("a:b")))
-    for flavour in (Flavour.APPTAINER, Flavour.PYXIS):
+    for flavour in (ContainerRuntime.APPTAINER, ContainerRuntime.PYXIS):
         with pytest.raises(DevkitError, match="has ':' in it"):
             script_of(made, flavour=flavour)
-    assert "a:b" in script_of(made, flavour=Flavour.NONE)
+    assert "a:b" in script_of(made, flavour=ContainerRuntime.NONE)

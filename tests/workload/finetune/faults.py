@@ -15,9 +15,9 @@ def _out_of_memory(passes: list[int]) -> None:
     """Memory runs out in these forward passes of training, counted from 1."""
     import torch
 
-    from devkit.workload.finetune.step import ModelWithLoss
+    from devkit.workload.finetune.loop import ModelWithLoss
 
-    forward, seen = ModelWithLoss.loss_over, []
+    forward, seen = ModelWithLoss.compute_micro_batch_loss, []
 
     def failing(module, batch):
         seen.append(1)
@@ -25,7 +25,7 @@ def _out_of_memory(passes: list[int]) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return forward(module, batch)
 
-    ModelWithLoss.loss_over = failing
+    ModelWithLoss.compute_micro_batch_loss = failing
 
 
 def _dies_at_start(_: object) -> None:
@@ -34,19 +34,19 @@ def _dies_at_start(_: object) -> None:
 
 def _dies_while_it_reads(_: object) -> None:
     """Killed by the system while texts are read."""
-    from devkit.workload.finetune import program_parts
+    from devkit.workload.finetune import program
 
-    program_parts.data_of = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    program.build_dataset = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _tokenises_nothing(_: object) -> None:
     """This process has no tokenizer to hand texts to."""
-    from devkit.workload.finetune import program_parts
+    from devkit.workload.finetune import program
 
     def absent(*_: object) -> None:
         raise AssertionError("this process tokenises")
 
-    program_parts.data_of = absent
+    program.build_dataset = absent
 
 
 def _scratch(folder: str) -> None:
@@ -58,18 +58,18 @@ def _scratch(folder: str) -> None:
 
 def _patience(seconds: float) -> None:
     """Wait for the others no longer than so."""
-    from devkit.workload.finetune import ranks
+    from devkit.workload.finetune import distributed
 
-    ranks.joined.__wrapped__.__kwdefaults__["meeting_s"] = seconds
+    distributed.join_process_group.__wrapped__.__kwdefaults__["meeting_s"] = seconds
 
 
 def _memory_of_loading(path: str) -> None:
     """No fault: what loading and sharing out take beside files and what was there, in bytes, is written to `path`."""
     import threading
 
-    from devkit.workload.finetune import program_job, program_parts
+    from devkit.workload.finetune import program
 
-    load, share, sizes = program_parts.loaded, program_job.share, []
+    load, share, sizes = program.load_base_model, program.wrap_parallel, []
     ended = threading.Event()
 
     def watch() -> None:
@@ -88,7 +88,7 @@ def _memory_of_loading(path: str) -> None:
         Path(path).write_text(str(max(sizes) - sizes[0]))
         return result
 
-    program_parts.loaded, program_job.share = loaded, shared
+    program.load_base_model, program.wrap_parallel = loaded, shared
 
 
 def _own_bytes() -> int:
@@ -101,16 +101,16 @@ def _another_transformers(_: object) -> None:
     """The model without weights has a place that the whole one has not."""
     import torch
 
-    from devkit.workload.finetune import model
+    from devkit.workload.finetune.model import loading
 
-    made = model.skeleton
+    made = loading.build_meta_model
 
     def skeleton(*given, **named):
         result = made(*given, **named)
         result.register_buffer("another", torch.zeros(1, device="meta"))
         return result
 
-    model.skeleton = skeleton
+    loading.build_meta_model = skeleton
 
 
 _FAULTS = {

@@ -80,11 +80,11 @@ class Kitchen:
 
     def run(self, **changed) -> "Ran":
         """A run to its end."""
-        from devkit.workload.finetune.program import run
+        from devkit.workload.finetune.program import run_finetuning
 
         settings = self.settings(**changed)
         events: list[dict] = []
-        return Ran(run(settings, listeners=(events.append,)), events, settings.output)
+        return Ran(run_finetuning(settings, listeners=(events.append,)), events, settings.output)
 
 
 class Ran:

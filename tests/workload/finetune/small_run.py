@@ -3,10 +3,10 @@
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from devkit.workload.finetune.checkpoint_state import RunState
-from devkit.workload.finetune.randomness import seed_step
-from devkit.workload.finetune.ranks import Ranks
-from devkit.workload.tuners import LoraConfig, attaching, get_peft_model
+from devkit.workload.finetune.checkpoint import CheckpointState
+from devkit.workload.finetune.distributed import Ranks
+from devkit.workload.finetune.loop import seed_generators
+from devkit.workload.peft_import import LoraConfig, adapter_injection, get_peft_model
 
 SEED = 11
 VOCABULARY = 64
@@ -32,19 +32,19 @@ def adapted(*, dropout: float = 0.1, rank: int = 4):
     base = tiny_llama()
     torch.manual_seed(SEED + 1)
     config = LoraConfig(r=rank, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM")
-    with attaching(base):
+    with adapter_injection(base):
         return get_peft_model(base, config).train()
 
 
-def made(model, optimizer=torch.optim.AdamW) -> RunState:
+def made(model, optimizer=torch.optim.AdamW) -> CheckpointState:
     trainable = [each for each in model.parameters() if each.requires_grad]
-    return RunState(model, optimizer(trainable, lr=1e-2))
+    return CheckpointState(model, optimizer(trainable, lr=1e-2))
 
 
-def step(state: RunState, number: int) -> float:
+def step(state: CheckpointState, number: int) -> float:
     """One optimizer step on the ids that belong to it; its loss."""
     ids = torch.randint(0, VOCABULARY, (2, 12), generator=torch.Generator().manual_seed(number))
-    seed_step(seed=SEED, step=number, rank=0)
+    seed_generators(seed=SEED, step=number, rank=0)
     state.optimizer.zero_grad()
     loss = state.model(input_ids=ids, labels=ids).loss
     loss.backward()
@@ -52,7 +52,7 @@ def step(state: RunState, number: int) -> float:
     return loss.item()
 
 
-def trained(state: RunState) -> dict[str, torch.Tensor]:
+def trained(state: CheckpointState) -> dict[str, torch.Tensor]:
     return {name: each.detach().clone() for name, each in state.model.named_parameters() if each.requires_grad}
 
 

@@ -10,17 +10,25 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from devkit.errors import DevkitError
-from devkit.estimate.adapters import adapter_parameters
-from devkit.estimate.config import shape_of_config
+from devkit.estimate.config import build_model_shape
 from devkit.estimate.settings import Method, Precision, TrainingSettings
-from devkit.workload.finetune import adapters
-from devkit.workload.finetune.adapters_files import BASE_FILE, WEIGHTS_FILE, examined_adapter
-from devkit.workload.finetune.adapters_saved import put_on, require_fit, save_adapter
-from devkit.workload.finetune.adapters_targets import targets_of
-from devkit.workload.finetune.model import load, load_base
-from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
-from devkit.workload.finetune.model_files import examined
-from devkit.workload.finetune.model_skeleton import skeleton
+from devkit.estimate.weights import count_adapter_parameters
+from devkit.workload.finetune.model import adapters
+from devkit.workload.finetune.model.adapters import (
+    apply_adapter,
+    require_adapter_fits,
+    resolve_targets,
+    save_trained_adapter,
+)
+from devkit.workload.finetune.model.files import (
+    ADAPTER_BASE_FILE,
+    ADAPTER_WEIGHTS_FILE,
+    BaseQuantization,
+    LoadSettings,
+    inspect_adapter,
+    inspect_model,
+)
+from devkit.workload.finetune.model.loading import build_meta_model, load_base, load_base_and_tokenizer
 from devkit.workload.finetune.settings import FinetuneSettings
 from tests.workload.small_models import save_model
 
@@ -42,11 +50,11 @@ def settings_for(folder, **more):
 
 def with_adapter(folder, choices=None, *, precision=Precision.FP32, moved=0.05, **more):
     """A loaded base and it with an adapter whose weights were moved from zero, as training does."""
-    loaded = load(f"{folder}", choices or ModelChoices())
-    model = adapters.attach(loaded.model, settings_for(folder, **more), precision=precision)
+    loaded = load_base_and_tokenizer(f"{folder}", choices or LoadSettings())
+    model = adapters.attach_adapter(loaded.model, settings_for(folder, **more), precision=precision)
     torch.manual_seed(1)
     with torch.no_grad():
-        for parameter in adapters.trainable(model):
+        for parameter in adapters.trainable_parameters(model):
             parameter.add_(torch.randn_like(parameter), alpha=moved)
     return loaded, model.eval()
 
@@ -56,7 +64,7 @@ def saved(base, tmp_path_factory):
     """The folder of an adapter, and the logits that it gives on its base."""
     folder = tmp_path_factory.mktemp("adapter")
     loaded, model = with_adapter(base)
-    save_adapter(model, folder, loaded)
+    save_trained_adapter(model, folder, loaded)
     return folder, logits(model)
 
 
@@ -69,9 +77,9 @@ def logits(model):
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
 @pytest.mark.parametrize("method", [Method.LORA, Method.QLORA, Method.INT8_LORA])
 def test_an_adapter_is_kept_in_the_precision_asked_for_on_every_base(base, method, precision):
-    choices = ModelChoices(precision=precision, quantisation=Quantisation.of_method(method))
+    choices = LoadSettings(precision=precision, quantisation=BaseQuantization.from_method(method))
     _, model = with_adapter(base, choices, precision=precision)
-    assert {parameter.dtype for parameter in adapters.trainable(model)} == {adapters.DTYPES[precision]}
+    assert {parameter.dtype for parameter in adapters.trainable_parameters(model)} == {adapters.TORCH_DTYPES[precision]}
     assert all("lora_" in name for name, each in model.named_parameters() if each.requires_grad)
 
 
@@ -81,42 +89,50 @@ def test_experts_of_a_mixture_get_no_adapter_and_it_loads_again(tmp_path):
     named = (name.partition(".lora_") for name, _ in model.named_parameters())
     adapted = {before.rpartition(".")[2] for before, found, _ in named if found}
     assert adapted == {"q_proj", "k_proj", "v_proj", "o_proj"}
-    save_adapter(model, tmp_path / "adapter", loaded)
-    fresh = load(f"{folder}", ModelChoices())
-    again = put_on(fresh.model, examined_adapter(tmp_path / "adapter"), precision=Precision.FP32)
+    save_trained_adapter(model, tmp_path / "adapter", loaded)
+    fresh = load_base_and_tokenizer(f"{folder}", LoadSettings())
+    again = apply_adapter(fresh.model, inspect_adapter(tmp_path / "adapter"), precision=Precision.FP32)
     assert torch.equal(logits(again), logits(model))
 
 
 def test_nothing_of_a_quantised_base_is_turned_into_fp32(base):
-    choices = ModelChoices(precision=Precision.BF16, quantisation=Quantisation.NF4)
+    choices = LoadSettings(precision=Precision.BF16, quantisation=BaseQuantization.NF4)
     _, model = with_adapter(base, choices, precision=Precision.BF16)
     assert torch.float32 not in {parameter.dtype for parameter in model.parameters()}
 
 
-@pytest.mark.parametrize("quantisation", [Quantisation.NF4, Quantisation.INT8])
+@pytest.mark.parametrize("quantisation", [BaseQuantization.NF4, BaseQuantization.INT8])
 def test_the_adapters_of_packed_layers_are_those_that_peft_makes_for_them(base, quantisation):
-    _, plain = with_adapter(base, ModelChoices())
-    _, packed = with_adapter(base, ModelChoices(precision=Precision.BF16, quantisation=quantisation))
+    _, plain = with_adapter(base, LoadSettings())
+    _, packed = with_adapter(base, LoadSettings(precision=Precision.BF16, quantisation=quantisation))
     kinds = [type(model.base_model.model.model.layers[0].self_attn.q_proj).__module__ for model in (plain, packed)]
     assert kinds == ["peft.tuners.lora.layer", "peft.tuners.lora.bnb"]
 
 
 def test_the_number_of_trained_weights_is_ranks_times_inputs_and_outputs(base):
     _, model = with_adapter(base, targets=("q_proj", "down_proj"))
-    assert adapters.trainable_count(model) == 2 * 4 * ((32 + 32) + (48 + 32))
+    assert adapters.count_trainable_parameters(model) == 2 * 4 * ((32 + 32) + (48 + 32))
 
 
 def test_adapters_of_one_seed_are_equal_and_leave_the_random_numbers_alone(base):
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    models = [adapters.attach(load(f"{base}", ModelChoices()).model, settings_for(base), precision=Precision.FP32)]
+    models = [
+        adapters.attach_adapter(
+            load_base_and_tokenizer(f"{base}", LoadSettings()).model, settings_for(base), precision=Precision.FP32
+        )
+    ]
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(6)
     models += [
-        adapters.attach(load(f"{base}", ModelChoices()).model, settings_for(base, seed=seed), precision=Precision.FP32)
+        adapters.attach_adapter(
+            load_base_and_tokenizer(f"{base}", LoadSettings()).model,
+            settings_for(base, seed=seed),
+            precision=Precision.FP32,
+        )
         for seed in (0, 1)
     ]
-    first, same, other = ([*map(torch.clone, adapters.trainable(model))] for model in models)
+    first, same, other = ([*map(torch.clone, adapters.trainable_parameters(model))] for model in models)
     assert all(map(torch.equal, first, same))
     assert not all(map(torch.equal, first, other))
 
@@ -133,43 +149,43 @@ def test_adapters_of_one_seed_are_equal_and_leave_the_random_numbers_alone(base)
     ],
 )
 def test_an_unknown_target_is_refused_with_the_names_that_exist(tmp_path, kind, name, hint):
-    loaded = load(f"{save_model(tmp_path, kind)}", ModelChoices())
+    loaded = load_base_and_tokenizer(f"{save_model(tmp_path, kind)}", LoadSettings())
     with pytest.raises(DevkitError, match=f"no layer of the model is called {name}") as refused:
-        adapters.attach(loaded.model, settings_for(tmp_path, targets=(name,)), precision=Precision.FP32)
+        adapters.attach_adapter(loaded.model, settings_for(tmp_path, targets=(name,)), precision=Precision.FP32)
     assert hint in refused.value.hint
 
 
 @pytest.mark.parametrize("target", ["q_proj", "self_attn.q_proj", "model.layers.1.self_attn.q_proj", "lm_head"])
 def test_a_target_may_be_the_end_of_a_layers_name(base, target):
     _, model = with_adapter(base, targets=(target,))
-    assert adapters.trainable_count(model) > 0
+    assert adapters.count_trainable_parameters(model) > 0
 
 
 @pytest.mark.parametrize("dora", [False, True], ids=["lora", "dora"])
 def test_a_saved_adapter_put_back_gives_the_same_logits_bit_for_bit(base, tmp_path, dora):
     loaded, model = with_adapter(base, dora=dora)
-    save_adapter(model, tmp_path, loaded)
-    fresh = load(f"{base}", ModelChoices())
-    adapter = examined_adapter(tmp_path)
-    require_fit(adapter, fresh.model, fresh.files)
+    save_trained_adapter(model, tmp_path, loaded)
+    fresh = load_base_and_tokenizer(f"{base}", LoadSettings())
+    adapter = inspect_adapter(tmp_path)
+    require_adapter_fits(adapter, fresh.model, fresh.files)
     bare = logits(fresh.model)
-    back = logits(put_on(fresh.model, adapter, precision=Precision.FP32))
+    back = logits(apply_adapter(fresh.model, adapter, precision=Precision.FP32))
     assert torch.equal(back, logits(model))
     assert not torch.allclose(back, bare, atol=1e-2)
 
 
 def test_an_adapter_remembers_the_base_by_name_kind_and_weights(base, saved):
-    remembered = examined_adapter(saved[0]).base
+    remembered = inspect_adapter(saved[0]).base
     assert remembered.name == f"{base}"
     assert remembered.architecture == "LlamaForCausalLM"
-    assert remembered.fingerprint == examined(base).fingerprint
+    assert remembered.fingerprint == inspect_model(base).fingerprint
 
 
 def refusal_of(adapter_folder, base_folder, **more):
     """Why the adapter may not be put on the base, judged without its weights."""
-    files = examined(base_folder)
+    files = inspect_model(base_folder)
     with pytest.raises(DevkitError) as refused:
-        require_fit(examined_adapter(adapter_folder), skeleton(base_folder), files, **more)
+        require_adapter_fits(inspect_adapter(adapter_folder), build_meta_model(base_folder), files, **more)
     return refused.value
 
 
@@ -198,20 +214,20 @@ def test_an_adapter_is_refused_on_other_weights_of_the_same_shape_until_told_oth
     refused = refusal_of(saved[0], other)
     assert "was trained on other weights" in refused.message
     assert "--any-base" in refused.hint
-    require_fit(examined_adapter(saved[0]), skeleton(other), examined(other), any_base=True)
+    require_adapter_fits(inspect_adapter(saved[0]), build_meta_model(other), inspect_model(other), any_base=True)
 
 
 def test_an_adapter_of_other_programs_is_taken_where_its_shapes_fit(saved, tmp_path):
     adapter = shutil.copytree(saved[0], tmp_path / "adapter")
-    (adapter / BASE_FILE).unlink()
+    (adapter / ADAPTER_BASE_FILE).unlink()
     other = save_model(tmp_path / "other", seed=1)
-    require_fit(examined_adapter(adapter), skeleton(other), examined(other))
+    require_adapter_fits(inspect_adapter(adapter), build_meta_model(other), inspect_model(other))
 
 
 def changed(folder, into, change):
     """A copy of an adapter's folder with its tensors passed through `change`."""
     copy = shutil.copytree(folder, into)
-    save_file(change(load_file(copy / WEIGHTS_FILE)), copy / WEIGHTS_FILE)
+    save_file(change(load_file(copy / ADAPTER_WEIGHTS_FILE)), copy / ADAPTER_WEIGHTS_FILE)
     return copy
 
 
@@ -238,7 +254,9 @@ def test_an_adapter_that_lost_a_whole_layer_is_refused_when_it_is_put_on(saved, 
         lambda tensors: {k: v for k, v in tensors.items() if ".layers.1.mlp.up" not in k},
     )
     with pytest.raises(DevkitError, match=r"lacks 2 weights, such as .*layers\.1\.mlp\.up_proj"):
-        put_on(load_base(examined(base), ModelChoices()), examined_adapter(adapter), precision=Precision.FP32)
+        apply_adapter(
+            load_base(inspect_model(base), LoadSettings()), inspect_adapter(adapter), precision=Precision.FP32
+        )
 
 
 def broken_config(folder, **changes):
@@ -258,11 +276,11 @@ def broken_config(folder, **changes):
         ({"adapter_config.json": '{"peft_type": "LORA"}'}, "names no rank"),
         ({"adapter_config.json": '{"peft_type": "LORA", "r": 4}'}, "has no adapter_model.safetensors"),
         (
-            {"adapter_config.json": '{"peft_type": "LORA", "r": 4}', WEIGHTS_FILE: "short"},
+            {"adapter_config.json": '{"peft_type": "LORA", "r": 4}', ADAPTER_WEIGHTS_FILE: "short"},
             "is no whole safetensors file",
         ),
         (
-            {"adapter_config.json": '{"peft_type": "LORA", "r": 4}', WEIGHTS_FILE: "version https://git-lfs.github.com/spec"},
+            {"adapter_config.json": '{"peft_type": "LORA", "r": 4}', ADAPTER_WEIGHTS_FILE: "version https://git-lfs.github.com/spec"},
             "is a pointer of Git LFS",
         ),
     ],
@@ -271,40 +289,40 @@ def test_a_folder_that_is_no_whole_adapter_is_refused(tmp_path, files, message):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(DevkitError, match=message):
-        examined_adapter(tmp_path)
+        inspect_adapter(tmp_path)
 
 
 def test_a_runs_output_folder_leads_to_the_adapter_in_it(saved, tmp_path):
     shutil.copytree(saved[0], tmp_path / "run" / "adapter")
     with pytest.raises(DevkitError) as refused:
-        examined_adapter(tmp_path / "run")
+        inspect_adapter(tmp_path / "run")
     assert f"{tmp_path}/run/adapter" in refused.value.hint
 
 
 def test_weights_that_training_moved_have_another_fingerprint(base, tmp_path):
     copy = shutil.copytree(base, tmp_path / "copy")
-    before = examined(copy).fingerprint
-    assert before == examined(base).fingerprint
+    before = inspect_model(copy).fingerprint
+    assert before == inspect_model(base).fingerprint
     tensors = load_file(copy / "model.safetensors")
     tensors["model.layers.1.mlp.up_proj.weight"] *= 1.001
     save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
-    assert examined(copy).fingerprint != before
+    assert inspect_model(copy).fingerprint != before
 
 
 def test_a_longer_adapter_precision_than_the_bases_still_trains(base):
-    choices = replace(ModelChoices(), precision=Precision.BF16)
+    choices = replace(LoadSettings(), precision=Precision.BF16)
     _, model = with_adapter(base, choices, precision=Precision.FP32)
     model.train()(input_ids=IDS, labels=IDS).loss.backward()
-    assert all(parameter.grad is not None for parameter in adapters.trainable(model))
+    assert all(parameter.grad is not None for parameter in adapters.trainable_parameters(model))
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_a_head_that_is_the_embedding_too_is_refused_with_the_reason_and_not_listed(tmp_path, kind):
-    shape = skeleton(save_model(tmp_path, kind, tie_word_embeddings=True))
+    shape = build_meta_model(save_model(tmp_path, kind, tie_word_embeddings=True))
     with pytest.raises(DevkitError, match="lm_head can be given no adapter: in this model it is the embedding"):
-        targets_of(shape, ("lm_head",))
+        resolve_targets(shape, ("lm_head",))
     with pytest.raises(DevkitError, match="no layer of the model is called nothing") as refused:
-        targets_of(shape, ("nothing",))
+        resolve_targets(shape, ("nothing",))
     assert "lm_head" not in refused.value.hint
 
 
@@ -313,4 +331,6 @@ def test_a_head_that_is_the_embedding_too_is_refused_with_the_reason_and_not_lis
 def test_the_estimate_counts_what_an_adapter_on_the_head_trains(base, targets, dora):
     loaded, model = with_adapter(base, targets=targets, dora=dora, rank=4)
     wanted = TrainingSettings(rank=4, targets=targets, dora=dora)
-    assert adapter_parameters(shape_of_config(loaded.config.to_dict()), wanted) == adapters.trainable_count(model)
+    assert count_adapter_parameters(
+        build_model_shape(loaded.config.to_dict()), wanted
+    ) == adapters.count_trainable_parameters(model)

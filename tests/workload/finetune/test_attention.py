@@ -6,29 +6,29 @@ import pytest
 
 from devkit.estimate.settings import Attention, Precision
 from devkit.facts.values import ComputeCapability
-from devkit.workload.finetune.attention import (
-    Kernels,
-    Traits,
-    attention_choice,
-    layout_of,
-    packing_refusal,
-    refusal_of,
+from devkit.workload.finetune.decisions import (
+    AttentionKernels,
+    AttentionTraits,
+    BatchLayout,
+    choose_attention,
+    choose_layout,
+    find_attention_refusal,
+    find_packing_refusal,
 )
-from devkit.workload.finetune.layout import Layout
 
-LLAMA = Traits(name="llama")
+LLAMA = AttentionTraits(name="llama")
 
 
 def gpu(capability, **differences):
     given = {"device": "cuda", "precision": Precision.BF16, "varlen": True} | differences
-    return Kernels(capability=ComputeCapability.read(capability), **given)
+    return AttentionKernels(capability=ComputeCapability.parse(capability), **given)
 
 
 def model(**differences):
-    return Traits(name="odd", **differences)
+    return AttentionTraits(name="odd", **differences)
 
 
-CPU = Kernels(device="cpu", precision=Precision.FP32, varlen=True)
+CPU = AttentionKernels(device="cpu", precision=Precision.FP32, varlen=True)
 T4 = gpu("7.5", precision=Precision.FP16)
 A100 = gpu("8.0")
 H200 = gpu("9.0", flash=True)
@@ -63,7 +63,11 @@ NO_VARLEN = gpu("8.6", varlen=False)
         ),
         pytest.param(LLAMA, gpu("9.4", rocm=True), Attention.SDPA, "this is ROCm", id="an MI300X"),
         pytest.param(
-            LLAMA, Kernels(device="mps", precision=Precision.FP32), Attention.SDPA, "this is mps", id="an Apple GPU"
+            LLAMA,
+            AttentionKernels(device="mps", precision=Precision.FP32),
+            Attention.SDPA,
+            "this is mps",
+            id="an Apple GPU",
         ),
         pytest.param(model(head=512, value_head=512), A100, Attention.SDPA, "its heads have 512", id="large heads"),
         pytest.param(model(head=60, value_head=60), A100, Attention.SDPA, "in steps of 8", id="heads of odd size"),
@@ -88,7 +92,7 @@ NO_VARLEN = gpu("8.6", varlen=False)
     ],
 )
 def test_attention_is_chosen(traits, kernels, attention, because):
-    chosen, reason = attention_choice(traits, kernels)
+    chosen, reason = choose_attention(traits, kernels)
     assert chosen is attention
     assert because in reason
 
@@ -96,7 +100,7 @@ def test_attention_is_chosen(traits, kernels, attention, because):
 @pytest.mark.parametrize("traits", [LLAMA, model(softcap=True), model(recurrent=True), model(sdpa=False)])
 @pytest.mark.parametrize("kernels", [CPU, T4, A100, H200, NO_VARLEN])
 def test_what_is_chosen_is_never_refused_when_asked_for(traits, kernels):
-    assert refusal_of(attention_choice(traits, kernels)[0], traits, kernels) is None
+    assert find_attention_refusal(choose_attention(traits, kernels)[0], traits, kernels) is None
 
 
 @pytest.mark.parametrize(
@@ -109,29 +113,29 @@ def test_what_is_chosen_is_never_refused_when_asked_for(traits, kernels):
     ],
 )
 def test_texts_share_rows_where_they_cannot_see_each_other(traits, reason):
-    found = packing_refusal(traits)
+    found = find_packing_refusal(traits)
     assert found is None if reason is None else reason in found
 
 
 @pytest.mark.parametrize(
     ("attention", "pack", "layout"),
     [
-        pytest.param(Attention.VARLEN, True, Layout.FLAT, id="varlen, packed"),
-        pytest.param(Attention.VARLEN, False, Layout.FLAT, id="varlen needs no padding without packing either"),
-        pytest.param(Attention.FLASH, True, Layout.FLAT, id="flash, packed"),
-        pytest.param(Attention.FLASH, False, Layout.PADDED, id="flash unpads by the mask"),
-        pytest.param(Attention.SDPA, True, Layout.BLOCKS, id="sdpa, packed"),
-        pytest.param(Attention.SDPA, False, Layout.PADDED, id="sdpa, padded"),
-        pytest.param(Attention.EAGER, True, Layout.BLOCKS, id="eager, packed"),
+        pytest.param(Attention.VARLEN, True, BatchLayout.FLAT, id="varlen, packed"),
+        pytest.param(Attention.VARLEN, False, BatchLayout.FLAT, id="varlen needs no padding without packing either"),
+        pytest.param(Attention.FLASH, True, BatchLayout.FLAT, id="flash, packed"),
+        pytest.param(Attention.FLASH, False, BatchLayout.PADDED, id="flash unpads by the mask"),
+        pytest.param(Attention.SDPA, True, BatchLayout.BLOCKS, id="sdpa, packed"),
+        pytest.param(Attention.SDPA, False, BatchLayout.PADDED, id="sdpa, padded"),
+        pytest.param(Attention.EAGER, True, BatchLayout.BLOCKS, id="eager, packed"),
     ],
 )
 def test_rows_are_laid_out_for_their_attention(attention, pack, layout):
-    assert layout_of(attention, pack=pack) is layout
+    assert choose_layout(attention, pack=pack) is layout
 
 
 def test_every_trait_has_a_row_above():
     """A trait that no decision reads would be a promise nobody keeps."""
-    assert {each.name for each in fields(Traits)} == {
+    assert {each.name for each in fields(AttentionTraits)} == {
         *("name", "sdpa", "flash", "hands_on", "recurrent", "softcap", "chunked", "router_loss", "dropout"),
         *("head", "value_head"),
     }

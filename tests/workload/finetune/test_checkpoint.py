@@ -12,15 +12,17 @@ pytestmark = pytest.mark.workload
 
 torch = pytest.importorskip("torch", reason="needs the workload extra")
 
-from transformers import LlamaForCausalLM  # noqa: E402
+from transformers import LlamaForCausalLM
 
-from devkit.errors import DevkitError  # noqa: E402
-from devkit.workload.finetune import checkpoint  # noqa: E402
-from devkit.workload.finetune.checkpoint_folders import is_leftover  # noqa: E402
-from devkit.workload.finetune.manifest import Progress  # noqa: E402
-from devkit.workload.tuners import PeftModel, attaching  # noqa: E402
-from tests.workload.finetune.disks import files_of_at_most, made_read_only, mounted  # noqa: E402
-from tests.workload.finetune.small_run import ALONE, adapted, made, step, tiny_llama, trained  # noqa: E402
+from devkit.errors import DevkitError
+from devkit.workload.finetune import checkpoint
+from devkit.workload.finetune.checkpoint import (
+    TrainProgress,
+    is_leftover,
+)
+from devkit.workload.peft_import import PeftModel, adapter_injection
+from tests.workload.finetune.disks import files_of_at_most, made_read_only, mounted
+from tests.workload.finetune.small_run import ALONE, adapted, made, step, tiny_llama, trained
 
 SETTINGS = {"rank": 4, "seed": 0}
 
@@ -42,12 +44,12 @@ def saved(tmp_path, state):
 
 
 def save(output, state, number, **options):
-    progress = Progress(step=number, tokens=number * 24)
-    return checkpoint.save(output, state, progress, settings=SETTINGS, ranks=ALONE, **options)
+    progress = TrainProgress(step=number, tokens=number * 24)
+    return checkpoint.save_checkpoint(output, state, progress, settings=SETTINGS, ranks=ALONE, **options)
 
 
 def newest(output, settings=SETTINGS):
-    return checkpoint.newest(output, settings=settings, ranks=ALONE)
+    return checkpoint.find_newest_checkpoint(output, settings=settings, ranks=ALONE)
 
 
 def names(output):
@@ -65,7 +67,7 @@ def test_the_newest_checkpoint_is_found_by_its_number_and_not_by_its_name(tmp_pa
         save(tmp_path, state, number)
     found = newest(tmp_path)
     assert found.path == tmp_path / "step-10"
-    assert found.manifest.progress == Progress(step=10, tokens=240)
+    assert found.manifest.progress == TrainProgress(step=10, tokens=240)
     assert found.passed_over == ()
 
 
@@ -80,7 +82,7 @@ def test_latest_leads_to_the_newest_and_stays_right_when_the_folder_moves(saved)
 
 def test_peft_reads_a_checkpoint_of_an_adapter(saved, state):
     base = tiny_llama()
-    with attaching(base):
+    with adapter_injection(base):
         loaded = PeftModel.from_pretrained(base, str(saved / "latest")).eval()
     ids = torch.arange(12)[None]
     state.model.eval()
@@ -222,7 +224,7 @@ def test_a_full_disk_is_noticed_before_anything_is_written(tmp_path, state):
 def test_a_disk_too_small_for_what_is_kept_is_noticed_before_the_first_step(tmp_path, state):
     with mounted(tmp_path / "disk", "size=64k") as disk:
         with pytest.raises(DevkitError, match=r"has 64 KiB for checkpoints, and they need 1.*KiB"):
-            checkpoint.check_room(disk, state, ranks=ALONE)
+            checkpoint.require_checkpoint_space(disk, state, ranks=ALONE)
         assert names(disk) == []
 
 
@@ -230,7 +232,7 @@ def test_room_that_a_run_already_uses_counts_for_it(tmp_path, state):
     with mounted(tmp_path / "disk", "size=256k") as disk:
         for number in (10, 20):
             save(disk, state, number)
-        checkpoint.check_room(disk, state, ranks=ALONE)
+        checkpoint.require_checkpoint_space(disk, state, ranks=ALONE)
 
 
 def test_a_read_only_disk_gives_one_line(tmp_path, state):
@@ -254,7 +256,7 @@ def test_a_model_of_another_shape_is_refused_by_the_tensor_that_differs(saved):
     other = made(adapted(rank=8))
     before = trained(other)
     with pytest.raises(DevkitError, match=r"adapter_model.safetensors does not fit this model: .*lora_A"):
-        checkpoint.load(found, other)
+        checkpoint.load_checkpoint(found, other)
     assert all(torch.equal(each, before[name]) for name, each in trained(other).items())
 
 

@@ -10,14 +10,14 @@ pytestmark = pytest.mark.workload
 
 torch = pytest.importorskip("torch", reason="needs the workload extra")
 
-from devkit.estimate.settings import Optimizer, Precision  # noqa: E402
-from devkit.workload.finetune.batch import Example  # noqa: E402
-from devkit.workload.finetune.checkpoint_settings import (  # noqa: E402
-    fingerprint_of_data,
-    settings_that_count,
+from devkit.estimate.settings import Optimizer, Precision
+from devkit.workload.finetune.checkpoint import (
+    find_differences,
+    fingerprint_examples,
+    select_resume_settings,
 )
-from devkit.workload.finetune.manifest import differences  # noqa: E402
-from devkit.workload.finetune.settings import FinetuneSettings  # noqa: E402
+from devkit.workload.finetune.data.batches import Example
+from devkit.workload.finetune.settings import FinetuneSettings
 
 SETTINGS = FinetuneSettings(model="m", data=("d",), output=Path("o"))
 
@@ -53,24 +53,24 @@ MUST_STAY = {
 @pytest.mark.parametrize("name", MAY_CHANGE)
 def test_where_and_how_fast_a_run_computes_may_change(name):
     changed = replace(SETTINGS, **{name: MAY_CHANGE[name]})
-    assert settings_that_count(changed, {}) == settings_that_count(SETTINGS, {})
+    assert select_resume_settings(changed, {}) == select_resume_settings(SETTINGS, {})
 
 
 @pytest.mark.parametrize("name", MUST_STAY)
 def test_what_the_numbers_depend_on_must_stay(name):
     changed = replace(SETTINGS, **{name: MUST_STAY[name]})
-    told = differences(settings_that_count(SETTINGS, {}), settings_that_count(changed, {}))
+    told = find_differences(select_resume_settings(SETTINGS, {}), select_resume_settings(changed, {}))
     assert len(told) == 1
     assert told[0].startswith(f"{name} was ")
 
 
 def test_what_was_chosen_counts_in_the_place_of_what_was_left_open():
-    assert settings_that_count(SETTINGS, {"precision": Precision.BF16, "data": "abc"})["precision"] == "bf16"
-    assert settings_that_count(SETTINGS, {"data": "abc"})["data"] == "abc"
+    assert select_resume_settings(SETTINGS, {"precision": Precision.BF16, "data": "abc"})["precision"] == "bf16"
+    assert select_resume_settings(SETTINGS, {"data": "abc"})["data"] == "abc"
 
 
 def test_what_counts_comes_back_from_json_as_it_was():
-    counted = settings_that_count(SETTINGS, {"learning_rate": 1 / 3, "steps": 9})
+    counted = select_resume_settings(SETTINGS, {"learning_rate": 1 / 3, "steps": 9})
     assert json.loads(json.dumps(counted)) == counted
     assert len(counted) > len(fields(FinetuneSettings)) / 2
 
@@ -91,8 +91,8 @@ def example(*ids, counted=True):
     ],
 )
 def test_other_data_have_another_fingerprint(other):
-    assert fingerprint_of_data(other) != fingerprint_of_data([example(1, 2), example(3)])
+    assert fingerprint_examples(other) != fingerprint_examples([example(1, 2), example(3)])
 
 
 def test_equal_data_have_an_equal_fingerprint():
-    assert fingerprint_of_data([example(1, 2)]) == fingerprint_of_data([example(1, 2)])
+    assert fingerprint_examples([example(1, 2)]) == fingerprint_examples([example(1, 2)])

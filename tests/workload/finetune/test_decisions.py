@@ -5,12 +5,11 @@ from functools import partial
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.estimate.config import shape_of_config
+from devkit.estimate.config import build_model_shape
 from devkit.estimate.settings import Attention, Loss, Method, Optimizer, Precision, Sharding
 from devkit.estimate.training import estimate_training
 from devkit.facts.values import ComputeCapability
-from devkit.workload.finetune.attention import Traits
-from devkit.workload.finetune.decisions import ASKED, Corpus, Hardware, Kind, decide
+from devkit.workload.finetune.decisions import USER_CHOICE, AttentionTraits, CorpusSize, DeviceKind, Hardware, decide
 from devkit.workload.finetune.settings import FinetuneSettings
 
 GIB = 1024**3
@@ -26,17 +25,17 @@ LLAMA_8B = {
     "max_position_embeddings": 131072,
     "tie_word_embeddings": False,
 }
-TRAITS = Traits(name="llama", head=128, value_head=128)
-MANY_TEXTS = Corpus(texts=10_000, tokens=3_000_000)
-NEED = partial(estimate_training, shape_of_config(LLAMA_8B))
+TRAITS = AttentionTraits(name="llama", head=128, value_head=128)
+MANY_TEXTS = CorpusSize(texts=10_000, tokens=3_000_000)
+NEED = partial(estimate_training, build_model_shape(LLAMA_8B))
 
 
 def gpu(capability, gib, **changed):
     given = {
-        "kind": Kind.CUDA,
+        "kind": DeviceKind.CUDA,
         "name": "a GPU",
         "free_bytes": round(gib * GIB),
-        "capability": ComputeCapability.read(capability),
+        "capability": ComputeCapability.parse(capability),
         "can_compile": True,
         "has_varlen": True,
         "packages": frozenset({"bitsandbytes"}),
@@ -47,10 +46,10 @@ def gpu(capability, gib, **changed):
 T4, RTX_3090, RTX_4090 = gpu("7.5", 14.4), gpu("8.6", 23.2), gpu("8.9", 23.2)
 A100, H100, H200, B200 = gpu("8.0", 78.5), gpu("9.0", 78.7), gpu("9.0", 139), gpu("10.0", 178)
 LAPTOP = gpu("8.9", 7.4)
-MI300X = Hardware(kind=Kind.ROCM, name="MI300X", free_bytes=190 * GIB)
-APPLE = Hardware(kind=Kind.MPS, name="Apple GPU", free_bytes=100 * GIB, has_bf16=True)
-OLD_APPLE = Hardware(kind=Kind.MPS, name="Apple GPU", free_bytes=100 * GIB)
-CPU = Hardware(kind=Kind.CPU, name="a CPU", free_bytes=64 * GIB, packages=frozenset({"bitsandbytes"}))
+MI300X = Hardware(kind=DeviceKind.ROCM, name="MI300X", free_bytes=190 * GIB)
+APPLE = Hardware(kind=DeviceKind.MPS, name="Apple GPU", free_bytes=100 * GIB, has_bf16=True)
+OLD_APPLE = Hardware(kind=DeviceKind.MPS, name="Apple GPU", free_bytes=100 * GIB)
+CPU = Hardware(kind=DeviceKind.CPU, name="a CPU", free_bytes=64 * GIB, packages=frozenset({"bitsandbytes"}))
 
 
 def decided(hardware, *, corpus=MANY_TEXTS, need=NEED, traits=TRAITS, **wishes):
@@ -90,7 +89,7 @@ def test_everything_has_its_reason(hardware):
     found = decided(hardware)
     names = [each.name for each in found.reasons]
     assert len(names) == len(set(names)) == 11
-    assert all(each.because and each.because != ASKED for each in found.reasons)
+    assert all(each.because and each.because != USER_CHOICE for each in found.reasons)
 
 
 def test_what_was_asked_for_is_done_and_says_so():
@@ -108,7 +107,7 @@ def test_what_was_asked_for_is_done_and_says_so():
     }
     found = decided(B200, **wishes)
     assert {name: getattr(found, name) for name in wishes} == wishes
-    assert {each.name for each in found.reasons if each.because == ASKED} == set(wishes)
+    assert {each.name for each in found.reasons if each.because == USER_CHOICE} == set(wishes)
     assert found.accumulation == 6
 
 
@@ -167,20 +166,20 @@ def test_without_an_estimate_a_gpu_begins_with_the_least():
 
 
 def test_few_texts_are_not_packed_into_fewer_steps():
-    assert not decided(H100, corpus=Corpus(texts=100, tokens=30_000)).packing
-    assert decided(H100, corpus=Corpus(texts=100, tokens=30_000), packing=True).packing
+    assert not decided(H100, corpus=CorpusSize(texts=100, tokens=30_000)).packing
+    assert decided(H100, corpus=CorpusSize(texts=100, tokens=30_000), packing=True).packing
 
 
 def test_steps_that_were_asked_for_are_packed_unless_the_same_rows_come_each_time():
     """24 steps a run, however long; an epoch of 8 rows has as many steps as its full rows make."""
-    enough, too_few = (Corpus(texts=300, tokens=steps * 8 * 2048) for steps in (4, 3))
+    enough, too_few = (CorpusSize(texts=300, tokens=steps * 8 * 2048) for steps in (4, 3))
     assert decided(H100, corpus=enough, batch=8, sequence=2048, steps=24).packing
     assert not decided(H100, corpus=too_few, batch=8, sequence=2048, steps=24).packing
     assert not decided(H100, corpus=enough, batch=8, sequence=2048, epochs=6).packing
 
 
 def test_a_model_whose_texts_must_not_share_a_row_is_not_packed():
-    recurrent = Traits(name="mamba", recurrent=True)
+    recurrent = AttentionTraits(name="mamba", recurrent=True)
     assert not decided(H100, traits=recurrent).packing
     with pytest.raises(DevkitError, match="recurrent"):
         decided(H100, traits=recurrent, packing=True)
@@ -201,7 +200,7 @@ def test_in_fp32_the_adapters_precision_is_not_explained_by_what_fp32_would_cost
 
 
 def test_steps_that_were_asked_for_are_not_said_to_come_of_packing():
-    few = Corpus(texts=100, tokens=40_000)
+    few = CorpusSize(texts=100, tokens=40_000)
     assert "the data would make 1 step;" in because(decided(A100, corpus=few), "packing")
     asked = because(decided(A100, corpus=few, steps=20), "packing")
     assert asked.startswith("packed, each pass over the data would be 1 step, 4 at least are wanted")

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.events import Counts, Events, forget_after, read_events, thinned
+from devkit.workload.finetune.events import (
+    Events,
+    ReadingProgress,
+    drop_events_after,
+    read_events,
+    throttle_reading_events,
+)
 
 
 def test_each_event_is_a_line_and_is_heard(tmp_path):
@@ -32,13 +38,13 @@ def test_steps_that_will_be_done_again_are_dropped_and_a_torn_line_too(tmp_path)
     events("eval", step=3)
     with file.open("a") as stream:
         stream.write('{"event": "step", "st')
-    forget_after(file, 2)
+    drop_events_after(file, 2)
     told = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(each["event"], each.get("step")) for each in told] == [("decision", None), ("step", 1), ("step", 2)]
 
 
 def test_nothing_to_drop_is_fine(tmp_path):
-    forget_after(tmp_path / "metrics.jsonl", 0)
+    drop_events_after(tmp_path / "metrics.jsonl", 0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -58,7 +64,7 @@ class Clock:
 
 def test_how_far_the_reading_is_gets_heard_twice_a_second_and_is_not_kept(tmp_path):
     heard, clock = [], Clock()
-    counts = Counts(Events(tmp_path / "metrics.jsonl", (heard.append,)), now_s=clock)
+    counts = ReadingProgress(Events(tmp_path / "metrics.jsonl", (heard.append,)), now_s=clock)
     for records in range(0, 5000, 1000):
         counts(records)
         clock.s += 0.3
@@ -68,7 +74,7 @@ def test_how_far_the_reading_is_gets_heard_twice_a_second_and_is_not_kept(tmp_pa
 
 def test_lines_of_how_far_the_reading_is_are_five_seconds_apart():
     heard, clock = [], Clock()
-    listen = thinned(heard.append, now_s=clock)
+    listen = throttle_reading_events(heard.append, now_s=clock)
     for records in range(12):
         listen({"event": "reading", "records": records})
         listen({"event": "step", "step": records})

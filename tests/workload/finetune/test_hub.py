@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.hub import model_folder, nearest_names
-from devkit.workload.finetune.hub_refusals import HubName, refusal
+from devkit.workload.finetune.model.hub import (
+    HubRepository,
+    explain_hub_error,
+    find_similar_names,
+    resolve_model_folder,
+)
 from tests.amount import every
 from tests.workload.finetune.hub_stand_in import client_environment, hub
 
@@ -18,10 +22,10 @@ pytestmark = pytest.mark.workload
 ASK = """
 import json, sys
 from devkit.errors import DevkitError
-from devkit.workload.finetune.hub import model_folder
+from devkit.workload.finetune.model.hub import resolve_model_folder
 for name in sys.argv[1:]:
     try:
-        print(json.dumps(["folder", str(model_folder(name))]))
+        print(json.dumps(["folder", str(resolve_model_folder(name))]))
     except DevkitError as error:
         print(json.dumps([error.message, error.hint]))
 """
@@ -45,7 +49,7 @@ def models(tmp_path_factory):
 
 
 def ask(address, cache, *names, token="", offline=False):
-    """What `model_folder` says of each name, in a process of its own: the client reads its settings once."""
+    """What `resolve_model_folder` says of each name, in a process of its own: the client reads its settings once."""
     env = client_environment(address, cache, token=token, offline=offline)
     done = subprocess.run([sys.executable, "-c", ASK, *names], env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -135,12 +139,12 @@ def test_an_answer_that_the_client_repeats_for_a_minute_has_its_line_too(status,
     answer = client.Response(status, request=client.Request("HEAD", "https://huggingface.co/owner/name/resolve/main/x"))
     with pytest.raises(OSError, match=f"{status}") as raised:
         hf_raise_for_status(answer)
-    refused = refusal(HubName("owner/name"), raised.value, nearest=())
+    refused = explain_hub_error(HubRepository("owner/name"), raised.value, nearest=())
     assert message in refused.message
 
 
 def test_what_is_no_answer_of_the_hub_stays_a_bug():
-    assert refusal(HubName("owner/name"), ZeroDivisionError(), nearest=()) is None
+    assert explain_hub_error(HubRepository("owner/name"), ZeroDivisionError(), nearest=()) is None
 
 
 def test_a_page_of_the_hub_is_named_by_the_address_in_use(answers):
@@ -179,7 +183,7 @@ def test_what_the_cache_holds_is_used_offline_and_without_a_network(answers):
 @pytest.mark.parametrize("name", ["./model", "/nowhere/model", "~/nowhere", "a/b/c", "model/", "back\\slash"])
 def test_what_can_only_be_a_folder_is_never_asked_of_the_hub(name):
     with pytest.raises(DevkitError, match="there is no model") as refused:
-        model_folder(name)
+        resolve_model_folder(name)
     assert "owner/name" in refused.value.hint
 
 
@@ -187,17 +191,17 @@ def test_what_can_only_be_a_folder_is_never_asked_of_the_hub(name):
 def test_what_can_be_neither_folder_nor_hub_id_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DevkitError):
-        model_folder(name)
+        resolve_model_folder(name)
 
 
 def test_a_file_is_no_model(tmp_path):
     (tmp_path / "model.gguf").touch()
     with pytest.raises(DevkitError, match="is a file"):
-        model_folder(f"{tmp_path}/model.gguf")
+        resolve_model_folder(f"{tmp_path}/model.gguf")
 
 
 def test_a_folder_of_a_like_name_is_offered(tmp_path):
     (tmp_path / "my-model").mkdir()
     (tmp_path / "my-model" / "config.json").touch()
-    assert nearest_names(f"{tmp_path}/my-modle") == (f"{tmp_path}/my-model",)
-    assert nearest_names(f"{tmp_path}/other") == ()
+    assert find_similar_names(f"{tmp_path}/my-modle") == (f"{tmp_path}/my-model",)
+    assert find_similar_names(f"{tmp_path}/other") == ()

@@ -22,10 +22,10 @@ pytestmark = [
 ASK = """
 import json, sys
 from devkit.errors import DevkitError
-from devkit.workload.finetune.reading import Records
+from devkit.workload.finetune.data.readers import RecordReader
 for name in sys.argv[1:]:
     try:
-        print(json.dumps(["rows", *(record.text for record in Records([name]))]))
+        print(json.dumps(["rows", *(record.text for record in RecordReader([name]))]))
     except DevkitError as error:
         print(json.dumps([error.message, error.hint]))
 """

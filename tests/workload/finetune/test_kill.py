@@ -20,10 +20,10 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
 ]
 
-from devkit.workload.finetune.checkpoint_folders import verified, whole  # noqa: E402
-from tests.amount import LONG, every  # noqa: E402
-from tests.conftest import KILLED  # noqa: E402
-from tests.workload.finetune.kitchen import Kitchen  # noqa: E402
+from devkit.workload.finetune.checkpoint import list_checkpoints, verify_checkpoint
+from tests.amount import LONG, every
+from tests.conftest import KILLED
+from tests.workload.finetune.kitchen import Kitchen
 
 STEPS, SAVE_EVERY = 9, 2
 KILLS_OF_A_RUN = 4 if LONG else 2
@@ -90,8 +90,8 @@ def run_to_its_end(kitchen, zygote, output, world, *sharing):
 
 def last_saved(output):
     """The step of the newest checkpoint that is whole, 0 for none."""
-    for number, path in whole(output):
-        verified(path)
+    for number, path in list_checkpoints(output):
+        verify_checkpoint(path)
         return number
     return 0
 

@@ -11,11 +11,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from safetensors.torch import load_file  # noqa: E402
+from safetensors.torch import load_file
 
-from devkit.estimate.settings import Precision  # noqa: E402
-from devkit.workload.finetune.step import ModelWithLoss  # noqa: E402
-from tests.workload.finetune.kitchen import Kitchen  # noqa: E402
+from devkit.estimate.settings import Precision
+from devkit.workload.finetune.loop import ModelWithLoss
+from tests.workload.finetune.kitchen import Kitchen
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def kitchen(tmp_path_factory):
 
 def before_pass(monkeypatch, number, action):
     """Call `action` with the loss of learning pass `number`, counted from 1, and take what it gives instead."""
-    whole, passes = ModelWithLoss.loss_over, []
+    whole, passes = ModelWithLoss.compute_micro_batch_loss, []
 
     def forward(module, batch):
         loss = whole(module, batch)

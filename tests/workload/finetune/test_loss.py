@@ -10,13 +10,19 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from torch.nn import functional  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from devkit.estimate.settings import Loss  # noqa: E402
-from devkit.workload.finetune import loss as loss_module  # noqa: E402
-from devkit.workload.finetune.batch import IGNORED  # noqa: E402
-from devkit.workload.finetune.loss import Head, counted_of, head_of, loss_of, speaks_for  # noqa: E402
+from devkit.estimate.settings import Loss
+from devkit.workload.finetune.data.batches import IGNORE_INDEX
+from devkit.workload.finetune.model import loss as loss_module
+from devkit.workload.finetune.model.loss import (
+    OutputHead,
+    compute_loss,
+    get_output_head,
+    head_matches_model,
+    select_targets,
+)
 
 WIDTH, VOCABULARY, TOKENS = 24, 97, 40
 CPU = torch.device("cpu")
@@ -31,7 +37,7 @@ def made(*, bias=False, trainable=True, scale=1.0, softcap=0.0):
     torch.manual_seed(0)
     layer = torch.nn.Linear(WIDTH, VOCABULARY, bias=bias).requires_grad_(requires_grad=trainable)
     states = torch.randn(TOKENS, WIDTH).mul_(3).requires_grad_()
-    return Head(layer, scale, softcap), states, torch.randint(0, VOCABULARY, (TOKENS,))
+    return OutputHead(layer, scale, softcap), states, torch.randint(0, VOCABULARY, (TOKENS,))
 
 
 def standard(head, states, targets):
@@ -60,7 +66,7 @@ def results(loss, head, states):
 def test_loss_and_gradients_are_those_of_whole_logits(how):
     head, states, targets = made(**how)
     wanted, wanted_gradients = results(standard(head, states, targets), head, states)
-    found, gradients = results(loss_of(head, states, targets, Loss.CHUNKED), head, states)
+    found, gradients = results(compute_loss(head, states, targets, Loss.CHUNKED), head, states)
     assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
     for one, other in zip(gradients, wanted_gradients, strict=True):
         assert (one - other).abs().max() <= 1e-5 * other.abs().max()
@@ -70,7 +76,7 @@ def test_a_head_that_is_more_than_a_matrix_is_computed_chunk_by_chunk_too():
     head, states, targets = made()
     deeper = replace(head, layer=torch.nn.Sequential(head.layer, torch.nn.Tanh()))
     wanted, wanted_gradients = results(standard(deeper, states, targets), deeper, states)
-    found, gradients = results(loss_of(deeper, states, targets, Loss.CHUNKED), deeper, states)
+    found, gradients = results(compute_loss(deeper, states, targets, Loss.CHUNKED), deeper, states)
     assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
     for one, other in zip(gradients, wanted_gradients, strict=True):
         assert (one - other).abs().max() <= 1e-5 * other.abs().max()
@@ -78,20 +84,20 @@ def test_a_head_that_is_more_than_a_matrix_is_computed_chunk_by_chunk_too():
 
 def test_no_counted_token_gives_no_loss_but_still_a_gradient_for_everyone_to_add():
     head, states, targets = made()
-    found, gradients = results(loss_of(head, states[:0], targets[:0], Loss.CHUNKED), head, states)
+    found, gradients = results(compute_loss(head, states[:0], targets[:0], Loss.CHUNKED), head, states)
     assert found.item() == 0
     assert all(not each.any() for each in gradients)
 
 
 def test_logits_far_from_zero_stay_finite():
     head, states, targets = made()
-    loss = loss_of(head, states * 1e4, targets, Loss.CHUNKED)
+    loss = compute_loss(head, states * 1e4, targets, Loss.CHUNKED)
     assert loss.item() == pytest.approx(standard(head, states * 1e4, targets).item(), rel=1e-5)
 
 
 def test_positions_that_are_not_counted_never_reach_the_head():
-    labels = torch.tensor([[IGNORED, 5, IGNORED], [7, IGNORED, 9]])
-    places, targets = counted_of(labels, CPU)
+    labels = torch.tensor([[IGNORE_INDEX, 5, IGNORE_INDEX], [7, IGNORE_INDEX, 9]])
+    places, targets = select_targets(labels, CPU)
     assert places.tolist() == [1, 3, 5]
     assert targets.tolist() == [5, 7, 9]
 
@@ -121,8 +127,8 @@ def test_logits_of_all_tokens_are_never_in_memory_at_once(layers):
     if layers != "a matrix":
         head = replace(head, layer=torch.nn.Sequential(head.layer, torch.nn.Tanh()))
     chunk = 7 * VOCABULARY
-    assert largest_tensor(lambda: loss_of(head, states, targets, Loss.CHUNKED)) <= max(chunk, WIDTH * VOCABULARY)
-    assert largest_tensor(lambda: loss_of(head, states, targets, Loss.STANDARD)) == TOKENS * VOCABULARY
+    assert largest_tensor(lambda: compute_loss(head, states, targets, Loss.CHUNKED)) <= max(chunk, WIDTH * VOCABULARY)
+    assert largest_tensor(lambda: compute_loss(head, states, targets, Loss.STANDARD)) == TOKENS * VOCABULARY
 
 
 def test_the_gradient_of_a_trained_head_is_rounded_once_and_not_with_each_chunk():
@@ -130,7 +136,7 @@ def test_the_gradient_of_a_trained_head_is_rounded_once_and_not_with_each_chunk(
     low = replace(head, layer=torch.nn.Linear(WIDTH, VOCABULARY, bias=False, dtype=torch.bfloat16))
     rounded = states.detach().bfloat16().requires_grad_()
     exact = torch.autograd.grad(standard(low, rounded, targets).double(), low.layer.weight)[0].float()
-    found = torch.autograd.grad(loss_of(low, rounded, targets, Loss.CHUNKED), low.layer.weight)[0].float()
+    found = torch.autograd.grad(compute_loss(low, rounded, targets, Loss.CHUNKED), low.layer.weight)[0].float()
     assert (found - exact).abs().max() <= 2**-7 * exact.abs().max()
 
 
@@ -143,7 +149,7 @@ def test_an_unknown_twist_between_decoder_and_logits_is_noticed():
         num_key_value_heads=1, head_dim=16, final_logit_softcapping=0.5, attn_implementation="eager",
     )  # fmt: skip
     model = Gemma2ForCausalLM(config)
-    head = head_of(model)
+    head = get_output_head(model)
     assert head.softcap == 0.5
-    assert speaks_for(head, model)
-    assert not speaks_for(replace(head, softcap=0.0), model)
+    assert head_matches_model(head, model)
+    assert not head_matches_model(replace(head, softcap=0.0), model)

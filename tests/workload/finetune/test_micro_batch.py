@@ -12,11 +12,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from devkit.workload.finetune import program_job  # noqa: E402
-from devkit.workload.finetune.micro_batch import is_out_of_memory, let_go, probed, read_memory  # noqa: E402
-from devkit.workload.finetune.ranks import Ranks  # noqa: E402
-from devkit.workload.finetune.step import ModelWithLoss  # noqa: E402
-from tests.workload.finetune.kitchen import Kitchen  # noqa: E402
+from devkit.workload.finetune import program
+from devkit.workload.finetune.distributed import Ranks
+from devkit.workload.finetune.loop import ModelWithLoss
+from devkit.workload.finetune.memory import find_micro_batch, free_after_oom, is_out_of_memory, read_device_memory
+from tests.workload.finetune.kitchen import Kitchen
 
 CPU = torch.device("cpu")
 ALONE = Ranks(0, 1, CPU)
@@ -55,7 +55,7 @@ def test_what_a_failed_pass_held_is_let_go():
     except torch.OutOfMemoryError as error:
         kept = error
     assert seen[0]() is not None
-    let_go(kept, CPU)
+    free_after_oom(kept, CPU)
     gc.collect()
     assert seen[0]() is None
 
@@ -68,7 +68,7 @@ def test_a_pass_is_halved_until_it_fits(fits, found, refused):
         if size > fits:
             raise torch.OutOfMemoryError("for the test")
 
-    result = probed(lambda size: size, attempt, start=8, ranks=ALONE)
+    result = find_micro_batch(lambda size: size, attempt, start=8, ranks=ALONE)
     assert (result.micro_batch, result.refused) == (found, refused)
 
 
@@ -77,11 +77,11 @@ def test_another_error_is_not_taken_for_memory():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes"):
-        probed(lambda size: size, attempt, start=8, ranks=ALONE)
+        find_micro_batch(lambda size: size, attempt, start=8, ranks=ALONE)
 
 
 def test_the_cpu_has_no_count_of_tensors():
-    assert read_memory(CPU).fields() == {}
+    assert read_device_memory(CPU).fields() == {}
 
 
 class Narrow:
@@ -89,7 +89,7 @@ class Narrow:
 
     def __init__(self, monkeypatch, *, fits, since=0, times=1000):
         self.passes = 0
-        whole = ModelWithLoss.loss_over
+        whole = ModelWithLoss.compute_micro_batch_loss
 
         def forward(module, batch):
             self.passes += 1
@@ -105,7 +105,7 @@ class Narrow:
 
 def test_the_largest_pass_that_fits_is_found_before_training_and_leaves_no_trace(kitchen, monkeypatch):
     straight = kitchen.run(micro_batch=8)
-    monkeypatch.setattr(program_job, "is_tried_out", lambda device: True)
+    monkeypatch.setattr(program, "is_tried_out", lambda device: True)
     Narrow(monkeypatch, fits=2)
     found = kitchen.run(micro_batch=8)
     assert found.named("probe")[0] | {"micro_batch": 2, "refused": [8, 4]} == found.named("probe")[0]
@@ -141,7 +141,7 @@ def test_after_a_shortage_the_same_command_goes_on(kitchen, monkeypatch):
 
 
 def test_when_not_one_row_fits_nothing_is_trained(kitchen, monkeypatch):
-    monkeypatch.setattr(program_job, "is_tried_out", lambda device: True)
+    monkeypatch.setattr(program, "is_tried_out", lambda device: True)
     Narrow(monkeypatch, fits=0)
     found = kitchen.run(micro_batch=2)
     assert found.code == 1
@@ -153,7 +153,7 @@ def test_a_model_that_does_not_even_load_is_said_in_words_and_not_as_a_bug(kitch
     def too_large(*_):
         raise torch.OutOfMemoryError("for the test")
 
-    monkeypatch.setattr(program_job.program_parts, "loaded", too_large)
+    monkeypatch.setattr(program.program_parts, "loaded", too_large)
     found = kitchen.run()
     assert found.code == 1
     assert found.named("stopped")[0]["how"] == "out-of-memory"

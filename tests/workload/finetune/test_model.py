@@ -10,12 +10,17 @@ from safetensors.torch import load_file, save_file
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
-from devkit.workload.finetune.model import load, load_base, load_tokenizer, prepare_for_training
-from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
-from devkit.workload.finetune.model_files import examined
-from devkit.workload.finetune.model_skeleton import fused_experts, skeleton
+from devkit.workload.finetune.model.files import BaseQuantization, LoadSettings, inspect_model
+from devkit.workload.finetune.model.loading import (
+    build_meta_model,
+    find_fused_experts,
+    load_base,
+    load_base_and_tokenizer,
+    load_tokenizer,
+    prepare_for_training,
+)
 from devkit.workload.finetune.settings import FinetuneSettings
-from devkit.workload.quantized import linear_kinds
+from devkit.workload.quantization import count_linear_layers
 from tests.workload.small_models import save_model
 
 pytestmark = pytest.mark.workload
@@ -39,8 +44,10 @@ def base(tmp_path_factory):
     ],
 )
 def test_each_method_keeps_its_base_in_the_form_it_trains_on(base, method, kinds):
-    loaded = load(f"{base}", ModelChoices(precision=Precision.BF16, quantisation=Quantisation.of_method(method)))
-    assert linear_kinds(loaded.model) == kinds
+    loaded = load_base_and_tokenizer(
+        f"{base}", LoadSettings(precision=Precision.BF16, quantisation=BaseQuantization.from_method(method))
+    )
+    assert count_linear_layers(loaded.model) == kinds
     assert loaded.model.get_input_embeddings().weight.dtype is torch.bfloat16
     assert not loaded.model.training
     assert loaded.tokenizer("a")["input_ids"] == [256, loaded.tokenizer.convert_tokens_to_ids("a")]
@@ -48,21 +55,21 @@ def test_each_method_keeps_its_base_in_the_form_it_trains_on(base, method, kinds
 
 
 def test_attention_is_computed_as_asked(base):
-    loaded = load(f"{base}", ModelChoices(attention="eager"))
+    loaded = load_base_and_tokenizer(f"{base}", LoadSettings(attention="eager"))
     assert loaded.config._attn_implementation == "eager"
 
 
 def test_checkpointing_changes_no_gradient_of_an_adapter_although_no_input_needs_one(base):
-    from devkit.workload.finetune import adapters
+    from devkit.workload.finetune.model import adapters
 
     gradients = []
     for checkpointing in (False, True):
-        model = load(f"{base}", ModelChoices()).model
+        model = load_base_and_tokenizer(f"{base}", LoadSettings()).model
         settings = FinetuneSettings(model="", data=(), output=Path())
-        model = adapters.attach(model, settings, precision=Precision.FP32)
+        model = adapters.attach_adapter(model, settings, precision=Precision.FP32)
         prepare_for_training(model, checkpointing=checkpointing)
         model.train()(input_ids=IDS, labels=IDS).loss.backward()
-        gradients.append([parameter.grad for parameter in adapters.trainable(model)])
+        gradients.append([parameter.grad for parameter in adapters.trainable_parameters(model)])
         assert model.config.use_cache
     assert all(map(torch.equal, *gradients))
 
@@ -122,7 +129,7 @@ def test_a_folder_that_cannot_be_tuned_is_refused_before_torch_has_anything_to_d
 ):
     folder = folder_with(tmp_path, base, **contents)
     with pytest.raises(DevkitError) as refused:
-        examined(folder)
+        inspect_model(folder)
     assert message in refused.value.message
     assert hint in refused.value.hint
 
@@ -139,7 +146,7 @@ def test_weights_that_were_cut_short_anywhere_are_refused(tmp_path, base, share)
     file = folder / "model.safetensors"
     cut_to(file, round(file.stat().st_size * share))
     with pytest.raises(DevkitError, match=r"is no whole safetensors file|damaged header|ends after .* of ") as refused:
-        examined(folder)
+        inspect_model(folder)
     assert "\n" not in refused.value.message
 
 
@@ -147,17 +154,17 @@ def test_a_header_of_other_json_is_refused(tmp_path, base):
     folder = folder_with(tmp_path, base)
     (folder / "model.safetensors").write_bytes((9).to_bytes(8, "little") + b'{"a": []}')
     with pytest.raises(DevkitError, match="has a damaged header"):
-        examined(folder)
+        inspect_model(folder)
 
 
 def refusal_of_loading(folder, **choices):
     """Why a folder that looks well cannot be loaded."""
     with pytest.raises(DevkitError) as refused:
-        load(f"{folder}", ModelChoices(**choices))
+        load_base_and_tokenizer(f"{folder}", LoadSettings(**choices))
     return refused.value
 
 
-@pytest.mark.parametrize("quantisation", [Quantisation.NONE, Quantisation.NF4])
+@pytest.mark.parametrize("quantisation", [BaseQuantization.NONE, BaseQuantization.NF4])
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -200,22 +207,24 @@ def test_a_damaged_tokenizer_is_named(tmp_path, base):
 
 def test_a_model_saved_in_4_bits_is_trained_as_such_and_as_nothing_else(tmp_path, base):
     folder = tmp_path / "packed"
-    loaded = load(f"{base}", ModelChoices(quantisation=Quantisation.NF4))
+    loaded = load_base_and_tokenizer(f"{base}", LoadSettings(quantisation=BaseQuantization.NF4))
     loaded.model.save_pretrained(folder)
     loaded.tokenizer.save_pretrained(folder)
-    assert examined(folder).quantised is Quantisation.NF4
-    again = load_base(examined(folder), ModelChoices(precision=Precision.BF16, quantisation=Quantisation.NF4))
-    assert linear_kinds(again) == {"Linear4bit": 14}
+    assert inspect_model(folder).quantised is BaseQuantization.NF4
+    again = load_base(inspect_model(folder), LoadSettings(precision=Precision.BF16, quantisation=BaseQuantization.NF4))
+    assert count_linear_layers(again) == {"Linear4bit": 14}
     assert again.model.layers[0].mlp.up_proj.compute_dtype is torch.bfloat16
     assert "already quantised to nf4" in refusal_of_loading(folder).message
 
 
 def test_experts_that_stay_in_16_bits_are_counted_and_their_cost_is_said(tmp_path):
     folder = save_model(tmp_path, "qwen3_moe")
-    experts = fused_experts(skeleton(folder))
+    experts = find_fused_experts(build_meta_model(folder))
     # Two layers, each gate with up [4, 2 * 16, 32] and down [4, 32, 16].
     assert (experts.tensors, experts.parameters) == (4, 2 * 4 * (2 * 16 * 32 + 32 * 16))
-    loaded = load(f"{folder}", ModelChoices(precision=Precision.BF16, quantisation=Quantisation.NF4))
+    loaded = load_base_and_tokenizer(
+        f"{folder}", LoadSettings(precision=Precision.BF16, quantisation=BaseQuantization.NF4)
+    )
     (note,) = loaded.notes
     assert note == (
         "4 expert weights with 12,288 numbers stay in bf16: bitsandbytes quantises linear layers alone, and these are "
@@ -226,9 +235,9 @@ def test_experts_that_stay_in_16_bits_are_counted_and_their_cost_is_said(tmp_pat
     assert sum(each.numel() for each in kept) == experts.parameters
 
 
-@pytest.mark.parametrize("quantisation", [Quantisation.NONE, Quantisation.NF4])
+@pytest.mark.parametrize("quantisation", [BaseQuantization.NONE, BaseQuantization.NF4])
 def test_a_dense_model_has_nothing_to_be_said(base, quantisation):
-    assert load(f"{base}", ModelChoices(quantisation=quantisation)).notes == ()
+    assert load_base_and_tokenizer(f"{base}", LoadSettings(quantisation=quantisation)).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -240,7 +249,7 @@ def test_a_dense_model_has_nothing_to_be_said(base, quantisation):
     ],
 )
 def test_a_run_says_what_fused_experts_mean_for_it_before_it_trains(tmp_path, method, notes):
-    from devkit.workload.finetune.program import run
+    from devkit.workload.finetune.program import run_finetuning
 
     text = tmp_path / "text.jsonl"
     text.write_text('{"text": "one line"}\n')
@@ -249,7 +258,7 @@ def test_a_run_says_what_fused_experts_mean_for_it_before_it_trains(tmp_path, me
     settings = FinetuneSettings(
         model=f"{folder}", data=(f"{text}",), output=tmp_path / "run", method=method, sequence=64
     )
-    assert run(settings, listeners=(told.append,), dry_run=True) == 0
+    assert run_finetuning(settings, listeners=(told.append,), dry_run=True) == 0
     said = [each["text"] for each in told if each["event"] == "note" and "expert" in each["text"]]
     assert len(said) == len(notes)
     assert all(part in text for part, text in zip(notes, said, strict=True))
@@ -267,13 +276,13 @@ def test_a_4_bit_model_of_any_width_is_computed_outside_of_training(tmp_path, hi
     """On a CPU with AVX512-BF16 bitsandbytes's kernel refuses what is not whole blocks; elsewhere it is never asked."""
     pytest.importorskip("bitsandbytes")
     folder = save_model(tmp_path / "base", hidden_size=hidden, intermediate_size=between)
-    choices = ModelChoices(precision=Precision.BF16, quantisation=Quantisation.NF4)
-    model = load(f"{folder}", choices).model
+    choices = LoadSettings(precision=Precision.BF16, quantisation=BaseQuantization.NF4)
+    model = load_base_and_tokenizer(f"{folder}", choices).model
     ids = torch.arange(40, 60)[None]
     with torch.no_grad():
         outside = model(input_ids=ids).logits.float()
         # A fresh one: the first has its weights laid out anew.
-        inside = load(f"{folder}", choices).model.train()(input_ids=ids).logits.float()
+        inside = load_base_and_tokenizer(f"{folder}", choices).model.train()(input_ids=ids).logits.float()
     assert float((outside - inside).abs().max() / inside.abs().max()) < 0.05
     from bitsandbytes.functional import has_avx512bf16
 

@@ -5,20 +5,22 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from devkit.errors import DevkitError  # noqa: E402
-from devkit.estimate.settings import Optimizer  # noqa: E402
-from devkit.workload.finetune.optimizers import (  # noqa: E402
-    groups_of,
-    learning_rate_at,
-    optimizer_for,
+from devkit.errors import DevkitError
+from devkit.estimate.settings import Optimizer
+from devkit.workload.finetune.optimizers import (
+    build_optimizer,
+    build_parameter_groups,
+    clip_gradients,
+    compute_learning_rate,
     set_learning_rate,
-    shorten,
 )
-from devkit.workload.finetune.settings import Schedule  # noqa: E402
+from devkit.workload.finetune.settings import Schedule
 
 
 def rates(schedule, *, steps=10, warmup=0.2):
-    return [learning_rate_at(step, steps=steps, warmup=warmup, schedule=schedule, highest=1.0) for step in range(steps)]
+    return [
+        compute_learning_rate(step, steps=steps, warmup=warmup, schedule=schedule, highest=1.0) for step in range(steps)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def model():
 
 
 def test_matrices_decay_and_norms_and_biases_do_not():
-    decaying, others = groups_of(model(), weight_decay=0.1)
+    decaying, others = build_parameter_groups(model(), weight_decay=0.1)
     assert [tuple(each.shape) for each in decaying["params"]] == [(8, 4), (2, 8)]
     assert [tuple(each.shape) for each in others["params"]] == [(8,), (8,), (8,)]
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
@@ -60,7 +62,7 @@ def test_matrices_decay_and_norms_and_biases_do_not():
 def test_frozen_weights_are_left_out_and_nothing_to_train_is_refused():
     frozen = model().requires_grad_(requires_grad=False)
     with pytest.raises(DevkitError, match="nothing in the model can be trained"):
-        groups_of(frozen, weight_decay=0.0)
+        build_parameter_groups(frozen, weight_decay=0.0)
 
 
 @pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
@@ -69,7 +71,7 @@ def test_every_optimizer_moves_the_weights_down_the_gradient(kind):
     if "8bit" in kind or "paged" in kind:
         pytest.importorskip("bitsandbytes")
     moved = model()
-    optimizer = optimizer_for(moved, kind, learning_rate=1.0, weight_decay=0.0)
+    optimizer = build_optimizer(moved, kind, learning_rate=1.0, weight_decay=0.0)
     set_learning_rate(optimizer, 0.05)
     inputs, losses = torch.ones(3, 4), []
     for _ in range(5):
@@ -84,9 +86,9 @@ def test_every_optimizer_moves_the_weights_down_the_gradient(kind):
 def test_a_long_gradient_is_shortened_to_the_limit_and_a_short_one_is_left():
     weight = torch.nn.Parameter(torch.zeros(2))
     weight.grad = torch.tensor([3.0, 4.0])
-    shorten([weight], torch.tensor(5.0), limit=0.0)
+    clip_gradients([weight], torch.tensor(5.0), limit=0.0)
     assert weight.grad.tolist() == [3.0, 4.0]
-    shorten([weight], torch.tensor(5.0), limit=10.0)
+    clip_gradients([weight], torch.tensor(5.0), limit=10.0)
     assert weight.grad.tolist() == [3.0, 4.0]
-    shorten([weight], torch.tensor(5.0), limit=1.0)
+    clip_gradients([weight], torch.tensor(5.0), limit=1.0)
     assert weight.grad.norm().item() == pytest.approx(1.0, rel=1e-5)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devkit.workload.finetune.packing import efficiency, packed
+from devkit.workload.finetune.data.batches import pack_rows, packing_efficiency
 from tests.fuzz.profile import FUZZ
 
 ROOM = 64
@@ -14,7 +14,7 @@ lengths = st.lists(st.integers(min_value=1, max_value=ROOM), max_size=120)
 @FUZZ
 @given(lengths)
 def test_each_text_lies_in_exactly_one_row_and_no_row_is_too_long(texts):
-    rows = packed(texts, ROOM)
+    rows = pack_rows(texts, ROOM)
     assert sorted(index for row in rows for index in row) == list(range(len(texts)))
     assert all(row and sum(texts[index] for index in row) <= ROOM for row in rows)
 
@@ -23,7 +23,7 @@ def test_each_text_lies_in_exactly_one_row_and_no_row_is_too_long(texts):
 @given(lengths)
 def test_no_two_rows_would_have_gone_into_one_but_for_the_last(texts):
     """Best fit never opens a row while another has room, so at most one row is half empty or emptier."""
-    filled = [sum(texts[index] for index in row) for row in packed(texts, ROOM)]
+    filled = [sum(texts[index] for index in row) for row in pack_rows(texts, ROOM)]
     assert sum(2 * each <= ROOM for each in filled) <= 1
 
 
@@ -32,13 +32,13 @@ def test_no_two_rows_would_have_gone_into_one_but_for_the_last(texts):
 def test_the_rows_stay_within_the_bound_of_best_fit_decreasing(texts):
     fewest = -(-sum(texts) // ROOM)
     largest = sum(2 * each > ROOM for each in texts)
-    assert len(packed(texts, ROOM)) <= max(3 * fewest / 2 + 1, 11 / 9 * max(fewest, largest) + 4)
+    assert len(pack_rows(texts, ROOM)) <= max(3 * fewest / 2 + 1, 11 / 9 * max(fewest, largest) + 4)
 
 
 @FUZZ
 @given(lengths)
 def test_the_same_lengths_give_the_same_rows(texts):
-    assert packed(texts, ROOM) == packed(list(texts), ROOM)
+    assert pack_rows(texts, ROOM) == pack_rows(list(texts), ROOM)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_same_lengths_give_the_same_rows(texts):
     ],
 )
 def test_texts_are_packed(texts, room, rows):
-    assert packed(texts, room) == rows
+    assert pack_rows(texts, room) == rows
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_texts_are_packed(texts, room, rows):
 )
 def test_a_text_that_goes_into_no_row_is_an_error(texts):
     with pytest.raises(ValueError, match="does not go into rows of 8"):
-        packed(texts, 8)
+        pack_rows(texts, 8)
 
 
 def test_short_texts_of_many_lengths_fill_rows_almost_wholly():
     texts = [1 + (index * 7919) % 300 for index in range(2000)]
-    rows = packed(texts, 1024)
-    assert efficiency(tokens=sum(texts), rows=len(rows), room=1024) > 0.99
+    rows = pack_rows(texts, 1024)
+    assert packing_efficiency(tokens=sum(texts), rows=len(rows), room=1024) > 0.99
 
 
 def test_no_rows_hold_nothing():
-    assert efficiency(tokens=0, rows=0, room=8) == 0.0
+    assert packing_efficiency(tokens=0, rows=0, room=8) == 0.0

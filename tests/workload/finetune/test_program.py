@@ -7,17 +7,17 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from safetensors import safe_open  # noqa: E402
+from safetensors import safe_open
 
-from devkit.errors import DevkitError  # noqa: E402
-from devkit.estimate.settings import Loss, Method, Precision  # noqa: E402
-from devkit.workload.finetune.program_output import hashes_of  # noqa: E402
-from devkit.workload.generation.lookup import looked_up  # noqa: E402
-from devkit.workload.generation.program import merge_into  # noqa: E402
-from devkit.workload.generation.settings import GenerateSettings  # noqa: E402
-from tests.workload.finetune.disks import made_read_only, mounted  # noqa: E402
-from tests.workload.finetune.kitchen import SENTENCE, TEXTS, Kitchen  # noqa: E402
-from tests.workload.small_models import save_model  # noqa: E402
+from devkit.errors import DevkitError
+from devkit.estimate.settings import Loss, Method, Precision
+from devkit.workload.finetune.run_folder import hash_files
+from devkit.workload.generation.files import find_generation_files
+from devkit.workload.generation.program import merge_adapter_into
+from devkit.workload.generation.settings import GenerateSettings
+from tests.workload.finetune.disks import made_read_only, mounted
+from tests.workload.finetune.kitchen import SENTENCE, TEXTS, Kitchen
+from tests.workload.small_models import save_model
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_the_folder_holds_the_adapter_the_record_and_the_metrics(kitchen):
     record = json.loads((ran.output / "run.json").read_text())
     assert (record["schema"], record["status"], record["step"]) == ("devkit.finetune/1", "done", 3)
     assert record["first_loss"] == ran.losses[0] and record["last_loss"] == ran.losses[-1]
-    assert record["files"] == {"adapter": hashes_of(ran.output / "adapter")}
+    assert record["files"] == {"adapter": hash_files(ran.output / "adapter")}
     assert {each["name"] for each in record["decisions"]} >= {"precision", "attention", "micro_batch", "loss"}
     assert all(each["because"] for each in record["decisions"])
     assert record["estimated"]["reserved_peak_bytes"]["upper"] > 0
@@ -168,22 +168,22 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_loaded(kitchen, ho
 
 
 def test_a_dry_run_tells_its_decisions_and_writes_nothing(kitchen):
-    from devkit.workload.finetune.program import run
+    from devkit.workload.finetune.program import run_finetuning
 
     events, settings = [], kitchen.settings()
-    assert run(settings, listeners=(events.append,), dry_run=True) == 0
+    assert run_finetuning(settings, listeners=(events.append,), dry_run=True) == 0
     assert {each["event"] for each in events} == {"decision", "estimate", "note"}
     assert not settings.output.exists()
 
 
 def test_a_reader_that_left_does_not_end_the_run(kitchen):
-    from devkit.workload.finetune.program import run
+    from devkit.workload.finetune.program import run_finetuning
 
     def gone(_event):
         raise BrokenPipeError
 
     settings = kitchen.settings()
-    assert run(settings, listeners=(gone,)) == 0
+    assert run_finetuning(settings, listeners=(gone,)) == 0
     assert (settings.output / "adapter").is_dir()
 
 
@@ -224,7 +224,7 @@ def test_an_adapter_on_the_head_is_estimated_trained_and_merged(kitchen, tmp_pat
     ran = kitchen.run(targets=("q_proj", "lm_head"), steps=20, loss=loss)
     assert (ran.code, len(ran.named("estimate"))) == (0, 1)
     assert ran.losses[-1] < 0.7 * ran.losses[0]
-    found = looked_up(GenerateSettings(model=f"{kitchen.base}", adapter=ran.output / "adapter"))
+    found = find_generation_files(GenerateSettings(model=f"{kitchen.base}", adapter=ran.output / "adapter"))
     # Raises for logits that moved.
-    merge_into(found, tmp_path / "merged", lambda _: None)
+    merge_adapter_into(found, tmp_path / "merged", lambda _: None)
     assert (tmp_path / "merged" / "model.safetensors").exists()

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from devkit.workload.finetune.progress import Progress, step_line
+from devkit.workload.finetune.progress import ProgressPrinter, format_step
 
 STEP = {
     "event": "step",
@@ -26,7 +26,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_wide_terminal_shows_everything_with_a_bar():
-    line = step_line(STEP, steps=48, width=100)
+    line = format_step(STEP, steps=48, width=100)
     assert line == (
         "[########......................]  step 12/48  loss 1.23  5432 tokens/s  3 min 05 s left  peak 20 GiB"
     )
@@ -34,17 +34,17 @@ def test_a_wide_terminal_shows_everything_with_a_bar():
 
 @pytest.mark.parametrize("width", range(20, 121))
 def test_a_line_never_is_wider_than_the_terminal(width):
-    assert len(step_line(STEP, steps=48, width=width)) <= width
+    assert len(format_step(STEP, steps=48, width=width)) <= width
 
 
 def test_a_narrow_terminal_keeps_what_matters_most():
-    assert step_line(STEP, steps=48, width=30) == "step 12/48  loss 1.23"
+    assert format_step(STEP, steps=48, width=30) == "step 12/48  loss 1.23"
 
 
 def test_on_a_terminal_one_line_moves_and_is_gone_before_the_next_text(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     out, err = io.StringIO(), Terminal()
-    progress = Progress(out, err, width=lambda: 60)
+    progress = ProgressPrinter(out, err, width=lambda: 60)
     progress(STEP)
     progress({"event": "note", "text": "something"})
     assert err.getvalue().startswith("\r[") or err.getvalue().startswith("\rstep 12")
@@ -54,7 +54,7 @@ def test_on_a_terminal_one_line_moves_and_is_gone_before_the_next_text(monkeypat
 
 def test_in_a_log_the_first_and_last_step_stand_and_few_between():
     out = io.StringIO()
-    progress = Progress(out, io.StringIO(), width=lambda: 80)
+    progress = ProgressPrinter(out, io.StringIO(), width=lambda: 80)
     progress({"event": "start", "step": 0, "steps": 50, "rows": 9, "trainable_parameters": 100})
     for step in range(1, 51):
         progress({**STEP, "step": step})
@@ -91,21 +91,21 @@ def test_in_a_log_the_first_and_last_step_stand_and_few_between():
 )
 def test_events_are_said_in_words(event, said):
     out = io.StringIO()
-    Progress(out, io.StringIO(), width=lambda: 200)(event)
+    ProgressPrinter(out, io.StringIO(), width=lambda: 200)(event)
     assert out.getvalue().startswith(said)
 
 
 def test_of_a_run_that_skipped_every_step_no_loss_is_made_up():
     out = io.StringIO()
     end = {"event": "end", "how": "done", "first_loss": None, "last_loss": None, "step": 2, "tokens": 9}
-    Progress(out, io.StringIO())(end | {"tokens_per_s": 1.0, "result": "out/adapter"})
+    ProgressPrinter(out, io.StringIO())(end | {"tokens_per_s": 1.0, "result": "out/adapter"})
     assert out.getvalue().startswith("done: every step was skipped, so that nothing was learned in 2 steps")
 
 
 def test_while_texts_are_read_a_line_counts_and_is_gone_before_anything_else(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     out, err = io.StringIO(), Terminal()
-    progress = Progress(out, err, width=lambda: 60)
+    progress = ProgressPrinter(out, err, width=lambda: 60)
     progress({"event": "reading", "records": 1000, "seconds": 0.5})
     progress({"event": "reading", "records": 23000, "seconds": 11.0})
     assert err.getvalue() == "\rreading: 1000 records in 0.5 s\rreading: 23000 records in 11 s"
@@ -116,7 +116,7 @@ def test_while_texts_are_read_a_line_counts_and_is_gone_before_anything_else(mon
 
 def test_in_a_log_reading_is_told_only_when_it_takes_long():
     out = io.StringIO()
-    progress = Progress(out, io.StringIO(), width=lambda: 80)
+    progress = ProgressPrinter(out, io.StringIO(), width=lambda: 80)
     for half_seconds in range(50):
         progress({"event": "reading", "records": 1000 * half_seconds, "seconds": half_seconds / 2})
     assert out.getvalue() == "reading: 20000 records in 10 s\nreading: 40000 records in 20 s\n"

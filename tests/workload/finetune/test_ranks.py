@@ -11,12 +11,15 @@ pytestmark = pytest.mark.workload
 
 torch = pytest.importorskip("torch", reason="needs the workload extra")
 
-from devkit.errors import DevkitError  # noqa: E402
-from devkit.estimate.settings import Method, Sharding  # noqa: E402
-from devkit.workload.finetune.claim import claimed  # noqa: E402
-from devkit.workload.finetune.ranks import Ranks, joined  # noqa: E402
-from devkit.workload.finetune.sharding import share  # noqa: E402
-from tests.workload.finetune.small_run import ALONE  # noqa: E402
+from devkit.errors import DevkitError
+from devkit.estimate.settings import Method, Sharding
+from devkit.workload.finetune.distributed import (
+    Ranks,
+    join_process_group,
+    wrap_parallel,
+)
+from devkit.workload.finetune.run_folder import lock_run_folder
+from tests.workload.finetune.small_run import ALONE
 
 WHOLE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
@@ -34,29 +37,29 @@ def environment(monkeypatch):
 
 
 def test_without_a_launcher_a_process_is_alone(environment):
-    with joined("cpu") as ranks:
-        assert (ranks.rank, ranks.world, ranks.is_first, ranks.device) == (0, 1, True, torch.device("cpu"))
+    with join_process_group("cpu") as ranks:
+        assert (ranks.rank, ranks.world, ranks.is_rank0, ranks.device) == (0, 1, True, torch.device("cpu"))
         assert (ranks.sum(2.5), ranks.largest(3.0), ranks.any(True), ranks.any(False)) == (2.5, 3.0, True, False)
         ranks.barrier()
-        assert ranks.shared(lambda: "mine") == "mine"
+        assert ranks.on_rank0_broadcast(lambda: "mine") == "mine"
 
 
 def test_one_process_of_one_needs_no_others(environment):
     environment(**{**WHOLE, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"})
-    with joined("cpu") as ranks:
+    with join_process_group("cpu") as ranks:
         assert ranks.world == 1
 
 
 def test_a_port_that_somebody_exported_starts_no_group(environment):
     environment(MASTER_ADDR="10.0.0.1", MASTER_PORT="29500")
-    with joined("cpu") as ranks:
+    with join_process_group("cpu") as ranks:
         assert ranks.world == 1
 
 
 @pytest.mark.parametrize("missing", WHOLE)
 def test_half_of_the_launchers_variables_are_named_with_what_is_missing(environment, missing):
     environment(**{name: value for name, value in WHOLE.items() if name != missing})
-    with pytest.raises(DevkitError, match=f"set, but not {missing}$") as told, joined("cpu"):
+    with pytest.raises(DevkitError, match=f"set, but not {missing}$") as told, join_process_group("cpu"):
         pass
     assert "torchrun --nproc-per-node" in told.value.hint
 
@@ -72,7 +75,7 @@ def test_half_of_the_launchers_variables_are_named_with_what_is_missing(environm
 )
 def test_what_no_launcher_sets_is_refused(environment, name, value, says):
     environment(**{**WHOLE, name: value})
-    with pytest.raises(DevkitError, match=says), joined("cpu"):
+    with pytest.raises(DevkitError, match=says), join_process_group("cpu"):
         pass
 
 
@@ -86,20 +89,20 @@ def test_others_that_never_come_are_waited_for_no_longer_than_told(environment):
     environment(**{**WHOLE, "MASTER_PORT": str(free_port())})
     started_s = time.monotonic()
     says = r"process 1 of 2 did not find the others at 127\.0\.0\.1:"
-    with pytest.raises(DevkitError, match=says), joined("cpu", meeting_s=1):
+    with pytest.raises(DevkitError, match=says), join_process_group("cpu", meeting_s=1):
         pass
     assert time.monotonic() - started_s < 30
 
 
 def test_more_processes_than_gpus_are_refused(environment):
     environment(**{**WHOLE, "LOCAL_RANK": "1"})
-    with pytest.raises(DevkitError, match=r"LOCAL_RANK is 1, and torch sees 0 GPUs here"), joined("cuda"):
+    with pytest.raises(DevkitError, match=r"LOCAL_RANK is 1, and torch sees 0 GPUs here"), join_process_group("cuda"):
         pass
 
 
 def test_several_processes_do_not_share_an_apple_gpu(environment):
     environment(**WHOLE)
-    with pytest.raises(DevkitError, match="several processes cannot share mps"), joined("mps"):
+    with pytest.raises(DevkitError, match="several processes cannot share mps"), join_process_group("mps"):
         pass
 
 
@@ -116,28 +119,28 @@ PAIR = Ranks(0, 2, torch.device("cpu"))
 )
 def test_what_cannot_be_shared_is_refused_with_the_reason(sharding, method, says):
     with pytest.raises(DevkitError, match=says):
-        share(torch.nn.Linear(2, 2), sharding=sharding, method=method, ranks=PAIR)
+        wrap_parallel(torch.nn.Linear(2, 2), sharding=sharding, method=method, ranks=PAIR)
 
 
 @pytest.mark.parametrize("sharding", [None, *Sharding])
 def test_alone_nothing_is_shared(sharding):
     module = torch.nn.Linear(2, 2)
-    shared = share(module, sharding=sharding, method=Method.QLORA, ranks=ALONE)
+    shared = wrap_parallel(module, sharding=sharding, method=Method.QLORA, ranks=ALONE)
     assert (shared.module, shared.factor) == (module, 1.0)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows gives no lock on a folder")
 def test_a_second_run_into_the_same_folder_is_refused_until_the_first_has_ended(tmp_path):
-    with claimed(tmp_path, ALONE):
-        with pytest.raises(DevkitError, match="another run is training into"), claimed(tmp_path, ALONE):
+    with lock_run_folder(tmp_path, ALONE):
+        with pytest.raises(DevkitError, match="another run is training into"), lock_run_folder(tmp_path, ALONE):
             pass
         child = os.fork()
         if child == 0:
             try:
-                with claimed(tmp_path, ALONE):
+                with lock_run_folder(tmp_path, ALONE):
                     os._exit(0)
             except DevkitError:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
-    with claimed(tmp_path, ALONE):
+    with lock_run_folder(tmp_path, ALONE):
         pass

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.records import (
+from devkit.workload.finetune.data.records import (
     SHAREGPT_ROLES,
     ChatRecord,
-    Kind,
-    Place,
     PromptRecord,
+    RecordKind,
+    RecordLocation,
     TextRecord,
-    record_of,
+    parse_record,
 )
 from tests.fuzz.profile import FUZZ
 
-HERE = Place("data.jsonl", 3)
+HERE = RecordLocation("data.jsonl", 3)
 USER = {"role": "user", "content": "Hi"}
 ANSWER = {"role": "assistant", "content": "Hello"}
 
@@ -87,7 +87,7 @@ def chat(*messages, **differences):
     ],
 )
 def test_a_record_is_read(entry, record):
-    assert record_of(entry, HERE) == record
+    assert parse_record(entry, HERE) == record
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_record_is_read(entry, record):
 )
 def test_what_is_no_record_is_named_with_its_place(entry, message):
     with pytest.raises(DevkitError) as caught:
-        record_of(entry, HERE)
+        parse_record(entry, HERE)
     assert caught.value.message.startswith("data.jsonl:3")
     assert message in caught.value.message
     assert caught.value.hint
@@ -139,9 +139,9 @@ def test_what_is_no_record_is_named_with_its_place(entry, message):
 def test_every_form_that_the_guide_shows_is_read_by_its_first_fields():
     guide = Path(__file__).parents[3] / "docs" / "guides" / "training-data.md"
     block = guide.read_text(encoding="utf-8").partition("```json\n")[2].partition("```")[0]
-    records = [record_of(json.loads(line), HERE) for line in block.splitlines()]
+    records = [parse_record(json.loads(line), HERE) for line in block.splitlines()]
     assert [record.kind for record in records] == [
-        *(Kind.CHAT, Kind.CHAT, Kind.PROMPT, Kind.CHAT, Kind.CHAT, Kind.TEXT)
+        *(RecordKind.CHAT, RecordKind.CHAT, RecordKind.PROMPT, RecordKind.CHAT, RecordKind.CHAT, RecordKind.TEXT)
     ]
     assert not any(record.is_empty for record in records)
 
@@ -169,9 +169,9 @@ def test_a_record_with_nothing_to_learn_is_empty(record, empty):
 @pytest.mark.parametrize(
     ("place", "shown"),
     [
-        pytest.param(Place("a.jsonl", 3), "a.jsonl:3", id="a line"),
-        pytest.param(Place("a.parquet", 3, "row"), "a.parquet, row 3", id="a row"),
-        pytest.param(Place("a.txt"), "a.txt", id="a whole file"),
+        pytest.param(RecordLocation("a.jsonl", 3), "a.jsonl:3", id="a line"),
+        pytest.param(RecordLocation("a.parquet", 3, "row"), "a.parquet, row 3", id="a row"),
+        pytest.param(RecordLocation("a.txt"), "a.txt", id="a whole file"),
     ],
 )
 def test_a_place_is_shown(place, shown):
@@ -197,7 +197,7 @@ json_values = st.recursive(
 @given(json_values)
 def test_whatever_json_holds_it_is_a_record_or_an_error_for_people(entry):
     try:
-        record = record_of(entry, HERE)
+        record = parse_record(entry, HERE)
     except DevkitError as error:
         assert "\n" not in error.message
     else:
@@ -223,14 +223,14 @@ def test_whatever_json_holds_it_is_a_record_or_an_error_for_people(entry):
 )
 def test_the_hint_is_about_this_very_mistake(entry, message, hint):
     with pytest.raises(DevkitError) as caught:
-        record_of(entry, Place("a.jsonl", 1))
+        parse_record(entry, RecordLocation("a.jsonl", 1))
     assert message in caught.value.message
     assert hint in caught.value.hint
 
 
 def test_bytes_in_a_table_are_called_so_and_no_quotes_are_asked_for():
     with pytest.raises(DevkitError, match='"text" is bytes, and must be a text') as refused:
-        record_of({"text": "ä".encode()}, HERE)
+        parse_record({"text": "ä".encode()}, HERE)
     assert refused.value.hint == "The column holds bytes: write it as text (in Arrow and Parquet the type string)."
     with pytest.raises(DevkitError, match="has bytes for its content"):
-        record_of({"messages": [{"role": "user", "content": b"a"}]}, HERE)
+        parse_record({"messages": [{"role": "user", "content": b"a"}]}, HERE)

@@ -6,11 +6,11 @@ pytestmark = pytest.mark.workload
 
 torch = pytest.importorskip("torch", reason="needs the workload extra")
 
-from devkit.workload.finetune import checkpoint  # noqa: E402
-from devkit.workload.finetune.manifest import Progress  # noqa: E402
-from devkit.workload.finetune.optimizers_masters import AdamWOnMasters  # noqa: E402
-from devkit.workload.finetune.randomness import seed_step, step_seed  # noqa: E402
-from tests.workload.finetune.small_run import ALONE, adapted, made, same, step, tiny_llama, trained  # noqa: E402
+from devkit.workload.finetune import checkpoint
+from devkit.workload.finetune.checkpoint import TrainProgress
+from devkit.workload.finetune.loop import derive_step_seed, seed_generators
+from devkit.workload.finetune.optimizers import MasterWeightAdamW
+from tests.workload.finetune.small_run import ALONE, adapted, made, same, step, tiny_llama, trained
 
 HALF, WHOLE = 3, 6
 
@@ -32,7 +32,7 @@ def fused_adamw(parameters, lr):
 
 
 def adamw_on_masters(parameters, lr):
-    return AdamWOnMasters([{"params": parameters}], lr=lr)
+    return MasterWeightAdamW([{"params": parameters}], lr=lr)
 
 
 KINDS = {
@@ -53,11 +53,13 @@ def test_a_resumed_run_ends_with_the_same_losses_and_weights(tmp_path, kind):
     model, optimizer = KINDS[kind]
     straight = made(model(), optimizer)
     losses = [step(straight, number) for number in range(HALF)]
-    checkpoint.save(tmp_path, straight, Progress(step=HALF), settings={}, ranks=ALONE)
+    checkpoint.save_checkpoint(tmp_path, straight, TrainProgress(step=HALF), settings={}, ranks=ALONE)
     losses += [step(straight, number) for number in range(HALF, WHOLE)]
 
     resumed = made(model(), optimizer)
-    progress = checkpoint.load(checkpoint.newest(tmp_path, settings={}, ranks=ALONE), resumed)
+    progress = checkpoint.load_checkpoint(
+        checkpoint.find_newest_checkpoint(tmp_path, settings={}, ranks=ALONE), resumed
+    )
     again = [step(resumed, number) for number in range(progress.step, WHOLE)]
     assert again == losses[HALF:]
     assert same(trained(straight), trained(resumed))
@@ -82,9 +84,9 @@ def test_a_run_that_lost_part_of_its_state_ends_elsewhere(tmp_path, forget):
     straight = made(adapted())
     for number in range(HALF):
         step(straight, number)
-    checkpoint.save(tmp_path, straight, Progress(step=HALF), settings={}, ranks=ALONE)
+    checkpoint.save_checkpoint(tmp_path, straight, TrainProgress(step=HALF), settings={}, ranks=ALONE)
     resumed = made(adapted())
-    checkpoint.load(checkpoint.newest(tmp_path, settings={}, ranks=ALONE), resumed)
+    checkpoint.load_checkpoint(checkpoint.find_newest_checkpoint(tmp_path, settings={}, ranks=ALONE), resumed)
     forget(resumed)
     for run in (straight, resumed):
         for number in range(HALF, WHOLE):
@@ -100,7 +102,9 @@ def test_dropout_draws_by_the_step_alone(tmp_path):
 
 
 def test_random_numbers_differ_between_steps_seeds_and_processes():
-    drawn = {step_seed(seed=seed, step=step, rank=rank) for seed in range(8) for step in range(8) for rank in range(8)}
+    drawn = {
+        derive_step_seed(seed=seed, step=step, rank=rank) for seed in range(8) for step in range(8) for rank in range(8)
+    }
     assert len(drawn) == 8**3
     assert all(0 <= each < 2**63 for each in drawn)
 
@@ -111,7 +115,7 @@ def test_all_generators_follow_the_step():
     import numpy
 
     def drawn():
-        seed_step(seed=1, step=2, rank=3)
+        seed_generators(seed=1, step=2, rank=3)
         return random.random(), numpy.random.rand(), torch.rand(()).item()
 
     first = drawn()
@@ -125,7 +129,7 @@ def test_a_scaler_goes_on_with_its_scale(tmp_path):
     def scaled(scale):
         return replace(made(adapted()), scaler=torch.amp.GradScaler("cpu", init_scale=scale))
 
-    checkpoint.save(tmp_path, scaled(256.0), Progress(step=1), settings={}, ranks=ALONE)
+    checkpoint.save_checkpoint(tmp_path, scaled(256.0), TrainProgress(step=1), settings={}, ranks=ALONE)
     resumed = scaled(65536.0)
-    checkpoint.load(checkpoint.newest(tmp_path, settings={}, ranks=ALONE), resumed)
+    checkpoint.load_checkpoint(checkpoint.find_newest_checkpoint(tmp_path, settings={}, ranks=ALONE), resumed)
     assert resumed.scaler.get_scale() == 256.0

@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devkit.workload.finetune.sampler import dealt, order, rows_of_step, steps_per_epoch
+from devkit.workload.finetune.data.batches import (
+    epoch_permutation,
+    micro_batches_of_rank,
+    rows_of_step,
+    steps_per_epoch,
+)
 from tests.fuzz.profile import FUZZ
 
 lengths = st.lists(st.integers(min_value=1, max_value=50), max_size=40)
@@ -26,11 +31,11 @@ def test_an_epoch_meets_each_row_once(rows, batch, seed, epoch):
 
 def test_the_order_stays_the_same_from_one_release_to_the_next():
     """A resumed run continues the order that an older Python, or an older devkit, began."""
-    assert order(8, seed=0, epoch=0) == (4, 5, 6, 3, 1, 7, 2, 0)
+    assert epoch_permutation(8, seed=0, epoch=0) == (4, 5, 6, 3, 1, 7, 2, 0)
 
 
 def test_epochs_and_seeds_have_orders_of_their_own():
-    orders = {order(50, seed=seed, epoch=epoch) for seed in range(3) for epoch in range(3)}
+    orders = {epoch_permutation(50, seed=seed, epoch=epoch) for seed in range(3) for epoch in range(3)}
     assert len(orders) == 9
 
 
@@ -41,14 +46,14 @@ def test_the_last_step_of_an_epoch_takes_what_is_left():
 @FUZZ
 @given(lengths, worlds, micro_batches)
 def test_all_processes_together_take_each_row_once(rows, world, micro_batch):
-    shares = [dealt(rows, rank=rank, world=world, micro_batch=micro_batch) for rank in range(world)]
+    shares = [micro_batches_of_rank(rows, rank=rank, world=world, micro_batch=micro_batch) for rank in range(world)]
     assert sorted(index for share in shares for each in share for index in each) == list(range(len(rows)))
 
 
 @FUZZ
 @given(lengths, worlds, micro_batches)
 def test_processes_have_equally_many_passes_and_no_pass_is_larger_than_asked(rows, world, micro_batch):
-    shares = [dealt(rows, rank=rank, world=world, micro_batch=micro_batch) for rank in range(world)]
+    shares = [micro_batches_of_rank(rows, rank=rank, world=world, micro_batch=micro_batch) for rank in range(world)]
     assert len({len(share) for share in shares}) == 1
     assert all(len(each) <= micro_batch for share in shares for each in share)
     assert len(shares[0]) == max(1, -(-len(rows) // (world * micro_batch)))
@@ -58,7 +63,11 @@ def test_processes_have_equally_many_passes_and_no_pass_is_larger_than_asked(row
 @given(lengths, worlds, micro_batches)
 def test_rows_of_a_pass_are_neighbours_in_length(rows, world, micro_batch):
     """Else rows would be padded to the length of one that could have gone elsewhere."""
-    passes = [each for rank in range(world) for each in dealt(rows, rank=rank, world=world, micro_batch=micro_batch)]
+    passes = [
+        each
+        for rank in range(world)
+        for each in micro_batches_of_rank(rows, rank=rank, world=world, micro_batch=micro_batch)
+    ]
     for one in passes:
         shortest, longest = min((rows[i] for i in one), default=0), max((rows[i] for i in one), default=0)
         others = [index for each in passes if each is not one for index in each]
@@ -73,8 +82,8 @@ def test_rows_of_a_pass_are_neighbours_in_length(rows, world, micro_batch):
     ],
 )
 def test_processes_take_turns_at_the_longest(rank, share):
-    assert dealt([40, 30, 20, 10], rank=rank, world=2, micro_batch=1) == share
+    assert micro_batches_of_rank([40, 30, 20, 10], rank=rank, world=2, micro_batch=1) == share
 
 
 def test_a_process_may_have_an_empty_pass():
-    assert [dealt([5], rank=rank, world=2, micro_batch=4) for rank in range(2)] == [[[]], [[0]]]
+    assert [micro_batches_of_rank([5], rank=rank, world=2, micro_batch=4) for rank in range(2)] == [[[]], [[0]]]

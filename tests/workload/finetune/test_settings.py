@@ -6,9 +6,8 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
-from devkit.facts.said import described, flag_of, kind_of
-from devkit.workload.finetune.settings import FinetuneSettings, checked
-from devkit.workload.finetune.settings_file import read_settings
+from devkit.facts.settings import describe_settings, find_setting_type, format_flag
+from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 
 
 def wishes(**changed):
@@ -16,12 +15,12 @@ def wishes(**changed):
 
 
 def test_every_setting_says_what_it_means():
-    assert list(described(FinetuneSettings)) == list(FinetuneSettings.__dataclass_fields__)
-    assert all(said.meaning.endswith(".") for _, said in described(FinetuneSettings).values())
+    assert list(describe_settings(FinetuneSettings)) == list(FinetuneSettings.__dataclass_fields__)
+    assert all(said.meaning.endswith(".") for _, said in describe_settings(FinetuneSettings).values())
 
 
 def test_the_usual_settings_are_fine():
-    assert checked(wishes()) == wishes()
+    assert validate_finetune_settings(wishes()) == wishes()
 
 
 @pytest.mark.parametrize(
@@ -50,17 +49,17 @@ def test_the_usual_settings_are_fine():
 )
 def test_what_no_machine_could_do_is_refused(changed, said):
     with pytest.raises(DevkitError, match=said) as refused:
-        checked(wishes(**changed))
+        validate_finetune_settings(wishes(**changed))
     assert refused.value.hint
 
 
 def test_steps_make_epochs_not_matter():
-    assert checked(wishes(epochs=0.0, steps=5)).steps == 5
+    assert validate_finetune_settings(wishes(epochs=0.0, steps=5)).steps == 5
 
 
 @pytest.mark.parametrize(("name", "kind"), [("rank", int), ("epochs", float), ("dora", bool), ("packing", bool)])
 def test_a_settings_kind_is_that_of_its_values(name, kind):
-    assert kind_of(FinetuneSettings, name) is kind
+    assert find_setting_type(FinetuneSettings, name) is kind
 
 
 def written(tmp_path, text):
@@ -80,7 +79,7 @@ learning_rate = 1
 packing = false
 targets = "q_proj"
 """
-    assert read_settings(written(tmp_path, text)) == {
+    assert read_settings_file(written(tmp_path, text)) == {
         "model": "base",
         "data": ("a.jsonl", "b.jsonl"),
         "output": Path("results"),
@@ -113,20 +112,20 @@ targets = "q_proj"
 )
 def test_a_wrong_file_is_refused_with_its_place(tmp_path, text, said):
     with pytest.raises(DevkitError, match=said) as refused:
-        read_settings(written(tmp_path, text))
+        read_settings_file(written(tmp_path, text))
     assert refused.value.hint
 
 
 def test_a_misspelt_key_names_the_nearest_one(tmp_path):
     with pytest.raises(DevkitError) as refused:
-        read_settings(written(tmp_path, "learning-rat = 1e-4"))
+        read_settings_file(written(tmp_path, "learning-rat = 1e-4"))
     assert refused.value.hint == "Did you mean learning_rate?"
 
 
 def test_a_file_that_is_not_there_is_said_in_one_line(tmp_path):
     with pytest.raises(DevkitError, match="cannot read"):
-        read_settings(tmp_path / "nowhere.toml")
+        read_settings_file(tmp_path / "nowhere.toml")
 
 
 def test_a_flag_is_a_name_with_dashes():
-    assert flag_of("micro_batch") == "--micro-batch"
+    assert format_flag("micro_batch") == "--micro-batch"

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.model import load
-from devkit.workload.finetune.model_choices import ModelChoices
-from devkit.workload.generation.chat import Chat, stoppable
-from devkit.workload.generation.decoding import Ending, Speaker
-from devkit.workload.generation.encoding import encoded, encoded_chat, require_template
-from devkit.workload.generation.prompts import Prompt
-from devkit.workload.generation.settings import Decoding
+from devkit.workload.finetune.model.files import LoadSettings
+from devkit.workload.finetune.model.loading import load_base_and_tokenizer
+from devkit.workload.generation.chat import ChatSession, catch_interrupt
+from devkit.workload.generation.decoding import FinishReason, TextGenerator
+from devkit.workload.generation.files import Prompt
+from devkit.workload.generation.settings import DecodingSettings
+from devkit.workload.generation.tokenization import encode_chat, encode_prompt, require_chat_template
 from tests.workload.small_models import CHATML, save_model
 
 pytestmark = pytest.mark.workload
@@ -22,14 +22,20 @@ pytestmark = pytest.mark.workload
 @pytest.fixture(scope="module")
 def speaker(tmp_path_factory):
     """A small model that was made for chats of 128 tokens."""
-    loaded = load(f"{save_model(tmp_path_factory.mktemp('base'), chat_template=CHATML)}", ModelChoices())
-    return Speaker(loaded.model, loaded.tokenizer)
+    loaded = load_base_and_tokenizer(
+        f"{save_model(tmp_path_factory.mktemp('base'), chat_template=CHATML)}", LoadSettings()
+    )
+    return TextGenerator(loaded.model, loaded.tokenizer)
 
 
 def chat_with(speaker, **decoding):
     """A chat, and what it shows and remarks."""
     shown, remarks = [], []
-    return Chat(speaker, Decoding(**{"tokens": 8, **decoding}), shown.append, remarks.append), shown, remarks
+    return (
+        ChatSession(speaker, DecodingSettings(**{"tokens": 8, **decoding}), shown.append, remarks.append),
+        shown,
+        remarks,
+    )
 
 
 def test_every_turn_is_answered_with_those_before_it_in_mind(speaker):
@@ -55,7 +61,7 @@ def test_the_oldest_turns_are_forgotten_when_the_model_is_full_and_that_is_said(
     roles = [each["role"] for each in chat.turns if each["role"] != "system"]
     assert roles == ["user", "assistant"] * (len(roles) // 2)
     assert (chat.turns[0]["role"] == "system") is system
-    assert len(encoded_chat(chat.turns[:-1], speaker.tokenizer)) < 128
+    assert len(encode_chat(chat.turns[:-1], speaker.tokenizer)) < 128
 
 
 def test_a_turn_that_does_not_fit_even_alone_is_taken_back_and_the_chat_goes_on(speaker):
@@ -86,8 +92,8 @@ def test_ctrl_c_ends_an_answer_and_what_there_is_of_it_is_remembered(speaker):
 
     chat.say = press
     found = chat.answer("what is there")
-    assert found.ending in (Ending.STOPPED, Ending.END)
-    if found.ending is Ending.STOPPED:
+    assert found.finish_reason in (FinishReason.STOPPED, FinishReason.END)
+    if found.finish_reason is FinishReason.STOPPED:
         assert remarks == ["(stopped)"]
         assert len(found.ids) < 60
     assert chat.turns[-1] == {"role": "assistant", "content": found.text}
@@ -95,7 +101,7 @@ def test_ctrl_c_ends_an_answer_and_what_there_is_of_it_is_remembered(speaker):
 
 def test_ctrl_c_interrupts_as_ever_once_the_answer_is_over():
     before = signal.getsignal(signal.SIGINT)
-    with stoppable() as asked:
+    with catch_interrupt() as asked:
         assert not asked()
         os.kill(os.getpid(), signal.SIGINT)
         assert asked()
@@ -103,26 +109,26 @@ def test_ctrl_c_interrupts_as_ever_once_the_answer_is_over():
 
 
 def test_a_model_without_a_chat_template_is_no_partner(speaker, tmp_path):
-    plain = load(f"{save_model(tmp_path)}", ModelChoices()).tokenizer
+    plain = load_base_and_tokenizer(f"{save_model(tmp_path)}", LoadSettings()).tokenizer
     with pytest.raises(DevkitError, match="has no chat template"):
-        require_template(plain)
-    ids = encoded(Prompt("ab"), plain, raw=False)
+        require_chat_template(plain)
+    ids = encode_prompt(Prompt("ab"), plain, raw=False)
     assert ids == [256, *plain("ab", add_special_tokens=False)["input_ids"]]
 
 
 def test_a_template_that_refuses_a_chat_is_quoted(speaker, monkeypatch):
     monkeypatch.setattr(speaker.tokenizer, "chat_template", "{{ raise_exception('roles must take turns') }}")
     with pytest.raises(DevkitError, match="roles must take turns"):
-        encoded_chat([{"role": "user", "content": "a"}], speaker.tokenizer)
+        encode_chat([{"role": "user", "content": "a"}], speaker.tokenizer)
 
 
 def test_half_a_character_in_a_chat_is_refused(speaker):
     with pytest.raises(DevkitError, match="the chat is not UTF-8"):
-        encoded_chat([{"role": "user", "content": "a\ud83d"}], speaker.tokenizer)
+        encode_chat([{"role": "user", "content": "a\ud83d"}], speaker.tokenizer)
 
 
 def test_a_chats_special_tokens_are_not_written_twice(speaker):
-    ids = encoded_chat([{"role": "user", "content": "a"}], speaker.tokenizer)
+    ids = encode_chat([{"role": "user", "content": "a"}], speaker.tokenizer)
     assert ids.count(256) == 0
     assert ids.count(257) == 1
     assert torch.tensor(ids).max() <= 257

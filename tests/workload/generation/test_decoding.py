@@ -6,21 +6,26 @@ import pytest
 import torch
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.model import load
-from devkit.workload.finetune.model_choices import ModelChoices
-from devkit.workload.generation import batches, compiling, decoding
-from devkit.workload.generation.batches import answered_alone, answers_in_order
-from devkit.workload.generation.compiling import pays
-from devkit.workload.generation.decoding import Ending, Speaker, answers
-from devkit.workload.generation.settings import Decoding
-from devkit.workload.generation.speed import Speed, bytes_read, speed_of
-from devkit.workload.generation.streaming import Words
+from devkit.workload.finetune.model.files import LoadSettings
+from devkit.workload.finetune.model.loading import load_base_and_tokenizer
+from devkit.workload.generation import decoding
+from devkit.workload.generation.decoding import (
+    FinishReason,
+    TextGenerator,
+    generate_batch,
+    generate_in_order,
+    generate_one,
+    is_compiling_worthwhile,
+)
+from devkit.workload.generation.program import GenerationSpeed, compute_speed, count_bytes_per_step
+from devkit.workload.generation.settings import DecodingSettings
+from devkit.workload.generation.tokenization import TextStreamer
 from tests.workload.small_models import CHATML, save_model
 
 pytestmark = pytest.mark.workload
 
 TEXTS = ("one", "a prompt of some length", "x", "two words", "one more, longer than all the others here")
-GREEDY = Decoding(tokens=16)
+GREEDY = DecodingSettings(tokens=16)
 LONG = 3
 """The prompt whose answer the model does not end by itself."""
 
@@ -39,8 +44,8 @@ def speaker(folder):
 
 def speaker_of(folder):
     """A loaded model that speaks."""
-    loaded = load(f"{folder}", ModelChoices())
-    return Speaker(loaded.model, loaded.tokenizer)
+    loaded = load_base_and_tokenizer(f"{folder}", LoadSettings())
+    return TextGenerator(loaded.model, loaded.tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +80,17 @@ def truth(folder, prompts):
 @pytest.mark.parametrize("static", [False, True], ids=["growing cache", "static cache"])
 def test_a_greedy_answer_is_that_of_the_definition_with_either_cache(speaker, prompts, truth, static):
     how = replace(GREEDY, static_cache=static)
-    assert [answers(speaker, [prompt], how)[0].ids for prompt in prompts] == truth
+    assert [generate_batch(speaker, [prompt], how)[0].ids for prompt in prompts] == truth
 
 
 @pytest.mark.parametrize("static", [False, True], ids=["growing cache", "static cache"])
 def test_prompts_side_by_side_are_answered_as_each_alone(speaker, prompts, truth, static):
-    assert [each.ids for each in answers(speaker, prompts, replace(GREEDY, static_cache=static))] == truth
+    assert [each.ids for each in generate_batch(speaker, prompts, replace(GREEDY, static_cache=static))] == truth
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 8])
 def test_answers_come_in_the_order_of_the_prompts_whatever_the_batch(speaker, prompts, truth, batch):
-    found = answers_in_order(speaker, prompts, replace(GREEDY, batch=batch))
+    found = generate_in_order(speaker, prompts, replace(GREEDY, batch=batch))
     assert [each.ids for each in found] == truth
 
 
@@ -93,7 +98,7 @@ def test_answers_come_in_the_order_of_the_prompts_whatever_the_batch(speaker, pr
 def test_padding_changes_no_answer_of_other_kinds_of_models(tmp_path, kind):
     speaker = speaker_of(save_model(tmp_path, kind))
     ids = [speaker.tokenizer(text)["input_ids"] for text in TEXTS]
-    assert [each.ids for each in answers(speaker, ids, replace(GREEDY, tokens=12))] == [
+    assert [each.ids for each in generate_batch(speaker, ids, replace(GREEDY, tokens=12))] == [
         by_hand(speaker, each, 12) for each in ids
     ]
 
@@ -106,7 +111,7 @@ def test_decoding_captured_for_compiling_with_a_static_cache_gives_the_same_toke
     told = CompileConfig(backend="eager", mode=None, fullgraph=False)
     told._compile_all_devices = True
     speaker.plain.generation_config.compile_config = told
-    found = answers(speaker, prompts[:1], replace(GREEDY, static_cache=True))
+    found = generate_batch(speaker, prompts[:1], replace(GREEDY, static_cache=True))
     assert [each.ids for each in found] == truth[:1]
 
 
@@ -114,40 +119,40 @@ def test_what_the_models_makers_set_for_sampling_changes_no_greedy_answer(speake
     made = speaker.plain.generation_config
     made.do_sample, made.temperature, made.top_k, made.repetition_penalty = True, 1.7, 5, 9.0
     made.min_new_tokens = 20
-    assert [each.ids for each in answers(speaker, prompts, GREEDY)] == truth
+    assert [each.ids for each in generate_batch(speaker, prompts, GREEDY)] == truth
 
 
 def test_every_end_that_the_models_makers_name_ends_an_answer(speaker, prompts, truth):
     fourth = truth[LONG][3]
     speaker.plain.generation_config.eos_token_id = [255, fourth]
-    (found,) = answers(speaker, prompts[LONG:][:1], GREEDY)
+    (found,) = generate_batch(speaker, prompts[LONG:][:1], GREEDY)
     assert found.ids == truth[LONG][: truth[LONG].index(fourth)]
-    assert found.ending is Ending.END
+    assert found.finish_reason is FinishReason.END
 
 
 def test_an_answer_that_has_all_its_tokens_says_so(speaker, prompts, truth):
-    (found,) = answers(speaker, prompts[LONG:][:1], replace(GREEDY, tokens=3))
+    (found,) = generate_batch(speaker, prompts[LONG:][:1], replace(GREEDY, tokens=3))
     assert found.ids == truth[LONG][:3]
-    assert found.ending is Ending.LENGTH
+    assert found.finish_reason is FinishReason.LENGTH
 
 
 def test_an_answer_ends_before_a_stop_text_and_rows_beside_it_go_on(speaker, prompts):
-    whole = answers(speaker, prompts, GREEDY)
+    whole = generate_batch(speaker, prompts, GREEDY)
     text = whole[LONG].text
     stop = text[6:8]
-    found = answers(speaker, prompts, replace(GREEDY, stops=(stop, "never said")))
+    found = generate_batch(speaker, prompts, replace(GREEDY, stops=(stop, "never said")))
     assert found[LONG].text == text[: text.index(stop)]
-    assert found[LONG].ending is Ending.END
+    assert found[LONG].finish_reason is FinishReason.END
     expected = [each.text.partition(stop)[0] for each in whole]
     assert [each.text for each in found] == expected
 
 
 def test_a_row_that_a_stop_text_ended_has_no_tokens_of_those_that_went_on(speaker, prompts):
-    (whole,) = answers(speaker, prompts[LONG:][:1], GREEDY)
+    (whole,) = generate_batch(speaker, prompts[LONG:][:1], GREEDY)
     stop = whole.text[6:8]
     speaker.tokenizer.add_special_tokens({"pad_token": "~"})
-    (alone,) = answers(speaker, prompts[LONG:][:1], replace(GREEDY, stops=(stop,)))
-    beside = answers(speaker, prompts, replace(GREEDY, stops=(stop,)))[LONG]
+    (alone,) = generate_batch(speaker, prompts[LONG:][:1], replace(GREEDY, stops=(stop,)))
+    beside = generate_batch(speaker, prompts, replace(GREEDY, stops=(stop,)))[LONG]
     assert beside.ids == alone.ids == whole.ids[: len(alone.ids)]
     assert len(alone.ids) < GREEDY.tokens
 
@@ -156,30 +161,30 @@ def test_a_special_token_ends_an_answer_as_any_stop_text_does(speaker, prompts, 
     said = next(each for each in truth[LONG] if 33 <= ord(speaker.tokenizer.convert_ids_to_tokens(each)) < 127)
     text = speaker.tokenizer.convert_ids_to_tokens(said)
     speaker.tokenizer.add_special_tokens({"additional_special_tokens": [text]})
-    (found,) = answers(speaker, prompts[LONG:][:1], replace(GREEDY, stops=(text,)))
+    (found,) = generate_batch(speaker, prompts[LONG:][:1], replace(GREEDY, stops=(text,)))
     assert found.ids == truth[LONG][: truth[LONG].index(said) + 1]
-    assert found.ending is Ending.END
+    assert found.finish_reason is FinishReason.END
     assert text not in found.text
 
 
 def test_an_answer_that_somebody_stops_keeps_what_it_has(speaker, prompts, truth):
     polled = iter([False, False, True, True, True])
-    (found,) = answers(speaker, prompts[LONG:][:1], GREEDY, asked=lambda: next(polled))
-    assert found.ending is Ending.STOPPED
+    (found,) = generate_batch(speaker, prompts[LONG:][:1], GREEDY, asked=lambda: next(polled))
+    assert found.finish_reason is FinishReason.STOPPED
     assert found.ids == truth[LONG][: len(found.ids)]
     assert 0 < len(found.ids) < GREEDY.tokens
 
 
 def test_a_file_of_prompts_that_is_stopped_gives_whole_answers_alone(speaker, prompts, truth):
     asked = iter([False, False] + [True] * 99)
-    found = list(answers_in_order(speaker, prompts[:1] * 3, replace(GREEDY, batch=1), asked=lambda: next(asked)))
+    found = list(generate_in_order(speaker, prompts[:1] * 3, replace(GREEDY, batch=1), asked=lambda: next(asked)))
     assert [each.ids for each in found] in ([], [truth[0]])
 
 
 def test_sampling_is_repeatable_by_its_seed(speaker, prompts):
     def sampled(seed):
         how = replace(GREEDY, temperature=2.0, top_p=0.95, top_k=50, seed=seed)
-        return [each.ids for each in answers_in_order(speaker, prompts, how)]
+        return [each.ids for each in generate_in_order(speaker, prompts, how)]
 
     assert sampled(1) == sampled(1)
     assert sampled(1) != sampled(2)
@@ -187,35 +192,35 @@ def test_sampling_is_repeatable_by_its_seed(speaker, prompts):
 
 def test_what_chance_gives_depends_on_nothing_that_is_answered_beside_it(speaker, prompts):
     how = replace(GREEDY, temperature=1.0, top_p=0.95, seed=3)
-    whole = [each.ids for each in answers_in_order(speaker, prompts, replace(how, batch=len(prompts)))]
+    whole = [each.ids for each in generate_in_order(speaker, prompts, replace(how, batch=len(prompts)))]
     for batch in (1, 2, 3):
-        assert [each.ids for each in answers_in_order(speaker, prompts, replace(how, batch=batch))] == whole
-    words = Words(speaker.tokenizer, str)
-    shown = answered_alone(speaker, prompts[1], how, number=1, words=words, asked=lambda: False)
+        assert [each.ids for each in generate_in_order(speaker, prompts, replace(how, batch=batch))] == whole
+    words = TextStreamer(speaker.tokenizer, str)
+    shown = generate_one(speaker, prompts[1], how, number=1, words=words, asked=lambda: False)
     assert shown.ids == whole[1]
-    twice = [each.ids for each in answers_in_order(speaker, [prompts[0]] * 2, how)]
+    twice = [each.ids for each in generate_in_order(speaker, [prompts[0]] * 2, how)]
     assert twice[0] != twice[1], "the same prompt is answered anew"
 
 
 def test_prompt_and_answer_stay_within_what_the_model_holds(speaker):
-    (found,) = answers(speaker, [[40] * 120], replace(GREEDY, tokens=50))
+    (found,) = generate_batch(speaker, [[40] * 120], replace(GREEDY, tokens=50))
     assert len(found.ids) <= 8
     with pytest.raises(DevkitError, match="a prompt has 128 tokens, and prompt and answer may have 128 together"):
-        answers(speaker, [[40] * 128], GREEDY)
+        generate_batch(speaker, [[40] * 128], GREEDY)
 
 
 def test_a_prompt_that_nearly_fills_the_model_shortens_no_answer_but_its_own(speaker):
     filling = [[40] * 120, prompt := speaker.tokenizer("two words")["input_ids"], [41] * 118, [42] * 120, prompt]
     how = replace(GREEDY, tokens=60, batch=8)
-    alone = [answers(speaker, [each], how)[0].ids for each in filling]
+    alone = [generate_batch(speaker, [each], how)[0].ids for each in filling]
     assert len(alone[1]) > 10
-    assert [each.ids for each in answers_in_order(speaker, filling, how)] == alone
+    assert [each.ids for each in generate_in_order(speaker, filling, how)] == alone
 
 
 def test_memory_that_runs_out_while_one_prompt_is_answered_is_said(speaker, prompts, monkeypatch):
-    monkeypatch.setattr(batches, "answers", lambda *_, **__: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+    monkeypatch.setattr(decoding, "answers", lambda *_, **__: (_ for _ in ()).throw(torch.OutOfMemoryError()))
     with pytest.raises(DevkitError, match="memory ran out with a single prompt"):
-        answered_alone(speaker, prompts[0], GREEDY, words=Words(speaker.tokenizer, str), asked=lambda: False)
+        generate_one(speaker, prompts[0], GREEDY, words=TextStreamer(speaker.tokenizer, str), asked=lambda: False)
 
 
 @pytest.mark.parametrize(
@@ -235,22 +240,22 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved_and_nothing_is_lost(
         tried.append(len(prompts))
         if len(prompts) > 2:
             raise out_of_memory
-        return decoding.answers(speaker, prompts, *args, **more)
+        return decoding.generate_batch(speaker, prompts, *args, **more)
 
-    monkeypatch.setattr(batches, "answers", answers_of_two_at_most)
-    found = answers_in_order(speaker, prompts, replace(GREEDY, batch=5))
+    monkeypatch.setattr(decoding, "answers", answers_of_two_at_most)
+    found = generate_in_order(speaker, prompts, replace(GREEDY, batch=5))
     assert [each.ids for each in found] == truth
     assert tried == [5, 2, 2, 1]
-    monkeypatch.setattr(batches, "answers", lambda *_, **__: (_ for _ in ()).throw(out_of_memory))
+    monkeypatch.setattr(decoding, "answers", lambda *_, **__: (_ for _ in ()).throw(out_of_memory))
     with pytest.raises(DevkitError, match="memory ran out with a single prompt"):
-        list(answers_in_order(speaker, prompts, GREEDY))
+        list(generate_in_order(speaker, prompts, GREEDY))
 
 
 @pytest.mark.parametrize("stops", [(), ("~",), ("be",)])
 def test_what_is_streamed_is_the_answer_and_no_piece_is_half_a_character(speaker, prompts, stops):
     pieces = []
     text = "A bé, a 中 and a 🙂 to bee or not."
-    words = Words(speaker.tokenizer, pieces.append, stops)
+    words = TextStreamer(speaker.tokenizer, pieces.append, stops)
     words.put(torch.tensor([prompts[0]]))
     for token in speaker.tokenizer(text, add_special_tokens=False)["input_ids"]:
         words.put(torch.tensor([token]))
@@ -262,28 +267,30 @@ def test_what_is_streamed_is_the_answer_and_no_piece_is_half_a_character(speaker
 
 def test_streaming_shows_the_very_answer(speaker, prompts):
     pieces = []
-    (found,) = answers(speaker, prompts[LONG:][:1], GREEDY, streamer=Words(speaker.tokenizer, pieces.append))
+    (found,) = generate_batch(
+        speaker, prompts[LONG:][:1], GREEDY, streamer=TextStreamer(speaker.tokenizer, pieces.append)
+    )
     assert "".join(pieces) == found.text
 
 
 def test_a_turns_end_that_the_makers_forgot_ends_answers_in_chats(tmp_path):
     spoken = speaker_of(save_model(tmp_path, chat_template=CHATML))
     assert spoken.turn_end == "</s>"
-    assert 257 in spoken.ends
-    assert spoken.stops(GREEDY) == ()
+    assert 257 in spoken.eos_token_ids
+    assert spoken.find_stop_texts(GREEDY) == ()
     spoken.tokenizer.chat_template = CHATML.replace("</s>", "<|im_end|>\n")
-    unnamed = Speaker(spoken.model, spoken.tokenizer)
-    assert unnamed.stops(replace(GREEDY, stops=("a",))) == ("a", "<|im_end|>")
+    unnamed = TextGenerator(spoken.model, spoken.tokenizer)
+    assert unnamed.find_stop_texts(replace(GREEDY, stops=("a",))) == ("a", "<|im_end|>")
 
 
 def test_the_bytes_of_a_step_are_all_weights_but_the_table_of_embeddings(speaker):
     every = sum(each.numel() * 4 for each in speaker.model.parameters())
-    assert bytes_read(speaker.plain) == every - 258 * 32 * 4
+    assert count_bytes_per_step(speaker.plain) == every - 258 * 32 * 4
 
 
 def test_a_speed_is_compared_with_what_the_memory_allows_where_that_is_known(speaker):
-    assert speed_of(speaker, tokens=10, seconds=2.0, rows=1).roofline is None
-    figures = Speed(tokens=400, seconds=2.0, rows=4, bytes_a_step=16_000_000_000, bandwidth=4.8e12)
+    assert compute_speed(speaker, tokens=10, seconds=2.0, rows=1).roofline is None
+    figures = GenerationSpeed(tokens=400, seconds=2.0, rows=4, bytes_per_step=16_000_000_000, bandwidth=4.8e12)
     assert figures.tokens_per_s == 200
     # Fifty steps a second, each reading 16 GB, are 800 GB/s.
     assert figures.roofline == pytest.approx(1 / 6)
@@ -293,10 +300,10 @@ def test_a_speed_is_compared_with_what_the_memory_allows_where_that_is_known(spe
 def test_compiling_pays_for_many_answers_where_there_is_a_compiler_and_never_on_a_cpu(monkeypatch):
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     # A stand-in: whether programs and packages are there, and not the GPU, is what decides.
-    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert pays(gpu, prompts=400, batch=8, tokens=256)
-    assert not pays(gpu, prompts=8, batch=8, tokens=256)
-    assert not pays(cpu, prompts=400, batch=8, tokens=256)
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
-    assert not pays(gpu, prompts=400, batch=8, tokens=256)
+    monkeypatch.setattr(decoding.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(decoding.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert is_compiling_worthwhile(gpu, prompts=400, batch=8, tokens=256)
+    assert not is_compiling_worthwhile(gpu, prompts=8, batch=8, tokens=256)
+    assert not is_compiling_worthwhile(cpu, prompts=400, batch=8, tokens=256)
+    monkeypatch.setattr(decoding.shutil, "which", lambda name: None)
+    assert not is_compiling_worthwhile(gpu, prompts=400, batch=8, tokens=256)

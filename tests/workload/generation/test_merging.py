@@ -9,15 +9,19 @@ import torch
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
-from devkit.workload.finetune import adapters
-from devkit.workload.finetune.adapters_files import examined_adapter
-from devkit.workload.finetune.adapters_saved import put_on, save_adapter
-from devkit.workload.finetune.model import DTYPES, load
-from devkit.workload.finetune.model_choices import ModelChoices, Quantisation
-from devkit.workload.finetune.model_files import examined
+from devkit.workload.finetune.model import adapters
+from devkit.workload.finetune.model.adapters import apply_adapter, save_trained_adapter
+from devkit.workload.finetune.model.files import BaseQuantization, LoadSettings, inspect_adapter, inspect_model
+from devkit.workload.finetune.model.loading import TORCH_DTYPES, load_base_and_tokenizer
 from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.generation import merging
-from devkit.workload.generation.merging import TOLERANCE, merged, precision_of, require_free, write_model
+from devkit.workload.generation.merging import (
+    MERGE_TOLERANCE,
+    find_stored_precision,
+    merge_adapter,
+    require_empty_folder,
+    write_merged_model,
+)
 from tests.workload.small_models import save_model
 
 pytestmark = pytest.mark.workload
@@ -42,66 +46,68 @@ def moved(one, other):
 def pair(request, tmp_path_factory):
     """A base and an adapter on it, both in folders."""
     root = tmp_path_factory.mktemp(request.param)
-    loaded = load(f"{save_model(root / 'base', **WHOLE_BLOCKS)}", ModelChoices())
+    loaded = load_base_and_tokenizer(f"{save_model(root / 'base', **WHOLE_BLOCKS)}", LoadSettings())
     settings = FinetuneSettings(model="", data=(), output=Path(), rank=4, dora=request.param == "dora")
-    model = adapters.attach(loaded.model, settings, precision=Precision.FP32)
+    model = adapters.attach_adapter(loaded.model, settings, precision=Precision.FP32)
     torch.manual_seed(1)
     with torch.no_grad():
-        for parameter in adapters.trainable(model):
+        for parameter in adapters.trainable_parameters(model):
             parameter.add_(torch.randn_like(parameter), alpha=0.05)
-    save_adapter(model, root / "adapter", loaded)
+    save_trained_adapter(model, root / "adapter", loaded)
     return root / "base", root / "adapter"
 
 
 @pytest.mark.parametrize(
     ("precision", "quantisation"),
     [
-        (Precision.FP32, Quantisation.NONE),
-        (Precision.FP16, Quantisation.NONE),
-        (Precision.BF16, Quantisation.NONE),
-        (Precision.BF16, Quantisation.NF4),
-        (Precision.BF16, Quantisation.INT8),
+        (Precision.FP32, BaseQuantization.NONE),
+        (Precision.FP16, BaseQuantization.NONE),
+        (Precision.BF16, BaseQuantization.NONE),
+        (Precision.BF16, BaseQuantization.NF4),
+        (Precision.BF16, BaseQuantization.INT8),
     ],
 )
 def test_a_merged_model_reloads_with_the_logits_of_base_and_adapter(pair, tmp_path, precision, quantisation):
     base, folder = pair
-    adapter = examined_adapter(folder)
-    choices = ModelChoices(precision=precision, quantisation=quantisation)
-    plain = load(f"{base}", choices).model
-    if quantisation is not Quantisation.NONE:
-        plain = plain.dequantize().to(DTYPES[precision])
-    wanted = logits(put_on(plain, adapter, precision=Precision.FP32))
+    adapter = inspect_adapter(folder)
+    choices = LoadSettings(precision=precision, quantisation=quantisation)
+    plain = load_base_and_tokenizer(f"{base}", choices).model
+    if quantisation is not BaseQuantization.NONE:
+        plain = plain.dequantize().to(TORCH_DTYPES[precision])
+    wanted = logits(apply_adapter(plain, adapter, precision=Precision.FP32))
 
-    loaded = load(f"{base}", choices)
-    found = merged(loaded, adapter, precision=precision, quantisation=quantisation)
-    write_model(found.model, loaded, tmp_path / "whole")
+    loaded = load_base_and_tokenizer(f"{base}", choices)
+    found = merge_adapter(loaded, adapter, precision=precision, quantisation=quantisation)
+    write_merged_model(found.model, loaded, tmp_path / "whole")
 
-    files = examined(tmp_path / "whole")
-    assert files.quantised is Quantisation.NONE
-    assert precision_of(files) is precision
-    again = load(f"{tmp_path / 'whole'}", ModelChoices(precision=precision))
-    assert found.moved <= TOLERANCE[precision]
-    assert moved(wanted, logits(again.model)) <= TOLERANCE[precision]
-    assert moved(wanted, logits(load(f"{base}", choices).model)) > TOLERANCE[precision], "the adapter changes something"
+    files = inspect_model(tmp_path / "whole")
+    assert files.quantised is BaseQuantization.NONE
+    assert find_stored_precision(files) is precision
+    again = load_base_and_tokenizer(f"{tmp_path / 'whole'}", LoadSettings(precision=precision))
+    assert found.max_logit_change <= MERGE_TOLERANCE[precision]
+    assert moved(wanted, logits(again.model)) <= MERGE_TOLERANCE[precision]
+    assert moved(wanted, logits(load_base_and_tokenizer(f"{base}", choices).model)) > MERGE_TOLERANCE[precision], (
+        "the adapter changes something"
+    )
     assert again.tokenizer("a line")["input_ids"] == loaded.tokenizer("a line")["input_ids"]
 
 
 def test_a_merge_that_loses_the_adapter_is_refused(pair, monkeypatch):
     base, folder = pair
-    monkeypatch.setitem(merging.TOLERANCE, Precision.BF16, 1e-9)
+    monkeypatch.setitem(merging.MERGE_TOLERANCE, Precision.BF16, 1e-9)
     with pytest.raises(DevkitError, match="merging moved the logits by"):
-        merged(
-            load(f"{base}", ModelChoices(precision=Precision.BF16)),
-            examined_adapter(folder),
+        merge_adapter(
+            load_base_and_tokenizer(f"{base}", LoadSettings(precision=Precision.BF16)),
+            inspect_adapter(folder),
             precision=Precision.BF16,
-            quantisation=Quantisation.NONE,
+            quantisation=BaseQuantization.NONE,
         )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_merged_model_is_to_be_stored_as_its_base_is(tmp_path, dtype):
     wanted = {torch.float32: Precision.FP32, torch.bfloat16: Precision.BF16, torch.float16: Precision.FP16}[dtype]
-    assert precision_of(examined(save_model(tmp_path, dtype=dtype))) is wanted
+    assert find_stored_precision(inspect_model(save_model(tmp_path, dtype=dtype))) is wanted
 
 
 def occupied(path, how):
@@ -121,16 +127,16 @@ def test_a_place_in_use_is_refused_and_left_as_it_is(tmp_path, how):
     occupied(place, how)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DevkitError):
-        require_free(place)
+        require_empty_folder(place)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_an_empty_folder_and_a_new_one_are_free_and_one_below_nothing_is_not(tmp_path):
     (tmp_path / "empty").mkdir()
-    require_free(tmp_path / "empty")
-    require_free(tmp_path / "new")
+    require_empty_folder(tmp_path / "empty")
+    require_empty_folder(tmp_path / "new")
     with pytest.raises(DevkitError, match="is no directory"):
-        require_free(tmp_path / "nowhere" / "new")
+        require_empty_folder(tmp_path / "nowhere" / "new")
 
 
 class FullDisk:
@@ -145,5 +151,5 @@ class FullDisk:
 
 def test_a_full_disk_leaves_nothing_behind(pair, tmp_path):
     with pytest.raises(DevkitError, match="No space left on device"):
-        write_model(FullDisk(), load(f"{pair[0]}", ModelChoices()), tmp_path / "whole")
+        write_merged_model(FullDisk(), load_base_and_tokenizer(f"{pair[0]}", LoadSettings()), tmp_path / "whole")
     assert list(tmp_path.iterdir()) == []

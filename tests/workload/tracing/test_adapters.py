@@ -2,25 +2,25 @@
 
 import pytest
 
-from devkit.estimate.adapters import adapter_parameters
-from devkit.estimate.config import shape_of_config
+from devkit.estimate.config import build_model_shape
 from devkit.estimate.settings import Method, Stack, TrainingSettings
+from devkit.estimate.weights import count_adapter_parameters
 from tests.workload.tracing.shapes import LLAMA, MIXTURE
 
 pytestmark = pytest.mark.workload
 
 
 def trained(document, settings):
-    from devkit.workload.tracing.training import prepared
+    from devkit.workload.tracing.training import build_traced_model
 
-    return sum(each.numel() for each in prepared(document, settings, None).parameters() if each.requires_grad)
+    return sum(each.numel() for each in build_traced_model(document, settings, None).parameters() if each.requires_grad)
 
 
 @pytest.mark.parametrize("document", [pytest.param(LLAMA, id="a dense model"), pytest.param(MIXTURE, id="a mixture")])
 @pytest.mark.parametrize("method", [Method.LORA, Method.QLORA, Method.INT8_LORA])
 def test_as_many_numbers_are_trained_as_the_closed_form_counts(document, method):
     settings = TrainingSettings(method=method, rank=4)
-    assert trained(document, settings) == adapter_parameters(shape_of_config(document), settings)
+    assert trained(document, settings) == count_adapter_parameters(build_model_shape(document), settings)
 
 
 # peft sets a rank for its fused experts by a pattern, and then warns that no plain layer matches it.

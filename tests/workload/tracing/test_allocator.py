@@ -2,14 +2,14 @@
 
 import pytest
 
-from devkit.workload.tracing.allocator import MIB, Allocator, replay
-from devkit.workload.tracing.stream import Allocation, Phase, Release, Section
+from devkit.workload.tracing.allocator import MIB, CachingAllocator, replay_stream
+from devkit.workload.tracing.stream import Allocation, Deallocation, Section, StepPhase
 
-HERE = Section(Phase.FORWARD)
+HERE = Section(StepPhase.FORWARD)
 
 
 def filled(*sizes, **how):
-    allocator = Allocator(**how)
+    allocator = CachingAllocator(**how)
     for name, size in enumerate(sizes):
         allocator.allocate(name, size)
     return allocator
@@ -102,16 +102,16 @@ def test_peaks_stay_until_they_are_reset():
 
 
 def test_a_stream_is_replayed_to_its_fullest_moment():
-    later = Section(Phase.LOSS)
+    later = Section(StepPhase.LOSS)
     stream = [
         Allocation(HERE, 0, 30 * MIB),
         Allocation(later, 0, 20 * MIB),
-        Release(later, (HERE, 0)),
+        Deallocation(later, (HERE, 0)),
         Allocation(later, 1, 4 * MIB),
     ]
-    assert replay(Allocator(), stream) == (50 * MIB, later)
+    assert replay_stream(CachingAllocator(), stream) == (50 * MIB, later)
 
 
 def test_an_empty_stream_has_no_peak():
     with pytest.raises(ValueError, match="empty"):
-        replay(Allocator(), [])
+        replay_stream(CachingAllocator(), [])

@@ -4,16 +4,16 @@ from statistics import mean
 
 import pytest
 
-from devkit.estimate.catalogue import find_model
-from devkit.estimate.config import shape_of_config
+from devkit.estimate.config import build_model_shape
 from devkit.estimate.inference import estimate_inference
+from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import (
     InferenceSettings,
     Loss,
     Method,
     Optimizer,
     Precision,
-    Quantisation,
+    Quantization,
     Stack,
     TrainingSettings,
 )
@@ -33,7 +33,7 @@ POINTS = [
     ("meta-llama/Llama-3.1-8B", TrainingSettings(**PLAIN, method=Method.FULL, optimizer=Optimizer.ADAMW_FOREACH)),
     ("Qwen/Qwen3-8B", TrainingSettings(loss=Loss.FUSED, sequence=8192)),
     ("Qwen/Qwen3-8B", InferenceSettings(prompt=8192)),
-    ("meta-llama/Llama-2-7b-hf", InferenceSettings(quantisation=Quantisation.NF4_DOUBLE, sequences=4)),
+    ("meta-llama/Llama-2-7b-hf", InferenceSettings(quantisation=Quantization.NF4_DOUBLE, sequences=4)),
     ("microsoft/phi-1_5", TrainingSettings(targets=("q_proj", "v_proj"))),
 ]
 
@@ -41,16 +41,16 @@ POINTS = [
 @pytest.mark.workload
 @pytest.mark.skipif(not is_tried(2, 5), reason=ANOTHER)
 def test_the_closed_form_follows_the_trace():
-    from devkit.workload.tracing.exact import exact
-    from devkit.workload.tracing.request import Request
+    from devkit.workload.tracing.estimate import estimate_from_trace
+    from devkit.workload.tracing.request import TraceRequest
 
     errors = []
     for model, settings in POINTS:
         config = find_model(model).config
-        shape = shape_of_config(config)
+        shape = build_model_shape(config)
         is_training = isinstance(settings, TrainingSettings)
         closed = estimate_training(shape, settings) if is_training else estimate_inference(shape, settings)
-        traced = exact(Request(document=config, settings=settings))
+        traced = estimate_from_trace(TraceRequest(document=config, settings=settings))
         errors.append(closed.allocated_peak_bytes / traced.allocated_peak_bytes - 1)
     assert mean(map(abs, errors)) <= GOAL
     assert max(map(abs, errors)) <= 2 * GOAL, errors

@@ -3,11 +3,17 @@
 import pytest
 
 from devkit.estimate.settings import Optimizer
-from devkit.workload.tracing.optimizer import Trained, buckets, state_bytes, states, step
-from devkit.workload.tracing.stream import Allocation, Kind, Release
+from devkit.workload.tracing.stream import Allocation, Deallocation, TensorKind
+from devkit.workload.tracing.training import (
+    TrainableParameter,
+    allocate_ddp_buckets,
+    allocate_optimizer_state,
+    count_state_bytes,
+    trace_optimizer_step,
+)
 
-LARGE = Trained(layer=0, numbers=8192, item_bytes=2)
-SMALL = Trained(layer=None, numbers=1024, item_bytes=2)
+LARGE = TrainableParameter(layer=0, numbers=8192, item_bytes=2)
+SMALL = TrainableParameter(layer=None, numbers=1024, item_bytes=2)
 
 
 @pytest.mark.parametrize(
@@ -21,26 +27,26 @@ SMALL = Trained(layer=None, numbers=1024, item_bytes=2)
     ],
 )
 def test_the_state_of_a_parameter(optimizer, large, small):
-    assert state_bytes(LARGE, optimizer) == large
-    assert state_bytes(SMALL, optimizer) == small
+    assert count_state_bytes(LARGE, optimizer) == large
+    assert count_state_bytes(SMALL, optimizer) == small
 
 
 def test_the_copies_that_devkit_moves_for_adapters_in_16_bits_are_in_fp32():
-    assert state_bytes(LARGE, Optimizer.ADAMW, masters=True) == [32768, 32768, 32768]
+    assert count_state_bytes(LARGE, Optimizer.ADAMW, masters=True) == [32768, 32768, 32768]
 
 
 def test_states_are_there_before_the_step_that_is_traced():
-    made = list(states([LARGE, SMALL], Optimizer.ADAMW))
+    made = list(allocate_optimizer_state([LARGE, SMALL], Optimizer.ADAMW))
     assert [(each.section.layer, each.ordinal, each.kind) for each in made] == [
-        (0, 0, Kind.OPTIMIZER_STATE),
-        (0, 1, Kind.OPTIMIZER_STATE),
-        (None, 0, Kind.OPTIMIZER_STATE),
-        (None, 1, Kind.OPTIMIZER_STATE),
+        (0, 0, TensorKind.OPTIMIZER_STATE),
+        (0, 1, TensorKind.OPTIMIZER_STATE),
+        (None, 0, TensorKind.OPTIMIZER_STATE),
+        (None, 1, TensorKind.OPTIMIZER_STATE),
     ]
 
 
 def test_ddp_has_a_copy_of_the_gradients():
-    assert [each.bytes for each in buckets([LARGE, SMALL])] == [16384, 2048]
+    assert [each.bytes for each in allocate_ddp_buckets([LARGE, SMALL])] == [16384, 2048]
 
 
 @pytest.mark.workload
@@ -48,7 +54,7 @@ def test_ddp_has_a_copy_of_the_gradients():
 def test_a_step_makes_what_torch_makes(optimizer):
     import torch
 
-    from devkit.workload.tracing.ledger import Ledger
+    from devkit.workload.tracing.recorder import AllocationRecorder
 
     parameters = [torch.nn.Parameter(torch.zeros(count, dtype=torch.bfloat16)) for count in (8192, 4096)]
     how = {"fused": True} if optimizer is Optimizer.ADAMW else {"foreach": True}
@@ -56,10 +62,10 @@ def test_a_step_makes_what_torch_makes(optimizer):
     for _ in range(2):  # the first step makes the state
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
-        with Ledger() as ledger:
+        with AllocationRecorder() as ledger:
             real.step()
-    trained = [Trained(layer=None, numbers=each.numel(), item_bytes=2) for each in parameters]
-    assert fullest(ledger.stream) == pytest.approx(fullest(list(step(trained, optimizer))), abs=64)
+    trained = [TrainableParameter(layer=None, numbers=each.numel(), item_bytes=2) for each in parameters]
+    assert fullest(ledger.stream) == pytest.approx(fullest(list(trace_optimizer_step(trained, optimizer))), abs=64)
 
 
 def fullest(stream):
@@ -68,6 +74,6 @@ def fullest(stream):
         if isinstance(event, Allocation):
             live[event.name] = event.bytes
             found = max(found, sum(live.values()))
-        elif isinstance(event, Release):
+        elif isinstance(event, Deallocation):
             del live[event.name]
     return found

@@ -1,40 +1,41 @@
-from devkit.workload.tracing.peak import fullest
-from devkit.workload.tracing.stream import Allocation, Kind, Phase, Release, Section
+from devkit.workload.tracing.stream import Allocation, Deallocation, Section, StepPhase, TensorKind, peak_by_phase
 
-LOAD, FIRST, LOSS, BACK = (Section(phase) for phase in (Phase.LOAD, Phase.FORWARD, Phase.LOSS, Phase.BACKWARD))
-WEIGHTS = Allocation(LOAD, 0, 4096, Kind.WEIGHTS)
+LOAD, FIRST, LOSS, BACK = (
+    Section(phase) for phase in (StepPhase.LOAD, StepPhase.FORWARD, StepPhase.LOSS, StepPhase.BACKWARD)
+)
+WEIGHTS = Allocation(LOAD, 0, 4096, TensorKind.WEIGHTS)
 KEPT = Allocation(FIRST, 0, 1024)
 BRIEF = Allocation(FIRST, 1, 2048)
 LOGITS = Allocation(LOSS, 0, 512)
-GRADIENT = Allocation(BACK, 0, 100, Kind.GRADIENTS)
+GRADIENT = Allocation(BACK, 0, 100, TensorKind.GRADIENTS)
 STEP = [
     KEPT,
     BRIEF,
-    Release(FIRST, BRIEF.name),
+    Deallocation(FIRST, BRIEF.name),
     LOGITS,
-    Release(BACK, LOGITS.name),
+    Deallocation(BACK, LOGITS.name),
     GRADIENT,
-    Release(BACK, KEPT.name),
-    Release(BACK, GRADIENT.name),
+    Deallocation(BACK, KEPT.name),
+    Deallocation(BACK, GRADIENT.name),
 ]
 
 
 def test_each_phase_has_its_fullest_moment():
-    found = fullest([WEIGHTS], STEP)
+    found = peak_by_phase([WEIGHTS], STEP)
     assert {phase: moment.bytes for phase, moment in found.items()} == {
-        Phase.FORWARD: 4096 + 1024 + 2048,
-        Phase.LOSS: 4096 + 1024 + 512,
-        Phase.BACKWARD: 4096 + 1024 + 512,
+        StepPhase.FORWARD: 4096 + 1024 + 2048,
+        StepPhase.LOSS: 4096 + 1024 + 512,
+        StepPhase.BACKWARD: 4096 + 1024 + 512,
     }
 
 
 def test_parts_tell_what_lives_on_from_what_comes_and_goes():
-    found = fullest([WEIGHTS], STEP)
-    assert found[Phase.FORWARD].parts == {"weights": 4096, "activations": 1024, "temporaries": 2048}
-    assert found[Phase.BACKWARD].parts == {"weights": 4096, "activations": 1024, "gradients": 512}
+    found = peak_by_phase([WEIGHTS], STEP)
+    assert found[StepPhase.FORWARD].parts == {"weights": 4096, "activations": 1024, "temporaries": 2048}
+    assert found[StepPhase.BACKWARD].parts == {"weights": 4096, "activations": 1024, "gradients": 512}
 
 
 def test_what_loading_gave_back_is_not_there():
     unpacked = Allocation(LOAD, 1, 10**6)
-    found = fullest([unpacked, WEIGHTS, Release(LOAD, unpacked.name)], STEP)
-    assert found[Phase.LOSS].bytes == 4096 + 1024 + 512
+    found = peak_by_phase([unpacked, WEIGHTS, Deallocation(LOAD, unpacked.name)], STEP)
+    assert found[StepPhase.LOSS].bytes == 4096 + 1024 + 512

@@ -12,8 +12,15 @@ from devkit.estimate.settings import (
     Stack,
     TrainingSettings,
 )
-from devkit.workload.tracing.stream import Allocation, Phase, Release, Section
-from devkit.workload.tracing.unroll import TRACED, is_periodic, unrolled
+from devkit.workload.tracing.stream import (
+    TRACED_LAYERS,
+    Allocation,
+    Deallocation,
+    Section,
+    StepPhase,
+    is_periodic,
+    unroll_layers,
+)
 from tests.amount import ANOTHER, is_tried
 from tests.workload.tracing.shapes import GEMMA, LLAMA, MIXTURE
 
@@ -46,13 +53,13 @@ TRAINER = {**SHORT, "stack": Stack.TRAINER, "loss": Loss.STANDARD, "adapter_prec
     ],
 )
 def test_the_unrolled_stream_is_that_of_the_whole_model(document, settings):
-    from devkit.workload.tracing.exact import replayed, split, traced
+    from devkit.workload.tracing.estimate import replay_steps, split_loading, trace_model
 
-    shallow = traced(document, settings, depth=TRACED)
+    shallow = trace_model(document, settings, depth=TRACED_LAYERS)
     assert is_periodic(shallow)
-    deep, whole = unrolled(shallow, document["num_hidden_layers"]), traced(document, settings, depth=None)
+    deep, whole = unroll_layers(shallow, document["num_hidden_layers"]), trace_model(document, settings, depth=None)
     assert len(deep) == len(whole)
-    assert replayed(*split(deep)) == replayed(*split(whole))
+    assert replay_steps(*split_loading(deep)) == replay_steps(*split_loading(whole))
 
 
 @in_turn
@@ -65,42 +72,42 @@ def test_the_unrolled_stream_is_that_of_the_whole_model(document, settings):
     ],
 )
 def test_layers_of_different_kinds_are_traced_whole(document):
-    from devkit.workload.tracing.exact import stream_of, traced
-    from devkit.workload.tracing.request import Request
+    from devkit.workload.tracing.estimate import trace_model, trace_stream
+    from devkit.workload.tracing.request import TraceRequest
 
     settings = TrainingSettings(**SHORT, targets=("q_proj",))
-    assert not is_periodic(traced(document, settings, depth=TRACED))
-    whole = stream_of(Request(document=document, settings=settings))
+    assert not is_periodic(trace_model(document, settings, depth=TRACED_LAYERS))
+    whole = trace_stream(TraceRequest(document=document, settings=settings))
     assert {event.section.layer for event in whole} == {None, *range(document["num_hidden_layers"])}
 
 
 def test_fewer_layers_than_are_traced_are_refused():
     with pytest.raises(ValueError, match="4 layers are fewer"):
-        unrolled([], 4)
+        unroll_layers([], 4)
 
 
-def layer(number, *, phase=Phase.FORWARD):
+def layer(number, *, phase=StepPhase.FORWARD):
     return Section(phase, number)
 
 
 def test_what_the_middle_layer_left_behind_is_released_in_every_copy():
-    made = [Allocation(layer(number), 0, 10) for number in range(TRACED)]
-    end = Section(Phase.OPTIMIZER)
-    stream = [*made, *(Release(end, each.name) for each in made)]
-    assert [event.name[0].layer for event in unrolled(stream, 8)] == 2 * list(range(8))
+    made = [Allocation(layer(number), 0, 10) for number in range(TRACED_LAYERS)]
+    end = Section(StepPhase.OPTIMIZER)
+    stream = [*made, *(Deallocation(end, each.name) for each in made)]
+    assert [event.name[0].layer for event in unroll_layers(stream, 8)] == 2 * list(range(8))
 
 
 def test_a_backward_pass_goes_from_the_last_layer_to_the_first():
-    made = [Allocation(layer(number, phase=Phase.BACKWARD), 0, 10) for number in reversed(range(TRACED))]
-    assert [event.section.layer for event in unrolled(made, 7)] == [6, 5, 4, 3, 2, 1, 0]
+    made = [Allocation(layer(number, phase=StepPhase.BACKWARD), 0, 10) for number in reversed(range(TRACED_LAYERS))]
+    assert [event.section.layer for event in unroll_layers(made, 7)] == [6, 5, 4, 3, 2, 1, 0]
 
 
 def test_a_layer_that_releases_what_lies_two_layers_back_cannot_be_repeated():
-    made = [Allocation(layer(number), 0, 10) for number in range(TRACED)]
+    made = [Allocation(layer(number), 0, 10) for number in range(TRACED_LAYERS)]
     assert is_periodic(made)
-    assert not is_periodic([*made, Release(layer(2), made[0].name)])
+    assert not is_periodic([*made, Deallocation(layer(2), made[0].name)])
 
 
 def test_a_middle_layer_that_does_more_than_its_neighbours_cannot_be_repeated():
-    made = [Allocation(layer(number), 0, 10) for number in range(TRACED)]
+    made = [Allocation(layer(number), 0, 10) for number in range(TRACED_LAYERS)]
     assert not is_periodic([*made, Allocation(layer(2), 1, 10)])

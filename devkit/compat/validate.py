@@ -1,0 +1,614 @@
+"""What must hold between rows: newer versions need newer drivers, and whatever a row names is there."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from itertools import pairwise
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
+
+from devkit.compat.gpus import find_gpu
+from devkit.compat.rules import CodeSupport, check_gpu_code, find_newest_cuda, find_oldest_driver, find_toolkit_driver
+from devkit.compat.version_tables import (
+    SCALAR_PARSERS,
+    TABLE_TYPES,
+    Array,
+    Confidence,
+    DeclaredArray,
+    Table,
+    TableDocument,
+    TableRow,
+    Tables,
+    get_field_types,
+    get_required_fields,
+    read_shipped_table,
+)
+from devkit.facts.values import ComputeCapability, Release, keyword_record, record
+from devkit.text import join_words, to_one_line
+
+# What speaks against a refreshed table.
+
+
+@record
+class TableProblem:
+    """One reason not to use a table. `row` names the row, "" for the table as a whole.
+
+    With `may_be_forced` it only differs from what ships with devkit, and whoever knows better may take it all the same.
+    """
+
+    table: str
+    row: str
+    says: str
+    may_be_forced: bool = False
+
+    def __str__(self) -> str:
+        where = f"{self.table}: {self.row}" if self.row else self.table
+        return f"{where}: {self.says}"
+
+
+# Facts that every edition of the tables must agree with (tables/anchors.toml).
+
+
+@keyword_record
+class FloorAnchor(TableRow):
+    """The oldest drivers that run a CUDA version by minor version compatibility."""
+
+    cuda: Release
+    linux_driver: Release
+    windows_driver: Release | None = None
+
+
+@keyword_record
+class ToolkitAnchor(TableRow):
+    """The driver that came with the first release of a CUDA version."""
+
+    cuda: Release
+    linux_driver: Release
+
+
+@keyword_record
+class DriverAnchor(TableRow):
+    """The newest CUDA that a Linux driver runs in full."""
+
+    driver: Release
+    cuda: Release
+
+
+@keyword_record
+class GpuAnchor(TableRow):
+    """What a GPU is."""
+
+    name: str
+    capability: ComputeCapability
+    forward: bool
+
+
+@keyword_record
+class CapabilityAnchor(TableRow):
+    """The CUDA Toolkits that target a compute capability, as far as they are settled."""
+
+    capability: ComputeCapability
+    first_cuda: Release | None = None
+    last_cuda: Release | None = None
+
+
+@keyword_record
+class WheelAnchor(TableRow):
+    """Whether a torch wheel for x86_64 holds machine code for a compute capability."""
+
+    minor: str
+    variant: str
+    capability: ComputeCapability
+    runs: bool
+
+
+class AnchorTable(Table):
+    """All the anchors."""
+
+    floors = Array("floor", FloorAnchor, unique=("cuda",))
+    toolkits = Array("toolkit", ToolkitAnchor, unique=("cuda",))
+    drivers = Array("driver", DriverAnchor, unique=("driver",))
+    gpus = Array("gpu", GpuAnchor, unique=("name",))
+    targets = Array("target", CapabilityAnchor, unique=("capability",))
+    wheels = Array("wheel", WheelAnchor, unique=("minor", "variant", "capability"))
+
+
+def validate_anchors(known: Tables) -> Iterator[TableProblem]:
+    """Where these tables contradict an anchor."""
+    anchors = AnchorTable(read_shipped_table("anchors"))
+    for part in ANCHOR_RULES:
+        yield from part(known, anchors)
+
+
+def _floors(known: Tables, anchors: AnchorTable) -> Iterator[TableProblem]:
+    for row in anchors.floors:
+        linux = find_oldest_driver(row.cuda, known=known)
+        windows = find_oldest_driver(row.cuda, platform="windows", known=known) if row.windows_driver else None
+        if (linux, windows) != (row.linux_driver, row.windows_driver):
+            wanted = " and ".join(str(driver) for driver in (row.linux_driver, row.windows_driver) if driver)
+            yield _against("driver", f"CUDA {row.cuda} runs from driver {wanted} on", linux, row)
+
+
+def _toolkits(known: Tables, anchors: AnchorTable) -> Iterator[TableProblem]:
+    for row in anchors.toolkits:
+        found = find_toolkit_driver(row.cuda, known=known)
+        if found != row.linux_driver:
+            yield _against("driver", f"CUDA {row.cuda} came with driver {row.linux_driver}", found, row)
+
+
+def _drivers(known: Tables, anchors: AnchorTable) -> Iterator[TableProblem]:
+    for row in anchors.drivers:
+        found = find_newest_cuda(row.driver, known=known)
+        if found != row.cuda:
+            yield _against("driver", f"driver {row.driver} runs CUDA {row.cuda} in full", found, row)
+
+
+def _gpus(known: Tables, anchors: AnchorTable) -> Iterator[TableProblem]:
+    for row in anchors.gpus:
+        found = find_gpu(row.name, known=known)
+        if found is None or found.model is None or found.capability != row.capability:
+            says = f"{row.name} has compute capability {row.capability}"
+            yield _against("gpus", says, found and found.capability, row)
+        elif found.model.forward != row.forward:
+            offered = "is" if row.forward else "is not"
+            yield _against("gpus", f"forward compatibility {offered} offered for {row.name}", found.model.forward, row)
+
+
+def _targets(known: Tables, anchors: AnchorTable) -> Iterator[TableProblem]:
+    for row in anchors.targets:
+        found = known.driver.capabilities.get(row.capability)
+        first, last = (found.first_cuda, found.last_cuda) if found else (None, None)
+        if row.first_cuda is not None and first != row.first_cuda:
+            says = f"CUDA {row.first_cuda} is the first that targets compute capability {row.capability}"
+            yield _against("driver", says, first, row)
+        if row.last_cuda is not None and last != row.last_cuda:
+            says = f"CUDA {row.last_cuda} is the last that targets compute capability {row.capability}"
+            yield _against("driver", says, last, row)
+
+
+def _wheels(known: Tables, anchors: AnchorTable) -> Iterator[TableProblem]:
+    for row in anchors.wheels:
+        wheel = known.torch.wheels.get((row.minor, row.variant, "x86_64"))
+        runs = wheel is not None and check_gpu_code(row.capability, wheel.sass) is CodeSupport.NATIVE
+        if wheel is None or runs != row.runs:
+            holds = "holds" if row.runs else "holds no"
+            says = f"torch {row.minor}+{row.variant} {holds} machine code for {row.capability}"
+            yield _against("torch", says, "no such wheel" if wheel is None else runs, row)
+
+
+ANCHOR_RULES: tuple[Callable[[Tables, AnchorTable], Iterator[TableProblem]], ...] = (
+    _floors,
+    _toolkits,
+    _drivers,
+    _gpus,
+    _targets,
+    _wheels,
+)
+"""One part for every array of the anchors."""
+
+
+def _against(table: str, says: str, found: object, row: TableRow) -> TableProblem:
+    return TableProblem(table, "", f"{says} ({row.source[0]}); this table says {found}")
+
+
+ConsistencyRule = Callable[[Tables], Iterator[TableProblem]]
+
+_CUDA_LABEL = re.compile(r"cu(\d+)(\d)")
+_TARGET = re.compile(r"(\d+\.\d)[af]?")
+_PYTHON = re.compile(r"3\.\d+")
+_VERSION = re.compile(r"\d[\w.+!]*", re.ASCII)
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+_TAG = re.compile(r"[a-z0-9][\w.:/-]*", re.ASCII)
+_IMAGE = re.compile(r"[a-z0-9][\w.:/@-]*", re.ASCII)
+_INDEX = re.compile(r"https://[\w.-]+(?:/[\w.+-]+)*/?", re.ASCII)
+
+
+def validate_toolkits(known: Tables) -> Iterator[TableProblem]:
+    """A newer CUDA Toolkit never needs an older driver, and its number is that of its CUDA."""
+    rows = sorted(known.driver.toolkits, key=lambda row: row.version)
+    for row in rows:
+        if row.cuda.numbers != row.version.numbers[:2]:
+            yield TableProblem("driver", f"toolkit {row.version}", f"it is no release of CUDA {row.cuda}")
+    linux = [(str(row.version), row.linux_driver) for row in rows]
+    windows = [(str(row.version), row.windows_driver) for row in rows if row.windows_driver is not None]
+    for floors in (linux, windows):
+        for (older, before), (newer, driver) in pairwise(floors):
+            if _is_below(driver, before):
+                says = f"it needs driver {driver}, older than the {before} of {older}"
+                yield TableProblem("driver", f"toolkit {newer}", says)
+
+
+def validate_driver_branches(known: Tables) -> Iterator[TableProblem]:
+    """A newer driver branch never runs an older CUDA, and runs that of every toolkit that came with it."""
+    linux = sorted((row.branch, row.cuda) for row in known.driver.branches)
+    windows = sorted((max(row.branches), row.cuda) for row in known.driver.windows_branches)
+    for array, branches in (("branch", linux), ("windows_branch", windows)):
+        for (older, before), (newer, cuda) in pairwise(branches):
+            if cuda < before:
+                yield TableProblem(
+                    "driver", f"{array} {newer}", f"it runs CUDA {cuda}, older than the {before} of {older}"
+                )
+    newest = dict(linux)
+    for row in known.driver.toolkits:
+        runs = newest.get(row.linux_driver.major)
+        if runs is None or runs < row.cuda:
+            says = (
+                f"its driver {row.linux_driver} is of a branch that runs {f'CUDA {runs}' if runs else 'no known CUDA'}"
+            )
+            yield TableProblem("driver", f"toolkit {row.version}", says)
+
+
+def validate_cuda_families(known: Tables) -> Iterator[TableProblem]:
+    """Minor version compatibility begins with the branch of a major's first toolkit, and rises with the major."""
+    families = [family for _, family in sorted(known.driver.families.items())]
+    for older, newer in pairwise(families):
+        if newer.linux_driver <= older.linux_driver or newer.windows_driver <= older.windows_driver:
+            yield TableProblem(
+                "driver", f"family {newer.major}", f"its floors are not above those of CUDA {older.major}"
+            )
+    for family in families:
+        first = min((row.linux_driver for row in known.driver.toolkits if row.cuda.major == family.major), default=None)
+        if first is None or first.major != family.linux_driver.major:
+            says = f"its floor {family.linux_driver} is not of the branch of its first toolkit, {first or 'none'}"
+            yield TableProblem("driver", f"family {family.major}", says)
+    unknown = {row.cuda.major for row in known.driver.toolkits} - set(known.driver.families)
+    for major in sorted(unknown):
+        if major >= families[0].major:
+            yield TableProblem("driver", f"family {major}", "its toolkits are known, its oldest driver is not")
+
+
+def validate_capabilities(known: Tables) -> Iterator[TableProblem]:
+    """What targets or knows a compute capability begins before it ends."""
+    for capability, row in known.driver.capabilities.items():
+        if row.last_cuda is not None and row.last_cuda < row.first_cuda:
+            says = f"CUDA {row.last_cuda}, the last for it, is older than the first, {row.first_cuda}"
+            yield TableProblem("driver", f"capability {capability}", says)
+        if None not in (row.first_branch, row.last_branch) and (row.last_branch or 0) < (row.first_branch or 0):
+            says = f"branch {row.last_branch}, the last for it, is older than the first, {row.first_branch}"
+            yield TableProblem("driver", f"capability {capability}", says)
+
+
+def validate_forward_packages(known: Tables) -> Iterator[TableProblem]:
+    """cuda-compat is for hosts whose own driver is too old for that CUDA."""
+    newest = {row.branch: row.cuda for row in known.driver.branches}
+    for row in known.driver.forward:
+        for branch in row.host_branches:
+            if branch not in newest or newest[branch] >= row.cuda:
+                says = f"branch {branch} is not known" if branch not in newest else f"branch {branch} runs it anyway"
+                yield TableProblem("driver", f"forward {row.package}", says)
+
+
+def validate_gpu_capabilities(known: Tables) -> Iterator[TableProblem]:
+    """A GPU's compute capability is one that the driver table knows."""
+    for row in known.gpus.models:
+        if row.capability not in known.driver.capabilities:
+            yield TableProblem("gpus", f"gpu {row.id}", f"nothing is known of its compute capability {row.capability}")
+
+
+def validate_datasheets(known: Tables) -> Iterator[TableProblem]:
+    """Each row of rates is that of a GPU in the table, and promises nothing below zero."""
+    models = {row.id for row in known.gpus.models}
+    for name, row in known.gpus.rates.items():
+        if name not in models:
+            yield TableProblem("gpus", f"rate {name}", "no GPU of the table has this id", True)
+        if min(row.fp16_tflops, row.bf16_tflops, row.bandwidth_gb_per_s, row.nvlink_gb_per_s) < 0:
+            yield TableProblem("gpus", f"rate {name}", "it promises less than nothing")
+
+
+def validate_torch_releases(known: Tables) -> Iterator[TableProblem]:
+    """Every variant of a torch release has an index and a wheel."""
+    torch = known.torch
+    for row in torch.releases:
+        called = f"release {row.version}"
+        for variant in dict.fromkeys((*row.variants, row.default_variant)):
+            if variant not in torch.indexes:
+                yield TableProblem("torch", called, f"there is no index {variant!r}")
+            elif (row.minor, variant, "x86_64") not in torch.wheels:
+                yield TableProblem("torch", called, f"there is no wheel of {row.minor} with {variant}")
+    for label, index in torch.indexes.items():
+        named = _CUDA_LABEL.fullmatch(label)
+        if named and (index.cuda is None or index.cuda.numbers != (int(named[1]), int(named[2]))):
+            yield TableProblem(
+                "torch", f"index {label}", f"its CUDA is {index.cuda}, which is not what it is called after"
+            )
+
+
+def validate_gpu_code(known: Tables) -> Iterator[TableProblem]:
+    """No wheel and no library holds GPU code that its CUDA Toolkit cannot make."""
+    for (minor, variant, machine), wheel in known.torch.wheels.items():
+        index = known.torch.indexes.get(variant)
+        if index is None:
+            yield TableProblem("torch", f"wheel {minor} {variant} {machine}", f"there is no index {variant!r}")
+        elif index.cuda is not None:
+            called = f"wheel {minor} {variant} {machine}"
+            yield from _code("torch", called, (*wheel.sass, *wheel.ptx), (index.cuda,), known)
+    for row in known.stack.libraries:
+        cudas = tuple(Release.parse(cuda) for cuda in row.cudas)
+        called = f"library {row.version} {row.machine} {' '.join(row.cudas)}"
+        yield from _code("stack", called, (*row.sass, *row.ptx), cudas, known)
+
+
+def validate_bitsandbytes_libraries(known: Tables) -> Iterator[TableProblem]:
+    """A library of bitsandbytes is for CUDA versions that its release carries one for."""
+    shipped = {row.version: set(row.cudas) for row in known.stack.bitsandbytes}
+    for row in known.stack.libraries:
+        missing = set(row.cudas) - shipped.get(row.version, set())
+        if missing:
+            says = f"bitsandbytes {row.version} carries no library for CUDA {', '.join(sorted(missing))}"
+            yield TableProblem("stack", f"library {row.version} {row.machine}", says)
+
+
+def validate_text_forms(known: Tables) -> Iterator[TableProblem]:
+    """What a plan copies into a Dockerfile or a command is what its name says, and nothing more."""
+    torch, images = known.torch, known.images
+    texts = [("torch", f"index {label}", _INDEX, row.url) for label, row in torch.indexes.items()]
+    texts += [("torch", f"release {row.version}", _PYTHON, each) for row in torch.releases for each in row.pythons]
+    texts += [("torch", "release", _VERSION, str(row.version)) for row in torch.releases]
+    texts += [("images", "python_image", _TAG, row.tag) for row in images.python_images]
+    texts += [("images", "cuda_image", _TAG, f"{row.cuda}-{row.system}") for row in images.cuda_images]
+    texts += [("stack", f"package {row.name}", _VERSION, row.version) for row in known.stack.packages]
+    texts += [("stack", "package", _NAME, row.name) for row in known.stack.packages]
+    texts += [("stack", "bitsandbytes", _VERSION, row.version) for row in known.stack.bitsandbytes]
+    texts += [("stack", "python", _PYTHON, row.version) for row in known.stack.pythons]
+    texts += [("rocm", f"index {label}", _INDEX, row.url) for label, row in known.rocm.indexes.items()]
+    texts += [("profiles", f"image {name}", _IMAGE, row.image) for name, row in known.profiles.images.items()]
+    texts += [("profiles", f"package {row.name}", _VERSION, row.version) for row in known.profiles.packages]
+    texts += [("profiles", "package", _NAME, row.name) for row in known.profiles.packages]
+    for table, called, pattern, text in texts:
+        if not pattern.fullmatch(text):
+            yield TableProblem(table, called, f"{text!r} is not of the form {pattern.pattern}")
+
+
+def validate_requirements(known: Tables) -> Iterator[TableProblem]:
+    """Requirement lines and Python specifiers are such."""
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    for row in known.stack.packages:
+        try:
+            SpecifierSet(row.python)
+            [Requirement(line) for line in row.requires]
+        except (InvalidSpecifier, InvalidRequirement) as error:
+            yield TableProblem("stack", f"package {row.name} {row.version}", str(error).splitlines()[0])
+
+
+CONSISTENCY_RULES: tuple[ConsistencyRule, ...] = (
+    validate_toolkits,
+    validate_driver_branches,
+    validate_cuda_families,
+    validate_capabilities,
+    validate_forward_packages,
+    validate_gpu_capabilities,
+    validate_datasheets,
+    validate_torch_releases,
+    validate_gpu_code,
+    validate_bitsandbytes_libraries,
+    validate_text_forms,
+    validate_requirements,
+)
+"""Every rule that tables keep among their rows."""
+
+
+def validate_consistency(known: Tables) -> Iterator[TableProblem]:
+    """What the rules have against these tables."""
+    for rule in CONSISTENCY_RULES:
+        yield from rule(known)
+
+
+def _code(
+    table: str, called: str, targets: Iterable[str], cudas: tuple[Release, ...], known: Tables
+) -> Iterator[TableProblem]:
+    for target in targets:
+        named = _TARGET.fullmatch(target)
+        row = known.driver.capabilities.get(ComputeCapability.parse(named[1])) if named else None
+        if row is None:
+            yield TableProblem(table, called, f"{target!r} is no known compute capability")
+            continue
+        for cuda in cudas:
+            if cuda < row.first_cuda or (row.last_cuda is not None and row.last_cuda < cuda):
+                yield TableProblem(table, called, f"CUDA {cuda} builds no code for {target}")
+
+
+def _is_below(driver: Release, floor: Release) -> bool:
+    """A bare branch such as 580 stands for any driver of it."""
+    is_bare = 1 in (len(driver.numbers), len(floor.numbers))
+    return driver.major < floor.major if is_bare else driver < floor
+
+
+# Whether a document has the shape of its table: names, types, sources, dates, no row twice.
+
+_DATE = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])")
+_ADDRESS = re.compile(r"https://[\w.-]+/\S*")
+_WORDS = {str: "a text", int: "a whole number", float: "a number with its decimal point", bool: "true or false"}
+
+
+def validate_schema(
+    name: str, document: TableDocument, *, shipped: TableDocument, today: str
+) -> Iterator[TableProblem]:
+    """What is wrong with the shape of table `name`. `today` is ISO 8601; `shipped` is the table of the same name."""
+    yield from _head(name, document, shipped=shipped, today=today)
+    sources = document.get("sources")
+    yield from _sources(name, sources)
+    declared = {array.name: array for array in TABLE_TYPES[name].arrays()}
+    for unknown in set(document) - {*declared, "schema", "as_of", "sources"}:
+        yield TableProblem(name, "", f"{unknown!r} is no array of this table{_near(unknown, declared)}")
+    for array in declared.values():
+        rows = document.get(array.name)
+        if not isinstance(rows, list) or not rows:
+            yield TableProblem(name, "", f"the array {array.name!r} is {'empty' if rows == [] else 'missing'}")
+            continue
+        found = [*_rows(name, array, rows, sources if isinstance(sources, Mapping) else {}, today)]
+        yield from found or _twice(name, array, rows)
+
+
+def name_row(array: DeclaredArray[Any], row: Mapping[str, Any], number: int) -> str:
+    """How a message calls a row: "toolkit 12.8.1", or by its number where what names it is missing."""
+    parts = [row.get(field) for field in array.unique] if isinstance(row, Mapping) else []
+    words = [" ".join(map(str, part)) if isinstance(part, list) else str(part) for part in parts if part is not None]
+    return f"{array.name} {to_one_line(' '.join(words)) if words else f'number {number}'}"
+
+
+def _head(name: str, document: TableDocument, *, shipped: TableDocument, today: str) -> Iterator[TableProblem]:
+    schema, as_of = document.get("schema"), document.get("as_of")
+    if schema != shipped["schema"]:
+        yield TableProblem(name, "", f"its schema is {schema!r}; this devkit reads schema {shipped['schema']}")
+    if not _is_date(as_of):
+        yield TableProblem(name, "", f"as_of is {as_of!r}, not a date such as {shipped['as_of']!r}")
+    elif str(as_of) > today:
+        yield TableProblem(name, "", f"as_of is {as_of}, which is yet to come")
+    elif str(as_of) < shipped["as_of"]:
+        yield TableProblem(name, "", f"it is as of {as_of}, older than the shipped one of {shipped['as_of']}", True)
+
+
+def _is_date(value: object) -> bool:
+    return isinstance(value, str) and _DATE.fullmatch(value) is not None
+
+
+def _sources(name: str, sources: object) -> Iterator[TableProblem]:
+    if not isinstance(sources, Mapping):
+        yield TableProblem(name, "", "the table 'sources' is missing")
+        return
+    for key, address in sources.items():
+        if not isinstance(address, str) or not _ADDRESS.fullmatch(address):
+            yield TableProblem(name, f"source {key!r}", f"{address!r} is no https address")
+
+
+def _rows(
+    name: str, array: DeclaredArray[Any], rows: list[Any], sources: Mapping[str, Any], today: str
+) -> Iterator[TableProblem]:
+    for number, row in enumerate(rows, start=1):
+        called = name_row(array, row, number)
+        if not isinstance(row, dict):
+            yield TableProblem(name, called, "it is no table of fields")
+            continue
+        yield from (TableProblem(name, called, says) for says in _fields(array.row, row))
+        yield from (TableProblem(name, called, says) for says in _provenance(row, sources, today))
+
+
+def _fields(kind: type[TableRow], row: Mapping[str, Any]) -> Iterator[str]:
+    types = get_field_types(kind)
+    missing = get_required_fields(kind) - set(row)
+    if missing:
+        yield f"it lacks {join_words(sorted(missing))}"
+    for field, value in row.items():
+        if field not in types:
+            yield f"it has no field {field!r}{_near(field, types)}"
+        elif wanted := _unlike(types[field], value):
+            yield f"{field} is {value!r}, not {wanted}"
+
+
+def _provenance(row: Mapping[str, Any], sources: Mapping[str, Any], today: str) -> Iterator[str]:
+    named = row.get("source")
+    if named == []:
+        yield "it names no source"
+    for source in named if isinstance(named, list) else ():
+        if source not in sources:
+            yield f"its source {source!r} is not among the sources"
+    checked = row.get("checked", "2000-01-01")
+    if not _is_date(checked) or checked > today:
+        yield f"checked is {checked!r}, not a date of the past"
+
+
+def _unlike(kind: Any, value: object) -> str:  # noqa: ANN401 - the type of any field
+    """What a value should be, "" for one that it can be."""
+    if isinstance(kind, UnionType):
+        kind = next(part for part in get_args(kind) if part is not NoneType)
+    if get_origin(kind) is tuple:
+        part = get_args(kind)[0]
+        fits = isinstance(value, list) and not any(_unlike(part, each) for each in value)
+        return "" if fits else f"a list of {'numbers' if part is int else 'texts'}"
+    if kind in SCALAR_PARSERS:
+        return "" if isinstance(value, str) and _reads(kind, value) else f"a {_SPOKEN[kind.__name__]}"
+    fits = type(value) is kind and (kind is not str or value == to_one_line(str(value)))
+    return "" if fits else _WORDS[kind]
+
+
+_SPOKEN = {
+    "Release": "version",
+    "ComputeCapability": "compute capability",
+    "Confidence": "confidence: confirmed, single-source or inferred",
+}
+
+
+def _reads(kind: Any, text: str) -> bool:  # noqa: ANN401 - a type of SCALARS
+    try:
+        found = SCALAR_PARSERS[kind](text)
+    except ValueError:
+        return False
+    return not isinstance(found, Release) or found.text == text
+
+
+def _twice(name: str, array: DeclaredArray[Any], rows: list[Any]) -> Iterator[TableProblem]:
+    types = get_field_types(array.row)
+    seen = set()
+    for number, row in enumerate(rows, start=1):
+        key = tuple(_comparable(types[field], row[field]) for field in array.unique)
+        if key in seen:
+            yield TableProblem(name, name_row(array, row, number), "it stands there twice")
+        seen.add(key)
+
+
+def _comparable(kind: Any, value: Any) -> object:  # noqa: ANN401 - any field
+    """12.0 and 12.0.0 are one version."""
+    return SCALAR_PARSERS[kind](value) if kind in SCALAR_PARSERS else tuple(value) if isinstance(value, list) else value
+
+
+def _near(word: str, known: Mapping[str, object]) -> str:
+    close = get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+# What was published once does not change: a table that says otherwise is wrong, or the shipped one was.
+
+IMMUTABLE_FIELDS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("driver", "toolkit"): ("cuda", "linux_driver", "windows_driver"),
+    ("driver", "family"): ("linux_driver", "windows_driver"),
+    ("driver", "branch"): ("cuda",),
+    ("driver", "windows_branch"): ("cuda",),
+    ("driver", "forward"): ("cuda",),
+    ("driver", "capability"): ("first_cuda", "last_cuda", "first_branch", "last_branch", "generic_wheels_from_cuda"),
+    ("gpus", "gpu"): ("capability", "forward"),
+    ("torch", "release"): ("glibc", "default_variant"),
+    ("torch", "wheel"): ("sass", "ptx"),
+    ("torch", "index"): ("cuda", "url"),
+    ("rocm", "index"): ("rocm", "url", "targets"),
+    ("rocm", "gpu"): ("target",),
+    ("stack", "bitsandbytes"): ("cudas", "cpu", "aarch64"),
+    ("stack", "library"): ("sass", "ptx"),
+    ("stack", "feature"): ("capability",),
+    ("images", "python_image"): ("python", "machines"),
+    ("images", "cuda_image"): ("python", "glibc", "machines"),
+}
+"""Fields of published things. An end that nobody knew yet (None) may still be set."""
+
+
+def validate_unchanged(name: str, document: TableDocument, *, shipped: TableDocument) -> Iterator[TableProblem]:
+    """Where table `name` goes back on what ships with devkit. All of it may be forced: the shipped row may be wrong.
+
+    An inferred row may change freely: it was a guess.
+    """
+    for array in TABLE_TYPES[name].arrays():
+        lasting = IMMUTABLE_FIELDS.get((name, array.name))
+        if lasting is None:
+            continue
+        now = {_key(row, array.unique): row for row in document[array.name]}
+        for number, before in enumerate(shipped[array.name], start=1):
+            if before["confidence"] == Confidence.INFERRED:
+                continue
+            called, after = name_row(array, before, number), now.get(_key(before, array.unique))
+            if after is None:
+                yield TableProblem(name, called, "the shipped table has it, this one does not", True)
+            else:
+                yield from (TableProblem(name, called, says, True) for says in _changes(before, after, lasting))
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any], lasting: tuple[str, ...]) -> Iterator[str]:
+    for field in lasting:
+        if field in before and after.get(field) != before[field]:
+            yield f"{field} is {after.get(field)!r}; the shipped table says {before[field]!r}"
+    if after["confidence"] == Confidence.INFERRED:
+        yield f"it is inferred; the shipped table calls it {before['confidence']}"
+
+
+def _key(row: dict[str, Any], unique: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(str(row[field]) for field in unique)

@@ -1,0 +1,824 @@
+"""The version tables: each file is read once, and only when something asks for it."""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields
+from enum import StrEnum
+from functools import cache, cached_property
+from pkgutil import get_data
+from typing import Any, Generic, TypeVar, get_args, get_origin, overload
+
+from devkit.compat.refresh import read_newer_table
+from devkit.facts.values import ComputeCapability, Release, keyword_record
+
+# The rows of the version tables. Each says where it was read, when, and how sure that makes it.
+
+
+class Confidence(StrEnum):
+    """How well a row is known. An inferred row may warn; it never refuses."""
+
+    CONFIRMED = "confirmed"
+    SINGLE_SOURCE = "single-source"
+    INFERRED = "inferred"
+
+
+@keyword_record
+class TableRow:
+    """Where a row comes from: public addresses, the day they were checked (ISO 8601), and the confidence."""
+
+    source: tuple[str, ...]
+    checked: str
+    confidence: Confidence
+
+    @property
+    def is_inferred(self) -> bool:
+        """Whether the row was not read at its source."""
+        return self.confidence is Confidence.INFERRED
+
+
+@keyword_record
+class CudaToolkit(TableRow):
+    """A CUDA Toolkit release and its toolkit driver, the one that gives full support."""
+
+    version: Release
+    cuda: Release
+    linux_driver: Release
+    windows_driver: Release | None = None
+
+
+@keyword_record
+class CudaFamily(TableRow):
+    """Minor version compatibility: the oldest driver on which machine code of a CUDA major runs."""
+
+    major: int
+    linux_driver: Release
+    windows_driver: Release
+
+
+@keyword_record
+class DriverBranch(TableRow):
+    """The newest CUDA that a Linux driver branch runs in full."""
+
+    branch: int
+    cuda: Release
+
+
+@keyword_record
+class WindowsDriverBranch(TableRow):
+    """The same for Windows driver branches, which also serve WSL 2."""
+
+    branches: tuple[int, ...]
+    cuda: Release
+
+
+@keyword_record
+class ForwardPackage(TableRow):
+    """A cuda-compat package, and the host driver branches it may stand on; its image lets those pass, too."""
+
+    package: str
+    cuda: Release
+    host_branches: tuple[int, ...]
+    exempts_geforce: bool = False
+
+
+@keyword_record
+class Capability(TableRow):
+    """A compute capability: the CUDA Toolkits that target it and the driver branches that know it; None is no limit.
+
+    `generic_wheels_from_cuda` is set for Tegra GPUs: ordinary aarch64 wheels load only from that CUDA on.
+    """
+
+    capability: ComputeCapability
+    architecture: str
+    first_cuda: Release
+    last_cuda: Release | None = None
+    first_branch: int | None = None
+    last_branch: int | None = None
+    generic_wheels_from_cuda: Release | None = None
+
+
+@keyword_record
+class GpuModel(TableRow):
+    """A GPU as sold. `kind` is datacenter, workstation, geforce or jetson; `memory_gib` the sizes it is sold with."""
+
+    id: str
+    name: str
+    aliases: tuple[str, ...]
+    capability: ComputeCapability
+    kind: str
+    memory_gib: tuple[int, ...]
+    forward: bool
+    """Whether forward compatibility is offered for it."""
+
+
+@keyword_record
+class TorchRelease(TableRow):
+    """A torch release: Pythons with a wheel, CUDA variants by index label, and the oldest C library that loads it.
+
+    `requires` holds requirement lines that its wheel should state and does not.
+    """
+
+    version: Release
+    pythons: tuple[str, ...]
+    variants: tuple[str, ...]
+    default_variant: str
+    glibc: Release
+    requires: tuple[str, ...] = ()
+
+    @property
+    def minor(self) -> str:
+        """The first two numbers: 2.15."""
+        return ".".join(str(number) for number in self.version.numbers[:2])
+
+
+@keyword_record
+class TorchWheel(TableRow):
+    """GPU code in one variant of a torch minor release: machine code (`sass`) and portable code (`ptx`)."""
+
+    minor: str
+    variant: str
+    machine: str
+    sass: tuple[str, ...]
+    ptx: tuple[str, ...] = ()
+
+
+@keyword_record
+class WheelIndex(TableRow):
+    """A wheel index. `cuda` is None for the CPU."""
+
+    label: str
+    url: str
+    cuda: Release | None = None
+
+
+@keyword_record
+class PackageRelease(TableRow):
+    """A release of a Python package. `requires` holds requirement lines, `python` the specifier of its Python."""
+
+    name: str
+    version: str
+    python: str
+    requires: tuple[str, ...]
+
+
+@keyword_record
+class RuntimeRequirement(TableRow):
+    """What a package checks at run time and does not state in its metadata, from `version` on in its major."""
+
+    name: str
+    version: Release
+    requires: tuple[str, ...]
+
+
+@keyword_record
+class ManylinuxPlatform(TableRow):
+    """A manylinux platform: the C library that its tag names, and the newest libstdc++ symbol its wheels may use."""
+
+    glibc: Release
+    glibcxx: Release
+
+
+@keyword_record
+class BitsandbytesRelease(TableRow):
+    """A release of bitsandbytes: `cudas` are those it carries a library for, `cpu` whether it runs without one."""
+
+    version: str
+    cudas: tuple[str, ...]
+    cpu: bool
+    aarch64: bool
+    python: str = ""
+    torch: str = ""
+
+
+@keyword_record
+class BitsandbytesLibrary(TableRow):
+    """GPU code in the libraries of one bitsandbytes release on one machine."""
+
+    version: str
+    machine: str
+    cudas: tuple[str, ...]
+    sass: tuple[str, ...]
+    ptx: tuple[str, ...]
+
+
+@keyword_record
+class Feature(TableRow):
+    """Something a user may ask for, and the compute capability it needs."""
+
+    name: str
+    title: str
+    capability: ComputeCapability
+    note: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+@keyword_record
+class PythonVersion(TableRow):
+    """A Python that a plan may choose; a lower `rank` is chosen first. `eol` is the month its support ends."""
+
+    version: str
+    rank: int
+    eol: str
+
+
+@keyword_record
+class ContainerToolkit(TableRow):
+    """A release of the NVIDIA Container Toolkit."""
+
+    version: Release
+    default_mode: str
+    cdi_refresh: bool
+
+
+@keyword_record
+class Vulnerability(TableRow):
+    """A known hole of the NVIDIA Container Toolkit, and the release that closed it."""
+
+    id: str
+    severity: str
+    summary: str
+    fixed_in: Release
+
+
+@keyword_record
+class EngineFault(TableRow):
+    """What releases of a program from `since` until before `fixed_in` get wrong, on machines of the kind `when`."""
+
+    program: str
+    since: Release
+    fixed_in: Release
+    when: str
+    summary: str
+
+
+@keyword_record
+class EngineFeature(TableRow):
+    """The oldest version of an engine that has a feature."""
+
+    engine: str
+    feature: str
+    version: Release
+
+
+@keyword_record
+class IgnoredKey(TableRow):
+    """A key of devcontainer.json that a tool passes over or reads in its own way; `effect` follows the tool's name.
+
+    `instead` says what becomes of it in the files that devkit writes; "" for a key that they never hold.
+    """
+
+    editor: str
+    key: str
+    effect: str
+    instead: str = ""
+
+
+@keyword_record
+class Editor(TableRow):
+    """An editor by the name that `--editor` knows, and the tools that this name may mean.
+
+    `customizations` are those that it reads, `packages` what its program inside needs of the system. `cpus`,
+    `memory_gb` and `storage_gb` are the smallest machine that its cloud is asked for, 0 for none. `note` is what
+    everyone who uses it must know.
+    """
+
+    name: str
+    title: str
+    tools: tuple[str, ...]
+    customizations: tuple[str, ...]
+    note: str
+    packages: tuple[str, ...] = ()
+    cpus: int = 0
+    memory_gb: int = 0
+    storage_gb: int = 0
+
+
+# The rows about base images and what builds on them.
+
+
+@keyword_record
+class PythonImage(TableRow):
+    """An official Python image."""
+
+    tag: str
+    python: str
+    glibc: Release
+    machines: tuple[str, ...]
+
+
+@keyword_record
+class SystemImage(TableRow):
+    """A system that images are built on. `tags` are how tags name it; `python` is its own, "" for none."""
+
+    name: str
+    tags: tuple[str, ...]
+    glibc: Release
+    python: str
+    machines: tuple[str, ...]
+
+
+@keyword_record
+class ImageTool(TableRow):
+    """A program that builds an image's contents, in the version that devkit was tried with."""
+
+    name: str
+    version: str
+
+
+@keyword_record
+class CudaImage(TableRow):
+    """The nvidia/cuda images of one CUDA release on one system."""
+
+    cuda: Release
+    system: str
+    glibc: Release
+    python: str
+    machines: tuple[str, ...]
+    may_vanish: bool = False
+
+
+@keyword_record
+class WithdrawnTag(TableRow):
+    """An image tag that does not exist, and what to use instead."""
+
+    tag: str
+    problem: str
+    instead: str
+
+
+@keyword_record
+class ImageEndOfLife(TableRow):
+    """When images of a CUDA release or of a CUDA major got their last update.
+
+    `name` is "12.8.0" or "11"; `ended` is a month (2025-03); `instead` what is kept in their place.
+    """
+
+    name: str
+    ended: str
+    instead: str
+
+
+# The rows of what GPUs promise.
+
+
+@keyword_record
+class GpuDatasheet(TableRow):
+    """What the data sheet of a GPU promises: dense peaks, without sparsity. 0 where it says nothing.
+
+    `nvlink_gb_per_s` counts both directions of all links, as NVIDIA does; `power_w` is the board's; `mig_slices` are
+    the compute slices that MIG divides it into.
+    """
+
+    id: str
+    fp16_tflops: float
+    bf16_tflops: float
+    bandwidth_gb_per_s: float
+    nvlink_gb_per_s: float
+    pcie_generation: int
+    power_w: int
+    mig_slices: int
+
+
+# The rows about AMD GPUs under ROCm.
+
+
+@keyword_record
+class RocmRelease(TableRow):
+    """A torch release and its ROCm builds, by index label."""
+
+    version: Release
+    variants: tuple[str, ...]
+
+
+@keyword_record
+class RocmIndex(WheelIndex):
+    """A wheel index of ROCm builds, and the GPU targets (gfx942 …) that its wheels hold code for."""
+
+    rocm: Release
+    targets: tuple[str, ...]
+
+
+@keyword_record
+class RocmLibrary(TableRow):
+    """GPU targets in the libraries that a bitsandbytes release carries for some ROCm versions."""
+
+    version: str
+    rocms: tuple[str, ...]
+    targets: tuple[str, ...]
+
+
+@keyword_record
+class RocmFeature(TableRow):
+    """A feature by its name in the stack table, and the targets that have it."""
+
+    name: str
+    targets: tuple[str, ...]
+
+
+@keyword_record
+class AmdGpuModel(TableRow):
+    """An AMD GPU as sold. `target` is its LLVM target; code for another target does not run on it."""
+
+    name: str
+    aliases: tuple[str, ...]
+    target: str
+    kind: str
+
+
+# The rows of the table of services that stand beside a dev container.
+
+
+@keyword_record
+class ProfilePackage(TableRow):
+    """A Python package that a profile adds to the dev container's image, and why."""
+
+    profile: str
+    name: str
+    version: str
+    because: str
+
+
+@keyword_record
+class ProfileImage(TableRow):
+    """A service's image by tag, and the port that it listens on inside."""
+
+    service: str
+    image: str
+    port: int
+
+
+@keyword_record
+class DashboardPanel(TableRow):
+    """A panel of the dashboard. `vendor` is "" for what every machine has; `legend` may name labels as {{label}}."""
+
+    vendor: str
+    title: str
+    query: str
+    unit: str
+    legend: str
+    about: str
+
+
+@keyword_record
+class AlertRule(TableRow):
+    """A rule that Prometheus watches while a job runs. `vendor` is "" for jobs with a GPU of any.
+
+    In `query`, `<job>` stands for the matchers that pick the job's pods, `<pods>` for the same without braces as
+    kube-state-metrics labels them, `<of METRIC>` for a metric of the job's GPUs labelled like that, `<xids KIND>` for
+    the driver's fault reports of a kind. `holds` is how long it must be so, `counter` a line for the exporter's list of
+    counters where its own has none.
+    """
+
+    vendor: str
+    name: str
+    query: str
+    holds: str
+    severity: str
+    says: str
+    advice: str
+    counter: str = ""
+
+
+@keyword_record
+class ExporterService(TableRow):
+    """How a vendor's exporter is found in a cluster, by what installed it: a label of its Service, the port's name."""
+
+    vendor: str
+    installed_by: str
+    label: str
+    value: str
+    port: str
+
+
+# One table file: its arrays become typed rows, each when it is first asked for.
+#
+# A command asks for a few of the arrays, and parsing all of them would take a third of its time.
+
+TableDocument = Mapping[str, Any]
+"""A table as TOML has it: `schema`, `as_of`, arrays of rows by name, and `sources`, the addresses by id."""
+
+RowT = TypeVar("RowT", bound=TableRow)
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
+_ARRAY = re.compile(r"^(\w+) = \[\n.*?^\]$", re.MULTILINE | re.DOTALL)
+"""An array of rows as the shipped tables lay it out: its brackets alone on their lines."""
+
+SCALAR_PARSERS: dict[object, Callable[[Any], Any]] = {
+    Release: Release.parse,
+    ComputeCapability: ComputeCapability.parse,
+    Confidence: Confidence,
+}
+"""Types of fields that stand in TOML as text, and how they are read."""
+
+
+class LazyDocument(Mapping[str, Any]):
+    """The document in a TOML text. Arrays are parsed when they are asked for, whatever is not laid out so at once."""
+
+    def __init__(self, text: str) -> None:
+        self._arrays = {found[1]: found[0] for found in _ARRAY.finditer(text)}
+        self._parsed: dict[str, Any] = tomllib.loads(_ARRAY.sub("", text))
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - whatever TOML holds
+        if name in self._arrays:
+            self._parsed |= tomllib.loads(self._arrays.pop(name))
+        return self._parsed[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._parsed, *self._arrays])
+
+    def __len__(self) -> int:
+        return len(self._parsed) + len(self._arrays)
+
+
+def get_field_types(row: type[TableRow]) -> dict[str, Any]:
+    """The type of each field of a row, as its class and those above it declare it."""
+    return {name: kind for one in reversed(row.__mro__) for name, kind in vars(one).get("__annotations__", {}).items()}
+
+
+def get_required_fields(row: type[TableRow]) -> frozenset[str]:
+    """The fields that every row of a table must have; the day it was checked may be that of the whole table."""
+    return frozenset(field.name for field in fields(row) if field.default is MISSING) - {"checked"}
+
+
+def _decoders(row: type[TableRow]) -> dict[str, Callable[[Any], Any]]:
+    """How to turn each TOML value into the field's type; fields that TOML already types right are absent."""
+    found: dict[str, Callable[[Any], Any]] = {}
+    for name, kind in get_field_types(row).items():
+        if get_origin(kind) is tuple:
+            found[name] = tuple
+        for part in (kind, *get_args(kind)):
+            found |= {name: SCALAR_PARSERS[part]} if part in SCALAR_PARSERS else {}
+    return found
+
+
+class Table:
+    """One file's arrays, typed. `as_of` is the day the file was last checked."""
+
+    def __init__(self, document: TableDocument) -> None:
+        self._document = document
+        self.as_of: str = document["as_of"]
+
+    def rows(self, name: str, row: type[RowT]) -> tuple[RowT, ...]:
+        """The array `name`. Raises KeyError for a missing array or a source id that does not resolve."""
+        sources, decoders = self._document["sources"], _decoders(row)
+
+        def typed(raw: TableDocument) -> RowT:
+            values = {key: decoders[key](value) if key in decoders else value for key, value in raw.items()}
+            values["source"] = tuple(sources[source] for source in raw["source"])
+            return row(**{"checked": self.as_of, **values})
+
+        return tuple(typed(raw) for raw in self._document[name])
+
+    @classmethod
+    def arrays(cls) -> "tuple[DeclaredArray[Any], ...]":
+        """The arrays that a file of this kind holds."""
+        return tuple(each for each in vars(cls).values() if isinstance(each, DeclaredArray))
+
+
+class DeclaredArray(Generic[RowT]):
+    """An array of a kind of table. No two rows have the same `unique` fields."""
+
+    def __init__(self, name: str, row: type[RowT], *, unique: tuple[str, ...]) -> None:
+        self.name = name
+        self.row = row
+        self.unique = unique
+
+    def __set_name__(self, owner: type[Table], attribute: str) -> None:
+        self._attribute = attribute
+
+    def _kept(self, table: Table, found: ValueT) -> ValueT:
+        """Found in the instance from now on, before this descriptor is asked again."""
+        vars(table)[self._attribute] = found
+        return found
+
+
+class Array(DeclaredArray[RowT]):
+    """An array that is read as a tuple of its rows."""
+
+    @overload
+    def __get__(self, table: None, owner: type[Table]) -> "Array[RowT]": ...
+    @overload
+    def __get__(self, table: Table, owner: type[Table]) -> tuple[RowT, ...]: ...
+    def __get__(self, table: Table | None, owner: type[Table]) -> "Array[RowT] | tuple[RowT, ...]":
+        return self if table is None else self._kept(table, table.rows(self.name, self.row))
+
+
+class KeyedArray(DeclaredArray[RowT], Generic[RowT, KeyT]):
+    """An array that is read as a dict of its rows; `key` is made of the unique fields."""
+
+    def __init__(self, name: str, row: type[RowT], *, unique: tuple[str, ...], key: Callable[[RowT], KeyT]) -> None:
+        super().__init__(name, row, unique=unique)
+        self._key = key
+
+    @overload
+    def __get__(self, table: None, owner: type[Table]) -> "KeyedArray[RowT, KeyT]": ...
+    @overload
+    def __get__(self, table: Table, owner: type[Table]) -> dict[KeyT, RowT]: ...
+    def __get__(self, table: Table | None, owner: type[Table]) -> "KeyedArray[RowT, KeyT] | dict[KeyT, RowT]":
+        if table is None:
+            return self
+        return self._kept(table, {self._key(row): row for row in table.rows(self.name, self.row)})
+
+
+class DriverTable(Table):
+    """What each driver runs, and what each CUDA Toolkit targets."""
+
+    toolkits = Array("toolkit", CudaToolkit, unique=("version",))
+    families = KeyedArray("family", CudaFamily, unique=("major",), key=lambda row: row.major)
+    branches = Array("branch", DriverBranch, unique=("branch",))
+    windows_branches = Array("windows_branch", WindowsDriverBranch, unique=("branches",))
+    forward = Array("forward", ForwardPackage, unique=("package",))
+    capabilities = KeyedArray("capability", Capability, unique=("capability",), key=lambda row: row.capability)
+
+
+class GpuTable(Table):
+    """GPUs by name."""
+
+    models = Array("gpu", GpuModel, unique=("id",))
+    rates = KeyedArray("rate", GpuDatasheet, unique=("id",), key=lambda row: row.id)
+
+
+class TorchTable(Table):
+    """torch releases and the GPU code in their wheels."""
+
+    releases = Array("release", TorchRelease, unique=("version",))
+    wheels = KeyedArray(
+        "wheel",
+        TorchWheel,
+        unique=("minor", "variant", "machine"),
+        key=lambda row: (row.minor, row.variant, row.machine),
+    )
+    indexes = KeyedArray("index", WheelIndex, unique=("label",), key=lambda row: row.label)
+
+
+class StackTable(Table):
+    """The Python packages around torch."""
+
+    packages = Array("package", PackageRelease, unique=("name", "version"))
+    bitsandbytes = Array("bitsandbytes", BitsandbytesRelease, unique=("version",))
+    libraries = Array("library", BitsandbytesLibrary, unique=("version", "machine", "cudas"))
+    features = KeyedArray("feature", Feature, unique=("name",), key=lambda row: row.name)
+    pythons = Array("python", PythonVersion, unique=("version",))
+    floors = Array("floor", RuntimeRequirement, unique=("name", "version"))
+
+
+class ManylinuxTable(Table):
+    """Platforms of Linux wheels; a file of its own, because every examination asks for it and for nothing else."""
+
+    platforms = Array("manylinux", ManylinuxPlatform, unique=("glibc",))
+
+
+class ImageTable(Table):
+    """Base images."""
+
+    python_images = Array("python_image", PythonImage, unique=("tag",))
+    systems = Array("system", SystemImage, unique=("name", "tags"))
+    cuda_images = Array("cuda_image", CudaImage, unique=("cuda", "system"))
+    tools = Array("tool", ImageTool, unique=("name",))
+    life = Array("life", ImageEndOfLife, unique=("name",))
+    withdrawn = KeyedArray("withdrawn", WithdrawnTag, unique=("tag",), key=lambda row: row.tag)
+
+
+class RocmTable(Table):
+    """AMD GPUs: torch builds for ROCm, their GPU targets, GPUs by name."""
+
+    releases = KeyedArray("release", RocmRelease, unique=("version",), key=lambda row: row.version)
+    indexes = KeyedArray("index", RocmIndex, unique=("label",), key=lambda row: row.label)
+    libraries = Array("library", RocmLibrary, unique=("version", "rocms"))
+    features = KeyedArray("feature", RocmFeature, unique=("name",), key=lambda row: row.name)
+    gpus = Array("gpu", AmdGpuModel, unique=("name",))
+
+
+class EngineTable(Table):
+    """Container engines and the NVIDIA Container Toolkit."""
+
+    container_toolkits = Array("container_toolkit", ContainerToolkit, unique=("version",))
+    vulnerabilities = Array("vulnerability", Vulnerability, unique=("id",))
+    faults = Array("engine_fault", EngineFault, unique=("program", "since", "when"))
+    features = KeyedArray(
+        "engine_feature", EngineFeature, unique=("engine", "feature"), key=lambda row: (row.engine, row.feature)
+    )
+
+
+class EditorTable(Table):
+    """Tools that open dev containers."""
+
+    editors = KeyedArray("editor", Editor, unique=("name",), key=lambda row: row.name)
+    ignored = Array("ignored", IgnoredKey, unique=("editor", "key"))
+
+
+class ProfileTable(Table):
+    """Services beside the dev container, and what a cluster's own services show of a job."""
+
+    packages = Array("profile_package", ProfilePackage, unique=("profile", "name"))
+    images = KeyedArray("profile_image", ProfileImage, unique=("service",), key=lambda row: row.service)
+    panels = Array("panel", DashboardPanel, unique=("vendor", "title"))
+    cluster_panels = Array("cluster_panel", DashboardPanel, unique=("title",))
+    alerts = Array("alert", AlertRule, unique=("vendor", "name"))
+    exporters = KeyedArray(
+        "exporter_service",
+        ExporterService,
+        unique=("vendor", "installed_by"),
+        key=lambda row: (row.vendor, row.installed_by),
+    )
+
+
+TABLE_TYPES: dict[str, type[Table]] = {
+    "driver": DriverTable,
+    "gpus": GpuTable,
+    "torch": TorchTable,
+    "stack": StackTable,
+    "manylinux": ManylinuxTable,
+    "images": ImageTable,
+    "rocm": RocmTable,
+    "engines": EngineTable,
+    "editors": EditorTable,
+    "profiles": ProfileTable,
+}
+"""What each table file holds, by its name without ending."""
+
+TABLE_NAMES = tuple(TABLE_TYPES)
+
+
+def read_shipped_table(name: str) -> TableDocument:
+    """One table file as it ships. Raises FileNotFoundError for a name outside `FILES`."""
+    return LazyDocument(read_shipped_bytes(name).decode())
+
+
+def read_shipped_bytes(name: str) -> bytes:
+    """The text of one table file as it ships. Raises FileNotFoundError for a name that no file has."""
+    return get_data("devkit.compat", f"tables/{name}.toml") or b""
+
+
+def _newest(name: str) -> TableDocument:
+    return read_newer_table(name) or read_shipped_table(name)
+
+
+class Tables:
+    """Every table; a file is read when its attribute is first used. `read` gives the document of a table by name."""
+
+    def __init__(self, read: Callable[[str], TableDocument] = read_shipped_table) -> None:
+        self._read = read
+
+    @cached_property
+    def driver(self) -> DriverTable:
+        """Drivers, CUDA Toolkits, compute capabilities."""
+        return DriverTable(self._read("driver"))
+
+    @cached_property
+    def gpus(self) -> GpuTable:
+        """GPUs by name."""
+        return GpuTable(self._read("gpus"))
+
+    @cached_property
+    def torch(self) -> TorchTable:
+        """torch releases, wheels, indexes."""
+        return TorchTable(self._read("torch"))
+
+    @cached_property
+    def stack(self) -> StackTable:
+        """transformers and its companions, Pythons, features."""
+        return StackTable(self._read("stack"))
+
+    @cached_property
+    def manylinux(self) -> ManylinuxTable:
+        """What wheel platforms ask of glibc and libstdc++."""
+        return ManylinuxTable(self._read("manylinux"))
+
+    @cached_property
+    def images(self) -> ImageTable:
+        """Base images."""
+        return ImageTable(self._read("images"))
+
+    @cached_property
+    def rocm(self) -> RocmTable:
+        """AMD GPUs under ROCm."""
+        return RocmTable(self._read("rocm"))
+
+    @cached_property
+    def engines(self) -> EngineTable:
+        """Engines and the NVIDIA Container Toolkit."""
+        return EngineTable(self._read("engines"))
+
+    @cached_property
+    def editors(self) -> EditorTable:
+        """Editors and what they ignore."""
+        return EditorTable(self._read("editors"))
+
+    @cached_property
+    def profiles(self) -> ProfileTable:
+        """Services beside the dev container."""
+        return ProfileTable(self._read("profiles"))
+
+    @property
+    def as_of(self) -> str:
+        """The day on which the oldest of the tables that were read so far was last checked; "" before any was read."""
+        return min((table.as_of for table in vars(self).values() if isinstance(table, Table)), default="")
+
+
+@cache
+def load_tables() -> Tables:
+    """The newest tables there are: those that were offered, else those that ship. Shared by everyone who asks."""
+    return Tables(_newest)

@@ -1,0 +1,50 @@
+"""Which codes belong together: what a check silences is named by the layer that cannot work without it."""
+
+NVML_CODES = ("DRV003",)
+GPU_USE_CODES = ("DRV005", "GPU002", "GPU003", "GPU005")
+"""What cannot be seen, or is seen wrong, while the driver does not work."""
+
+CONTAINER_START_CODES = ("CTK013", "CON011")
+"""What shows when a container is really started."""
+
+TOOLKIT_CODES = (
+    "CTK001",
+    "CTK002",
+    "CTK003",
+    "CTK004",
+    "CTK005",
+    "CTK007",
+    "CTK008",
+    "CTK009",
+    "CTK010",
+    "CTK011",
+    "CTK012",
+)
+"""All that GPU containers need of the Container Toolkit; its security floor (CTK006) stands alone."""
+
+CDI_CODES = ("CDI001", "CDI002", "CDI003", "CDI004", "CDI005", "CDI006", "CDI007", "CDI008")
+RUNNING_CONTAINER_CODES = ("CON006", "CON007", "CON008", "CON010", "CON012")
+"""What the engine says of the containers that run on it."""
+
+DEEP_CODES = ("CUD011", "PYT017", "PYT018", "PYT019", "PYT020")
+"""What the deep tier finds by trying it."""
+
+CUDA_CODES = ("CUD001", "CUD002", "CUD003", "CUD004", "CUD005", "CUD006", "CUD007", *DEEP_CODES)
+CONTAINER_CODES = ("CON001", "CON002", "CON005")
+PYTHON_CODES = ("PYT001", "PYT002", "PYT003", "PYT004", "PYT005", "PYT006", "PYT011", "PYT012", "PYT015", "PYT016")
+
+NEEDS_DRIVER_CODES = (
+    *NVML_CODES,
+    *GPU_USE_CODES,
+    *TOOLKIT_CODES,
+    *CDI_CODES,
+    *RUNNING_CONTAINER_CODES,
+    *CONTAINER_START_CODES,
+    *CUDA_CODES,
+    *CONTAINER_CODES,
+    *PYTHON_CODES,
+)
+"""Everything above the driver. Nothing there can be trusted until it works."""
+
+NEEDS_CONTAINER_GPU_CODES = (*NVML_CODES, *GPU_USE_CODES, "CON002", "CON004", "CON005", *CUDA_CODES, *PYTHON_CODES)
+"""Everything inside a container that was given no GPU."""

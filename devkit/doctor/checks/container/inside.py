@@ -1,0 +1,388 @@
+"""Checks from inside a container: the GPU was given to it, and it has what GPU programs need."""
+
+from collections.abc import Iterator
+
+from devkit.doctor.checks.cascades import NEEDS_CONTAINER_GPU_CODES
+from devkit.doctor.fixes import TOOLKIT_TROUBLESHOOTING, DistroFamily, find_container_distro_family
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
+from devkit.doctor.preconditions import (
+    NO_VISIBLE_DEVICES,
+    is_in_wsl,
+    require,
+    require_container,
+    require_driver,
+    require_python,
+    require_torch,
+    require_torch_cuda,
+    require_visible_gpu,
+)
+from devkit.doctor.thresholds import MIB, SHARED_MEMORY_BYTES
+from devkit.facts.model import Container, Driver, Facts, NvmlAnswer, NvmlEnd, NvmlFailure
+from devkit.facts.values import Release, Unknown
+from devkit.text import format_bytes, join_words
+
+# Checks of the user inside a container: the workspace belongs to them, and so do their groups.
+
+_ROOT_UID = 0
+_UNKNOWN_UID = -1
+
+
+@check(
+    "CON013",
+    "The workspace is writable in this container",
+    covers=("J08",),
+    symptoms=(
+        "EACCES: permission denied, open '/workspaces/",
+        "Permission denied",
+        "fatal: detected dubious ownership",
+    ),
+)
+def workspace_is_writable(facts: Facts) -> Iterator[Finding]:
+    """The user of this container may write to the workspace.
+
+    Why it matters: a bind mount keeps the host's owner. Where the container's user has another number, editors cannot
+    save, git refuses, and a checkpoint fails at the end of the first epoch. Images of Ubuntu 24.04 already have a user
+    1000, so a user added to them gets 1001.
+    How it is seen: whether this user may create files in the workspace, its owner, and the user's number.
+    Source: microsoft/vscode-remote-release issue 10030; dev container specification, `updateRemoteUserUID`.
+    """
+    require_container(facts)
+    storage = require(facts.storage)
+    folder = next((one for one in storage.directories if one.purpose == "workspace"), None)
+    if folder is None or not folder.exists or folder.path == "/" or storage.uid == _UNKNOWN_UID:
+        raise NotApplicable("there is no workspace to judge")
+    if folder.is_writable:
+        return
+    yield Finding(
+        Severity.ERROR,
+        f"user {storage.uid} of this container may not write to the workspace, which belongs to {folder.owner_uid}",
+        Fix(
+            f"Give the container's user the number {folder.owner_uid}: in devcontainer.json name it as remoteUser and"
+            " leave updateRemoteUserUID on; in an image of Ubuntu 24.04 remove the user ubuntu first."
+            if folder.owner_uid != _ROOT_UID
+            else "On the host, give the project back to its user: a container that ran as root has changed its owner.",
+            ('"remoteUser": "dev", "updateRemoteUserUID": true', "RUN userdel --remove ubuntu")
+            if folder.owner_uid != _ROOT_UID
+            else ("sudo chown -R $USER: .",),
+            where=Side.PROJECT if folder.owner_uid != _ROOT_UID else Side.HOST,
+            root=folder.owner_uid == _ROOT_UID,
+        ),
+        subject=folder.path,
+        evidence=(f"{folder.path}: owner {folder.owner_uid}, not writable", f"this user: {storage.uid}"),
+        confidence=Confidence.CERTAIN if folder.owner_uid != storage.uid else Confidence.LIKELY,
+    )
+
+
+@check(
+    "CON014",
+    "Every group of this user has a name",
+    covers=("F17",),
+    symptoms=("groups: cannot find name for group ID 993",),
+)
+def groups_have_names(facts: Facts) -> Iterator[Finding]:
+    """Each group of this process has a name in the container's /etc/group.
+
+    Why it matters: it does not: Container Toolkit 1.19 and later adds the groups that own the host's device nodes, so
+    that users who are not root may open them. Shells complain about the missing name, and nothing else happens.
+    How it is seen: the groups of this process against /etc/group.
+    Source: NVIDIA, Container Toolkit, "Troubleshooting".
+    """
+    nameless = require(require_container(facts).nameless_groups)
+    if not nameless:
+        return
+    yield Finding(
+        Severity.NOTE,
+        f"the group {join_words(str(number) for number in nameless)} has no name in this container, which harms nothing",
+        Fix("Leave it, or add a line for it to /etc/group of the image.", where=Side.IMAGE),
+        evidence=(f"/proc/self/status: Groups, without a name in /etc/group: {join_words(map(str, nameless))}",),
+    )
+
+
+# Why a container cannot open the GPU, by the way the attempt ended.
+
+_REQUEST_GPU = {
+    "docker": "docker run --gpus all ...",
+    "podman": "podman run --device nvidia.com/gpu=all ...",
+    "kubernetes": "resources: {limits: {nvidia.com/gpu: 1}}",
+    "apptainer": "apptainer exec --nv ...",
+}
+
+
+def explain_missing_gpu(facts: Facts, container: Container, driver: Driver) -> Finding:
+    """The finding for a container that cannot open /dev/nvidiactl, or that got no GPU beside it."""
+    match driver.nvidiactl:
+        case "EPERM":
+            return _dropped(container)
+        case "EACCES":
+            return _refused(facts)
+        case "absent" | "open":
+            return _never_requested(container, driver)
+        case error:
+            return Finding(
+                Severity.ERROR,
+                f"/dev/nvidiactl cannot be opened: {error}",
+                Fix("Recreate the container. If that does not help, look on the host.", ("devkit doctor",)),
+                evidence=(f"open(/dev/nvidiactl): {error}",),
+                confidence=Confidence.POSSIBLE,
+            )
+
+
+def _dropped(container: Container) -> Finding:
+    return Finding(
+        Severity.ERROR,
+        "this container has lost its GPU: the device nodes are there, but its cgroup no longer allows them",
+        Fix(
+            "Recreate the container now. To keep it from coming back, give GPUs by CDI on the host: a systemd reload,"
+            " which package upgrades cause, drops what the legacy hook allowed.",
+            (
+                "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+                _REQUEST_GPU["podman"] if container.kind == "podman" else "docker run --device nvidia.com/gpu=all ...",
+            ),
+            root=True,
+            docs=TOOLKIT_TROUBLESHOOTING,
+        ),
+        subject="/dev/nvidiactl",
+        evidence=("open(/dev/nvidiactl): EPERM (operation not permitted)",),
+    )
+
+
+def _refused(facts: Facts) -> Finding:
+    return Finding(
+        Severity.ERROR,
+        "this user may not open the GPU's device nodes: file mode, SELinux or a user namespace refuses it",
+        Fix(
+            "Compare `ls -lZ /dev/nvidia*` inside and on the host. With SELinux, start the container with the option"
+            " below; with a mode other than 0666, the driver option NVreg_DeviceFileMode is set on the host.",
+            ("--security-opt=label=disable",),
+            docs=TOOLKIT_TROUBLESHOOTING,
+        ),
+        subject="/dev/nvidiactl",
+        evidence=("open(/dev/nvidiactl): EACCES (permission denied)",),
+        confidence=Confidence.LIKELY,
+    )
+
+
+def _never_requested(container: Container, driver: Driver) -> Finding:
+    evidence = ["open(/dev/nvidiactl): ENOENT (no such file)"]
+    if driver.nvidiactl == "open":
+        evidence = ["/dev/nvidiactl opens, but there is no /dev/nvidia0 or other GPU beside it"]
+    if not isinstance(driver.pci_gpus, Unknown) and driver.pci_gpus:
+        evidence.append(f"PCI {driver.pci_gpus[0].address} is an NVIDIA GPU")
+    if isinstance(driver.loaded, Release):
+        evidence.append(f"the host's driver {driver.loaded} is loaded")
+    variable = container.visible_devices
+    evidence.append("NVIDIA_VISIBLE_DEVICES is not set" if variable is None else f"NVIDIA_VISIBLE_DEVICES={variable}")
+    return Finding(
+        Severity.ERROR,
+        "the machine has an NVIDIA GPU, but this container was started without it",
+        Fix(
+            "Ask for the GPU when the container is created (in Compose: `gpus: all` for the service; in a dev"
+            " container of devkit: DEVKIT_GPU), then recreate it. Nothing inside of it needs a change.",
+            (_REQUEST_GPU.get(container.kind, _REQUEST_GPU["docker"]),),
+            where=Side.PROJECT,
+        ),
+        evidence=tuple(evidence),
+    )
+
+
+REQUIRED_CAPABILITIES = ("compute", "utility")
+
+_INSTALL_COMPILER = {
+    DistroFamily.UBUNTU: "apt-get update && apt-get install -y --no-install-recommends build-essential",
+    DistroFamily.DEBIAN: "apt-get update && apt-get install -y --no-install-recommends build-essential",
+    DistroFamily.FEDORA: "dnf install -y gcc",
+    DistroFamily.RHEL: "dnf install -y gcc",
+    DistroFamily.SUSE: "zypper install -y gcc",
+    DistroFamily.ARCH: "pacman -S --noconfirm gcc",
+}
+_INSTALL_HEADERS = {
+    DistroFamily.UBUNTU: "apt-get update && apt-get install -y --no-install-recommends python3-dev",
+    DistroFamily.DEBIAN: "apt-get update && apt-get install -y --no-install-recommends python3-dev",
+    DistroFamily.FEDORA: "dnf install -y python3-devel",
+    DistroFamily.RHEL: "dnf install -y python3-devel",
+    DistroFamily.SUSE: "zypper install -y python3-devel",
+}
+
+
+@check(
+    "CON001",
+    "The GPU was given to this container",
+    covers=("F01", "F07", "J02"),
+    symptoms=("Found no NVIDIA driver on your system", "No CUDA GPUs are available", "Unknown Error"),
+    causes=NEEDS_CONTAINER_GPU_CODES,
+)
+def container_has_gpu(facts: Facts) -> Iterator[Finding]:
+    """On a machine with an NVIDIA GPU, this container can open it.
+
+    Why it matters: a GPU must be asked for when the container is created; it is also lost when systemd rewrites the
+    device rules of a running one. Both look alike from Python, and are repaired on different sides.
+    How it is seen: opening /dev/nvidiactl. ENOENT: never requested. EPERM: the cgroup's device filter dropped it.
+    EACCES: file mode, SELinux or a user namespace. A container whose NVML answers passes.
+    Source: NVIDIA/nvidia-container-toolkit issues 48 and 1227; microsoft/vscode-remote-release issue 9385.
+    """
+    container = require_container(facts)
+    require_visible_gpu(facts)
+    if isinstance(facts.nvml, NvmlAnswer) and facts.nvml.gpus:
+        return
+    if isinstance(facts.nvml, NvmlFailure) and facts.nvml.end in (NvmlEnd.TIMED_OUT, NvmlEnd.CRASHED):
+        raise NotApplicable("NVML hangs or crashes, which a GPU that was not given cannot cause")
+    if is_in_wsl(facts):
+        raise NotApplicable("in WSL the GPU is /dev/dxg, which is there")
+    driver = require_driver(facts)
+    if driver.loaded is None and driver.pci_gpus == ():
+        raise NotApplicable("nothing but NVML speaks of a GPU here")
+    has_gpu_node = any(node.removeprefix("/dev/nvidia").isdigit() for node in driver.device_nodes)
+    if driver.nvidiactl == "open" and has_gpu_node:
+        return
+    yield explain_missing_gpu(facts, container, driver)
+
+
+@check(
+    "CON002",
+    "The container has the driver capabilities compute and utility",
+    covers=("F16",),
+    symptoms=("nvidia-smi: command not found", "NVIDIA_DRIVER_CAPABILITIES"),
+    causes=("DRV003", "PYT006"),
+)
+def driver_capabilities_suffice(facts: Facts) -> Iterator[Finding]:
+    """NVIDIA_DRIVER_CAPABILITIES includes compute (libcuda) and utility (NVML, nvidia-smi).
+
+    Why it matters: the toolkit mounts only the libraries that were asked for. Without compute torch finds no driver
+    although the device nodes are there.
+    How it is seen: the variable, and whether libcuda.so.1 and libnvidia-ml.so.1 are in the container. Unset means
+    both.
+    Source: NVIDIA, Container Toolkit, "Driver capabilities"; NVIDIA/nvidia-docker issue 954.
+    """
+    require_visible_gpu(facts)
+    text = require_container(facts).driver_capabilities
+    if not text or (require_container(facts).visible_devices or "") in NO_VISIBLE_DEVICES:
+        raise NotApplicable("the container restricts no driver capabilities")
+    asked = {name.strip() for name in text.split(",")}
+    missing = [name for name in REQUIRED_CAPABILITIES if "all" not in asked and name not in asked]
+    driver = require_driver(facts)
+    libraries = {"compute": driver.libcuda, "utility": driver.libnvidia_ml}
+    absent = [name for name in missing if libraries[name] is None]
+    if not absent:
+        return
+    yield Finding(
+        Severity.ERROR if "compute" in absent else Severity.WARNING,
+        f"the container was started without the driver capability {join_words(absent)}",
+        Fix(
+            "Set NVIDIA_DRIVER_CAPABILITIES=compute,utility in the image or the Compose file, and recreate the"
+            " container.",
+            ("NVIDIA_DRIVER_CAPABILITIES=compute,utility",),
+            where=Side.PROJECT,
+        ),
+        evidence=(f"NVIDIA_DRIVER_CAPABILITIES={text}", f"libraries of {join_words(absent)} are absent"),
+    )
+
+
+@check(
+    "CON003",
+    "Shared memory is large enough for data loaders",
+    covers=("I01", "I02"),
+    symptoms=("DataLoader worker is killed by signal: Bus error", "out of shared memory", "shm_size"),
+)
+def shared_memory_suffices(facts: Facts) -> Iterator[Finding]:
+    """The shared memory (/dev/shm) of this container holds at least a gibibyte.
+
+    Why it matters: data loader workers and NCCL pass tensors through it. Docker's default of 64 MiB ends training
+    with "Bus error", often hours in.
+    How it is seen: the size of the /dev/shm mount.
+    Source: pytorch/pytorch issue 5040; NVIDIA/nccl issue 290.
+    """
+    size_bytes = require(require_container(facts).shm_bytes)
+    if size_bytes >= SHARED_MEMORY_BYTES.value:
+        return
+    yield Finding(
+        Severity.WARNING,
+        f"shared memory (/dev/shm) is {format_bytes(size_bytes)}: data loaders with workers die with a Bus error",
+        Fix(
+            "Set shm_size for the service in the Compose file (or --shm-size), and recreate the container.",
+            ("shm_size: 8gb",),
+            where=Side.PROJECT,
+        ),
+        evidence=(f"size of /dev/shm: {size_bytes // MIB} MiB",),
+    )
+
+
+@check(
+    "CON004",
+    "A C compiler and Python headers are there for Triton",
+    covers=("H05", "H06"),
+    causes=("PYT019",),
+    symptoms=("Failed to find C compiler. Please specify via CC", "Python.h: No such file or directory"),
+)
+def triton_can_compile(facts: Facts) -> Iterator[Finding]:
+    """The container has a C compiler and Python.h, where a CUDA build of torch is installed.
+
+    Why it matters: Triton compiles a small launcher at run time, so torch.compile and several quantised kernels fail
+    with "Failed to find C compiler" in slim images. nvcc is not needed.
+    How it is seen: cc, gcc or clang on PATH, and Python.h of the interpreter that runs torch.
+    Source: vllm-project/vllm issue 14075; triton-lang/triton, runtime build step.
+    """
+    container = require_container(facts)
+    require_torch_cuda(facts)
+    if not container.c_compiler:
+        yield Finding(
+            Severity.WARNING,
+            "no C compiler in this container: torch.compile and Triton kernels fail",
+            _add_to_image(facts, _INSTALL_COMPILER, "a C compiler"),
+            evidence=("none of cc, gcc and clang is on PATH",),
+        )
+    if container.python_headers is False:
+        python = require(facts.python)
+        yield Finding(
+            Severity.WARNING,
+            f"Python.h of Python {python.version} is missing: torch.compile and Triton kernels fail",
+            _add_to_image(facts, _INSTALL_HEADERS, "the Python headers"),
+            evidence=(f"no Python.h for {python.executable}",),
+        )
+
+
+def _add_to_image(facts: Facts, commands: dict[DistroFamily, str], what: str) -> Fix:
+    command = commands.get(find_container_distro_family(facts))
+    return Fix(f"Add {what} to the image, and rebuild it.", (command,) if command else (), where=Side.IMAGE, root=True)
+
+
+@check(
+    "CON005",
+    "The loader finds libcuda",
+    covers=("H07", "H08"),
+    causes=("PYT019",),
+    symptoms=("libcuda.so cannot found!", "/usr/bin/ld: cannot find -lcuda", "CUDA is not linked properly"),
+)
+def loader_finds_libcuda(facts: Facts) -> Iterator[Finding]:
+    """The loader's cache knows libcuda, which Triton looks up there.
+
+    Why it matters: the driver's library is mounted at start; when the cache was not refreshed, Triton ends with
+    "libcuda.so cannot found!". Older Triton also needs the plain name libcuda.so to link against.
+    How it is seen: libcuda.so.1 and libcuda.so in the output of `ldconfig -p`, where Triton is installed.
+    Source: triton-lang/triton issues 2019 and 3053.
+    """
+    container = require_container(facts)
+    require_torch(facts)
+    if not any("triton" in package.name for package in require_python(facts).packages):
+        raise NotApplicable("Triton is not installed in this Python")
+    driver = require_driver(facts)
+    if isinstance(driver.libcuda_paths, Unknown) or container.libcuda_in_cache is not False:
+        return
+    is_found = bool(driver.libcuda_paths)
+    yield Finding(
+        Severity.NOTE if is_found else Severity.WARNING,
+        "the loader knows libcuda.so.1 but not libcuda.so, which old Triton links against"
+        if is_found
+        else "the loader does not find libcuda.so.1: Triton kernels fail",
+        Fix(
+            "Refresh the loader's cache when the container starts, or name the folder to Triton.",
+            ("ldconfig", f"export TRITON_LIBCUDA_PATH={_folder(driver.libcuda_paths)}"),
+            where=Side.CONTAINER,
+            root=True,
+        ),
+        evidence=("ldconfig -p: no libcuda.so", f"libcuda.so.1: {join_words(driver.libcuda_paths) or 'not found'}"),
+        confidence=Confidence.LIKELY,
+    )
+
+
+def _folder(paths: tuple[str, ...]) -> str:
+    return paths[0].rpartition("/")[0] if paths else "/usr/lib/x86_64-linux-gnu"

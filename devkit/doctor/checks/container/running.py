@@ -1,0 +1,445 @@
+"""Checks of the containers that run on this engine: they asked for their GPU, and in a way that lasts."""
+
+import re
+from collections.abc import Iterator
+
+from devkit.compat.rules import CudaSupport
+from devkit.doctor.checks.container.inside import REQUIRED_CAPABILITIES
+from devkit.doctor.checks.cuda import find_unmet_cuda
+from devkit.doctor.checks.toolkit import (
+    find_dev_containers,
+    find_gpu_containers,
+    find_workspace,
+    has_cdi_gpus,
+    has_gpu_intent,
+    is_gpu_from_legacy_hook,
+    is_project_folder,
+)
+from devkit.doctor.fixes import TOOLKIT_TROUBLESHOOTING, find_host_side, refresh_cdi
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
+from devkit.doctor.preconditions import (
+    is_in_wsl,
+    require,
+    require_gpu_engine,
+    require_host,
+    require_nvml,
+    require_toolkit_engine,
+)
+from devkit.doctor.thresholds import MIB, SHARED_MEMORY_BYTES
+from devkit.doctor.wheels import DriverCuda, find_driver_cuda
+from devkit.facts.model import Engine, EngineKind, Facts, LocalImage, RunningContainer, StoppedContainer
+from devkit.facts.values import Unknown
+from devkit.text import format_bytes, join_words
+
+
+@check(
+    "CON006",
+    "The project's dev container asked for the GPU",
+    covers=("J02",),
+    symptoms=("torch.cuda.is_available() is False in VS Code, True on the command line",),
+    causes=("CON001",),
+)
+def dev_container_requests_gpu(facts: Facts) -> Iterator[Finding]:
+    """The running dev container of this project was created with a request for a GPU.
+
+    Why it matters: a GPU is given when a container is created, or never. The same image started by hand with `--gpus
+    all` works, so the search begins in the wrong place.
+    How it is seen: the engine's description of the container that carries the project's label: no device request, no
+    nvidia runtime, no device. Where nothing in project or image speaks of a GPU, it is only noted.
+    Source: microsoft/vscode-remote-release issue 9385; Docker Engine API, `HostConfig.DeviceRequests`.
+    """
+    engine = require_gpu_engine(facts)
+    if not require_nvml(facts).gpus:
+        raise NotApplicable("NVML shows no GPU that could be given")
+    containers = find_dev_containers(facts, engine)
+    if not containers:
+        raise NotApplicable("no dev container of this project runs")
+    for container in containers:
+        if container.gpu_request or container.is_privileged is True or _runs_under_nvidia(container):
+            continue
+        is_meant = has_gpu_intent(facts, container)
+        yield Finding(
+            Severity.ERROR if is_meant else Severity.NOTE,
+            f"the dev container {container.name} was created without a request for the GPU that this machine has",
+            _ask_for_gpu(facts, engine),
+            subject=container.name,
+            evidence=(
+                f"docker inspect {container.name}: no DeviceRequests, no Devices, Runtime {container.runtime}",
+                f"NVIDIA_VISIBLE_DEVICES={_shown(container.visible_devices)}",
+            ),
+            # Podman's Docker API leaves out devices that it cannot name.
+            confidence=Confidence.LIKELY if engine.kind is EngineKind.PODMAN else Confidence.CERTAIN,
+        )
+
+
+def _runs_under_nvidia(container: RunningContainer) -> bool:
+    return isinstance(container.runtime, str) and "nvidia" in container.runtime
+
+
+def _shown(value: str | Unknown | None) -> str:
+    return value if isinstance(value, str) else "(not set)"
+
+
+def _ask_for_gpu(facts: Facts, engine: Engine) -> Fix:
+    by_cdi = engine.kind is EngineKind.PODMAN or (engine.hook_on_path is False and has_cdi_gpus(facts, engine))
+    arguments = '"--device", "nvidia.com/gpu=all"' if by_cdi else '"--gpus", "all"'
+    return Fix(
+        "Ask for the GPU in devcontainer.json, or for the service in the Compose file, and rebuild the container.",
+        (f'"runArgs": [{arguments}]', 'devices: ["nvidia.com/gpu=all"]' if by_cdi else "gpus: all"),
+        where=Side.PROJECT,
+    )
+
+
+@check(
+    "CON007",
+    "Running containers keep their GPU when systemd reloads",
+    covers=("F01",),
+    symptoms=("Failed to initialize NVML: Unknown Error",),
+)
+def running_gpus_survive_reload(facts: Facts) -> Iterator[Finding]:
+    """No running container got its GPU from the legacy hook while systemd manages the control groups.
+
+    Why it matters: the container runtime knows nothing of what the hook allowed. The next `systemctl daemon-reload`,
+    which any package upgrade may do, sets the device rules anew, and training ends with "NVML: Unknown Error".
+    How it is seen: cgroup driver systemd; containers with a device request but neither CDI names nor device nodes of
+    their own. Docker 29.2 and later answers such requests by CDI where it knows the devices.
+    Source: NVIDIA, Container Toolkit, "Troubleshooting"; NVIDIA/nvidia-container-toolkit issues 48 and 1227;
+    moby/moby pull request 50228.
+    """
+    engine = require_toolkit_engine(facts)
+    if engine.kind is not EngineKind.DOCKER or engine.is_rootless:
+        raise NotApplicable("only a Docker daemon run by root injects GPUs by the legacy hook")
+    containers = find_gpu_containers(engine)
+    if not containers:
+        raise NotApplicable("no running container asked for a GPU")
+    if engine.cgroup_driver != "systemd":
+        return
+    frail = [one for one in containers if is_gpu_from_legacy_hook(facts, engine, one) and not _has_own_nodes(one)]
+    if frail:
+        yield _will_lose_gpu(facts, engine, frail)
+
+
+def _will_lose_gpu(facts: Facts, engine: Engine, frail: list[RunningContainer]) -> Finding:
+    names = join_words(one.name for one in frail)
+    ready = has_cdi_gpus(facts, engine)
+    return Finding(
+        Severity.WARNING,
+        f"at the next `systemctl daemon-reload` {names} will lose the GPU",
+        Fix(
+            "Finish what runs, then recreate the container with its GPU by CDI."
+            + ("" if ready else " Write the CDI specification first, and switch CDI on in Docker."),
+            (
+                *(() if ready else (*refresh_cdi(facts), "sudo nvidia-ctk runtime configure --cdi.enabled")),
+                "docker run --device nvidia.com/gpu=all ...",
+            ),
+            where=find_host_side(facts),
+            root=not ready,
+            docs=TOOLKIT_TROUBLESHOOTING,
+        ),
+        subject=names,
+        evidence=(
+            f"cgroup driver {engine.cgroup_driver}, Docker {_version(engine)}",
+            *(f"{one.name}: request by {one.gpu_request}, runtime {_shown(one.runtime)}, no devices" for one in frail),
+        ),
+        confidence=Confidence.LIKELY,
+    )
+
+
+def _has_own_nodes(container: RunningContainer) -> bool:
+    if container.is_privileged is True:
+        return True
+    return not isinstance(container.gpu_devices, Unknown) and "/dev/nvidiactl" in container.gpu_devices
+
+
+def _version(engine: Engine) -> str:
+    return "of an unknown version" if isinstance(engine.version, Unknown) else str(engine.version)
+
+
+@check(
+    "CON009",
+    "GPU containers have shared memory for data loaders and NCCL",
+    covers=("I01", "I02"),
+    symptoms=(
+        "DataLoader worker is killed by signal: Bus error",
+        "Error while creating shared memory segment /dev/shm/nccl",
+    ),
+    causes=("CON003",),
+)
+def gpu_containers_have_shared_memory(facts: Facts) -> Iterator[Finding]:
+    """Running containers with a GPU have a shared memory of at least a gibibyte, or the host's.
+
+    Why it matters: an engine's default of 64 MiB ends data loader workers with "Bus error" and NCCL with "No space left
+    on device", often hours in.
+    How it is seen: ShmSize and IpcMode in the engine's description of each container.
+    Source: pytorch/pytorch issue 5040; NVIDIA/nccl issue 290; NVIDIA, NCCL user guide, "Troubleshooting".
+    """
+    engine = require_gpu_engine(facts)
+    containers = find_gpu_containers(engine)
+    if not containers:
+        raise NotApplicable("no running container asked for a GPU")
+    for container in containers:
+        size_bytes = container.shm_bytes
+        if isinstance(size_bytes, Unknown) or isinstance(container.ipc_mode, Unknown):
+            continue
+        if size_bytes >= SHARED_MEMORY_BYTES.value or container.ipc_mode == "host" or size_bytes <= 0:
+            continue
+        yield Finding(
+            Severity.WARNING,
+            f"{container.name} has {format_bytes(size_bytes)} of shared memory: data loaders with workers and NCCL fail",
+            Fix(
+                "Set shm_size for the service in the Compose file, or --shm-size, and recreate the container.",
+                ("shm_size: 8gb", '"runArgs": ["--shm-size=8g"]'),
+                where=Side.PROJECT,
+            ),
+            subject=container.name,
+            evidence=(f"ShmSize: {size_bytes // MIB} MiB, IpcMode: {container.ipc_mode or 'private'}",),
+        )
+
+
+@check(
+    "CON010",
+    "GPU containers ask the toolkit for what they need",
+    covers=("F16",),
+    symptoms=("nvidia-smi: command not found", "Found no NVIDIA driver on your system"),
+    causes=("CON001", "CON002"),
+)
+def container_variables_request_gpu(facts: Facts) -> Iterator[Finding]:
+    """A container under the runtime named nvidia names its devices, and capabilities include compute and utility.
+
+    Why it matters: the runtime alone gives nothing; without NVIDIA_VISIBLE_DEVICES it adds no GPU, and without the
+    capability compute no libcuda. CUDA images set both, plain ones neither.
+    How it is seen: the runtime and the two variables in the engine's description. CDI gives everything and reads none.
+    Source: NVIDIA, Container Toolkit, "Specialized configurations with Docker"; NVIDIA/nvidia-docker issue 954.
+    """
+    engine = require_gpu_engine(facts)
+    for container in require(engine.containers):
+        if _runs_under_nvidia(container) and container.visible_devices is None and not container.gpu_request:
+            if container.runtime != engine.default_runtime:
+                yield _nothing_named(container)
+        elif container.gpu_request in ("driver", "runtime") and isinstance(container.driver_capabilities, str):
+            yield from _lacking(container, container.driver_capabilities)
+
+
+def _nothing_named(container: RunningContainer) -> Finding:
+    return Finding(
+        Severity.ERROR,
+        f"{container.name} runs under the nvidia runtime, but names no GPU, so it has none",
+        Fix(
+            "Set both variables for the service, or ask with `gpus: all` instead, and recreate the container.",
+            ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
+            where=Side.PROJECT,
+        ),
+        subject=container.name,
+        evidence=(f"Runtime: {container.runtime}", "NVIDIA_VISIBLE_DEVICES is not set"),
+    )
+
+
+def _lacking(container: RunningContainer, capabilities: str) -> Iterator[Finding]:
+    asked = {name.strip() for name in capabilities.split(",") if name.strip()}
+    missing = [name for name in REQUIRED_CAPABILITIES if name not in asked]
+    if not asked or "all" in asked or not missing:
+        return
+    yield Finding(
+        Severity.ERROR if "compute" in missing else Severity.WARNING,
+        f"{container.name} was created without the driver capability {join_words(missing)}",
+        Fix(
+            "Set the variable in the image or the Compose file, and recreate the container.",
+            ("NVIDIA_DRIVER_CAPABILITIES=compute,utility",),
+            where=Side.PROJECT,
+        ),
+        subject=container.name,
+        evidence=(f"NVIDIA_DRIVER_CAPABILITIES={capabilities}",),
+    )
+
+
+@check(
+    "CON012",
+    "SELinux lets containers use the GPU",
+    covers=("F07",),
+    symptoms=("Failed to initialize NVML: Insufficient Permissions",),
+)
+def selinux_allows_gpu(facts: Facts) -> Iterator[Finding]:
+    """Where SELinux confines containers, those with a GPU are exempt, or the policy lets containers use devices.
+
+    Why it matters: the device nodes are there and their mode is right, yet every program ends with "Insufficient
+    Permissions".
+    How it is seen: SELinux enforces and its switch container_use_devices is off; a running GPU container was created
+    without label=disable. Policies of some distributions allow GPUs all the same, so this is no certainty.
+    Source: NVIDIA, Container Toolkit, "Troubleshooting"; Podman manual, `--security-opt`.
+    """
+    engine = require_toolkit_engine(facts)
+    limits = require(facts.limits)
+    if is_in_wsl(facts) or require(limits.selinux) != "enforcing" or not engine.has_selinux:
+        raise NotApplicable("SELinux does not confine containers here")
+    if require(limits.selinux_allows_devices):
+        return
+    confined = [one for one in find_gpu_containers(engine) if _is_confined(one)]
+    if not confined:
+        return
+    yield Finding(
+        Severity.WARNING,
+        f"SELinux may refuse {join_words(one.name for one in confined)} the GPU",
+        Fix(
+            "Let containers use devices, or exempt this one.",
+            ("sudo setsebool -P container_use_devices on", "--security-opt=label=disable"),
+            where=find_host_side(facts),
+            root=True,
+            docs=TOOLKIT_TROUBLESHOOTING,
+        ),
+        evidence=("SELinux: enforcing, container_use_devices off", *(f"{one.name}: confined" for one in confined)),
+        confidence=Confidence.POSSIBLE,
+    )
+
+
+def _is_confined(container: RunningContainer) -> bool:
+    options = container.security_options
+    if container.is_privileged is True or isinstance(options, Unknown):
+        return False
+    return not any(option.replace(":", "=") == "label=disable" or "spc_t" in option for option in options)
+
+
+# Checks of what will keep a dev container from starting, and of what ended the last one.
+
+_COMPATIBILITY_GUIDE = "https://docs.nvidia.com/deploy/cuda-compatibility/"
+_LONGEST = 160
+
+
+@check(
+    "CON008",
+    "The driver meets what the project's images require",
+    covers=("F03",),
+    symptoms=(
+        "requirement error: unsatisfied condition: cuda>=12.8, please update your driver to a newer version,"
+        " or use an earlier cuda container",
+    ),
+    causes=("CON011", "CUD001"),
+)
+def driver_meets_image_requirements(facts: Facts) -> Iterator[Finding]:
+    """The driver satisfies NVIDIA_REQUIRE_CUDA of the images that this project's containers are made of.
+
+    Why it matters: under the legacy hook such a container does not start at all; by CDI it starts, and the first CUDA
+    call may fail. It shows here before anybody tries.
+    How it is seen: the variable in the engine's description of local images, against the driver's CUDA version, its
+    branch, and the kind of GPU.
+    Source: NVIDIA/nvidia-container-toolkit issue 152; libnvidia-container, requirement syntax.
+    """
+    require_host(facts)
+    engine = require_gpu_engine(facts)
+    require_nvml(facts)
+    driver = find_driver_cuda(facts)
+    if driver is None:
+        raise NotApplicable("the driver's version is not known")
+    images = _images_of_project(facts, engine)
+    if not images:
+        raise NotApplicable("the engine has no image of this project")
+    names = tuple(gpu.name for gpu in facts.gpus)
+    for image in images:
+        if not isinstance(image.require_cuda, str):
+            continue
+        wanted = find_unmet_cuda(image.require_cuda, driver, names)
+        if wanted is not None:
+            is_safe = driver.runs(wanted) in (CudaSupport.FULL, CudaSupport.MINOR)
+            yield Finding(
+                Severity.WARNING if is_safe and not _was_refused(facts, engine, image) else Severity.ERROR,
+                f"the image {image.name} requires a driver for CUDA {wanted}, but {_driver(driver)}",
+                _meet(driver, is_safe=is_safe),
+                subject=image.name,
+                evidence=(f"NVIDIA_REQUIRE_CUDA={image.require_cuda[:_LONGEST]}", f"driver {driver.release}"),
+                confidence=Confidence.CERTAIN if driver.says else Confidence.LIKELY,
+            )
+
+
+def _images_of_project(facts: Facts, engine: Engine) -> tuple[LocalImage, ...]:
+    """Those of its containers, and those named as dev container tools name them after its folder."""
+    used = {one.image_id for one in require(engine.containers) if is_project_folder(facts, one.folder)}
+    names = {one.image for one in require(engine.stopped) if is_project_folder(facts, one.folder)}
+    base = re.sub(r"[^a-z0-9_.-]", "", find_workspace(facts).replace("\\", "/").rpartition("/")[2].lower())
+    made = (f"vsc-{base}-", f"{base}_devcontainer-", f"{base}-")
+
+    def is_own(image: LocalImage) -> bool:
+        name = image.name.removeprefix("localhost/")
+        by_name = bool(base) and image.is_dev_container is True and name.startswith(made)
+        return image.id in used or image.name in names or by_name
+
+    return tuple(image for image in require(engine.images) if is_own(image))
+
+
+def _was_refused(facts: Facts, engine: Engine, image: LocalImage) -> bool:
+    """Whether the hook has refused this very image already."""
+    own = (one for one in require(engine.stopped) if is_project_folder(facts, one.folder))
+    return any("unsatisfied condition" in one.error and one.image in image.name for one in own)
+
+
+def _driver(driver: DriverCuda) -> str:
+    newest = f"CUDA {driver.cuda}" if driver.cuda else "an older CUDA"
+    return f"driver {driver.release} is for {newest}"
+
+
+def _meet(driver: DriverCuda, *, is_safe: bool) -> Fix:
+    newest = f"CUDA {driver.cuda}" if driver.cuda else "the driver's CUDA"
+    advice = (
+        " Minor version compatibility holds here, so NVIDIA_DISABLE_REQUIRE=1 is safe except for PTX."
+        if is_safe
+        else " NVIDIA_DISABLE_REQUIRE=1 would only move the failure to the first CUDA call."
+    )
+    return Fix(
+        f"Build from an image without CUDA (torch's wheels bring their own) or one for {newest}, or update the"
+        f" driver.{advice}",
+        where=Side.IMAGE,
+        docs=_COMPATIBILITY_GUIDE,
+    )
+
+
+@check(
+    "CON011",
+    "The project's last dev container ended well",
+    covers=("I08",),
+    symptoms=("exit code 137", "Exited (137)"),
+)
+def last_dev_container_ended_well(facts: Facts) -> Iterator[Finding]:
+    """Where no dev container of this project runs, the last one could start, and was not killed for its memory.
+
+    Why it matters: editors show little more than "failed to start"; the engine keeps the reason.
+    How it is seen: State.Error and State.OOMKilled of the newest stopped container with the project's label. The error
+    is explained as `devkit explain` would.
+    Source: Docker Engine API, `ContainerState`.
+    """
+    engine = require_gpu_engine(facts)
+    if find_dev_containers(facts, engine):
+        raise NotApplicable("a dev container of this project runs")
+    stopped = [one for one in require(engine.stopped) if is_project_folder(facts, one.folder)]
+    if not stopped:
+        raise NotApplicable("no dev container of this project was stopped")
+    last = stopped[0]
+    if last.error:
+        yield _could_not_start(last)
+    elif last.out_of_memory:
+        yield Finding(
+            Severity.WARNING,
+            f"the dev container {last.name} was ended by the kernel, because it needed more memory than it may use",
+            Fix(
+                "Raise the memory limit of the service or of the virtual machine around the engine, or load models from"
+                " safetensors files, which are mapped and not copied.",
+                where=Side.PROJECT,
+            ),
+            subject=last.name,
+            evidence=(f"OOMKilled: true, exit code {last.exit_code}",),
+        )
+
+
+def _could_not_start(last: StoppedContainer) -> Finding:
+    from devkit.doctor.signatures import match_signatures
+
+    known_errors = match_signatures(last.error)
+    best = known_errors[0] if known_errors else None
+    text = " ".join(last.error.split())
+    return Finding(
+        Severity.ERROR,
+        f"the dev container {last.name} could not start: {best.cause.rstrip('.') if best else text[:_LONGEST]}",
+        best.fix
+        if best
+        else Fix("Read the engine's error, and start the container again.", (f"docker start -a {last.name}",)),
+        subject=last.name,
+        evidence=(f"State.Error: {text[: 2 * _LONGEST]}",),
+        confidence=best.confidence if best else Confidence.CERTAIN,
+    )

@@ -1,0 +1,202 @@
+"""Checks of how the driver was installed: one version on disk, one source, and package lists that agree."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from devkit.doctor.checks.cascades import NEEDS_DRIVER_CODES
+from devkit.doctor.fixes import DRIVER_INSTALL_COMMANDS, DistroFamily, find_distro_family
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
+from devkit.doctor.preconditions import require, require_driver, require_host
+from devkit.facts.model import AptSource, Driver, DriverPackage, Facts
+from devkit.facts.values import Release, Unknown
+from devkit.text import join_words
+
+_MAX_PACKAGES = 6
+_DPKG_DONE_STATES = ("installed", "config-files", "not-installed")
+"""States in which dpkg has nothing left to do."""
+
+_BRANCH = re.compile(
+    r"^(?:lib)?nvidia-[a-z-]*?-?(\d{3})(?:-|$)|^linux-modules-nvidia-(\d{3})-|^libnvidia-[a-z0-9-]+-(\d{3})"
+)
+_META = re.compile(r"^cuda-drivers(?:-\d+)?$")
+_DRIVER = re.compile(
+    r"^(?:nvidia-driver-\d|nvidia-dkms-\d|libnvidia-compute-\d|akmod-nvidia|kmod-nvidia|xorg-x11-drv-nvidia)"
+)
+_OF_UBUNTU = re.compile(r"ubuntu0\.\d\d\.\d\d")
+"""How Ubuntu marks its own builds: 580.95.05-0ubuntu0.24.04.2; NVIDIA's repository has 580.95.05-0ubuntu1."""
+
+
+@check(
+    "DRV012",
+    "The module on disk and the driver's libraries are of one version",
+    covers=("A01",),
+    symptoms=("Driver/library version mismatch after a reboot", "API mismatch: the client has the version"),
+    causes=("DRV002", *NEEDS_DRIVER_CODES),
+)
+def driver_is_of_one_version(facts: Facts) -> Iterator[Finding]:
+    """The module that the next start would load has the version of libnvidia-ml, and no package is half installed.
+
+    Why it matters: a reboot, which repairs the usual mismatch, repairs nothing here: the old module is loaded again.
+    How it is seen: `modinfo -F version nvidia` against the version in the library's file name; the states of the
+    driver's packages in dpkg's records.
+    Source: illinois-scicomp/machine-shop-maintenance issue 60; lyulyul/shine-cluster issue 30; dpkg(1), package states.
+    """
+    require_host(facts)
+    driver = require_driver(facts)
+    if find_distro_family(facts) is DistroFamily.NIXOS:
+        raise NotApplicable("on NixOS module and libraries change together with a reboot")
+    on_disk, library = require(driver.on_disk), require(driver.libnvidia_ml)
+    broken = [package for package in _packages(driver) if package.state not in _DPKG_DONE_STATES]
+    differ = isinstance(on_disk, Release) and isinstance(library, Release) and on_disk != library
+    if not differ and not broken:
+        return
+    yield Finding(
+        Severity.ERROR if differ else Severity.WARNING,
+        f"the module on disk is {on_disk}, but the libraries are {library}: a reboot does not bring them together"
+        if differ
+        else f"{join_words(package.name for package in broken)} of the driver are only half installed",
+        Fix(
+            "Finish the installation, so that module and libraries are of one version; then reboot.",
+            _finish(facts, library if isinstance(library, Release) else None),
+            root=True,
+            restart=Restart.HOST,
+        ),
+        evidence=(
+            f"modinfo -F version nvidia: {on_disk}",
+            f"libnvidia-ml.so.{library}",
+            *(f"{package.name} {package.version}: {package.state}" for package in (broken or _branches(driver))),
+        )[: _MAX_PACKAGES + 2],
+    )
+
+
+def _packages(driver: Driver) -> tuple[DriverPackage, ...]:
+    return () if isinstance(driver.packages, Unknown) else driver.packages
+
+
+def _branches(driver: Driver) -> list[DriverPackage]:
+    """Packages that carry a branch in their name, one for each branch, as evidence of two that are mixed."""
+    found: dict[str, DriverPackage] = {}
+    for package in _packages(driver):
+        match = _BRANCH.match(package.name)
+        if match and package.state == "installed":
+            found.setdefault(next(filter(None, match.groups())), package)
+    return list(found.values())
+
+
+def _finish(facts: Facts, library: Release | None) -> tuple[str, ...]:
+    branch = f"{library.major}" if library else "<branch>"
+    match find_distro_family(facts):
+        case DistroFamily.UBUNTU:
+            return (
+                "sudo apt-get install --fix-broken",
+                f"dpkg -l | grep -E 'nvidia.*[0-9]{{3}}' | grep -v {branch}",
+                "sudo dkms autoinstall || sudo ubuntu-drivers install",
+                "sudo reboot",
+            )
+        case DistroFamily.DEBIAN:
+            return ("sudo apt-get install --fix-broken", "sudo dkms autoinstall", "sudo reboot")
+        case DistroFamily.FEDORA:
+            return ("sudo akmods --force", "sudo reboot")
+        case DistroFamily.ARCH:
+            return ("sudo pacman -Syu", "sudo reboot")
+        case _:
+            return ("sudo dkms autoinstall", "sudo reboot")
+
+
+@check(
+    "DRV013",
+    "The driver comes from one source",
+    covers=("A19",),
+    symptoms=("cuda-drivers", "apt install cuda replaced the driver", "nvidia-driver conflicts with cuda-drivers"),
+)
+def driver_has_one_source(facts: Facts) -> Iterator[Finding]:
+    """No package of NVIDIA's repository pulls another driver over that of the distribution.
+
+    Why it matters: the package cuda, by way of cuda-drivers, installs NVIDIA's newest branch. Beside a driver of the
+    distribution the next upgrade mixes the two, or replaces a branch that was held on purpose.
+    How it is seen: cuda-drivers among the installed packages, beside driver packages of the distribution: on Ubuntu by
+    their version, with RPM by the names of RPM Fusion.
+    Source: NVIDIA, CUDA installation guide, "Meta Packages"; microsoft/WSL issue 9166.
+    """
+    require_host(facts)
+    installed = [package for package in require(require_driver(facts).packages) if package.state == "installed"]
+    meta = next((package for package in installed if _META.match(package.name)), None)
+    others = [package for package in installed if _is_of_distribution(package)]
+    if meta is None or not others:
+        return
+    yield Finding(
+        Severity.WARNING,
+        f"{meta.name} {meta.version} of NVIDIA's repository pulls its own driver over the distribution's"
+        f" {others[0].name}",
+        Fix(
+            "Decide for one source. To keep the distribution's driver, remove the meta-package and install the toolkit"
+            " alone, which brings no driver.",
+            _keep_distribution(facts),
+            root=True,
+            docs="https://docs.nvidia.com/cuda/cuda-installation-guide-linux/#meta-packages",
+        ),
+        subject=meta.name,
+        evidence=tuple(f"{package.name} {package.version}" for package in (meta, *others[:_MAX_PACKAGES])),
+        confidence=Confidence.LIKELY,
+    )
+
+
+def _is_of_distribution(package: DriverPackage) -> bool:
+    if not _DRIVER.match(package.name):
+        return False
+    is_rpm_fusion = package.name.startswith(("akmod-nvidia", "xorg-x11-drv-nvidia"))
+    return is_rpm_fusion or _OF_UBUNTU.search(package.version) is not None
+
+
+def _keep_distribution(facts: Facts) -> tuple[str, ...]:
+    removals: Mapping[DistroFamily, str] = {
+        DistroFamily.UBUNTU: "sudo apt-get purge cuda 'cuda-drivers*'",
+        DistroFamily.DEBIAN: "sudo apt-get purge cuda 'cuda-drivers*'",
+        DistroFamily.FEDORA: "sudo dnf remove cuda cuda-drivers",
+        DistroFamily.RHEL: "sudo dnf remove cuda cuda-drivers",
+    }
+    family = find_distro_family(facts)
+    return (*filter(None, (removals.get(family),)), *DRIVER_INSTALL_COMMANDS.get(family, ()))
+
+
+@check(
+    "DRV011",
+    "Package lists agree on the Container Toolkit's key",
+    covers=("A18",),
+    symptoms=(
+        "E: Conflicting values set for option Signed-By regarding source",
+        "E: The list of sources could not be read",
+    ),
+)
+def apt_sources_agree(facts: Facts) -> Iterator[Finding]:
+    """Files under /etc/apt/sources.list.d that name the same repository of the Container Toolkit name the same key.
+
+    Why it matters: apt then reads no list at all, so that nothing can be installed or upgraded, the driver included.
+    How it is seen: entries of nvidia.github.io in those files, with their signed-by option.
+    Source: NVIDIA, Container Toolkit troubleshooting, "Conflicting values set for option Signed-By".
+    """
+    require_host(facts)
+    sources = require(require_driver(facts).apt_sources)
+    for url in dict.fromkeys(source.url for source in sources):
+        same = [source for source in sources if source.url == url]
+        if len({source.signed_by for source in same}) < 2:
+            continue
+        older = _older(same)
+        yield Finding(
+            Severity.WARNING,
+            f"{len(same)} package lists name {url} with different keys: apt refuses to read any list",
+            Fix(
+                "Delete the older lists; the one that the Container Toolkit's guide writes is enough.",
+                (f"sudo rm {' '.join(older)}", "sudo apt-get update"),
+                root=True,
+            ),
+            subject=older[0],
+            evidence=tuple(f"{source.path}: signed-by {source.signed_by or 'not set'}" for source in same),
+        )
+
+
+def _older(sources: list[AptSource]) -> list[str]:
+    """The files to delete: all but the one that today's guide writes, or all but the last."""
+    paths = list(dict.fromkeys(source.path for source in sources))
+    kept = next((path for path in paths if "nvidia-container-toolkit" in path), paths[-1])
+    return [path for path in paths if path != kept] or paths[:1]

@@ -1,0 +1,659 @@
+"""Why the NVIDIA module is not loaded: each cause with its own evidence and repair."""
+
+from collections.abc import Iterator
+
+from devkit.doctor.checks.cascades import (
+    CDI_CODES,
+    CUDA_CODES,
+    GPU_USE_CODES,
+    NEEDS_DRIVER_CODES,
+    PYTHON_CODES,
+    TOOLKIT_CODES,
+)
+from devkit.doctor.checks.driver.nvml import explain_nvml_failure
+from devkit.doctor.fixes import (
+    DRIVER_GUIDE,
+    DRIVER_INSTALL_COMMANDS,
+    INITRAMFS_COMMANDS,
+    KERNEL_HEADERS_COMMANDS,
+    DistroFamily,
+    find_distro_family,
+    find_driver_side,
+)
+from devkit.doctor.gpus import (
+    DAY_S,
+    compute_seconds_between,
+    find_driver_gpus,
+    find_driver_lines,
+    has_fewer_gpus_than_bus,
+)
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.preconditions import (
+    NVML_DRIVER_NOT_LOADED,
+    is_in_container,
+    is_in_wsl,
+    require,
+    require_driver,
+    require_host,
+    require_loaded_driver,
+    require_nvidia_gpu,
+    require_visible_gpu,
+)
+from devkit.doctor.thresholds import (
+    FIRST_MAXWELL_DEVICE_ID,
+    FIRST_OPEN_ONLY_DEVICE_ID,
+    FIRST_TURING_DEVICE_ID,
+    LAST_BRANCH_BEFORE_TURING,
+    LAST_BRANCH_OF_KEPLER,
+)
+from devkit.facts.model import Driver, Facts, NvmlFailure, PciGpu, System
+from devkit.facts.values import Release, Unknown
+from devkit.text import join_words
+
+MAX_KERNEL_LOG_LINES = 3
+
+_REFUSED = ("is rejected", "trusted key", "Lockdown")
+_UNFIT = ("disagrees about version", "version magic", "probe routine", "already bound to", "No NVIDIA")
+_VENDOR_SIGNERS = (
+    "Canonical Ltd.",
+    "Debian Secure Boot",
+    "Fedora kernel",
+    "Red Hat",
+    "SUSE Linux",
+    "openSUSE",
+    "Rocky",
+)
+_UNFINISHED = ("added", "built")
+"""States of a DKMS module that was not built, or not installed, for the running kernel."""
+
+
+def explain_driver_without_gpu(facts: Facts) -> Finding | None:
+    """NVML asks for a driver although no GPU is on the bus: leftover packages, or a GPU that is not seen at all."""
+    if is_in_wsl(facts) or not isinstance(facts.nvml, NvmlFailure) or facts.nvml.code != NVML_DRIVER_NOT_LOADED:
+        return None
+    driver = facts.driver
+    if isinstance(driver, Unknown) or driver.loaded is not None or driver.pci_gpus != ():
+        return None
+    return Finding(
+        Severity.WARNING,
+        "the NVIDIA libraries are installed, but no driver is loaded and no NVIDIA GPU is on the PCI bus",
+        Fix(
+            "If this machine has a GPU, check that it is seated, powered, enabled in the firmware, and passed to this"
+            " virtual machine. If it has none, the libraries do no harm."
+        ),
+        evidence=(f"{facts.nvml.call} returned {facts.nvml.code}: {facts.nvml.message}", "no NVIDIA function on PCI"),
+        confidence=Confidence.POSSIBLE,
+    )
+
+
+def explain_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -> Finding:
+    """The finding for the likeliest cause on this machine. `gpus` are those on the PCI bus, at least one."""
+    owners = {gpu.kernel_driver for gpu in gpus}
+    if is_in_container(facts):
+        return _seen_from_container(gpus)
+    if owners == {"vfio-pci"}:
+        return _passed_through(gpus)
+    if isinstance(driver.on_disk, Release):
+        return _present_but_not_loaded(facts, driver, gpus, driver.on_disk)
+    if driver.dkms_state in _UNFINISHED or isinstance(driver.libnvidia_ml, Release):
+        return _not_built(facts, driver, gpus)
+    return _not_installed(facts, gpus)
+
+
+def _functions(gpus: tuple[PciGpu, ...]) -> tuple[str, ...]:
+    return tuple(f"PCI {gpu.address} ({gpu.device_id}): kernel driver {gpu.kernel_driver or 'none'}" for gpu in gpus)
+
+
+def _seen_from_container(gpus: tuple[PciGpu, ...]) -> Finding:
+    return Finding(
+        Severity.ERROR,
+        "the host has an NVIDIA GPU, but its kernel driver is not loaded",
+        Fix("Run devkit doctor on the host: only there can the cause be seen and repaired.", ("devkit doctor",)),
+        evidence=(*_functions(gpus), "/sys/module/nvidia is absent"),
+    )
+
+
+def _passed_through(gpus: tuple[PciGpu, ...]) -> Finding:
+    return Finding(
+        Severity.ERROR,
+        "vfio-pci holds the GPU for a virtual machine, so the NVIDIA driver cannot",
+        Fix(
+            "If that is intended, run devkit inside the virtual machine. If not, remove vfio-pci.ids= from the kernel"
+            " command line, or the override, and reboot.",
+            (f"sudo driverctl unset-override {gpus[0].address}",),
+            root=True,
+            restart=Restart.HOST,
+        ),
+        subject=gpus[0].address,
+        evidence=_functions(gpus),
+    )
+
+
+def _present_but_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...], release: Release) -> Finding:
+    evidence = (*_functions(gpus), f"module for this kernel on disk: {release}")
+    if any(gpu.kernel_driver == "nouveau" for gpu in gpus):
+        return Finding(
+            Severity.ERROR,
+            f"the driver nouveau holds the GPU, so the installed NVIDIA module {release} cannot load",
+            _disable_nouveau(facts),
+            evidence=evidence,
+        )
+    refused = find_driver_lines(facts, *_REFUSED)
+    if refused or (driver.secure_boot is True and not _signature_is_trusted(driver)):
+        return _signature_refused(facts, driver, release, (*evidence, *refused[:MAX_KERNEL_LOG_LINES]))
+    return Finding(
+        Severity.ERROR,
+        f"the NVIDIA module {release} is installed for this kernel but not loaded",
+        Fix(
+            "Load it, and read what it says if it refuses.",
+            ("sudo modprobe nvidia", "journalctl -k -b | grep NVRM"),
+            root=True,
+        ),
+        evidence=(*evidence, *find_driver_lines(facts, *_UNFIT)[:MAX_KERNEL_LOG_LINES]),
+    )
+
+
+def _signature_is_trusted(driver: Driver) -> bool:
+    """Whether the key is enrolled, or one that the distribution's own kernel carries."""
+    signer = driver.module_signer
+    by_vendor = isinstance(signer, str) and signer.startswith(_VENDOR_SIGNERS)
+    return driver.signer_is_enrolled is True or by_vendor
+
+
+def _signature_refused(facts: Facts, driver: Driver, release: Release, evidence: tuple[str, ...]) -> Finding:
+    signer = driver.module_signer
+    is_certain = driver.signer_is_enrolled is False or signer == "" or any("rejected" in line for line in evidence)
+    why = "its key is not enrolled" if is_certain else "its key is most likely not enrolled"
+    readings = [f"Secure Boot: {'on' if driver.secure_boot is True else 'not known to be on'}"]
+    if isinstance(signer, str):
+        readings.append(f"signed by {signer or 'nobody'}")
+        why = why if signer else "nobody has signed it"
+    return Finding(
+        Severity.ERROR,
+        f"Secure Boot is on and the NVIDIA module {release} is not loaded: {why}"
+        if driver.secure_boot is True
+        else f"this kernel refuses the NVIDIA module {release}: {why}",
+        _enroll_key(facts),
+        evidence=(*evidence, *readings),
+        confidence=Confidence.CERTAIN if is_certain else Confidence.LIKELY,
+    )
+
+
+def _disable_nouveau(facts: Facts) -> Fix:
+    if find_distro_family(facts) is DistroFamily.NIXOS:
+        return Fix(
+            "Blacklist nouveau, rebuild, and reboot.",
+            (
+                '# in configuration.nix: boot.blacklistedKernelModules = [ "nouveau" ];',
+                "sudo nixos-rebuild boot",
+                "sudo reboot",
+            ),
+            root=True,
+            restart=Restart.HOST,
+        )
+    rebuild = INITRAMFS_COMMANDS.get(find_distro_family(facts))
+    return Fix(
+        "Blacklist nouveau, rebuild the initial RAM disk, and reboot.",
+        (
+            r"printf 'blacklist nouveau\noptions nouveau modeset=0\n'"
+            " | sudo tee /etc/modprobe.d/blacklist-nouveau.conf",
+            *((rebuild,) if rebuild else ()),
+            "sudo reboot",
+        ),
+        root=True,
+        restart=Restart.HOST,
+    )
+
+
+def _enroll_key(facts: Facts) -> Fix:
+    keys = {
+        DistroFamily.UBUNTU: "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der",
+        DistroFamily.DEBIAN: "sudo mokutil --import /var/lib/dkms/mok.pub",
+        DistroFamily.FEDORA: "sudo kmodgenca -a && sudo mokutil --import /etc/pki/akmods/certs/public_key.der",
+        DistroFamily.RHEL: "sudo mokutil --import /var/lib/dkms/mok.pub",
+        DistroFamily.SUSE: "sudo mokutil --import /usr/share/nvidia-pubkeys/*.der",
+    }
+    key = keys.get(find_distro_family(facts))
+    return Fix(
+        "Enroll the key that signed the module: import it, reboot, and choose Enroll MOK on the blue screen. Or turn"
+        " Secure Boot off in the firmware.",
+        ((key, "sudo reboot") if key else ("sudo modprobe nvidia",)),
+        root=True,
+        restart=Restart.HOST,
+    )
+
+
+def _not_built(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -> Finding:
+    kernel = facts.system.kernel if isinstance(facts.system, System) else "the running kernel"
+    evidence = [*_functions(gpus), f"no nvidia module for {kernel}"]
+    if driver.dkms_state in _UNFINISHED:
+        evidence.append(f"dkms status: {driver.dkms_state}")
+    if isinstance(driver.build_error, str) and driver.build_error:
+        evidence.append(f"make.log: {driver.build_error}")
+    if driver.headers_present is False:
+        return Finding(
+            Severity.ERROR,
+            f"the NVIDIA module was not built for kernel {kernel}, because the kernel's headers are missing",
+            Fix(
+                "Install the headers of the running kernel, build the module, and load it.",
+                (
+                    *KERNEL_HEADERS_COMMANDS.get(find_distro_family(facts), ("sudo dkms autoinstall",)),
+                    "sudo modprobe nvidia",
+                ),
+                root=True,
+            ),
+            evidence=(*evidence, f"/lib/modules/{kernel}/build is missing"),
+        )
+    return Finding(
+        Severity.ERROR,
+        f"the NVIDIA module could not be built for kernel {kernel}",
+        Fix(
+            "Boot the previous kernel to work now. Then install a driver branch that supports this kernel; the build"
+            " log says what failed.",
+            ("sudo dkms autoinstall", "tail -n 40 /var/lib/dkms/nvidia/*/build/make.log"),
+            root=True,
+            restart=Restart.HOST,
+        ),
+        evidence=tuple(evidence),
+        confidence=Confidence.CERTAIN if driver.dkms_state in _UNFINISHED else Confidence.LIKELY,
+    )
+
+
+def _not_installed(facts: Facts, gpus: tuple[PciGpu, ...]) -> Finding:
+    install = DRIVER_INSTALL_COMMANDS.get(find_distro_family(facts), ())
+    return Finding(
+        Severity.ERROR,
+        "this machine has an NVIDIA GPU, but no NVIDIA driver is installed",
+        Fix(
+            "Install the driver with the distribution's own package manager, and reboot.",
+            (*install, "sudo reboot") if install else (),
+            where=Side.HOST,
+            root=True,
+            restart=Restart.HOST,
+            docs=DRIVER_GUIDE,
+        ),
+        evidence=(*_functions(gpus), "no nvidia module for this kernel", "no libnvidia-ml.so.1"),
+    )
+
+
+# Checks of the driver: loaded, of one version, answering, of the right flavour, with its device nodes.
+
+_NVML_MISMATCH = 18
+
+
+@check(
+    "DRV001",
+    "The NVIDIA kernel driver is loaded",
+    covers=("A02", "A03", "A04", "A05", "A06", "A07", "A08"),
+    symptoms=(
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
+        "nvml error: driver not loaded",
+        "Key was rejected by service",
+        "Required key not available",
+        "Bad return status for module build on kernel",
+        "kernel-headers package not installed",
+        "libnvidia-ml.so.1: cannot open shared object file",
+        "nouveau",
+        "vfio-pci",
+        "dkms",
+    ),
+    causes=NEEDS_DRIVER_CODES,
+)
+def driver_loaded(facts: Facts) -> Iterator[Finding]:
+    """The kernel module of the NVIDIA driver is loaded. If not, the finding says which of its causes it is.
+
+    Why it matters: without the module no program, inside or outside of a container, reaches the GPU.
+    How it is seen: /sys/module/nvidia against NVIDIA functions on the PCI bus; then the driver that owns them, the
+    module on disk for this kernel and who signed it, DKMS and its log, kernel headers, Secure Boot and the kernel log
+    tell the cause.
+    Source: NVIDIA/nvidia-docker issue 1393; NVIDIA, driver installation guide, "Troubleshooting".
+    """
+    if finding := explain_driver_without_gpu(facts):
+        yield finding
+        return
+    driver = require_driver(facts)
+    if require(driver.loaded) is None:
+        if isinstance(driver.pci_gpus, Unknown) or not driver.pci_gpus:
+            raise NotApplicable("NVML answers for a GPU that is not on this PCI bus")
+        yield explain_not_loaded(facts, driver, driver.pci_gpus)
+
+
+@check(
+    "DRV002",
+    "Driver libraries match the loaded kernel module",
+    covers=("A01",),
+    symptoms=("Failed to initialize NVML: Driver/library version mismatch",),
+    causes=NEEDS_DRIVER_CODES,
+)
+def libraries_match_module(facts: Facts) -> Iterator[Finding]:
+    """libnvidia-ml on disk has the version of the kernel module in memory.
+
+    Why it matters: a package upgrade replaces the libraries while the old module stays loaded, and from then on
+    every GPU program fails with "Driver/library version mismatch". Reinstalling does not help; a reboot does.
+    How it is seen: /sys/module/nvidia/version, the version in the file name of libnvidia-ml.so.1, NVML's return
+    value 18, and the line of the package log that names the upgrade.
+    Source: NVIDIA/nvidia-container-toolkit issue 394; NVIDIA, NVML API reference, nvmlReturn_t.
+    """
+    require_nvidia_gpu(facts)
+    nvml_says_so = isinstance(facts.nvml, NvmlFailure) and facts.nvml.code == _NVML_MISMATCH
+    driver = None if is_in_wsl(facts) or isinstance(facts.driver, Unknown) else facts.driver
+    if driver is None and not nvml_says_so:
+        raise NotApplicable("in WSL the driver belongs to Windows")
+    versions = _versions(driver)
+    if not nvml_says_so:
+        require_loaded_driver(facts)
+        if versions is None:
+            raise NotApplicable("the version of libnvidia-ml.so.1 is not known")
+        if versions[0] == versions[1]:
+            return
+    yield Finding(
+        Severity.ERROR,
+        f"the loaded NVIDIA module is {versions[0]}, but its libraries are {versions[1]}"
+        if versions
+        else "the NVIDIA libraries are of another version than the loaded kernel module",
+        _mismatch_fix(facts, driver),
+        evidence=_mismatch_evidence(facts, driver, versions),
+    )
+
+
+def _versions(driver: Driver | None) -> tuple[Release, Release] | None:
+    """Module and library version, where both are known."""
+    if driver is None or not isinstance(driver.loaded, Release) or not isinstance(driver.libnvidia_ml, Release):
+        return None
+    return driver.loaded, driver.libnvidia_ml
+
+
+def _mismatch_evidence(
+    facts: Facts, driver: Driver | None, versions: tuple[Release, Release] | None
+) -> tuple[str, ...]:
+    evidence = []
+    if versions is not None:
+        evidence += [f"/sys/module/nvidia/version: {versions[0]}", f"libnvidia-ml.so.{versions[1]}"]
+    if isinstance(facts.nvml, NvmlFailure) and facts.nvml.code == _NVML_MISMATCH:
+        evidence.append(f"{facts.nvml.call} returned {facts.nvml.code}: {facts.nvml.message}")
+    if driver is not None and driver.upgraded_packages:
+        evidence.append(f"package log: {driver.upgraded_packages[-1]}")
+    return tuple(evidence)
+
+
+def _mismatch_fix(facts: Facts, driver: Driver | None) -> Fix:
+    if is_in_container(facts):
+        return Fix(
+            "If the host's own nvidia-smi works, recreate this container: it still holds the libraries of the driver"
+            " before the upgrade, or its image carries some. If it fails there too, reboot the host.",
+            where=Side.HOST,
+        )
+    if find_driver_side(facts) is Side.WINDOWS:
+        return Fix(
+            "Restart WSL, so that the guest gets the libraries of the driver that Windows runs now.",
+            ("wsl.exe --shutdown",),
+            where=Side.WINDOWS,
+            restart=Restart.WSL,
+        )
+    rebuild = INITRAMFS_COMMANDS.get(find_distro_family(facts))
+    if driver is not None and rebuild and _rebooted_since(driver):
+        return Fix(
+            "The machine has been rebooted since the upgrade, so the initial RAM disk still holds the old module. Write"
+            " it anew, and reboot.",
+            (rebuild, "sudo reboot"),
+            root=True,
+            restart=Restart.HOST,
+        )
+    return Fix(
+        "Reboot the host, so that the new module is loaded. Reinstalling packages does not help."
+        " To keep it from coming back, exclude driver packages from automatic upgrades.",
+        ("sudo reboot", *_hold_driver(facts)),
+        root=True,
+        restart=Restart.HOST,
+    )
+
+
+def _rebooted_since(driver: Driver) -> bool:
+    """Whether the machine started on a later day than the last upgrade: logs are in local time, so a day is certain."""
+    if isinstance(driver.booted_at, Unknown) or not driver.upgraded_packages:
+        return False
+    running_s = compute_seconds_between(driver.upgraded_packages[-1], driver.booted_at)
+    return running_s is not None and running_s > DAY_S
+
+
+def _hold_driver(facts: Facts) -> tuple[str, ...]:
+    match find_distro_family(facts):
+        case DistroFamily.UBUNTU | DistroFamily.DEBIAN:
+            return ("sudo apt-mark hold 'nvidia-driver-*' 'libnvidia-compute-*'",)
+        case DistroFamily.FEDORA | DistroFamily.RHEL:
+            return ("sudo dnf versionlock add '*nvidia*'",)
+        case _:
+            return ()
+
+
+@check(
+    "DRV003",
+    "NVML answers",
+    symptoms=("Failed to initialize NVML", "Unknown Error", "Insufficient Permissions", "nvidia-smi hangs"),
+    causes=(*GPU_USE_CODES, *TOOLKIT_CODES, *CDI_CODES, *CUDA_CODES, "CON005", *PYTHON_CODES),
+)
+def nvml_answers(facts: Facts) -> Iterator[Finding]:
+    """The management library starts and answers within the deadline.
+
+    Why it matters: nvidia-smi, the Container Toolkit and most GPU programs begin with NVML. A call that hangs means
+    a driver that waits for hardware which never answers.
+    How it is seen: NVML runs in a child process that is killed at the deadline; its return value, signal or silence
+    is the reading.
+    Source: NVIDIA, NVML API reference, nvmlReturn_t; NVIDIA, XID errors catalogue.
+    """
+    require_visible_gpu(facts)
+    if isinstance(facts.nvml, Unknown):
+        raise NotApplicable(facts.nvml.reason)
+    if isinstance(facts.nvml, NvmlFailure):
+        yield explain_nvml_failure(facts, facts.nvml)
+
+
+@check(
+    "DRV005",
+    "The unified memory device node exists",
+    covers=("A13",),
+    symptoms=("/dev/nvidia-uvm", "Could not load UVM kernel module. Is nvidia-modprobe installed?"),
+)
+def uvm_node_exists(facts: Facts) -> Iterator[Finding]:
+    """/dev/nvidia-uvm is there beside the GPU's own device nodes.
+
+    Why it matters: CUDA needs it. Engines that run without root cannot create it, so after a reboot containers fail
+    until some privileged program has used the GPU once.
+    How it is seen: device nodes under /dev.
+    Source: NVIDIA/nvidia-docker issue 396; NVIDIA/enroot issue 106.
+    """
+    require_loaded_driver(facts)
+    nodes = require_driver(facts).device_nodes
+    if not any(node.removeprefix("/dev/nvidia").isdigit() for node in nodes):
+        raise NotApplicable("no GPU has a device node here")
+    if "/dev/nvidia-uvm" in nodes:
+        return
+    yield Finding(
+        Severity.WARNING,
+        "/dev/nvidia-uvm is missing: CUDA fails until a privileged program creates it",
+        Fix(
+            "Create the node now, and load the module at every boot; then recreate containers that lack it.",
+            ("sudo nvidia-modprobe -u -c=0", "echo nvidia_uvm | sudo tee /etc/modules-load.d/nvidia-uvm.conf"),
+            root=True,
+        ),
+        evidence=(f"under /dev: {', '.join(node.removeprefix('/dev/') for node in nodes)}",),
+        confidence=Confidence.LIKELY,
+    )
+
+
+# Checks of the driver's branch and flavour: old GPUs need an old branch, new GPUs the open module.
+
+_MAX_LINES = 3
+LEGACY_GPU_LINES = ("Legacy drivers", "required GPU System Processor", "not supported by the NVIDIA")
+OPEN_MODULE_LINE = "requires use of the NVIDIA open kernel modules"
+
+
+@check(
+    "DRV004",
+    "The kernel module is the open flavour where the GPU needs it",
+    covers=("A09",),
+    symptoms=("No devices were found", "requires use of the NVIDIA open kernel modules", "RTX 50", "Blackwell"),
+    causes=NEEDS_DRIVER_CODES,
+)
+def module_is_open_where_required(facts: Facts) -> Iterator[Finding]:
+    """GPUs of the Blackwell generation and later are driven by the open kernel module.
+
+    Why it matters: the proprietary module does not support them; nvidia-smi then prints "No devices were found".
+    How it is seen: the kernel log's own words, or PCI device ids against the first Blackwell id; and the flavour in
+    /proc/driver/nvidia/version.
+    Source: NVIDIA, driver README, "Open Linux Kernel Modules"; NVIDIA/open-gpu-kernel-modules issue 872.
+    """
+    release = require_loaded_driver(facts)
+    driver = require_driver(facts)
+    said = find_driver_lines(facts, OPEN_MODULE_LINE)
+    needing = [gpu for gpu in require(driver.pci_gpus) if _needs_open_module(gpu, said)]
+    if not needing or require(driver.is_open):
+        return
+    yield Finding(
+        Severity.ERROR,
+        f"the proprietary kernel module {release} cannot drive {join_words(gpu.address for gpu in needing)},"
+        " which needs the open one",
+        Fix(
+            f"Replace the module of branch {release.major} by its open flavour, and reboot.",
+            _install_open(facts, release),
+            root=True,
+            restart=Restart.HOST,
+            docs=DRIVER_GUIDE,
+        ),
+        subject=needing[0].address,
+        evidence=(*said[:2], *(f"{gpu.address} has device id {gpu.device_id}" for gpu in needing)),
+        confidence=Confidence.CERTAIN if said else Confidence.LIKELY,
+    )
+
+
+def _needs_open_module(gpu: PciGpu, said: tuple[str, ...]) -> bool:
+    if any(gpu.address in line for line in said):
+        return True
+    try:
+        return int(gpu.device_id, 16) >= FIRST_OPEN_ONLY_DEVICE_ID.value
+    except ValueError:
+        return False
+
+
+def _install_open(facts: Facts, release: Release) -> tuple[str, ...]:
+    match find_distro_family(facts):
+        case DistroFamily.UBUNTU:
+            return (f"sudo apt-get install -y nvidia-driver-{release.major}-open", "sudo reboot")
+        case DistroFamily.DEBIAN:
+            return ("sudo apt-get install -y nvidia-open", "sudo reboot")
+        case DistroFamily.FEDORA:
+            return (
+                "echo '%_with_kmod_nvidia_open 1' | sudo tee /etc/rpm/macros.nvidia-kmod",
+                "sudo akmods --force --rebuild",
+                "sudo reboot",
+            )
+        case DistroFamily.RHEL:
+            return ("sudo dnf install -y --allowerasing nvidia-open", "sudo reboot")
+        case DistroFamily.SUSE:
+            return ("sudo zypper install -y nvidia-open-driver-G06-signed-kmp-default", "sudo reboot")
+        case DistroFamily.ARCH:
+            return ("sudo pacman -S nvidia-open", "sudo reboot")
+        case DistroFamily.NIXOS:
+            return ("# in configuration.nix: hardware.nvidia.open = true;", "sudo nixos-rebuild boot", "sudo reboot")
+        case _:
+            return ()
+
+
+@check(
+    "DRV008",
+    "The driver branch still supports every GPU",
+    covers=("A15",),
+    symptoms=(
+        "is supported through the NVIDIA 580.xx Legacy drivers",
+        "The NVIDIA driver will ignore this GPU",
+        "not supported by open nvidia.ko because it does not include the required GPU System Processor (GSP)",
+        "No NVIDIA GPU found",
+        "None of the NVIDIA devices were initialized",
+    ),
+    causes=("DRV001", *NEEDS_DRIVER_CODES),
+)
+def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
+    """The installed driver branch, and its flavour, drive the generation of each GPU.
+
+    Why it matters: a new branch drops old generations, and the open module has never driven anything before Turing. The
+    GPU then vanishes with an upgrade, though the driver loads and everything is of one version.
+    How it is seen: the kernel log's own words; or PCI device ids from before Turing under a branch after 580, from
+    before Maxwell under a branch after 470, or under the open module.
+    Source: NVIDIA, legacy GPUs; NVIDIA, driver README, "Open Linux Kernel Modules".
+    """
+    require_host(facts)
+    driver = require_driver(facts)
+    said = find_driver_lines(facts, *LEGACY_GPU_LINES)
+    release = _installed(driver)
+    old = [gpu for gpu in find_driver_gpus(facts) if _is_too_old(gpu, release, driver) or _is_named(gpu, said)]
+    if not old and not said:
+        require(driver.pci_gpus)
+        return
+    works = not has_fewer_gpus_than_bus(facts)
+    if works and not old:
+        raise NotApplicable("the kernel log speaks of a GPU that NVML can use by now")
+    branch = LAST_BRANCH_OF_KEPLER if any(_id(gpu) < FIRST_MAXWELL_DEVICE_ID.value for gpu in old) else None
+    last = (branch or LAST_BRANCH_BEFORE_TURING).value
+    yield Finding(
+        Severity.WARNING if works else Severity.ERROR,
+        f"the driver {release or 'installed here'} does not drive {join_words(gpu.address for gpu in old) or 'this GPU'}:"
+        f" {last} in its proprietary flavour is the last branch for it",
+        Fix(
+            f"Install branch {last}, proprietary, and keep it from being upgraded. Packages for CUDA 13 have no code"
+            " for this GPU: take those for CUDA 12.",
+            _install_legacy(facts, last),
+            root=True,
+            restart=Restart.HOST,
+            docs="https://www.nvidia.com/en-us/drivers/unix/legacy-gpu/",
+        ),
+        subject=old[0].address if old else "",
+        evidence=(*said[:_MAX_LINES], *(f"{gpu.address} has device id {gpu.device_id}" for gpu in old)),
+        confidence=Confidence.CERTAIN if said else Confidence.LIKELY,
+    )
+
+
+def _is_named(gpu: PciGpu, said: tuple[str, ...]) -> bool:
+    return any(gpu.address in line for line in said)
+
+
+def _installed(driver: Driver) -> Release | None:
+    """The loaded module's version, or that of the one on disk which may have refused to load."""
+    for release in (driver.loaded, driver.on_disk):
+        if isinstance(release, Release):
+            return release
+    return None
+
+
+def _id(gpu: PciGpu) -> int:
+    try:
+        return int(gpu.device_id, 16)
+    except ValueError:
+        return FIRST_TURING_DEVICE_ID.value
+
+
+def _is_too_old(gpu: PciGpu, release: Release | None, driver: Driver) -> bool:
+    if release is None or _id(gpu) >= FIRST_TURING_DEVICE_ID.value:
+        return False
+    if driver.is_open is True or release.major > LAST_BRANCH_BEFORE_TURING.value:
+        return True
+    return _id(gpu) < FIRST_MAXWELL_DEVICE_ID.value and release.major > LAST_BRANCH_OF_KEPLER.value
+
+
+def _install_legacy(facts: Facts, branch: int) -> tuple[str, ...]:
+    commands: tuple[str, ...]
+    match find_distro_family(facts):
+        case DistroFamily.UBUNTU:
+            commands = (f"sudo apt-get install -y nvidia-driver-{branch}", f"sudo apt-mark hold nvidia-driver-{branch}")
+        case DistroFamily.DEBIAN:
+            commands = ("sudo apt-get install -y nvidia-driver",)
+        case DistroFamily.FEDORA:
+            packages = f"akmod-nvidia-{branch}xx xorg-x11-drv-nvidia-{branch}xx-cuda"
+            commands = (f"sudo dnf install -y --allowerasing {packages}",)
+        case DistroFamily.ARCH:
+            commands = (f"# from the AUR: nvidia-{branch}xx-dkms nvidia-{branch}xx-utils",)
+        case DistroFamily.NIXOS:
+            package = f"config.boot.kernelPackages.nvidiaPackages.legacy_{branch}"
+            commands = (f"# in configuration.nix: hardware.nvidia.package = {package};", "sudo nixos-rebuild boot")
+        case _:
+            return ()
+    return (*commands, "sudo reboot")

@@ -1,0 +1,240 @@
+"""Why no container engine answered, and how this machine gets one to."""
+
+from typing import assert_never
+
+from devkit.doctor.fixes import ENGINE_INSTALL_COMMANDS, find_distro_family, find_host_side, has_systemd
+from devkit.doctor.model import Confidence, Finding, Fix, Restart, Severity, Side
+from devkit.doctor.preconditions import find_platform, is_in_wsl
+from devkit.facts.model import Clients, EngineEnd, EngineFailure, Facts, Platform, System
+
+_ENGINE_GUIDE = "https://docs.docker.com/engine/install/"
+_DESKTOP_GUIDE = "https://docs.docker.com/desktop/"
+_ENGINE_SOCKETS = ("/run/docker.sock", "/run/user/", "/podman/", "/desktop/", "/.docker/", "/pipe/")
+"""Parts of the sockets that Docker, rootless Docker, Podman and Docker Desktop make for themselves."""
+
+
+def explain_engine_failure(facts: Facts, failure: EngineFailure) -> Finding:
+    """The finding for an engine that gave no answer. A machine without any engine gets a warning, not an error."""
+    message, fix, confidence = _explained(facts, failure)
+    return Finding(
+        Severity.WARNING if failure.end is EngineEnd.NOT_INSTALLED else Severity.ERROR,
+        message,
+        fix,
+        subject=failure.endpoint.url,
+        evidence=(
+            f"endpoint {failure.endpoint.url}, chosen by {failure.endpoint.chosen_by}",
+            *((failure.message,) if failure.message else ()),
+        ),
+        confidence=confidence,
+    )
+
+
+def _explained(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:
+    url = failure.endpoint.url
+    match failure.end:
+        case EngineEnd.NOT_INSTALLED:
+            return (
+                "no container engine is installed, so no dev container can start",
+                _install(facts),
+                Confidence.CERTAIN,
+            )
+        case EngineEnd.NOT_RUNNING:
+            return _not_running(facts, failure)
+        case EngineEnd.PERMISSION_DENIED:
+            return _permission(facts, failure)
+        case EngineEnd.TIMED_OUT:
+            return (
+                f"the container engine hangs: it accepts requests on {url} but answers none",
+                _restart(facts, failure),
+                Confidence.CERTAIN,
+            )
+        case EngineEnd.BAD_ENDPOINT:
+            return f"no container engine can be reached at {url}", _choose_another(facts, failure), Confidence.CERTAIN
+        case EngineEnd.ERROR:
+            return (
+                f"the container engine at {url} answers with an error",
+                Fix(
+                    "Read the engine's log; restart it when the log does not help.",
+                    _log(facts),
+                    where=find_host_side(facts),
+                ),
+                Confidence.POSSIBLE,
+            )
+        case _ as never:
+            assert_never(never)
+
+
+def _not_running(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:
+    url, chosen_by = failure.endpoint.url, failure.endpoint.chosen_by
+    if _is_somewhere_else(failure):
+        said = f"{chosen_by} points to {url}, where no engine listens"
+        return said, _choose_another(facts, failure), Confidence.CERTAIN
+    if is_in_wsl(facts) and _has_only_windows_command(facts):
+        return _integration_off(facts)
+    said = f"the container engine does not run: nothing listens on {url}"
+    return said, _start(facts, failure), Confidence.CERTAIN
+
+
+def _has_only_windows_command(facts: Facts) -> bool:
+    """Whether the docker command is the script that Docker Desktop leaves on Windows's PATH for those who lack one."""
+    docker = facts.clients.named("docker") if isinstance(facts.clients, Clients) else None
+    return docker is not None and "/Program Files/Docker/" in docker.path
+
+
+def _integration_off(facts: Facts) -> tuple[str, Fix, Confidence]:
+    if find_platform(facts) is Platform.WSL1:
+        return "Docker Desktop serves no distribution in WSL 1", _convert(), Confidence.CERTAIN
+    return (
+        "Docker Desktop is not connected to this distribution: it does not run, or its WSL integration is off here",
+        Fix(
+            "Start Docker Desktop on Windows, and switch this distribution on under Settings, Resources, WSL"
+            " integration.",
+            where=Side.WINDOWS,
+            docs="https://docs.docker.com/desktop/features/wsl/",
+        ),
+        Confidence.LIKELY,
+    )
+
+
+def _convert() -> Fix:
+    return Fix(
+        "Convert the distribution to WSL 2, from Windows.",
+        ("wsl.exe --list --verbose", "wsl.exe --set-version <distribution> 2"),
+        where=Side.WINDOWS,
+        restart=Restart.WSL,
+    )
+
+
+def _install(facts: Facts) -> Fix:
+    match find_platform(facts):
+        case Platform.MACOS | Platform.WINDOWS:
+            return Fix("Install Docker Desktop.", where=_desktop_side(facts), docs=_DESKTOP_GUIDE)
+        case Platform.WSL2 | Platform.WSL1:
+            return Fix(
+                "Install Docker Desktop on Windows and switch on its WSL integration for this distribution, or install"
+                " Docker Engine inside of WSL; not both.",
+                where=Side.WINDOWS,
+                docs=_DESKTOP_GUIDE,
+            )
+        case _:
+            return Fix(
+                "Install Docker Engine or Podman.",
+                ENGINE_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
+                root=True,
+                restart=Restart.LOGIN,
+                docs=_ENGINE_GUIDE,
+            )
+
+
+def _desktop_side(facts: Facts) -> Side:
+    return Side.WINDOWS if find_platform(facts) is Platform.WINDOWS else Side.HOST
+
+
+def _is_users_own(failure: EngineFailure) -> bool:
+    """Whether the socket belongs to a rootless engine."""
+    return "/run/user/" in failure.endpoint.url
+
+
+def _is_somewhere_else(failure: EngineFailure) -> bool:
+    """Whether somebody chose an endpoint that no engine of this machine listens on by itself."""
+    return failure.endpoint.chosen_by != "default" and not any(
+        place in failure.endpoint.url for place in _ENGINE_SOCKETS
+    )
+
+
+def _start(facts: Facts, failure: EngineFailure) -> Fix:
+    if find_platform(facts) in (Platform.MACOS, Platform.WINDOWS):
+        return Fix("Start Docker Desktop and wait until it says that the engine runs.", where=_desktop_side(facts))
+    if "podman" in failure.endpoint.url:
+        scope = "systemctl --user" if _is_users_own(failure) else "sudo systemctl"
+        return Fix(
+            "Start Podman's API socket.", (f"{scope} enable --now podman.socket",), root=not _is_users_own(failure)
+        )
+    if "/desktop/" in failure.endpoint.url or "/.docker/" in failure.endpoint.url:
+        return Fix(
+            "Start Docker Desktop, or go back to the Docker Engine of the system.",
+            ("docker context use default",),
+            where=find_host_side(facts),
+        )
+    if _is_users_own(failure):
+        return Fix("Start your rootless Docker.", ("systemctl --user enable --now docker",))
+    start = "sudo systemctl enable --now docker" if has_systemd(facts) else "sudo service docker start"
+    return Fix(
+        "Start Docker." + (_in_wsl(facts) if is_in_wsl(facts) else ""),
+        (start,),
+        where=find_host_side(facts),
+        root=True,
+    )
+
+
+def _in_wsl(facts: Facts) -> str:
+    systemd = " Services start by themselves once /etc/wsl.conf has systemd=true under [boot] and WSL was restarted."
+    desktop = " If Docker Desktop is your engine, start it on Windows and switch on its WSL integration."
+    return desktop if has_systemd(facts) else systemd + desktop
+
+
+def _permission(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:
+    url = failure.endpoint.url
+    system = facts.system
+    if isinstance(system, System) and system.in_docker_group is True and system.docker_group_is_active is False:
+        return (
+            f"this session may not open {url} yet: you are in the group docker, but logged in before",
+            Fix(
+                "Log in again, so that the session carries the group. A VS Code server must be restarted too.",
+                ("newgrp docker",),
+                where=find_host_side(facts),
+                restart=Restart.LOGIN,
+            ),
+            Confidence.CERTAIN,
+        )
+    return (
+        f"you may not open {url}: your user is not in the group docker",
+        Fix(
+            "Add yourself to the group docker and log in again. The group is as powerful as root; rootless Docker and"
+            " Podman need no such group.",
+            ("sudo usermod -aG docker $USER", "newgrp docker"),
+            where=find_host_side(facts),
+            root=True,
+            restart=Restart.LOGIN,
+            docs="https://docs.docker.com/engine/install/linux-postinstall/",
+        ),
+        Confidence.LIKELY,
+    )
+
+
+def _restart(facts: Facts, failure: EngineFailure) -> Fix:
+    if find_platform(facts) in (Platform.MACOS, Platform.WINDOWS) or "/desktop/" in failure.endpoint.url:
+        return Fix(
+            "Restart Docker Desktop.", ("docker desktop restart",), where=_desktop_side(facts), restart=Restart.ENGINE
+        )
+    if _is_users_own(failure):
+        return Fix("Restart your rootless engine.", ("systemctl --user restart docker",), restart=Restart.ENGINE)
+    command = "sudo systemctl restart docker" if has_systemd(facts) else "sudo service docker restart"
+    return Fix(
+        "Restart the engine. If it hangs again, its log says what it waits for.",
+        (command, *_log(facts)),
+        where=find_host_side(facts),
+        root=True,
+        restart=Restart.ENGINE,
+    )
+
+
+def _log(facts: Facts) -> tuple[str, ...]:
+    return ("journalctl -u docker -n 50 --no-pager",) if has_systemd(facts) else ()
+
+
+def _choose_another(facts: Facts, failure: EngineFailure) -> Fix:
+    if failure.endpoint.url.startswith("ssh:"):
+        return Fix("This engine is on another machine: run devkit doctor there.", ("devkit doctor",))
+    variable = failure.endpoint.chosen_by.partition("=")[0]
+    if variable.startswith("DOCKER_"):
+        return Fix(
+            f"Correct {variable}, or remove it to use the default engine.",
+            (f"unset {variable}",),
+            where=find_host_side(facts),
+        )
+    return Fix(
+        "Choose a Docker context that works.",
+        ("docker context ls", "docker context use default"),
+        where=find_host_side(facts),
+    )

@@ -1,0 +1,505 @@
+"""Checks of the engine beside others, its age, its proxy and its clock."""
+
+from collections.abc import Iterator
+
+from devkit.compat.version_tables import load_tables
+from devkit.doctor.checks.cascades import CDI_CODES, TOOLKIT_CODES
+from devkit.doctor.checks.engine.connection import explain_engine_failure
+from devkit.doctor.fixes import (
+    COMPOSE_INSTALL_COMMANDS,
+    ENGINE_INSTALL_COMMANDS,
+    ENGINE_REMOVE_COMMANDS,
+    find_distro_family,
+    find_host_side,
+    has_systemd,
+    restart_engine,
+)
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.preconditions import (
+    find_platform,
+    is_in_container,
+    is_local_engine,
+    require,
+    require_container_engine,
+    require_engine_side,
+    require_gpu_engine,
+    require_host,
+    require_nvidia_gpu,
+    require_toolkit,
+)
+from devkit.doctor.thresholds import CLOCK_SKEW_S
+from devkit.facts.model import Clients, Engine, EngineEnd, EngineFailure, EngineKind, Facts, Platform, Wsl
+from devkit.facts.values import Unknown
+from devkit.text import join_words
+
+# Checks of the container engine: that one answers, and that it is one which can reach the GPU.
+
+
+@check(
+    "ENG001",
+    "A container engine answers",
+    covers=("E01", "E02", "E14", "D06"),
+    symptoms=(
+        "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
+        "failed to connect to the docker API at unix:///var/run/docker.sock; check if the path is correct",
+        "The command 'docker' could not be found in this WSL 2 distro",
+        "permission denied while trying to connect to the Docker daemon socket",
+    ),
+)
+def engine_answers(facts: Facts) -> Iterator[Finding]:
+    """The container engine that the docker command talks to answers on its API.
+
+    Why it matters: dev containers are built and started by it. Without one, only the proof in place runs.
+    How it is seen: the endpoint is chosen as the docker command chooses it, then asked with a deadline; a refused
+    permission, a missing socket, silence and a wrong address are told apart.
+    Source: docker/cli, context resolution; Docker, "Linux post-installation steps".
+    """
+    if isinstance(facts.engine, Unknown):
+        raise NotApplicable(facts.engine.reason)
+    if isinstance(facts.engine, EngineFailure):
+        if is_in_container(facts) and _nobody_named(facts.engine):
+            raise NotApplicable("a container needs no engine of its own")
+        yield explain_engine_failure(facts, facts.engine)
+
+
+def _nobody_named(failure: EngineFailure) -> bool:
+    """Whether there is no sign of an engine: no variable or context names one, and no socket was passed in."""
+    return failure.endpoint.chosen_by == "default" and failure.end in (EngineEnd.NOT_INSTALLED, EngineEnd.NOT_RUNNING)
+
+
+@check(
+    "ENG002",
+    "The engine runs where the GPU is",
+    covers=("E03",),
+    symptoms=("load library failed: libnvidia-ml.so.1: cannot open shared object file", "desktop-linux"),
+    causes=(*TOOLKIT_CODES, *CDI_CODES, "ENG003"),
+)
+def engine_is_not_linux_desktop(facts: Facts) -> Iterator[Finding]:
+    """On Linux the docker command does not talk to Docker Desktop, whose virtual machine has no GPU.
+
+    Why it matters: containers start, but "libnvidia-ml.so.1: cannot open shared object file" is all a GPU request
+    gets; with sudo it works, because root has another Docker context.
+    How it is seen: the engine calls itself Docker Desktop although the platform is Linux.
+    Source: NVIDIA/nvidia-docker issues 1647 and 1711.
+    """
+    engine = require_gpu_engine(facts)
+    if engine.kind is not EngineKind.DOCKER_DESKTOP or find_platform(facts) is not Platform.LINUX:
+        return
+    by_variable = engine.endpoint.chosen_by.startswith("DOCKER_")
+    variable = engine.endpoint.chosen_by.partition("=")[0]
+    yield Finding(
+        Severity.ERROR,
+        "the docker command talks to Docker Desktop, whose virtual machine has no GPU on Linux",
+        Fix(
+            "Use the Docker Engine of the system; install docker-ce first where there is none.",
+            (f"unset {variable}" if by_variable else "docker context use default",),
+        ),
+        evidence=(f"endpoint {engine.endpoint.url}, chosen by {engine.endpoint.chosen_by}", engine.operating_system),
+    )
+
+
+@check(
+    "ENG003",
+    "Docker is not the snap package",
+    covers=("E04",),
+    symptoms=("snap docker", "load library failed: libnvidia-ml.so.1"),
+    causes=(*TOOLKIT_CODES, *CDI_CODES, "ENG009"),
+)
+def docker_is_not_snap(facts: Facts) -> Iterator[Finding]:
+    """The Docker that runs is not confined in a snap.
+
+    Why it matters: a snap sees neither the Container Toolkit nor the driver's libraries on the host, and a second
+    Docker beside it may take over after the next boot.
+    How it is seen: the engine's data directory under /var/snap.
+    Source: NVIDIA/nvidia-container-toolkit issue 154; NVIDIA/nvidia-docker issue 1711.
+    """
+    engine = require_gpu_engine(facts)
+    if not engine.is_snap:
+        return
+    offers_gpus = any(runtime.name == "nvidia" for runtime in engine.runtimes)
+    yield Finding(
+        Severity.WARNING if offers_gpus else Severity.ERROR,
+        "Docker runs from a snap, which cannot see the host's NVIDIA libraries and Container Toolkit",
+        Fix(
+            "Replace the snap by Docker Engine. Its images and volumes go with it: save what you need first.",
+            ("sudo snap remove docker", *ENGINE_INSTALL_COMMANDS.get(find_distro_family(facts), ())),
+            root=True,
+            restart=Restart.ENGINE,
+            docs="https://docs.docker.com/engine/install/",
+        ),
+        evidence=(f"engine data in {engine.root_dir}",),
+    )
+
+
+@check(
+    "ENG004",
+    "The docker command talks to Docker",
+    covers=("E10",),
+    symptoms=("Emulate Docker CLI using podman",),
+    causes=("ENG012",),
+)
+def docker_socket_is_dockers(facts: Facts) -> Iterator[Finding]:
+    """The socket named for Docker belongs to Docker, not to Podman.
+
+    Why it matters: older Podman accepts `--gpus all` and ignores it, so the container starts without a GPU.
+    How it is seen: the engine's /version names Podman Engine while the socket is docker.sock.
+    Source: NVIDIA/nvidia-container-runtime issue 190, where a maintainer calls the flag a no-op.
+    """
+    engine = require_gpu_engine(facts)
+    if engine.kind is not EngineKind.PODMAN or "docker.sock" not in engine.endpoint.url:
+        return
+    yield Finding(
+        Severity.WARNING,
+        "Podman answers behind Docker's socket: `--gpus` may be ignored there",
+        Fix(
+            "Ask for GPUs by CDI, which Podman understands.",
+            ("docker run --rm --device nvidia.com/gpu=all ubuntu nvidia-smi",),
+            where=find_host_side(facts),
+        ),
+        evidence=(f"{engine.endpoint.url} is Podman {_text(engine)}",),
+    )
+
+
+@check(
+    "ENG005",
+    "Docker Compose can request GPUs",
+    symptoms=("Additional properties are not allowed ('devices' was unexpected)", "docker-compose"),
+)
+def compose_can_request_gpus(facts: Facts) -> Iterator[Finding]:
+    """The Compose plugin is installed and new enough for device reservations.
+
+    Why it matters: devkit's dev containers are Compose projects. Old Compose refuses the GPU request with
+    "Additional properties are not allowed ('devices' was unexpected)".
+    How it is seen: the version that `docker compose version` prints, against the version table.
+    Source: Compose specification, "services"; docker/compose pull request 7929.
+    """
+    engine = require_container_engine(facts)
+    if engine.kind is EngineKind.PODMAN:
+        raise NotApplicable("Podman brings its own Compose provider")
+    floor = load_tables().engines.features["compose", "device-reservations"]
+    compose = require(facts.compose) if facts.compose is not None else None
+    if compose is not None and compose.version >= floor.version:
+        return
+    yield Finding(
+        Severity.WARNING if compose is None else Severity.ERROR,
+        "the docker command has no Compose plugin, which dev containers of devkit use"
+        if compose is None
+        else f"Docker Compose {compose.version} cannot request GPUs; {floor.version} is the first that can",
+        Fix(
+            "Install the current Compose plugin.",
+            COMPOSE_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
+            where=find_host_side(facts),
+            root=True,
+            docs="https://docs.docker.com/compose/install/linux/",
+        ),
+        evidence=(f"docker compose version: {compose.version if compose else 'no such command'}",),
+    )
+
+
+@check(
+    "ENG006",
+    "The engine's settings files are valid",
+    covers=("E08",),
+    symptoms=("unable to configure the Docker daemon with file /etc/docker/daemon.json: invalid character",),
+    causes=("ENG001", *TOOLKIT_CODES),
+)
+def daemon_json_is_valid(facts: Facts) -> Iterator[Finding]:
+    """Every daemon.json that concerns this user is valid JSON.
+
+    Why it matters: with a syntax error in it the daemon does not start again, often not before the next reboot.
+    How it is seen: devkit parses the files itself and reports line and column.
+    Source: NVIDIA/nvidia-docker issue 542; dockerd reference, `--validate`.
+    """
+    require_engine_side(facts)
+    engine = facts.engine if isinstance(facts.engine, Engine) else None
+    for file in require_toolkit(facts).daemon_files:
+        if file.error:
+            yield Finding(
+                Severity.ERROR,
+                f"{file.path} is not valid, so Docker will not start with it: {file.error}",
+                Fix(
+                    "Correct the file, check it, and restart Docker.",
+                    (f"dockerd --validate --config-file={file.path}", *restart_engine(facts, engine)),
+                    where=find_host_side(facts),
+                    root=file.path.startswith("/etc/"),
+                    restart=Restart.ENGINE,
+                ),
+                subject=file.path,
+                evidence=(f"{file.path}: {file.error}",),
+            )
+
+
+@check("ENG007", "The engine is on this machine", covers=("E14",), symptoms=("DOCKER_HOST", "bind mounts are empty"))
+def engine_is_local(facts: Facts) -> Iterator[Finding]:
+    """The docker command talks to an engine on this machine.
+
+    Why it matters: GPUs, mounts and images are those of the engine's machine. Checks here say nothing about it.
+    How it is seen: the endpoint's scheme is neither a local socket nor a pipe.
+    Source: microsoft/vscode-remote-release issue 345.
+    """
+    engine = require_container_engine(facts)
+    if engine.endpoint.url.startswith(("unix:", "npipe:", "/")):
+        return
+    yield Finding(
+        Severity.NOTE,
+        f"the engine is on another machine ({engine.endpoint.url}): its GPUs count, not the ones here",
+        Fix("Run devkit doctor on that machine too.", ("devkit doctor",)),
+        evidence=(f"chosen by {engine.endpoint.chosen_by}",),
+        confidence=Confidence.LIKELY,
+    )
+
+
+def _text(engine: Engine) -> str:
+    return "of unknown version" if isinstance(engine.version, Unknown) else str(engine.version)
+
+
+_SNAP_DOCKER = "/snap/bin/docker"
+_ENGINE_GUIDE = "https://docs.docker.com/engine/install/"
+_PROXY_GUIDE = "https://docs.docker.com/engine/daemon/proxy/"
+
+
+@check(
+    "ENG008",
+    "Editors can tell that this engine gives GPUs",
+    covers=("D07",),
+    symptoms=("A GPU is required but none was found on this machine", "hostRequirements gpu optional"),
+)
+def engine_lists_nvidia_runtime(facts: Facts) -> Iterator[Finding]:
+    """The engine lists a runtime named nvidia, which some tools take for the sign of a GPU.
+
+    Why it matters: Docker Desktop honours `--gpus all` without listing such a runtime. A dev container that only says
+    "hostRequirements": {"gpu": "optional"} is then started without a GPU, and nobody says so.
+    How it is seen: Docker Desktop on Windows, a GPU, and no runtime of that name. A dev container that asks for the GPU
+    itself works all the same, so this only explains.
+    Source: microsoft/vscode-remote-release issues 7586 and 9385; tensorchord/envd issue 1133.
+    """
+    engine = require_gpu_engine(facts)
+    on_windows = find_platform(facts) in (Platform.WSL2, Platform.WINDOWS)
+    if engine.kind is not EngineKind.DOCKER_DESKTOP or not on_windows:
+        raise NotApplicable("the engine is not Docker Desktop on Windows")
+    if any(runtime.name == "nvidia" for runtime in engine.runtimes):
+        return
+    yield Finding(
+        Severity.NOTE,
+        "Docker Desktop gives GPUs but lists no runtime named nvidia: tools that look for the name see no GPU",
+        Fix(
+            'Ask for the GPU in the dev container itself: "runArgs": ["--gpus", "all"], or a device reservation in'
+            " Compose. `devkit init` writes it so.",
+            where=Side.PROJECT,
+        ),
+        evidence=(f"engine's runtimes: {join_words(runtime.name for runtime in engine.runtimes) or 'none'}",),
+        confidence=Confidence.LIKELY,
+    )
+
+
+@check(
+    "ENG009",
+    "Only one Docker is installed",
+    covers=("D06", "E04"),
+    symptoms=("works from PowerShell but not in WSL", "snap docker and docker-ce"),
+)
+def only_one_docker(facts: Facts) -> Iterator[Finding]:
+    """No second Docker daemon waits beside the one that answers.
+
+    Why it matters: two daemons take the same socket, and which one wins may change at the next boot or when Docker
+    Desktop starts. Each has images, settings and GPU support of its own.
+    How it is seen: the daemons installed on this side: of packages, of the snap, and in WSL Docker Desktop's own
+    commands. Docker Desktop beside a Docker Engine on plain Linux is told apart by contexts, and no finding.
+    Source: NVIDIA/nvidia-docker issue 1711; NVIDIA/nvidia-container-toolkit issue 154; microsoft/WSL issue 10253.
+    """
+    require_host(facts)
+    require_nvidia_gpu(facts)
+    if isinstance(facts.clients, Unknown):
+        raise NotApplicable(facts.clients.reason)
+    programs = require(facts.clients.engine_programs)
+    packaged = tuple(path for path in programs if path != _SNAP_DOCKER)
+    if packaged and _SNAP_DOCKER in programs:
+        yield _snap_beside(facts, packaged)
+    if packaged and isinstance(facts.wsl, Wsl) and facts.wsl.desktop_tools is True:
+        yield _desktop_beside(facts, packaged)
+
+
+def _snap_beside(facts: Facts, packaged: tuple[str, ...]) -> Finding:
+    return Finding(
+        Severity.WARNING,
+        "Docker is installed twice, as a package and as a snap: after a reboot the other one may answer, without GPUs",
+        Fix(
+            "Remove the snap. Its images and volumes go with it: save what you need first.",
+            ("sudo snap remove docker", *restart_engine(facts, None)),
+            root=True,
+            restart=Restart.ENGINE,
+            docs=_ENGINE_GUIDE,
+        ),
+        evidence=(f"daemons: {join_words((*packaged, _SNAP_DOCKER))}",),
+    )
+
+
+def _desktop_beside(facts: Facts, packaged: tuple[str, ...]) -> Finding:
+    answers = facts.engine.operating_system if isinstance(facts.engine, Engine) else "neither"
+    remove = ENGINE_REMOVE_COMMANDS.get(find_distro_family(facts))
+    return Finding(
+        Severity.WARNING,
+        "this distribution has a Docker Engine of its own beside Docker Desktop's integration: they take turns",
+        Fix(
+            "Keep one. Either switch this distribution off in Docker Desktop, under Settings, Resources, WSL"
+            " integration; or remove the engine from the distribution.",
+            (remove,) if remove else (),
+            where=Side.WSL,
+            root=bool(remove),
+            docs="https://docs.docker.com/desktop/features/wsl/",
+        ),
+        evidence=(
+            f"daemons: {join_words(packaged)}; Docker Desktop's commands are here too",
+            f"now answers: {answers}",
+        ),
+        confidence=Confidence.LIKELY,
+    )
+
+
+@check(
+    "ENG010",
+    "The engine is new enough to give GPUs",
+    covers=("E09",),
+    symptoms=("could not select device driver", "client version is too new. Maximum supported API version is"),
+    causes=(*TOOLKIT_CODES, *CDI_CODES),
+)
+def engine_supports_gpus(facts: Facts) -> Iterator[Finding]:
+    """The Docker daemon knows device requests, which `--gpus` and Compose send.
+
+    Why it matters: an older daemon gives GPUs to nobody but those who name an old runtime.
+    How it is seen: the version that the engine says, against the version table.
+    Source: Docker Engine release notes, 19.03; NVIDIA/nvidia-docker issue 1165.
+    """
+    engine = require_gpu_engine(facts)
+    if engine.kind is not EngineKind.DOCKER:
+        raise NotApplicable("the engine is not Docker Engine")
+    version, floor = require(engine.version), load_tables().engines.features["docker", "gpus-flag"]
+    if version >= floor.version:
+        return
+    yield Finding(
+        Severity.ERROR,
+        f"Docker {version} cannot give GPUs by request; {floor.version} is the first that can",
+        Fix(
+            "Install a current Docker Engine.",
+            ENGINE_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
+            where=find_host_side(facts),
+            root=True,
+            restart=Restart.ENGINE,
+            docs=_ENGINE_GUIDE,
+        ),
+        evidence=(f"engine {version}, API {engine.api_version}",),
+    )
+
+
+@check(
+    "ENG013",
+    "The engine has the proxy that this shell has",
+    covers=("E12",),
+    symptoms=(
+        "net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting headers)",
+        "failed to resolve reference: dial tcp: i/o timeout",
+    ),
+)
+def engine_has_proxy(facts: Facts) -> Iterator[Finding]:
+    """Where this shell reaches the web through a proxy, the Docker daemon does too, and containers are told of it.
+
+    Why it matters: images are pulled by the daemon, which does not see the shell's variables. Pulls then time out
+    although curl works; builds and containers have no way to package indexes.
+    How it is seen: the proxy variables here, the proxy in the engine's own description, and `proxies` in the docker
+    command's config.json. Docker Desktop and Podman take theirs from elsewhere and are not judged.
+    Source: Docker, "Daemon proxy configuration" and "Use a proxy server with the Docker CLI".
+    """
+    require_host(facts)
+    engine = require_container_engine(facts)
+    if engine.kind is not EngineKind.DOCKER or not is_local_engine(engine):
+        raise NotApplicable("the engine takes its proxy from elsewhere")
+    if isinstance(facts.hub, Unknown):
+        raise NotApplicable(facts.hub.reason)
+    proxies = [proxy for proxy in require(facts.hub.proxies) if proxy.variable.upper() != "ALL_PROXY"]
+    if not proxies:
+        return
+    evidence = f"{proxies[0].variable}={proxies[0].url}"
+    if require(engine.proxy) == "":
+        yield Finding(
+            Severity.WARNING,
+            "this shell goes through a proxy, the Docker daemon does not: images may not be pulled",
+            _give_proxy(facts, engine),
+            evidence=(evidence, "engine: no proxy"),
+            confidence=Confidence.LIKELY,
+        )
+    yield from _containers_without(facts, evidence)
+
+
+def _containers_without(facts: Facts, evidence: str) -> Iterator[Finding]:
+    settings = facts.clients.settings if isinstance(facts.clients, Clients) else None
+    if settings is not None and not isinstance(settings, Unknown) and not settings.error and not settings.gives_proxy:
+        yield Finding(
+            Severity.NOTE,
+            "containers and builds are not told of the proxy: package indexes and the hub may be out of reach in them",
+            Fix(
+                "Name the proxy under `proxies` in the docker command's settings; an address of this machine itself"
+                " (127.0.0.1) does not work in there.",
+                where=find_host_side(facts),
+                docs="https://docs.docker.com/engine/cli/proxy/",
+            ),
+            subject=settings.path,
+            evidence=(evidence, f"{settings.path}: no proxies"),
+            confidence=Confidence.POSSIBLE,
+        )
+
+
+def _give_proxy(facts: Facts, engine: Engine) -> Fix:
+    variables = '[Service]\\nEnvironment="HTTP_PROXY=%s" "HTTPS_PROXY=%s" "NO_PROXY=localhost,127.0.0.1"\\n'
+    folder, manager, sudo = "/etc/systemd/system", "sudo systemctl", "sudo "
+    if engine.is_rootless:
+        folder, manager, sudo = "$HOME/.config/systemd/user", "systemctl --user", ""
+    commands = (
+        f"{sudo}mkdir -p {folder}/docker.service.d",
+        f'printf \'{variables}\' "$HTTPS_PROXY" "$HTTPS_PROXY" | {sudo}tee {folder}/docker.service.d/proxy.conf',
+        f"{manager} daemon-reload",
+        *restart_engine(facts, engine),
+    )
+    return Fix(
+        "Give the daemon the proxy, and restart it. Without systemd, name it under `proxies` in daemon.json.",
+        commands if has_systemd(facts) else restart_engine(facts, engine),
+        where=find_host_side(facts),
+        root=not engine.is_rootless,
+        restart=Restart.ENGINE,
+        docs=_PROXY_GUIDE,
+    )
+
+
+@check(
+    "ENG015",
+    "The engine's clock agrees with this one",
+    covers=("K05",),
+    symptoms=("x509: certificate has expired or is not yet valid", "Release file is not valid yet"),
+)
+def engine_clock_agrees(facts: Facts) -> Iterator[Finding]:
+    """The clock of the machine that containers run on agrees with the one here.
+
+    Why it matters: the virtual machine of Docker Desktop may sleep and wake with an old time. In its containers
+    certificates are then not yet valid, and package indexes refused.
+    How it is seen: the time that a local engine tells, against the moment at which it was asked.
+    Source: Docker Engine API, GET /info, SystemTime; microsoft/WSL issue 10006.
+    """
+    engine = require_container_engine(facts)
+    ahead = require(engine.clock_ahead_s)
+    if not is_local_engine(engine):
+        raise NotApplicable("the engine runs on another machine")
+    if abs(ahead) <= CLOCK_SKEW_S.value:
+        return
+    desktop = engine.kind is EngineKind.DOCKER_DESKTOP
+    yield Finding(
+        Severity.WARNING,
+        f"the engine's clock is {abs(ahead)} s {'ahead of' if ahead > 0 else 'behind'} this one: certificates fail in"
+        " containers",
+        Fix(
+            "Restart Docker Desktop, which sets the clock of its virtual machine." if desktop else "Set the clock.",
+            restart_engine(facts, engine) if desktop else ("sudo hwclock -s",),
+            where=find_host_side(facts),
+            root=not desktop,
+            restart=Restart.ENGINE if desktop else Restart.NONE,
+        ),
+        evidence=(f"engine's SystemTime minus the time of asking: {ahead} s",),
+    )

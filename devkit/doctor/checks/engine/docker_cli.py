@@ -1,0 +1,197 @@
+"""Checks of the docker command itself: whose it is, how old it is, and what it was told."""
+
+from collections.abc import Iterator
+
+from devkit.compat.version_tables import load_tables
+from devkit.doctor.fixes import ENGINE_INSTALL_COMMANDS, find_distro_family, find_host_side
+from devkit.doctor.model import (
+    Confidence,
+    Finding,
+    Fix,
+    NotApplicable,
+    Repair,
+    RepairKind,
+    Severity,
+    check,
+)
+from devkit.doctor.preconditions import require, require_nvidia_gpu
+from devkit.facts.model import Client, Clients, CredentialHelper, Engine, EngineKind, Facts
+from devkit.facts.values import Unknown
+
+_LOGIN_GUIDE = "https://docs.docker.com/reference/cli/docker/login/#credential-stores"
+
+
+def _clients(facts: Facts) -> Clients:
+    return require(facts.clients)
+
+
+def _docker(facts: Facts) -> Client:
+    docker = _clients(facts).named("docker")
+    if docker is None:
+        raise NotApplicable("there is no docker command on this side")
+    return docker
+
+
+@check(
+    "ENG011",
+    "The docker command is new enough",
+    covers=("E09",),
+    symptoms=(
+        "unknown flag: --gpus",
+        "client version 1.43 is too old. Minimum supported API version is 1.44, please upgrade your client",
+    ),
+)
+def docker_cli_is_current(facts: Facts) -> Iterator[Finding]:
+    """The docker command knows `--gpus`, and the engine still serves its API version.
+
+    Why it matters: before 19.03 there is no such flag. Docker 29 refuses every client older than 25.0, which a
+    distribution's package, a container or a folder early on PATH may still hold.
+    How it is seen: what `docker --version` prints, the oldest API version that the engine says it serves, and the
+    version table.
+    Source: NVIDIA/nvidia-docker issue 1165; HariSekhon/Nagios-Plugins issue 434, with the output of Docker 29.0.
+    """
+    docker = _docker(facts)
+    if require(docker.is_podman):
+        raise NotApplicable("the docker command is Podman's")
+    version = require(docker.version)
+    problem = _too_old_for_gpus(docker) or _too_old_for_engine(facts, docker)
+    if not problem:
+        return
+    yield Finding(
+        Severity.ERROR,
+        problem,
+        Fix(
+            "Install a current docker command, or take the older one off PATH.",
+            ("type -a docker", *ENGINE_INSTALL_COMMANDS.get(find_distro_family(facts), ())),
+            where=find_host_side(facts),
+            root=True,
+            docs="https://docs.docker.com/engine/install/",
+        ),
+        subject=docker.path,
+        evidence=(f"{docker.path} --version: {version}", *_of_engine(facts)),
+    )
+
+
+def _too_old_for_gpus(docker: Client) -> str:
+    version, floor = require(docker.version), load_tables().engines.features["docker", "gpus-flag"]
+    if version >= floor.version:
+        return ""
+    return f"the docker command is {version}, which knows no --gpus; {floor.version} is the first that does"
+
+
+def _too_old_for_engine(facts: Facts, docker: Client) -> str:
+    engine = facts.engine
+    if (
+        not isinstance(engine, Engine)
+        or engine.kind is EngineKind.PODMAN
+        or isinstance(engine.min_api_version, Unknown)
+    ):
+        return ""
+    first = load_tables().engines.features.get(("docker", f"api-{engine.min_api_version}"))
+    version = require(docker.version)
+    if first is None or version >= first.version:
+        return ""
+    return (
+        f"the engine serves no docker command older than {first.version}, and this one is {version}: every request is"
+        " refused"
+    )
+
+
+def _of_engine(facts: Facts) -> tuple[str, ...]:
+    if not isinstance(facts.engine, Engine):
+        return ()
+    return (f"engine: API {facts.engine.api_version}, at least {facts.engine.min_api_version}",)
+
+
+@check(
+    "ENG012",
+    "The docker command is Docker's own",
+    covers=("E10",),
+    symptoms=("Emulate Docker CLI using podman. Create /etc/containers/nodocker to quiet msg.",),
+)
+def docker_cli_is_dockers(facts: Facts) -> Iterator[Finding]:
+    """The command named docker does not hand over to Podman.
+
+    Why it matters: Podman took `--gpus all` for years and did nothing with it: the container starts, without a GPU.
+    What always works there is CDI.
+    How it is seen: the command is a link to podman, or a short script that starts it, as the package podman-docker
+    brings. How new Podman is decides how much it matters.
+    Source: NVIDIA/nvidia-container-runtime issue 190; warmshao/FasterLivePortrait issue 116.
+    """
+    docker = _docker(facts)
+    require_nvidia_gpu(facts)
+    if not require(docker.is_podman):
+        return
+    floor = load_tables().engines.features["podman", "gpus-flag"]
+    engine = facts.engine
+    version = engine.version if isinstance(engine, Engine) and engine.kind is EngineKind.PODMAN else Unknown("")
+    ignores = not isinstance(version, Unknown) and version < floor.version
+    yield Finding(
+        Severity.WARNING if ignores else Severity.NOTE,
+        f"docker is Podman {version} here, which ignores --gpus: containers start without a GPU"
+        if ignores
+        else "docker is Podman here: ask for GPUs by CDI, which it always understands",
+        Fix(
+            "Ask for GPUs by CDI.",
+            ("docker run --rm --device nvidia.com/gpu=all ubuntu nvidia-smi",),
+            where=find_host_side(facts),
+        ),
+        subject=docker.path,
+        evidence=(f"{docker.path} hands over to podman",),
+        confidence=Confidence.LIKELY,
+    )
+
+
+@check(
+    "ENG014",
+    "The docker command's settings are usable",
+    covers=("E12",),
+    symptoms=(
+        'error getting credentials - err: exec: "docker-credential-desktop.exe": executable file not found in $PATH',
+        'error getting credentials - err: exec: "docker-credential-desktop": executable file not found in $PATH',
+        "WARNING: Error loading config file: ~/.docker/config.json",
+    ),
+)
+def docker_cli_config_is_usable(facts: Facts) -> Iterator[Finding]:
+    """The docker command's config.json is valid, and the helper that it names for logins is there.
+
+    Why it matters: Docker Desktop writes its helper into the file and takes it along when it leaves. From then on pulls
+    and builds end with "error getting credentials", of public images too.
+    How it is seen: devkit parses the file and looks for docker-credential-… on PATH. It reads no login.
+    Source: docker/for-win issues 12091 and 14039; docker/for-mac issue 3785.
+    """
+    clients = _clients(facts)
+    _docker(facts)
+    settings = require(clients.settings)
+    if settings.error:
+        yield Finding(
+            Severity.WARNING,
+            f"{settings.path} is not valid, so the docker command ignores its contexts and logins: {settings.error}",
+            Fix(
+                "Correct the file, or move it away and log in again.",
+                (f'mv "{settings.path}" "{settings.path}.broken"',),
+                where=find_host_side(facts),
+            ),
+            subject=settings.path,
+            evidence=(f"{settings.path}: {settings.error}",),
+        )
+    for helper in settings.credential_helpers:
+        if not helper.path:
+            yield _helper_missing(facts, settings.path, helper)
+
+
+def _helper_missing(facts: Facts, path: str, helper: CredentialHelper) -> Finding:
+    key = ("credHelpers", helper.registry) if helper.registry else ("credsStore",)
+    return Finding(
+        Severity.WARNING,
+        f"the docker command asks docker-credential-{helper.name} for logins, which is not on PATH: pulls fail",
+        Fix(
+            f"Remove {key[0]} from the file, or bring the program back; then `docker login` where you need it.",
+            where=find_host_side(facts),
+            docs=_LOGIN_GUIDE,
+            repairs=(Repair(RepairKind.REMOVE, path, key),),
+        ),
+        subject=path,
+        evidence=(f"{path}: {'.'.join(key)} is {helper.name}", f"no docker-credential-{helper.name} on PATH"),
+        confidence=Confidence.LIKELY,
+    )

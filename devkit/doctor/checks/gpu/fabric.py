@@ -1,0 +1,245 @@
+"""Checks of what connects GPUs to each other: NVSwitch and its Fabric Manager, and network cards' way to GPU memory."""
+
+from collections.abc import Iterator
+
+from devkit.doctor.checks.cascades import DEEP_CODES
+from devkit.doctor.error_codes import CUDA_SYSTEM_NOT_READY
+from devkit.doctor.fixes import DistroFamily, find_distro_family
+from devkit.doctor.gpus import format_gpu, require_gpu_health
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
+from devkit.doctor.preconditions import (
+    is_in_container,
+    require,
+    require_driver,
+    require_host,
+    require_loaded_driver,
+    require_nvml,
+)
+from devkit.facts.model import CudaCall, Deep, Driver, Facts, Gpu, GpuHealth
+from devkit.facts.values import Release, Unknown
+from devkit.text import join_words
+
+_FABRIC_GUIDE = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/"
+_ON_THE_WAY = ("not-started", "in-progress")
+_PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
+
+
+@check(
+    "GPU022",
+    "The Fabric Manager is of the driver's version",
+    covers=("C02",),
+    symptoms=(
+        "fabric manager NVIDIA GPU driver interface version don't match with driver version",
+        "Please update with matching NVIDIA driver package",
+    ),
+    causes=("GPU004",),
+)
+def fabric_manager_matches_driver(facts: Facts) -> Iterator[Finding]:
+    """On machines with an NVSwitch the Fabric Manager has exactly the version of the loaded driver.
+
+    Why it matters: it refuses to start beside any other version, and without it every CUDA program ends with error 802.
+    How it is seen: `nv-fabricmanager --version` against /sys/module/nvidia/version.
+    Source: NVIDIA, Fabric Manager user guide; NVIDIA/gpu-operator issue 544; NVIDIA/gpu-driver-container issue 735.
+    """
+    require_host(facts)
+    installed = require(require_driver(facts).fabric_manager_version)
+    release = require_loaded_driver(facts)
+    if installed is None:
+        raise NotApplicable("the Fabric Manager is not installed")
+    if installed == release:
+        return
+    yield Finding(
+        Severity.ERROR,
+        f"the Fabric Manager is {installed}, but the driver is {release}: without it CUDA ends with error 802",
+        Fix(
+            f"Install the Fabric Manager of exactly {release}, and keep both from being upgraded apart.",
+            (*install_fabric_manager(facts, release), *_hold(facts)),
+            root=True,
+            docs=_FABRIC_GUIDE,
+        ),
+        evidence=(f"nv-fabricmanager --version: {installed}", f"/sys/module/nvidia/version: {release}"),
+    )
+
+
+def _hold(facts: Facts) -> tuple[str, ...]:
+    is_apt = find_distro_family(facts) in (DistroFamily.UBUNTU, DistroFamily.DEBIAN)
+    return ("sudo apt-mark hold 'nvidia-fabricmanager*' 'nvidia-driver-*'",) if is_apt else ()
+
+
+def install_fabric_manager(facts: Facts, release: Release) -> tuple[str, ...]:
+    """Commands that install and start the Fabric Manager of one version."""
+    start = "sudo systemctl enable --now nvidia-fabricmanager"
+    match find_distro_family(facts):
+        case DistroFamily.UBUNTU | DistroFamily.DEBIAN:
+            return (f"sudo apt-get install -y 'nvidia-fabricmanager-{release.major}={release}-*'", start)
+        case DistroFamily.RHEL | DistroFamily.FEDORA:
+            return (f"sudo dnf install -y nvidia-fabric-manager-{release}", start)
+        case DistroFamily.SUSE:
+            return (f"sudo zypper install -y nvidia-fabric-manager={release}", start)
+        case DistroFamily.NIXOS:
+            return ("# in configuration.nix: hardware.nvidia.datacenter.enable = true;", "sudo nixos-rebuild switch")
+        case _:
+            return (start,)
+
+
+@check(
+    "GPU004",
+    "The Fabric Manager runs where there is an NVSwitch",
+    covers=("C01",),
+    symptoms=("Error 802: system not yet initialized", "cudaErrorSystemNotReady", "CUDA driver initialization failed"),
+    causes=("DRV010", "PYT006", *DEEP_CODES),
+)
+def fabric_manager_runs(facts: Facts) -> Iterator[Finding]:
+    """On machines with an NVSwitch the service nvidia-fabricmanager is active, and every GPU has joined the fabric.
+
+    Why it matters: without it every CUDA program ends with error 802, while nvidia-smi looks healthy.
+    How it is seen: an NVIDIA bridge of class 0x0680 on the PCI bus with the state of the service; and where NVML says
+    so, how far each GPU has come in joining the fabric, which shows in containers and virtual machines too. Machines
+    without an NVSwitch need no Fabric Manager and are skipped.
+    Source: NVIDIA, Fabric Manager user guide; NVIDIA, NVML API reference, nvmlGpuFabricState_t;
+    pytorch/pytorch issue 35710.
+    """
+    waiting = _waiting(facts)
+    driver = facts.driver
+    is_host = isinstance(driver, Driver) and not is_in_container(facts)
+    if is_host and isinstance(driver, Driver) and driver.nvswitch_present is True and driver.fabric_manager != "active":
+        yield _not_running(facts, require(driver.fabric_manager), waiting)
+        return
+    if waiting:
+        yield _not_joined(facts, waiting)
+        return
+    require_host(facts)
+    if not require(require_driver(facts).nvswitch_present):
+        raise NotApplicable("this machine has no NVSwitch")
+
+
+def _waiting(facts: Facts) -> tuple[tuple[Gpu, GpuHealth], ...]:
+    """GPUs that have not joined the fabric, or joined with an error."""
+    try:
+        states = require_gpu_health(facts)
+    except NotApplicable:
+        return ()
+    return tuple((gpu, health) for gpu, health in states if _is_outside(health))
+
+
+def _is_outside(health: GpuHealth) -> bool:
+    failed = isinstance(health.fabric_status, int) and health.fabric_status != 0
+    return health.fabric_state in _ON_THE_WAY or (health.fabric_state == "completed" and failed)
+
+
+def _not_running(facts: Facts, state: str, waiting: tuple[tuple[Gpu, GpuHealth], ...]) -> Finding:
+    release = require_loaded_driver(facts)
+    return Finding(
+        Severity.ERROR,
+        f"this machine has an NVSwitch, but nvidia-fabricmanager is {state}: CUDA ends with error 802",
+        Fix(
+            f"Install the Fabric Manager of exactly the driver's version, {release}, and start it. Systems with NVLink"
+            " 5 (B200, GB200) need the package nvlsm beside it.",
+            install_fabric_manager(facts, release),
+            root=True,
+            docs=_FABRIC_GUIDE,
+        ),
+        evidence=(
+            f"systemctl is-active nvidia-fabricmanager: {state}",
+            f"driver {release}",
+            *_states(waiting),
+            *_cuda_says(facts),
+        ),
+    )
+
+
+def _not_joined(facts: Facts, waiting: tuple[tuple[Gpu, GpuHealth], ...]) -> Finding:
+    return Finding(
+        Severity.ERROR,
+        f"{join_words(format_gpu(gpu) for gpu, _ in waiting)} of {len(require_nvml(facts).gpus)} did not join the NVLink"
+        " fabric: CUDA ends with error 802",
+        Fix(
+            "Right after a start, wait a minute. Otherwise look at the Fabric Manager of the machine that has the"
+            " NVSwitches: in a virtual machine or a container that is the host, and it must fit the driver here.",
+            ("systemctl status nvidia-fabricmanager", "journalctl -u nvidia-fabricmanager -b"),
+            docs=_FABRIC_GUIDE,
+        ),
+        evidence=(*_states(waiting), *_cuda_says(facts)),
+        confidence=Confidence.LIKELY,
+    )
+
+
+def _states(waiting: tuple[tuple[Gpu, GpuHealth], ...]) -> tuple[str, ...]:
+    return tuple(
+        f"GPU {gpu.index}: fabric {health.fabric_state}, status {health.fabric_status}" for gpu, health in waiting
+    )
+
+
+def _cuda_says(facts: Facts) -> tuple[str, ...]:
+    cuda = facts.deep.cuda if isinstance(facts.deep, Deep) else None
+    return (
+        (f"cuInit returned {cuda.code}",) if isinstance(cuda, CudaCall) and cuda.code == CUDA_SYSTEM_NOT_READY else ()
+    )
+
+
+@check(
+    "GPU023",
+    "No Fabric Manager is expected where there is no NVSwitch",
+    covers=("C03",),
+    symptoms=("NV_WARN_NOTHING_TO_DO", "request to query NVSwitch device information from NVSwitch driver failed"),
+)
+def fabric_manager_is_not_expected(facts: Facts) -> Iterator[Finding]:
+    """A machine without an NVSwitch does not try to run the Fabric Manager. This is a note: it does no harm.
+
+    Why it matters: the failed service looks like the reason of whatever else goes wrong, and is not.
+    How it is seen: the service's state beside a PCI bus without an NVSwitch.
+    Source: NVIDIA/gpu-operator issues 356 and 610; data-infra/cube-studio issue 29.
+    """
+    require_host(facts)
+    driver = require_driver(facts)
+    if require(driver.nvswitch_present) or require(driver.fabric_manager) != "failed":
+        return
+    yield Finding(
+        Severity.NOTE,
+        "nvidia-fabricmanager failed, as it must on a machine without an NVSwitch; nothing needs it here",
+        Fix("Turn the service off.", ("sudo systemctl disable --now nvidia-fabricmanager",), root=True),
+        evidence=("systemctl is-active nvidia-fabricmanager: failed", "no PCI function of class 0x0680"),
+    )
+
+
+@check(
+    "GPU024",
+    "Network cards can reach GPU memory",
+    covers=("C09",),
+    symptoms=("nvidia_peermem", "GPUDirect RDMA", "NCCL INFO NET/IB : GPU Direct RDMA Disabled"),
+)
+def gpudirect_rdma_is_available(facts: Facts) -> Iterator[Finding]:
+    """Where there is InfiniBand, the module is loaded that lets it read and write GPU memory directly.
+
+    Why it matters: without it NCCL copies through the processor's memory between machines, at a fraction of the speed.
+    How it is seen: an InfiniBand device beside /proc/modules. A note, because new kernels with the open module can do
+    without it by DMA-BUF, which does not show here.
+    Source: NVIDIA, GPUDirect RDMA documentation, "nvidia-peermem"; NVIDIA, NCCL environment, NCCL_NET_GDR_LEVEL.
+    """
+    require_host(facts)
+    driver = require_driver(facts)
+    if not require(driver.has_infiniband):
+        raise NotApplicable("this machine has no InfiniBand")
+    modules = require(driver.modules)
+    require_loaded_driver(facts)
+    if any(name in modules for name in _PEER_MEMORY):
+        return
+    yield Finding(
+        Severity.NOTE,
+        "this machine has InfiniBand, but nvidia_peermem is not loaded: NCCL may copy through the processor's memory",
+        Fix(
+            "Load the module, now and at every start, if NCCL's log says that GPU Direct RDMA is disabled.",
+            ("sudo modprobe nvidia_peermem", "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf"),
+            root=True,
+        ),
+        evidence=(f"loaded: {', '.join(modules)}",),
+        confidence=Confidence.POSSIBLE,
+    )
+
+
+def has_no_nvswitch(facts: Facts) -> bool | Unknown:
+    """Whether this machine surely has no NVSwitch."""
+    driver = require_driver(facts)
+    if isinstance(driver.nvswitch_present, Unknown):
+        return driver.nvswitch_present
+    return not driver.nvswitch_present and not _waiting(facts)

@@ -1,0 +1,410 @@
+"""Checks of the kernel log: the driver's fault reports, and whether they can be read where they matter."""
+
+from collections.abc import Iterator
+
+from devkit.doctor.checks.cascades import DEEP_CODES
+from devkit.doctor.error_codes import (
+    XID_CATALOG_URL,
+    XID_CLEANUP,
+    XID_FALLEN_OFF_THE_BUS,
+    XID_MEANINGS,
+    XID_RECOVERY_CHANGED,
+    XID_ROW_REMAP_FAILED,
+    XidMeaning,
+    XidRemedy,
+)
+from devkit.doctor.fixes import DistroFamily, find_distro_family, find_driver_side, power_cycle, reset_gpu_or_reboot
+from devkit.doctor.gpus import (
+    compute_seconds_between,
+    find_gpu_at,
+    format_gpu,
+    is_gpu_failing,
+    require_gpu_health_field,
+    require_kernel_log,
+)
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.preconditions import is_in_wsl, require_host, require_nvidia_gpu
+from devkit.doctor.thresholds import STILL_FRESH_HOURS
+from devkit.facts.model import Facts, Gpu, GpuHealth, NvmlAnswer, NvmlEnd, NvmlFailure, Xid
+from devkit.facts.values import Unknown
+from devkit.text import format_count
+
+_MAX_OTHERS = 3
+_HOUR_S = 3600
+_BY_THE_PROGRAM = (XidRemedy.RESTART_PROGRAM, XidRemedy.NOTHING)
+
+
+@check(
+    "GPU006",
+    "The kernel log reports no fault of a GPU",
+    covers=("B01", "B02", "B06", "B07", "B08"),
+    symptoms=(
+        "NVRM: Xid",
+        "GPU has fallen off the bus",
+        "fallen off the bus and is not responding to commands",
+        "Unable to determine the device handle for GPU",
+        "Timeout after 6s of waiting for RPC response from GPU0 GSP",
+        "CUDA error: an illegal memory access was encountered",
+        "uncorrectable ECC error encountered",
+        "NVLink error",
+    ),
+    causes=("DRV003", "GPU002", "GPU005", "GPU009", "GPU010", "GPU011", "GPU027"),
+)
+def kernel_log_has_no_fault(facts: Facts) -> Iterator[Finding]:
+    """The NVIDIA driver has reported no fault (Xid) since the machine started.
+
+    Why it matters: the number says whether a program, the driver, the card, its link or its power is at fault, which
+    the error that a program shows does not. A program's fault needs no new card, a lost card no new program.
+    How it is seen: lines "NVRM: Xid" of the kernel log, and lines that say the same without a number, against NVIDIA's
+    table of recommended actions. A report counts as an error while NVML cannot use that GPU; afterwards it is history.
+    Source: NVIDIA, "Analyzing Xid Errors with the Xid Catalog"; NVIDIA/open-gpu-kernel-modules issue 507;
+    NVIDIA/NVSentinel issue 155 and leptonai/gpud pull request 1209 for the reports without a number.
+    """
+    require_host(facts)
+    require_nvidia_gpu(facts)
+    log = require_kernel_log(facts)
+    told = [xid for xid in log.xids if not _only_follows(xid, log.xids)]
+    severe = [xid for xid in told if not _is_minor(facts, xid)]
+    for address in dict.fromkeys(xid.address for xid in severe):
+        yield _xid_finding(facts, *_worst_first([xid for xid in severe if xid.address == address]))
+    for xid in told:
+        if xid not in severe:
+            yield _xid_finding(facts, xid)
+    if not told and log.is_whole is not True:
+        raise NotApplicable("what is left of the kernel log reports no fault, but its beginning is lost")
+
+
+def _only_follows(xid: Xid, xids: tuple[Xid, ...]) -> bool:
+    """Clean-up after another report on the same GPU, and what the driver says to every report."""
+    others = any(
+        other.address == xid.address and other.number not in (XID_CLEANUP, XID_RECOVERY_CHANGED) for other in xids
+    )
+    return xid.number == XID_RECOVERY_CHANGED or (xid.number == XID_CLEANUP and others)
+
+
+def _is_minor(facts: Facts, xid: Xid) -> bool:
+    """Whether the report is about a program, has been dealt with, or is known better from NVML."""
+    meaning = XID_MEANINGS.get(xid.number)
+    if meaning is None or meaning.remedy in _BY_THE_PROGRAM:
+        return True
+    gpu = find_gpu_at(facts, xid.address)
+    told_by_nvml = isinstance(gpu, Gpu) and isinstance(gpu.health, GpuHealth) and gpu.health.remap_failed is True
+    return xid.number == XID_ROW_REMAP_FAILED and told_by_nvml
+
+
+def _worst_first(xids: list[Xid]) -> list[Xid]:
+    """A GPU off the bus before all else; otherwise what was reported first, from which the others follow."""
+    return sorted(xids, key=lambda xid: xid.number != XID_FALLEN_OFF_THE_BUS)
+
+
+def _xid_finding(facts: Facts, xid: Xid, *others: Xid) -> Finding:
+    meaning = XID_MEANINGS.get(xid.number)
+    says = meaning.says if meaning else "NVIDIA's table leaves it to its support"
+    is_minor = _is_minor(facts, xid)
+    failing = is_gpu_failing(facts, xid.address)
+    source = f"Xid {xid.number} in the kernel log" if "Xid" in xid.line else "the kernel log"
+    return Finding(
+        Severity.NOTE if is_minor else _xid_severity(facts, xid, failing),
+        f"{source}: {says} ({_when(xid)}){'' if is_minor else _now(failing)}",
+        _xid_fix(facts, xid, meaning),
+        subject=_subject(facts, xid),
+        evidence=(xid.line, *(other.line for other in others[:_MAX_OTHERS])),
+        confidence=Confidence.LIKELY if failing is True else Confidence.CERTAIN,
+    )
+
+
+def _xid_severity(facts: Facts, xid: Xid, failing: bool | Unknown) -> Severity:
+    if failing is True:
+        return Severity.ERROR
+    return Severity.NOTE if failing is False and _is_history(facts, xid) else Severity.WARNING
+
+
+def _is_history(facts: Facts, xid: Xid) -> bool:
+    """Whether the report is so old that a GPU which works now has left it behind."""
+    age_s = compute_seconds_between(str(xid.at), facts.taken_at)
+    return age_s is not None and age_s > STILL_FRESH_HOURS.value * _HOUR_S
+
+
+def _when(xid: Xid) -> str:
+    times = "once" if xid.count == 1 else f"{xid.count} times" if isinstance(xid.count, int) else "at least once"
+    if isinstance(xid.at, Unknown):
+        return times
+    return f"{times}, {'at' if xid.count == 1 else 'last at'} {xid.at}"
+
+
+def _now(failing: bool | Unknown) -> str:
+    if failing is True:
+        return ", and the GPU cannot be used now"
+    return "; the GPU answers now" if failing is False else ""
+
+
+def _subject(facts: Facts, xid: Xid) -> str:
+    gpu = find_gpu_at(facts, xid.address)
+    return xid.address if gpu is None else f"GPU {gpu.index}"
+
+
+def _xid_fix(facts: Facts, xid: Xid, meaning: XidMeaning | None) -> Fix:
+    remedy = meaning.remedy if meaning else XidRemedy.NOTHING
+    match remedy:
+        case XidRemedy.RESTART_PROGRAM:
+            return Fix(
+                "Look for the fault in the program that ran at that time: run it again with CUDA_LAUNCH_BLOCKING=1, and"
+                " with compute-sanitizer. The card needs neither a reset nor a replacement for this.",
+                ("CUDA_LAUNCH_BLOCKING=1 python …",),
+                where=Side.PROJECT,
+                docs=XID_CATALOG_URL,
+            )
+        case XidRemedy.RESTART_MACHINE if xid.number == XID_FALLEN_OFF_THE_BUS:
+            return power_cycle(facts)
+        case XidRemedy.RESET_GPU | XidRemedy.RESTART_MACHINE:
+            return reset_gpu_or_reboot(facts, find_gpu_at(facts, xid.address))
+        case XidRemedy.CHECK_POWER:
+            return Fix(
+                "Switch the machine off and connect the card's power cables.",
+                restart=Restart.HOST,
+                docs=XID_CATALOG_URL,
+            )
+        case XidRemedy.CHECK_LINK:
+            return Fix(
+                "See which link has errors; check that the bridge is seated, or that the Fabric Manager runs and is of"
+                " the driver's version. If the errors come back after a reset, the link's hardware is at fault.",
+                ("nvidia-smi nvlink --status", "nvidia-smi nvlink -e"),
+                docs=XID_CATALOG_URL,
+            )
+        case _:
+            return Fix("Nothing to do now. If it is reported again and again, look it up.", docs=XID_CATALOG_URL)
+
+
+@check(
+    "GPU007",
+    "The kernel log can be read where it matters",
+    covers=("B16",),
+    symptoms=("dmesg: read kernel buffer failed: Operation not permitted", "-- No entries --"),
+)
+def kernel_log_is_readable(facts: Facts) -> Iterator[Finding]:
+    """Where a GPU does not work, the driver's own words about it can be read.
+
+    Why it matters: the cause of a lost GPU stands in the kernel log alone, which most users may not read, and which no
+    container sees. A log that cannot be read must not be taken for one without faults.
+    How it is seen: a GPU that NVML cannot use, beside a kernel log that was refused. Nothing is said while all is well.
+    Source: journalctl(1), "Access control"; kernel documentation, sysctl kernel.dmesg_restrict.
+    """
+    require_nvidia_gpu(facts)
+    if not isinstance(facts.kernel_log, Unknown):
+        return
+    if not _something_fails(facts):
+        raise NotApplicable("no GPU fails, so nothing is missed")
+    if is_in_wsl(facts):
+        raise NotApplicable(facts.kernel_log.reason)
+    yield Finding(
+        Severity.NOTE,
+        f"the kernel log, which would name the fault, is not known: {facts.kernel_log.reason}",
+        Fix(
+            "Read it as root, or join the group that may read it and log in again.",
+            ("sudo dmesg | grep -iE 'nvrm|xid'", f"sudo usermod -aG {_readers(facts)} $USER"),
+            root=True,
+            restart=Restart.LOGIN,
+        ),
+        evidence=(facts.kernel_log.reason,),
+    )
+
+
+def _something_fails(facts: Facts) -> bool:
+    if isinstance(facts.nvml, NvmlFailure):
+        return facts.nvml.end is not NvmlEnd.LIBRARY_NOT_FOUND
+    return isinstance(facts.nvml, NvmlAnswer) and len(facts.nvml.gpus) > len(facts.gpus)
+
+
+def _readers(facts: Facts) -> str:
+    return "adm" if find_distro_family(facts) in (DistroFamily.UBUNTU, DistroFamily.DEBIAN) else "systemd-journal"
+
+
+# Checks of a GPU's memory and of its own record of itself: errors, replaced rows, what the driver asks for.
+
+_MEMORY_ERRORS_GUIDE = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"
+_PAGE_RETIREMENT_GUIDE = "https://docs.nvidia.com/deploy/dynamic-page-retirement/"
+
+_CAN_WAIT = "drain-p2p"
+_ASKED = {
+    "gpu-reset": "a reset",
+    "node-reboot": "a reboot of the machine",
+    "drain-p2p": "an end of all transfers between GPUs, and a reset then",
+    "drain-and-reset": "an end of the work on it, and a reset",
+    "recover-imex-domain": "a recovery of its IMEX domain",
+    "bus-reset": "a reset of its bus",
+    "system-reboot": "a reboot of the whole system",
+}
+
+
+@check(
+    "GPU027",
+    "No GPU asks to be recovered",
+    covers=("B02", "B07", "B08"),
+    symptoms=("GPU recovery action changed", "Xid 154", "GPU Reset Required", "Drain and Reset Recommended"),
+    causes=("GPU009", "GPU010", *DEEP_CODES),
+)
+def no_recovery_is_required(facts: Facts) -> Iterator[Finding]:
+    """The driver considers every GPU usable as it is.
+
+    Why it matters: after a fault the driver may keep a GPU listed, and nvidia-smi may show it, while new programs fail
+    on it until it is reset. NVML then says which recovery it needs.
+    How it is seen: NVML's field for the recovery action, which drivers have from release 555 or so on.
+    Source: NVIDIA, NVML API reference, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; NVIDIA, Xid catalog, Xid 154.
+    """
+    for gpu, health in require_gpu_health_field(facts, "recovery_action"):
+        action = str(health.recovery_action)
+        if action == "none":
+            continue
+        yield Finding(
+            Severity.WARNING if action == _CAN_WAIT else Severity.ERROR,
+            f"{format_gpu(gpu)} is out of order: its driver asks for {_ASKED.get(action, action)}",
+            reset_gpu_or_reboot(facts, None if "reboot" in action else gpu),
+            subject=format_gpu(gpu),
+            evidence=(f"{format_gpu(gpu)} {gpu.name}: recovery action {action}",),
+        )
+
+
+@check(
+    "GPU009",
+    "GPU memory is sound",
+    covers=("B02",),
+    symptoms=("uncorrectable ECC error encountered", "CUDA error: uncorrectable ECC error encountered", "Xid 48"),
+    causes=("GPU010", "GPU011"),
+)
+def memory_has_no_uncorrectable_error(facts: Facts) -> Iterator[Finding]:
+    """No GPU counts an uncorrectable memory error since its driver was loaded.
+
+    Why it matters: such an error ends the program that it hits. One alone is dealt with at the next reset; a count that
+    grows again after a reset is a card that fails.
+    How it is seen: NVML's volatile count of uncorrectable ECC errors. Most GeForce have no ECC.
+    Source: NVIDIA, GPU memory error management; NVIDIA, Xid catalog, Xid 48, 94 and 95.
+    """
+    for gpu, health in require_gpu_health_field(facts, "ecc_uncorrected"):
+        if not isinstance(health.ecc_uncorrected, int) or not health.ecc_uncorrected:
+            continue
+        yield Finding(
+            Severity.WARNING,
+            f"{format_gpu(gpu)} has had {format_count(health.ecc_uncorrected, 'uncorrectable memory error')} since its driver"
+            " was loaded: programs that were hit have ended, and it should be reset before long work",
+            Fix(
+                "Stop the programs on the GPU and reset it, which retires the bad memory. If the count grows again soon"
+                " after, have the card tested and replaced.",
+                (f"sudo nvidia-smi --gpu-reset -i {gpu.index}", f"nvidia-smi -q -d ECC -i {gpu.index}"),
+                where=find_driver_side(facts),
+                root=True,
+                docs=_MEMORY_ERRORS_GUIDE,
+            ),
+            subject=format_gpu(gpu),
+            evidence=(f"{format_gpu(gpu)} {gpu.name}: uncorrectable, volatile: {health.ecc_uncorrected}",),
+        )
+
+
+@check(
+    "GPU010",
+    "Bad rows of GPU memory are replaced",
+    covers=("B03", "B04"),
+    symptoms=(
+        "Row Remapper: New row marked for remapping, reset gpu to activate",
+        "Row Remap Failure",
+        "Xid 63",
+        "Xid 64",
+    ),
+)
+def bad_rows_are_remapped(facts: Facts) -> Iterator[Finding]:
+    """No GPU waits for a reset to replace a bad row of its memory, and none has run out of spare rows.
+
+    Why it matters: until the reset the row is only avoided. A replacement that failed means that the spare rows of that
+    part are used up, for which NVIDIA takes a card back.
+    How it is seen: NVML's state of row remapping, which Ampere and newer have.
+    Source: NVIDIA, GPU memory error management, "Row remapping"; NVIDIA, Xid catalog, Xid 63 and 64.
+    """
+    for gpu, health in require_gpu_health_field(facts, "remap_pending"):
+        evidence = (f"{format_gpu(gpu)} {gpu.name}: pending {health.remap_pending}, failed {health.remap_failed}",)
+        if health.remap_failed is True:
+            yield Finding(
+                Severity.WARNING,
+                f"{format_gpu(gpu)} could not replace a bad row of its memory: its spare rows are used up there",
+                Fix(
+                    "Move important work to another GPU. Run NVIDIA's field diagnostics or `dcgmi diag -r 3`, and ask"
+                    " the vendor for a replacement with their report.",
+                    (f"nvidia-smi -q -d ROW_REMAPPER -i {gpu.index}",),
+                    docs=_MEMORY_ERRORS_GUIDE,
+                ),
+                subject=format_gpu(gpu),
+                evidence=evidence,
+            )
+        elif health.remap_pending is True:
+            yield Finding(
+                Severity.WARNING,
+                f"{format_gpu(gpu)} waits for a reset to replace a bad row of its memory",
+                Fix(
+                    "Reset the GPU, or reboot, at the next opportunity; until then the row is avoided.",
+                    (f"sudo nvidia-smi --gpu-reset -i {gpu.index}",),
+                    root=True,
+                    docs=_MEMORY_ERRORS_GUIDE,
+                ),
+                subject=format_gpu(gpu),
+                evidence=evidence,
+            )
+
+
+@check(
+    "GPU011",
+    "Bad pages of GPU memory are retired",
+    covers=("B05",),
+    symptoms=("Pending Page Blacklist", "Dynamic Page Retirement: New retired page, reload the driver to activate"),
+)
+def bad_pages_are_retired(facts: Facts) -> Iterator[Finding]:
+    """No GPU of the Volta generation or older waits for a reboot to retire a bad page of its memory.
+
+    Why it matters: until the driver is loaded anew, programs may still get the page and end with a memory error.
+    How it is seen: NVML's pending status of page retirement; newer GPUs replace rows instead.
+    Source: NVIDIA, Dynamic Page Retirement.
+    """
+    for gpu, health in require_gpu_health_field(facts, "retirement_pending"):
+        if health.retirement_pending is not True:
+            continue
+        yield Finding(
+            Severity.WARNING,
+            f"{format_gpu(gpu)} waits for its driver to be loaded anew, to retire a bad page of its memory",
+            Fix(
+                "Reboot, or unload and load the driver, when no program uses the GPU. Many retired pages are a reason"
+                " to have the card replaced: the document says how many.",
+                ("nvidia-smi -q -d PAGE_RETIREMENT", "sudo reboot"),
+                root=True,
+                restart=Restart.HOST,
+                docs=_PAGE_RETIREMENT_GUIDE,
+            ),
+            subject=format_gpu(gpu),
+            evidence=(f"{format_gpu(gpu)} {gpu.name}: retired pages pending",),
+        )
+
+
+@check(
+    "GPU012",
+    "The GPU's own record (infoROM) is intact",
+    covers=("B15",),
+    symptoms=("WARNING: infoROM is corrupted at gpu",),
+)
+def inforom_is_intact(facts: Facts) -> Iterator[Finding]:
+    """NVML can read the configuration that each GPU stores on its own board.
+
+    Why it matters: the infoROM keeps the record of memory errors and of settings such as ECC. A damaged one does not
+    keep programs from running, but replaced rows and settings may be forgotten at the next start.
+    How it is seen: NVML's return value 14, "corrupted infoROM".
+    Source: NVIDIA, NVML API reference, nvmlReturn_t and nvmlDeviceGetInforomConfigurationChecksum.
+    """
+    for gpu, health in require_gpu_health_field(facts, "inforom_ok"):
+        if health.inforom_ok is False:
+            yield Finding(
+                Severity.WARNING,
+                f"the infoROM of {format_gpu(gpu)} is corrupted: the GPU works, but may forget its memory's errors",
+                Fix(
+                    "Work on if you must, and ask the card's vendor for a new infoROM image or a replacement.",
+                    (f"nvidia-smi -q -i {gpu.index}",),
+                    where=find_driver_side(facts),
+                ),
+                subject=format_gpu(gpu),
+                evidence=("NVML returned 14: corrupted infoROM",),
+                confidence=Confidence.LIKELY,
+            )

@@ -1,0 +1,449 @@
+"""Checks of what makes a working GPU slow: heat, power, link, clocks, and waking up."""
+
+from collections.abc import Iterator
+
+from devkit.doctor.fixes import find_driver_side
+from devkit.doctor.gpus import format_gpu, is_gpu_busy, is_virtual_gpu, require_gpu_health, require_gpu_health_field
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
+from devkit.doctor.preconditions import is_in_wsl, require, require_host, require_system
+from devkit.doctor.thresholds import (
+    BUSY_WHILE_TRAINING_PERCENT,
+    FAST_ENOUGH_SHARE,
+    FEWEST_SAMPLES,
+    FULL_LANES_SHARE,
+    HELD_BACK_PERCENT,
+    ROOM_WITHOUT_CHECKPOINTING,
+    USUAL_CLOCK_SHARE,
+    USUAL_POWER_SHARE,
+    WAITING_FOR_DATA_PERCENT,
+)
+from devkit.doctor.wheels import find_workload_side
+from devkit.facts.model import Facts, Gpu, GpuHealth, Platform, TrainingRun, WatchedGpu
+from devkit.facts.values import Unknown
+from devkit.text import format_bytes
+
+_HELD_BACK = ("sw-power-cap", "hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake")
+_HEAT = ("hw-thermal-slowdown", "sw-thermal-slowdown")
+
+
+def _reasons(health: GpuHealth) -> tuple[str, ...]:
+    return health.clock_reasons if isinstance(health.clock_reasons, tuple) else ()
+
+
+def _load(health: GpuHealth) -> str:
+    return f"{health.utilisation_percent} % busy" if isinstance(health.utilisation_percent, int) else "load unknown"
+
+
+@check(
+    "GPU013",
+    "No GPU slows down for heat",
+    covers=("B09",),
+    symptoms=("training is slow", "thermal throttling", "HW Thermal Slowdown: Active", "SW Thermal Slowdown: Active"),
+)
+def no_thermal_slowdown(facts: Facts) -> Iterator[Finding]:
+    """No GPU lowers its clocks because of its temperature.
+
+    Why it matters: a hot GPU computes at a fraction of its speed, without any error.
+    How it is seen: NVML's reasons for the present clocks: the hardware's thermal slowdown at any time, the driver's
+    under load only; and the temperature against the one at which the hardware slows down.
+    Source: NVIDIA, NVML API reference, nvmlClocksEventReasons; NVIDIA/NVSentinel issue 890.
+    """
+    for gpu, health in require_gpu_health_field(facts, "clock_reasons"):
+        reasons = _reasons(health)
+        is_hot = _is_above_slowdown(health)
+        if "hw-thermal-slowdown" in reasons or is_hot or ("sw-thermal-slowdown" in reasons and is_gpu_busy(health)):
+            yield Finding(
+                Severity.WARNING,
+                f"{format_gpu(gpu)} slows down for heat{_degrees(health)}: work on it takes longer",
+                Fix(
+                    "Clear the way of the air, check that all fans turn, and lower the power limit until it stays cool:"
+                    " the last tenth of the power costs little speed.",
+                    (f"nvidia-smi -q -d TEMPERATURE,PERFORMANCE -i {gpu.index}",),
+                    where=find_driver_side(facts),
+                ),
+                subject=format_gpu(gpu),
+                evidence=(f"{format_gpu(gpu)}: clock reasons {', '.join(reasons) or 'none'}", _load(health)),
+            )
+
+
+def _is_above_slowdown(health: GpuHealth) -> bool:
+    if not isinstance(health.temperature_c, int) or not isinstance(health.slowdown_c, int):
+        return False
+    return 0 < health.slowdown_c <= health.temperature_c
+
+
+def _degrees(health: GpuHealth) -> str:
+    if not isinstance(health.temperature_c, int):
+        return ""
+    bound = f" of {health.slowdown_c}" if isinstance(health.slowdown_c, int) else ""
+    return f" ({health.temperature_c}{bound} °C)"
+
+
+@check(
+    "GPU014",
+    "No GPU is braked by its power supply",
+    covers=("B10",),
+    symptoms=("HW Power Brake Slowdown: Active", "HW Slowdown: Active"),
+)
+def no_power_brake_slowdown(facts: Facts) -> Iterator[Finding]:
+    """No power supply or management controller tells a GPU to slow down.
+
+    Why it matters: with the brake on a GPU runs at a few hundred MHz, far below what its power limit would allow.
+    How it is seen: NVML's reasons for the present clocks: power brake, or a hardware slowdown that heat does not
+    explain, while the GPU is not idle. The driver's own power cap is normal under load and is never reported.
+    Source: NVIDIA, NVML API reference, nvmlClocksEventReasons; NVIDIA/NVSentinel issue 890.
+    """
+    for gpu, health in require_gpu_health_field(facts, "clock_reasons"):
+        reasons = _reasons(health)
+        is_braked = "hw-power-brake" in reasons
+        is_unexplained = "hw-slowdown" in reasons and not any(reason in reasons for reason in _HEAT)
+        if is_braked or (is_unexplained and "gpu-idle" not in reasons and not _is_above_slowdown(health)):
+            yield Finding(
+                Severity.WARNING,
+                f"{format_gpu(gpu)} is slowed down by the {'power brake' if is_braked else 'hardware'}{_watts(health)}:"
+                " the power supply, its cables or the server's management controller hold it back",
+                Fix(
+                    "Check both ends of the power cables, the supply's rating and redundancy, and the power and fan"
+                    " settings of the server's management controller.",
+                    (f"nvidia-smi -q -d POWER,PERFORMANCE -i {gpu.index}",),
+                    where=find_driver_side(facts),
+                ),
+                subject=format_gpu(gpu),
+                evidence=(f"{format_gpu(gpu)}: clock reasons {', '.join(reasons)}", _load(health)),
+                confidence=Confidence.CERTAIN if is_braked else Confidence.LIKELY,
+            )
+
+
+def _watts(health: GpuHealth) -> str:
+    if not isinstance(health.power_mw, int) or not isinstance(health.power_limit_mw, int):
+        return ""
+    return f" at {health.power_mw // 1000} of {health.power_limit_mw // 1000} W"
+
+
+@check(
+    "GPU015",
+    "GPUs use all lanes of their PCIe slot",
+    covers=("B11",),
+    symptoms=("PCIe x4 instead of x16", "slow model loading", "downgraded PCIe link"),
+)
+def pcie_link_has_all_lanes(facts: Facts) -> Iterator[Finding]:
+    """Each GPU is connected by as many PCIe lanes as card and slot allow, and under load at full speed.
+
+    Why it matters: loading a model, offloading and GPUs without NVLink take as much longer as lanes are missing.
+    How it is seen: lanes in use against the most that NVML knows for this GPU in this slot. The generation is judged
+    under load alone: at rest every GPU lowers it to save power. A virtual machine's view of the link is not judged.
+    Source: NVIDIA, NVML API reference, nvmlDeviceGetMaxPcieLinkWidth; NVIDIA/NVSentinel issue 890; Syllo/nvtop issue 6.
+    """
+    states = [state for state in require_gpu_health_field(facts, "pcie_width") if not is_virtual_gpu(state[1])]
+    if not states:
+        raise NotApplicable("a virtual machine does not see the real link")
+    for gpu, health in states:
+        lanes, most = health.pcie_width, health.pcie_max_width
+        if isinstance(lanes, int) and isinstance(most, int) and 0 < lanes < most:
+            yield _narrow(facts, gpu, health, lanes=lanes, most=most)
+        now, best = health.pcie_generation, health.pcie_max_generation
+        if is_gpu_busy(health) and isinstance(now, int) and isinstance(best, int) and 0 < now < best:
+            message = f"PCIe {now} under load, where PCIe {best} is possible"
+            yield _slow_link(facts, gpu, health, message, Severity.WARNING)
+
+
+def _narrow(facts: Facts, gpu: Gpu, health: GpuHealth, *, lanes: int, most: int) -> Finding:
+    is_felt = is_gpu_busy(health) or lanes <= most * FULL_LANES_SHARE.value
+    message = f"{lanes} of {most} PCIe lanes"
+    return _slow_link(facts, gpu, health, message, Severity.WARNING if is_felt else Severity.NOTE)
+
+
+def _slow_link(facts: Facts, gpu: Gpu, health: GpuHealth, message: str, severity: Severity) -> Finding:
+    return Finding(
+        severity,
+        f"{format_gpu(gpu)} runs on {message}: loading and offloading take longer",
+        Fix(
+            "Reseat the card; check riser, slot (another card may share its lanes) and the firmware's settings for the"
+            " slot. Measure again while a program runs.",
+            (f"nvidia-smi --query-gpu=pcie.link.width.current,pcie.link.gen.current --format=csv -i {gpu.index} -l 1",),
+            where=find_driver_side(facts),
+        ),
+        subject=format_gpu(gpu),
+        evidence=(
+            f"lanes {health.pcie_width} of {health.pcie_max_width},"
+            f" generation {health.pcie_generation} of {health.pcie_max_generation}",
+            _load(health),
+        ),
+        confidence=Confidence.LIKELY if is_gpu_busy(health) else Confidence.POSSIBLE,
+    )
+
+
+@check(
+    "GPU016",
+    "Clocks and power limits are not held down",
+    covers=("B12",),
+    symptoms=("SM clock stuck", "Applications Clocks", "nvidia-smi -lgc", "GPU clock does not rise"),
+)
+def clocks_are_not_locked(facts: Facts) -> Iterator[Finding]:
+    """Nobody has set a GPU's clocks or power limit far below what it does by default.
+
+    Why it matters: such a setting stays until a reboot, and everybody after wonders why the GPU is slow.
+    How it is seen: application clocks and power limit against the defaults; and under load, a clock below half of the
+    highest one though neither heat nor power holds it back, which is what locked clocks look like: NVML does not tell.
+    Source: nvidia-smi(1), --applications-clocks, --lock-gpu-clocks and --power-limit.
+    """
+    for gpu, health in require_gpu_health(facts):
+        set_low = _below(health.application_clock_mhz, health.default_application_clock_mhz, USUAL_CLOCK_SHARE.value)
+        stuck = _is_stuck(health)
+        if set_low or stuck:
+            mhz = health.application_clock_mhz if set_low else health.sm_clock_mhz
+            best = health.default_application_clock_mhz if set_low else health.sm_max_clock_mhz
+            yield Finding(
+                Severity.WARNING,
+                f"{format_gpu(gpu)} is held at {mhz} of {best} MHz, without heat or power as a reason",
+                Fix(
+                    "Give the clocks free again, unless somebody locked them on purpose.",
+                    (f"sudo nvidia-smi -i {gpu.index} -rgc", f"sudo nvidia-smi -i {gpu.index} -rac"),
+                    where=find_driver_side(facts),
+                    root=True,
+                ),
+                subject=format_gpu(gpu),
+                evidence=(
+                    f"SM clock {health.sm_clock_mhz} of {health.sm_max_clock_mhz} MHz, application clock"
+                    f" {health.application_clock_mhz} of {health.default_application_clock_mhz} MHz",
+                    _load(health),
+                ),
+                confidence=Confidence.LIKELY if set_low else Confidence.POSSIBLE,
+            )
+        if _below(health.power_limit_mw, health.default_power_limit_mw, USUAL_POWER_SHARE.value):
+            yield _capped(facts, gpu, health)
+
+
+def _below(value: object, usual: object, share: float) -> bool:
+    return isinstance(value, int) and isinstance(usual, int) and 0 < value < usual * share
+
+
+def _is_stuck(health: GpuHealth) -> bool:
+    is_free = not any(reason in _reasons(health) for reason in (*_HELD_BACK, "gpu-idle"))
+    is_known = isinstance(health.clock_reasons, tuple)
+    slow = _below(health.sm_clock_mhz, health.sm_max_clock_mhz, FAST_ENOUGH_SHARE.value)
+    return is_known and is_free and slow and is_gpu_busy(health)
+
+
+def _capped(facts: Facts, gpu: Gpu, health: GpuHealth) -> Finding:
+    return Finding(
+        Severity.NOTE,
+        f"{format_gpu(gpu)} has a power limit far below its default{_watts(health)}",
+        Fix(
+            "Nothing, if that is meant. The default comes back with a reboot, or by nvidia-smi -pl.",
+            (f"nvidia-smi -q -d POWER -i {gpu.index}",),
+            where=find_driver_side(facts),
+        ),
+        subject=format_gpu(gpu),
+        evidence=(f"limit {health.power_limit_mw} mW, default {health.default_power_limit_mw} mW",),
+    )
+
+
+@check(
+    "GPU017",
+    "The driver stays awake between programs",
+    covers=("A17",),
+    symptoms=("first CUDA call takes long", "nvidia-smi is slow to start", "Persistence-M: Off"),
+)
+def persistence_mode_is_on(facts: Facts) -> Iterator[Finding]:
+    """Persistence mode is on where no display keeps the driver awake. This is a note: programs run either way.
+
+    Why it matters: without it the driver lets go of an idle GPU. The next program waits for seconds, on servers with
+    many GPUs for half a minute, and clock and power settings are lost each time.
+    How it is seen: NVML's persistence mode and display state, on Linux hosts.
+    Source: NVIDIA, Driver Persistence; NVIDIA, driver README, nvidia-persistenced.
+    """
+    require_host(facts)
+    if is_in_wsl(facts) or require_system(facts).platform is not Platform.LINUX:
+        raise NotApplicable("only Linux lets go of an idle GPU")
+    off = [gpu for gpu, health in require_gpu_health_field(facts, "persistence") if _falls_asleep(health)]
+    if off:
+        yield Finding(
+            Severity.NOTE,
+            f"persistence mode is off on {', '.join(map(format_gpu, off))}: the first CUDA call after a pause waits for"
+            " the driver to start anew",
+            Fix(
+                "Let the persistence daemon keep the driver awake.",
+                ("sudo systemctl enable --now nvidia-persistenced",),
+                root=True,
+                docs="https://docs.nvidia.com/deploy/driver-persistence/",
+            ),
+            evidence=tuple(f"{format_gpu(gpu)}: persistence mode off, no display" for gpu in off),
+        )
+
+
+def _falls_asleep(health: GpuHealth) -> bool:
+    return health.persistence is False and health.display_active is False
+
+
+# Judges a fine-tuning run by what it measured: why its GPU was not busy, and what it paid for without need.
+
+_RUN_WITHOUT_GPU = "the run used no GPU"
+
+
+def _require_gpu_run(facts: Facts) -> TrainingRun:
+    run = require(facts.training)
+    if not require(run.on_cuda):
+        raise NotApplicable(_RUN_WITHOUT_GPU)
+    return run
+
+
+def _require_samples(facts: Facts) -> tuple[WatchedGpu, ...]:
+    """The GPUs that were sampled often enough to judge."""
+    gpus = [gpu for gpu in require(_require_gpu_run(facts).gpus) if gpu.samples >= FEWEST_SAMPLES.value]
+    if not gpus:
+        raise NotApplicable(f"the run was too short: fewer than {FEWEST_SAMPLES.value} samples of its GPUs")
+    return tuple(gpus)
+
+
+@check(
+    "GPU028",
+    "Clocks hold through a training run",
+    symptoms=("training gets slower after some minutes", "SW Thermal Slowdown", "HW Power Brake Slowdown"),
+    causes=("GPU029",),
+)
+def clocks_hold_while_training(facts: Facts) -> Iterator[Finding]:
+    """Neither heat nor the power supply held the clocks down while the run trained.
+
+    Why it matters: a GPU that is cool when doctor looks at it may slow down for hours under load, without any error.
+    How it is seen: with --run DIR, NVML's reasons for the clocks, sampled each second while the run trained. The
+    driver's own power cap is normal under load and does not count.
+    Source: NVIDIA, NVML API reference, nvmlClocksEventReasons.
+    """
+    for gpu in _require_samples(facts):
+        for share, what, remedy in (
+            (gpu.hot_percent, "heat", "Clear the way of the air, check the fans, and lower the power limit a little."),
+            (gpu.braked_percent, "the power supply", "Check the power cables, the supply and its redundancy."),
+        ):
+            if isinstance(share, int) and share >= HELD_BACK_PERCENT.value:
+                yield Finding(
+                    Severity.WARNING,
+                    f"{what} held the clocks of {gpu.name} down in {share} % of the run",
+                    Fix(remedy, ("nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE",), where=find_driver_side(facts)),
+                    subject=gpu.name,
+                    evidence=(f"{gpu.samples} samples, {share} % with the clocks held down by {what}",),
+                )
+
+
+@check(
+    "STO006",
+    "Training does not wait for its data",
+    symptoms=("GPU utilization is low", "GPU-Util drops to 0% between steps", "DataLoader is slow"),
+    causes=("GPU029",),
+)
+def training_does_not_wait_for_data(facts: Facts) -> Iterator[Finding]:
+    """The next batch is ready when a step ends.
+
+    Why it matters: whatever a step waits, the GPU stands still.
+    How it is seen: with --run DIR, the time in which each step waited for its batch, as part of the step; the median
+    over the run without its first steps.
+    Source: PyTorch, Performance Tuning Guide, "Enable asynchronous data loading and augmentation".
+    """
+    run = _require_gpu_run(facts)
+    waited = require(run.waiting_percent)
+    if waited >= WAITING_FOR_DATA_PERCENT.value:
+        step = f" of {run.step_ms} ms" if isinstance(run.step_ms, int) else ""
+        yield Finding(
+            Severity.WARNING,
+            f"training waits for its data in {waited} % of each step",
+            Fix(
+                "Keep the data on a fast local disk, tokenise it once before the run, and give the container more"
+                " processor cores.",
+                where=Side.PROJECT,
+            ),
+            evidence=(f"median over {run.steps} steps{step}: {waited} % waiting", *_utilization_readings(run)),
+            confidence=Confidence.LIKELY,
+        )
+
+
+@check(
+    "MEM005",
+    "Activations are computed twice only where memory asks for it",
+    symptoms=("gradient checkpointing makes training slow", "gradient_checkpointing=True"),
+    causes=("GPU029",),
+)
+def checkpointing_is_needed(facts: Facts) -> Iterator[Finding]:
+    """Gradient checkpointing is on only where a run would not fit without it.
+
+    Why it matters: it computes every activation twice, which takes about a fifth of the speed.
+    How it is seen: with --run DIR, the run's own peak of memory against that of its GPU.
+    Source: pytorch/torchtune, README, table of memory and speed.
+    """
+    run = _require_gpu_run(facts)
+    memory = [gpu.memory_bytes for gpu in require(run.gpus) if isinstance(gpu.memory_bytes, int)]
+    peak = require(run.peak_bytes)
+    if not memory:
+        raise NotApplicable("the GPU's memory is not known")
+    if require(run.checkpointing) and peak < min(memory) * ROOM_WITHOUT_CHECKPOINTING.value:
+        yield Finding(
+            Severity.NOTE,
+            f"gradient checkpointing is on, though the run needs {format_bytes(peak)} of {format_bytes(min(memory))}",
+            Fix(
+                "Train without it, or with a larger micro-batch.",
+                ("devkit finetune … --no-checkpointing",),
+                where=Side.PROJECT,
+            ),
+            evidence=(f"peak {peak} bytes, memory {min(memory)} bytes",),
+            confidence=Confidence.LIKELY,
+        )
+
+
+@check(
+    "PYT022",
+    "Attention takes a fast path on the GPU",
+    symptoms=("attn_implementation=eager", "attention is slow", "quadratic memory of attention"),
+    causes=("GPU029",),
+)
+def attention_is_fused(facts: Facts) -> Iterator[Finding]:
+    """Attention runs in one fused kernel and not in separate ones that write all scores to memory.
+
+    Why it matters: written out, attention takes memory with the square of the sequence, and the time to move it.
+    How it is seen: with --run DIR, the attention that the run chose.
+    Source: PyTorch, documentation of torch.nn.functional.scaled_dot_product_attention.
+    """
+    run = _require_gpu_run(facts)
+    if require(run.attention) == "eager":
+        yield Finding(
+            Severity.WARNING,
+            "attention runs eagerly: all scores are written to memory and read again",
+            Fix(
+                "Let PyTorch's own fused attention do it.", ("devkit finetune … --attention sdpa",), where=Side.PROJECT
+            ),
+            evidence=("attention: eager", *_utilization_readings(run)),
+        )
+
+
+@check(
+    "GPU029",
+    "The GPU is busy while it trains",
+    symptoms=("GPU utilization below 80%", "low GPU-Util in nvidia-smi", "GPU is underutilized"),
+)
+def gpu_is_busy_while_training(facts: Facts) -> Iterator[Finding]:
+    """Some kernel runs on the GPU in at least four of five moments of a training run.
+
+    Why it matters: an idle GPU costs as much as a busy one. Data, attention, clocks and checkpointing have checks of
+    their own; where none of them finds the reason, steps are too small for the time that it takes to launch them.
+    How it is seen: with --run DIR, NVML's utilisation, sampled each second while the run trained.
+    Source: NVIDIA, NVML API reference, nvmlDeviceGetUtilizationRates.
+    """
+    for gpu in _require_samples(facts):
+        if require(gpu.utilisation_percent) < BUSY_WHILE_TRAINING_PERCENT.value:
+            yield Finding(
+                Severity.NOTE,
+                f"{gpu.name} was busy in {gpu.utilisation_percent} % of the run",
+                Fix(
+                    "Give each step more work: a larger micro-batch, packing, longer sequences, or torch.compile.",
+                    ("devkit finetune … --micro-batch 8 --packing --compile",),
+                    where=find_workload_side(facts),
+                ),
+                subject=gpu.name,
+                evidence=(f"{gpu.samples} samples, utilisation {gpu.utilisation_percent} % on average",),
+                confidence=Confidence.POSSIBLE,
+            )
+
+
+def _utilization_readings(run: TrainingRun) -> tuple[str, ...]:
+    """How busy the GPUs were, where that was sampled."""
+    if isinstance(run.gpus, Unknown):
+        return ()
+    return tuple(f"{gpu.name}: utilisation {gpu.utilisation_percent} %" for gpu in run.gpus if gpu.samples)

@@ -1,0 +1,204 @@
+"""Checks of the GPUs themselves: present, answering, partitioned, and connected."""
+
+from collections.abc import Iterator
+
+from devkit.doctor.checks.cascades import CDI_CODES, CUDA_CODES, PYTHON_CODES
+from devkit.doctor.fixes import find_driver_side, power_cycle, reset_gpu_or_reboot
+from devkit.doctor.gpus import find_driver_lines
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.preconditions import (
+    find_platform,
+    has_nvidia_gpu,
+    is_in_container,
+    require,
+    require_driver,
+    require_host,
+    require_nvml,
+)
+from devkit.facts.model import Amd, Facts, FailedGpu, Gpu, Platform
+from devkit.text import format_count, join_words
+
+_ROCM_ACCESS = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html"
+_ROCM_DOCKER = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/how-to/docker.html"
+_NVML_TIMEOUT = 10
+_MAX_LINES = 3
+_NVML_GPU_IS_LOST = 15
+_NVML_RESET_REQUIRED = 16
+
+
+@check("GPU001", "An NVIDIA GPU is present", symptoms=("no GPU", "CPU only"))
+def gpu_present(facts: Facts) -> Iterator[Finding]:
+    """The machine has an NVIDIA GPU. Without one that is a note: devkit works on AMD GPUs and the CPU, too.
+
+    Why it matters: everything about NVIDIA's driver and GPU containers is skipped without a GPU. Of an AMD GPU only its
+    device is looked at: a program that may not open /dev/kfd has no GPU.
+    How it is seen: NVIDIA display functions on the PCI bus; under WSL the libraries that Windows provides; NVML. For
+    AMD the topology of the kernel's compute driver, and opening /dev/kfd.
+    Source: PCI class codes 0x0300 and 0x0302 with vendor 0x10de; NVIDIA, CUDA on WSL user guide; AMD, ROCm
+    installation, "Configuring permissions for GPU access".
+    """
+    if require(has_nvidia_gpu(facts)):
+        return
+    if isinstance(facts.amd, Amd):
+        yield _amd_finding(facts, facts.amd)
+        return
+    yield Finding(
+        Severity.NOTE,
+        "no NVIDIA GPU on this machine; plans for other machines and the CPU proof still work",
+        Fix(_no_gpu_summary(find_platform(facts)), ("devkit verify --here",), where=find_driver_side(facts)),
+    )
+
+
+def _amd_finding(facts: Facts, amd: Amd) -> Finding:
+    names = join_words(f"{gpu.name} ({gpu.target})" if gpu.name else gpu.target for gpu in amd.gpus)
+    evidence = tuple(f"node {gpu.node}: {gpu.target}, PCI device {gpu.device_id}" for gpu in amd.gpus)
+    if amd.kfd == "open":
+        return Finding(
+            Severity.NOTE,
+            f"{format_count(len(amd.gpus), 'AMD GPU')}: {names}; devkit judges NVIDIA's alone, and plans ROCm for these",
+            Fix("Nothing to fix. To plan for ROCm:", ("devkit plan",), where=find_driver_side(facts)),
+            evidence=evidence,
+        )
+    if is_in_container(facts):
+        return Finding(
+            Severity.NOTE,
+            f"the host has {names}, and this container was not given it: /dev/kfd ends with {amd.kfd}",
+            Fix("Start the container with /dev/kfd and /dev/dri.", where=Side.PROJECT, docs=_ROCM_DOCKER),
+            evidence=evidence,
+        )
+    is_closed = amd.kfd in ("EACCES", "EPERM")
+    return Finding(
+        Severity.WARNING,
+        f"{names} cannot be used by this user: opening /dev/kfd ends with {amd.kfd}",
+        Fix(
+            "Join the groups that may open it, and log in again." if is_closed else "Load the driver amdgpu anew.",
+            ("sudo usermod -aG render,video $USER",) if is_closed else ("sudo modprobe amdgpu",),
+            root=True,
+            restart=Restart.LOGIN if is_closed else Restart.NONE,
+            docs=_ROCM_ACCESS,
+        ),
+        evidence=(*evidence, f"/dev/kfd: {amd.kfd}"),
+    )
+
+
+def _no_gpu_summary(platform: Platform | None) -> str:
+    match platform:
+        case Platform.WSL2:
+            return "If Windows has an NVIDIA GPU, install its driver there, never inside WSL. To prove the CPU set-up:"
+        case Platform.MACOS:
+            return "Nothing to fix: no supported Mac has an NVIDIA GPU. To prove the CPU set-up:"
+        case _:
+            return "Nothing to fix, unless this machine should have one. To prove the CPU set-up:"
+
+
+@check(
+    "GPU002",
+    "Every GPU answers",
+    covers=("B01",),
+    symptoms=("GPU is lost. Reboot the system to recover this GPU", "GPU has fallen off the bus", "Xid 79"),
+    causes=("GPU005",),
+)
+def every_gpu_answers(facts: Facts) -> Iterator[Finding]:
+    """NVML can talk to every GPU that it counts.
+
+    Why it matters: a GPU that fell off the bus fails every job that lands on it, and may block others.
+    How it is seen: the NVML return value for each GPU; 15 means lost, 16 that a reset is required.
+    Source: NVIDIA, NVML API reference, nvmlReturn_t; NVIDIA, XID errors catalogue, Xid 79.
+    """
+    answer = require_nvml(facts)
+    if not answer.gpus:
+        raise NotApplicable("NVML lists no GPU")
+    for gpu in answer.gpus:
+        if isinstance(gpu, FailedGpu):
+            yield Finding(
+                Severity.ERROR,
+                f"GPU {gpu.index} of {len(answer.gpus)} {_describe_failure(gpu)}",
+                _recovery_fix(facts, gpu),
+                subject=f"GPU {gpu.index}",
+                evidence=(f"NVML returned {gpu.code} for GPU {gpu.index}: {gpu.message}",),
+                confidence=Confidence.LIKELY if gpu.code == _NVML_TIMEOUT else Confidence.CERTAIN,
+            )
+
+
+def _describe_failure(gpu: FailedGpu) -> str:
+    return {
+        _NVML_GPU_IS_LOST: "is lost: it has fallen off the PCI bus",
+        _NVML_RESET_REQUIRED: "must be reset before it can be used",
+    }.get(gpu.code, f"does not answer ({gpu.message})")
+
+
+def _recovery_fix(facts: Facts, gpu: FailedGpu) -> Fix:
+    return reset_gpu_or_reboot(facts, gpu) if gpu.code == _NVML_RESET_REQUIRED else power_cycle(facts)
+
+
+@check(
+    "GPU003",
+    "GPUs in MIG mode have instances",
+    covers=("C04",),
+    symptoms=("No devices were found", "CUDA error 100", "MIG"),
+    causes=(*CUDA_CODES, *PYTHON_CODES),
+)
+def mig_has_instances(facts: Facts) -> Iterator[Finding]:
+    """Every GPU whose MIG mode is on is divided into at least one instance.
+
+    Why it matters: a GPU in MIG mode without instances offers nothing to CUDA, though nvidia-smi shows it.
+    How it is seen: MIG mode and MIG devices as NVML lists them.
+    Source: NVIDIA, Multi-Instance GPU user guide, "Creating GPU instances".
+    """
+    gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
+    if not any(gpu.mig_enabled is True for gpu in gpus):
+        raise NotApplicable("no GPU is in MIG mode")
+    empty = [gpu for gpu in gpus if gpu.mig_enabled is True and not gpu.mig_instances]
+    for gpu in empty:
+        yield Finding(
+            Severity.ERROR if len(empty) == len(gpus) else Severity.WARNING,
+            f"GPU {gpu.index} is in MIG mode without a single instance, so CUDA sees nothing of it",
+            Fix(
+                "Create instances on the host (`nvidia-smi mig -lgip` lists the profiles), or turn MIG off.",
+                ("sudo nvidia-smi mig -lgip", f"sudo nvidia-smi -i {gpu.index} -mig 0"),
+                root=True,
+                docs="https://docs.nvidia.com/datacenter/tesla/mig-user-guide/",
+            ),
+            subject=f"GPU {gpu.index}",
+            evidence=(f"GPU {gpu.index} {gpu.name}: MIG mode on, no MIG devices",),
+        )
+
+
+@check(
+    "GPU005",
+    "NVML counts every GPU of the driver",
+    covers=("A16",),
+    symptoms=("No devices were found", "fewer GPUs than installed", "The NVIDIA probe routine failed for 1 device(s)"),
+    causes=(*CDI_CODES, "GPU019"),
+)
+def nvml_lists_every_gpu(facts: Facts) -> Iterator[Finding]:
+    """NVML lists as many GPUs as the NVIDIA driver owns on the PCI bus.
+
+    Why it matters: a GPU that the driver could not start is silently absent: jobs run on fewer GPUs, or on none.
+    How it is seen: PCI functions owned by the driver nvidia, against NVML's count, and what the kernel log says of the
+    missing ones. GPUs held by another driver, such as vfio-pci, are not counted.
+    Source: NVIDIA/open-gpu-kernel-modules issue 789; NVIDIA/NVSentinel issue 155.
+    """
+    require_host(facts)
+    owned = [gpu for gpu in require(require_driver(facts).pci_gpus) if gpu.kernel_driver == "nvidia"]
+    counted = len(require_nvml(facts).gpus)
+    if counted >= len(owned):
+        return
+    yield Finding(
+        Severity.ERROR if counted == 0 else Severity.WARNING,
+        f"the driver owns {format_count(len(owned), 'GPU')} on the PCI bus, but NVML counts {counted}",
+        Fix(
+            "Read why the driver could not start the rest. Frequent causes: a loose power cable, a card that is not"
+            " seated, a card that must be powered off once, or a GPU newer than the driver.",
+            ("journalctl -k -b | grep NVRM", "sudo poweroff"),
+            root=True,
+            restart=Restart.HOST,
+            docs="https://docs.nvidia.com/deploy/xid-errors/",
+        ),
+        evidence=(
+            f"owned by nvidia: {join_words(gpu.address for gpu in owned)}",
+            f"NVML count: {counted}",
+            *find_driver_lines(facts, "RmInitAdapter", "probe routine")[:_MAX_LINES],
+        ),
+        confidence=Confidence.CERTAIN,
+    )

@@ -1,0 +1,310 @@
+"""Checks of who may use a GPU and who already does: compute mode, foreign memory, MIG devices."""
+
+import re
+from collections.abc import Iterator
+
+from devkit.doctor.checks.cascades import DEEP_CODES
+from devkit.doctor.fixes import CDI_GUIDE, DistroFamily, find_distro_family, find_driver_side, refresh_cdi
+from devkit.doctor.gpus import GpuWithHealth, format_gpu, list_process_bytes, require_gpu_health_field
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
+from devkit.doctor.preconditions import is_in_container, require, require_host, require_nvml, require_python
+from devkit.doctor.thresholds import UNSEEN_MEMORY_BYTES, UNSEEN_MEMORY_SHARE
+from devkit.facts.model import Facts, Gpu, GpuHealth
+from devkit.text import format_bytes, format_count, join_words
+
+_MIG_GUIDE = "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/"
+_INDEX_OF_MIG = re.compile(r"(\d+):(\d+)")
+_MIG_UUID = re.compile(r"MIG-[0-9a-fA-F-]{36}")
+
+
+@check(
+    "GPU018",
+    "Compute mode lets programs share a GPU",
+    covers=("B13",),
+    symptoms=("all CUDA-capable devices are busy or unavailable", "cudaErrorDevicesUnavailable", "E. Process"),
+    causes=("PYT006", *DEEP_CODES),
+)
+def compute_mode_is_shared(facts: Facts) -> Iterator[Finding]:
+    """No GPU is closed to CUDA, or taken by the one process that exclusive mode admits.
+
+    Why it matters: the second program on such a GPU ends with "all CUDA-capable devices are busy or unavailable", which
+    reads like a fault of the GPU. nvidia-smi shows nothing wrong but two letters in its table.
+    How it is seen: NVML's compute mode, and the processes on the GPU. Clusters set exclusive mode on purpose; on a GPU
+    without a process it is a note.
+    Source: nvidia-smi(1), --compute-mode; tensorflow/tensorflow issue 526; NVIDIA/DIGITS issue 2005.
+    """
+    for gpu, health in require_gpu_health_field(facts, "compute_mode"):
+        if health.compute_mode in ("prohibited", "exclusive-process", "exclusive-thread"):
+            yield _closed(facts, gpu, health)
+
+
+def _closed(facts: Facts, gpu: Gpu, health: GpuHealth) -> Finding:
+    holders = _names(health)
+    if health.compute_mode == "prohibited":
+        severity, says = Severity.ERROR, "is closed to CUDA (compute mode prohibited)"
+    elif holders:
+        severity, says = Severity.WARNING, f"admits one process and has it: {holders}"
+    else:
+        severity, says = Severity.NOTE, f"admits one process at a time ({health.compute_mode})"
+    return Finding(
+        severity,
+        f"{format_gpu(gpu)} {says}; any other program finds it busy or unavailable",
+        Fix(
+            "Open the GPU to all programs again, if nobody closed it on purpose; or end the process that holds it.",
+            (f"sudo nvidia-smi -i {gpu.index} -c DEFAULT",),
+            where=find_driver_side(facts),
+            root=True,
+        ),
+        subject=format_gpu(gpu),
+        evidence=(f"{format_gpu(gpu)} {gpu.name}: compute mode {health.compute_mode}",),
+    )
+
+
+def _names(health: GpuHealth) -> str:
+    if not isinstance(health.processes, tuple) or not health.processes:
+        return ""
+    return join_words(f"{process.name or 'process'} ({process.pid})" for process in health.processes)
+
+
+@check(
+    "GPU019",
+    "GPU memory is held by visible programs only",
+    covers=("B14",),
+    symptoms=("CUDA out of memory although no process is running", "GPU memory in use but no processes found"),
+)
+def gpu_memory_is_accounted_for(facts: Facts) -> Iterator[Finding]:
+    """What is used of a GPU's memory belongs to processes that can be seen.
+
+    Why it matters: a model that should fit ends with "out of memory" because another container, another user or a
+    program that was killed half-way holds the memory, and no list shows it.
+    How it is seen: memory in use against the sum of the processes that NVML names, on GPUs that are not divided. The
+    inside of a container never sees the host's processes; there it is a note.
+    Source: nvidia-smi(1), "Processes"; NVIDIA, NVML API reference, nvmlDeviceGetComputeRunningProcesses.
+    """
+    for gpu, health in require_gpu_health_field(facts, "processes"):
+        held = _unseen_bytes(gpu, health)
+        if held is None:
+            continue
+        inside = is_in_container(facts)
+        yield Finding(
+            Severity.NOTE if inside else Severity.WARNING,
+            f"{format_bytes(held)} of the memory of {format_gpu(gpu)} are held by no process that can be seen here",
+            Fix(
+                "Look on the host who holds the memory."
+                if inside
+                else "See who has the device open, also as root, and"
+                " end what is left of dead programs; if nobody has, reset the GPU.",
+                ("nvidia-smi",) if inside else (f"sudo fuser -v /dev/nvidia{gpu.index} /dev/nvidia-uvm",),
+                where=Side.HOST if inside else find_driver_side(facts),
+                root=not inside,
+            ),
+            subject=format_gpu(gpu),
+            evidence=(f"used {_used(gpu)} B, by visible processes {sum(list_process_bytes(health))} B",),
+            confidence=Confidence.LIKELY if not inside else Confidence.POSSIBLE,
+        )
+
+
+def _used(gpu: Gpu) -> int:
+    if not isinstance(gpu.memory_bytes, int) or not isinstance(gpu.free_bytes, int):
+        return 0
+    return gpu.memory_bytes - gpu.free_bytes
+
+
+def _unseen_bytes(gpu: Gpu, health: GpuHealth) -> int | None:
+    """Memory in use beyond what processes and the driver itself explain; None where nothing is missing or not known."""
+    if gpu.mig_enabled is True or health.virtualisation == "vgpu" or not isinstance(gpu.memory_bytes, int):
+        return None
+    processes = health.processes if isinstance(health.processes, tuple) else ()
+    if any(not isinstance(process.memory_bytes, int) for process in processes):
+        return None
+    missing = _used(gpu) - sum(list_process_bytes(health))
+    allowance = max(UNSEEN_MEMORY_BYTES.value, int(gpu.memory_bytes * UNSEEN_MEMORY_SHARE.value))
+    return missing if missing > allowance else None
+
+
+@check(
+    "GPU020",
+    "A process is given one MIG device",
+    covers=("C05",),
+    symptoms=("INTERNAL ASSERT FAILED device >= 0 && device < num_gpus", "only one MIG device is visible"),
+)
+def process_has_one_mig_device(facts: Facts) -> Iterator[Finding]:
+    """CUDA_VISIBLE_DEVICES names no more than one MIG device.
+
+    Why it matters: CUDA shows a process the first MIG device of its list and no other. Distributed training that counts
+    on the rest starts on one device, or fails in an assertion.
+    How it is seen: entries of CUDA_VISIBLE_DEVICES that begin with MIG-.
+    Source: NVIDIA, Multi-Instance GPU user guide, "CUDA device enumeration"; pytorch/pytorch issue 130181.
+    """
+    named = [entry.strip() for entry in (require_python(facts).cuda_visible_devices or "").split(",")]
+    migs = [entry for entry in named if entry.startswith("MIG-")]
+    if len(migs) < 2:
+        return
+    yield Finding(
+        Severity.WARNING,
+        f"CUDA_VISIBLE_DEVICES names {len(migs)} MIG devices, but a process sees the first of them only",
+        Fix(
+            "Start one process for each MIG device, each with its own CUDA_VISIBLE_DEVICES. MIG devices do not talk to"
+            " each other over NCCL; to train on several, turn MIG off.",
+            (f"CUDA_VISIBLE_DEVICES={migs[0]} python …",),
+            where=Side.CONTAINER if is_in_container(facts) else Side.PROJECT,
+            docs=_MIG_GUIDE,
+        ),
+        evidence=(f"CUDA_VISIBLE_DEVICES={','.join(named)}",),
+    )
+
+
+@check(
+    "GPU021",
+    "CDI specifications name the MIG devices of today",
+    covers=("C06",),
+    symptoms=("unresolvable CDI devices", "MIG device not found", "failed to inject CDI devices"),
+)
+def cdi_names_current_mig_devices(facts: Facts) -> Iterator[Finding]:
+    """The MIG devices in CDI specifications are those that NVML lists now.
+
+    Why it matters: the service that writes the specification anew after driver updates does not notice a GPU that was
+    divided anew. Containers then ask for MIG devices that are gone, and the new ones cannot be asked for.
+    How it is seen: MIG UUIDs and "gpu:instance" names of the specifications against NVML's list.
+    Source: NVIDIA, Container Toolkit, CDI support, known limitations of nvidia-cdi-refresh.
+    """
+    require_host(facts)
+    gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
+    devices = [(spec.path, name) for spec in require(facts.cdi) for name in spec.devices]
+    named = [(path, name) for path, name in devices if _INDEX_OF_MIG.fullmatch(name) or _MIG_UUID.fullmatch(name)]
+    present = _present_names(gpus)
+    if not named and not present:
+        raise NotApplicable("no GPU is divided, and no specification names a MIG device")
+    gone = [(path, name) for path, name in named if name not in present]
+    unnamed = bool(present) and bool(devices) and not any(name in present for _, name in named)
+    if not gone and not unnamed:
+        return
+    names = [name for _, name in gone]
+    yield Finding(
+        Severity.WARNING,
+        f"the CDI specification names {format_count(len(names), 'MIG device')} that no longer exist: {join_words(names)}"
+        if gone
+        else f"the CDI specification names none of the {format_count(len(present) // 2, 'MIG device')} of this machine",
+        Fix(
+            "Write the specification anew, and do so after each change of the MIG layout.",
+            _refresh(facts),
+            root=True,
+            docs=CDI_GUIDE,
+        ),
+        subject=(gone or devices)[0][0],
+        evidence=(
+            f"in the specification: {join_words(name for _, name in devices)}",
+            f"by NVML: {join_words(sorted(present))}",
+        ),
+    )
+
+
+def _present_names(gpus: list[Gpu]) -> frozenset[str]:
+    """Each MIG device by both of the names that specifications use."""
+    return frozenset(
+        name for gpu in gpus for place, uuid in enumerate(gpu.mig_instances) for name in (uuid, f"{gpu.index}:{place}")
+    )
+
+
+def _refresh(facts: Facts) -> tuple[str, ...]:
+    if find_distro_family(facts) is DistroFamily.NIXOS:
+        return refresh_cdi(facts)
+    return ("sudo systemctl restart nvidia-cdi-refresh.service || " + refresh_cdi(facts)[0],)
+
+
+# Checks of virtual GPUs: their licence, and whether their profile can compute at all.
+
+_LICENSING_GUIDE = "https://docs.nvidia.com/vgpu/latest/grid-licensing-user-guide/"
+_WITHOUT_CUDA = re.compile(r"-\d+([AB])\d?$")
+_LICENSED = "licensed"
+_UNTOLD = ("unknown", "uninitialised")
+
+
+def _vgpus(facts: Facts) -> tuple[GpuWithHealth, ...]:
+    found = tuple(
+        state for state in require_gpu_health_field(facts, "virtualisation") if state[1].virtualisation == "vgpu"
+    )
+    if not found:
+        raise NotApplicable("no GPU here is a virtual one")
+    return found
+
+
+@check(
+    "GPU025",
+    "Virtual GPUs are licensed",
+    covers=("C07",),
+    symptoms=(
+        "License Status: Unlicensed",
+        "vGPU Software Licensed Product",
+        "nvidia-gridd: Failed to acquire license",
+    ),
+)
+def vgpu_is_licensed(facts: Facts) -> Iterator[Finding]:
+    """Each virtual GPU has got its licence.
+
+    Why it matters: an unlicensed one starts at full speed, and is slowed down after a grace period, in the middle of
+    the work. Nothing else looks wrong.
+    How it is seen: NVML's licence state of GPUs whose virtualisation mode is vGPU guest.
+    Source: NVIDIA, Virtual GPU Client Licensing User Guide; NVIDIA, NVML API reference, nvmlGridLicensableFeature_t.
+    """
+    states = [(gpu, health) for gpu, health in _vgpus(facts) if isinstance(health.licence, str)]
+    told = [(gpu, str(health.licence)) for gpu, health in states if health.licence not in _UNTOLD]
+    if not told:
+        raise NotApplicable("the driver does not say whether the virtual GPU is licensed")
+    for gpu, licence in told:
+        if licence == _LICENSED:
+            continue
+        is_restricted = licence == "unlicensed-restricted"
+        yield Finding(
+            Severity.ERROR if is_restricted else Severity.WARNING,
+            f"{format_gpu(gpu)} {gpu.name} has no licence: it "
+            + ("is slowed down now" if is_restricted else "is slowed down after a while"),
+            Fix(
+                "Put the client token of your licence server in place, set FeatureType in gridd.conf (0 lets the driver"
+                " choose), and restart the service.",
+                (
+                    "ls -l /etc/nvidia/ClientConfigToken/",
+                    "grep FeatureType /etc/nvidia/gridd.conf",
+                    "sudo systemctl restart nvidia-gridd",
+                    "journalctl -u nvidia-gridd -b | tail",
+                ),
+                root=True,
+                docs=_LICENSING_GUIDE,
+            ),
+            subject=format_gpu(gpu),
+            evidence=(f"{format_gpu(gpu)}: licence {licence}",),
+        )
+
+
+@check(
+    "GPU026",
+    "Virtual GPUs have a profile that can compute",
+    covers=("C08",),
+    symptoms=("CUDA is not available on a vGPU", "cudaErrorNotSupported: operation not supported"),
+    causes=DEEP_CODES,
+)
+def vgpu_profile_computes(facts: Facts) -> Iterator[Finding]:
+    """The profile of each virtual GPU is of the C or Q series, which CUDA runs on.
+
+    Why it matters: the A and B series are made for applications and desktops. Driver and nvidia-smi work, CUDA does
+    not.
+    How it is seen: the letter behind the memory in the GPU's name, such as the B of "NVIDIA A40-8B", on GPUs whose
+    virtualisation mode is vGPU guest. The name is a sign, not a proof, so that this is only a warning.
+    Source: NVIDIA, Virtual GPU Software User Guide, "NVIDIA vGPU types".
+    """
+    for gpu, _ in _vgpus(facts):
+        series = _WITHOUT_CUDA.search(gpu.name)
+        if series is None:
+            continue
+        yield Finding(
+            Severity.WARNING,
+            f"{format_gpu(gpu)} {gpu.name} has a profile of the {series[1]} series, which most likely has no CUDA",
+            Fix(
+                "Ask whoever runs the hypervisor for a profile of the C or Q series. For unified memory the hypervisor"
+                " must also switch it on for this machine (enable_uvm=1).",
+                docs="https://docs.nvidia.com/vgpu/latest/grid-vgpu-user-guide/",
+            ),
+            subject=format_gpu(gpu),
+            evidence=(f"name {gpu.name}, virtualisation vgpu",),
+            confidence=Confidence.POSSIBLE,
+        )

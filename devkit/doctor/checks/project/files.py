@@ -1,0 +1,240 @@
+"""Checks that the project's container files can be read, and that their keys are ones that tools know."""
+
+import re
+from collections.abc import Iterator
+
+from devkit.compat.version_tables import load_tables
+from devkit.doctor.checks.project.containers import format_location, require_project, require_project_containers
+from devkit.doctor.model import (
+    Confidence,
+    Finding,
+    Fix,
+    Location,
+    NotApplicable,
+    Repair,
+    RepairKind,
+    Severity,
+    Side,
+    check,
+)
+from devkit.doctor.preconditions import require
+from devkit.facts.model import Facts, FileState, HostRequirement, ProjectFile
+from devkit.text import join_words
+
+_STOPS = ("devcontainer.json", "compose", "Dockerfile")
+_MEMORY = re.compile(r"\d+(?:[tgmk]b)?")
+_LOST_KEYS = {
+    "gpus": 'hostRequirements: { "gpu": true }, or "--gpus", "all" in runArgs',
+    "gpu": 'hostRequirements: { "gpu": true }',
+    "runtime": '"--runtime=nvidia" in runArgs',
+    "shm_size": '"--shm-size=8g" in runArgs',
+    "shmSize": '"--shm-size=8g" in runArgs',
+    "ipc": '"--shm-size=8g" in runArgs',
+    "devices": '"--device" in runArgs',
+    "deploy": "the Compose file",
+    "environment": "containerEnv",
+    "env": "containerEnv",
+    "volumes": "mounts",
+}
+"""Keys of Compose that people write into devcontainer.json, and where the wish belongs."""
+
+
+@check(
+    "PRJ001",
+    "The project's container files can be read",
+    symptoms=(
+        "devcontainer.json: expected a comma or closing brace",
+        "yaml: line 4: did not find expected key",
+        "failed to read dockerfile: open Dockerfile: no such file or directory",
+    ),
+)
+def files_parse(facts: Facts) -> Iterator[Finding]:
+    """Every container file parses, and every file that one of them names is there.
+
+    Why it matters: an editor often answers a stray comma with a container of its own defaults, which has no GPU; a
+    missing file ends the build.
+    How it is seen: devkit parses JSON with comments, YAML and TOML itself, and follows the names in them. Files outside
+    of the project are left alone.
+    Source: containers.dev, "devcontainer.json reference"; Compose specification.
+    """
+    project = require(facts.project)
+    if project is None:
+        raise NotApplicable("no project folder was looked into")
+    if not project.files:
+        raise NotApplicable("the project has no container files")
+    for file in project.files:
+        if file.state is FileState.BROKEN:
+            yield _broken(file)
+        elif file.state is FileState.MISSING and "$" not in file.path:
+            yield _missing(file)
+
+
+def _broken(file: ProjectFile) -> Finding:
+    return Finding(
+        Severity.ERROR if file.kind in _STOPS else Severity.WARNING,
+        f"{file.path} cannot be parsed: {file.problem} (line {file.line})",
+        Fix("Correct the line.", where=Side.PROJECT),
+        subject=format_location(file.path, file.line),
+        evidence=(f"{file.path}, line {file.line}: {file.problem}",),
+        location=Location(file.path, file.line),
+    )
+
+
+def _missing(file: ProjectFile) -> Finding:
+    return Finding(
+        Severity.ERROR if file.kind in _STOPS else Severity.WARNING,
+        f"{file.named_by} names {file.path}, which does not exist",
+        Fix("Correct the name, or add the file.", where=Side.PROJECT),
+        subject=format_location(file.named_by, file.line),
+        evidence=(f"{file.named_by}, line {file.line}: {file.path}",),
+        location=Location(file.named_by, file.line),
+    )
+
+
+@check(
+    "PRJ008",
+    "hostRequirements is spelled as the dev container schema has it",
+    symptoms=('Property gpus is not allowed. hostRequirements "16GB" does not match the pattern',),
+    causes=("PRJ005",),
+)
+def host_requirements_match_schema(facts: Facts) -> Iterator[Finding]:
+    """hostRequirements has the keys cpus, memory, storage and gpu, each with a value of its type.
+
+    Why it matters: a tool drops what it does not know: `gpus` or "all" asks for nothing, and "16GB" matches no unit,
+    because units are written small.
+    How it is seen: key by key against the schema: gpu is true, false, "optional" or an object of cores and memory.
+    Source: devcontainers/spec, devContainer.base.schema.json.
+    """
+    for dev in require_project(facts).dev_containers:
+        for requirement in dev.host_requirements:
+            wrong = _wrong_requirement(requirement)
+            if wrong is not None:
+                problem, better = wrong
+                key = ("hostRequirements", *requirement.name.split("."))
+                yield Finding(
+                    Severity.WARNING,
+                    f"hostRequirements.{requirement.name} {problem}, so tools pass over it",
+                    Fix(
+                        f"Write {better}." if better else "Leave the key out.",
+                        where=Side.PROJECT,
+                        docs="https://containers.dev/implementors/json_reference/#min-host-reqs",
+                        repairs=_spelling(requirement, key, better),
+                    ),
+                    subject=format_location(requirement.path, requirement.line),
+                    evidence=(f"{requirement.name}: {requirement.value or requirement.kind}",),
+                    location=Location(requirement.path, requirement.line),
+                )
+
+
+def _spelling(requirement: HostRequirement, key: tuple[str, ...], better: str) -> tuple[Repair, ...]:
+    """The value as JSON; a key that is itself wrong goes, and its right name takes over."""
+    if not better:
+        return (Repair(RepairKind.REMOVE, requirement.path, key),)
+    name, _, value = better.partition(": ")
+    right = (*key[:-1], name.strip('"'))
+    repairs = (Repair(RepairKind.SET, requirement.path, right, value),)
+    return repairs if right == key else (*repairs, Repair(RepairKind.REMOVE, requirement.path, key))
+
+
+def _wrong_requirement(requirement: HostRequirement) -> tuple[str, str] | None:
+    """What is wrong, and what to write instead ("" for nothing)."""
+    name, kind, value = requirement.name, requirement.kind, requirement.value
+    if name == "gpu":
+        is_right = kind in ("bool", "object") or value == "optional"
+        return None if is_right else (f"is {value!r}, which is neither true nor optional", '"gpu": true')
+    if name in ("gpus", "GPU", "nvidia", "cuda"):
+        return "is no key of the schema", '"gpu": "optional"' if value == "optional" else '"gpu": true'
+    if name in ("memory", "storage", "gpu.memory"):
+        if kind == "text" and _MEMORY.fullmatch(value):
+            return None
+        return f"is {value!r} and not digits with a small unit", _memory(name.rpartition(".")[2], value)
+    if name in ("cpus", "gpu.cores"):
+        return None if kind == "number" and value.isdigit() else (f"is {value!r} and not a whole number", "")
+    return "is no key of the schema", ""
+
+
+def _memory(name: str, value: str) -> str:
+    found = re.fullmatch(r"\s*(\d+)\s*([TGMKtgmk])i?[Bb]?\s*", value)
+    return f'"{name}": "{found[1]}{found[2].lower()}b"' if found else f'"{name}": "16gb"'
+
+
+@check(
+    "PRJ009",
+    "Every key of devcontainer.json is heard",
+    symptoms=("Property gpus is not allowed", "runArgs docker compose ignored"),
+    causes=("PRJ005",),
+)
+def keys_are_supported(facts: Facts) -> Iterator[Finding]:
+    """Keys stand where the tool reads them: Compose's own keys in the Compose file, runArgs only without Compose.
+
+    Why it matters: devcontainer.json takes no `gpus`, `runtime` or `shm_size`, and with dockerComposeFile no runArgs.
+    Nothing complains, and the container starts without the GPU.
+    How it is seen: top-level keys that belong to Compose, and runArgs beside dockerComposeFile.
+    Source: devcontainers/spec, devContainer.base.schema.json; devcontainers/cli, dockerCompose.ts.
+    """
+    for dev in require_project(facts).dev_containers:
+        for key in dev.keys:
+            if key.name in _LOST_KEYS:
+                yield Finding(
+                    Severity.WARNING,
+                    f"devcontainer.json knows no key {key.name}, so it does nothing",
+                    Fix(f"Say it where it is read: {_LOST_KEYS[key.name]}.", where=Side.PROJECT),
+                    subject=format_location(key.path, key.line),
+                    evidence=(f"{key.path}, line {key.line}: {key.name}",),
+                    location=Location(key.path, key.line),
+                )
+        if dev.compose_files and dev.run_args:
+            asks = bool(dev.requests)
+            yield Finding(
+                Severity.ERROR if asks else Severity.WARNING,
+                "runArgs does nothing beside dockerComposeFile"
+                + (", so the GPU that it asks for is never given" if asks else ""),
+                Fix(
+                    "Move the options into the Compose file, and remove runArgs.",
+                    where=Side.PROJECT,
+                    repairs=(Repair(RepairKind.REMOVE, dev.path, ("runArgs",)),) if not asks else (),
+                ),
+                subject=format_location(dev.path, dev.run_args_line),
+                evidence=(" ".join(argument.text for argument in dev.run_args),),
+                location=Location(dev.path, dev.run_args_line),
+            )
+
+
+@check(
+    "PRJ010",
+    "Every editor hears what devcontainer.json asks for",
+    symptoms=("hostRequirements not supported", "JetBrains dev container without GPU", "DevPod optional gpu"),
+)
+def editors_support_the_keys(facts: Facts) -> Iterator[Finding]:
+    """The keys by which devcontainer.json asks for a GPU are ones that other tools than VS Code honour, too.
+
+    Why it matters: hostRequirements is read by some tools and passed over by others; a colleague's container then has
+    no GPU, and nothing says why.
+    How it is seen: a table of tools and keys. Which tool is used cannot be seen, so this only explains.
+    Source: each row of the table names its own: tool documentation and issues.
+    """
+    if not require_project(facts).dev_containers:
+        raise NotApplicable("the project has no devcontainer.json")
+    rows = load_tables().editors.ignored
+    for unit in require_project_containers(facts):
+        if unit.dev is None:
+            continue
+        # An explicit request is heard by more tools, and is all that they need.
+        present = {f"hostRequirements.{one.name}": one for one in unit.dev.host_requirements if not unit.requests}
+        lost = [row for row in rows if row.key in present]
+        for name in dict.fromkeys(row.key for row in lost):
+            told = [f"{row.editor} {row.effect}" for row in lost if row.key == name]
+            where = present[name]
+            yield Finding(
+                Severity.NOTE,
+                f"not every tool hears {name}: {join_words(told)}",
+                Fix(
+                    "For JetBrains and DevPod ask in runArgs or in a Compose file; where neither is read, the machine's"
+                    " own settings must give the GPU.",
+                    where=Side.PROJECT,
+                ),
+                subject=format_location(where.path, where.line),
+                evidence=tuple(f"{row.editor}: {row.source[0]}" for row in lost if row.key == name),
+                confidence=Confidence.POSSIBLE,
+                location=Location(where.path, where.line),
+            )

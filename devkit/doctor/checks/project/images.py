@@ -1,0 +1,474 @@
+"""Checks of base images: that the tag lives, that its CUDA fits torch and the driver, and that Triton can compile."""
+
+import re
+from collections.abc import Iterator
+
+from devkit.compat.rules import CudaSupport, check_cuda_support
+from devkit.compat.version_tables import CudaImage, load_tables
+from devkit.doctor.checks.project.containers import (
+    ProjectContainer,
+    find_gpu_evidence,
+    find_torch_installs,
+    format_location,
+    require_project_containers,
+)
+from devkit.doctor.fixes import update_driver
+from devkit.doctor.model import (
+    Confidence,
+    Finding,
+    Fix,
+    Location,
+    NotApplicable,
+    Severity,
+    Side,
+    check,
+)
+from devkit.doctor.preconditions import find_platform, require, require_nvml
+from devkit.facts.model import Facts, Install, Platform, Requirement, Setting, Stage
+from devkit.facts.values import Release, record
+from devkit.text import join_words
+
+# Checks of what happens while the image is built: no GPU is there, and nobody is there to choose.
+
+_BUILDKIT = "https://github.com/moby/buildkit/issues/1436"
+_COMPILED = ("apex", "pytorch3d", "detectron2", "gsplat", "nvdiffrast", "tinycudann", "mamba-ssm")
+"""Packages that come as source and compile CUDA code by torch.utils.cpp_extension."""
+_PINNED = re.compile(r"===?|~=|^url$|^git$|^@|\$")
+
+
+def _installs(facts: Facts) -> Iterator[tuple[ProjectContainer, Install]]:
+    """Each installation of the Dockerfiles once."""
+    seen: set[tuple[str, int]] = set()
+    for unit in require_project_containers(facts):
+        for install in unit.installs:
+            if (install.path, install.line) not in seen:
+                seen.add((install.path, install.line))
+                yield unit, install
+
+
+@check(
+    "PRJ024",
+    "The build names the torch index itself",
+    symptoms=("--torch-backend=auto installs CPU torch in docker build", "torch.cuda.is_available() is False"),
+)
+def build_names_index(facts: Facts) -> Iterator[Finding]:
+    """A Dockerfile gives uv a torch backend such as cu128, and never auto.
+
+    Why it matters: auto looks for a driver, and a build has none: uv then takes the wheels for the CPU. The image is
+    built without complaint, and torch.cuda.is_available() is False for ever.
+    How it is seen: --torch-backend=auto or UV_TORCH_BACKEND=auto in a RUN or ENV of a Dockerfile.
+    Source: uv, "Using uv with PyTorch", automatic backend selection; tgm-team/tgm issue 73; moby/buildkit issue 1436.
+    """
+    for unit, install in _installs(facts):
+        by_variable = unit.value("UV_TORCH_BACKEND") == "auto" and install.tool == "uv" and not install.backend
+        is_built = any(install in stage.installs for stage in unit.stages)
+        if is_built and (install.backend == "auto" or by_variable):
+            yield Finding(
+                Severity.ERROR,
+                "the build lets uv choose the torch backend; without a driver in the build it chooses the CPU",
+                Fix(
+                    "Name the backend that this machine's driver runs; devkit plan says which.",
+                    ("devkit plan --why torch_index",),
+                    where=Side.PROJECT,
+                    docs="https://docs.astral.sh/uv/guides/integration/pytorch/#automatic-backend-selection",
+                ),
+                subject=format_location(install.path, install.line),
+                evidence=(f"{format_location(install.path, install.line)}: torch backend auto",),
+                confidence=Confidence.LIKELY,
+                location=Location(install.path, install.line),
+            )
+
+
+@check(
+    "PRJ025",
+    "The build needs no GPU",
+    covers=("E13",),
+    symptoms=(
+        "RuntimeError: Found no NVIDIA driver on your system (during docker build)",
+        "/bin/sh: 1: nvidia-smi: not found",
+        "IndexError: list index out of range in _get_cuda_arch_flags",
+    ),
+)
+def build_needs_no_gpu(facts: Facts) -> Iterator[Finding]:
+    """No step of a Dockerfile asks for a GPU, and extensions are told which GPUs they are for.
+
+    Why it matters: BuildKit has no --gpus. A test of torch.cuda fails the build, and an extension that asks torch for
+    the GPU's architecture finds none: TORCH_CUDA_ARCH_LIST tells it instead.
+    How it is seen: nvidia-smi or torch.cuda in a RUN that ends with it, and packages that compile CUDA code by way of
+    torch without TORCH_CUDA_ARCH_LIST before them.
+    Source: moby/buildkit issue 1436; pytorch/pytorch issue 28955; rahul-goel/fused-ssim issue 19;
+    open-edge-platform/anomalib issue 584.
+    """
+    seen: set[str] = set()
+    for unit in require_project_containers(facts):
+        for stage in unit.stages:
+            for found in (*_gpu_uses(stage), *_extensions(unit, stage)):
+                if found.subject not in seen:
+                    seen.add(found.subject)
+                    yield found
+
+
+def _gpu_uses(stage: Stage) -> Iterator[Finding]:
+    for use in stage.gpu_uses:
+        fails = "printed" not in use.name
+        yield Finding(
+            Severity.ERROR if fails else Severity.NOTE,
+            f"a step of the build uses {use.name.partition(',')[0]}, and a build has no GPU"
+            + (": it fails" if fails else ", so what it prints says nothing"),
+            Fix(
+                "Test the GPU when the container starts, such as in postStartCommand.",
+                ('"postStartCommand": "devkit doctor"',),
+                where=Side.PROJECT,
+                docs=_BUILDKIT,
+            ),
+            subject=format_location(use.path, use.line),
+            evidence=(f"{format_location(use.path, use.line)}: {use.value}",),
+            confidence=Confidence.LIKELY,
+            location=Location(use.path, use.line),
+        )
+
+
+def _extensions(unit: ProjectContainer, stage: Stage) -> Iterator[Finding]:
+    if unit.value("TORCH_CUDA_ARCH_LIST") or any(one.name == "TORCH_CUDA_ARCH_LIST" for one in stage.variables):
+        return
+    for install in stage.installs:
+        names = [one.name for one in install.requirements if one.name in _COMPILED]
+        if names:
+            yield Finding(
+                Severity.WARNING,
+                f"{join_words(names)} compiles CUDA code in the build without TORCH_CUDA_ARCH_LIST: there is no GPU to ask",
+                Fix(
+                    "Set the compute capabilities that it is for, before that step.",
+                    ('ENV TORCH_CUDA_ARCH_LIST="8.9"',),
+                    where=Side.PROJECT,
+                    docs="https://docs.pytorch.org/docs/stable/cpp_extension.html",
+                ),
+                subject=format_location(install.path, install.line),
+                evidence=(
+                    f"{format_location(install.path, install.line)}: {join_words(names)}",
+                    "TORCH_CUDA_ARCH_LIST is not set",
+                ),
+                confidence=Confidence.LIKELY,
+                location=Location(install.path, install.line),
+            )
+
+
+@check(
+    "PRJ026",
+    "torch is pinned",
+    symptoms=("torch was upgraded on rebuild", "The NVIDIA driver on your system is too old"),
+)
+def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
+    """The image installs one version of torch, named in a Dockerfile, a requirement file or a lock.
+
+    Why it matters: an unpinned torch is the newest one on the day of the build, for the newest CUDA; the next rebuild
+    may need another driver than this machine has, and two people's containers differ.
+    How it is seen: torch without == in what the image installs, while no lock and no other line pins it.
+    Source: PyTorch, release notes on CUDA versions per release; pip, "Repeatable installs".
+    """
+    for unit in require_project_containers(facts):
+        found = [one for install in find_torch_installs(unit) for one in install.requirements if one.name == "torch"]
+        if not found or unit.project.locks or _is_pinned(unit):
+            continue
+        first = found[0]
+        yield Finding(
+            Severity.WARNING,
+            f"torch{first.specifier or ''} is not pinned: every rebuild may bring another CUDA",
+            Fix(
+                "Pin torch and its index to what this machine's driver runs; devkit plan says which.",
+                ("devkit plan",),
+                where=Side.PROJECT,
+                docs="https://pytorch.org/get-started/previous-versions/",
+            ),
+            subject=format_location(first.path, first.line),
+            evidence=(_format_requirement(first),),
+            location=Location(first.path, first.line),
+        )
+
+
+def _is_pinned(unit: ProjectContainer) -> bool:
+    """Whether any line pins torch, one for the CPU too: the others must agree with it then."""
+    requirements = [one for install in unit.installs for one in install.requirements]
+    return any(one.name == "torch" and _PINNED.search(one.specifier) for one in requirements)
+
+
+def _format_requirement(requirement: Requirement) -> str:
+    return f"{format_location(requirement.path, requirement.line)}: {requirement.name}{requirement.specifier}"
+
+
+_CUDA = re.compile(
+    r"(?:^|/)nvidia/cuda:(?P<cuda>\d+(?:\.\d+)*)(?:-(?P<cudnn>cudnn\d*))?(?:-(?P<flavour>base|runtime|devel))?"
+    r"(?:-(?P<system>[a-z]+[\d.]+))?(?:@.*)?$"
+)
+_NO_COMPILER = re.compile(
+    r"^(?:docker\.io/)?(?:library/)?(?:python:[\w.]*-?slim\S*|debian:\S+|debian|ubuntu:\S+|ubuntu)$"
+    r"|(?:^|/)nvidia/cuda:\S*-(?:base|runtime)-\S+$"
+)
+
+
+@record
+class CudaTag:
+    """A tag of nvidia/cuda, taken apart."""
+
+    cuda: Release
+    cudnn: str
+    flavour: str
+    system: str
+
+    @classmethod
+    def of(cls, image: str) -> "CudaTag | None":
+        """From an image's name; None for any other image."""
+        found = _CUDA.search(image)
+        if found is None:
+            return None
+        return cls(Release.parse(found["cuda"]), found["cudnn"] or "", found["flavour"] or "", found["system"] or "")
+
+    @property
+    def row(self) -> CudaImage | None:
+        """The row of the tables, None for one that they do not list."""
+        rows = load_tables().images.cuda_images
+        return next((row for row in rows if row.cuda == self.cuda and row.system == self.system), None)
+
+
+def _images(facts: Facts) -> Iterator[tuple[ProjectContainer, Setting]]:
+    """Each image once, with the first container that begins with it."""
+    found = {
+        (image.path, image.line): (unit, image)
+        for unit in require_project_containers(facts)
+        if (image := unit.image) is not None
+    }
+    if not found:
+        raise NotApplicable("no file names a base image")
+    yield from found.values()
+
+
+@check(
+    "PRJ021",
+    "Base images have tags that stay",
+    symptoms=("manifest for nvidia/cuda:latest not found: manifest unknown", "nvidia/cuda:11.0-base: not found"),
+)
+def base_image_tags_exist(facts: Facts) -> Iterator[Finding]:
+    """The tag of an nvidia/cuda base image exists, and is of a system that is still supported.
+
+    Why it matters: NVIDIA deletes tags some time after their system or CUDA line ends, and has no `latest`. The build
+    then stops with "manifest unknown", on a day when nobody changed anything; a pinned digest goes the same way.
+    How it is seen: the tag against a list of withdrawn ones, and of those on systems past their end.
+    Source: NVIDIA, CUDA container support policy; NVIDIA/nvidia-docker issues 1735, 1768 and 1789.
+    """
+    for _, image in _images(facts):
+        if "nvidia/cuda" not in image.value:
+            continue
+        name = re.sub(r"^.*?(?=nvidia/cuda)", "", image.value)
+        withdrawn = load_tables().images.withdrawn.get(name if ":" in name else f"{name}:latest")
+        tag = CudaTag.of(image.value)
+        if withdrawn is not None:
+            yield _tag_finding(image, f"the tag does not exist: {withdrawn.problem}", withdrawn.instead, Severity.ERROR)
+        elif tag is not None and tag.cuda.major <= _newest_deleted():
+            yield _tag_finding(
+                image,
+                f"images of CUDA {tag.cuda.major} were deleted",
+                "",
+                Severity.ERROR,
+                Confidence.LIKELY,
+            )
+        elif tag is not None and tag.row is not None and tag.row.may_vanish:
+            yield _tag_finding(
+                image,
+                f"CUDA {tag.cuda} on {tag.system} is past its support, and its tag may be deleted any day",
+                "",
+                Severity.WARNING,
+                Confidence.LIKELY,
+            )
+
+
+def _newest_deleted() -> int:
+    """The newest CUDA major whose images are gone as a whole."""
+    named = [CudaTag.of(row.tag) for row in load_tables().images.withdrawn.values() if "images deleted" in row.problem]
+    oldest = min(row.cuda.major for row in load_tables().images.cuda_images)
+    return max((tag.cuda.major for tag in named if tag is not None and tag.cuda.major < oldest), default=0)
+
+
+def _tag_finding(
+    image: Setting, problem: str, instead: str, severity: Severity, confidence: Confidence = Confidence.CERTAIN
+) -> Finding:
+    where = Location(image.path, image.line)
+    return Finding(
+        severity,
+        f"{image.value}: {problem}",
+        Fix(
+            f"Use {instead}, or a slim Python image: the torch wheel brings CUDA itself."
+            if instead
+            else "Use a slim Python image: the torch wheel brings CUDA itself. Or mirror the image.",
+            where=Side.PROJECT,
+            docs="https://gitlab.com/nvidia/container-images/cuda/-/blob/master/doc/support-policy.md",
+        ),
+        subject=format_location(image.path, image.line),
+        evidence=(f"{format_location(image.path, image.line)}: {image.name} {image.value}",),
+        confidence=confidence,
+        location=where,
+    )
+
+
+@check(
+    "PRJ022",
+    "The image carries CUDA once",
+    symptoms=("two versions of libcudart", "CUDA runtime image with torch wheels", "image too large"),
+)
+def image_has_cuda_once(facts: Facts) -> Iterator[Finding]:
+    """An image with torch wheels begins with an image that has no CUDA libraries of its own.
+
+    Why it matters: the wheels bring CUDA, cuDNN and NCCL; a runtime or devel image adds gigabytes of the same. Where
+    the versions differ, a library of the one is easily found by the other.
+    How it is seen: the base image's flavour and CUDA version, or the Feature nvidia-cuda, and the CUDA version of the
+    torch that is installed.
+    Source: pytorch/pytorch issue 116696 on image sizes; PyTorch, "Get Started", wheels by CUDA version.
+    """
+    for unit in require_project_containers(facts):
+        yield from _features_with_cuda(unit)
+    for unit, image in _images(facts):
+        tag = CudaTag.of(image.value)
+        wheels = list(find_torch_installs(unit))
+        if tag is not None and tag.flavour in ("runtime", "devel") and wheels:
+            yield from _cuda_twice(image, tag, wheels)
+
+
+def _cuda_twice(image: Setting, tag: CudaTag, wheels: list[Install]) -> Iterator[Finding]:
+    """Nothing for a devel image of the wheels' own CUDA, which is there to compile with."""
+    labels = sorted({one.index for one in wheels if one.index})
+    line = f"cu{tag.cuda.numbers[0]}{tag.cuda.numbers[1] if len(tag.cuda.numbers) > 1 else 0}"
+    is_same, has_wheel_line, compiles = line in labels, line in load_tables().torch.indexes, tag.flavour == "devel"
+    if compiles and is_same:
+        return
+    told = join_words(labels) if labels else "the default index"
+    told += "" if has_wheel_line else "; there are no wheels for the image's CUDA at all"
+    yield Finding(
+        Severity.NOTE if is_same or (has_wheel_line and not labels) else Severity.WARNING,
+        f"{image.value} carries CUDA {tag.cuda}, and torch's wheels bring their own, of {told}",
+        Fix(
+            "Begin with a slim Python image"
+            + (", or with a devel image of the CUDA of torch's wheels." if compiles else "."),
+            where=Side.PROJECT,
+        ),
+        subject=format_location(image.path, image.line),
+        evidence=(
+            f"{format_location(image.path, image.line)}: {image.value}",
+            *(
+                f"{format_location(one.path, one.line)}: torch {one.index or 'from the default index'}"
+                for one in wheels
+            ),
+        ),
+        location=Location(image.path, image.line),
+    )
+
+
+def _features_with_cuda(unit: ProjectContainer) -> Iterator[Finding]:
+    wheels = list(find_torch_installs(unit))
+    for feature in unit.dev.features if unit.dev else ():
+        if "/nvidia-cuda:" in f"{feature.name}:" and wheels:
+            version = feature.value or "of its own choice"
+            yield Finding(
+                Severity.NOTE,
+                f"a Feature installs CUDA {version} beside the one that torch's wheels bring",
+                Fix(
+                    "Leave the Feature out, unless nvcc is needed; then give it the CUDA of the wheels.",
+                    where=Side.PROJECT,
+                ),
+                subject=format_location(feature.path, feature.line),
+                evidence=(f"{format_location(feature.path, feature.line)}: {feature.name} {feature.value}".rstrip(),),
+                location=Location(feature.path, feature.line),
+            )
+
+
+@check(
+    "PRJ023",
+    "The image has a C compiler for Triton",
+    covers=("H05",),
+    symptoms=("RuntimeError: Failed to find C compiler. Please specify via CC environment variable",),
+)
+def image_has_compiler(facts: Facts) -> Iterator[Finding]:
+    """An image with torch for CUDA has a C compiler, which Triton calls while a program runs.
+
+    Why it matters: torch.compile and Triton kernels build a small library at their first use, and end with "Failed to
+    find C compiler" in slim and runtime images.
+    How it is seen: a base image that comes without one, torch in the Dockerfile, and no package with a compiler.
+    Source: pytorch/pytorch pull request 170235; theroyallab/tabbyAPI issue 456.
+    """
+    for unit, image in _images(facts):
+        wheels = list(find_torch_installs(unit))
+        compilers = [name for stage in unit.stages for name in stage.compilers]
+        if not unit.stages or not wheels or compilers or not _NO_COMPILER.search(image.value):
+            continue
+        yield Finding(
+            Severity.WARNING,
+            f"{image.value} has no C compiler and none is installed: torch.compile and Triton will fail",
+            Fix(
+                "Install gcc and the C library's headers in the image.",
+                ("RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev",),
+                where=Side.IMAGE,
+            ),
+            subject=format_location(image.path, image.line),
+            evidence=(
+                f"{format_location(image.path, image.line)}: {image.value}",
+                f"{format_location(wheels[0].path, wheels[0].line)}: torch",
+            ),
+            confidence=Confidence.LIKELY,
+            location=Location(image.path, image.line),
+        )
+
+
+@check(
+    "PRJ027",
+    "This machine's driver runs the CUDA that the files choose",
+    covers=("G02", "F03"),
+    symptoms=(
+        "The NVIDIA driver on your system is too old (found version 12040)",
+        "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8",
+    ),
+)
+def driver_supports_chosen_cuda(facts: Facts) -> Iterator[Finding]:
+    """The torch index in the Dockerfile and the CUDA of the base image are ones that the driver here runs.
+
+    Why it matters: the image builds for ten minutes, and only then torch calls the driver too old, or NVIDIA's
+    Container Toolkit refuses the start.
+    How it is seen: the index label and the tag against the driver that NVML names, by the tables of CUDA versions.
+    Torch runs by minor version compatibility; the base image's own demand does not know it.
+    Source: NVIDIA, "CUDA Compatibility"; PyTorch, wheel indexes; nvidia/cuda images, NVIDIA_REQUIRE_CUDA.
+    """
+    units = require_project_containers(facts)
+    driver, newest = require(require_nvml(facts).driver), require(require_nvml(facts).cuda)
+    platform = "wsl2" if find_platform(facts) in (Platform.WSL2, Platform.WINDOWS) else "linux"
+    for unit in units:
+        for install in find_torch_installs(unit):
+            row = load_tables().torch.indexes.get(install.index)
+            if row is None or row.cuda is None:
+                continue
+            if check_cuda_support(driver, row.cuda, platform=platform, driver_says=newest) is CudaSupport.NO:
+                yield _too_new(
+                    facts, f"torch of {install.index}", Setting("", "", install.path, install.line), row.cuda
+                )
+        image = unit.image
+        tag = CudaTag.of(image.value) if image else None
+        if image is None or tag is None or unit.value("NVIDIA_DISABLE_REQUIRE") or not find_gpu_evidence(unit):
+            continue
+        if _minor(tag.cuda) > _minor(newest):
+            yield _too_new(facts, image.value, image, tag.cuda)
+
+
+def _minor(cuda: Release) -> tuple[int, ...]:
+    return cuda.numbers[:2]
+
+
+def _too_new(facts: Facts, what: str, where: Setting, cuda: Release) -> Finding:
+    answer = require_nvml(facts)
+    return Finding(
+        Severity.ERROR,
+        f"{what} is made for CUDA {cuda}, and driver {answer.driver} runs none newer than {answer.cuda}",
+        update_driver(facts, f"for CUDA {cuda}"),
+        subject=format_location(where.path, where.line),
+        evidence=(
+            f"{format_location(where.path, where.line)}: CUDA {cuda}",
+            f"driver {answer.driver}, CUDA {answer.cuda}",
+        ),
+        confidence=Confidence.LIKELY,
+        location=Location(where.path, where.line),
+    )

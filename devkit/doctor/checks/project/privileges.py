@@ -1,0 +1,483 @@
+"""Checks that a container has no more power over the host than GPU work needs."""
+
+import re
+from collections.abc import Iterator
+
+from devkit.doctor.checks.project.containers import (
+    ProjectContainer,
+    find_gpu_evidence,
+    format_location,
+    require_project,
+    require_project_containers,
+)
+from devkit.doctor.checks.project.images import CudaTag
+from devkit.doctor.model import (
+    Confidence,
+    Finding,
+    Fix,
+    Location,
+    NotApplicable,
+    Repair,
+    RepairKind,
+    Severity,
+    Side,
+    check,
+)
+from devkit.doctor.preconditions import is_in_container, require
+from devkit.doctor.thresholds import SHARED_MEMORY_BYTES
+from devkit.facts.model import Engine, EngineKind, Facts, Project, Setting
+from devkit.facts.project import Policy
+from devkit.facts.values import Unknown
+from devkit.text import format_bytes, join_words
+
+_ENGINE_SOCKETS = ("/var/run/docker.sock", "/run/docker.sock", "/run/podman/podman.sock", "//var/run/docker.sock")
+_SHM_SIZE = "8gb"
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+@check(
+    "PRJ014",
+    "Shared memory is sized, and not the host's own",
+    symptoms=("ipc: host", "--ipc=host"),
+)
+def ipc_namespace_is_private(facts: Facts) -> Iterator[Finding]:
+    """The container has shared memory of its own, of a size that the files state.
+
+    Why it matters: `ipc: host` opens the shared memory of every program on the host to the container, and the other
+    way round. `shm_size` gives loader workers and NCCL what they need without that.
+    How it is seen: ipc set to host in runArgs or in the Compose file.
+    Source: Docker, "docker run", --ipc; NVIDIA deep learning containers, user guide, which offers both.
+    """
+    for unit in require_project_containers(facts):
+        for setting in unit.settings("ipc"):
+            if setting.value == "host":
+                yield _finding(
+                    setting,
+                    "the container shares the host's IPC namespace, which GPU work on one machine does not need",
+                    Fix(
+                        "Give it shared memory of its own: shm_size, or --shm-size.",
+                        where=Side.PROJECT,
+                        repairs=_sized_instead(unit, setting),
+                    ),
+                )
+
+
+def _sized_instead(unit: ProjectContainer, setting: Setting) -> tuple[Repair, ...]:
+    if unit.service is None or setting not in unit.service.settings or setting.path != unit.service.path:
+        return ()
+    above = ("services", unit.service.name)
+    repairs = (Repair(RepairKind.REMOVE, setting.path, (*above, "ipc")),)
+    if unit.setting("shm_size"):
+        return repairs
+    return (*repairs, Repair(RepairKind.SET, setting.path, (*above, "shm_size"), f'"{_SHM_SIZE}"'))
+
+
+@check(
+    "PRJ015",
+    "The container is not privileged",
+    symptoms=("privileged: true", "--privileged", "seccomp=unconfined"),
+)
+def container_is_not_privileged(facts: Facts) -> Iterator[Finding]:
+    """The container runs without `privileged`, without the host's processes, and with the engine's system call filter.
+
+    Why it matters: a privileged container owns the host: every disk, every device, every kernel setting. A GPU needs
+    none of that; the Container Toolkit passes on exactly its device nodes.
+    How it is seen: privileged, pid: host and seccomp=unconfined in runArgs, devcontainer.json or the Compose file.
+    Source: Docker, "docker run", --privileged; NVIDIA/nvidia-container-toolkit, which needs no privileges.
+    """
+    for unit in require_project_containers(facts):
+        for setting in unit.settings("privileged", "pid", "security_opt"):
+            told = {
+                (
+                    "privileged",
+                    "true",
+                ): "the container is privileged: it owns the whole host, which a GPU does not need",
+                ("pid", "host"): "the container sees and can end every process of the host",
+                ("security_opt", "seccomp=unconfined"): "the container may make every system call",
+                ("security_opt", "seccomp:unconfined"): "the container may make every system call",
+            }.get((setting.name, setting.value.lower()))
+            if told is not None:
+                is_debugging = setting.name == "security_opt"
+                yield _finding(
+                    setting,
+                    told + (", which only debuggers of old engines need" if is_debugging else ""),
+                    Fix(
+                        "Leave it out; a GPU needs --gpus or a reservation alone.",
+                        where=Side.PROJECT,
+                        repairs=_removed(unit, setting),
+                    ),
+                    severity=Severity.NOTE if is_debugging else Severity.WARNING,
+                )
+
+
+def _removed(unit: ProjectContainer, setting: Setting) -> tuple[Repair, ...]:
+    if setting.name not in ("privileged", "pid"):
+        return ()
+    if unit.service is not None and setting in unit.service.settings and setting.path == unit.service.path:
+        return (Repair(RepairKind.REMOVE, setting.path, ("services", unit.service.name, setting.name)),)
+    is_own_key = unit.dev is not None and any(
+        key.name == setting.name and key.line == setting.line for key in unit.dev.keys
+    )
+    return (Repair(RepairKind.REMOVE, setting.path, (setting.name,)),) if is_own_key else ()
+
+
+@check(
+    "PRJ016",
+    "The container cannot command the engine",
+    symptoms=("/var/run/docker.sock:/var/run/docker.sock", "docker outside of docker"),
+)
+def engine_socket_is_not_mounted(facts: Facts) -> Iterator[Finding]:
+    """The engine's socket is not mounted into the container.
+
+    Why it matters: who can talk to the engine can start a privileged container, and so is root on the host. Downloaded
+    models and packages run code in there.
+    How it is seen: a mount of docker.sock or podman.sock, or a Feature that makes one.
+    Source: Docker, "Protect the Docker daemon socket"; OWASP, Docker Security Cheat Sheet, rule 1.
+    """
+    for unit in require_project_containers(facts):
+        for mount in unit.mounts:
+            if mount.source.endswith(("docker.sock", "podman.sock")) or mount.target in _ENGINE_SOCKETS:
+                yield _finding(
+                    Setting("mount", f"{mount.source}:{mount.target}", mount.path, mount.line),
+                    "the engine's socket is in the container: whatever runs there is root on the host",
+                    Fix("Leave the mount out, and start other containers from the host.", where=Side.PROJECT),
+                )
+        for feature in unit.dev.features if unit.dev else ():
+            if "docker-outside-of-docker" in feature.name:
+                yield _finding(
+                    feature,
+                    "a Feature mounts the engine's socket: whatever runs in the container is root on the host",
+                    Fix("Leave the Feature out, unless the work in there is with containers.", where=Side.PROJECT),
+                    severity=Severity.NOTE,
+                )
+
+
+def _finding(setting: Setting, message: str, fix: Fix, *, severity: Severity = Severity.WARNING) -> Finding:
+    return Finding(
+        severity,
+        message,
+        fix,
+        subject=format_location(setting.path, setting.line),
+        evidence=(f"{format_location(setting.path, setting.line)}: {setting.name} {setting.value}".rstrip(),),
+        location=Location(setting.path, setting.line),
+    )
+
+
+@check(
+    "PRJ020",
+    "The container has shared memory for loader workers",
+    covers=("I01",),
+    symptoms=(
+        "DataLoader worker (pid 123) is killed by signal: Bus error",
+        "It is possible that dataloader's workers are out of shared memory",
+    ),
+)
+def shared_memory_is_sized(facts: Facts) -> Iterator[Finding]:
+    """The files of a container for GPU work state the size of its shared memory.
+
+    Why it matters: engines give 64 MiB. PyTorch's loader workers and NCCL pass tensors through it, and end with a bus
+    error, often hours into a run.
+    How it is seen: torch for CUDA in the container and a request for a GPU, without shm_size, --shm-size or ipc; or a
+    size below a gibibyte.
+    Source: pytorch/pytorch issue 5040; PyTorch README, "Docker image".
+    """
+    for unit in require_project_containers(facts):
+        wants = find_gpu_evidence(unit)
+        if not unit.is_started_by_files or wants is None or unit.setting("ipc") is not None:
+            continue
+        size = unit.setting("shm_size")
+        stated = None if size is None else _bytes(size.value)
+        if size is not None and (stated is None or stated >= SHARED_MEMORY_BYTES.value):
+            continue
+        place = Location(size.path, size.line) if size is not None else unit.location
+        has = "the engine's 64 MiB" if stated is None else format_bytes(stated)
+        yield Finding(
+            Severity.WARNING,
+            f"{unit.name} leaves shared memory at {has}, too little for PyTorch's loader workers",
+            Fix(
+                f"Set shm_size: {_SHM_SIZE}, or --shm-size={_SHM_SIZE} in runArgs: a limit, not a reservation.",
+                where=Side.PROJECT,
+                repairs=_size(unit),
+            ),
+            subject=format_location(place.path, place.line),
+            evidence=(
+                f"shm_size: {size.value if size else 'not set'}",
+                f"{format_location(wants.path, wants.line)}: torch",
+            ),
+            confidence=Confidence.LIKELY,
+            location=place,
+        )
+
+
+def _size(unit: ProjectContainer) -> tuple[Repair, ...]:
+    if unit.service is not None:
+        key = ("services", unit.service.name, "shm_size")
+        return (Repair(RepairKind.SET, unit.service.path, key, f'"{_SHM_SIZE}"'),)
+    words = [argument.text for argument in unit.dev.run_args] if unit.dev else []
+    if unit.dev is None or unit.is_compose or unit.setting("shm_size") or any("…" in word for word in words):
+        return ()
+    if any(word.startswith("-") and " " in word for word in words):
+        return ()
+    listed = ", ".join(
+        '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"' for word in (*words, f"--shm-size={_SHM_SIZE}")
+    )
+    return (Repair(RepairKind.SET, unit.dev.path, ("runArgs",), f"[{listed}]"),)
+
+
+def _bytes(text: str) -> int | None:
+    """A size as engines read it; None for one that a variable decides."""
+    text = text.strip().lower().removesuffix("b").removesuffix("i")
+    digits, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS and text[-1:] else (text, "")
+    try:
+        return int(float(digits) * _UNITS[unit])
+    except ValueError:
+        return None
+
+
+# Checks of the user that a container works as.
+
+_UBUNTU_WITH_USER = re.compile(
+    r"(?:^|/)ubuntu:(?:23\.04|23\.10|24|25|26)|(?:^|/)ubuntu:(?:noble|oracular|plucky|questing)"
+)
+_ROOT_IMAGES = re.compile(
+    r"^(?:docker\.io/)?(?:library/)?(?:python|debian|ubuntu):|(?:^|/)(?:nvidia/cuda|pytorch/pytorch):"
+)
+
+
+def is_root_image(image: str) -> bool:
+    """Whether an image is known to have root for its user."""
+    return _ROOT_IMAGES.search(image) is not None
+
+
+@check(
+    "PRJ028",
+    "The container's user can have the ids of the host's",
+    covers=("J08",),
+    symptoms=(
+        "useradd: UID 1000 is not unique",
+        "EACCES: permission denied, open '/workspaces/project/file'",
+        "updateRemoteUserUID does nothing",
+    ),
+)
+def user_can_take_host_ids(facts: Facts) -> Iterator[Finding]:
+    """On Ubuntu 23.04 and later the image removes or reuses the user ubuntu, who has the ids that it needs itself.
+
+    Why it matters: these images have a user `ubuntu` with id 1000. Another user gets 1001, and the editor cannot
+    change that to the host's 1000, which is taken, and says nothing: files in the workspace are then somebody else's.
+    How it is seen: such a base image, a useradd, and neither userdel nor usermod.
+    Source: microsoft/vscode-remote-release issues 10030 and 9007; jupyterhub/repo2docker issue 1346.
+    """
+    for unit in require_project_containers(facts):
+        image = unit.image
+        tag = CudaTag.of(image.value) if image else None
+        is_new = bool(image and _UBUNTU_WITH_USER.search(image.value)) or bool(tag and tag.system >= "ubuntu23.04")
+        users = [(stage, user) for stage in unit.stages for user in stage.users]
+        if image is None or not is_new or any(stage.removes_users for stage in unit.stages):
+            continue
+        taken = [user for _, user in users if user.name not in ("ubuntu", "root") and user.uid in ("", "1000")]
+        path = unit.dockerfile.path if unit.dockerfile else image.path
+        for user in taken[:1]:
+            clashes = user.uid == "1000"
+            yield Finding(
+                Severity.ERROR if clashes else Severity.WARNING,
+                f"{image.value} already has a user with id 1000, so {user.name} "
+                + ("cannot be made: the build stops" if clashes else "gets another, and cannot take over the host's"),
+                Fix(
+                    "Remove the user ubuntu first.",
+                    ("RUN userdel --remove ubuntu",),
+                    where=Side.IMAGE,
+                    docs="https://github.com/microsoft/vscode-remote-release/issues/10030",
+                ),
+                subject=format_location(path, user.line),
+                evidence=(f"{format_location(path, user.line)}: useradd {user.name} {user.uid}".rstrip(), image.value),
+                location=Location(path, user.line),
+            )
+
+
+@check(
+    "PRJ029",
+    "The container does not work as root",
+    symptoms=("files in the workspace belong to root", "running pip as the root user"),
+)
+def container_is_not_root(facts: Facts) -> Iterator[Finding]:
+    """The image or devcontainer.json names a user other than root.
+
+    Why it matters: with an ordinary Docker what root writes into the workspace belongs to root on the host, too: files
+    that you cannot edit, and a checkout that git refuses.
+    How it is seen: a base image whose user is root, and no USER, user, containerUser or remoteUser.
+    Source: Visual Studio Code, "Add a non-root user to a container"; Docker, "Dockerfile best practices", USER.
+    """
+    for unit in require_project_containers(facts):
+        image, user = unit.image, unit.user
+        if image is None or not find_gpu_evidence(unit) or not is_root_image(image.value):
+            continue
+        if user is None or user.value in ("root", "0"):
+            place = Location(user.path, user.line) if user else Location(image.path, image.line)
+            named = user.value if user else "not set"
+            yield Finding(
+                Severity.NOTE,
+                f"{unit.name} works as root, so what it writes into the workspace belongs to root",
+                Fix(
+                    "Make a user in the Dockerfile, and name it with USER.",
+                    where=Side.IMAGE,
+                    docs="https://code.visualstudio.com/remote/advancedcontainers/add-nonroot-user",
+                ),
+                subject=format_location(place.path, place.line),
+                evidence=(
+                    f"{format_location(image.path, image.line)}: {image.value}",
+                    f"user: {named}",
+                ),
+                location=place,
+            )
+
+
+@check(
+    "PRJ030",
+    "Rootless Podman keeps the user's ids",
+    covers=("J11",),
+    symptoms=(
+        "mkdir: cannot create directory '/root': Permission denied",
+        "Cannot create /root/.vscode-server",
+    ),
+)
+def podman_keeps_user_ids(facts: Facts) -> Iterator[Finding]:
+    """A dev container for rootless Podman maps the user to the same id inside.
+
+    Why it matters: without --userns=keep-id your files belong to root in the container, and the editor's server may be
+    put into /root, where the container's user cannot write. Current dev container tools add the option themselves.
+    How it is seen: rootless Podman, a devcontainer.json without Compose, and no userns in runArgs.
+    Source: microsoft/vscode-remote-release issues 9656 and 4443; devcontainers/cli pull request 985.
+    """
+    if is_in_container(facts) or not isinstance(facts.engine, Engine):
+        raise NotApplicable("there is no engine on this side")
+    if facts.engine.kind is not EngineKind.PODMAN or not facts.engine.is_rootless:
+        raise NotApplicable("the engine is not rootless Podman")
+    for unit in require_project_containers(facts):
+        if unit.dev is None or unit.is_compose or unit.setting("userns") is not None:
+            continue
+        words = [argument.text for argument in unit.dev.run_args]
+        has_blank = any("…" in word or '"' in word for word in words)
+        value = ", ".join(f'"{word}"' for word in (*words, "--userns=keep-id"))
+        yield Finding(
+            Severity.NOTE,
+            f"{unit.dev.path} lacks --userns=keep-id, which rootless Podman needs and older tools do not add",
+            Fix(
+                'Add "--userns=keep-id" to runArgs, and name the user with containerUser.',
+                where=Side.PROJECT,
+                docs="https://code.visualstudio.com/remote/advancedcontainers/docker-options#_podman",
+                repairs=() if has_blank else (Repair(RepairKind.SET, unit.dev.path, ("runArgs",), f"[{value}]"),),
+            ),
+            subject=unit.dev.path,
+            evidence=(f"{unit.dev.path}: no userns", "the engine is rootless Podman"),
+            confidence=Confidence.POSSIBLE,
+            location=unit.location,
+        )
+
+
+# The check of the rules that a project sets itself in devkit.toml.
+
+_ROOT = ("root", "0")
+
+
+@check(
+    "PRJ032",
+    "The project's containers keep its own policy",
+    symptoms=("violates PodSecurity", "runAsNonRoot != true", "policy.registries"),
+)
+def containers_follow_policy(facts: Facts) -> Iterator[Finding]:
+    """Images, package indexes, users, privileges and labels are those that [policy] in devkit.toml allows.
+
+    Why it matters: a company lets images in from registries that it scans, and keeps root and privileged containers off
+    its machines. What breaks that is stopped by an admission rule later, or by nobody.
+    How it is seen: each FROM and image against policy.registries, each index that an installation of GPU packages names
+    against policy.indexes, the user and `privileged` of each container, and the labels of images that are built here.
+    Source: Kubernetes, "Pod Security Standards" (Restricted); Docker, "Dockerfile reference", LABEL and USER.
+    """
+    project = require_project(facts)
+    policy = require(project.policy)
+    if policy is None:
+        raise NotApplicable("devkit.toml sets no policy")
+    yield from _images(project, policy)
+    yield from _indexes(project, policy)
+    for unit in require_project_containers(facts):
+        yield from _powers(unit, policy)
+        yield from _labels(unit, policy)
+
+
+def _images(project: Project, policy: Policy) -> Iterator[Finding]:
+    named: list[Setting | None] = []
+    for dockerfile in project.dockerfiles:
+        stages = {stage.name for stage in dockerfile.stages if stage.name}
+        froms = (stage for stage in dockerfile.stages if stage.image not in stages)
+        named += [Setting("FROM", stage.image, dockerfile.path, stage.line) for stage in froms]
+    # A service that is built gives its image a name, and takes none.
+    named += [service.image for service in project.services if service.build is None]
+    named += [one.image for one in project.dev_containers]
+    for image in dict.fromkeys(each for each in named if each is not None and "$" not in each.value):
+        if not policy.allows_image(image.value):
+            mirrored = policy.resolve_mirror(image.value)
+            instead = f"Take it as {mirrored}." if policy.allows_image(mirrored) else "Take an image from one of these."
+            yield _policy_finding(
+                image, f"{image.value} is not of an allowed registry: {join_words(policy.registries, 'or')}", instead
+            )
+
+
+def _indexes(project: Project, policy: Policy) -> Iterator[Finding]:
+    of_images = (
+        install for dockerfile in project.dockerfiles for stage in dockerfile.stages for install in stage.installs
+    )
+    of_editors = (install for dev in project.dev_containers for install in dev.installs)
+    for install in (*of_images, *of_editors, *project.installs):
+        for url in install.indexes:
+            if not policy.allows_index(url):
+                place = Setting("index", url, install.path, install.line)
+                says = f"packages come from {url}, which policy.indexes does not allow"
+                yield _policy_finding(place, says, f"Take them from {join_words(policy.indexes, 'or')}.")
+
+
+def _powers(unit: ProjectContainer, policy: Policy) -> Iterator[Finding]:
+    privileged = unit.setting("privileged")
+    if not policy.allow_privileged and privileged is not None and privileged.value.lower() == "true":
+        yield _policy_finding(
+            privileged, f"{unit.name} is privileged, which the policy forbids", "Leave `privileged` out."
+        )
+    user, image = unit.user, unit.image
+    if policy.allow_root:
+        return
+    if user is not None and user.value in _ROOT:
+        yield _policy_finding(user, f"{unit.name} works as root, which the policy forbids", "Name another user.")
+    elif user is None and image is not None and is_root_image(image.value):
+        yield _policy_finding(
+            image,
+            f"{unit.name} names no user, so it works as root, which the policy forbids",
+            "Make a user in the Dockerfile, and name it with USER.",
+        )
+
+
+def _labels(unit: ProjectContainer, policy: Policy) -> Iterator[Finding]:
+    if unit.dockerfile is None or not unit.stages:
+        return
+    labels: dict[str, str] = {}
+    for stage in unit.stages:
+        if isinstance(stage.labels, Unknown):
+            return
+        labels |= {label.name: label.value for label in stage.labels}
+    missing = [(name, value) for name, value in policy.required_labels if labels.get(name) != value]
+    if missing:
+        place = Setting("FROM", "", unit.dockerfile.path, unit.stages[-1].line)
+        wanted = join_words(f"{name}={value}" for name, value in missing)
+        yield _policy_finding(
+            place, f"the image lacks labels that the policy asks for: {wanted}", "Add them with LABEL."
+        )
+
+
+def _policy_finding(place: Setting, message: str, summary: str) -> Finding:
+    at = format_location(place.path, place.line)
+    return Finding(
+        Severity.ERROR,
+        message,
+        Fix(summary, where=Side.PROJECT),
+        subject=at,
+        evidence=(f"{at}: {place.name} {place.value}".rstrip(), "devkit.toml: [policy]"),
+        location=Location(place.path, place.line),
+    )

@@ -1,0 +1,261 @@
+"""Checks that no token of the user ends in an image, in a repository, or in a cache that others share."""
+
+from collections.abc import Iterator
+
+from devkit.doctor.checks.project.containers import (
+    ProjectContainer,
+    format_location,
+    require_project,
+    require_project_containers,
+)
+from devkit.doctor.model import Confidence, Finding, Fix, Location, Severity, Side, check
+from devkit.doctor.preconditions import is_in_container, require, require_system
+from devkit.facts.model import Facts, Mount, Origin, Setting, Variable
+
+_BUILD_SECRETS = "https://docs.docker.com/build/building/secrets/"
+_HUB_VARIABLES = "https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables"
+_OF_BUILD = ("ARG", "ENV", "build argument")
+
+
+@check(
+    "PRJ017",
+    "No token gets into an image or into the project's files",
+    symptoms=("SecretsUsedInArgOrEnv: Do not use ARG or ENV instructions for sensitive data", "ARG HF_TOKEN"),
+)
+def no_token_in_images(facts: Facts) -> Iterator[Finding]:
+    """Tokens come in when the container runs, or as a secret mount of one build step: never by ARG, ENV or COPY.
+
+    Why it matters: build arguments stand in the image's history and provenance, variables in its settings, copied files
+    in a layer. Whoever gets the image, or the repository, has the token.
+    How it is seen: names such as HF_TOKEN and WANDB_API_KEY under ARG, ENV and build arguments; values in the shape of
+    a token anywhere; files with tokens that COPY takes in, the ignore file respected. Values are never kept.
+    Source: Docker, "Build secrets" and build check SecretsUsedInArgOrEnv.
+    """
+    seen: set[tuple[str, int, str]] = set()
+    for unit in require_project_containers(facts):
+        for found in _in_unit(unit):
+            place = found.location
+            key = (place.path, place.line, found.message) if place else ("", 0, found.message)
+            if key not in seen:
+                seen.add(key)
+                yield found
+    for file in require_project(facts).env_files:
+        if file.ignored_by_git is False and any(_is_token_name(name) for name in file.names):
+            yield _finding(
+                Setting("", "", file.path, 1),
+                f"{file.path} names a token, and .gitignore does not keep it out of the repository",
+                Fix(
+                    "Add it to .gitignore.",
+                    (f"echo {file.path} >> .gitignore",),
+                    where=Side.PROJECT,
+                    docs="https://git-scm.com/docs/gitignore",
+                ),
+                Severity.WARNING,
+            )
+
+
+def _is_token_name(name: str) -> bool:
+    return name.upper().endswith(("TOKEN", "API_KEY", "SECRET_KEY", "SECRET_ACCESS_KEY", "ACCESS_KEY"))
+
+
+def _in_unit(unit: ProjectContainer) -> Iterator[Finding]:
+    arguments = unit.build.args if unit.build else ()
+    of_stages = tuple(one for stage in unit.stages for one in stage.variables)
+    of_file = unit.dockerfile.arguments if unit.dockerfile else ()
+    of_run = tuple(one for one in unit.variables if one.place not in _OF_BUILD)
+    for variable in (*of_file, *of_stages, *arguments, *of_run):
+        found = _of_variable(variable)
+        if found is not None:
+            yield found
+    for stage in unit.stages:
+        for copied in stage.secret_files:
+            yield _finding(
+                copied,
+                f"{copied.name} takes {copied.value} into the image, with the token in it",
+                Fix(
+                    f"Add {copied.value} to .dockerignore, and hand it over when the container runs.",
+                    where=Side.PROJECT,
+                    docs="https://docs.docker.com/build/concepts/context/#dockerignore-files",
+                ),
+                Severity.ERROR,
+            )
+        for command in stage.tokens_in_commands:
+            yield _finding(
+                command, "a token stands in a command of the build, in plain text", _secret_mount(), Severity.ERROR
+            )
+
+
+def _of_variable(variable: Variable) -> Finding | None:
+    where = Setting(variable.place, variable.name, variable.path, variable.line)
+    if variable.holds_token:
+        return _finding(
+            where,
+            f"{variable.name} is set to a token in {variable.path}, in plain text",
+            _revoke(variable),
+            Severity.ERROR,
+        )
+    if not variable.names_secret or (variable.origin is Origin.EMPTY and variable.place != "ARG"):
+        return None
+    if variable.place in _OF_BUILD:
+        what = {"ARG": "ARG", "ENV": "ENV"}.get(variable.place, "a build argument")
+        return _finding(
+            where,
+            f"{variable.name} reaches the image by {what}: its value stays in the image's history",
+            _secret_mount(),
+            Severity.WARNING,
+        )
+    if variable.origin is Origin.LITERAL and _is_token_name(variable.name):
+        return _finding(
+            where,
+            f"{variable.name} has its value in {variable.path}, which everybody with the repository can read",
+            _revoke(variable),
+            Severity.WARNING,
+            Confidence.LIKELY,
+        )
+    return None
+
+
+def _secret_mount() -> Fix:
+    return Fix(
+        "Use a secret mount for the one step that needs it.",
+        ("RUN --mount=type=secret,id=hf_token,env=HF_TOKEN …", "docker build --secret id=hf_token,env=HF_TOKEN ."),
+        where=Side.PROJECT,
+        docs=_BUILD_SECRETS,
+    )
+
+
+def _revoke(variable: Variable) -> Fix:
+    passing = "${localEnv:%s}" if variable.place in ("containerEnv", "remoteEnv") else "${%s}"
+    return Fix(
+        f"Revoke the token, then write {passing % variable.name}, which takes the value of your own environment.",
+        where=Side.PROJECT,
+        docs="https://huggingface.co/docs/hub/security-tokens",
+    )
+
+
+@check(
+    "PRJ018",
+    "The shared model cache holds no token",
+    symptoms=("HF_HOME volume token", "/root/.cache/huggingface/token"),
+)
+def shared_cache_holds_no_token(facts: Facts) -> Iterator[Finding]:
+    """What is mounted for models is the hub's cache alone, or the token has a path of its own.
+
+    Why it matters: HF_HOME holds the cache and the stored token. A volume that other projects or people mount, or a
+    bind mount of the host's folder, hands them the token as well.
+    How it is seen: a mount at HF_HOME or over it, while HF_TOKEN_PATH does not lead elsewhere. One whose last folder is
+    hub is the cache alone.
+    Source: Hugging Face, huggingface_hub, "Environment variables", HF_HOME and HF_TOKEN_PATH.
+    """
+    for unit in require_project_containers(facts):
+        home = unit.value("HF_HOME")
+        token_path = unit.value("HF_TOKEN_PATH")
+        has_own_cache = bool(unit.value("HF_HUB_CACHE")) and not home
+        for mount in unit.mounts:
+            target = mount.target.rstrip("/")
+            holds_home = target.endswith("/.cache/huggingface") or (home and target == home.rstrip("/"))
+            token_is_elsewhere = bool(token_path) and not token_path.startswith(f"{target}/")
+            if not holds_home or token_is_elsewhere or has_own_cache:
+                continue
+            shared_with = "the host's own token" if mount.kind == "bind" else "every container with that volume"
+            yield _finding(
+                Setting("mount", f"{mount.source}:{mount.target}", mount.path, mount.line),
+                f"{mount.target} holds the hub's token beside the models, and is shared with {shared_with}",
+                Fix(
+                    "Mount the hub folder alone, or set HF_TOKEN_PATH to a private path in the container.",
+                    (f"HF_HUB_CACHE={target}/hub",),
+                    where=Side.PROJECT,
+                    docs=_HUB_VARIABLES,
+                ),
+                Severity.WARNING if mount.kind == "bind" else Severity.NOTE,
+                Confidence.LIKELY,
+            )
+
+
+@check(
+    "PRJ019",
+    "Mounted folders belong to the container's user",
+    covers=("J09",),
+    symptoms=(
+        "PermissionError: [Errno 13] Permission denied: '/home/vscode/.cache/huggingface'",
+        "There was a problem when trying to write in your cache folder",
+    ),
+)
+def mounts_belong_to_user(facts: Facts) -> Iterator[Finding]:
+    """A named volume lies on a folder that the image made for its user, and the source of a bind mount exists.
+
+    Why it matters: a new volume takes its owner from the folder that it covers, and is root's where there is none; a
+    missing bind source is made by the engine, as root. The first download then fails with "Permission denied".
+    How it is seen: volumes at folders that no chown, install or USER of the Dockerfile gave away, for a user other than
+    root; bind sources that do not exist on this side, or belong to root.
+    Source: vllm-project/vllm issue 51503; bmaltais/kohya_ss issue 1143; Docker, "Volumes".
+    """
+    for unit in require_project_containers(facts):
+        for mount in unit.mounts:
+            if mount.kind == "volume" and mount.source and _is_roots(unit, mount.target):
+                yield _volume_of_root(unit, mount)
+            elif mount.kind == "bind" and _is_cache(mount.target) and not is_in_container(facts):
+                is_roots = mount.owner_uid == 0 and not require(require_system(facts).is_root)
+                if mount.exists is False or is_roots:
+                    yield _source_of_root(mount)
+
+
+def _volume_of_root(unit: ProjectContainer, mount: Mount) -> Finding:
+    user = unit.user.value if unit.user else "root"
+    return _finding(
+        Setting("volume", f"{mount.source}:{mount.target}", mount.path, mount.line),
+        f"volume {mount.source} at {mount.target} will belong to root, and {user} cannot write there",
+        Fix(
+            "Make the folder in the Dockerfile, and give it to the user, before the volume covers it.",
+            (f"RUN install --directory --owner={user} {mount.target}",),
+            where=Side.IMAGE,
+            docs="https://docs.docker.com/engine/storage/volumes/",
+        ),
+        Severity.WARNING,
+        Confidence.LIKELY,
+    )
+
+
+def _source_of_root(mount: Mount) -> Finding:
+    source = mount.source.replace("${localEnv:HOME}", "$HOME")
+    is_missing = mount.exists is False
+    return _finding(
+        Setting("bind", f"{mount.source}:{mount.target}", mount.path, mount.line),
+        f"{mount.source} " + ("does not exist: the engine makes it as root, or refuses" if is_missing else "is root's"),
+        Fix(
+            "Make the folder before the container starts, as yourself." if is_missing else "Take the folder back.",
+            (f'mkdir -p "{source}"' if is_missing else f'sudo chown -R "$(id -u):$(id -g)" "{source}"',),
+            root=not is_missing,
+        ),
+        Severity.WARNING,
+        Confidence.LIKELY,
+    )
+
+
+def _is_cache(target: str) -> bool:
+    return "cache" in target.lower() or "huggingface" in target.lower()
+
+
+def _is_roots(unit: ProjectContainer, target: str) -> bool:
+    """Whether a new volume there becomes root's, for a user that the files name; only a Dockerfile can tell."""
+    user = unit.user
+    if user is None or user.value in ("root", "0", "") or "$" in user.value or "$" in target or not unit.stages:
+        return False
+    given = {folder for stage in unit.stages for folder in stage.folders}
+    above = target.rstrip("/")
+    home = f"/home/{user.value}"
+    return not any(above == folder or above.startswith(f"{folder}/") for folder in given) and above != home
+
+
+def _finding(
+    where: Setting, message: str, fix: Fix, severity: Severity, confidence: Confidence = Confidence.CERTAIN
+) -> Finding:
+    return Finding(
+        severity,
+        message,
+        fix,
+        subject=format_location(where.path, where.line),
+        evidence=(f"{format_location(where.path, where.line)}: {where.name} {where.value}".rstrip(": "),),
+        confidence=confidence,
+        location=Location(where.path, where.line),
+    )

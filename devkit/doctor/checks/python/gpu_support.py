@@ -1,0 +1,309 @@
+"""Checks of the Python packages: torch and what is built against it fit the GPUs and each other."""
+
+import re
+from collections.abc import Iterator
+
+from devkit.compat.rules import CodeSupport, check_gpu_code
+from devkit.compat.version_tables import load_tables
+from devkit.doctor.checks.python.packages import find_python_packages
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
+from devkit.doctor.preconditions import (
+    is_in_container,
+    require,
+    require_python,
+    require_system,
+    require_torch,
+    require_torch_cuda,
+)
+from devkit.doctor.wheels import (
+    find_compatible_wheel,
+    find_driver_cuda,
+    find_wheel_row,
+    find_workload_side,
+    format_install_command,
+    format_wheel_install_command,
+)
+from devkit.facts.model import Facts, Gpu, Package
+from devkit.facts.values import Unknown
+from devkit.text import join_words
+
+# Notes on what the GPUs here cannot do, before a training run finds out.
+
+
+def _below(facts: Facts, feature: str) -> tuple[Gpu, ...]:
+    """GPUs that are too old for a feature of the tables."""
+    require_torch_cuda(facts)
+    if not facts.gpus:
+        raise NotApplicable("no GPU answers")
+    needed = load_tables().stack.features[feature].capability
+    return tuple(gpu for gpu in facts.gpus if require(gpu.capability) < needed)
+
+
+@check(
+    "PYT013",
+    "Every GPU calculates in bfloat16",
+    covers=("H15",),
+    symptoms=("Your setup doesn't support bf16/gpu", "bfloat16 is only supported on GPUs with compute capability"),
+)
+def gpus_support_bf16(facts: Facts) -> Iterator[Finding]:
+    """Every GPU has arithmetic units for bfloat16, which most recipes for fine-tuning assume.
+
+    Why it matters: below compute capability 8.0 the Trainer refuses bf16=True, and torch emulates it slowly.
+    How it is seen: each GPU's compute capability against the feature's in the tables.
+    Source: NVIDIA, CUDA C++ Programming Guide, "Arithmetic instructions"; huggingface/transformers, training_args.py.
+    """
+    for gpu in _below(facts, "bf16"):
+        yield Finding(
+            Severity.NOTE,
+            f"GPU {gpu.index} ({gpu.name}, {gpu.capability}) has no bfloat16: train in fp16",
+            Fix(
+                "Choose fp16 in the training settings, and float16 as compute type of 4-bit models.",
+                (
+                    "TrainingArguments(fp16=True, bf16=False)",
+                    "BitsAndBytesConfig(bnb_4bit_compute_dtype=torch.float16)",
+                ),
+                where=find_workload_side(facts),
+            ),
+            subject=f"GPU {gpu.index}",
+            evidence=(f"compute capability {gpu.capability}",),
+        )
+
+
+@check(
+    "PYT014",
+    "Every GPU multiplies 8-bit integers for LLM.int8()",
+    covers=("H18",),
+    symptoms=("Compute capability < 7.5 detected! Only slow 8-bit matmul is supported for your GPU",),
+)
+def gpus_support_int8(facts: Facts) -> Iterator[Finding]:
+    """Where bitsandbytes is installed, every GPU has the 8-bit units that its load_in_8bit uses.
+
+    Why it matters: below compute capability 7.5 8-bit models are slow or refused. 4-bit models are not concerned.
+    How it is seen: each GPU's compute capability against the feature's in the tables.
+    Source: bitsandbytes, installation guide and diagnostics.
+    """
+    if "bitsandbytes" not in find_python_packages(facts):
+        raise NotApplicable("bitsandbytes is not installed in this Python")
+    for gpu in _below(facts, "llm-int8"):
+        yield Finding(
+            Severity.NOTE,
+            f"GPU {gpu.index} ({gpu.name}, {gpu.capability}) has no fast 8-bit multiplication: load_in_8bit is slow or"
+            " refused",
+            Fix(
+                "Load models in 4 bits (NF4) instead.",
+                ('BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")',),
+                where=find_workload_side(facts),
+            ),
+            subject=f"GPU {gpu.index}",
+            evidence=(f"compute capability {gpu.capability}",),
+        )
+
+
+@check(
+    "PYT015",
+    "CUDA numbers the GPUs as nvidia-smi does",
+    covers=("H12",),
+    symptoms=("CUDA_VISIBLE_DEVICES=0 uses the wrong GPU", "CUDA_DEVICE_ORDER"),
+)
+def cuda_numbers_gpus_as_nvidia_smi(facts: Facts) -> Iterator[Finding]:
+    """Where CUDA_VISIBLE_DEVICES picks GPUs by number and they are not all alike, CUDA_DEVICE_ORDER is PCI_BUS_ID.
+
+    Why it matters: CUDA counts the fastest GPU first, nvidia-smi by PCI address. GPU 0 of one is GPU 1 of the other.
+    How it is seen: the two variables, and the names of the GPUs.
+    Source: NVIDIA, CUDA C++ Programming Guide, "CUDA environment variables".
+    """
+    python = require_python(facts)
+    selected = python.cuda_visible_devices or ""
+    if not any(entry.strip().isdigit() for entry in selected.split(",")):
+        raise NotApplicable("CUDA_VISIBLE_DEVICES picks no GPU by its number")
+    if len({gpu.name for gpu in facts.gpus}) < 2:
+        raise NotApplicable("there are not two kinds of GPU here")
+    order = require(python.cuda_device_order)
+    if order == "PCI_BUS_ID":
+        return
+    yield Finding(
+        Severity.NOTE,
+        f"CUDA_VISIBLE_DEVICES={selected} counts the fastest GPU first, which is not how nvidia-smi counts",
+        Fix(
+            "Let CUDA count as nvidia-smi does, or name GPUs by their UUID.",
+            ("export CUDA_DEVICE_ORDER=PCI_BUS_ID",),
+            where=find_workload_side(facts),
+        ),
+        evidence=(f"CUDA_DEVICE_ORDER={order or 'unset'}", *(f"GPU {gpu.index}: {gpu.name}" for gpu in facts.gpus)),
+        confidence=Confidence.POSSIBLE,
+    )
+
+
+def _package(facts: Facts, name: str) -> Package:
+    for package in require_python(facts).packages:
+        if package.name == name:
+            return package
+    raise NotApplicable(f"{name} is not installed in this Python")
+
+
+def _reinstall(facts: Facts, summary: str) -> Fix:
+    wheel = find_compatible_wheel(facts)
+    if wheel is None:
+        return Fix(
+            f"{summary} No wheel in devkit's tables fits this driver and these GPUs.", where=find_workload_side(facts)
+        )
+    return Fix(
+        f"{summary} torch {wheel.version} for {wheel.label} fits this driver and these GPUs. In a generated dev"
+        " container, set it in devkit.toml and rebuild.",
+        (format_wheel_install_command(facts, wheel),),
+        where=find_workload_side(facts),
+        docs="https://pytorch.org/get-started/locally/",
+    )
+
+
+@check(
+    "PYT001",
+    "torch is built for CUDA",
+    covers=("G09", "H01"),
+    symptoms=("Torch not compiled with CUDA enabled", "torch.version.cuda is None", "+cpu"),
+    causes=("PYT003", "PYT017", "PYT018", "PYT019", "PYT020"),
+)
+def torch_is_cuda_build(facts: Facts) -> Iterator[Finding]:
+    """On a machine with an NVIDIA GPU the installed torch is a CUDA build.
+
+    Why it matters: a CPU build ignores the GPU without an error until something asks for CUDA. A later dependency,
+    or the default index on aarch64, swaps it in silently.
+    How it is seen: the version file of the installed torch; torch itself is not imported.
+    Source: pytorch/pytorch issues 28111 and 160162.
+    """
+    torch = require_torch(facts)
+    if require(torch.cuda) is not None:
+        return
+    is_arm = require_system(facts).machine == "aarch64"
+    yield Finding(
+        Severity.ERROR if is_in_container(facts) else Severity.WARNING,
+        f"torch {torch.version} is a CPU build, so it never uses the GPU",
+        _reinstall(
+            facts,
+            "On aarch64 the default index long had CPU builds only: install from a CUDA index."
+            if is_arm
+            else "Install torch from a CUDA index, and find out which requirement replaced it.",
+        ),
+        evidence=(f"torch {torch.version}: no CUDA in its version file", f"machine {require_system(facts).machine}"),
+    )
+
+
+@check(
+    "PYT002",
+    "torch has kernels for every GPU",
+    covers=("G07", "G08"),
+    symptoms=(
+        "CUDA capability sm_120 is not compatible with the current PyTorch installation",
+        "no kernel image is available for execution on the device",
+    ),
+    causes=("PYT003", "PYT012", "CON004", "CON005", "PYT017", "PYT018", "PYT019", "PYT020"),
+)
+def torch_has_kernels(facts: Facts) -> Iterator[Finding]:
+    """The installed torch wheel carries machine code, or compilable PTX, for the compute capability of every GPU.
+
+    Why it matters: torch.cuda.is_available() is True all the same; the first kernel then fails with "no kernel image
+    is available". New GPUs need a newer wheel, and old ones were dropped from newer wheels.
+    How it is seen: the architectures in the wheel by the version tables, against each GPU, by rules A1 to A3.
+    Source: pytorch/pytorch issues 167244 and 172352; NVIDIA, CUDA C++ Programming Guide, "Binary compatibility".
+    """
+    torch, cuda = require_torch(facts), require_torch_cuda(facts)
+    if not facts.gpus:
+        raise NotApplicable("no GPU answers")
+    row = find_wheel_row(torch.version, cuda, require_system(facts).machine)
+    if row is None:
+        raise NotApplicable(f"the tables do not know what torch {torch.version} with CUDA {cuda} was built for")
+    driver = find_driver_cuda(facts)
+    compiles = driver is None or driver.compiles(cuda)
+    for gpu in facts.gpus:
+        capability = require(gpu.capability)
+        if check_gpu_code(capability, row.sass, row.ptx, driver_compiles=compiles) is CodeSupport.NONE:
+            yield Finding(
+                Severity.WARNING if row.is_inferred else Severity.ERROR,
+                f"torch {torch.version} has no kernels for {capability.sm} (GPU {gpu.index}, {gpu.name})",
+                _reinstall(facts, "Install a torch that has them."),
+                subject=f"GPU {gpu.index}",
+                evidence=(f"built for {join_words(row.sass)}", f"GPU {gpu.index} has compute capability {capability}"),
+                confidence=Confidence.LIKELY if row.is_inferred else Confidence.CERTAIN,
+            )
+
+
+@check(
+    "PYT004",
+    "flash-attn was built for the installed torch",
+    covers=("H11",),
+    symptoms=("flash_attn_2_cuda undefined symbol", "_ZN3c105ErrorC2E", "_ZN3c104cuda9SetDeviceEi"),
+    causes=("PYT020",),
+)
+def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
+    """A prebuilt flash-attn wheel names the torch release and CUDA major that are installed.
+
+    Why it matters: it is compiled against one torch release; with another, its import ends with "undefined symbol".
+    How it is seen: the local part of its version, such as +cu12torch2.6cxx11abiTRUE, against torch.
+    Source: Dao-AILab/flash-attention issues 1644 and 1832.
+    """
+    torch, cuda = require_torch(facts), require_torch_cuda(facts)
+    package = _package(facts, "flash-attn")
+    built = re.search(r"\+.*?cu(\d\d).*?torch(\d+\.\d+)", package.version)
+    if built is None:
+        raise NotApplicable(f"flash-attn {package.version} does not say which torch it was built for")
+    if torch.version.startswith(f"{built[2]}.") and built[1] == str(cuda.major):
+        return
+    yield Finding(
+        Severity.ERROR,
+        f"flash-attn {package.version} was built for torch {built[2]} with CUDA {built[1]},"
+        f" but torch {torch.version} with CUDA {cuda} is installed",
+        Fix(
+            'Install a wheel of it for this torch, or build it; or do without: attn_implementation="sdpa".',
+            (format_install_command(facts, "flash-attn", replace=True, more="--no-deps --no-build-isolation"),),
+            where=find_workload_side(facts),
+        ),
+        evidence=(f"flash-attn {package.version}", f"torch {torch.version}, CUDA {cuda}"),
+    )
+
+
+@check(
+    "PYT006",
+    "CUDA_VISIBLE_DEVICES selects existing GPUs",
+    covers=("H12",),
+    symptoms=("No CUDA GPUs are available", "CUDA error: invalid device ordinal"),
+    causes=("CUD011", "PYT017"),
+)
+def visible_devices_exist(facts: Facts) -> Iterator[Finding]:
+    """Every entry of CUDA_VISIBLE_DEVICES is a GPU or MIG instance of this machine.
+
+    Why it matters: CUDA stops reading at the first entry that it does not know, and silently uses only those before.
+    How it is seen: the variable against the GPUs that NVML lists.
+    Source: NVIDIA, CUDA C++ Programming Guide, "CUDA Environment Variables".
+    """
+    value = require_python(facts).cuda_visible_devices
+    if value is None:
+        raise NotApplicable("CUDA_VISIBLE_DEVICES is not set")
+    if not facts.gpus:
+        raise NotApplicable("no GPU answers")
+    entries = [entry.strip() for entry in value.split(",")]
+    unknown = next((entry for entry in entries if not _exists(entry, facts.gpus)), None)
+    if unknown is None:
+        return
+    usable = entries.index(unknown)
+    yield Finding(
+        Severity.WARNING if usable or unknown in ("", "-1", "NoDevFiles") else Severity.ERROR,
+        f"CUDA_VISIBLE_DEVICES={value} hides every GPU"
+        if usable == 0
+        else f"CUDA_VISIBLE_DEVICES={value}: {unknown!r} is no GPU here, so only what stands before it is used",
+        Fix(
+            "Unset it, or list GPUs that exist. Look for it in the Dockerfile, Compose file and shell profile.",
+            ("unset CUDA_VISIBLE_DEVICES",),
+            where=find_workload_side(facts),
+        ),
+        evidence=(f"CUDA_VISIBLE_DEVICES={value}", f"{len(facts.gpus)} GPUs answer"),
+    )
+
+
+def _exists(entry: str, gpus: tuple[Gpu, ...]) -> bool:
+    if entry.isdigit():
+        return int(entry) < len(gpus)
+    uuids = [gpu.uuid for gpu in gpus]
+    if any(isinstance(uuid, Unknown) for uuid in uuids):
+        return entry.startswith(("GPU-", "MIG-"))
+    instances = [name for gpu in gpus for name in gpu.mig_instances]
+    return bool(entry) and any(str(name).startswith(entry) for name in (*uuids, *instances))

@@ -1,0 +1,421 @@
+"""Checks that the installed Python packages fit each other and the system under them, by their metadata alone."""
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+
+from packaging.markers import UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from devkit.compat.rules import BitsandbytesChoice, LibraryChoice, find_bitsandbytes_library
+from devkit.compat.version_tables import load_tables
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
+from devkit.doctor.preconditions import require, require_python, require_system, require_torch_cuda
+from devkit.doctor.thresholds import BITSANDBYTES_FALLS_BACK
+from devkit.doctor.wheels import (
+    find_workload_side,
+    format_install_command,
+    format_uninstall_command,
+    format_upgrade_command,
+)
+from devkit.facts.model import Copy, Facts, Package, Platform
+from devkit.facts.values import Release, Unknown
+from devkit.text import join_words
+
+_EXACT_PARTNERS = ("torch", "torchvision", "torchaudio", "triton", "numpy")
+"""A package built against another release of these does not import, or dies at its first call."""
+
+
+def find_python_packages(facts: Facts) -> dict[str, Package]:
+    """The packages of this Python by name."""
+    return {package.name: package for package in require_python(facts).packages}
+
+
+@check(
+    "PYT007",
+    "The installed packages agree on each other's versions",
+    covers=("H16",),
+    symptoms=(
+        "operator torchvision::nms does not exist",
+        "A module that was compiled using NumPy 1.x cannot be run in NumPy 2",
+        "pip's dependency resolver does not currently take into account all the packages",
+    ),
+    causes=("PYT018", "PYT019", "PYT020"),
+)
+def packages_agree(facts: Facts) -> Iterator[Finding]:
+    """Every requirement that an installed GPU package states on another holds; a torch that needs NumPy 1 has it.
+
+    Why it matters: pip changes one package and leaves the others, so that torchvision, triton or an inference engine
+    stands on a torch that it was not built for. It ends in missing operators, undefined symbols or a crash.
+    How it is seen: Requires-Dist in the packages' metadata, and the version tables where a wheel keeps its need silent.
+    Packages that do not bear on GPUs are not looked at.
+    Source: Python packaging specifications, core metadata; TorchIO-project/torchio pull 1183 for NumPy 2.
+    """
+    packages = find_python_packages(facts)
+    if not packages:
+        raise NotApplicable("no package that matters to a GPU is installed in this Python")
+    for package in packages.values():
+        for line in (*_stated(package), *_silent_needs(package)):
+            other = _unmet(line, packages, facts)
+            if other is not None:
+                yield _disagreement(facts, package, line, other)
+
+
+def _stated(package: Package) -> tuple[str, ...]:
+    return () if isinstance(package.requires, Unknown) else package.requires
+
+
+def _silent_needs(package: Package) -> tuple[str, ...]:
+    """What a torch wheel needs and does not say."""
+    if package.name != "torch":
+        return ()
+    version = package.version.partition("+")[0]
+    return next((row.requires for row in load_tables().torch.releases if str(row.version) == version), ())
+
+
+def _unmet(line: str, packages: dict[str, Package], facts: Facts) -> Package | None:
+    """The installed package that breaks the requirement `line`; None when it holds or nothing can be said."""
+    try:
+        requirement = Requirement(line)
+        other = packages.get(canonicalize_name(requirement.name))
+        if other is None or not _applies(requirement, facts):
+            return None
+        # Local labels such as +cu128 do not count, and pre-releases of vendors are newer than what they replace.
+        versions = (Version(other.version), Version(Version(other.version).base_version))
+        holds = any(requirement.specifier.contains(version, prereleases=True) for version in versions)
+        return None if holds else other
+    except (InvalidRequirement, InvalidVersion, UndefinedEnvironmentName):
+        return None
+
+
+def _applies(requirement: Requirement, facts: Facts) -> bool:
+    if requirement.marker is None:
+        return True
+    system = require_system(facts)
+    platform = {Platform.WINDOWS: ("Windows", "win32"), Platform.MACOS: ("Darwin", "darwin")}.get(
+        system.platform, ("Linux", "linux")
+    )
+    version = require_python(facts).version
+    return requirement.marker.evaluate(
+        {
+            "platform_system": platform[0],
+            "sys_platform": platform[1],
+            "platform_machine": system.machine,
+            "os_name": "nt" if platform[0] == "Windows" else "posix",
+            "python_version": ".".join(str(number) for number in version.numbers[:2]),
+            "python_full_version": str(version),
+            "implementation_name": "cpython",
+            "platform_python_implementation": "CPython",
+            "extra": "",
+        }
+    )
+
+
+def _disagreement(facts: Facts, package: Package, line: str, other: Package) -> Finding:
+    wanted = line.partition(";")[0].strip()
+    is_numpy = other.name == "numpy"
+    summary = (
+        "Install a NumPy of the 1 series, or packages that are built for NumPy 2."
+        if is_numpy
+        else f"Bring {package.name} and {other.name} to releases that belong together: reinstall {package.name} and let"
+        f" it choose, or put {other.name} back."
+    )
+    command = (
+        format_install_command(facts, wanted)
+        if is_numpy or other.name not in _EXACT_PARTNERS
+        else format_upgrade_command(facts, package.name)
+    )
+    return Finding(
+        Severity.WARNING,
+        f"{package.name} {package.version} requires {wanted}, but {other.name} {other.version} is installed",
+        Fix(summary, (command,), where=find_workload_side(facts)),
+        subject=package.name,
+        evidence=(f"{package.name} {package.version}: {line}", f"installed: {other.name} {other.version}"),
+        confidence=Confidence.LIKELY if other.name in _EXACT_PARTNERS else Confidence.POSSIBLE,
+    )
+
+
+@check(
+    "PYT008",
+    "transformers has what it needs for quantised models and adapters",
+    covers=("H04",),
+    symptoms=(
+        "Using `bitsandbytes` 4-bit quantization requires the latest version of bitsandbytes",
+        "Using `bitsandbytes` 4-bit quantization requires Accelerate",
+        "The version of PEFT you are using is not compatible, please use a version that is greater than",
+    ),
+)
+def transformers_requirements_hold(facts: Facts) -> Iterator[Finding]:
+    """Where transformers and bitsandbytes are installed, accelerate, bitsandbytes and peft are as new as it demands.
+
+    Why it matters: transformers asks for them only when it loads a quantised model, and says that a package is missing
+    or must be "the latest" although it is installed.
+    How it is seen: versions by metadata against the floors in transformers' own source; the metadata does not state
+    them. Packages in a user's own folder or in another Python are not seen from here either, which looks the same.
+    Source: huggingface/transformers, import_utils.py and quantizer_bnb_4bit.py; bitsandbytes issue 1100.
+    """
+    packages = find_python_packages(facts)
+    transformers = packages.get("transformers")
+    if transformers is None or "bitsandbytes" not in packages:
+        raise NotApplicable("transformers and bitsandbytes are not both installed in this Python")
+    release = Release.parse(transformers.version)
+    rows = [row for row in load_tables().stack.floors if row.version <= release and row.version.major == release.major]
+    if not rows:
+        raise NotApplicable(f"what transformers {transformers.version} demands is not in the tables")
+    for line in max(rows, key=lambda row: row.version).requires:
+        name = str(Requirement(line).name)
+        other = packages.get(name)
+        if other is None and name == "peft":
+            continue  # only adapters need it
+        if other is not None and _unmet(line, packages, facts) is None:
+            continue
+        yield Finding(
+            Severity.WARNING,
+            f"transformers {transformers.version} loads 4-bit models only with {line},"
+            f" but {f'{name} {other.version}' if other else 'none'} is installed",
+            Fix(
+                f"Install {name} for it, and restart running notebooks.",
+                (format_upgrade_command(facts, line),),
+                find_workload_side(facts),
+            ),
+            subject=name,
+            evidence=(f"transformers {transformers.version}", f"{name}: {other.version if other else 'absent'}"),
+        )
+
+
+@check(
+    "PYT009",
+    "Every package is installed once",
+    covers=("H17",),
+    symptoms=("ENABLE_USER_SITE", "the version that was installed is not the one that is imported"),
+)
+def packages_are_installed_once(facts: Facts) -> Iterator[Finding]:
+    """No GPU package stands on the module path twice in different versions.
+
+    Why it matters: the first folder wins, and pip changes another one. A user's own folder (~/.local) comes before the
+    system's, follows its owner into containers through a mounted home, and survives every rebuild.
+    How it is seen: metadata folders of the same name in the folders that this Python reads, in their order.
+    Source: Python documentation, module site, ENABLE_USER_SITE and PYTHONNOUSERSITE.
+    """
+    python = require_python(facts)
+    copies = sorted(require(python.copies), key=lambda copy: copy.name)
+    for name, group in groupby(copies, key=lambda copy: copy.name):
+        standing = tuple(group)
+        if len({copy.version for copy in standing}) > 1:
+            yield _twice(facts, name, standing, user_site=python.user_site)
+
+
+def _twice(facts: Facts, name: str, copies: tuple[Copy, ...], *, user_site: str | Unknown) -> Finding:
+    first = copies[0]
+    is_users = bool(user_site) and first.folder == user_site
+    others = join_words([f"{copy.version} in {copy.folder}" for copy in copies[1:]])
+    commands = (
+        ("export PYTHONNOUSERSITE=1",)
+        if is_users
+        else (format_uninstall_command(facts, name), format_upgrade_command(facts, name))
+    )
+    return Finding(
+        Severity.WARNING,
+        f"{name} {first.version} in {first.folder} hides {others}",
+        Fix(
+            "Keep the user's own folder out: set PYTHONNOUSERSITE=1, or remove the copy there."
+            if is_users
+            else f"Remove every copy of {name} and install it once.",
+            commands,
+            where=find_workload_side(facts),
+        ),
+        subject=name,
+        evidence=tuple(f"{copy.folder}: {copy.name} {copy.version}" for copy in copies),
+    )
+
+
+@check(
+    "PYT010",
+    "The C and C++ libraries are new enough for the installed wheels",
+    covers=("G13",),
+    symptoms=(
+        "version `GLIBC_2.34' not found",
+        "version `GLIBCXX_3.4.30' not found",
+        "version `CXXABI_1.3.15' not found",
+    ),
+    causes=("PYT017", "PYT018", "PYT019", "PYT020"),
+)
+def wheels_fit_glibc(facts: Facts) -> Iterator[Finding]:
+    """glibc is at least what each wheel's tag names, and libstdc++ has the symbols that such wheels may use.
+
+    Why it matters: the import ends with "version GLIBC_2.34 not found". pip refuses such wheels, so it happens after an
+    environment was copied to an older image, or when conda or LD_LIBRARY_PATH puts an older libstdc++ first.
+    How it is seen: the manylinux tag in each wheel's metadata against the running glibc; the number in the file name of
+    the libstdc++ that this Python finds first (6.0.30 has GLIBCXX up to 3.4.30) against the policy of that platform.
+    Source: PEP 600; pypa/auditwheel, manylinux-policy.json; GCC manual, "ABI Policy and Guidelines".
+    """
+    platforms = {
+        package.name: wanted for package in require_python(facts).packages if (wanted := _glibc_of(package.tag))
+    }
+    if not platforms:
+        raise NotApplicable("no compiled wheel here names the C library that it needs")
+    name = max(platforms, key=lambda package: platforms[package])
+    glibc = require_system(facts).glibc
+    if isinstance(glibc, Release) and glibc < platforms[name]:
+        yield Finding(
+            Severity.ERROR,
+            f"the wheel of {name} needs glibc {platforms[name]}, but this system has {glibc}: its import fails",
+            Fix(
+                "Use an image with a newer C library, and install the packages there instead of copying them.",
+                where=find_workload_side(facts),
+            ),
+            subject=name,
+            evidence=(f"wheel of {name}: manylinux {platforms[name]}", f"glibc {glibc}"),
+        )
+    yield from _old_libstdcxx(facts, platforms[name], name)
+
+
+def _glibc_of(tag: str) -> Release | None:
+    """2.28 from cp312-cp312-manylinux_2_28_x86_64; the lowest where a tag names several."""
+    found = [Release.parse(f"{major}.{minor}") for major, minor in re.findall(r"manylinux_(\d+)_(\d+)_", tag)]
+    return min(found, default=None)
+
+
+def _old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[Finding]:
+    library = require_python(facts).libstdcxx
+    rows = [row for row in load_tables().manylinux.platforms if row.glibc <= platform]
+    if library is None or isinstance(library, Unknown) or isinstance(library.version, Unknown) or not rows:
+        return
+    needed = max(rows, key=lambda row: row.glibc).glibcxx
+    has = Release.parse(f"3.4.{library.version.numbers[-1]}")
+    if library.version.numbers[:2] != (6, 0) or has >= needed:
+        return
+    yield Finding(
+        Severity.WARNING,
+        f"{library.path} has GLIBCXX up to {has}, but wheels such as {name}'s may need {needed}",
+        Fix(
+            "Let a newer libstdc++ come first: take the folder out of LD_LIBRARY_PATH, or update conda's.",
+            ("conda install -c conda-forge libstdcxx-ng",) if require_python(facts).installer == "conda" else (),
+            where=find_workload_side(facts),
+        ),
+        subject=library.path,
+        evidence=(f"{library.path}: libstdc++ {library.version}", f"wheel of {name}: manylinux {platform}"),
+        confidence=Confidence.LIKELY,
+    )
+
+
+# Checks of bitsandbytes: the library that it loads is one for torch's CUDA.
+
+
+def _package(facts: Facts) -> Package:
+    package = find_python_packages(facts).get("bitsandbytes")
+    if package is None:
+        raise NotApplicable("bitsandbytes is not installed in this Python")
+    return package
+
+
+def _falls_back(package: Package) -> bool:
+    """Whether this release takes the nearest library of the same CUDA major by itself."""
+    try:
+        return Version(package.version) >= Version(BITSANDBYTES_FALLS_BACK.value)
+    except InvalidVersion:
+        return False
+
+
+@check(
+    "PYT003",
+    "bitsandbytes has a library for torch's CUDA",
+    covers=("H02",),
+    symptoms=(
+        "CUDA Setup failed despite GPU being available",
+        "No compatible CUDA binary found",
+        "Configured CUDA binary not found at libbitsandbytes_cuda129.so",
+    ),
+    causes=("PYT018",),
+)
+def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
+    """The installed bitsandbytes carries a library for the CUDA version that torch was built with.
+
+    Why it matters: QLoRA needs it. bitsandbytes imports without it and fails at the first 4-bit layer.
+    How it is seen: the names of the libraries in the installed package against torch's CUDA version. From 0.50.0 on
+    bitsandbytes takes the nearest library of the same major by itself; before, BNB_CUDA_VERSION must name it.
+    Source: bitsandbytes, `cextension.py` of 0.49.2 and 0.50.0, and installation guide.
+    """
+    cuda = require_torch_cuda(facts)
+    package = _package(facts)
+    shipped = require_python(facts).bitsandbytes_cuda
+    if not shipped:
+        raise NotApplicable("the CUDA libraries of bitsandbytes were not found")
+    chosen = find_bitsandbytes_library(cuda, shipped)
+    if chosen.choice is LibraryChoice.EXACT:
+        return
+    if chosen.choice is LibraryChoice.OVERRIDE and (_falls_back(package) or _names_it(facts, chosen)):
+        return
+    is_missing = chosen.choice is LibraryChoice.MISSING
+    yield Finding(
+        Severity.ERROR if is_missing else Severity.WARNING,
+        f"bitsandbytes {package.version} has no library for CUDA {cuda} of torch"
+        + ("" if is_missing else f"; the one for {chosen.cuda} serves only when told to"),
+        Fix(
+            "Update bitsandbytes." + ("" if is_missing else " Or choose the library of the same CUDA major."),
+            (
+                format_upgrade_command(facts, "bitsandbytes"),
+                *(() if is_missing else (f"export BNB_CUDA_VERSION={chosen.cuda.replace('.', '')}",)),
+            ),
+            where=find_workload_side(facts),
+        ),
+        evidence=(f"libraries for CUDA {join_words(shipped)}", f"torch is built with CUDA {cuda}"),
+        confidence=Confidence.CERTAIN if is_missing else Confidence.LIKELY,
+    )
+
+
+def _names_it(facts: Facts, chosen: BitsandbytesChoice) -> bool:
+    return require_python(facts).bnb_cuda_version == chosen.cuda.replace(".", "")
+
+
+@check(
+    "PYT016",
+    "BNB_CUDA_VERSION names a library that fits torch, or is unset",
+    covers=("H02",),
+    symptoms=("BNB_CUDA_VERSION environment variable detected; loading libbitsandbytes_cuda118.so",),
+    causes=("PYT018",),
+)
+def bnb_cuda_version_fits_torch(facts: Facts) -> Iterator[Finding]:
+    """BNB_CUDA_VERSION, where it is set, names a library of the CUDA major of torch that the package carries.
+
+    Why it matters: the variable, left in a profile or Dockerfile from another setup, switches the choice off. A library
+    of another major does not load, and bitsandbytes then only pretends to be there.
+    How it is seen: the variable against torch's CUDA and the libraries in the package.
+    Source: bitsandbytes, `cextension.py`; bitsandbytes-foundation/bitsandbytes issue 1559.
+    """
+    cuda = require_torch_cuda(facts)
+    package = _package(facts)
+    python = require_python(facts)
+    override = require(python.bnb_cuda_version)
+    if override is None or (not override and not _falls_back(package)):
+        raise NotApplicable("BNB_CUDA_VERSION is not set")
+    problem = _problem(override, cuda, python.bitsandbytes_cuda)
+    if not problem:
+        return
+    yield Finding(
+        Severity.ERROR,
+        f"BNB_CUDA_VERSION={override} {problem}: bitsandbytes does not load",
+        Fix(
+            "Unset it; look for the line that sets it in the Dockerfile, Compose file or shell profile.",
+            ("unset BNB_CUDA_VERSION",),
+            where=find_workload_side(facts),
+        ),
+        evidence=(
+            f"BNB_CUDA_VERSION={override}",
+            f"libraries for CUDA {join_words(python.bitsandbytes_cuda) or 'none found'}",
+            f"torch is built with CUDA {cuda}",
+        ),
+    )
+
+
+def _problem(override: str, cuda: Release, shipped: tuple[str, ...]) -> str:
+    if not override.isdigit():
+        return "is not a number such as 128"
+    named = f"{override[:-1]}.{override[-1]}"
+    if named.partition(".")[0] != str(cuda.major):
+        return f"names the library for CUDA {named}, but torch has CUDA {cuda}"
+    if shipped and named not in shipped:
+        return f"names a library for CUDA {named}, which the package does not carry"
+    return ""

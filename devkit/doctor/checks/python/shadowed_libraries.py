@@ -1,0 +1,193 @@
+"""Checks of libraries that come before the ones which torch's wheels bring, and of those wheels themselves."""
+
+import re
+from collections.abc import Iterator
+
+from devkit.compat.version_tables import load_tables
+from devkit.doctor.checks.python.packages import find_python_packages
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
+from devkit.doctor.preconditions import require, require_python, require_torch_cuda, require_visible_gpu
+from devkit.doctor.wheels import find_workload_side, format_install_command
+from devkit.facts.model import Facts, Library, Package
+from devkit.facts.values import Release, Unknown
+from devkit.text import join_words
+
+_CUDNN = "libcudnn"
+_WHEEL_OF = {
+    "libcudart": "nvidia-cuda-runtime",
+    "libcublas": "nvidia-cublas",
+    "libcudnn": "nvidia-cudnn",
+    "libnccl": "nvidia-nccl",
+    "libnvrtc": "nvidia-cuda-nvrtc",
+    "libcusparse": "nvidia-cusparse",
+    "libcufft": "nvidia-cufft",
+    "libcurand": "nvidia-curand",
+    "libcusolver": "nvidia-cusolver",
+    "libnvJitLink": "nvidia-nvjitlink",
+    "libcupti": "nvidia-cuda-cupti",
+}
+"""Which wheel brings a library; for one CUDA major their names end in -cu12 and the like."""
+
+_SAME_NUMBERS = ("libnvJitLink", "libcudnn", "libnccl", "libcublas", "libnvrtc")
+"""Libraries whose file names carry the version of their wheels; others count on their own."""
+
+
+def _stem(path: str) -> str:
+    name = path.rpartition("/")[2].partition(".so")[0]
+    return next((stem for stem in _WHEEL_OF if name == stem or name.startswith((f"{stem}_", f"{stem}Lt"))), name)
+
+
+def _wheel(facts: Facts, stem: str) -> Package | None:
+    wanted = re.compile(rf"{_WHEEL_OF.get(stem, '-')}(?:-cu\d+)?")
+    return next((package for name, package in find_python_packages(facts).items() if wanted.fullmatch(name)), None)
+
+
+def _hiding(facts: Facts) -> tuple[Library, ...]:
+    """Libraries that come before a wheel's own and are not of the very same release."""
+    python = require_python(facts)
+    libraries = python.shadowing
+    if isinstance(libraries, Unknown):
+        libraries = tuple(Library(path, libraries) for path in python.shadowing_libraries)
+    outside = [library for library in libraries if "/site-packages/" not in library.path]
+    return tuple(library for library in outside if not _is_same(facts, library))
+
+
+def _is_same(facts: Facts, library: Library) -> bool:
+    stem = _stem(library.path)
+    wheel = _wheel(facts, stem)
+    if wheel is None or isinstance(library.version, Unknown) or stem not in _SAME_NUMBERS:
+        return False
+    numbers = library.version.numbers
+    return Release.parse(wheel.version).numbers[: len(numbers)] == numbers[: len(Release.parse(wheel.version).numbers)]
+
+
+def _beside(facts: Facts, library: Library) -> str:
+    """What is hidden: libnvJitLink.so.12 12.1.105 before 12.4.127 of nvidia-nvjitlink-cu12."""
+    wheel = _wheel(facts, _stem(library.path))
+    version = "" if isinstance(library.version, Unknown) else f" {library.version}"
+    return f"{library.path}{version}" + (f" before {wheel.version} of {wheel.name}" if wheel else "")
+
+
+@check(
+    "PYT005",
+    "LD_LIBRARY_PATH hides none of torch's CUDA libraries",
+    covers=("H10",),
+    symptoms=(
+        "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",
+        "undefined symbol: __nvJitLinkAddData_12_1",
+    ),
+    causes=("PYT017", "PYT018", "PYT019", "PYT020"),
+)
+def no_library_is_shadowed(facts: Facts) -> Iterator[Finding]:
+    """No folder in LD_LIBRARY_PATH holds CUDA libraries of another release that come before the ones in the wheels.
+
+    Why it matters: torch wheels bring their own cuBLAS, NCCL and nvJitLink. Another version in LD_LIBRARY_PATH wins,
+    and the import ends with "undefined symbol".
+    How it is seen: CUDA libraries in the folders of LD_LIBRARY_PATH, the wheels' own folders aside, and the version in
+    their real file names beside that of the wheel. The same release twice does no harm.
+    Source: pytorch/pytorch issues 111469 and 134929.
+    """
+    require_torch_cuda(facts)
+    hiding = [library for library in _hiding(facts) if _stem(library.path) != _CUDNN]
+    if not hiding:
+        return
+    folders = sorted({library.path.rpartition("/")[0] for library in hiding})
+    telling = next((library for library in hiding if _wheel(facts, _stem(library.path))), hiding[0])
+    yield Finding(
+        Severity.WARNING,
+        f"LD_LIBRARY_PATH puts CUDA libraries of {join_words(folders)} before the ones that torch brings",
+        Fix(
+            "Unset it for Python; look for the line that sets it in the Dockerfile, Compose file or shell profile.",
+            ("unset LD_LIBRARY_PATH",),
+            where=find_workload_side(facts),
+        ),
+        subject=folders[0],
+        evidence=(
+            f"LD_LIBRARY_PATH={':'.join(require_python(facts).ld_library_path)}",
+            f"for example {_beside(facts, telling)}",
+        ),
+        confidence=Confidence.LIKELY,
+    )
+
+
+@check(
+    "PYT011",
+    "One cuDNN, the one that torch was built with",
+    covers=("H14",),
+    symptoms=(
+        "Could not load library libcudnn_cnn_infer.so.8",
+        "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
+        "cuDNN version incompatibility: PyTorch was compiled against",
+    ),
+    causes=("PYT017",),
+)
+def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Finding]:
+    """LD_LIBRARY_PATH brings no cuDNN of another release than the wheel that torch installed.
+
+    Why it matters: cuDNN is a set of libraries that load each other by name. Some from the wheel and some from the
+    system end in a missing symbol or in CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH at the first convolution.
+    How it is seen: libcudnn files in the folders of LD_LIBRARY_PATH, with the version in their real file names, beside
+    the version of the wheel nvidia-cudnn. Without that wheel a cuDNN of the system is nobody's rival.
+    Source: NVIDIA, cuDNN API reference, cudnnStatus_t; pytorch, torch/backends/cudnn/__init__.py.
+    """
+    require_torch_cuda(facts)
+    wheel = _wheel(facts, _CUDNN)
+    if wheel is None:
+        raise NotApplicable("no wheel brings a cuDNN of its own")
+    found = [library for library in _hiding(facts) if _stem(library.path) == _CUDNN]
+    if not found:
+        return
+    folders = sorted({library.path.rpartition("/")[0] for library in found})
+    yield Finding(
+        Severity.WARNING,
+        f"LD_LIBRARY_PATH puts the cuDNN of {join_words(folders)} before {wheel.version}, which torch installed",
+        Fix(
+            "Take the folder out of LD_LIBRARY_PATH, or remove cuDNN from the image: torch brings its own.",
+            ("unset LD_LIBRARY_PATH",),
+            where=find_workload_side(facts),
+        ),
+        subject=folders[0],
+        evidence=(f"{wheel.name} {wheel.version}", *(_beside(facts, library) for library in found[:3])),
+        confidence=Confidence.LIKELY,
+    )
+
+
+@check(
+    "PYT012",
+    "NVRTC compiles for every GPU",
+    covers=("G06",),
+    symptoms=("nvrtc: error: invalid value for --gpu-architecture (-arch)", "NVRTC_ERROR_INVALID_OPTION"),
+)
+def nvrtc_supports_every_gpu(facts: Facts) -> Iterator[Finding]:
+    """The run-time compiler that torch's wheels bring is of a CUDA release that knows every GPU here.
+
+    Why it matters: some kernels of torch and CuPy are compiled at run time. An NVRTC older than the GPU refuses its
+    architecture, although torch itself may have code for it; one newer than CUDA 12 refuses what CUDA 13 dropped.
+    How it is seen: the version of the wheel nvidia-cuda-nvrtc against the range of each GPU in the tables.
+    Source: NVIDIA, NVRTC documentation, "Supported compile options"; CUDA Toolkit release notes.
+    """
+    require_visible_gpu(facts)
+    wheel = _wheel(facts, "libnvrtc")
+    if wheel is None:
+        raise NotApplicable("no wheel brings NVRTC")
+    if not facts.gpus:
+        raise NotApplicable("no GPU answers")
+    release = Release.parse(wheel.version)
+    version = Release.parse(".".join(str(number) for number in release.numbers[:2]))
+    for gpu in facts.gpus:
+        row = load_tables().driver.capabilities.get(require(gpu.capability))
+        if row is None or (row.first_cuda <= version and (row.last_cuda is None or version <= row.last_cuda)):
+            continue
+        wanted = f">={row.first_cuda}" + (f",<{row.last_cuda.major + 1}" if row.last_cuda else "")
+        yield Finding(
+            Severity.WARNING,
+            f"{wheel.name} {wheel.version} cannot compile for {row.capability.sm} (GPU {gpu.index}, {gpu.name})",
+            Fix(
+                "Install a torch whose CUDA knows this GPU; within one major NVRTC alone can be replaced.",
+                (format_install_command(facts, f"{wheel.name}{wanted}"),),
+                where=find_workload_side(facts),
+            ),
+            subject=f"GPU {gpu.index}",
+            evidence=(f"{wheel.name} {wheel.version}", f"{row.capability.sm} came with CUDA {row.first_cuda}"),
+            confidence=Confidence.LIKELY,
+        )

@@ -1,0 +1,254 @@
+"""What a check needs before it can judge: each function hands it over, or says why the check does not apply."""
+
+from typing import TypeVar
+
+from devkit.doctor.model import NotApplicable
+from devkit.facts.model import (
+    Container,
+    Driver,
+    Engine,
+    EngineFailure,
+    EngineKind,
+    Facts,
+    NvmlAnswer,
+    NvmlEnd,
+    NvmlFailure,
+    Platform,
+    Python,
+    System,
+    Toolkit,
+    Torch,
+    Wsl,
+)
+from devkit.facts.values import Release, Unknown
+
+T = TypeVar("T")
+
+NVML_DRIVER_NOT_LOADED = 9
+NO_NVIDIA_GPU = "there is no NVIDIA GPU to judge on this machine"
+WSL_NVIDIA_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+NO_VISIBLE_DEVICES = ("", "void", "none")
+"""Values of NVIDIA_VISIBLE_DEVICES that ask for no GPU."""
+
+
+def require(value: T | Unknown) -> T:
+    """The value itself; an unknown one ends the check with its reason."""
+    if isinstance(value, Unknown):
+        raise NotApplicable(value.reason)
+    return value
+
+
+def require_system(facts: Facts) -> System:
+    """The operating system, which every advice depends on."""
+    return require(facts.system)
+
+
+def find_platform(facts: Facts) -> Platform | None:
+    """The platform, None when it could not be read."""
+    return None if isinstance(facts.system, Unknown) else facts.system.platform
+
+
+def is_in_container(facts: Facts) -> bool:
+    """Whether these facts were read inside a container. One that could not be looked into is still one."""
+    return facts.container is not None
+
+
+def is_in_wsl(facts: Facts) -> bool:
+    """Whether this is WSL, of either version, or a container in it."""
+    return find_platform(facts) in (Platform.WSL1, Platform.WSL2)
+
+
+def require_container(facts: Facts) -> Container:
+    """The container around this process."""
+    if facts.container is None:
+        raise NotApplicable("this is not the inside of a container")
+    return require(facts.container)
+
+
+def require_host(facts: Facts) -> None:
+    """Ends checks of what only the host can show."""
+    if is_in_container(facts):
+        raise NotApplicable("only the host can show this; run devkit doctor there too")
+
+
+def require_wsl_guest(facts: Facts) -> Wsl:
+    """The WSL 2 guest itself, not a container in it."""
+    require_host(facts)
+    if facts.wsl is None:
+        raise NotApplicable("this is not WSL 2")
+    return require(facts.wsl)
+
+
+def require_engine_side(facts: Facts) -> None:
+    """Ends checks of the engine's own files where it runs elsewhere: a container may hold an engine, most do not."""
+    if is_in_container(facts) and not (isinstance(facts.engine, Engine) and facts.engine.hook_on_path in (True, False)):
+        raise NotApplicable("only the engine's own side can show this; run devkit doctor on the host too")
+
+
+def has_nvidia_gpu(facts: Facts) -> bool | Unknown:
+    """Whether this machine has an NVIDIA GPU, by whatever can still see it when the driver is broken."""
+    if _nvml_saw_a_gpu(facts):
+        return True
+    platform = find_platform(facts)
+    if platform is Platform.MACOS:
+        return False
+    if platform is Platform.WSL2:
+        return _has_gpu_in_wsl(facts)
+    if platform is Platform.WSL1:
+        return Unknown("WSL 1 cannot see a GPU")
+    driver = facts.driver
+    if isinstance(driver, Unknown):
+        return _by_nvml_alone(facts, driver)
+    if isinstance(driver.loaded, Release):
+        return True
+    gpus = driver.pci_gpus
+    return _without_pci(facts, driver, gpus) if isinstance(gpus, Unknown) else bool(gpus)
+
+
+def _without_pci(facts: Facts, driver: Driver, unread: Unknown) -> bool | Unknown:
+    """Where the PCI bus is hidden: a host without any trace of the driver counts as a machine without a GPU."""
+    has_library = not (isinstance(facts.nvml, NvmlFailure) and facts.nvml.end is NvmlEnd.LIBRARY_NOT_FOUND)
+    if has_library or driver.device_nodes or is_in_container(facts):
+        return unread
+    return False
+
+
+def _nvml_saw_a_gpu(facts: Facts) -> bool:
+    """NVML found GPUs, or failed in a way that needs a loaded driver."""
+    match facts.nvml:
+        case NvmlAnswer(gpus=gpus):
+            return bool(gpus)
+        case NvmlFailure(end=NvmlEnd.TIMED_OUT | NvmlEnd.CRASHED):
+            return True
+        case NvmlFailure(end=NvmlEnd.ERROR, code=code):
+            return code != NVML_DRIVER_NOT_LOADED
+        case _:
+            return False
+
+
+def _has_gpu_in_wsl(facts: Facts) -> bool | Unknown:
+    if isinstance(facts.wsl, Unknown):
+        return facts.wsl
+    if facts.wsl is None:
+        return Unknown("the WSL guest was not read")
+    return facts.wsl.has_dxg and any(name in facts.wsl.libraries for name in WSL_NVIDIA_LIBRARIES)
+
+
+def _by_nvml_alone(facts: Facts, driver: Unknown) -> bool | Unknown:
+    """Windows shows its GPUs through NVML only: a missing library is a missing driver, and most likely no GPU."""
+    return False if isinstance(facts.nvml, NvmlFailure | NvmlAnswer) else driver
+
+
+def require_nvidia_gpu(facts: Facts) -> None:
+    """Ends checks that have nothing to judge on a machine without an NVIDIA GPU."""
+    if not require(has_nvidia_gpu(facts)):
+        raise NotApplicable(NO_NVIDIA_GPU)
+
+
+def require_visible_gpu(facts: Facts) -> None:
+    """Ends checks of GPU use inside a container that deliberately has none."""
+    require_nvidia_gpu(facts)
+    if is_gpu_disabled(facts):
+        raise NotApplicable("this container was started without a GPU on purpose")
+
+
+def is_gpu_disabled(facts: Facts) -> bool:
+    """Whether NVIDIA_VISIBLE_DEVICES of this container says that it wants no GPU."""
+    container = facts.container
+    if container is None or isinstance(container, Unknown):
+        return False
+    return container.visible_devices is not None and container.visible_devices.strip() in NO_VISIBLE_DEVICES
+
+
+def require_driver(facts: Facts) -> Driver:
+    """The kernel driver on a Linux machine with an NVIDIA GPU; WSL has its driver on the Windows side."""
+    require_nvidia_gpu(facts)
+    if is_in_wsl(facts):
+        raise NotApplicable("in WSL the driver belongs to Windows")
+    return require(facts.driver)
+
+
+def require_loaded_driver(facts: Facts) -> Release:
+    """The version of the loaded kernel module."""
+    loaded = require(require_driver(facts).loaded)
+    if loaded is None:
+        raise NotApplicable("the NVIDIA kernel module is not loaded")
+    return loaded
+
+
+def require_nvml(facts: Facts) -> NvmlAnswer:
+    """What NVML answered."""
+    require_nvidia_gpu(facts)
+    if isinstance(facts.nvml, NvmlAnswer):
+        return facts.nvml
+    raise NotApplicable("NVML does not answer" if isinstance(facts.nvml, NvmlFailure) else facts.nvml.reason)
+
+
+def require_container_engine(facts: Facts) -> Engine:
+    """The container engine that answered, seen from its own side."""
+    require_engine_side(facts)
+    if isinstance(facts.engine, Engine):
+        return facts.engine
+    raise NotApplicable(
+        "no container engine answers" if isinstance(facts.engine, EngineFailure) else facts.engine.reason
+    )
+
+
+def require_gpu_engine(facts: Facts) -> Engine:
+    """An engine on this very machine, which has a GPU to give to containers."""
+    require_nvidia_gpu(facts)
+    engine = require_container_engine(facts)
+    if not is_local_engine(engine):
+        raise NotApplicable(f"the engine runs on another machine ({engine.endpoint.url})")
+    return engine
+
+
+def require_toolkit_engine(facts: Facts) -> Engine:
+    """A local engine that relies on the Container Toolkit of this system; Docker Desktop brings its own."""
+    engine = require_gpu_engine(facts)
+    if engine.kind is EngineKind.DOCKER_DESKTOP:
+        raise NotApplicable("Docker Desktop brings its own GPU support")
+    return engine
+
+
+def is_local_engine(engine: Engine) -> bool:
+    """Whether the engine's endpoint is a socket of this machine."""
+    return engine.endpoint.url.startswith(("unix:", "npipe:", "/"))
+
+
+def require_toolkit(facts: Facts) -> Toolkit:
+    """What is known of the Container Toolkit."""
+    require_engine_side(facts)
+    return require(facts.toolkit)
+
+
+def require_toolkit_version(facts: Facts) -> Release:
+    """The installed Container Toolkit's version."""
+    version = require(require_toolkit(facts).version)
+    if version is None:
+        raise NotApplicable("the NVIDIA Container Toolkit is not installed")
+    return version
+
+
+def require_python(facts: Facts) -> Python:
+    """The Python that would run the workload."""
+    return require(facts.python)
+
+
+def require_torch(facts: Facts) -> Torch:
+    """The installed torch, on a machine whose GPU it could use."""
+    require_visible_gpu(facts)
+    torch = require(require_python(facts).torch)
+    if torch is None:
+        raise NotApplicable("torch is not installed in this Python")
+    if torch.hip is not None:
+        raise NotApplicable(f"torch {torch.version} is built for ROCm")
+    return torch
+
+
+def require_torch_cuda(facts: Facts) -> Release:
+    """The CUDA version that torch was built with."""
+    cuda = require(require_torch(facts).cuda)
+    if cuda is None:
+        raise NotApplicable("torch is a CPU build")
+    return cuda

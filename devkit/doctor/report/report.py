@@ -1,0 +1,176 @@
+"""What the whole run says: a verdict, the root causes, and the JSON document."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any, assert_never
+
+from devkit.compat.version_tables import load_tables
+from devkit.doctor.model import Check, Crashed, Finding, Found, Outcome, Passed, Severity, Skipped
+from devkit.doctor.runner import mark_root_causes
+from devkit.facts.model import Facts
+from devkit.facts.values import record
+
+CHECK_PAGES_FOLDER = "docs/checks"
+"""In the repository of this release."""
+
+
+class Health(StrEnum):
+    """The report's verdict: the worst severity found, notes aside."""
+
+    HEALTHY = "healthy"
+    WARNINGS = "warnings"
+    PROBLEMS = "problems"
+
+
+@record
+class ReportedFinding:
+    """A finding with the check that made it."""
+
+    check: Check
+    finding: Finding
+
+
+@record
+class Report:
+    """The outcomes of a run with causes marked. Build it with `report_of`."""
+
+    devkit: str
+    taken_at: str
+    outcomes: tuple[Outcome, ...]
+    data_as_of: str
+    """The day of the oldest version table that a check asked, "" when none did."""
+
+    @property
+    def findings(self) -> tuple[ReportedFinding, ...]:
+        """Every finding, in print order."""
+        return tuple(
+            ReportedFinding(outcome.check, finding)
+            for outcome in self.outcomes
+            if isinstance(outcome.verdict, Found)
+            for finding in outcome.verdict.findings
+        )
+
+    @property
+    def crashed(self) -> tuple[Outcome, ...]:
+        """The checks that broke."""
+        return tuple(outcome for outcome in self.outcomes if isinstance(outcome.verdict, Crashed))
+
+    @property
+    def health(self) -> Health:
+        """The verdict. A crashed check counts as a warning: what it would have seen is not known."""
+        severities = {shown.finding.severity for shown in self.findings}
+        if Severity.ERROR in severities:
+            return Health.PROBLEMS
+        return Health.WARNINGS if Severity.WARNING in severities or self.crashed else Health.HEALTHY
+
+    @property
+    def roots(self) -> tuple[ReportedFinding, ...]:
+        """Findings that follow from no other, the worst first, otherwise in print order."""
+        order = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+        causes = [shown for shown in self.findings if shown.finding.follows_from is None]
+        return tuple(sorted(causes, key=lambda shown: order.index(shown.finding.severity)))
+
+    @property
+    def root_causes(self) -> tuple[str, ...]:
+        """Codes behind the verdict: those of root errors, or of root warnings where nothing is worse."""
+        worst = {Health.PROBLEMS: Severity.ERROR, Health.WARNINGS: Severity.WARNING}.get(self.health)
+        return tuple(dict.fromkeys(shown.check.code for shown in self.roots if shown.finding.severity is worst))
+
+    def following(self, code: str) -> tuple[ReportedFinding, ...]:
+        """The findings that follow from the check `code`."""
+        return tuple(shown for shown in self.findings if shown.finding.follows_from == code)
+
+    def to_document(self) -> dict[str, Any]:
+        """The document behind `--json`; its fields are a contract."""
+        return {
+            "schema": "devkit.doctor/1",
+            "devkit": self.devkit,
+            "taken_at": self.taken_at,
+            "data_as_of": self.data_as_of or None,
+            "verdict": self.health.value,
+            "root_causes": list(self.root_causes),
+            "outcomes": [_outcome(outcome) for outcome in self.outcomes],
+        }
+
+
+def build_report(facts: Facts, outcomes: Iterable[Outcome], *, devkit: str) -> Report:
+    """The report over `facts`, with each finding's cause marked. `devkit` is the version that judged."""
+    judged = mark_root_causes(outcomes)
+    # Only now: some checks make their findings as they are asked for, and read their tables then.
+    return Report(devkit, facts.taken_at, judged, load_tables().as_of)
+
+
+def build_check_list_document(checks: Iterable[Check]) -> dict[str, Any]:
+    """The document behind `--list --json`."""
+    return {
+        "schema": "devkit.checks/1",
+        "checks": [
+            {
+                "code": check.code,
+                "title": check.title,
+                "covers": list(check.covers),
+                "symptoms": list(check.symptoms),
+                "docs": find_check_page(check),
+            }
+            for check in checks
+        ],
+    }
+
+
+def find_check_page(check: Check) -> str:
+    """Where the check's page is."""
+    return f"{CHECK_PAGES_FOLDER}/{check.code}.md"
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    status, reason, findings = _status(outcome)
+    return {
+        "code": outcome.check.code,
+        "title": outcome.check.title,
+        "status": status,
+        "reason": reason,
+        "ms": round(outcome.ms, 3),
+        "findings": [_finding(finding, outcome.check) for finding in findings],
+    }
+
+
+def _status(outcome: Outcome) -> tuple[str, str, tuple[Finding, ...]]:
+    match outcome.verdict:
+        case Passed():
+            return "passed", "", ()
+        case Found(findings):
+            return "found", "", findings
+        case Skipped(reason):
+            return "skipped", reason, ()
+        case Crashed(error):
+            return "crashed", error, ()
+        case _ as never:
+            assert_never(never)
+
+
+def _finding(finding: Finding, check: Check) -> dict[str, Any]:
+    return {
+        "severity": finding.severity.value,
+        "message": finding.message,
+        "subject": finding.subject,
+        "evidence": list(finding.evidence),
+        "confidence": finding.confidence.value,
+        "follows_from": finding.follows_from,
+        "seen_in": finding.seen_in,
+        "location": {"path": where.path, "line": where.line} if (where := finding.location) else None,
+        "fix": build_fix_document(ReportedFinding(check, finding)),
+    }
+
+
+def build_fix_document(shown: ReportedFinding) -> dict[str, Any]:
+    """What to do about a finding, as every document has it. `is_automatic`: `devkit doctor --fix` can do it."""
+    fix = shown.finding.fix
+    return {
+        "summary": fix.summary,
+        "commands": list(fix.commands),
+        "where": fix.where.value,
+        "root": fix.root,
+        "restart": fix.restart.value,
+        "docs": fix.docs or find_check_page(shown.check),
+        "is_automatic": bool(fix.repairs),
+    }

@@ -1,0 +1,305 @@
+"""The stack that a GPU workload stands on, layer by layer, with what was found at each."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+
+from devkit.doctor.model import Check, Outcome, Passed, Severity
+from devkit.doctor.report.report import Report, ReportedFinding
+from devkit.facts.model import (
+    Compose,
+    Container,
+    Distribution,
+    Driver,
+    Engine,
+    EngineFailure,
+    Facts,
+    FailedGpu,
+    Hub,
+    NvmlAnswer,
+    NvmlFailure,
+    Platform,
+    Project,
+    Python,
+    Storage,
+    System,
+    Toolkit,
+    Torch,
+    Wsl,
+)
+from devkit.facts.values import Release, Unknown, record
+from devkit.text import format_bytes, format_count, join_words, to_one_line
+
+# What is worth showing of each layer of the stack: names and versions, a few words each.
+
+_MOST_CDI = 4
+
+
+@record
+class LayerReading:
+    """One reading as people say it: ("loaded", "580.95.05")."""
+
+    name: str
+    value: str
+
+
+def _hardware(facts: Facts) -> Iterator[LayerReading]:
+    if isinstance(facts.nvml, NvmlAnswer) and facts.nvml.gpus:
+        for name, count in Counter(map(_gpu, facts.nvml.gpus)).items():
+            yield LayerReading("GPU", name if count == 1 else f"{count} × {name}")  # noqa: RUF001 - a times sign
+    elif isinstance(facts.driver, Driver) and isinstance(facts.driver.pci_gpus, tuple):
+        found = Counter(gpu.device_id for gpu in facts.driver.pci_gpus)
+        yield LayerReading("PCI", join_words(f"{count} × {name}" for name, count in found.items()) or "no NVIDIA GPU")  # noqa: RUF001
+
+
+def _gpu(gpu: object) -> str:
+    if isinstance(gpu, FailedGpu):
+        return "GPU that does not answer"
+    memory = getattr(gpu, "memory_bytes", None)
+    size = f", {format_bytes(memory)}" if isinstance(memory, int) else ""
+    return f"{getattr(gpu, 'name', 'GPU')}{size}"
+
+
+def _kernel(facts: Facts) -> Iterator[LayerReading]:
+    if isinstance(facts.system, System):
+        distribution = facts.system.distribution
+        if isinstance(distribution, Distribution):
+            yield LayerReading("system", distribution.name)
+        if facts.system.kernel:
+            yield LayerReading("kernel", facts.system.kernel)
+    if isinstance(facts.driver, Driver):
+        flavours = {True: " (open)", False: " (closed)"}
+        flavour = flavours[facts.driver.is_open] if isinstance(facts.driver.is_open, bool) else ""
+        yield from _version("module loaded", facts.driver.loaded, absent="no", suffix=flavour)
+        if facts.driver.on_disk != facts.driver.loaded:
+            yield from _version("module on disk", facts.driver.on_disk, absent="none")
+
+
+def _libraries(facts: Facts) -> Iterator[LayerReading]:
+    if isinstance(facts.driver, Driver):
+        yield from _version("libnvidia-ml", facts.driver.libnvidia_ml, absent="not found")
+        yield from _version("libcuda", facts.driver.libcuda, absent="not found")
+    if isinstance(facts.nvml, NvmlAnswer):
+        yield from _version("NVML answers for driver", facts.nvml.driver, absent="none")
+        yield from _version("newest CUDA", facts.nvml.cuda, absent="none")
+    elif isinstance(facts.nvml, NvmlFailure):
+        yield LayerReading(
+            "NVML", f"{facts.nvml.end.value} in {facts.nvml.call}" if facts.nvml.call else facts.nvml.end.value
+        )
+
+
+def _windows(facts: Facts) -> Iterator[LayerReading]:
+    if isinstance(facts.wsl, Wsl):
+        yield LayerReading("/dev/dxg", "there" if facts.wsl.has_dxg else "missing")
+        yield LayerReading("libraries from Windows", str(len(facts.wsl.libraries)))
+
+
+def _engine(facts: Facts) -> Iterator[LayerReading]:
+    if isinstance(facts.engine, Engine):
+        version = facts.engine.version
+        shown = f" {version}" if isinstance(version, Release) else ""
+        yield LayerReading(
+            facts.engine.kind.value, f"{shown}{', rootless' if facts.engine.is_rootless else ''}".strip()
+        )
+        yield LayerReading("runtimes", join_words(runtime.name for runtime in facts.engine.runtimes))
+    elif isinstance(facts.engine, EngineFailure):
+        yield LayerReading("engine", facts.engine.end.value)
+    if isinstance(facts.compose, Compose):
+        yield LayerReading("Compose", str(facts.compose.version))
+
+
+def _toolkit(facts: Facts) -> Iterator[LayerReading]:
+    if isinstance(facts.toolkit, Toolkit):
+        yield from _version("NVIDIA Container Toolkit", facts.toolkit.version, absent="not installed")
+        if isinstance(facts.toolkit.mode, str) and facts.toolkit.mode and facts.toolkit.version is not None:
+            yield LayerReading("mode", facts.toolkit.mode)
+    if isinstance(facts.cdi, tuple):
+        for spec in facts.cdi[:_MOST_CDI]:
+            driver = f" for {spec.driver}" if spec.driver else ""
+            yield LayerReading(
+                "CDI", f"{format_count(len(spec.devices), 'device')}{driver}" if not spec.error else "unreadable"
+            )
+
+
+def _container(facts: Facts) -> Iterator[LayerReading]:
+    side = _workload(facts)
+    if isinstance(side.container, Container):
+        yield LayerReading("kind", side.container.kind)
+        yield LayerReading("NVIDIA_VISIBLE_DEVICES", side.container.visible_devices or "unset")
+        if isinstance(side.container.shm_bytes, int):
+            yield LayerReading("/dev/shm", format_bytes(side.container.shm_bytes))  # noqa: S108 - a name to show
+
+
+def _cuda(facts: Facts) -> Iterator[LayerReading]:
+    side = _workload(facts)
+    if isinstance(side.nvml, NvmlAnswer):
+        yield from _version("driver's CUDA", side.nvml.cuda, absent="none")
+    if isinstance(side.python, Python) and isinstance(side.python.torch, Torch):
+        yield from _version("torch's CUDA", side.python.torch.cuda, absent="none (CPU build)")
+    if isinstance(side.container, Container) and side.container.require_cuda:
+        yield LayerReading("the image asks for", side.container.require_cuda)
+
+
+def _python(facts: Facts) -> Iterator[LayerReading]:
+    side = _workload(facts)
+    if isinstance(side.python, Python):
+        yield LayerReading("Python", str(side.python.version))
+        if isinstance(side.python.torch, Torch):
+            yield LayerReading("torch", side.python.torch.version)
+        elif side.python.torch is None:
+            yield LayerReading("torch", "not installed")
+        for package in side.python.packages:
+            if package.name in ("transformers", "peft", "bitsandbytes", "flash-attn", "triton"):
+                yield LayerReading(package.name, package.version)
+
+
+def _project(facts: Facts) -> Iterator[LayerReading]:
+    if isinstance(facts.project, Project):
+        yield LayerReading("files read", str(len(facts.project.files)))
+    if isinstance(facts.hub, Hub) and facts.hub.is_offline:
+        yield LayerReading("hub", "offline")
+    if isinstance(facts.storage, Storage):
+        for directory in facts.storage.directories:
+            if isinstance(directory.free_bytes, int):
+                yield LayerReading(f"free for {directory.purpose}", format_bytes(directory.free_bytes))
+
+
+def _workload(facts: Facts) -> Facts:
+    """The side on which the workload runs: the dev container where it was looked into."""
+    return facts.inside if isinstance(facts.inside, Facts) else facts
+
+
+def _version(name: str, version: object, *, absent: str, suffix: str = "") -> Iterator[LayerReading]:
+    if not isinstance(version, Unknown):
+        yield LayerReading(name, absent if version is None else f"{version}{suffix}")
+
+
+LAYER_READINGS: Mapping[str, Callable[[Facts], Iterator[LayerReading]]] = {
+    "hardware": _hardware,
+    "kernel": _kernel,
+    "libraries": _libraries,
+    "windows": _windows,
+    "engine": _engine,
+    "toolkit": _toolkit,
+    "container": _container,
+    "cuda": _cuda,
+    "python": _python,
+    "project": _project,
+}
+"""By the name of the layer."""
+
+
+class LayerState(StrEnum):
+    """How a layer is, in the word that stands beside its glyph."""
+
+    CAUSE = "root cause"
+    PROBLEM = "problem"
+    WARNING = "warning"
+    FOLLOWS = "consequence"
+    FINE = "fine"
+    UNJUDGED = "not judged"
+
+
+@record
+class StackLayer:
+    """One layer: its state, what was read there, and what its checks said."""
+
+    name: str
+    title: str
+    about: str
+    state: LayerState
+    readings: tuple[LayerReading, ...]
+    roots: tuple[ReportedFinding, ...]
+    consequences: tuple[ReportedFinding, ...]
+    others: tuple[Outcome, ...]
+    """Outcomes without findings: passed, skipped, crashed."""
+
+    @property
+    def passed(self) -> int:
+        """How many of its checks passed."""
+        return sum(isinstance(outcome.verdict, Passed) for outcome in self.others)
+
+
+STACK_LAYERS = (
+    ("hardware", "Hardware", "GPUs on the PCI bus"),
+    ("windows", "WSL and Windows", "how the guest reaches the GPU"),
+    ("kernel", "Kernel driver", "the nvidia module and its device nodes"),
+    ("libraries", "NVML and libcuda", "the driver's own libraries"),
+    ("engine", "Container engine", "Docker or Podman"),
+    ("toolkit", "Container Toolkit and CDI", "how the engine hands GPUs over"),
+    ("container", "Container", "what the container was given"),
+    ("cuda", "CUDA", "image and wheel against the driver"),
+    ("python", "Python and torch", "the workload's libraries"),
+    ("project", "Project, hub and storage", "settings, models, room"),
+)
+"""From the metal up: name, title, what it is."""
+
+_OF_DOMAIN = {
+    "GPU": "hardware",
+    "DRV": "kernel",
+    "WSL": "windows",
+    "ENG": "engine",
+    "CTK": "toolkit",
+    "CDI": "toolkit",
+    "CON": "container",
+    "MEM": "container",
+    "NET": "container",
+    "CUD": "cuda",
+    "PYT": "python",
+    "PRJ": "project",
+    "HUB": "project",
+    "STO": "project",
+}
+_OF_CHECK = {"DRV002": "libraries", "DRV003": "libraries", "CUD003": "libraries"}
+"""Where a check stands on another layer than its domain."""
+
+
+def find_layer(check: Check) -> str:
+    """The name of the layer that a check looks at."""
+    return _OF_CHECK.get(check.code) or _OF_DOMAIN[check.code[:3]]
+
+
+def build_stack(facts: Facts, report: Report) -> tuple[StackLayer, ...]:
+    """The layers that this machine has, from the metal up."""
+    return tuple(
+        _layer(name, title, about, facts, report)
+        for name, title, about in STACK_LAYERS
+        if name != "windows" or _has_windows(facts)
+    )
+
+
+def _has_windows(facts: Facts) -> bool:
+    platform = facts.system.platform if isinstance(facts.system, System) else None
+    return isinstance(facts.wsl, Wsl) or platform in (Platform.WSL2, Platform.WSL1, Platform.WINDOWS)
+
+
+def _layer(name: str, title: str, about: str, facts: Facts, report: Report) -> StackLayer:
+    read: Callable[[Facts], Iterator[LayerReading]] = LAYER_READINGS[name]
+    found = [shown for shown in report.findings if find_layer(shown.check) == name]
+    roots = tuple(shown for shown in report.roots if find_layer(shown.check) == name)
+    outcomes = [outcome for outcome in report.outcomes if find_layer(outcome.check) == name]
+    has_findings = {shown.check.code for shown in found}
+    others = tuple(outcome for outcome in outcomes if outcome.check.code not in has_findings)
+    consequences = tuple(shown for shown in found if shown.finding.follows_from is not None)
+    state = _state(report, roots, consequences, others)
+    readings = tuple(LayerReading(said.name, to_one_line(said.value)) for said in read(facts))
+    return StackLayer(name, title, about, state, readings, roots, consequences, others)
+
+
+def _state(
+    report: Report,
+    roots: tuple[ReportedFinding, ...],
+    consequences: tuple[ReportedFinding, ...],
+    others: tuple[Outcome, ...],
+) -> LayerState:
+    severities = {shown.finding.severity for shown in roots}
+    first = next(iter(report.roots), None)
+    if Severity.ERROR in severities:
+        return LayerState.CAUSE if first in roots else LayerState.PROBLEM
+    if any(shown.finding.severity is not Severity.NOTE for shown in consequences):
+        return LayerState.FOLLOWS
+    if Severity.WARNING in severities or any(outcome in report.crashed for outcome in others):
+        return LayerState.WARNING
+    if roots or any(isinstance(outcome.verdict, Passed) for outcome in others):
+        return LayerState.FINE
+    return LayerState.UNJUDGED

@@ -1,0 +1,203 @@
+"""GPUs as an estimate meets them: how much memory they have for it, and whether it fits."""
+
+import re
+from enum import StrEnum
+
+from devkit.compat.gpus import find_closest_gpus, find_datasheet, find_gpu
+from devkit.compat.version_tables import GpuModel, load_tables
+from devkit.errors import DevkitError
+from devkit.estimate.memory import Interval, MemoryEstimate
+from devkit.estimate.settings import Precision
+from devkit.facts.gpu import Gpu
+from devkit.facts.values import Unknown, keyword_record
+
+GIB = 1 << 30
+_MIG = re.compile(r"^(?P<whole>.+?) MIG (?P<slices>\d)g\.(?P<gigabytes>\d+)gb$", re.IGNORECASE)
+_SIZED = re.compile(r"\b(?P<size>\d+) ?gi?b\b", re.IGNORECASE)
+
+DRIVER_SHARE = 0.99
+"""Of the memory on the data sheet: the rest is the driver's own. nvidia-smi shows 24,564 of 24,576 MiB on an RTX 4090,
+143,771 of 144,384 on an H200."""
+ECC_SHARE = 15 / 16
+"""Error correction takes a sixteenth of GDDR memory and nothing of HBM.
+Source: https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/, "Theoretical Bandwidth Calculation"."""
+_HBM_GB_PER_S = 1200
+_HBM_CAPABILITIES = frozenset({(6, 0), (7, 0)})
+"""GDDR stays below that bandwidth on data center cards; the P100 and V100 are HBM cards that do, too."""
+
+
+OLDEST_MAJOR = 7
+"""Compute capability from which today's torch has kernels: https://pytorch.org/get-started/previous-versions/."""
+
+
+FIRST_BF16_MAJOR = 8
+"""Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/, "Arithmetic Instructions"."""
+
+
+class Fit(StrEnum):
+    """Whether an estimate fits: even its upper bound does, only what is expected does, or not even that."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    DOES_NOT_FIT = "does-not-fit"
+
+
+@keyword_record
+class CalibratedBounds:
+    """Bounds that measured runs on this GPU allow: the allocator's share beyond the tensors, and the CUDA context."""
+
+    slack_point: float
+    slack_upper: float
+    context_point: int | None
+    context_upper: int | None
+    runs: int
+
+
+@keyword_record
+class GpuSpec:
+    """A GPU, or several that are alike. `memory_bytes` is what programs may take; a rate that is not known is None."""
+
+    name: str
+    memory_bytes: int
+    count: int = 1
+    flops: float | None = None
+    bytes_per_s: float | None = None
+    lacks_bf16: bool = False
+    """Whether it computes bf16 only by taking detours, as GPUs before compute capability 8.0 do."""
+    is_measured: bool = False
+    """Whether the memory was read from the GPU, and not from its data sheet."""
+
+    bounds: CalibratedBounds | None = None
+
+    def peak(self, estimate: MemoryEstimate) -> Interval:
+        """The estimate's peak on this GPU: with the bounds learned here, never wider than without them."""
+        general, bounds = estimate.device_peak_bytes, self.bounds
+        if bounds is None:
+            return general
+        beyond = general.point - estimate.reserved_peak_bytes.point
+        tensors = estimate.allocated_peak_bytes
+        point = tensors * (1 + bounds.slack_point) + (beyond if bounds.context_point is None else bounds.context_point)
+        beyond = general.upper - estimate.reserved_peak_bytes.upper
+        upper = tensors * (1 + bounds.slack_upper) + (beyond if bounds.context_upper is None else bounds.context_upper)
+        return Interval(point=round(point), upper=min(general.upper, round(max(upper, point))))
+
+    def verdict(self, estimate: MemoryEstimate) -> Fit:
+        """Whether the estimate fits on one of them."""
+        peak = self.peak(estimate)
+        if peak.upper <= self.memory_bytes:
+            return Fit.FITS
+        return Fit.TIGHT if peak.point <= self.memory_bytes else Fit.DOES_NOT_FIT
+
+
+def find_gpu_spec(text: str, precision: Precision) -> GpuSpec:
+    """A GPU by name, such as "RTX 4090", "A100 80GB" or "H100 MIG 3g.40gb". Raises DevkitError for one that is none."""
+    found = _MIG.match(text.strip())
+    if found:
+        return _slice(
+            find_gpu_spec(found["whole"], precision), int(found["slices"]), int(found["gigabytes"]), precision
+        )
+    # "V100 32GB" names a family and a size: the size says which card of the family, and is looked up below.
+    named = find_gpu(text) or find_gpu(_SIZED.sub("", text))
+    if named is None or named.model is None:
+        near = find_closest_gpus(text)
+        known = f"Did you mean {' or '.join(near)}?" if near else "Name it as nvidia-smi does, such as RTX 4090."
+        raise DevkitError(f"there is no GPU {text!r} in the tables", known)
+    model = _of_size(text, named.model)
+    return _build_spec(model, precision, gib=_asked_gib(text, model))
+
+
+def _slice(whole: GpuSpec, slices: int, gigabytes: int, precision: Precision) -> GpuSpec:
+    """A part of a GPU that MIG divides."""
+    name = f"{whole.name} MIG {slices}g.{gigabytes}gb"
+    memory = round(gigabytes * GIB * DRIVER_SHARE)
+    if memory > whole.memory_bytes or find_datasheet(name) is None:
+        raise DevkitError(f"{whole.name} has no MIG slice {slices}g.{gigabytes}gb", "List them: nvidia-smi mig -lgip")
+    return GpuSpec(name=name, memory_bytes=memory, flops=_flops(name, precision), bytes_per_s=_bandwidth(name))
+
+
+def find_smallest_gpu(estimate: MemoryEstimate) -> GpuSpec | None:
+    """The NVIDIA card with the least memory on which the estimate is sure to fit; None where it is on none."""
+    rows = (row for row in load_tables().gpus.models if row.kind != "jetson" and row.capability.major >= OLDEST_MAJOR)
+    sized = ((round(gib * GIB * _usable_share(row)), row, gib) for row in rows for gib in row.memory_gib)
+    fitting = [each for each in sized if estimate.device_peak_bytes.upper <= each[0]]
+    if not fitting:
+        return None
+    memory, row, gib = min(fitting, key=lambda each: (each[0], each[1].name))
+    return GpuSpec(name=_name(row, gib), memory_bytes=memory)
+
+
+def group_gpus(gpus: tuple[Gpu, ...], precision: Precision) -> tuple[GpuSpec, ...]:
+    """The GPUs of a machine; those that are alike stand together, with the least memory that one of them has."""
+    found: dict[str, GpuSpec] = {}
+    for gpu in gpus:
+        if isinstance(gpu.memory_bytes, Unknown):
+            continue
+        count = found[gpu.name].count + 1 if gpu.name in found else 1
+        least = min(gpu.memory_bytes, found[gpu.name].memory_bytes) if gpu.name in found else gpu.memory_bytes
+        found[gpu.name] = GpuSpec(
+            name=gpu.name,
+            memory_bytes=least,
+            count=count,
+            flops=_flops(gpu.name, precision),
+            bytes_per_s=_bandwidth(gpu.name),
+            lacks_bf16=not isinstance(gpu.capability, Unknown) and gpu.capability.major < FIRST_BF16_MAJOR,
+            is_measured=True,
+        )
+    return tuple(found.values())
+
+
+def _of_size(text: str, model: GpuModel) -> GpuModel:
+    """The card of the family that is sold in the size that the name asks for: "A100-40GB" is not the one with 80."""
+    asked = _SIZED.search(text)
+    size = int(asked["size"]) if asked else 0
+    family = _SIZED.sub("", text).strip(" -_").lower()
+    if not size or size in model.memory_gib or not family:
+        return model
+    alike = (row for row in load_tables().gpus.models if family in row.name.lower() and size in row.memory_gib)
+    return next(alike, model)
+
+
+def _asked_gib(text: str, model: GpuModel) -> int:
+    """The size in the name, else the smallest: a promise that holds for the larger ones, too."""
+    asked = _SIZED.search(text)
+    size = int(asked["size"]) if asked else 0
+    return size if size in model.memory_gib else min(model.memory_gib)
+
+
+def _build_spec(model: GpuModel, precision: Precision, *, gib: int) -> GpuSpec:
+    return GpuSpec(
+        name=_name(model, gib),
+        lacks_bf16=model.capability.major < FIRST_BF16_MAJOR,
+        memory_bytes=round(gib * GIB * _usable_share(model)),
+        flops=_flops(model.name, precision),
+        bytes_per_s=_bandwidth(model.name),
+    )
+
+
+def _name(model: GpuModel, gib: int) -> str:
+    """The card's name, with its size where it is sold in several."""
+    return model.name if len(model.memory_gib) == 1 or _SIZED.search(model.name) else f"{model.name} {gib}GB"
+
+
+def _usable_share(model: GpuModel) -> float:
+    if model.kind != "datacenter":
+        return DRIVER_SHARE
+    rates = load_tables().gpus.rates.get(model.id)
+    capability = (model.capability.major, model.capability.minor)
+    is_hbm = capability in _HBM_CAPABILITIES or (rates is not None and rates.bandwidth_gb_per_s > _HBM_GB_PER_S)
+    return DRIVER_SHARE if is_hbm else ECC_SHARE
+
+
+def _flops(name: str, precision: Precision) -> float | None:
+    rates = find_datasheet(name)
+    if rates is None:
+        return None
+    # fp32 matrices run on TF32 units, at half the rate of 16-bit ones.
+    tflops = rates.fp16_tflops if precision is Precision.FP16 else rates.bf16_tflops
+    shared = tflops / 2 if precision is Precision.FP32 else tflops
+    return shared * 1e12 or None
+
+
+def _bandwidth(name: str) -> float | None:
+    rates = find_datasheet(name)
+    return rates.bandwidth_gb_per_s * 1e9 if rates is not None and rates.bandwidth_gb_per_s else None

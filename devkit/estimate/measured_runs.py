@@ -1,0 +1,216 @@
+"""What measured runs say about one kind of GPU: how far the bounds can be drawn in there."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pkgutil import get_data
+from typing import Any
+
+from devkit.compat.version_tables import KeyedArray, LazyDocument, Table, TableRow
+from devkit.errors import DevkitError
+from devkit.estimate.gpus import CalibratedBounds
+from devkit.estimate.settings import InferenceSettings, TrainingSettings, decode_settings
+from devkit.facts.values import keyword_record, record
+
+SCHEMA = "devkit.measured/1"
+RUN_SCHEMA = "devkit.finetune/1"
+PROOF_SCHEMA = "devkit.verify/1"
+ENOUGH_RUNS = 3
+"""Fewer runs show an error and move no bound."""
+MARGIN = 0.05
+"""Kept beyond the worst run, because the next one may be worse."""
+_HINT = "Give run.json of a finished devkit finetune, or the report of devkit verify on a GPU."
+
+
+@keyword_record
+class ObservedRun:
+    """One run: the GPU, what was measured, and what had been estimated for its tensors. Bytes; 0 where not measured."""
+
+    gpu: str
+    allocated_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+    estimated_bytes: int
+
+    @property
+    def error(self) -> float:
+        """By how much the estimate of the tensors was too high, as a share of what they took."""
+        return self.estimated_bytes / self.allocated_bytes - 1
+
+    @property
+    def slack(self) -> float:
+        """What the allocator held beyond the tensors, as a share of them."""
+        return self.reserved_bytes / self.allocated_bytes - 1
+
+
+def parse_observed_runs(document: Mapping[str, Any], *, origin: str) -> tuple[ObservedRun, ...]:
+    """The runs in a parsed file. Raises DevkitError where there are none to learn from."""
+    schema = document.get("schema")
+    if not isinstance(schema, str) or schema not in _ROWS:
+        raise DevkitError(f"{origin} holds no measured run (schema {schema!r})", _HINT)
+    try:
+        rows = _ROWS[schema](document)
+        found = tuple(ObservedRun(**{name: row[name] for name in _FIELDS}) for row in rows)
+    except (KeyError, TypeError) as error:
+        raise DevkitError(f"{origin} tells no {error} of what was measured", _HINT) from None
+    if not found:
+        raise DevkitError(f"{origin} holds no measured run", _HINT)
+    for each in found:
+        if min(each.allocated_bytes, each.estimated_bytes) <= 0 or each.reserved_bytes < each.allocated_bytes:
+            raise DevkitError(f"a run in {origin} was measured on no GPU, or wrongly", _HINT)
+    return found
+
+
+_ESTIMATED = "estimated_allocated_peak_bytes"
+_FIELDS = ("gpu", "allocated_bytes", "reserved_bytes", "device_bytes", "estimated_bytes")
+
+
+def _run(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One run of finetune as a row."""
+    measured, estimated = document["measured"] or {}, document["estimated"] or {}
+    return [_row(document["gpu"], measured, estimated["allocated_peak_bytes"])]
+
+
+def _proof(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The stages of a proof that trained and counted memory, a row each."""
+    found = (stage["measured"] for stage in document["stages"] if stage["status"] == "passed")
+    counted = (measured for measured in found if _ESTIMATED in measured)
+    return [_row(document["device"]["name"], measured, measured[_ESTIMATED]) for measured in counted]
+
+
+def _row(gpu: str, measured: Mapping[str, Any], estimated_bytes: int) -> dict[str, Any]:
+    return {
+        "gpu": gpu,
+        "allocated_bytes": measured["allocated_peak_bytes"],
+        "reserved_bytes": measured["reserved_peak_bytes"],
+        "device_bytes": measured.get("device_peak_bytes", 0),
+        "estimated_bytes": estimated_bytes,
+    }
+
+
+_ROWS: dict[str, Callable[[Mapping[str, Any]], list[dict[str, Any]]]] = {
+    SCHEMA: lambda document: document["runs"],
+    RUN_SCHEMA: _run,
+    PROOF_SCHEMA: _proof,
+}
+"""Schema -> how its runs are found."""
+
+
+def serialize_observed_runs(found: Iterable[ObservedRun]) -> dict[str, Any]:
+    """The runs as the user's own file keeps them."""
+    return {"schema": SCHEMA, "runs": [vars(each) for each in found]}
+
+
+def calibrate_bounds(found: Iterable[ObservedRun], gpu: str) -> CalibratedBounds | None:
+    """How far the bounds can be drawn in on GPUs of that name; None where too few runs were measured."""
+    here = [each for each in found if each.gpu == gpu]
+    if len(here) < ENOUGH_RUNS:
+        return None
+    slacks = [each.slack for each in here]
+    # Where tensors took more than estimated, the next estimate may be as far below.
+    shortfall = max(0.0, *(1 / (1 + each.error) - 1 for each in here))
+    contexts = [each.device_bytes - each.reserved_bytes for each in here if each.device_bytes]
+    return CalibratedBounds(
+        slack_point=sum(slacks) / len(slacks),
+        slack_upper=(1 + max(slacks)) * (1 + shortfall) * (1 + MARGIN) - 1,
+        context_point=round(sum(contexts) / len(contexts)) if contexts else None,
+        context_upper=round(max(contexts) * (1 + MARGIN)) if contexts else None,
+        runs=len(here),
+    )
+
+
+# Peak memory that was measured: published runs, each with its settings and its source.
+
+MIB = 1 << 20
+
+
+@keyword_record
+class RunGroup(TableRow):
+    """Runs of one program on one machine. `settings` are what its runs have in common.
+
+    `lingering` says that the loop holds the model's outputs until the next forward pass replaces them, `emptied` that
+    it gives torch's cached memory back after each step.
+    """
+
+    id: str
+    grade: str
+    gpu: str
+    versions: str
+    settings: Mapping[str, Any]
+    lingering: bool = False
+    emptied: bool = False
+    excluded: str = ""
+
+
+@record
+class RunRow:
+    """One row as the table has it."""
+
+    id: str
+    group: str
+    model: str
+    settings: Mapping[str, Any]
+    allocated_mib: float = 0.0
+    reserved_mib: float = 0.0
+    weights_mib: float = 0.0
+    optimizer_mib: float = 0.0
+    excluded: str = ""
+
+
+class MeasuredTable(Table):
+    """Groups and their runs."""
+
+    groups = KeyedArray("group", RunGroup, unique=("id",), key=lambda row: row.id)
+
+    @property
+    def runs(self) -> tuple[RunRow, ...]:
+        """Every row; its source is its group's."""
+        return tuple(RunRow(**row) for row in self._document["run"])
+
+
+@keyword_record
+class MeasuredRun:
+    """A published run, in bytes, 0 where one was not published. `excluded` says why it is shown and not counted."""
+
+    id: str
+    group: RunGroup
+    model: str
+    settings: TrainingSettings | InferenceSettings
+    allocated_bytes: int
+    reserved_bytes: int
+    weights_bytes: int
+    """Base and adapters."""
+    optimizer_bytes: int
+    excluded: str
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the estimates claim to know this run."""
+        return not self.excluded
+
+
+@cache
+def load_measured_runs() -> tuple[MeasuredRun, ...]:
+    """Every published run, in the table's order."""
+    table = MeasuredTable(LazyDocument((get_data("devkit.estimate", "tables/measured.toml") or b"").decode()))
+    return tuple(_typed(run, table.groups[run.group]) for run in table.runs)
+
+
+def _typed(run: RunRow, group: RunGroup) -> MeasuredRun:
+    spelled = {**group.settings, **run.settings}
+    return MeasuredRun(
+        id=run.id,
+        group=group,
+        model=run.model,
+        settings=_settings(spelled),
+        allocated_bytes=round(run.allocated_mib * MIB),
+        reserved_bytes=round(run.reserved_mib * MIB),
+        weights_bytes=round(run.weights_mib * MIB),
+        optimizer_bytes=round(run.optimizer_mib * MIB),
+        excluded=run.excluded or group.excluded,
+    )
+
+
+def _settings(spelled: Mapping[str, Any]) -> TrainingSettings | InferenceSettings:
+    if "prompt" in spelled:
+        return decode_settings(InferenceSettings, spelled)
+    return decode_settings(TrainingSettings, spelled)

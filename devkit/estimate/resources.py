@@ -1,0 +1,235 @@
+"""How long training takes, and which settings are faster: operations per token, and what each setting costs."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from devkit.compat.gpus import find_gpu
+from devkit.errors import DevkitError
+from devkit.estimate.gpus import GIB
+from devkit.estimate.settings import Loss, Method, Optimizer, Precision, Sharding, TrainingSettings
+from devkit.estimate.shape import ModelShape
+from devkit.estimate.training import PAGED_OPTIMIZERS, compute_optimizer_terms, count_trained_parameters
+from devkit.estimate.weights import count_adapter_parameters
+from devkit.facts.values import keyword_record, record
+
+# What a run needs beside the GPU: memory of the machine, disk, processor cores.
+
+PROCESS_BYTES = 6 * GIB
+"""A Python process with torch and a CUDA context."""
+WORKER_BYTES = 1 * GIB
+"""A process that prepares data."""
+SHARD_BYTES = 5 * 10**9
+"""Largest file that transformers writes a model in by default: it is what loading holds at a time."""
+WORKERS = 4
+CORES_PER_GPU = 8
+"""What the University of Virginia's course on language models starts with; four feed data, the rest the GPU."""
+TOKEN_BYTES = 6
+"""Text of one token with its id: four letters on average in English, four bytes for the id, less after compression."""
+CHECKPOINTS = 3
+"""How many a run keeps: the newest two and the one being written."""
+
+
+@keyword_record
+class HostRequirements:
+    """For one GPU; several processes on a machine need as much each, the files on disk once."""
+
+    memory_bytes: int
+    comfortable_memory_bytes: int
+    """With the whole model in the page cache, so that a second start reads nothing from disk."""
+    disk_bytes: int
+    model_bytes: int
+    checkpoint_bytes: int
+    data_bytes: int
+    cores: int
+    workers: int
+
+
+def estimate_host(shape: ModelShape, settings: TrainingSettings, *, tokens: int = 0) -> HostRequirements:
+    """What training needs of the machine. `tokens` is the size of the data set."""
+    model = shape.parameters * settings.precision.bytes
+    what = count_trained_parameters(shape, settings)
+    state = sum(term.bytes for term in compute_optimizer_terms(what, settings))
+    paged = state if settings.optimizer in PAGED_OPTIMIZERS else 0
+    is_full = settings.method is Method.FULL
+    kept = model if is_full else count_adapter_parameters(shape, settings) * settings.adapter_precision.bytes
+    memory = PROCESS_BYTES + WORKERS * WORKER_BYTES + min(model, SHARD_BYTES) + paged
+    checkpoints = CHECKPOINTS * (kept + state)
+    data = tokens * TOKEN_BYTES
+    return HostRequirements(
+        memory_bytes=memory,
+        comfortable_memory_bytes=memory + max(0, model - SHARD_BYTES),
+        disk_bytes=model + checkpoints + data,
+        model_bytes=model,
+        checkpoint_bytes=kept + state,
+        data_bytes=data,
+        cores=CORES_PER_GPU,
+        workers=WORKERS,
+    )
+
+
+# What a run costs, by prices that the user keeps: devkit has none of its own.
+
+_HINT = "See examples/prices.toml for what a price file holds."
+
+
+@keyword_record
+class Price:
+    """One hour of one GPU: rented, or of one's own as its share of the purchase and its electricity."""
+
+    gpu: str
+    per_hour: float
+    where: str
+    is_own: bool = False
+
+
+@keyword_record
+class Prices:
+    """A price file. `as_of` is the day on which its owner looked the prices up."""
+
+    as_of: str
+    currency: str
+    prices: tuple[Price, ...]
+
+    def for_gpu(self, name: str) -> tuple[Price, ...]:
+        """The prices for that GPU, cheapest first."""
+        wanted = find_gpu(name)
+        rows = [each for each in self.prices if each.gpu.lower() == name.lower() or _is_same(each.gpu, wanted)]
+        return tuple(sorted(rows, key=lambda price: price.per_hour))
+
+
+def _is_same(name: str, wanted: object) -> bool:
+    found = find_gpu(name)
+    return found is not None and found.model is not None and found.model == getattr(wanted, "model", None)
+
+
+def parse_prices(document: Mapping[str, Any], *, origin: str) -> Prices:
+    """The prices in a parsed file. Raises DevkitError where something is missing or no number."""
+    as_of, currency = str(document.get("as_of", "")), str(document.get("currency", ""))
+    if not as_of or not currency:
+        raise DevkitError(f"{origin} says no {'as_of' if not as_of else 'currency'}", _HINT)
+    rented = tuple(_rented(row, origin) for row in document.get("rented", ()))
+    own = tuple(_own(row, origin) for row in document.get("own", ()))
+    if not rented and not own:
+        raise DevkitError(f"{origin} holds no prices", _HINT)
+    return Prices(as_of=as_of, currency=currency, prices=(*rented, *own))
+
+
+def _rented(row: Mapping[str, Any], origin: str) -> Price:
+    return Price(
+        gpu=_text(row, "gpu", origin), per_hour=_number(row, "per_hour", origin), where=str(row.get("where", ""))
+    )
+
+
+def _own(row: Mapping[str, Any], origin: str) -> Price:
+    """A GPU of one's own: what it cost, spread over the hours that it will work, and its electricity."""
+    share = _number(row, "purchase", origin) / _number(row, "hours_of_use", origin)
+    power = _number(row, "power_w", origin) / 1000 * _number(row, "electricity_per_kwh", origin)
+    return Price(gpu=_text(row, "gpu", origin), per_hour=share + power, where=str(row.get("where", "own")), is_own=True)
+
+
+def _text(row: Mapping[str, Any], key: str, origin: str) -> str:
+    if not isinstance(row.get(key), str) or not row[key]:
+        raise DevkitError(f"a price in {origin} names no {key}", _HINT)
+    return str(row[key])
+
+
+def _number(row: Mapping[str, Any], key: str, origin: str) -> float:
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
+        raise DevkitError(
+            f"{key} of {row.get('gpu', 'a price')} in {origin} is {value!r}", f"Give a number above zero. {_HINT}"
+        )
+    return float(value)
+
+
+UTILISATION = (0.2, 0.5)
+"""Share of the data sheet's dense rate that training reaches, recomputation not counted as useful: plain stacks lie at
+the lower end, packed and compiled ones at the upper. Sources: https://github.com/pytorch/torchtune (57 % of an A100 in
+full fine-tuning, 34 % with LoRA), https://github.com/hiyouga/LLaMA-Factory/wiki/Performance-comparison (20 to 34 %)."""
+
+ENOUGH_TOKENS = 1024
+"""Tokens in one pass from which matrix products keep a GPU busy: compute over bandwidth is about 200 operations for
+each byte, five times that leaves room for everything else."""
+
+
+@record
+class Slowdown:
+    """What a setting costs: how many times as long a step takes, in words, and where that was measured."""
+
+    factor: float
+    says: str
+    source: str
+
+
+_TORCHTUNE = "https://github.com/pytorch/torchtune"
+_SWIFT = "https://github.com/modelscope/ms-swift"
+CHECKPOINTING_SLOWDOWN = Slowdown(1.3, "checkpointing computes every layer twice: about 30% slower", _SWIFT)
+QLORA_SLOWDOWN = Slowdown(1.28, "4-bit weights are unpacked in every pass: about 28% slower", _TORCHTUNE)
+INT8_SLOWDOWN = Slowdown(
+    1.6, "8-bit products with outliers apart: slower than 4-bit", "https://arxiv.org/abs/2208.07339"
+)
+FP32_ADAPTERS_SLOWDOWN = Slowdown(
+    1.1, "fp32 adapters cast their input in every layer", "https://github.com/huggingface/peft"
+)
+OPTIMIZER_8BIT_SLOWDOWN = Slowdown(
+    1.02, "8-bit optimizer state: rounds, and steps a little slower", "https://arxiv.org/abs/2110.02861"
+)
+PAGED_OPTIMIZER_SLOWDOWN = Slowdown(
+    1.05, "paged optimizer state: may wait for host memory", "https://arxiv.org/abs/2305.14314"
+)
+STANDARD_LOSS_SLOWDOWN = Slowdown(1.02, "whole logits are written and read several times", _TORCHTUNE)
+ZERO3_SLOWDOWN = Slowdown(
+    1.2, "every layer is fetched from the other GPUs in every pass", "https://arxiv.org/abs/2304.11277"
+)
+ZERO2_SLOWDOWN = Slowdown(1.05, "gradients are shared out after every pass", "https://arxiv.org/abs/1910.02054")
+
+
+def find_slowdowns(settings: TrainingSettings) -> tuple[Slowdown, ...]:
+    """What the settings cost against the fastest way to do the same."""
+    by_optimizer = {
+        Optimizer.ADAMW_8BIT: (OPTIMIZER_8BIT_SLOWDOWN,),
+        Optimizer.PAGED_ADAMW: (PAGED_OPTIMIZER_SLOWDOWN,),
+        Optimizer.PAGED_ADAMW_8BIT: (OPTIMIZER_8BIT_SLOWDOWN, PAGED_OPTIMIZER_SLOWDOWN),
+    }
+    by_method = {Method.QLORA: (QLORA_SLOWDOWN,), Method.INT8_LORA: (INT8_SLOWDOWN,)}
+    by_sharding = {Sharding.ZERO2: (ZERO2_SLOWDOWN,), Sharding.ZERO3: (ZERO3_SLOWDOWN,)}
+    has_wide_adapters = settings.method is not Method.FULL and settings.adapter_precision is Precision.FP32
+    return (
+        *by_method.get(settings.method, ()),
+        *((CHECKPOINTING_SLOWDOWN,) if settings.checkpointing else ()),
+        *((FP32_ADAPTERS_SLOWDOWN,) if has_wide_adapters and settings.precision is not Precision.FP32 else ()),
+        *by_optimizer.get(settings.optimizer, ()),
+        *((STANDARD_LOSS_SLOWDOWN,) if settings.loss is Loss.STANDARD else ()),
+        *by_sharding.get(settings.sharding, ()),
+    )
+
+
+def compute_slowness(settings: TrainingSettings) -> float:
+    """How many times as long a token takes as with the fastest settings; for ranking alone."""
+    factor = 1.0
+    for cost in find_slowdowns(settings):
+        factor *= cost.factor
+    tokens = settings.micro_batch * settings.sequence
+    return factor * max(1.0, math.sqrt(ENOUGH_TOKENS / tokens))
+
+
+def count_flops_per_token(shape: ModelShape, settings: TrainingSettings) -> float:
+    """Useful operations for one token, forward and backward; what checkpointing repeats is not counted.
+
+    Every weight that a token meets is multiplied and added once forward, once for the gradient of what came in, and
+    once more for its own gradient where it trains. Causal attention adds half of all pairs, in two products.
+    """
+    passes = 3 if settings.method is Method.FULL else 2
+    attention = 2.0 * shape.depth * settings.sequence * shape.query_width
+    return passes * 2.0 * shape.active_parameters + 3 * attention
+
+
+def estimate_seconds(
+    tokens: int, shape: ModelShape, settings: TrainingSettings, *, flops: float
+) -> tuple[float, float]:
+    """The shortest and the longest time for that many tokens on `settings.world` GPUs of `flops` dense operations."""
+    work = tokens * count_flops_per_token(shape, settings) / (flops * settings.world)
+    slower = compute_slowness(settings)
+    low, high = UTILISATION
+    return work * slower / high, work * slower / low

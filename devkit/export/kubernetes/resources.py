@@ -1,0 +1,152 @@
+"""How a pod asks for its GPUs: by resource, by MIG resource, or by a claim of dynamic resource allocation."""
+
+import re
+from typing import Any
+
+from devkit.errors import DevkitError
+from devkit.export.kubernetes.manifest import Commented, Manifest
+from devkit.export.kubernetes.settings import KubernetesSettings, parse_tolerations
+from devkit.export.task import Task
+from devkit.solver.plan import Vendor
+
+GPU_RESOURCES = {Vendor.NVIDIA: "nvidia.com/gpu", Vendor.ROCM: "amd.com/gpu"}
+"""What the vendors' device plugins offer.
+Sources: https://github.com/NVIDIA/k8s-device-plugin, https://github.com/ROCm/k8s-device-plugin"""
+REQUESTED = "asked for"
+"""The reason of a figure that the user gave."""
+CLAIM_NAME = "gpu"
+"""What a pod calls its claim, and the claim its one request."""
+
+GPU_TAINTS = GPU_RESOURCES
+"""Taints by which clusters keep their GPUs for those who ask for one: they are called as the resources are.
+Source: https://docs.cloud.google.com/kubernetes-engine/docs/how-to/gpus (GKE adds the first by itself)"""
+
+_MIG = re.compile(r"nvidia\.com/mig-(\d+)g\.(\d+)gb.*")
+
+
+def find_gpu_resource(task: Task, settings: KubernetesSettings) -> str:
+    """The resource that counts the GPUs; "" without GPUs, and for those of a claim. Raises DevkitError."""
+    count = task.accelerator.count
+    asked = settings.gpu_resource or settings.device_class
+    if not count:
+        if asked:
+            raise DevkitError(f"{asked} is asked for, and no GPU", "Give --gpus 1, or plan for machines with GPUs.")
+        return ""
+    if settings.device_class:
+        return ""
+    found = settings.gpu_resource or GPU_RESOURCES[task.accelerator.vendor]
+    if _MIG.fullmatch(found) and count > 1:
+        # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (application considerations)
+        raise DevkitError(
+            f"--gpus {count} of {found} do not work together: a process sees one MIG instance only",
+            "Give --gpus 1, or ask for whole GPUs.",
+        )
+    return found
+
+
+def build_resources(task: Task, settings: KubernetesSettings) -> Manifest:
+    """The `resources` of the container. Shared memory is on top of what the processes need: it counts as theirs."""
+    needed_bytes = task.memory_bytes + task.shm_bytes
+    memory = Commented(
+        format_quantity(needed_bytes),
+        f"{format_quantity(task.memory_bytes)} for the processes, {_reason(task, 'memory')}; {format_quantity(task.shm_bytes)} for "
+        "shared memory, which counts as the container's. Request and limit are the same: a node that runs out of "
+        "memory evicts those first that use more than they asked for.",
+    )
+    found: Manifest = {
+        "requests": {
+            "cpu": _processors(task),
+            "memory": memory,
+        },
+        "limits": {"memory": format_quantity(needed_bytes)},
+    }
+    resource = find_gpu_resource(task, settings)
+    if resource:
+        found["limits"][resource] = task.accelerator.count
+    if settings.device_class:
+        found["claims"] = [{"name": CLAIM_NAME}]
+    return found
+
+
+def _processors(task: Task) -> Commented:
+    """The request for processors: what was asked for, or an eighth less than what is good."""
+    because = _reason(task, "cpus")
+    no_limit = "No limit: it would slow loaders while cores are idle."
+    if because == REQUESTED:
+        return Commented(task.cpus, f"Asked for. {no_limit}")
+    less = f"Of {task.cpus}: {because}. A node that has just so many keeps some for itself, and would never be taken."
+    whole, thousandths = divmod(task.cpus * 875, 1000)
+    return Commented(f"{task.cpus * 875}m" if thousandths else whole, f"{less} {no_limit}")
+
+
+def build_claim_template(task: Task, settings: KubernetesSettings) -> Manifest:
+    """What each pod's own claim is made from. Source: https://kubernetes.io/docs/concepts/scheduling-eviction/\
+dynamic-resource-allocation/ (stable since Kubernetes 1.34)."""
+    exactly = {
+        "deviceClassName": settings.device_class,
+        "allocationMode": "ExactCount",
+        "count": task.accelerator.count,
+    }
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name_claim_template(task)},
+        "spec": {"spec": {"devices": {"requests": [{"name": CLAIM_NAME, "exactly": exactly}]}}},
+    }
+
+
+def build_tolerations(task: Task, settings: KubernetesSettings) -> list[Any]:
+    """The taints that the job's nodes may have."""
+    found: list[Any] = []
+    if task.accelerator.count:
+        taint = {"key": GPU_TAINTS[task.accelerator.vendor], "operator": "Exists", "effect": "NoSchedule"}
+        found.append(Commented(taint, "Clusters keep GPU nodes free of others by this taint."))
+    return found + parse_tolerations(settings)
+
+
+def name_claim_template(task: Task) -> str:
+    """The name of the template of claims."""
+    return f"{task.name}-gpu"
+
+
+def list_gpu_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
+    """What nobody can see from here: where the pods land, and who may open the devices there.
+
+    Source: https://github.com/ROCm/k8s-device-plugin/issues/39
+    """
+    is_amd = task.accelerator.vendor is Vendor.ROCM and task.accelerator.count
+    if is_amd and settings.gpu_group is None:
+        group = (
+            "on most nodes /dev/kfd opens to one group alone: give --gpu-group with the answer of stat -c %g /dev/kfd"
+        )
+        return (*_placing_notes(task, settings), group)
+    return _placing_notes(task, settings)
+
+
+def _placing_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
+    name, mig = task.accelerator.name, _MIG.fullmatch(settings.gpu_resource)
+    if mig:
+        return (f"the estimate knows nothing of MIG: that instance has {mig[2]} GB of {name or 'its GPU'}",)
+    if not name or settings.node_selector or settings.device_class:
+        return ()
+    if task.accelerator.vendor is Vendor.NVIDIA:
+        return (
+            f"nothing binds the pods to {name}: see kubectl get nodes -L nvidia.com/gpu.product, "
+            "then give --node-selector nvidia.com/gpu.product=VALUE",
+        )
+    return (f"nothing binds the pods to {name}: give --node-selector with a label of its nodes",)
+
+
+def format_quantity(size_bytes: int) -> str:
+    """A size as the API writes it: 64Gi, or bytes where that would round.
+
+    Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+    """
+    for exponent, unit in ((40, "Ti"), (30, "Gi"), (20, "Mi")):
+        if size_bytes % (1 << exponent) == 0:
+            return f"{size_bytes >> exponent}{unit}"
+    return str(size_bytes)
+
+
+def _reason(task: Task, name: str) -> str:
+    return next((reason.because for reason in task.reasons if reason.field == name), REQUESTED)

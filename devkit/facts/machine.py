@@ -1,0 +1,260 @@
+"""The operating system, its storage, and who is asking."""
+
+from enum import StrEnum
+
+from devkit.facts.values import NOT_READ, Release, Unknown, record
+
+# Where the workload runs: the inside of a container, and its Python.
+
+
+@record
+class Container:
+    """This side when it is the inside of a container."""
+
+    kind: str
+    """"docker", "podman", "kubernetes", "apptainer" or "unknown"."""
+    visible_devices: str | None
+    """NVIDIA_VISIBLE_DEVICES, None when unset."""
+    driver_capabilities: str | None
+    require_cuda: str | None
+    shm_bytes: int | Unknown
+    c_compiler: str
+    """Path of cc, gcc or clang, "" for none."""
+    python_headers: bool | Unknown
+    libcuda_in_cache: bool | Unknown
+    """Whether the loader's cache knows the plain name libcuda.so, which Triton links against."""
+    compat_libcuda: str
+    """A libcuda under a cuda compat directory that the loader would take first, "" for none."""
+    nameless_groups: tuple[int, ...] | Unknown = NOT_READ
+    """Numbers of this process's groups that the container has no name for."""
+
+
+@record
+class Package:
+    """An installed Python distribution, by metadata only: `tag` is its wheel tag, "" when not recorded."""
+
+    name: str
+    version: str
+    tag: str
+    requires: tuple[str, ...] | Unknown = NOT_READ
+    """Its requirement lines on packages that matter to a GPU; those of optional extras aside."""
+
+
+@record
+class Copy:
+    """One of several installations of the same distribution on one module path."""
+
+    name: str
+    version: str
+    folder: str
+
+
+@record
+class CudaFolder:
+    """A CUDA Toolkit with a compiler: where it is, what led there ("CUDA_HOME", "PATH" …), and its version."""
+
+    path: str
+    found_by: str
+    version: Release | Unknown
+
+
+@record
+class Library:
+    """A shared library, with the version that its real file name carries."""
+
+    path: str
+    version: Release | Unknown
+
+
+@record
+class Torch:
+    """An installed torch, read from its files without importing it. `cuda` is None for a CPU build."""
+
+    version: str
+    cuda: Release | Unknown | None
+    hip: str | None
+
+
+@record
+class Python:
+    """The Python that would run the workload: the active virtual environment's, else this one."""
+
+    version: Release
+    executable: str
+    torch: Torch | Unknown | None
+    """None when torch is not installed."""
+    packages: tuple[Package, ...]
+    """Those that matter to a GPU: torch, triton, bitsandbytes, flash-attn, transformers, peft …"""
+    bitsandbytes_cuda: tuple[str, ...]
+    """CUDA versions for which the installed bitsandbytes carries a library: ("12.8", "13.0")."""
+    cuda_visible_devices: str | None
+    ld_library_path: tuple[str, ...]
+    shadowing_libraries: tuple[str, ...]
+    """CUDA libraries reachable through LD_LIBRARY_PATH that hide the wheels' own."""
+    shadowing: tuple[Library, ...] | Unknown = NOT_READ
+    """The same libraries with their versions."""
+    copies: tuple[Copy, ...] | Unknown = NOT_READ
+    """Distributions that stand on the module path more than once, in the order in which they are found."""
+    user_site: str | Unknown = NOT_READ
+    """The user's own site-packages where this Python reads them, "" where it does not."""
+    installer: str | Unknown = NOT_READ
+    """What installs packages here: "pip", "uv" or "conda"."""
+    bnb_cuda_version: str | Unknown | None = NOT_READ
+    """BNB_CUDA_VERSION, None when unset."""
+    cuda_device_order: str | Unknown | None = NOT_READ
+    """CUDA_DEVICE_ORDER, None when unset."""
+    cuda_toolkit: CudaFolder | Unknown | None = NOT_READ
+    """The CUDA Toolkit that builds of extensions would use; None when there is no compiler."""
+    libstdcxx: Library | Unknown | None = NOT_READ
+    """The C++ library that this Python's packages load; None when none was found."""
+
+
+# What the system allows a training process: locked memory, control group, interfaces, paths between GPUs.
+
+
+@record
+class Limits:
+    """Limits of this process and its control group. Sizes in bytes, None for unlimited."""
+
+    locked_memory_bytes: int | Unknown | None
+    group_memory_bytes: int | Unknown | None
+    out_of_memory_kills: int | Unknown
+    """Processes that the kernel has killed in this control group since it was made."""
+    group_version: str | Unknown = NOT_READ
+    """"2", "1", or "hybrid" for version 1 with the unified tree beside it."""
+    open_files: int | Unknown | None = NOT_READ
+    stack_bytes: int | Unknown | None = NOT_READ
+    cpu_count: float | Unknown | None = NOT_READ
+    """CPUs that the control group allows at a time, None for no limit."""
+    swap_bytes: int | Unknown = NOT_READ
+    available_bytes: int | Unknown = NOT_READ
+    """Memory of the machine that a new process could use without swapping."""
+    interfaces: tuple[str, ...] | Unknown = NOT_READ
+    """Network interfaces besides the loopback."""
+    default_interface: str | Unknown = NOT_READ
+    """The interface of the default route, "" for none."""
+    has_infiniband: bool | Unknown = NOT_READ
+    nccl: tuple[str, ...] | Unknown = NOT_READ
+    """NCCL_* and what launchers set for several nodes, as NAME=value."""
+    iommu_domains: tuple[str, ...] | Unknown = NOT_READ
+    """Kind of the IOMMU domain of each NVIDIA GPU: "identity" passes through, "DMA" and "DMA-FQ" translate."""
+    selinux: str | Unknown = NOT_READ
+    """"enforcing", "permissive", or "" where SELinux is off."""
+    selinux_allows_devices: bool | Unknown = NOT_READ
+    """The policy's switch container_use_devices."""
+
+
+class Platform(StrEnum):
+    """The system a command runs on, as far as GPU advice differs."""
+
+    LINUX = "linux"
+    WSL2 = "wsl2"
+    WSL1 = "wsl1"
+    MACOS = "macos"
+    WINDOWS = "windows"
+
+
+@record
+class Distribution:
+    """The Linux distribution by /etc/os-release: `id` ubuntu, `like` (debian,), `version` 24.04."""
+
+    id: str
+    like: tuple[str, ...]
+    version: str
+    name: str
+
+
+@record
+class WslSettings:
+    """The file .wslconfig of the Windows user, which rules over every WSL 2 guest."""
+
+    path: str
+    memory: str
+    """As written, such as "4GB"; "" for half of the machine's."""
+    kernel: str
+    """A kernel of the user's own, "" for Microsoft's."""
+    gpu_support: bool
+    networking: str
+    """"nat", "mirrored" …; "" when it does not say, which is NAT."""
+
+
+@record
+class Tegra:
+    """A Jetson or another board with NVIDIA's Tegra: its model by the device tree, and its L4T release.
+
+    `release` is None where only the board shows, as in a container; R36.4.7 is JetPack 6.
+    """
+
+    model: str
+    release: Release | Unknown | None
+
+
+@record
+class System:
+    """The operating system and who is asking."""
+
+    platform: Platform
+    kernel: str
+    machine: str
+    distribution: Distribution | Unknown
+    glibc: Release | Unknown
+    memory_bytes: int | Unknown
+    is_root: bool
+    in_docker_group: bool | Unknown
+    docker_group_is_active: bool | Unknown
+    """Whether this very session carries the group: false right after `usermod -aG docker`."""
+    runs_systemd: bool | Unknown
+    wsl_settings: WslSettings | Unknown | None = NOT_READ
+    """None when there is no .wslconfig, or nothing here that it rules."""
+    tegra: Tegra | Unknown | None = NOT_READ
+    """None when this is no Jetson."""
+    host_name: str | Unknown = NOT_READ
+    """Read only so that it can be blanked wherever else it stands; saved facts do not carry it."""
+
+
+@record
+class Directory:
+    """A directory that devkit or a hub library will write to. Free space in bytes of its file system."""
+
+    path: str
+    purpose: str
+    """"hub cache", "workspace", "engine data", "temporary", "Windows drive"."""
+    exists: bool
+    is_writable: bool
+    owner_uid: int
+    file_system: str
+    free_bytes: int | Unknown
+    free_files: int | Unknown = NOT_READ
+    """How many more files it can hold (free inodes); Unknown where a file system does not count them."""
+
+
+@record
+class Storage:
+    """The directories that matter, and the user who must write there."""
+
+    uid: int
+    directories: tuple[Directory, ...]
+
+
+@record
+class Wsl:
+    """The WSL 2 guest's side of the GPU."""
+
+    has_dxg: bool
+    libraries: tuple[str, ...]
+    """Files under /usr/lib/wsl/lib."""
+    linux_driver_packages: tuple[str, ...]
+    """Linux driver packages installed in the guest, where none belong."""
+    libnvidia_ml_path: str
+    """Which libnvidia-ml.so.1 the loader takes, "" for none."""
+    driver_store: tuple[str, ...] | Unknown = NOT_READ
+    """Folders of NVIDIA's driver that Windows passes in under /usr/lib/wsl/drivers."""
+    libcuda_link_in_cache: bool | Unknown = NOT_READ
+    """Whether the loader's cache knows the plain name libcuda.so, which `-lcuda` asks for."""
+    image_libraries: tuple[str, ...] | Unknown = NOT_READ
+    """Driver libraries that a container's own image carries instead of getting them from Windows."""
+    swap_bytes: int | Unknown = NOT_READ
+    desktop_tools: bool | Unknown = NOT_READ
+    """Whether Docker Desktop has put its commands into this distribution."""
+    clock_behind_s: int | Unknown = NOT_READ
+    """How far the guest's clock is behind the hardware clock that Windows keeps."""

@@ -1,0 +1,245 @@
+"""What only shows when it is really tried: CUDA, torch, the hub. Read with `devkit doctor --deep`."""
+
+from enum import StrEnum
+
+from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown, record
+
+# How models would be fetched: the hub's settings in the environment, never a token itself.
+
+
+@record
+class Proxy:
+    """A proxy variable of this process: `url` is its address without user name and password."""
+
+    variable: str
+    url: str
+
+
+@record
+class CaBundle:
+    """A variable that names the certificates to trust, and whether its file is there."""
+
+    variable: str
+    path: str
+    exists: bool
+
+
+@record
+class Hub:
+    """Settings of huggingface_hub on this side."""
+
+    endpoint: str
+    """HF_ENDPOINT, "" when unset."""
+    is_offline: bool
+    token_from: str
+    """"HF_TOKEN", "file", or "" for no token. The token itself is never read into facts."""
+    offline_by: str | Unknown = NOT_READ
+    """The variable that switches the hub off, "" for none."""
+    token_problem: str | Unknown = NOT_READ
+    """Why the value cannot be a token, without the value; "" when it can, or when there is none."""
+    token_path: str | Unknown = NOT_READ
+    """Where the hub library keeps a token."""
+    wants_hf_transfer: bool | Unknown = NOT_READ
+    """Whether HF_HUB_ENABLE_HF_TRANSFER asks for the package hf_transfer."""
+    proxies: tuple[Proxy, ...] | Unknown = NOT_READ
+    ca_bundles: tuple[CaBundle, ...] | Unknown = NOT_READ
+
+
+@record
+class HubCall:
+    """What the hub answered when it was really asked, with `devkit doctor --deep`. Statuses are 0 for no answer."""
+
+    url: str
+    status: int
+    """Of the request for the hub's front door."""
+    failure: str
+    """Why there is no answer: "name", "refused", "timed-out", "certificate", "proxy", "unreachable"; "" for one."""
+    message: str
+    took_ms: int
+    clock_ahead_s: int | Unknown
+    """How far this clock runs before the hub's own, by its Date header."""
+    token_status: int | Unknown
+    """The status of asking whose token it is; Unknown where no token was sent."""
+    model: str = ""
+    """The model that the environment names, "" for none."""
+    model_status: int | Unknown = NOT_READ
+    model_error: str | Unknown = NOT_READ
+    """The hub's own word for a refusal: "GatedRepo", "RepoNotFound"."""
+
+
+class StepEnd(StrEnum):
+    """How something that was tried in a child process ended."""
+
+    WORKED = "worked"
+    FAILED = "failed"
+    """It returned with an error of its own."""
+    TIMED_OUT = "timed-out"
+    CRASHED = "crashed"
+    """A signal ended the whole process."""
+    SKIPPED = "skipped"
+    """Not tried, because it is not installed or nothing is there to try it on."""
+
+
+@record
+class Step:
+    """One thing that was tried: "import torch", "multiply on GPU 0".
+
+    `detail` is the error's last words, the signal's name, or why it was not tried; "" where it worked.
+    """
+
+    name: str
+    end: StepEnd
+    detail: str
+
+
+@record
+class CudaCall:
+    """How cuInit returned in a process of its own. `code` is its return value, 0 for success."""
+
+    code: int
+    libcuda: str
+    """The library that was loaded, by the process's own map; "" where the map cannot be read."""
+    cuda: Release | Unknown = NOT_READ
+    """The newest CUDA that this libcuda runs, by cuDriverGetVersion."""
+    device_count: int | Unknown = NOT_READ
+    name: str | Unknown = NOT_READ
+    """The code's name as libcuda spells it, such as CUDA_ERROR_NO_DEVICE."""
+
+
+@record
+class CudaStop:
+    """CUDA gave no return value: libcuda could not be loaded, or a call hung or crashed."""
+
+    end: StepEnd
+    call: str
+    """What was running: "dlopen libcuda.so.1", "cuInit" …"""
+    message: str
+    libcuda: str
+
+
+@record
+class TorchDevice:
+    """One GPU as torch sees it."""
+
+    index: int
+    name: str
+    capability: ComputeCapability | Unknown
+    has_bf16: bool | Unknown
+
+
+@record
+class TorchCall:
+    """What torch and the packages built on it did when they were tried in the workload's own Python."""
+
+    version: str
+    """"" when even the import failed."""
+    cuda: Release | Unknown | None
+    """None for a CPU build."""
+    architectures: tuple[str, ...]
+    """torch.cuda.get_arch_list(): ("sm_80", "compute_90")."""
+    cxx11_abi: bool | Unknown
+    is_available: bool | Unknown
+    devices: tuple[TorchDevice, ...]
+    bitsandbytes_library: str | Unknown
+    """The type name of bitsandbytes' native library; one with "Mock" in it only pretends. "" when not installed."""
+    steps: tuple[Step, ...]
+
+
+@record
+class Deep:
+    """The readings of the deep tier."""
+
+    cuda: CudaCall | CudaStop | Unknown
+    torch: TorchCall | Unknown | None = NOT_READ
+    """None when torch is not installed."""
+    hub: HubCall | Unknown = NOT_READ
+
+
+# A container that was really started with a GPU. Run with `devkit doctor --smoke`.
+
+
+@record
+class Smoke:
+    """How starting a container with a GPU ended: `request` is how it was asked for, `code` its exit status."""
+
+    image: str
+    request: str
+    """"gpus", "cdi" or "runtime"."""
+    code: int
+    out: str
+    err: str
+    device_nodes: tuple[str, ...] | Unknown = NOT_READ
+    """NVIDIA nodes under /dev inside of it."""
+    nvidiactl: str | Unknown = NOT_READ
+    """"open", "absent" or "refused": how opening /dev/nvidiactl ended there."""
+    libcuda: str | Unknown = NOT_READ
+    """Where libcuda.so.1 is inside of it, "" for nowhere."""
+    nvidia_smi: str | Unknown = NOT_READ
+    """The first GPU that `nvidia-smi -L` names inside of it, or its error; "" when there is no such program."""
+    timed_out: bool | Unknown = NOT_READ
+    left_behind: str | Unknown = NOT_READ
+    """The name of the container where it could not be removed, else ""."""
+
+
+# What the workload left behind: the report of a proof, and the measurements of a fine-tuning run.
+
+
+@record
+class ProofReading:
+    """One value of a stage that was not as expected."""
+
+    name: str
+    measured: str
+    expected: str
+
+
+@record
+class ProofStage:
+    """One stage of `devkit verify`. `status` is passed, failed or skipped; `wrong` holds what was not as expected."""
+
+    name: str
+    status: str
+    reason: str
+    wrong: tuple[ProofReading, ...]
+
+
+@record
+class Verification:
+    """A report of `devkit verify`. `log` is the last output of a process that crashed; `taken_at` ISO 8601 or ""."""
+
+    verdict: str
+    where: str
+    device: str
+    taken_at: str
+    stages: tuple[ProofStage, ...]
+    log: tuple[str, ...]
+
+
+@record
+class WatchedGpu:
+    """A GPU as it was sampled while a run trained. Percentages are means over the samples, or shares of them."""
+
+    name: str
+    samples: int
+    utilisation_percent: int | Unknown
+    memory_bytes: int | Unknown
+    hot_percent: int | Unknown
+    """Share of samples in which heat held the clocks down."""
+    braked_percent: int | Unknown
+    """Share of samples in which the power supply or the hardware's brake held them down."""
+
+
+@record
+class TrainingRun:
+    """A run of `devkit finetune`, over its steps without the first ones, which load and compile."""
+
+    steps: int
+    step_ms: int | Unknown
+    waiting_percent: int | Unknown
+    """Part of a step's time in which training waited for data, the median."""
+    checkpointing: bool | Unknown
+    attention: str | Unknown
+    on_cuda: bool | Unknown
+    """Whether it trained on a GPU through CUDA."""
+    peak_bytes: int | Unknown
+    gpus: tuple[WatchedGpu, ...] | Unknown

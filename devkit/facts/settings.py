@@ -1,0 +1,57 @@
+"""Settings as frozen dataclasses whose fields say what they mean: flags, files and checks are all read from there."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from devkit.errors import DevkitError
+
+
+@dataclass(frozen=True)
+class SettingInfo:
+    """What a setting means to people, and the range of its number. `example` stands in flags for a text's value."""
+
+    meaning: str
+    at_least: float | None = None
+    at_most: float | None = None
+    example: str = ""
+
+
+@cache
+def describe_settings(settings: type) -> dict[str, tuple[Any, SettingInfo]]:
+    """Every setting of the class: its type, None among the choices where devkit may choose, and what is said of it."""
+    hints = get_type_hints(settings, include_extras=True)
+    return {name: (get_args(hint)[0], get_args(hint)[1]) for name, hint in hints.items()}
+
+
+def format_flag(name: str) -> str:
+    """The flag of a setting: micro_batch is --micro-batch."""
+    return "--" + name.replace("_", "-")
+
+
+def find_setting_type(settings: type, name: str) -> Any:  # noqa: ANN401 - a type, or a tuple of one
+    """The type that a setting's value has when it is given: int, float, bool, str, Path, a StrEnum or tuple."""
+    hint = describe_settings(settings)[name][0]
+    if isinstance(hint, UnionType):
+        hint = next(each for each in get_args(hint) if each is not type(None))
+    return get_origin(hint) or hint
+
+
+def validate_ranges(settings: object) -> None:
+    """Raises DevkitError for a number outside of what is said of it."""
+    kind: type = type(settings)
+    for name, (_, said) in describe_settings(kind).items():
+        _in_range(name, getattr(settings, name), said)
+
+
+def _in_range(name: str, value: object, said: SettingInfo) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return
+    if not math.isfinite(value):
+        raise DevkitError(f"{format_flag(name)} is {value}, which is no number that can be meant", said.meaning)
+    if said.at_least is not None and value < said.at_least:
+        raise DevkitError(f"{format_flag(name)} is {value}, which is below {said.at_least:g}", said.meaning)
+    if said.at_most is not None and value > said.at_most:
+        raise DevkitError(f"{format_flag(name)} is {value}, which is above {said.at_most:g}", said.meaning)

@@ -1,0 +1,292 @@
+"""Ask a container engine for its version and settings, as a program of its own: a socket may accept and never answer.
+
+Prints one JSON object per line: `{"listener_pid": …}` when the system says whose socket it is, `{"version": …}`,
+`{"info": …}`, `{"containers": […]}`, `{"images": […]}`; or `{"failed": KIND, "message": …}`, and `{"unlisted": …}`
+where only the lists are missing. Whoever runs it sets the deadline. It imports nothing of devkit.
+
+    python -P ask_engine.py URL [FOLDER_WITH_TLS_FILES]
+"""
+
+import json
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import time
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+RESPONSE_TIMEOUT_S = 60
+"""Only so that a forgotten child ends at last; the parent is much less patient."""
+
+LIST_TIMEOUT_S = 2
+"""An engine whose one container hangs answers everything but the list of them."""
+
+HTTP_OK = 200
+MAX_RESPONSE_BYTES = 32 << 20
+MAX_RUNNING = 20
+MAX_STOPPED = 5
+MAX_IMAGES = 10
+
+LABELS = (
+    "devcontainer.local_folder",
+    "com.docker.compose.project.working_dir",
+    "com.docker.compose.project",
+    "com.docker.compose.service",
+)
+IMAGE_LABEL = "devcontainer.metadata"
+CONTAINER_FIELDS: dict[str, tuple[str, ...]] = {
+    "State": ("Status", "Running", "ExitCode", "OOMKilled", "Error"),
+    "Config": ("Image", "User"),
+    "HostConfig": (
+        "DeviceRequests",
+        "Devices",
+        "IpcMode",
+        "Memory",
+        "NetworkMode",
+        "Privileged",
+        "Runtime",
+        "SecurityOpt",
+        "ShmSize",
+        "Ulimits",
+    ),
+}
+"""What leaves this process of a container's description."""
+
+VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_REQUIRE_CUDA", "NVIDIA_DISABLE_REQUIRE")
+"""All that leaves it of an environment, which may hold secrets; there are API keys that begin with NVIDIA too."""
+
+
+def emit(**line: object) -> None:
+    """Print one line at once; a line kept in a buffer is lost when the process is killed."""
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def main(url: str, tls_folder: str | None) -> None:
+    """Report what the engine at `url` says of itself."""
+    if not check_connection(url):
+        return
+    try:
+        if url.startswith("unix://"):
+            path = urlsplit(url).path
+            emit(version=get_json(path, "/version"))
+            emit(info=get_json(path, "/info"), asked_at=time())
+            emit_lists(lambda resource: get_json(path, resource, within_s=LIST_TIMEOUT_S))
+        else:
+            query_through_sdk(url, tls_folder)
+    except EngineError as error:
+        emit(failed="error", message=str(error))
+    except (OSError, ValueError, RecursionError) as error:
+        emit(failed="not-an-engine", message=" ".join(str(error).split()))
+
+
+class EngineError(ValueError):
+    """An engine that answers with an error of its own (5xx)."""
+
+
+def get_json(path: str, resource: str, within_s: float = RESPONSE_TIMEOUT_S) -> Any:  # noqa: ANN401 - any JSON
+    """The JSON at `resource` of the engine behind a Unix socket. Raises OSError, and ValueError for anything else.
+
+    Asked by hand: importing the SDK would take longer than all the rest of a diagnosis. In HTTP 1.0 an answer ends with
+    its connection, so there is nothing to decode.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(within_s)
+        connection.connect(path)
+        connection.sendall(f"GET {resource} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
+        with connection.makefile("rb") as stream:
+            said = stream.read(MAX_RESPONSE_BYTES)
+    if len(said) == MAX_RESPONSE_BYTES:
+        raise ValueError(f"{resource} was answered without an end")
+    head, _, body = said.partition(b"\r\n\r\n")
+    status = head.split(b"\r\n", 1)[0].decode(errors="replace")
+    if " 200" not in status:
+        kind = EngineError if " 50" in status else ValueError
+        raise kind(f"{resource} was answered with {status!r}: {body[:200].decode(errors='replace')}")
+    return json.loads(body)
+
+
+def emit_lists(ask: Callable[[str], Any]) -> None:
+    """Report the running containers, the dev containers that stopped, and their images. `ask` reads one resource."""
+    try:
+        containers = list(inspect_containers(select_containers(ask("/containers/json?all=1")), ask))
+        emit(containers=containers)
+        wanted = [one["Image"] for one in containers if isinstance(one.get("Image"), str)]
+        wanted += list_dev_images(ask)
+        found = (inspect_resource(f"/images/{name}/json", ask) for name in list(dict.fromkeys(wanted))[:MAX_IMAGES])
+        emit(images=[summarize_image(one) for one in found if one])
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        emit(unlisted=" ".join(str(error).split()) or type(error).__name__)
+
+
+def select_containers(containers: list[dict[str, Any]]) -> list[str]:
+    """Ids of those worth a closer look: dev containers first, then what runs; of the stopped, dev containers alone."""
+
+    def is_dev(one: dict[str, Any]) -> bool:
+        return LABELS[0] in (one.get("Labels") or {})
+
+    running = [one for one in containers if one.get("State") == "running"]
+    running.sort(key=is_dev, reverse=True)
+    stopped = [one for one in containers if one.get("State") != "running" and is_dev(one)]
+    return [str(one["Id"]) for one in (*running[:MAX_RUNNING], *stopped[:MAX_STOPPED]) if one.get("Id")]
+
+
+def inspect_containers(ids: list[str], ask: Callable[[str], Any]) -> Iterator[dict[str, Any]]:
+    """What is kept of each container; one that went away meanwhile is left out."""
+    for name in ids:
+        found = inspect_resource(f"/containers/{name}/json", ask)
+        if not found:
+            continue
+        kept = {
+            group: {key: (found.get(group) or {}).get(key) for key in keys} for group, keys in CONTAINER_FIELDS.items()
+        }
+        config = found.get("Config") or {}
+        kept["Config"] |= {
+            "Env": select_nvidia_variables(config),
+            "Labels": select_keys(config.get("Labels") or {}, LABELS),
+        }
+        kept["State"]["Health"] = ((found.get("State") or {}).get("Health") or {}).get("Status", "")
+        sockets = [str(mount.get("Source", "")) for mount in found.get("Mounts") or ()]
+        yield {
+            "Id": name,
+            "Name": found.get("Name", ""),
+            "Image": found.get("Image"),
+            "Sockets": [source for source in sockets if source.endswith(".sock")],
+            **kept,
+        }
+
+
+def inspect_resource(resource: str, ask: Callable[[str], Any]) -> dict[str, Any]:
+    """The description at `resource`, empty when it is gone."""
+    try:
+        found = ask(resource)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def list_dev_images(ask: Callable[[str], Any]) -> list[str]:
+    """Ids of the newest images that a dev container tool built; none from an engine that cannot search by label."""
+    try:
+        found = ask(f"/images/json?filters={quote(json.dumps({'label': [IMAGE_LABEL]}))}")
+    except ValueError:
+        return []
+    found.sort(key=lambda one: one.get("Created", 0), reverse=True)
+    return [str(one["Id"]) for one in found if one.get("Id")]
+
+
+def summarize_image(found: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of an image's description."""
+    config = found.get("Config") or {}
+    return {
+        **select_keys(found, ("Id", "RepoTags", "Architecture")),
+        "Env": select_nvidia_variables(config),
+        "IsDevContainer": IMAGE_LABEL in (config.get("Labels") or {}),
+    }
+
+
+def select_nvidia_variables(config: dict[str, Any]) -> list[str]:
+    """The variables that the Container Toolkit reads."""
+    return [str(variable) for variable in config.get("Env") or () if str(variable).partition("=")[0] in VARIABLES]
+
+
+def select_keys(found: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    """The entries of `found` under `keys`."""
+    return {key: found[key] for key in keys if key in found}
+
+
+def query_through_sdk(url: str, tls_folder: str | None) -> None:
+    """Ask by the Docker SDK, which knows TLS and Windows's named pipes."""
+    try:
+        import docker
+        import docker.errors
+        import requests
+    except ImportError as error:
+        emit(failed="no-sdk", message=f"the Docker SDK cannot be imported: {error}")
+        return
+    # A proxy for the web is no way to an engine, and the SDK asks its first question before it can be told so.
+    os.environ.update(NO_PROXY="*", no_proxy="*")
+    try:
+        client = docker.APIClient(
+            base_url=url, tls=build_tls_config(tls_folder), timeout=RESPONSE_TIMEOUT_S, version="auto"
+        )
+        emit(version=client.version(api_version=False))
+        emit(info=client.info(), asked_at=time())
+        emit_lists(lambda resource: get_json_through_sdk(client, resource))
+    except (requests.exceptions.SSLError, docker.errors.TLSParameterError) as error:
+        emit(failed="tls", message=" ".join(str(error).split()))
+    except (docker.errors.DockerException, requests.exceptions.RequestException, KeyError) as error:
+        emit(failed="not-an-engine", message=" ".join(str(error).split()))
+
+
+def get_json_through_sdk(client: Any, resource: str) -> Any:  # noqa: ANN401 - the SDK has no types
+    """The JSON at `resource` by the SDK's own session. Raises OSError, and ValueError for anything but an answer."""
+    response = client.get(f"{client.base_url}{resource}", timeout=LIST_TIMEOUT_S)
+    if response.status_code != HTTP_OK:
+        raise ValueError(f"{resource} was answered with {response.status_code}")
+    return response.json()
+
+
+def check_connection(url: str) -> bool:
+    """Whether something listens at `url`; says why not. The SDK would bury the reason in nested exceptions."""
+    emit(connecting=True)
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "unix":
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.connect(parts.path)
+                emit(listener_pid=read_listener_pid(probe))
+        elif parts.scheme == "npipe":
+            require_pipe(parts.path)
+        elif parts.scheme == "tcp":
+            socket.create_connection((parts.hostname or "", parts.port or 2375), timeout=RESPONSE_TIMEOUT_S).close()
+    except (OSError, ValueError) as error:
+        kind = next((name for failure, name in FAILURES if isinstance(error, failure)), "unreachable")
+        reason = getattr(error, "strerror", None) or str(error)
+        emit(failed=kind, message=f"{reason}: {url.partition('://')[2]}")
+        return False
+    return True
+
+
+def require_pipe(path: str) -> None:
+    """Raise FileNotFoundError when Windows has no such named pipe. Looking at the pipe itself would use it up."""
+    name = path.rpartition("/")[2]
+    if name not in {pipe.name for pipe in Path("//./pipe/").iterdir()}:
+        raise FileNotFoundError(2, "no such pipe; the engine is not running")
+
+
+FAILURES = (
+    (FileNotFoundError, "missing"),
+    (ConnectionRefusedError, "refused"),
+    (PermissionError, "denied"),
+    (socket.gaierror, "unresolved"),
+    (ValueError, "malformed"),
+)
+
+
+def read_listener_pid(connected: socket.socket) -> int | None:
+    """The process that opened the socket for listening, where the system tells (Linux)."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return None
+    pid: int = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))[0]
+    return pid or None
+
+
+def build_tls_config(folder: str | None) -> Any:  # noqa: ANN401 - False or the SDK's own type
+    """The SDK's TLS settings from ca.pem, cert.pem and key.pem in `folder`."""
+    if folder is None:
+        return False
+    from docker.tls import TLSConfig
+
+    files = {name: Path(folder) / f"{name}.pem" for name in ("ca", "cert", "key")}
+    client = (str(files["cert"]), str(files["key"])) if files["cert"].exists() else None
+    ca = str(files["ca"]) if files["ca"].exists() else None
+    return TLSConfig(client_cert=client, ca_cert=ca, verify=ca is not None)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)

@@ -1,0 +1,278 @@
+"""Ask NVML about every GPU, as a program of its own: NVML may hang in the kernel or crash the process.
+
+Prints one JSON object per line as it goes, so that whoever must kill it still has what came before:
+`{"call": NAME, "at_s": SECONDS}` before each NVML call, then `{"system": …}`, then `{"gpu": …}` or `{"failed": …}` for
+each GPU, at last `{"end": true}`; or `{"error": …}` when NVML itself does not start. It imports nothing of devkit.
+
+    python -P ask_nvml.py [FIRST_GPU]
+"""
+
+import ctypes
+import json
+import sys
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+STARTED = time.monotonic()
+
+
+def emit(**line: object) -> None:
+    """Print one line at once; a line kept in a buffer is lost when the process is killed."""
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def main(first_gpu: int) -> None:
+    """Report NVML's answers for the GPUs from `first_gpu` on."""
+    emit(call="import pynvml", at_s=0.0)
+    try:
+        import pynvml
+    except ImportError as error:
+        emit(error={"code": None, "message": f"nvidia-ml-py cannot be imported: {error}", "call": "import pynvml"})
+        return
+    nvml = Nvml(pynvml)
+    try:
+        nvml.call("nvmlInit_v2", pynvml.nvmlInit)
+        emit(system=read_driver_versions(nvml))
+        count = nvml.call("nvmlDeviceGetCount_v2", pynvml.nvmlDeviceGetCount)
+        if count > MAX_GPUS:
+            emit(
+                error={"code": None, "message": f"NVML counts {count} GPUs, which no machine has", "call": nvml.running}
+            )
+            return
+        emit(count=count)
+    except nvml.errors as error:
+        emit(error={"code": nvml.code(error), "message": str(error), "call": nvml.running})
+        return
+    for index in range(first_gpu, count):
+        try:
+            emit(gpu=read_gpu(nvml, index))
+        except nvml.errors as error:
+            emit(failed={"index": index, "code": nvml.code(error), "message": str(error), "call": nvml.running})
+    emit(end=True)
+
+
+class Nvml:
+    """nvidia-ml-py with the name of the running call announced, and its errors under one roof."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+        self.running = ""
+        # The mismatch error is no subclass of NVMLError, and older releases do not have it.
+        mismatch = getattr(module, "NVMLLibraryMismatchError", module.NVMLError)
+        # The bindings decode every text strictly, which a card with a broken infoROM may not survive.
+        self.errors: tuple[type[Exception], ...] = (module.NVMLError, mismatch, UnicodeDecodeError)
+
+    def call(self, name: str, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 - NVML returns what it likes
+        """Call `function`, saying first that `name` is running. Raises what NVML raises."""
+        self.running = name
+        emit(call=name, at_s=round(time.monotonic() - STARTED, 3))
+        return function(*arguments)
+
+    def reading(self, name: str, function: Callable[..., Any], *arguments: object) -> dict[str, Any]:
+        """`{"value": …}`, or `{"unknown": reason}` where this driver or this GPU does not say.
+
+        Raises the errors that condemn the whole GPU, such as a lost one.
+        """
+        try:
+            value = self.call(name, function, *arguments)
+        except self.errors as error:
+            if self.code(error) in FATAL_FOR_GPU:
+                raise
+            return {"unknown": f"{name}: {error}"}
+        return {"value": value.decode(errors="replace") if isinstance(value, bytes) else value}
+
+    def optional(self, name: str, *arguments: object) -> dict[str, Any]:
+        """Like `reading`, for what a healthy GPU may refuse: only a lost GPU, or one that needs a reset, raises."""
+        function = getattr(self.module, name, None)
+        if function is None:
+            return {"unknown": f"this nvidia-ml-py does not know {name}"}
+        try:
+            return {"value": self.call(name, function, *arguments)}
+        except self.errors as error:
+            if self.code(error) in LOST_OR_STUCK:
+                raise
+            return {"unknown": f"{name}: {error}", "code": self.code(error)}
+
+    def code(self, error: Exception) -> int:
+        """NVML's return value; 13, "function not found", for a library older than its bindings."""
+        value = getattr(error, "value", None)
+        return value if isinstance(value, int) else FUNCTION_NOT_FOUND
+
+
+MAX_GPUS = 1024
+FUNCTION_NOT_FOUND = 13
+FATAL_FOR_GPU = frozenset({4, 15, 16, 17, 21, 999})
+"""No permission, lost, reset required, blocked by the operating system, not ready in firmware, unknown."""
+LOST_OR_STUCK = frozenset({15, 16})
+VGPU_GUEST = 2
+RECOVERY_ACTION_FIELD = 230
+MAX_PROCESSES = 32
+
+
+def read_driver_versions(nvml: Nvml) -> dict[str, Any]:
+    """The driver's version, and the newest CUDA that it runs as `1000 * major + 10 * minor`."""
+    module = nvml.module
+    return {
+        "driver": nvml.reading("nvmlSystemGetDriverVersion", module.nvmlSystemGetDriverVersion),
+        "cuda": nvml.reading("nvmlSystemGetCudaDriverVersion_v2", module.nvmlSystemGetCudaDriverVersion_v2),
+    }
+
+
+def read_gpu(nvml: Nvml, index: int) -> dict[str, Any]:
+    """One GPU's facts; memory in bytes. Raises NVMLError when the GPU cannot be talked to."""
+    module = nvml.module
+    handle = nvml.call("nvmlDeviceGetHandleByIndex_v2", module.nvmlDeviceGetHandleByIndex, index)
+    name = nvml.reading("nvmlDeviceGetName", module.nvmlDeviceGetName, handle)
+    capability = nvml.reading("nvmlDeviceGetCudaComputeCapability", module.nvmlDeviceGetCudaComputeCapability, handle)
+    memory = nvml.reading("nvmlDeviceGetMemoryInfo", module.nvmlDeviceGetMemoryInfo, handle)
+    if "value" in memory:
+        memory = {"value": [memory["value"].total, memory["value"].free]}
+    mig = nvml.reading("nvmlDeviceGetMigMode", module.nvmlDeviceGetMigMode, handle)
+    return {
+        "index": index,
+        "name": name.get("value", "GPU without a readable name"),
+        "uuid": nvml.reading("nvmlDeviceGetUUID", module.nvmlDeviceGetUUID, handle),
+        "capability": capability,
+        "memory": memory,
+        "mig": mig,
+        "mig_instances": list_mig_instances(nvml, handle) if mig.get("value", [0])[0] else [],
+        "health": read_gpu_health(nvml, handle),
+    }
+
+
+SIMPLE_QUERIES: dict[str, tuple[str, tuple[int, ...]]] = {
+    "persistence": ("nvmlDeviceGetPersistenceMode", ()),
+    "compute_mode": ("nvmlDeviceGetComputeMode", ()),
+    "display_active": ("nvmlDeviceGetDisplayActive", ()),
+    "ecc": ("nvmlDeviceGetEccMode", ()),
+    "ecc_uncorrected": ("nvmlDeviceGetTotalEccErrors", (1, 0)),  # uncorrected, since the driver was loaded
+    "remapped_rows": ("nvmlDeviceGetRemappedRows", ()),
+    "temperature": ("nvmlDeviceGetTemperature", (0,)),
+    "slowdown": ("nvmlDeviceGetTemperatureThreshold", (1,)),
+    "power": ("nvmlDeviceGetPowerUsage", ()),
+    "power_limit": ("nvmlDeviceGetEnforcedPowerLimit", ()),
+    "default_power_limit": ("nvmlDeviceGetPowerManagementDefaultLimit", ()),
+    "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth", ()),
+    "pcie_max_width": ("nvmlDeviceGetMaxPcieLinkWidth", ()),
+    "pcie_generation": ("nvmlDeviceGetCurrPcieLinkGeneration", ()),
+    "pcie_max_generation": ("nvmlDeviceGetMaxPcieLinkGeneration", ()),
+    "sm_clock": ("nvmlDeviceGetClockInfo", (1,)),
+    "sm_max_clock": ("nvmlDeviceGetMaxClockInfo", (1,)),
+    "application_clock": ("nvmlDeviceGetApplicationsClock", (1,)),
+    "default_application_clock": ("nvmlDeviceGetDefaultApplicationsClock", (1,)),
+    "virtualisation": ("nvmlDeviceGetVirtualizationMode", ()),
+    "inforom": ("nvmlDeviceGetInforomConfigurationChecksum", ()),
+    "brand": ("nvmlDeviceGetBrand", ()),
+}
+"""NVML calls whose answer is a number or a few, with what they take after the handle."""
+
+
+def read_gpu_health(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """What NVML says of a GPU's state. Each reading may be unknown; only a lost GPU ends it, by raising."""
+    # Utilisation and clocks come first: what follows keeps the GPU awake and would show up in them.
+    health = {"utilisation": read_utilization(nvml, handle), "clock_reasons": read_clock_reasons(nvml, handle)}
+    for name, (function, arguments) in SIMPLE_QUERIES.items():
+        health[name] = nvml.optional(function, handle, *arguments)
+    if "value" not in health["remapped_rows"]:
+        health["retirement_pending"] = nvml.optional("nvmlDeviceGetRetiredPagesPendingStatus", handle)
+    if health["virtualisation"].get("value") == VGPU_GUEST:
+        health["licence"] = read_license(nvml, handle)
+    health["pci"] = extract_field(nvml.optional("nvmlDeviceGetPciInfo_v3", handle), "busId")
+    health["fabric"] = read_fabric(nvml, handle)
+    health["recovery_action"] = read_recovery_action(nvml, handle)
+    health["processes"] = read_processes(nvml, handle)
+    return health
+
+
+def extract_field(reading: dict[str, Any], name: str) -> dict[str, Any]:
+    """The same reading with one field of its record for a value."""
+    if "value" not in reading:
+        return reading
+    value = getattr(reading["value"], name)
+    return {"value": value.decode(errors="replace") if isinstance(value, bytes) else value}
+
+
+def read_utilization(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """Percent of the last sampling period in which a kernel ran."""
+    return extract_field(nvml.optional("nvmlDeviceGetUtilizationRates", handle), "gpu")
+
+
+def read_clock_reasons(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """The bits that say why the clocks are where they are; drivers before 535 know the call by another name."""
+    reasons = nvml.optional("nvmlDeviceGetCurrentClocksEventReasons", handle)
+    return reasons if "value" in reasons else nvml.optional("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+
+
+def read_license(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """The state of a vGPU's licence, of the first feature that it runs with."""
+    features = nvml.optional("nvmlDeviceGetGridLicensableFeatures_v4", handle)
+    if "value" not in features:
+        return features
+    listed = features["value"].gridLicensableFeatures[: features["value"].licensableFeaturesCount]
+    states = [feature.featureState for feature in listed if feature.featureEnabled] or [0]
+    return {"value": states[0]}
+
+
+def read_fabric(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """How far the GPU has joined the NVLink fabric, as [state, return value]."""
+    # The bindings read four bytes where NVML writes one.
+    record = getattr(nvml.module, "c_nvmlGpuFabricInfoV_t", None)
+    if record is None:
+        return {"unknown": "this nvidia-ml-py does not know nvmlDeviceGetGpuFabricInfoV"}
+    fabric = record()
+    answer = nvml.optional("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(fabric))
+    return {"value": [fabric.state & 0xFF, fabric.status]} if "value" in answer else answer
+
+
+def read_recovery_action(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """What the driver asks for to make the GPU usable again, as a number."""
+    fields = nvml.optional("nvmlDeviceGetFieldValues", handle, [RECOVERY_ACTION_FIELD])
+    if "value" not in fields:
+        return fields
+    field = fields["value"][0]
+    if field.nvmlReturn != 0:
+        return {"unknown": f"nvmlDeviceGetFieldValues: field {RECOVERY_ACTION_FIELD} returned {field.nvmlReturn}"}
+    return {"value": field.value.uiVal}
+
+
+def read_processes(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """Who holds memory of the GPU, as [pid, name, bytes]; the same process may stand in both of NVML's lists."""
+    found: dict[int, list[Any]] = {}
+    for function in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"):
+        processes = nvml.optional(function, handle)
+        if "value" not in processes:
+            return processes
+        for process in processes["value"]:
+            found[process.pid] = [process.pid, read_process_name(process.pid), process.usedGpuMemory]
+    return {"value": list(found.values())[:MAX_PROCESSES]}
+
+
+def read_process_name(pid: int) -> str:
+    """The kernel's name of a process, "" where it is hidden. Never the command line, which may hold secrets."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - importing pathlib takes longer than all GPUs
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def list_mig_instances(nvml: Nvml, handle: object) -> list[str]:
+    """UUIDs of the MIG devices on a GPU; slots without one are skipped."""
+    module = nvml.module
+    slots = nvml.reading("nvmlDeviceGetMaxMigDeviceCount", module.nvmlDeviceGetMaxMigDeviceCount, handle)
+    found = []
+    for slot in range(slots.get("value", 0)):
+        device = nvml.reading(
+            "nvmlDeviceGetMigDeviceHandleByIndex", module.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot
+        )
+        if "value" in device:
+            uuid = nvml.reading("nvmlDeviceGetUUID", module.nvmlDeviceGetUUID, device["value"])
+            found.append(str(uuid.get("value", uuid.get("unknown"))))
+    return found
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 0)

@@ -1,0 +1,65 @@
+"""The programs of devkit's own that probes run as child processes."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+from devkit.probe.documents import parse_json
+from devkit.probe.host import Host, ProgramResult
+
+CHILDREN_FOLDER = Path(__file__).parent
+MAX_OUTPUT_CHARACTERS = 300
+"""Characters of a program's own words that a reason repeats."""
+
+
+def build_child_command(host: Host, program: str, *arguments: str) -> list[str]:
+    """The command line that runs `devkit/probe/<program>.py`.
+
+    By path, so that it works from a bare checkout too; with `-P`, so that neither the current directory, which may be
+    anybody's project, nor this folder, whose `docker.py` would hide the SDK, stands on the module path.
+    """
+    return [host.python, "-P", str(CHILDREN_FOLDER / f"{program}.py"), *arguments]
+
+
+def parse_json_lines(done: ProgramResult) -> tuple[dict[str, Any], ...]:
+    """The JSON objects that a child printed, one a line. A line that was cut off, or is not its own, is left out."""
+    return tuple(words for line in done.out.splitlines() if (words := _parsed(line)))
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    try:
+        words = parse_json(line)
+    except ValueError:
+        return {}  # cut off: the child was killed while it wrote this line
+    return words if isinstance(words, dict) else {}
+
+
+def find_signal(code: int) -> int:
+    """The signal behind an exit status: -11 from the system, 139 through a shell; 0 when it was none."""
+    if code < 0:
+        return -code
+    return code - 128 if 128 < code < 160 else 0
+
+
+def find_crash_signal(code: int) -> int:
+    """The signal with which a program's own fault ended it, else 0: the others come from outside, or from no memory."""
+    number = find_signal(code)
+    return 0 if number in (signal.SIGINT, signal.SIGTERM, _KILLED) else number
+
+
+_KILLED = 9
+"""SIGKILL, which `signal` does not name on Windows."""
+
+
+def format_signal(number: int) -> str:
+    """SIGSEGV for 11."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def find_last_line(done: ProgramResult) -> str:
+    """The last thing a child said, for want of anything better."""
+    lines = (done.err.strip() or done.out.strip()).splitlines()
+    return lines[-1][:MAX_OUTPUT_CHARACTERS] if lines else "no output"

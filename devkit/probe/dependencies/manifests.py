@@ -1,0 +1,424 @@
+"""pyproject.toml: the project's dependencies by PEP 621 and PEP 735, and what uv, PDM and Hatch add to them."""
+
+import ast
+import configparser
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from devkit.facts.dependencies import LOCAL_TO_PROJECT, RequirementRole
+from devkit.probe.dependencies.requirements import (
+    PYTHON,
+    RequirementCollector,
+    find_line,
+    is_local_path,
+    read_requirements_file,
+)
+from devkit.probe.documents import get_list, get_object, get_objects, get_text, get_texts, parse_json, parse_toml
+
+PYPROJECT = "pyproject.toml"
+DEV_GROUP = "dev"
+"""The group that uv, PDM and Poetry install unless told otherwise, and that a dev container is for."""
+
+_INDEXES = (("uv", "index"), ("poetry", "source"), ("pdm", "source"))
+
+
+def read_toml_file(path: str, found: RequirementCollector) -> tuple[dict[str, Any], str] | None:
+    """The table of a TOML file and its text; None, and noted, where it is none."""
+    content = found.text(path)
+    if content is None:
+        return None
+    try:
+        return parse_toml(content), content
+    except ValueError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        problem = str(error).partition(" (at")[0]
+        found.add_unreadable(path, int(line[1]) if line else 1, f"it is not TOML: {problem}")
+        return None
+
+
+def read_project_table(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
+    """[project] and the default groups. Source: https://packaging.python.org/specifications/pyproject-toml/."""
+    project = get_object(document, "project")
+    if requires := get_text(project, "requires-python"):
+        found.add_python(requires, PYPROJECT, find_line(content, "requires-python"))
+    is_computed = "dependencies" in get_texts(project, "dynamic")
+    standard = [(entry, "") for entry in get_texts(project, "dependencies")]
+    older = []
+    for group in find_default_groups(document):
+        standard += [(entry, group) for entry in _of_group(document, group, seen=set())]
+        older += [(entry, group) for entry in get_texts(_of_pdm(document), group)]
+    sources = get_object(get_object(get_object(document, "tool"), "uv"), "sources")
+    # An installer takes the whole table, or is told what to take: it would look for folders, or start the build.
+    is_whole = not is_computed and not any(_is_of_project(entry, sources) for entry, _ in standard)
+    _needs(
+        standard,
+        content,
+        found,
+        sources,
+        role=RequirementRole.PASSED_THROUGH if is_whole else RequirementRole.GENERATED,
+    )
+    _needs(older, content, found, sources, role=RequirementRole.GENERATED)
+    if standard and is_whole:
+        found.lists.append(PYPROJECT)
+    _extras(project, content, found)
+    if is_computed:
+        _dynamic(document, content, found)
+    _indexes(document, content, found)
+
+
+def find_default_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """The groups of PEP 735, and PDM's older ones, that belong to a development environment."""
+    uv = get_object(get_object(document, "tool"), "uv")
+    named = get_texts(uv, "default-groups") if isinstance(uv.get("default-groups"), list) else (DEV_GROUP,)
+    known = {**_of_pdm(document), **get_object(document, "dependency-groups")}
+    return tuple(group for group in (known if uv.get("default-groups") == "all" else named) if group in known)
+
+
+def _of_pdm(document: Mapping[str, Any]) -> dict[str, Any]:
+    return get_object(get_object(get_object(document, "tool"), "pdm"), "dev-dependencies")
+
+
+def _of_group(document: Mapping[str, Any], group: str, *, seen: set[str]) -> Iterator[str]:
+    """The requirements of a group of PEP 735 with those that it includes, each group once."""
+    if group in seen:
+        return
+    seen.add(group)
+    for entry in get_list(get_object(document, "dependency-groups"), group):
+        if isinstance(entry, str):
+            yield entry
+        elif isinstance(entry, dict):
+            yield from _of_group(document, get_text(entry, "include-group"), seen=seen)
+
+
+def _needs(
+    entries: Iterable[tuple[str, str]],
+    content: str,
+    found: RequirementCollector,
+    sources: Mapping[str, Any],
+    *,
+    role: RequirementRole,
+) -> None:
+    found.role = role
+    for entry, group in entries:
+        line = find_line(content, entry.replace('"', '\\"')) if '"' in entry else find_line(content, entry)
+        if _is_of_project(entry, sources):
+            found.exclude(entry, PYPROJECT, line, LOCAL_TO_PROJECT)
+        else:
+            found.need(entry, PYPROJECT, line, group=group, url=_url(_source(entry, sources)))
+    found.role = RequirementRole.PASSED_THROUGH
+
+
+def _source(entry: str, sources: Mapping[str, Any]) -> dict[str, Any]:
+    """What [tool.uv.sources] says of one requirement."""
+    name = re.match(r"[\w.-]+", entry)
+    return get_object(sources, name[0]) if name else {}
+
+
+def _is_of_project(entry: str, sources: Mapping[str, Any]) -> bool:
+    is_in_folder = not _source(entry, sources).keys().isdisjoint(("path", "workspace"))
+    return is_in_folder or is_local_path(entry.removeprefix("-e "))
+
+
+def _url(source: Mapping[str, Any]) -> str:
+    """The address of a source of uv. Source: https://docs.astral.sh/uv/concepts/projects/dependencies/."""
+    git = get_text(source, "git")
+    if not git:
+        return get_text(source, "url")
+    revision = get_text(source, "rev") or get_text(source, "tag") or get_text(source, "branch")
+    return f"git+{git}@{revision}" if revision else f"git+{git}"
+
+
+def _extras(project: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
+    for extra in get_object(project, "optional-dependencies"):
+        because = "they are optional"
+        found.exclude(f"the extra {extra}", PYPROJECT, find_line(content, extra), because)
+
+
+def _dynamic(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
+    """Dependencies that setuptools or a plugin of Hatch takes from requirement files."""
+    tool = get_object(document, "tool")
+    listed = get_object(get_object(get_object(tool, "setuptools"), "dynamic"), "dependencies")
+    hook = get_object(get_object(get_object(get_object(tool, "hatch"), "metadata"), "hooks"), "requirements_txt")
+    names = (*get_texts(listed, "file"), get_text(listed, "file"), *get_texts(hook, "files"))
+    files = tuple(name for name in names if name)
+    for name in files:
+        read_requirements_file(name, found)
+    if not files and not found.files.has("setup.py") and not found.files.has("setup.cfg"):
+        found.add_unreadable(PYPROJECT, find_line(content, "dynamic"), "its dependencies are computed by the build")
+
+
+def _indexes(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
+    tool = get_object(document, "tool")
+    for index in (each for name, key in _INDEXES for each in get_objects(get_object(tool, name), key)):
+        if url := get_text(index, "url"):
+            found.index(url, PYPROJECT, find_line(content, url))
+
+
+def read_hatch_environment(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """What Hatch's default environment holds besides the project. Source: https://hatch.pypa.io/latest/config/."""
+    default = get_object(get_object(get_object(get_object(document, "tool"), "hatch"), "envs"), "default")
+    return (*get_texts(default, "dependencies"), *get_texts(default, "extra-dependencies"))
+
+
+# Pipfile and Pipfile.lock. Source: https://pipenv.pypa.io/en/latest/pipfile.html.
+
+PIPFILE = "Pipfile"
+PIPFILE_LOCK = "Pipfile.lock"
+_FOR_CUDA = re.compile(r"torch|triton|nvidia-.*|cuda-.*")
+
+
+def read_pipfile(found: RequirementCollector) -> None:
+    """The packages of a Pipfile, those for development too."""
+    read = read_toml_file(PIPFILE, found)
+    if read is None:
+        return
+    document, content = read
+    requires = get_object(document, "requires")
+    if python := get_text(requires, "python_version") or get_text(requires, "python_full_version"):
+        specifier = f"=={python}.*" if python.count(".") == 1 else f"=={python}"
+        found.add_python(specifier, PIPFILE, find_line(content, "python_"))
+    for table, group in ((get_object(document, "packages"), ""), (get_object(document, "dev-packages"), DEV_GROUP)):
+        for name, wanted in table.items():
+            _add_pipfile_package(name, wanted, found, line=find_line(content, name), group=group)
+    for source in get_objects(document, "source"):
+        if url := get_text(source, "url"):
+            found.index(url, PIPFILE, find_line(content, url))
+
+
+def _add_pipfile_package(name: str, wanted: object, found: RequirementCollector, *, line: int, group: str) -> None:
+    table = wanted if isinstance(wanted, dict) else {"version": wanted}
+    if "path" in table or table.get("editable") is True:
+        found.exclude(name, PIPFILE, line, LOCAL_TO_PROJECT)
+        return
+    extras = ",".join(get_texts(table, "extras"))
+    written = f"{name}[{extras}]" if extras else name
+    version = (
+        get_text(table, "version").replace("*", "") if get_text(table, "version") == "*" else get_text(table, "version")
+    )
+    git = get_text(table, "git")
+    url = f"git+{git}@{get_text(table, 'ref')}".rstrip("@") if git else get_text(table, "file")
+    marker = f" ; {get_text(table, 'markers')}" if get_text(table, "markers") else ""
+    found.need(f"{written}{'' if url else version}{marker}", PIPFILE, line, group=group, url=url)
+
+
+def read_pipfile_lock(found: RequirementCollector) -> tuple[str, ...]:
+    """Limit every package to its locked version. Returns what is there for torch, as far as names tell."""
+    content = found.text(PIPFILE_LOCK)
+    if content is None:
+        return ()
+    try:
+        document = parse_json(content)
+    except ValueError as error:
+        found.add_unreadable(PIPFILE_LOCK, getattr(error, "lineno", 1), "it is not JSON")
+        return ()
+    asked = {need.name for need in found.needs}
+    table: Mapping[str, Any] = document if isinstance(document, dict) else {}
+    locked = {**get_object(table, "default"), **get_object(table, "develop")}
+    for name, entry in locked.items():
+        if isinstance(entry, dict) and get_text(entry, "version"):
+            marker = f" ; {get_text(entry, 'markers')}" if get_text(entry, "markers") else ""
+            line = find_line(content, f'"{name}": {{')
+            found.need(f"{name}{get_text(entry, 'version')}{marker}", PIPFILE_LOCK, line, is_limit=True)
+    names = {canonicalize_name(name) for name in locked}
+    return tuple(sorted(name for name in names if name == "torch" or (_FOR_CUDA.fullmatch(name) and name not in asked)))
+
+
+# Poetry's own way to write requirements, as PEP 440 says the same.
+#
+# Source: https://python-poetry.org/docs/dependency-specification/
+
+_POETRY_RANGE = re.compile(r"([\^~])\s*v?(\d+(?:\.\d+)*)(.*)")
+_POETRY_BARE = re.compile(r"v?\d[\w.]*(?:\.\*)?(?:\+[\w.]+)?")
+
+
+def read_poetry(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
+    """[tool.poetry.dependencies] and the group dev; optional packages and other groups are left out by name."""
+    poetry = get_object(get_object(document, "tool"), "poetry")
+    for name, group, wanted in _poetry_packages(poetry):
+        line = _find_poetry_line(content, name)
+        if name.lower() == PYTHON:
+            found.add_python(convert_poetry_version(wanted if isinstance(wanted, str) else ""), PYPROJECT, line)
+            continue
+        for each in wanted if isinstance(wanted, list) else [wanted]:
+            _add_poetry_package(name, each, found, line=line, group=group)
+    for group, table in get_object(poetry, "group").items():
+        if group != DEV_GROUP and isinstance(table, dict):
+            because = f"only the group {DEV_GROUP} is installed besides the main one"
+            found.exclude(f"the group {group}", PYPROJECT, find_line(content, f"tool.poetry.group.{group}"), because)
+
+
+def find_poetry_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """The group dev, where there is one in Poetry's own words."""
+    poetry = get_object(get_object(document, "tool"), "poetry")
+    is_there = DEV_GROUP in get_object(poetry, "group") or "dev-dependencies" in poetry
+    return (DEV_GROUP,) if is_there else ()
+
+
+def _poetry_packages(poetry: Mapping[str, Any]) -> Iterator[tuple[str, str, object]]:
+    dev = get_object(get_object(get_object(poetry, "group"), DEV_GROUP), "dependencies")
+    tables = (
+        (get_object(poetry, "dependencies"), ""),
+        (dev, DEV_GROUP),
+        (get_object(poetry, "dev-dependencies"), DEV_GROUP),
+    )
+    for table, group in tables:
+        for name, wanted in table.items():
+            yield name, group, wanted
+
+
+def _add_poetry_package(name: str, wanted: object, found: RequirementCollector, *, line: int, group: str) -> None:
+    """One dependency: a version, or a table with a version or a source."""
+    table = wanted if isinstance(wanted, dict) else {"version": wanted}
+    if "path" in table:
+        found.exclude(name, PYPROJECT, line, LOCAL_TO_PROJECT)
+        return
+    if table.get("optional") is True:
+        found.exclude(name, PYPROJECT, line, "it is optional")
+        return
+    extras = ",".join(get_texts(table, "extras"))
+    marker = " and ".join(f"({each})" for each in _poetry_markers(table))
+    written = f"{name}[{extras}]" if extras else name
+    git = get_text(table, "git")
+    revision = get_text(table, "rev") or get_text(table, "tag") or get_text(table, "branch")
+    url = f"git+{git}@{revision}".rstrip("@") if git else get_text(table, "url")
+    version = "" if url else convert_poetry_version(get_text(table, "version"))
+    found.need(f"{written}{version}{f' ; {marker}' if marker else ''}", PYPROJECT, line, group=group, url=url)
+
+
+def _poetry_markers(table: Mapping[str, Any]) -> Iterator[str]:
+    if markers := get_text(table, "markers"):
+        yield markers
+    if python := get_text(table, "python"):
+        clauses = [clause for clause in convert_poetry_version(python).split(",") if clause]
+        for found in filter(None, (re.fullmatch(r"\s*([<>=!~]+)\s*([\w.*]+)", clause) for clause in clauses)):
+            yield f"python_version {found[1]} '{found[2]}'"
+    if platform := get_text(table, "platform"):
+        yield f"sys_platform == '{platform}'"
+
+
+def convert_poetry_version(written: str) -> str:
+    """Poetry's version in the words of PEP 440: ^1.2 is >=1.2,<2, ~1.2.3 is >=1.2.3,<1.3, and 1.2 is ==1.2.
+
+    Alternatives such as "^1 || ^2" become the widest range around them where they are in order, else no limit.
+    """
+    alternatives = [each.strip() for each in re.split(r"\|\|?", written) if each.strip()]
+    if len(alternatives) > 1:
+        first, last = convert_poetry_version(alternatives[0]), convert_poetry_version(alternatives[-1])
+        lower = [clause for clause in first.split(",") if clause.startswith(">")]
+        upper = [clause for clause in last.split(",") if clause.startswith("<")]
+        return ",".join([*lower, *upper])
+    clauses = [
+        _convert_clause(each.strip()) for each in re.split(r",|(?<=[\w*])\s+(?=[<>=!^~])", written) if each.strip()
+    ]
+    return ",".join(clause for clause in clauses if clause)
+
+
+def _convert_clause(clause: str) -> str:
+    if clause in ("*", "x"):
+        return ""
+    found = _POETRY_RANGE.fullmatch(clause)
+    if found is None or clause.startswith("~="):
+        return f"=={clause}" if _POETRY_BARE.fullmatch(clause) else clause
+    numbers = [int(part) for part in found[2].split(".") if len(part) < 10]
+    place = _caret_position(numbers) if found[1] == "^" else min(1, len(numbers) - 1)
+    above = [*numbers[:place], numbers[place] + 1] if numbers else [1]
+    return f">={found[2]}{found[3]},<{'.'.join(map(str, above))}"
+
+
+def _caret_position(numbers: list[int]) -> int:
+    """Which number a caret lets not grow: the first that is not zero, else the last."""
+    return next((place for place, number in enumerate(numbers) if number), max(len(numbers) - 1, 0))
+
+
+def _find_poetry_line(content: str, name: str) -> int:
+    for number, line in enumerate(content.splitlines(), 1):
+        if re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=", line):
+            return number
+    return 1
+
+
+# setup.cfg and setup.py: what setuptools reads. setup.py is parsed and never run.
+#
+# Source: https://setuptools.pypa.io/en/latest/userguide/declarative_config.html
+
+SETUP_CFG = "setup.cfg"
+SETUP_PY = "setup.py"
+COMPUTED_BY_SETUP_PY = "it is computed when setup.py runs, and devkit runs no setup.py"
+
+
+def read_setup_cfg(found: RequirementCollector) -> None:
+    """install_requires and python_requires of [options]."""
+    content = found.text(SETUP_CFG)
+    if content is None:
+        return
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string(content)
+    except configparser.Error as error:
+        line = getattr(error, "lineno", None)
+        found.add_unreadable(SETUP_CFG, line or 1, "it is not an INI file")
+        return
+    python = parser.get("options", "python_requires", fallback="").strip()
+    if python:
+        found.add_python(python, SETUP_CFG, find_line(content, "python_requires"))
+    listed = parser.get("options", "install_requires", fallback="").strip()
+    if listed.startswith("file:"):
+        for name in listed.removeprefix("file:").split(","):
+            read_requirements_file(name.strip(), found)
+        return
+    start = find_line(content, "install_requires") - 1
+    for entry in (line.strip() for line in listed.replace(";\n", "\n").splitlines()):
+        if entry and not entry.startswith("#"):
+            found.need(entry, SETUP_CFG, find_line(content, entry, after=start))
+
+
+def read_setup_py(found: RequirementCollector) -> None:
+    """install_requires and python_requires of the call of setup(), as far as they are written down."""
+    content = found.text(SETUP_PY)
+    if content is None:
+        return
+    try:
+        tree = ast.parse(content)
+        call = next(_setup_calls(tree), None)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        found.add_unreadable(SETUP_PY, getattr(error, "lineno", None) or 1, "it is not Python")
+        return
+    if call is None:
+        return
+    named = dict(_literals(tree))
+    for keyword in call.keywords:
+        if keyword.arg in ("install_requires", "python_requires"):
+            _keyword(keyword.arg, keyword.value, named, found)
+        elif keyword.arg is None:
+            found.add_unreadable(SETUP_PY, call.lineno, COMPUTED_BY_SETUP_PY)
+
+
+def _setup_calls(tree: ast.Module) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            if name == "setup":
+                yield node
+
+
+def _literals(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Names that the module gives a value once, at its top."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            yield node.targets[0].id, node.value
+
+
+def _keyword(name: str, value: ast.expr, named: dict[str, ast.expr], found: RequirementCollector) -> None:
+    if isinstance(value, ast.Name):
+        value = named.get(value.id, value)
+    entries = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
+    for entry in entries:
+        if not (isinstance(entry, ast.Constant) and isinstance(entry.value, str)):
+            found.add_unreadable(SETUP_PY, entry.lineno, f"{name}: {COMPUTED_BY_SETUP_PY}")
+        elif name == "python_requires":
+            found.add_python(entry.value, SETUP_PY, entry.lineno)
+        else:
+            found.need(entry.value, SETUP_PY, entry.lineno)

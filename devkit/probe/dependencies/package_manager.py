@@ -1,0 +1,253 @@
+"""Which tool a project manages its packages with, and the files that this tool reads."""
+
+import re
+from typing import Any
+
+from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies, PackageManager, RequirementRole
+from devkit.probe.dependencies.conda import read_conda_environment, read_pixi_tables
+from devkit.probe.dependencies.lock_files import (
+    LockedPackage,
+    add_locked_packages,
+    find_torch_only_packages,
+    parse_conda_lock,
+    parse_pixi_lock,
+    parse_toml_lock,
+)
+from devkit.probe.dependencies.manifests import (
+    DEV_GROUP,
+    PIPFILE,
+    PIPFILE_LOCK,
+    PYPROJECT,
+    SETUP_CFG,
+    SETUP_PY,
+    find_default_groups,
+    find_poetry_groups,
+    read_hatch_environment,
+    read_pipfile,
+    read_pipfile_lock,
+    read_poetry,
+    read_project_table,
+    read_setup_cfg,
+    read_setup_py,
+    read_toml_file,
+)
+from devkit.probe.dependencies.requirements import RequirementCollector, find_line, number_lines, read_requirements_file
+from devkit.probe.documents import get_object
+from devkit.probe.project.dockerfile import is_ignored, parse_ignore_file
+from devkit.probe.project.files import ProjectFiles
+
+MAIN_LISTS = ("requirements.txt", "requirements.in", "requirements/requirements.txt", "requirements/base.txt")
+"""The first of these is the project's list for pip."""
+DEVELOPMENT_LISTS = ("requirements-dev.txt", "requirements_dev.txt", "dev-requirements.txt", "requirements/dev.txt")
+PYTHON_VERSION = ".python-version"
+IGNORE = ".dockerignore"
+
+_BY_FILE = (
+    (PackageManager.UV, ("uv.lock",)),
+    (PackageManager.POETRY, ("poetry.lock",)),
+    (PackageManager.PDM, ("pdm.lock",)),
+    (PackageManager.PIPENV, (PIPFILE_LOCK, PIPFILE)),
+    (PackageManager.PIXI, ("pixi.lock", "pixi.toml")),
+    (PackageManager.CONDA, ("conda-lock.yml", "conda-lock.yaml", "environment.yml", "environment.yaml")),
+)
+_OTHER_LIST = re.compile(r"(?:dev-)?requirements[\w.-]*\.(?:txt|in)")
+_PYTHON = re.compile(r"(?:cpython-?)?(\d+\.\d+)(?:\.\d+)?")
+
+
+def read_with_package_manager(files: ProjectFiles) -> Dependencies:
+    """What the files ask for, read as the tool reads them that the project uses."""
+    found = RequirementCollector(files)
+    read = read_toml_file(PYPROJECT, found) if files.has(PYPROJECT) else None
+    document, content = read or ({}, "")
+    tool, because = _tool(document, files)
+    lock, family = _read(tool, document, content, found)
+    _python_version(found)
+    if hidden := _hidden((*found.lists, *found.included, *((PYPROJECT, lock) if lock else ())), found):
+        found.generate_lists()
+        lock = "" if lock in hidden or PYPROJECT in hidden else lock
+    if not found.paths and not found.unread:
+        return NO_DEPENDENCIES
+    return Dependencies(
+        tool=tool,
+        because=because,
+        files=tuple(found.paths),
+        lock=lock,
+        lists=tuple(found.lists),
+        included=tuple(found.included),
+        groups=find_default_groups(document) + find_poetry_groups(document),
+        needs=tuple(found.needs),
+        python=tuple(found.python),
+        indexes=tuple(found.indexes),
+        unread=tuple(found.unread),
+        left_out=tuple(found.left_out),
+        torch_family=family,
+        has_members="workspace" in get_object(get_object(document, "tool"), "uv"),
+        builds_itself=_builds_itself(document, files),
+    )
+
+
+def _read(
+    tool: PackageManager, document: dict[str, Any], content: str, found: RequirementCollector
+) -> tuple[str, tuple[str, ...]]:
+    """The files of the tool: the path of its lock, "" for none, and what this holds for torch alone."""
+    match tool:
+        case PackageManager.UV | PackageManager.POETRY | PackageManager.PDM:
+            return _of_pyproject(tool, document, content, found)
+        case PackageManager.PIPENV:
+            return _of_pipenv(found)
+        case PackageManager.PIXI:
+            return _of_pixi(document, content, found), ()
+        case PackageManager.CONDA:
+            return _of_conda(found), ()
+        case PackageManager.PIP:
+            _of_pip(document, content, found)
+        case PackageManager.NONE:
+            pass
+    return "", ()
+
+
+def _tool(document: dict[str, Any], files: ProjectFiles) -> tuple[PackageManager, str]:
+    """The tool and what shows it: its lock or own file, then a list for pip, then what pyproject.toml holds."""
+    for tool, names in _BY_FILE:
+        if name := next((name for name in names if files.has(name)), ""):
+            return tool, f"the project has {name}"
+    tables = get_object(document, "tool")
+    by_table = (
+        (PackageManager.PIXI, "pixi" in tables, "[tool.pixi]"),
+        (PackageManager.POETRY, "dependencies" in get_object(tables, "poetry"), "[tool.poetry]"),
+    )
+    for tool, is_there, shown in by_table:
+        if is_there:
+            return tool, f"{PYPROJECT} has a table {shown}"
+    return _without_own_file(tables, files)
+
+
+def _without_own_file(tables: dict[str, Any], files: ProjectFiles) -> tuple[PackageManager, str]:
+    """A list for pip goes before settings of uv and PDM, which also stand there for other ends."""
+    lists = next((name for name in (*MAIN_LISTS, *DEVELOPMENT_LISTS) if files.has(name)), "")
+    for tool, key in ((PackageManager.UV, "uv"), (PackageManager.PDM, "pdm")):
+        if key in tables and not lists:
+            return tool, f"{PYPROJECT} has a table [tool.{key}]"
+    name = lists or next((name for name in (PYPROJECT, SETUP_CFG, SETUP_PY) if files.has(name)), "")
+    return (PackageManager.PIP, f"the project has {name}") if name else (PackageManager.NONE, NO_DEPENDENCIES.because)
+
+
+def _of_pyproject(
+    tool: PackageManager, document: dict[str, Any], content: str, found: RequirementCollector
+) -> tuple[str, tuple[str, ...]]:
+    """pyproject.toml, and the lock beside it: its path, and what it holds for torch alone."""
+    read_project_table(document, content, found)
+    if tool is PackageManager.POETRY:
+        found.role = RequirementRole.GENERATED
+        read_poetry(document, content, found)
+    path = f"{tool.lower()}.lock"
+    if not found.files.has(path):
+        return "", ()
+    locked = found.text(path)
+    if locked is None:
+        return "", ()
+    packages = parse_toml_lock(locked)
+    add_locked_packages(packages, path, found)
+    return path, find_torch_only_packages(packages, found.needs)
+
+
+def _of_pipenv(found: RequirementCollector) -> tuple[str, tuple[str, ...]]:
+    found.role = RequirementRole.GENERATED
+    read_pipfile(found)
+    if not found.files.has(PIPFILE_LOCK):
+        return "", ()
+    return PIPFILE_LOCK, read_pipfile_lock(found)
+
+
+def _of_pixi(document: dict[str, Any], content: str, found: RequirementCollector) -> str:
+    read_project_table(document, content, found)
+    found.role = RequirementRole.GENERATED
+    if found.files.has("pixi.toml"):
+        own = read_toml_file("pixi.toml", found)
+        if own is not None:
+            read_pixi_tables(own[0], own[1], "pixi.toml", found)
+    else:
+        read_pixi_tables(get_object(get_object(document, "tool"), "pixi"), content, PYPROJECT, found)
+    locked = found.text("pixi.lock") if found.files.has("pixi.lock") else None
+    if locked is not None:
+        add_locked_packages(parse_pixi_lock(locked), "pixi.lock", found)
+    return "pixi.lock" if locked is not None else ""
+
+
+def _of_conda(found: RequirementCollector) -> str:
+    found.role = RequirementRole.GENERATED
+    for path in ("environment.yml", "environment.yaml"):
+        if found.files.has(path):
+            read_conda_environment(path, found)
+            break
+    if not found.is_whole:
+        found.generate_lists()
+    for path in ("conda-lock.yml", "conda-lock.yaml"):
+        locked = found.text(path) if found.files.has(path) else None
+        if locked is not None:
+            packages: tuple[LockedPackage, ...] = tuple(parse_conda_lock(locked))
+            add_locked_packages(packages, path, found)
+            return path
+    return ""
+
+
+def _of_pip(document: dict[str, Any], content: str, found: RequirementCollector) -> None:
+    """Requirement files, and what the project's own metadata asks for besides."""
+    main = next((name for name in MAIN_LISTS if found.files.has(name)), "")
+    development = [name for name in DEVELOPMENT_LISTS if found.files.has(name)]
+    for name in filter(None, (main, *development)):
+        read_requirements_file(name, found, group=DEV_GROUP if name in development else "")
+    if not found.is_whole:
+        found.generate_lists()
+    read_project_table(document, content, found)
+    found.role = RequirementRole.GENERATED
+    for entry in read_hatch_environment(document):
+        found.need(entry, PYPROJECT, find_line(content, entry), group="hatch")
+    if not get_object(document, "project"):
+        if found.files.has(SETUP_CFG):
+            read_setup_cfg(found)
+        if found.files.has(SETUP_PY):
+            read_setup_py(found)
+    _other_lists(found, main)
+
+
+def _other_lists(found: RequirementCollector, main: str) -> None:
+    """Lists for pip that nothing above names: whoever wants them installed can include them."""
+    folders = (("", found.files.names(".")), ("requirements/", found.files.names("requirements")))
+    paths = [f"{folder}{name}" for folder, names in folders for name in names if folder or _OTHER_LIST.fullmatch(name)]
+    for path in paths:
+        if path.endswith((".txt", ".in")) and path not in found.paths and path != main.replace(".txt", ".in"):
+            because = f"no list that is installed includes it; add `-r {path}` to {main or 'a requirements.txt'}"
+            found.exclude(path, path, 1, because)
+
+
+def _builds_itself(document: dict[str, Any], files: ProjectFiles) -> bool:
+    """Whether the project can be installed; each tool has its own word for "this is no package"."""
+    tables = get_object(document, "tool")
+    says = (("poetry", "package-mode"), ("uv", "package"), ("pdm", "distribution"))
+    is_no_package = any(get_object(tables, name).get(key) is False for name, key in says)
+    return not is_no_package and ("build-system" in document or files.has(SETUP_PY))
+
+
+def _hidden(paths: tuple[str, ...], found: RequirementCollector) -> tuple[str, ...]:
+    """Those that the project's .dockerignore keeps from the build of an image; each is noted."""
+    lines = parse_ignore_file(found.files.read(IGNORE, "ignore") or "") if paths else []
+    hidden = tuple(dict.fromkeys(path for path in paths if is_ignored(path, lines)))
+    for path in hidden:
+        found.add_unreadable(IGNORE, 1, f"it hides {path} from the build of the image; add the line !{path}")
+    return hidden
+
+
+def _python_version(found: RequirementCollector) -> None:
+    """The first line of .python-version, as pyenv and uv read it."""
+    content = found.text(PYTHON_VERSION) if found.files.has(PYTHON_VERSION) else None
+    for number, line in number_lines(content or ""):
+        bare = line.partition("#")[0].strip()
+        if not bare:
+            continue
+        version = _PYTHON.fullmatch(bare)
+        if version is None:
+            found.add_unreadable(PYTHON_VERSION, number, f"{ascii(bare)[:60]} is no version of CPython")
+        else:
+            found.add_python(f"=={version[1]}.*", PYTHON_VERSION, number)
+        return

@@ -1,0 +1,270 @@
+"""What is collected while the files of one project are read for the packages that they name."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+
+from devkit.facts.dependencies import (
+    LOCAL_TO_PROJECT,
+    ExcludedPackage,
+    PackageIndex,
+    PackageRequirement,
+    RequirementRole,
+    UnreadableRequirement,
+)
+from devkit.facts.project import FileState
+from devkit.facts.values import MAX_SHOWN_CHARACTERS
+from devkit.probe.project.files import ProjectFiles
+
+MAX_DEPENDENCY_FILES = 40
+PYTHON = "python"
+DOCKERFILE_SAFE_PATH = re.compile(r"[A-Za-z0-9_.][\w./+-]*", re.ASCII)
+"""Paths that a Dockerfile can name as they are."""
+
+_LOGIN = re.compile(r"(?<=://)(?!git@)[^/@\s]*@")
+_TORCH_WHEEL = re.compile(r"/torch-(\d[\w.]*(?:(?:\+|%2[Bb])[\w.]+)?)-[\w.]+-[\w.]+-[\w.]+\.whl\b")
+_PROBLEMS = {
+    FileState.MISSING: "it does not exist",
+    FileState.OUTSIDE: "it lies outside of the project",
+    FileState.TOO_LARGE: "it is too large to be a list of packages",
+    FileState.UNREADABLE: "it cannot be read",
+}
+
+
+class RequirementCollector:
+    """The requirements found so far, and what could not be read. Readers of one format each add to it."""
+
+    def __init__(self, files: ProjectFiles) -> None:
+        self.files = files
+        self.role = RequirementRole.PASSED_THROUGH
+        """What becomes of the requirements that are read next."""
+        self.paths: list[str] = []
+        self.lists: list[str] = []
+        self.included: list[str] = []
+        self.is_whole = True
+        """Whether an installer can be handed the lists as they are."""
+        self.needs: list[PackageRequirement] = []
+        self.python: list[PackageRequirement] = []
+        self.indexes: list[PackageIndex] = []
+        self.unread: list[UnreadableRequirement] = []
+        self.left_out: list[ExcludedPackage] = []
+
+    def text(self, path: str, *, named_by: str = "", line: int = 1) -> str | None:
+        """The text of a file whose `path` is relative to the file that names it, else to the project; noted if bad."""
+        whole = self.files.within(path, beside=named_by)
+        if whole is None:
+            self.add_unreadable(named_by or path, line, f"{_shown(path)}: {_PROBLEMS[FileState.OUTSIDE]}")
+            return None
+        if not DOCKERFILE_SAFE_PATH.fullmatch(whole):
+            self.add_unreadable(named_by or whole, line, f"{_shown(whole)}: a Dockerfile cannot carry this name")
+            return None
+        if whole in self.paths:
+            return None
+        if len(self.paths) >= MAX_DEPENDENCY_FILES:
+            self.add_unreadable(whole, 1, f"more than {MAX_DEPENDENCY_FILES} files")
+            return None
+        text = self.files.read(whole, "dependencies")
+        if text is None:
+            seen = {file.path: file.state for file in self.files.seen}
+            problem = _PROBLEMS[seen.get(whole, FileState.MISSING)]
+            self.add_unreadable(named_by or whole, line, f"{whole}: {problem}" if named_by else problem)
+            return None
+        self.paths.append(whole)
+        return text
+
+    def add_unreadable(self, path: str, line: int, problem: str) -> None:
+        """Remember what says no requirement, and why."""
+        self.unread.append(UnreadableRequirement(path, line, problem))
+
+    def need(self, text: str, path: str, line: int, *, group: str = "", is_limit: bool = False, url: str = "") -> None:
+        """A PEP 508 requirement, with `url` as its source where the file names one elsewhere."""
+        try:
+            found = Requirement(text)
+        except (InvalidRequirement, RecursionError):
+            self.add_unreadable(path, line, f"{_shown(text)} is no requirement")
+            return
+        source = strip_login(url or found.url or "")
+        name = canonicalize_name(found.name)
+        need = PackageRequirement(
+            name=name,
+            specifier=str(found.specifier) or (_of_wheel(source) if name == "torch" else ""),
+            path=path,
+            line=line,
+            marker=str(found.marker or ""),
+            extras=tuple(sorted(found.extras)),
+            url=source,
+            group=group,
+            role=RequirementRole.CONSTRAINT if is_limit else self.role,
+        )
+        self.needs.append(need)
+
+    def add_python(self, specifier: str, path: str, line: int) -> None:
+        """A requirement of Python itself."""
+        try:
+            checked = str(SpecifierSet(specifier))
+        except InvalidSpecifier:
+            self.add_unreadable(path, line, f"{_shown(specifier)} is no version of Python")
+            return
+        if checked:
+            self.python.append(PackageRequirement(PYTHON, checked, path, line))
+
+    def index(self, url: str, path: str, line: int) -> None:
+        """Another place to take packages from."""
+        self.indexes.append(PackageIndex(strip_login(url), path, line))
+
+    def generate_lists(self) -> None:
+        """Hand no list to an installer: devkit writes out what they say."""
+        self.lists.clear()
+        self.included.clear()
+        self.needs = [
+            replace(need, role=RequirementRole.GENERATED) if need.role is RequirementRole.PASSED_THROUGH else need
+            for need in self.needs
+        ]
+
+    def exclude(self, what: str, path: str, line: int, because: str) -> None:
+        """Something that the image does not install."""
+        self.left_out.append(ExcludedPackage(_shown(what), path, line, because))
+
+
+def strip_login(url: str) -> str:
+    """An address without the user name and password in it; `git@` is every forge's public user."""
+    return _LOGIN.sub("", url)
+
+
+def find_line(text: str, *words: str, after: int = 0) -> int:
+    """The number of the first line below line `after` that holds all the words; 1 where none does."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if number > after and all(word in line for word in words):
+            return number
+    return 1
+
+
+def number_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines with their numbers, as editors count them."""
+    return enumerate(re.split(r"\r\n|\n|\r", text), 1)
+
+
+def _of_wheel(url: str) -> str:
+    """The version that the address of a torch wheel names, as a specifier."""
+    found = _TORCH_WHEEL.search(url)
+    try:
+        return str(SpecifierSet(f"=={found[1].replace('%2B', '+').replace('%2b', '+')}")) if found else ""
+    except InvalidSpecifier:
+        return ""
+
+
+def _shown(text: str) -> str:
+    """A wrong text as a message repeats it: short, on one line, without a login."""
+    return strip_login(ascii(text)[1:-1])[:MAX_SHOWN_CHARACTERS]
+
+
+# Requirement files as pip and uv read them: lines, options, and the files that they include.
+#
+# Source: https://pip.pypa.io/en/stable/reference/requirements-file-format/
+
+MAX_INCLUDE_DEPTH = 10
+CONSTRAINTS = "constraints"
+"""The group of what a constraints file says: it limits a package that something else needs."""
+
+_COMMENT = re.compile(r"(?:^|\s)#.*$")
+_OPTION = re.compile(r"(--[A-Za-z][\w-]*|-[A-Za-z])[\s=]*(.*)", re.DOTALL)
+_PER_REQUIREMENT = re.compile(r"\s+--(?:hash|global-option|config-settings?)[\s=].*$", re.DOTALL)
+_NAMED_URL = re.compile(r"[#&]egg=([A-Za-z0-9][\w.-]*)")
+_WHEEL = re.compile(r"(?:^|[/\\])([A-Za-z0-9][\w.]*)-\d[^/\\]*\.whl(?:[#?].*)?$")
+_VCS = re.compile(r"^(?:git|hg|svn|bzr)\+\S+?/([\w.-]+?)(?:\.git)?(?:@[^#]*)?(?:#.*)?$")
+_SHORT = {"-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i": "--index-url", "-f": "--find-links"}
+_INDEXES = ("--index-url", "--extra-index-url", "--find-links", "--pypi-url")
+
+
+def read_requirements_file(path: str, found: RequirementCollector, *, group: str = "") -> None:
+    """A requirement file of the project with all that it includes."""
+    text = found.text(path)
+    if text is not None:
+        found.lists.append(path)
+        read_requirement_lines(_logical(text), path, found, group=group)
+
+
+def read_requirement_lines(
+    lines: Iterator[tuple[int, str]], path: str, found: RequirementCollector, *, group: str = "", depth: int = 0
+) -> None:
+    """Lines as pip takes them, each with its number in `path`."""
+    for number, line in lines:
+        option = _OPTION.fullmatch(line) if line.startswith("-") else None
+        if option is None:
+            _requirement(line, path, number, found, group=group)
+            continue
+        name = _SHORT.get(option[1], option[1])
+        value = option[2].strip().strip("\"'")
+        if name in ("--requirement", "--constraint"):
+            inner = CONSTRAINTS if name == "--constraint" else group
+            _included(value, path, number, found, group=inner, depth=depth)
+        elif name == "--editable":
+            found.is_whole = False
+            _requirement(value, path, number, found, group=group)
+        elif name in _INDEXES:
+            found.index(value, path, number)
+
+
+def _included(value: str, path: str, line: int, found: RequirementCollector, *, group: str, depth: int) -> None:
+    if re.match(r"[a-z]+://", value):
+        found.add_unreadable(path, line, "it includes a file from the network")
+        return
+    if depth >= MAX_INCLUDE_DEPTH:
+        found.add_unreadable(path, line, "files include one another without end")
+        return
+    whole = found.files.within(value, beside=path)
+    text = found.text(value, named_by=path, line=line)
+    if text is not None and whole is not None:
+        is_named_by_list = path in found.lists or path in found.included
+        (found.included if is_named_by_list else found.lists).append(whole)
+        role, found.role = found.role, RequirementRole.PASSED_THROUGH
+        read_requirement_lines(_logical(text), whole, found, group=group, depth=depth + 1)
+        found.role = role
+
+
+def _logical(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments; a backslash at the end joins the next one."""
+    begun, parts = 0, []
+    for number, line in number_lines(text):
+        begun = begun or number
+        is_comment = line.lstrip().startswith("#")
+        if line.endswith("\\") and not is_comment:
+            parts.append(line[:-1])
+            continue
+        parts.append("" if is_comment else line)
+        whole = _COMMENT.sub("", "".join(parts)).strip()
+        if whole:
+            yield begun, whole
+        begun, parts = 0, []
+    if parts and (rest := _COMMENT.sub("", "".join(parts)).strip()):
+        yield begun, rest
+
+
+def _requirement(line: str, path: str, number: int, found: RequirementCollector, *, group: str) -> None:
+    line = _PER_REQUIREMENT.sub("", line).strip()
+    limits = group == CONSTRAINTS
+    named = _NAMED_URL.search(line) or _VCS.match(strip_login(line)) or _WHEEL.search(line)
+    if is_local_path(line):
+        found.is_whole = False
+        found.exclude(line, path, number, LOCAL_TO_PROJECT)
+    elif "://" not in line or re.match(r"[\w.-]+\s*(?:\[[^\]]*\])?\s*@", line):
+        found.need(line, path, number, group=group, is_limit=limits)
+    elif named is None:
+        found.add_unreadable(path, number, "an address that does not say which package it is")
+    else:
+        found.need(named[1], path, number, group=group, is_limit=limits, url=line)
+    if found.needs and found.needs[-1].url and found.needs[-1].name == "torch":
+        # The plan brings torch from its index, and an installer takes two places for one package as a conflict.
+        found.is_whole = False
+
+
+def is_local_path(line: str) -> bool:
+    """Whether a line names a folder or file instead of a package."""
+    place = line.partition(";")[0].strip()
+    if "://" in place and not place.startswith("file:"):
+        return False
+    return place.startswith((".", "~", "file:")) or (" @" not in place and any(mark in place for mark in "/\\"))

@@ -1,0 +1,230 @@
+"""The NVIDIA Container Toolkit and what engines' configuration files say of it."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from devkit.facts.engine import UNREADABLE_SPEC
+from devkit.facts.model import CdiSpec, DaemonFile, Toolkit
+from devkit.facts.values import Release, Unknown
+from devkit.probe.documents import format_json_error, get_objects, get_scalar, parse_json, parse_toml, parse_yaml
+from devkit.probe.host import NOT_FOUND, Host
+from devkit.probe.machine.programs import find_program
+
+# CDI specifications: which files tell engines how to hand out devices, and for which driver.
+
+SPEC_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+"""Where engines look unless told otherwise; later folders win.
+
+Source: Container Device Interface specification, "Kubernetes and CDI" and cdi.DefaultSpecDirs.
+"""
+SPEC_SUFFIXES = (".json", ".yaml")
+
+_DRIVER_LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so\.(\d+\.\d+(?:\.\d+)?)\b")
+_HOST_DRIVER = re.compile(r"--host-driver-version[= ](\d+\.\d+(?:\.\d+)?)")
+
+
+def read_cdi(host: Host, *, engine_folders: tuple[str, ...] = ()) -> tuple[CdiSpec, ...]:
+    """Every specification in the standard folders and in the engine's own, unreadable ones with the reason."""
+    found: dict[str, str] = {}
+    for folder in dict.fromkeys((*SPEC_FOLDERS, *engine_folders)):
+        for name in host.list(folder):
+            path = f"{folder}/{name}"
+            if name.endswith(SPEC_SUFFIXES):
+                found.setdefault(host.link(path) or path, path)
+    return tuple(_spec(host, path) for path in found.values())
+
+
+def _spec(host: Host, path: str) -> CdiSpec:
+    text = host.read(path)
+    if text is None:
+        return _unusable(path, UNREADABLE_SPEC)
+    try:
+        content = parse_json(text) if path.endswith(".json") else parse_yaml(text)
+    except ValueError as error:
+        return _unusable(path, " ".join(str(error).split()))
+    if not isinstance(content, dict):
+        return _unusable(path, "the top level is not an object")
+    devices = content.get("devices")
+    entries: list[Any] = devices if isinstance(devices, list) else []
+    driver = _DRIVER_LIBRARY.search(text) or _HOST_DRIVER.search(text)
+    return CdiSpec(
+        path=path,
+        kind=get_scalar(content, "kind"),
+        cdi_version=get_scalar(content, "cdiVersion"),
+        devices=tuple(get_scalar(entry, "name") for entry in get_objects(content, "devices") if "name" in entry),
+        driver=Release.parse(driver[1]) if driver else None,
+        error="",
+        without_nodes=tuple(_without_nodes(entries)),
+        missing_paths=tuple(_missing_paths(host, content, entries)),
+    )
+
+
+def _without_nodes(entries: list[Any]) -> Iterator[str]:
+    """Devices that bring no device node of their own."""
+    for entry in entries:
+        if isinstance(entry, dict) and "name" in entry and not any(_edits(entry, "deviceNodes")):
+            yield str(entry["name"])
+
+
+def _missing_paths(host: Host, content: dict[str, Any], entries: list[Any]) -> Iterator[str]:
+    """Host paths of nodes and mounts that are not here. A hook's program counts too: it runs on the host."""
+    seen: set[str] = set()
+    for owner in (content, *(entry for entry in entries if isinstance(entry, dict))):
+        nodes = (node.get("hostPath") or node.get("path") for node in _edits(owner, "deviceNodes"))
+        mounts = (mount.get("hostPath") for mount in _edits(owner, "mounts"))
+        hooks = (hook.get("path") for hook in _edits(owner, "hooks"))
+        for path in (*nodes, *mounts, *hooks):
+            if isinstance(path, str) and path.startswith("/") and path not in seen:
+                seen.add(path)
+                if host.stat(path) is None:
+                    yield path
+
+
+def _edits(owner: dict[str, Any], key: str) -> Iterator[dict[str, Any]]:
+    """The entries under `containerEdits.<key>` of a specification or of one of its devices."""
+    edits = owner.get("containerEdits")
+    entries = edits.get(key) if isinstance(edits, dict) else None
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict):
+            yield entry
+
+
+def _unusable(path: str, error: str) -> CdiSpec:
+    return CdiSpec(path=path, kind="", cdi_version="", devices=(), driver=None, error=error)
+
+
+TOOLKIT_VERSION = ("nvidia-ctk", "--version")
+TOOLKIT_HOOK = "nvidia-container-runtime-hook"
+TOOLKIT_RUNTIME = "nvidia-container-runtime"
+TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
+REFRESH_UNIT = "nvidia-cdi-refresh.path"
+UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
+TARGETS = ("multi-user.target", "graphical.target", "default.target")
+NVIDIACTL_NUMBERS = "195:255"
+"""Major and minor number of /dev/nvidiactl. Source: Linux, Documentation/admin-guide/devices.txt."""
+
+
+def read_toolkit(host: Host) -> Toolkit:
+    """Whether the toolkit is installed, how it is set, and which engines know its runtime."""
+    version = _version(host)
+    config = _config(host) if version is not None else _NOT_INSTALLED
+    runtime, command = _section(config, TOOLKIT_RUNTIME), _section(config, "nvidia-container-cli")
+    ldconfig = _of(command, "ldconfig", "")
+    return Toolkit(
+        version=version,
+        hook_path=find_program(host, TOOLKIT_HOOK),
+        runtime_path=find_program(host, TOOLKIT_RUNTIME),
+        mode=_of(runtime, "mode", "auto"),
+        no_cgroups=command if isinstance(command, Unknown) else command.get("no-cgroups", False) is True,
+        driver_root=_of(command, "root", ""),
+        daemon_files=tuple(_daemon_file(host, path) for path in find_daemon_paths(host) if host.stat(path) is not None),
+        config_error=_config_error(host, config),
+        ldconfig=ldconfig if isinstance(ldconfig, Unknown) else ldconfig.lstrip("@"),
+        ldconfig_exists=_ldconfig_exists(host, ldconfig),
+        features=_features(config),
+        cdi_refresh=_cdi_refresh(host),
+        char_links=_char_links(host),
+    )
+
+
+_NOT_INSTALLED = Unknown("the NVIDIA Container Toolkit is not installed")
+
+
+def _version(host: Host) -> Release | Unknown | None:
+    done = host.run(TOOLKIT_VERSION)
+    if done.code == NOT_FOUND:
+        return None
+    try:
+        return Release.parse(done.out.partition("version")[2])
+    except ValueError:
+        return Unknown(f"nvidia-ctk --version ended with status {done.code}: {(done.err or done.out).strip()}")
+
+
+def _config(host: Host) -> dict[str, Any] | Unknown:
+    """config.toml, empty where there is none: the toolkit has a default for everything."""
+    text = host.read(TOOLKIT_CONFIG)
+    if text is None and host.stat(TOOLKIT_CONFIG) is not None:
+        return Unknown(f"{TOOLKIT_CONFIG} cannot be read by this user")
+    try:
+        return parse_toml(text or "")
+    except ValueError as error:
+        return Unknown(f"{TOOLKIT_CONFIG} is not valid TOML: {error}")
+
+
+def _config_error(host: Host, config: dict[str, Any] | Unknown) -> str | Unknown:
+    if not isinstance(config, Unknown):
+        return ""
+    return config.reason if "not valid TOML" in config.reason else config
+
+
+def _section(config: dict[str, Any] | Unknown, name: str) -> dict[str, Any] | Unknown:
+    if isinstance(config, Unknown):
+        return config
+    section = config.get(name)
+    return section if isinstance(section, dict) else {}
+
+
+def _of(section: dict[str, Any] | Unknown, key: str, default: str) -> str | Unknown:
+    return section if isinstance(section, Unknown) else str(section.get(key, default))
+
+
+def _ldconfig_exists(host: Host, ldconfig: str | Unknown) -> bool | Unknown:
+    """An @ stands for "on the host"; without it the path is the container's, which cannot be seen from here."""
+    if isinstance(ldconfig, Unknown):
+        return ldconfig
+    if not ldconfig.startswith("@"):
+        return Unknown("config.toml names no ldconfig of the host")
+    return host.stat(ldconfig.lstrip("@")) is not None
+
+
+def _features(config: dict[str, Any] | Unknown) -> tuple[str, ...] | Unknown:
+    features = _section(config, "features")
+    if isinstance(features, Unknown):
+        return features
+    return tuple(sorted(name for name, value in features.items() if value is True))
+
+
+def _cdi_refresh(host: Host) -> str:
+    """How the unit that renews CDI specifications is set, by the files that systemd itself reads."""
+    if any((host.link(f"{folder}/{REFRESH_UNIT}") or "") == "/dev/null" for folder in UNIT_FOLDERS):
+        return "masked"
+    if all(host.stat(f"{folder}/{REFRESH_UNIT}") is None for folder in UNIT_FOLDERS):
+        return ""
+    wants = (f"{folder}/{target}.wants/{REFRESH_UNIT}" for folder in UNIT_FOLDERS for target in TARGETS)
+    return "enabled" if any(host.stat(path) is not None for path in wants) else "disabled"
+
+
+def _char_links(host: Host) -> bool | Unknown:
+    """Whether udev's names by number, which some releases of runc hand to systemd, exist for NVIDIA's nodes."""
+    if host.stat("/dev/nvidiactl") is None or not host.list("/dev/char"):
+        return Unknown("there is no /dev/nvidiactl, or no /dev/char")
+    return host.stat(f"/dev/char/{NVIDIACTL_NUMBERS}") is not None
+
+
+def find_daemon_paths(host: Host) -> tuple[str, ...]:
+    """Every place a daemon.json that concerns this user may be: system, rootless, Desktop, snap, Windows."""
+    env = host.env
+    if profile := env.get("USERPROFILE"):
+        return (f"{profile}\\.docker\\daemon.json",)
+    paths = ["/etc/docker/daemon.json", "/var/snap/docker/current/config/daemon.json"]
+    if home := env.get("HOME"):
+        paths.insert(1, f"{env.get('XDG_CONFIG_HOME') or home + '/.config'}/docker/daemon.json")
+        paths.insert(2, f"{home}/.docker/daemon.json")
+    return tuple(dict.fromkeys(paths))
+
+
+def _daemon_file(host: Host, path: str) -> DaemonFile:
+    text = host.read(path)
+    if text is None:
+        # The daemon runs as another user, who may.
+        return DaemonFile(path, "", Unknown("this user may not read it"))
+    try:
+        # The daemon takes a blank file for an empty one. Source: moby/moby, getConflictFreeConfiguration.
+        content = parse_json(text.strip() or "{}")
+    except ValueError as error:
+        return DaemonFile(path, format_json_error(error), False)
+    if not isinstance(content, dict):
+        return DaemonFile(path, "the top level is not an object", False)
+    runtimes = content.get("runtimes")
+    return DaemonFile(path, "", isinstance(runtimes, dict) and "nvidia" in runtimes)

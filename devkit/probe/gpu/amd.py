@@ -1,0 +1,89 @@
+"""AMD GPUs, from the topology that the kernel's compute driver shows; it is there without any tool of AMD's.
+
+Source: Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c (the files), kfd_device.c (gfx_target_version); ROCm,
+"rocminfo" (Marketing Name).
+"""
+
+import re
+
+from devkit.facts.gpu import Amd, AmdGpu
+from devkit.facts.values import Release, Unknown
+from devkit.probe.documents import parse_int
+from devkit.probe.host import Host
+
+TOPOLOGY = "/sys/class/kfd/kfd/topology/nodes"
+KFD = "/dev/kfd"
+ROCM_VERSION = "/opt/rocm/.info/version"
+ROCMINFO = ("rocminfo", "/opt/rocm/bin/rocminfo")
+MAX_KFD_NODES = 64
+
+_PROPERTY = re.compile(r"^(\w+) (\d+)$", re.MULTILINE)
+_AMD = 0x1002
+_LOCAL_MEMORY = ("1", "2")
+"""Heap types of a memory bank: public and private memory of the GPU itself."""
+_AGENT = re.compile(r"^\s+Name:\s+(gfx\w+)\s*$(?:(?!^\*{5}).)*?^\s+Marketing Name:[ \t]*(.*?)[ \t]*$", re.M | re.S)
+
+
+def read_amd(host: Host) -> Amd | None:
+    """The GPUs of AMD; None where the kernel shows none, as on every machine without its compute driver."""
+    nodes = sorted(int(name) for name in host.list(TOPOLOGY)[:MAX_KFD_NODES] if name.isdecimal() and len(name) < 6)
+    found = [(node, properties) for node in nodes if _is_gpu(properties := _properties(host, f"{node}/properties"))]
+    if not found:
+        return None
+    names = _names(host, found)
+    gpus = tuple(_gpu(host, node, properties, name) for (node, properties), name in zip(found, names, strict=True))
+    release = re.match(r"\d+(?:\.\d+)+", (host.read(ROCM_VERSION) or "").strip())
+    return Amd(gpus, host.open_error(KFD), Release.parse(release[0]) if release else None)
+
+
+def format_gfx_target(version: int) -> str:
+    """The LLVM target of a gfx_target_version: 90402 is gfx942, and 90010 gfx90a."""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+
+def _is_gpu(properties: dict[str, int]) -> bool:
+    """Nodes of processors have no target, and a passed-through GPU of another maker is none of ours."""
+    return properties.get("gfx_target_version", 0) > 0 and properties.get("vendor_id", _AMD) == _AMD
+
+
+def _properties(host: Host, path: str) -> dict[str, int]:
+    text = host.read(f"{TOPOLOGY}/{path}") or ""
+    return {name: value for name, digits in _PROPERTY.findall(text) if (value := parse_int(digits)) is not None}
+
+
+def _gpu(host: Host, node: int, properties: dict[str, int], name: str) -> AmdGpu:
+    minor = properties.get("drm_render_minor", 0)
+    return AmdGpu(
+        node=node,
+        target=format_gfx_target(properties["gfx_target_version"]),
+        name=name,
+        device_id=f"0x{properties.get('device_id', 0):04x}",
+        memory_bytes=_memory_bytes(host, node),
+        render_node=f"/dev/dri/renderD{minor}" if minor else "",
+    )
+
+
+def _memory_bytes(host: Host, node: int) -> int | Unknown:
+    banks = [
+        _properties(host, f"{node}/mem_banks/{bank}/properties") for bank in host.list(f"{TOPOLOGY}/{node}/mem_banks")
+    ]
+    own = [bank.get("size_in_bytes", 0) for bank in banks if str(bank.get("heap_type", "")) in _LOCAL_MEMORY]
+    return sum(own) or Unknown("the kernel's topology names no memory of the GPU's own")
+
+
+def _names(host: Host, found: list[tuple[int, dict[str, int]]]) -> list[str]:
+    """The name of each GPU: as its card has it, else as rocminfo prints it, "" where neither tells."""
+    names = [_of_card(host, properties) for _, properties in found]
+    if all(names):
+        return names
+    program = next((path for path in ROCMINFO[1:] if host.stat(path) is not None), ROCMINFO[0])
+    said = _AGENT.findall(host.run([program], deadline_s=2.0).out)
+    targets = [format_gfx_target(properties["gfx_target_version"]) for _, properties in found]
+    if [target for target, _ in said] != targets:
+        return names
+    return [name or other for name, (_, other) in zip(names, said, strict=True)]
+
+
+def _of_card(host: Host, properties: dict[str, int]) -> str:
+    card = f"/sys/class/drm/renderD{properties.get('drm_render_minor', 0)}/device/product_name"
+    return (host.read(card) or "").strip()

@@ -1,0 +1,355 @@
+"""The NVIDIA kernel driver, read from the kernel's own files; NVML is asked elsewhere."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from devkit.facts.model import AptSource, Driver, DriverPackage, Platform
+from devkit.facts.values import Release, Unknown
+from devkit.probe.gpu.pci import read_pci
+from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host
+from devkit.probe.machine.environment import detect_container
+from devkit.probe.machine.operating_system import read_group_ids, read_kernel_and_machine, read_platform, read_user_id
+from devkit.probe.machine.programs import find_libraries, find_program, read_library_release, read_loader_cache
+
+# The Fabric Manager, which connects GPUs through NVSwitches.
+
+FABRIC_MANAGER_STATE = ("systemctl", "is-active", "nvidia-fabricmanager")
+FABRIC_MANAGER_UNITS = (
+    "/lib/systemd/system/nvidia-fabricmanager.service",
+    "/usr/lib/systemd/system/nvidia-fabricmanager.service",
+    "/etc/systemd/system/nvidia-fabricmanager.service",
+)
+FABRIC_MANAGER = "nv-fabricmanager"
+
+
+UNIT_STATES = (
+    *("active", "inactive", "failed", "activating", "deactivating", "reloading", "refreshing", "maintenance"),
+    "unknown",
+)
+"""Everything that `systemctl is-active` prints. Source: systemd, unit-def.c and systemctl-is-active.c."""
+
+
+def read_fabric_manager_state(host: Host, nvswitch: bool | Unknown) -> str | Unknown:
+    """What systemd says of the service; not asked where there is neither an NVSwitch nor the service."""
+    if nvswitch is not True and not any(host.stat(path) for path in FABRIC_MANAGER_UNITS):
+        return Unknown("only asked on machines with an NVSwitch, or with the service installed")
+    done = host.run(FABRIC_MANAGER_STATE)
+    state = done.out.strip()
+    if done.code == TIMED_OUT or state not in UNIT_STATES:
+        return Unknown("systemctl is missing or did not answer")
+    return state
+
+
+def read_fabric_manager_version(host: Host, nvswitch: bool | Unknown) -> Release | Unknown | None:
+    """The installed Fabric Manager's version; None when it is not installed."""
+    if nvswitch is not True:
+        return Unknown("only asked on machines with an NVSwitch")
+    program = find_program(host, FABRIC_MANAGER)
+    if not program:
+        return None
+    done = host.run((program, "--version"))
+    try:
+        return Release.parse(done.out)
+    except ValueError:
+        return Unknown(f"{FABRIC_MANAGER} --version ended with status {done.code} and named no version")
+
+
+# How the driver is installed: packages and their sources, signature, build, firmware, who may use its devices.
+
+SIGNER = ("modinfo", "-F", "signer", "nvidia")
+ENROLLED_KEYS = ("mokutil", "--list-enrolled")
+RPM_DRIVER_PACKAGES = ("rpm", "-qa", "--qf", "%{NAME}=%{VERSION}-%{RELEASE} ", "*nvidia*", "cuda-drivers*")
+DPKG_STATUS = "/var/lib/dpkg/status"
+YUM_REPOSITORIES = "/etc/yum.repos.d"
+APT_SOURCES = "/etc/apt/sources.list.d"
+DKMS_TREE = "/var/lib/dkms"
+FIRMWARE_FOLDERS = ("/lib/firmware", "/usr/lib/firmware", "/run/current-system/firmware")
+MODULE_PARAMETERS = "/proc/driver/nvidia/params"
+TELLING_PARAMETERS = ("DeviceFile", "ModifyDeviceFiles", "EnableGpuFirmware", "PreserveVideoMemoryAllocations")
+INFINIBAND = "/sys/class/infiniband"
+
+MAX_ERROR_CHARACTERS = 200
+
+_PACKAGES = ("nvidia-", "libnvidia-", "cuda-drivers", "linux-modules-nvidia", "libcuda1")
+_PARAGRAPHS = tuple(f"Package: {name}" for name in _PACKAGES)
+_FIELD = re.compile(r"^(Package|Status|Version): (.+)$", re.MULTILINE)
+_TOOLKIT_PACKAGES = re.compile(r"(?:lib)?nvidia-container|nvidia-docker")
+_TOOLKIT_URL = re.compile(r"https?://nvidia\.github\.io/(?:libnvidia-container|nvidia-docker|nvidia-container)\S*")
+_SIGNED_BY = re.compile(r"signed-by\s*[=:]\s*([^\]\s]+)", re.IGNORECASE)
+_BUILD_ERROR = re.compile(r"(?:fatal )?error:|^ERROR|^Error!|modpost: .*undefined|unrecognized command-line option")
+_NODE = re.compile(r"nvidia(?:\d+|ctl|-uvm)")
+_MODULE = re.compile(r"^(nvidia\w*|nv_peer_mem|nouveau|ib_core|ib_uverbs|vfio_pci) ", re.MULTILINE)
+_HOST_OF_KEY = re.compile(r"^\S+(?= Secure Boot Module Signature key)")
+
+
+def add_installation(host: Host, driver: Driver) -> Driver:
+    """The same driver with what only matters beside a GPU: it is not read, and no program started, without one."""
+    gpus = driver.pci_gpus
+    is_here = isinstance(driver.loaded, Release) or (not isinstance(gpus, Unknown) and bool(gpus))
+    if not is_here or read_platform(host) is not Platform.LINUX:
+        return _without_installation(driver)
+    signer, is_enrolled = _signature(host, driver)
+    return replace(
+        driver,
+        module_signer=signer,
+        signer_is_enrolled=is_enrolled,
+        build_error=_build_error(host, driver),
+        firmware_present=_firmware_present(host, driver),
+        parameters=_parameters(host),
+        packages=_packages(host),
+        apt_sources=tuple(_apt_sources(host)),
+        closed_nodes=_closed_nodes(host),
+        booted_at=_booted_at(host),
+        modules=_modules(host),
+        has_infiniband=bool(host.list(INFINIBAND)),
+        fabric_manager_version=read_fabric_manager_version(host, driver.nvswitch_present),
+    )
+
+
+def _without_installation(driver: Driver) -> Driver:
+    unread = Unknown("only read beside an NVIDIA GPU of this system")
+    return replace(
+        driver,
+        module_signer=unread,
+        signer_is_enrolled=unread,
+        build_error=unread,
+        firmware_present=unread,
+        parameters=unread,
+        packages=unread,
+        apt_sources=unread,
+        closed_nodes=unread,
+        booted_at=unread,
+        modules=unread,
+        has_infiniband=unread,
+        fabric_manager_version=unread,
+    )
+
+
+def _signature(host: Host, driver: Driver) -> tuple[str | Unknown, bool | Unknown]:
+    """Who signed the module on disk, and whether this machine's owner trusts that key."""
+    if driver.loaded is not None or driver.secure_boot is not True or not isinstance(driver.on_disk, Release):
+        unread = Unknown("only read where Secure Boot may have refused the module")
+        return unread, unread
+    done = host.run(SIGNER)
+    if done.code != 0:
+        unread = Unknown("modinfo is missing or did not answer")
+        return unread, unread
+    signer = done.out.strip()
+    keys = host.run(ENROLLED_KEYS)
+    is_listed = keys.code == 0 and "Subject:" in keys.out
+    enrolled = signer in keys.out if is_listed and signer else Unknown("mokutil did not list the enrolled keys")
+    return _HOST_OF_KEY.sub("(host)", signer), enrolled
+
+
+def _build_error(host: Host, driver: Driver) -> str | Unknown:
+    """The first error in DKMS's log of the newest version that it tried."""
+    if driver.loaded is not None or driver.dkms_state not in ("added", "built"):
+        return Unknown("only read where DKMS did not install the module")
+    logs = [
+        f"{DKMS_TREE}/{module}/{version}/build/make.log"
+        for module in host.list(DKMS_TREE)
+        if module.startswith("nvidia")
+        for version in host.list(f"{DKMS_TREE}/{module}")
+    ]
+    texts = [text for text in map(host.read, logs) if text]
+    if not texts:
+        return Unknown("DKMS left no readable build log")
+    lines = (line.strip() for line in texts[-1].splitlines())
+    return next((line[:MAX_ERROR_CHARACTERS] for line in lines if _BUILD_ERROR.search(line)), "")
+
+
+def _firmware_present(host: Host, driver: Driver) -> bool | Unknown:
+    if detect_container(host) or not isinstance(driver.loaded, Release):
+        return Unknown("only read where the driver is loaded, outside of containers")
+    folders = (f"{folder}/nvidia/{driver.loaded}" for folder in FIRMWARE_FOLDERS)
+    return any(name.startswith("gsp") for folder in folders for name in host.list(folder))
+
+
+def _parameters(host: Host) -> tuple[str, ...] | Unknown:
+    text = host.read(MODULE_PARAMETERS)
+    if not text:
+        return Unknown(f"{MODULE_PARAMETERS} is not visible here")
+    return tuple(line for line in text.splitlines() if line.startswith(TELLING_PARAMETERS))
+
+
+def _packages(host: Host) -> tuple[DriverPackage, ...] | Unknown:
+    """Packages of the driver, the Container Toolkit's left out. RPM is only asked where two repositories compete."""
+    if detect_container(host):
+        return Unknown("a container's packages are not the host's")
+    status = host.read(DPKG_STATUS)
+    if status:
+        return tuple(_dpkg_packages(status))
+    sources = host.list(YUM_REPOSITORIES)
+    if not all(any(name.startswith(prefix) for name in sources) for prefix in ("cuda-", "rpmfusion-nonfree")):
+        return Unknown("only dpkg's records are read, and RPM's where two repositories offer the driver")
+    done = host.run(RPM_DRIVER_PACKAGES)
+    if done.code == NOT_FOUND or not done.out:
+        return Unknown("rpm did not answer")
+    pairs = (word.split("=", 1) for word in sorted(done.out.split()) if "=" in word)
+    return tuple(DriverPackage(name, version, "installed") for name, version in pairs)
+
+
+def _dpkg_packages(status: str) -> Iterator[DriverPackage]:
+    """The driver's packages out of the megabytes of dpkg's records, of which one paragraph each is looked into."""
+    for paragraph in status.split("\n\n"):
+        if not paragraph.lstrip("\n").startswith(_PARAGRAPHS):
+            continue
+        fields: dict[str, str] = dict(_FIELD.findall(paragraph))
+        if len(fields) == 3 and not _TOOLKIT_PACKAGES.match(fields["Package"]):
+            yield DriverPackage(fields["Package"], fields["Version"], fields["Status"].split()[-1])
+
+
+def _apt_sources(host: Host) -> Iterator[AptSource]:
+    for name in host.list(APT_SOURCES):
+        path = f"{APT_SOURCES}/{name}"
+        text = (host.read(path) or "") if name.endswith((".list", ".sources")) else ""
+        # One entry a line in the old format, one a paragraph in the new.
+        entries = text.split("\n\n") if name.endswith(".sources") else text.splitlines()
+        for entry in entries:
+            url = None if entry.lstrip().startswith("#") else _TOOLKIT_URL.search(entry)
+            if url:
+                key = _SIGNED_BY.search(entry)
+                yield AptSource(path, url[0].rstrip("/"), key[1] if key else "")
+
+
+def _closed_nodes(host: Host) -> tuple[str, ...] | Unknown:
+    """Nodes whose mode keeps this user out; what a container's device rules forbid shows when they are opened."""
+    user, groups = read_user_id(host), read_group_ids(host)
+    if user is None:
+        return Unknown("the user's number is not known")
+    closed = []
+    for name in host.list("/dev"):
+        node = host.stat(f"/dev/{name}") if _NODE.fullmatch(name) else None
+        if node is None or node.kind != "character" or user == 0:
+            continue
+        shift = 6 if node.uid == user else 3 if node.gid in groups else 0
+        if node.mode >> shift & 0o6 != 0o6:
+            closed.append(f"/dev/{name}: mode {node.mode:04o}, user {node.uid}, group {node.gid}")
+    return tuple(closed)
+
+
+def _booted_at(host: Host) -> str | Unknown:
+    found = re.search(r"^btime (\d{9,11})$", host.read("/proc/stat") or "", re.MULTILINE)
+    if found is None:
+        return Unknown("/proc/stat does not say")
+    return datetime.fromtimestamp(int(found[1]), UTC).isoformat(timespec="seconds")
+
+
+def _modules(host: Host) -> tuple[str, ...] | Unknown:
+    text = host.read("/proc/modules")
+    return tuple(sorted(_MODULE.findall(text))) if text else Unknown("/proc/modules is not visible here")
+
+
+MODULE_ON_DISK = ("modinfo", "-F", "version", "nvidia")
+DKMS = ("dkms", "status")
+
+SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+PACKAGE_LOGS = ("/var/log/dpkg.log", "/var/log/dnf.rpm.log", "/var/log/zypp/history", "/var/log/pacman.log")
+UPGRADES_KEPT = 5
+
+_DRIVER_PACKAGE = re.compile(
+    r"nvidia-(?:driver|dkms|utils|kernel|open|compute|firmware|settings|modprobe|x11)|libnvidia-(?!container)|libcuda1"
+    r"|cuda-drivers|kmod-nvidia|linux-modules-nvidia|xorg-x11-drv-nvidia"
+)
+_CHANGE = re.compile(r" (?:upgrade|install) |Upgraded?:|Installed?:|\|install\||\[ALPM\] (?:upgraded|installed)")
+
+
+def read_driver(host: Host) -> Driver:
+    """The kernel module, its libraries and device nodes, and the GPUs on the PCI bus."""
+    kernel, _ = read_kernel_and_machine(host)
+    cache = read_loader_cache(host)
+    cuda_paths = find_libraries(host, "libcuda.so.1", cache)
+    ml_paths = find_libraries(host, "libnvidia-ml.so.1", cache)
+    loaded, is_open = _loaded(host)
+    pci_gpus, nvswitch = read_pci(host)
+    driver = Driver(
+        loaded=loaded,
+        is_open=is_open,
+        on_disk=_on_disk(host),
+        dkms_state=_dkms_state(host, kernel),
+        libnvidia_ml=read_library_release(host, ml_paths[0]) if ml_paths else None,
+        libcuda=read_library_release(host, cuda_paths[0]) if cuda_paths else None,
+        libcuda_paths=cuda_paths,
+        device_nodes=_device_nodes(host),
+        nvidiactl=_nvidiactl(host),
+        pci_gpus=pci_gpus,
+        nvswitch_present=nvswitch,
+        fabric_manager=read_fabric_manager_state(host, nvswitch),
+        headers_present=host.stat(f"/lib/modules/{kernel}/build") is not None if kernel else Unknown("no kernel name"),
+        secure_boot=_secure_boot(host),
+        upgraded_packages=_upgraded_packages(host),
+    )
+    return add_installation(host, driver)
+
+
+_VERSION = re.compile(r"\b\d{3}\.\d{2,3}(?:\.\d{2,3})?\b")
+"""Every driver since 2010: 260.19.06, 580.95.05."""
+
+
+def _loaded(host: Host) -> tuple[Release | Unknown | None, bool | Unknown]:
+    """The loaded module's version and whether it is the open flavour."""
+    text = host.read("/proc/driver/nvidia/version")
+    version = host.read("/sys/module/nvidia/version")
+    if text is None and version is None:
+        return None, Unknown("the nvidia module is not loaded")
+    is_open: bool | Unknown = "Open Kernel Module" in text if text else Unknown("/proc/driver/nvidia is not visible")
+    found = _VERSION.fullmatch((version or "").strip()) or _VERSION.search(text or "")
+    if found is None:
+        return Unknown("the loaded module does not say its version"), is_open
+    return Release.parse(found[0]), is_open
+
+
+def _on_disk(host: Host) -> Release | Unknown | None:
+    done = host.run(MODULE_ON_DISK)
+    if done.code == 0:
+        found = _VERSION.fullmatch(done.out.strip())
+        return Release.parse(found[0]) if found else Unknown("modinfo printed no version")
+    is_absent = done.code != NOT_FOUND and "not found" in done.err
+    return None if is_absent else Unknown("modinfo is missing or did not answer")
+
+
+def _dkms_state(host: Host, kernel: str) -> str | Unknown:
+    """The state of the nvidia module for the running kernel, out of lines like
+    `nvidia/580.95.05, 6.8.0-45-generic, x86_64: installed`; "added" carries no kernel."""
+    if not any(name.startswith("nvidia") for name in host.list("/var/lib/dkms")):
+        return ""
+    done = host.run(DKMS)
+    if done.code != 0:
+        return Unknown("dkms is missing or did not answer")
+    states = [
+        state.strip().split(" ", 1)[0]
+        for module, _, state in (line.rpartition(":") for line in done.out.splitlines())
+        if module.startswith("nvidia") and (kernel in module or state.strip() == "added")
+    ]
+    return states[0] if states else ""
+
+
+def _device_nodes(host: Host) -> tuple[str, ...]:
+    names = [f"/dev/{name}" for name in host.list("/dev") if name.startswith("nvidia")]
+    return tuple(name for name in names if (found := host.stat(name)) is not None and found.kind == "character")
+
+
+def _nvidiactl(host: Host) -> str:
+    outcome = host.open_error("/dev/nvidiactl")
+    return "absent" if outcome == "ENOENT" else outcome
+
+
+def _secure_boot(host: Host) -> bool | Unknown:
+    if host.stat("/sys/firmware") is None:
+        return Unknown("/sys/firmware is not visible here")
+    if host.stat("/sys/firmware/efi") is None:
+        return False
+    text = host.read(SECURE_BOOT)
+    # Four bytes of attributes, then the value.
+    return text[4] == "\x01" if text and len(text) > 4 else Unknown("the SecureBoot variable cannot be read")
+
+
+def _upgraded_packages(host: Host) -> tuple[str, ...]:
+    """The last log lines that installed or upgraded a package of the driver, newest last."""
+    found: list[str] = []
+    for log in PACKAGE_LOGS:
+        lines = (host.read(log) or "").splitlines()
+        found += [line.strip() for line in lines if _DRIVER_PACKAGE.search(line) and _CHANGE.search(line)]
+    return tuple(found[-UPGRADES_KEPT:])

@@ -1,0 +1,163 @@
+"""The kernel's messages about GPUs, where this user may read them."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from devkit.facts.model import KernelLog, Platform, Xid
+from devkit.facts.values import Unknown, record
+from devkit.probe.gpu.pci import has_nvidia_function
+from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
+from devkit.probe.machine.environment import detect_container
+from devkit.probe.machine.operating_system import read_platform, read_user_id
+
+GPU_MESSAGES = "NVRM|nvidia|nouveau|is rejected|trusted key|Lockdown|PM: (suspend|hibernation)|assign|Linux version"
+JOURNAL = ("journalctl", "-k", "-b", "--no-pager", "--no-hostname", "-o", "short-iso", "-g", GPU_MESSAGES)
+"""The journal filters: a busy container host has a hundred thousand lines of veth devices coming and going."""
+RING_BUFFER = ("dmesg",)
+DMESG_RESTRICT = "/proc/sys/kernel/dmesg_restrict"
+KERNEL_LOG_DEADLINE_S = 3.0
+
+MAX_LINES = 40
+"""Telling lines that are kept, and as many Xids: the newest say what is wrong now, the first why it began."""
+MAX_PARTS = 6
+XID_FALLEN_OFF_BUS = 79
+
+_JOURNAL_LINE = re.compile(r"(\d{4}-\d\d-\d\dT\S+) (?:\S+ )?kernel: (.*)")
+_RING_LINE = re.compile(r"(?:<\d+>)?\[\s*(\d+\.\d+)\] (.*)")
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)\b")
+_FALLEN = re.compile(r"NVRM:.*fallen off the bus")
+_ADDRESS = re.compile(r"\b(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?\b")
+_WOKE = re.compile(r"PM: (?:suspend exit|hibernation: hibernation exit|hibernation exit)")
+_TELLING = re.compile(
+    r"RmInitAdapter|requires use of the NVIDIA open kernel modules|Legacy drivers|not supported by (?:the|open)"
+    r"|probe routine (?:failed|was not called)|GSP firmware|GFW_BOOT|WPR2 already up|No firmware image found"
+    r"|firmware.*failed with error|loading of .*is rejected|Loading of .*is rejected|not signed with a trusted key"
+    r"|Lockdown:.*modprobe|disagrees about version|version magic|API mismatch|PCI I/O region assigned to your NVIDIA"
+    r"|No NVIDIA (?:graphics adapter|GPU|devices)|resize PCIe BARs|BAR 1.*(?:assign|space)|already bound to"
+)
+
+
+@record
+class _Message:
+    at: str
+    text: str
+
+
+def read_kernel_log(host: Host) -> KernelLog | Unknown:
+    """The kernel's messages about GPUs since it started. A refusal is unknown, never "no fault"."""
+    if detect_container(host):
+        return Unknown("a container does not see the host's kernel log")
+    if read_platform(host) is not Platform.LINUX:
+        return Unknown("only Linux itself logs the NVIDIA driver's faults in its kernel log")
+    if not has_nvidia_function(host):
+        return Unknown("only read where an NVIDIA GPU is on the bus")
+    journal = host.run(JOURNAL, deadline_s=KERNEL_LOG_DEADLINE_S)
+    messages = _messages(journal.out, _JOURNAL_LINE)
+    if messages:
+        return _understood(messages, "journalctl")
+    if not _may_read_ring_buffer(host):
+        return Unknown(_refused(journal))
+    ring = host.run(RING_BUFFER, deadline_s=KERNEL_LOG_DEADLINE_S)
+    messages = _messages(ring.out, _RING_LINE)
+    return _understood(messages, "dmesg") if messages else Unknown(_refused(journal))
+
+
+def _may_read_ring_buffer(host: Host) -> bool:
+    return read_user_id(host) == 0 or (host.read(DMESG_RESTRICT) or "").strip() == "0"
+
+
+def _refused(journal: ProgramResult) -> str:
+    """Why no line came. Even a machine without any fault has the line with which its kernel starts."""
+    if journal.code == NOT_FOUND:
+        return "there is no journalctl, and the kernel's buffer is closed to this user"
+    if journal.code == TIMED_OUT:
+        return "journalctl did not answer in time"
+    return "this user may not read the kernel log"
+
+
+def _messages(text: str, shape: re.Pattern[str]) -> tuple[_Message, ...]:
+    """The messages, with the lines that continue one joined to it."""
+    found: list[_Message] = []
+    for line in text.splitlines():
+        if match := shape.match(line):
+            found.append(_Message(match[1], match[2]))
+        elif found and line.startswith(" "):
+            found[-1] = _Message(found[-1].at, f"{found[-1].text} {_bare(line)}")
+    return tuple(_whole_sentences(found))
+
+
+def _whole_sentences(messages: Iterable[_Message]) -> Iterator[_Message]:
+    """NVRM breaks a sentence over several messages: "NVRM: The NVIDIA GPU … installed in this system has" …"""
+    open_one: _Message | None = None
+    parts = 0
+    for message in messages:
+        if open_one is None:
+            open_one, parts = message, 1
+        elif _is_unfinished(open_one.text) and parts < MAX_PARTS and message.text.startswith("NVRM:"):
+            open_one, parts = _Message(open_one.at, f"{open_one.text} {_bare(message.text)}"), parts + 1
+        else:
+            yield open_one
+            open_one, parts = message, 1
+    if open_one is not None:
+        yield open_one
+
+
+def _is_unfinished(text: str) -> bool:
+    return text.startswith("NVRM: The NVIDIA") and not text.rstrip().endswith((".", "probe..."))
+
+
+def _bare(line: str) -> str:
+    return line.strip().removeprefix("NVRM:").strip()
+
+
+def _understood(messages: tuple[_Message, ...], source: str) -> KernelLog:
+    lines = [message.text for message in messages if _TELLING.search(message.text) and not _xid(message)]
+    woken = [message.at for message in messages if _WOKE.search(message.text)]
+    return KernelLog(
+        xids=_counted(filter(None, map(_xid, messages))),
+        driver_lines=_capped(tuple(dict.fromkeys(lines))),
+        source=source,
+        is_whole=any(message.text.startswith("Linux version") for message in messages),
+        resumed_at=_time(woken[-1]) if woken else None,
+    )
+
+
+def _xid(message: _Message) -> Xid | None:
+    if found := _XID.search(message.text):
+        return Xid(int(found[2]), _full_address(found[1]), message.text, 1, _time(message.at))
+    if _FALLEN.search(message.text):
+        address = _ADDRESS.search(message.text)
+        return Xid(XID_FALLEN_OFF_BUS, _full_address(address[0]) if address else "", message.text, 1, _time(message.at))
+    return None
+
+
+def _time(at: str) -> str:
+    return at if "T" in at else f"{at} s after the start"
+
+
+def _full_address(text: str) -> str:
+    """An address as sysfs writes it: Xid lines leave the function out, and old ones the domain."""
+    fields = text.lower().split(":")
+    if not 2 <= len(fields) <= 3:
+        return text
+    domain, slot = ("0", fields[1]) if len(fields) == 2 else (fields[0], fields[2])
+    return f"{int(domain, 16):04x}:{fields[-2]}:{slot if '.' in slot else f'{slot}.0'}"
+
+
+def _counted(xids: Iterable[Xid]) -> tuple[Xid, ...]:
+    """One entry for each number and GPU, with how often and when it was reported last; in the order of first sight."""
+    every = tuple(xids)
+    # The driver repeats a numbered report in words; the words count where they stand alone.
+    numbered = {(xid.number, xid.address) for xid in every if _XID.search(xid.line)}
+    kinds: dict[tuple[int, str], list[Xid]] = {}
+    for xid in every:
+        kind = (xid.number, xid.address)
+        if _XID.search(xid.line) or kind not in numbered:
+            kinds.setdefault(kind, []).append(xid)
+    return tuple(replace(group[-1], count=len(group)) for group in kinds.values())[:MAX_LINES]
+
+
+def _capped(lines: tuple[str, ...]) -> tuple[str, ...]:
+    half = MAX_LINES // 2
+    return lines if len(lines) <= MAX_LINES else (*lines[:half], *lines[-half:])

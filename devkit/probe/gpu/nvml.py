@@ -1,0 +1,307 @@
+"""What NVML says, asked in a child process that may hang or crash without harm."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from devkit.facts.model import FailedGpu, Gpu, GpuHealth, GpuProcess, NvmlAnswer, NvmlEnd, NvmlFailure
+from devkit.facts.values import ComputeCapability, Release, Unknown
+from devkit.probe.children.protocol import (
+    build_child_command,
+    find_crash_signal,
+    find_last_line,
+    format_signal,
+    parse_json_lines,
+)
+from devkit.probe.documents import get_int, get_object, get_text, get_texts
+from devkit.probe.host import TIMED_OUT, Host
+
+# A GPU's state in words, out of the numbers that NVML answers with.
+
+T = TypeVar("T")
+
+CORRUPTED_INFOROM = 14
+HEALTH_NOT_READ = Unknown("NVML was not asked")
+DOES_NOT_APPLY = Unknown("not asked, because it does not apply to this GPU")
+
+COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
+VIRTUALISATION_MODES = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
+LICENCE_STATES = (
+    "unknown",
+    "uninitialised",
+    "unlicensed-unrestricted",
+    "unlicensed-restricted",
+    "unlicensed",
+    "licensed",
+)
+FABRIC_STATES = ("not-supported", "not-started", "in-progress", "completed")
+RECOVERY_ACTIONS = (
+    "none",
+    "gpu-reset",
+    "node-reboot",
+    "drain-p2p",
+    "drain-and-reset",
+    "recover-imex-domain",
+    "bus-reset",
+    "system-reboot",
+)
+BRANDS = (
+    "unknown",
+    "quadro",
+    "tesla",
+    "nvs",
+    "grid",
+    "geforce",
+    "titan",
+    "vapps",
+    "vpc",
+    "vcs",
+    "vws",
+    "cloud-gaming",
+    "quadro-rtx",
+    "nvidia-rtx",
+    "nvidia",
+    "geforce-rtx",
+    "titan-rtx",
+)
+CLOCK_REASONS = (
+    "gpu-idle",
+    "application-clocks",
+    "sw-power-cap",
+    "hw-slowdown",
+    "sync-boost",
+    "sw-thermal-slowdown",
+    "hw-thermal-slowdown",
+    "hw-power-brake",
+    "display-clock",
+)
+"""By bit, and the others by number, as nvml.h defines them."""
+
+
+def parse_gpu_health(said: Mapping[str, Any] | None) -> GpuHealth | Unknown:
+    """The health in what the NVML child printed of one GPU; unknown where it printed none."""
+    if not said:
+        return HEALTH_NOT_READ
+    remap_pending, remap_failed = (parse_reading(said, "remapped_rows", _flag_at(place)) for place in (2, 3))
+    return GpuHealth(
+        pci_address=parse_reading(said, "pci", format_sysfs_address),
+        persistence=parse_reading(said, "persistence", bool),
+        compute_mode=parse_reading(said, "compute_mode", _named(COMPUTE_MODES)),
+        display_active=parse_reading(said, "display_active", bool),
+        ecc_enabled=parse_reading(said, "ecc", _flag_at(0)),
+        ecc_uncorrected=parse_reading(said, "ecc_uncorrected", int),
+        remap_pending=remap_pending,
+        remap_failed=remap_failed,
+        retirement_pending=parse_reading(said, "retirement_pending", bool),
+        clock_reasons=parse_reading(said, "clock_reasons", _clock_reasons),
+        temperature_c=parse_reading(said, "temperature", int),
+        slowdown_c=parse_reading(said, "slowdown", int),
+        power_mw=parse_reading(said, "power", int),
+        power_limit_mw=parse_reading(said, "power_limit", int),
+        default_power_limit_mw=parse_reading(said, "default_power_limit", int),
+        utilisation_percent=parse_reading(said, "utilisation", int),
+        pcie_width=parse_reading(said, "pcie_width", int),
+        pcie_max_width=parse_reading(said, "pcie_max_width", int),
+        pcie_generation=parse_reading(said, "pcie_generation", int),
+        pcie_max_generation=parse_reading(said, "pcie_max_generation", int),
+        sm_clock_mhz=parse_reading(said, "sm_clock", int),
+        sm_max_clock_mhz=parse_reading(said, "sm_max_clock", int),
+        application_clock_mhz=parse_reading(said, "application_clock", int),
+        default_application_clock_mhz=parse_reading(said, "default_application_clock", int),
+        processes=parse_reading(said, "processes", _processes),
+        virtualisation=parse_reading(said, "virtualisation", _named(VIRTUALISATION_MODES)),
+        licence=parse_reading(said, "licence", _named(LICENCE_STATES)),
+        fabric_state=parse_reading(said, "fabric", lambda pair: _named(FABRIC_STATES)(pair[0])),
+        fabric_status=parse_reading(said, "fabric", lambda pair: int(pair[1])),
+        inforom_ok=_inforom_ok(said),
+        brand=parse_reading(said, "brand", _named(BRANDS)),
+        recovery_action=parse_reading(said, "recovery_action", _named(RECOVERY_ACTIONS)),
+    )
+
+
+def format_sysfs_address(bus_id: str) -> str:
+    """00000000:01:00.0, as NVML writes it, as sysfs does: 0000:01:00.0."""
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{int(domain or '0', 16):04x}:{rest}"
+
+
+def parse_reading(said: Mapping[str, Any], name: str, meaning: Callable[[Any], T]) -> T | Unknown:
+    """One reading, understood. What does not have the expected shape is unknown, not an error."""
+    answer = said.get(name)
+    if not isinstance(answer, Mapping):
+        return DOES_NOT_APPLY
+    if "value" not in answer:
+        return Unknown(str(answer.get("unknown") or "NVML did not say"))
+    try:
+        return meaning(answer["value"])
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
+        return Unknown(f"NVML answered {answer['value']!r}")
+
+
+def _named(names: tuple[str, ...]) -> Callable[[int], str]:
+    return lambda number: names[number] if 0 <= number < len(names) else f"{number}"
+
+
+def _flag_at(place: int) -> Callable[[Any], bool]:
+    return lambda values: bool(values[place])
+
+
+def _clock_reasons(bits: int) -> tuple[str, ...]:
+    return tuple(name for bit, name in enumerate(CLOCK_REASONS) if bits >> bit & 1)
+
+
+def _processes(entries: list[list[Any]]) -> tuple[GpuProcess, ...]:
+    hidden = Unknown("the driver does not say")
+    return tuple(GpuProcess(int(pid), str(name), hidden if held is None else int(held)) for pid, name, held in entries)
+
+
+def _inforom_ok(said: Mapping[str, Any]) -> bool | Unknown:
+    """Corrupted when any call ends with that very error; good when the checksum can be read."""
+    if any(isinstance(reading, Mapping) and reading.get("code") == CORRUPTED_INFOROM for reading in said.values()):
+        return False
+    return parse_reading(said, "inforom", lambda checksum: True)
+
+
+LIBRARY_NOT_FOUND = 12
+TIMEOUT = 10
+UNKNOWN = 999
+"""NVML return values, as in nvml.h."""
+
+IMPORTING = "import pynvml"
+"""What the child says it does before it calls NVML."""
+
+MAX_GPUS = 1024
+"""No machine has as many; a library that counts more does not know what it says."""
+
+_HUNG_SHARE = 0.5
+"""A call that ran for less of an attempt was one of many slow ones: GPUs without persistence wake up one by one."""
+_SHORTEST_HANG_S = 0.3
+"""Nor is a call stuck that was given less: it may wake a GPU up, on a busy machine."""
+_SHARE_OF_THE_REST = 0.6
+_SHORTEST_ATTEMPT_S = 0.4
+
+
+@dataclass
+class _Transcript:
+    """What one child said before it ended, one way or another."""
+
+    code: int
+    last_words: str
+    deadline_s: float
+    words: dict[str, Any] = field(default_factory=dict)
+    """The latest value of every key it printed."""
+    gpus: dict[int, Gpu | FailedGpu] = field(default_factory=dict)
+    waited_s: float = 0.0
+    """How long the last call had been running when the child was killed."""
+
+    @property
+    def call(self) -> str:
+        """The NVML function that ran last."""
+        return str(self.words.get("call", ""))
+
+    @property
+    def hung(self) -> bool:
+        """Whether the last call was stuck, rather than one of many slow ones."""
+        return self.code == TIMED_OUT and self.waited_s >= max(_SHORTEST_HANG_S, self.deadline_s * _HUNG_SHARE)
+
+
+def read_nvml(host: Host, *, deadline_s: float) -> NvmlAnswer | NvmlFailure | Unknown:
+    """The driver and every GPU as NVML sees them, within `deadline_s` seconds.
+
+    A GPU on which NVML hangs or crashes becomes a `FailedGpu`, and the GPUs behind it are asked anew in another child.
+    """
+    ends_at = time.monotonic() + deadline_s
+    said = _run_child(host, first_gpu=0, deadline_s=deadline_s * _SHARE_OF_THE_REST)
+    system, count, gpus = get_object(said.words, "system"), get_int(said.words, "count"), said.gpus
+    if count is None:
+        return _failure(said)
+    if not 0 <= count <= MAX_GPUS:
+        return Unknown(f"NVML counts {count} GPUs, which no machine has")
+    while (index := _first_missing(gpus, count)) < count:
+        if said.hung or said.code != TIMED_OUT:
+            gpus[index] = _failed_gpu(index, said)
+            index = _first_missing(gpus, count)
+        left_s = ends_at - time.monotonic()
+        if left_s < _SHORTEST_ATTEMPT_S or index == count:
+            break
+        said = _run_child(host, first_gpu=index, deadline_s=left_s * _SHARE_OF_THE_REST)
+        gpus.update(said.gpus)
+    not_asked = f"not asked: NVML used up the {deadline_s:g} s it was given"
+    answered = tuple(gpus.get(index, FailedGpu(index, TIMEOUT, not_asked)) for index in range(count))
+    return NvmlAnswer(_driver(system), _cuda(system), answered)
+
+
+def _first_missing(gpus: dict[int, Gpu | FailedGpu], count: int) -> int:
+    return next((index for index in range(count) if index not in gpus), count)
+
+
+def _run_child(host: Host, *, first_gpu: int, deadline_s: float) -> _Transcript:
+    done = host.run(
+        build_child_command(host, "ask_nvml", *([str(first_gpu)] if first_gpu else [])), deadline_s=deadline_s
+    )
+    said = _Transcript(done.code, find_last_line(done), deadline_s)
+    for words in parse_json_lines(done):
+        said.words.update(words)
+        gpu, failed = get_object(words, "gpu"), get_object(words, "failed")
+        if (index := get_int(gpu, "index")) is not None:
+            said.gpus[index] = _gpu(index, gpu)
+        elif (index := get_int(failed, "index")) is not None:
+            code = get_int(failed, "code")
+            said.gpus[index] = FailedGpu(index, UNKNOWN if code is None else code, get_text(failed, "message"))
+    if done.code == TIMED_OUT:
+        at_s = said.words.get("at_s")
+        said.waited_s = max(0.0, deadline_s - (at_s if isinstance(at_s, int | float) else 0.0))
+    return said
+
+
+def _failure(said: _Transcript) -> NvmlFailure | Unknown:
+    """Why NVML gave no answer at all."""
+    if error := get_object(said.words, "error"):
+        code = get_int(error, "code")
+        if code is None:
+            return Unknown(get_text(error, "message"))
+        end = NvmlEnd.LIBRARY_NOT_FOUND if code == LIBRARY_NOT_FOUND else NvmlEnd.ERROR
+        return NvmlFailure(end, code, get_text(error, "message"), get_text(error, "call"))
+    if said.code == TIMED_OUT and said.call in ("", IMPORTING):
+        return Unknown(f"the NVML child had not yet begun after {said.deadline_s:.1f} s")
+    if said.code == TIMED_OUT:
+        return NvmlFailure(NvmlEnd.TIMED_OUT, 0, f"{said.call} did not return within {said.waited_s:.1f} s", said.call)
+    if said.call and (ended_by := find_crash_signal(said.code)):
+        return NvmlFailure(NvmlEnd.CRASHED, ended_by, f"{format_signal(ended_by)} in {said.call}", said.call)
+    return Unknown(f"the NVML child ended with status {said.code}: {said.last_words}")
+
+
+def _failed_gpu(index: int, said: _Transcript) -> FailedGpu:
+    """The GPU at which a child stopped."""
+    if said.code == TIMED_OUT:
+        return FailedGpu(index, TIMEOUT, f"{said.call} did not return within {said.waited_s:.1f} s")
+    if ended_by := find_crash_signal(said.code):
+        return FailedGpu(index, UNKNOWN, f"NVML crashed with {format_signal(ended_by)} in {said.call}")
+    if error := get_object(said.words, "error"):
+        return FailedGpu(
+            index, get_int(error, "code") or UNKNOWN, f"{get_text(error, 'call')}: {get_text(error, 'message')}"
+        )
+    return FailedGpu(index, TIMEOUT, f"the NVML child ended with status {said.code} in {said.call}: {said.last_words}")
+
+
+def _gpu(index: int, said: dict[str, Any]) -> Gpu:
+    return Gpu(
+        index=index,
+        uuid=parse_reading(said, "uuid", str),
+        name=get_text(said, "name"),
+        capability=parse_reading(said, "capability", lambda pair: ComputeCapability.parse(f"{pair[0]}.{pair[1]}")),
+        memory_bytes=parse_reading(said, "memory", lambda pair: int(pair[0])),
+        free_bytes=parse_reading(said, "memory", lambda pair: int(pair[1])),
+        mig_enabled=parse_reading(said, "mig", lambda pair: bool(pair[0])),
+        mig_instances=get_texts(said, "mig_instances"),
+        health=parse_gpu_health(get_object(said, "health")),
+    )
+
+
+def _driver(system: dict[str, Any]) -> Release | Unknown:
+    return parse_reading(system, "driver", lambda version: Release.parse(str(version)))
+
+
+def _cuda(system: dict[str, Any]) -> Release | Unknown:
+    return parse_reading(system, "cuda", lambda number: Release.parse(f"{number // 1000}.{number % 1000 // 10}"))

@@ -1,0 +1,90 @@
+"""NVIDIA's functions on the PCI bus, which show even when the driver does not work."""
+
+import re
+
+from devkit.facts.model import PciGpu
+from devkit.facts.values import Unknown
+from devkit.probe.documents import parse_int
+from devkit.probe.host import Host
+
+PCI_DEVICES = "/sys/bus/pci/devices"
+NVIDIA_VENDOR = "0x10de"
+DISPLAY_CLASSES = ("0x0300", "0x0302")
+"""VGA controllers and 3D controllers; 0x0403 is the sound function beside them."""
+NVSWITCH_CLASS = "0x0680"
+
+_WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+_REGION = re.compile(r"(0x[0-9a-f]+) (0x[0-9a-f]+) (0x[0-9a-f]+)")
+_BARS = 6
+_IS_64_BIT = 0x0010_0000
+"""IORESOURCE_MEM_64 in the kernel's include/linux/ioport.h: the BAR fills two registers; its second line is empty."""
+_IS_UNSET = 0x2000_0000
+"""IORESOURCE_UNSET: the kernel knows the size, and has found no address."""
+
+
+def list_nvidia_functions(host: Host) -> tuple[tuple[str, str], ...] | Unknown:
+    """Address and class of every NVIDIA function on the bus."""
+    addresses = host.list(PCI_DEVICES)
+    if not addresses:
+        return Unknown(f"{PCI_DEVICES} is not visible here")
+    ours = (name for name in addresses if _attribute(host, name, "vendor") == NVIDIA_VENDOR)
+    return tuple((name, _attribute(host, name, "class")) for name in ours)
+
+
+def read_pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
+    """NVIDIA GPUs on the bus, and whether an NVSwitch is among its other functions."""
+    functions = list_nvidia_functions(host)
+    if isinstance(functions, Unknown):
+        return functions, functions
+    gpus = tuple(_gpu(host, address) for address, kind in functions if kind.startswith(DISPLAY_CLASSES))
+    return gpus, any(kind.startswith(NVSWITCH_CLASS) for _, kind in functions)
+
+
+def has_nvidia_function(host: Host) -> bool:
+    """Whether any GPU or NVSwitch of NVIDIA is on the bus; false where the bus is hidden."""
+    functions = list_nvidia_functions(host)
+    return not isinstance(functions, Unknown) and any(
+        kind.startswith((*DISPLAY_CLASSES, NVSWITCH_CLASS)) for _, kind in functions
+    )
+
+
+def _gpu(host: Host, address: str) -> PciGpu:
+    return PciGpu(
+        address=address,
+        device_id=_attribute(host, address, "device"),
+        kernel_driver=(host.link(f"{PCI_DEVICES}/{address}/driver") or "").rpartition("/")[2],
+        link_width=_width(_attribute(host, address, "current_link_width")),
+        max_link_width=_width(_attribute(host, address, "max_link_width")),
+        bar1_bytes=_bar1_bytes(_attribute(host, address, "resource")),
+    )
+
+
+def _attribute(host: Host, address: str, name: str) -> str:
+    return (host.read(f"{PCI_DEVICES}/{address}/{name}") or "").strip()
+
+
+def _width(text: str) -> int | Unknown:
+    """Lanes; a function that sleeps or has left the bus reads as 0, 63 or 255."""
+    lanes = parse_int(text)
+    if lanes in _WIDTHS:
+        return lanes
+    return Unknown(f"the bus answers {text!r}" if text else "the kernel does not say")
+
+
+def _bar1_bytes(resource: str) -> int | Unknown:
+    """Return the size of the second memory BAR, through which the processor sees GPU memory; 0 if it has no address.
+
+    `resource` has one line of start, end and flags for each 32-bit BAR register. Up to Ada, BAR 0 is 32-bit and the
+    window is on line 2; on Hopper and later data center GPUs BAR 0 is 64-bit and the window is on line 3.
+    Source: lspci of an H100 in fastfetch-cli/fastfetch issue 1658 and of an H20 in NVIDIA/nvtrust issue 128.
+    """
+    regions = [_REGION.match(line) for line in resource.splitlines()[:_BARS]]
+    first = regions[0] if regions else None
+    if first is None or not int(first[2], 16):
+        return Unknown("the kernel does not list the function's memory regions")
+    window = 2 if int(first[3], 16) & _IS_64_BIT else 1
+    region = regions[window] if len(regions) > window else None
+    if region is None:
+        return Unknown("the kernel does not list the function's memory regions")
+    start, end, flags = (int(text, 16) for text in region.groups())
+    return end - start + 1 if end and not flags & _IS_UNSET else 0

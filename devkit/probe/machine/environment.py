@@ -1,0 +1,159 @@
+"""The GPU as WSL 2 passes it on: a paravirtual device, and libraries that Windows brings."""
+
+import re
+
+from devkit.facts.model import Container, Platform, Wsl
+from devkit.facts.values import Unknown
+from devkit.probe.documents import parse_int
+from devkit.probe.host import Host
+from devkit.probe.machine.operating_system import read_group_ids, read_memory_bytes, read_platform
+from devkit.probe.machine.programs import find_libraries, find_program, read_loader_cache
+from devkit.probe.machine.python import find_workload_python
+
+# Whether this side is the inside of a container, and what was injected into it.
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - read, not written
+
+_CGROUP_SIGNS = (("kubepods", "kubernetes"), ("docker", "docker"), ("libpod", "podman"))
+_COMPAT = re.compile(r"/cuda[^/]*/compat/")
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def read_container(host: Host) -> Container | None:
+    """The container around this process; None when there is none."""
+    kind = detect_container(host)
+    if not kind:
+        return None
+    cache = read_loader_cache(host)
+    first = next(iter(find_libraries(host, "libcuda.so.1", cache)), "")
+    return Container(
+        kind=kind,
+        visible_devices=host.env.get("NVIDIA_VISIBLE_DEVICES"),
+        driver_capabilities=host.env.get("NVIDIA_DRIVER_CAPABILITIES"),
+        require_cuda=host.env.get("NVIDIA_REQUIRE_CUDA"),
+        shm_bytes=_shm_bytes(host),
+        c_compiler=next(filter(None, (find_program(host, name) for name in ("cc", "gcc", "clang"))), ""),
+        python_headers=_python_headers(host),
+        libcuda_in_cache=cache if isinstance(cache, Unknown) else "libcuda.so" in cache,
+        compat_libcuda=first if _COMPAT.search(host.link(first) or "") else "",
+        nameless_groups=_nameless_groups(host),
+    )
+
+
+def detect_container(host: Host) -> str:
+    """One of "docker", "podman", "kubernetes", "apptainer" or "unknown"; "" outside of a container."""
+    if "APPTAINER_CONTAINER" in host.env or "SINGULARITY_CONTAINER" in host.env:
+        return "apptainer"
+    if "KUBERNETES_SERVICE_HOST" in host.env:
+        return "kubernetes"
+    if host.stat("/run/.containerenv") is not None:
+        return "podman"
+    if host.stat("/.dockerenv") is not None:
+        return "docker"
+    cgroups = host.read("/proc/1/cgroup") or ""
+    by_cgroup = next((kind for sign, kind in _CGROUP_SIGNS if sign in cgroups), "")
+    return by_cgroup or ("unknown" if host.env.get("container") else "")
+
+
+def _nameless_groups(host: Host) -> tuple[int, ...] | Unknown:
+    named = host.read("/etc/group")
+    if named is None or host.read("/proc/self/status") is None:
+        return Unknown("/etc/group or /proc/self/status cannot be read")
+    numbers = {fields[2] for line in named.splitlines() if len(fields := line.split(":")) > 2}
+    return tuple(number for number in sorted(set(read_group_ids(host))) if str(number) not in numbers)
+
+
+def _shm_bytes(host: Host) -> int | Unknown:
+    """The size of /dev/shm by its mount options; the kernel's default is half of the memory."""
+    mounts = (line.split() for line in (host.read("/proc/mounts") or "").splitlines())
+    options = next((fields[3] for fields in mounts if len(fields) > 3 and fields[1] == SHARED_MEMORY), None)
+    if options is None:
+        return Unknown(f"{SHARED_MEMORY} is not mounted")
+    if size := re.search(r"(?:^|,)size=(\d{1,15})([kmg]?)", options):
+        return int(size[1]) * _UNITS[size[2]]
+    total = read_memory_bytes(host)
+    return total if isinstance(total, Unknown) else total // 2
+
+
+def _python_headers(host: Host) -> bool | Unknown:
+    python = find_workload_python(host)
+    if isinstance(python, Unknown):
+        return python
+    return any(host.stat(f"{folder}/Python.h") is not None for folder in python.include_folders)
+
+
+WSL_LIBRARIES = "/usr/lib/wsl/lib"
+WSL_DRIVERS = "/usr/lib/wsl/drivers"
+DESKTOP_TOOLS = "/mnt/wsl/docker-desktop/cli-tools"
+HARDWARE_CLOCK = "/sys/class/rtc/rtc0/since_epoch"
+SYSTEM_CLOCK = ("date", "+%s")
+RPM_PACKAGES = ("rpm", "-qa")
+IMAGE_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
+IMAGE_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "libdxcore.so")
+
+_DRIVER_FOLDER = re.compile(r"nv[a-z_]*\.inf_", re.IGNORECASE)
+_LINUX_DRIVER = re.compile(
+    r"^(?:nvidia-driver-|nvidia-dkms|nvidia-kernel-|nvidia-utils|nvidia-compute-utils|libnvidia-compute|libnvidia-gl"
+    r"|libcuda1|cuda-drivers|nvidia-open|kmod-nvidia|akmod-nvidia|xorg-x11-drv-nvidia)"
+)
+
+
+def read_wsl(host: Host) -> Wsl | Unknown | None:
+    """The guest's side of the GPU; None when this is not WSL 2."""
+    if read_platform(host) is not Platform.WSL2:
+        return None
+    cache = read_loader_cache(host)
+    paths = find_libraries(host, "libnvidia-ml.so.1", cache)
+    inside = detect_container(host) != ""
+    return Wsl(
+        has_dxg=host.stat("/dev/dxg") is not None,
+        libraries=host.list(WSL_LIBRARIES),
+        linux_driver_packages=_linux_driver_packages(host),
+        libnvidia_ml_path=paths[0] if paths else "",
+        driver_store=tuple(name for name in host.list(WSL_DRIVERS) if _DRIVER_FOLDER.match(name)),
+        libcuda_link_in_cache=cache if isinstance(cache, Unknown) else "libcuda.so" in cache,
+        image_libraries=_image_libraries(host) if inside else (),
+        swap_bytes=_swap_bytes(host),
+        desktop_tools=Unknown("only the distribution shows it") if inside else bool(host.list(DESKTOP_TOOLS)),
+        clock_behind_s=_clock_behind_s(host),
+    )
+
+
+def _image_libraries(host: Host) -> tuple[str, ...]:
+    """Driver libraries on the container's own file system: those of Windows are mounts, or links to them."""
+    mounted = {fields[1] for line in (host.read("/proc/mounts") or "").splitlines() if len(fields := line.split()) > 1}
+    paths = (f"{folder}/{name}" for folder in IMAGE_FOLDERS for name in IMAGE_LIBRARIES)
+    real = {path: host.link(path) for path in paths}
+    own = (path for path, target in real.items() if target and not {path, target} & mounted)
+    return tuple(path for path in own if not (real[path] or "").startswith("/usr/lib/wsl/"))
+
+
+def _swap_bytes(host: Host) -> int | Unknown:
+    total = re.search(r"^SwapTotal:\s+(\d{1,18}) kB", host.read("/proc/meminfo") or "", re.MULTILINE)
+    return int(total[1]) * 1024 if total else Unknown("/proc/meminfo has no SwapTotal")
+
+
+def _clock_behind_s(host: Host) -> int | Unknown:
+    """The hardware clock of the virtual machine is Windows's; the guest's own stands still while the machine sleeps."""
+    hardware_s = parse_int(host.read(HARDWARE_CLOCK) or "")
+    if hardware_s is None:
+        return Unknown("this guest shows no hardware clock")
+    told_s = parse_int(host.run(SYSTEM_CLOCK).out)
+    return Unknown("date did not say the time") if told_s is None else hardware_s - told_s
+
+
+def _linux_driver_packages(host: Host) -> tuple[str, ...]:
+    """Driver packages that are installed in the guest, by dpkg's or rpm's records."""
+    suspects = [name.removesuffix(".list") for name in host.list("/var/lib/dpkg/info") if name.endswith(".list")]
+    suspects = [name for name in suspects if _LINUX_DRIVER.match(name)]
+    if suspects:
+        # A removed package may leave its list of configuration files behind; only the status file knows.
+        installed = _dpkg_installed(host.read("/var/lib/dpkg/status") or "")
+        return tuple(name for name in suspects if name.partition(":")[0] in installed)
+    if host.list("/usr/lib/sysimage/rpm") or host.list("/var/lib/rpm"):
+        return tuple(sorted(name for name in host.run(RPM_PACKAGES).out.split() if _LINUX_DRIVER.match(name)))
+    return ()
+
+
+def _dpkg_installed(status: str) -> frozenset[str]:
+    return frozenset(re.findall(r"^Package: (\S+)\nStatus: \S+ ok installed$", status, re.MULTILINE))

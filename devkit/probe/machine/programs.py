@@ -1,0 +1,82 @@
+"""Where programs and shared libraries are, as the shell and the loader would find them."""
+
+import re
+
+from devkit.facts.values import Release, Unknown
+from devkit.probe.host import Host
+
+LOADER_CACHE = ("ldconfig", "-p")
+
+SYSTEM_PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+"""The PATH that systemd gives to a daemon that sets none."""
+
+_ANY_EXECUTE_BIT = 0o111
+_LIBRARY_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/lib64",
+    "/lib",
+)
+_FOREIGN = re.compile(r"\((?!libc6,(?:x86-64|AArch64))")
+"""Cache entries of another word size, such as the i386 libraries beside Steam."""
+
+
+def split_search_path(path: str) -> tuple[str, ...]:
+    """The absolute directories of a PATH-like variable, in order."""
+    if re.match(r"[A-Za-z]:\\", path):
+        return tuple(folder.rstrip("\\") for folder in path.split(";") if folder)
+    return tuple(folder.rstrip("/") or "/" for folder in path.split(":") if folder.startswith("/"))
+
+
+def find_program(host: Host, name: str, *, folders: tuple[str, ...] | None = None) -> str:
+    """The path of the first executable `name` in `folders` (default: PATH, then the system's), "" for none."""
+    if folders is None:
+        folders = (*split_search_path(host.env.get("PATH", "")), *SYSTEM_PROGRAM_FOLDERS)
+    for folder in dict.fromkeys(folders):
+        path = f"{folder}\\{name}.exe" if "\\" in folder else f"{folder}/{name}"
+        found = host.stat(path)
+        if found is not None and found.kind == "file" and found.mode & _ANY_EXECUTE_BIT:
+            return path
+    return ""
+
+
+def read_loader_cache(host: Host) -> dict[str, tuple[str, ...]] | Unknown:
+    """Every library name in the loader's cache with its paths, first wins; native word size only."""
+    done = host.run(LOADER_CACHE)
+    if done.code != 0:
+        return Unknown(f"ldconfig -p ended with status {done.code}")
+    found: dict[str, tuple[str, ...]] = {}
+    for line in done.out.splitlines():
+        name, arrow, path = line.strip().partition(" => ")
+        if arrow and not _FOREIGN.search(name):
+            soname = name.split(" ", 1)[0]
+            found[soname] = (*found.get(soname, ()), path)
+    return found
+
+
+def find_libraries(host: Host, soname: str, cache: dict[str, tuple[str, ...]] | Unknown) -> tuple[str, ...]:
+    """Every path of `soname` that the loader would try: LD_LIBRARY_PATH, then its cache, then the default folders."""
+    candidates = [f"{folder}/{soname}" for folder in split_search_path(host.env.get("LD_LIBRARY_PATH", ""))]
+    if isinstance(cache, dict):
+        candidates += cache.get(soname, ())
+    candidates += [f"{folder}/{soname}" for folder in _LIBRARY_FOLDERS]
+    first_of: dict[str, str] = {}
+    for path in candidates:
+        real = host.link(path)
+        if real is not None:
+            first_of.setdefault(real, path)
+    return tuple(first_of.values())
+
+
+def read_library_release(host: Host, path: str) -> Release | Unknown:
+    """The version in a library's real file name: libcuda.so.1 -> libcuda.so.580.95.05."""
+    real = host.link(path) or path
+    tail = real.rpartition(".so.")[2]
+    if "." not in tail:
+        return Unknown(f"the file name {real} carries no version")
+    try:
+        return Release.parse(tail)
+    except ValueError:
+        return Unknown(f"the file name {real} carries no version")

@@ -1,0 +1,307 @@
+"""Limits of processes, control group and interfaces, and what lies between GPUs."""
+
+import re
+from collections.abc import Iterator
+from typing import TypeVar
+
+from devkit.facts.model import Directory, Limits, Platform, Storage
+from devkit.facts.values import Unknown, record
+from devkit.probe.documents import parse_int
+from devkit.probe.host import Host
+from devkit.probe.machine.environment import detect_container
+from devkit.probe.machine.operating_system import read_platform, read_user_id
+
+# The control group around this process, version 1 and 2: memory, CPUs, and what was killed in it.
+
+Number = TypeVar("Number", int, float)
+
+CGROUP_ROOT = "/sys/fs/cgroup"
+CGROUP_MEMBERSHIP = "/proc/self/cgroup"
+
+
+@record
+class Cgroup:
+    """What the control group allows. None for no limit."""
+
+    version: str | Unknown
+    memory_bytes: int | Unknown | None
+    kills: int | Unknown
+    cpu_count: float | Unknown | None
+
+
+def read_cgroup(host: Host) -> Cgroup:
+    """The group of this process; the tightest limit on the way up to the root counts."""
+    membership = host.read(CGROUP_MEMBERSHIP)
+    if membership is None:
+        gone = Unknown(f"{CGROUP_MEMBERSHIP} cannot be read")
+        return Cgroup(gone, gone, gone, gone)
+    if host.stat(f"{CGROUP_ROOT}/memory") is not None:
+        version = "hybrid" if host.stat(f"{CGROUP_ROOT}/unified") is not None else "1"
+        return Cgroup(version, *_version_1(host, membership))
+    return Cgroup("2", *_version_2(host, membership))
+
+
+def _version_2(host: Host, membership: str) -> tuple[int | Unknown | None, int | Unknown, float | Unknown | None]:
+    own = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), "/")
+    folders = tuple(_upwards(CGROUP_ROOT, own))
+    memory = [host.read(f"{folder}/memory.max") for folder in folders]
+    events = next((f"{folder}/memory.events" for folder in folders if host.read(f"{folder}/memory.events")), "")
+    cpus = [_ratio((host.read(f"{folder}/cpu.max") or "").split()) for folder in folders]
+    return (
+        _tightest([number for text in memory if (number := parse_int(text or "")) is not None]),
+        _kills(host.read(events) if events else None, "memory.events"),
+        _tightest([count for count in cpus if count is not None]),
+    )
+
+
+def _version_1(host: Host, membership: str) -> tuple[int | Unknown | None, int | Unknown, float | Unknown | None]:
+    memory, cpu = (tuple(_upwards(f"{CGROUP_ROOT}/{name}", _path_of(membership, name))) for name in ("memory", "cpu"))
+    limits = [host.read(f"{folder}/memory.limit_in_bytes") for folder in memory]
+    quotas = [
+        _ratio([(host.read(f"{folder}/cpu.cfs_{part}_us") or "").strip() for part in ("quota", "period")])
+        for folder in cpu
+    ]
+    # Where there is no limit, version 1 writes a number of 19 digits, which `whole` takes for none.
+    found = [number for text in limits if (number := parse_int(text or "")) is not None]
+    own = next((f"{folder}/memory.oom_control" for folder in memory if host.read(f"{folder}/memory.oom_control")), "")
+    return (
+        _tightest(found),
+        _kills(host.read(own) if own else None, "memory.oom_control"),
+        _tightest([count for count in quotas if count is not None]),
+    )
+
+
+def _upwards(root: str, path: str) -> Iterator[str]:
+    """The folder of the group and those above it; in a container only the root may be there, and is the own."""
+    parts = [part for part in path.split("/") if part and part != ".."]
+    for depth in range(len(parts), -1, -1):
+        yield "/".join((root, *parts[:depth]))
+
+
+def _path_of(membership: str, controller: str) -> str:
+    for line in membership.splitlines():
+        fields = line.split(":", 2)
+        if len(fields) == 3 and controller in fields[1].split(","):
+            return fields[2]
+    return "/"
+
+
+def _ratio(fields: list[str]) -> float | None:
+    """CPUs from a quota and its period; None for "max", for -1, and for what is no number."""
+    quota, period = (parse_int(field) for field in (fields if len(fields) == 2 else ("", "")))
+    return quota / period if quota is not None and period else None
+
+
+def _tightest(found: list[Number]) -> Number | None:
+    return min(found, default=None)
+
+
+def _kills(text: str | None, path: str) -> int | Unknown:
+    found = re.search(r"^oom_kill (\d{1,18})$", text or "", re.MULTILINE)
+    return int(found[1]) if found else Unknown(f"{path} does not say how many were killed")
+
+
+LIMITS = "/proc/self/limits"
+SELINUX = "/sys/fs/selinux"
+PCI_DEVICES = "/sys/bus/pci/devices"
+IOMMU_GROUPS = "/sys/kernel/iommu_groups"
+INTERFACES = "/sys/class/net"
+ROUTES = "/proc/net/route"
+INFINIBAND = "/sys/class/infiniband"
+
+NCCL_FILES = ("/etc/nccl.conf", "{home}/.nccl.conf")
+"""Source: NVIDIA, NCCL user guide, "Environment Variables"; the environment wins over both."""
+_OF_NCCL = (
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_SHM_DISABLE",
+    "NCCL_IB_DISABLE",
+    "NCCL_IB_HCA",
+    "NCCL_NET",
+    "NCCL_DEBUG",
+)
+_OF_LAUNCHERS = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_DISPLAY_CLASSES = ("0x0300", "0x0302")
+
+
+def read_limits(host: Host) -> Limits | Unknown:
+    """What a training process started here may use; on other systems than Linux there is nothing to read."""
+    limits = host.read(LIMITS)
+    memory = host.read("/proc/meminfo")
+    if limits is None and memory is None:
+        return Unknown("this system has no /proc with limits")
+    group = read_cgroup(host)
+    interfaces = tuple(name for name in host.list(INTERFACES) if name != "lo")
+    return Limits(
+        locked_memory_bytes=_limit(limits, "Max locked memory"),
+        group_memory_bytes=group.memory_bytes,
+        out_of_memory_kills=group.kills,
+        group_version=group.version,
+        open_files=_limit(limits, "Max open files"),
+        stack_bytes=_limit(limits, "Max stack size"),
+        cpu_count=group.cpu_count,
+        swap_bytes=_of_memory(memory, "SwapTotal"),
+        available_bytes=_of_memory(memory, "MemAvailable"),
+        interfaces=interfaces if host.list(INTERFACES) else Unknown(f"{INTERFACES} is empty or not there"),
+        default_interface=_default_interface(host),
+        has_infiniband=bool(host.list(INFINIBAND)),
+        nccl=tuple(_nccl(host)),
+        iommu_domains=tuple(_iommu_domains(host)),
+        selinux=_selinux(host),
+        selinux_allows_devices=_selinux_switch(host),
+    )
+
+
+def _limit(text: str | None, name: str) -> int | Unknown | None:
+    """The soft limit called `name` in /proc/self/limits."""
+    found = re.search(rf"^{name}\s+(\d{{1,18}}|unlimited)\s", text or "", re.MULTILINE)
+    if found is None:
+        return Unknown(f"{LIMITS} does not say {name!r}")
+    return None if found[1] == "unlimited" else int(found[1])
+
+
+def _of_memory(text: str | None, name: str) -> int | Unknown:
+    found = re.search(rf"^{name}:\s+(\d{{1,18}}) kB", text or "", re.MULTILINE)
+    return int(found[1]) * 1024 if found else Unknown(f"/proc/meminfo does not say {name}")
+
+
+def _default_interface(host: Host) -> str | Unknown:
+    """The interface of the route to 0.0.0.0 with the lowest metric."""
+    text = host.read(ROUTES)
+    if text is None:
+        return Unknown(f"{ROUTES} cannot be read")
+    routes = [fields for line in text.splitlines()[1:] if len(fields := line.split()) > 7]
+    defaults = [fields for fields in routes if fields[1] == "00000000" and fields[7] == "00000000"]
+    best = min(defaults, key=lambda fields: parse_int(fields[6]) or 0, default=None)
+    return best[0] if best else ""
+
+
+def _nccl(host: Host) -> Iterator[str]:
+    """Settings of NCCL and of launchers. Where the master is says only whether it is this machine."""
+    settings: dict[str, str] = {}
+    for path in NCCL_FILES:
+        for line in (host.read(path.format(home=host.env.get("HOME", ""))) or "").splitlines():
+            name, _, value = line.partition("=")
+            settings[name.strip()] = value.strip()
+    settings |= host.env
+    for name in (*_OF_NCCL, *_OF_LAUNCHERS):
+        if name in settings:
+            yield f"{name}={settings[name]}"
+    if master := settings.get("MASTER_ADDR"):
+        yield f"MASTER_ADDR={'this machine' if master in _LOCAL else 'another name'}"
+
+
+def _iommu_domains(host: Host) -> Iterator[str]:
+    """One entry per NVIDIA GPU in an IOMMU group. Source: Linux, Documentation/ABI, sysfs-kernel-iommu_groups."""
+    if not host.list(IOMMU_GROUPS):
+        return
+    for address in host.list(PCI_DEVICES):
+        folder = f"{PCI_DEVICES}/{address}"
+        if (host.read(f"{folder}/vendor") or "").strip() != "0x10de":
+            continue
+        if not (host.read(f"{folder}/class") or "").startswith(_DISPLAY_CLASSES):
+            continue
+        if kind := (host.read(f"{folder}/iommu_group/type") or "").strip():
+            yield kind
+
+
+def _selinux(host: Host) -> str | Unknown:
+    if host.stat(f"{SELINUX}/enforce") is None:
+        return ""
+    text = host.read(f"{SELINUX}/enforce")
+    if text is None:
+        return Unknown(f"{SELINUX}/enforce cannot be read")
+    return "enforcing" if text.strip() == "1" else "permissive"
+
+
+def _selinux_switch(host: Host) -> bool | Unknown:
+    """The first number is what holds now, the second what a pending change would make of it."""
+    text = host.read(f"{SELINUX}/booleans/container_use_devices")
+    if not text or not text.split():
+        return Unknown("the policy has no switch container_use_devices, or it cannot be read")
+    return text.split()[0] == "1"
+
+
+# The directories that devkit, an engine or a hub library will write to.
+
+NOBODY_KNOWN = -1
+"""The owner of a directory that does not exist, and every user on Windows."""
+
+
+ENGINE_FOLDERS = ("/var/lib/docker", "/var/snap/docker/common/var-lib-docker", "/var/lib/containers/storage")
+WINDOWS_DRIVE = "/mnt/c"
+USERS_ENGINE_FOLDERS = (".local/share/docker", ".local/share/containers/storage")
+
+
+def read_storage(host: Host, *, project: str) -> Storage:
+    """Hub cache, `project` (the workspace's absolute path), engine data and temporary files, and the user."""
+    user = read_user_id(host)
+    wanted = [
+        ("hub cache", find_hub_cache(host)),
+        ("workspace", project),
+        *(("engine data", path) for path in _engine_folders(host)),
+        ("temporary", host.env.get("TMPDIR") or host.env.get("TEMP") or "/tmp"),  # noqa: S108 - read, not written
+        ("Windows drive", _windows_drive(host)),
+    ]
+    mounts = _mounts(host)
+    directories = tuple(_directory(host, path, purpose, mounts) for purpose, path in wanted if path)
+    return Storage(NOBODY_KNOWN if user is None else user, directories)
+
+
+def find_hub_cache(host: Host) -> str:
+    """Where huggingface_hub keeps models: HF_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME or ~/.cache; "" without a home."""
+    env = host.env
+    if cache := env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE"):
+        return cache
+    home = env.get("HOME") or env.get("USERPROFILE")
+    caches = env.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
+    hub = env.get("HF_HOME") or (f"{caches}/huggingface" if caches else "")
+    return f"{hub}/hub" if hub else ""
+
+
+def _engine_folders(host: Host) -> tuple[str, ...]:
+    """Where engines keep images, as far as they exist; which one is in use, the engine itself says."""
+    home = host.env.get("HOME")
+    users = (f"{home}/{folder}" for folder in USERS_ENGINE_FOLDERS) if home else ()
+    return tuple(path for path in (*ENGINE_FOLDERS, *users) if host.stat(path) is not None)
+
+
+def _windows_drive(host: Host) -> str:
+    """Where WSL shows the drive of Windows that holds the guest's own disk, as a file that grows; "" outside of WSL."""
+    is_guest = read_platform(host) is Platform.WSL2 and not detect_container(host)
+    return WINDOWS_DRIVE if is_guest and host.stat(WINDOWS_DRIVE) is not None else ""
+
+
+def _directory(host: Host, path: str, purpose: str, mounts: tuple[tuple[str, str], ...]) -> Directory:
+    found = host.stat(path)
+    nearest = path
+    while host.stat(nearest) is None and "/" in nearest.strip("/"):
+        nearest = nearest.rpartition("/")[0]
+    free, files = host.free_bytes(nearest), host.free_files(nearest)
+    return Directory(
+        path=path,
+        purpose=purpose,
+        exists=found is not None and found.kind == "directory",
+        # What does not exist yet is as writable as the parent it will be made in.
+        is_writable=host.is_writable(nearest),
+        owner_uid=found.uid if found else NOBODY_KNOWN,
+        file_system=_file_system(host.link(nearest) or nearest, mounts),
+        free_bytes=Unknown(f"the file system of {nearest} does not say") if free is None else free,
+        free_files=Unknown(f"the file system of {nearest} does not count its files") if files is None else files,
+    )
+
+
+def _mounts(host: Host) -> tuple[tuple[str, str], ...]:
+    """Mount points with their file system types, the longest first."""
+    rows = (line.split() for line in (host.read("/proc/mounts") or "").splitlines())
+    pairs = {(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2}
+    return tuple(sorted(pairs, key=lambda pair: len(pair[0]), reverse=True))
+
+
+def _file_system(path: str, mounts: tuple[tuple[str, str], ...]) -> str:
+    for point, kind in mounts:
+        if path == point or path.startswith(point.rstrip("/") + "/"):
+            return kind
+    return ""

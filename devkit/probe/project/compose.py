@@ -1,0 +1,345 @@
+"""Reads the services of a Compose project. Source: Compose specification, "services" and "deploy"."""
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from devkit.facts.project import Build, GpuRequest, Mount, RequestForm, Service, Setting, Variable
+from devkit.probe.documents import ABSENT, DocumentNode, InvalidDocument, NodeKind, merge_compose_nodes, parse_yaml_tree
+from devkit.probe.project.files import ProjectFiles
+from devkit.probe.project.mounts_and_variables import (
+    CDI_GPU,
+    blank_secrets,
+    build_variable,
+    is_relevant,
+    parse_mount_node,
+)
+
+# The files of a Compose project as one tree of services: overrides, includes and extends followed.
+
+MAX_EXTENDS = 10
+_VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?[^}]*\}|\$(\w+)")
+
+
+@dataclass(frozen=True)
+class ServiceTree:
+    """One service with everything merged. `chosen` maps a file that a variable chooses to that variable's text.
+
+    `others` are the services that other values of that variable would choose. `names` holds what the service is
+    called in each file.
+    """
+
+    name: str
+    node: DocumentNode
+    chosen: dict[str, str] = field(default_factory=dict)
+    others: tuple[DocumentNode, ...] = ()
+    names: dict[str, str] = field(default_factory=dict)
+
+
+class ComposeTree:
+    """Reads each file once. Broken and missing ones are remembered by `ProjectFiles`."""
+
+    def __init__(self, files: ProjectFiles) -> None:
+        self._files = files
+        self._read: dict[str, DocumentNode] = {}
+        self._listed: list[str] = []
+
+    def resolve_services(self, named: Iterable[DocumentNode | str]) -> tuple[ServiceTree, ...]:
+        """The services of the files, later files over earlier ones."""
+        roots = [self._root(name) for name in named]
+        self._listed = [root.file for root in roots if root]
+        together: dict[str, ServiceTree] = {}
+        for root in [inner for outer in roots for inner in (*self._included(outer, 0), outer)]:
+            for name, node in root.at("services").fields.items():
+                tree = self._extended(name, node, 0)
+                before = together.get(name)
+                if before is not None:
+                    tree = ServiceTree(
+                        name,
+                        merge_compose_nodes(before.node, tree.node),
+                        before.chosen | tree.chosen,
+                        (*before.others, *tree.others),
+                        before.names | tree.names,
+                    )
+                together[name] = tree
+        return tuple(tree for tree in together.values() if tree.node.fields)
+
+    def _root(self, name: DocumentNode | str) -> DocumentNode:
+        """The whole document of a file, absent when there is none or it is broken."""
+        if isinstance(name, DocumentNode):
+            text, beside, line = name.text.replace("${localWorkspaceFolder}", self._files.folder), name.file, name.line
+        else:
+            text, beside, line = name, "", 0
+        path = self._files.within(text, beside=beside)
+        if path is not None and path in self._read:
+            return self._read[path]
+        content = self._files.read(text, "compose", named_by=beside, line=line)
+        root = ABSENT if content is None or path is None else self._parsed(content, path)
+        if path is not None:
+            self._read[path] = root
+        return root
+
+    def _parsed(self, text: str, path: str) -> DocumentNode:
+        try:
+            root = parse_yaml_tree(text, file=path)
+        except InvalidDocument as wrong:
+            self._files.broken(path, wrong.problem, wrong.line)
+            return ABSENT
+        services = root.at("services")
+        if services and services.kind is not NodeKind.OBJECT:
+            self._files.broken(path, "services is not a mapping", services.line)
+            return ABSENT
+        return root
+
+    def _included(self, root: DocumentNode, depth: int) -> Iterator[DocumentNode]:
+        if depth > MAX_EXTENDS:
+            return
+        for item in root.at("include").items:
+            paths = item.at("path").items or (item.at("path") or item,)
+            for node in paths:
+                if node.is_scalar and "$" not in node.text and "://" not in node.text:
+                    inner = self._root(node)
+                    yield from self._included(inner, depth + 1)
+                    yield inner
+
+    def _extended(self, name: str, node: DocumentNode, depth: int) -> ServiceTree:
+        """A service over the one that it extends, which a variable in the file's name may choose."""
+        extends = node.at("extends")
+        if not extends or depth > MAX_EXTENDS:
+            return ServiceTree(name, node, names={node.file: name})
+        wanted = extends.at("service").text or extends.text
+        file = extends.at("file")
+        if not file:
+            bases = [(self._read.get(node.file, ABSENT), "")]
+        else:
+            bases = [
+                (self._root(replace(file, text=self._from_folder(path, file))), chosen)
+                for path, chosen in self._candidates(file)
+            ]
+        found = [
+            (self._extended(wanted, root.at("services", wanted), depth + 1), chosen)
+            for root, chosen in bases
+            if root.at("services", wanted)
+        ]
+        if not found:
+            return ServiceTree(name, node, names={node.file: name})
+        base, variable = found[0]
+        chosen = dict(base.chosen)
+        if variable:
+            chosen |= dict.fromkeys((tree.node.file for tree, _ in found), variable)
+        others = (*base.others, *(tree.node for tree, _ in found[1:]))
+        # The lines of the service are those of the file that names it, not of what it extends.
+        whole = replace(merge_compose_nodes(base.node, node), file=node.file, line=node.line)
+        names = {file: called for tree, _ in found for file, called in tree.names.items()} | {node.file: name}
+        return ServiceTree(name, whole, chosen, others, names)
+
+    def _candidates(self, file: DocumentNode) -> list[tuple[str, str]]:
+        """The files that a name with a variable in it may mean, the default first; each with the variable's text."""
+        variable = _VARIABLE.search(file.text)
+        if variable is None:
+            return [(file.text, "")]
+        default = _VARIABLE.sub(lambda found: found[2] or "", file.text)
+        folder, _, name = file.text.rpartition("/")
+        shape = re.compile(".*".join(re.escape(part) for part in _VARIABLE.split(name)[::4]))
+        beside = posixpath.join(posixpath.dirname(self._named_from(file)) or ".", folder)
+        names = [other for other in self._files.names(beside) if shape.fullmatch(other)] if "$" not in folder else []
+        paths = [f"{folder}/{other}" if folder else other for other in names]
+        return [(path, variable[0]) for path in sorted(paths, key=lambda path: path != default)]
+
+    def _named_from(self, node: DocumentNode) -> str:
+        """The file that a path is relative to: the first one listed, for every file of the list.
+
+        Source: Docker, "Merge Compose files": "all paths in the files are relative to the base Compose file".
+        """
+        return self._listed[0] if node.file in self._listed else node.file
+
+    def _from_folder(self, path: str, node: DocumentNode) -> str:
+        start = self._named_from(node)
+        if start == node.file or path.startswith("/"):
+            return path
+        return posixpath.join(self._files.folder, posixpath.dirname(start), path)
+
+
+COMPOSE_NAMES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
+"""Where Compose looks by itself, the first that exists. Source: Compose specification, "The Compose file"."""
+OVERRIDE_NAMES = (
+    "compose.override.yaml",
+    "compose.override.yml",
+    "docker-compose.override.yaml",
+    "docker-compose.override.yml",
+)
+_PLAIN = {
+    "ipc": "ipc",
+    "shm_size": "shm_size",
+    "privileged": "privileged",
+    "user": "user",
+    "pid": "pid",
+    "network_mode": "network",
+    "userns_mode": "userns",
+}
+_LISTS = ("security_opt", "cap_add", "profiles")
+_RESERVED = ("deploy", "resources", "reservations", "devices")
+
+
+def find_default_compose_files(files: ProjectFiles) -> tuple[str, ...]:
+    """The Compose file of the project's folder and its override, as far as they exist."""
+    found = [name for name in COMPOSE_NAMES if files.has(name)][:1]
+    overrides = [name for name in OVERRIDE_NAMES if files.has(name)][:1] if found else []
+    return (*found, *overrides)
+
+
+def read_compose_services(named: tuple[DocumentNode | str, ...], files: ProjectFiles) -> tuple[Service, ...]:
+    """The services of these files, later ones over earlier ones, `extends` and `include` followed."""
+    paths = tuple(
+        path
+        for name in named
+        if (path := files.within(_text(name), beside=name.file if isinstance(name, DocumentNode) else "")) is not None
+    )
+    return tuple(_service(tree, paths, files) for tree in ComposeTree(files).resolve_services(named))
+
+
+def _text(name: DocumentNode | str) -> str:
+    return name.text if isinstance(name, DocumentNode) else name
+
+
+def _service(tree: ServiceTree, paths: tuple[str, ...], files: ProjectFiles) -> Service:
+    node = tree.node
+    limits = node.at("deploy", "resources", "limits", "devices")
+    return Service(
+        name=tree.name,
+        files=paths,
+        path=node.file,
+        line=node.line,
+        image=_plain(node.at("image"), "image"),
+        build=_build(node.at("build"), files),
+        requests=tuple(_requests(tree)),
+        mounts=tuple(_mounts(node.at("volumes"), files)),
+        variables=tuple(one for one in _variables(node.at("environment")) if is_relevant(one)),
+        settings=tuple(_settings(node)),
+        misplaced_devices=Setting("devices", "", limits.file, limits.line) if limits else None,
+    )
+
+
+def _plain(node: DocumentNode, name: str) -> Setting | None:
+    return Setting(name, blank_secrets(node.text), node.file, node.line) if node.is_scalar else None
+
+
+def _build(node: DocumentNode, files: ProjectFiles) -> Build | None:
+    if not node or node.at("dockerfile_inline"):
+        return None
+    context_node = node.at("context")
+    context_text = context_node.text or (node.text if node.is_scalar else ".")
+    context = files.within(context_text, beside=context_node.file or node.file)
+    name = node.at("dockerfile").text or "Dockerfile"
+    path = files.within(f"{context}/{name}") if context is not None and not name.startswith("/") else None
+    return Build(
+        dockerfile=path or name,
+        context=context if context is not None else context_text,
+        target=node.at("target").text,
+        args=tuple(replace(one, place="build argument") for one in _variables(node.at("args")) if is_relevant(one)),
+        path=node.file,
+        line=node.line,
+    )
+
+
+def read_compose_build_args(named: tuple[DocumentNode | str, ...], files: ProjectFiles) -> dict[str, str]:
+    """Build arguments with plain values, for the Dockerfile's own reading; they never become facts."""
+    nodes = [tree.node.at("build", "args") for tree in ComposeTree(files).resolve_services(named)]
+    pairs = [(name, value) for node in nodes for name, value, _ in _pairs(node)]
+    return {name: value for name, value in pairs if value is not None and "$" not in value}
+
+
+def _pairs(node: DocumentNode) -> Iterator[tuple[str, str | None, DocumentNode]]:
+    """Names and values of a mapping, or of a list of NAME=value; later ones of a list win."""
+    for name, value in node.fields.items():
+        yield name, value.text if value.kind is not NodeKind.NULL else None, value
+    last = {item.text.partition("=")[0]: item for item in node.items if item.is_scalar}
+    for name, item in last.items():
+        _, has_value, value_text = item.text.partition("=")
+        yield name, value_text if has_value else None, item
+
+
+def _variables(node: DocumentNode) -> Iterator[Variable]:
+    for name, value, where in _pairs(node):
+        yield build_variable(name, value, place="environment", path=where.file, line=where.line)
+
+
+def _settings(node: DocumentNode) -> Iterator[Setting]:
+    for name, called in _PLAIN.items():
+        value = node.at(name)
+        if value.is_scalar:
+            yield Setting(called, value.text, value.file, value.line)
+    for name in _LISTS:
+        for item in node.at(name).items:
+            yield Setting(name, item.text, item.file, item.line)
+
+
+def _mounts(node: DocumentNode, files: ProjectFiles) -> Iterator[Mount]:
+    """Volumes, the later of two on one target."""
+    found = [mount for item in node.items if (mount := parse_mount_node(item, files)) is not None]
+    yield from {mount.target: mount for mount in found}.values()
+
+
+def _requests(tree: ServiceTree) -> Iterator[GpuRequest]:
+    """Every request, those behind a variable with its text as their condition."""
+    for node in (tree.node, *tree.others):
+        for request in _requests_in(node, tree):
+            is_other = node is not tree.node
+            condition = tree.chosen.get(request.path, next(iter(tree.chosen.values()), "") if is_other else "")
+            yield replace(request, condition=condition)
+
+
+def _requests_in(node: DocumentNode, tree: ServiceTree) -> Iterator[GpuRequest]:
+    reserved = node.at(*_RESERVED)
+    for item in reserved.items:
+        place = (*_key(item, tree), *_RESERVED, _index(item, reserved))
+        request = _request(item, RequestForm.RESERVATION, place)
+        if _is_for_gpus(request):
+            yield request
+    gpus = node.at("gpus")
+    if gpus.is_scalar:
+        yield GpuRequest(RequestForm.GPUS_KEY, gpus.file, gpus.line, (*_key(gpus, tree), "gpus"), count=gpus.text)
+    for item in gpus.items:
+        yield _request(item, RequestForm.GPUS_KEY, (*_key(item, tree), "gpus", _index(item, gpus)))
+    devices = node.at("devices")
+    for item in devices.items:
+        if CDI_GPU.match(item.text):
+            entry = (*_key(item, tree), "devices", _index(item, devices))
+            yield GpuRequest(RequestForm.CDI, item.file, item.line, entry, driver="cdi", device_ids=(item.text,))
+    runtime = node.at("runtime")
+    if runtime.text == "nvidia":
+        key = (*_key(runtime, tree), "runtime")
+        yield GpuRequest(RequestForm.RUNTIME, runtime.file, runtime.line, key, driver="nvidia")
+
+
+def _key(item: DocumentNode, tree: ServiceTree) -> tuple[str, str]:
+    """The service in the file of `item`, which may go by another name there."""
+    return ("services", tree.names.get(item.file, tree.name))
+
+
+def _index(item: DocumentNode, among: DocumentNode) -> str:
+    """The place of an item within its own file's list, as a repair of that file names it."""
+    return str([other for other in among.items if other.file == item.file].index(item))
+
+
+def _request(item: DocumentNode, form: RequestForm, key: tuple[str, ...]) -> GpuRequest:
+    capabilities = item.at("capabilities")
+    listed = tuple(one.text for one in capabilities.items) or ((capabilities.text,) if capabilities.is_scalar else ())
+    return GpuRequest(
+        form=form,
+        path=item.file,
+        line=item.line,
+        key=key,
+        driver=item.at("driver").text,
+        count=item.at("count").text,
+        device_ids=tuple(one.text for one in item.at("device_ids").items),
+        capabilities=None if form is RequestForm.GPUS_KEY and not listed else listed,
+    )
+
+
+def _is_for_gpus(request: GpuRequest) -> bool:
+    """Whether a reserved device is a GPU of NVIDIA: by capability, driver or name; one without a driver may be."""
+    is_cdi_gpu = any(CDI_GPU.match(name) for name in request.device_ids)
+    asks = {"gpu", "nvidia", "compute"} & set(request.capabilities or ())
+    return bool(asks) or request.driver == "nvidia" or is_cdi_gpu or not (request.capabilities or request.driver)

@@ -1,0 +1,158 @@
+"""What a project's container files ask of a container engine and of a GPU."""
+
+import re
+from collections.abc import Mapping
+from functools import partial
+
+from devkit.facts.model import Project
+from devkit.facts.project import DevContainer, Dockerfile, EnvFile, InvalidPolicy, Policy, Service, parse_policy
+from devkit.facts.values import Unknown
+from devkit.probe.documents import DocumentNode, InvalidDocument, NodeKind, parse_jsonc
+from devkit.probe.project.compose import find_default_compose_files, read_compose_build_args, read_compose_services
+from devkit.probe.project.devcontainer import (
+    find_compose_file_nodes,
+    parse_dev_container,
+    read_dev_container_build_args,
+)
+from devkit.probe.project.dockerfile import find_secret_files, parse_dockerfile
+from devkit.probe.project.files import ProjectFiles
+from devkit.probe.project.gpu_packages import find_lock_files, read_gpu_requirements
+
+# Reads the rules of a project out of its devkit.toml.
+
+POLICY_FILE = "devkit.toml"
+
+
+def read_policy(files: ProjectFiles) -> Policy | Unknown | None:
+    """The [policy] of a project; None without one."""
+    text = files.read(POLICY_FILE, POLICY_FILE)
+    if text is None:
+        return Unknown(f"{POLICY_FILE} cannot be read") if files.has(POLICY_FILE) else None
+    import tomllib
+
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        place = re.search(r"at line (\d+)", str(error))
+        files.broken(POLICY_FILE, str(error), int(place[1]) if place else 1)
+        return Unknown(f"{POLICY_FILE} is not TOML")
+    if "policy" not in document:
+        return None
+    try:
+        return parse_policy(document["policy"])
+    except InvalidPolicy as wrong:
+        return Unknown(f"{POLICY_FILE}: {wrong}")
+
+
+MAX_DEV_CONTAINERS = 20
+DOCKERFILES = ("Dockerfile", ".devcontainer/Dockerfile")
+"""Looked at when nothing names a Dockerfile."""
+_ENV_LINE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=", re.MULTILINE)
+_COMPOSE_FILE = re.compile(r"^\s*COMPOSE_FILE\s*=\s*[\"']?([^\"'\n#]+)", re.MULTILINE)
+
+
+def read_project_contents(files: ProjectFiles) -> Project:
+    """All that the project's container files, Dockerfiles and requirement files say."""
+    roots = _dev_container_roots(files)
+    dev_containers = tuple(parse_dev_container(root, files) for root in roots)
+    services, arguments = _services(roots, files)
+    for root in roots:
+        arguments = read_dev_container_build_args(root) | arguments
+    return Project(
+        folder=files.folder,
+        dev_containers=dev_containers,
+        services=services,
+        dockerfiles=_dockerfiles(dev_containers, services, arguments, files),
+        installs=read_gpu_requirements(files),
+        locks=find_lock_files(files),
+        env_files=_env_files(files),
+        policy=read_policy(files),
+        files=files.seen,
+    )
+
+
+def _dev_container_roots(files: ProjectFiles) -> tuple[DocumentNode, ...]:
+    """Every devcontainer.json where tools look for one. Source: containers.dev, "devcontainer.json"."""
+    below = [f".devcontainer/{name}/devcontainer.json" for name in files.names(".devcontainer")]
+    paths = (".devcontainer/devcontainer.json", ".devcontainer.json", *below[:MAX_DEV_CONTAINERS])
+    roots = []
+    for path in paths:
+        text = files.read(path, "devcontainer.json")
+        if text is None:
+            continue
+        try:
+            root = parse_jsonc(text, file=path)
+        except InvalidDocument as wrong:
+            files.broken(path, wrong.problem, wrong.line)
+            continue
+        if root.kind is NodeKind.OBJECT:
+            roots.append(root)
+        else:
+            files.broken(path, "the top level is not an object", root.line)
+    return tuple(roots)
+
+
+def _services(roots: tuple[DocumentNode, ...], files: ProjectFiles) -> tuple[tuple[Service, ...], dict[str, str]]:
+    """The services of each dev container's Compose files; without a dev container those of the folder itself."""
+    named: list[tuple[DocumentNode | str, ...]] = [find_compose_file_nodes(root) for root in roots]
+    if not roots:
+        named.append(_chosen_in_env(files) or find_default_compose_files(files))
+    services: list[Service] = []
+    arguments: dict[str, str] = {}
+    for names in filter(None, named):
+        found = read_compose_services(names, files)
+        services += found
+        arguments |= read_compose_build_args(names, files)
+    return tuple(services), arguments
+
+
+def _chosen_in_env(files: ProjectFiles) -> tuple[str, ...]:
+    """What COMPOSE_FILE names, which Compose reads from .env. Source: Docker, "Pre-defined environment variables"."""
+    found = _COMPOSE_FILE.search(files.read(".env", ".env") or "")
+    return tuple(name.strip() for name in re.split(r"[:;]", found[1]) if name.strip()) if found else ()
+
+
+def _dockerfiles(
+    dev_containers: tuple[DevContainer, ...],
+    services: tuple[Service, ...],
+    arguments: Mapping[str, str],
+    files: ProjectFiles,
+) -> tuple[Dockerfile, ...]:
+    every = [*(one.build for one in dev_containers), *(one.build for one in services)]
+    builds = [build for build in every if build is not None]
+    wanted = {build.dockerfile: (build.context, build.path, build.line) for build in reversed(builds)}
+    if not dev_containers and not services:
+        wanted = {path: (path.rpartition("/")[0] or ".", "", 1) for path in DOCKERFILES}
+    found = []
+    for path, (context, named_by, line) in wanted.items():
+        text = _text_of(files, path, named_by=named_by, line=line)
+        if text is not None:
+            taken = partial(find_secret_files, files=files, context=context, dockerfile=path)
+            found.append(parse_dockerfile(text, path=path, arguments=arguments, secret_files=taken))
+    return tuple(found)
+
+
+def _text_of(files: ProjectFiles, path: str, *, named_by: str, line: int) -> str | None:
+    """The path is the project's already, so it must not be taken as one beside the file that names it."""
+    absolute = path if path.startswith(("/", "..")) else files.absolute(path)
+    return files.read(absolute, "Dockerfile", named_by=named_by, line=line)
+
+
+def _env_files(files: ProjectFiles) -> tuple[EnvFile, ...]:
+    found = []
+    for path in (".env", ".devcontainer/.env"):
+        text = files.read(path, ".env")
+        if text is not None:
+            names = tuple(dict.fromkeys(_ENV_LINE.findall(text)))
+            found.append(EnvFile(path, names, _is_ignored_by_git(path, files)))
+    return tuple(found)
+
+
+def _is_ignored_by_git(path: str, files: ProjectFiles) -> bool | None:
+    """Whether a .gitignore names .env files, as far as plain lines say; None without a .gitignore."""
+    folder = path.rpartition("/")[0]
+    texts = [files.read(name, "ignore") for name in dict.fromkeys((".gitignore", f"{folder}/.gitignore".lstrip("/")))]
+    lines = {line.strip() for text in texts if text is not None for line in text.splitlines()}
+    if not any(text is not None for text in texts):
+        return None
+    return bool(lines & {".env", "/.env", "*.env", ".env*", "**/.env", ".env.*", path, f"/{path}", "*"})

@@ -1,0 +1,307 @@
+"""Reads a Dockerfile: its stages, and what their instructions mean for GPUs, users and secrets."""
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from devkit.facts.project import Dockerfile, Install, Setting, Stage, Variable
+from devkit.probe.project import shell
+from devkit.probe.project.files import ProjectFiles
+from devkit.probe.project.mounts_and_variables import (
+    blank_secrets,
+    build_variable,
+    contains_token,
+    is_relevant,
+    is_secret_name,
+)
+
+# Which files with secrets a build takes in: what COPY names, less what the ignore file keeps out.
+
+SECRET_FILES = (".netrc", ".pypirc", "id_rsa", "id_ed25519", ".git-credentials", "kaggle.json", "credentials.json")
+_NAME = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*[^\s#]", re.MULTILINE)
+
+
+def find_secret_files(source: str, *, files: ProjectFiles, context: str, dockerfile: str) -> tuple[str, ...]:
+    """Files with secrets that `COPY source` takes: by their name, or an .env file that sets a variable named so.
+
+    Only the top of the context is looked at. Source: Dockerfile reference, "COPY"; Docker, ".dockerignore files".
+    """
+    relative = files.within(f"{context}/{source.removeprefix('./').lstrip('/')}")
+    if relative is None or "$" in source:
+        return ()
+    base = files.within(context) or "."
+    if source.rstrip("/") in (".", "./", "", "*"):
+        candidates = [name for name in files.names(base) if _is_candidate(name)]
+    else:
+        candidates = [relative.removeprefix(f"{base}/")] if _is_candidate(relative.rpartition("/")[2]) else []
+    kept = [name for name in candidates if not is_ignored(name, _ignore_lines(files, base, dockerfile))]
+    return tuple(name for name in kept if files.has(f"{base}/{name}") and _holds_secret(files, f"{base}/{name}"))
+
+
+def _is_candidate(name: str) -> bool:
+    is_sample = name.endswith((".example", ".sample", ".template", ".dist"))
+    return not is_sample and (name in SECRET_FILES or name == ".env" or name.startswith(".env."))
+
+
+def _holds_secret(files: ProjectFiles, path: str) -> bool:
+    if path.rpartition("/")[2] in SECRET_FILES:
+        return True
+    text = files.read(path, ".env") or ""
+    return any(is_secret_name(name) for name in _NAME.findall(text))
+
+
+def _ignore_lines(files: ProjectFiles, context: str, dockerfile: str) -> list[str]:
+    """The ignore file named for the Dockerfile goes before the one of the context."""
+    for path in (f"{dockerfile}.dockerignore", f"{context}/.dockerignore"):
+        text = files.read(path.removeprefix("./"), "ignore")
+        if text is not None:
+            return parse_ignore_file(text)
+    return []
+
+
+def parse_ignore_file(text: str) -> list[str]:
+    """The patterns of an ignore file."""
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def is_ignored(name: str, lines: list[str]) -> bool:
+    """Whether an ignore file keeps `name` out. The last line that matches decides; `!` takes a file back in."""
+    ignored = False
+    for line in lines:
+        pattern = line.removeprefix("!").removeprefix("/").removeprefix("**/").rstrip("/")
+        if fnmatch.fnmatchcase(name, pattern) or pattern in ("*", "**", "."):
+            ignored = not line.startswith("!")
+    return ignored
+
+
+_INSTRUCTION = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
+_HEREDOC = re.compile(r"<<(-?)\s*([\"']?)([A-Za-z_]\w*)\2")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?([-+])([^}]*))?\}|(\w+))")
+_FLAG = re.compile(r"^(?:--[\w-]+(?:=\S*)?\s+)+")
+_LONGEST = 160
+
+FindSecretFiles = Callable[[str], tuple[str, ...]]
+"""Tells which files with secrets a COPY source takes in."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction with its continuation lines joined; `heredoc` is what stands in its here-documents."""
+
+    keyword: str
+    text: str
+    line: int
+    heredoc: str = ""
+
+
+@dataclass
+class _Open:
+    """A stage while it is read."""
+
+    stage: Stage
+    given: Mapping[str, str]
+    """Build arguments from outside, which win over defaults."""
+    arguments: dict[str, str]
+    user: str = ""
+    found: dict[str, list[object]] = field(default_factory=dict)
+
+    def add(self, name: str, *values: object) -> None:
+        self.found.setdefault(name, []).extend(values)
+
+
+def parse_dockerfile(
+    text: str, *, path: str, arguments: Mapping[str, str], secret_files: FindSecretFiles = lambda _: ()
+) -> Dockerfile:
+    """A Dockerfile as far as it can be told without building. `arguments` are build arguments with plain values."""
+    plain = {name: value for name, value in arguments.items() if not is_secret_name(name) and not contains_token(value)}
+    before: list[Variable] = []
+    defaults: dict[str, str] = {}
+    stages: list[Stage] = []
+    current: _Open | None = None
+    for instruction in parse_instructions(text):
+        if instruction.keyword == "FROM":
+            stages += [_closed(current)] if current else []
+            current = _opened(instruction, defaults, plain)
+        elif current is None:
+            if instruction.keyword == "ARG":
+                before += _variables(instruction, "ARG", path)
+                defaults |= _values(instruction, plain, defaults)
+        else:
+            _take(current, instruction, path, secret_files)
+    stages += [_closed(current)] if current else []
+    return Dockerfile(path, tuple(before), tuple(stages))
+
+
+def parse_instructions(text: str) -> Iterator[Instruction]:
+    """The instructions of a Dockerfile without comments. Source: Dockerfile reference, "Format", "Here-documents"."""
+    lines = text.removeprefix("\ufeff").splitlines()
+    directive = re.match(r"#\s*escape\s*=\s*(`)", text, re.IGNORECASE)
+    escape = directive[1] if directive else "\\"
+    place = 0
+    while place < len(lines):
+        start, joined, place = place + 1, *_joined(lines, place, escape)
+        found = _INSTRUCTION.match(joined)
+        if found is None:
+            continue
+        keyword, rest = found[1].upper(), found[2].strip()
+        heredoc: list[str] = []
+        if keyword in ("RUN", "COPY", "ADD"):
+            for dash, _, word in _HEREDOC.findall(rest):
+                while place < len(lines) and (lines[place].strip() if dash else lines[place].rstrip()) != word:
+                    heredoc.append(lines[place])
+                    place += 1
+                place += 1
+        yield Instruction(keyword, rest, start, "\n".join(heredoc))
+
+
+def _joined(lines: list[str], place: int, escape: str) -> tuple[str, int]:
+    """The text from `place` with its continuation lines, and where the next begins."""
+    parts: list[str] = []
+    while place < len(lines):
+        line = lines[place]
+        place += 1
+        is_comment = line.lstrip().startswith("#")
+        if is_comment or (parts and not line.strip()):
+            if not parts:
+                break
+            continue
+        ends = line.rstrip().endswith(escape)
+        parts.append(line.rstrip()[:-1] if ends else line)
+        if not ends:
+            break
+    return " ".join(parts), place
+
+
+def expand_variables(text: str, values: Mapping[str, str]) -> str:
+    """`text` with variables replaced; one without value or default stays as it stands."""
+
+    def value_of(found: re.Match[str]) -> str:
+        name, sign, default = found[1] or found[4], found[2], found[3]
+        if sign == "+":
+            return default if values.get(name) else ""
+        return values.get(name) or (default if sign == "-" else found[0])
+
+    return _VARIABLE.sub(value_of, text)
+
+
+def _opened(instruction: Instruction, defaults: dict[str, str], given: Mapping[str, str]) -> _Open:
+    words = _FLAG.sub("", instruction.text).split()
+    name = words[2] if len(words) > 2 and words[1].upper() == "AS" else ""
+    image = words[0] if words else ""
+    read = expand_variables(image, defaults)
+    stage = Stage(name, read, image, instruction.line, None, (), (), (), (), (), False, (), (), (), labels=())
+    return _Open(stage, given, dict(defaults))
+
+
+def _closed(current: _Open) -> Stage:
+    found: dict[str, Any] = {name: tuple(values) for name, values in current.found.items()}
+    return replace(current.stage, **found)
+
+
+def _take(current: _Open, instruction: Instruction, path: str, secret_files: FindSecretFiles) -> None:
+    keyword, text, line = instruction.keyword, instruction.text, instruction.line
+    if keyword in ("ARG", "ENV"):
+        found = _variables(instruction, keyword, path)
+        current.add("variables", *found)
+        current.arguments |= _values(instruction, current.given if keyword == "ARG" else {}, current.arguments)
+    elif keyword == "USER" and text:
+        current.user = expand_variables(text.split()[0], current.arguments).partition(":")[0]
+        current.stage = replace(current.stage, user=Setting("USER", current.user, path, line))
+    elif keyword == "WORKDIR" and _is_user(current.user):
+        current.add("folders", expand_variables(text, current.arguments).rstrip("/"))
+    elif keyword in ("COPY", "ADD"):
+        _take_copy(current, instruction, path, secret_files)
+    elif keyword == "RUN":
+        _take_run(current, instruction, path)
+    elif keyword == "LABEL":
+        pairs = _labels(text, current.arguments)
+        current.add("labels", *(Setting(name, value, path, line) for name, value in pairs))
+
+
+def _is_user(name: str) -> bool:
+    return name not in ("", "root", "0")
+
+
+def _take_copy(current: _Open, instruction: Instruction, path: str, secret_files: FindSecretFiles) -> None:
+    flags = _FLAG.match(instruction.text)
+    words = _FLAG.sub("", instruction.text).strip('[]"').replace('", "', " ").replace('","', " ").split()
+    if flags and "--chown" in flags[0] and words:
+        current.add("folders", words[-1].rstrip("/"))
+    if flags and "--from" in flags[0]:
+        return
+    for source in words[:-1]:
+        for name in secret_files(expand_variables(source, current.arguments)):
+            current.add("secret_files", Setting(instruction.keyword, name, path, instruction.line))
+
+
+def _take_run(current: _Open, instruction: Instruction, path: str) -> None:
+    line = instruction.line
+    text = expand_variables(_FLAG.sub("", instruction.text), current.arguments)
+    interpreter = text.split("<<")[0].split()[:1]
+    is_script = bool(instruction.heredoc) and (not interpreter or interpreter[0].endswith("sh"))
+    commands = shell.split_commands(instruction.heredoc if is_script else text)
+    heredoc = "" if is_script else instruction.heredoc
+    installs: tuple[Install, ...] = tuple(shell.find_installs(commands, path=path, line=line, text=text))
+    current.add("installs", *installs)
+    current.add("compilers", *shell.find_compilers(commands))
+    current.add("folders", *shell.find_created_folders(commands, as_user=_is_user(current.user)))
+    current.add("users", *shell.find_created_users(commands, line=line))
+    for use in shell.find_gpu_uses(commands, heredoc=heredoc):
+        current.add("gpu_uses", Setting(use, _excerpt(f"{text} {instruction.heredoc}"), path, line))
+    if shell.removes_users(commands):
+        current.stage = replace(current.stage, removes_users=True)
+    if contains_token(instruction.text) or contains_token(instruction.heredoc):
+        current.add("tokens_in_commands", Setting("RUN", _excerpt(text), path, line))
+
+
+def _excerpt(text: str) -> str:
+    return blank_secrets(" ".join(text.split()))[:_LONGEST]
+
+
+def _values(instruction: Instruction, given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """What variables stand for below; secrets stand for nothing, so that none is ever filled in."""
+    pairs = [(name, given.get(name, value)) for name, value in _pairs(instruction.text) if not is_secret_name(name)]
+    return {name: expand_variables(value, known) for name, value in pairs if value and not contains_token(value)}
+
+
+def _variables(instruction: Instruction, place: str, path: str) -> list[Variable]:
+    found = [
+        build_variable(name, value, place=place, path=path, line=instruction.line)
+        for name, value in _pairs(instruction.text)
+    ]
+    return [one for one in found if is_relevant(one)]
+
+
+_LABEL = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s="']+)=("(?:[^"\\]|\\.)*"|'[^']*'|(?:\\.|[^\s\\])*)""")
+
+
+def _labels(text: str, values: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Names and values of LABEL, in either form: name=value name="value", or name value."""
+    first = text.split(maxsplit=1)
+    if len(first) == 2 and "=" not in first[0]:
+        return [(first[0], first[1])]
+    return [(_unquoted(name, values), _unquoted(value, values)) for name, value in _LABEL.findall(text)]
+
+
+def _unquoted(text: str, values: Mapping[str, str]) -> str:
+    if text.startswith("'"):
+        return text[1:-1]
+    inner = text[1:-1] if text.startswith('"') else text
+    parts = re.split(r"(\\.)", inner)
+    return "".join(part[1] if part[:1] == "\\" and len(part) == 2 else expand_variables(part, values) for part in parts)
+
+
+_PAIR = re.compile(r"""([A-Za-z_]\w*)(?:=((?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s\\])*))?""")
+
+
+def _pairs(text: str) -> list[tuple[str, str | None]]:
+    """Names and values of ARG and ENV, in either form: NAME=value NAME=value, or NAME value."""
+    first = text.split(maxsplit=1)
+    if len(first) == 2 and "=" not in first[0]:
+        return [(first[0], first[1].strip())]
+    return [
+        (name, value.strip("\"'") if "=" in whole else None)
+        for whole, name, value in ((found[0], found[1], found[2] or "") for found in _PAIR.finditer(text))
+    ]

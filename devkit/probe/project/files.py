@@ -1,0 +1,83 @@
+"""Reads files of one project and of nothing else: no link leads out of it, and no file is too large."""
+
+import posixpath
+
+from devkit.facts.project import FileState, ProjectFile
+from devkit.probe.host import Host
+
+MAX_BYTES = 1 << 20
+
+
+class ProjectFiles:
+    """The files of the project in `folder`. Paths are relative to it, with slashes. Keeps what became of each."""
+
+    def __init__(self, host: Host, folder: str, *, most_bytes: int = MAX_BYTES) -> None:
+        self.host = host
+        self._most_bytes = most_bytes
+        self.folder = folder.replace("\\", "/").rstrip("/") or "/"
+        self._root = (host.link(self.folder) or self.folder).rstrip("/")
+        self._seen: dict[str, ProjectFile] = {}
+
+    @property
+    def seen(self) -> tuple[ProjectFile, ...]:
+        """Every file that was read or asked for by name, in that order."""
+        return tuple(self._seen.values())
+
+    def within(self, path: str, *, beside: str = "") -> str | None:
+        """`path`, as the file `beside` writes it, relative to the project; None when it leads out of it."""
+        path = path.replace("\\", "/")
+        if path.startswith(f"{self.folder}/"):
+            path = path.removeprefix(f"{self.folder}/")
+        elif path.startswith("/"):
+            return None
+        else:
+            path = posixpath.join(posixpath.dirname(beside), path)
+        path = posixpath.normpath(path)
+        return None if path.startswith("..") else path
+
+    def has(self, path: str) -> bool:
+        """Whether there is a file or folder of this name."""
+        return self.host.stat(self.absolute(path)) is not None
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        """Sorted names in a folder of the project."""
+        return self.host.list(self.absolute(folder)) if self._is_inside(folder) else ()
+
+    def absolute(self, path: str) -> str:
+        """The path from the root of the file system."""
+        return posixpath.normpath(posixpath.join(self.folder, path))
+
+    def read(self, path: str, kind: str, *, named_by: str = "", line: int = 1) -> str | None:
+        """The text of a file, None for one that is not there or cannot be read; `named_by` expects it to be there."""
+        relative = self.within(path, beside=named_by)
+        if relative is None:
+            self._note(path, kind, FileState.OUTSIDE, named_by, line)
+            return None
+        state, text = self._state(relative)
+        if state is not FileState.MISSING or named_by:
+            self._note(relative, kind, state, named_by, line)
+        return text
+
+    def broken(self, path: str, problem: str, line: int) -> None:
+        """Remember that a file which was read is not what its name says."""
+        seen = self._seen[path]
+        self._seen[path] = ProjectFile(path, seen.kind, FileState.BROKEN, problem, line, seen.named_by)
+
+    def _state(self, path: str) -> tuple[FileState, str | None]:
+        found = self.host.stat(self.absolute(path))
+        if found is None or found.kind == "directory":
+            return FileState.MISSING, None
+        if not self._is_inside(path):
+            return FileState.OUTSIDE, None
+        if found.size > self._most_bytes:
+            return FileState.TOO_LARGE, None
+        text = self.host.read(self.absolute(path)) if found.kind == "file" else None
+        return (FileState.UNREADABLE, None) if text is None else (FileState.READ, text)
+
+    def _is_inside(self, path: str) -> bool:
+        real = self.host.link(self.absolute(path))
+        return real is not None and f"{real}/".startswith(f"{self._root}/")
+
+    def _note(self, path: str, kind: str, state: FileState, named_by: str, line: int) -> None:
+        if path not in self._seen or self._seen[path].state is not FileState.BROKEN:
+            self._seen[path] = ProjectFile(path, kind, state, "", line, named_by)

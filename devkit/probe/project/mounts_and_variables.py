@@ -1,0 +1,150 @@
+"""Mounts as dev containers, docker run and Compose write them, and requests for GPUs in device names."""
+
+import re
+from collections.abc import Mapping
+
+from devkit.facts.project import Mount, Origin, Variable
+from devkit.facts.redact import SECRETS
+from devkit.probe.documents import DocumentNode
+from devkit.probe.project.files import ProjectFiles
+
+CDI_GPU = re.compile(r"^nvidia\.com/(?:gpu|mig\S*)=\S+")
+_SPLIT = re.compile(r":(?![^{]*\})")
+_LOCAL = re.compile(r"\$\{(?:localEnv|env):(\w+)(?::([^}]*))?\}")
+_DEFAULT = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
+_DRIVE = re.compile(r"^[A-Za-z]:[\\/]")
+
+
+def parse_mount(text: str, files: ProjectFiles, *, path: str, line: int) -> Mount | None:
+    """A mount from `type=bind,source=…,target=…` or `source:target:options`; None for what is neither."""
+    if "target=" in text or "dst=" in text or "destination=" in text:
+        pairs = dict(part.partition("=")[::2] for part in text.split(","))
+        target = pairs.get("target") or pairs.get("dst") or pairs.get("destination") or ""
+        source = pairs.get("source") or pairs.get("src") or ""
+        return build_mount(files, kind=pairs.get("type", "volume"), source=source, target=target, path=path, line=line)
+    drive = text[:2] if _DRIVE.match(text) else ""
+    parts = _SPLIT.split(text.removeprefix(drive))
+    if len(parts) == 1:
+        return build_mount(files, kind="volume", source="", target=parts[0], path=path, line=line)
+    source = drive + parts[0]
+    kind = "bind" if drive or source.startswith(("/", ".", "~", "$")) else "volume"
+    return build_mount(files, kind=kind, source=source, target=parts[1], path=path, line=line)
+
+
+def parse_mount_node(node: DocumentNode, files: ProjectFiles) -> Mount | None:
+    """A mount from an item of a list: text, or an object with type, source and target."""
+    if node.fields:
+        return build_mount(
+            files,
+            kind=node.at("type").text or "volume",
+            source=node.at("source").text or node.at("src").text,
+            target=node.at("target").text or node.at("dst").text,
+            path=node.file,
+            line=node.line,
+        )
+    return parse_mount(node.text, files, path=node.file, line=node.line) if node.is_scalar else None
+
+
+def build_mount(files: ProjectFiles, *, kind: str, source: str, target: str, path: str, line: int) -> Mount | None:
+    """A mount with what is known of its source on this side; None without a target."""
+    if not target:
+        return None
+    exists, owner = None, None
+    real = _real(source, files, beside=path) if kind == "bind" else None
+    if real is not None:
+        found = files.host.stat(real)
+        exists, owner = found is not None, found.uid if found else None
+    return Mount(kind, source, target, path, line, exists, owner)
+
+
+def _real(source: str, files: ProjectFiles, *, beside: str) -> str | None:
+    """The absolute path of a bind mount's source, None when a variable that is not set here decides."""
+    env = files.host.env
+    text = source.replace("${localWorkspaceFolder}", files.folder)
+    text = _LOCAL.sub(lambda found: env.get(found[1], "") or found[2] or "", text)
+    text = _DEFAULT.sub(lambda found: _value(found, env), text)
+    if text.startswith("~/"):
+        text = f"{env.get('HOME', '')}{text[1:]}"
+    if "$" in text or not text:
+        return None
+    if text.startswith("/") or _DRIVE.match(text):
+        return text
+    return files.absolute(f"{beside.rpartition('/')[0] or '.'}/{text}")
+
+
+def _value(found: re.Match[str], env: Mapping[str, str]) -> str:
+    return env.get(found[1] or found[3], "") or found[2] or found[0]
+
+
+# Which names and values are secrets, so that none of them ever becomes a fact.
+
+_SECRET_WORDS = frozenset({"TOKEN", "SECRET", "APIKEY", "CREDENTIAL", "CREDENTIALS"})
+_KEY_WORDS = frozenset({"API", "ACCESS", "SECRET", "PRIVATE", "AUTH"})
+_NO_SECRET_ENDS = frozenset({"PATH", "FILE", "DIR", "URL", "URI", "NAME", "ID", "TYPE", "TTL", "LIMIT", "ENDPOINT"})
+
+HARMLESS_VARIABLES = frozenset(
+    {
+        "HF_HOME",
+        "HF_HUB_CACHE",
+        "HUGGINGFACE_HUB_CACHE",
+        "HF_TOKEN_PATH",
+        "TRANSFORMERS_CACHE",
+        "LD_LIBRARY_PATH",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_DISABLE_REQUIRE",
+        "CUDA_VISIBLE_DEVICES",
+        "TORCH_CUDA_ARCH_LIST",
+        "UV_TORCH_BACKEND",
+        "HOME",
+    }
+)
+"""Variables whose value matters for GPUs and holds no secret."""
+
+_STAND_IN = re.compile(r"^(?:|x+|\*+|\.+|<.*>|.*(?:change[-_ ]?me|your[-_ ]|placeholder|example|dummy|todo).*)$", re.I)
+_ASSIGNED = re.compile(r"(?P<name>\b[A-Za-z_]\w*)=(?P<value>\"[^\"]*\"|'[^']*'|[^\s\"']+)")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable's name says that it holds a token or key: HF_TOKEN, WANDB_API_KEY; not HF_TOKEN_PATH."""
+    words = re.split(r"[_\W]+", name.upper())
+    if words[-1] in _NO_SECRET_ENDS:
+        return False
+    has_key = "KEY" in words and any(word in _KEY_WORDS for word in words)
+    return has_key or any(word in _SECRET_WORDS for word in words)
+
+
+def contains_token(text: str) -> bool:
+    """Whether a text has the shape of an access token in it."""
+    return any(shape.search(text) for shape in SECRETS)
+
+
+def blank_secrets(text: str) -> str:
+    """`text` with tokens and the values of variables that are named like secrets blanked."""
+    for shape in SECRETS:
+        text = shape.sub("…", text)
+    return _ASSIGNED.sub(lambda found: f"{found['name']}=…" if is_secret_name(found["name"]) else found[0], text)
+
+
+def build_variable(name: str, value: str | None, *, place: str, path: str, line: int) -> Variable:
+    """A variable without its value, unless the name is one that never holds a secret. None: the host's value."""
+    text = "" if value is None else value.strip()
+    if value is None or "$" in text:
+        origin = Origin.VARIABLE
+    else:
+        origin = Origin.EMPTY if _STAND_IN.match(text) else Origin.LITERAL
+    return Variable(
+        name=name,
+        place=place,
+        path=path,
+        line=line,
+        origin=origin,
+        value=blank_secrets(text) if name in HARMLESS_VARIABLES else "",
+        names_secret=is_secret_name(name),
+        holds_token=contains_token(text),
+    )
+
+
+def is_relevant(found: Variable) -> bool:
+    """Whether a variable belongs into the facts: one that is about GPUs and caches, or about secrets."""
+    return found.name in HARMLESS_VARIABLES or found.names_secret or found.holds_token

@@ -1,0 +1,79 @@
+"""What a project needs besides devkit's plan, read from the files of the tool that it uses. Nothing of it is run."""
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
+from devkit.facts.model import Project
+from devkit.facts.values import Unknown
+from devkit.probe.host import Host
+from devkit.probe.project.files import ProjectFiles
+
+if TYPE_CHECKING:
+    from devkit.probe.host import Host
+
+DEPENDENCY_FILE_NAMES = re.compile(
+    r"(?:dev-|)requirements[\w.-]*|pyproject\.toml|(?:uv|poetry|pdm|pixi)\.lock|pixi\.toml|Pipfile(?:\.lock)?"
+    r"|environment\.ya?ml|conda-lock\.ya?ml|setup\.(?:cfg|py)|\.python-version"
+)
+"""The names of all files in a project's own folder that are read."""
+MAX_LOCK_BYTES = 16 << 20
+"""A lock file of a large project holds a few mebibytes."""
+
+
+def read_local_dependencies(folder: str) -> Dependencies:
+    """What the files in a folder of this machine ask for. Where there are none, nothing is loaded to read them."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - pathlib is what would take the time
+    except OSError:
+        return NO_DEPENDENCIES
+    if not any(map(DEPENDENCY_FILE_NAMES.fullmatch, names)):
+        return NO_DEPENDENCIES
+    from devkit.probe.host import LocalHost
+
+    return read_dependencies(LocalHost(), project=folder)
+
+
+def read_dependencies(host: "Host", *, project: str) -> Dependencies:
+    """What the files in the folder `project` ask for; never raises for what they hold."""
+    from devkit.probe.dependencies.package_manager import read_with_package_manager
+    from devkit.probe.project.files import ProjectFiles
+
+    files = ProjectFiles(host, project, most_bytes=MAX_LOCK_BYTES)
+    return (
+        read_with_package_manager(files)
+        if any(map(DEPENDENCY_FILE_NAMES.fullmatch, files.names(".")))
+        else NO_DEPENDENCIES
+    )
+
+
+# The project's own files, read and parsed where there are any: most of that is loaded only then.
+
+CONTAINER_FILE_NAMES = re.compile(
+    r"(?i)\.devcontainer|.*compose|.*docker|\.env|.*requirements|environment|pyproject|pipfile|conda|devkit\.toml|.*\.lock"
+)
+"""How the names begin of all files and folders that are read in a project's own folder."""
+
+
+def read_project(host: Host, *, project: str) -> Project | Unknown | None:
+    """The files of the folder `project`; None when there is no such folder."""
+    files = ProjectFiles(host, project)
+    found = host.stat(files.folder)
+    if found is None or found.kind != "directory":
+        return None
+    if not any(map(CONTAINER_FILE_NAMES.match, files.names("."))):
+        return Project(
+            folder=files.folder,
+            dev_containers=(),
+            services=(),
+            dockerfiles=(),
+            installs=(),
+            locks=(),
+            env_files=(),
+            files=(),
+            policy=None,
+        )
+    from devkit.probe.project.contents import read_project_contents
+
+    return read_project_contents(files)

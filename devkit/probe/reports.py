@@ -1,0 +1,162 @@
+"""The folder of a fine-tuning run as facts: run.json, metrics.jsonl, and the samples of its GPUs."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean, median
+from typing import Any
+
+from devkit.facts.model import ProofReading, ProofStage, TrainingRun, Verification, WatchedGpu
+from devkit.facts.values import Unknown
+from devkit.probe.host import Host
+
+RECORD_FILE, METRICS_FILE, SAMPLES_FILE = "run.json", "metrics.jsonl", "gpu.jsonl"
+WARM_UP_STEPS = 3
+"""Left out where there are more: the first steps load kernels, compile, and fill caches."""
+
+HEAT_BITS = 0x20 | 0x40
+"""Clock reasons of NVML: software and hardware thermal slowdown."""
+BRAKE_BITS = 0x08 | 0x80
+"""Hardware slowdown and power brake. Source: NVIDIA, NVML API reference, nvmlClocksEventReasons."""
+
+
+def read_training_run(host: Host, folder: str) -> TrainingRun | Unknown:
+    """The run whose output `folder` is; Unknown where no step of one is there."""
+    steps = [event for event in _lines(host, f"{folder}/{METRICS_FILE}") if event.get("event") == "step"]
+    if not steps:
+        return Unknown(f"{folder} holds no steps of a run of devkit finetune")
+    record = _document(host, f"{folder}/{RECORD_FILE}")
+    settled = steps[WARM_UP_STEPS:] or steps
+    decisions = {each["name"]: each["value"] for each in record.get("decisions", []) if "name" in each}
+    return TrainingRun(
+        steps=len(steps),
+        step_ms=_rounded(median(_numbers(settled, "seconds") or [0.0]) * 1000, "the run tells no times"),
+        waiting_percent=_waiting(settled),
+        checkpointing=_flag(decisions.get("checkpointing")),
+        attention=str(decisions.get("attention", "")) or Unknown("the run tells no attention"),
+        on_cuda=_on_cuda(steps),
+        peak_bytes=_rounded(max(_numbers(steps, "peak_allocated_bytes"), default=0), "no GPU memory was counted"),
+        gpus=_gpus(host, folder),
+    )
+
+
+def _lines(host: Host, path: str) -> list[dict[str, Any]]:
+    """The objects of a file with one a line; a line that a kill cut off is left out."""
+    text = host.read(path)
+    found = []
+    for line in (text if isinstance(text, str) else "").splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return [each for each in found if isinstance(each, dict)]
+
+
+def _document(host: Host, path: str) -> dict[str, Any]:
+    text = host.read(path)
+    try:
+        document = json.loads(text) if isinstance(text, str) else {}
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _numbers(lines: Iterable[Mapping[str, Any]], name: str) -> list[float]:
+    return [line[name] for line in lines if isinstance(line.get(name), int | float)]
+
+
+def _waiting(steps: Sequence[Mapping[str, Any]]) -> int | Unknown:
+    timed = [step for step in steps if _numbers([step], "waited_s") and step.get("seconds")]
+    if not timed:
+        return Unknown("the run tells no waiting")
+    return round(100 * median([float(step["waited_s"]) / float(step["seconds"]) for step in timed]))
+
+
+def _on_cuda(steps: Sequence[Mapping[str, Any]]) -> bool | Unknown:
+    """By what was counted: tensors on a GPU, the whole process elsewhere."""
+    if _numbers(steps, "peak_allocated_bytes"):
+        return True
+    return False if _numbers(steps, "peak_resident_bytes") else Unknown("the run does not tell where it trained")
+
+
+def _gpus(host: Host, folder: str) -> tuple[WatchedGpu, ...] | Unknown:
+    samples = _lines(host, f"{folder}/{SAMPLES_FILE}")
+    by_gpu: dict[str, list[dict[str, Any]]] = {}
+    for sample in samples:
+        if "gpu" in sample:
+            by_gpu.setdefault(str(sample["gpu"]), []).append(sample)
+    if not by_gpu:
+        return Unknown(next((str(each["unknown"]) for each in samples if "unknown" in each), "no GPU was sampled"))
+    return tuple(_gpu(found) for _, found in sorted(by_gpu.items()))
+
+
+def _gpu(samples: Sequence[Mapping[str, Any]]) -> WatchedGpu:
+    used, reasons = _numbers(samples, "utilisation_percent"), _numbers(samples, "clock_reasons")
+    unread = Unknown("NVML does not tell")
+    return WatchedGpu(
+        name=str(samples[0].get("name", "GPU")),
+        samples=len(samples),
+        utilisation_percent=round(mean(used)) if used else unread,
+        memory_bytes=_rounded(max(_numbers(samples, "memory_bytes"), default=0), unread.reason),
+        hot_percent=_share(reasons, HEAT_BITS),
+        braked_percent=_share(reasons, BRAKE_BITS),
+    )
+
+
+def _share(reasons: Sequence[float], bits: int) -> int | Unknown:
+    """Hardware slowdown comes with heat as well: then heat is the reason, not the brake."""
+    if not reasons:
+        return Unknown("NVML does not tell")
+    held = [int(each) for each in reasons if int(each) & bits]
+    if bits == BRAKE_BITS:
+        held = [each for each in held if not each & HEAT_BITS]
+    return round(100 * len(held) / len(reasons))
+
+
+def _rounded(value: float, otherwise: str) -> int | Unknown:
+    return round(value) if value else Unknown(otherwise)
+
+
+def _flag(value: object) -> bool | Unknown:
+    spoken = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+    found = spoken.get(str(value).lower())
+    return Unknown("the run tells no checkpointing") if found is None else found
+
+
+# A report of `devkit verify` as facts.
+
+MAX_LOG_LINES = 40
+
+_NOT_JUDGED = re.compile(r"(\S+) to (\S+); data sheet \S+, not judged: .*")
+
+
+def parse_verification(document: Mapping[str, Any]) -> Verification:
+    """The facts in a devkit.verify/1 document, which was read as one before."""
+    return Verification(
+        verdict=str(document["verdict"]),
+        where=str(document["where"]),
+        device=str(document["device"].get("name") or document["device"].get("kind", "unknown")),
+        taken_at=str(document.get("taken_at", "")),
+        stages=tuple(_stage(stage) for stage in document["stages"]),
+        log=tuple(str(line) for line in document.get("log", ()))[-MAX_LOG_LINES:],
+    )
+
+
+def _stage(stage: Mapping[str, Any]) -> ProofStage:
+    """With the readings that the reason names, as "NAME is VALUE", and those that were off and not judged."""
+    reason = str(stage["reason"])
+    readings = (
+        ProofReading(name, str(stage["measured"].get(name, "")), str(expected))
+        for name, expected in stage["expected"].items()
+    )
+    wrong = tuple(each for each in readings if f"{each.name} is " in reason or _is_off(each))
+    return ProofStage(str(stage["name"]), str(stage["status"]), reason, wrong)
+
+
+def _is_off(reading: ProofReading) -> bool:
+    """Whether a rate is outside of a range that the proof showed and did not judge."""
+    found = _NOT_JUDGED.fullmatch(reading.expected)
+    try:
+        return found is not None and not float(found[1]) <= float(reading.measured) <= float(found[2])
+    except ValueError:
+        return False

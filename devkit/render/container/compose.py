@@ -1,0 +1,150 @@
+"""The Compose file, its overlays for each way to a GPU, and the host's script that chooses among them."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from devkit import __version__
+from devkit.errors import DevkitError
+from devkit.render.container.network import may_need_login
+from devkit.render.container.packages import has_project_files
+from devkit.render.container.profiles import find_profile_volumes, render_profile_services
+from devkit.render.container.settings import ContainerSettings
+from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
+from devkit.render.templates import render_template
+from devkit.solver.plan import Plan
+
+# The ways to give a container its GPU: which of them a project gets, and how each names the GPUs.
+
+ENGINES = ("docker", "podman")
+
+_INDEX = re.compile(r"\d{1,3}", re.ASCII)
+_UUID = re.compile(r"GPU-[0-9a-fA-F-]{4,36}", re.ASCII)
+_MIG = re.compile(r"\d{1,3}:\d{1,2}|MIG-[0-9a-fA-F-]{4,36}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class GpuOverlay:
+    """One way to a GPU, which gpu.<mode>.yml holds, for the plans of one vendor and for some engines.
+
+    One line of the file names the GPUs: `every` for all of them, otherwise `some` with a comma-separated list of
+    `each`. "" where there is none to name. `machine` is the only kind of processor it is for, "" for every kind.
+    """
+
+    mode: str
+    vendor: str
+    engines: tuple[str, ...]
+    every: str = ""
+    some: str = ""
+    each: str = ""
+    machine: str = ""
+
+    def format_devices(self, devices: Sequence[str]) -> str:
+        """The line that names these GPUs; () are all."""
+        if not devices or not self.some:
+            return self.every
+        return self.some % ",".join(self.each % device for device in devices)
+
+
+CPU_OVERLAY = GpuOverlay("cpu", "", ENGINES)
+GPU_OVERLAYS = (
+    GpuOverlay("nvidia", "nvidia", ("docker",), "count: all", "device_ids: [%s]", '"%s"'),
+    GpuOverlay(
+        "cdi", "nvidia", ("docker",), 'device_ids: ["nvidia.com/gpu=all"]', "device_ids: [%s]", '"nvidia.com/gpu=%s"'
+    ),
+    GpuOverlay(
+        "podman", "nvidia", ("podman",), 'devices: ["nvidia.com/gpu=all"]', "devices: [%s]", '"nvidia.com/gpu=%s"'
+    ),
+    GpuOverlay(
+        "jetson", "nvidia", ("docker",), "- NVIDIA_VISIBLE_DEVICES=all", "- NVIDIA_VISIBLE_DEVICES=%s", "%s", "aarch64"
+    ),
+    GpuOverlay("rocm", "rocm", ENGINES, "- ROCR_VISIBLE_DEVICES", "- ROCR_VISIBLE_DEVICES=%s", "%s"),
+)
+"""Every way to a GPU. A file never asks for another vendor's."""
+
+
+def find_gpu_overlays(plan: Plan, engine: str) -> tuple[GpuOverlay, ...]:
+    """The overlays that a plan's project needs: without a GPU first, then each that fits the vendor and the engine.
+
+    `engine` is docker or podman; "" is either. Raises DevkitError for another.
+    """
+    if engine not in ("", *ENGINES):
+        raise DevkitError(f"target.engine is {engine!r}", 'It can be "docker" or "podman", or left out for both.')
+    fitting = [overlay for overlay in GPU_OVERLAYS if overlay.vendor == plan.vendor.value]
+    return (
+        CPU_OVERLAY,
+        *(
+            overlay
+            for overlay in fitting
+            if (not engine or engine in overlay.engines) and overlay.machine in ("", *plan.architectures)
+        ),
+    )
+
+
+def validate_devices(devices: Sequence[str], vendor: str, engine: str = "") -> tuple[str, ...]:
+    """The GPUs to pass on, as given. Raises DevkitError for a name that no engine takes, and for one given twice."""
+    forms = (_INDEX, _UUID) if vendor == "rocm" else (_INDEX, _UUID, _MIG)
+    for device in devices:
+        if not any(form.fullmatch(device) for form in forms):
+            migs = "" if vendor == "rocm" else ", a MIG slice such as 0:1, or its MIG-… UUID"
+            raise DevkitError(f"{device!r} names no GPU", f"Give an index such as 0, a GPU-… UUID{migs}.")
+        if engine == "podman" and ":" in device:
+            # Compose parts a device's name at its colons before Podman sees it.
+            raise DevkitError(f"Podman takes no MIG slice by the name {device}", "Give the slice's MIG-… UUID.")
+        if devices.count(device) > 1:
+            raise DevkitError(f"the GPU {device} is given twice", "Name each GPU once.")
+    return tuple(devices)
+
+
+def render_devcontainer_compose(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
+    """What Compose reads, and the script that writes its .env, once for POSIX shells and once for Windows.
+
+    Raises: DevkitError for an engine or a GPU's name that does not exist.
+    """
+    known = _build_context(plan, settings.engine) | {"slug": settings.slug}
+    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/docker-compose.yml", _render_compose_file(plan, settings, known))
+    yield from render_gpu_files(
+        plan, DEVCONTAINER_FOLDER, engine=settings.engine, devices=settings.devices, slug=settings.slug
+    )
+
+
+def render_gpu_files(
+    plan: Plan, folder: str, *, engine: str = "", devices: Sequence[str] = (), slug: str = ""
+) -> Iterator[Artifact]:
+    """Each way to the GPU as a service to extend, and the script that chooses among them, in two languages.
+
+    Without a `slug` they stand beside a Compose project of somebody else's, whose .env they write into.
+    Raises: DevkitError for an engine or a GPU's name that does not exist.
+    """
+    named = validate_devices(devices, plan.vendor.value, engine)
+    known = _build_context(plan, engine)
+    for overlay in find_gpu_overlays(plan, engine):
+        name = f"gpu.{overlay.mode}.yml"
+        text = render_template(f"devcontainer/{name}.j2", naming=overlay.format_devices(named), **known)
+        yield Artifact.from_text(f"{folder}/{name}", text)
+    known |= {"slug": slug, "is_guest": not slug}
+    yield Artifact.from_text(f"{folder}/gpu.sh", render_template("devcontainer/gpu.sh.j2", **known), 0o755)
+    yield Artifact.from_text(f"{folder}/gpu.ps1", render_template("devcontainer/gpu.ps1.j2", **known))
+
+
+def _build_context(plan: Plan, engine: str) -> dict[str, object]:
+    overlays = find_gpu_overlays(plan, engine)
+    return {
+        "devkit_version": __version__,
+        "vendor": plan.vendor.value,
+        "engine": engine,
+        "overlays": overlays,
+        "modes": [overlay.mode for overlay in overlays],
+    }
+
+
+def _render_compose_file(plan: Plan, settings: ContainerSettings, known: dict[str, object]) -> str:
+    return render_template(
+        "devcontainer/docker-compose.yml.j2",
+        uses_wheelhouse=settings.uses_wheelhouse,
+        uses_project=has_project_files(settings),
+        may_need_login=may_need_login(settings),
+        profile_services=render_profile_services(plan, settings),
+        profile_volumes=find_profile_volumes(settings),
+        **known,
+    )

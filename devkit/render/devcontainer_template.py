@@ -1,0 +1,160 @@
+"""Folders that can be published as dev container Templates: devkit's own output with options in it.
+
+Whoever applies a Template gets its text with each option's value put in, and nothing else: there are no conditions
+and nothing is solved. So there is one Template for each kind of machine, and it holds what `devkit init` writes.
+Source: https://containers.dev/implementors/templates/
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from devkit import __version__
+from devkit.errors import DevkitError
+from devkit.render.changes import Action, FileChange
+from devkit.render.container.settings import ContainerSettings, DevkitSource, FromIndex, FromWheel
+from devkit.render.devkit_lock import LOCK_PATH, render_lock
+from devkit.render.devkit_toml import DEVKIT_TOML, ProjectSettings, render_devkit_toml
+from devkit.render.files import Artifact, read_file
+from devkit.render.project import render_devcontainer
+from devkit.solver.plan import Machine, Plan
+from devkit.text import format_count
+
+METADATA_PATH = "devcontainer-template.json"
+
+
+@dataclass(frozen=True)
+class DevcontainerTemplate:
+    """A Template by the id of its folder, and the choices that `devkit init` would be given for the same files."""
+
+    id: str
+    name: str
+    description: str
+    settings: ProjectSettings
+
+
+DEVCONTAINER_TEMPLATES = (
+    DevcontainerTemplate(
+        "pytorch-cuda",
+        "PyTorch with CUDA, by devkit",
+        "Fine-tune language models on NVIDIA GPUs from Turing to Blackwell; starts on machines without one, too.",
+        ProjectSettings(
+            vendor="nvidia",
+            driver="580.65.06",
+            gpus=("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0"),
+            machine="x86_64",
+            platform="linux",
+        ),
+    ),
+    DevcontainerTemplate(
+        "pytorch-rocm",
+        "PyTorch with ROCm, by devkit",
+        "Fine-tune language models on AMD GPUs; starts on machines without one, too.",
+        ProjectSettings(vendor="rocm", machine="x86_64", platform="linux"),
+    ),
+    DevcontainerTemplate(
+        "pytorch-cpu",
+        "PyTorch for the CPU, by devkit",
+        "Develop and test fine-tuning of language models without a GPU.",
+        ProjectSettings(vendor="cpu", machine="x86_64", platform="linux"),
+    ),
+)
+"""Every Template, in the order in which they are listed."""
+
+TEMPLATE_OPTIONS = {
+    "projectName": ("my-project", "The project's name, as editors show it. No quotes, backslashes, $ or backticks."),
+    "projectFolder": ("my-project", "The project's folder inside, and the front of container names: a-z, 0-9 and -."),
+}
+"""Option -> (its default, what it means)."""
+
+
+def find_template(wanted: str) -> DevcontainerTemplate:
+    """The Template with this id. Raises DevkitError for an id that none has."""
+    found = next((template for template in DEVCONTAINER_TEMPLATES if template.id == wanted), None)
+    if found is None:
+        raise DevkitError(
+            f"there is no Template {wanted!r}", f"Choose among {', '.join(each.id for each in DEVCONTAINER_TEMPLATES)}."
+        )
+    return found
+
+
+def render_devcontainer_template(
+    template: DevcontainerTemplate, plan: Plan, source: DevkitSource, machines: tuple[Machine, ...] = ()
+) -> Iterator[Artifact]:
+    """The Template's folder, in it the metadata and devkit's files with options where their values would stand."""
+    usual = {option: default for option, (default, _) in TEMPLATE_OPTIONS.items()}
+    marked = {option: f"${{templateOption:{option}}}" for option in TEMPLATE_OPTIONS}
+    files = {artifact.path: artifact for artifact in _files(template, plan, source, machines, marked)}
+    # The lock's digests are of the files with the defaults in them; its texts take the options as the files do.
+    lock = next(each for each in _files(template, plan, source, machines, usual) if each.path == LOCK_PATH)
+    files[LOCK_PATH] = Artifact(LOCK_PATH, _with_options(lock.content, files[LOCK_PATH].content))
+    yield Artifact.from_text(f"{template.id}/{METADATA_PATH}", _metadata(template))
+    for artifact in files.values():
+        yield replace(artifact, path=f"{template.id}/{artifact.path}")
+
+
+def compute_template_changes(root: Path, artifacts: Iterable[Artifact], *, force: bool) -> tuple[FileChange, ...]:
+    """What writing these folders into `root` would change. Reads the disk, writes nothing.
+
+    Raises: DevkitError without `force`, when a file is there that says something else.
+    """
+    changes = tuple(_change(root, artifact) for artifact in artifacts)
+    replaced = [change.path for change in changes if change.action is Action.UPDATE]
+    if replaced and not force:
+        raise DevkitError(
+            f"{format_count(len(replaced), 'file')} there would be replaced, among them {replaced[0]}",
+            "Pass --force to replace what another devkit wrote, or somebody changed.",
+        )
+    return changes
+
+
+def _change(root: Path, artifact: Artifact) -> FileChange:
+    before = read_file(root, artifact.path)
+    if before is None:
+        return FileChange(Action.CREATE, artifact, None)
+    return FileChange(Action.UNCHANGED if before == artifact.content else Action.UPDATE, artifact, before)
+
+
+def select_template_source(source: DevkitSource) -> DevkitSource:
+    """Where a Template's image takes devkit from. Text is put into every file of a Template, so it holds no wheel."""
+    return FromIndex(__version__) if isinstance(source, FromWheel) else source
+
+
+def _files(
+    template: DevcontainerTemplate,
+    plan: Plan,
+    source: DevkitSource,
+    machines: tuple[Machine, ...],
+    values: dict[str, str],
+) -> Iterator[Artifact]:
+    choices = replace(template.settings, name=values["projectName"])
+    settings = ContainerSettings(name=choices.name, slug=values["projectFolder"], source=source)
+    artifacts = render_devcontainer(plan, settings)
+    yield from artifacts
+    yield render_lock(plan, artifacts, machines)
+    yield Artifact.from_text(DEVKIT_TOML, render_devkit_toml(choices, None))
+
+
+def _with_options(usual: bytes, marked: bytes) -> bytes:
+    """The lines of `usual`, but those of `marked` that hold an option."""
+    pairs = zip(usual.splitlines(keepends=True), marked.splitlines(keepends=True), strict=True)
+    return b"".join(with_option if b"${templateOption:" in with_option else line for line, with_option in pairs)
+
+
+def _metadata(template: DevcontainerTemplate) -> str:
+    options = {
+        option: {"type": "string", "description": meaning, "default": default, "proposals": [default]}
+        for option, (default, meaning) in TEMPLATE_OPTIONS.items()
+    }
+    document = {
+        "id": template.id,
+        "version": __version__,
+        "name": template.name,
+        "description": template.description,
+        "licenseURL": "https://spdx.org/licenses/Apache-2.0.html",
+        "options": options,
+        "platforms": ["Python"],
+        "keywords": ["gpu", "pytorch", "fine-tuning", "lora", template.settings.vendor],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,332 @@
+"""devkit.toml: what the user chose. devkit writes it once; after that it belongs to the user."""
+
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+from devkit.errors import DevkitError
+from devkit.facts.project import InvalidPolicy, Policy, parse_policy
+from devkit.render.toml_tables import find_key_position, split_toml_error
+from devkit.text import join_words
+
+if TYPE_CHECKING:
+    from tomlkit.items import Item
+
+DEVKIT_TOML = "devkit.toml"
+
+
+@dataclass(frozen=True)
+class ProjectSettings:
+    """Everything devkit.toml can say. "" and () leave the choice to devkit.
+
+    `engine` is docker or podman, `gpu_runtime` legacy or cdi, `devices` GPU indices, UUIDs or MIG UUIDs.
+    `ca_certificates` is the path of a PEM file, relative to the project. `wheelhouse` builds without an index.
+    `index`, `torch_index` and `hub` are mirrors' URLs. `ignore_dependencies` leaves the project's own packages out.
+    `install_from` is "" for where devkit itself came from, or "checkout" in devkit's own repository. `policy` is None
+    where there are no rules to keep.
+    """
+
+    name: str = ""
+    driver: str = ""
+    gpus: tuple[str, ...] = ()
+    machine: str = ""
+    platform: str = ""
+    glibc: str = ""
+    vendor: str = ""
+    engine: str = ""
+    gpu_runtime: str = ""
+    devices: tuple[str, ...] = ()
+    torch: str = ""
+    cuda: str = ""
+    python: str = ""
+    image: str = ""
+    features: tuple[str, ...] = ()
+    pins: tuple[tuple[str, str], ...] = ()
+    ignore_dependencies: bool = False
+    editors: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
+    ca_certificates: str = ""
+    wheelhouse: bool = False
+    index: str = ""
+    torch_index: str = ""
+    hub: str = ""
+    policy: Policy | None = None
+    install_from: str = ""
+
+    def with_flags(self, flags: "ProjectSettings") -> "ProjectSettings":
+        """These choices, with every one that `flags` makes in its place."""
+        made = {each.name: getattr(flags, each.name) for each in fields(flags) if getattr(flags, each.name)}
+        return replace(self, **made)
+
+
+SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
+    "": ("", {"name": ('"my-project"', "the project's name, as editors show it")}),
+    "target": (
+        "The machine to plan for. Without any of these it is the one that runs `devkit init`.",
+        {
+            "driver": ('"570.124.06"', "NVIDIA driver"),
+            "gpus": ('["RTX 4090"]', "GPU names, or compute capabilities such as 9.0"),
+            "machine": ('"x86_64"', "or aarch64"),
+            "platform": ('"linux"', "or wsl2"),
+            "glibc": ('"2.36"', "C library of the base image"),
+            "vendor": ('"nvidia"', "or cpu, or auto"),
+            "engine": ('"docker"', "or podman; without it the files serve both"),
+            "gpu_runtime": ('"cdi"', "or legacy: how the engine passes on GPUs"),
+            "devices": ('["0", "1"]', "the GPUs to pass on: indices, UUIDs or MIG UUIDs"),
+        },
+    ),
+    "versions": (
+        "Versions that must be just so. devkit chooses the others to fit.",
+        {
+            "torch": ('"2.13.0"', "or with the CUDA of its wheel: 2.13.0+cu130"),
+            "cuda": ('"13.0"', "CUDA of the torch wheel"),
+            "python": ('"3.12"', "Python of the container"),
+            "image": ('"python:3.12-slim-bookworm"', "base image"),
+            "features": ('["nf4"]', "what must work: bf16, nf4, fp8 …"),
+        },
+    ),
+    "pins": ('Other packages that must be just so, such as: peft = "0.21.2"', {}),
+    "dependencies": (
+        "What the project itself needs, as its requirement files say.",
+        {"ignore_dependencies": ("true", "leave it out of the image")},
+    ),
+    "container": (
+        "What the container is for.",
+        {
+            "editors": ('["vscode"]', "jetbrains, codespaces, devpod, coder, daytona"),
+            "profiles": ('["jupyter"]', "monitoring"),
+        },
+    ),
+    "network": (
+        "How the image is built in a closed network.",
+        {
+            "ca_certificates": ('"certificates/company.pem"', "PEM file of the company's certificate authorities"),
+            "wheelhouse": ("true", "install from the folder DEVKIT_WHEELHOUSE in .devcontainer/.env names"),
+            "index": ('"https://pypi.example.org/simple"', "mirror of the Python package index"),
+            "torch_index": ('"https://pytorch.example.org/whl"', "mirror of PyTorch's wheel indexes"),
+            "hub": ('"https://hub.example.org"', "mirror of the Hugging Face hub"),
+        },
+    ),
+    "policy": (
+        "Rules that plan, init and doctor hold the dev container against. With this table, root and privileged\n"
+        "# containers are forbidden.",
+        {
+            "registries": ('["docker.io/library"]', "images may come from these registries, or parts of them"),
+            "mirrors": ('{ "docker.io" = "mirror.example.org/hub" }', "where the images of a registry are taken from"),
+            "indexes": ('["https://pypi.example.org"]', "packages may come from these indexes"),
+            "required_labels": ('{ "org.example.team" = "ml" }', "labels that the image carries"),
+            "allow_root": ("true", "let the container work as root"),
+            "allow_privileged": ("true", "let the container be privileged"),
+        },
+    ),
+    "devkit": ("How devkit gets into the image.", {"install_from": ('"checkout"', "for devkit's own repository")}),
+}
+"""Section -> (what it is for, key -> (an example, what it means)). "" is the top of the file."""
+
+FOREIGN_TABLES = ("job",)
+"""Tables of devkit.toml that others read: `devkit export` reads [job]."""
+
+_ONE_OF = {
+    "machine": ("x86_64", "aarch64"),
+    "platform": ("linux", "wsl2"),
+    "vendor": ("nvidia", "rocm", "cpu", "auto"),
+    "engine": ("docker", "podman"),
+    "gpu_runtime": ("legacy", "cdi"),
+}
+"""What the settings with few possible values can be; their flags know the same."""
+
+
+def parse_devkit_toml(content: bytes) -> ProjectSettings:
+    """What a devkit.toml says. Raises DevkitError for TOML errors, unknown keys and wrong types, with the place."""
+    text = _decode(content)
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # Not only TOMLDecodeError: a number of five thousand digits, and brackets without end, are others.
+        problem, place = split_toml_error(str(error), text)
+        raise DevkitError(f"{_at(place)} is not TOML: {problem}", "Correct that line.") from None
+    found: dict[str, object] = {}
+    for key, value in document.items():
+        if key in FOREIGN_TABLES:
+            continue
+        if key in _WHOLE:
+            found[key] = _WHOLE[key](value, text)
+        elif isinstance(value, dict):
+            for inner, setting in value.items():
+                found[inner] = _validate_value(key, inner, setting, text)
+        else:
+            found[key] = _validate_value("", key, value, text)
+    return replace(ProjectSettings(), **found)  # type: ignore[arg-type]
+
+
+def _decode(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        lines = content[: error.start].split(b"\n")
+        place = f"{len(lines)}:{len(lines[-1]) + 1}"
+        raise DevkitError(f"{_at(place)} is not TOML: it is not UTF-8", "Save the file as UTF-8.") from None
+
+
+def _at(place: str) -> str:
+    return f"{DEVKIT_TOML}:{place}" if place else DEVKIT_TOML
+
+
+def render_devkit_toml(choices: ProjectSettings, existing: bytes | None) -> str:
+    """devkit.toml with these choices: written anew with comments, or edited in place where one differs.
+
+    Comments, order and spelling of an existing file stay as they are.
+    """
+    if existing is None:
+        return _new_text(choices)
+    if parse_devkit_toml(existing) == choices:
+        return existing.decode()
+    return _edited(choices, existing.decode())
+
+
+def _new_text(choices: ProjectSettings) -> str:
+    lines = ["# What this project asks of its dev container. Edit it, then run `devkit init` again."]
+    for section, (purpose, keys) in SECTIONS.items():
+        if section == "devkit" and not choices.install_from:
+            continue
+        # An empty table of rules would be one, too.
+        header = f"# [{section}]" if section == "policy" and choices.policy is None else f"[{section}]"
+        lines += ["", header, f"# {purpose}"] if section else [""]
+        for key, (example, meaning) in keys.items():
+            value = _get_value(choices, section, key)
+            lines.append(
+                f"{key} = {_format_toml(value)}  # {meaning}" if value else f"# {key} = {example}  # {meaning}"
+            )
+        if section == "pins":
+            lines += [f"{_format_toml(name)} = {_format_toml(version)}" for name, version in choices.pins]
+    return "\n".join([*lines, ""])
+
+
+def _edited(choices: ProjectSettings, text: str) -> str:
+    import tomlkit
+
+    before = parse_devkit_toml(text.encode())
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    document = tomlkit.parse(text.removeprefix(mark))
+    for section, (_, keys) in SECTIONS.items():
+        for key in keys:
+            value = _get_value(choices, section, key)
+            if value == _get_value(before, section, key):
+                continue
+            table = document.setdefault(section, tomlkit.table()) if section else document
+            table[key] = _to_toml_item(value)
+    if choices.pins != before.pins:
+        document.setdefault("pins", tomlkit.table()).update(dict(choices.pins))
+    return mark + tomlkit.dumps(document)
+
+
+def _get_value(choices: ProjectSettings, section: str, key: str) -> object:
+    return getattr(choices.policy or Policy(), key) if section == "policy" else getattr(choices, key)
+
+
+def _to_toml_item(value: object) -> "Item":
+    """The value as TOML: pairs are a table on one line."""
+    import tomlkit
+
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        table = tomlkit.inline_table()
+        table.update(dict(value))
+        return table
+    return tomlkit.item(list(value) if isinstance(value, tuple) else value)
+
+
+def _format_toml(value: object) -> str:
+    text: str = _to_toml_item(value).as_string()
+    if not text.isascii() and re.search("[\ud800-\udfff]", text):
+        raise DevkitError(f"{DEVKIT_TOML} cannot hold {value!r}, which is no text", "Write it in UTF-8.")
+    return text
+
+
+def _validate_value(section: str, key: str, value: object, text: str) -> object:
+    allowed = SECTIONS.get(section, ("", {}))[1]
+    shown = f"{section}.{key}" if section else key
+    where = _at(find_key_position(text, (section, key) if section else (key,)))
+    if key not in allowed:
+        raise _unknown(where, shown)
+    expected = type(getattr(ProjectSettings(), key))
+    is_list = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if not (is_list if expected is tuple else isinstance(value, expected)):
+        wanted = {str: "a string in quotes", bool: "true or false", tuple: "a list of strings"}[expected]
+        raise DevkitError(f"{where}: {shown} must be {wanted}, not {value!r}", f"Write it as {wanted}.")
+    if value and key in _ONE_OF and value not in _ONE_OF[key]:
+        raise DevkitError(f"{where}: {shown} cannot be {value!r}", f"It can be {join_words(_ONE_OF[key], 'or')}.")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _unknown(where: str, shown: str) -> DevkitError:
+    import difflib
+
+    known = [f"{name}.{each}" if name else each for name, (_, keys) in SECTIONS.items() for each in keys]
+    misplaced = [each for each in known if each.rpartition(".")[2] == shown.rpartition(".")[2]]
+    close = misplaced or difflib.get_close_matches(shown, known, n=1, cutoff=0.6)
+    return DevkitError(
+        f"{where}: devkit does not know the setting {shown}",
+        f"Did you mean {close[0]}?" if close else f"It knows {', '.join(known)}.",
+    )
+
+
+def _pins(value: object, text: str) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict):
+        hint = 'Write, for example, peft = "0.15.2".'
+        raise DevkitError(f"{_at(find_key_position(text, ('pins',)))}: pins must map package names to versions", hint)
+    for name, version in value.items():
+        if not isinstance(version, str):
+            where = _at(find_key_position(text, ("pins", name)))
+            raise DevkitError(f"{where}: pins.{name} must be a version in quotes, not {version!r}", "Quote it.")
+    return tuple(value.items())
+
+
+def _policy(value: object, text: str) -> Policy:
+    try:
+        return parse_policy(value)
+    except InvalidPolicy as wrong:
+        where = _at(find_key_position(text, ("policy", *wrong.key.split(".", 1))))
+        if not wrong.wanted:
+            raise _unknown(where, f"policy.{wrong.key}") from None
+        hint = SECTIONS["policy"][1].get(wrong.key.split(".")[0])
+        example = f"Such as {wrong.key.split('.')[0]} = {hint[0]}." if hint else "Write it as [policy]."
+        raise DevkitError(f"{where}: {str(wrong).replace('policy. ', 'policy ')}", example) from None
+
+
+_WHOLE: dict[str, Callable[[object, str], object]] = {"pins": _pins, "policy": _policy}
+"""Sections that are one choice as a whole."""
+
+
+# What the policy asks of a project's settings, before anything is rendered.
+
+_PUBLIC = (
+    ("index", "https://pypi.org/simple"),
+    ("torch_index", "https://download.pytorch.org/whl"),
+)
+"""Where packages come from without a mirror."""
+
+
+def validate_indexes(choices: ProjectSettings) -> None:
+    """Raise DevkitError when packages would come from an index that the policy does not allow."""
+    if choices.policy is None or choices.wheelhouse:
+        return
+    for key, public in _PUBLIC:
+        url = getattr(choices, key) or public
+        if not choices.policy.allows_index(url):
+            raise DevkitError(
+                f"{DEVKIT_TOML}: packages would come from {url}, which policy.indexes does not allow",
+                f"Name an allowed one as network.{key}: {', '.join(choices.policy.indexes)}.",
+            )
+
+
+def resolve_allowed_image(image: str, policy: Policy) -> str:
+    """A service's image under the name that the policy gives it. Raises DevkitError for one that is not allowed."""
+    found = policy.resolve_mirror(image)
+    if not policy.allows_image(found):
+        raise DevkitError(
+            f"a profile needs {found}, which is not of an allowed registry: {join_words(policy.registries, 'or')}",
+            f"Leave the profile out, or name where the image may be taken from in policy.mirrors of {DEVKIT_TOML}.",
+        )
+    return found

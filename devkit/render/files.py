@@ -1,0 +1,68 @@
+"""The folder of a project: its files by their paths in it, and no path that leads out of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from devkit.errors import DevkitError
+
+# A file in memory, before anything touches the disk.
+
+DEVCONTAINER_FOLDER = ".devcontainer"
+"""Where generated files go, relative to the project."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A generated file: path relative to the project, contents, and permission bits."""
+
+    path: str
+    content: bytes
+    mode: int = 0o644
+
+    @classmethod
+    def from_text(cls, path: str, text: str, mode: int = 0o644) -> "Artifact":
+        """An artifact from text, in UTF-8."""
+        return cls(path, text.encode(), mode)
+
+
+STAGED_SUFFIX = ".devkit-new"
+
+
+def read_file(root: Path, path: str) -> bytes | None:
+    """The file's contents, None when there is none. Raises DevkitError when it leads out of the project."""
+    target = resolve_inside(root, path)
+    try:
+        if target.is_dir():
+            raise DevkitError(f"{path} is a directory, devkit writes a file of that name", "Move it away.")
+        return target.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise DevkitError(f"cannot read {target}: {error.strerror}", "Make it readable for this user.") from None
+
+
+def list_files(root: Path, folder: str) -> list[str]:
+    """The paths of all files in a folder of the project, sorted."""
+    found = (path for path in resolve_inside(root, folder).rglob("*") if path.is_file())
+    return sorted(path.relative_to(root.resolve()).as_posix() for path in found)
+
+
+def resolve_inside(root: Path, path: str) -> Path:
+    """Where the path leads. Raises DevkitError when that is out of the project."""
+    base = root.resolve()
+    try:
+        target = (base / path).resolve()
+    except ValueError:
+        raise DevkitError(f"no file can have the name {path!r}", "Choose one without NUL characters.") from None
+    except (OSError, RuntimeError) as error:
+        raise DevkitError(f"{path} cannot be followed: {error}", "Take away the link that leads to itself.") from None
+    if not target.is_relative_to(base):
+        raise DevkitError(
+            f"{path} leads out of the project, to {target}", "Replace the symbolic link with a directory or a file."
+        )
+    return target
+
+
+def get_staging_path(target: Path) -> Path:
+    """Where a new version of the file waits until it is whole."""
+    return target.with_name(f".{target.name.lstrip('.')}{STAGED_SUFFIX}")

@@ -1,0 +1,210 @@
+"""JSON and JSON with comments, as editors and dev containers use it: comments and trailing commas are kept."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from devkit.render.splice.document import (
+    CannotSplice,
+    Entry,
+    KeyPath,
+    Shape,
+    Syntax,
+    TextEdit,
+    TextNode,
+    detect_indent,
+    detect_newline,
+    dump_json,
+    find_line_start,
+    find_nodes,
+    nest_value,
+)
+
+_SPACE = re.compile(r"(?:[\s\ufeff]|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_SCALAR = re.compile(r'"(?:[^"\\\n]|\\.)*"|[^\s,\[\]{}:"/]+')
+_SAME_LINE = re.compile(r"[ \t]*(?:/\*[^\n]*?\*/[ \t]*)*(?://[^\n]*)?")
+_DEEPEST = 200
+_SHORT = 60
+
+
+def _nodes(text: str) -> TextNode:
+    reader = _Reader(text)
+    node = reader.value(_after_space(text, 0), depth=0)
+    if _after_space(text, node.end) != len(text):
+        raise CannotSplice("there is something after the document's end")
+    return node
+
+
+def _after_space(text: str, place: int) -> int:
+    match = _SPACE.match(text, place)
+    return match.end() if match else place
+
+
+class _Reader:
+    """Finds the values of one text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def value(self, start: int, *, depth: int) -> TextNode:
+        """The value that begins at `start`. Raises ValueError for what is no JSON."""
+        if depth > _DEEPEST:
+            raise ValueError("nested too deeply")
+        opening = self._text[start : start + 1]
+        if opening == "{":
+            return self._group(start, "}", Shape.OBJECT, depth)
+        if opening == "[":
+            return self._group(start, "]", Shape.ARRAY, depth)
+        scalar = _SCALAR.match(self._text, start)
+        if scalar is None:
+            raise ValueError(f"expected a value at character {start}")
+        json.loads(scalar[0])
+        return TextNode(start, scalar.end(), Shape.SCALAR)
+
+    def _group(self, start: int, closing: str, shape: Shape, depth: int) -> TextNode:
+        entries: list[Entry] = []
+        place = _after_space(self._text, start + 1)
+        while self._text[place : place + 1] != closing:
+            entry = self._entry(place, shape, len(entries), depth)
+            entries.append(entry)
+            place = _after_space(self._text, entry.value.end)
+            if self._text[place : place + 1] == ",":
+                place = _after_space(self._text, place + 1)
+            elif self._text[place : place + 1] != closing:
+                raise ValueError(f"expected a comma or {closing} at character {place}")
+        return TextNode(start, place + 1, shape, tuple(entries))
+
+    def _entry(self, start: int, shape: Shape, number: int, depth: int) -> Entry:
+        if shape is Shape.ARRAY:
+            return Entry(str(number), start, self.value(start, depth=depth + 1))
+        key = _SCALAR.match(self._text, start)
+        name = json.loads(key[0]) if key else None
+        if key is None or not isinstance(name, str):
+            raise ValueError(f"expected a key at character {start}")
+        colon = _after_space(self._text, key.end())
+        if self._text[colon : colon + 1] != ":":
+            raise ValueError(f"expected a colon at character {colon}")
+        return Entry(name, start, self.value(_after_space(self._text, colon + 1), depth=depth + 1))
+
+
+def load_jsonc(text: str) -> Any:  # noqa: ANN401 - any JSON value
+    """What the text means. Raises ValueError."""
+    try:
+        return _meaning(text, _nodes(text))
+    except CannotSplice as error:
+        raise ValueError(str(error)) from error
+
+
+def _meaning(text: str, node: TextNode) -> object:
+    if node.shape is Shape.OBJECT:
+        return {entry.key: _meaning(text, entry.value) for entry in node.entries}
+    if node.shape is Shape.ARRAY:
+        return [_meaning(text, entry.value) for entry in node.entries]
+    value: object = json.loads(text[node.start : node.end])
+    return value
+
+
+def _set(text: str, top: TextNode, key: KeyPath, value: object) -> Iterator[TextEdit]:
+    above, rest = find_nodes(top, key)
+    node = above[-1]
+    if not rest:
+        indent = detect_indent(text, node.start)
+        yield TextEdit(node.start, node.end, _laid_out(text, value, indent, at=node))
+    elif node.shape is Shape.SCALAR:
+        # Only null may be opened: everything else would be lost, and was refused before.
+        inner = nest_value(rest, value)
+        yield TextEdit(node.start, node.end, _laid_out(text, inner, detect_indent(text, node.start), at=node))
+    else:
+        yield from insert_entry(text, node, rest, value)
+
+
+def insert_entry(text: str, node: TextNode, key: KeyPath, value: object) -> Iterator[TextEdit]:
+    """Put a new entry at the end of an object or array in brackets."""
+    name = f"{dump_json(key[0])}: " if node.shape is Shape.OBJECT else ""
+    inner = nest_value(key[1:], value)
+    last = node.entries[-1].value.end if node.entries else node.start + 1
+    outer = detect_indent(text, node.start)
+    if "\n" not in text or ("\n" not in text[node.start : node.end] and node.entries):
+        yield TextEdit(last, last, f"{', ' if node.entries else ''}{name}{dump_json(inner)}")
+    elif node.entries:
+        indent = detect_indent(text, node.entries[0].start)
+        yield from _after_last(text, node, indent + name + _laid_out(text, inner, indent, at=node))
+    else:
+        newline, indent = detect_newline(text), outer + _step(text, node)
+        shown = f"{newline}{indent}{name}{_laid_out(text, inner, indent, at=node)}"
+        is_bare = not text[last : node.end - 1].strip() and "\n" not in text[last : node.end]
+        yield TextEdit(last, node.end - 1, f"{shown}{newline}{outer}") if is_bare else TextEdit(last, last, shown)
+
+
+def _after_last(text: str, node: TextNode, shown: str) -> Iterator[TextEdit]:
+    last = node.entries[-1].value.end
+    comma = _after_space(text, last)
+    has_comma = text[comma : comma + 1] == ","
+    rest = _SAME_LINE.match(text, comma + 1 if has_comma else last)
+    place = rest.end() if rest else last
+    place -= text[place - 1 : place] == "\r"
+    if not has_comma:
+        yield TextEdit(last, last, ",")
+    yield TextEdit(place, place, f"{detect_newline(text)}{shown}{',' if has_comma else ''}")
+
+
+def _remove(text: str, top: TextNode, key: KeyPath) -> Iterator[TextEdit]:
+    above, _ = find_nodes(top, key[:-1])
+    yield from remove_entry(text, above[-1], key[-1])
+
+
+def remove_entry(text: str, node: TextNode, name: str) -> Iterator[TextEdit]:
+    """Take an entry out of an object or array in brackets, with its comma and the comment behind it."""
+    place = max(number for number, entry in enumerate(node.entries) if entry.key == name)
+    start, end = node.entries[place].start, node.entries[place].value.end
+    comma = _after_space(text, end)
+    has_comma = text[comma : comma + 1] == ","
+    if has_comma:
+        end = comma + 1
+    elif place:
+        separator = _after_space(text, node.entries[place - 1].value.end)
+        yield TextEdit(separator, separator + 1, "")
+    rest = _SAME_LINE.match(text, end)
+    to = rest.end() if rest else end
+    begin = find_line_start(text, start)
+    if not text[begin:start].strip() and text[to : to + 1] in ("\r", "\n"):
+        yield TextEdit(begin, text.index("\n", to) + 1, "")
+    elif has_comma:
+        yield TextEdit(start, _blanks_after(text, end), "")
+    else:
+        yield TextEdit(begin + len(text[begin:start].rstrip(" \t")), end, "")
+
+
+def _blanks_after(text: str, place: int) -> int:
+    while text[place : place + 1] in (" ", "\t"):
+        place += 1
+    return place
+
+
+def _step(text: str, node: TextNode) -> str:
+    """How far this document indents its members."""
+    for entry in node.entries:
+        own, outer = detect_indent(text, entry.start), detect_indent(text, node.start)
+        if len(own) > len(outer):
+            return own[len(outer) :]
+    guess = re.search(r"\n([ \t]+)\S", text)
+    return guess[1] if guess else "  "
+
+
+def _laid_out(text: str, value: object, indent: str, *, at: TextNode) -> str:
+    """A value as text: short ones on one line, others with the document's own indentation."""
+    flat = dump_json(value)
+    if not isinstance(value, (dict, list)) or (len(flat) <= _SHORT and not isinstance(value, dict)) or "\n" not in text:
+        return flat
+    shown = dump_json(value, indent=1)
+    step = _step(text, at)
+    lines = [line.lstrip(" ") for line in shown.split("\n")]
+    depths = [len(line) - len(line.lstrip(" ")) for line in shown.split("\n")]
+    return detect_newline(text).join(
+        line if not number else indent + step * depth + line
+        for number, (line, depth) in enumerate(zip(lines, depths, strict=True))
+    )
+
+
+JSONC = Syntax(_nodes, load_jsonc, _set, _remove)

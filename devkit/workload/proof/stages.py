@@ -1,0 +1,276 @@
+"""What one stage of the proof measures, and how that is judged. Importable without torch."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from time import perf_counter
+from typing import Any
+
+from devkit.estimate.settings import Precision as Precision
+
+# What a proof is asked to do. Importable without torch.
+
+
+class Depth(StrEnum):
+    """How much is proved: seconds, the whole proof, or everything that takes longer."""
+
+    QUICK = "quick"
+    STANDARD = "standard"
+    FULL = "full"
+
+    @property
+    def level(self) -> int:
+        """Its place in the order quick < standard < full."""
+        return tuple(Depth).index(self)
+
+
+@dataclass(frozen=True)
+class ProofSettings:
+    """The numbers of one proof. `precision` None means: by the device.
+
+    `sentence` is learned by heart; `steps` optimizer steps do that with room to spare, `resume_steps` are
+    run once straight and once interrupted in the middle. `model` is the user's own, "" for none.
+    """
+
+    sentence: str = "devkit taught this model one sentence, and here it is: proven."
+    seed: int = 20250601
+    rank: int = 16
+    alpha: int = 32
+    steps: int = 80
+    learning_rate: float = 3e-3
+    resume_steps: int = 40
+    resume_dropout: float = 0.05
+    precision: Precision | None = None
+    model: str = ""
+
+    @classmethod
+    def for_depth(cls, depth: Depth, precision: Precision | None = None, model: str = "") -> "ProofSettings":
+        """The settings of a depth. The quick proof trains for fewer steps, still enough to memorise."""
+        return cls(steps=50 if depth is Depth.QUICK else 80, precision=precision, model=model)
+
+
+DEVICE_LOST_EXIT_CODE = 75
+"""Exit status after an error that leaves the CUDA context unusable: the rest needs a fresh process."""
+
+ReadingValue = str | int | float | bool
+ReadingSeries = tuple[float, ...]
+
+
+class StageStatus(StrEnum):
+    """What came of a stage. Skipped is never the same as passed."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class StageSkipped(Exception):  # noqa: N818 - it is no error: the stage has nothing to prove here
+    """Raised by a stage that cannot apply on this machine."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class StageReading:
+    """One measured value, or a series of them. `expected` is "" for a fact that nothing is asked of."""
+
+    name: str
+    measured: ReadingValue | ReadingSeries
+    expected: str = ""
+    is_as_expected: bool = True
+
+
+def record_value(name: str, measured: ReadingValue) -> StageReading:
+    """A reading for the record, which cannot fail."""
+    return StageReading(name, measured)
+
+
+def record_series(name: str, values: Iterable[float]) -> StageReading:
+    """Values in their order, such as a loss before each step, for the record."""
+    return StageReading(name, tuple(values))
+
+
+def expect_equal(name: str, measured: ReadingValue, wanted: ReadingValue) -> StageReading:
+    """A reading that must be exactly `wanted`."""
+    return StageReading(name, measured, f"{wanted}", measured == wanted)
+
+
+def expect_different(name: str, measured: ReadingValue, from_value: ReadingValue) -> StageReading:
+    """A reading that must not be `from_value`: the negative control of `equals`."""
+    return StageReading(name, measured, f"not {from_value}", measured != from_value)
+
+
+def expect_at_most(name: str, measured: float, limit: float) -> StageReading:
+    """A reading that must not exceed `limit`. Not-a-number never holds."""
+    return StageReading(name, measured, f"<= {limit:g}", measured <= limit)
+
+
+def expect_above(name: str, measured: float, limit: float) -> StageReading:
+    """A reading that must exceed `limit`. Not-a-number never holds."""
+    return StageReading(name, measured, f"> {limit:g}", measured > limit)
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """One stage's outcome. `measured` and `expected` share keys; a fact has no expectation. `ms` is its wall time.
+
+    `series` holds values in their order; `budget_s` is what the stage may take on a GPU, 0 for no budget.
+    """
+
+    name: str
+    status: StageStatus
+    measured: dict[str, ReadingValue] = field(default_factory=dict)
+    expected: dict[str, str] = field(default_factory=dict)
+    reason: str = ""
+    ms: float = 0.0
+    series: dict[str, list[float]] = field(default_factory=dict)
+    budget_s: float = 0.0
+
+    def to_document(self) -> dict[str, Any]:
+        """As it stands in devkit.verify/1. Numbers that JSON cannot hold become text."""
+        document = asdict(self)
+        document["measured"] = {name: _json_value(value) for name, value in self.measured.items()}
+        document["series"] = {name: [_json_value(each) for each in values] for name, values in self.series.items()}
+        document["ms"], document["budget_s"] = round(self.ms, 1), float(self.budget_s)
+        return document
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> "StageResult":
+        """Read back what `to_document` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+        return cls(
+            name=str(document["name"]),
+            status=StageStatus(document["status"]),
+            measured=dict(document["measured"]),
+            expected={name: str(value) for name, value in dict(document["expected"]).items()},
+            reason=str(document["reason"]),
+            ms=float(document["ms"]),
+            series={name: [float(each) for each in values] for name, values in document.get("series", {}).items()},
+            budget_s=float(document.get("budget_s", 0.0)),
+        )
+
+
+def _json_value(value: ReadingValue) -> ReadingValue:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def run_stage(name: str, readings: Callable[[], Iterable[StageReading]]) -> tuple[StageResult, Exception | None]:
+    """Run one stage to its result. An exception fails the stage and is handed back; readings before it are kept."""
+    start = perf_counter()
+    taken: list[StageReading] = []
+    error: Exception | None = None
+    status, reason = StageStatus.PASSED, ""
+    try:
+        for reading in readings():
+            taken.append(reading)  # noqa: PERF402 - keeps what was read before an exception
+    except StageSkipped as skipped:
+        status, reason = StageStatus.SKIPPED, skipped.reason
+    except Exception as raised:  # noqa: BLE001 - whatever a library raises is what this stage found
+        error = raised
+        status, reason = StageStatus.FAILED, f"{type(raised).__name__}: {_one_line(str(raised))}"
+    broken = [reading for reading in taken if not reading.is_as_expected]
+    if broken and error is None:
+        status = StageStatus.FAILED
+        reason = "; ".join(f"{each.name} is {each.measured}, expected {each.expected}" for each in broken)
+    result = StageResult(
+        name,
+        status,
+        {reading.name: reading.measured for reading in taken if not isinstance(reading.measured, tuple)},
+        {reading.name: reading.expected for reading in taken if reading.expected},
+        reason,
+        (perf_counter() - start) * 1000,
+        {reading.name: [*reading.measured] for reading in taken if isinstance(reading.measured, tuple)},
+    )
+    return result, error
+
+
+def _one_line(text: str, limit: int = 600) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(lines)[:limit] or "no message"
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """A stage by name.
+
+    `claim` is what a pass shows, read after "proved on cpu:"; "" for groundwork that needs no mention.
+    `needs` names the stages without whose pass it has nothing to work on. `budget_s` is what it may take on a GPU.
+    One that `is_missed` is named by the conclusion where it was skipped; the others belong to some machines alone.
+    """
+
+    name: str
+    claim: str = ""
+    needs: tuple[str, ...] = ()
+    depth: Depth = Depth.STANDARD
+    budget_s: float = 2.0
+    is_reported_when_skipped: bool = True
+
+
+_MODEL = ("libraries", "kernel")
+_QUANTIZED = ("bitsandbytes-native", *_MODEL)
+
+STAGES = (
+    StageSpec("torch", depth=Depth.QUICK, budget_s=5),
+    StageSpec("torch-build", needs=("torch",), depth=Depth.QUICK, budget_s=0.5),
+    StageSpec("bitsandbytes", needs=("torch",), depth=Depth.QUICK),
+    StageSpec("libraries", needs=("torch",), depth=Depth.QUICK, budget_s=4),
+    StageSpec("device", needs=("torch",), depth=Depth.QUICK, budget_s=1),
+    StageSpec("kernel", needs=("device",), depth=Depth.QUICK, budget_s=0.5),
+    StageSpec("compute-rate", needs=("kernel",), depth=Depth.QUICK, budget_s=1.5),
+    StageSpec("memory-rate", needs=("kernel",), depth=Depth.QUICK, budget_s=1),
+    StageSpec("link-rate", needs=("kernel",), depth=Depth.QUICK, budget_s=1),
+    StageSpec("reference", needs=("libraries",), depth=Depth.QUICK, budget_s=0.5),
+    StageSpec("lora-memorises", "LoRA fine-tuning memorises a sentence", _MODEL, Depth.QUICK),
+    StageSpec("base-frozen", "frozen weights stay bit-equal", ("lora-memorises",), Depth.QUICK, 0.5),
+    StageSpec("inference", "generation gives the same tokens with every cache", ("lora-memorises",), budget_s=4),
+    StageSpec("adapter-disabled", "the adapter switches off", ("lora-memorises",)),
+    StageSpec("adapter-reload", "the adapter reloads bit for bit", ("lora-memorises",)),
+    StageSpec("adapter-merged", "the adapter merges", ("adapter-reload",)),
+    StageSpec("resume", "an interrupted run resumes bit for bit", _MODEL, budget_s=6),
+    StageSpec("bitsandbytes-native", needs=("bitsandbytes", "kernel")),
+    StageSpec("qlora-memorises", "QLoRA on a 4-bit base memorises a sentence", _QUANTIZED, budget_s=8),
+    StageSpec("qlora-frozen", "the packed 4-bit weights stay unchanged", ("qlora-memorises",), budget_s=0.5),
+    StageSpec("triton", "Triton compiles a kernel", ("kernel",), budget_s=5, is_reported_when_skipped=False),
+    StageSpec("nccl", "the GPUs add up over NCCL", ("kernel",), budget_s=25, is_reported_when_skipped=False),
+    StageSpec(
+        "memory-estimate",
+        "training takes the memory that was estimated",
+        _MODEL,
+        budget_s=15,
+        is_reported_when_skipped=False,
+    ),
+    StageSpec(
+        "own-model",
+        "the model that was named learns and answers",
+        _MODEL,
+        Depth.QUICK,
+        0,
+        is_reported_when_skipped=False,
+    ),
+    StageSpec("optimizer-8bit", "an 8-bit optimizer trains LoRA", _QUANTIZED, Depth.FULL, 4),
+    StageSpec("int8-base", "LoRA learns on an 8-bit base", _QUANTIZED, Depth.FULL, 8),
+    StageSpec("checkpointing", "gradient checkpointing changes no gradient", _MODEL, Depth.FULL, 4),
+    StageSpec("gloo", "two processes add up over Gloo", ("kernel",), Depth.FULL, 15),
+    StageSpec("compile", "torch.compile builds a kernel that agrees", ("kernel",), Depth.FULL, 60),
+)
+"""Every stage, in the order they run. bitsandbytes comes before peft, which imports it: a broken one gets hidden."""
+
+
+def select_stages(depth: Depth) -> tuple[StageSpec, ...]:
+    """The stages that a proof of this depth runs."""
+    return tuple(stage for stage in STAGES if stage.depth.level <= depth.level)
+
+
+def skip_for_failed_need(stage: StageSpec, results: Mapping[str, StageResult]) -> StageResult | None:
+    """The stage skipped, when one it needs ran and did not pass; None when it may run."""
+    for need in stage.needs:
+        result = results.get(need)
+        if result is not None and result.status is StageStatus.FAILED:
+            return StageResult(stage.name, StageStatus.SKIPPED, reason=f"{need} did not pass")
+        if result is not None and result.status is StageStatus.SKIPPED:
+            return StageResult(stage.name, StageStatus.SKIPPED, reason=result.reason)
+    return None

@@ -1,0 +1,95 @@
+"""The files as a whole: what to type next, where everything lies, and that the same wishes give the same files."""
+
+import shlex
+import subprocess
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from devkit.export.kubernetes import TARGET, KubernetesSettings
+from devkit.export.kubernetes.settings import JobKind
+
+from .matrix import every_job, new_storage
+from .rendered import made
+from .sample_jobs import context, task
+
+
+def test_steps_come_in_the_order_in_which_they_are_typed():
+    assert made(new_storage(task())).next_steps == (
+        'kubectl create secret generic devkit-hub --from-file=token="$HOME/.cache/huggingface/token"',
+        "kubectl apply -k ./storage",
+        "kubectl apply -k ./files && kubectl wait --for=condition=Ready --timeout=15m pod/tune-files",
+        "kubectl cp ./. tune-files:/workspaces/tune",
+        "kubectl delete -k ./files",
+        "kubectl apply -k .",
+        "kubectl logs --follow --selector app.kubernetes.io/instance=tune,app.kubernetes.io/component=training",
+    )
+
+
+def test_a_namespace_is_in_every_step_that_needs_it():
+    steps = made(new_storage(task()), namespace="ml").next_steps
+    assert all("--namespace ml" in step or step.startswith(("kubectl apply -k", "kubectl delete -k")) for step in steps)
+    assert "kubectl --namespace ml wait" in steps[2]
+
+
+@pytest.mark.parametrize("folder", ["it's a folder/deploy/kubernetes", "$(touch owned)/`id`; x", "a b"])
+def test_folders_are_quoted_in_the_steps(folder, tmp_path):
+    settings = KubernetesSettings(node_checks=False, monitoring=False)
+    rendered = TARGET.render(new_storage(task()), settings, replace(context(), folder=folder))
+    script = f"kubectl() {{ printf '%s\\n' \"$@\"; }}\n{rendered.next_steps[1]}\n"
+    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert said.splitlines() == ["apply", "-k", f"{folder}/storage"]
+    assert not list(tmp_path.iterdir())
+    for step in rendered.next_steps:
+        assert shlex.split(step)
+
+
+def test_the_project_is_copied_from_where_it_is():
+    settings = KubernetesSettings(node_checks=False, monitoring=False)
+    rendered = TARGET.render(task(), settings, replace(context(), folder="../my project/deploy/kubernetes"))
+    assert "kubectl cp '../my project/.' tune-files:/workspaces/tune" in rendered.next_steps
+
+
+@every_job
+def test_the_same_wishes_give_the_same_files(made_task, wishes):
+    first, second = made(made_task, **wishes), made(made_task, **wishes)
+    assert first == second
+    paths = [artifact.path for artifact in first.artifacts]
+    assert len(paths) == len(set(paths))
+    assert paths[0] == "kustomization.yaml"
+
+
+@every_job
+def test_every_file_says_who_wrote_it_and_how_to_change_it(made_task, wishes):
+    for artifact in made(made_task, **wishes).artifacts:
+        text = artifact.content.decode()
+        assert text.startswith("# Written by devkit ")
+        assert "devkit export" in text.replace("\n# ", " ").splitlines()[0]
+        assert "\t" not in text
+        assert text.endswith("\n")
+
+
+def test_storage_is_apart_from_the_job():
+    """What removes the job must not remove its checkpoints."""
+    files = {artifact.path: artifact.content for artifact in made(new_storage(task())).artifacts}
+    for path, content in files.items():
+        if path.endswith("kustomization.yaml") and not path.startswith("storage/"):
+            assert not any("storage" in each for each in yaml.safe_load(content)["resources"])
+
+
+@pytest.mark.parametrize("kind", list(JobKind))
+def test_no_file_holds_what_only_secrets_may(kind):
+    text = b"".join(artifact.content for artifact in made(task(), kind=kind).artifacts).decode()
+    assert "kind: Secret" not in text
+    assert "hf_" not in text
+
+
+def test_checks_and_monitoring_come_unless_they_are_not_wanted():
+    with_all = {artifact.path.split("/")[0] for artifact in made(task(), node_checks=True, monitoring=True).artifacts}
+    assert with_all - {"kustomization.yaml", "base", "files"}
+    assert {artifact.path.split("/")[0] for artifact in made(task()).artifacts} == {
+        "kustomization.yaml",
+        "base",
+        "files",
+    }

@@ -1,0 +1,54 @@
+"""GPUs are asked for by names that exist at the launchers."""
+
+from pathlib import Path
+
+import pytest
+
+from devkit.compat.version_tables import load_tables
+from devkit.export import launcher_gpus
+from devkit.export.launcher_gpus import LauncherGpu, find_launcher_gpu
+
+SKYPILOT = frozenset((Path(__file__).parent / "skypilot_gpus.txt").read_text().split("\n"))
+"""Names in SkyPilot's public catalogue, read on 2026-11-21, and in sky.utils.gpu_names of 0.14.1."""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("H100", LauncherGpu(("H100", "H100-SXM"), "H100", "H100")),
+        ("NVIDIA H100 80GB HBM3", LauncherGpu(("H100", "H100-SXM"), "H100", "H100")),
+        ("A100 80GB", LauncherGpu(("A100-80GB", "A100-80GB-SXM"), "A100", gib=80)),
+        ("A100 40GB", LauncherGpu(("A100",), "A100", gib=40)),
+        ("V100 32GB", LauncherGpu(("V100-32GB",), "V100", gib=32)),
+        ("v100", LauncherGpu(("V100",), "V100", gib=16)),
+        ("RTX 4090", LauncherGpu(("RTX4090",), "RTX4090", "RTX-4090")),
+        ("RTX A6000", LauncherGpu(("A6000", "RTXA6000"), "A6000")),
+        ("MI300X", LauncherGpu(("MI300X",), "MI300X")),
+        ("AMD Instinct MI355X", LauncherGpu((), "MI355X", "MI355X")),
+    ],
+)
+def test_a_gpu_has_each_launchers_name(name, expected):
+    assert find_launcher_gpu(name) == expected
+
+
+@pytest.mark.parametrize("name", ["", "banana", "9.0", "H100 MIG 3g.40gb", "NVIDIA H20 96GB", "Jetson AGX Orin"])
+def test_what_nobody_rents_has_no_name(name):
+    assert find_launcher_gpu(name) == LauncherGpu()
+
+
+def test_the_size_that_the_estimate_counts_on_is_the_size_that_is_rented():
+    # "A100" is the card with 80 GB to the estimate, and the one with 40 to SkyPilot.
+    assert find_launcher_gpu("A100") == find_launcher_gpu("A100 80GB")
+
+
+def test_every_row_is_a_gpu_of_the_tables():
+    assert set(launcher_gpus._ROWS) <= {row.id for row in load_tables().gpus.models}
+    assert {key for key, _ in launcher_gpus._SIZED} <= set(launcher_gpus._ROWS)
+    assert set(launcher_gpus._AMD) <= {row.name for row in load_tables().rocm.gpus}
+
+
+def test_skypilot_knows_every_name_that_it_is_told():
+    every = (*launcher_gpus._ROWS.values(), *launcher_gpus._SIZED.values(), *launcher_gpus._AMD.values())
+    told = {name for each in every for name in each.skypilot}
+    assert len(told) > 30
+    assert not told - SKYPILOT

@@ -1,0 +1,105 @@
+"""What a job may be asked to be, and what none can be: one line and a hint."""
+
+from dataclasses import replace
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.export.job_settings import JobSettings, has_mutable_tag, validate_job_settings, validate_printable
+from devkit.export.kubernetes import TARGET as KUBERNETES
+from devkit.export.targets import TARGET_NAMES, load_target
+from devkit.facts.settings import describe_settings
+
+PLAIN = JobSettings()
+
+
+def test_the_defaults_can_be_a_job():
+    assert validate_job_settings(PLAIN) is PLAIN
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        pytest.param({"gpus": 65}, "--gpus is 65, which is above 64", id="more GPUs than any node has"),
+        pytest.param({"gpus": -1}, "--gpus is -1", id="fewer than none"),
+        pytest.param({"nodes": 0}, "--nodes is 0", id="no node"),
+        pytest.param({"memory": "lots"}, "--memory is 'lots', which is no size", id="a memory that is no size"),
+        pytest.param({"checkpoints_size": "0"}, "--checkpoints-size is '0'", id="storage of nothing"),
+        pytest.param({"time": "soon"}, "--time is 'soon', which is no time", id="a time that is none"),
+        pytest.param({"time": "2m", "grace": "120s"}, "--grace 120s leaves nothing of --time 2m", id="grace is all"),
+        pytest.param({"env": ("A",)}, "--env 'A' is no variable", id="a variable without a value"),
+        pytest.param({"env": ("1A=2",)}, "--env '1A=2' is no variable", id="a name that is none"),
+        pytest.param({"env": ("Ä=2",)}, "--env 'Ä=2' is no variable", id="a name that shells cannot have"),
+        pytest.param({"env": ("A=1", "A=2")}, "--env A is given twice", id="two values of one variable"),
+        pytest.param({"env": ("PET_NNODES=3",)}, "--env PET_NNODES is set by devkit", id="torchrun's own variable"),
+        pytest.param({"env": ("HF_TOKEN=x",)}, "--env HF_TOKEN looks like a secret", id="a token's variable"),
+        pytest.param({"env": ("WANDB_API_KEY=x",)}, "looks like a secret", id="a key's variable"),
+        pytest.param({"env": (f"A=hf_{'a' * 34}",)}, "--env A looks like a secret", id="a token under another name"),
+        pytest.param({"name": "a\nb"}, "--name 'a\\nb' holds a line break", id="a line break"),
+        pytest.param({"models": "a\u2028b"}, "--models", id="a line separator"),
+        pytest.param({"env": ("A=1\n2",)}, "--env 'A=1\\n2' holds a line break", id="a line break in a variable"),
+        pytest.param({"data": "a\u202eb"}, "--data", id="text that is shown backwards"),
+    ],
+)
+def test_what_no_engine_could_run_is_refused_with_a_hint(wrong, said):
+    with pytest.raises(DevkitError) as refused:
+        validate_job_settings(replace(PLAIN, **wrong))
+    assert said in refused.value.message
+    assert "\n" not in refused.value.message
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("text", ["TOKENIZERS_PARALLELISM=false", "NCCL_DEBUG=INFO", "A=", "A==b", "KEYBOARD=de"])
+def test_ordinary_variables_are_taken(text):
+    assert validate_job_settings(replace(PLAIN, env=(text,))).env == (text,)
+
+
+@pytest.mark.parametrize(
+    ("image", "moves"),
+    [
+        ("python", True),
+        ("python:latest", True),
+        ("python:3.12-slim", False),
+        ("registry.example.org:5000/team/tide_tables:1", False),
+        ("ghcr.io/owner/name@sha256:" + "0" * 64, False),
+        ("ghcr.io/owner/name:latest@sha256:" + "0" * 64, False),
+        ("localhost:5000/name", True),
+    ],
+)
+def test_names_of_images(image, moves):
+    assert validate_job_settings(replace(PLAIN, image=image)).image == image
+    assert has_mutable_tag(image) is moves
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "-v/:/host",
+        "a b",
+        "a:$(id)",
+        "docker://python:3",
+        "a/B:1",
+        "a:1:2",
+        "a@sha256:12",
+        "a/:1",
+        "a:ü",
+        'a"b',
+        "{{x}}",
+    ],
+)
+def test_what_is_no_name_of_an_image(image):
+    with pytest.raises(DevkitError, match="is no name of an image"):
+        validate_job_settings(replace(PLAIN, image=image))
+
+
+@pytest.mark.parametrize("name", TARGET_NAMES)
+def test_settings_of_a_target_and_of_the_job_have_different_names(name):
+    """[job.TARGET] takes both; "output" is the folder's."""
+    target = load_target(name)
+    assert target.name == name
+    assert not set(describe_settings(target.settings)) & {*describe_settings(JobSettings), "output"}
+
+
+def test_texts_of_a_targets_own_settings_are_looked_at_too():
+    with pytest.raises(DevkitError, match="--namespace"):
+        validate_printable(KUBERNETES.settings(namespace="a\nb"))

@@ -1,0 +1,122 @@
+"""[job] and [job.TARGET] of devkit.toml: what wins, where flags are kept, and the place of what is wrong."""
+
+import tomllib
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.export.job_settings import ExportOptions, describe_setting, read_export_settings, select_flags_to_store
+from devkit.export.targets import load_target
+
+KUBERNETES = load_target("kubernetes")
+SLURM = load_target("slurm")
+NOTHING = ExportOptions({}, {})
+
+
+def wishes(text, target=KUBERNETES, typed=NOTHING):
+    return read_export_settings(tomllib.loads(text), text, target, typed)
+
+
+def kept_in(text, typed, target=KUBERNETES):
+    return {".".join(path): value for path, value in select_flags_to_store(tomllib.loads(text), target, typed).items()}
+
+
+def test_nothing_is_asked_for_without_a_table():
+    found = wishes('name = "x"\n[target]\ngpus = ["H100"]\n')
+    assert (found.job.gpus, found.job.gpu, found.own, found.output) == (1, "", KUBERNETES.settings(), "")
+
+
+def test_the_target_wins_over_the_job_and_flags_win_over_both():
+    text = '[job]\ngpus = 1\nmodels = "a"\ntime = "1h"\n[job.kubernetes]\ngpus = 2\nmodels = "b"\nnamespace = "n"\n'
+    found = wishes(text, typed=ExportOptions({"models": "c"}, {"namespace": "m"}))
+    assert (found.job.gpus, found.job.models, found.job.time, found.own.namespace) == (2, "c", "1h", "m")
+
+
+def test_another_targets_table_does_not_matter():
+    found = wishes('[job]\ngpus = 1\n[job.slurm]\ngpus = 2\npartition = "p"\n')
+    assert found.job.gpus == 1
+
+
+def test_dashes_are_as_good_as_underscores_and_the_folder_has_a_key():
+    text = '[job]\nmodels-size = "5Gi"\n[job.kubernetes]\noutput = "k8s"\ndata-size = "6Gi"\n'
+    found = wishes(text)
+    assert (found.job.models_size, found.job.data_size, found.output) == ("5Gi", "6Gi", "k8s")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("[job]\ngups = 2\n", "devkit.toml:2:1: there is no setting 'gups'", id="a misspelled setting"),
+        pytest.param("[job]\ngpus = '2'\n", "devkit.toml:2:1: gpus must be a whole number", id="a wrong type"),
+        pytest.param("[job]\ngpus = true\n", "devkit.toml:2:1: gpus must be", id="true is no number"),
+        pytest.param(
+            "[job]\n\n[job.slrum]\na = 1\n", "devkit.toml:3:2: there is no target 'slrum'", id="no such target"
+        ),
+        pytest.param("[job.kubernetes]\n# x\nnamspace = 'a'\n", "devkit.toml:3:1: there is no", id="in the target's"),
+        pytest.param("[job.kubernetes]\nnamespace = 1\n", "devkit.toml:2:1: namespace must be", id="type in target's"),
+        pytest.param("[job.kubernetes]\ngpus = 1.5\n", "devkit.toml:2:1: gpus must be", id="the job's in the target's"),
+        pytest.param("[job.kubernetes]\noutput = 1\n", "devkit.toml:2:1: output must be", id="a folder that is none"),
+        pytest.param("job = 3\n", "devkit.toml:1:1: job must be a table", id="no table"),
+        pytest.param("[job]\nkubernetes = 3\n", "devkit.toml:2:1: job.kubernetes must be a table", id="no inner table"),
+        pytest.param(
+            "[job]\ngpus = 1\n'gp-us' = 1\n", "devkit.toml:3:1: there is no setting 'gp-us'", id="dash inside"
+        ),
+        pytest.param("[job]\nmodels-size='1'\nmodels_size='1'\n", "is set twice", id="twice in two spellings"),
+        pytest.param("[job]\nenv = [1]\n", "devkit.toml:2:1: env must be a list of strings", id="a list of numbers"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_place(text, said):
+    with pytest.raises(DevkitError) as refused:
+        wishes(text)
+    assert refused.value.message.startswith(said) or said in refused.value.message
+    assert refused.value.hint
+
+
+def test_control_characters_in_a_targets_own_texts():
+    with pytest.raises(DevkitError, match="line break"):
+        wishes('[job.kubernetes]\nnamespace = "a\\nb"\n')
+
+
+def test_flags_of_the_job_are_kept_for_all_targets():
+    assert kept_in("", ExportOptions({"gpus": 2, "env": ("A=1", "B=2")}, {})) == {
+        "job.gpus": 2,
+        "job.env": ["A=1", "B=2"],
+    }
+
+
+def test_storage_and_a_targets_own_flags_are_kept_for_it_alone():
+    typed = ExportOptions({"models": "hub", "models_size": "5Gi"}, {"namespace": "n"})
+    assert kept_in("", typed) == {
+        "job.kubernetes.models": "hub",
+        "job.models_size": "5Gi",
+        "job.kubernetes.namespace": "n",
+    }
+
+
+def test_a_setting_that_stands_in_the_targets_table_is_kept_there_as_it_is_spelled():
+    text = '[job]\nmodels-size = "1Gi"\ngpus = 1\n[job.kubernetes]\ngpus = 2\ndata-size = "1Gi"\n'
+    typed = ExportOptions({"gpus": 4, "data_size": "2Gi", "models_size": "3Gi"}, {})
+    assert kept_in(text, typed) == {
+        "job.kubernetes.gpus": 4,
+        "job.kubernetes.data-size": "2Gi",
+        "job.models-size": "3Gi",
+    }
+
+
+def test_what_stands_there_already_is_not_written_again():
+    assert kept_in('[job]\ngpus = 2\nenv = ["A=1"]\n', ExportOptions({"gpus": 2, "env": ("A=1",)}, {})) == {}
+
+
+def test_every_kept_setting_has_a_meaning():
+    typed = ExportOptions({"gpus": 2, "models": "x"}, {"namespace": "n"})
+    assert all(describe_setting(path, KUBERNETES) for path in select_flags_to_store({}, KUBERNETES, typed))
+
+
+def test_what_was_kept_is_what_is_read():
+    from devkit.render.toml_tables import set_toml_values
+
+    typed = ExportOptions({"gpus": 2, "models": "/a b", "env": ("A=${x}",), "spot": True}, {"partition": "gpu"})
+    text = set_toml_values(
+        b"[job]\n", select_flags_to_store({"job": {}}, SLURM, typed), {}, shown_as="devkit.toml"
+    ).decode()
+    assert wishes(text, SLURM) == wishes("", SLURM, typed)

@@ -1,0 +1,194 @@
+"""From wishes to the task: what is decided, by which reason, and what is refused before a cluster would."""
+
+from dataclasses import replace
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.estimate.settings import Method, Sharding
+from devkit.export.quantities import GIB
+from devkit.export.task import HUB_CACHE, TOKEN_PATH, VolumeRole, build_rendezvous_variables
+from devkit.solver.plan import Vendor
+
+from .subjects import CPU, JOB, NVIDIA, RUN, UNKNOWN, made, subject
+
+
+def job(**wishes):
+    return replace(JOB, **wishes)
+
+
+def refused(*arguments, **named):
+    with pytest.raises(DevkitError) as raised:
+        made(*arguments, **named)
+    assert "\n" not in raised.value.message
+    assert raised.value.hint
+    return f"{raised.value.message} | {raised.value.hint}"
+
+
+def test_one_gpu_is_one_process_and_needs_no_launcher():
+    task = made(job=job(gpu="H100")).task
+    assert (task.processes, task.is_distributed, task.command[:2]) == (1, False, ("devkit", "finetune"))
+    assert task.environment == (("HF_TOKEN_PATH", TOKEN_PATH),)
+    assert build_rendezvous_variables(task, address="a", rank="0") == ()
+    assert (task.cpus, task.shm_bytes, task.nodes) == (8, 8 * GIB, 1)
+    assert [(each.role, each.path) for each in task.volumes] == [
+        (VolumeRole.MODELS, HUB_CACHE),
+        (VolumeRole.DATA, "/workspaces/tide-tables"),
+        (VolumeRole.CHECKPOINTS, "/workspaces/tide-tables/finetuned"),
+    ]
+
+
+def test_several_nodes_meet_by_torchruns_own_variables():
+    task = made(job=job(gpu="H100", gpus=4, nodes=2, grace="5m", env=("NCCL_DEBUG=INFO",))).task
+    assert (task.processes, task.cpus, task.shm_bytes) == (8, 32, 16 * GIB)
+    assert dict(task.environment) == {
+        "HF_TOKEN_PATH": TOKEN_PATH,
+        "PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
+        "PET_SHUTDOWN_TIMEOUT": "300",
+        "NCCL_DEBUG": "INFO",
+    }
+    assert dict(build_rendezvous_variables(task, address="first", rank="$RANK")) == {
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "4",
+        "PET_NODE_RANK": "$RANK",
+        "PET_MASTER_ADDR": "first",
+        "PET_MASTER_PORT": "29500",
+    }
+
+
+@pytest.mark.parametrize(("gpus", "shm"), [(1, 8), (2, 8), (3, 12), (8, 32)])
+def test_shared_memory_grows_as_in_the_dev_container(gpus, shm):
+    assert made(job=job(gpus=gpus)).task.shm_bytes == shm * GIB
+
+
+def test_what_was_asked_for_counts_and_says_so():
+    task = made(job=job(cpus=3, memory="100Gi", shm="1Gi", name="other", time="1h", grace="60s")).task
+    assert (task.cpus, task.memory_bytes, task.shm_bytes) == (3, 100 * GIB, GIB)
+    assert (task.name, task.time_s, task.grace_s) == ("other", 3600, 60)
+    assert {reason.because for reason in task.reasons} == {"asked for"}
+
+
+def test_without_gpus_the_memory_of_the_node_holds_the_model():
+    with_gpu, without = made(job=job(gpus=1)).task, made(plan=CPU, job=job()).task
+    assert (without.accelerator.vendor, without.accelerator.count) == (Vendor.CPU, 0)
+    weights_bytes = 8 * 10**9 * 4
+    assert without.memory_bytes > with_gpu.memory_bytes + weights_bytes
+    assert any("planned for the CPU" in note for note in without.notes)
+
+
+def test_a_model_that_nobody_knows_is_exported_with_a_note():
+    found = made(config=UNKNOWN, job=job(gpu="H100"))
+    assert (found.need, found.refusal, found.task.memory_bytes, found.task.fitting_gpus) == (None, None, 16 * GIB, ())
+    assert any("shape is not known" in note for note in found.task.notes)
+
+
+def test_a_local_model_asks_for_no_token_and_lies_with_the_data():
+    task = made(is_local_model=True, project_bytes=100 * GIB).task
+    assert not task.needs_token
+    assert task.volume(VolumeRole.DATA).size_bytes == 120 * GIB
+    assert task.volume(VolumeRole.MODELS).size_bytes == 10 * GIB
+
+
+def test_smaller_gpus_that_hold_the_job_are_named_the_least_first():
+    fitting = made(job=job(gpu="H100")).task.fitting_gpus
+    assert fitting[0] in ("NVIDIA L4", "NVIDIA A30", "NVIDIA A10", "NVIDIA A10G")
+    assert "NVIDIA H100 SXM" in fitting
+    assert "Tesla T4" not in fitting
+
+
+def test_without_the_name_of_a_gpu_the_smallest_that_is_enough_is_said():
+    task = made(job=job()).task
+    assert any(task.fitting_gpus[0] in note for note in task.notes)
+    assert task.accelerator.memory_bytes == 0
+
+
+def test_images_that_move_are_noted():
+    assert any("no tag that stays" in note for note in made(job=job(image="r.example.org/x")).task.notes)
+    assert not any("no tag that stays" in note for note in made(job=job()).task.notes)
+
+
+@pytest.mark.parametrize(("gpus", "nodes"), [(8, 4), (17, 1), (1, 17)])
+def test_more_processes_than_a_batch_has_rows(gpus, nodes):
+    said = refused(job=job(gpus=gpus, nodes=nodes))
+    assert f"{gpus * nodes} processes" in said
+    assert "batch of 16 rows" in said
+    assert f"batch = {gpus * nodes}" in said
+
+
+def test_as_many_processes_as_rows_are_enough():
+    assert made(job=job(gpus=8, nodes=2)).task.processes == 16
+
+
+@pytest.mark.parametrize("config", [UNKNOWN, None])
+def test_the_batch_is_looked_at_for_models_that_nobody_knows(config):
+    assert "batch of 16 rows" in refused(config=config, job=job(gpus=17))
+
+
+@pytest.mark.parametrize(
+    ("wishes", "said"),
+    [
+        pytest.param({"gpu": "H1000"}, "there is no GPU 'H1000'", id="a GPU that nobody knows"),
+        pytest.param({"gpu": "Tesla K80"}, "has no code for Tesla K80", id="a GPU that this torch has left behind"),
+        pytest.param({"name": "My Job"}, "no DNS label", id="a name that is no label"),
+        pytest.param({"models_size": "1Gi"}, "--models-size 1Gi is less than the model's weights", id="models"),
+        pytest.param({"checkpoints_size": "1Gi"}, "less than 2 checkpoints of", id="checkpoints"),
+        pytest.param({"nodes": 2, "checkpoints": "/tmp/out"}, "each of the 2 nodes has for itself", id="not shared"),
+        pytest.param({"nodes": 2, "data": "/dev/shm"}, "each of the 2 nodes has for itself", id="not shared either"),
+    ],
+)
+def test_wishes_that_cannot_be(wishes, said):
+    assert said in refused(job=job(**wishes))
+
+
+def test_a_folder_of_its_own_is_enough_for_one_node():
+    assert made(job=job(checkpoints="/tmp/out")).task.volume(VolumeRole.CHECKPOINTS).source == "/tmp/out"
+
+
+@pytest.mark.parametrize("wishes", [{"gpu": "H100"}, {"gpus": 2}])
+def test_gpus_for_an_image_that_is_planned_for_the_cpu(wishes):
+    assert "planned for the CPU" in refused(plan=CPU, job=job(**wishes))
+
+
+def test_gpus_by_nvidia_for_an_image_that_is_planned_for_amd():
+    rocm = replace(NVIDIA, vendor=Vendor.ROCM, variant="rocm7.1", cuda=None)
+    assert "none of AMD's GPUs" in refused(plan=rocm, job=job(gpu="H100"))
+    task = made(plan=rocm, job=job(gpu="MI300X")).task
+    assert (task.accelerator.name, task.accelerator.vendor) == ("MI300X", Vendor.ROCM)
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [("../out", "leads out"), (".", "is where the project would be"), ("/opt/cache", "is where the models would be")],
+)
+def test_outputs_whose_storage_would_hide_something(output, said):
+    from pathlib import Path
+
+    assert said in refused(replace(RUN, output=Path(output)))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"model": "../model"}, {"data": ("a.jsonl", "../b.jsonl")}, {"eval_data": ("../e",)}]
+)
+def test_paths_that_lead_out_of_the_project(fields):
+    assert "leads out of the project" in refused(replace(RUN, **fields), config=None)
+
+
+def test_a_spot_node_wants_a_run_that_goes_on():
+    anew = replace(RUN, resume=False)
+    assert "begin anew" in refused(anew, job=job(spot=True))
+    assert not made(anew, job=job()).task.is_spot
+
+
+def test_quantised_training_wants_its_library_in_the_image():
+    without = replace(NVIDIA, packages=(("torch", "2.13.0"),))
+    assert "bitsandbytes" in refused(replace(RUN, method=Method.QLORA), plan=without)
+
+
+def test_every_decision_is_the_same_each_time():
+    assert made(job=job(gpu="H100", gpus=2)) == made(job=job(gpu="H100", gpus=2))
+    assert subject() == subject()
+
+
+def test_sharding_reaches_the_command():
+    words = made(replace(RUN, sharding=Sharding.ZERO3), job=job(gpus=2)).task.command
+    assert words[-2:] == ("--sharding", "zero3")

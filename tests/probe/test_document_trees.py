@@ -1,0 +1,137 @@
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from devkit.probe.documents import InvalidDocument, NodeKind, merge_compose_nodes, parse_jsonc, parse_yaml_tree
+
+
+def test_comments_and_trailing_commas_are_read_past():
+    text = '\ufeff// first\n{\n  "a": [1, 2,], /* two\n lines */ "b": {"url": "http://x//y"},\n}\n'
+    root = parse_jsonc(text, file="f")
+    assert [item.text for item in root.at("a").items] == ["1", "2"]
+    assert (root.at("b", "url").text, root.at("b").line, root.at("b").file) == ("http://x//y", 4, "f")
+    assert root.at("a", "nothing").kind is NodeKind.ABSENT
+    assert not root.at("c")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        pytest.param('{"a" 1}', 1, id="a colon is missing"),
+        pytest.param('{\n"a": 1\n"b": 2}', 3, id="a comma is missing"),
+        pytest.param("{a: 1}", 1, id="a key without quotes"),
+        pytest.param("[1, 2", 1, id="the end is missing"),
+        pytest.param('{"a": "b\n"}', 1, id="a line break in a string"),
+        pytest.param('"\\q"', 1, id="an unknown escape"),
+        pytest.param('{"a": 01}', 1, id="a number with a zero before it"),
+        pytest.param("{} {}", 1, id="two documents"),
+        pytest.param("", 1, id="nothing"),
+        pytest.param("/* open", 1, id="a comment without an end"),
+        pytest.param("[" * 5000, 1, id="deep nesting"),
+    ],
+)
+def test_wrong_json_is_named_with_its_line(text, line):
+    with pytest.raises(InvalidDocument) as wrong:
+        parse_jsonc(text, file="f")
+    assert wrong.value.line == line
+    assert wrong.value.problem
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def plain(node):
+    match node.kind:
+        case NodeKind.OBJECT:
+            return {name: plain(value) for name, value in node.fields.items()}
+        case NodeKind.LIST:
+            return [plain(item) for item in node.items]
+        case NodeKind.TEXT:
+            return node.text
+        case _:
+            return json.loads(node.text)
+
+
+@settings(max_examples=60, deadline=None)
+@given(PLAIN)
+def test_what_json_writes_is_read_back(value):
+    assert plain(parse_jsonc(json.dumps(value, indent=1), file="f")) == value
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(alphabet='{}[]":,/* \nae1\\#-&!|>', max_size=40))
+def test_garbage_is_read_or_refused_and_nothing_else(text):
+    for read in (parse_jsonc, parse_yaml_tree):
+        try:
+            read(text, file="f")
+        except InvalidDocument as wrong:
+            assert wrong.line >= 1
+
+
+def test_yaml_keeps_lines_anchors_and_merge_keys():
+    root = parse_yaml_tree("x: &base\n  a: 1\n  b: 2\ny:\n  <<: *base\n  b: 3\n", file="f")
+    assert (root.at("y", "a").text, root.at("y", "b").text, root.at("y", "b").line) == ("1", "3", 6)
+    assert root.at("y", "b").kind is NodeKind.NUMBER
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("a: [", id="the end is missing"),
+        pytest.param("a:\n\tb: 1", id="a tab"),
+        pytest.param("a: 1\n---\nb: 2", id="two documents"),
+        pytest.param("a: &a [*a]", id="an anchor in itself"),
+        pytest.param("a: *b", id="an unknown anchor"),
+        pytest.param("[" * 100_000, id="a hundred thousand brackets"),
+        pytest.param("{a: " * 20_000 + "}" * 20_000, id="twenty thousand mappings"),
+    ],
+)
+def test_wrong_yaml_is_refused(text):
+    with pytest.raises(InvalidDocument):
+        parse_yaml_tree(text, file="f")
+
+
+def test_anchors_do_not_unfold_without_end():
+    text = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
+    started = time.thread_time()
+    assert len(parse_yaml_tree(text, file="f").fields) == 30
+    assert time.thread_time() - started < 2
+
+
+def test_yaml_runs_no_code():
+    root = parse_yaml_tree("a: !!python/object/apply:os.system [id]", file="f")
+    assert root.at("a").kind is NodeKind.LIST
+
+
+@pytest.mark.parametrize(
+    ("over", "result"),
+    [
+        pytest.param("a: {list: [2]}", {"list": ["1", "2"], "text": "x"}, id="lists append"),
+        pytest.param("a: {list: !override [2]}", {"list": ["2"], "text": "x"}, id="!override replaces"),
+        pytest.param("a: {list: !reset []}", {"list": None, "text": "x"}, id="!reset takes away"),
+        pytest.param("a: {text: z}", {"list": ["1"], "text": "z"}, id="plain values replace"),
+        pytest.param("b: 1", {"list": ["1"], "text": "x"}, id="another key leaves it alone"),
+    ],
+)
+def test_files_are_merged_as_compose_does(over, result):
+    base = parse_yaml_tree("a: {list: [1], text: x}", file="base")
+    found = merge_compose_nodes(base, parse_yaml_tree(over, file="over")).at("a")
+    listed = found.at("list")
+    assert (
+        [item.text for item in listed.items] if listed.kind is NodeKind.LIST else None,
+        found.at("text").text,
+    ) == (result["list"], result["text"])
+
+
+def test_a_command_is_replaced_and_a_merged_value_knows_its_file():
+    base = parse_yaml_tree("a: {command: [x], n: 1}", file="base")
+    found = merge_compose_nodes(base, parse_yaml_tree("a: {command: [y]}", file="over")).at("a")
+    assert [item.text for item in found.at("command").items] == ["y"]
+    assert (found.at("command").file, found.at("n").file) == ("over", "base")

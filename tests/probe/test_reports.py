@@ -1,0 +1,118 @@
+"""The files that verify and finetune leave behind, as facts."""
+
+import json
+
+import pytest
+
+from devkit.facts.values import Unknown
+from devkit.probe.host import LocalHost
+from devkit.probe.reports import parse_verification, read_training_run
+
+
+def lines(*documents):
+    return "".join(f"{json.dumps(each)}\n" for each in documents)
+
+
+def step(number, seconds=0.5, waited_s=0.01, **more):
+    return {"event": "step", "step": number, "seconds": seconds, "waited_s": waited_s, **more}
+
+
+def sample(at_s, used=90, reasons=0, **more):
+    return {
+        "gpu": 0,
+        "name": "NVIDIA H200",
+        "at_s": at_s,
+        "utilisation_percent": used,
+        "clock_reasons": reasons,
+        **more,
+    }
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Write a run's files, and read them."""
+
+    def written(*, metrics="", record=None, samples=""):
+        (tmp_path / "metrics.jsonl").write_text(metrics)
+        (tmp_path / "run.json").write_text(json.dumps(record or {}))
+        (tmp_path / "gpu.jsonl").write_text(samples)
+        return read_training_run(LocalHost(), str(tmp_path))
+
+    return written
+
+
+DECISIONS = {"decisions": [{"name": "checkpointing", "value": "yes"}, {"name": "attention", "value": "varlen"}]}
+
+
+def test_a_run_is_read_without_its_first_steps(run):
+    slow = [step(number, 60.0, 30.0) for number in (1, 2, 3)]
+    settled = [step(number, 0.5, 0.1, peak_allocated_bytes=2**30 + number) for number in (4, 5)]
+    found = run(
+        metrics=lines({"event": "start"}, *slow, *settled), record=DECISIONS, samples=lines(sample(0), sample(1, 70))
+    )
+    assert (found.steps, found.step_ms, found.waiting_percent) == (5, 500, 20)
+    assert (found.checkpointing, found.attention, found.peak_bytes) == (True, "varlen", 2**30 + 5)
+    assert found.on_cuda is True
+    (gpu,) = found.gpus
+    assert (gpu.name, gpu.samples, gpu.utilisation_percent) == ("NVIDIA H200", 2, 80)
+
+
+def test_heat_is_told_from_the_power_brake(run):
+    reasons = [0x40 | 0x08, 0x20, 0x80, 0x08, 0x04, 0x01, 0, 0, 0, 0]
+    (gpu,) = run(metrics=lines(step(1)), samples=lines(*(sample(at, 90, bits) for at, bits in enumerate(reasons)))).gpus
+    assert (gpu.hot_percent, gpu.braked_percent) == (20, 20)
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        pytest.param("", id="an empty file"),
+        pytest.param(lines({"event": "start"}), id="no step yet"),
+        pytest.param('{"event": "st', id="a line cut off"),
+        pytest.param("[1]\nnull\n", id="no objects"),
+    ],
+)
+def test_no_step_is_no_run(run, metrics):
+    assert isinstance(run(metrics=metrics), Unknown)
+
+
+def test_what_a_run_does_not_tell_is_unknown_with_its_reason(run):
+    found = run(metrics=lines({"event": "step", "step": 1}) + '{"cut', samples=lines({"unknown": "no NVML here"}))
+    assert found.gpus == Unknown("no NVML here")
+    assert all(isinstance(getattr(found, name), Unknown) for name in ("step_ms", "waiting_percent", "peak_bytes"))
+
+
+def test_a_run_that_counts_the_whole_process_was_on_no_gpu(run):
+    assert run(metrics=lines(step(1, peak_resident_bytes=2**30))).on_cuda is False
+
+
+def test_no_folder_is_no_run():
+    assert isinstance(read_training_run(LocalHost(), "/nowhere"), Unknown)
+
+
+def test_a_report_is_read_with_the_readings_that_were_wrong():
+    stage = {
+        "name": "link-rate",
+        "status": "failed",
+        "measured": {"to_gpu_gb_per_s": 0.8, "from_gpu_gb_per_s": 55.0},
+        "expected": {"to_gpu_gb_per_s": "3.9 to 82", "from_gpu_gb_per_s": "3.9 to 82"},
+        "reason": "to_gpu_gb_per_s is 0.8, expected 3.9 to 82",
+    }
+    found = parse_verification(
+        {"verdict": "failed", "where": "here", "device": {"kind": "cuda", "name": "NVIDIA H200"}, "stages": [stage]}
+    )
+    (wrong,) = found.stages[0].wrong
+    assert (found.device, wrong.name, wrong.measured) == ("NVIDIA H200", "to_gpu_gb_per_s", "0.8")
+
+
+@pytest.mark.parametrize(("measured", "is_off"), [(10.0, True), (60.0, False), (99.0, True), ("nan", True)])
+def test_a_rate_that_was_not_judged_is_read_where_it_is_off(measured, is_off):
+    stage = {
+        "name": "compute-rate",
+        "status": "passed",
+        "measured": {"fp16_tflops": measured},
+        "expected": {"fp16_tflops": "23.3 to 75.8; data sheet 58.3, not judged: the row is inferred"},
+        "reason": "",
+    }
+    found = parse_verification({"verdict": "passed", "where": "here", "device": {}, "stages": [stage]})
+    assert bool(found.stages[0].wrong) is is_off

@@ -1,0 +1,158 @@
+"""Templates: with their defaults put in they are what `devkit init` writes, byte for byte."""
+
+import json
+import re
+from dataclasses import replace
+
+import jsonschema
+import pytest
+
+from devkit import __version__
+from devkit.cli.options.plan import build_project_request, solve_request
+from devkit.errors import DevkitError
+from devkit.render.container.settings import FromIndex, FromUrl, FromWheel
+from devkit.render.devcontainer_template import (
+    DEVCONTAINER_TEMPLATES,
+    METADATA_PATH,
+    TEMPLATE_OPTIONS,
+    find_template,
+    render_devcontainer_template,
+    select_template_source,
+)
+from devkit.render.devkit_lock import LOCK_PATH, parse_lock
+from devkit.render.devkit_toml import DEVKIT_TOML
+from devkit.render.files import Artifact
+from devkit.render.project import DevkitProject, PathOptions, compute_project_changes, open_project
+from devkit.solver.plan import Plan
+
+SOURCE = FromIndex(__version__)
+OPTION = re.compile(r"\$\{templateOption:\s*(\w+?)\s*\}")
+"""How the reference implementation finds an option; an unknown one becomes nothing."""
+
+METADATA = {
+    "type": "object",
+    "required": ["id", "version", "name"],
+    "additionalProperties": False,
+    "properties": {
+        "id": {"type": "string", "pattern": "^[a-z0-9][a-z0-9-]*$"},
+        "version": {"type": "string", "pattern": r"^\d+\.\d+\.\d+"},
+        "name": {"type": "string"},
+        "description": {"type": "string"},
+        "documentationURL": {"type": "string", "pattern": "^https://"},
+        "licenseURL": {"type": "string", "pattern": "^https://"},
+        "options": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "required": ["type", "default"],
+                "properties": {
+                    "type": {"enum": ["string", "boolean"]},
+                    "description": {"type": "string"},
+                    "default": {"type": ["string", "boolean"]},
+                    "proposals": {"type": "array", "items": {"type": "string"}},
+                    "enum": {"type": "array", "items": {"type": "string"}},
+                },
+                "additionalProperties": False,
+            },
+        },
+        "platforms": {"type": "array", "items": {"type": "string"}},
+        "publisher": {"type": "string"},
+        "keywords": {"type": "array", "items": {"type": "string"}},
+        "optionalPaths": {"type": "array", "items": {"type": "string"}},
+    },
+}
+"""Fields of devcontainer-template.json. Source: https://containers.dev/implementors/templates/"""
+
+each_template = pytest.mark.parametrize(
+    "template", DEVCONTAINER_TEMPLATES, ids=[template.id for template in DEVCONTAINER_TEMPLATES]
+)
+
+
+def planned(template):
+    """The plan for a Template, and the machines that it is for."""
+    request = build_project_request(DevkitProject(None, replace(template.choices, name="my-project"), PathOptions()))
+    plan = solve_request(request)
+    assert isinstance(plan, Plan), plan
+    return plan, request.machines
+
+
+def folder(template, source=SOURCE) -> dict[str, Artifact]:
+    plan, machines = planned(template)
+    made = render_devcontainer_template(template, plan, source, machines)
+    return {artifact.path.removeprefix(f"{template.id}/"): artifact for artifact in made}
+
+
+def applied(template, **values: str) -> dict[str, bytes]:
+    """The files as whoever applies the Template gets them: every option by its value or default."""
+    files = folder(template)
+    metadata = json.loads(files.pop(METADATA_PATH).content)
+    chosen = {name: option["default"] for name, option in metadata["options"].items()} | values
+    return {
+        path: OPTION.sub(lambda found: chosen.get(found[1], ""), artifact.content.decode()).encode()
+        for path, artifact in files.items()
+    }
+
+
+def initialised(template, root, **choices: str) -> dict[str, bytes]:
+    """What `devkit init` would write for the same choices."""
+    plan, machines = planned(template)
+    project = open_project(root, replace(template.choices, **choices), PathOptions())
+    changes = compute_project_changes(project, plan, machines=machines, source=SOURCE)
+    return {change.path: change.artifact.content for change in changes}
+
+
+@each_template
+def test_a_template_with_its_defaults_is_what_init_writes(template, tmp_path):
+    made, expected = applied(template), initialised(template, tmp_path, name="my-project")
+    assert set(made) == set(expected)
+    for path, content in expected.items():
+        assert made[path] == content, path
+
+
+@each_template
+def test_another_name_gives_what_init_writes_for_it_but_for_the_locks_digests(template, tmp_path):
+    made = applied(template, projectName="Wörter & Zahlen", projectFolder="worter-zahlen")
+    expected = initialised(template, tmp_path, name="Wörter & Zahlen")
+    assert [path for path, content in expected.items() if made[path] != content] == [LOCK_PATH]
+    ours, theirs = parse_lock(made[LOCK_PATH]), parse_lock(expected[LOCK_PATH])
+    assert {path: written.text for path, written in ours.files.items()} == {
+        path: written.text for path, written in theirs.files.items()
+    }
+
+
+@each_template
+def test_the_metadata_follows_the_specification(template):
+    metadata = json.loads(folder(template)[METADATA_PATH].content)
+    jsonschema.validate(metadata, METADATA)
+    assert metadata["id"] == template.id
+    assert set(metadata["options"]) == set(TEMPLATE_OPTIONS)
+
+
+@each_template
+def test_every_option_is_used_and_every_used_one_is_declared(template):
+    used = {name for artifact in folder(template).values() for name in OPTION.findall(artifact.content.decode())}
+    assert used == set(TEMPLATE_OPTIONS)
+
+
+@each_template
+def test_devkit_can_go_on_from_an_applied_template(template, tmp_path):
+    for path, content in applied(template, projectName="mine", projectFolder="mine").items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(content)
+    plan, machines = planned(template)
+    project = open_project(tmp_path, replace(template.choices, name=""), PathOptions())
+    changes = compute_project_changes(project, plan, machines=machines, source=SOURCE)
+    assert project.settings.name == "mine"
+    assert [change.path for change in changes if change.action != "unchanged"] == [LOCK_PATH]
+    assert DEVKIT_TOML in {change.path for change in changes}
+
+
+def test_a_template_holds_no_wheel():
+    assert select_template_source(FromWheel("devkit.whl", b"PK")) == SOURCE
+    assert select_template_source(FromUrl("git+https://example.org/d@abc")) == FromUrl("git+https://example.org/d@abc")
+
+
+def test_an_unknown_template_is_refused_with_those_there_are():
+    with pytest.raises(DevkitError, match="there is no Template 'tpu'") as refused:
+        find_template("tpu")
+    assert "pytorch-cuda" in refused.value.hint

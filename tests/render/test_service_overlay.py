@@ -1,0 +1,275 @@
+"""The GPU of a Compose service that somebody wrote: asked for in files of devkit's that start on every host."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from devkit.probe.gather import gather_facts
+from devkit.probe.host import LocalHost
+from devkit.render.container.compose import render_gpu_files
+from devkit.render.splice import compose_yaml, jsonc
+
+from .gpu_host import GPU as HOST_GPU
+from .gpu_host import PLAN, RUNTIME, Machine, docker_info, moved
+from .plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN
+from .test_artifacts import linter
+from .test_powershell import mistakes
+from .test_repositories import GPU, devkit, findings
+
+OVERLAYS = ".devcontainer/devkit"
+SERVICE = {"build": {"context": ".", "dockerfile": "Dockerfile"}, "shm_size": "8gb"}
+DOCKERFILE = "FROM python:3.12-slim-bookworm\nRUN pip install torch==2.9.1\nRUN useradd dev\nUSER dev\n"
+RESERVED = {"resources": {"reservations": {"devices": [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]}}}
+
+
+def project(folder: Path, described: dict[str, object], **dev: object) -> Path:
+    """A project whose dev container is a service of a Compose file in its root."""
+    written = {"dockerComposeFile": "../compose.yaml", "service": "app", "workspaceFolder": "/w", **dev}
+    files = {
+        ".devcontainer/devcontainer.json": json.dumps(written, indent=2),
+        "compose.yaml": yaml.safe_dump({"services": {"app": SERVICE | described}}),
+        "Dockerfile": DOCKERFILE,
+        ".gitignore": "*.pyc\n",
+    }
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return folder
+
+
+def dev_container(root: Path) -> dict[str, object]:
+    document = jsonc.load_jsonc((root / ".devcontainer/devcontainer.json").read_text())
+    assert isinstance(document, dict)
+    return document
+
+
+def reset(root: Path) -> dict[str, object]:
+    """What is taken out of the service, as YAML's tags and values."""
+    path = root / OVERLAYS / "compose.reset.yml"
+    if not path.exists():
+        return {}
+    return compose_yaml.load_compose_yaml(path.read_text())["services"]["app"]
+
+
+def naming(root: Path) -> str:
+    """The line of the overlay for the nvidia runtime that names the GPUs."""
+    text = (root / OVERLAYS / "gpu.nvidia.yml").read_text()
+    return next(line.partition("  #")[0].strip() for line in text.splitlines() if "DEVKIT_DEVICES" in line)
+
+
+@pytest.mark.parametrize(
+    ("service", "taken", "named"),
+    [
+        pytest.param({"deploy": RESERVED}, {"deploy"}, "count: all", id="a reservation"),
+        pytest.param({"gpus": "all"}, {"gpus"}, "count: all", id="the short form"),
+        pytest.param({"runtime": "nvidia"}, {"runtime"}, "count: all", id="the runtime"),
+        pytest.param(
+            {"devices": ["/dev/fuse:/dev/fuse", "nvidia.com/gpu=1"]},
+            {"devices"},
+            'device_ids: ["1"]',
+            id="a CDI device beside another device",
+        ),
+        pytest.param(
+            {"gpus": [{"count": 2}]}, {"gpus"}, 'device_ids: ["0","1"]', id="a number of GPUs: the first ones"
+        ),
+        pytest.param({}, set(), "count: all", id="no request at all"),
+    ],
+)
+def test_every_form_of_request_becomes_the_same_overlay(tmp_path, service, taken, named):
+    root = project(tmp_path, service)
+    compose = (root / "compose.yaml").read_bytes()
+    assert devkit("init", root, *GPU).return_value == 0
+    assert (root / "compose.yaml").read_bytes() == compose, "the user's own file means what it meant"
+    own = ["compose.reset.yml", "compose.gpu.yml"] if taken else ["compose.gpu.yml"]
+    assert dev_container(root)["dockerComposeFile"] == ["../compose.yaml", *(f"devkit/{name}" for name in own)]
+    assert set(reset(root)) == taken
+    assert naming(root) == named
+    assert findings(root) == set()
+    assert devkit("update", root, "--check").return_value == 0
+
+
+def test_the_doctor_follows_the_overlay_to_every_way_to_a_gpu(tmp_path):
+    """Compose takes the path as from the first file, in a folder above the overlay; so must whoever reads it."""
+    root = project(tmp_path, {"gpus": "all"})
+    devkit("init", root, *GPU)
+    (service,) = gather_facts(LocalHost(), only=("project",), project=str(root)).project.services
+    files = {request.path.rpartition("/")[2] for request in service.requests}
+    assert files == {"gpu.nvidia.yml", "gpu.cdi.yml", "gpu.podman.yml"}, "the user's own request is taken away"
+    assert all("DEVKIT_GPU" in request.condition for request in service.requests)
+
+
+def test_other_devices_of_the_service_stay(tmp_path):
+    root = project(tmp_path, {"devices": ["/dev/fuse:/dev/fuse", "nvidia.com/gpu=all"]})
+    devkit("init", root, *GPU)
+    assert reset(root)["devices"] == ("override", ["/dev/fuse:/dev/fuse"])
+
+
+def test_gpus_that_a_variable_names_are_left_to_their_author(tmp_path):
+    gpu = {"driver": "nvidia", "device_ids": ["${GPU_ID}"], "capabilities": ["gpu"]}
+    root = project(tmp_path, {"deploy": {"resources": {"reservations": {"devices": [gpu]}}}})
+    done = devkit("init", root, *GPU)
+    assert "left to you: PRJ011" in done.stdout
+    assert not (root / OVERLAYS).exists()
+    assert dev_container(root)["dockerComposeFile"] == "../compose.yaml"
+
+
+@pytest.mark.parametrize(
+    ("command", "becomes"),
+    [
+        pytest.param("cp -n .env.example .env", "(cp -n .env.example .env) && ({})", id="a text, which may make .env"),
+        pytest.param(["make", "env"], {"project": ["make", "env"], "devkit-gpu": "{}"}, id="a list"),
+        pytest.param({"env": "make env"}, {"env": "make env", "devkit-gpu": "{}"}, id="several side by side"),
+        pytest.param(None, "{}", id="none"),
+    ],
+)
+def test_a_command_before_the_start_is_kept(tmp_path, command, becomes):
+    root = project(tmp_path, {}, **({} if command is None else {"initializeCommand": command}))
+    devkit("init", root, *GPU)
+    found = json.dumps(dev_container(root)["initializeCommand"])
+    ours = f"sh {OVERLAYS}/gpu.sh || powershell -NoProfile -ExecutionPolicy Bypass -File {OVERLAYS}/gpu.ps1 || echo"
+    before, _, after = json.dumps(becomes).partition("{}")
+    assert found.startswith(before + ours)
+    assert found.endswith(after)
+    assert findings(root) == set()
+
+
+def test_an_optional_gpu_of_the_editors_would_be_a_second_request(tmp_path):
+    root = project(tmp_path, {}, hostRequirements={"gpu": "optional", "cpus": 4})
+    devkit("init", root, *GPU)
+    assert dev_container(root)["hostRequirements"] == {"cpus": 4}
+
+
+def several(folder: Path, *services: dict[str, object]) -> Path:
+    """A project with one dev container for each service, each with a Compose file of its own."""
+    for number, service in enumerate(services):
+        name = f"box{number}"
+        (folder / ".devcontainer" / name).mkdir(parents=True)
+        dev = {"dockerComposeFile": f"../../{name}/compose.yaml", "service": "app", "workspaceFolder": "/w"}
+        (folder / ".devcontainer" / name / "devcontainer.json").write_text(json.dumps(dev, indent=2))
+        (folder / name).mkdir()
+        (folder / name / "compose.yaml").write_text(yaml.safe_dump({"services": {"app": SERVICE | service}}))
+        (folder / name / "Dockerfile").write_text(DOCKERFILE)
+    return folder
+
+
+def test_each_of_several_dev_containers_has_an_overlay_and_the_script_writes_for_its_project(tmp_path):
+    root = several(tmp_path, {"gpus": "all"}, {"deploy": RESERVED})
+    assert devkit("init", root, *GPU).return_value == 0
+    for name in ("box0", "box1"):
+        dev = jsonc.load_jsonc((root / ".devcontainer" / name / "devcontainer.json").read_text())
+        assert dev["dockerComposeFile"][1:] == [f"../devkit/compose.{name}.{kind}.yml" for kind in ("reset", "gpu")]
+        assert dev["initializeCommand"].startswith(f"sh {OVERLAYS}/gpu.sh {name} ||")
+        overlay = yaml.safe_load((root / OVERLAYS / f"compose.{name}.gpu.yml").read_text())
+        assert overlay["services"]["app"]["extends"]["file"].startswith("../.devcontainer/devkit/gpu.$")
+    assert findings(root) == set()
+    assert devkit("update", root, "--check").return_value == 0
+
+
+def test_two_dev_containers_with_different_gpus_cannot_share_the_overlays(tmp_path):
+    root = several(tmp_path, {"gpus": "all"}, {"devices": ["nvidia.com/gpu=1"]})
+    assert "left to you: PRJ011" in devkit("init", root, *GPU).stdout
+    assert [path.name for path in (root / OVERLAYS).glob("compose.*.gpu.yml")] == ["compose.box0.gpu.yml"]
+
+
+def test_a_dev_container_file_in_the_root_is_named_from_there(tmp_path):
+    root = project(tmp_path, {"deploy": RESERVED})
+    dev = dev_container(root) | {"dockerComposeFile": ["compose.yaml"]}
+    (root / ".devcontainer/devcontainer.json").unlink()
+    (root / ".devcontainer.json").write_text(json.dumps(dev, indent=2))
+    devkit("init", root, *GPU)
+    named = jsonc.load_jsonc((root / ".devcontainer.json").read_text())["dockerComposeFile"]
+    assert named == ["compose.yaml", f"{OVERLAYS}/compose.reset.yml", f"{OVERLAYS}/compose.gpu.yml"]
+    assert devkit("update", root, "--check").return_value == 0
+
+
+@pytest.mark.parametrize("name", ["app;rm", "${SERVICE}", "a b"])
+def test_a_service_whose_name_no_yaml_key_should_be_is_left_alone(tmp_path, name):
+    root = project(tmp_path, {"deploy": RESERVED}, **{"service": name})
+    text = (root / "compose.yaml").read_text()
+    (root / "compose.yaml").write_text(text.replace("app:", f"{json.dumps(name)}:"))
+    devkit("init", root, *GPU)
+    assert not (root / OVERLAYS).exists()
+
+
+def test_an_edited_overlay_keeps_the_edit(tmp_path):
+    root = project(tmp_path, {"deploy": RESERVED})
+    devkit("init", root, *GPU)
+    overlay = root / OVERLAYS / "compose.gpu.yml"
+    overlay.write_text(overlay.read_text() + "    hostname: trainer\n")
+    assert devkit("update", root).return_value == 0
+    assert overlay.read_text().endswith("    hostname: trainer\n")
+    assert devkit("update", root, "--check").return_value == 0
+
+
+def test_the_projects_env_stays_out_of_version_control_and_a_line_taken_out_stays_out(tmp_path):
+    root = project(tmp_path, {})
+    devkit("init", root, *GPU)
+    kept = (root / ".gitignore").read_text()
+    assert kept.startswith("*.pyc\n")
+    assert kept.splitlines()[-1] == "/.env"
+    (root / ".gitignore").write_text("*.pyc\n")
+    assert devkit("update", root, "--check").return_value == 0, "whoever takes it out has decided"
+
+
+@pytest.mark.parametrize("customizations", [{"jetbrains": {"backend": "PyCharm"}}, {"vscode": {}}])
+def test_the_flag_stays_where_jetbrains_would_lose_the_gpu(tmp_path, customizations):
+    (tmp_path / ".devcontainer").mkdir()
+    dev = {"build": {"dockerfile": "../Dockerfile"}, "runArgs": ["--gpus", "all"], "customizations": customizations}
+    (tmp_path / ".devcontainer/devcontainer.json").write_text(json.dumps(dev, indent=2))
+    (tmp_path / "Dockerfile").write_text(DOCKERFILE)
+    done = devkit("init", tmp_path, *GPU)
+    keeps = "jetbrains" in customizations
+    assert ("--gpus" in dev_container(tmp_path)["runArgs"]) is keeps
+    assert ("left to you: PRJ011" in done.stdout) is keeps
+    assert dev_container(tmp_path).get("hostRequirements") == (None if keeps else {"gpu": "optional"})
+
+
+@pytest.mark.parametrize("plan", [CPU_PLAN, GPU_PLAN, ARM_PLAN, ROCM_PLAN], ids=["cpu", "nvidia", "arm64", "rocm"])
+def test_shellcheck_and_the_grammar_of_powershell_find_nothing(tmp_path, plan):
+    for artifact in render_gpu_files(plan, "."):
+        (tmp_path / artifact.path).write_bytes(artifact.content)
+    assert mistakes((tmp_path / "gpu.ps1").read_text()) == []
+    done = subprocess.run([linter("shellcheck"), str(tmp_path / "gpu.sh")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Machine:
+    """A host whose project is somebody else's Compose project, with devkit's files in a folder of it."""
+    made = Machine(tmp_path)
+    made.prepare()
+    for artifact in render_gpu_files(PLAN, OVERLAYS):
+        path = made.root / made.name / artifact.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(moved(artifact.content.decode(), made.root))
+    made.script = f"{OVERLAYS}/gpu.sh"
+    return made
+
+
+@pytest.mark.parametrize("folder", ["", "docker"])
+def test_the_script_writes_into_the_projects_env_and_keeps_what_is_there(host, folder):
+    env = host.root / host.name / folder / ".env"
+    env.parent.mkdir(exist_ok=True)
+    env.write_text("DATA=/data\nDEVKIT_UID=7\n")
+    env.chmod(0o640)
+    host.has(*HOST_GPU)
+    host.docker(docker_info(Runtimes=RUNTIME))
+    host.arguments = (folder,) if folder else ()
+    assert "nvidia runtime" in host.run()
+    host.run()
+    lines = [line for line in env.read_text().splitlines() if not line.startswith("#")]
+    assert lines == ["DATA=/data", "DEVKIT_UID=7", "DEVKIT_GPU=nvidia"]
+    assert env.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_linked_env_stays_a_link(host):
+    shared = host.root / "shared.env"
+    shared.write_text("DATA=/data\n")
+    env = host.root / host.name / ".env"
+    env.symlink_to(shared)
+    host.run()
+    assert env.is_symlink()
+    assert "DEVKIT_GPU=cpu" in shared.read_text()

@@ -1,0 +1,190 @@
+"""Rows to batches: the same texts for any number of processes and passes, and nothing counted that must not be."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devkit.errors import DevkitError
+from tests.fuzz.profile import FUZZ
+
+torch = pytest.importorskip("torch", reason="the workload extra is not installed")
+pytestmark = pytest.mark.workload
+
+from devkit.workload.finetune.data.batches import (
+    IGNORE_INDEX,
+    BatchLayout,
+    BatchLoader,
+    BatchRow,
+    Example,
+    collate,
+)
+
+SEQUENCE = 16
+
+
+def example(length, *, first=1, prompt=1):
+    """Ids that count up from `first`; the first `prompt` of them are not learned."""
+    return Example.compact(range(first, first + length), [index >= prompt for index in range(length)])
+
+
+def examples_of(lengths):
+    return [example(length, first=1 + 100 * number) for number, length in enumerate(lengths)]
+
+
+examples_strategy = st.lists(st.integers(min_value=2, max_value=SEQUENCE), min_size=1, max_size=20).map(examples_of)
+layouts = pytest.mark.parametrize(
+    ("layout", "pack"),
+    [
+        pytest.param(BatchLayout.FLAT, True, id="packed, flat"),
+        pytest.param(BatchLayout.FLAT, False, id="one text a row, flat"),
+        pytest.param(BatchLayout.BLOCKS, True, id="packed, in blocks"),
+        pytest.param(BatchLayout.PADDED, False, id="padded"),
+    ],
+)
+
+
+def predictions(batches):
+    """Every counted prediction: the token, the one asked for, and the place of the token in its text."""
+    found = []
+    for batch in batches:
+        counted = batch.labels != IGNORE_INDEX
+        places = zip(batch.ids[counted].tolist(), batch.labels[counted].tolist(), strict=True)
+        found += list(zip(places, batch.positions[counted].tolist(), strict=True))
+    return sorted(found)
+
+
+@layouts
+@FUZZ
+@given(
+    examples=examples_strategy,
+    world=st.integers(1, 4),
+    micro_batch=st.integers(1, 5),
+    batch=st.integers(1, 8),
+    step=st.integers(0, 9),
+)
+def test_a_step_learns_the_same_for_any_number_of_processes_and_passes(
+    layout, pack, examples, world, micro_batch, batch, step
+):
+    feed = BatchLoader(examples, batch=batch, sequence=SEQUENCE, pack=pack, layout=layout)
+    alone = feed.step(step, micro_batch=batch)
+    shares = [feed.step(step, rank=rank, world=world, micro_batch=micro_batch) for rank in range(world)]
+    shared = [each for share in shares for each in share]
+    assert predictions(shared) == predictions(alone)
+    assert sum(each.counted for each in shared) == feed.counted(step) == len(predictions(alone))
+    assert sum(each.tokens for each in shared) == sum(each.tokens for each in alone)
+    assert len({len(share) for share in shares}) == 1
+
+
+@layouts
+@FUZZ
+@given(examples=examples_strategy)
+def test_an_epoch_learns_each_prediction_once(layout, pack, examples):
+    feed = BatchLoader(examples, batch=3, sequence=SEQUENCE, pack=pack, layout=layout)
+    batches = [batch for step in range(feed.steps_per_epoch) for batch in feed.step(step)]
+    wanted = [((a, b), place) for each in examples for place, (a, b) in enumerate(zip(each.ids, each.ids[1:]))]  # noqa: B905
+    assert predictions(batches) == sorted(wanted)
+
+
+@layouts
+@FUZZ
+@given(examples=examples_strategy, micro_batch=st.integers(1, 5))
+def test_no_pass_is_larger_than_the_worst_case(layout, pack, examples, micro_batch):
+    feed = BatchLoader(examples, batch=4, sequence=SEQUENCE, pack=pack, layout=layout)
+    worst = feed.build_largest_batch(micro_batch)
+    for step in range(feed.steps_per_epoch):
+        for batch in feed.step(step, micro_batch=micro_batch):
+            assert batch.ids.numel() <= worst.ids.numel()
+            assert batch.counted <= worst.counted
+
+
+def test_packed_rows_lie_flat_with_their_borders():
+    rows = [BatchRow((example(3), example(2, first=11))), BatchRow((example(4, first=21, prompt=2),))]
+    batch = collate(rows, BatchLayout.FLAT)
+    assert batch.ids.tolist() == [[1, 2, 3, 11, 12, 21, 22, 23, 24]]
+    assert batch.labels.tolist() == [[2, 3, IGNORE_INDEX, 12, IGNORE_INDEX, IGNORE_INDEX, 23, 24, IGNORE_INDEX]]
+    assert batch.positions.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2, 3]]
+    assert batch.borders is not None
+    assert (batch.borders.tolist(), batch.borders.dtype) == ([0, 3, 5, 9], torch.int32)
+    assert (batch.mask, batch.counted, batch.tokens) == (None, 5, 9)
+
+
+def test_packed_rows_in_blocks_are_filled_behind_a_border_of_their_own():
+    rows = [BatchRow((example(3), example(2, first=11))), BatchRow((example(3, first=21, prompt=2),))]
+    batch = collate(rows, BatchLayout.BLOCKS)
+    assert batch.ids.tolist() == [[1, 2, 3, 11, 12], [21, 22, 23, 0, 0]]
+    assert batch.labels.tolist() == [
+        [2, 3, IGNORE_INDEX, 12, IGNORE_INDEX],
+        [IGNORE_INDEX, 23, IGNORE_INDEX, IGNORE_INDEX, IGNORE_INDEX],
+    ]
+    assert batch.positions.tolist() == [[0, 1, 2, 0, 1], [0, 1, 2, 0, 1]]
+    assert (batch.borders, batch.mask, batch.counted, batch.tokens) == (None, None, 4, 8)
+
+
+def test_padding_and_prompts_are_masked_in_padded_rows():
+    batch = collate([BatchRow((example(4, prompt=3),)), BatchRow((example(2, first=11),))], BatchLayout.PADDED)
+    assert batch.ids.tolist() == [[1, 2, 3, 4], [11, 12, 0, 0]]
+    assert batch.labels.tolist() == [
+        [IGNORE_INDEX, IGNORE_INDEX, 4, IGNORE_INDEX],
+        [12, IGNORE_INDEX, IGNORE_INDEX, IGNORE_INDEX],
+    ]
+    assert batch.mask is not None
+    assert batch.mask.tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+    assert (batch.borders, batch.counted, batch.tokens) == (None, 2, 6)
+
+
+def test_the_first_token_of_a_text_is_never_a_prediction_even_where_it_is_marked():
+    marked = Example([1, 2], [1, 1])
+    batch = collate([BatchRow((marked, marked))], BatchLayout.FLAT)
+    assert batch.labels.tolist() == [[2, IGNORE_INDEX, 2, IGNORE_INDEX]]
+    assert batch.counted == marked.learned * 2 == 2
+
+
+@pytest.mark.parametrize("layout", BatchLayout)
+def test_a_process_without_rows_holds_a_token_that_counts_for_nothing(layout):
+    feed = BatchLoader([example(3)], batch=4, sequence=SEQUENCE, layout=layout)
+    shares = [feed.step(0, rank=rank, world=2) for rank in range(2)]
+    assert [[(each.counted, each.tokens) for each in share] for share in shares] == [[(0, 0)], [(2, 3)]]
+    assert shares[0][0].ids.shape == (1, 1)
+
+
+def test_lists_and_compact_examples_are_the_same_batch():
+    lists = Example([5, 6, 7], [False, True, True])
+    assert collate([BatchRow((lists,))], BatchLayout.FLAT).labels.tolist() == [[6, 7, IGNORE_INDEX]]
+    compact = Example.compact(lists.ids, lists.counted)
+    assert collate([BatchRow((compact,))], BatchLayout.FLAT).labels.tolist() == [[6, 7, IGNORE_INDEX]]
+
+
+def test_the_feed_says_how_full_rows_are_and_that_the_last_step_is_smaller():
+    feed = BatchLoader(examples_of([8, 8, 16, 4]), batch=2, sequence=16, pack=True, layout=BatchLayout.FLAT)
+    assert feed.notes == [
+        "packed 4 texts into 3 rows of at most 16 tokens, 75.0% full",
+        "the last step of each epoch learns from 1 row instead of 2: no row is left out",
+    ]
+    assert BatchLoader(examples_of([8, 8]), batch=2, sequence=16).notes == []
+    assert BatchLoader(examples_of([8, 8]), batch=3, sequence=16).notes == [
+        "each step learns from 2 rows instead of 3: the data makes no more"
+    ]
+
+
+def test_no_example_is_the_users_error():
+    with pytest.raises(DevkitError, match="nothing to learn from"):
+        BatchLoader([], batch=1, sequence=8)
+
+
+def test_packed_rows_are_not_padded_by_mistake():
+    with pytest.raises(ValueError, match="flat or blocks"):
+        BatchLoader([example(3)], batch=1, sequence=8, pack=True, layout=BatchLayout.PADDED)
+    with pytest.raises(ValueError, match="flat or blocks"):
+        collate([BatchRow((example(3), example(3)))], BatchLayout.PADDED)
+
+
+def test_batches_that_were_made_ahead_are_those_of_the_step_and_of_no_other():
+    feed = BatchLoader(examples_of(range(2, 14)), batch=4, sequence=SEQUENCE)
+    plain = {(step, size): feed.step(step, micro_batch=size) for step in (1, 2) for size in (1, 2)}
+    for ahead, asked in [((1, 2), (1, 2)), ((1, 2), (2, 2)), ((1, 2), (1, 1))]:
+        feed.prefetch(ahead[0], micro_batch=ahead[1])
+        found = feed.step(asked[0], micro_batch=asked[1])
+        assert [each.ids.tolist() for each in found] == [each.ids.tolist() for each in plain[asked]]
+    feed.prefetch(1, micro_batch=2)
+    first, again = feed.step(1, micro_batch=2), feed.step(1, micro_batch=2)
+    assert first[0].ids is not again[0].ids, "what was handed out is not kept"

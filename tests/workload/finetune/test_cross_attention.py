@@ -1,0 +1,109 @@
+"""The trial that a model keeps the texts of a row apart: it passes those that do and stops the others."""
+
+import pytest
+
+from devkit.errors import DevkitError
+
+torch = pytest.importorskip("torch", reason="the workload extra is not installed")
+pytestmark = pytest.mark.workload
+
+from devkit.estimate.settings import Attention
+from devkit.workload.finetune.decisions import BatchLayout
+from devkit.workload.finetune.model.attention import (
+    ATTN_IMPLEMENTATION,
+    register_varlen_attention,
+    require_no_cross_attention,
+)
+
+CPU = torch.device("cpu")
+SHAPE = {
+    "vocab_size": 16,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    register_varlen_attention()
+    yield
+    torch.set_num_threads(before)
+
+
+def made(configuration="LlamaConfig", attention=Attention.VARLEN, **differences):
+    import transformers
+
+    config = getattr(transformers, configuration)(
+        **SHAPE | differences, attn_implementation=ATTN_IMPLEMENTATION[attention], max_position_embeddings=64
+    )
+    torch.manual_seed(1)
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+WAYS = pytest.mark.parametrize(
+    ("attention", "layout"),
+    [
+        pytest.param(Attention.VARLEN, BatchLayout.FLAT, id="varlen"),
+        pytest.param(Attention.SDPA, BatchLayout.BLOCKS, id="sdpa"),
+        pytest.param(Attention.EAGER, BatchLayout.BLOCKS, id="eager"),
+    ],
+)
+
+
+@WAYS
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_a_model_that_keeps_texts_apart_passes(attention, layout, precision):
+    model = made(attention=attention).to(precision).eval()
+    require_no_cross_attention(model, attention, layout, CPU)
+    assert not model.training
+
+
+def test_a_model_of_experts_passes():
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
+    require_no_cross_attention(
+        made("Qwen3MoeConfig", **experts).to(torch.bfloat16), Attention.VARLEN, BatchLayout.FLAT, CPU
+    )
+
+
+@WAYS
+def test_a_model_that_does_not_look_at_positions_is_stopped(attention, layout, monkeypatch):
+    """As code does that came with a model and builds its own masks."""
+    model = made(attention=attention)
+    decoder = model.get_decoder()
+    forward = decoder.forward
+
+    def deaf(*, input_ids, **_):
+        return forward(input_ids=input_ids, use_cache=False)
+
+    monkeypatch.setattr(decoder, "forward", deaf)
+    with pytest.raises(DevkitError, match=f"see each other with {attention} attention") as caught:
+        require_no_cross_attention(model, attention, layout, CPU)
+    assert "--no-packing" in caught.value.hint
+
+
+def test_a_model_with_recurrent_layers_is_stopped():
+    shape = {"layer_types": ["linear_attention", "full_attention"], "head_dim": 8, "num_experts": 0}
+    linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 2}
+    widths = {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
+    model = made("Qwen3NextConfig", attention=Attention.SDPA, **shape, **linear, **widths)
+    with pytest.raises(DevkitError, match="see each other"):
+        require_no_cross_attention(model, Attention.SDPA, BatchLayout.BLOCKS, CPU)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_dropout_in_an_adapter_is_no_difference_and_random_numbers_go_on():
+    from peft import LoraConfig, get_peft_model
+
+    adapted = get_peft_model(made(), LoraConfig(target_modules="all-linear", lora_dropout=0.5, init_lora_weights=False))
+    adapted.train()
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    require_no_cross_attention(adapted, Attention.VARLEN, BatchLayout.FLAT, CPU)
+    assert torch.equal(torch.rand(3), expected)
+    assert adapted.training

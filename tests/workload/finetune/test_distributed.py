@@ -1,0 +1,172 @@
+"""Several processes learn what one learns from the same batch, save together, and go on in another number."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the workload extra is not installed")
+pytestmark = [
+    pytest.mark.workload,
+    pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
+]
+
+from tests.amount import every
+from tests.workload.finetune.kitchen import Kitchen
+
+STEPS = 4
+EQUAL = 2e-5
+"""Relative: sums are taken in another order, in fp32, and each step's rounding moves the next."""
+
+
+@pytest.fixture(scope="module")
+def kitchen(tmp_path_factory):
+    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+
+
+def argv(kitchen, output, *more):
+    fixed = {"model": kitchen.base, "data": kitchen.texts, "output": output, "steps": STEPS, "learning-rate": 0.005}
+    words = [word for name, value in fixed.items() for word in (f"--{name}", str(value))]
+    return ["finetune", "--json", *words, *more]
+
+
+def ran(kitchen, zygote, name, *more, world=1):
+    run = zygote.start(argv(kitchen, kitchen.folder / name, *more), world=world)
+    assert run.ended() == [0] * world, [run.said(rank) for rank in range(world)]
+    return run
+
+
+def losses(run):
+    return [each["loss"] for each in run.events("step")]
+
+
+def norms(run):
+    return [each["gradient_norm"] for each in run.events("step")]
+
+
+ALONE = {
+    "lora": ("--batch", "4"),
+    "full": ("--batch", "4", "--method", "full", "--learning-rate", "0.001"),
+    "qlora": ("--batch", "4", "--method", "qlora"),
+    "qlora in bf16": ("--batch", "4", "--method", "qlora", "--precision", "bf16"),
+    "uneven": ("--batch", "5", "--micro-batch", "2"),
+    "packed": ("--batch", "2", "--packing", "--sequence", "64"),
+    "adapter in bf16": ("--batch", "4", "--precision", "bf16", "--adapter-precision", "fp32"),
+}
+
+
+@pytest.fixture(scope="module")
+def alone(kitchen, zygote):
+    """The run of one process, by case; made when it is first asked for."""
+    return cache(lambda case: ran(kitchen, zygote, f"alone {case}", *ALONE[case]))
+
+
+@pytest.mark.parametrize(
+    ("case", "sharding", "within"),
+    every(
+        3,
+        [
+            ("lora", "ddp", EQUAL),
+            ("lora", "zero2", EQUAL),
+            ("lora", "zero3", EQUAL),
+            ("full", "ddp", EQUAL),
+            ("full", "zero3", EQUAL),
+            ("qlora", "ddp", EQUAL),
+            ("qlora", "zero3", EQUAL),
+            ("qlora in bf16", "zero3", 5e-3),
+            ("uneven", "ddp", EQUAL),
+            ("uneven", "zero3", EQUAL),
+            ("packed", "ddp", EQUAL),
+            ("adapter in bf16", "zero3", 5e-3),
+        ],
+    ),
+)
+def test_two_processes_have_the_losses_of_one(kitchen, zygote, alone, case, sharding, within):
+    both = ran(kitchen, zygote, f"{case} {sharding}", *ALONE[case], "--sharding", sharding, world=2)
+    one = alone(case)
+    assert losses(both) == pytest.approx(losses(one), rel=within)
+    # AdamW would hide gradients that are all twice as long.
+    assert norms(both) == pytest.approx(norms(one), rel=10 * within)
+    assert both.events("start")[0]["world"] == 2
+    assert both.said(1) == "", "the second process has nothing to say"
+
+
+def test_another_batch_has_other_losses(kitchen, zygote, alone):
+    """Were it not so, the comparison above would show nothing."""
+    other = ran(kitchen, zygote, "other batch", "--batch", "3")
+    assert losses(other)[1:] != pytest.approx(losses(alone("lora"))[1:], rel=100 * EQUAL)
+
+
+@pytest.mark.parametrize("case", every(2, ["lora", "full", "qlora"]))
+def test_a_sharded_run_goes_on_bit_for_bit_and_in_one_process_too(kitchen, zygote, alone, case):
+    straight = ran(kitchen, zygote, f"straight {case}", *ALONE[case], "--sharding", "zero3", world=2)
+    for world in (2, 1):
+        name = f"stopped {case} {world}"
+        words = argv(kitchen, kitchen.folder / name, *ALONE[case], "--sharding", "zero3")
+        run = zygote.start(words, world=2)
+        run.until(lambda run=run: len(run.events("step")) > 1)
+        run.send(signal.SIGTERM, 1)
+        assert run.ended() == [75, 75], run.said(0)
+        before = losses(run)
+        same = ("--sharding", "zero3") if world == 2 else ()
+        after = ran(kitchen, zygote, name, *ALONE[case], *same, world=world)
+        if world == 2:
+            assert before + losses(after) == losses(straight)
+        else:
+            assert before + losses(after) == pytest.approx(losses(alone(case)), rel=EQUAL)
+            assert any("made by 2 processes, goes on with 1 process" in note["text"] for note in after.events("note"))
+
+
+def test_what_cannot_be_sharded_is_refused_by_all(kitchen, zygote):
+    words = argv(kitchen, kitchen.folder / "refused", "--method", "int8-lora", "--sharding", "zero3")
+    run = zygote.start(words, world=2)
+    assert run.ended() == [2, 2]
+    assert "int8-lora and zero3 do not go together" in run.said(0)
+
+
+def test_torchrun_passes_a_signal_on_and_the_run_goes_on_where_it_stopped(kitchen, zygote):
+    words = ("--batch", "4", "--dropout", "0.1", "--steps", "60")
+    straight = ran(kitchen, zygote, "untouched", *words, world=2)
+    output = kitchen.folder / "under torchrun"
+    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "-m", "devkit"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    errors = kitchen.folder / "errors"
+    with (
+        errors.open("w") as stream,
+        subprocess.Popen(
+            [*torchrun, *argv(kitchen, output, *words)],
+            stdout=subprocess.PIPE,
+            stderr=stream,
+            text=True,
+            env=environment,
+        ) as launcher,
+    ):
+        told = [json.loads(line) for line in iter(lambda: until_step(launcher, 3, errors), None)]
+        launcher.send_signal(signal.SIGTERM)
+        sent_at_s = time.monotonic()
+        # Not by `communicate`, which knows nothing of lines that were read ahead.
+        told += [json.loads(line) for line in launcher.stdout]
+        launcher.wait(timeout=60)
+    assert time.monotonic() - sent_at_s < 30, "torchrun would have killed them after that"
+    assert launcher.returncode == 1, "whatever its processes' exit codes are"
+    assert told[-1]["how"] == "preempted", errors.read_text()
+    after = ran(kitchen, zygote, "under torchrun", *words, world=2)
+    before = [each["loss"] for each in told if each["event"] == "step"]
+    assert before + losses(after) == losses(straight)
+
+
+def until_step(launcher, number, errors):
+    """The next line that a run under torchrun prints, None once it told of that step."""
+    if getattr(launcher, "seen", 0) >= number:
+        return None
+    line = launcher.stdout.readline()
+    assert line, errors.read_text()
+    if '"event": "step"' in line:
+        launcher.seen = getattr(launcher, "seen", 0) + 1
+    return line

@@ -1,0 +1,170 @@
+"""Adapted layers that are computed in fewer passes give what peft gives, and step back wherever there is more to do."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the workload extra is not installed")
+pytestmark = pytest.mark.workload
+
+from devkit.estimate.settings import Method, Precision
+from devkit.workload.finetune.model import adapters
+from devkit.workload.finetune.model.adapters import use_fused_lora_forward
+from devkit.workload.finetune.model.files import BaseQuantization, LoadSettings
+from devkit.workload.finetune.model.loading import load_base_and_tokenizer, prepare_for_training
+from devkit.workload.finetune.settings import FinetuneSettings
+from devkit.workload.peft_import import LoraLayer
+from tests.workload.small_models import save_model
+
+IDS = torch.arange(40, 64).reshape(2, 12)
+LAYERS = 14
+"""Seven projections in each of two layers."""
+
+EXACT = 1e-12
+"""Relative to the largest number, in fp64: only the order of two products and a sum differs."""
+
+EQUAL = {Precision.FP32: 2e-4, Precision.BF16: 0.1}
+"""The same over two layers of a random model in these data types. bf16 rounds to 8 bits, and in fewer places."""
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory):
+    """Small models of two families in folders: gpt2 has biases, and weights that lie the other way round."""
+    folder = tmp_path_factory.mktemp("bases")
+    return {kind: save_model(folder / kind, kind) for kind in ("llama", "gpt2")}
+
+
+def adapted(folder, *, precision=Precision.FP32, adapter_precision=None, method=Method.LORA, **more):
+    """A model in training whose adapter has been moved from zero."""
+    choices = LoadSettings(precision=precision, quantisation=BaseQuantization.from_method(method))
+    settings = FinetuneSettings(**{"model": f"{folder}", "rank": 4, "alpha": 12, **more})
+    model = adapters.attach_adapter(
+        load_base_and_tokenizer(f"{folder}", choices).model, settings, precision=adapter_precision or precision
+    )
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in adapters.trainable_parameters(model):
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    return model.train()
+
+
+def learned(model):
+    """Hidden states of a fixed line, and the gradients of every trained weight and of the line's embeddings."""
+    model.zero_grad()
+    embedded = model.get_input_embeddings()(IDS).detach().requires_grad_()
+    states = model.get_base_model().get_decoder()(inputs_embeds=embedded, use_cache=False).last_hidden_state
+    # Not their squares: normalised states have a sum of squares that nothing changes.
+    wanted = torch.randn(states.shape, generator=torch.Generator().manual_seed(2))
+    (states * wanted.to(states.dtype)).sum().backward()
+    gradients = [each.grad.double() for each in (embedded, *adapters.trainable_parameters(model))]
+    return [states.detach().double(), *gradients]
+
+
+def apart(left, right):
+    """The largest difference of two lists of tensors, relative to the largest number of each tensor."""
+    return max(
+        float((one - other).abs().max() / one.abs().max().clamp_min(1e-12))
+        for one, other in zip(left, right, strict=True)
+    )
+
+
+def test_a_quick_layer_gives_what_peft_gives_and_its_gradients_to_the_last_digits(bases):
+    model = adapted(bases["llama"]).double()
+    wanted = learned(model)
+    assert use_fused_lora_forward(model) == LAYERS
+    assert apart(wanted, learned(model)) <= EXACT
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
+@pytest.mark.parametrize("method", [Method.LORA, Method.QLORA, Method.INT8_LORA])
+def test_a_quick_layer_gives_what_peft_gives_on_every_base_and_in_every_precision(bases, method, precision):
+    if method is not Method.LORA:
+        pytest.importorskip("bitsandbytes")
+    model = adapted(bases["llama"], method=method, precision=precision)
+    wanted = learned(model)
+    assert use_fused_lora_forward(model) == LAYERS
+    assert apart(wanted, learned(model)) <= EQUAL[precision]
+
+
+def test_the_scale_counts_forwards_and_backwards(bases):
+    """Were it left out somewhere, the comparison above would have to show it: so it does with another scale."""
+    model = adapted(bases["llama"]).double()
+    wanted = learned(model)
+    for name, module in model.named_modules():
+        if name.endswith("layers.1.mlp.down_proj"):
+            module.scaling["default"] *= 1.01
+    use_fused_lora_forward(model)
+    assert apart(wanted, learned(model)) > 1e6 * EXACT
+
+
+def test_a_layer_with_a_bias_keeps_it(tmp_path):
+    model = adapted(save_model(tmp_path / "biased", "llama", attention_bias=True)).double()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("base_layer.bias"):
+                parameter.normal_()
+    wanted = learned(model)
+    assert use_fused_lora_forward(model) == LAYERS
+    assert apart(wanted, learned(model)) <= EXACT
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"dropout": 0.1}, id="dropout"),
+        pytest.param({"dora": True}, id="dora"),
+    ],
+)
+def test_layers_that_do_more_stay_as_they_are(bases, more):
+    model = adapted(bases["llama"], **more)
+    assert use_fused_lora_forward(model) == 0
+
+
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False")
+def test_weights_that_lie_the_other_way_round_stay_as_they_are(bases):
+    assert use_fused_lora_forward(adapted(bases["gpt2"], targets=("c_attn",))) == 0
+
+
+def test_adapters_in_another_data_type_than_what_they_are_given_are_left_to_peft(bases):
+    model = adapted(bases["llama"], precision=Precision.BF16, adapter_precision=Precision.FP32)
+    wanted = learned(model)
+    use_fused_lora_forward(model)
+    assert apart(wanted, learned(model)) == 0.0
+
+
+def test_an_adapter_that_is_switched_off_adds_nothing(bases):
+    model = adapted(bases["llama"])
+    use_fused_lora_forward(model)
+    with model.disable_adapter(), torch.no_grad():
+        off = model(input_ids=IDS).logits
+    base = load_base_and_tokenizer(f"{bases['llama']}", LoadSettings()).model
+    with torch.no_grad():
+        assert torch.equal(off, base(input_ids=IDS).logits)
+
+
+def test_a_layer_whose_activations_are_computed_again_has_the_same_gradients(bases):
+    model = adapted(bases["llama"])
+    use_fused_lora_forward(model)
+    wanted = learned(model)
+    prepare_for_training(model.get_base_model(), checkpointing=True)
+    assert apart(wanted, learned(model)) == 0.0
+
+
+def test_what_is_saved_is_the_same(bases):
+    model = adapted(bases["llama"])
+    names = {name: each.clone() for name, each in copy.copy(model.state_dict()).items()}
+    use_fused_lora_forward(model)
+    after = model.state_dict()
+    assert names.keys() == after.keys()
+    assert all(torch.equal(names[name], after[name]) for name in names)
+
+
+@pytest.mark.parametrize(("dora", "quick"), [(False, LAYERS), (True, 0)])
+def test_layers_of_a_peft_that_knew_no_variants_but_dora_are_told_apart(bases, dora, quick):
+    """As peft 0.15 makes them."""
+    model = adapted(bases["llama"], dora=dora)
+    for each in model.modules():
+        if isinstance(each, LoraLayer):
+            del each.lora_variant
+            each.use_dora = {"default": dora}
+    assert use_fused_lora_forward(model) == quick

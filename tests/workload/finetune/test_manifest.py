@@ -1,0 +1,134 @@
+"""A manifest says what a checkpoint held; anything else is noticed and named."""
+
+import json
+
+import pytest
+
+from devkit.workload.finetune.checkpoint import (
+    MANIFEST_FILE,
+    BrokenCheckpointError,
+    CheckpointManifest,
+    FileRecord,
+    TrainProgress,
+    find_differences,
+    read_manifest,
+    verify_files,
+)
+
+WEIGHTS = b"0123456789abcdef"
+RECORD = FileRecord(16, "9f9f5111f7b27a781f1f1ddde5ebc2dd2b796bfc7365c9c28b548e564176929f")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    manifest = CheckpointManifest(
+        progress=TrainProgress(step=20, tokens=4096, skipped=1, seconds=2.5, scaler={"scale": 1024.0}),
+        settings={"rank": 8, "targets": ["q_proj", "v_proj"], "precision": None},
+        world=2,
+        versions={"torch": "2.13.0"},
+        files={"weights": RECORD},
+    )
+    (tmp_path / "weights").write_bytes(WEIGHTS)
+    (tmp_path / MANIFEST_FILE).write_text(manifest.text())
+    return tmp_path
+
+
+def test_a_whole_checkpoint_is_read_as_it_was_written(folder):
+    manifest = verify_files(folder)
+    assert manifest.progress == TrainProgress(step=20, tokens=4096, skipped=1, seconds=2.5, scaler={"scale": 1024.0})
+    assert manifest.settings == {"rank": 8, "targets": ["q_proj", "v_proj"], "precision": None}
+    assert (manifest.world, manifest.files) == (2, {"weights": RECORD})
+
+
+@pytest.mark.parametrize("bit", range(0, 16 * 8, 7))
+def test_one_flipped_bit_is_noticed(folder, bit):
+    flipped = bytearray(WEIGHTS)
+    flipped[bit // 8] ^= 1 << bit % 8
+    (folder / "weights").write_bytes(flipped)
+    with pytest.raises(BrokenCheckpointError, match="weights is not as it was written"):
+        verify_files(folder)
+
+
+def test_every_flipped_bit_of_the_manifest_is_noticed_or_changes_nothing(folder):
+    whole = (folder / MANIFEST_FILE).read_bytes()
+    expected = verify_files(folder)
+    for bit in range(0, len(whole) * 8, 37):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (folder / MANIFEST_FILE).write_bytes(flipped)
+        try:
+            assert verify_files(folder) == expected  # only white space became another white space
+        except BrokenCheckpointError:
+            continue
+
+
+@pytest.mark.parametrize("kept", [0, 1, 15], ids=lambda kept: f"{kept} bytes of 16 left")
+def test_a_truncated_file_is_noticed(folder, kept):
+    (folder / "weights").write_bytes(WEIGHTS[:kept])
+    with pytest.raises(BrokenCheckpointError, match=f"weights has {kept} bytes of 16"):
+        verify_files(folder)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        pytest.param(lambda folder: (folder / "weights").unlink(), "weights is missing", id="a file is gone"),
+        pytest.param(
+            lambda folder: (folder / MANIFEST_FILE).unlink(), "manifest.json is missing", id="it has no manifest"
+        ),
+        pytest.param(lambda folder: (folder / MANIFEST_FILE).write_text(""), "is damaged", id="the manifest is empty"),
+        pytest.param(
+            lambda folder: (folder / MANIFEST_FILE).write_text("[]"), "is damaged", id="the manifest is a list"
+        ),
+        pytest.param(
+            lambda folder: (folder / MANIFEST_FILE).write_bytes(b"\xff\xfe"), "is damaged", id="it is no text"
+        ),
+    ],
+)
+def test_what_is_missing_or_no_manifest_is_named(folder, spoil, says):
+    spoil(folder)
+    with pytest.raises(BrokenCheckpointError, match=says):
+        verify_files(folder)
+
+
+def test_a_link_is_no_file_of_a_checkpoint(folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "weights"
+    (folder / "weights").replace(elsewhere)
+    (folder / "weights").symlink_to(elsewhere)
+    with pytest.raises(BrokenCheckpointError, match="weights is not a plain file"):
+        verify_files(folder)
+
+
+def test_a_manifest_of_another_form_is_named_by_its_form(folder):
+    document = json.loads((folder / MANIFEST_FILE).read_text())
+    (folder / MANIFEST_FILE).write_text(json.dumps({**document, "schema": "devkit.checkpoint/9"}))
+    with pytest.raises(
+        BrokenCheckpointError, match=r"'devkit\.checkpoint/9', and this devkit reads devkit\.checkpoint/1"
+    ):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ({"rank": 8, "seed": 0}, {"rank": 8, "seed": 0}, []),
+        ({"rank": 8, "seed": 0}, {"rank": 16, "seed": 1}, ["rank was 8, now 16", "seed was 0, now 1"]),
+        ({"targets": ["q", "v"]}, {"targets": ["q"]}, ["targets was q v, now q"]),
+        ({"precision": None}, {"precision": "bf16"}, ["precision was unset, now bf16"]),
+        ({"old": 1}, {}, ["old was 1, now unset"]),
+        ({"on": True}, {"on": False}, ["on was True, now False"]),
+    ],
+)
+def test_differing_settings_are_named_with_both_values(before, now, said):
+    assert find_differences(before, now) == said
+
+
+def test_other_texts_and_another_model_are_called_so_in_place_of_hashes():
+    before = {"rank": 8, "model": "0f0f", "data": "abab"}
+    assert find_differences(before, {**before, "data": "cdcd"}) == ["the texts are others than those it learned from"]
+    assert find_differences(before, {"rank": 9, "model": "1e1e", "data": "abab"}) == [
+        "rank was 8, now 9",
+        "the model is another than the one it was made from",
+    ]
+    rows = {**before, "sequence": 64}
+    assert find_differences(rows, {**rows, "sequence": 32, "data": "cdcd"}) == ["sequence was 64, now 32"]

@@ -1,0 +1,342 @@
+"""Files and folders to records: every usual form, and one line with the place for whatever is wrong."""
+
+import codecs
+import json
+import os
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from devkit.errors import DevkitError
+from devkit.workload.finetune.data.readers import RecordReader
+from devkit.workload.finetune.data.records import PromptRecord, RecordKind, RecordLocation, TextRecord
+from tests.fuzz.profile import FUZZ
+
+A, B = '{"text": "a"}', '{"text": "b"}'
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(name, content):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return f"{path}"
+
+    return written
+
+
+def texts(*names):
+    return [record.text for record in RecordReader(names)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        pytest.param("a.jsonl", f"{A}\n{B}\n", id="JSON lines"),
+        pytest.param("a.jsonl", f"{A}\n{B}", id="without a line end at the end"),
+        pytest.param("a.jsonl", f"{A}\r\n{B}\r\n", id="with the line ends of Windows"),
+        pytest.param("a.jsonl", codecs.BOM_UTF8 + f"{A}\n{B}\n".encode(), id="with a byte order mark"),
+        pytest.param("a.jsonl", f"\n{A}\n  \n{B}\n\n", id="with blank lines"),
+        pytest.param("a.JSONL", f"{A}\n{B}\n", id="with a suffix in capitals"),
+        pytest.param("a.ndjson", f"{A}\n{B}\n", id="by its other name"),
+        pytest.param("a.json", f"{A}\n{B}\n", id="JSON lines in a .json file"),
+        pytest.param("a.json", f"[{A}, {B}]", id="a list"),
+        pytest.param("a.json", f"[\n  {A},\n  {B}\n]\n", id="a list over several lines"),
+        pytest.param("a.json", f'{{"data": [{A}, {B}]}}', id="a list within an object"),
+        pytest.param("a.json", f'{{\n"version": 1,\n"train": [{A}, {B}]\n}}', id="within an object of several lines"),
+    ],
+)
+def test_records_are_read(write, name, content):
+    assert texts(write(name, content)) == ["a", "b"]
+
+
+def test_a_single_record_may_be_a_json_file(write):
+    assert texts(write("a.json", A)) == ["a"]
+    assert texts(write("b.json", '{\n"text":\n"a"}')) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param("one\ntwo\n", id="plain"),
+        pytest.param("one\r\ntwo\r\n", id="line ends of Windows"),
+        pytest.param(codecs.BOM_UTF8 + b"one\ntwo", id="byte order mark"),
+    ],
+)
+def test_a_text_file_is_one_record(write, content):
+    path = write("a.txt", content)
+    assert list(RecordReader([path])) == [TextRecord("one\ntwo", RecordLocation(path))]
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "hint"),
+    [
+        pytest.param(f'{A}\n{{"text": "b"', ":2:13: not JSON: it ends too early", "one JSON object", id="cut off"),
+        pytest.param(f"{A},\n{B}", ":1:14: not JSON: extra data (here: ,)", "brackets", id="commas between lines"),
+        pytest.param(f"[{A},\n{B}]", ":1:16: not JSON: it ends too early", "brackets", id="a list in a .jsonl file"),
+        pytest.param("{'text': 'a'}", ":1:2: not JSON: expecting property name", "double quotes", id="single quotes"),
+        pytest.param(f"{A} {B}", ":1:15: not JSON: extra data", "one JSON object", id="two on a line"),
+        pytest.param('{"text": "a\tb"}', ":1:12: not JSON: invalid control character", "one JSON", id="a bare tab"),
+        pytest.param("text\na", ":1:1: not JSON: expecting value (here: text)", "one JSON", id="no JSON at all"),
+        pytest.param('{"text": "a", "text": "b"}', ':1: the key "text" stands twice', "one JSON", id="a repeated key"),
+        pytest.param("[" * 100_000, ":1: nested too deeply", "one JSON", id="nested too deeply"),
+        pytest.param('{"text": "a", "n": ' + "9" * 5000 + "}", ":1: Exceeds the limit", "one JSON", id="a huge number"),
+        pytest.param(f"{A}\n3", ":2: this is a number, and a record is an object", "One of", id="a number"),
+        pytest.param(f"{A}\n{{}}", ":2: no known form of record", "One of", id="an empty object"),
+        pytest.param(A.encode() + b"\n\xe9\n", ":2 is not UTF-8: byte 0xe9 at byte 1", "iconv", id="Latin-1"),
+        pytest.param(A.encode() + b"\n\0\0\0", ":2 holds a NUL byte", "damaged", id="NUL bytes"),
+        pytest.param(codecs.BOM_UTF16_LE + A.encode("utf-16-le"), " is UTF-16", "iconv -f UTF-16", id="UTF-16"),
+        pytest.param("", "nothing to learn from", "One of", id="an empty file"),
+        pytest.param("\n \n", "there is no record at all", "One of", id="blank lines alone"),
+        pytest.param(
+            '{"text": " "}\n{"text": ""}', "none of 2 records has anything; ", "Give a text", id="empty texts"
+        ),
+        pytest.param('{"text": ""}', ":1 holds no text", "Give a text", id="one empty text alone"),
+        pytest.param('{"prompt": "a", "completion": ""}', ":1 has an empty completion", "after the prompt", id="asked"),
+        pytest.param(
+            '{"messages": [{"role": "User", "content": "a"}, {"role": "Assistant", "content": "b"}]}',
+            ':1 has no answer by "assistant", only turns by User and Assistant',
+            'whose role is "assistant"',
+            id="roles in capitals",
+        ),
+        pytest.param('{"text": "a', ":1:10: not JSON: this text has no closing", "cut off", id="a text cut off"),
+        pytest.param(
+            '{"text": "a\nb"}', ":1:10: not JSON: this text has no closing", "written \\n", id="a bare line end"
+        ),
+        pytest.param(
+            f'{A}\n{{"prompt": "a", "completion": "b"}}',
+            ":2 is a prompt record, and",
+            "one kind of record to a file",
+            id="kinds mixed in a file",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(write, content, message, hint):
+    path = write("a.jsonl", content)
+    with pytest.raises(DevkitError) as caught:
+        list(RecordReader([path]))
+    assert message in caught.value.message
+    assert path in caught.value.message
+    assert hint in caught.value.hint
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param('[\n{"text": "a"},\n{"text" "b"}\n]', ":3:9: not JSON: expecting ':' delimiter", id="in a list"),
+        pytest.param('[{"text": "a"}, 3]', ", record 2: this is a number", id="no object in a list"),
+        pytest.param("3", " holds no list of records", id="a number"),
+        pytest.param("", "nothing to learn from", id="nothing"),
+        pytest.param("[]", "there is no record at all", id="an empty list"),
+        pytest.param('{"rows": [{"text": "a"}]}', 'is one object, with a list under "rows"', id="another name"),
+    ],
+)
+def test_what_is_wrong_in_a_json_file_is_named_with_its_place(write, content, message):
+    with pytest.raises(DevkitError) as caught:
+        list(RecordReader([write("a.json", content)]))
+    assert message in caught.value.message
+
+
+def test_a_binary_file_is_no_text(write):
+    with pytest.raises(DevkitError, match=r"a\.txt:1 holds a NUL byte"):
+        list(RecordReader([write("a.txt", b"\x7fELF\0\0")]))
+
+
+def test_a_folder_is_read_in_the_order_of_its_names(write, tmp_path):
+    write("b/two.jsonl", '{"text": "3"}')
+    write("b/one.txt", "2")
+    write("a.jsonl", '{"text": "1"}')
+    write("README.md", "# not data")
+    write(".cache/hidden.jsonl", "not JSON")
+    records = RecordReader([f"{tmp_path}"])
+    assert [record.text for record in records] == ["1", "2", "3"]
+    assert [os.path.relpath(each, tmp_path) for each in records.sources] == ["a.jsonl", "b/one.txt", "b/two.jsonl"]
+
+
+def test_several_sources_are_read_one_after_the_other_and_may_differ_in_kind(write):
+    first, second = write("b.jsonl", A), write("a.jsonl", '{"prompt": "p", "completion": "c"}')
+    assert list(RecordReader([first, second])) == [
+        TextRecord("a", RecordLocation(first, 1)),
+        PromptRecord("p", "c", RecordLocation(second, 1)),
+    ]
+
+
+def test_a_folder_of_nothing_readable_says_what_it_holds(write, tmp_path):
+    write("a.csv", "text\na")
+    write("b.csv", "text\na")
+    write("LICENSE", "")
+    with pytest.raises(DevkitError, match=r"it holds files of other kinds: 2 with \.csv and 1 with no suffix"):
+        RecordReader([f"{tmp_path}"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DevkitError, match="it holds no file"):
+        RecordReader([f"{tmp_path / 'empty'}"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        pytest.param("no/such.jsonl", r"there is no file or folder no/such\.jsonl", id="a path that is not there"),
+        pytest.param("./nothing", r"there is no file or folder \./nothing", id="a path that cannot be a hub id"),
+        pytest.param("a/b/c", "there is no file or folder a/b/c", id="too deep for a hub id"),
+        pytest.param("", "there is no file or folder", id="an empty name"),
+    ],
+)
+def test_a_name_of_nothing_is_refused_before_anything_is_read(name, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if not name:
+        name = "missing"
+    with pytest.raises(DevkitError, match=message):
+        RecordReader([name])
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        pytest.param("chat.jsonl", "Did you mean chats.jsonl?", id="a letter is missing"),
+        pytest.param("nothing like it", "Check the path; a data set on the hub is owner/name.", id="another name"),
+        pytest.param("no/such/folder.jsonl", "There is no folder no/such either.", id="not even its folder"),
+    ],
+)
+def test_what_is_near_a_name_of_nothing_is_said(write, name, hint, tmp_path, monkeypatch):
+    write("chats.jsonl", A)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DevkitError) as caught:
+        RecordReader([name])
+    assert caught.value.hint == hint
+
+
+def test_no_name_at_all_is_refused():
+    with pytest.raises(DevkitError, match="no data is named"):
+        RecordReader([])
+
+
+def test_a_file_of_another_kind_is_refused_with_the_kinds_that_are_read(write):
+    with pytest.raises(DevkitError, match="of no kind that is read") as caught:
+        RecordReader([write("a.csv", "text\na")])
+    assert ".jsonl" in caught.value.hint
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_named(write, tmp_path):
+    path = write("a.jsonl", A)
+    (tmp_path / "a.jsonl").chmod(0)
+    with pytest.raises(DevkitError, match=r"a\.jsonl cannot be read: Permission denied"):
+        list(RecordReader([path]))
+
+
+def test_the_survey_counts_kinds_and_what_is_left_out(write):
+    first = write("a.jsonl", f'{A}\n{{"text": ""}}\n{B}\n{{"text": " "}}\n')
+    second = write("b.jsonl", '{"prompt": "p", "completion": "c"}')
+    found = RecordReader([first, second]).summarize()
+    assert (found.records, found.kinds) == (3, ((RecordKind.PROMPT, 1), (RecordKind.TEXT, 2)))
+    left_out = f"2 more left out with nothing to learn (the first: {first}:2 holds no text)"
+    assert f"{found}" == f"1 prompt and 2 text records in 2 sources, {left_out}"
+    assert f"{RecordReader([second]).summarize()}" == "1 prompt record in 1 source"
+
+
+def test_records_can_be_read_twice(write):
+    records = RecordReader([write("a.jsonl", f"{A}\n{B}")])
+    assert list(records) == list(records)
+    assert records.summarize().records == 2
+
+
+def test_reading_needs_no_torch(write):
+    """`--dry-run` counts records where the workload is not installed."""
+    import subprocess
+
+    path = write("a.jsonl", A)
+    script = (
+        "import sys\nfrom devkit.workload.finetune.data.readers import RecordReader\n"
+        f"print(RecordReader([{path!r}]).summarize())\n"
+        "print([each for each in ('torch', 'transformers', 'datasets', 'numpy') if each in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["1 text record in 1 source", "[]"]
+
+
+def test_what_needs_an_optional_library_says_which(write, tmp_path, monkeypatch):
+    # Python's own word for a module that there is not.
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DevkitError, match=r"owner/name") as caught:
+        list(RecordReader(["owner/name"]))
+    assert "pip install datasets" in caught.value.hint
+    write("saved/dataset_info.json", "{}")
+    write("saved/state.json", "{}")
+    with pytest.raises(DevkitError, match="is read by the package datasets, which is not installed"):
+        list(RecordReader([f"{tmp_path / 'saved'}"]))
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_a_table_needs_pyarrow_and_says_so(write, name, monkeypatch):
+    # Another test may have imported its parts.
+    for module in ("pyarrow", "pyarrow.parquet", "pyarrow.ipc"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(DevkitError, match="is read by the package pyarrow, which is not installed"):
+        list(RecordReader([write(name, b"PAR1")]))
+
+
+several = settings(FUZZ, suppress_health_check=[*FUZZ.suppress_health_check, HealthCheck.function_scoped_fixture])
+
+
+@several
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=5), st.booleans(), st.sampled_from(["\n", "\r\n"]))
+def test_every_text_survives_json_lines(tmp_path, written, ascii_only, end):
+    path = tmp_path / "a.jsonl"
+    kept = [each for each in written if each.strip()]
+    lines = [json.dumps({"text": each}, ensure_ascii=ascii_only) for each in written]
+    path.write_bytes((end.join(lines) + end).encode())
+    try:
+        assert texts(f"{path}") == kept
+    except DevkitError as error:
+        assert not kept, error.message
+
+
+@several
+@given(st.binary(max_size=60) | st.text(alphabet='{}[]",:\\u0abtex \n', max_size=60).map(str.encode))
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.txt"])
+def test_whatever_a_file_holds_it_is_records_or_an_error_for_people(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    try:
+        assert all(record.place.source == f"{path}" for record in RecordReader([f"{path}"]))
+    except DevkitError as error:
+        assert f"{path}" in error.message
+        assert "\n" not in error.message
+
+
+def test_a_link_to_nothing_is_called_that(write, tmp_path):
+    """Not a hub's name, and not its own nearest neighbour."""
+    link = tmp_path / "link.jsonl"
+    link.symlink_to("gone.jsonl")
+    for name in (link, tmp_path):
+        with pytest.raises(DevkitError) as caught:
+            RecordReader([str(name)])
+        assert caught.value.message == f"{link} is a link to gone.jsonl, which is not there"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        pytest.param("a.jsonl.gz", "gunzip a.jsonl.gz", id="packed"),
+        pytest.param("a.csv", 'read_csv("a.csv").to_json("a.jsonl"', id="a table"),
+        pytest.param("a.tsv", 'read_csv("a.tsv", sep="\\t")', id="a table with tabs"),
+        pytest.param("a.md", "copied to one that ends in .txt", id="a text by another name"),
+    ],
+)
+def test_for_a_file_of_another_kind_it_is_said_how_it_becomes_one_that_is_read(write, name, hint):
+    with pytest.raises(DevkitError, match="is of no kind that is read") as caught:
+        RecordReader([write(name, "x")])
+    assert hint in caught.value.hint
+
+
+def test_what_is_learned_twice_is_said(write, tmp_path):
+    path = write("a.jsonl", A)
+    (tmp_path / "b.jsonl").symlink_to(path)
+    assert (
+        f"{RecordReader([path, str(tmp_path / 'b.jsonl')]).summarize()}"
+        == f"2 text records in 2 sources, {path} more than once"
+    )

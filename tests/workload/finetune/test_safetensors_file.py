@@ -1,0 +1,80 @@
+"""Tensors come back from a file as they were, for the safetensors library, too."""
+
+import hashlib
+import json
+
+import pytest
+
+pytestmark = pytest.mark.workload
+
+torch = pytest.importorskip("torch", reason="needs the workload extra")
+
+from safetensors.torch import load_file
+
+from devkit.workload.finetune.checkpoint import SyncedFile, write_safetensors
+from tests.workload.finetune.disks import files_of_at_most
+
+TENSORS = {
+    "floats": torch.randn(3, 5, generator=torch.Generator().manual_seed(0)),
+    "bf16": torch.arange(7, dtype=torch.bfloat16) / 3,
+    "fp16": torch.arange(3, dtype=torch.float16) / 7,
+    "double": torch.tensor([1e-300], dtype=torch.float64),
+    "packed": torch.arange(255, dtype=torch.uint8),
+    "count": torch.tensor(7, dtype=torch.int64),
+    "yes and no": torch.tensor([True, False, True]),
+    "empty": torch.zeros(0, 4),
+    "not in a row": torch.arange(12.0).reshape(3, 4).t(),
+    "step": torch.tensor(3.0),
+    "naïve name": torch.tensor([float("inf"), -0.0]),
+}
+
+
+def written(path, tensors):
+    with SyncedFile(path) as file:
+        write_safetensors(tensors, file)
+    return file.record
+
+
+def test_the_library_reads_what_was_written(tmp_path):
+    written(tmp_path / "all.safetensors", TENSORS)
+    read = load_file(tmp_path / "all.safetensors")
+    assert read.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert read[name].dtype == tensor.dtype, name
+        assert torch.equal(read[name], tensor), name
+
+
+def test_no_tensors_make_a_file_too(tmp_path):
+    written(tmp_path / "none.safetensors", {})
+    assert load_file(tmp_path / "none.safetensors") == {}
+
+
+def test_each_tensor_starts_at_a_multiple_of_its_width(tmp_path):
+    written(tmp_path / "all.safetensors", TENSORS)
+    whole = (tmp_path / "all.safetensors").read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    assert length % 8 == 0
+    header = json.loads(whole[8 : 8 + length])
+    for name, tensor in TENSORS.items():
+        assert header[name]["data_offsets"][0] % tensor.element_size() == 0, name
+
+
+def test_size_and_hash_are_those_of_the_file(tmp_path):
+    record = written(tmp_path / "all.safetensors", TENSORS)
+    whole = (tmp_path / "all.safetensors").read_bytes()
+    assert (record.bytes, record.sha256) == (len(whole), hashlib.sha256(whole).hexdigest())
+
+
+def test_a_file_that_exists_is_never_written_over(tmp_path):
+    (tmp_path / "taken").write_bytes(b"mine")
+    with pytest.raises(FileExistsError), SyncedFile(tmp_path / "taken") as file:
+        file.write(b"yours")
+    assert (tmp_path / "taken").read_bytes() == b"mine"
+
+
+def test_a_disk_that_refuses_is_told_on_closing_and_not_in_between(tmp_path):
+    file = SyncedFile(tmp_path / "large")
+    with files_of_at_most(100), pytest.raises(OSError, match="File too large"), file:
+        write_safetensors(TENSORS, file)
+        reached_the_last_tensor = True
+    assert reached_the_last_tensor

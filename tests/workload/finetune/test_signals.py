@@ -1,0 +1,203 @@
+"""Signals are noted, told to all processes and obeyed later; handlers are given back as they were."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = [
+    pytest.mark.workload,
+    pytest.mark.skipif(os.name != "posix", reason="Windows has other signals"),
+]
+
+torch = pytest.importorskip("torch", reason="needs the workload extra")
+
+from devkit.workload.finetune.distributed import Ranks
+from devkit.workload.finetune.process import (
+    INTERRUPTED_EXIT_CODE,
+    PREEMPTED_EXIT_CODE,
+    STOP_SIGNALS,
+    DeferredSignals,
+    StoppedBySignal,
+    exit_code_for_signal,
+    raise_on_signal,
+)
+from tests.workload.finetune.small_run import ALONE
+
+
+def press(number):
+    """Send a signal to this process and wait until Python has seen it."""
+    os.kill(os.getpid(), number)
+    time.sleep(0)
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_is_noted_and_nothing_else_happens(number):
+    with DeferredSignals() as stop:
+        assert stop.agree_on_signal(ALONE) is None
+        press(number)
+        assert stop.agree_on_signal(ALONE) is number
+        assert stop.agree_on_signal(ALONE) is number
+
+
+@pytest.mark.parametrize("number", [each for each in STOP_SIGNALS if each is not signal.SIGINT])
+def test_a_scheduler_may_send_its_signal_again_and_again(number):
+    with DeferredSignals() as stop:
+        for _ in range(3):
+            press(number)
+        assert stop.agree_on_signal(ALONE) is number
+
+
+@pytest.mark.parametrize(
+    ("sent", "obeyed"),
+    [
+        ((signal.SIGUSR1, signal.SIGTERM), signal.SIGTERM),
+        ((signal.SIGTERM, signal.SIGUSR1), signal.SIGTERM),
+        ((signal.SIGINT, signal.SIGTERM), signal.SIGINT),
+        ((signal.SIGHUP, signal.SIGUSR1), signal.SIGUSR1),
+    ],
+)
+def test_the_strongest_of_several_counts(sent, obeyed):
+    with DeferredSignals() as stop:
+        for number in sent:
+            press(number)
+        assert stop.agree_on_signal(ALONE) is obeyed
+
+
+def test_a_signal_that_another_process_got_counts_here_too():
+    class Told(Ranks):
+        """As if another process had got SIGTERM."""
+
+        def largest(self, value):
+            return max(value, STOP_SIGNALS.index(signal.SIGTERM) + 1)
+
+    with DeferredSignals() as stop:
+        assert stop.agree_on_signal(Told(0, 2, torch.device("cpu"))) is signal.SIGTERM
+
+
+def test_handlers_are_given_back_as_they_were():
+    def mine(number, frame):
+        pass
+
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        with DeferredSignals():
+            assert signal.getsignal(signal.SIGTERM) is not mine
+        assert signal.getsignal(signal.SIGTERM) is mine
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_handlers_are_given_back_after_an_error_too():
+    before = [signal.getsignal(each) for each in STOP_SIGNALS]
+    with pytest.raises(ZeroDivisionError), DeferredSignals():
+        raise ZeroDivisionError
+    assert [signal.getsignal(each) for each in STOP_SIGNALS] == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT], ids=["nohup", "a job in a script's background"])
+def test_what_was_ignored_from_the_start_stays_ignored(number):
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with DeferredSignals() as stop:
+            press(number)
+            assert stop.agree_on_signal(ALONE) is None
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+
+
+PRESSED_TWICE = """
+import os, signal, sys, time
+from devkit.workload.finetune.process import DeferredSignals
+with DeferredSignals():
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.01)
+"""
+
+
+def test_ctrl_c_pressed_again_leaves_at_once():
+    child = subprocess.Popen([sys.executable, "-c", PRESSED_TWICE], stdout=subprocess.PIPE, text=True)
+    with child:
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        assert child.poll() is None
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=30) == -signal.SIGINT
+
+
+def test_a_worker_that_was_forked_meanwhile_goes_on_working():
+    with DeferredSignals() as stop:
+        ready, ready_for_child = os.pipe()
+        worker = os.fork()
+        if worker == 0:
+            os.write(ready_for_child, b"x")
+            for _ in range(50):
+                time.sleep(0.01)
+            os._exit(7)
+        os.read(ready, 1)
+        os.kill(worker, signal.SIGTERM)
+        _, status = os.waitpid(worker, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert stop.agree_on_signal(ALONE) is None
+
+
+ORPHANED = """
+import os, sys, time, torch
+from devkit.workload.finetune.distributed import Ranks
+from devkit.workload.finetune.process import DeferredSignals
+alone = Ranks(0, 1, torch.device("cpu"))
+with DeferredSignals() as stop:
+    assert stop.agree_on_signal(alone) is None
+    print(os.getpid(), flush=True)
+    while stop.agree_on_signal(alone) is None:
+        time.sleep(0.01)
+    print(stop.agree_on_signal(alone).name, flush=True)
+"""
+
+LAUNCHER = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ORPHANED!r}])"
+
+
+def test_a_process_whose_launcher_was_killed_ends_as_if_it_had_been_told_to():
+    environment = {**os.environ, "TORCHELASTIC_RUN_ID": "none"}
+    with subprocess.Popen([sys.executable, "-c", LAUNCHER], stdout=subprocess.PIPE, text=True, env=environment) as top:
+        assert int(top.stdout.readline())
+        top.kill()
+        assert top.stdout.readline() == "SIGTERM\n"
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_only_ctrl_c_leaves_as_interrupted(number):
+    assert exit_code_for_signal(number) == (INTERRUPTED_EXIT_CODE if number is signal.SIGINT else PREEMPTED_EXIT_CODE)
+    assert (INTERRUPTED_EXIT_CODE, PREEMPTED_EXIT_CODE) == (130, os.EX_TEMPFAIL)
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_before_the_first_step_a_signal_ends_whatever_is_done(number):
+    before = [signal.getsignal(each) for each in STOP_SIGNALS]
+    with pytest.raises(StoppedBySignal) as caught, raise_on_signal():
+        press(number)
+        time.sleep(10)
+    assert caught.value.signal is number
+    assert [signal.getsignal(each) for each in STOP_SIGNALS] == before
+
+
+def test_from_the_first_step_on_it_is_noted():
+    with raise_on_signal(), DeferredSignals() as stop:
+        press(signal.SIGTERM)
+        assert stop.agree_on_signal(ALONE) is signal.SIGTERM
+
+
+def test_under_nohup_the_lost_terminal_does_not_end_it_before_the_first_step_either():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with raise_on_signal():
+            press(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,0 +1,102 @@
+"""A signal while texts are read or the model is loaded ends the run there: nobody waits for a step to save."""
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the workload extra is not installed")
+pytestmark = [
+    pytest.mark.workload,
+    pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
+]
+
+from tests.amount import every
+from tests.workload.finetune.kitchen import Kitchen
+
+
+@pytest.fixture(scope="module")
+def kitchen(tmp_path_factory):
+    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+
+
+@pytest.fixture
+def reading(kitchen, zygote, tmp_path):
+    """Starts a run that is still reading its texts, and will be: nobody writes into the pipe that it reads."""
+    pipe = tmp_path / "texts.jsonl"
+    os.mkfifo(pipe)
+
+    def start(*more, world=1, places=None):
+        words = ["finetune", "--model", str(kitchen.base), "--data", str(pipe), "--output", str(tmp_path / "out")]
+        run = zygote.start([*words, *more], world=world, places=places)
+        run.until(lambda: (tmp_path / "out" / "run.json").exists())
+        return run
+
+    return start
+
+
+def status(folder):
+    return json.loads((folder / "out" / "run.json").read_text())["status"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "how"),
+    every(
+        2,
+        [
+            pytest.param(signal.SIGTERM, 75, "preempted", id="SIGTERM"),
+            pytest.param(signal.SIGINT, 130, "interrupted", id="Ctrl-C"),
+            pytest.param(signal.SIGUSR1, 75, "preempted", id="SIGUSR1"),
+            pytest.param(signal.SIGHUP, 75, "preempted", id="SIGHUP"),
+        ],
+    ),
+)
+def test_a_signal_while_texts_are_read_ends_the_run_at_once(reading, tmp_path, number, code, how):
+    run = reading("--json")
+    run.send(number)
+    assert run.ended() == [code]
+    assert run.events() == [{"event": "stopped", "step": None, "how": how, "saved": None}]
+    assert status(tmp_path) == how
+    assert run.said(0).count("\n") == 1
+
+
+def test_in_words_it_says_that_nothing_is_lost(reading):
+    run = reading("--text")
+    run.send(signal.SIGINT)
+    assert run.ended() == [130]
+    assert run.said(0) == (
+        "stopped (interrupted) before the first step\nNothing is lost: the same command begins anew.\n"
+    )
+
+
+@pytest.fixture
+def torchruns_store():
+    """What the processes meet at is kept by torchrun, which outlives them; their environment then, by rank."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    told = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": str(store.port)}
+    yield {rank: {"environment": told} for rank in range(2)}
+    del store
+
+
+@pytest.mark.parametrize("ranks", every(2, [(), (0,)]), ids=lambda ranks: "one hears it" if ranks else "both hear it")
+def test_processes_that_wait_for_the_one_that_reads_leave_with_it(reading, torchruns_store, tmp_path, ranks):
+    run = reading("--json", world=2, places=torchruns_store)
+    run.send(signal.SIGTERM, *ranks)
+    assert run.ended() == [75, 75], run.said(1)
+    assert [each["how"] for each in run.events()] == ["preempted"]
+    assert run.said(1) == ""
+    assert status(tmp_path) == "preempted"
+
+
+def test_a_dry_run_leaves_without_a_word(reading, kitchen, zygote, tmp_path):
+    pipe = tmp_path / "texts.jsonl"
+    words = ["finetune", "--model", str(kitchen.base), "--data", str(pipe), "--output", str(tmp_path / "out")]
+    run = zygote.start([*words, "--dry-run"])
+    writer = os.open(pipe, os.O_WRONLY)
+    run.send(signal.SIGTERM)
+    assert run.ended() == [75]
+    os.close(writer)
+    assert run.said(0) == ""
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,100 @@
+"""Parquet, Arrow and saved data sets, where the libraries that own these formats are installed."""
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.workload.finetune.data.readers import RecordReader
+
+pa = pytest.importorskip("pyarrow", reason="the optional library pyarrow is not installed")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+ROWS = [{"messages": CHAT, "text": None}, {"messages": CHAT, "text": None}]
+
+
+def read(path):
+    return [f"{record.place}" for record in RecordReader([f"{path}"])]
+
+
+def places(path):
+    return [f"{path}, row 0", f"{path}, row 1"]
+
+
+def test_a_parquet_file_is_read(tmp_path):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.Table.from_pylist(ROWS), path)
+    assert read(path) == places(path)
+
+
+@pytest.mark.parametrize("form", ["new_stream", "new_file"])
+def test_an_arrow_file_is_read_in_both_of_its_forms(tmp_path, form):
+    path = tmp_path / "a.arrow"
+    table = pa.Table.from_pylist(ROWS)
+    with pa.OSFile(f"{path}", "wb") as file, getattr(pa.ipc, form)(file, table.schema) as writer:
+        writer.write_table(table)
+    assert read(path) == places(path)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"PAR1xxxxPAR1"], ids=["empty", "nonsense", "a broken footer"])
+def test_a_broken_table_is_named(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DevkitError, match="cannot be read"):
+        read(path)
+
+
+def test_a_parquet_file_damaged_in_its_middle_is_named(tmp_path):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"text": [f"text {number}" for number in range(5000)]}), path, compression="zstd")
+    content = bytearray(path.read_bytes())
+    content[100:1000] = bytes(900)
+    path.write_bytes(content)
+    with pytest.raises(DevkitError, match="cannot be read"):
+        read(path)
+
+
+def test_a_table_without_a_known_form_is_named_with_its_columns(tmp_path):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"id": [1], "label": [2]}), path)
+    with pytest.raises(DevkitError, match="row 0: no known form of record, with the fields id and label"):
+        read(path)
+
+
+class TestSavedDataSets:
+    """What `save_to_disk` of the library datasets leaves."""
+
+    @pytest.fixture
+    def datasets(self):
+        return pytest.importorskip("datasets", reason="the optional library datasets is not installed")
+
+    def test_a_saved_data_set_is_read(self, datasets, tmp_path):
+        folder = tmp_path / "saved"
+        datasets.Dataset.from_list(ROWS).save_to_disk(folder)
+        assert read(folder) == places(folder)
+        assert read(tmp_path) == places(folder), "also within the folder that was named"
+
+    def test_rows_that_were_picked_before_saving_are_the_ones_read(self, datasets, tmp_path):
+        folder = tmp_path / "saved"
+        texts = datasets.Dataset.from_list([{"text": f"{number}"} for number in range(9)])
+        texts.select([7, 2]).save_to_disk(folder)
+        assert [record.text for record in RecordReader([f"{folder}"])] == ["7", "2"]
+
+    def test_of_several_splits_the_one_for_training_is_read(self, datasets, tmp_path):
+        folder = tmp_path / "splits"
+        rows = datasets.Dataset.from_list(ROWS)
+        datasets.DatasetDict(train=rows.select([0]), test=rows).save_to_disk(folder)
+        assert read(folder) == places(folder)[:1]
+        assert len(read(folder / "test")) == 2
+
+    def test_splits_without_one_for_training_are_named(self, datasets, tmp_path):
+        datasets.DatasetDict(test=datasets.Dataset.from_list(ROWS)).save_to_disk(tmp_path / "splits")
+        with pytest.raises(DevkitError, match='has no split "train"') as caught:
+            read(tmp_path / "splits")
+        assert f"{tmp_path / 'splits' / 'test'}" in caught.value.hint
+
+    def test_a_damaged_data_set_is_named(self, datasets, tmp_path):
+        for name in ("dataset_info.json", "state.json"):
+            (tmp_path / name).write_text("{}")
+        with pytest.raises(DevkitError, match="cannot be read"):
+            read(tmp_path)

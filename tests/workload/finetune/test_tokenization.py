@@ -1,0 +1,228 @@
+"""Records to tokens: exact tables of what is read and what is learned, for texts, prompts and chats."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devkit.errors import DevkitError
+from tests.fuzz.profile import FUZZ
+from tests.workload.finetune import tokenizers_made as made
+from tests.workload.finetune.tables import ANSWER, LAST, SECOND, USER, chat, notes, prompt, table, text, turn
+
+pytest.importorskip("torch", reason="the workload extra is not installed")
+pytest.importorskip("transformers", reason="the workload extra is not installed")
+pytestmark = pytest.mark.workload
+
+from devkit.workload.finetune.data.tokenization import require_context_length, require_vocabulary_size, tokenize_records
+
+
+@pytest.mark.parametrize(
+    ("record", "wanted"),
+    [
+        pytest.param(text("Hi there"), "<s> [Hi] [_] [there] [</s>]", id="a text is learned, and its end"),
+        pytest.param(text("<s>Hi</s>"), "[<s>] [Hi] [</s>]", id="beginning and end that are there are not doubled"),
+        pytest.param(prompt("Q ", "A hat"), "<s> Q _ [A] [_] [hat] [</s>]", id="a prompt is read, its answer learned"),
+        pytest.param(prompt("", "A"), "<s> [A] [</s>]", id="a completion of nothing"),
+        pytest.param(prompt("<s>Q", "A</s>"), "<s> Q [A] [</s>]", id="a prompt that begins by itself"),
+        pytest.param(
+            chat(USER, ANSWER),
+            "<|im_start|> user / Hi <|im_end|> / <|im_start|> assistant / [Hello] [<|im_end|>] [/]",
+            id="an answer is learned, and the end of its turn",
+        ),
+        pytest.param(
+            chat(turn("system", "Be kind"), USER, ANSWER, SECOND, LAST),
+            "<|im_start|> system / Be _ kind <|im_end|> / <|im_start|> user / Hi <|im_end|> / "
+            "<|im_start|> assistant / [Hello] [<|im_end|>] [/] <|im_start|> user / What <|im_end|> / "
+            "<|im_start|> assistant / [A] [_] [hat] [<|im_end|>] [/]",
+            id="both answers of a chat",
+        ),
+        pytest.param(
+            chat(USER, ANSWER, SECOND),
+            "<|im_start|> user / Hi <|im_end|> / <|im_start|> assistant / [Hello] [<|im_end|>] [/] "
+            "<|im_start|> user / What <|im_end|> /",
+            id="a question at the end is read and not learned",
+        ),
+        pytest.param(
+            chat(USER, ANSWER, SECOND, LAST, learned_from=3),
+            "<|im_start|> user / Hi <|im_end|> / <|im_start|> assistant / Hello <|im_end|> / "
+            "<|im_start|> user / What <|im_end|> / <|im_start|> assistant / [A] [_] [hat] [<|im_end|>] [/]",
+            id="an answer in the prompt is read",
+        ),
+        pytest.param(
+            chat(ANSWER, SECOND, LAST),
+            "[<|im_start|>] [assistant] [/] [Hello] [<|im_end|>] [/] <|im_start|> user / What <|im_end|> / "
+            "<|im_start|> assistant / [A] [_] [hat] [<|im_end|>] [/]",
+            id="a chat that the assistant opens",
+        ),
+    ],
+)
+def test_what_is_read_and_what_is_learned(record, wanted):
+    assert table(made.words(template=made.IM_CHATML), record) == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("record", "wanted"),
+    [
+        pytest.param(prompt("Q ", "A"), "<s> [Q] [_] [A] [</s>]", id="a prompt"),
+        pytest.param(
+            chat(USER, ANSWER),
+            "[<|im_start|>] [user] [/] [Hi] [<|im_end|>] [/] [<|im_start|>] [assistant] [/] [Hello] [<|im_end|>] [/]",
+            id="a chat",
+        ),
+    ],
+)
+def test_all_is_learned_where_completions_are_not_told_apart(record, wanted):
+    assert table(made.words(template=made.IM_CHATML), record, completion_only=False) == [wanted]
+
+
+def test_a_tokenizer_that_begins_texts_with_nothing_is_taken_as_it_is():
+    tokenizer = made.words(adds_beginning=False)
+    assert table(tokenizer, text("Hi"), prompt("Q", " A")) == ["[Hi] [</s>]", "Q [_] [A] [</s>]"]
+
+
+def test_a_tokenizer_without_an_end_is_said():
+    tokenizer = made.words(eos=None)
+    assert table(tokenizer, text("Hi there")) == ["<s> [Hi] [_] [there]"]
+    assert any("no end-of-text token" in note for note in notes(tokenizer, text("Hi there")))
+
+
+def test_no_token_is_added_to_the_vocabulary():
+    tokenizer = made.words()
+    before = len(tokenizer)
+    tokenize_records([text("Hi"), chat(USER, ANSWER)], tokenizer, sequence=100)
+    assert (len(tokenizer), tokenizer.pad_token) == (before, None)
+
+
+def test_a_token_across_the_border_is_taken_apart_as_the_model_will_meet_it():
+    tokenizer = made.merging()
+    assert table(tokenizer, prompt("ca", "bc"), prompt("ab", "c")) == ["c a [b] [c] [</s>]", "ab [c] [</s>]"]
+    assert table(tokenizer, text("cabc")) == ["[c] [ab] [c] [</s>]"]
+    assert notes(tokenizer, prompt("ca", "bc")) == [
+        "tokenised 1 record in parts, because a token would lie across the border between what is read and what is "
+        "learned"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "wanted"),
+    [
+        pytest.param(7, ["<s> [one] [_] [two] [_] [three] [</s>]"], id="fits exactly"),
+        pytest.param(6, ["<s> [one] [_] [two] [_] [three]", "[three] [</s>]"], id="one too long"),
+        pytest.param(4, ["<s> [one] [_] [two]", "[two] [_] [three] [</s>]"], id="windows share one token"),
+        pytest.param(3, ["<s> [one] [_]", "[_] [two] [_]", "[_] [three] [</s>]"], id="three windows"),
+        pytest.param(2, 6, id="windows of one prediction"),
+    ],
+)
+def test_long_text_is_cut_into_windows(sequence, wanted):
+    found = table(made.words(), text("one two three"), sequence=sequence)
+    assert len(found) == wanted if isinstance(wanted, int) else found == wanted
+
+
+@FUZZ
+@given(
+    st.lists(st.sampled_from(made.WORDS), min_size=1, max_size=60).map(" ".join),
+    st.integers(min_value=2, max_value=40),
+)
+def test_windows_learn_each_token_of_a_text_exactly_once(words, sequence):
+    tokenizer = MADE_ONCE
+    whole = tokenize_records([text(words)], tokenizer, sequence=10_000).examples[0]
+    windows = tokenize_records([text(words)], tokenizer, sequence=sequence).examples
+    learned = [token for each in windows for token in each.ids[1:]]
+    assert learned == list(whole.ids[1:])
+    assert all(2 <= len(each.ids) <= sequence for each in windows)
+    assert all(each.ids[-1] == after.ids[0] for each, after in pairwise(windows))
+
+
+MADE_ONCE = made.words()
+
+
+def test_prompts_and_chats_are_cut_off_at_the_right_and_left_out_when_nothing_is_left():
+    tokenizer = made.words(template=made.IM_CHATML)
+    long, lost = prompt("Q ", "one two"), prompt("one two three ", "A")
+    assert table(tokenizer, long, lost, chat(USER, ANSWER), sequence=4) == ["<s> Q _ [one]"]
+    assert notes(tokenizer, long, lost, chat(USER, ANSWER), sequence=4) == [
+        "cut off 3 records after 4 tokens",
+        "left out 2 records with nothing to learn within 4 tokens",
+    ]
+    assert notes(tokenizer, text("one two three"), text("Hi"), sequence=4) == [
+        "cut 1 text of more than 4 tokens into 2 windows"
+    ]
+
+
+def test_nothing_left_to_learn_is_an_error_with_what_to_do():
+    with pytest.raises(DevkitError, match="nothing to learn within 3 tokens") as caught:
+        table(made.words(), prompt("one two three ", "A"), sequence=3)
+    assert "--sequence" in caught.value.hint
+
+
+def test_rows_of_one_token_are_refused():
+    with pytest.raises(DevkitError, match="rows of 1 tokens leave nothing to predict"):
+        table(made.words(), text("Hi"), sequence=1)
+
+
+def test_a_very_long_text_is_tokenised_in_pieces_that_end_with_lines(monkeypatch):
+    from devkit.workload.finetune.data import tokenization
+
+    tokenizer = made.words()
+    whole = table(tokenizer, text("one\ntwo\nthree"))
+    monkeypatch.setattr(tokenization, "PIECE", 5)
+    assert tokenization._pieces("one\ntwo\nthreefour") == ["one\n", "two\n", "three", "four"]
+    assert table(tokenizer, text("one\ntwo\nthree")) == whole
+
+
+def test_a_tokenizer_in_python_is_tokenised_in_parts():
+    """Those without offsets cannot tell where a token came from."""
+    tokenizer = made.words(template=made.MARKED)
+    expected = table(made.words(template=made.IM_CHATML), prompt("Q ", "A hat"), chat(USER, ANSWER))
+
+    class Slow(type(tokenizer)):
+        is_fast = False
+
+    tokenizer.chat_template = made.IM_CHATML
+    tokenizer.__class__ = Slow
+    assert table(tokenizer, prompt("Q ", "A hat"), chat(USER, ANSWER)) == expected
+
+
+def test_records_keep_their_order_among_those_of_other_kinds():
+    tokenizer = made.words(template=made.IM_CHATML)
+    found = table(tokenizer, text("one"), prompt("Q", " two"), text("three"), chat(USER, ANSWER), text("Hi"))
+    assert [next(w for w in ("one", "two", "three", "Hello", "Hi") if w in each) for each in found] == [
+        *("one", "two", "three", "Hello", "Hi")
+    ]
+
+
+def config(**fields):
+    from transformers import LlamaConfig
+
+    return LlamaConfig(**fields)
+
+
+def test_rows_longer_than_the_model_are_refused_with_its_length():
+    require_context_length(64, config(max_position_embeddings=64))
+    with pytest.raises(DevkitError, match="rows of 65 tokens are longer than this model reads: 64") as caught:
+        require_context_length(65, config(max_position_embeddings=64))
+    assert caught.value.hint == "Give --sequence 64 or less."
+
+
+def test_a_tokenizer_of_another_model_is_refused():
+    tokenizer = made.words()
+    examples = tokenize_records([text("Hi there")], tokenizer, sequence=8).examples
+    require_vocabulary_size(examples, config(vocab_size=len(tokenizer)))
+    with pytest.raises(DevkitError, match="the model has 4 of them"):
+        require_vocabulary_size(examples, config(vocab_size=4))
+
+
+@pytest.mark.parametrize(
+    ("records", "wanted"),
+    [
+        pytest.param(999, [], id="of few nothing is told"),
+        pytest.param(1000, [0], id="a thousand are announced"),
+        pytest.param(2500, [0, 1000, 2000], id="and then counted"),
+    ],
+)
+def test_many_records_are_counted_while_they_are_read(records, wanted):
+    told = []
+    found = tokenize_records([text("Hi")] * records, made.words(), sequence=8, counted=told.append)
+    assert (told, len(found.examples)) == (wanted, records)

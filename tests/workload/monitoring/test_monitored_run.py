@@ -1,0 +1,28 @@
+"""A real run that is watched: its curves are drawn, and doctor reads what it left."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the workload extra is not installed")
+
+from devkit.probe.host import LocalHost
+from devkit.probe.reports import read_training_run
+from devkit.workload.monitoring.listeners import monitor_run
+from tests.workload.finetune.kitchen import Kitchen
+
+pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore")]
+
+
+def test_a_run_draws_its_curves_and_leaves_what_doctor_reads(tmp_path):
+    from devkit.workload.finetune.program import run_finetuning
+
+    torch.set_num_threads(1)
+    settings, picture = Kitchen(tmp_path).settings(steps=6), tmp_path / "curves.svg"
+    with monitor_run(settings.output, plot=picture, tensorboard=None) as listen:
+        assert run_finetuning(settings, listeners=(listen,)) == 0
+    kinds = {each.get("class") for each in ET.parse(picture).iter("{http://www.w3.org/2000/svg}polyline")}
+    assert {"line loss", "line pace"} <= kinds
+    found = read_training_run(LocalHost(), str(settings.output))
+    assert (found.steps, found.on_cuda, found.checkpointing) == (6, torch.cuda.is_available(), False)
+    assert isinstance(found.waiting_percent, int) and found.attention

@@ -1,0 +1,89 @@
+import pytest
+
+from devkit.workload.tracing.stream import Allocation, Deallocation, TensorKind
+
+pytestmark = pytest.mark.workload
+
+
+def told(stream):
+    return [("+" if isinstance(event, Allocation) else "-", getattr(event, "bytes", 0)) for event in stream]
+
+
+def test_a_storage_is_written_down_when_it_is_made_and_when_it_is_dropped():
+    import torch
+
+    from devkit.workload.tracing.recorder import AllocationRecorder
+
+    with AllocationRecorder() as ledger:
+        made = torch.zeros(256)
+        del made
+    assert told(ledger.stream) == [("+", 1024), ("-", 0)]
+    assert isinstance(ledger.stream[1], Deallocation)
+    assert ledger.stream[1].name == ledger.stream[0].name
+
+
+def test_views_and_changes_in_place_make_nothing():
+    import torch
+
+    from devkit.workload.tracing.recorder import AllocationRecorder
+
+    with AllocationRecorder() as ledger:
+        made = torch.zeros(256)
+        view = made.view(16, 16).T
+        view.add_(1)
+    assert len(ledger.stream) == 1
+
+
+def test_what_autograd_saves_lives_until_the_backward_pass():
+    import torch
+
+    from devkit.workload.tracing.recorder import AllocationRecorder
+
+    weight = torch.ones(256, requires_grad=True)
+    with AllocationRecorder() as ledger:
+        loss = (weight * 2).exp().sum()
+        kept = sum(event.bytes if isinstance(event, Allocation) else -1024 for event in ledger.stream)
+        loss.backward()
+        del loss
+    assert kept == 1024 + 4  # exp's result and the loss; not what went into exp
+
+
+def test_a_kernel_that_needs_scratch_memory_on_a_gpu_is_given_it():
+    import torch
+
+    from devkit.workload.tracing.recorder import AllocationRecorder
+
+    gradient, output = torch.ones(8, 32), torch.ones(8, 32)
+    with AllocationRecorder() as ledger:
+        made = torch._softmax_backward_data(gradient, output, -1, torch.float32)
+    assert told(ledger.stream) == [("+", 1024), ("+", 1024), ("-", 0)]
+    assert ledger.stream[2].name == ledger.stream[0].name
+    assert made.nbytes == 1024
+
+
+def test_half_precision_scores_become_fp32_inside_softmax_as_on_a_gpu():
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.nn import functional
+
+    from devkit.workload.tracing.emulation import emulate_gpu
+    from devkit.workload.tracing.recorder import AllocationRecorder
+
+    before = functional.softmax
+    with FakeTensorMode(), emulate_gpu(), AllocationRecorder() as ledger:
+        scores = torch.empty(8, 32, dtype=torch.float16)
+        made = functional.softmax(scores, dim=-1, dtype=torch.float32)
+        assert made.dtype is torch.float32
+    assert [event.bytes for event in ledger.stream if isinstance(event, Allocation)] == [512, 1024]
+    assert functional.softmax is before
+
+
+def test_a_tensor_can_be_named_after_it_was_made():
+    import torch
+
+    from devkit.workload.tracing.recorder import AllocationRecorder
+
+    with AllocationRecorder() as ledger:
+        made = torch.zeros(256)
+        ledger.relabel([made], TensorKind.GRADIENTS)
+    assert ledger.stream[0].kind is TensorKind.GRADIENTS
