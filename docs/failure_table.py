@@ -1,61 +1,66 @@
-"""The table of failures: docs/failures.toml, with the checks that recognise each and the machines that show it."""
+"""The page of failures: the catalog, with the checks that recognize each failure and the machines that show it."""
 
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from devkit.doctor.model import Check
+from devkit.doctor.signatures.catalog import Failure, load_failures
 
-ROWS = Path(__file__).parent / "failures.toml"
 MACHINES = Path(__file__).parents[1] / "tests" / "hosts"
 
-
-def markdown_of(checks: Iterable[Check]) -> str:
-    """The page docs/failures.md."""
-    document = tomllib.loads(ROWS.read_text(encoding="utf-8"))
-    failures, codes, machines = document["failure"], _codes(checks), _machines()
-    recognised = [row for row in failures if row["id"] in codes]
-    lines = [
-        "# What devkit doctor recognises",
-        "",
-        f"{len(recognised)} of the {len(failures)} failures below are recognised by a check. A recorded machine is a",
-        "folder of `tests/hosts` on which the tests prove it; sources are public threads and manuals.",
-    ]
-    for letter, title in document["groups"].items():
-        rows = [_row(row, codes, machines) for row in failures if row["id"].startswith(letter)]
-        lines += ["", f"## {letter}. {title}", "", *_HEAD, *rows]
-    foot = (
-        "Generated from docs/failures.toml, the checks and the recorded machines; `python docs/generate.py` writes it."
-    )
-    return "\n".join([*lines, "", foot]) + "\n"
-
+GROUPS = {
+    "A": "Driver and kernel",
+    "B": "Health of the GPU",
+    "C": "MIG, vGPU and Fabric Manager",
+    "D": "WSL and Windows",
+    "E": "Docker engine, permissions and contexts",
+    "F": "Container Toolkit, CDI and rootless engines",
+    "G": "CUDA, driver, image and architecture",
+    "H": "Python packages in the container",
+    "I": "Memory, limits and several GPUs",
+    "J": "Dev containers and Compose",
+    "K": "Storage, network and the model hub",
+}
+"""The heading of each group, by the first letter of its failures' IDs."""
 
 _HEAD = (
-    "| | Failure | Seen as | Recognised by | Recorded machines | Sources |",
+    "| | Failure | Seen as | Recognized by | Recorded machines | Sources |",
     "|---|---|---|---|---|---|",
 )
 
 
-def _row(row: dict[str, Any], codes: dict[str, list[str]], machines: dict[str, list[str]]) -> str:
-    found = codes.get(row["id"], ())
-    recognised = ", ".join(f"[{code}](checks/{code}.md)" for code in found) or f"not seen: {row.get('not_seen', '')}"
-    shown = ", ".join(f"`{name}`" for name in machines.get(row["id"], ())) or row.get("no_recording", "")
-    cells = (row["id"], row["name"], row["symptom"], recognised, shown, ", ".join(row["sources"]))
+def render_failures() -> str:
+    """Return the page as Markdown."""
+    failures, machines = load_failures(), _read_machines()
+    recognized = [failure for failure in failures if failure.checks]
+    lines = [
+        "# What devkit doctor recognizes",
+        "",
+        f"{len(recognized)} of the {len(failures)} failures below are recognized by a check. A recorded machine is a",
+        "folder of `tests/hosts` on which the tests prove it; sources are public threads and manuals.",
+    ]
+    for letter, title in GROUPS.items():
+        rows = [_render_row(failure, machines) for failure in failures if failure.id.startswith(letter)]
+        lines += ["", f"## {letter}. {title}", "", *_HEAD, *rows]
+    foot = "Generated from the failure catalog and the recorded machines; `python docs/generate.py` writes it."
+    return "\n".join([*lines, "", foot]) + "\n"
+
+
+def _render_row(failure: Failure, machines: dict[str, list[str]]) -> str:
+    recognized = ", ".join(f"[{code}](checks/{code}.md)" for code in failure.checks)
+    shown = ", ".join(f"`{name}`" for name in machines.get(failure.id, ())) or failure.no_recording
+    cells = (
+        failure.id,
+        failure.name,
+        failure.symptom,
+        recognized or f"not seen: {failure.not_seen}",
+        shown,
+        ", ".join(failure.sources),
+    )
     return f"| {' | '.join(cell.replace('|', chr(92) + '|').replace('<', '&lt;') for cell in cells)} |"
 
 
-def _codes(checks: Iterable[Check]) -> dict[str, list[str]]:
-    """Each failure's checks, in print order."""
-    found: dict[str, list[str]] = {}
-    for check in checks:
-        for failure in check.covers:
-            found.setdefault(failure, []).append(check.code)
-    return found
-
-
-def _machines() -> dict[str, list[str]]:
-    """Each failure's recorded machines."""
+def _read_machines() -> dict[str, list[str]]:
+    """Return the recorded machines that show each failure."""
     found: dict[str, list[str]] = {}
     for path in sorted(MACHINES.glob("*/machine.toml")):
         for failure in tomllib.loads(path.read_text(encoding="utf-8")).get("shows", ()):

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 import failure_table
+from check_pages import render_check_index, render_check_page
 
-from devkit.doctor.model import render_check_index, render_check_page
 from devkit.doctor.registry import CHECKS
 
 FOLDER = Path(__file__).parent / "checks"
@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "checks"
 def pages() -> dict[Path, str]:
     """Every page by its path."""
     written = {FOLDER / f"{check.code}.md": render_check_page(check) for check in CHECKS}
-    table = failure_table.markdown_of(CHECKS)
+    table = failure_table.render_failures()
     return {FOLDER.parent / "failures.md": table, FOLDER / "README.md": render_check_index(CHECKS), **written}
 
 

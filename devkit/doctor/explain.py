@@ -10,6 +10,7 @@ from devkit.doctor.registry import BY_CODE, CHECKS
 from devkit.doctor.report.report import ReportedFinding, build_fix_document, find_check_page
 from devkit.doctor.report.text import Line, Marks, Tone, format_finding
 from devkit.doctor.signatures import Match, match_signatures
+from devkit.doctor.signatures.catalog import find_covered_failures, find_symptoms
 from devkit.text import format_count, join_words, wrap_text
 
 SCHEMA = "devkit.explain/1"
@@ -100,9 +101,9 @@ def build_explanation_document(check: Check) -> dict[str, Any]:
             "code": check.code,
             "title": check.title,
             "explanation": dict(split_explanation(check)),
-            "symptoms": list(check.symptoms),
+            "symptoms": list(find_symptoms(check.code)),
             "causes": list(check.causes),
-            "covers": list(check.covers),
+            "covers": list(find_covered_failures(check.code)),
             "docs": find_check_page(check),
         },
         "matches": [],
@@ -114,8 +115,8 @@ def format_explanation(check: Check, *, width: int) -> tuple[Line, ...]:
     lines = _folded(f"{check.code} {check.title}", width)
     for heading, text in split_explanation(check):
         lines += [Line(""), *_folded(f"{heading}: {text}" if heading else text, width)]
-    if check.symptoms:
-        lines += [Line(""), Line("You may have seen:"), *(Line(f"  {words}") for words in check.symptoms)]
+    if symptoms := find_symptoms(check.code):
+        lines += [Line(""), Line("You may have seen:"), *(Line(f"  {words}") for words in symptoms)]
     if check.causes:
         said = f"{format_count(len(check.causes), 'check')} may find what follows from it: {join_words(check.causes)}"
         lines += [Line(""), *_folded(said, width, tone=Tone.QUIET)]

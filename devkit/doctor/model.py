@@ -6,7 +6,6 @@ from enum import StrEnum
 
 from devkit.facts.model import Facts
 from devkit.facts.values import record
-from devkit.text import join_words
 
 
 class Severity(StrEnum):
@@ -125,16 +124,13 @@ class NotApplicable(Exception):  # noqa: N818 - it is no error: the check has no
 class Check:
     """One question about a machine. `title` states the healthy condition; the docstring of `run` explains it.
 
-    `covers` lists the entries of the failure catalogue (docs/failures.toml) that it recognises, such as "A01".
-    `symptoms` are error texts as users paste them into a search.
-    `causes` lists codes whose findings are consequences of this check's, and are kept quiet beside it.
+    `causes` lists codes whose findings are consequences of this check's, and are kept quiet beside it. The failures that
+    it recognizes, and the error texts that lead to it, are data: see `signatures/catalog.py`.
     """
 
     code: str
     title: str
     run: Callable[[Facts], Iterator[Finding]]
-    covers: tuple[str, ...] = ()
-    symptoms: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
 
     @property
@@ -147,14 +143,12 @@ def check(
     code: str,
     title: str,
     *,
-    covers: tuple[str, ...] = (),
-    symptoms: tuple[str, ...] = (),
     causes: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Facts], Iterator[Finding]]], Check]:
     """Make a `Check` of a generator over facts. It registers nothing: `registry.CHECKS` does, by hand."""
 
     def wrap(run: Callable[[Facts], Iterator[Finding]]) -> Check:
-        return Check(code, title, run, covers, symptoms, causes)
+        return Check(code, title, run, causes)
 
     return wrap
 
@@ -197,36 +191,13 @@ class Outcome:
     ms: float = field(default=0.0, compare=False)
 
 
-# The page of a check in docs/checks, made from its docstring.
-
-
-def render_check_page(check: Check) -> str:
-    """The check's page in docs/checks, from its docstring."""
-    summary, _, rest = check.explanation.partition("\n\n")
-    lines = [f"# {check.code}: {check.title}", "", " ".join(summary.split()), ""]
-    for section in _sections(rest):
-        lines += section
-    if check.symptoms:
-        lines += ["## What you may have searched for", "", *(f"- `{words}`" for words in check.symptoms), ""]
-    if check.causes:
-        lines += ["## What follows from it", "", f"Findings of these checks: {join_words(sorted(check.causes))}.", ""]
-    lines += ["[All checks](README.md). Generated from the docstring; `python docs/generate.py` writes it."]
-    return "\n".join(lines).rstrip() + "\n"
+EXPLANATION_HEADINGS = ("Why it matters", "How it is seen", "Source")
 
 
 def split_explanation(check: Check) -> tuple[tuple[str, str], ...]:
     """The docstring's parts with their headings; the first, what is so on a healthy machine, has none."""
     summary, _, rest = check.explanation.partition("\n\n")
     return (("", " ".join(summary.split())), *_parts(rest))
-
-
-EXPLANATION_HEADINGS = ("Why it matters", "How it is seen", "Source")
-
-
-def _sections(text: str) -> Iterable[list[str]]:
-    """The labelled paragraphs of a docstring as Markdown sections."""
-    for heading, body in _parts(text):
-        yield [f"## {heading}", "", body[:1].upper() + body[1:], ""]
 
 
 def _parts(text: str) -> Iterable[tuple[str, str]]:
@@ -236,11 +207,3 @@ def _parts(text: str) -> Iterable[tuple[str, str]]:
         raise ValueError(f"the docstring must have, in this order: {', '.join(EXPLANATION_HEADINGS)}")
     for heading, start, end in zip(EXPLANATION_HEADINGS, starts, [*starts[1:], len(text)], strict=True):
         yield heading, " ".join(text[start + len(heading) + 1 : end].split())
-
-
-def render_check_index(checks: Iterable[Check]) -> str:
-    """The list of all pages."""
-    rows = [f"| [{check.code}]({check.code}.md) | {check.title} |" for check in checks]
-    head = ["# Checks of devkit doctor", "", "In the order of printing. A title states the healthy condition.", ""]
-    foot = ["", "Generated from the docstrings; `python docs/generate.py` writes it."]
-    return "\n".join([*head, "| Code | Title |", "|---|---|", *rows, *foot]) + "\n"

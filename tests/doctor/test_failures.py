@@ -1,56 +1,62 @@
-"""The table of failures agrees with what checks say that they recognise, and recorded machines that they show."""
+"""The failure catalog agrees with the checks, and with what recorded machines show."""
 
-import tomllib
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from devkit.doctor.registry import CHECKS
+from devkit.doctor.registry import BY_CODE, CHECKS
+from devkit.doctor.signatures.catalog import PREFIXES, find_symptoms, load_failures
 from tests.hosts import MACHINES, description_of
 
-TABLE = tomllib.loads((Path(__file__).parents[2] / "docs" / "failures.toml").read_text(encoding="utf-8"))
-ROWS = {row["id"]: row for row in TABLE["failure"]}
-COVERED = {failure: check.code for check in CHECKS for failure in check.covers}
+FAILURES = load_failures()
 SHOWN = {failure: name for name in MACHINES for failure in description_of(name).get("shows", ())}
 
-FEWEST_RECOGNISED = 120
+FEWEST_RECOGNIZED = 120
+
+each_failure = pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.id)
 
 
-def test_every_failure_stands_once_in_the_order_of_its_group():
-    ids = [row["id"] for row in TABLE["failure"]]
-    assert [name for name, times in Counter(ids).items() if times > 1] == []
-    assert ids == sorted(ids)
-    assert len(ids) == 142
-    assert {name[0] for name in ids} == set(TABLE["groups"])
+def test_every_failure_is_listed_once():
+    assert [name for name, times in Counter(failure.id for failure in FAILURES).items() if times > 1] == []
+    assert len(FAILURES) == 142
+    assert {failure.id[0] for failure in FAILURES} == set("ABCDEFGHIJK")
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_a_failure_is_recognised_or_says_why_not(row):
-    assert (row["id"] in COVERED) != bool(row.get("not_seen")), "a row has a check or a reason, never both"
+def test_every_code_prefix_has_a_file():
+    assert tuple(sorted({check.code[:3] for check in CHECKS})) == PREFIXES
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_a_recognised_failure_is_shown_or_says_why_not(row):
-    if row["id"] in COVERED:
-        assert (row["id"] in SHOWN) != bool(row.get("no_recording")), "a row has a machine or a reason, never both"
+@each_failure
+def test_a_failure_is_recognized_or_says_why_not(failure):
+    assert bool(failure.checks) != bool(failure.not_seen), "a failure has a check or a reason, never both"
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_a_row_says_what_is_seen_and_where_it_was_reported(row):
-    assert row["name"]
-    assert row["symptom"]
-    assert row["sources"]
-    assert set(row) <= {"id", "name", "symptom", "sources", "not_seen", "no_recording"}
+@each_failure
+def test_a_recognized_failure_is_shown_or_says_why_not(failure):
+    if failure.checks:
+        assert (failure.id in SHOWN) != bool(failure.no_recording), "a failure has a machine or a reason, never both"
 
 
-def test_what_checks_cover_stands_in_the_table():
-    assert sorted(set(COVERED) - set(ROWS)) == []
+@each_failure
+def test_a_failure_says_what_is_seen_and_where_it_was_reported(failure):
+    assert failure.name
+    assert failure.symptom
+    assert failure.sources
 
 
-def test_what_machines_show_stands_in_the_table():
-    assert sorted(set(SHOWN) - set(ROWS)) == []
+@each_failure
+def test_the_checks_of_a_failure_exist_and_are_in_the_order_of_the_report(failure):
+    assert [check.code for check in CHECKS if check.code in failure.checks] == list(failure.checks)
 
 
-def test_most_failures_are_recognised():
-    assert len(set(COVERED) & set(ROWS)) >= FEWEST_RECOGNISED
+@pytest.mark.parametrize("code", BY_CODE)
+def test_every_check_has_symptoms_to_search_for(code):
+    assert find_symptoms(code), f"add {code} to [symptoms] in devkit/doctor/signatures/failures/{code[:3]}.toml"
+
+
+def test_what_machines_show_is_in_the_catalog():
+    assert sorted(set(SHOWN) - {failure.id for failure in FAILURES}) == []
+
+
+def test_most_failures_are_recognized():
+    assert sum(bool(failure.checks) for failure in FAILURES) >= FEWEST_RECOGNIZED

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from devkit.doctor.explain import find_known_errors
 from devkit.doctor.registry import BY_CODE, CHECKS
 from devkit.doctor.signatures import SIGNATURES, match_signatures
+from devkit.doctor.signatures.catalog import find_symptoms
 from devkit.doctor.signatures.matching import HEAD, TAIL, search_text, strip_noise
 from devkit.doctor.signatures.model import Signature
 from devkit.doctor.signatures.patterns import compile_pattern
@@ -121,7 +122,7 @@ NOT_BY_ITSELF = {
 SYMPTOMS = [
     pytest.param(check, symptom, id=f"{check.code} {symptom}")
     for check in CHECKS
-    for symptom in check.symptoms
+    for symptom in find_symptoms(check.code)
     if len(symptom.split()) >= 4 and FAILURE.search(symptom) and symptom not in NOT_BY_ITSELF
 ]
 
@@ -134,7 +135,7 @@ def test_the_symptom_of_a_check_leads_to_it_or_to_its_cause(check, symptom):
 
 
 def test_the_exceptions_are_still_needed():
-    symptoms = {symptom for check in CHECKS for symptom in check.symptoms}
+    symptoms = {symptom for check in CHECKS for symptom in find_symptoms(check.code)}
     assert {text for text in NOT_BY_ITSELF if text in symptoms and find_known_errors(text)} == set()
 
 

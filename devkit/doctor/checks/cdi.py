@@ -38,13 +38,7 @@ def require_gpu_cdi_specs(facts: Facts) -> tuple[CdiSpec, ...]:
     return found
 
 
-@check(
-    "CDI001",
-    "CDI specifications are of the loaded driver",
-    covers=("F13",),
-    symptoms=("stale CDI spec", "libcuda.so mount"),
-    causes=("CDI004", *CONTAINER_START_CODES),
-)
+@check("CDI001", "CDI specifications are of the loaded driver", causes=("CDI004", *CONTAINER_START_CODES))
 def cdi_is_current(facts: Facts) -> Iterator[Finding]:
     """The library versions inside each CDI specification are the loaded driver's.
 
@@ -78,13 +72,7 @@ def regenerate_cdi_spec(facts: Facts, spec: CdiSpec) -> tuple[str, ...]:
     return tuple(command.replace("/etc/cdi/nvidia.yaml", spec.path) for command in commands)
 
 
-@check(
-    "CDI002",
-    "The engine can read the CDI specifications",
-    covers=("F08", "F09"),
-    symptoms=("unresolvable CDI devices nvidia.com/gpu=all", "cdiVersion 0.7.0"),
-    causes=CONTAINER_START_CODES,
-)
+@check("CDI002", "The engine can read the CDI specifications", causes=CONTAINER_START_CODES)
 def engine_reads_cdi_version(facts: Facts) -> Iterator[Finding]:
     """The engine is new enough for the version that the CDI specifications are written in.
 
@@ -127,13 +115,7 @@ def _is_070(spec: CdiSpec) -> bool:
         return False
 
 
-@check(
-    "CDI003",
-    "CDI specifications are readable and name GPUs",
-    covers=("F08", "F12"),
-    symptoms=("unresolvable CDI devices", "invalid device, empty device edits"),
-    causes=("CTK002", *CONTAINER_START_CODES),
-)
+@check("CDI003", "CDI specifications are readable and name GPUs", causes=("CTK002", *CONTAINER_START_CODES))
 def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
     """Every CDI specification for NVIDIA GPUs can be read by this user, parses, and names at least one device.
 
@@ -183,13 +165,7 @@ def _needs_cdi(engine: Engine) -> bool:
     return engine.kind is EngineKind.PODMAN or (engine.hook_on_path is False and not has_runtime)
 
 
-@check(
-    "CDI004",
-    "What CDI specifications name exists",
-    covers=("F13", "F14"),
-    symptoms=('failed to stat CDI host device "/dev/dri/renderD129": no such file or directory',),
-    causes=("CDI005", *CONTAINER_START_CODES),
-)
+@check("CDI004", "What CDI specifications name exists", causes=("CDI005", *CONTAINER_START_CODES))
 def cdi_paths_exist(facts: Facts) -> Iterator[Finding]:
     """Every device node, library and hook program that a CDI specification names is on this machine.
 
@@ -215,13 +191,7 @@ def cdi_paths_exist(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "CDI005",
-    "CDI specifications describe every GPU",
-    covers=("F12",),
-    symptoms=("invalid device, empty device edits", "No devices found. Waiting indefinitely."),
-    causes=CONTAINER_START_CODES,
-)
+@check("CDI005", "CDI specifications describe every GPU", causes=CONTAINER_START_CODES)
 def cdi_describes_every_gpu(facts: Facts) -> Iterator[Finding]:
     """Each GPU that NVML counts has its device in the CDI specification, and each device brings a device node.
 
@@ -262,12 +232,7 @@ def _poor(facts: Facts, spec: CdiSpec, message: str) -> Finding:
     )
 
 
-@check(
-    "CDI006",
-    "CDI specifications are renewed after a driver update",
-    covers=("F13",),
-    symptoms=("nvidia-cdi-refresh.service", "stale CDI spec"),
-)
+@check("CDI006", "CDI specifications are renewed after a driver update")
 def cdi_refresh_is_enabled(facts: Facts) -> Iterator[Finding]:
     """Where the toolkit brings a unit that renews CDI specifications, it is switched on.
 
@@ -300,13 +265,7 @@ def cdi_refresh_is_enabled(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "CDI007",
-    "The engine is new enough for CDI",
-    covers=("F08",),
-    symptoms=("stat nvidia.com/gpu=all: no such file or directory", "unresolvable CDI devices nvidia.com/gpu=all"),
-    causes=("CTK002", "CDI002", *CONTAINER_START_CODES),
-)
+@check("CDI007", "The engine is new enough for CDI", causes=("CTK002", "CDI002", *CONTAINER_START_CODES))
 def engine_supports_cdi(facts: Facts) -> Iterator[Finding]:
     """Podman is of a version that knows CDI, its only way to a GPU.
 
@@ -328,13 +287,7 @@ def engine_supports_cdi(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "CDI008",
-    "CDI specifications lie where the engine looks",
-    covers=("F08",),
-    symptoms=("unresolvable CDI devices nvidia.com/gpu=all",),
-    causes=CONTAINER_START_CODES,
-)
+@check("CDI008", "CDI specifications lie where the engine looks", causes=CONTAINER_START_CODES)
 def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Finding]:
     """At least one CDI specification for NVIDIA GPUs is in a folder that the engine searches.
 

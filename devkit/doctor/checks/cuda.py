@@ -55,13 +55,7 @@ _ENGINE_MACHINES = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64
 """How engines name the processor that uname calls by the key."""
 
 
-@check(
-    "CUD005",
-    "No stub stands in for libcuda",
-    covers=("H09",),
-    symptoms=("CUDA driver is a stub library", "CUDA_ERROR_STUB_LIBRARY", "cuInit 34"),
-    causes=("CUD003", "CUD011", "PYT017"),
-)
+@check("CUD005", "No stub stands in for libcuda", causes=("CUD003", "CUD011", "PYT017"))
 def libcuda_is_not_a_stub(facts: Facts) -> Iterator[Finding]:
     """LD_LIBRARY_PATH names no folder of stubs, and the first libcuda that the loader finds is not in one.
 
@@ -112,17 +106,7 @@ def _toolkit(facts: Facts) -> tuple[CudaFolder, Release]:
     return toolkit, Release.parse(".".join(str(number) for number in numbers))
 
 
-@check(
-    "CUD006",
-    "The CUDA of this image knows every GPU",
-    covers=("G12",),
-    symptoms=(
-        "cudaErrorNoDevice",
-        "nvcc fatal : Unsupported gpu architecture 'compute_120'",
-        "Value 'sm_37' is not defined",
-    ),
-    causes=("CUD007",),
-)
+@check("CUD006", "The CUDA of this image knows every GPU", causes=("CUD007",))
 def cuda_supports_every_gpu(facts: Facts) -> Iterator[Finding]:
     """The CUDA Toolkit here, or the CUDA that the image was made for, targets the compute capability of every GPU.
 
@@ -188,16 +172,7 @@ def _another_cuda(row: Capability, gpu: Gpu) -> Fix:
     )
 
 
-@check(
-    "CUD007",
-    "What is compiled here runs on this driver",
-    covers=("G05",),
-    symptoms=(
-        "the provided PTX was compiled with an unsupported toolchain",
-        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
-        "CUDA error 222",
-    ),
-)
+@check("CUD007", "What is compiled here runs on this driver")
 def driver_compiles_toolkit_ptx(facts: Facts) -> Iterator[Finding]:
     """The driver compiles PTX of the CUDA Toolkit that is installed here.
 
@@ -235,12 +210,7 @@ def driver_compiles_toolkit_ptx(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "CUD008",
-    "The CUDA Toolkit has the major of torch's CUDA",
-    covers=("H13",),
-    symptoms=("The detected CUDA version mismatches the version that was used to compile PyTorch",),
-)
+@check("CUD008", "The CUDA Toolkit has the major of torch's CUDA")
 def toolkit_fits_torch(facts: Facts) -> Iterator[Finding]:
     """nvcc, where there is one, is of the CUDA major that torch was built with.
 
@@ -273,15 +243,7 @@ def toolkit_fits_torch(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "CUD009",
-    "Local images are for this machine's processor",
-    covers=("G11",),
-    symptoms=(
-        "exec format error",
-        "The requested image's platform (linux/amd64) does not match the detected host platform",
-    ),
-)
+@check("CUD009", "Local images are for this machine's processor")
 def images_are_for_this_processor(facts: Facts) -> Iterator[Finding]:
     """The images that dev containers use here are built for the processor of the engine's machine.
 
@@ -338,20 +300,7 @@ _CRASHES = CudaErrorMeaning(
 _OTHER = CudaErrorMeaning("the driver refused", "Look the code up in NVIDIA's list of CUresult, and at the kernel log.")
 
 
-@check(
-    "CUD011",
-    "CUDA starts",
-    covers=("F11", "H09", "G03", "G04"),
-    symptoms=(
-        "cuInit failed",
-        "CUDA_ERROR_NO_DEVICE",
-        "CUDA_ERROR_SYSTEM_NOT_READY",
-        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-        "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
-        "CUDA_ERROR_UNKNOWN",
-    ),
-    causes=("PYT017", "PYT018", "PYT019"),
-)
+@check("CUD011", "CUDA starts", causes=("PYT017", "PYT018", "PYT019"))
 def cuda_starts(facts: Facts) -> Iterator[Finding]:
     """cuInit, the first call of every CUDA program, succeeds in a process of its own.
 
@@ -406,13 +355,7 @@ def _init_finding(facts: Facts, meaning: CudaErrorMeaning, what: str, libcuda: s
 # Checks of Jetson boards, whose GPU and driver are part of the board and of its system image.
 
 
-@check(
-    "CUD010",
-    "On a Jetson, torch is a build for its JetPack",
-    covers=("G10",),
-    symptoms=("NvRmMemInitNvmap failed", "libnvdla_runtime.so: cannot open shared object file", "nvidia-smi on Jetson"),
-    causes=("PYT001", "PYT002"),
-)
+@check("CUD010", "On a Jetson, torch is a build for its JetPack", causes=("PYT001", "PYT002"))
 def torch_fits_jetpack(facts: Facts) -> Iterator[Finding]:
     """On a Jetson with JetPack 6 or older, torch comes from NVIDIA's or the community's Jetson builds.
 
@@ -527,11 +470,7 @@ def _driver(facts: Facts) -> DriverCuda:
     return driver
 
 
-@check(
-    "CUD001",
-    "The driver meets the image's CUDA requirement",
-    symptoms=("requirement error: unsatisfied condition: cuda>=12.8, please update your driver",),
-)
+@check("CUD001", "The driver meets the image's CUDA requirement")
 def image_requirement_met(facts: Facts) -> Iterator[Finding]:
     """The driver satisfies NVIDIA_REQUIRE_CUDA, which CUDA images carry.
 
@@ -573,8 +512,6 @@ def image_requirement_met(facts: Facts) -> Iterator[Finding]:
 @check(
     "CUD002",
     "No forward-compatibility libcuda is loaded that this GPU refuses",
-    covers=("G03",),
-    symptoms=("Error 804: forward compatibility was attempted on non supported HW", "cuda-compat"),
     causes=("CUD003", "PYT006", "CUD011", "PYT017"),
 )
 def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Finding]:
@@ -615,13 +552,7 @@ def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "CUD003",
-    "libcuda is of the loaded driver",
-    covers=("G04",),
-    symptoms=("Error 803: system has unsupported display driver / cuda driver combination",),
-    causes=("CUD011", "PYT017"),
-)
+@check("CUD003", "libcuda is of the loaded driver", causes=("CUD011", "PYT017"))
 def libcuda_matches_module(facts: Facts) -> Iterator[Finding]:
     """The libcuda.so.1 that programs load has the version of the kernel module.
 
@@ -664,18 +595,7 @@ def _repair_libcuda(facts: Facts, release: Release) -> Fix:
     )
 
 
-@check(
-    "CUD004",
-    "The driver is new enough for torch's CUDA",
-    covers=("G01", "G02"),
-    symptoms=(
-        "The NVIDIA driver on your system is too old (found version 12080)",
-        "CUDA error 35",
-        "CUDA driver version is insufficient for CUDA runtime version",
-        "nvidia-smi shows another CUDA Version than torch.version.cuda",
-    ),
-    causes=("PYT006", "PYT017", "PYT018", "PYT019"),
-)
+@check("CUD004", "The driver is new enough for torch's CUDA", causes=("PYT006", "PYT017", "PYT018", "PYT019"))
 def driver_runs_torch_cuda(facts: Facts) -> Iterator[Finding]:
     """The driver runs the CUDA version that torch was built with, in full or by minor version compatibility.
 

@@ -12,12 +12,7 @@ from devkit.text import format_bytes, format_count
 _NCCL_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 
 
-@check(
-    "MEM001",
-    "Memory may be locked for RDMA",
-    covers=("I03",),
-    symptoms=("ibv_reg_mr failed: Cannot allocate memory", "Call to ibv_reg_mr failed"),
-)
+@check("MEM001", "Memory may be locked for RDMA")
 def memory_may_be_locked(facts: Facts) -> Iterator[Finding]:
     """Where InfiniBand or RoCE is there, the limit of locked memory is unlimited.
 
@@ -51,12 +46,7 @@ def memory_may_be_locked(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "MEM002",
-    "Nothing was killed here for lack of memory",
-    covers=("I08",),
-    symptoms=("exit code 137", "Killed", "signal: killed"),
-)
+@check("MEM002", "Nothing was killed here for lack of memory")
 def no_process_was_oom_killed(facts: Facts) -> Iterator[Finding]:
     """The kernel has killed no process of this container because its memory was used up.
 
@@ -88,13 +78,7 @@ def no_process_was_oom_killed(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "MEM003",
-    "The container may use enough memory to load a model",
-    covers=("I08",),
-    symptoms=("Killed", "exit code 137"),
-    causes=("MEM002",),
-)
+@check("MEM003", "The container may use enough memory to load a model", causes=("MEM002",))
 def cgroup_memory_suffices(facts: Facts) -> Iterator[Finding]:
     """A container with a GPU may use at least 8 GiB of the host's memory.
 
@@ -126,12 +110,7 @@ def cgroup_memory_suffices(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "MEM004",
-    "A GPU has memory free for a small training run",
-    covers=("I07",),
-    symptoms=("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate",),
-)
+@check("MEM004", "A GPU has memory free for a small training run")
 def gpu_memory_is_free(facts: Facts) -> Iterator[Finding]:
     """At least one GPU has 4 GiB of memory free at this moment.
 

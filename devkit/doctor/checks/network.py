@@ -20,12 +20,7 @@ def _setting(limits: Limits, name: str) -> str | None:
     return settings.get(name)
 
 
-@check(
-    "NET001",
-    "GPUs reach each other past the IOMMU",
-    covers=("I04",),
-    symptoms=("all_reduce hangs with all GPUs at 100 %", "NCCL_P2P_DISABLE=1 cures the hang"),
-)
+@check("NET001", "GPUs reach each other past the IOMMU")
 def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
     """With several GPUs on PCI Express, the IOMMU passes their traffic through instead of translating it.
 
@@ -65,12 +60,7 @@ def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "NET002",
-    "NCCL_SOCKET_IFNAME names an interface that exists",
-    covers=("I05",),
-    symptoms=("Bootstrap : no socket interface found", "NCCL WARN Bootstrap: no socket interface found"),
-)
+@check("NET002", "NCCL_SOCKET_IFNAME names an interface that exists")
 def nccl_interface_exists(facts: Facts) -> Iterator[Finding]:
     """The interface that NCCL was told to use is one of this machine's.
 
@@ -103,12 +93,7 @@ def nccl_interface_exists(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "NET003",
-    "Nodes can reach this one for a run over several",
-    covers=("I05",),
-    symptoms=("Connect to 172.17.0.2 failed : Connection refused", "No route to host", "Socket Timeout"),
-)
+@check("NET003", "Nodes can reach this one for a run over several")
 def nodes_reach_each_other(facts: Facts) -> Iterator[Finding]:
     """In a run over several nodes, NCCL knows its interface, and a container shares the host's network.
 

@@ -33,12 +33,7 @@ def _here(facts: Facts) -> Side:
     return Side.CONTAINER if is_in_container(facts) else Side.HOST
 
 
-@check(
-    "STO001",
-    "The hub cache is writable",
-    covers=("J09",),
-    symptoms=("PermissionError: [Errno 13] Permission denied: '.cache/huggingface'",),
-)
+@check("STO001", "The hub cache is writable")
 def hub_cache_is_writable(facts: Facts) -> Iterator[Finding]:
     """The folder where huggingface_hub keeps models belongs to this user.
 
@@ -68,12 +63,7 @@ def hub_cache_is_writable(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check(
-    "STO002",
-    "There is room for images and models",
-    covers=("E11", "K03"),
-    symptoms=("no space left on device", "OSError: [Errno 28] No space left on device"),
-)
+@check("STO002", "There is room for images and models")
 def disk_space_suffices(facts: Facts) -> Iterator[Finding]:
     """The file systems of the engine, the hub cache and the project have space left.
 
@@ -140,12 +130,7 @@ def _make_room(facts: Facts, directory: Directory) -> Fix:
     return Fix("Free some space.", (f'du -xh --max-depth=1 "{directory.path}" | sort -h | tail',), where=_here(facts))
 
 
-@check(
-    "STO003",
-    "Project and hub cache are not on a Windows drive",
-    covers=("D09",),
-    symptoms=("/mnt/c", "9p", "drvfs", "slow"),
-)
+@check("STO003", "Project and hub cache are not on a Windows drive")
 def storage_is_not_on_windows_drive(facts: Facts) -> Iterator[Finding]:
     """In WSL the project and the hub cache are on the guest's own disk, not on a drive of Windows.
 
@@ -173,15 +158,7 @@ def storage_is_not_on_windows_drive(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check(
-    "STO004",
-    "There is room for more files",
-    covers=("E11",),
-    symptoms=(
-        "no space left on device although df shows free space",
-        "failed to register layer: no space left on device",
-    ),
-)
+@check("STO004", "There is room for more files")
 def inodes_suffice(facts: Facts) -> Iterator[Finding]:
     """The file systems of the engine, the hub cache and the project have inodes left.
 
@@ -205,12 +182,7 @@ def inodes_suffice(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "STO005",
-    "The hub cache outlives the container",
-    covers=("K04",),
-    symptoms=("models are downloaded again after every rebuild",),
-)
+@check("STO005", "The hub cache outlives the container")
 def hub_cache_outlives_container(facts: Facts) -> Iterator[Finding]:
     """In a dev container the hub cache is on a volume, not in the container's own layer.
 

@@ -56,8 +56,6 @@ def has_nvidia_runtime(engine: Engine) -> bool:
 @check(
     "CTK001",
     "The NVIDIA Container Toolkit is installed where the engine looks",
-    covers=("E05",),
-    symptoms=('could not select device driver "" with capabilities: [[gpu]]',),
     causes=("CTK002", "CTK003", "CTK004", "CTK005", "CTK009", "CTK010", "CTK011", *CDI_CODES, *CONTAINER_START_CODES),
 )
 def toolkit_installed(facts: Facts) -> Iterator[Finding]:
@@ -114,16 +112,7 @@ def _offers(facts: Facts, engine: Engine) -> str:
     return f"engine's runtimes: {runtimes}; its CDI GPUs: {'some' if has_cdi_gpus(facts, engine) else 'none'}"
 
 
-@check(
-    "CTK002",
-    "The engine has a way to give GPUs to containers",
-    covers=("E06", "F08"),
-    symptoms=(
-        "failed to discover GPU vendor from CDI: no known GPU vendor found",
-        "unresolvable CDI devices nvidia.com/gpu=all",
-    ),
-    causes=("CTK003", "CTK004", *CONTAINER_START_CODES),
-)
+@check("CTK002", "The engine has a way to give GPUs to containers", causes=("CTK003", "CTK004", *CONTAINER_START_CODES))
 def engine_offers_gpus(facts: Facts) -> Iterator[Finding]:
     """The engine offers GPUs in at least one way: the runtime named nvidia, Docker's own `--gpus`, or CDI devices.
 
@@ -156,13 +145,7 @@ def engine_offers_gpus(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "CTK003",
-    "The nvidia runtime that is configured is registered",
-    covers=("E07",),
-    causes=CONTAINER_START_CODES,
-    symptoms=("unknown or invalid runtime name: nvidia", "Unknown runtime specified nvidia"),
-)
+@check("CTK003", "The nvidia runtime that is configured is registered", causes=CONTAINER_START_CODES)
 def runtime_registered(facts: Facts) -> Iterator[Finding]:
     """The running engine knows the runtime that its settings file registers; without CDI there must be one.
 
@@ -206,12 +189,7 @@ _LONGEST = 200
 _SMI_FAILURES = ("Failed to initialize", "couldn't communicate", "No devices", "Unknown Error", "Unable to determine")
 
 
-@check(
-    "CTK013",
-    "A container that asks for the GPU gets it",
-    covers=("F12", "F16", "F18"),
-    symptoms=("nvidia-container-cli: initialization error: driver error: failed to process request",),
-)
+@check("CTK013", "A container that asks for the GPU gets it")
 def smoke_container_gets_gpu(facts: Facts) -> Iterator[Finding]:
     """A throw-away container, started with a request for every GPU, has the device nodes, libcuda and a working NVML.
 
@@ -409,13 +387,7 @@ _TOOLKIT = "nvidia-container-toolkit"
 _CONFIG_FILE = "/etc/nvidia-container-runtime/config.toml"
 
 
-@check(
-    "CTK008",
-    "The toolkit's settings file is valid",
-    covers=("F04",),
-    symptoms=("unable to load config file", "could not parse config"),
-    causes=("CTK009", "CTK010", *CONTAINER_START_CODES),
-)
+@check("CTK008", "The toolkit's settings file is valid", causes=("CTK009", "CTK010", *CONTAINER_START_CODES))
 def toolkit_config_is_valid(facts: Facts) -> Iterator[Finding]:
     """config.toml of the Container Toolkit is TOML.
 
@@ -443,13 +415,7 @@ def toolkit_config_is_valid(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "CTK009",
-    "The toolkit finds ldconfig",
-    covers=("F04",),
-    symptoms=("ldcache error: open failed: /sbin/ldconfig.real: no such file or directory",),
-    causes=CONTAINER_START_CODES,
-)
+@check("CTK009", "The toolkit finds ldconfig", causes=CONTAINER_START_CODES)
 def ldconfig_exists(facts: Facts) -> Iterator[Finding]:
     """The ldconfig that config.toml names for the host exists.
 
@@ -485,16 +451,7 @@ def _ldconfig(facts: Facts) -> str:
     )
 
 
-@check(
-    "CTK010",
-    "The toolkit's mode allows --gpus",
-    covers=("F10",),
-    symptoms=(
-        "invoking the NVIDIA Container Runtime Hook directly (e.g. specifying the docker --gpus flag) is not supported."
-        " Please use the NVIDIA Container Runtime (e.g. specify the --runtime=nvidia flag) instead.",
-    ),
-    causes=CONTAINER_START_CODES,
-)
+@check("CTK010", "The toolkit's mode allows --gpus", causes=CONTAINER_START_CODES)
 def toolkit_mode_allows_gpus_flag(facts: Facts) -> Iterator[Finding]:
     """The mode in config.toml lets the hook serve `docker run --gpus` and Compose's device requests.
 
@@ -531,15 +488,7 @@ def _other_ways(facts: Facts, engine: Engine) -> str:
 
 
 @check(
-    "CTK011",
-    "The installed toolkit is no release with a known fault for this machine",
-    covers=("F05", "F11", "F15"),
-    symptoms=(
-        "bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted",
-        "nvidia-container-cli: container error: cgroup subsystem devices not found",
-        "cu->cuInit(0) failed -> CUDA_ERROR_UNKNOWN",
-    ),
-    causes=CONTAINER_START_CODES,
+    "CTK011", "The installed toolkit is no release with a known fault for this machine", causes=CONTAINER_START_CODES
 )
 def toolkit_has_no_known_fault(facts: Facts) -> Iterator[Finding]:
     """The release of the Container Toolkit is none that is known to fail on machines of this kind.
@@ -594,13 +543,7 @@ def _another_release(facts: Facts, engine: Engine, fault: EngineFault) -> Fix:
     )
 
 
-@check(
-    "CTK012",
-    "runc can name GPU devices to systemd",
-    covers=("F02",),
-    symptoms=("Failed to initialize NVML: Unknown Error",),
-    causes=("CON007",),
-)
+@check("CTK012", "runc can name GPU devices to systemd", causes=("CON007",))
 def runc_passes_device_names(facts: Facts) -> Iterator[Finding]:
     """This runc needs no links in /dev/char for the GPU's nodes, or the links are there.
 
@@ -635,13 +578,7 @@ def runc_passes_device_names(facts: Facts) -> Iterator[Finding]:
 # Checks of how the NVIDIA Container Toolkit is set, and whether it is patched.
 
 
-@check(
-    "CTK004",
-    "Containers keep their GPU when systemd reloads",
-    covers=("F01",),
-    symptoms=("Failed to initialize NVML: Unknown Error", "systemctl daemon-reload"),
-    causes=("CON007",),
-)
+@check("CTK004", "Containers keep their GPU when systemd reloads", causes=("CON007",))
 def gpus_survive_daemon_reload(facts: Facts) -> Iterator[Finding]:
     """The way GPUs are injected is known to the container runtime, so that a systemd reload does not take them away.
 
@@ -683,16 +620,7 @@ def gpus_survive_daemon_reload(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "CTK005",
-    "The toolkit's no-cgroups setting fits the engine",
-    covers=("F05", "F06"),
-    causes=CONTAINER_START_CODES,
-    symptoms=(
-        "bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted",
-        "Failed to initialize NVML: Insufficient Permissions",
-    ),
-)
+@check("CTK005", "The toolkit's no-cgroups setting fits the engine", causes=CONTAINER_START_CODES)
 def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Finding]:
     """no-cgroups is on for a rootless engine, which may not edit device rules, and off for one run by root.
 
@@ -733,11 +661,7 @@ def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "CTK006",
-    "The NVIDIA Container Toolkit has its security fixes",
-    symptoms=("CVE-2025-23266", "CVE-2024-0132", "container escape"),
-)
+@check("CTK006", "The NVIDIA Container Toolkit has its security fixes")
 def toolkit_is_patched(facts: Facts) -> Iterator[Finding]:
     """The installed Container Toolkit is not older than the fixes of its known holes.
 
@@ -765,13 +689,7 @@ def toolkit_is_patched(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "CTK007",
-    "The toolkit looks for the driver where it is",
-    covers=("F04",),
-    symptoms=("load library failed: libnvidia-ml.so.1", "/run/nvidia/driver"),
-    causes=("CDI001", "CDI003", *CONTAINER_START_CODES),
-)
+@check("CTK007", "The toolkit looks for the driver where it is", causes=("CDI001", "CDI003", *CONTAINER_START_CODES))
 def driver_root_is_right(facts: Facts) -> Iterator[Finding]:
     """The toolkit's driver root is the host's own, where the driver's libraries are on the host.
 

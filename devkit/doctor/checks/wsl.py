@@ -34,13 +34,7 @@ _REMOVE = {
 }
 
 
-@check(
-    "WSL001",
-    "The WSL guest carries no Linux NVIDIA driver",
-    covers=("D01",),
-    symptoms=("Failed to initialize NVML: GPU access blocked by the operating system",),
-    causes=(*NEEDS_DRIVER_CODES, "WSL003", "WSL004"),
-)
+@check("WSL001", "The WSL guest carries no Linux NVIDIA driver", causes=(*NEEDS_DRIVER_CODES, "WSL003", "WSL004"))
 def no_linux_driver_in_guest(facts: Facts) -> Iterator[Finding]:
     """No package in the WSL guest replaces the driver libraries that Windows provides.
 
@@ -83,11 +77,7 @@ def _remove_driver(facts: Facts, packages: tuple[str, ...]) -> Fix:
 
 
 @check(
-    "WSL002",
-    "WSL is version 2 and shows the GPU device",
-    covers=("D01", "D02"),
-    symptoms=("The command 'docker' could not be found in this WSL 1 distro", "no /dev/dxg in WSL"),
-    causes=(*NEEDS_DRIVER_CODES, "WSL003", "STO003", "ENG001"),
+    "WSL002", "WSL is version 2 and shows the GPU device", causes=(*NEEDS_DRIVER_CODES, "WSL003", "STO003", "ENG001")
 )
 def wsl_shows_gpu(facts: Facts) -> Iterator[Finding]:
     """The guest runs on WSL 2, whose kernel shows the Windows GPU as /dev/dxg.
@@ -138,13 +128,7 @@ def _without_device(facts: Facts) -> Finding:
     )
 
 
-@check(
-    "WSL003",
-    "Windows provides all NVIDIA libraries to the guest",
-    covers=("D03",),
-    symptoms=("stat failed: /usr/lib/wsl/lib/libcuda.so.1: no such file or directory",),
-    causes=NEEDS_DRIVER_CODES,
-)
+@check("WSL003", "Windows provides all NVIDIA libraries to the guest", causes=NEEDS_DRIVER_CODES)
 def windows_provides_libraries(facts: Facts) -> Iterator[Finding]:
     """Every NVIDIA library that GPU programs load is in /usr/lib/wsl/lib.
 
@@ -177,16 +161,7 @@ _NVML_OPERATING_SYSTEM = 17
 """NVML_ERROR_OPERATING_SYSTEM."""
 
 
-@check(
-    "WSL004",
-    "Windows lets the guest use its GPU",
-    covers=("D01",),
-    symptoms=(
-        "Failed to initialize NVML: GPU access blocked by the operating system",
-        "Failed to properly shut down NVML: GPU access blocked by the operating system",
-    ),
-    causes=(*NVML_CODES, "GPU002", "GPU003", "GPU005"),
-)
+@check("WSL004", "Windows lets the guest use its GPU", causes=(*NVML_CODES, "GPU002", "GPU003", "GPU005"))
 def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Finding]:
     """NVML starts in the guest: Windows passes on a whole driver, of a GPU in display mode.
 
@@ -242,12 +217,7 @@ def _store(folders: tuple[str, ...] | Unknown) -> str:
     return folders.reason if isinstance(folders, Unknown) else join_words(folders) or "no folder of NVIDIA's"
 
 
-@check(
-    "WSL007",
-    "The guest's linker finds libcuda",
-    covers=("D04",),
-    symptoms=("/usr/lib/wsl/lib/libcuda.so.1 is not a symbolic link", "/usr/bin/ld: cannot find -lcuda"),
-)
+@check("WSL007", "The guest's linker finds libcuda")
 def linker_finds_libcuda(facts: Facts) -> Iterator[Finding]:
     """The loader's cache of the guest knows the plain name libcuda.so.
 
@@ -271,12 +241,7 @@ def linker_finds_libcuda(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "WSL008",
-    "The image carries no driver libraries of its own",
-    covers=("D05",),
-    symptoms=("nvidia-container-cli: mount error: file creation failed: libnvidia-ml.so.1: file exists: unknown",),
-)
+@check("WSL008", "The image carries no driver libraries of its own")
 def image_has_no_driver_libraries(facts: Facts) -> Iterator[Finding]:
     """In WSL the image of a container holds no copy of the libraries that Windows brings.
 
@@ -307,12 +272,7 @@ def image_has_no_driver_libraries(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "WSL009",
-    "CDI specifications follow the driver in WSL",
-    covers=("D10",),
-    symptoms=("nvidia-cdi-refresh.service: skipped because of an unmet condition check",),
-)
+@check("WSL009", "CDI specifications follow the driver in WSL")
 def cdi_follows_driver_in_wsl(facts: Facts) -> Iterator[Finding]:
     """The toolkit in the guest writes the CDI specification anew when Windows's driver changes.
 
@@ -361,13 +321,7 @@ def _settings(facts: Facts) -> WslSettings:
     return settings
 
 
-@check(
-    "WSL005",
-    "The settings of WSL leave the GPU on",
-    covers=("D01",),
-    symptoms=("gpuSupport=false", "no /dev/dxg in WSL"),
-    causes=("GPU001", "WSL002", *NEEDS_DRIVER_CODES),
-)
+@check("WSL005", "The settings of WSL leave the GPU on", causes=("GPU001", "WSL002", *NEEDS_DRIVER_CODES))
 def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Finding]:
     """The file .wslconfig does not switch the GPU off.
 
@@ -393,12 +347,7 @@ def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "WSL006",
-    "WSL has memory to load a model",
-    covers=("D08",),
-    symptoms=("Killed", "exit code 137", "Out of memory: Killed process"),
-)
+@check("WSL006", "WSL has memory to load a model")
 def wsl_has_memory(facts: Facts) -> Iterator[Finding]:
     """The virtual machine of WSL has memory and swap for the shards of a model on their way to the GPU.
 
@@ -436,13 +385,7 @@ def wsl_has_memory(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "WSL010",
-    "The guest's clock agrees with Windows's",
-    covers=("K05",),
-    symptoms=("certificate has expired or is not yet valid", "Release file is not valid yet"),
-    causes=("HUB009",),
-)
+@check("WSL010", "The guest's clock agrees with Windows's", causes=("HUB009",))
 def clock_agrees_with_windows(facts: Facts) -> Iterator[Finding]:
     """The guest's clock did not stand still while the machine slept.
 

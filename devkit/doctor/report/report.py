@@ -7,6 +7,7 @@ from typing import Any, assert_never
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.model import Check, Crashed, Finding, Found, Outcome, Passed, Severity, Skipped
 from devkit.doctor.runner import mark_root_causes
+from devkit.doctor.signatures.catalog import find_covered_failures, find_symptoms
 from devkit.facts.model import Facts
 from devkit.facts.values import record
 
@@ -108,8 +109,8 @@ def build_check_list_document(checks: Iterable[Check]) -> dict[str, Any]:
             {
                 "code": check.code,
                 "title": check.title,
-                "covers": list(check.covers),
-                "symptoms": list(check.symptoms),
+                "covers": list(find_covered_failures(check.code)),
+                "symptoms": list(find_symptoms(check.code)),
                 "docs": find_check_page(check),
             }
             for check in checks

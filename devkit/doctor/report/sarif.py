@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from devkit.doctor.model import Check, Confidence, Crashed, Finding, Location, Outcome, Severity, Skipped
 from devkit.doctor.report.report import Report, ReportedFinding, build_fix_document
+from devkit.doctor.signatures.catalog import find_covered_failures
 
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 SOURCE_ROOT = "%SRCROOT%"
@@ -64,7 +65,7 @@ def _rule(check: Check) -> dict[str, Any]:
         "shortDescription": {"text": check.title},
         "fullDescription": {"text": " ".join(summary.split()) or check.title},
         "help": {"text": page or check.title},
-        "properties": {"tags": ["gpu", *check.covers]},
+        "properties": {"tags": ["gpu", *find_covered_failures(check.code)]},
     }
     source = _source_on_the_web(rest)
     return {**rule, "helpUri": source} if source else rule

@@ -27,16 +27,7 @@ _ROOT_UID = 0
 _UNKNOWN_UID = -1
 
 
-@check(
-    "CON013",
-    "The workspace is writable in this container",
-    covers=("J08",),
-    symptoms=(
-        "EACCES: permission denied, open '/workspaces/",
-        "Permission denied",
-        "fatal: detected dubious ownership",
-    ),
-)
+@check("CON013", "The workspace is writable in this container")
 def workspace_is_writable(facts: Facts) -> Iterator[Finding]:
     """The user of this container may write to the workspace.
 
@@ -73,12 +64,7 @@ def workspace_is_writable(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "CON014",
-    "Every group of this user has a name",
-    covers=("F17",),
-    symptoms=("groups: cannot find name for group ID 993",),
-)
+@check("CON014", "Every group of this user has a name")
 def groups_have_names(facts: Facts) -> Iterator[Finding]:
     """Each group of this process has a name in the container's /etc/group.
 
@@ -204,13 +190,7 @@ _INSTALL_HEADERS = {
 }
 
 
-@check(
-    "CON001",
-    "The GPU was given to this container",
-    covers=("F01", "F07", "J02"),
-    symptoms=("Found no NVIDIA driver on your system", "No CUDA GPUs are available", "Unknown Error"),
-    causes=NEEDS_CONTAINER_GPU_CODES,
-)
+@check("CON001", "The GPU was given to this container", causes=NEEDS_CONTAINER_GPU_CODES)
 def container_has_gpu(facts: Facts) -> Iterator[Finding]:
     """On a machine with an NVIDIA GPU, this container can open it.
 
@@ -237,13 +217,7 @@ def container_has_gpu(facts: Facts) -> Iterator[Finding]:
     yield explain_missing_gpu(facts, container, driver)
 
 
-@check(
-    "CON002",
-    "The container has the driver capabilities compute and utility",
-    covers=("F16",),
-    symptoms=("nvidia-smi: command not found", "NVIDIA_DRIVER_CAPABILITIES"),
-    causes=("DRV003", "PYT006"),
-)
+@check("CON002", "The container has the driver capabilities compute and utility", causes=("DRV003", "PYT006"))
 def driver_capabilities_suffice(facts: Facts) -> Iterator[Finding]:
     """NVIDIA_DRIVER_CAPABILITIES includes compute (libcuda) and utility (NVML, nvidia-smi).
 
@@ -277,12 +251,7 @@ def driver_capabilities_suffice(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "CON003",
-    "Shared memory is large enough for data loaders",
-    covers=("I01", "I02"),
-    symptoms=("DataLoader worker is killed by signal: Bus error", "out of shared memory", "shm_size"),
-)
+@check("CON003", "Shared memory is large enough for data loaders")
 def shared_memory_suffices(facts: Facts) -> Iterator[Finding]:
     """The shared memory (/dev/shm) of this container holds at least a gibibyte.
 
@@ -306,13 +275,7 @@ def shared_memory_suffices(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "CON004",
-    "A C compiler and Python headers are there for Triton",
-    covers=("H05", "H06"),
-    causes=("PYT019",),
-    symptoms=("Failed to find C compiler. Please specify via CC", "Python.h: No such file or directory"),
-)
+@check("CON004", "A C compiler and Python headers are there for Triton", causes=("PYT019",))
 def triton_can_compile(facts: Facts) -> Iterator[Finding]:
     """The container has a C compiler and Python.h, where a CUDA build of torch is installed.
 
@@ -345,13 +308,7 @@ def _add_to_image(facts: Facts, commands: dict[DistroFamily, str], what: str) ->
     return Fix(f"Add {what} to the image, and rebuild it.", (command,) if command else (), where=Side.IMAGE, root=True)
 
 
-@check(
-    "CON005",
-    "The loader finds libcuda",
-    covers=("H07", "H08"),
-    causes=("PYT019",),
-    symptoms=("libcuda.so cannot found!", "/usr/bin/ld: cannot find -lcuda", "CUDA is not linked properly"),
-)
+@check("CON005", "The loader finds libcuda", causes=("PYT019",))
 def loader_finds_libcuda(facts: Facts) -> Iterator[Finding]:
     """The loader's cache knows libcuda, which Triton looks up there.
 

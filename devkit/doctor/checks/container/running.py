@@ -32,13 +32,7 @@ from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
 
 
-@check(
-    "CON006",
-    "The project's dev container asked for the GPU",
-    covers=("J02",),
-    symptoms=("torch.cuda.is_available() is False in VS Code, True on the command line",),
-    causes=("CON001",),
-)
+@check("CON006", "The project's dev container asked for the GPU", causes=("CON001",))
 def dev_container_requests_gpu(facts: Facts) -> Iterator[Finding]:
     """The running dev container of this project was created with a request for a GPU.
 
@@ -90,12 +84,7 @@ def _ask_for_gpu(facts: Facts, engine: Engine) -> Fix:
     )
 
 
-@check(
-    "CON007",
-    "Running containers keep their GPU when systemd reloads",
-    covers=("F01",),
-    symptoms=("Failed to initialize NVML: Unknown Error",),
-)
+@check("CON007", "Running containers keep their GPU when systemd reloads")
 def running_gpus_survive_reload(facts: Facts) -> Iterator[Finding]:
     """No running container got its GPU from the legacy hook while systemd manages the control groups.
 
@@ -155,16 +144,7 @@ def _version(engine: Engine) -> str:
     return "of an unknown version" if isinstance(engine.version, Unknown) else str(engine.version)
 
 
-@check(
-    "CON009",
-    "GPU containers have shared memory for data loaders and NCCL",
-    covers=("I01", "I02"),
-    symptoms=(
-        "DataLoader worker is killed by signal: Bus error",
-        "Error while creating shared memory segment /dev/shm/nccl",
-    ),
-    causes=("CON003",),
-)
+@check("CON009", "GPU containers have shared memory for data loaders and NCCL", causes=("CON003",))
 def gpu_containers_have_shared_memory(facts: Facts) -> Iterator[Finding]:
     """Running containers with a GPU have a shared memory of at least a gibibyte, or the host's.
 
@@ -196,13 +176,7 @@ def gpu_containers_have_shared_memory(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "CON010",
-    "GPU containers ask the toolkit for what they need",
-    covers=("F16",),
-    symptoms=("nvidia-smi: command not found", "Found no NVIDIA driver on your system"),
-    causes=("CON001", "CON002"),
-)
+@check("CON010", "GPU containers ask the toolkit for what they need", causes=("CON001", "CON002"))
 def container_variables_request_gpu(facts: Facts) -> Iterator[Finding]:
     """A container under the runtime named nvidia names its devices, and capabilities include compute and utility.
 
@@ -252,12 +226,7 @@ def _lacking(container: RunningContainer, capabilities: str) -> Iterator[Finding
     )
 
 
-@check(
-    "CON012",
-    "SELinux lets containers use the GPU",
-    covers=("F07",),
-    symptoms=("Failed to initialize NVML: Insufficient Permissions",),
-)
+@check("CON012", "SELinux lets containers use the GPU")
 def selinux_allows_gpu(facts: Facts) -> Iterator[Finding]:
     """Where SELinux confines containers, those with a GPU are exempt, or the policy lets containers use devices.
 
@@ -304,16 +273,7 @@ _COMPATIBILITY_GUIDE = "https://docs.nvidia.com/deploy/cuda-compatibility/"
 _LONGEST = 160
 
 
-@check(
-    "CON008",
-    "The driver meets what the project's images require",
-    covers=("F03",),
-    symptoms=(
-        "requirement error: unsatisfied condition: cuda>=12.8, please update your driver to a newer version,"
-        " or use an earlier cuda container",
-    ),
-    causes=("CON011", "CUD001"),
-)
+@check("CON008", "The driver meets what the project's images require", causes=("CON011", "CUD001"))
 def driver_meets_image_requirements(facts: Facts) -> Iterator[Finding]:
     """The driver satisfies NVIDIA_REQUIRE_CUDA of the images that this project's containers are made of.
 
@@ -390,12 +350,7 @@ def _meet(driver: DriverCuda, *, is_safe: bool) -> Fix:
     )
 
 
-@check(
-    "CON011",
-    "The project's last dev container ended well",
-    covers=("I08",),
-    symptoms=("exit code 137", "Exited (137)"),
-)
+@check("CON011", "The project's last dev container ended well")
 def last_dev_container_ended_well(facts: Facts) -> Iterator[Finding]:
     """Where no dev container of this project runs, the last one could start, and was not killed for its memory.
 

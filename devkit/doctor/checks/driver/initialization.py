@@ -24,17 +24,7 @@ _RELOAD = "sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm"
 _PRESERVE = "PreserveVideoMemoryAllocations"
 
 
-@check(
-    "DRV009",
-    "CUDA starts after the machine has slept",
-    covers=("A12",),
-    symptoms=(
-        "CUDA unknown error - this may be due to an incorrectly set up environment",
-        "Setting the available devices to be zero",
-        "cuInit(0) failed: CUDA_ERROR_UNKNOWN",
-    ),
-    causes=DEEP_CODES,
-)
+@check("DRV009", "CUDA starts after the machine has slept", causes=DEEP_CODES)
 def cuda_survives_suspend(facts: Facts) -> Iterator[Finding]:
     """cuInit works on this host, also after suspend; or at least the driver keeps its memory over one.
 
@@ -94,13 +84,7 @@ def _reload(driver: Driver) -> Fix:
     )
 
 
-@check(
-    "DRV010",
-    "CUDA starts on machines without an NVSwitch",
-    covers=("A14",),
-    symptoms=("system not yet initialized", "CUDA_ERROR_NOT_INITIALIZED: initialization", "uvm_disable_hmm"),
-    causes=DEEP_CODES,
-)
+@check("DRV010", "CUDA starts on machines without an NVSwitch", causes=DEEP_CODES)
 def cuda_starts_without_nvswitch(facts: Facts) -> Iterator[Finding]:
     """Without an NVSwitch, cuInit returns neither "system not yet initialized" nor "not initialized".
 
@@ -149,19 +133,7 @@ _OF_THE_DRIVER = ("PCI I/O region assigned to your NVIDIA", "resize PCIe BARs")
 _WINDOW_LOST = (*_OF_THE_DRIVER, "BAR 1")
 
 
-@check(
-    "GPU008",
-    "The firmware gives every GPU its memory window",
-    covers=("A10",),
-    symptoms=(
-        "This PCI I/O region assigned to your NVIDIA device is invalid",
-        "RmInitAdapter failed! (0x22:0x56:884)",
-        "BAR 1: no space for",
-        "can't assign; no space",
-        "No devices were found",
-    ),
-    causes=("DRV001", *NEEDS_DRIVER_CODES),
-)
+@check("GPU008", "The firmware gives every GPU its memory window", causes=("DRV001", *NEEDS_DRIVER_CODES))
 def bar1_is_assigned(facts: Facts) -> Iterator[Finding]:
     """Each GPU on the bus has a window (BAR 1) through which the processor reaches its memory.
 
@@ -225,19 +197,7 @@ def _told_of(facts: Facts, gpu: PciGpu) -> tuple[str, ...]:
     return tuple(line for line in lines if gpu.address in line or any(text in line for text in _OF_THE_DRIVER))
 
 
-@check(
-    "DRV007",
-    "The GPU's system processor (GSP) starts",
-    covers=("A11",),
-    symptoms=(
-        "RmInitAdapter: Cannot initialize GSP firmware RM",
-        "Direct firmware load for nvidia/gsp_ga10x.bin failed with error -2",
-        "RmFetchGspRmImages: No firmware image found",
-        "failed to wait for GFW_BOOT",
-        "unexpected WPR2 already up, cannot proceed with booting GSP",
-    ),
-    causes=(*NVML_CODES, "GPU002", "GPU005", "GPU006"),
-)
+@check("DRV007", "The GPU's system processor (GSP) starts", causes=(*NVML_CODES, "GPU002", "GPU005", "GPU006"))
 def gsp_starts(facts: Facts) -> Iterator[Finding]:
     """The driver finds the firmware of its version, and the GPU's own processor runs it.
 
@@ -309,13 +269,7 @@ def _install_firmware(facts: Facts, release: Release) -> Fix:
     )
 
 
-@check(
-    "DRV006",
-    "This user may open the GPU's device nodes",
-    covers=("J10",),
-    symptoms=("Failed to initialize NVML: Insufficient Permissions", "/dev/nvidia0: Permission denied"),
-    causes=NEEDS_DRIVER_CODES,
-)
+@check("DRV006", "This user may open the GPU's device nodes", causes=NEEDS_DRIVER_CODES)
 def device_nodes_are_accessible(facts: Facts) -> Iterator[Finding]:
     """The device nodes of NVIDIA's driver may be read and written by the user who asks.
 

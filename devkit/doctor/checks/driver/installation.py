@@ -27,11 +27,7 @@ _OF_UBUNTU = re.compile(r"ubuntu0\.\d\d\.\d\d")
 
 
 @check(
-    "DRV012",
-    "The module on disk and the driver's libraries are of one version",
-    covers=("A01",),
-    symptoms=("Driver/library version mismatch after a reboot", "API mismatch: the client has the version"),
-    causes=("DRV002", *NEEDS_DRIVER_CODES),
+    "DRV012", "The module on disk and the driver's libraries are of one version", causes=("DRV002", *NEEDS_DRIVER_CODES)
 )
 def driver_is_of_one_version(facts: Facts) -> Iterator[Finding]:
     """The module that the next start would load has the version of libnvidia-ml, and no package is half installed.
@@ -103,12 +99,7 @@ def _finish(facts: Facts, library: Release | None) -> tuple[str, ...]:
             return ("sudo dkms autoinstall", "sudo reboot")
 
 
-@check(
-    "DRV013",
-    "The driver comes from one source",
-    covers=("A19",),
-    symptoms=("cuda-drivers", "apt install cuda replaced the driver", "nvidia-driver conflicts with cuda-drivers"),
-)
+@check("DRV013", "The driver comes from one source")
 def driver_has_one_source(facts: Facts) -> Iterator[Finding]:
     """No package of NVIDIA's repository pulls another driver over that of the distribution.
 
@@ -159,15 +150,7 @@ def _keep_distribution(facts: Facts) -> tuple[str, ...]:
     return (*filter(None, (removals.get(family),)), *DRIVER_INSTALL_COMMANDS.get(family, ()))
 
 
-@check(
-    "DRV011",
-    "Package lists agree on the Container Toolkit's key",
-    covers=("A18",),
-    symptoms=(
-        "E: Conflicting values set for option Signed-By regarding source",
-        "E: The list of sources could not be read",
-    ),
-)
+@check("DRV011", "Package lists agree on the Container Toolkit's key")
 def apt_sources_agree(facts: Facts) -> Iterator[Finding]:
     """Files under /etc/apt/sources.list.d that name the same repository of the Container Toolkit name the same key.
 

@@ -281,24 +281,7 @@ def _not_installed(facts: Facts, gpus: tuple[PciGpu, ...]) -> Finding:
 _NVML_MISMATCH = 18
 
 
-@check(
-    "DRV001",
-    "The NVIDIA kernel driver is loaded",
-    covers=("A02", "A03", "A04", "A05", "A06", "A07", "A08"),
-    symptoms=(
-        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
-        "nvml error: driver not loaded",
-        "Key was rejected by service",
-        "Required key not available",
-        "Bad return status for module build on kernel",
-        "kernel-headers package not installed",
-        "libnvidia-ml.so.1: cannot open shared object file",
-        "nouveau",
-        "vfio-pci",
-        "dkms",
-    ),
-    causes=NEEDS_DRIVER_CODES,
-)
+@check("DRV001", "The NVIDIA kernel driver is loaded", causes=NEEDS_DRIVER_CODES)
 def driver_loaded(facts: Facts) -> Iterator[Finding]:
     """The kernel module of the NVIDIA driver is loaded. If not, the finding says which of its causes it is.
 
@@ -318,13 +301,7 @@ def driver_loaded(facts: Facts) -> Iterator[Finding]:
         yield explain_not_loaded(facts, driver, driver.pci_gpus)
 
 
-@check(
-    "DRV002",
-    "Driver libraries match the loaded kernel module",
-    covers=("A01",),
-    symptoms=("Failed to initialize NVML: Driver/library version mismatch",),
-    causes=NEEDS_DRIVER_CODES,
-)
+@check("DRV002", "Driver libraries match the loaded kernel module", causes=NEEDS_DRIVER_CODES)
 def libraries_match_module(facts: Facts) -> Iterator[Finding]:
     """libnvidia-ml on disk has the version of the kernel module in memory.
 
@@ -427,10 +404,7 @@ def _hold_driver(facts: Facts) -> tuple[str, ...]:
 
 
 @check(
-    "DRV003",
-    "NVML answers",
-    symptoms=("Failed to initialize NVML", "Unknown Error", "Insufficient Permissions", "nvidia-smi hangs"),
-    causes=(*GPU_USE_CODES, *TOOLKIT_CODES, *CDI_CODES, *CUDA_CODES, "CON005", *PYTHON_CODES),
+    "DRV003", "NVML answers", causes=(*GPU_USE_CODES, *TOOLKIT_CODES, *CDI_CODES, *CUDA_CODES, "CON005", *PYTHON_CODES)
 )
 def nvml_answers(facts: Facts) -> Iterator[Finding]:
     """The management library starts and answers within the deadline.
@@ -448,12 +422,7 @@ def nvml_answers(facts: Facts) -> Iterator[Finding]:
         yield explain_nvml_failure(facts, facts.nvml)
 
 
-@check(
-    "DRV005",
-    "The unified memory device node exists",
-    covers=("A13",),
-    symptoms=("/dev/nvidia-uvm", "Could not load UVM kernel module. Is nvidia-modprobe installed?"),
-)
+@check("DRV005", "The unified memory device node exists")
 def uvm_node_exists(facts: Facts) -> Iterator[Finding]:
     """/dev/nvidia-uvm is there beside the GPU's own device nodes.
 
@@ -488,13 +457,7 @@ LEGACY_GPU_LINES = ("Legacy drivers", "required GPU System Processor", "not supp
 OPEN_MODULE_LINE = "requires use of the NVIDIA open kernel modules"
 
 
-@check(
-    "DRV004",
-    "The kernel module is the open flavour where the GPU needs it",
-    covers=("A09",),
-    symptoms=("No devices were found", "requires use of the NVIDIA open kernel modules", "RTX 50", "Blackwell"),
-    causes=NEEDS_DRIVER_CODES,
-)
+@check("DRV004", "The kernel module is the open flavour where the GPU needs it", causes=NEEDS_DRIVER_CODES)
 def module_is_open_where_required(facts: Facts) -> Iterator[Finding]:
     """GPUs of the Blackwell generation and later are driven by the open kernel module.
 
@@ -559,19 +522,7 @@ def _install_open(facts: Facts, release: Release) -> tuple[str, ...]:
             return ()
 
 
-@check(
-    "DRV008",
-    "The driver branch still supports every GPU",
-    covers=("A15",),
-    symptoms=(
-        "is supported through the NVIDIA 580.xx Legacy drivers",
-        "The NVIDIA driver will ignore this GPU",
-        "not supported by open nvidia.ko because it does not include the required GPU System Processor (GSP)",
-        "No NVIDIA GPU found",
-        "None of the NVIDIA devices were initialized",
-    ),
-    causes=("DRV001", *NEEDS_DRIVER_CODES),
-)
+@check("DRV008", "The driver branch still supports every GPU", causes=("DRV001", *NEEDS_DRIVER_CODES))
 def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
     """The installed driver branch, and its flavour, drive the generation of each GPU.
 

@@ -35,17 +35,7 @@ from devkit.text import join_words
 # Checks of the container engine: that one answers, and that it is one which can reach the GPU.
 
 
-@check(
-    "ENG001",
-    "A container engine answers",
-    covers=("E01", "E02", "E14", "D06"),
-    symptoms=(
-        "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
-        "failed to connect to the docker API at unix:///var/run/docker.sock; check if the path is correct",
-        "The command 'docker' could not be found in this WSL 2 distro",
-        "permission denied while trying to connect to the Docker daemon socket",
-    ),
-)
+@check("ENG001", "A container engine answers")
 def engine_answers(facts: Facts) -> Iterator[Finding]:
     """The container engine that the docker command talks to answers on its API.
 
@@ -67,13 +57,7 @@ def _nobody_named(failure: EngineFailure) -> bool:
     return failure.endpoint.chosen_by == "default" and failure.end in (EngineEnd.NOT_INSTALLED, EngineEnd.NOT_RUNNING)
 
 
-@check(
-    "ENG002",
-    "The engine runs where the GPU is",
-    covers=("E03",),
-    symptoms=("load library failed: libnvidia-ml.so.1: cannot open shared object file", "desktop-linux"),
-    causes=(*TOOLKIT_CODES, *CDI_CODES, "ENG003"),
-)
+@check("ENG002", "The engine runs where the GPU is", causes=(*TOOLKIT_CODES, *CDI_CODES, "ENG003"))
 def engine_is_not_linux_desktop(facts: Facts) -> Iterator[Finding]:
     """On Linux the docker command does not talk to Docker Desktop, whose virtual machine has no GPU.
 
@@ -98,13 +82,7 @@ def engine_is_not_linux_desktop(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "ENG003",
-    "Docker is not the snap package",
-    covers=("E04",),
-    symptoms=("snap docker", "load library failed: libnvidia-ml.so.1"),
-    causes=(*TOOLKIT_CODES, *CDI_CODES, "ENG009"),
-)
+@check("ENG003", "Docker is not the snap package", causes=(*TOOLKIT_CODES, *CDI_CODES, "ENG009"))
 def docker_is_not_snap(facts: Facts) -> Iterator[Finding]:
     """The Docker that runs is not confined in a snap.
 
@@ -131,13 +109,7 @@ def docker_is_not_snap(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "ENG004",
-    "The docker command talks to Docker",
-    covers=("E10",),
-    symptoms=("Emulate Docker CLI using podman",),
-    causes=("ENG012",),
-)
+@check("ENG004", "The docker command talks to Docker", causes=("ENG012",))
 def docker_socket_is_dockers(facts: Facts) -> Iterator[Finding]:
     """The socket named for Docker belongs to Docker, not to Podman.
 
@@ -160,11 +132,7 @@ def docker_socket_is_dockers(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "ENG005",
-    "Docker Compose can request GPUs",
-    symptoms=("Additional properties are not allowed ('devices' was unexpected)", "docker-compose"),
-)
+@check("ENG005", "Docker Compose can request GPUs")
 def compose_can_request_gpus(facts: Facts) -> Iterator[Finding]:
     """The Compose plugin is installed and new enough for device reservations.
 
@@ -196,13 +164,7 @@ def compose_can_request_gpus(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "ENG006",
-    "The engine's settings files are valid",
-    covers=("E08",),
-    symptoms=("unable to configure the Docker daemon with file /etc/docker/daemon.json: invalid character",),
-    causes=("ENG001", *TOOLKIT_CODES),
-)
+@check("ENG006", "The engine's settings files are valid", causes=("ENG001", *TOOLKIT_CODES))
 def daemon_json_is_valid(facts: Facts) -> Iterator[Finding]:
     """Every daemon.json that concerns this user is valid JSON.
 
@@ -229,7 +191,7 @@ def daemon_json_is_valid(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("ENG007", "The engine is on this machine", covers=("E14",), symptoms=("DOCKER_HOST", "bind mounts are empty"))
+@check("ENG007", "The engine is on this machine")
 def engine_is_local(facts: Facts) -> Iterator[Finding]:
     """The docker command talks to an engine on this machine.
 
@@ -258,12 +220,7 @@ _ENGINE_GUIDE = "https://docs.docker.com/engine/install/"
 _PROXY_GUIDE = "https://docs.docker.com/engine/daemon/proxy/"
 
 
-@check(
-    "ENG008",
-    "Editors can tell that this engine gives GPUs",
-    covers=("D07",),
-    symptoms=("A GPU is required but none was found on this machine", "hostRequirements gpu optional"),
-)
+@check("ENG008", "Editors can tell that this engine gives GPUs")
 def engine_lists_nvidia_runtime(facts: Facts) -> Iterator[Finding]:
     """The engine lists a runtime named nvidia, which some tools take for the sign of a GPU.
 
@@ -292,12 +249,7 @@ def engine_lists_nvidia_runtime(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "ENG009",
-    "Only one Docker is installed",
-    covers=("D06", "E04"),
-    symptoms=("works from PowerShell but not in WSL", "snap docker and docker-ce"),
-)
+@check("ENG009", "Only one Docker is installed")
 def only_one_docker(facts: Facts) -> Iterator[Finding]:
     """No second Docker daemon waits beside the one that answers.
 
@@ -356,13 +308,7 @@ def _desktop_beside(facts: Facts, packaged: tuple[str, ...]) -> Finding:
     )
 
 
-@check(
-    "ENG010",
-    "The engine is new enough to give GPUs",
-    covers=("E09",),
-    symptoms=("could not select device driver", "client version is too new. Maximum supported API version is"),
-    causes=(*TOOLKIT_CODES, *CDI_CODES),
-)
+@check("ENG010", "The engine is new enough to give GPUs", causes=(*TOOLKIT_CODES, *CDI_CODES))
 def engine_supports_gpus(facts: Facts) -> Iterator[Finding]:
     """The Docker daemon knows device requests, which `--gpus` and Compose send.
 
@@ -391,15 +337,7 @@ def engine_supports_gpus(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "ENG013",
-    "The engine has the proxy that this shell has",
-    covers=("E12",),
-    symptoms=(
-        "net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting headers)",
-        "failed to resolve reference: dial tcp: i/o timeout",
-    ),
-)
+@check("ENG013", "The engine has the proxy that this shell has")
 def engine_has_proxy(facts: Facts) -> Iterator[Finding]:
     """Where this shell reaches the web through a proxy, the Docker daemon does too, and containers are told of it.
 
@@ -469,12 +407,7 @@ def _give_proxy(facts: Facts, engine: Engine) -> Fix:
     )
 
 
-@check(
-    "ENG015",
-    "The engine's clock agrees with this one",
-    covers=("K05",),
-    symptoms=("x509: certificate has expired or is not yet valid", "Release file is not valid yet"),
-)
+@check("ENG015", "The engine's clock agrees with this one")
 def engine_clock_agrees(facts: Facts) -> Iterator[Finding]:
     """The clock of the machine that containers run on agrees with the one here.
 

@@ -32,15 +32,7 @@ def _docker(facts: Facts) -> Client:
     return docker
 
 
-@check(
-    "ENG011",
-    "The docker command is new enough",
-    covers=("E09",),
-    symptoms=(
-        "unknown flag: --gpus",
-        "client version 1.43 is too old. Minimum supported API version is 1.44, please upgrade your client",
-    ),
-)
+@check("ENG011", "The docker command is new enough")
 def docker_cli_is_current(facts: Facts) -> Iterator[Finding]:
     """The docker command knows `--gpus`, and the engine still serves its API version.
 
@@ -103,12 +95,7 @@ def _of_engine(facts: Facts) -> tuple[str, ...]:
     return (f"engine: API {facts.engine.api_version}, at least {facts.engine.min_api_version}",)
 
 
-@check(
-    "ENG012",
-    "The docker command is Docker's own",
-    covers=("E10",),
-    symptoms=("Emulate Docker CLI using podman. Create /etc/containers/nodocker to quiet msg.",),
-)
+@check("ENG012", "The docker command is Docker's own")
 def docker_cli_is_dockers(facts: Facts) -> Iterator[Finding]:
     """The command named docker does not hand over to Podman.
 
@@ -142,16 +129,7 @@ def docker_cli_is_dockers(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "ENG014",
-    "The docker command's settings are usable",
-    covers=("E12",),
-    symptoms=(
-        'error getting credentials - err: exec: "docker-credential-desktop.exe": executable file not found in $PATH',
-        'error getting credentials - err: exec: "docker-credential-desktop": executable file not found in $PATH',
-        "WARNING: Error loading config file: ~/.docker/config.json",
-    ),
-)
+@check("ENG014", "The docker command's settings are usable")
 def docker_cli_config_is_usable(facts: Facts) -> Iterator[Finding]:
     """The docker command's config.json is valid, and the helper that it names for logins is there.
 

@@ -24,16 +24,7 @@ _ON_THE_WAY = ("not-started", "in-progress")
 _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 
 
-@check(
-    "GPU022",
-    "The Fabric Manager is of the driver's version",
-    covers=("C02",),
-    symptoms=(
-        "fabric manager NVIDIA GPU driver interface version don't match with driver version",
-        "Please update with matching NVIDIA driver package",
-    ),
-    causes=("GPU004",),
-)
+@check("GPU022", "The Fabric Manager is of the driver's version", causes=("GPU004",))
 def fabric_manager_matches_driver(facts: Facts) -> Iterator[Finding]:
     """On machines with an NVSwitch the Fabric Manager has exactly the version of the loaded driver.
 
@@ -82,13 +73,7 @@ def install_fabric_manager(facts: Facts, release: Release) -> tuple[str, ...]:
             return (start,)
 
 
-@check(
-    "GPU004",
-    "The Fabric Manager runs where there is an NVSwitch",
-    covers=("C01",),
-    symptoms=("Error 802: system not yet initialized", "cudaErrorSystemNotReady", "CUDA driver initialization failed"),
-    causes=("DRV010", "PYT006", *DEEP_CODES),
-)
+@check("GPU004", "The Fabric Manager runs where there is an NVSwitch", causes=("DRV010", "PYT006", *DEEP_CODES))
 def fabric_manager_runs(facts: Facts) -> Iterator[Finding]:
     """On machines with an NVSwitch the service nvidia-fabricmanager is active, and every GPU has joined the fabric.
 
@@ -177,12 +162,7 @@ def _cuda_says(facts: Facts) -> tuple[str, ...]:
     )
 
 
-@check(
-    "GPU023",
-    "No Fabric Manager is expected where there is no NVSwitch",
-    covers=("C03",),
-    symptoms=("NV_WARN_NOTHING_TO_DO", "request to query NVSwitch device information from NVSwitch driver failed"),
-)
+@check("GPU023", "No Fabric Manager is expected where there is no NVSwitch")
 def fabric_manager_is_not_expected(facts: Facts) -> Iterator[Finding]:
     """A machine without an NVSwitch does not try to run the Fabric Manager. This is a note: it does no harm.
 
@@ -202,12 +182,7 @@ def fabric_manager_is_not_expected(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "GPU024",
-    "Network cards can reach GPU memory",
-    covers=("C09",),
-    symptoms=("nvidia_peermem", "GPUDirect RDMA", "NCCL INFO NET/IB : GPU Direct RDMA Disabled"),
-)
+@check("GPU024", "Network cards can reach GPU memory")
 def gpudirect_rdma_is_available(facts: Facts) -> Iterator[Finding]:
     """Where there is InfiniBand, the module is loaded that lets it read and write GPU memory directly.
 

@@ -37,17 +37,6 @@ _BY_THE_PROGRAM = (XidRemedy.RESTART_PROGRAM, XidRemedy.NOTHING)
 @check(
     "GPU006",
     "The kernel log reports no fault of a GPU",
-    covers=("B01", "B02", "B06", "B07", "B08"),
-    symptoms=(
-        "NVRM: Xid",
-        "GPU has fallen off the bus",
-        "fallen off the bus and is not responding to commands",
-        "Unable to determine the device handle for GPU",
-        "Timeout after 6s of waiting for RPC response from GPU0 GSP",
-        "CUDA error: an illegal memory access was encountered",
-        "uncorrectable ECC error encountered",
-        "NVLink error",
-    ),
     causes=("DRV003", "GPU002", "GPU005", "GPU009", "GPU010", "GPU011", "GPU027"),
 )
 def kernel_log_has_no_fault(facts: Facts) -> Iterator[Finding]:
@@ -175,12 +164,7 @@ def _xid_fix(facts: Facts, xid: Xid, meaning: XidMeaning | None) -> Fix:
             return Fix("Nothing to do now. If it is reported again and again, look it up.", docs=XID_CATALOG_URL)
 
 
-@check(
-    "GPU007",
-    "The kernel log can be read where it matters",
-    covers=("B16",),
-    symptoms=("dmesg: read kernel buffer failed: Operation not permitted", "-- No entries --"),
-)
+@check("GPU007", "The kernel log can be read where it matters")
 def kernel_log_is_readable(facts: Facts) -> Iterator[Finding]:
     """Where a GPU does not work, the driver's own words about it can be read.
 
@@ -236,13 +220,7 @@ _ASKED = {
 }
 
 
-@check(
-    "GPU027",
-    "No GPU asks to be recovered",
-    covers=("B02", "B07", "B08"),
-    symptoms=("GPU recovery action changed", "Xid 154", "GPU Reset Required", "Drain and Reset Recommended"),
-    causes=("GPU009", "GPU010", *DEEP_CODES),
-)
+@check("GPU027", "No GPU asks to be recovered", causes=("GPU009", "GPU010", *DEEP_CODES))
 def no_recovery_is_required(facts: Facts) -> Iterator[Finding]:
     """The driver considers every GPU usable as it is.
 
@@ -264,13 +242,7 @@ def no_recovery_is_required(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "GPU009",
-    "GPU memory is sound",
-    covers=("B02",),
-    symptoms=("uncorrectable ECC error encountered", "CUDA error: uncorrectable ECC error encountered", "Xid 48"),
-    causes=("GPU010", "GPU011"),
-)
+@check("GPU009", "GPU memory is sound", causes=("GPU010", "GPU011"))
 def memory_has_no_uncorrectable_error(facts: Facts) -> Iterator[Finding]:
     """No GPU counts an uncorrectable memory error since its driver was loaded.
 
@@ -299,17 +271,7 @@ def memory_has_no_uncorrectable_error(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "GPU010",
-    "Bad rows of GPU memory are replaced",
-    covers=("B03", "B04"),
-    symptoms=(
-        "Row Remapper: New row marked for remapping, reset gpu to activate",
-        "Row Remap Failure",
-        "Xid 63",
-        "Xid 64",
-    ),
-)
+@check("GPU010", "Bad rows of GPU memory are replaced")
 def bad_rows_are_remapped(facts: Facts) -> Iterator[Finding]:
     """No GPU waits for a reset to replace a bad row of its memory, and none has run out of spare rows.
 
@@ -348,12 +310,7 @@ def bad_rows_are_remapped(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check(
-    "GPU011",
-    "Bad pages of GPU memory are retired",
-    covers=("B05",),
-    symptoms=("Pending Page Blacklist", "Dynamic Page Retirement: New retired page, reload the driver to activate"),
-)
+@check("GPU011", "Bad pages of GPU memory are retired")
 def bad_pages_are_retired(facts: Facts) -> Iterator[Finding]:
     """No GPU of the Volta generation or older waits for a reboot to retire a bad page of its memory.
 
@@ -380,12 +337,7 @@ def bad_pages_are_retired(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "GPU012",
-    "The GPU's own record (infoROM) is intact",
-    covers=("B15",),
-    symptoms=("WARNING: infoROM is corrupted at gpu",),
-)
+@check("GPU012", "The GPU's own record (infoROM) is intact")
 def inforom_is_intact(facts: Facts) -> Iterator[Finding]:
     """NVML can read the configuration that each GPU stores on its own board.
 

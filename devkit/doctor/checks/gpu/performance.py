@@ -34,12 +34,7 @@ def _load(health: GpuHealth) -> str:
     return f"{health.utilisation_percent} % busy" if isinstance(health.utilisation_percent, int) else "load unknown"
 
 
-@check(
-    "GPU013",
-    "No GPU slows down for heat",
-    covers=("B09",),
-    symptoms=("training is slow", "thermal throttling", "HW Thermal Slowdown: Active", "SW Thermal Slowdown: Active"),
-)
+@check("GPU013", "No GPU slows down for heat")
 def no_thermal_slowdown(facts: Facts) -> Iterator[Finding]:
     """No GPU lowers its clocks because of its temperature.
 
@@ -79,12 +74,7 @@ def _degrees(health: GpuHealth) -> str:
     return f" ({health.temperature_c}{bound} °C)"
 
 
-@check(
-    "GPU014",
-    "No GPU is braked by its power supply",
-    covers=("B10",),
-    symptoms=("HW Power Brake Slowdown: Active", "HW Slowdown: Active"),
-)
+@check("GPU014", "No GPU is braked by its power supply")
 def no_power_brake_slowdown(facts: Facts) -> Iterator[Finding]:
     """No power supply or management controller tells a GPU to slow down.
 
@@ -120,12 +110,7 @@ def _watts(health: GpuHealth) -> str:
     return f" at {health.power_mw // 1000} of {health.power_limit_mw // 1000} W"
 
 
-@check(
-    "GPU015",
-    "GPUs use all lanes of their PCIe slot",
-    covers=("B11",),
-    symptoms=("PCIe x4 instead of x16", "slow model loading", "downgraded PCIe link"),
-)
+@check("GPU015", "GPUs use all lanes of their PCIe slot")
 def pcie_link_has_all_lanes(facts: Facts) -> Iterator[Finding]:
     """Each GPU is connected by as many PCIe lanes as card and slot allow, and under load at full speed.
 
@@ -173,12 +158,7 @@ def _slow_link(facts: Facts, gpu: Gpu, health: GpuHealth, message: str, severity
     )
 
 
-@check(
-    "GPU016",
-    "Clocks and power limits are not held down",
-    covers=("B12",),
-    symptoms=("SM clock stuck", "Applications Clocks", "nvidia-smi -lgc", "GPU clock does not rise"),
-)
+@check("GPU016", "Clocks and power limits are not held down")
 def clocks_are_not_locked(facts: Facts) -> Iterator[Finding]:
     """Nobody has set a GPU's clocks or power limit far below what it does by default.
 
@@ -239,12 +219,7 @@ def _capped(facts: Facts, gpu: Gpu, health: GpuHealth) -> Finding:
     )
 
 
-@check(
-    "GPU017",
-    "The driver stays awake between programs",
-    covers=("A17",),
-    symptoms=("first CUDA call takes long", "nvidia-smi is slow to start", "Persistence-M: Off"),
-)
+@check("GPU017", "The driver stays awake between programs")
 def persistence_mode_is_on(facts: Facts) -> Iterator[Finding]:
     """Persistence mode is on where no display keeps the driver awake. This is a note: programs run either way.
 
@@ -296,12 +271,7 @@ def _require_samples(facts: Facts) -> tuple[WatchedGpu, ...]:
     return tuple(gpus)
 
 
-@check(
-    "GPU028",
-    "Clocks hold through a training run",
-    symptoms=("training gets slower after some minutes", "SW Thermal Slowdown", "HW Power Brake Slowdown"),
-    causes=("GPU029",),
-)
+@check("GPU028", "Clocks hold through a training run", causes=("GPU029",))
 def clocks_hold_while_training(facts: Facts) -> Iterator[Finding]:
     """Neither heat nor the power supply held the clocks down while the run trained.
 
@@ -325,12 +295,7 @@ def clocks_hold_while_training(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-@check(
-    "STO006",
-    "Training does not wait for its data",
-    symptoms=("GPU utilization is low", "GPU-Util drops to 0% between steps", "DataLoader is slow"),
-    causes=("GPU029",),
-)
+@check("STO006", "Training does not wait for its data", causes=("GPU029",))
 def training_does_not_wait_for_data(facts: Facts) -> Iterator[Finding]:
     """The next batch is ready when a step ends.
 
@@ -356,12 +321,7 @@ def training_does_not_wait_for_data(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "MEM005",
-    "Activations are computed twice only where memory asks for it",
-    symptoms=("gradient checkpointing makes training slow", "gradient_checkpointing=True"),
-    causes=("GPU029",),
-)
+@check("MEM005", "Activations are computed twice only where memory asks for it", causes=("GPU029",))
 def checkpointing_is_needed(facts: Facts) -> Iterator[Finding]:
     """Gradient checkpointing is on only where a run would not fit without it.
 
@@ -388,12 +348,7 @@ def checkpointing_is_needed(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "PYT022",
-    "Attention takes a fast path on the GPU",
-    symptoms=("attn_implementation=eager", "attention is slow", "quadratic memory of attention"),
-    causes=("GPU029",),
-)
+@check("PYT022", "Attention takes a fast path on the GPU", causes=("GPU029",))
 def attention_is_fused(facts: Facts) -> Iterator[Finding]:
     """Attention runs in one fused kernel and not in separate ones that write all scores to memory.
 
@@ -413,11 +368,7 @@ def attention_is_fused(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "GPU029",
-    "The GPU is busy while it trains",
-    symptoms=("GPU utilization below 80%", "low GPU-Util in nvidia-smi", "GPU is underutilized"),
-)
+@check("GPU029", "The GPU is busy while it trains")
 def gpu_is_busy_while_training(facts: Facts) -> Iterator[Finding]:
     """Some kernel runs on the GPU in at least four of five moments of a training run.
 

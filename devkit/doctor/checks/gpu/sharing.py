@@ -17,13 +17,7 @@ _INDEX_OF_MIG = re.compile(r"(\d+):(\d+)")
 _MIG_UUID = re.compile(r"MIG-[0-9a-fA-F-]{36}")
 
 
-@check(
-    "GPU018",
-    "Compute mode lets programs share a GPU",
-    covers=("B13",),
-    symptoms=("all CUDA-capable devices are busy or unavailable", "cudaErrorDevicesUnavailable", "E. Process"),
-    causes=("PYT006", *DEEP_CODES),
-)
+@check("GPU018", "Compute mode lets programs share a GPU", causes=("PYT006", *DEEP_CODES))
 def compute_mode_is_shared(facts: Facts) -> Iterator[Finding]:
     """No GPU is closed to CUDA, or taken by the one process that exclusive mode admits.
 
@@ -66,12 +60,7 @@ def _names(health: GpuHealth) -> str:
     return join_words(f"{process.name or 'process'} ({process.pid})" for process in health.processes)
 
 
-@check(
-    "GPU019",
-    "GPU memory is held by visible programs only",
-    covers=("B14",),
-    symptoms=("CUDA out of memory although no process is running", "GPU memory in use but no processes found"),
-)
+@check("GPU019", "GPU memory is held by visible programs only")
 def gpu_memory_is_accounted_for(facts: Facts) -> Iterator[Finding]:
     """What is used of a GPU's memory belongs to processes that can be seen.
 
@@ -122,12 +111,7 @@ def _unseen_bytes(gpu: Gpu, health: GpuHealth) -> int | None:
     return missing if missing > allowance else None
 
 
-@check(
-    "GPU020",
-    "A process is given one MIG device",
-    covers=("C05",),
-    symptoms=("INTERNAL ASSERT FAILED device >= 0 && device < num_gpus", "only one MIG device is visible"),
-)
+@check("GPU020", "A process is given one MIG device")
 def process_has_one_mig_device(facts: Facts) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES names no more than one MIG device.
 
@@ -154,12 +138,7 @@ def process_has_one_mig_device(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "GPU021",
-    "CDI specifications name the MIG devices of today",
-    covers=("C06",),
-    symptoms=("unresolvable CDI devices", "MIG device not found", "failed to inject CDI devices"),
-)
+@check("GPU021", "CDI specifications name the MIG devices of today")
 def cdi_names_current_mig_devices(facts: Facts) -> Iterator[Finding]:
     """The MIG devices in CDI specifications are those that NVML lists now.
 
@@ -229,16 +208,7 @@ def _vgpus(facts: Facts) -> tuple[GpuWithHealth, ...]:
     return found
 
 
-@check(
-    "GPU025",
-    "Virtual GPUs are licensed",
-    covers=("C07",),
-    symptoms=(
-        "License Status: Unlicensed",
-        "vGPU Software Licensed Product",
-        "nvidia-gridd: Failed to acquire license",
-    ),
-)
+@check("GPU025", "Virtual GPUs are licensed")
 def vgpu_is_licensed(facts: Facts) -> Iterator[Finding]:
     """Each virtual GPU has got its licence.
 
@@ -276,13 +246,7 @@ def vgpu_is_licensed(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "GPU026",
-    "Virtual GPUs have a profile that can compute",
-    covers=("C08",),
-    symptoms=("CUDA is not available on a vGPU", "cudaErrorNotSupported: operation not supported"),
-    causes=DEEP_CODES,
-)
+@check("GPU026", "Virtual GPUs have a profile that can compute", causes=DEEP_CODES)
 def vgpu_profile_computes(facts: Facts) -> Iterator[Finding]:
     """The profile of each virtual GPU is of the C or Q series, which CUDA runs on.
 

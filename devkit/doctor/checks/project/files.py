@@ -39,15 +39,7 @@ _LOST_KEYS = {
 """Keys of Compose that people write into devcontainer.json, and where the wish belongs."""
 
 
-@check(
-    "PRJ001",
-    "The project's container files can be read",
-    symptoms=(
-        "devcontainer.json: expected a comma or closing brace",
-        "yaml: line 4: did not find expected key",
-        "failed to read dockerfile: open Dockerfile: no such file or directory",
-    ),
-)
+@check("PRJ001", "The project's container files can be read")
 def files_parse(facts: Facts) -> Iterator[Finding]:
     """Every container file parses, and every file that one of them names is there.
 
@@ -91,12 +83,7 @@ def _missing(file: ProjectFile) -> Finding:
     )
 
 
-@check(
-    "PRJ008",
-    "hostRequirements is spelled as the dev container schema has it",
-    symptoms=('Property gpus is not allowed. hostRequirements "16GB" does not match the pattern',),
-    causes=("PRJ005",),
-)
+@check("PRJ008", "hostRequirements is spelled as the dev container schema has it", causes=("PRJ005",))
 def host_requirements_match_schema(facts: Facts) -> Iterator[Finding]:
     """hostRequirements has the keys cpus, memory, storage and gpu, each with a value of its type.
 
@@ -158,12 +145,7 @@ def _memory(name: str, value: str) -> str:
     return f'"{name}": "{found[1]}{found[2].lower()}b"' if found else f'"{name}": "16gb"'
 
 
-@check(
-    "PRJ009",
-    "Every key of devcontainer.json is heard",
-    symptoms=("Property gpus is not allowed", "runArgs docker compose ignored"),
-    causes=("PRJ005",),
-)
+@check("PRJ009", "Every key of devcontainer.json is heard", causes=("PRJ005",))
 def keys_are_supported(facts: Facts) -> Iterator[Finding]:
     """Keys stand where the tool reads them: Compose's own keys in the Compose file, runArgs only without Compose.
 
@@ -200,11 +182,7 @@ def keys_are_supported(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check(
-    "PRJ010",
-    "Every editor hears what devcontainer.json asks for",
-    symptoms=("hostRequirements not supported", "JetBrains dev container without GPU", "DevPod optional gpu"),
-)
+@check("PRJ010", "Every editor hears what devcontainer.json asks for")
 def editors_support_the_keys(facts: Facts) -> Iterator[Finding]:
     """The keys by which devcontainer.json asks for a GPU are ones that other tools than VS Code honour, too.
 

@@ -56,17 +56,7 @@ from devkit.text import join_words
 # Checks that a container with a GPU's device nodes has the driver's libraries, too.
 
 
-@check(
-    "PRJ031",
-    "GPU devices come with the driver's libraries",
-    covers=("J12",),
-    symptoms=(
-        "libcuda.so.1: cannot open shared object file: No such file or directory",
-        "/dev/nvidia0 exists, but nvidia-smi is not there",
-        "Daytona sandbox with GPU: Found no NVIDIA driver",
-    ),
-    causes=("DRV003", "PYT006", "CON002"),
-)
+@check("PRJ031", "GPU devices come with the driver's libraries", causes=("DRV003", "PYT006", "CON002"))
 def device_nodes_have_libraries(facts: Facts) -> Iterator[Finding]:
     """A container that can open the GPU has libcuda and NVML of the same version as the kernel module.
 
@@ -124,18 +114,7 @@ def _services(facts: Facts) -> tuple[Service, ...]:
     return services
 
 
-@check(
-    "PRJ012",
-    "Compose knows the form in which its files ask for a GPU",
-    covers=("J06",),
-    symptoms=(
-        "Additional properties are not allowed ('gpus' was unexpected)",
-        "services.dev additional properties 'gpus' not allowed",
-        'error gathering device information while adding custom device "nvidia.com/gpu=all": no such file or directory',
-        "deploy.resources.limits value Additional properties are not allowed ('devices' was unexpected)",
-    ),
-    causes=("PRJ005",),
-)
+@check("PRJ012", "Compose knows the form in which its files ask for a GPU", causes=("PRJ005",))
 def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
     """The Compose on this machine is as new as the files' way to ask, and the request stands where Compose reads one.
 
@@ -202,16 +181,7 @@ def _misplaced(service: Service) -> Finding:
     )
 
 
-@check(
-    "PRJ013",
-    "Each device reservation is whole",
-    covers=("J07",),
-    symptoms=(
-        'invalid "count" and "device_ids", these attributes are exclusive',
-        "missing required capabilities",
-        "capabilities is required",
-    ),
-)
+@check("PRJ013", "Each device reservation is whole")
 def reservations_are_complete(facts: Facts) -> Iterator[Finding]:
     """A reservation names its capabilities, and either a count or devices.
 
@@ -289,17 +259,7 @@ def has_devcontainer_cli_gpu_flag(facts: Facts) -> bool | None:
     return any(one.name == "nvidia" and "nvidia-container-runtime" in one.path for one in facts.engine.runtimes)
 
 
-@check(
-    "PRJ006",
-    "The dev container tool sees the GPU support that the engine has",
-    covers=("J03",),
-    symptoms=(
-        'No GPU support found yet a GPU was required - consider marking it as "optional"',
-        "can't evaluate field Runtimes in type system.infoReport",
-        "hostRequirements gpu ignored",
-    ),
-    causes=("CON006",),
-)
+@check("PRJ006", "The dev container tool sees the GPU support that the engine has", causes=("CON006",))
 def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Finding]:
     """What hostRequirements.gpu brings about on this machine is what the machine can do.
 
@@ -418,12 +378,7 @@ def _outright(unit: ProjectContainer, wish: HostRequirement) -> tuple[Repair, ..
     )
 
 
-@check(
-    "PRJ007",
-    "A Compose project asks for its GPU in the Compose file",
-    covers=("J04",),
-    symptoms=("hostRequirements gpu docker compose no GPU", "NVIDIA_VISIBLE_DEVICES=void"),
-)
+@check("PRJ007", "A Compose project asks for its GPU in the Compose file")
 def compose_file_requests_gpu(facts: Facts) -> Iterator[Finding]:
     """A dev container of Compose has the whole device reservation in its Compose file.
 
@@ -475,13 +430,7 @@ _SEVERAL = re.compile(r"^(?:\"?)device=[^\",]+,")
 _GPU_VALUE = re.compile(r"^(?:all|\d+)$")
 
 
-@check(
-    "PRJ002",
-    "Each item of runArgs is one word of the command line",
-    covers=("J01",),
-    symptoms=("unknown flag: --gpus all", "Unable to find image 'all:latest' locally", "pull access denied for all"),
-    causes=("PRJ005",),
-)
+@check("PRJ002", "Each item of runArgs is one word of the command line", causes=("PRJ005",))
 def run_args_are_split(facts: Facts) -> Iterator[Finding]:
     """An option and its value are two items of runArgs, or one with an equals sign.
 
@@ -530,11 +479,7 @@ def _set_run_args(dev: DevContainer, words: list[str]) -> tuple[Repair, ...]:
     return (Repair(RepairKind.SET, dev.path, ("runArgs",), json.dumps(words, ensure_ascii=False)),)
 
 
-@check(
-    "PRJ003",
-    "Several GPUs are named within quotes of their own",
-    symptoms=("cannot set both Count and DeviceIDs on device request",),
-)
+@check("PRJ003", "Several GPUs are named within quotes of their own")
 def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
     """A list of GPUs in `--gpus` has quotes inside of the item: "\\"device=0,1\\"".
 
@@ -565,11 +510,7 @@ def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-@check(
-    "PRJ004",
-    "The GPU is asked for once",
-    symptoms=("two device requests", "GPU requested twice", "nvidia-container-cli runs twice"),
-)
+@check("PRJ004", "The GPU is asked for once")
 def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
     """A container asks for its GPU in one place: a flag, the Compose file, or hostRequirements.
 
@@ -659,13 +600,7 @@ def _format_request(request: GpuRequest) -> str:
     return f"{format_location(request.path, request.line)}: {request.form.value} {what}".rstrip()
 
 
-@check(
-    "PRJ005",
-    "A container for GPU work asks for a GPU",
-    covers=("J02",),
-    symptoms=("VS Code dev container has no GPU", "Found no NVIDIA driver on your system", "nvidia-smi: not found"),
-    causes=("CON006",),
-)
+@check("PRJ005", "A container for GPU work asks for a GPU", causes=("CON006",))
 def gpu_work_requests_gpu(facts: Facts) -> Iterator[Finding]:
     """The files of a container with torch for CUDA ask the engine for a GPU.
 
@@ -723,16 +658,7 @@ def _ask(unit: ProjectContainer) -> Fix:
 # The check that a project's container starts on a machine without a GPU.
 
 
-@check(
-    "PRJ011",
-    "The container can start on this machine",
-    covers=("J05",),
-    symptoms=(
-        'could not select device driver "nvidia" with capabilities: [[gpu]]',
-        "failed to discover GPU vendor from CDI: no known GPU vendor found",
-        "unresolvable CDI devices nvidia.com/gpu=all",
-    ),
-)
+@check("PRJ011", "The container can start on this machine")
 def container_can_start_here(facts: Facts) -> Iterator[Finding]:
     """A machine without an NVIDIA GPU has files that do not insist on one.
 

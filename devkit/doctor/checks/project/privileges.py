@@ -35,11 +35,7 @@ _SHM_SIZE = "8gb"
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
-@check(
-    "PRJ014",
-    "Shared memory is sized, and not the host's own",
-    symptoms=("ipc: host", "--ipc=host"),
-)
+@check("PRJ014", "Shared memory is sized, and not the host's own")
 def ipc_namespace_is_private(facts: Facts) -> Iterator[Finding]:
     """The container has shared memory of its own, of a size that the files state.
 
@@ -72,11 +68,7 @@ def _sized_instead(unit: ProjectContainer, setting: Setting) -> tuple[Repair, ..
     return (*repairs, Repair(RepairKind.SET, setting.path, (*above, "shm_size"), f'"{_SHM_SIZE}"'))
 
 
-@check(
-    "PRJ015",
-    "The container is not privileged",
-    symptoms=("privileged: true", "--privileged", "seccomp=unconfined"),
-)
+@check("PRJ015", "The container is not privileged")
 def container_is_not_privileged(facts: Facts) -> Iterator[Finding]:
     """The container runs without `privileged`, without the host's processes, and with the engine's system call filter.
 
@@ -121,11 +113,7 @@ def _removed(unit: ProjectContainer, setting: Setting) -> tuple[Repair, ...]:
     return (Repair(RepairKind.REMOVE, setting.path, (setting.name,)),) if is_own_key else ()
 
 
-@check(
-    "PRJ016",
-    "The container cannot command the engine",
-    symptoms=("/var/run/docker.sock:/var/run/docker.sock", "docker outside of docker"),
-)
+@check("PRJ016", "The container cannot command the engine")
 def engine_socket_is_not_mounted(facts: Facts) -> Iterator[Finding]:
     """The engine's socket is not mounted into the container.
 
@@ -163,15 +151,7 @@ def _finding(setting: Setting, message: str, fix: Fix, *, severity: Severity = S
     )
 
 
-@check(
-    "PRJ020",
-    "The container has shared memory for loader workers",
-    covers=("I01",),
-    symptoms=(
-        "DataLoader worker (pid 123) is killed by signal: Bus error",
-        "It is possible that dataloader's workers are out of shared memory",
-    ),
-)
+@check("PRJ020", "The container has shared memory for loader workers")
 def shared_memory_is_sized(facts: Facts) -> Iterator[Finding]:
     """The files of a container for GPU work state the size of its shared memory.
 
@@ -249,16 +229,7 @@ def is_root_image(image: str) -> bool:
     return _ROOT_IMAGES.search(image) is not None
 
 
-@check(
-    "PRJ028",
-    "The container's user can have the ids of the host's",
-    covers=("J08",),
-    symptoms=(
-        "useradd: UID 1000 is not unique",
-        "EACCES: permission denied, open '/workspaces/project/file'",
-        "updateRemoteUserUID does nothing",
-    ),
-)
+@check("PRJ028", "The container's user can have the ids of the host's")
 def user_can_take_host_ids(facts: Facts) -> Iterator[Finding]:
     """On Ubuntu 23.04 and later the image removes or reuses the user ubuntu, who has the ids that it needs itself.
 
@@ -294,11 +265,7 @@ def user_can_take_host_ids(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check(
-    "PRJ029",
-    "The container does not work as root",
-    symptoms=("files in the workspace belong to root", "running pip as the root user"),
-)
+@check("PRJ029", "The container does not work as root")
 def container_is_not_root(facts: Facts) -> Iterator[Finding]:
     """The image or devcontainer.json names a user other than root.
 
@@ -331,15 +298,7 @@ def container_is_not_root(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check(
-    "PRJ030",
-    "Rootless Podman keeps the user's ids",
-    covers=("J11",),
-    symptoms=(
-        "mkdir: cannot create directory '/root': Permission denied",
-        "Cannot create /root/.vscode-server",
-    ),
-)
+@check("PRJ030", "Rootless Podman keeps the user's ids")
 def podman_keeps_user_ids(facts: Facts) -> Iterator[Finding]:
     """A dev container for rootless Podman maps the user to the same id inside.
 
@@ -379,11 +338,7 @@ def podman_keeps_user_ids(facts: Facts) -> Iterator[Finding]:
 _ROOT = ("root", "0")
 
 
-@check(
-    "PRJ032",
-    "The project's containers keep its own policy",
-    symptoms=("violates PodSecurity", "runAsNonRoot != true", "policy.registries"),
-)
+@check("PRJ032", "The project's containers keep its own policy")
 def containers_follow_policy(facts: Facts) -> Iterator[Finding]:
     """Images, package indexes, users, privileges and labels are those that [policy] in devkit.toml allows.
 

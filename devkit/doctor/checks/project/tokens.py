@@ -17,11 +17,7 @@ _HUB_VARIABLES = "https://huggingface.co/docs/huggingface_hub/package_reference/
 _OF_BUILD = ("ARG", "ENV", "build argument")
 
 
-@check(
-    "PRJ017",
-    "No token gets into an image or into the project's files",
-    symptoms=("SecretsUsedInArgOrEnv: Do not use ARG or ENV instructions for sensitive data", "ARG HF_TOKEN"),
-)
+@check("PRJ017", "No token gets into an image or into the project's files")
 def no_token_in_images(facts: Facts) -> Iterator[Finding]:
     """Tokens come in when the container runs, or as a secret mount of one build step: never by ARG, ENV or COPY.
 
@@ -133,11 +129,7 @@ def _revoke(variable: Variable) -> Fix:
     )
 
 
-@check(
-    "PRJ018",
-    "The shared model cache holds no token",
-    symptoms=("HF_HOME volume token", "/root/.cache/huggingface/token"),
-)
+@check("PRJ018", "The shared model cache holds no token")
 def shared_cache_holds_no_token(facts: Facts) -> Iterator[Finding]:
     """What is mounted for models is the hub's cache alone, or the token has a path of its own.
 
@@ -172,15 +164,7 @@ def shared_cache_holds_no_token(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check(
-    "PRJ019",
-    "Mounted folders belong to the container's user",
-    covers=("J09",),
-    symptoms=(
-        "PermissionError: [Errno 13] Permission denied: '/home/vscode/.cache/huggingface'",
-        "There was a problem when trying to write in your cache folder",
-    ),
-)
+@check("PRJ019", "Mounted folders belong to the container's user")
 def mounts_belong_to_user(facts: Facts) -> Iterator[Finding]:
     """A named volume lies on a folder that the image made for its user, and the source of a bind mount exists.
 

@@ -39,12 +39,7 @@ def _below(facts: Facts, feature: str) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in facts.gpus if require(gpu.capability) < needed)
 
 
-@check(
-    "PYT013",
-    "Every GPU calculates in bfloat16",
-    covers=("H15",),
-    symptoms=("Your setup doesn't support bf16/gpu", "bfloat16 is only supported on GPUs with compute capability"),
-)
+@check("PYT013", "Every GPU calculates in bfloat16")
 def gpus_support_bf16(facts: Facts) -> Iterator[Finding]:
     """Every GPU has arithmetic units for bfloat16, which most recipes for fine-tuning assume.
 
@@ -69,12 +64,7 @@ def gpus_support_bf16(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "PYT014",
-    "Every GPU multiplies 8-bit integers for LLM.int8()",
-    covers=("H18",),
-    symptoms=("Compute capability < 7.5 detected! Only slow 8-bit matmul is supported for your GPU",),
-)
+@check("PYT014", "Every GPU multiplies 8-bit integers for LLM.int8()")
 def gpus_support_int8(facts: Facts) -> Iterator[Finding]:
     """Where bitsandbytes is installed, every GPU has the 8-bit units that its load_in_8bit uses.
 
@@ -99,12 +89,7 @@ def gpus_support_int8(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "PYT015",
-    "CUDA numbers the GPUs as nvidia-smi does",
-    covers=("H12",),
-    symptoms=("CUDA_VISIBLE_DEVICES=0 uses the wrong GPU", "CUDA_DEVICE_ORDER"),
-)
+@check("PYT015", "CUDA numbers the GPUs as nvidia-smi does")
 def cuda_numbers_gpus_as_nvidia_smi(facts: Facts) -> Iterator[Finding]:
     """Where CUDA_VISIBLE_DEVICES picks GPUs by number and they are not all alike, CUDA_DEVICE_ORDER is PCI_BUS_ID.
 
@@ -156,13 +141,7 @@ def _reinstall(facts: Facts, summary: str) -> Fix:
     )
 
 
-@check(
-    "PYT001",
-    "torch is built for CUDA",
-    covers=("G09", "H01"),
-    symptoms=("Torch not compiled with CUDA enabled", "torch.version.cuda is None", "+cpu"),
-    causes=("PYT003", "PYT017", "PYT018", "PYT019", "PYT020"),
-)
+@check("PYT001", "torch is built for CUDA", causes=("PYT003", "PYT017", "PYT018", "PYT019", "PYT020"))
 def torch_is_cuda_build(facts: Facts) -> Iterator[Finding]:
     """On a machine with an NVIDIA GPU the installed torch is a CUDA build.
 
@@ -191,11 +170,6 @@ def torch_is_cuda_build(facts: Facts) -> Iterator[Finding]:
 @check(
     "PYT002",
     "torch has kernels for every GPU",
-    covers=("G07", "G08"),
-    symptoms=(
-        "CUDA capability sm_120 is not compatible with the current PyTorch installation",
-        "no kernel image is available for execution on the device",
-    ),
     causes=("PYT003", "PYT012", "CON004", "CON005", "PYT017", "PYT018", "PYT019", "PYT020"),
 )
 def torch_has_kernels(facts: Facts) -> Iterator[Finding]:
@@ -227,13 +201,7 @@ def torch_has_kernels(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check(
-    "PYT004",
-    "flash-attn was built for the installed torch",
-    covers=("H11",),
-    symptoms=("flash_attn_2_cuda undefined symbol", "_ZN3c105ErrorC2E", "_ZN3c104cuda9SetDeviceEi"),
-    causes=("PYT020",),
-)
+@check("PYT004", "flash-attn was built for the installed torch", causes=("PYT020",))
 def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
     """A prebuilt flash-attn wheel names the torch release and CUDA major that are installed.
 
@@ -261,13 +229,7 @@ def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "PYT006",
-    "CUDA_VISIBLE_DEVICES selects existing GPUs",
-    covers=("H12",),
-    symptoms=("No CUDA GPUs are available", "CUDA error: invalid device ordinal"),
-    causes=("CUD011", "PYT017"),
-)
+@check("PYT006", "CUDA_VISIBLE_DEVICES selects existing GPUs", causes=("CUD011", "PYT017"))
 def visible_devices_exist(facts: Facts) -> Iterator[Finding]:
     """Every entry of CUDA_VISIBLE_DEVICES is a GPU or MIG instance of this machine.
 

@@ -33,17 +33,7 @@ def find_python_packages(facts: Facts) -> dict[str, Package]:
     return {package.name: package for package in require_python(facts).packages}
 
 
-@check(
-    "PYT007",
-    "The installed packages agree on each other's versions",
-    covers=("H16",),
-    symptoms=(
-        "operator torchvision::nms does not exist",
-        "A module that was compiled using NumPy 1.x cannot be run in NumPy 2",
-        "pip's dependency resolver does not currently take into account all the packages",
-    ),
-    causes=("PYT018", "PYT019", "PYT020"),
-)
+@check("PYT007", "The installed packages agree on each other's versions", causes=("PYT018", "PYT019", "PYT020"))
 def packages_agree(facts: Facts) -> Iterator[Finding]:
     """Every requirement that an installed GPU package states on another holds; a torch that needs NumPy 1 has it.
 
@@ -137,16 +127,7 @@ def _disagreement(facts: Facts, package: Package, line: str, other: Package) -> 
     )
 
 
-@check(
-    "PYT008",
-    "transformers has what it needs for quantised models and adapters",
-    covers=("H04",),
-    symptoms=(
-        "Using `bitsandbytes` 4-bit quantization requires the latest version of bitsandbytes",
-        "Using `bitsandbytes` 4-bit quantization requires Accelerate",
-        "The version of PEFT you are using is not compatible, please use a version that is greater than",
-    ),
-)
+@check("PYT008", "transformers has what it needs for quantised models and adapters")
 def transformers_requirements_hold(facts: Facts) -> Iterator[Finding]:
     """Where transformers and bitsandbytes are installed, accelerate, bitsandbytes and peft are as new as it demands.
 
@@ -185,12 +166,7 @@ def transformers_requirements_hold(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "PYT009",
-    "Every package is installed once",
-    covers=("H17",),
-    symptoms=("ENABLE_USER_SITE", "the version that was installed is not the one that is imported"),
-)
+@check("PYT009", "Every package is installed once")
 def packages_are_installed_once(facts: Facts) -> Iterator[Finding]:
     """No GPU package stands on the module path twice in different versions.
 
@@ -234,12 +210,6 @@ def _twice(facts: Facts, name: str, copies: tuple[Copy, ...], *, user_site: str 
 @check(
     "PYT010",
     "The C and C++ libraries are new enough for the installed wheels",
-    covers=("G13",),
-    symptoms=(
-        "version `GLIBC_2.34' not found",
-        "version `GLIBCXX_3.4.30' not found",
-        "version `CXXABI_1.3.15' not found",
-    ),
     causes=("PYT017", "PYT018", "PYT019", "PYT020"),
 )
 def wheels_fit_glibc(facts: Facts) -> Iterator[Finding]:
@@ -319,17 +289,7 @@ def _falls_back(package: Package) -> bool:
         return False
 
 
-@check(
-    "PYT003",
-    "bitsandbytes has a library for torch's CUDA",
-    covers=("H02",),
-    symptoms=(
-        "CUDA Setup failed despite GPU being available",
-        "No compatible CUDA binary found",
-        "Configured CUDA binary not found at libbitsandbytes_cuda129.so",
-    ),
-    causes=("PYT018",),
-)
+@check("PYT003", "bitsandbytes has a library for torch's CUDA", causes=("PYT018",))
 def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
     """The installed bitsandbytes carries a library for the CUDA version that torch was built with.
 
@@ -370,13 +330,7 @@ def _names_it(facts: Facts, chosen: BitsandbytesChoice) -> bool:
     return require_python(facts).bnb_cuda_version == chosen.cuda.replace(".", "")
 
 
-@check(
-    "PYT016",
-    "BNB_CUDA_VERSION names a library that fits torch, or is unset",
-    covers=("H02",),
-    symptoms=("BNB_CUDA_VERSION environment variable detected; loading libbitsandbytes_cuda118.so",),
-    causes=("PYT018",),
-)
+@check("PYT016", "BNB_CUDA_VERSION names a library that fits torch, or is unset", causes=("PYT018",))
 def bnb_cuda_version_fits_torch(facts: Facts) -> Iterator[Finding]:
     """BNB_CUDA_VERSION, where it is set, names a library of the CUDA major of torch that the package carries.
 

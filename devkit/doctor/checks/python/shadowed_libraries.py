@@ -69,14 +69,7 @@ def _beside(facts: Facts, library: Library) -> str:
 
 
 @check(
-    "PYT005",
-    "LD_LIBRARY_PATH hides none of torch's CUDA libraries",
-    covers=("H10",),
-    symptoms=(
-        "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",
-        "undefined symbol: __nvJitLinkAddData_12_1",
-    ),
-    causes=("PYT017", "PYT018", "PYT019", "PYT020"),
+    "PYT005", "LD_LIBRARY_PATH hides none of torch's CUDA libraries", causes=("PYT017", "PYT018", "PYT019", "PYT020")
 )
 def no_library_is_shadowed(facts: Facts) -> Iterator[Finding]:
     """No folder in LD_LIBRARY_PATH holds CUDA libraries of another release that come before the ones in the wheels.
@@ -110,17 +103,7 @@ def no_library_is_shadowed(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "PYT011",
-    "One cuDNN, the one that torch was built with",
-    covers=("H14",),
-    symptoms=(
-        "Could not load library libcudnn_cnn_infer.so.8",
-        "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
-        "cuDNN version incompatibility: PyTorch was compiled against",
-    ),
-    causes=("PYT017",),
-)
+@check("PYT011", "One cuDNN, the one that torch was built with", causes=("PYT017",))
 def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Finding]:
     """LD_LIBRARY_PATH brings no cuDNN of another release than the wheel that torch installed.
 
@@ -152,12 +135,7 @@ def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "PYT012",
-    "NVRTC compiles for every GPU",
-    covers=("G06",),
-    symptoms=("nvrtc: error: invalid value for --gpu-architecture (-arch)", "NVRTC_ERROR_INVALID_OPTION"),
-)
+@check("PYT012", "NVRTC compiles for every GPU")
 def nvrtc_supports_every_gpu(facts: Facts) -> Iterator[Finding]:
     """The run-time compiler that torch's wheels bring is of a CUDA release that knows every GPU here.
 
