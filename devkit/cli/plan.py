@@ -14,7 +14,8 @@ from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.solver.output import format_answer, serialize_answer
 from devkit.solver.plan import Conflict, Plan, Request, Vendor
-from devkit.solver.project import add_project_constraints, solve_project
+from devkit.solver.project import add_project_constraints
+from devkit.solver.solve import solve_project
 
 if TYPE_CHECKING:
     from devkit.facts.dependencies import Dependencies

@@ -1,33 +1,36 @@
-"""The solver's own terms: the question with its tables, the candidates, and what speaks against one."""
+"""Candidates of a request: the torch builds that it allows, and what is settled about each of them."""
 
-from collections.abc import Callable
-from functools import cached_property, wraps
-from typing import TypeVar, cast
+import re
+from functools import cached_property
 
-from devkit.compat.version_tables import RocmIndex, TableRow, Tables, TorchRelease, TorchWheel, WheelIndex
+from devkit.compat.rules import CudaSupport, find_newest_cuda
+from devkit.compat.version_tables import (
+    RocmIndex,
+    SystemImage,
+    TableRow,
+    Tables,
+    TorchRelease,
+    TorchWheel,
+    WheelIndex,
+)
 from devkit.facts.values import ComputeCapability, Release, record
-from devkit.solver.plan import Machine, Request, Vendor
-from devkit.solver.request import parse_torch
+from devkit.solver.plan import Machine, Request, Vendor, parse_torch
 
-AnswerT = TypeVar("AnswerT")
+SUPPORT_ORDER = (CudaSupport.FULL, CudaSupport.MINOR, CudaSupport.FORWARD, CudaSupport.NO)
+"""Best first."""
 
 
 @record
 class Problem:
-    """A request whose vendor is settled, with the tables to answer it from."""
+    """A request whose vendor is settled, with the version tables to solve it from."""
 
     request: Request
     vendor: Vendor
     tables: Tables
 
     @cached_property
-    def remembered(self) -> dict[tuple[object, ...], object]:
-        """Answers already given about a candidate: the stages ask the same again and again."""
-        return {}
-
-    @cached_property
     def machines(self) -> tuple[Machine, ...]:
-        """Those that the plan computes on: those with a GPU of the vendor, or all when none has one."""
+        """The machines that the plan computes on: those with a GPU of the vendor, or all when none has one."""
         match self.vendor:
             case Vendor.NVIDIA:
                 found = [machine for machine in self.request.machines if machine.driver or machine.gpus]
@@ -39,21 +42,21 @@ class Problem:
 
     @cached_property
     def gpus(self) -> tuple[tuple[str, ComputeCapability], ...]:
-        """Every NVIDIA GPU that must be served, each model once; empty for another plan."""
+        """Every NVIDIA GPU to serve, each model once; empty for another vendor."""
         if self.vendor is not Vendor.NVIDIA:
             return ()
         return tuple(dict.fromkeys(gpu for machine in self.machines for gpu in machine.gpus))
 
     @cached_property
     def amd_gpus(self) -> tuple[tuple[str, str], ...]:
-        """Every AMD GPU that must be served, each model once; empty for another plan."""
+        """Every AMD GPU to serve, each model once; empty for another vendor."""
         if self.vendor is not Vendor.ROCM:
             return ()
         return tuple(dict.fromkeys(gpu for machine in self.machines for gpu in machine.amd_gpus))
 
     @cached_property
-    def spoken_gpus(self) -> tuple[str, ...]:
-        """Every GPU that must be served, in words."""
+    def gpu_names(self) -> tuple[str, ...]:
+        """Every GPU to serve, with its compute capability or target."""
         return (
             *(describe_gpu(name, capability) for name, capability in self.gpus),
             *(describe_amd_gpu(name, target) for name, target in self.amd_gpus),
@@ -64,10 +67,16 @@ class Problem:
         """The processors of every machine, those without a GPU too: the image must start there."""
         return tuple(sorted({machine.machine for machine in self.request.machines})) or ("x86_64",)
 
+    def newest_cuda(self, machine: Machine) -> Release | None:
+        """Return the newest CUDA that the machine's driver runs in full; None where no driver is known."""
+        if machine.driver is None:
+            return None
+        return machine.cuda or find_newest_cuda(machine.driver, platform=machine.platform, known=self.tables)
+
 
 @record
 class Candidate:
-    """One torch build: a release from one wheel index."""
+    """A torch build: a release from one wheel index."""
 
     release: TorchRelease
     index: WheelIndex
@@ -76,17 +85,17 @@ class Candidate:
 
     @property
     def cuda(self) -> Release | None:
-        """The CUDA it is built with; None for the other builds."""
+        """The CUDA it is built with; None for other builds."""
         return self.index.cuda
 
     @property
     def rocm(self) -> Release | None:
-        """The ROCm it is built with; None for the other builds."""
+        """The ROCm it is built with; None for other builds."""
         return self.index.rocm if isinstance(self.index, RocmIndex) else None
 
     @property
     def built_for(self) -> str:
-        """What it computes with, in words: "CUDA 13.0", "ROCm 7.2", "the CPU"."""
+        """The platform it computes on, in words: "CUDA 13.0", "ROCm 7.2", "the CPU"."""
         if self.cuda:
             return f"CUDA {self.cuda}"
         return f"ROCm {self.rocm}" if self.rocm else "the CPU"
@@ -95,32 +104,65 @@ class Candidate:
         return f"torch {self.release.version}+{self.index.label}"
 
 
-def memoize(ask: Callable[[Candidate, Problem], AnswerT]) -> Callable[[Candidate, Problem], AnswerT]:
-    """Ask once per candidate of a question."""
+@record
+class BaseImage:
+    """A base image as far as it is known. `row` is None for one that the tables do not list."""
 
-    @wraps(ask)
-    def remembered(candidate: Candidate, question: Problem) -> AnswerT:
-        key = (ask, candidate.release.version.text, candidate.index.label)
-        if key not in question.remembered:
-            question.remembered[key] = ask(candidate, question)
-        return cast(AnswerT, question.remembered[key])
+    tag: str
+    row: TableRow | None
+    python: str | None = None
+    glibc: Release | None = None
+    machines: tuple[str, ...] = ()
+    cuda: Release | None = None
+    has_nvcc: bool = False
 
-    return remembered
+    @property
+    def tells_compiler(self) -> bool:
+        """Whether the tables say if the image has nvcc; a system's row does not say what else was installed."""
+        return self.cuda is not None or (self.row is not None and not isinstance(self.row, SystemImage))
 
 
-def describe_gpu(name: str, capability: ComputeCapability) -> str:
-    """A GPU with its compute capability, once: "Tesla P40 (6.1)", "sm_86"."""
-    return name if name == capability.sm else f"{name} ({capability})"
+@record
+class ChosenPackage:
+    """A package of the plan. `row` is None for a pin that the tables do not list."""
+
+    name: str
+    version: str
+    row: TableRow | None
+    because: str
 
 
-def describe_amd_gpu(name: str, target: str) -> str:
-    """An AMD GPU with its target, once: "AMD Instinct MI300X (gfx942)", "gfx942"."""
-    return name if name == target else f"{name} ({target})"
+@record
+class Packages:
+    """The packages around torch. `companions` is None where no releases fit together, `bitsandbytes` where none does."""
+
+    companions: tuple[ChosenPackage, ...] | None = None
+    bitsandbytes: ChosenPackage | None = None
+
+
+@record
+class Environment:
+    """A candidate with everything that follows from it; settled once, and read by every later step.
+
+    `machine_support` says how the driver of each of the problem's machines runs the build's CUDA, in their order.
+    `image` and `python` are None where none fits. `packages` stay empty for a candidate that is refused before them.
+    """
+
+    candidate: Candidate
+    machine_support: tuple[CudaSupport, ...]
+    image: BaseImage | None
+    python: str | None
+    packages: Packages = Packages()
+
+    @property
+    def support(self) -> CudaSupport:
+        """The weakest support among the drivers."""
+        return max(self.machine_support, key=SUPPORT_ORDER.index, default=CudaSupport.FULL)
 
 
 @record
 class Objection:
-    """What speaks against a candidate. It refuses only when it rests on rows that were read at their source."""
+    """An objection to a candidate. It refuses only when it rests on rows that were read at their source."""
 
     rule: str
     says: str
@@ -128,36 +170,69 @@ class Objection:
     refuses: bool = True
 
     @classmethod
-    def by(cls, row: TableRow, rule: str, says: str) -> "Objection":
-        """An objection that rests on one row: an inferred row may warn, never refuse."""
+    def from_row(cls, row: TableRow, rule: str, says: str) -> "Objection":
+        """Object by one row: an inferred row may warn, never refuse."""
         return cls(rule, says, row.source[0], refuses=not row.is_inferred)
 
 
-def list_candidates(question: Problem) -> tuple[Candidate, ...]:
-    """Every torch build that the request's own words allow, newest first."""
-    wanted, variant = parse_torch(question.request.torch)
+def build_problem(request: Request, tables: Tables) -> Problem:
+    """Build the problem that a request poses: with its vendor settled."""
+    return Problem(request, choose_vendor(request), tables)
+
+
+def choose_vendor(request: Request) -> Vendor:
+    """Choose what to compute on: as requested, else by the requested build, else by the GPUs or the driver."""
+    if request.vendor is not None:
+        return request.vendor
+    # The build that --torch or the project's files name, such as cu126 in "==2.4.1+cu126".
+    local = (
+        re.fullmatch(r"===?\s*[\d.]+\+([a-z0-9.]+)", each.specifier.strip()) for each in request.constraints_on("torch")
+    )
+    named = (parse_torch(request.torch)[1], *(found[1] for found in local if found))
+    variant = next(filter(None, named), "")
+    if variant.startswith("rocm") or any(machine.amd_gpus for machine in request.machines):
+        return Vendor.ROCM
+    if variant == "cpu":
+        return Vendor.CPU
+    shows_gpu = any(machine.driver or machine.gpus for machine in request.machines)
+    return Vendor.NVIDIA if shows_gpu or variant or request.cuda else Vendor.CPU
+
+
+def list_candidates(problem: Problem) -> tuple[Candidate, ...]:
+    """List every torch build that the request itself allows, newest first."""
+    wanted, variant = parse_torch(problem.request.torch)
     found = []
-    for release in question.tables.torch.releases:
+    for release in problem.tables.torch.releases:
         if wanted and wanted not in (str(release.version), release.minor):
             continue
         found += [
-            Candidate(release, index, _wheels(release, index.label, question))
-            for index in _indexes(release, question)
-            if variant in ("", index.label) and _has_cuda(index, question.request.cuda)
+            Candidate(release, index, _find_wheels(release, index.label, problem))
+            for index in _list_indexes(release, problem)
+            if variant in ("", index.label) and _has_cuda(index, problem.request.cuda)
         ]
     return tuple(sorted(found, key=lambda each: (each.release.version, each.cuda or Release.parse("0")), reverse=True))
 
 
-def _indexes(release: TorchRelease, question: Problem) -> list[WheelIndex]:
-    """The indexes that hold a release for the vendor."""
-    match question.vendor:
+def describe_gpu(name: str, capability: ComputeCapability) -> str:
+    """Name a GPU with its compute capability: "Tesla P40 (6.1)", "sm_86"."""
+    return name if name == capability.sm else f"{name} ({capability})"
+
+
+def describe_amd_gpu(name: str, target: str) -> str:
+    """Name an AMD GPU with its target: "AMD Instinct MI300X (gfx942)", "gfx942"."""
+    return name if name == target else f"{name} ({target})"
+
+
+def _list_indexes(release: TorchRelease, problem: Problem) -> list[WheelIndex]:
+    """List the indexes that hold a release for the vendor."""
+    match problem.vendor:
         case Vendor.NVIDIA:
-            return [question.tables.torch.indexes[label] for label in release.variants]
+            return [problem.tables.torch.indexes[label] for label in release.variants]
         case Vendor.ROCM:
-            row = question.tables.rocm.releases.get(release.version)
-            return [question.tables.rocm.indexes[label] for label in row.variants] if row else []
+            row = problem.tables.rocm.releases.get(release.version)
+            return [problem.tables.rocm.indexes[label] for label in row.variants] if row else []
         case Vendor.CPU:
-            return [question.tables.torch.indexes["cpu"]]
+            return [problem.tables.torch.indexes["cpu"]]
 
 
 def _has_cuda(index: WheelIndex, wanted: str | None) -> bool:
@@ -167,7 +242,7 @@ def _has_cuda(index: WheelIndex, wanted: str | None) -> bool:
     return index.cuda.numbers[: len(numbers)] == numbers[: len(index.cuda.numbers)]
 
 
-def _wheels(release: TorchRelease, label: str, question: Problem) -> tuple[TorchWheel, ...]:
-    rows = question.tables.torch.wheels
-    machines = dict.fromkeys(machine.machine for machine in question.machines)
+def _find_wheels(release: TorchRelease, label: str, problem: Problem) -> tuple[TorchWheel, ...]:
+    rows = problem.tables.torch.wheels
+    machines = dict.fromkeys(machine.machine for machine in problem.machines)
     return tuple(rows[key] for machine in machines if (key := (release.minor, label, machine)) in rows)

@@ -1,50 +1,14 @@
-"""Puts a candidate through the rules, in the order in which a failure would be the true cause."""
+"""Evaluation of candidates: settle the environment of each, and put it through the rules."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from devkit.compat.rules import CudaSupport
 from devkit.facts.values import Release, record
 from devkit.solver import base_image, gpu_support, packages
-from devkit.solver.base_image import NVCC, find_image
-from devkit.solver.candidates import Candidate, Objection, Problem
-from devkit.solver.plan import Vendor
+from devkit.solver.candidates import SUPPORT_ORDER, Candidate, Environment, Objection, Problem
 
-# Speaks for what the user wants to do: features that a GPU of the plan must have, and what they ask of the plan.
-
-
-def validate_features(candidate: Candidate, question: Problem) -> Iterator[Objection]:
-    """Features that a GPU of the plan does not have (F1)."""
-    for name in question.request.features:
-        row = question.tables.stack.features[name]
-        for gpu, capability in question.gpus:
-            if capability < row.capability:
-                says = f"{row.title} needs compute capability {row.capability}; {gpu} has {capability}"
-                yield Objection.by(row, "F1", says)
-
-
-def find_feature_warnings(question: Problem) -> Iterator[str]:
-    """What a plan must say about the features it was asked for."""
-    if question.vendor is Vendor.ROCM:
-        return
-    for name in question.request.features:
-        row = question.tables.stack.features[name]
-        if question.vendor is Vendor.CPU:
-            yield f"{row.title} was asked for; on the CPU that is not checked"
-        elif row.note:
-            yield f"{row.title}: {row.note}"
-    yield from _compiler(question)
-
-
-def _compiler(question: Problem) -> Iterator[str]:
-    asked = question.request.image
-    if NVCC not in question.request.features or question.vendor is not Vendor.NVIDIA or asked is None:
-        return
-    image = find_image(asked, question)
-    if not image.tells_compiler:
-        yield f"{asked} is not in the tables: whether it has nvcc, and of which CUDA, was not checked"
-
-
-Validator = Callable[[Candidate, Problem], Iterator[Objection]]
+Validator = Callable[[Environment, Problem], Iterator[Objection]]
 
 VALIDATORS: tuple[Validator, ...] = (
     packages.validate_constraints,
@@ -53,28 +17,28 @@ VALIDATORS: tuple[Validator, ...] = (
     base_image.validate_image_system,
     base_image.validate_image_life,
     gpu_support.validate_published,
-    gpu_support.validate_rocm_published,
-    gpu_support.validate_cuda_code,
-    gpu_support.validate_rocm_code,
+    gpu_support.validate_gpu_code,
     gpu_support.validate_driver,
     base_image.validate_image_driver,
-    packages.validate_packages,
+    packages.validate_companions,
     packages.validate_bitsandbytes,
-    validate_features,
-    gpu_support.validate_rocm_features,
+    gpu_support.validate_features,
 )
-"""From "does it exist" to "can it do what was asked": the first that refuses is the cause to report."""
-
-_PREFERENCE = (CudaSupport.FULL, CudaSupport.MINOR, CudaSupport.FORWARD, CudaSupport.NO)
+"""From "does it exist" to "can it do what was requested": the first that refuses is the root cause to report."""
 
 
 @record
 class Evaluation:
-    """A candidate with what speaks against it. `passed` counts the stages before the one that refused."""
+    """An environment with the objections to it. `passed` counts the validators before the one that refused it."""
 
-    candidate: Candidate
+    environment: Environment
     objections: tuple[Objection, ...]
     passed: int
+
+    @property
+    def candidate(self) -> Candidate:
+        """The torch build."""
+        return self.environment.candidate
 
     @property
     def refusals(self) -> tuple[Objection, ...]:
@@ -86,41 +50,45 @@ class Evaluation:
         """The objections that only warn."""
         return tuple(objection for objection in self.objections if not objection.refuses)
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is no objection, and no need for forward compatibility."""
+        return not self.objections and self.environment.support is not CudaSupport.FORWARD
 
-def evaluate_candidate(candidate: Candidate, question: Problem) -> Evaluation:
-    """The verdict on one candidate; stages after the first refusal are not asked."""
+    @property
+    def preference_key(self) -> tuple[object, ...]:
+        """Sort key among candidates that nothing refuses, best first (W5).
+
+        Fewest doubts, no forward compatibility, the newest torch, full support before minor version compatibility, the
+        variant that plain pip would install, the newest CUDA.
+        """
+        candidate, support = self.candidate, self.environment.support
+        return (
+            len(self.doubts),
+            support is CudaSupport.FORWARD,
+            _newest_first(candidate.release.version),
+            SUPPORT_ORDER.index(support),
+            candidate.index.label != candidate.release.default_variant,
+            _newest_first(candidate.cuda or Release.parse("0")),
+        )
+
+
+def evaluate_candidate(candidate: Candidate, problem: Problem) -> Evaluation:
+    """Settle a candidate's environment, and validate it up to the first rule that refuses it."""
+    support = gpu_support.find_cuda_support(candidate, problem)
+    environment = Environment(candidate, support, None, None)
+    image, python = base_image.choose_image_and_python(candidate, problem, environment.support)
+    environment = replace(environment, image=image, python=python)
     objections: list[Objection] = []
-    for passed, stage in enumerate(VALIDATORS):
-        found = list(stage(candidate, question))
+    for passed, validate in enumerate(VALIDATORS):
+        if validate is packages.validate_companions:
+            # Choosing packages is most of the work: only for what the hardware runs.
+            environment = replace(environment, packages=packages.choose_packages(environment, problem))
+        found = list(validate(environment, problem))
         objections += found
         if any(objection.refuses for objection in found):
-            return Evaluation(candidate, tuple(objections), passed)
-    return Evaluation(candidate, tuple(objections), len(VALIDATORS))
-
-
-def is_clean(verdict: Evaluation, question: Problem) -> bool:
-    """Whether nothing speaks against a candidate and no forward compatibility is needed."""
-    return (
-        not verdict.objections and gpu_support.find_cuda_support(verdict.candidate, question) is not CudaSupport.FORWARD
-    )
-
-
-def get_preference_key(verdict: Evaluation, question: Problem) -> tuple[object, ...]:
-    """Sort key among candidates that nothing refuses, best first (W5).
-
-    Fewest doubts, no forward compatibility, the newest torch, full support before minor version compatibility, the
-    variant that plain pip would bring, the newest CUDA.
-    """
-    candidate = verdict.candidate
-    runs = gpu_support.find_cuda_support(candidate, question)
-    return (
-        len(verdict.doubts),
-        runs is CudaSupport.FORWARD,
-        _newest_first(candidate.release.version),
-        _PREFERENCE.index(runs),
-        candidate.index.label != candidate.release.default_variant,
-        _newest_first(candidate.cuda or Release.parse("0")),
-    )
+            return Evaluation(environment, tuple(objections), passed)
+    return Evaluation(environment, tuple(objections), len(VALIDATORS))
 
 
 def _newest_first(release: Release) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Shows an answer: as text for people, and as the document that --json prints."""
+"""Answers of the solver as text for people, and as the documents that --json prints."""
 
 from devkit.compat.refresh import count_days, format_stale_warning
 from devkit.solver.plan import Conflict, Plan, Reason, Vendor
@@ -9,45 +9,30 @@ SCHEMA = "devkit.plan/1"
 _INDENT = "  "
 _NARROWEST_COLUMN = 30
 _WIDEST_VALUE = 26
-"""A longer value, such as an address, has a line of its own."""
+"""A longer value, such as an address, gets a line of its own."""
 
 Json = dict[str, object]
 
 
 def serialize_answer(answer: Plan | Conflict, *, today: str | None = None) -> Json:
-    """The document of an answer, ready for JSON; exactly one of `plan` and `conflict` is not None.
+    """Serialize an answer for JSON; exactly one of `plan` and `conflict` is not None.
 
     `today`, an ISO 8601 date, lets it say how old its data is.
     """
     plan = answer if isinstance(answer, Plan) else answer.nearest
+    stale = format_stale_warning(answer.data_as_of, today) if today else None
     return {
         "schema": SCHEMA,
         "verdict": "plan" if isinstance(answer, Plan) else "conflict",
         "plan": serialize_plan(answer) if isinstance(answer, Plan) else None,
-        "warnings": [*(plan.warnings if plan else ()), *_stale(answer, today)],
+        "warnings": [*(plan.warnings if plan else ()), *([stale] if stale else ())],
         "conflict": serialize_conflict(answer) if isinstance(answer, Conflict) else None,
         **serialize_age(answer, today),
     }
 
 
-def serialize_conflict(conflict: Conflict) -> Json:
-    """A conflict, ready for JSON."""
-    return {
-        "wanted": conflict.wanted,
-        "blockers": [{"rule": each.rule, "says": each.says, "source": each.source} for each in conflict.blockers],
-        "nearest": serialize_plan(conflict.nearest) if conflict.nearest else None,
-        "nearest_changes": conflict.nearest_changes,
-    }
-
-
-def serialize_age(answer: Plan | Conflict, today: str | None) -> Json:
-    """How old the data of an answer is, ready for JSON."""
-    age: Json = {"data_age_days": count_days(answer.data_as_of, today)} if today else {}
-    return {"data_as_of": answer.data_as_of, **age}
-
-
 def serialize_plan(plan: Plan) -> Json:
-    """A plan, ready for JSON."""
+    """Serialize a plan for JSON."""
     return {
         "vendor": plan.vendor.value,
         "base_image": plan.base_image,
@@ -60,45 +45,85 @@ def serialize_plan(plan: Plan) -> Json:
         "packages": dict(plan.packages),
         "gpu_request": plan.gpu_request,
         "architectures": list(plan.architectures),
-        "reasons": [_reason_document(reason) for reason in plan.reasons],
+        "reasons": [
+            {
+                "field": reason.field,
+                "value": reason.value,
+                "because": reason.because,
+                "source": reason.source,
+                "confidence": str(reason.confidence),
+            }
+            for reason in plan.reasons
+        ],
         "data_as_of": plan.data_as_of,
     }
+
+
+def serialize_conflict(conflict: Conflict) -> Json:
+    """Serialize a conflict for JSON."""
+    return {
+        "wanted": conflict.wanted,
+        "blockers": [{"rule": each.rule, "says": each.says, "source": each.source} for each in conflict.blockers],
+        "nearest": serialize_plan(conflict.nearest) if conflict.nearest else None,
+        "nearest_changes": conflict.nearest_changes,
+    }
+
+
+def serialize_age(answer: Plan | Conflict, today: str | None) -> Json:
+    """Serialize the age of an answer's data for JSON."""
+    age: Json = {"data_age_days": count_days(answer.data_as_of, today)} if today else {}
+    return {"data_as_of": answer.data_as_of, **age}
 
 
 def format_answer(
     answer: Plan | Conflict, *, width: int, was_asked_for_cpu: bool = False, today: str | None = None
 ) -> str:
-    """An answer for people, folded to `width` columns. A CPU plan that nobody asked for says how to plan for a GPU."""
+    """Format an answer, folded to `width` columns. A CPU plan that nobody requested says how to plan for a GPU."""
     if isinstance(answer, Conflict):
         parts = [format_conflict(answer, width=width)]
     else:
-        parts = [_choices(answer, width=width), _warnings(answer.warnings, width=width)]
+        parts = [_format_reasons(answer, width=width), _format_warnings(answer.warnings, width=width)]
     if isinstance(answer, Plan) and answer.vendor is Vendor.CPU and not was_asked_for_cpu:
         hint = 'To plan for a machine with a GPU: --gpu "RTX 4090" --driver 570.124.06, or --facts FILE from there.'
         parts.append(wrap_text(hint, width=width))
-    parts += [_warnings(_stale(answer, today), width=width), format_age(answer, today)]
+    stale = format_stale_warning(answer.data_as_of, today) if today else None
+    parts += [_format_warnings((stale,) if stale else (), width=width), format_age(answer, today)]
     return "\n\n".join(part for part in parts if part)
 
 
 def format_age(answer: Plan | Conflict, today: str | None) -> str:
-    """How old the data of an answer is, as one line."""
+    """Format the age of an answer's data, as one line."""
     if today is None:
         return f"Version tables as of {answer.data_as_of}."
     days = count_days(answer.data_as_of, today)
-    return f"Version tables as of {answer.data_as_of}, {_ago(days)}."
-
-
-def _ago(days: int) -> str:
-    return f"{format_count(days, 'day')} ago" if days > 0 else "today"
+    ago = f"{format_count(days, 'day')} ago" if days > 0 else "today"
+    return f"Version tables as of {answer.data_as_of}, {ago}."
 
 
 def format_reason(reason: Reason, *, width: int) -> str:
-    """One reason in full, with its source and how sure it is."""
+    """Format one reason in full, with its source and confidence."""
     head = wrap_text(f"{reason.field} {reason.value}: {reason.because}", width=width)
     return f"{head}\n{_INDENT}source: {reason.source} ({reason.confidence})"
 
 
-def _choices(plan: Plan, *, width: int) -> str:
+def format_conflict(conflict: Conflict, *, width: int) -> str:
+    """Format the rules that refuse a request, and what to request instead."""
+    lines = [wrap_text(f"✗ conflict: nothing fits {conflict.wanted}", width=width)]
+    for blocker in conflict.blockers:
+        lines.append(wrap_text(f"{blocker.rule}  {blocker.says}", width=width, indent=_INDENT))
+        lines.append(f"{_INDENT * 3}source: {blocker.source}")
+    if conflict.nearest is None:
+        lines.append("No other choice of versions fits either.")
+        return "\n".join(lines)
+    plan = conflict.nearest
+    built = f"CUDA {plan.cuda}" if plan.cuda else f"ROCm {plan.rocm}" if plan.rocm else "the CPU"
+    nearest = f"Nearest that fits: torch {plan.torch} for {built} on Python {plan.python}"
+    verb = "Pass" if conflict.nearest_changes.startswith("--") else "It takes"
+    lines += ["", wrap_text(f"{nearest}. {verb}: {conflict.nearest_changes}", width=width)]
+    return "\n".join(lines)
+
+
+def _format_reasons(plan: Plan, *, width: int) -> str:
     rows = [(reason.field, reason.value, reason.because) for reason in plan.reasons]
     names = max(len(row[0]) for row in rows)
     values = max(len(row[1]) for row in rows if len(row[1]) <= _WIDEST_VALUE)
@@ -116,38 +141,5 @@ def _choices(plan: Plan, *, width: int) -> str:
     return "\n".join(lines)
 
 
-def _stale(answer: Plan | Conflict, today: str | None) -> tuple[str, ...]:
-    warning = format_stale_warning(answer.data_as_of, today) if today else None
-    return (warning,) if warning else ()
-
-
-def _warnings(warnings: tuple[str, ...], *, width: int) -> str:
-    lines = [wrap_text(f"! warning: {warning}", width=width) for warning in warnings]
-    return "\n".join(lines)
-
-
-def format_conflict(conflict: Conflict, *, width: int) -> str:
-    """Which rules refuse a request, and what to ask for instead."""
-    lines = [wrap_text(f"✗ conflict: nothing fits {conflict.wanted}", width=width)]
-    for blocker in conflict.blockers:
-        lines.append(wrap_text(f"{blocker.rule}  {blocker.says}", width=width, indent=_INDENT))
-        lines.append(f"{_INDENT * 3}source: {blocker.source}")
-    if conflict.nearest is None:
-        lines.append("No other choice of versions fits either.")
-        return "\n".join(lines)
-    plan = conflict.nearest
-    built = f"CUDA {plan.cuda}" if plan.cuda else f"ROCm {plan.rocm}" if plan.rocm else "the CPU"
-    nearest = f"Nearest that fits: torch {plan.torch} for {built} on Python {plan.python}"
-    verb = "Pass" if conflict.nearest_changes.startswith("--") else "It takes"
-    lines += ["", wrap_text(f"{nearest}. {verb}: {conflict.nearest_changes}", width=width)]
-    return "\n".join(lines)
-
-
-def _reason_document(reason: Reason) -> Json:
-    return {
-        "field": reason.field,
-        "value": reason.value,
-        "because": reason.because,
-        "source": reason.source,
-        "confidence": str(reason.confidence),
-    }
+def _format_warnings(warnings: tuple[str, ...], *, width: int) -> str:
+    return "\n".join(wrap_text(f"! warning: {warning}", width=width) for warning in warnings)

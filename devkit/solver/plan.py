@@ -1,13 +1,24 @@
-"""What the solver is asked, and what it answers."""
+"""Input and answer of the solver: a request for machines, and a plan or a conflict."""
 
+import re
 from enum import StrEnum
 
+from devkit.compat.specifiers import satisfies, satisfies_python
 from devkit.facts.project import Policy
 from devkit.facts.values import ComputeCapability, Release, record
 
+PYTHON = "python"
+"""The name of constraints on Python itself."""
+
+FLAGS_ORIGIN = "the flags"
+"""The origin of a machine that was described on the command line."""
+
+TORCH_VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?)(?:\+(cu\d{3}|cpu|rocm\d+\.\d+(?:\.\d+)?))?")
+"""A torch version as users write it, with or without the variant of its wheel: 2.14, 2.14.1, 2.14.1+cu126."""
+
 
 class Vendor(StrEnum):
-    """Whose accelerator the plan is for."""
+    """The accelerator that a plan is for."""
 
     NVIDIA = "nvidia"
     ROCM = "rocm"
@@ -33,28 +44,35 @@ class Machine:
     glibc: Release | None
     origin: str
     notes: tuple[str, ...] = ()
-    """What a plan for this machine must warn about, such as a GPU that does not answer."""
+    """Warnings for a plan for this machine, such as a GPU that does not answer."""
     amd_gpus: tuple[tuple[str, str], ...] = ()
     """AMD GPUs by name, each with its LLVM target such as gfx942."""
     toolkit: Release | None = None
-    """The NVIDIA Container Toolkit there; None where it is absent or not known."""
+    """The version of its NVIDIA Container Toolkit; None where it is absent or unknown."""
 
 
 @record
 class Constraint:
-    """What the project's own files ask of a package: a PEP 440 specifier, and where it stands ("pyproject.toml:12")."""
+    """A requirement in the project's own files: a PEP 440 specifier on a package or on Python, and its file and line."""
 
     name: str
     specifier: str
     origin: str
 
+    def __str__(self) -> str:
+        return f"{self.origin} wants {self.name}{self.specifier}"
+
+    def is_met_by(self, version: str) -> bool:
+        """Return whether a version of the package, or of Python, meets the constraint."""
+        return (satisfies_python if self.name == PYTHON else satisfies)(version, self.specifier)
+
 
 @record
 class Request:
-    """What the user asked for. None and empty mean "you choose"; `pins` are (package, version) pairs.
+    """A request for a plan. None and empty leave the choice to the solver; `pins` are (package, version) pairs.
 
-    `constraints` come from the project's files; a name may stand there more than once. `gpu_runtime` is "legacy" or
-    "cdi", None where it is not known. `policy` is that of the project, None without one.
+    `constraints` come from the project's files; several may be on one package. `gpu_runtime` is "legacy" or "cdi",
+    None where it is unknown. `policy` is that of the project, None without one.
     """
 
     machines: tuple[Machine, ...]
@@ -69,10 +87,14 @@ class Request:
     gpu_runtime: str | None = None
     policy: Policy | None = None
 
+    def constraints_on(self, name: str) -> tuple[Constraint, ...]:
+        """Return the constraints on one package, or on "python"."""
+        return tuple(each for each in self.constraints if each.name == name)
+
 
 @record
 class Reason:
-    """Why `field` has `value`, with the rule's source and the table row's confidence."""
+    """The reason why `field` has `value`, with the rule's source and the table row's confidence."""
 
     field: str
     value: str
@@ -108,7 +130,7 @@ class Plan:
     rocm: str | None = None
 
     def because(self, name: str) -> str:
-        """The reason given for a field, as one sentence. Raises KeyError for a field without one."""
+        """Return the reason for a field, as one sentence. Raises KeyError for a field without one."""
         for reason in self.reasons:
             if reason.field == name:
                 return reason.because
@@ -117,7 +139,7 @@ class Plan:
 
 @record
 class Blocker:
-    """One rule that refuses the request. `rule` is its short name in docs, such as R4 or A1."""
+    """A rule that refuses the request. `rule` is its short name in docs, such as R4 or A1."""
 
     rule: str
     says: str
@@ -126,11 +148,20 @@ class Blocker:
 
 @record
 class Conflict:
-    """No plan: what was wanted, which rules refuse it (the first is the true cause), and the nearest plan."""
+    """The answer where no plan fits: the request in words, the rules that refuse it, and the nearest plan.
+
+    The first blocker is the root cause. `nearest_changes` is what the nearest plan gives up, as flags to pass:
+    "--torch 2.14 --cuda 12.6".
+    """
 
     wanted: str
     blockers: tuple[Blocker, ...]
     nearest: Plan | None
     nearest_changes: str
-    """What the nearest plan gives up, as flags to pass: "--torch 2.14 --cuda 12.6"."""
     data_as_of: str
+
+
+def parse_torch(text: str | None) -> tuple[str, str]:
+    """Return the version and the variant in "2.14.1+cu126"; "" for what is left open."""
+    found = TORCH_VERSION.fullmatch(text or "")
+    return (found[1], found[2] or "") if found else ("", "")

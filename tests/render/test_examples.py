@@ -10,7 +10,7 @@ from devkit.compat.version_tables import load_tables
 from devkit.render.changes import Action
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.project import PathOptions, compute_project_changes, open_project
-from devkit.solver.project import solve_project
+from devkit.solver.solve import solve_project
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SPEC = importlib.util.spec_from_file_location("generate", REPOSITORY / "examples/generate.py")

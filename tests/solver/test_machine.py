@@ -7,9 +7,9 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.facts.model import Driver, Facts, FailedGpu, Gpu, NvmlAnswer, Platform, System
 from devkit.facts.values import ComputeCapability, Release, Unknown
+from devkit.solver.candidates import choose_vendor
 from devkit.solver.plan import Request
 from devkit.solver.request import build_machine_from_facts, build_machine_from_flags
-from devkit.solver.solve import choose_vendor
 from tests.hosts.golden import expected_facts
 
 

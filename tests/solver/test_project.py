@@ -14,9 +14,9 @@ from devkit.facts.dependencies import (
     UnreadableRequirement,
 )
 from devkit.solver.plan import Conflict
-from devkit.solver.project import list_project_constraints, solve_project
+from devkit.solver.project import list_project_constraints
 from devkit.solver.request import build_machine_from_flags, build_request
-from devkit.solver.solve import solve
+from devkit.solver.solve import solve, solve_project
 
 MACHINE = build_machine_from_flags(driver="580.95.05", gpus=("RTX 4090",))
 TORCH_INDEX = "https://download.pytorch.org/whl/cu121"

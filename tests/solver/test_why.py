@@ -50,7 +50,7 @@ def test_a_build_that_fits_says_why_another_is_preferred():
             "CUDA 12.9",
             id="a newer bitsandbytes",
         ),
-        pytest.param("torch", {"torch": "2.13"}, "torch 2.15.0", "W2", "not the one asked for", id="another release"),
+        pytest.param("torch", {"torch": "2.13"}, "torch 2.15.0", "W2", "not the requested one", id="another release"),
     ],
 )
 def test_other_choices(field, wishes, choice, rule, says):

@@ -299,6 +299,6 @@ def build_project_request(
 def solve_request(request: "Request", dependencies: Dependencies = NO_DEPENDENCIES) -> "Plan | Conflict":
     """What the solver says, by the version tables, in a project with these dependencies."""
     from devkit.compat.version_tables import load_tables
-    from devkit.solver.project import solve_project
+    from devkit.solver.solve import solve_project
 
     return solve_project(request, dependencies, load_tables())
