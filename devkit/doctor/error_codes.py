@@ -1,4 +1,4 @@
-"""What a return value of cuInit, or the words of a CUDA error, say about its cause."""
+"""Meanings of CUDA error codes and texts, and of the NVIDIA driver's Xid numbers."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -9,7 +9,7 @@ from devkit.facts.values import record
 
 @record
 class CudaErrorMeaning:
-    """Why a call ended so, what to do, and how sure that is. `in_container` replaces `advice` inside a container."""
+    """The cause of a CUDA error, and what to do. `in_container` replaces `advice` inside a container."""
 
     why: str
     advice: str
@@ -132,7 +132,7 @@ CUDA_ERROR_TEXTS: Mapping[str, CudaErrorMeaning] = {
 
 
 def find_cuda_error(text: str) -> CudaErrorMeaning | None:
-    """What the words of an error say of its cause; None when nothing does."""
+    """Find the meaning of an error's text; None when no known text is in it."""
     return next((meaning for words, meaning in CUDA_ERROR_TEXTS.items() if words.lower() in text.lower()), None)
 
 
@@ -140,7 +140,7 @@ def find_cuda_error(text: str) -> CudaErrorMeaning | None:
 
 
 class XidRemedy(StrEnum):
-    """What to do first about a report, as NVIDIA's catalogue puts it."""
+    """The first thing to do about an Xid, as NVIDIA's catalog puts it."""
 
     RESTART_PROGRAM = "restart the program"
     RESET_GPU = "reset the GPU"
@@ -152,7 +152,7 @@ class XidRemedy(StrEnum):
 
 @record
 class XidMeaning:
-    """What one number says, and the first remedy."""
+    """The meaning of one Xid number, and the first remedy."""
 
     says: str
     remedy: XidRemedy

@@ -1,4 +1,4 @@
-"""Commands that depend on the machine: its package manager, its engine, and how that engine restarts."""
+"""Fixes and commands for this machine: its distribution, its driver, its engine, its GPUs."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -11,7 +11,7 @@ from devkit.facts.values import Unknown
 
 
 class DistroFamily(StrEnum):
-    """Distributions that share a package manager and package names."""
+    """A group of distributions that share a package manager and package names."""
 
     UBUNTU = "ubuntu"
     DEBIAN = "debian"
@@ -39,7 +39,7 @@ _FAMILY_OF_ID: Mapping[str, DistroFamily] = {
 
 
 def find_distro_family(facts: Facts) -> DistroFamily:
-    """The distribution family of the side where packages would be installed.
+    """Find the distribution family of the side where packages would be installed.
 
     OTHER inside a container, whose distribution says nothing about the host's.
     """
@@ -49,7 +49,7 @@ def find_distro_family(facts: Facts) -> DistroFamily:
 
 
 def find_container_distro_family(facts: Facts) -> DistroFamily:
-    """The distribution family of the container's own image."""
+    """Find the distribution family of the container's own image."""
     return DistroFamily.OTHER if isinstance(facts.system, Unknown) else _family_here(facts)
 
 
@@ -169,7 +169,7 @@ WSL_GUIDE = "https://docs.nvidia.com/cuda/wsl-user-guide/"
 
 
 def restart_engine(facts: Facts, engine: Engine | None) -> tuple[str, ...]:
-    """How this machine restarts its engine, as commands; Podman has no daemon to restart."""
+    """List the commands that restart this machine's engine; Podman has no daemon to restart."""
     if engine is not None and engine.kind is EngineKind.PODMAN:
         return ()
     if engine is not None and engine.kind is EngineKind.DOCKER_DESKTOP:
@@ -184,12 +184,12 @@ def restart_engine(facts: Facts, engine: Engine | None) -> tuple[str, ...]:
 
 
 def has_systemd(facts: Facts) -> bool:
-    """Whether systemd runs the services here; assumed where it is not known."""
+    """Say if systemd runs the services here; assumed where it is not known."""
     return isinstance(facts.system, Unknown) or facts.system.runs_systemd is not False
 
 
 def configure_runtime(facts: Facts, engine: Engine) -> tuple[str, ...]:
-    """How GPUs are offered to this engine's containers, once the Container Toolkit is installed."""
+    """List the commands that offer GPUs to this engine's containers, with the Container Toolkit installed."""
     if engine.kind is EngineKind.PODMAN:
         return ("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",)
     if engine.is_rootless:
@@ -202,14 +202,14 @@ def configure_runtime(facts: Facts, engine: Engine) -> tuple[str, ...]:
 
 
 def refresh_cdi(facts: Facts) -> tuple[str, ...]:
-    """How the CDI specification is written anew."""
+    """List the commands that regenerate the CDI specification."""
     if find_distro_family(facts) is DistroFamily.NIXOS:
         return ("sudo systemctl restart nvidia-container-toolkit-cdi-generator.service",)
     return ("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",)
 
 
 def add_kernel_argument(family: DistroFamily, argument: str) -> tuple[str, ...]:
-    """How the kernel gets one more argument from the next boot on; empty where the boot loader is not known."""
+    """List the commands that add a kernel argument; none where the boot loader is not known."""
     by_file = (f"sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{argument} /' /etc/default/grub",)
     match family:
         case DistroFamily.UBUNTU | DistroFamily.DEBIAN:
@@ -231,7 +231,7 @@ _SUSE_GRUB = "sudo grub2-mkconfig -o /boot/grub2/grub.cfg"
 
 
 def find_host_side(facts: Facts) -> Side:
-    """Where the machine around the GPU is repaired: its Linux host, or the WSL guest that stands for it."""
+    """Find the side that repairs the machine around the GPU: its Linux host, the WSL guest, or Windows."""
     platform = find_platform(facts)
     if platform is Platform.WINDOWS:
         return Side.WINDOWS
@@ -241,12 +241,12 @@ def find_host_side(facts: Facts) -> Side:
 
 
 def find_driver_side(facts: Facts) -> Side:
-    """Where the driver lives: on Windows for WSL, never in the guest."""
+    """Find the side that has the driver: Windows for WSL, never the guest."""
     return Side.WINDOWS if find_platform(facts) in (Platform.WSL1, Platform.WSL2, Platform.WINDOWS) else Side.HOST
 
 
 def update_driver(facts: Facts, wanted: str) -> Fix:
-    """Install a newer driver; `wanted` names the lowest that will do, such as "580 or newer"."""
+    """Build the fix that installs a newer driver."""
     if find_driver_side(facts) is Side.WINDOWS:
         return Fix(
             f"Install the NVIDIA driver {wanted} on Windows, then restart WSL. Install none inside of WSL.",
@@ -268,7 +268,7 @@ def update_driver(facts: Facts, wanted: str) -> Fix:
 
 
 def power_cycle(facts: Facts) -> Fix:
-    """For a GPU that has left the bus: only taking its power away brings it back."""
+    """Build the fix for a GPU that has fallen off the bus: only a power cycle brings it back."""
     if find_driver_side(facts) is Side.WINDOWS:
         return Fix("Restart Windows.", where=Side.WINDOWS, restart=Restart.HOST)
     return Fix(
@@ -283,7 +283,7 @@ def power_cycle(facts: Facts) -> Fix:
 
 
 def reset_gpu_or_reboot(facts: Facts, gpu: Gpu | FailedGpu | None) -> Fix:
-    """For a GPU that its own driver has given up on."""
+    """Build the fix for a GPU that its driver no longer uses."""
     if find_driver_side(facts) is Side.WINDOWS:
         return Fix("Restart Windows.", where=Side.WINDOWS, restart=Restart.HOST)
     return Fix(

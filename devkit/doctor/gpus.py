@@ -1,4 +1,4 @@
-"""What checks of single GPUs share: which GPU an address means, how it is, whether it works, what the kernel said."""
+"""Readings of GPUs that several checks share: health, PCI address, kernel log, and times in the log."""
 
 import re
 from calendar import timegm
@@ -13,7 +13,6 @@ from devkit.facts.model import (
     FailedGpu,
     Gpu,
     GpuHealth,
-    KernelLog,
     NvmlAnswer,
     NvmlEnd,
     NvmlFailure,
@@ -25,7 +24,7 @@ GpuWithHealth = tuple[Gpu, GpuHealth]
 
 
 def require_gpu_health(facts: Facts) -> tuple[GpuWithHealth, ...]:
-    """Every GPU that answers with its health; ends the check where there is none to judge."""
+    """Return every GPU that answers, with its health, or end the check."""
     gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
     found = tuple((gpu, gpu.health) for gpu in gpus if isinstance(gpu.health, GpuHealth))
     if found:
@@ -34,7 +33,7 @@ def require_gpu_health(facts: Facts) -> tuple[GpuWithHealth, ...]:
 
 
 def require_gpu_health_field(facts: Facts, field: str) -> tuple[GpuWithHealth, ...]:
-    """The GPUs whose health says something of `field`; ends the check where none does, as is normal on GeForce."""
+    """Return the GPUs whose health has `field`, or end the check where none has it, as is normal on GeForce."""
     states = require_gpu_health(facts)
     found = tuple(state for state in states if not isinstance(getattr(state[1], field), Unknown))
     if not found:
@@ -43,39 +42,29 @@ def require_gpu_health_field(facts: Facts, field: str) -> tuple[GpuWithHealth, .
 
 
 def format_gpu(gpu: Gpu) -> str:
-    """How messages call a GPU: GPU 3."""
+    """Format a GPU as messages name it: GPU 3."""
     return f"GPU {gpu.index}"
 
 
 def is_gpu_busy(health: GpuHealth) -> bool:
-    """Whether a kernel ran most of the time. Clocks, heat and link speed say nothing of a GPU at rest."""
+    """Say if a kernel ran most of the time. Clocks, heat and link speed say nothing about an idle GPU."""
     return isinstance(health.utilisation_percent, int) and health.utilisation_percent >= BUSY_PERCENT.value
 
 
 def is_virtual_gpu(health: GpuHealth) -> bool:
-    """Whether a hypervisor stands between, whose view of link and clocks is not the machine's."""
+    """Say if a hypervisor passes the GPU on: its link and clocks are not the hardware's then."""
     return health.virtualisation in ("passthrough", "vgpu")
 
 
-def require_kernel_log(facts: Facts) -> KernelLog:
-    """The kernel log, where it may be read."""
-    return require(facts.kernel_log)
-
-
 def find_driver_lines(facts: Facts, *texts: str) -> tuple[str, ...]:
-    """Lines of the kernel log that contain one of `texts`; none where the log may not be read."""
+    """Return the driver's kernel log lines that contain one of `texts`; none where the log may not be read."""
     if isinstance(facts.kernel_log, Unknown):
         return ()
     return tuple(line for line in facts.kernel_log.driver_lines if any(text in line for text in texts))
 
 
-def find_gpu_addresses(facts: Facts) -> tuple[str, ...]:
-    """PCI addresses of the GPUs on the bus; none where the bus is hidden."""
-    return tuple(gpu.address for gpu in find_pci_gpus(facts))
-
-
 def find_pci_gpus(facts: Facts) -> tuple[PciGpu, ...]:
-    """The GPUs on the bus; none where it is hidden."""
+    """Return the GPUs on the PCI bus; none where it is hidden."""
     driver = facts.driver
     if not isinstance(driver, Driver) or isinstance(driver.pci_gpus, Unknown):
         return ()
@@ -83,12 +72,12 @@ def find_pci_gpus(facts: Facts) -> tuple[PciGpu, ...]:
 
 
 def find_driver_gpus(facts: Facts) -> tuple[PciGpu, ...]:
-    """The GPUs on the bus that belong to the NVIDIA driver, or to none yet."""
+    """Return the GPUs on the PCI bus that belong to the NVIDIA driver, or to none yet."""
     return tuple(gpu for gpu in find_pci_gpus(facts) if gpu.kernel_driver in ("nvidia", ""))
 
 
 def find_gpu_at(facts: Facts, address: str) -> Gpu | FailedGpu | None:
-    """The GPU of NVML's list at a PCI address; NVML counts in the order of the bus where it does not say."""
+    """Find NVML's GPU at a PCI address; without addresses, NVML lists GPUs in the order of the bus."""
     if not isinstance(facts.nvml, NvmlAnswer):
         return None
     for gpu in facts.nvml.gpus:
@@ -101,12 +90,12 @@ def find_gpu_at(facts: Facts, address: str) -> Gpu | FailedGpu | None:
 
 
 def is_gpu_failing(facts: Facts, address: str) -> bool | Unknown:
-    """Whether the GPU at `address` cannot be used at this moment, as far as NVML tells."""
+    """Say if NVML cannot use the GPU at `address` at this moment."""
     if isinstance(facts.nvml, Unknown):
         return facts.nvml
     if isinstance(facts.nvml, NvmlFailure):
         says_nothing = facts.nvml.end is NvmlEnd.LIBRARY_NOT_FOUND or facts.nvml.code == NVML_DRIVER_NOT_LOADED
-        return Unknown("NVML cannot be asked") if says_nothing else True
+        return Unknown("NVML gives no answer") if says_nothing else True
     gpu = find_gpu_at(facts, address)
     if gpu is None:
         return Unknown("NVML does not say which GPU this is") if not has_missing_gpus(facts) else True
@@ -114,25 +103,25 @@ def is_gpu_failing(facts: Facts, address: str) -> bool | Unknown:
 
 
 def find_recovery_action(gpu: Gpu) -> str:
-    """What the driver asks for to make a GPU usable again; "none" where it does not say."""
+    """Return the recovery that the driver requests for a GPU; "none" where it does not say."""
     if not isinstance(gpu.health, GpuHealth) or isinstance(gpu.health.recovery_action, Unknown):
         return "none"
     return gpu.health.recovery_action
 
 
 def has_missing_gpus(facts: Facts) -> bool:
-    """Whether NVML counts fewer GPUs than the driver owns on the bus."""
+    """Say if NVML counts fewer GPUs than the driver owns on the bus."""
     owned = [gpu for gpu in find_pci_gpus(facts) if gpu.kernel_driver == "nvidia"]
     return isinstance(facts.nvml, NvmlAnswer) and len(facts.nvml.gpus) < len(owned)
 
 
 def has_fewer_gpus_than_bus(facts: Facts) -> bool:
-    """Whether a GPU on the bus is missing from NVML's list, or NVML gives none at all."""
+    """Say if a GPU on the bus is missing from NVML's list, or NVML gives no list at all."""
     return has_missing_gpus(facts) or not isinstance(facts.nvml, NvmlAnswer | Unknown)
 
 
 def list_process_bytes(health: GpuHealth) -> Iterator[int]:
-    """The memory that each visible process holds, in bytes, where the driver says."""
+    """Yield the memory of each visible process in bytes, where the driver says."""
     if isinstance(health.processes, Unknown):
         return
     for process in health.processes:
@@ -140,26 +129,24 @@ def list_process_bytes(health: GpuHealth) -> Iterator[int]:
             yield process.memory_bytes
 
 
-# How far apart two moments are that facts name in ISO 8601. Nobody here looks at a clock.
-
 DAY_S = 86_400
 
-_MOMENT = re.compile(
+_TIMESTAMP = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:Z|([+-])(\d\d):?(\d\d))?)?",
 )
 
 
 def compute_seconds_between(earlier: str, later: str) -> int | None:
-    """Seconds from the first moment in `earlier` to that in `later`; None where either names none.
+    """Compute the seconds from the first ISO 8601 time in `earlier` to that in `later`; None where either has none.
 
-    A date alone is its midnight, and a time without a zone is taken for UTC.
+    A date alone means midnight, and a time without a zone is taken for UTC.
     """
-    start, end = _seconds(earlier), _seconds(later)
+    start, end = _parse_timestamp(earlier), _parse_timestamp(later)
     return None if start is None or end is None else end - start
 
 
-def _seconds(text: str) -> int | None:
-    found = _MOMENT.search(text)
+def _parse_timestamp(text: str) -> int | None:
+    found = _TIMESTAMP.search(text)
     if found is None:
         return None
     year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])

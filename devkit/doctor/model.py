@@ -1,4 +1,4 @@
-"""What a check is, and what can come of it."""
+"""Checks, findings and fixes, and the outcomes of a run."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
@@ -9,7 +9,7 @@ from devkit.facts.values import record
 
 
 class Severity(StrEnum):
-    """How much a finding matters: an error stops GPU work, a warning will bite, a note explains."""
+    """The weight of a finding: an error stops GPU work, a warning will bite, a note explains."""
 
     NOTE = "note"
     WARNING = "warning"
@@ -17,7 +17,7 @@ class Severity(StrEnum):
 
 
 class Confidence(StrEnum):
-    """How sure the check is of the cause it names."""
+    """The certainty of the cause that a finding names."""
 
     CERTAIN = "certain"
     LIKELY = "likely"
@@ -25,7 +25,7 @@ class Confidence(StrEnum):
 
 
 class Side(StrEnum):
-    """Where a fix must be done. Advice for the wrong side is this field's most common bad advice."""
+    """The place where a fix must be applied. Advice for the wrong side is this field's most common bad advice."""
 
     HOST = "host"
     WSL = "wsl"
@@ -36,7 +36,7 @@ class Side(StrEnum):
 
 
 class Restart(StrEnum):
-    """What must restart before a fix takes effect."""
+    """The part that must restart before a fix takes effect."""
 
     NONE = "none"
     ENGINE = "engine"
@@ -46,7 +46,7 @@ class Restart(StrEnum):
 
 
 class RepairKind(StrEnum):
-    """The reversible changes of a user's own files that `devkit doctor --fix` knows how to make."""
+    """The reversible changes of a user's files that `devkit doctor --fix` can make."""
 
     SET = "set"
     REMOVE = "remove"
@@ -56,7 +56,7 @@ class RepairKind(StrEnum):
 
 @record
 class Repair:
-    """One change to one file that the user owns, as data: `render` makes it, shows the diff, and writes.
+    """One change to one file that the user owns, as data: `render` makes it, shows the diff, and writes the file.
 
     For JSON, JSON with comments and YAML `key` is the path in the document, such as ("services", "dev", "shm_size"),
     and `value` the JSON text of what belongs there. REPLACE turns the one line that reads `key[0]` into `value`.
@@ -79,7 +79,7 @@ class Location:
 
 @record
 class Fix:
-    """What to do: one sentence, the exact commands for this machine, and where to run them.
+    """One sentence on what to do, the exact commands for this machine, and the side to run them on.
 
     `repairs` are the same as changes of files, where `--fix` can make them.
     """
@@ -95,7 +95,7 @@ class Fix:
 
 @record
 class Finding:
-    """Something wrong. `subject` names what ("GPU 3", a path), `evidence` holds the raw readings that show it.
+    """A fault. `subject` names the faulty part ("GPU 3", a path), `evidence` has the raw readings that show it.
 
     `follows_from` is the code of the check whose finding causes this one; the report fills it in.
     """
@@ -113,7 +113,7 @@ class Finding:
 
 
 class NotApplicable(Exception):  # noqa: N818 - it is no error: the check has nothing to judge here
-    """Raised by a check that has nothing to judge on this machine; becomes `Skipped(reason)`."""
+    """Raised by a check that cannot judge anything on this machine; becomes `Skipped(reason)`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -122,7 +122,7 @@ class NotApplicable(Exception):  # noqa: N818 - it is no error: the check has no
 
 @record
 class Check:
-    """One question about a machine. `title` states the healthy condition; the docstring of `run` explains it.
+    """A question about a machine. `title` states the healthy condition; the docstring of `run` explains it.
 
     `causes` lists codes whose findings are consequences of this check's, and are kept quiet beside it. The failures that
     it recognizes, and the error texts that lead to it, are data: see `signatures/catalog.py`.
@@ -135,7 +135,7 @@ class Check:
 
     @property
     def explanation(self) -> str:
-        """Why the condition matters, from the docstring."""
+        """The reasons for the check, from its docstring."""
         return (self.run.__doc__ or "").strip()
 
 
@@ -145,7 +145,7 @@ def check(
     *,
     causes: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Facts], Iterator[Finding]]], Check]:
-    """Make a `Check` of a generator over facts. It registers nothing: `registry.CHECKS` does, by hand."""
+    """Make a `Check` of a generator over facts. `registry.CHECKS` registers it, by hand."""
 
     def wrap(run: Callable[[Facts], Iterator[Finding]]) -> Check:
         return Check(code, title, run, causes)
@@ -155,19 +155,19 @@ def check(
 
 @record
 class Passed:
-    """Looked, and it is as it should be."""
+    """The condition holds."""
 
 
 @record
 class Found:
-    """Looked, and found something."""
+    """The condition does not hold."""
 
     findings: tuple[Finding, ...]
 
 
 @record
 class Skipped:
-    """Could not look, or has nothing to judge here. Never the same as fine."""
+    """The facts are missing, or the check does not apply. Never the same as passed."""
 
     reason: str
 
@@ -184,7 +184,7 @@ CheckVerdict = Passed | Found | Skipped | Crashed
 
 @record
 class Outcome:
-    """What came of one check, and how long it took in milliseconds."""
+    """The result of one check, and its duration in milliseconds."""
 
     check: Check
     verdict: CheckVerdict

@@ -1,4 +1,4 @@
-"""What a check needs before it can judge: each function hands it over, or says why the check does not apply."""
+"""Facts that checks need before they can judge: each `require_…` returns one, or ends the check with the reason."""
 
 from typing import TypeVar
 
@@ -32,47 +32,47 @@ NO_VISIBLE_DEVICES = ("", "void", "none")
 
 
 def require(value: T | Unknown) -> T:
-    """The value itself; an unknown one ends the check with its reason."""
+    """Return the value; an unknown one ends the check with its reason."""
     if isinstance(value, Unknown):
         raise NotApplicable(value.reason)
     return value
 
 
 def require_system(facts: Facts) -> System:
-    """The operating system, which every advice depends on."""
+    """Return the operating system, which every fix depends on."""
     return require(facts.system)
 
 
 def find_platform(facts: Facts) -> Platform | None:
-    """The platform, None when it could not be read."""
+    """Return the platform, or None when it could not be read."""
     return None if isinstance(facts.system, Unknown) else facts.system.platform
 
 
 def is_in_container(facts: Facts) -> bool:
-    """Whether these facts were read inside a container. One that could not be looked into is still one."""
+    """Say if these facts were read inside a container, even one whose details could not be read."""
     return facts.container is not None
 
 
 def is_in_wsl(facts: Facts) -> bool:
-    """Whether this is WSL, of either version, or a container in it."""
+    """Say if this is WSL of either version, or a container in it."""
     return find_platform(facts) in (Platform.WSL1, Platform.WSL2)
 
 
 def require_container(facts: Facts) -> Container:
-    """The container around this process."""
+    """Return the container around this process."""
     if facts.container is None:
         raise NotApplicable("this is not the inside of a container")
     return require(facts.container)
 
 
 def require_host(facts: Facts) -> None:
-    """Ends checks of what only the host can show."""
+    """End checks of readings that only the host has."""
     if is_in_container(facts):
         raise NotApplicable("only the host can show this; run devkit doctor there too")
 
 
 def require_wsl_guest(facts: Facts) -> Wsl:
-    """The WSL 2 guest itself, not a container in it."""
+    """Return the WSL 2 guest, which a container in it is not."""
     require_host(facts)
     if facts.wsl is None:
         raise NotApplicable("this is not WSL 2")
@@ -80,13 +80,13 @@ def require_wsl_guest(facts: Facts) -> Wsl:
 
 
 def require_engine_side(facts: Facts) -> None:
-    """Ends checks of the engine's own files where it runs elsewhere: a container may hold an engine, most do not."""
+    """End checks of the engine's own files where it runs elsewhere. Few containers hold an engine."""
     if is_in_container(facts) and not (isinstance(facts.engine, Engine) and facts.engine.hook_on_path in (True, False)):
         raise NotApplicable("only the engine's own side can show this; run devkit doctor on the host too")
 
 
 def has_nvidia_gpu(facts: Facts) -> bool | Unknown:
-    """Whether this machine has an NVIDIA GPU, by whatever can still see it when the driver is broken."""
+    """Say if this machine has an NVIDIA GPU, by any reading that survives a broken driver."""
     if _nvml_saw_a_gpu(facts):
         return True
     platform = find_platform(facts)
@@ -140,20 +140,20 @@ def _by_nvml_alone(facts: Facts, driver: Unknown) -> bool | Unknown:
 
 
 def require_nvidia_gpu(facts: Facts) -> None:
-    """Ends checks that have nothing to judge on a machine without an NVIDIA GPU."""
+    """End checks on a machine without an NVIDIA GPU."""
     if not require(has_nvidia_gpu(facts)):
         raise NotApplicable(NO_NVIDIA_GPU)
 
 
 def require_visible_gpu(facts: Facts) -> None:
-    """Ends checks of GPU use inside a container that deliberately has none."""
+    """End checks of GPU use in a container that deliberately has no GPU."""
     require_nvidia_gpu(facts)
     if is_gpu_disabled(facts):
         raise NotApplicable("this container was started without a GPU on purpose")
 
 
 def is_gpu_disabled(facts: Facts) -> bool:
-    """Whether NVIDIA_VISIBLE_DEVICES of this container says that it wants no GPU."""
+    """Say if NVIDIA_VISIBLE_DEVICES of this container disables GPUs."""
     container = facts.container
     if container is None or isinstance(container, Unknown):
         return False
@@ -161,7 +161,7 @@ def is_gpu_disabled(facts: Facts) -> bool:
 
 
 def require_driver(facts: Facts) -> Driver:
-    """The kernel driver on a Linux machine with an NVIDIA GPU; WSL has its driver on the Windows side."""
+    """Return the kernel driver of a Linux machine with an NVIDIA GPU; WSL has its driver on Windows."""
     require_nvidia_gpu(facts)
     if is_in_wsl(facts):
         raise NotApplicable("in WSL the driver belongs to Windows")
@@ -169,7 +169,7 @@ def require_driver(facts: Facts) -> Driver:
 
 
 def require_loaded_driver(facts: Facts) -> Release:
-    """The version of the loaded kernel module."""
+    """Return the version of the loaded kernel module."""
     loaded = require(require_driver(facts).loaded)
     if loaded is None:
         raise NotApplicable("the NVIDIA kernel module is not loaded")
@@ -177,7 +177,7 @@ def require_loaded_driver(facts: Facts) -> Release:
 
 
 def require_nvml(facts: Facts) -> NvmlAnswer:
-    """What NVML answered."""
+    """Return NVML's answer."""
     require_nvidia_gpu(facts)
     if isinstance(facts.nvml, NvmlAnswer):
         return facts.nvml
@@ -185,7 +185,7 @@ def require_nvml(facts: Facts) -> NvmlAnswer:
 
 
 def require_container_engine(facts: Facts) -> Engine:
-    """The container engine that answered, seen from its own side."""
+    """Return the container engine that answered, seen from its own side."""
     require_engine_side(facts)
     if isinstance(facts.engine, Engine):
         return facts.engine
@@ -195,7 +195,7 @@ def require_container_engine(facts: Facts) -> Engine:
 
 
 def require_gpu_engine(facts: Facts) -> Engine:
-    """An engine on this very machine, which has a GPU to give to containers."""
+    """Return the engine, if it runs on this machine and the machine has a GPU."""
     require_nvidia_gpu(facts)
     engine = require_container_engine(facts)
     if not is_local_engine(engine):
@@ -204,7 +204,7 @@ def require_gpu_engine(facts: Facts) -> Engine:
 
 
 def require_toolkit_engine(facts: Facts) -> Engine:
-    """A local engine that relies on the Container Toolkit of this system; Docker Desktop brings its own."""
+    """Return a local engine that uses this system's Container Toolkit; Docker Desktop has its own."""
     engine = require_gpu_engine(facts)
     if engine.kind is EngineKind.DOCKER_DESKTOP:
         raise NotApplicable("Docker Desktop brings its own GPU support")
@@ -212,18 +212,18 @@ def require_toolkit_engine(facts: Facts) -> Engine:
 
 
 def is_local_engine(engine: Engine) -> bool:
-    """Whether the engine's endpoint is a socket of this machine."""
+    """Say if the engine's endpoint is a socket of this machine."""
     return engine.endpoint.url.startswith(("unix:", "npipe:", "/"))
 
 
 def require_toolkit(facts: Facts) -> Toolkit:
-    """What is known of the Container Toolkit."""
+    """Return the facts about the Container Toolkit."""
     require_engine_side(facts)
     return require(facts.toolkit)
 
 
 def require_toolkit_version(facts: Facts) -> Release:
-    """The installed Container Toolkit's version."""
+    """Return the installed Container Toolkit's version."""
     version = require(require_toolkit(facts).version)
     if version is None:
         raise NotApplicable("the NVIDIA Container Toolkit is not installed")
@@ -231,12 +231,12 @@ def require_toolkit_version(facts: Facts) -> Release:
 
 
 def require_python(facts: Facts) -> Python:
-    """The Python that would run the workload."""
+    """Return the Python that would run the workload."""
     return require(facts.python)
 
 
 def require_torch(facts: Facts) -> Torch:
-    """The installed torch, on a machine whose GPU it could use."""
+    """Return the installed torch, on a machine whose GPU it could use."""
     require_visible_gpu(facts)
     torch = require(require_python(facts).torch)
     if torch is None:
@@ -247,7 +247,7 @@ def require_torch(facts: Facts) -> Torch:
 
 
 def require_torch_cuda(facts: Facts) -> Release:
-    """The CUDA version that torch was built with."""
+    """Return the CUDA version that torch was built with."""
     cuda = require(require_torch(facts).cuda)
     if cuda is None:
         raise NotApplicable("torch is a CPU build")

@@ -1,4 +1,4 @@
-"""Numbers that checks compare with, each with where it was read. CUDA and package versions are in `devkit.compat`."""
+"""Numbers that checks compare with, each with its source. CUDA and package versions are in `devkit.compat`."""
 
 from typing import Generic, TypeVar
 

@@ -1,4 +1,4 @@
-"""Which check stands behind a stage of `devkit verify` that failed: a table of stages, words of the reason, and codes.
+"""The check that explains a failed stage of `devkit verify`, by a table of stages, reasons and codes.
 
 The words of known errors, as `devkit explain` has them, come before what is only likely of a stage.
 """
@@ -13,7 +13,7 @@ from devkit.facts.values import record
 
 @record
 class StageCause:
-    """What stands behind a failed stage. `code` is "" where devkit does not know."""
+    """The likely cause of a failed stage. `code` is "" where devkit does not know it."""
 
     code: str
     says: str
@@ -22,7 +22,7 @@ class StageCause:
 
 @record
 class StageRow:
-    """One row of the table: a reason that holds `words` (a regular expression) at `stage` points to `code`."""
+    """One row: a reason that matches `words` (a regular expression) at `stage` leads to `code`."""
 
     stage: str
     words: str
@@ -100,7 +100,7 @@ STAGE_ROWS = (
 
 
 def find_check_for_stage(stage: ProofStage, proof: Verification) -> StageCause:
-    """The check that a failed stage points to, by its words first, then by the stage alone."""
+    """Find the check that explains a failed stage: by its reason first, then by the stage alone."""
     for row in REASON_ROWS:
         if row.stage in ("", stage.name) and re.search(row.words, stage.reason, re.IGNORECASE):
             return StageCause(row.code, row.says, Confidence.LIKELY)

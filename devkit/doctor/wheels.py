@@ -1,4 +1,4 @@
-"""Finds a torch wheel that fits this very machine, so that a fix can name it."""
+"""The CUDA that the driver supports, a torch wheel that fits it, and the commands that install packages."""
 
 import shlex
 
@@ -20,7 +20,7 @@ from devkit.facts.values import ComputeCapability, Release, Unknown, record
 
 @record
 class DriverCuda:
-    """The driver's version, the CUDA it says it runs, and whose numbers they are."""
+    """The driver's version, and the newest CUDA that it reports."""
 
     release: Release
     says: Release | None
@@ -28,11 +28,11 @@ class DriverCuda:
 
     @property
     def cuda(self) -> Release | None:
-        """The newest CUDA that this driver runs in full, by its own word or by the tables."""
+        """The newest CUDA that this driver supports in full, as it reports or by the tables."""
         return self.says or find_newest_cuda(self.release, platform=self.platform)
 
     def runs(self, cuda: Release, *, has_forward_gpus: bool = False) -> CudaSupport:
-        """How this driver runs programs built with `cuda`."""
+        """Classify the support of this driver for programs built with `cuda`."""
         return check_cuda_support(
             self.release,
             cuda,
@@ -42,7 +42,7 @@ class DriverCuda:
         )
 
     def compiles(self, cuda: Release) -> bool:
-        """Whether this driver compiles PTX made by CUDA `cuda`."""
+        """Say if this driver compiles PTX made by CUDA `cuda`."""
         return can_compile_ptx(self.release, cuda, platform=self.platform, driver_says=self.says)
 
 
@@ -56,7 +56,7 @@ class CompatibleWheel:
 
 
 def find_driver_cuda(facts: Facts) -> DriverCuda | None:
-    """The driver as programs meet it; None when no version of it is known."""
+    """Find the driver's version and its CUDA; None when no version is known."""
     platform = facts.system.platform.value if isinstance(facts.system, System) else "linux"
     if isinstance(facts.nvml, NvmlAnswer) and isinstance(facts.nvml.driver, Release):
         says = None if isinstance(facts.nvml.cuda, Unknown) else facts.nvml.cuda
@@ -67,17 +67,17 @@ def find_driver_cuda(facts: Facts) -> DriverCuda | None:
 
 
 def is_forward_compatible(gpus: tuple[Gpu, ...]) -> bool:
-    """Whether every GPU is of a kind that forward compatibility is offered for; False without GPUs."""
+    """Say if forward compatibility is offered for every GPU; False without GPUs."""
     return bool(gpus) and all(has_forward_compatibility(gpu.name) for gpu in gpus)
 
 
 def find_compute_capabilities(facts: Facts) -> tuple[ComputeCapability, ...]:
-    """The compute capabilities of the GPUs that answer and say theirs."""
+    """List the compute capabilities of the GPUs that report one."""
     return tuple(gpu.capability for gpu in facts.gpus if not isinstance(gpu.capability, Unknown))
 
 
 def find_compatible_wheel(facts: Facts) -> CompatibleWheel | None:
-    """The newest torch whose wheel runs on this driver, every GPU and this Python; None when the tables know none."""
+    """Find the newest torch wheel for this driver, every GPU and this Python; None when the tables have none."""
     driver = find_driver_cuda(facts)
     if driver is None or not isinstance(facts.system, System):
         return None
@@ -92,7 +92,7 @@ def find_compatible_wheel(facts: Facts) -> CompatibleWheel | None:
 
 
 def find_wheel_row(version: str, cuda: Release, machine: str) -> TorchWheel | None:
-    """The table's row for an installed torch such as "2.7.1+cu128"; None when the tables do not know it."""
+    """Find the table's row for an installed torch such as "2.7.1+cu128"; None when the tables do not know it."""
     numbers = require(_release(version)).numbers
     label = version.partition("+")[2] or "cu" + "".join(str(number) for number in cuda.numbers[:2])
     return load_tables().torch.wheels.get((".".join(str(number) for number in numbers[:2]), label, machine))
@@ -135,19 +135,19 @@ _PIP = "pip install"
 
 
 def find_workload_side(facts: Facts) -> Side:
-    """Where the workload's packages are installed."""
+    """Find the side on which the workload's packages are installed."""
     return Side.CONTAINER if is_in_container(facts) else Side.HOST
 
 
 def uses_uv(facts: Facts) -> bool:
-    """Whether uv made this environment. It brings no pip of its own."""
+    """Say if uv made this environment. It has no pip of its own."""
     return not isinstance(facts.python, Unknown) and facts.python.installer == "uv"
 
 
 def format_install_command(
     facts: Facts, *requirements: str, index: str = "", replace: bool = False, more: str = ""
 ) -> str:
-    """The command that installs `requirements`; `replace` puts them in place of the same version of another build.
+    """Format the command that installs `requirements` with pip or uv.
 
     `more` holds options that pip and uv share, such as --no-deps.
     """
@@ -161,15 +161,15 @@ def format_install_command(
 
 
 def format_wheel_install_command(facts: Facts, wheel: CompatibleWheel) -> str:
-    """The command that puts exactly this build of torch in place of the present one."""
+    """Format the command that replaces the installed torch by exactly this build."""
     return format_install_command(facts, f"torch=={wheel.version}", index=wheel.index_url, replace=True)
 
 
 def format_upgrade_command(facts: Facts, *requirements: str) -> str:
-    """The command that brings `requirements` up to date."""
+    """Format the command that upgrades `requirements`."""
     return format_install_command(facts, *requirements, more="--upgrade")
 
 
 def format_uninstall_command(facts: Facts, *names: str) -> str:
-    """The command that removes distributions."""
+    """Format the command that removes distributions."""
     return f"{'uv pip uninstall' if uses_uv(facts) else 'pip uninstall -y'} {' '.join(names)}"

@@ -1,15 +1,23 @@
-"""What the whole run says: a verdict, the root causes, and the JSON document."""
+"""The report of a run: its verdict, its root causes, and its JSON document."""
 
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, assert_never
 
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.model import Check, Crashed, Finding, Found, Outcome, Passed, Severity, Skipped
+from devkit.doctor.model import Check, Crashed, Finding, Found, Outcome, Passed, Restart, Severity, Skipped
 from devkit.doctor.runner import mark_root_causes
 from devkit.doctor.signatures.catalog import find_covered_failures, find_symptoms
 from devkit.facts.model import Facts
 from devkit.facts.values import record
+
+SEVERITY_WORDS = {Severity.ERROR: "problem", Severity.WARNING: "warning", Severity.NOTE: "note"}
+RESTART_WORDS = {
+    Restart.ENGINE: "restarts the engine",
+    Restart.LOGIN: "needs a new login",
+    Restart.WSL: "restarts WSL",
+    Restart.HOST: "restarts the machine",
+}
 
 CHECK_PAGES_FOLDER = "docs/checks"
 """In the repository of this release."""
@@ -33,13 +41,13 @@ class ReportedFinding:
 
 @record
 class Report:
-    """The outcomes of a run with causes marked. Build it with `report_of`."""
+    """The outcomes of a run with causes marked. Build it with `build_report`."""
 
     devkit: str
     taken_at: str
     outcomes: tuple[Outcome, ...]
     data_as_of: str
-    """The day of the oldest version table that a check asked, "" when none did."""
+    """The date of the oldest version table that a check used, "" when none did."""
 
     @property
     def findings(self) -> tuple[ReportedFinding, ...]:
@@ -53,12 +61,12 @@ class Report:
 
     @property
     def crashed(self) -> tuple[Outcome, ...]:
-        """The checks that broke."""
+        """The checks that crashed."""
         return tuple(outcome for outcome in self.outcomes if isinstance(outcome.verdict, Crashed))
 
     @property
     def health(self) -> Health:
-        """The verdict. A crashed check counts as a warning: what it would have seen is not known."""
+        """The verdict. A crashed check counts as a warning: what it would have found is unknown."""
         severities = {shown.finding.severity for shown in self.findings}
         if Severity.ERROR in severities:
             return Health.PROBLEMS
@@ -73,7 +81,7 @@ class Report:
 
     @property
     def root_causes(self) -> tuple[str, ...]:
-        """Codes behind the verdict: those of root errors, or of root warnings where nothing is worse."""
+        """Codes that decide the verdict: of root errors, or of root warnings where nothing is worse."""
         worst = {Health.PROBLEMS: Severity.ERROR, Health.WARNINGS: Severity.WARNING}.get(self.health)
         return tuple(dict.fromkeys(shown.check.code for shown in self.roots if shown.finding.severity is worst))
 
@@ -82,7 +90,7 @@ class Report:
         return tuple(shown for shown in self.findings if shown.finding.follows_from == code)
 
     def to_document(self) -> dict[str, Any]:
-        """The document behind `--json`; its fields are a contract."""
+        """Return the document of `--json`; its fields are a contract."""
         return {
             "schema": "devkit.doctor/1",
             "devkit": self.devkit,
@@ -90,19 +98,19 @@ class Report:
             "data_as_of": self.data_as_of or None,
             "verdict": self.health.value,
             "root_causes": list(self.root_causes),
-            "outcomes": [_outcome(outcome) for outcome in self.outcomes],
+            "outcomes": [_build_outcome_document(outcome) for outcome in self.outcomes],
         }
 
 
 def build_report(facts: Facts, outcomes: Iterable[Outcome], *, devkit: str) -> Report:
-    """The report over `facts`, with each finding's cause marked. `devkit` is the version that judged."""
+    """Build the report over `facts`, with each finding's root cause marked."""
     judged = mark_root_causes(outcomes)
-    # Only now: some checks make their findings as they are asked for, and read their tables then.
+    # Only now: checks are generators, and read their tables while they run.
     return Report(devkit, facts.taken_at, judged, load_tables().as_of)
 
 
 def build_check_list_document(checks: Iterable[Check]) -> dict[str, Any]:
-    """The document behind `--list --json`."""
+    """Build the document of `--list --json`."""
     return {
         "schema": "devkit.checks/1",
         "checks": [
@@ -119,52 +127,49 @@ def build_check_list_document(checks: Iterable[Check]) -> dict[str, Any]:
 
 
 def find_check_page(check: Check) -> str:
-    """Where the check's page is."""
+    """Return the path of the check's page."""
     return f"{CHECK_PAGES_FOLDER}/{check.code}.md"
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
-    status, reason, findings = _status(outcome)
+def _build_outcome_document(outcome: Outcome) -> dict[str, Any]:
+    reason = ""
+    findings: tuple[Finding, ...] = ()
+    match outcome.verdict:
+        case Passed():
+            status = "passed"
+        case Found(findings):
+            status = "found"
+        case Skipped(reason):
+            status = "skipped"
+        case Crashed(reason):
+            status = "crashed"
+        case _ as never:
+            assert_never(never)
     return {
         "code": outcome.check.code,
         "title": outcome.check.title,
         "status": status,
         "reason": reason,
         "ms": round(outcome.ms, 3),
-        "findings": [_finding(finding, outcome.check) for finding in findings],
-    }
-
-
-def _status(outcome: Outcome) -> tuple[str, str, tuple[Finding, ...]]:
-    match outcome.verdict:
-        case Passed():
-            return "passed", "", ()
-        case Found(findings):
-            return "found", "", findings
-        case Skipped(reason):
-            return "skipped", reason, ()
-        case Crashed(error):
-            return "crashed", error, ()
-        case _ as never:
-            assert_never(never)
-
-
-def _finding(finding: Finding, check: Check) -> dict[str, Any]:
-    return {
-        "severity": finding.severity.value,
-        "message": finding.message,
-        "subject": finding.subject,
-        "evidence": list(finding.evidence),
-        "confidence": finding.confidence.value,
-        "follows_from": finding.follows_from,
-        "seen_in": finding.seen_in,
-        "location": {"path": where.path, "line": where.line} if (where := finding.location) else None,
-        "fix": build_fix_document(ReportedFinding(check, finding)),
+        "findings": [
+            {
+                "severity": finding.severity.value,
+                "message": finding.message,
+                "subject": finding.subject,
+                "evidence": list(finding.evidence),
+                "confidence": finding.confidence.value,
+                "follows_from": finding.follows_from,
+                "seen_in": finding.seen_in,
+                "location": {"path": where.path, "line": where.line} if (where := finding.location) else None,
+                "fix": build_fix_document(ReportedFinding(outcome.check, finding)),
+            }
+            for finding in findings
+        ],
     }
 
 
 def build_fix_document(shown: ReportedFinding) -> dict[str, Any]:
-    """What to do about a finding, as every document has it. `is_automatic`: `devkit doctor --fix` can do it."""
+    """Build the part of a document about a fix. `is_automatic`: `devkit doctor --fix` can apply it."""
     fix = shown.finding.fix
     return {
         "summary": fix.summary,

@@ -20,10 +20,9 @@ from devkit.doctor.gpus import (
     format_gpu,
     is_gpu_failing,
     require_gpu_health_field,
-    require_kernel_log,
 )
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
-from devkit.doctor.preconditions import is_in_wsl, require_host, require_nvidia_gpu
+from devkit.doctor.preconditions import is_in_wsl, require, require_host, require_nvidia_gpu
 from devkit.doctor.thresholds import STILL_FRESH_HOURS
 from devkit.facts.model import Facts, Gpu, GpuHealth, NvmlAnswer, NvmlEnd, NvmlFailure, Xid
 from devkit.facts.values import Unknown
@@ -51,7 +50,7 @@ def kernel_log_has_no_fault(facts: Facts) -> Iterator[Finding]:
     """
     require_host(facts)
     require_nvidia_gpu(facts)
-    log = require_kernel_log(facts)
+    log = require(facts.kernel_log)
     told = [xid for xid in log.xids if not _only_follows(xid, log.xids)]
     severe = [xid for xid in told if not _is_minor(facts, xid)]
     for address in dict.fromkeys(xid.address for xid in severe):
