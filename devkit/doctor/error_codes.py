@@ -128,15 +128,12 @@ CUDA_ERROR_TEXTS: Mapping[str, CudaErrorMeaning] = {
     "invalid device ordinal": CUDA_ERRORS[101],
     "CUDA unknown error": CUDA_ERRORS[999],
 }
-"""Words of an error, most telling first."""
+"""By a part of the error text, the most specific first."""
 
 
 def find_cuda_error(text: str) -> CudaErrorMeaning | None:
     """Find the meaning of an error's text; None when no known text is in it."""
     return next((meaning for words, meaning in CUDA_ERROR_TEXTS.items() if words.lower() in text.lower()), None)
-
-
-# The NVIDIA driver's numbered fault reports, and what NVIDIA recommends for each.
 
 
 class XidRemedy(StrEnum):
@@ -154,7 +151,7 @@ class XidRemedy(StrEnum):
 class XidMeaning:
     """The meaning of one Xid number, and the first remedy."""
 
-    says: str
+    summary: str
     remedy: XidRemedy
 
 
@@ -220,10 +217,10 @@ _XIDS_HANDLED: Mapping[int, str] = {
 }
 
 XID_MEANINGS: Mapping[int, XidMeaning] = {
-    **{number: XidMeaning(says, XidRemedy.RESTART_PROGRAM) for number, says in _XIDS_OF_PROGRAM.items()},
-    **{number: XidMeaning(says, XidRemedy.RESET_GPU) for number, says in _XIDS_RESET.items()},
-    **{number: XidMeaning(says, XidRemedy.CHECK_LINK) for number, says in _XIDS_LINK.items()},
-    **{number: XidMeaning(says, XidRemedy.NOTHING) for number, says in _XIDS_HANDLED.items()},
+    **{number: XidMeaning(summary, XidRemedy.RESTART_PROGRAM) for number, summary in _XIDS_OF_PROGRAM.items()},
+    **{number: XidMeaning(summary, XidRemedy.RESET_GPU) for number, summary in _XIDS_RESET.items()},
+    **{number: XidMeaning(summary, XidRemedy.CHECK_LINK) for number, summary in _XIDS_LINK.items()},
+    **{number: XidMeaning(summary, XidRemedy.NOTHING) for number, summary in _XIDS_HANDLED.items()},
     54: XidMeaning("the auxiliary power cable is not connected", XidRemedy.CHECK_POWER),
     XID_FALLEN_OFF_THE_BUS: XidMeaning("the GPU has fallen off the bus", XidRemedy.RESTART_MACHINE),
     151: XidMeaning("key rotation failed", XidRemedy.RESTART_MACHINE),

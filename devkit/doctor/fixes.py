@@ -264,9 +264,6 @@ def update_driver(facts: Facts, wanted: str) -> Fix:
     )
 
 
-# How a GPU that failed is brought back, from the gentlest means to the strongest.
-
-
 def power_cycle(facts: Facts) -> Fix:
     """Build the fix for a GPU that has fallen off the bus: only a power cycle brings it back."""
     if find_driver_side(facts) is Side.WINDOWS:
@@ -288,7 +285,7 @@ def reset_gpu_or_reboot(facts: Facts, gpu: Gpu | FailedGpu | None) -> Fix:
         return Fix("Restart Windows.", where=Side.WINDOWS, restart=Restart.HOST)
     return Fix(
         "Stop every program that uses the GPU, then reset it on the host; reboot if the reset is refused. If the fault"
-        " comes back, update the driver, then have the card tested.",
+        " comes back, update the driver, then have the GPU tested.",
         (f"sudo nvidia-smi --gpu-reset -i {gpu.index}" if gpu else "sudo reboot",),
         root=True,
         docs=XID_CATALOG_URL,

@@ -87,34 +87,32 @@ def require_engine_side(facts: Facts) -> None:
 
 def has_nvidia_gpu(facts: Facts) -> bool | Unknown:
     """Say if this machine has an NVIDIA GPU, by any reading that survives a broken driver."""
-    if _nvml_saw_a_gpu(facts):
+    if _has_gpu_by_nvml(facts):
         return True
+    driver = facts.driver
     platform = find_platform(facts)
     if platform is Platform.MACOS:
         return False
-    if platform is Platform.WSL2:
-        return _has_gpu_in_wsl(facts)
     if platform is Platform.WSL1:
         return Unknown("WSL 1 cannot see a GPU")
-    driver = facts.driver
+    if platform is Platform.WSL2:
+        if not isinstance(facts.wsl, Wsl):
+            return facts.wsl or Unknown("the WSL guest was not read")
+        return facts.wsl.has_dxg and any(name in facts.wsl.libraries for name in WSL_NVIDIA_LIBRARIES)
     if isinstance(driver, Unknown):
-        return _by_nvml_alone(facts, driver)
+        # Windows shows its GPUs through NVML only: a missing library is a missing driver, and most likely no GPU.
+        return False if isinstance(facts.nvml, NvmlFailure | NvmlAnswer) else driver
     if isinstance(driver.loaded, Release):
         return True
-    gpus = driver.pci_gpus
-    return _without_pci(facts, driver, gpus) if isinstance(gpus, Unknown) else bool(gpus)
-
-
-def _without_pci(facts: Facts, driver: Driver, unread: Unknown) -> bool | Unknown:
-    """Where the PCI bus is hidden: a host without any trace of the driver counts as a machine without a GPU."""
+    if not isinstance(driver.pci_gpus, Unknown):
+        return bool(driver.pci_gpus)
+    # Where the PCI bus is hidden, a host without any trace of the driver counts as a machine without a GPU.
     has_library = not (isinstance(facts.nvml, NvmlFailure) and facts.nvml.end is NvmlEnd.LIBRARY_NOT_FOUND)
-    if has_library or driver.device_nodes or is_in_container(facts):
-        return unread
-    return False
+    return driver.pci_gpus if has_library or driver.device_nodes or is_in_container(facts) else False
 
 
-def _nvml_saw_a_gpu(facts: Facts) -> bool:
-    """NVML found GPUs, or failed in a way that needs a loaded driver."""
+def _has_gpu_by_nvml(facts: Facts) -> bool:
+    """Say if NVML found GPUs, or failed in a way that needs a loaded driver."""
     match facts.nvml:
         case NvmlAnswer(gpus=gpus):
             return bool(gpus)
@@ -124,19 +122,6 @@ def _nvml_saw_a_gpu(facts: Facts) -> bool:
             return code != NVML_DRIVER_NOT_LOADED
         case _:
             return False
-
-
-def _has_gpu_in_wsl(facts: Facts) -> bool | Unknown:
-    if isinstance(facts.wsl, Unknown):
-        return facts.wsl
-    if facts.wsl is None:
-        return Unknown("the WSL guest was not read")
-    return facts.wsl.has_dxg and any(name in facts.wsl.libraries for name in WSL_NVIDIA_LIBRARIES)
-
-
-def _by_nvml_alone(facts: Facts, driver: Unknown) -> bool | Unknown:
-    """Windows shows its GPUs through NVML only: a missing library is a missing driver, and most likely no GPU."""
-    return False if isinstance(facts.nvml, NvmlFailure | NvmlAnswer) else driver
 
 
 def require_nvidia_gpu(facts: Facts) -> None:

@@ -1,6 +1,6 @@
 """The check that explains a failed stage of `devkit verify`, by a table of stages, reasons and codes.
 
-The words of known errors, as `devkit explain` has them, come before what is only likely of a stage.
+Known error texts, as `devkit explain` has them, come before what is only likely at a stage.
 """
 
 import re
@@ -16,7 +16,7 @@ class StageCause:
     """The likely cause of a failed stage. `code` is "" where devkit does not know it."""
 
     code: str
-    says: str
+    summary: str
     confidence: Confidence
 
 
@@ -27,7 +27,7 @@ class StageRow:
     stage: str
     words: str
     code: str
-    says: str
+    summary: str
 
 
 REASON_ROWS = (
@@ -42,7 +42,7 @@ REASON_ROWS = (
     StageRow("torch-build", r"_target is ", "PYT002", "torch holds no code for this GPU"),
     StageRow("kernel", r"no kernel image", "PYT002", "torch holds no code for this GPU"),
     StageRow(
-        "kernel", r"_error is ", "GPU009", "kernels run, but their numbers are wrong: look at the GPU's memory first"
+        "kernel", r"_error is ", "GPU009", "kernels run, but their results are wrong: look at the GPU's memory first"
     ),
     StageRow(
         "compute-rate",
@@ -60,7 +60,7 @@ REASON_ROWS = (
     StageRow("triton", r"compiler|Python\.h", "CON004", "a C compiler or Python's headers are missing"),
     StageRow("proof", r"not installed", "", "the dev container holds no devkit"),
 )
-"""What the words of a reason show. A row without a stage is for every stage."""
+"""Rows by the reason of a failure. A row without a stage is for every stage."""
 
 STAGE_ROWS = (
     StageRow("torch", "", "PYT017", "torch does not import"),
@@ -75,16 +75,16 @@ STAGE_ROWS = (
     StageRow("reference", "", "PYT007", "LoRA does not train on the CPU: the packages do not fit together"),
     StageRow("lora-memorises", "", "PYT007", "LoRA does not learn: the packages do not fit together"),
     StageRow("base-frozen", "", "PYT007", "training moved weights that were frozen: the packages do not fit together"),
-    StageRow("inference", "", "PYT007", "generation goes astray: transformers and torch do not fit together"),
+    StageRow("inference", "", "PYT007", "generation gives wrong results: transformers and torch do not fit together"),
     StageRow("adapter-disabled", "", "PYT007", "an adapter cannot be switched off: the packages do not fit together"),
     StageRow("adapter-reload", "", "PYT007", "an adapter does not come back as it was saved"),
     StageRow("adapter-merged", "", "PYT007", "a merged adapter computes something else"),
-    StageRow("resume", "", "PYT007", "a resumed run goes another way"),
-    StageRow("bitsandbytes-native", "", "PYT018", "bitsandbytes does not quantise on this device"),
+    StageRow("resume", "", "PYT007", "a resumed run gives other results"),
+    StageRow("bitsandbytes-native", "", "PYT018", "bitsandbytes does not quantize on this device"),
     StageRow("qlora-memorises", "", "PYT018", "QLoRA does not learn on bitsandbytes' 4-bit layers"),
     StageRow("qlora-frozen", "", "PYT018", "training moved packed 4-bit weights"),
     StageRow("triton", "", "PYT019", "Triton does not compile for this GPU"),
-    StageRow("nccl", "", "NET001", "the GPUs cannot add up over NCCL"),
+    StageRow("nccl", "", "NET001", "all-reduce over NCCL fails"),
     StageRow("optimizer-8bit", "", "PYT018", "bitsandbytes' 8-bit optimizer does not train"),
     StageRow("int8-base", "", "PYT014", "8-bit layers do not train on this device"),
     StageRow("checkpointing", "", "PYT007", "gradient checkpointing changes the result"),
@@ -96,18 +96,18 @@ STAGE_ROWS = (
     StageRow("start", "", "PRJ011", "the dev container does not start on this machine"),
     StageRow("proof", "", "CON011", "the proof in the dev container ended without a report"),
 )
-"""What is likely where a stage fails with words that nobody knows."""
+"""Rows by the stage alone, for a reason that no other row matches."""
 
 
 def find_check_for_stage(stage: ProofStage, proof: Verification) -> StageCause:
     """Find the check that explains a failed stage: by its reason first, then by the stage alone."""
     for row in REASON_ROWS:
         if row.stage in ("", stage.name) and re.search(row.words, stage.reason, re.IGNORECASE):
-            return StageCause(row.code, row.says, Confidence.LIKELY)
+            return StageCause(row.code, row.summary, Confidence.LIKELY)
     for text in (stage.reason, "\n".join(proof.log)):
         if found := match_signatures(text):
             return StageCause(found[0].code, found[0].cause, found[0].confidence)
     for row in STAGE_ROWS:
         if row.stage == stage.name:
-            return StageCause(row.code, row.says, Confidence.POSSIBLE)
-    return StageCause("", "devkit does not know what stands behind this stage", Confidence.POSSIBLE)
+            return StageCause(row.code, row.summary, Confidence.POSSIBLE)
+    return StageCause("", "devkit does not know why this stage failed", Confidence.POSSIBLE)

@@ -11,9 +11,9 @@ from devkit.compat.rules import (
     check_gpu_code,
     find_newest_cuda,
 )
-from devkit.compat.version_tables import TorchRelease, TorchWheel, load_tables
-from devkit.doctor.model import Side
-from devkit.doctor.preconditions import is_in_container, require
+from devkit.compat.version_tables import TorchWheel, load_tables
+from devkit.doctor.model import NotApplicable, Side
+from devkit.doctor.preconditions import is_in_container
 from devkit.facts.model import Facts, Gpu, NvmlAnswer, System
 from devkit.facts.values import ComputeCapability, Release, Unknown, record
 
@@ -23,27 +23,27 @@ class DriverCuda:
     """The driver's version, and the newest CUDA that it reports."""
 
     release: Release
-    says: Release | None
+    reported_cuda: Release | None
     platform: str
 
     @property
     def cuda(self) -> Release | None:
         """The newest CUDA that this driver supports in full, as it reports or by the tables."""
-        return self.says or find_newest_cuda(self.release, platform=self.platform)
+        return self.reported_cuda or find_newest_cuda(self.release, platform=self.platform)
 
-    def runs(self, cuda: Release, *, has_forward_gpus: bool = False) -> CudaSupport:
+    def classify(self, cuda: Release, *, has_forward_gpus: bool = False) -> CudaSupport:
         """Classify the support of this driver for programs built with `cuda`."""
         return check_cuda_support(
             self.release,
             cuda,
             platform=self.platform,
-            driver_says=self.says,
+            driver_says=self.reported_cuda,
             has_forward_gpus=has_forward_gpus,
         )
 
-    def compiles(self, cuda: Release) -> bool:
+    def can_compile(self, cuda: Release) -> bool:
         """Say if this driver compiles PTX made by CUDA `cuda`."""
-        return can_compile_ptx(self.release, cuda, platform=self.platform, driver_says=self.says)
+        return can_compile_ptx(self.release, cuda, platform=self.platform, driver_says=self.reported_cuda)
 
 
 @record
@@ -59,8 +59,8 @@ def find_driver_cuda(facts: Facts) -> DriverCuda | None:
     """Find the driver's version and its CUDA; None when no version is known."""
     platform = facts.system.platform.value if isinstance(facts.system, System) else "linux"
     if isinstance(facts.nvml, NvmlAnswer) and isinstance(facts.nvml.driver, Release):
-        says = None if isinstance(facts.nvml.cuda, Unknown) else facts.nvml.cuda
-        return DriverCuda(facts.nvml.driver, says, platform)
+        reported = None if isinstance(facts.nvml.cuda, Unknown) else facts.nvml.cuda
+        return DriverCuda(facts.nvml.driver, reported, platform)
     if not isinstance(facts.driver, Unknown) and isinstance(facts.driver.loaded, Release):
         return DriverCuda(facts.driver.loaded, None, platform)
     return None
@@ -81,57 +81,44 @@ def find_compatible_wheel(facts: Facts) -> CompatibleWheel | None:
     driver = find_driver_cuda(facts)
     if driver is None or not isinstance(facts.system, System):
         return None
-    python = None if isinstance(facts.python, Unknown) else _minor(facts.python.version)
-    releases = sorted(load_tables().torch.releases, key=lambda row: row.version, reverse=True)
-    for release in releases:
-        if python is None or python in release.pythons:
-            for label in _labels(release):
-                if _fits(facts, driver, release, label):
-                    return CompatibleWheel(str(release.version), label, load_tables().torch.indexes[label].url)
+    tables = load_tables().torch
+    python = None if isinstance(facts.python, Unknown) else _format_minor(facts.python.version)
+    for release in sorted(tables.releases, key=lambda row: row.version, reverse=True):
+        if python is not None and python not in release.pythons:
+            continue
+        labels = [label for label in release.variants if label in tables.indexes and tables.indexes[label].cuda]
+        # The default CUDA variant first, then the highest CUDA.
+        labels.sort(key=lambda label: -int(label.removeprefix("cu")))
+        labels.sort(key=release.default_variant.__ne__)
+        for label in labels:
+            row = tables.wheels.get((release.minor, label, facts.system.machine))
+            if row is not None and _fits(facts, driver, row, tables.indexes[label].cuda):
+                return CompatibleWheel(str(release.version), label, tables.indexes[label].url)
     return None
 
 
-def find_wheel_row(version: str, cuda: Release, machine: str) -> TorchWheel | None:
-    """Find the table's row for an installed torch such as "2.7.1+cu128"; None when the tables do not know it."""
-    numbers = require(_release(version)).numbers
-    label = version.partition("+")[2] or "cu" + "".join(str(number) for number in cuda.numbers[:2])
-    return load_tables().torch.wheels.get((".".join(str(number) for number in numbers[:2]), label, machine))
-
-
-def _release(version: str) -> Release | Unknown:
-    try:
-        return Release.parse(version)
-    except ValueError:
-        return Unknown(f"torch {version!r} is no version")
-
-
-def _labels(release: TorchRelease) -> list[str]:
-    """CUDA variants, the default one first, then the highest CUDA."""
-    indexes = load_tables().torch.indexes
-    labels = [label for label in release.variants if label in indexes and indexes[label].cuda is not None]
-    return sorted(labels, key=lambda label: (label != release.default_variant, -int(label.removeprefix("cu"))))
-
-
-def _fits(facts: Facts, driver: DriverCuda, release: TorchRelease, label: str) -> bool:
-    machine = facts.system.machine if isinstance(facts.system, System) else ""
-    row, cuda = load_tables().torch.wheels.get((release.minor, label, machine)), load_tables().torch.indexes[label].cuda
-    if row is None or cuda is None or driver.runs(cuda) in (CudaSupport.NO, CudaSupport.FORWARD):
+def _fits(facts: Facts, driver: DriverCuda, row: TorchWheel, cuda: Release | None) -> bool:
+    if cuda is None or driver.classify(cuda) in (CudaSupport.NO, CudaSupport.FORWARD):
         return False
-    compiles = driver.compiles(cuda)
+    compiles = driver.can_compile(cuda)
     return all(
         check_gpu_code(capability, row.sass, row.ptx, driver_compiles=compiles) is not CodeSupport.NONE
         for capability in find_compute_capabilities(facts)
     )
 
 
-def _minor(version: Release) -> str:
+def find_wheel_row(version: str, cuda: Release, machine: str) -> TorchWheel | None:
+    """Find the table's row for an installed torch such as "2.7.1+cu128"; None when the tables do not know it."""
+    try:
+        release = Release.parse(version)
+    except ValueError:
+        raise NotApplicable(f"torch {version!r} is no version") from None
+    label = version.partition("+")[2] or "cu" + "".join(str(number) for number in cuda.numbers[:2])
+    return load_tables().torch.wheels.get((_format_minor(release), label, machine))
+
+
+def _format_minor(version: Release) -> str:
     return ".".join(str(number) for number in version.numbers[:2])
-
-
-# How packages are installed in this very Python: pip, uv or conda's pip, with the index that carries the build.
-
-_UV = "uv pip install"
-_PIP = "pip install"
 
 
 def find_workload_side(facts: Facts) -> Side:
@@ -151,7 +138,7 @@ def format_install_command(
 
     `more` holds options that pip and uv share, such as --no-deps.
     """
-    words = [_UV if uses_uv(facts) else _PIP]
+    words = ["uv pip install" if uses_uv(facts) else "pip install"]
     if replace:
         words.append("--reinstall" if uses_uv(facts) else "--force-reinstall")
     words += [more] if more else []

@@ -81,7 +81,7 @@ def test_the_words_of_a_reason_name_the_check_behind_it(name, reason, code):
 
 def test_a_stage_that_nobody_knows_says_so():
     finding = first("PYT021", proved(stage("teleport", NOBODY_KNOWS)))
-    assert "devkit does not know what stands behind this stage" in finding.message
+    assert "devkit does not know why this stage failed" in finding.message
     assert "devkit explain -" in " ".join(finding.fix.commands)
 
 

@@ -186,7 +186,7 @@ def driver_compiles_toolkit_ptx(facts: Facts) -> Iterator[Finding]:
     driver = find_driver_cuda(facts)
     if driver is None or driver.cuda is None:
         raise NotApplicable("the newest CUDA of the driver is not known")
-    if driver.compiles(version):
+    if driver.can_compile(version):
         return
     same_major = driver.cuda.major == version.major
     arch = ";".join(sorted({str(gpu.capability) for gpu in facts.gpus if not isinstance(gpu.capability, Unknown)}))
@@ -487,7 +487,7 @@ def image_requirement_met(facts: Facts) -> Iterator[Finding]:
     if wanted is None:
         return
     newest = f"CUDA {driver.cuda}" if driver.cuda else "an older CUDA"
-    support = driver.runs(wanted)
+    support = driver.classify(wanted)
     still_runs = support in (CudaSupport.FULL, CudaSupport.MINOR)
     advice = (
         " Minor version compatibility holds for this driver, so NVIDIA_DISABLE_REQUIRE=1 is safe here; code that must"
@@ -505,7 +505,7 @@ def image_requirement_met(facts: Facts) -> Iterator[Finding]:
             docs=_COMPATIBILITY_GUIDE,
         ),
         evidence=(f"NVIDIA_REQUIRE_CUDA={requirement[:120]}", f"driver {driver.release}"),
-        confidence=Confidence.CERTAIN if driver.says else Confidence.LIKELY,
+        confidence=Confidence.CERTAIN if driver.reported_cuda else Confidence.LIKELY,
     )
 
 
@@ -611,7 +611,7 @@ def driver_runs_torch_cuda(facts: Facts) -> Iterator[Finding]:
     torch, cuda = require_torch(facts), require_torch_cuda(facts)
     has_compat = is_in_container(facts) and bool(require_container(facts).compat_libcuda)
     forward = has_compat and is_forward_compatible(facts.gpus)
-    if driver.runs(cuda, has_forward_gpus=forward) is not CudaSupport.NO:
+    if driver.classify(cuda, has_forward_gpus=forward) is not CudaSupport.NO:
         return
     floor = find_oldest_driver(cuda, platform=driver.platform)
     yield Finding(

@@ -1,4 +1,4 @@
-"""The stack that a GPU workload stands on, layer by layer, with what was found at each."""
+"""The software stack below a GPU workload, layer by layer, with the readings and findings of each."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -30,29 +30,27 @@ from devkit.facts.model import (
 from devkit.facts.values import Release, Unknown, record
 from devkit.text import format_bytes, format_count, join_words, to_one_line
 
-# What is worth showing of each layer of the stack: names and versions, a few words each.
-
-_MOST_CDI = 4
+_MAX_CDI_SPECS = 4
 
 
 @record
 class LayerReading:
-    """One reading as people say it: ("loaded", "580.95.05")."""
+    """One reading in a few words: ("module loaded", "580.95.05")."""
 
     name: str
     value: str
 
 
-def _hardware(facts: Facts) -> Iterator[LayerReading]:
+def _read_hardware(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.nvml, NvmlAnswer) and facts.nvml.gpus:
-        for name, count in Counter(map(_gpu, facts.nvml.gpus)).items():
+        for name, count in Counter(map(_describe_gpu, facts.nvml.gpus)).items():
             yield LayerReading("GPU", name if count == 1 else f"{count} × {name}")  # noqa: RUF001 - a times sign
     elif isinstance(facts.driver, Driver) and isinstance(facts.driver.pci_gpus, tuple):
         found = Counter(gpu.device_id for gpu in facts.driver.pci_gpus)
         yield LayerReading("PCI", join_words(f"{count} × {name}" for name, count in found.items()) or "no NVIDIA GPU")  # noqa: RUF001
 
 
-def _gpu(gpu: object) -> str:
+def _describe_gpu(gpu: object) -> str:
     if isinstance(gpu, FailedGpu):
         return "GPU that does not answer"
     memory = getattr(gpu, "memory_bytes", None)
@@ -60,7 +58,7 @@ def _gpu(gpu: object) -> str:
     return f"{getattr(gpu, 'name', 'GPU')}{size}"
 
 
-def _kernel(facts: Facts) -> Iterator[LayerReading]:
+def _read_kernel(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.system, System):
         distribution = facts.system.distribution
         if isinstance(distribution, Distribution):
@@ -70,31 +68,31 @@ def _kernel(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.driver, Driver):
         flavours = {True: " (open)", False: " (closed)"}
         flavour = flavours[facts.driver.is_open] if isinstance(facts.driver.is_open, bool) else ""
-        yield from _version("module loaded", facts.driver.loaded, absent="no", suffix=flavour)
+        yield from _read_version("module loaded", facts.driver.loaded, absent="no", suffix=flavour)
         if facts.driver.on_disk != facts.driver.loaded:
-            yield from _version("module on disk", facts.driver.on_disk, absent="none")
+            yield from _read_version("module on disk", facts.driver.on_disk, absent="none")
 
 
-def _libraries(facts: Facts) -> Iterator[LayerReading]:
+def _read_libraries(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.driver, Driver):
-        yield from _version("libnvidia-ml", facts.driver.libnvidia_ml, absent="not found")
-        yield from _version("libcuda", facts.driver.libcuda, absent="not found")
+        yield from _read_version("libnvidia-ml", facts.driver.libnvidia_ml, absent="not found")
+        yield from _read_version("libcuda", facts.driver.libcuda, absent="not found")
     if isinstance(facts.nvml, NvmlAnswer):
-        yield from _version("NVML answers for driver", facts.nvml.driver, absent="none")
-        yield from _version("newest CUDA", facts.nvml.cuda, absent="none")
+        yield from _read_version("NVML answers for driver", facts.nvml.driver, absent="none")
+        yield from _read_version("newest CUDA", facts.nvml.cuda, absent="none")
     elif isinstance(facts.nvml, NvmlFailure):
         yield LayerReading(
             "NVML", f"{facts.nvml.end.value} in {facts.nvml.call}" if facts.nvml.call else facts.nvml.end.value
         )
 
 
-def _windows(facts: Facts) -> Iterator[LayerReading]:
+def _read_windows(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.wsl, Wsl):
         yield LayerReading("/dev/dxg", "there" if facts.wsl.has_dxg else "missing")
         yield LayerReading("libraries from Windows", str(len(facts.wsl.libraries)))
 
 
-def _engine(facts: Facts) -> Iterator[LayerReading]:
+def _read_engine(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.engine, Engine):
         version = facts.engine.version
         shown = f" {version}" if isinstance(version, Release) else ""
@@ -108,21 +106,21 @@ def _engine(facts: Facts) -> Iterator[LayerReading]:
         yield LayerReading("Compose", str(facts.compose.version))
 
 
-def _toolkit(facts: Facts) -> Iterator[LayerReading]:
+def _read_toolkit(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.toolkit, Toolkit):
-        yield from _version("NVIDIA Container Toolkit", facts.toolkit.version, absent="not installed")
+        yield from _read_version("NVIDIA Container Toolkit", facts.toolkit.version, absent="not installed")
         if isinstance(facts.toolkit.mode, str) and facts.toolkit.mode and facts.toolkit.version is not None:
             yield LayerReading("mode", facts.toolkit.mode)
     if isinstance(facts.cdi, tuple):
-        for spec in facts.cdi[:_MOST_CDI]:
+        for spec in facts.cdi[:_MAX_CDI_SPECS]:
             driver = f" for {spec.driver}" if spec.driver else ""
             yield LayerReading(
                 "CDI", f"{format_count(len(spec.devices), 'device')}{driver}" if not spec.error else "unreadable"
             )
 
 
-def _container(facts: Facts) -> Iterator[LayerReading]:
-    side = _workload(facts)
+def _read_container(facts: Facts) -> Iterator[LayerReading]:
+    side = _find_workload_facts(facts)
     if isinstance(side.container, Container):
         yield LayerReading("kind", side.container.kind)
         yield LayerReading("NVIDIA_VISIBLE_DEVICES", side.container.visible_devices or "unset")
@@ -130,18 +128,18 @@ def _container(facts: Facts) -> Iterator[LayerReading]:
             yield LayerReading("/dev/shm", format_bytes(side.container.shm_bytes))  # noqa: S108 - a name to show
 
 
-def _cuda(facts: Facts) -> Iterator[LayerReading]:
-    side = _workload(facts)
+def _read_cuda(facts: Facts) -> Iterator[LayerReading]:
+    side = _find_workload_facts(facts)
     if isinstance(side.nvml, NvmlAnswer):
-        yield from _version("driver's CUDA", side.nvml.cuda, absent="none")
+        yield from _read_version("driver's CUDA", side.nvml.cuda, absent="none")
     if isinstance(side.python, Python) and isinstance(side.python.torch, Torch):
-        yield from _version("torch's CUDA", side.python.torch.cuda, absent="none (CPU build)")
+        yield from _read_version("torch's CUDA", side.python.torch.cuda, absent="none (CPU build)")
     if isinstance(side.container, Container) and side.container.require_cuda:
-        yield LayerReading("the image asks for", side.container.require_cuda)
+        yield LayerReading("the image requires", side.container.require_cuda)
 
 
-def _python(facts: Facts) -> Iterator[LayerReading]:
-    side = _workload(facts)
+def _read_python(facts: Facts) -> Iterator[LayerReading]:
+    side = _find_workload_facts(facts)
     if isinstance(side.python, Python):
         yield LayerReading("Python", str(side.python.version))
         if isinstance(side.python.torch, Torch):
@@ -153,7 +151,7 @@ def _python(facts: Facts) -> Iterator[LayerReading]:
                 yield LayerReading(package.name, package.version)
 
 
-def _project(facts: Facts) -> Iterator[LayerReading]:
+def _read_project(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.project, Project):
         yield LayerReading("files read", str(len(facts.project.files)))
     if isinstance(facts.hub, Hub) and facts.hub.is_offline:
@@ -164,33 +162,33 @@ def _project(facts: Facts) -> Iterator[LayerReading]:
                 yield LayerReading(f"free for {directory.purpose}", format_bytes(directory.free_bytes))
 
 
-def _workload(facts: Facts) -> Facts:
-    """The side on which the workload runs: the dev container where it was looked into."""
+def _find_workload_facts(facts: Facts) -> Facts:
+    """Return the facts of the dev container where they were read, else those of the host."""
     return facts.inside if isinstance(facts.inside, Facts) else facts
 
 
-def _version(name: str, version: object, *, absent: str, suffix: str = "") -> Iterator[LayerReading]:
+def _read_version(name: str, version: object, *, absent: str, suffix: str = "") -> Iterator[LayerReading]:
     if not isinstance(version, Unknown):
         yield LayerReading(name, absent if version is None else f"{version}{suffix}")
 
 
 LAYER_READINGS: Mapping[str, Callable[[Facts], Iterator[LayerReading]]] = {
-    "hardware": _hardware,
-    "kernel": _kernel,
-    "libraries": _libraries,
-    "windows": _windows,
-    "engine": _engine,
-    "toolkit": _toolkit,
-    "container": _container,
-    "cuda": _cuda,
-    "python": _python,
-    "project": _project,
+    "hardware": _read_hardware,
+    "kernel": _read_kernel,
+    "libraries": _read_libraries,
+    "windows": _read_windows,
+    "engine": _read_engine,
+    "toolkit": _read_toolkit,
+    "container": _read_container,
+    "cuda": _read_cuda,
+    "python": _read_python,
+    "project": _read_project,
 }
 """By the name of the layer."""
 
 
 class LayerState(StrEnum):
-    """How a layer is, in the word that stands beside its glyph."""
+    """The state of a layer, in the words shown next to its glyph."""
 
     CAUSE = "root cause"
     PROBLEM = "problem"
@@ -202,7 +200,7 @@ class LayerState(StrEnum):
 
 @record
 class StackLayer:
-    """One layer: its state, what was read there, and what its checks said."""
+    """One layer: its state, its readings, and the outcomes of its checks."""
 
     name: str
     title: str
@@ -216,7 +214,7 @@ class StackLayer:
 
     @property
     def passed(self) -> int:
-        """How many of its checks passed."""
+        """The number of its checks that passed."""
         return sum(isinstance(outcome.verdict, Passed) for outcome in self.others)
 
 
@@ -226,15 +224,15 @@ STACK_LAYERS = (
     ("kernel", "Kernel driver", "the nvidia module and its device nodes"),
     ("libraries", "NVML and libcuda", "the driver's own libraries"),
     ("engine", "Container engine", "Docker or Podman"),
-    ("toolkit", "Container Toolkit and CDI", "how the engine hands GPUs over"),
+    ("toolkit", "Container Toolkit and CDI", "how the engine gives GPUs to containers"),
     ("container", "Container", "what the container was given"),
     ("cuda", "CUDA", "image and wheel against the driver"),
     ("python", "Python and torch", "the workload's libraries"),
-    ("project", "Project, hub and storage", "settings, models, room"),
+    ("project", "Project, hub and storage", "settings, models, disk space"),
 )
-"""From the metal up: name, title, what it is."""
+"""From the hardware up: name, title, description."""
 
-_OF_DOMAIN = {
+_LAYER_OF_PREFIX = {
     "GPU": "hardware",
     "DRV": "kernel",
     "WSL": "windows",
@@ -250,43 +248,41 @@ _OF_DOMAIN = {
     "HUB": "project",
     "STO": "project",
 }
-_OF_CHECK = {"DRV002": "libraries", "DRV003": "libraries", "CUD003": "libraries"}
-"""Where a check stands on another layer than its domain."""
+_LAYER_OF_CODE = {"DRV002": "libraries", "DRV003": "libraries", "CUD003": "libraries"}
+"""Checks of another layer than their prefix."""
 
 
 def find_layer(check: Check) -> str:
-    """The name of the layer that a check looks at."""
-    return _OF_CHECK.get(check.code) or _OF_DOMAIN[check.code[:3]]
+    """Find the name of the layer that a check looks at."""
+    return _LAYER_OF_CODE.get(check.code) or _LAYER_OF_PREFIX[check.code[:3]]
 
 
 def build_stack(facts: Facts, report: Report) -> tuple[StackLayer, ...]:
-    """The layers that this machine has, from the metal up."""
-    return tuple(
-        _layer(name, title, about, facts, report)
-        for name, title, about in STACK_LAYERS
-        if name != "windows" or _has_windows(facts)
-    )
-
-
-def _has_windows(facts: Facts) -> bool:
+    """Build the layers that this machine has, from the hardware up."""
     platform = facts.system.platform if isinstance(facts.system, System) else None
-    return isinstance(facts.wsl, Wsl) or platform in (Platform.WSL2, Platform.WSL1, Platform.WINDOWS)
+    has_windows = isinstance(facts.wsl, Wsl) or platform in (Platform.WSL2, Platform.WSL1, Platform.WINDOWS)
+    layers = []
+    for name, title, about in STACK_LAYERS:
+        if name == "windows" and not has_windows:
+            continue
+        findings = [shown for shown in report.findings if find_layer(shown.check) == name]
+        roots = tuple(shown for shown in report.roots if find_layer(shown.check) == name)
+        consequences = tuple(shown for shown in findings if shown.finding.follows_from is not None)
+        with_findings = {shown.check.code for shown in findings}
+        others = tuple(
+            outcome
+            for outcome in report.outcomes
+            if find_layer(outcome.check) == name and outcome.check.code not in with_findings
+        )
+        state = _find_state(report, roots, consequences, others)
+        readings = tuple(
+            LayerReading(reading.name, to_one_line(reading.value)) for reading in LAYER_READINGS[name](facts)
+        )
+        layers.append(StackLayer(name, title, about, state, readings, roots, consequences, others))
+    return tuple(layers)
 
 
-def _layer(name: str, title: str, about: str, facts: Facts, report: Report) -> StackLayer:
-    read: Callable[[Facts], Iterator[LayerReading]] = LAYER_READINGS[name]
-    found = [shown for shown in report.findings if find_layer(shown.check) == name]
-    roots = tuple(shown for shown in report.roots if find_layer(shown.check) == name)
-    outcomes = [outcome for outcome in report.outcomes if find_layer(outcome.check) == name]
-    has_findings = {shown.check.code for shown in found}
-    others = tuple(outcome for outcome in outcomes if outcome.check.code not in has_findings)
-    consequences = tuple(shown for shown in found if shown.finding.follows_from is not None)
-    state = _state(report, roots, consequences, others)
-    readings = tuple(LayerReading(said.name, to_one_line(said.value)) for said in read(facts))
-    return StackLayer(name, title, about, state, readings, roots, consequences, others)
-
-
-def _state(
+def _find_state(
     report: Report,
     roots: tuple[ReportedFinding, ...],
     consequences: tuple[ReportedFinding, ...],

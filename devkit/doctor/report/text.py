@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
 
-from devkit.doctor.model import Check, Crashed, Finding, Passed, Severity, Skipped
+from devkit.doctor.model import Check, Crashed, Finding, Found, Passed, Severity, Skipped
 from devkit.doctor.report.report import RESTART_WORDS, SEVERITY_WORDS, Health, Report, ReportedFinding
 from devkit.facts.values import record
 from devkit.text import format_count, join_words, wrap_text
@@ -105,6 +105,8 @@ def _add_summary(page: "_Page", report: Report, *, verbose: bool) -> None:
                 page.add("")
                 page.add(f"{marks.warning} crashed: {name}: {error}", tone=Tone.WARN)
                 page.add("This is a bug in devkit; the other checks are not affected.", indent="  ")
+            case Found():
+                pass
     if verbose:
         page.add("")
         for line in (*passed, *skipped):

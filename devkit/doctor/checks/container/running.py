@@ -298,14 +298,14 @@ def driver_meets_image_requirements(facts: Facts) -> Iterator[Finding]:
             continue
         wanted = find_unmet_cuda(image.require_cuda, driver, names)
         if wanted is not None:
-            is_safe = driver.runs(wanted) in (CudaSupport.FULL, CudaSupport.MINOR)
+            is_safe = driver.classify(wanted) in (CudaSupport.FULL, CudaSupport.MINOR)
             yield Finding(
                 Severity.WARNING if is_safe and not _was_refused(facts, engine, image) else Severity.ERROR,
                 f"the image {image.name} requires a driver for CUDA {wanted}, but {_driver(driver)}",
                 _meet(driver, is_safe=is_safe),
                 subject=image.name,
                 evidence=(f"NVIDIA_REQUIRE_CUDA={image.require_cuda[:_LONGEST]}", f"driver {driver.release}"),
-                confidence=Confidence.CERTAIN if driver.says else Confidence.LIKELY,
+                confidence=Confidence.CERTAIN if driver.reported_cuda else Confidence.LIKELY,
             )
 
 

@@ -87,7 +87,7 @@ def _worst_first(xids: list[Xid]) -> list[Xid]:
 
 def _xid_finding(facts: Facts, xid: Xid, *others: Xid) -> Finding:
     meaning = XID_MEANINGS.get(xid.number)
-    says = meaning.says if meaning else "NVIDIA's table leaves it to its support"
+    says = meaning.summary if meaning else "NVIDIA's table leaves it to its support"
     is_minor = _is_minor(facts, xid)
     failing = is_gpu_failing(facts, xid.address)
     source = f"Xid {xid.number} in the kernel log" if "Xid" in xid.line else "the kernel log"

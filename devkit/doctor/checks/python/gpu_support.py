@@ -187,7 +187,7 @@ def torch_has_kernels(facts: Facts) -> Iterator[Finding]:
     if row is None:
         raise NotApplicable(f"the tables do not know what torch {torch.version} with CUDA {cuda} was built for")
     driver = find_driver_cuda(facts)
-    compiles = driver is None or driver.compiles(cuda)
+    compiles = driver is None or driver.can_compile(cuda)
     for gpu in facts.gpus:
         capability = require(gpu.capability)
         if check_gpu_code(capability, row.sass, row.ptx, driver_compiles=compiles) is CodeSupport.NONE:

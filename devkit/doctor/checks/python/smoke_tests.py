@@ -170,7 +170,7 @@ def _stage_finding(facts: Facts, stage: ProofStage, proof: Verification) -> Find
     pointer = f" (see {cause.code})" if cause.code else ""
     return Finding(
         Severity.ERROR,
-        f"stage {stage.name} of devkit verify failed: {cause.says.rstrip('.')}{pointer}",
+        f"stage {stage.name} of devkit verify failed: {cause.summary.rstrip('.')}{pointer}",
         _stage_fix(facts, cause),
         subject=stage.name,
         evidence=(
