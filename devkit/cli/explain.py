@@ -13,7 +13,7 @@ from devkit.errors import DevkitError
 
 if TYPE_CHECKING:
     from devkit.doctor.model import Check
-    from devkit.doctor.signatures import Match
+    from devkit.doctor.signatures.model import Match
 
 MIN_WIDTH = 40
 MAX_WIDTH = 100

@@ -9,8 +9,9 @@ from devkit.doctor.model import Check, Finding, split_explanation
 from devkit.doctor.registry import BY_CODE, CHECKS
 from devkit.doctor.report.report import ReportedFinding, build_fix_document, find_check_page
 from devkit.doctor.report.text import Line, Marks, Tone, format_finding
-from devkit.doctor.signatures import Match, match_signatures
 from devkit.doctor.signatures.catalog import find_covered_failures, find_symptoms
+from devkit.doctor.signatures.matching import match_signatures
+from devkit.doctor.signatures.model import Match
 from devkit.text import format_count, join_words, wrap_text
 
 SCHEMA = "devkit.explain/1"

@@ -6,7 +6,7 @@ Known error texts, as `devkit explain` has them, come before what is only likely
 import re
 
 from devkit.doctor.model import Confidence
-from devkit.doctor.signatures import match_signatures
+from devkit.doctor.signatures.matching import match_signatures
 from devkit.facts.model import ProofStage, Verification
 from devkit.facts.values import record
 

@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.doctor.model import Severity
-from devkit.doctor.signatures import match_signatures
+from devkit.doctor.signatures.matching import match_signatures
 from devkit.facts.model import Runtime
 from devkit.facts.values import Unknown
 from tests.doctor.asking import codes

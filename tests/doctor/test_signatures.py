@@ -1,16 +1,18 @@
 """What an error text means: real texts of public threads, the noise around them, and texts that mean nothing."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from devkit.doctor.explain import find_known_errors
 from devkit.doctor.model import Confidence, Severity
-from devkit.doctor.signatures import match_signatures
+from devkit.doctor.signatures.catalog import load_failures
+from devkit.doctor.signatures.matching import match_signatures
 from devkit.text import wrap_text
 
-ERRORS = sorted((Path(__file__).parent / "errors").glob("*.txt"))
+PASTED = tomllib.loads((Path(__file__).parent / "pasted_errors.toml").read_text(encoding="utf-8"))["error"]
 
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
 REQUIREMENT = (
@@ -23,12 +25,6 @@ TRAINING = "loss: 0.1234\n" * 20_000
 CPU_TORCH = "AssertionError: Torch not compiled with CUDA enabled"
 
 
-def read(path):
-    """The header of a text of the corpus as a dictionary, and the text."""
-    header, _, text = path.read_text(encoding="utf-8").partition("\n\n")
-    return dict(line.split(":", 1) for line in header.splitlines()), text
-
-
 def codes(text):
     """The codes that a text is explained by, best first; one that is no error has its severity in front."""
     return [
@@ -37,21 +33,20 @@ def codes(text):
     ]
 
 
-@pytest.mark.parametrize("path", ERRORS, ids=lambda path: path.stem)
-def test_a_text_that_people_pasted_leads_to_its_cause(path):
-    header, text = read(path)
-    assert codes(text) == [code.strip() for code in header["expect"].split(",") if code.strip()]
+@pytest.mark.parametrize("error", PASTED, ids=lambda error: error["name"])
+def test_a_text_that_people_pasted_leads_to_its_cause(error):
+    assert codes(error["text"]) == error["expect"]
 
 
-def test_the_corpus_is_large_and_every_text_says_where_it_is_from():
-    headers = [read(path)[0] for path in ERRORS]
-    assert len(headers) >= 130
-    assert all(re.fullmatch(r" https://github\.com/[\w./-]+/(issues|pull)/\d+", header["source"]) for header in headers)
-    assert all(re.fullmatch(r" [A-K]\d\d", header["entry"]) for header in headers)
+def test_there_are_many_texts_and_every_one_names_its_source():
+    assert len(PASTED) >= 130
+    assert len({error["name"] for error in PASTED}) == len(PASTED)
+    assert all(re.fullmatch(r"https://github\.com/[\w./-]+/(issues|pull)/\d+", error["source"]) for error in PASTED)
+    assert {error["failure"] for error in PASTED} <= {failure.id for failure in load_failures()}
 
 
-def test_the_corpus_holds_no_secret_and_no_home():
-    texts = "\n".join(read(path)[1] for path in ERRORS)
+def test_no_text_holds_a_secret_or_a_home():
+    texts = "\n".join(error["text"] for error in PASTED)
     assert not re.search(r"hf_[A-Za-z]{20,}|gh[pousr]_\w{20,}|(?:sk|pk)-\w{20,}|[\w.]+@[\w-]+\.(?:com|org|io)\b", texts)
     assert set(re.findall(r"/(?:home|Users)/(\w+)", texts)) <= {"user", "xx", "xxx", "ubuntu"}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devkit.doctor.signatures import match_signatures
+from devkit.doctor.signatures.matching import match_signatures
 from devkit.facts.store import InvalidFacts, format_facts, parse_facts
 from devkit.facts.values import ComputeCapability, Release
 from devkit.probe.documents import InvalidDocument, parse_json, parse_jsonc, parse_toml, parse_yaml, parse_yaml_tree

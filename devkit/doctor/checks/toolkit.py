@@ -222,7 +222,7 @@ def _command(smoke: Smoke) -> str:
 
 def _refused(facts: Facts, smoke: Smoke) -> Finding:
     """The engine's own words, explained where they are known."""
-    from devkit.doctor.signatures import match_signatures
+    from devkit.doctor.signatures.matching import match_signatures
 
     found = match_signatures(smoke.err)
     if not found:

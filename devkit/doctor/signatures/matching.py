@@ -1,25 +1,33 @@
-"""Finds the known errors in a text, and puts the one that explains the others first."""
+"""The search for known errors in a text, with the one that explains the others first."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 
 from devkit.doctor.model import Confidence, Severity
+from devkit.doctor.signatures.catalog import load_signatures
 from devkit.doctor.signatures.model import Match, Signature
 from devkit.doctor.signatures.patterns import Pattern, compile_pattern
 from devkit.facts.values import record
 
-# Takes the noise out of pasted text: colours, time stamps, names in front of lines, escapes, quotation marks.
-
 HEAD = 512 * 1024
 TAIL = 1536 * 1024
-"""How many characters of the beginning and of the end of a long text are looked at."""
+"""Characters of the beginning and of the end of a long text that are searched."""
+NEAR = 600
+"""Characters around a match in which `beside` and `unless` are searched for."""
+MAX_SHOWN = 240
+MAX_BROKEN = 64 * 1024
+"""Only what one can paste from a terminal is searched for words broken in the middle."""
+MIN_SQUEEZED_SPECIFICITY = 24
+"""Fixed characters that a pattern needs before it is trusted where white space is gone."""
+MIN_PREFIXED = 4
 
-SHORTEST_PREFIXED = 3
+_SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+_CONFIDENCES = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.POSSIBLE)
 
 _ANSI = re.compile(r"(?:\x1b|\^\[|\\u001b|\\x1b|\\033)(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b]{0,300}(?:\x07|\x1b\\))")
-_BARE_COLOUR = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3}){0,4}m|m(?!\w))")
+_BARE_COLOR = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3}){0,4}m|m(?!\w))")
 _PREFIX = re.compile(
     r"^(?:"
     r"(?:>[ ]?){1,9}"  # a quotation in mail or Markdown
@@ -34,7 +42,7 @@ _PREFIX = re.compile(
     r")"
 )
 _FRAME_END = re.compile(r"[ ]?[│║▕┃╎]$")
-_MARKS = str.maketrans({
+_TYPOGRAPHY = str.maketrans({
     "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u00a0": " ", "\u200b": "", "\ufeff": "", "\0": "",
     "\u2026": "...",
 })  # fmt: skip
@@ -45,41 +53,76 @@ _ESCAPES = (
 )  # fmt: skip
 
 
-def clip_middle(text: str) -> str:
-    """`text`, or its beginning and end where it is too long to be read as a whole."""
-    return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]}\n{text[-TAIL:]}"
+@record
+class _Text:
+    """A text to search, and the same in lower case with the same positions."""
+
+    shown: str
+    lowered: str
+
+
+def match_signatures(text: str, *, causes: Mapping[str, tuple[str, ...]] | None = None) -> tuple[Match, ...]:
+    """Find the known errors in a text.
+
+    Noise such as time stamps, colors and line prefixes does not matter.
+
+    Args:
+        text: The text as a user pasted it.
+        causes: By code, the codes that follow from it: consequences are then listed after their cause and name it.
+
+    Returns:
+        The matches, best first, one for each code: the more severe, the surer, and the later in the text come first,
+        because the last line of a traceback says more than the warnings before it.
+    """
+    return search_text(text, load_signatures(), causes=causes)
+
+
+def search_text(
+    text: str, signatures: Iterable[Signature], *, causes: Mapping[str, tuple[str, ...]] | None = None
+) -> tuple[Match, ...]:
+    """Find the errors of `signatures` in a text, as `match_signatures` does."""
+    signatures = tuple(signatures)
+    words = strip_noise(text)
+    matches = _search(words, signatures, is_squeezed=False)
+    if not matches and len(words) <= MAX_BROKEN:
+        # A narrow terminal breaks lines within words.
+        matches = _search(words.replace(" ", ""), signatures, is_squeezed=True)
+    return _order_matches(_keep_best_of_each_code(_drop_inner_matches(matches)), causes or {})
 
 
 def strip_noise(text: str) -> str:
-    """The words of `text` on one line, with single blanks. Wrapped lines thereby read as they were written."""
-    return " ".join(_lines(clip_middle(text)))
+    """Return the words of a text on one line with single spaces, so that wrapped lines read as they were written.
+
+    Of a text that is too long the beginning and the end are kept.
+    """
+    return " ".join(_strip_lines(text if len(text) <= HEAD + TAIL else f"{text[:HEAD]}\n{text[-TAIL:]}"))
 
 
-def _lines(text: str) -> Iterable[str]:
+def _strip_lines(text: str) -> Iterator[str]:
     if not text.isascii():
-        text = text.translate(_MARKS)
+        text = text.translate(_TYPOGRAPHY)
     text = _ANSI.sub("", text)
     for escape, plain in _ESCAPES:
         text = text.replace(escape, plain)
     if "\\" in text:
-        text = _ESCAPED.sub(_unescaped, text)
-    text = _BARE_COLOUR.sub("", text)
+        text = _ESCAPED.sub(_unescape, text)
+    text = _BARE_COLOR.sub("", text)
     for line in text.splitlines():
         words = " ".join(line.split())
-        if len(words) > SHORTEST_PREFIXED:
-            yield _bare(words)
+        if len(words) >= MIN_PREFIXED:
+            yield _strip_prefixes(words)
         elif words:
             yield words
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    """What an escape stands for, however often it was escaped: \\n in JSON within a message within a message."""
+def _unescape(found: re.Match[str]) -> str:
+    """Replace an escape, however often it was escaped: \\n in JSON within a message within a message."""
     last = found[0][-1]
     return last if last in "\"'`" else "\n" if last in "nr" else " "
 
 
-def _bare(line: str) -> str:
-    """The line without what tools put in front of it; at most three of such prefixes."""
+def _strip_prefixes(line: str) -> str:
+    """Remove what tools put before a line, at most three prefixes, and the end of a frame around it."""
     for _ in range(3):
         shorter = _PREFIX.sub("", line, count=1)
         if shorter == line:
@@ -88,132 +131,92 @@ def _bare(line: str) -> str:
     return _FRAME_END.sub("", line)
 
 
-NEAR = 600
-"""How far around a match, in characters, `beside` and `unless` are looked for."""
-LONGEST_SHOWN = 240
-LONGEST_BROKEN = 64 * 1024
-"""Only what one can paste from a terminal is searched for words broken in the middle."""
-SURE_WITHOUT_BLANKS = 24
-"""Fixed characters that a pattern needs before it is trusted where blanks are gone."""
-
-_SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
-_CONFIDENCES = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.POSSIBLE)
-
-
-@record
-class _Text:
-    """A text to search: as it is shown, and in lower case with the same positions."""
-
-    shown: str
-    lowered: str
-
-
-def _text(words: str) -> _Text:
-    # ASCII alone is put in lower case: other letters may change their number on the way.
-    return _Text(words, words.encode("ascii", "replace").lower().decode("ascii"))
-
-
-def search_text(
-    text: str, table: Iterable[Signature], *, causes: Mapping[str, tuple[str, ...]] | None = None
-) -> tuple[Match, ...]:
-    """The known errors in `text`, best first: one for each code.
-
-    A match that `causes` (code -> codes that follow from it) derives from another stands behind it and names it. Then
-    the heavier, the surer, and the later in the text come first: the last line of a traceback says more than the
-    warnings before it.
-    """
-    table = tuple(table)
-    words = strip_noise(text)
-    matches = _search(_text(words), table, is_squeezed=False)
-    if not matches and len(words) <= LONGEST_BROKEN:
-        # A narrow terminal breaks lines within words.
-        matches = _search(_text(words.replace(" ", "")), table, is_squeezed=True)
-    return _ordered(_one_for_each_code(_outermost(matches)), causes or {})
-
-
-def _search(text: _Text, table: tuple[Signature, ...], *, is_squeezed: bool) -> list[Match]:
-    matches = []
-    for signature in table:
-        for template in signature.texts:
-            pattern = _compiled(template, is_squeezed=is_squeezed)
-            if is_squeezed and pattern.specificity < SURE_WITHOUT_BLANKS:
-                continue
-            match = _match(signature, pattern, text, is_squeezed=is_squeezed)
-            if match:
-                matches.append(match)
-    return matches
-
-
 @cache
-def _compiled(template: str, *, is_squeezed: bool) -> Pattern:
+def _compile(template: str, *, is_squeezed: bool) -> Pattern:
     return compile_pattern(template, is_squeezed=is_squeezed)
 
 
-def _match(signature: Signature, pattern: Pattern, text: _Text, *, is_squeezed: bool) -> Match | None:
-    found = pattern.find(text.shown, text.lowered)
-    if found is None:
-        return None
-    around = _text(text.shown[max(0, found.start() - NEAR) : found.end() + NEAR])
+def _to_text(words: str) -> _Text:
+    # ASCII alone is put in lower case: other letters may become more or fewer.
+    return _Text(words, words.encode("ascii", "replace").lower().decode("ascii"))
+
+
+def _search(words: str, signatures: tuple[Signature, ...], *, is_squeezed: bool) -> list[Match]:
+    text = _to_text(words)
+    matches = []
+    for signature in signatures:
+        for template in signature.texts:
+            pattern = _compile(template, is_squeezed=is_squeezed)
+            if is_squeezed and pattern.specificity < MIN_SQUEEZED_SPECIFICITY:
+                continue
+            found = pattern.find(text.shown, text.lowered)
+            if found and _is_confirmed(signature, found, text, is_squeezed=is_squeezed):
+                matches.append(_to_match(signature, pattern, found))
+    return matches
+
+
+def _is_confirmed(signature: Signature, found: re.Match[str], text: _Text, *, is_squeezed: bool) -> bool:
+    """Check the text around a match for `beside` and `unless`."""
+    around = _to_text(text.shown[max(0, found.start() - NEAR) : found.end() + NEAR])
 
     def is_near(template: str) -> bool:
-        return _compiled(template, is_squeezed=is_squeezed).find(around.shown, around.lowered) is not None
+        return _compile(template, is_squeezed=is_squeezed).find(around.shown, around.lowered) is not None
 
-    if any(map(is_near, signature.unless)) or (signature.beside and not any(map(is_near, signature.beside))):
-        return None
+    return not any(map(is_near, signature.unless)) and (not signature.beside or any(map(is_near, signature.beside)))
+
+
+def _to_match(signature: Signature, pattern: Pattern, found: re.Match[str]) -> Match:
     return Match(
         code=signature.code,
-        cause=signature.cause.format_map(pattern.captures(found)),
+        cause=signature.cause.format_map(pattern.format_captures(found)),
         severity=signature.severity,
         confidence=signature.confidence,
         fix=signature.fix,
-        matched=found[0][:LONGEST_SHOWN],
+        matched=found[0][:MAX_SHOWN],
         position=found.start(),
         specificity=pattern.specificity,
         also=signature.also,
     )
 
 
-def _outermost(matches: list[Match]) -> list[Match]:
-    """Without those that lie inside of another, more specific one: the longer text has the last word."""
+def _drop_inner_matches(matches: list[Match]) -> list[Match]:
+    """Drop matches that overlap a more specific one: the longer text decides."""
 
     def is_inside(inner: Match, outer: Match) -> bool:
-        overlap = min(_end(inner), _end(outer)) - max(inner.position, outer.position)
-        return overlap > 0 and inner.specificity < outer.specificity
+        end = min(inner.position + len(inner.matched), outer.position + len(outer.matched))
+        return end > max(inner.position, outer.position) and inner.specificity < outer.specificity
 
     return [match for match in matches if not any(is_inside(match, other) for other in matches)]
 
 
-def _end(match: Match) -> int:
-    return match.position + len(match.matched)
+def _rank(match: Match) -> tuple[int, int]:
+    return _SEVERITIES.index(match.severity), _CONFIDENCES.index(match.confidence)
 
 
-def _one_for_each_code(matches: list[Match]) -> list[Match]:
-    """The surest and most specific match of each code."""
+def _keep_best_of_each_code(matches: list[Match]) -> list[Match]:
+    """Keep the surest and most specific match of each code."""
     best: dict[str, Match] = {}
-    for match in sorted(matches, key=lambda match: (*_weight(match), -match.specificity, -match.position)):
+    for match in sorted(matches, key=lambda match: (*_rank(match), -match.specificity, -match.position)):
         best.setdefault(match.code, match)
     return list(best.values())
 
 
-def _weight(match: Match) -> tuple[int, int]:
-    return _SEVERITIES.index(match.severity), _CONFIDENCES.index(match.confidence)
-
-
-def _ordered(matches: list[Match], causes: Mapping[str, tuple[str, ...]]) -> tuple[Match, ...]:
+def _order_matches(matches: list[Match], causes: Mapping[str, tuple[str, ...]]) -> tuple[Match, ...]:
+    """Order matches by rank, each root cause before what follows from it."""
     by_code = {match.code: match for match in matches}
+
+    def find_root(match: Match) -> str | None:
+        """Return the code at the top of the chain of causes; a less severe match never explains a more severe one."""
+        for code, other in by_code.items():
+            if match.code in causes.get(code, ()) and _rank(other)[0] <= _rank(match)[0]:
+                return find_root(other) or code
+        return None
+
     ranked = sorted(
-        (replace(match, follows_from=_root(match, by_code, causes)) for match in matches),
-        key=lambda match: (*_weight(match), -match.position),
+        (replace(match, follows_from=find_root(match)) for match in matches),
+        key=lambda match: (*_rank(match), -match.position),
     )
     ordered: list[Match] = []
     for root in (match for match in ranked if match.follows_from is None):
         ordered += [root, *(match for match in ranked if match.follows_from == root.code)]
     return tuple(ordered)
-
-
-def _root(match: Match, by_code: Mapping[str, Match], causes: Mapping[str, tuple[str, ...]]) -> str | None:
-    """The code at the top of the chain above `match`; a lighter match never explains a heavier one."""
-    for code, other in by_code.items():
-        if match.code in causes.get(code, ()) and _weight(other)[0] <= _weight(match)[0]:
-            return _root(other, by_code, causes) or code
-    return None

@@ -1,4 +1,4 @@
-"""What a signature is: an error text, the check it speaks for, and what to do when nothing is known of the machine."""
+"""A known failure, the error texts that show it, and what a text was recognized as."""
 
 from devkit.doctor.model import Confidence, Fix, Severity
 from devkit.facts.values import record
@@ -6,11 +6,11 @@ from devkit.facts.values import record
 
 @record
 class Signature:
-    """One known error, in every wording that people paste.
+    """One known error in every wording that people paste, and the check that it points to.
 
-    `texts` are patterns as `pattern.py` reads them; any of them is enough. `cause` may name their captures in braces,
-    and then every text must have them. `beside` asks for one more pattern not far from the first, and `unless` forbids
-    any: both are for words too short to be sure of.
+    `texts` are patterns as `patterns.py` reads them; any of them is enough. `symptoms` are those of them that the
+    check's page shows. `cause` may name their captures in braces, and then every text must have them. `beside` requires
+    one more pattern close to the first, and `unless` forbids any: both are for words too short to be sure of.
     """
 
     code: str
@@ -21,17 +21,33 @@ class Signature:
     severity: Severity = Severity.ERROR
     confidence: Confidence = Confidence.CERTAIN
     also: tuple[str, ...] = ()
-    """Codes of other checks that look for what may stand behind the same text."""
+    """Codes of other checks that look for what may have caused the same text."""
     beside: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
-    entry: str = ""
-    """The entry of the failure catalogue that it belongs to, such as "E05"."""
+    symptoms: tuple[str, ...] = ()
+
+
+@record
+class Failure:
+    """One row of the failure catalog: what goes wrong, as people report it in public.
+
+    `checks` are the codes of the checks that recognize it, in the order of the report. Where there is none, `not_seen`
+    says why; where no recorded machine shows it, `no_recording` does.
+    """
+
+    id: str
+    name: str
+    symptom: str
+    checks: tuple[str, ...]
+    sources: tuple[str, ...]
+    signatures: tuple[Signature, ...] = ()
+    not_seen: str = ""
+    no_recording: str = ""
 
 
 @record
 class Match:
-    """What one part of a text means. `matched` is that part; `follows_from` the code of another match that explains"
-    " it."""
+    """What one part of a text means. `matched` is that part; `follows_from` the code of another match that causes it."""
 
     code: str
     cause: str

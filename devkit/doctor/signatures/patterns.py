@@ -1,8 +1,7 @@
-"""The patterns of the table: the error's own words, with marks where they vary.
+"""Patterns of error texts: the error's own words, with marks where they vary.
 
-`Driver version {found:version}` captures, `…` stands for up to a line of anything, one blank for any white space, and
-any quotation mark for any other. Every part has an upper length, so that no text, however odd, takes more than linear
-time.
+`Driver version {found:version}` captures, `…` matches up to a line of anything, one space any white space, and any
+quotation mark any other. Every part has a maximum length, so that no text takes more than linear time.
 """
 
 import re
@@ -10,133 +9,124 @@ from collections.abc import Callable, Iterator, Mapping
 
 from devkit.facts.values import record
 
-LONGEST_GAP = 160
-_GAP = "…"
+MAX_GAP = 160
+MAX_TRIES = 40
+"""Occurrences of the fixed words that are tried at either end of a text, however long it is."""
+
 _PARTS = re.compile(r"\{(?P<name>\w+):(?P<kind>\w+)\}|(?P<gap>…)|(?P<quote>[\"'`])|(?P<words>[^{…\"'`]+)")
-_QUOTE = "[\"'`]{0,2}"
 
 
 @record
-class _Kind:
+class _CaptureKind:
     regex: str
-    longest: int
-    shown: Callable[[str], str] = str
+    max_length: int
+    format: Callable[[str], str] = str
 
 
-def _cuda_of_integer(digits: str) -> str:
-    """12080, as the CUDA API counts, is 12.8."""
+def _format_cuda_version(digits: str) -> str:
+    """Return the version that the CUDA API counts as a number: 12080 is 12.8."""
     number = int(digits)
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-_KINDS: Mapping[str, _Kind] = {
-    "version": _Kind(r"\d[\w.+]{0,30}(?:-[\w.+]{1,30})?(?<!\.)", 62),
-    "number": _Kind(r"\d{1,12}", 12),
-    "cuda": _Kind(r"\d{4,5}", 5, _cuda_of_integer),
-    "hex": _Kind(r"(?:0x)?[0-9a-fA-F]{1,16}", 18),
-    "size": _Kind(r"\d{1,9}(?:\.\d{1,4})? ?[KMGT]i?B", 20),
-    "condition": _Kind(r"\w{1,20} ?[<>=!]{1,2} ?[\w.]{1,20}(?<!\.)", 46),
-    "word": _Kind(r"[\w+-]{1,60}", 60),
-    "arch": _Kind(r"sm_?\d{2,3}[af]?", 8),
-    "name": _Kind(r"[\w@.:/\\+=~-]{1,150}(?<![.:])", 150),
-    "text": _Kind(r"[^\"'`\n]{1,120}", 120),
+_CAPTURE_KINDS: Mapping[str, _CaptureKind] = {
+    "version": _CaptureKind(r"\d[\w.+]{0,30}(?:-[\w.+]{1,30})?(?<!\.)", 62),
+    "number": _CaptureKind(r"\d{1,12}", 12),
+    "cuda": _CaptureKind(r"\d{4,5}", 5, _format_cuda_version),
+    "hex": _CaptureKind(r"(?:0x)?[0-9a-fA-F]{1,16}", 18),
+    "size": _CaptureKind(r"\d{1,9}(?:\.\d{1,4})? ?[KMGT]i?B", 20),
+    "condition": _CaptureKind(r"\w{1,20} ?[<>=!]{1,2} ?[\w.]{1,20}(?<!\.)", 46),
+    "word": _CaptureKind(r"[\w+-]{1,60}", 60),
+    "arch": _CaptureKind(r"sm_?\d{2,3}[af]?", 8),
+    "name": _CaptureKind(r"[\w@.:/\\+=~-]{1,150}(?<![.:])", 150),
+    "text": _CaptureKind(r"[^\"'`\n]{1,120}", 120),
 }
 
 
 @record
 class Pattern:
-    """A compiled text. `anchor` are its longest fixed words: where they do not occur, the pattern cannot either."""
+    """An error text ready to be searched for.
+
+    `anchor` are its longest fixed words: where they do not occur, the pattern cannot either, and its regular expression
+    is never compiled. `before` and `after` are the characters around the anchor that a match may take.
+    """
 
     anchor: str
     before: int
     after: int
-    regex: re.Pattern[str]
+    regex: str
     specificity: int
     kinds: Mapping[str, str]
 
     def find(self, text: str, lowered: str) -> re.Match[str] | None:
-        """The last place where the pattern occurs, or one of the first; `lowered` is `text` in lower case.
-
-        Only so many places are tried at either end, whatever the length of the text.
-        """
-        tried = set()
-        for place in _places(lowered, self.anchor):
-            if place not in tried:
-                tried.add(place)
-                found = self.regex.search(text, max(0, place - self.before), place + len(self.anchor) + self.after)
-                if found:
-                    return found
+        """Return the last occurrence of the pattern, or one of the first; `lowered` is `text` in lower case."""
+        for start in dict.fromkeys(self._find_anchors(lowered)):
+            end = start + len(self.anchor) + self.after
+            if found := re.compile(self.regex, re.IGNORECASE).search(text, max(0, start - self.before), end):
+                return found
         return None
 
-    def captures(self, found: re.Match[str]) -> dict[str, str]:
-        """The captured parts, as a sentence shows them."""
-        return {name: _KINDS[self.kinds[name]].shown(value) for name, value in found.groupdict().items()}
+    def _find_anchors(self, lowered: str) -> Iterator[int]:
+        """Yield where the anchor occurs: the last places from the end, then the first ones."""
+        place = len(lowered)
+        for _ in range(MAX_TRIES):
+            place = lowered.rfind(self.anchor, 0, place + len(self.anchor) - 1)
+            if place == -1:
+                return
+            yield place
+        place = -1
+        for _ in range(MAX_TRIES):
+            place = lowered.find(self.anchor, place + 1)
+            if place == -1:
+                return
+            yield place
 
-
-_TRIES = 40
-
-
-def _places(lowered: str, anchor: str) -> Iterator[int]:
-    """Where `anchor` stands: the last places from the end, then the first ones."""
-    place = len(lowered)
-    for _ in range(_TRIES):
-        place = lowered.rfind(anchor, 0, place + len(anchor) - 1)
-        if place == -1:
-            return
-        yield place
-    place = -1
-    for _ in range(_TRIES):
-        place = lowered.find(anchor, place + 1)
-        yield place
+    def format_captures(self, found: re.Match[str]) -> dict[str, str]:
+        """Return the captured parts as a sentence shows them."""
+        return {name: _CAPTURE_KINDS[self.kinds[name]].format(value) for name, value in found.groupdict().items()}
 
 
 def compile_pattern(template: str, *, is_squeezed: bool = False) -> Pattern:
-    """The pattern of one text of the table. `is_squeezed` is for texts from which all white space was taken.
+    """Compile an error text of the catalog.
 
-    Raises ValueError for a mark that it does not know and for a text without fixed words to look for.
+    Args:
+        template: The text with its marks.
+        is_squeezed: Whether the text to search has lost all its white space.
+
+    Raises:
+        ValueError: The template has an unknown mark or no fixed words to search for.
     """
-    parts = [_part(found, is_squeezed=is_squeezed) for found in _PARTS.finditer(template)]
-    words = [(place, part.words) for place, part in enumerate(parts) if part.words]
-    if not words or sum(len(found[0]) for found in _PARTS.finditer(template)) != len(template):
+    found = list(_PARTS.finditer(template))
+    parts = [_compile_part(part, is_squeezed=is_squeezed) for part in found]
+    fixed = [place for place, part in enumerate(found) if part["words"]]
+    if not fixed or sum(len(part[0]) for part in found) != len(template):
         raise ValueError(f"no pattern: {template!r}")
-    at, anchor = max(words, key=lambda pair: len(pair[1]))
-    regex = "".join(part.regex for part in parts)
+    anchor = max(fixed, key=lambda place: parts[place][1])
+    words = found[anchor]["words"]
+    regex = "".join(source for source, _ in parts)
     if not is_squeezed:
-        regex = _left_edge(template) + regex + _right_edge(template)
+        left = r"(?<!\w)" if template[0].isalnum() else ""
+        regex = left + regex + (r"(?!\w)" if template[-1].isalnum() or template.endswith("}") else "")
     return Pattern(
-        anchor=anchor.lower(),
-        before=sum(part.longest for part in parts[:at]) + 1,
-        after=sum(part.longest for part in parts[at + 1 :]) + 1,
-        regex=re.compile(regex, re.IGNORECASE),
-        specificity=sum(len(part.words) for part in parts),
-        kinds={found["name"]: found["kind"] for found in _PARTS.finditer(template) if found["name"]},
+        anchor=(words.replace(" ", "") if is_squeezed else words).lower(),
+        before=sum(length for _, length in parts[:anchor]) + 1,
+        after=sum(length for _, length in parts[anchor + 1 :]) + 1,
+        regex=regex,
+        specificity=sum(parts[place][1] for place in fixed),
+        kinds={part["name"]: part["kind"] for part in found if part["name"]},
     )
 
 
-@record
-class _Part:
-    regex: str
-    longest: int
-    words: str = ""
-
-
-def _part(found: re.Match[str], *, is_squeezed: bool) -> _Part:
-    if found["name"]:
-        kind = _KINDS.get(found["kind"])
+def _compile_part(part: re.Match[str], *, is_squeezed: bool) -> tuple[str, int]:
+    """Return the regular expression of one part of a template, and the most characters that it matches."""
+    if part["name"]:
+        kind = _CAPTURE_KINDS.get(part["kind"])
         if kind is None:
-            raise ValueError(f"no kind of capture: {found['kind']!r}")
-        return _Part(f"(?P<{found['name']}>{kind.regex})", kind.longest)
-    if found["gap"]:
-        return _Part(f".{{0,{LONGEST_GAP}}}?", LONGEST_GAP)
-    if found["quote"]:
-        return _Part(_QUOTE, 2)
-    words = found["words"].replace(" ", "") if is_squeezed else found["words"]
-    return _Part(re.escape(words), len(words), words)
-
-
-def _left_edge(template: str) -> str:
-    return r"(?<!\w)" if template[0].isalnum() else ""
-
-
-def _right_edge(template: str) -> str:
-    return r"(?!\w)" if template[-1].isalnum() or template.endswith("}") else ""
+            raise ValueError(f"no kind of capture: {part['kind']!r}")
+        return f"(?P<{part['name']}>{kind.regex})", kind.max_length
+    if part["gap"]:
+        return f".{{0,{MAX_GAP}}}?", MAX_GAP
+    if part["quote"]:
+        return "[\"'`]{0,2}", 2
+    words = part["words"].replace(" ", "") if is_squeezed else part["words"]
+    return re.escape(words), len(words)

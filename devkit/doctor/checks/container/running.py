@@ -383,7 +383,7 @@ def last_dev_container_ended_well(facts: Facts) -> Iterator[Finding]:
 
 
 def _could_not_start(last: StoppedContainer) -> Finding:
-    from devkit.doctor.signatures import match_signatures
+    from devkit.doctor.signatures.matching import match_signatures
 
     known_errors = match_signatures(last.error)
     best = known_errors[0] if known_errors else None
