@@ -86,7 +86,7 @@ def test_the_hub_itself_is_asked_whose_token_it_is(tmp_path, status, token):
     with hub(answers={"/api/whoami-v2": (status, "")}, seen=seen) as url:
         script = (
             "import sys, runpy; module = runpy.run_path(sys.argv[1]);"
-            "module['main'].__globals__['OWN_HOSTS'] = (sys.argv[2],); module['main'](*sys.argv[2:5])"
+            "module['main'].__globals__['TRUSTED_HOSTS'] = (sys.argv[2],); module['main'](*sys.argv[2:5])"
         )
         (tmp_path / "token").write_text(f"{token}\n")
         done = LocalHost().run([sys.executable, "-c", script, ask_hub(), url, str(tmp_path / "token"), ""])

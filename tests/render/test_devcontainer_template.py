@@ -70,7 +70,7 @@ each_template = pytest.mark.parametrize(
 
 def planned(template):
     """The plan for a Template, and the machines that it is for."""
-    request = build_project_request(DevkitProject(None, replace(template.choices, name="my-project"), PathOptions()))
+    request = build_project_request(DevkitProject(None, replace(template.settings, name="my-project"), PathOptions()))
     plan = solve_request(request)
     assert isinstance(plan, Plan), plan
     return plan, request.machines
@@ -96,7 +96,7 @@ def applied(template, **values: str) -> dict[str, bytes]:
 def initialised(template, root, **choices: str) -> dict[str, bytes]:
     """What `devkit init` would write for the same choices."""
     plan, machines = planned(template)
-    project = open_project(root, replace(template.choices, **choices), PathOptions())
+    project = open_project(root, replace(template.settings, **choices), PathOptions())
     changes = compute_project_changes(project, plan, machines=machines, source=SOURCE)
     return {change.path: change.artifact.content for change in changes}
 
@@ -140,7 +140,7 @@ def test_devkit_can_go_on_from_an_applied_template(template, tmp_path):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(content)
     plan, machines = planned(template)
-    project = open_project(tmp_path, replace(template.choices, name=""), PathOptions())
+    project = open_project(tmp_path, replace(template.settings, name=""), PathOptions())
     changes = compute_project_changes(project, plan, machines=machines, source=SOURCE)
     assert project.settings.name == "mine"
     assert [change.path for change in changes if change.action != "unchanged"] == [LOCK_PATH]

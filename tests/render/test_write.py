@@ -204,7 +204,7 @@ RENAMES = len(SECOND)
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.render.test_write import CHOICES, SECOND, changes_for, write
+from tests.render.test_write import CHOICES, SECOND, compute_changes, write_changes
 left = int(sys.argv[2])
 def replace(source, target):
     global left
@@ -213,7 +213,7 @@ def replace(source, target):
     left -= 1
     os.replace(source, target)
 root = Path(sys.argv[1])
-write(root, changes_for(root, SECOND, (CHOICES,), force=False), replace=replace)
+write_changes(root, compute_changes(root, SECOND, (CHOICES,), force=False), replace=replace)
 """
 
 
@@ -237,11 +237,11 @@ def test_a_kill_leaves_whole_files_and_the_next_run_finishes(tmp_path, renames, 
 KILLED_WHILE_STAGING = """
 import resource, signal, sys
 from pathlib import Path
-from tests.render.test_write import CHOICES, changes_for, generated, write
+from tests.render.test_write import CHOICES, compute_changes, generated, write_changes
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 root = Path(sys.argv[1])
-write(root, changes_for(root, generated(a_txt="two", b_txt="x" * 200_000), (CHOICES,), force=False))
+write_changes(root, compute_changes(root, generated(a_txt="two", b_txt="x" * 200_000), (CHOICES,), force=False))
 """
 
 

@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 KILLED_AT_EACH_STEP = """
 import os, shutil, signal, sys
 from pathlib import Path
-from tests.render.test_write import CHOICES, FIRST, SECOND, changes_for, run, write
+from tests.render.test_write import CHOICES, FIRST, SECOND, compute_changes, run, write_changes
 STEPS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "fcntl.flock", "shutil.rmtree")
 existed, scratch = sys.argv[1] == "existed", Path(sys.argv[2])
 for step in range(10_000):
@@ -35,7 +35,7 @@ for step in range(10_000):
     child = os.fork()
     if child == 0:
         left = step
-        changes = changes_for(root, SECOND, (CHOICES,))
+        changes = compute_changes(root, SECOND, (CHOICES,))
         def count(event, arguments):
             global left
             if event in STEPS:
@@ -43,7 +43,7 @@ for step in range(10_000):
                     os.kill(os.getpid(), signal.SIGKILL)
                 left -= 1
         sys.addaudithook(count)
-        write(root, changes)
+        write_changes(root, changes)
         os._exit(0)
     _, status = os.waitpid(child, 0)
     if os.waitstatus_to_exitcode(status) == 0:

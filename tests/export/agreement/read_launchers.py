@@ -16,8 +16,8 @@ from .seen import FIRST, Seen
 RECORD = '#!/bin/sh\n{ printf "%s\\0" "$0" "$@"; printf "\\036\\0"; env -0; } >"$RECORD"\n'
 
 
-def _text(module: Any, settings: type, task: Task, context: Any, path: str) -> str:
-    rendered = module.render(task, settings(), context)
+def _text(render: Any, settings: type, task: Task, context: Any, path: str) -> str:
+    rendered = render(task, settings(), context)
     return next(each.content.decode() for each in rendered.artifacts if each.path == path)
 
 
@@ -50,7 +50,7 @@ def _ran(
 
 
 def of_skypilot(task: Task, context: Any, scratch: Path) -> Seen:
-    found = yaml.safe_load(_text(skypilot, skypilot.SkypilotSettings, task, context, "task.yaml"))
+    found = yaml.safe_load(_text(skypilot.render_skypilot, skypilot.SkypilotSettings, task, context, "task.yaml"))
     told = {**found["envs"], "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "first\nsecond", "SKYPILOT_NUM_NODES": "2"}
     command, variables, folder = _ran(found["run"], task, scratch, told)
     options = found["config"]["docker"]["run_options"]
@@ -74,7 +74,7 @@ def of_skypilot(task: Task, context: Any, scratch: Path) -> Seen:
 
 
 def of_dstack(task: Task, context: Any, scratch: Path) -> Seen:
-    found = yaml.safe_load(_text(dstack, dstack.DstackSettings, task, context, "task.dstack.yml"))
+    found = yaml.safe_load(_text(dstack.render_dstack, dstack.DstackSettings, task, context, "task.dstack.yml"))
     (script,) = found["commands"]
     # dstack puts one dollar in the place of two.
     assert all("$" not in each.replace("$$", "") for each in found["env"])
@@ -103,7 +103,7 @@ def of_dstack(task: Task, context: Any, scratch: Path) -> Seen:
 
 
 def of_daytona(task: Task, context: Any) -> Seen:
-    text = _text(daytona, daytona.DaytonaSettings, task, context, "run.py")
+    text = _text(daytona.render_daytona, daytona.DaytonaSettings, task, context, "run.py")
     values = {}
     for node in ast.parse(text).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
