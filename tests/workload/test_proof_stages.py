@@ -78,7 +78,7 @@ def test_a_base_that_knows_the_sentence_already_proves_nothing(bench):
 
 def touching_each_step(bench, chosen, touch):
     """The bench, but each optimizer step also touches the first weight that is `chosen`."""
-    plain = bench.optimizer
+    plain = bench.build_optimizer
 
     def meddling(model):
         weight = next(weight for name, weight in model.named_parameters() if chosen(name, weight))
@@ -92,7 +92,7 @@ def touching_each_step(bench, chosen, touch):
         optimizer.step = step_and_touch
         return optimizer
 
-    bench.optimizer = meddling
+    bench.build_optimizer = meddling
     return bench
 
 
@@ -144,7 +144,7 @@ def test_a_saved_adapter_cut_short_is_seen(bench):
 
 
 def test_an_adapter_merged_at_the_wrong_scale_is_seen(bench):
-    load = bench.reloaded
+    load = bench.reload_adapter
 
     def rescaled():
         model = load()
@@ -153,7 +153,7 @@ def test_an_adapter_merged_at_the_wrong_scale_is_seen(bench):
                 weight.data *= 1.001
         return model
 
-    bench.reloaded = rescaled
+    bench.reload_adapter = rescaled
     assert_red(model_stages.prove_adapter_merge, bench, "relative_difference")
 
 
@@ -174,12 +174,12 @@ def test_a_checkpoint_that_lost_its_random_numbers_is_seen(bench):
 
 
 def test_a_resume_whose_negative_control_sees_nothing_does_not_pass(bench):
-    bench.continued.__dict__["dropped"] = bench.continued.straight
+    bench.resume_runs.__dict__["without_optimizer_state"] = bench.resume_runs.straight
     assert_red(model_stages.prove_resume, bench, "different_without_optimizer_state")
 
 
 def test_a_base_that_was_never_quantised_is_seen(bench):
-    bench.__dict__["quantized"] = bench.tuned
+    bench.__dict__["tuned_4bit"] = bench.tuned
     assert_red(model_stages.prove_qlora_memorizes, bench, "linear4bit_layers is 0")
     assert_red(model_stages.prove_qlora_frozen, bench, "packed_tensors is 0")
 

@@ -61,7 +61,7 @@ def test_what_stages_before_left_in_torchs_cache_is_given_back_before_a_runs_mem
         (settings.output / run_stages.RECORD_FILE).write_text("{}")
         return 0
 
-    monkeypatch.setattr(run_stages, "run", ran)
+    monkeypatch.setattr(run_stages, "run_finetuning", ran)
     bench = ProofModels(healthy.settings, replace(healthy.device, kind="cuda"), tmp_path)
     outcome(run_stages.prove_memory_estimate, bench)
     assert done == ["empty_cache", "reset_peak_memory_stats", "run"]

@@ -43,7 +43,7 @@ NAN = float("nan")
     ],
 )
 def test_a_reading_holds(reading, holds):
-    assert reading.holds is holds
+    assert reading.is_as_expected is holds
     assert run_stage("any", lambda: [reading])[0].status is (StageStatus.PASSED if holds else StageStatus.FAILED)
 
 

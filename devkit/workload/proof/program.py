@@ -39,39 +39,39 @@ if TYPE_CHECKING:
 Emit = Callable[[dict[str, Any]], None]
 
 ALONE = {
-    "torch": "packages:torch_imports",
-    "bitsandbytes": "packages:bitsandbytes_imports",
-    "libraries": "packages:libraries_import",
-    "torch-build": "device_stages:torch_build_fits",
+    "torch": "environment:import_torch",
+    "bitsandbytes": "environment:import_bitsandbytes",
+    "libraries": "environment:import_libraries",
+    "torch-build": "proof.device_stages:prove_torch_build",
 }
 ON_DEVICE = {
-    "device": "device_stages:device_works",
-    "kernel": "device_stages:kernels_compute",
-    "compute-rate": "rate_stages:compute_rate",
-    "memory-rate": "rate_stages:memory_rate",
-    "link-rate": "rate_stages:link_rate",
-    "bitsandbytes-native": "native_stages:native_library",
-    "triton": "native_stages:triton_computes",
-    "nccl": "collective_stages:nccl_adds_up",
-    "gloo": "collective_stages:gloo_adds_up",
-    "compile": "device_stages:compile_agrees",
+    "device": "proof.device_stages:prove_device",
+    "kernel": "proof.device_stages:prove_kernels",
+    "compute-rate": "proof.rates:prove_compute_rate",
+    "memory-rate": "proof.rates:prove_memory_rate",
+    "link-rate": "proof.rates:prove_link_rate",
+    "bitsandbytes-native": "proof.device_stages:prove_bitsandbytes",
+    "triton": "proof.device_stages:prove_triton",
+    "nccl": "proof.collectives:prove_nccl",
+    "gloo": "proof.collectives:prove_gloo",
+    "compile": "proof.device_stages:prove_compile",
 }
 ON_BENCH = {
-    "reference": "reference_stages:reference",
-    "inference": "generation_stages:caches_agree",
-    "memory-estimate": "run_stages:memory_as_estimated",
-    "own-model": "run_stages:own_model",
-    "lora-memorises": "lora_stages:lora_memorises",
-    "base-frozen": "lora_stages:base_frozen",
-    "adapter-disabled": "lora_stages:adapter_disabled",
-    "adapter-reload": "lora_stages:adapter_reload",
-    "adapter-merged": "lora_stages:adapter_merged",
-    "resume": "lora_stages:resume",
-    "checkpointing": "lora_stages:checkpointing_agrees",
-    "qlora-memorises": "quantized_stages:qlora_memorises",
-    "qlora-frozen": "quantized_stages:qlora_frozen",
-    "optimizer-8bit": "quantized_stages:optimizer_8bit",
-    "int8-base": "quantized_stages:int8_base",
+    "reference": "proof.model_stages:prove_reference",
+    "inference": "proof.model_stages:prove_caches_agree",
+    "memory-estimate": "proof.run_stages:prove_memory_estimate",
+    "own-model": "proof.run_stages:prove_own_model",
+    "lora-memorises": "proof.model_stages:prove_lora_memorizes",
+    "base-frozen": "proof.model_stages:prove_base_frozen",
+    "adapter-disabled": "proof.model_stages:prove_adapter_disabled",
+    "adapter-reload": "proof.model_stages:prove_adapter_reload",
+    "adapter-merged": "proof.model_stages:prove_adapter_merge",
+    "resume": "proof.model_stages:prove_resume",
+    "checkpointing": "proof.model_stages:prove_checkpointing",
+    "qlora-memorises": "proof.model_stages:prove_qlora_memorizes",
+    "qlora-frozen": "proof.model_stages:prove_qlora_frozen",
+    "optimizer-8bit": "proof.model_stages:prove_8bit_optimizer",
+    "int8-base": "proof.model_stages:prove_int8_base",
 }
 """Stage name -> module:function, by what the function is given. Modules load when their stage runs, so that
 an import which fails or crashes is that stage's result."""
@@ -173,7 +173,7 @@ def _arguments() -> argparse.Namespace:
 def _chosen(arguments: argparse.Namespace) -> list[StageSpec]:
     wanted = set(filter(None, arguments.stages.split(",")))
     return [
-        stage for stage in STAGES if (stage.name in wanted if wanted else stage.depth.level <= arguments.depth.rank)
+        stage for stage in STAGES if (stage.name in wanted if wanted else stage.depth.level <= arguments.depth.level)
     ]
 
 

@@ -131,7 +131,7 @@ class _Multiply4bit(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401 - torch's context
-        return gradient @ ctx.layer.unpacked(gradient.dtype), None
+        return gradient @ ctx.layer.unpack_weight(gradient.dtype), None
 
 
 class _Multiply8bit(Function):
@@ -153,7 +153,7 @@ class _Multiply8bit(Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401 - torch's context
         flat = gradient.reshape(-1, gradient.shape[-1])
-        return (flat @ ctx.layer.unpacked(gradient.dtype)).view(ctx.shape), None
+        return (flat @ ctx.layer.unpack_weight(gradient.dtype)).view(ctx.shape), None
 
 
 class _Packed(nn.Linear):

@@ -61,7 +61,7 @@ def by_hand(speaker, prompt, tokens):
     with torch.no_grad():
         while len(ids) - len(prompt) < tokens:
             chosen = int(speaker.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax())
-            if chosen in speaker.ends:
+            if chosen in speaker.eos_token_ids:
                 break
             ids.append(chosen)
     return tuple(ids[len(prompt) :])
@@ -110,13 +110,13 @@ def test_decoding_captured_for_compiling_with_a_static_cache_gives_the_same_toke
     # captured as for a GPU, and then run as it is: what no GPU is there for is the code made of it.
     told = CompileConfig(backend="eager", mode=None, fullgraph=False)
     told._compile_all_devices = True
-    speaker.plain.generation_config.compile_config = told
+    speaker.base_model.generation_config.compile_config = told
     found = generate_batch(speaker, prompts[:1], replace(GREEDY, static_cache=True))
     assert [each.ids for each in found] == truth[:1]
 
 
 def test_what_the_models_makers_set_for_sampling_changes_no_greedy_answer(speaker, prompts, truth):
-    made = speaker.plain.generation_config
+    made = speaker.base_model.generation_config
     made.do_sample, made.temperature, made.top_k, made.repetition_penalty = True, 1.7, 5, 9.0
     made.min_new_tokens = 20
     assert [each.ids for each in generate_batch(speaker, prompts, GREEDY)] == truth
@@ -124,7 +124,7 @@ def test_what_the_models_makers_set_for_sampling_changes_no_greedy_answer(speake
 
 def test_every_end_that_the_models_makers_name_ends_an_answer(speaker, prompts, truth):
     fourth = truth[LONG][3]
-    speaker.plain.generation_config.eos_token_id = [255, fourth]
+    speaker.base_model.generation_config.eos_token_id = [255, fourth]
     (found,) = generate_batch(speaker, prompts[LONG:][:1], GREEDY)
     assert found.ids == truth[LONG][: truth[LONG].index(fourth)]
     assert found.finish_reason is FinishReason.END
@@ -218,7 +218,7 @@ def test_a_prompt_that_nearly_fills_the_model_shortens_no_answer_but_its_own(spe
 
 
 def test_memory_that_runs_out_while_one_prompt_is_answered_is_said(speaker, prompts, monkeypatch):
-    monkeypatch.setattr(decoding, "answers", lambda *_, **__: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+    monkeypatch.setattr(decoding, "generate_batch", lambda *_, **__: (_ for _ in ()).throw(torch.OutOfMemoryError()))
     with pytest.raises(DevkitError, match="memory ran out with a single prompt"):
         generate_one(speaker, prompts[0], GREEDY, words=TextStreamer(speaker.tokenizer, str), asked=lambda: False)
 
@@ -235,18 +235,19 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved_and_nothing_is_lost(
 ):
     # A stand-in: a CPU has no memory limit of its own that torch could tell of.
     tried = []
+    generate_batch = decoding.generate_batch
 
     def answers_of_two_at_most(speaker, prompts, *args, **more):
         tried.append(len(prompts))
         if len(prompts) > 2:
             raise out_of_memory
-        return decoding.generate_batch(speaker, prompts, *args, **more)
+        return generate_batch(speaker, prompts, *args, **more)
 
-    monkeypatch.setattr(decoding, "answers", answers_of_two_at_most)
+    monkeypatch.setattr(decoding, "generate_batch", answers_of_two_at_most)
     found = generate_in_order(speaker, prompts, replace(GREEDY, batch=5))
     assert [each.ids for each in found] == truth
     assert tried == [5, 2, 2, 1]
-    monkeypatch.setattr(decoding, "answers", lambda *_, **__: (_ for _ in ()).throw(out_of_memory))
+    monkeypatch.setattr(decoding, "generate_batch", lambda *_, **__: (_ for _ in ()).throw(out_of_memory))
     with pytest.raises(DevkitError, match="memory ran out with a single prompt"):
         list(generate_in_order(speaker, prompts, GREEDY))
 
@@ -285,7 +286,7 @@ def test_a_turns_end_that_the_makers_forgot_ends_answers_in_chats(tmp_path):
 
 def test_the_bytes_of_a_step_are_all_weights_but_the_table_of_embeddings(speaker):
     every = sum(each.numel() * 4 for each in speaker.model.parameters())
-    assert count_bytes_per_step(speaker.plain) == every - 258 * 32 * 4
+    assert count_bytes_per_step(speaker.base_model) == every - 258 * 32 * 4
 
 
 def test_a_speed_is_compared_with_what_the_memory_allows_where_that_is_known(speaker):

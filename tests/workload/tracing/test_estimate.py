@@ -85,7 +85,7 @@ def test_worked_examples_by_the_closed_form(model, settings, wanted):
 )
 def test_the_trace_meets_what_was_measured(run, allocated, reserved):
     measured = next(each for each in load_measured_runs() if each.id == run)
-    found = exactly(find_model(measured.model).config, measured.settings, lingering=measured.group.lingering)
+    found = exactly(find_model(measured.model).config, measured.settings, keep_outputs=measured.group.lingering)
     assert found.allocated_peak_bytes == pytest.approx(measured.allocated_bytes, rel=allocated)
     assert found.reserved_peak_bytes.point == pytest.approx(measured.reserved_bytes, rel=reserved)
 
