@@ -1,9 +1,11 @@
-"""The proof inside the project's dev container: build it, start it, prove, and leave the engine as it was."""
+"""The proof inside the project's dev container: build it, start it, prove, and leave the engine as it was.
+
+Also measures the image that was built for the dev container.
+"""
 
 import json
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,11 +17,9 @@ from devkit.facts.values import Unknown
 from devkit.probe.host import Host
 from devkit.text import format_duration
 from devkit.verify.engine import WorkingEngine, require_engine
-from devkit.verify.process import CompletedCommand, run_streaming
+from devkit.verify.process import CompletedCommand, Progress, run_streaming
 from devkit.verify.report import ProofLocation, VerificationReport
 from devkit.workload.proof.stages import Depth, StageResult, StageStatus
-
-Progress = Callable[[str], None]
 
 SERVICE = "dev"
 COMPOSE_FILE = Path(".devcontainer/docker-compose.yml")
@@ -27,18 +27,18 @@ HOST_SCRIPTS = (
     ("sh", (), Path(".devcontainer/gpu.sh")),
     ("powershell", ("-NoProfile", "-ExecutionPolicy", "Bypass", "-File"), Path(".devcontainer/gpu.ps1")),
 )
-"""A shell, its options, and the script that looks at the host in it; the first shell that is here is taken."""
+"""A shell, its options, and the script that detects the host's GPU in it; the first shell that is installed is used."""
 GENERATED_MARK = "Written by devkit"
 
-_ASK_DEADLINE_S = 30.0
+_QUERY_DEADLINE_S = 30.0
 _SCRIPT_DEADLINE_S = 60.0
 _DOWN_DEADLINE_S = 90.0
 _EXEC_MARGIN_S = 30.0
-"""What the engine may take on top of the proof's own deadline."""
+"""Time that the engine may take on top of the proof's own deadline."""
 
 
 class PriorState(StrEnum):
-    """What there was of the dev container before; it shall be the same afterwards."""
+    """The state of the dev container before the proof, to which it is returned."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -54,15 +54,14 @@ class ComposeProject:
     engine: WorkingEngine
     progress: Progress
 
-    def compose_command(self, *words: str) -> list[str]:
-        """A Compose command line on this dev container."""
-        return [*self.engine.compose, "--file", str(self.folder / COMPOSE_FILE), *words]
+    def compose_command(self, *arguments: str) -> list[str]:
+        """Return a Compose command line for this dev container."""
+        return [*self.engine.compose, "--file", str(self.folder / COMPOSE_FILE), *arguments]
 
-    def container_ids(self, *words: str) -> str:
-        """The service's container id by `docker compose ps` with `words`; "" for none."""
-        return self.host.run(
-            self.compose_command("ps", "--quiet", *words, SERVICE), deadline_s=_ASK_DEADLINE_S
-        ).out.strip()
+    def container_ids(self, *options: str) -> str:
+        """Return the service's container ids by `docker compose ps` with `options`; "" for none."""
+        command = self.compose_command("ps", "--quiet", *options, SERVICE)
+        return self.host.run(command, deadline_s=_QUERY_DEADLINE_S).out.strip()
 
 
 def prove_in_container(
@@ -70,21 +69,24 @@ def prove_in_container(
 ) -> VerificationReport:
     """Build and start the dev container of `folder` and run the proof inside, for at most `timeout_s` seconds.
 
-    A dev container that runs already is proved as it is and left running; otherwise it is taken down again.
-    `model` is named as the container sees it.
-    Raises DevkitError when the project has none of devkit's, or no engine can start it.
+    A dev container that is already running is proved as it is and left running; otherwise it is taken down again.
+    `model` is a path or id as the container sees it.
+    Raises DevkitError when the project has no dev container of devkit's, or no engine can start it.
     """
-    _require_devkits(folder)
-    container = ComposeProject(folder.resolve(), host, require_engine(host), progress)
-    _look_at_host(container)
-    before = _before(container)
+    _require_generated(folder)
+    project = ComposeProject(folder.resolve(), host, require_engine(host), progress)
+    _run_host_script(project)
+    if project.container_ids("--status", "running"):
+        before = PriorState.RUNNING
+    else:
+        before = PriorState.STOPPED if project.container_ids("--all") else PriorState.ABSENT
     try:
-        return _prove(container, before, depth=depth, timeout_s=timeout_s, model=model)
+        return _prove(project, before, depth=depth, timeout_s=timeout_s, model=model)
     finally:
-        _put_back(container, before)
+        _restore(project, before)
 
 
-def _require_devkits(folder: Path) -> None:
+def _require_generated(folder: Path) -> None:
     file = folder / COMPOSE_FILE
     try:
         first_lines = file.read_text(encoding="utf-8", errors="replace")[:200]
@@ -99,79 +101,57 @@ def _require_devkits(folder: Path) -> None:
         )
 
 
-def _look_at_host(container: ComposeProject) -> None:
-    """Let the project's own script find out how this host passes on a GPU, as an editor would before the start."""
-    here = [
-        [shell, *options, str(container.folder / script)]
-        for shell, options, script in HOST_SCRIPTS
-        if shutil.which(shell) and (container.folder / script).exists()
-    ]
-    if not here:
-        container.progress("no shell here: the container starts as .devcontainer/.env says, or on the CPU")
-        return
-    done = container.host.run(here[0], deadline_s=_SCRIPT_DEADLINE_S)
-    for line in (done.out + done.err).splitlines():
-        container.progress(line)
-
-
-def _before(container: ComposeProject) -> PriorState:
-    if container.container_ids("--status", "running"):
-        return PriorState.RUNNING
-    return PriorState.STOPPED if container.container_ids("--all") else PriorState.ABSENT
-
-
-def _put_back(container: ComposeProject, before: PriorState) -> None:
-    words = {PriorState.RUNNING: (), PriorState.STOPPED: ("stop",), PriorState.ABSENT: ("down",)}[before]
-    if not words:
-        container.progress("the dev container ran before and is left running")
-        return
-    container.progress(f"compose {words[0]} …")
-    done = container.host.run(container.compose_command(*words), deadline_s=_DOWN_DEADLINE_S)
-    if done.code != 0:
-        container.progress(f"compose {words[0]} ended with status {done.code}: {done.err.strip()[-300:]}")
+def _run_host_script(project: ComposeProject) -> None:
+    """Let the project's own script detect how this host provides a GPU, as an editor does before it starts one."""
+    for shell, options, script in HOST_SCRIPTS:
+        path = project.folder / script
+        if shutil.which(shell) and path.exists():
+            done = project.host.run([shell, *options, str(path)], deadline_s=_SCRIPT_DEADLINE_S)
+            for line in (done.out + done.err).splitlines():
+                project.progress(line)
+            return
+    project.progress("no shell here: the container starts as .devcontainer/.env says, or on the CPU")
 
 
 def _prove(
-    container: ComposeProject, before: PriorState, *, depth: Depth, timeout_s: float, model: str
+    project: ComposeProject, before: PriorState, *, depth: Depth, timeout_s: float, model: str
 ) -> VerificationReport:
     stages: list[StageResult] = []
+
+    def report_failure(done: CompletedCommand) -> VerificationReport:
+        log = done.log or tuple(done.out.splitlines()[-20:])
+        environment = _describe_host(project)
+        return VerificationReport(ProofLocation.CONTAINER, {"kind": "unknown"}, environment, tuple(stages), log)
+
     if before is PriorState.RUNNING:
         stages.append(StageResult("build", StageStatus.SKIPPED, reason="the dev container was already running"))
     else:
-        for name, words in (("build", ("build",)), ("start", ("up", "--detach", "--wait"))):
-            result, done = _step(container, name, words)
-            stages.append(result)
-            if result.status is StageStatus.FAILED:
-                return _failed(container, stages, done)
-    own = ("--model", model) if model else ()
-    inside = ("devkit", "verify", "--here", "--json", f"--{depth}", "--timeout", f"{timeout_s:g}", *own)
+        for name, arguments in (("build", ("build",)), ("start", ("up", "--detach", "--wait"))):
+            project.progress(f"compose {' '.join(arguments)} …")
+            start = perf_counter()
+            done = run_streaming(project.compose_command(*arguments), progress=project.progress)
+            status = StageStatus.PASSED if done.code == 0 else StageStatus.FAILED
+            reason = f"compose {arguments[0]} ended with status {done.code}: {done.last_line}" if done.code != 0 else ""
+            ms = (perf_counter() - start) * 1000
+            stages.append(StageResult(name, status, {"exit_status": done.code or 0}, {"exit_status": "0"}, reason, ms))
+            if status is StageStatus.FAILED:
+                return report_failure(done)
+    own_model = ("--model", model) if model else ()
+    inside = ("devkit", "verify", "--here", "--json", f"--{depth}", "--timeout", f"{timeout_s:g}", *own_model)
     done = run_streaming(
-        container.compose_command("exec", "-T", SERVICE, *inside),
-        progress=container.progress,
+        project.compose_command("exec", "-T", SERVICE, *inside),
+        progress=project.progress,
         timeout_s=timeout_s + _EXEC_MARGIN_S,
     )
     try:
         report = VerificationReport.from_document(json.loads(done.out))
     except ValueError:
-        stages.append(StageResult("proof", StageStatus.FAILED, reason=_no_report(done, timeout_s)))
-        return _failed(container, stages, done)
-    return report.with_host_environment(_host_environment(container), tuple(stages))
+        stages.append(StageResult("proof", StageStatus.FAILED, reason=_explain_missing_report(done, timeout_s)))
+        return report_failure(done)
+    return report.with_host_environment(_describe_host(project), tuple(stages))
 
 
-def _step(container: ComposeProject, name: str, words: tuple[str, ...]) -> tuple[StageResult, CompletedCommand]:
-    container.progress(f"compose {' '.join(words)} …")
-    start = perf_counter()
-    done = run_streaming(container.compose_command(*words), progress=container.progress)
-    ms = (perf_counter() - start) * 1000
-    if done.code == 0:
-        return StageResult(name, StageStatus.PASSED, {"exit_status": 0}, {"exit_status": "0"}, ms=ms), done
-    reason = f"compose {words[0]} ended with status {done.code}: {done.last_line}"
-    return StageResult(
-        name, StageStatus.FAILED, {"exit_status": done.code or 0}, {"exit_status": "0"}, reason, ms
-    ), done
-
-
-def _no_report(done: CompletedCommand, timeout_s: float) -> str:
+def _explain_missing_report(done: CompletedCommand, timeout_s: float) -> str:
     if done.code is None:
         return f"no report from inside within {format_duration(timeout_s + _EXEC_MARGIN_S)}"
     if done.code in (126, 127):
@@ -179,42 +159,43 @@ def _no_report(done: CompletedCommand, timeout_s: float) -> str:
     return f"devkit verify --here ended with status {done.code} and no report: {done.last_line}"
 
 
-def _failed(container: ComposeProject, stages: list[StageResult], done: CompletedCommand) -> VerificationReport:
-    log = done.log or tuple(done.out.splitlines()[-20:])
-    return VerificationReport(
-        ProofLocation.CONTAINER, {"kind": "unknown"}, _host_environment(container), tuple(stages), log
-    )
+def _describe_host(project: ComposeProject) -> dict[str, Any]:
+    """Return what the host alone knows: the engine, and the exact image that was proved.
 
+    The digests are those in registries: an image that was built here and never pushed has none.
+    """
 
-def _host_environment(container: ComposeProject) -> dict[str, Any]:
-    """What only the host knows: the engine, and the exact image that was proved."""
-    engine = container.engine.facts
+    def inspect(*arguments: str) -> str:
+        return project.host.run([project.engine.program, *arguments], deadline_s=_QUERY_DEADLINE_S).out.strip()
+
+    engine = project.engine.facts
     facts: dict[str, Any] = {"engine": engine.kind.value}
     if not isinstance(engine.version, Unknown):
         facts["engine_version"] = engine.version.text
-    if container_id := container.container_ids("--all"):
-        asked = [container.engine.program, "inspect", "--format", "{{.Image}}", container_id.splitlines()[0]]
-        image = container.host.run(asked, deadline_s=_ASK_DEADLINE_S).out.strip()
+    if container_ids := project.container_ids("--all"):
+        image = inspect("inspect", "--format", "{{.Image}}", container_ids.splitlines()[0])
+        try:
+            digests = json.loads(inspect("image", "inspect", "--format", "{{json .RepoDigests}}", image))
+        except ValueError:
+            digests = None
         facts["image_id"] = image
-        facts["image_digests"] = _digests(container, image)
+        facts["image_digests"] = [str(digest) for digest in digests] if isinstance(digests, list) else []
     return facts
 
 
-def _digests(container: ComposeProject, image: str) -> list[str]:
-    """The image's digests in registries; an image that was built here and never pushed has none."""
-    asked = [container.engine.program, "image", "inspect", "--format", "{{json .RepoDigests}}", image]
-    try:
-        found = json.loads(container.host.run(asked, deadline_s=_ASK_DEADLINE_S).out)
-    except ValueError:
-        return []
-    return [str(digest) for digest in found] if isinstance(found, list) else []
+def _restore(project: ComposeProject, before: PriorState) -> None:
+    if before is PriorState.RUNNING:
+        project.progress("the dev container ran before and is left running")
+        return
+    command = "stop" if before is PriorState.STOPPED else "down"
+    project.progress(f"compose {command} …")
+    done = project.host.run(project.compose_command(command), deadline_s=_DOWN_DEADLINE_S)
+    if done.code != 0:
+        project.progress(f"compose {command} ended with status {done.code}: {done.err.strip()[-300:]}")
 
-
-# How large the dev container's image is, and which step of its Dockerfile made it so, as the engine has it.
 
 BASE_IMAGE = "base image"
-_DEADLINE_S = 30.0
-_STEPS = (
+_PARTS = (
     ("system packages", re.compile(r"dpkg-query|ca\.crt|update-ca-certificates")),
     ("Python environment", re.compile(r"-m venv /opt/venv")),
     ("uv", re.compile(r"&& pip install ")),
@@ -224,12 +205,12 @@ _STEPS = (
     ("devkit", re.compile(r"devkit[-_]gpu")),
     ("user and folders", re.compile(r"useradd|WORKDIR|ENV|CMD|USER|ARG|LABEL")),
 )
-"""What a layer is for, by words of the instruction that made it; the first that fits counts."""
+"""The part of the image that a layer belongs to, by the instruction that made it; the first match counts."""
 
 
 @dataclass(frozen=True)
 class ImageReport:
-    """An image, and the bytes of each part on the disk, unpacked, in the order of the Dockerfile."""
+    """An image, and the bytes of each part on disk, unpacked, in the order of the Dockerfile."""
 
     image: str
     parts: tuple[tuple[str, int], ...]
@@ -241,43 +222,43 @@ class ImageReport:
 
 
 def measure_image(folder: Path, host: Host) -> ImageReport | Unknown:
-    """The sizes of the image that was built for `folder` on this machine, or why there are none."""
+    """Return the sizes of the image that was built for `folder` on this machine, or why there are none."""
     try:
         engine = require_engine(host)
     except DevkitError as error:
         return Unknown(error.message)
-    image = _image_of(folder, host, engine)
+    image = _find_image(folder, host, engine)
     if isinstance(image, Unknown):
         return image
-    words = ["history", "--no-trunc", "--human=false", "--format", "{{.Size}}\t{{.CreatedBy}}", image]
-    done = host.run([engine.program, *words], deadline_s=_DEADLINE_S)
+    options = ["history", "--no-trunc", "--human=false", "--format", "{{.Size}}\t{{.CreatedBy}}", image]
+    done = host.run([engine.program, *options], deadline_s=_QUERY_DEADLINE_S)
     if done.code != 0:
         return Unknown(f"{image} is not built on this machine")
     return ImageReport(image, parse_image_history(done.out))
 
 
-def parse_image_history(history: str) -> tuple[tuple[str, int], ...]:
-    """The parts of an image from its history, newest layer first, each line with bytes, a tab, and the instruction."""
-    layers = [line.partition("\t") for line in reversed(history.splitlines()) if line.strip()]
-    names = [_part_of(instruction) for _, _, instruction in layers]
-    first = next((at for at, name in enumerate(names) if name == _STEPS[0][0]), len(layers))
-    found: dict[str, int] = {}
-    for at, (size, _, _) in enumerate(layers):
-        if size_bytes := int(float(size)):
-            name = BASE_IMAGE if at < first else names[at]
-            found[name] = found.get(name, 0) + size_bytes
-    return tuple(found.items())
-
-
-def _part_of(instruction: str) -> str:
-    return next((name for name, words in _STEPS if words.search(instruction)), "other steps")
-
-
-def _image_of(folder: Path, host: Host, engine: WorkingEngine) -> str | Unknown:
-    argv = [*engine.compose, "--file", str(folder / COMPOSE_FILE), "config", "--format", "json"]
-    done = host.run(argv, deadline_s=_DEADLINE_S)
+def _find_image(folder: Path, host: Host, engine: WorkingEngine) -> str | Unknown:
+    command = [*engine.compose, "--file", str(folder / COMPOSE_FILE), "config", "--format", "json"]
+    done = host.run(command, deadline_s=_QUERY_DEADLINE_S)
     try:
         document = json.loads(done.out)
         return str(document["services"][SERVICE].get("image") or f"{document['name']}-{SERVICE}")
     except (ValueError, KeyError, TypeError, AttributeError):
         return Unknown(f"{' '.join(engine.compose)} cannot read {COMPOSE_FILE}: {done.err.strip()[-300:]}")
+
+
+def parse_image_history(history: str) -> tuple[tuple[str, int], ...]:
+    """Sum an image's history by part: newest layer first, each line with bytes, a tab, and the instruction."""
+    layers = [line.partition("\t") for line in reversed(history.splitlines()) if line.strip()]
+    names = [_classify_instruction(instruction) for _, _, instruction in layers]
+    first_own = names.index(_PARTS[0][0]) if _PARTS[0][0] in names else len(layers)
+    sizes_bytes: dict[str, int] = {}
+    for index, (size, _, _) in enumerate(layers):
+        if size_bytes := int(float(size)):
+            name = BASE_IMAGE if index < first_own else names[index]
+            sizes_bytes[name] = sizes_bytes.get(name, 0) + size_bytes
+    return tuple(sizes_bytes.items())
+
+
+def _classify_instruction(instruction: str) -> str:
+    return next((name for name, pattern in _PARTS if pattern.search(instruction)), "other steps")

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 
 from devkit import __version__
-from devkit.doctor.model import Finding, Severity
+from devkit.doctor.model import Severity
 from devkit.doctor.report.report import build_report
 from devkit.doctor.runner import run_checks
 from devkit.errors import DevkitError
@@ -30,50 +30,38 @@ class WorkingEngine:
 
     @property
     def program(self) -> str:
-        """docker or podman."""
+        """The engine's own program: docker or podman."""
         return self.compose[0]
 
 
 def require_engine(host: Host) -> WorkingEngine:
-    """The engine, when it answers and has Compose. Raises DevkitError with the doctor's message and fix when not."""
+    """Return the engine if it answers and has Compose. Raises DevkitError with the doctor's message and fix if not."""
     engine = read_engine(host, deadline_s=ENGINE_DEADLINE_S)
-    if isinstance(engine, Engine) and (compose := _compose(host, engine)):
-        return WorkingEngine(engine, compose)
-    error = _why_not(host, engine)
+    if isinstance(engine, Engine):
+        if read_compose(host) is not None:
+            return WorkingEngine(engine, DOCKER_COMPOSE)
+        if engine.kind is EngineKind.PODMAN and host.run([*PODMAN_COMPOSE, "version"]).code == 0:
+            return WorkingEngine(engine, PODMAN_COMPOSE)
+    error = _diagnose(host, engine)
     if isinstance(read_container(host), Container):
         error.hint += "\nthis is the inside of a container; to prove it itself: devkit verify --here"
     raise error
 
 
-def _compose(host: Host, engine: Engine) -> tuple[str, ...]:
-    if read_compose(host) is not None:
-        return DOCKER_COMPOSE
-    if engine.kind is EngineKind.PODMAN and host.run([*PODMAN_COMPOSE, "version"]).code == 0:
-        return PODMAN_COMPOSE
-    return ()
-
-
-def _why_not(host: Host, engine: Engine | EngineFailure | Unknown) -> DevkitError:
-    # All the checks, with their imports, for the bad day only.
+def _diagnose(host: Host, engine: Engine | EngineFailure | Unknown) -> DevkitError:
+    # All checks are imported only when something is wrong: that takes time.
     from devkit.doctor.registry import CHECKS
 
     facts = gather_facts(host)
     report = build_report(facts, run_checks(CHECKS, facts, clock=time.monotonic), devkit=__version__)
-    errors = [shown for shown in report.roots if shown.finding.severity is Severity.ERROR]
-    findings = [shown.finding for shown in errors if shown.check.code.startswith("ENG")]
-    if findings:
-        return DevkitError(findings[0].message, _hint(findings[0]))
+    for root in report.roots:
+        if root.finding.severity is Severity.ERROR and root.check.code.startswith("ENG"):
+            return DevkitError(root.finding.message, "\n".join((root.finding.fix.summary, *root.finding.fix.commands)))
     match engine:
         case Engine():
             return DevkitError(f"{engine.kind} answers, but has no Compose command", "install the Compose plugin")
         case EngineFailure():
-            said = f"no container engine answers at {engine.endpoint.url}: {engine.message or engine.end}"
-            return DevkitError(said, "find out why: devkit doctor")
+            reason = f"no container engine answers at {engine.endpoint.url}: {engine.message or engine.end}"
         case Unknown():
-            return DevkitError(
-                f"the container engine could not be asked: {engine.reason}", "find out why: devkit doctor"
-            )
-
-
-def _hint(finding: Finding) -> str:
-    return "\n".join((finding.fix.summary, *finding.fix.commands))
+            reason = f"the container engine could not be queried: {engine.reason}"
+    return DevkitError(reason, "find out why: devkit doctor")

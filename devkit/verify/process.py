@@ -1,4 +1,4 @@
-"""Processes that verify starts: read without blocking, ended for certain."""
+"""Child processes of verify: their output is read without blocking, and they are ended in any case."""
 
 import os
 import signal
@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import IO, Any, NoReturn
 
+Progress = Callable[[str], None]
+"""Prints one line about what is going on."""
+
 MAX_LOG_LINES = 40
 MAX_OUTPUT_LINES = 10_000
 KILL_GRACE_S = 5.0
@@ -22,7 +25,7 @@ _SLICE_S = 0.2
 
 @dataclass(frozen=True)
 class CompletedCommand:
-    """A finished command: exit status (None when the time ran out), what it printed, the last lines of its stderr."""
+    """A finished command: exit status (None after a timeout), its stdout, and the last lines of its stderr."""
 
     code: int | None
     out: str
@@ -30,17 +33,15 @@ class CompletedCommand:
 
     @property
     def last_line(self) -> str:
-        """The last line of its stderr that is not blank, or of its stdout."""
+        """The last line of its stderr that is not blank, else of its stdout."""
         lines = [line.strip() for line in (*self.out.splitlines()[-MAX_LOG_LINES:], *self.log) if line.strip()]
         return lines[-1] if lines else "it printed nothing"
 
 
-def run_streaming(
-    argv: Sequence[str], *, progress: Callable[[str], None], timeout_s: float | None = None
-) -> CompletedCommand:
-    """Run a command, hand each line of its stderr to `progress` as it comes, and keep its stdout.
+def run_streaming(argv: Sequence[str], *, progress: Progress, timeout_s: float | None = None) -> CompletedCommand:
+    """Run a command, pass each line of its stderr to `progress` as it comes, and keep its stdout.
 
-    However this call is left, the command is ended: first with SIGTERM, so that it can tidy up, then with SIGKILL.
+    However this call ends, the command is ended: first by SIGTERM, so that it can clean up, then by SIGKILL.
     """
     process = start_process(argv)
     out: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
@@ -51,24 +52,18 @@ def run_streaming(
         progress(line)
 
     readers = (read_lines_in_background(process.stdout, out.append), read_lines_in_background(process.stderr, take))
+    ends_at = None if timeout_s is None else time.monotonic() + timeout_s
     code = None
     try:
-        code = _wait(process, timeout_s)
+        while code is None and (ends_at is None or time.monotonic() < ends_at):
+            # In slices, so that signals are handled on every platform.
+            with suppress(subprocess.TimeoutExpired):
+                code = process.wait(_SLICE_S)
     finally:
         terminate_group(process)
         for reader in readers:
             reader.join(KILL_GRACE_S)
     return CompletedCommand(code, "\n".join(out), tuple(log))
-
-
-def _wait(process: subprocess.Popen[str], timeout_s: float | None) -> int | None:
-    ends_at = None if timeout_s is None else time.monotonic() + timeout_s
-    while ends_at is None or time.monotonic() < ends_at:
-        try:
-            return process.wait(_SLICE_S)
-        except subprocess.TimeoutExpired:
-            continue
-    return None
 
 
 def start_process(argv: Sequence[str]) -> subprocess.Popen[str]:
@@ -89,7 +84,7 @@ def start_process(argv: Sequence[str]) -> subprocess.Popen[str]:
 def read_lines_in_background(
     stream: IO[str] | None, take: Callable[[str], None], at_end: Callable[[], None] = lambda: None
 ) -> threading.Thread:
-    """Hand over a stream's lines in the background, so that a full pipe never blocks the process behind it."""
+    """Pass a stream's lines to `take` in a thread, so that a full pipe never blocks the process that writes it."""
 
     def read() -> None:
         if stream is not None:
@@ -104,7 +99,7 @@ def read_lines_in_background(
 
 
 def terminate_group(process: subprocess.Popen[Any]) -> None:
-    """End a process and its group: SIGTERM and time to tidy up while it runs, SIGKILL for what is left."""
+    """End a process and its group: SIGTERM with time to clean up, then SIGKILL for what is left."""
     if process.poll() is None:
         _signal_group(process, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -113,7 +108,7 @@ def terminate_group(process: subprocess.Popen[Any]) -> None:
 
 
 def kill_group(process: subprocess.Popen[Any]) -> bool:
-    """SIGKILL to a process and its group. False when it did not die: a wedged driver holds it in the kernel."""
+    """Send SIGKILL to a process and its group. Returns False when it survives: a hung driver holds it in the kernel."""
     _signal_group(process, getattr(signal, "SIGKILL", signal.SIGTERM))
     try:
         process.wait(KILL_GRACE_S)
@@ -134,17 +129,18 @@ def _signal_group(process: subprocess.Popen[Any], number: signal.Signals) -> Non
 
 @contextmanager
 def interrupt_on_termination() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end devkit as Ctrl-C does: tidied up, with exit code 130."""
+    """Let SIGTERM and a closed terminal end devkit as Ctrl-C does: after cleaning up, with exit code 130."""
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
 
-    caught = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     # One that is ignored, as nohup does, stays ignored.
-    caught = [number for number in caught if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, interrupt) for number in caught}
+    previous = {
+        number: signal.signal(number, interrupt) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

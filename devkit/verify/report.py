@@ -1,4 +1,4 @@
-"""What a proof found, as the document devkit.verify/1."""
+"""The report of a proof: the document devkit.verify/1, and the text that people read."""
 
 import hashlib
 import json
@@ -12,10 +12,14 @@ from devkit.text import format_count, format_duration, format_number, format_tab
 from devkit.workload.proof.stages import STAGES, ReadingValue, StageResult, StageStatus
 
 REPORT_SCHEMA = "devkit.verify/1"
+HASH_FIELD = "report_sha256"
+MAX_TEXT_CHARACTERS = 40
+SHOWN_LOG_LINES = 20
+_SECRETS = re.compile(r"(?<=://)[^/@\s]+(?=@)|\bhf_\w{8,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}")
 
 
 class ProofLocation(StrEnum):
-    """Where the proof ran."""
+    """The place where the proof ran."""
 
     CONTAINER = "container"
     HERE = "here"
@@ -28,32 +32,26 @@ class ProofVerdict(StrEnum):
     FAILED = "failed"
 
 
-HASH_FIELD = "report_sha256"
-
-
 def add_hash(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with the hash of its canonical form: a change made later shows."""
+    """Return the document with the hash of its canonical form, which reveals later changes."""
     return {**document, HASH_FIELD: hash_document(document)}
 
 
 def hash_document(document: Mapping[str, Any]) -> str:
-    """SHA-256 of the canonical form: JSON in ASCII, keys sorted, no blanks, without the hash itself."""
+    """Return the SHA-256 of the canonical form: JSON in ASCII, keys sorted, no whitespace, without the hash itself."""
     plain = {name: value for name, value in document.items() if name != HASH_FIELD}
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-_SECRETS = re.compile(r"(?<=://)[^/@\s]+(?=@)|\bhf_\w{8,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}")
-
-
 def redact_secrets(text: str) -> str:
-    """`text` with tokens, and passwords in addresses, struck out: build logs print the proxies and indexes they use."""
+    """Replace tokens and the passwords in URLs: build logs print the proxies and indexes that they use."""
     return _SECRETS.sub("***", text)
 
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """The stages of one proof, where and with what it ran. `log` holds the last output of a process that crashed.
+    """The stages of one proof, with its place, device and software. `log` holds the last output of a process that crashed.
 
     `inputs` are the settings and the depth of the proof, `taken_at` its start (ISO 8601, UTC); both may be empty in
     reports of older releases and where the proof did not start.
@@ -79,7 +77,7 @@ class VerificationReport:
 
     @property
     def conclusion(self) -> str:
-        """One plain sentence: what was proved and on what, or what was not."""
+        """One sentence: the claims that were proved and the device, or the failed stages."""
         device = f"{self.device.get('kind', 'unknown device')}"
         failed = [stage.name for stage in self.stages if stage.status is StageStatus.FAILED]
         claims = self._claims()
@@ -88,32 +86,32 @@ class VerificationReport:
             total = format_count(len(self.stages), "stage")
             return f"not proved: {len(failed)} of {total} failed ({', '.join(failed) or 'none ran'}){proved}"
         place = "in the dev container, on" if self.where is ProofLocation.CONTAINER else "on"
-        return f"proved {place} {device}: {join_words(claims)}{self._left_out()}"
-
-    def _left_out(self) -> str:
-        """What a passed proof does not show, because the stage had to be skipped."""
-        claims = {stage.name: stage.claim for stage in STAGES if stage.is_reported_when_skipped}
-        skipped = [stage for stage in self.stages if stage.status is StageStatus.SKIPPED and claims.get(stage.name)]
-        reasons = dict.fromkeys(stage.reason for stage in skipped)
-        return f" (not proved: {', '.join(stage.name for stage in skipped)}; {'; '.join(reasons)})" if skipped else ""
+        claimed = {stage.name for stage in STAGES if stage.claim and stage.is_reported_when_skipped}
+        skipped = {
+            stage.name: stage.reason
+            for stage in self.stages
+            if stage.status is StageStatus.SKIPPED and stage.name in claimed
+        }
+        reasons = "; ".join(dict.fromkeys(skipped.values()))
+        not_proved = f" (not proved: {', '.join(skipped)}; {reasons})" if skipped else ""
+        return f"proved {place} {device}: {join_words(claims)}{not_proved}"
 
     def to_document(self) -> dict[str, Any]:
-        """The document behind `--json`; its fields are a contract. It ends with the hash of all before it."""
-        return add_hash(self._document())
-
-    def _document(self) -> dict[str, Any]:
-        return {
-            "schema": REPORT_SCHEMA,
-            "taken_at": self.taken_at,
-            "verdict": self.verdict.value,
-            "where": self.where.value,
-            "conclusion": self.conclusion,
-            "inputs": self.inputs,
-            "device": self.device,
-            "environment": self.environment,
-            "stages": [replace(stage, reason=redact_secrets(stage.reason)).to_document() for stage in self.stages],
-            "log": [redact_secrets(line) for line in self.log],
-        }
+        """Return the document behind `--json`; its fields are a contract. Its last field is the hash of the others."""
+        return add_hash(
+            {
+                "schema": REPORT_SCHEMA,
+                "taken_at": self.taken_at,
+                "verdict": self.verdict.value,
+                "where": self.where.value,
+                "conclusion": self.conclusion,
+                "inputs": self.inputs,
+                "device": self.device,
+                "environment": self.environment,
+                "stages": [replace(stage, reason=redact_secrets(stage.reason)).to_document() for stage in self.stages],
+                "log": [redact_secrets(line) for line in self.log],
+            }
+        )
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "VerificationReport":
@@ -136,7 +134,7 @@ class VerificationReport:
     def with_host_environment(
         self, environment: Mapping[str, Any], before: tuple[StageResult, ...]
     ) -> "VerificationReport":
-        """The report that came out of a container, with what its host knows added."""
+        """Return the report of a proof in a container with the host's environment and the stages `before` added."""
         return replace(
             self,
             where=ProofLocation.CONTAINER,
@@ -145,74 +143,51 @@ class VerificationReport:
         )
 
 
-# The report as people read it.
-
-MAX_TEXT_CHARACTERS = 40
-SHOWN_LOG_LINES = 20
-
-
 def format_proof_report(report: VerificationReport, *, width: int) -> str:
-    """A block per stage in `width` columns, the log of a crash if there is one, and the conclusion as the last line."""
-    heads = [
-        (stage.name, stage.status.value, _time(stage, is_on_gpu=report.device.get("kind") == "cuda"))
-        for stage in report.stages
-    ]
-    lines = [_heading(report, width=width), ""]
-    for head, stage in zip(
-        format_table([("stage", "status", "time"), *heads]).splitlines()[1:], report.stages, strict=True
-    ):
-        lines += _stage_lines(head, stage, width=width)
+    """Format the report for people: a block per stage, the log of a crash, and the conclusion as the last line."""
+    rows = [("stage", "status", "time")]
+    for stage in report.stages:
+        took_s = stage.ms / 1000
+        time = format_duration(took_s) if took_s else ""
+        if report.device.get("kind") == "cuda" and 0 < stage.budget_s < took_s:
+            time += f", of {format_duration(stage.budget_s)}"
+        rows.append((stage.name, stage.status.value, time))
+    lines = [_format_device(report.device, width=width), ""]
+    for heading, stage in zip(format_table(rows).splitlines()[1:], report.stages, strict=True):
+        lines.append(heading)
+        if stage.reason:
+            lines.append(wrap_text(redact_secrets(stage.reason), width=width, indent="    "))
+        if stage.measured and stage.status is not StageStatus.SKIPPED:
+            readings = ", ".join(_format_reading(name, stage) for name in stage.measured)
+            lines.append(wrap_text(readings, width=width, indent="    "))
     if report.log:
-        lines += ["", "The last output of the process that failed:", *_log(report)]
-    return "\n".join([*lines, "", _one_line(report.conclusion)])
+        shown = [line.rstrip() for line in report.log if line.strip()][-SHOWN_LOG_LINES:]
+        lines += ["", "The last output of the process that failed:", *(f"  {redact_secrets(line)}" for line in shown)]
+    return "\n".join([*lines, "", " ".join(report.conclusion.split())])
 
 
-def _time(stage: StageResult, *, is_on_gpu: bool) -> str:
-    """The time it took, and the budget where a GPU went over it."""
-    if not stage.ms:
-        return ""
-    is_over = is_on_gpu and 0 < stage.budget_s < stage.ms / 1000
-    return format_duration(stage.ms / 1000) + (f", of {format_duration(stage.budget_s)}" if is_over else "")
-
-
-def _log(report: VerificationReport) -> list[str]:
-    lines = [line.rstrip() for line in report.log if line.strip()]
-    return [f"  {redact_secrets(line)}" for line in lines[-SHOWN_LOG_LINES:]]
-
-
-def _heading(report: VerificationReport, *, width: int) -> str:
-    device = report.device
+def _format_device(device: Mapping[str, Any], *, width: int) -> str:
     if device.get("kind") == "unknown":
         return "device: not reached"
-    words = [f"device: {device.get('kind', 'unknown')}"]
-    words += [f"{device[name]}" for name in ("name", "reason") if device.get(name)]
+    parts = [f"device: {device.get('kind', 'unknown')}"]
+    parts += [f"{device[name]}" for name in ("name", "reason") if device.get(name)]
     if device.get("precision"):
-        words.append(f"precision {device['precision']}: {device.get('precision_reason', '')}")
-    return wrap_text("; ".join(words), width=width)
+        parts.append(f"precision {device['precision']}: {device.get('precision_reason', '')}")
+    return wrap_text("; ".join(parts), width=width)
 
 
-def _stage_lines(head: str, stage: StageResult, *, width: int) -> list[str]:
-    details = ", ".join(_reading(name, stage) for name in stage.measured)
-    lines = [head]
-    if stage.reason:
-        lines.append(wrap_text(redact_secrets(stage.reason), width=width, indent="    "))
-    if details and stage.status is not StageStatus.SKIPPED:
-        lines.append(wrap_text(details, width=width, indent="    "))
-    return lines
-
-
-def _reading(name: str, stage: StageResult) -> str:
-    """One measured value beside what was expected of it."""
-    label, value, expected = name.replace("_", " "), stage.measured[name], stage.expected.get(name)
+def _format_reading(name: str, stage: StageResult) -> str:
+    """Format a measured value next to its expected value."""
+    value, expected = stage.measured[name], stage.expected.get(name)
+    shown = f"{name.replace('_', ' ')} {_format_value(value)}"
     if expected is None:
-        return f"{label} {_shown(value)}"
-    if str(value) == expected:
-        same = "exactly as expected" if isinstance(value, str) else f"expected {_shown(value)}"
-        return f"{label} {_shown(value)} ({same})"
-    return f"{label} {_shown(value)} (expected {_shortened(expected)})"
+        return shown
+    if str(value) != expected:
+        return f"{shown} (expected {_shorten(expected)})"
+    return f"{shown} (exactly as expected)" if isinstance(value, str) else f"{shown} (expected {_format_value(value)})"
 
 
-def _shown(value: ReadingValue) -> str:
+def _format_value(value: ReadingValue) -> str:
     match value:
         case bool():
             return "yes" if value else "no"
@@ -221,13 +196,9 @@ def _shown(value: ReadingValue) -> str:
         case float():
             return format_number(value)
         case str():
-            return _shortened(value)
+            return _shorten(value)
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     text = " ".join("".join(each if each.isprintable() else "?" for each in text).split())
     return text if len(text) <= MAX_TEXT_CHARACTERS else f"{text[: MAX_TEXT_CHARACTERS - 1]}…"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -92,7 +92,7 @@ def test_after_a_failure_nothing_has_the_name_and_the_next_run_goes_on(workshop,
     fail_at(workshop, target)
     with pytest.raises(DevkitError, match="no space left") as failed:
         build_bundle(workshop, tmp_path / "out")
-    assert "Make room" in failed.value.hint
+    assert "Free " in failed.value.hint
     assert not (tmp_path / "out").exists()
     fail_at(workshop, "nothing")
     saved_before = calls(workshop, "save") if target in ("listing", "wheels") else 0

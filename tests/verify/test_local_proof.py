@@ -97,7 +97,7 @@ def test_what_a_process_said_is_heard_however_late_it_is_read(monkeypatch):
         thread.start()
         return thread
 
-    monkeypatch.setattr(local_proof, "read_lines", late)
+    monkeypatch.setattr(local_proof, "read_lines_in_background", late)
     assert prove("for name in wanted: play(name)").verdict is ProofVerdict.PASSED
 
 

@@ -51,13 +51,13 @@ def stage_in(document, name):
 
 
 def wrong(document):
-    return {point.name for point in check_report(document) if point.agreement is PointStatus.DIFFERS}
+    return {point.name for point in check_report(document) if point.status is PointStatus.DIFFERS}
 
 
 def test_an_untouched_report_agrees_and_says_what_nobody_can_check():
     points = check_report(report_document())
     assert summarize_points(points) is PointStatus.AGREES
-    assert [point.name for point in points if point.agreement is PointStatus.NOT_CHECKED] == ["device"]
+    assert [point.name for point in points if point.status is PointStatus.NOT_CHECKED] == ["device"]
     assert format_report_check(points).splitlines()[-1] == "the report agrees; not checked: device"
     assert build_check_document(points)["verdict"] == "agrees"
 
@@ -159,14 +159,14 @@ def test_what_cannot_be_checked_is_said_and_not_called_right():
     del document[HASH_FIELD]
     document["environment"]["devkit"] = "0.0.9"
     document["inputs"] = {}
-    points = {point.name: point.agreement for point in check_report(document)}
+    points = {point.name: point.status for point in check_report(document)}
     assert points["hash"] is points["stages"] is points["device"] is PointStatus.NOT_CHECKED
 
 
 def test_the_stages_of_another_devkit_are_not_judged():
     document = forge(lambda d: (d["environment"].update(devkit="9.0"), d["stages"].pop(3)))
     points = {point.name: point for point in check_report(document)}
-    assert points["stages"].agreement is PointStatus.NOT_CHECKED and "9.0" in points["stages"].says
+    assert points["stages"].status is PointStatus.NOT_CHECKED and "9.0" in points["stages"].says
 
 
 def test_a_hash_that_was_taken_out_is_missed_where_this_devkit_wrote_the_report():
@@ -226,4 +226,4 @@ def reference(losses, digest="aa"):
 )
 def test_repeated_losses_against_those_of_the_report(here, other, answers):
     points = compare_losses(reference(LOSSES), here, other)
-    assert {point.name: point.agreement.value for point in points} == answers
+    assert {point.name: point.status.value for point in points} == answers

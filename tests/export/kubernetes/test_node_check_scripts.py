@@ -279,7 +279,7 @@ def test_every_node_becomes_a_file_that_devkit_reads(cluster, shell):
         assert parse_facts(text) == parse_facts(FACTS.read_text())
     verified = json.loads((cluster.folder / "reports/verify/gpu-07.json").read_text())
     assert verified == VERIFIED
-    assert all(point.agreement is PointStatus.AGREES for point in check_report(verified)[:1])
+    assert all(point.status is PointStatus.AGREES for point in check_report(verified)[:1])
 
 
 def test_facts_that_were_read_with_gpus_lie_apart(cluster):
