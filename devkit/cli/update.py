@@ -1,5 +1,6 @@
 """`devkit update`: solve anew for the machines of devkit.lock, and join the result with the user's edits."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ def update(
     made anew. Where your edits and devkit's changes meet, text files get both between markers, JSON and YAML keep
     yours; the exit code is then 1.
     """
-    from devkit.render.changes import write_changes
+    from devkit.render.changes import Action, write_changes
     from devkit.render.devkit_toml import ProjectSettings
     from devkit.render.project import PathOptions, compute_project_changes, open_project
 
@@ -71,6 +72,9 @@ def update(
     answer = require_plan(ctx, solve_request(request, project.dependencies), schema=SCHEMA, as_json=as_json)
     project = _with_locks(project, answer, locking, manner, is_check=check)
     changes = compute_project_changes(project, answer, machines=request.machines, may_clash=True)
+    if check:
+        # A clone lacks what is kept out of version control; that is no drift.
+        changes = tuple(replace(each, action=Action.UNCHANGED) if each.is_restored else each for each in changes)
     if not as_json:
         print_plan(answer, asked_for_cpu=True)
         print_changes(changes, show_diff=show_diff or check)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
-from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, WrittenFile, compute_sha256, parse_lock
+from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, WrittenFile, compute_digest, compute_sha256, parse_lock
 from devkit.render.files import (
     DEVCONTAINER_FOLDER,
     STAGED_SUFFIX,
@@ -41,13 +41,15 @@ class Action(StrEnum):
 class FileChange:
     """One file, before and after. `before` is None for a new file; a removed one keeps its artifact's path.
 
-    `clashes` are the places where the user's edits and devkit's changes meet.
+    `conflicts` are the places where the user's edits and devkit's changes meet. `is_restored` when the change only
+    brings back a file that is kept out of version control, as the lock describes it: that is no drift.
     """
 
     action: Action
     artifact: Artifact
     before: bytes | None
     conflicts: "tuple[MergeConflict, ...]" = ()
+    is_restored: bool = False
 
     @property
     def path(self) -> str:
@@ -81,7 +83,9 @@ class KnownFiles:
 
     def is_unmodified(self, path: str, content: bytes) -> bool:
         """Whether the file is as devkit left it."""
-        return compute_sha256(content) in {written.sha256 for written in self.files.get(path, ())}
+        # Locks of earlier versions hold the SHA-256 of a wheel's bytes.
+        digests = {compute_sha256(content), compute_digest(path, content)}
+        return not digests.isdisjoint(written.sha256 for written in self.files.get(path, ()))
 
     def find_base_text(self, path: str) -> str | None:
         """What devkit wrote there last, None where no lock tells."""
@@ -157,11 +161,16 @@ def compute_change(root: Path, artifact: Artifact) -> FileChange:
     before = read_file(root, artifact.path)
     if before is None:
         return FileChange(Action.CREATE, artifact, None)
-    return FileChange(Action.UNCHANGED if before == artifact.content else Action.UPDATE, artifact, before)
+    is_same = before == artifact.content or (
+        artifact.is_local and compute_digest(artifact.path, before) == compute_digest(artifact.path, artifact.content)
+    )
+    return FileChange(Action.UNCHANGED if is_same else Action.UPDATE, artifact, before)
 
 
 def _own_change(root: Path, artifact: Artifact, known: KnownFiles, *, force: bool) -> FileChange:
     change = compute_change(root, artifact)
+    if artifact.is_local:
+        return dataclasses.replace(change, is_restored=known.is_unmodified(artifact.path, artifact.content))
     if change.before is not None and artifact.path in IGNORE_FILES and artifact.path not in known.files:
         joined_file = merge_ignore_file(change.before, artifact.content)
         action = Action.UNCHANGED if joined_file == change.before else Action.MERGE
@@ -186,7 +195,7 @@ def _own_change(root: Path, artifact: Artifact, known: KnownFiles, *, force: boo
 
 
 def _may_replace(change: FileChange, known: KnownFiles, force: bool) -> bool:
-    if change.path == LOCK_PATH:
+    if change.path == LOCK_PATH or change.artifact.is_local:
         return True
     return change.path in known.files and (force or known.is_unmodified(change.path, change.before or b""))
 

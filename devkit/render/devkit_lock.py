@@ -5,9 +5,11 @@ reviews a change of the lock sees the same lines change as in the file itself.
 """
 
 import hashlib
+import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,25 @@ class DevkitLock:
 def compute_sha256(content: bytes) -> str:
     """SHA-256 of a file's contents, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
+
+
+@lru_cache(maxsize=4)
+def compute_digest(path: str, content: bytes) -> str:
+    """Return the SHA-256 by which the lock knows a file.
+
+    For a wheel that is the SHA-256 of its members' names and contents: another zlib compresses them to other bytes.
+    """
+    if not path.endswith(".whl"):
+        return compute_sha256(content)
+    import zipfile
+    import zlib
+
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = [[name, compute_sha256(archive.read(name))] for name in sorted(archive.namelist())]
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError, ValueError):
+        return compute_sha256(content)
+    return compute_sha256(json.dumps(members).encode())
 
 
 def render_lock(
@@ -111,7 +132,9 @@ def read_project_lock(root: Path) -> DevkitLock:
 
 
 def _file_document(artifact: Artifact) -> dict[str, object]:
-    document: dict[str, object] = {"sha256": compute_sha256(artifact.content)}
+    document: dict[str, object] = {"sha256": compute_digest(artifact.path, artifact.content)}
+    if artifact.path.endswith(".whl"):
+        document["of"] = "members"
     if artifact.path.endswith(".lock"):
         return document  # Nobody edits a lock by hand, and its thousand lines would only stand here again.
     try:

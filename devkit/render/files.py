@@ -13,11 +13,15 @@ DEVCONTAINER_FOLDER = ".devcontainer"
 
 @dataclass(frozen=True)
 class Artifact:
-    """A generated file: path relative to the project, contents, and permission bits."""
+    """A generated file: path relative to the project, contents, and permission bits.
+
+    `is_local` for one that is kept out of version control, so that a fresh clone lacks it.
+    """
 
     path: str
     content: bytes
     mode: int = 0o644
+    is_local: bool = False
 
     @classmethod
     def from_text(cls, path: str, text: str, mode: int = 0o644) -> "Artifact":

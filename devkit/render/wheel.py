@@ -1,7 +1,7 @@
 """Where the running devkit came from (PEP 610), and a wheel of it for images that cannot fetch it.
 
-The wheel is packed from the files that run now, so it needs no build backend, no network and no source
-tree. It is not compressed, so the same files give the same bytes with every zlib.
+The wheel is packed from the files that run now, so it needs no build backend, no network and no source tree.
+The same files give the same members; their compressed bytes depend on zlib, so devkit.lock compares the members.
 Source: PEP 427 for the wheel's layout, PEP 610 for direct_url.json.
 """
 
@@ -106,11 +106,12 @@ def _digest(content: bytes) -> str:
 
 def _zipped(members: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for path, content in sorted(members.items()):
             entry = zipfile.ZipInfo(path, date_time=_EARLIEST)
             entry.external_attr = 0o644 << 16
             entry.create_system = 3
+            entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, content)
     return buffer.getvalue()
 

@@ -1,6 +1,7 @@
 """`devkit update` from the outside: new versions come in, edits stay, and CI hears of drift."""
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,51 @@ def test_a_dry_run_writes_nothing_and_ends_well(project, flag):
     before = tree(project)
     assert devkit("update", project, *flag.split()).returncode == 0
     assert tree(project) == before
+
+
+@pytest.fixture
+def wheel(project: Path) -> Path:
+    """The wheel of devkit in the project, which git leaves out."""
+    (found,) = (project / ".devcontainer/wheels").glob("*.whl")
+    return found
+
+
+def test_a_clone_without_the_wheel_has_not_drifted_and_an_update_writes_it(project, wheel):
+    before = tree(project)
+    wheel.unlink()
+    done = devkit("update", project, "--check")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "up to date: nothing to change.")
+    assert json.loads(devkit("update", project, "--check", "--json").stdout)["verdict"] == "unchanged"
+    assert not wheel.exists()
+    assert f"create  .devcontainer/wheels/{wheel.name}" in devkit("update", project).stdout
+    assert tree(project) == before
+
+
+def test_the_wheel_of_an_earlier_pull_is_replaced_and_is_no_drift(project, wheel):
+    before = tree(project)
+    wheel.write_bytes(b"what another devkit wrote")
+    assert devkit("update", project, "--check").returncode == 0
+    assert devkit("update", project).returncode == 0
+    assert tree(project) == before
+
+
+def test_a_wheel_that_another_zlib_compressed_is_the_same(project, wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    before = tree(project)
+    assert devkit("update", project).stdout.splitlines()[-1] == "up to date: nothing to change."
+    assert tree(project) == before
+
+
+def test_a_wheel_that_the_lock_does_not_know_is_drift(project, wheel):
+    lock = json.loads((project / "devkit.lock").read_text())
+    lock["files"][f".devcontainer/wheels/{wheel.name}"]["sha256"] = "0" * 64
+    (project / "devkit.lock").write_text(json.dumps(lock))
+    wheel.unlink()
+    assert devkit("update", project, "--check").returncode == 1
 
 
 def test_a_conflict_is_marked_in_text_and_must_be_decided(project):

@@ -241,4 +241,15 @@ def test_git_takes_what_teammates_need_and_leaves_what_is_this_hosts(tmp_path):
     listed = subprocess.run(
         ["git", "ls-files", DEVCONTAINER_FOLDER], cwd=tmp_path, check=True, capture_output=True, text=True
     ).stdout
-    assert set(listed.split()) == {each.path for each in made}
+    assert set(listed.split()) == {each.path for each in made if not each.path.endswith(".whl")}
+    assert f"{DEVCONTAINER_FOLDER}/wheels/.gitignore" in listed.split(), "a clone has the folder that the build mounts"
+
+
+def test_a_build_without_the_wheel_says_what_to_do(tmp_path):
+    """The step's own words, run by a shell without the wheel's folder."""
+    text = texts(CPU_PLAN, CLOSED)["Dockerfile"]
+    (step,) = re.findall(r"(\{ test -f /mnt/wheels/.*?; \}); \}", text)
+    done = subprocess.run(["sh", "-c", f"{step}; }}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "devkit update" in done.stderr

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from devkit.render.container.settings import FromWheel
+
 from .gpu_host import (
     DEVICES,
     GPU,
@@ -230,6 +232,18 @@ def processes_of(machine: Machine) -> list[str]:
         with suppress(OSError):
             found.append(file.read_text(errors="replace"))
     return [command for command in found if str(machine.folder) in command]
+
+
+def test_a_wheel_that_is_missing_is_said_before_the_build(machine):
+    settings = replace(SETTINGS, source=FromWheel("devkit_gpu-0.1.0-py3-none-any.whl", b""))
+    place(machine, PLAN, settings)
+    done = machine.start()
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = [line for line in done.stdout.splitlines() if "wheels/devkit_gpu-0.1.0" in line]
+    assert "devkit update" in line
+    (machine.folder / "wheels").mkdir()
+    (machine.folder / "wheels/devkit_gpu-0.1.0-py3-none-any.whl").touch()
+    assert "devkit update" not in machine.run()
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_not_fatal(machine):

@@ -155,10 +155,8 @@ def harmless_run(setting: str, way: str) -> Ran:
     assert setting in HARMLESS, f"{setting} keeps hostile values: say in HARMLESS which value is harmless"
     with TemporaryDirectory() as folder:
         root = Path(folder).resolve() / "project"
-        if way == "toml":
-            done = init_with_choices(root, setting, HARMLESS[setting])
-        else:
-            done = init_with_flag(root, way, HARMLESS[setting])
+        value = HARMLESS[setting]
+        done = init_with_choices(root, setting, value) if way == "toml" else init_with_flag(root, way, value)
     assert done.code == 0, done.err
     return done
 

@@ -9,7 +9,7 @@ from devkit.errors import DevkitError
 from devkit.render.container.network import may_need_login
 from devkit.render.container.packages import has_project_files
 from devkit.render.container.profiles import find_profile_volumes, render_profile_services
-from devkit.render.container.settings import ContainerSettings
+from devkit.render.container.settings import ContainerSettings, FromWheel
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.render.templates import render_template
 from devkit.solver.plan import Plan
@@ -104,16 +104,22 @@ def render_devcontainer_compose(plan: Plan, settings: ContainerSettings) -> Iter
     known = _build_context(plan, settings.engine) | {"slug": settings.slug}
     yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/docker-compose.yml", _render_compose_file(plan, settings, known))
     yield from render_gpu_files(
-        plan, DEVCONTAINER_FOLDER, engine=settings.engine, devices=settings.devices, slug=settings.slug
+        plan,
+        DEVCONTAINER_FOLDER,
+        engine=settings.engine,
+        devices=settings.devices,
+        slug=settings.slug,
+        wheel=f"wheels/{settings.source.filename}" if isinstance(settings.source, FromWheel) else "",
     )
 
 
 def render_gpu_files(
-    plan: Plan, folder: str, *, engine: str = "", devices: Sequence[str] = (), slug: str = ""
+    plan: Plan, folder: str, *, engine: str = "", devices: Sequence[str] = (), slug: str = "", wheel: str = ""
 ) -> Iterator[Artifact]:
     """Each way to the GPU as a service to extend, and the script that chooses among them, in two languages.
 
-    Without a `slug` they stand beside a Compose project of somebody else's, whose .env they write into.
+    Without a `slug` they belong to a Compose project of somebody else's, whose .env they write into. `wheel` is the
+    path of devkit's wheel in `folder`, "" where the image takes devkit from elsewhere.
     Raises: DevkitError for an engine or a GPU's name that does not exist.
     """
     named = validate_devices(devices, plan.vendor.value, engine)
@@ -122,7 +128,7 @@ def render_gpu_files(
         name = f"gpu.{overlay.mode}.yml"
         text = render_template(f"devcontainer/{name}.j2", naming=overlay.format_devices(named), **known)
         yield Artifact.from_text(f"{folder}/{name}", text)
-    known |= {"slug": slug, "is_guest": not slug}
+    known |= {"slug": slug, "is_guest": not slug, "wheel": wheel}
     yield Artifact.from_text(f"{folder}/gpu.sh", render_template("devcontainer/gpu.sh.j2", **known), 0o755)
     yield Artifact.from_text(f"{folder}/gpu.ps1", render_template("devcontainer/gpu.ps1.j2", **known))
 

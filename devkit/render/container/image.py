@@ -70,11 +70,13 @@ gpu.*.local.yml
 wheelhouse/
 # What every teammate needs, even where the project ignores such names.
 !wheels/
-!wheels/*.whl
+!wheels/.gitignore
 !certificates/
 !certificates/ca.crt
 !*.lock
 """
+# A clone has this file, and with it the folder that the build mounts.
+_IGNORED_WHEELS = "# Written by devkit, whose wheel is large: in a clone, `devkit update` writes it again.\n*.whl\n"
 # A shell script and a Dockerfile with carriage returns do not run, whatever git does with the rest.
 _GIT_ATTRIBUTES = "# Written by devkit.\n* text eol=lf\n*.whl binary\n"
 
@@ -125,7 +127,9 @@ def render_image_files(plan: Plan, settings: ContainerSettings) -> Iterator[Arti
     if settings.certificates:
         yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/certificates/ca.crt", settings.certificates)
     if isinstance(settings.source, FromWheel):
-        yield Artifact(f"{DEVCONTAINER_FOLDER}/wheels/{settings.source.filename}", settings.source.content)
+        wheels = f"{DEVCONTAINER_FOLDER}/wheels"
+        yield Artifact(f"{wheels}/{settings.source.filename}", settings.source.content, is_local=True)
+        yield Artifact.from_text(f"{wheels}/.gitignore", _IGNORED_WHEELS)
 
 
 def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
@@ -156,7 +160,7 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
         built_for_torch=BUILT_FOR_TORCH,
         devkit_requirement=requirement,
         devkit_reason=reason,
-        devkit_wheel=isinstance(settings.source, FromWheel),
+        devkit_wheel=settings.source.filename if isinstance(settings.source, FromWheel) else "",
     )
 
 
