@@ -1,12 +1,13 @@
 """Documents as trees that know where each value stands: JSON with comments, YAML, and the merge of Compose files."""
 
 import json
-import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
+
+from devkit.formats.jsonc import InvalidJsonc, JsonValue, parse_jsonc
 
 MAX_NODES = 50_000
 """A file with more values than this is no configuration that anybody wrote."""
@@ -66,105 +67,19 @@ class InvalidDocument(ValueError):  # noqa: N818 - named for what was read, as a
         self.line = line
 
 
-_TOKEN = re.compile(
-    r"(?P<space>\s+|//[^\n]*|/\*.*?\*/)"
-    r'|(?P<text>"(?:[^"\\\n]|\\.)*")'
-    r"|(?P<mark>[{}\[\],:])"
-    r"|(?P<number>-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![\w.])"
-    r"|(?P<word>true|false|null)\b",
-    re.DOTALL,
-)
-_WORDS = {"true": NodeKind.BOOL, "false": NodeKind.BOOL, "null": NodeKind.NULL}
-
-
-def parse_jsonc(text: str, *, file: str) -> DocumentNode:
-    """JSON with comments and trailing commas, as dev container tools read it. Raises WrongDocument."""
-    return _Jsonc(text.removeprefix("\ufeff"), file).document()
-
-
-class _Jsonc:
-    def __init__(self, text: str, file: str) -> None:
-        self._file = file
-        self._tokens = [*_tokens(text), ("end", "", text.count("\n") + 1)]
-        self._next = 0
-
-    def document(self) -> DocumentNode:
-        node = self._value(0)
-        kind, text, line = self._tokens[self._next]
-        if kind != "end":
-            raise InvalidDocument(f"expected the end of the file, got {text}", line)
-        return node
-
-    def _take(self) -> tuple[str, str, int]:
-        token = self._tokens[self._next]
-        self._next += 1
-        return token
-
-    def _peek(self) -> str:
-        return self._tokens[self._next][1]
-
-    def _value(self, depth: int) -> DocumentNode:
-        kind, text, line = self._take()
-        if depth > MAX_DEPTH:
-            raise InvalidDocument("nested too deeply", line)
-        if kind == "text":
-            return DocumentNode(NodeKind.TEXT, self._file, line, _decoded(text, line))
-        if kind == "number":
-            return DocumentNode(NodeKind.NUMBER, self._file, line, text)
-        if kind == "word":
-            return DocumentNode(_WORDS[text], self._file, line, text)
-        if text == "{":
-            return DocumentNode(NodeKind.OBJECT, self._file, line, fields=dict(self._fields(depth)))
-        if text == "[":
-            return DocumentNode(NodeKind.LIST, self._file, line, items=tuple(self._items(depth)))
-        raise InvalidDocument(f"expected a value, got {text or 'the end of the file'}", line)
-
-    def _fields(self, depth: int) -> Iterator[tuple[str, DocumentNode]]:
-        while self._peek() != "}":
-            kind, text, line = self._take()
-            if kind != "text":
-                raise InvalidDocument(f"expected a key in quotes, got {text or 'the end of the file'}", line)
-            self._expect(":")
-            yield _decoded(text, line), replace(self._value(depth + 1), line=line)
-            self._comma("}")
-        self._take()
-
-    def _items(self, depth: int) -> Iterator[DocumentNode]:
-        while self._peek() != "]":
-            yield self._value(depth + 1)
-            self._comma("]")
-        self._take()
-
-    def _comma(self, closing: str) -> None:
-        if self._peek() != closing:
-            self._expect(",")
-
-    def _expect(self, mark: str) -> None:
-        _, text, line = self._take()
-        if text != mark:
-            wanted = {",": "a comma", ":": "a colon"}[mark]
-            raise InvalidDocument(f"expected {wanted}, got {text or 'the end of the file'}", line)
-
-
-def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
-    place, line = 0, 1
-    while place < len(text):
-        found = _TOKEN.match(text, place)
-        if found is None:
-            raise InvalidDocument(f"unexpected {text[place : place + 12].splitlines()[0]!r}", line)
-        kind = found.lastgroup or ""
-        if kind != "space":
-            yield kind, found[0], line
-        line += found[0].count("\n")
-        place = found.end()
-
-
-def _decoded(quoted: str, line: int) -> str:
+def parse_jsonc_tree(text: str, *, file: str) -> DocumentNode:
+    """Parse JSON with comments and trailing commas, as dev container tools read it. Raises InvalidDocument."""
     try:
-        text: str = json.loads(quoted, strict=False)
-    except ValueError as error:
-        raise InvalidDocument(f"{quoted[:20]} is no JSON string", line) from error
-    return text
+        return _json_node(parse_jsonc(text), file)
+    except InvalidJsonc as error:
+        raise InvalidDocument(error.problem, error.line) from error
+
+
+def _json_node(value: JsonValue, file: str) -> DocumentNode:
+    # Of a key that occurs twice, the last counts.
+    fields = {member.key: replace(_json_node(member.value, file), line=member.line) for member in value.members}
+    items = tuple(_json_node(item, file) for item in value.items)
+    return DocumentNode(NodeKind(value.kind.value), file, value.line, value.text, fields, items)
 
 
 def parse_yaml_tree(text: str, *, file: str) -> DocumentNode:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from devkit.doctor.signatures.matching import match_signatures
 from devkit.facts.store import InvalidFacts, format_facts, parse_facts
 from devkit.facts.values import ComputeCapability, Release
-from devkit.probe.documents import InvalidDocument, parse_json, parse_jsonc, parse_toml, parse_yaml, parse_yaml_tree
+from devkit.probe.documents import (
+    InvalidDocument,
+    parse_json,
+    parse_jsonc_tree,
+    parse_toml,
+    parse_yaml,
+    parse_yaml_tree,
+)
 from devkit.probe.engine.daemon import strip_url_credentials
 from devkit.text import to_one_line
 from tests.doctor.machines import healthy, inside
@@ -102,7 +109,7 @@ def test_a_document_is_one_or_a_value_error(read):
     is_document()
 
 
-@pytest.mark.parametrize("read", [parse_jsonc, parse_yaml_tree], ids=["JSON with comments", "YAML"])
+@pytest.mark.parametrize("read", [parse_jsonc_tree, parse_yaml_tree], ids=["JSON with comments", "YAML"])
 def test_a_document_with_lines_is_one_or_says_where_not(read):
     @FUZZ
     @given(nearly('// a note\n{"a": [1, {"b": null},], /* x */ "c": "d",}\n'))

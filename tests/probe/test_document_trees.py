@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devkit.probe.documents import InvalidDocument, NodeKind, merge_compose_nodes, parse_jsonc, parse_yaml_tree
+from devkit.probe.documents import InvalidDocument, NodeKind, merge_compose_nodes, parse_jsonc_tree, parse_yaml_tree
 
 
 def test_comments_and_trailing_commas_are_read_past():
     text = '\ufeff// first\n{\n  "a": [1, 2,], /* two\n lines */ "b": {"url": "http://x//y"},\n}\n'
-    root = parse_jsonc(text, file="f")
+    root = parse_jsonc_tree(text, file="f")
     assert [item.text for item in root.at("a").items] == ["1", "2"]
     assert (root.at("b", "url").text, root.at("b").line, root.at("b").file) == ("http://x//y", 4, "f")
     assert root.at("a", "nothing").kind is NodeKind.ABSENT
@@ -35,7 +35,7 @@ def test_comments_and_trailing_commas_are_read_past():
 )
 def test_wrong_json_is_named_with_its_line(text, line):
     with pytest.raises(InvalidDocument) as wrong:
-        parse_jsonc(text, file="f")
+        parse_jsonc_tree(text, file="f")
     assert wrong.value.line == line
     assert wrong.value.problem
 
@@ -62,13 +62,13 @@ def plain(node):
 @settings(max_examples=60, deadline=None)
 @given(PLAIN)
 def test_what_json_writes_is_read_back(value):
-    assert plain(parse_jsonc(json.dumps(value, indent=1), file="f")) == value
+    assert plain(parse_jsonc_tree(json.dumps(value, indent=1), file="f")) == value
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(alphabet='{}[]":,/* \nae1\\#-&!|>', max_size=40))
 def test_garbage_is_read_or_refused_and_nothing_else(text):
-    for read in (parse_jsonc, parse_yaml_tree):
+    for read in (parse_jsonc_tree, parse_yaml_tree):
         try:
             read(text, file="f")
         except InvalidDocument as wrong:

@@ -7,7 +7,7 @@ from functools import partial
 from devkit.facts.model import Project
 from devkit.facts.project import DevContainer, Dockerfile, EnvFile, InvalidPolicy, Policy, Service, parse_policy
 from devkit.facts.values import Unknown
-from devkit.probe.documents import DocumentNode, InvalidDocument, NodeKind, parse_jsonc
+from devkit.probe.documents import DocumentNode, InvalidDocument, NodeKind, parse_jsonc_tree
 from devkit.probe.project.compose import find_default_compose_files, read_compose_build_args, read_compose_services
 from devkit.probe.project.devcontainer import (
     find_compose_file_nodes,
@@ -81,7 +81,7 @@ def _dev_container_roots(files: ProjectFiles) -> tuple[DocumentNode, ...]:
         if text is None:
             continue
         try:
-            root = parse_jsonc(text, file=path)
+            root = parse_jsonc_tree(text, file=path)
         except InvalidDocument as wrong:
             files.broken(path, wrong.problem, wrong.line)
             continue

@@ -40,7 +40,7 @@ from devkit.render.files import Artifact, read_file
 from devkit.render.ignore_files import update_gitignore
 from devkit.render.project import DevkitProject, render_user_files
 from devkit.render.repair import CannotRepair, apply_repair
-from devkit.render.splice.jsonc import load_jsonc as read_json
+from devkit.render.splice.jsonc import load_jsonc
 from devkit.solver.plan import Constraint, Machine, Plan
 
 # A machine on which some files of the project read as they would after a change that nobody has made yet.
@@ -277,7 +277,7 @@ def _on(facts: Facts, machine: Machine) -> Facts:
 def _is_for_jetbrains(content: bytes) -> bool:
     """Whether a devcontainer.json says so: JetBrains's tools hear no hostRequirements, and would lose the GPU."""
     try:
-        return "jetbrains" in (read_json(content.decode()).get("customizations") or {})
+        return "jetbrains" in (load_jsonc(content.decode()).get("customizations") or {})
     except (ValueError, AttributeError):
         return False
 

@@ -19,7 +19,7 @@ from devkit.doctor.report.report import ReportedFinding
 from devkit.errors import DevkitError
 from devkit.facts.model import Facts
 from devkit.facts.project import DevContainer, GpuRequest, RequestForm
-from devkit.probe.documents import DocumentNode, NodeKind, parse_jsonc
+from devkit.probe.documents import DocumentNode, NodeKind, parse_jsonc_tree
 from devkit.probe.host import Host
 from devkit.probe.project.compose import ComposeTree, ServiceTree
 from devkit.probe.project.devcontainer import find_compose_file_nodes
@@ -29,8 +29,7 @@ from devkit.render.container.compose import render_gpu_files, validate_devices
 from devkit.render.container.devcontainer import build_initialize_command
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.render.splice.document import CannotSplice, remove_value, set_value
-from devkit.render.splice.jsonc import JSONC
-from devkit.render.splice.jsonc import load_jsonc as read_json
+from devkit.render.splice.jsonc import JSONC, load_jsonc
 from devkit.render.templates import render_template
 from devkit.solver.plan import Plan
 
@@ -111,7 +110,7 @@ def add_overlay(text: str, overlay: ServiceOverlay) -> str:
     Raises: CannotSplice for a layout that does not allow it.
     """
     text = remove_overlays(text, keeping=tuple(_beside(overlay.dev, path) for path in overlay.files))
-    document = read_json(text)
+    document = load_jsonc(text)
     named = document["dockerComposeFile"]
     files = [named] if isinstance(named, str) else list(named)
     wanted = [*files, *(path for path in (_beside(overlay.dev, each) for each in overlay.files) if path not in files)]
@@ -124,7 +123,7 @@ def add_overlay(text: str, overlay: ServiceOverlay) -> str:
 
 def remove_overlays(text: str, *, keeping: tuple[str, ...] = ()) -> str:
     """devcontainer.json without the overlays in its list of Compose files. Raises CannotSplice."""
-    named = read_json(text).get("dockerComposeFile")
+    named = load_jsonc(text).get("dockerComposeFile")
     for place in reversed(range(len(named) if isinstance(named, list) else 0)):
         if is_overlay_file(named[place]) and named[place] not in keeping:
             text = remove_value(text, ("dockerComposeFile", str(place)), JSONC)
@@ -178,7 +177,7 @@ def _tree(dev: DevContainer, service: str, files: ProjectFiles) -> ServiceTree |
     text = files.read(dev.path, "devcontainer.json")
     if text is None:
         return None
-    trees = ComposeTree(files).resolve_services(find_compose_file_nodes(parse_jsonc(text, file=dev.path)))
+    trees = ComposeTree(files).resolve_services(find_compose_file_nodes(parse_jsonc_tree(text, file=dev.path)))
     return next((tree for tree in trees if tree.name == service), None)
 
 

@@ -1,12 +1,11 @@
 """JSON and JSON with comments, as editors and dev containers use it: comments and trailing commas are kept."""
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
+from devkit.formats.jsonc import JsonKind, JsonValue, parse_jsonc, skip_blanks
 from devkit.render.splice.document import (
-    CannotSplice,
     Entry,
     KeyPath,
     Shape,
@@ -21,88 +20,27 @@ from devkit.render.splice.document import (
     nest_value,
 )
 
-_SPACE = re.compile(r"(?:[\s\ufeff]|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
-_SCALAR = re.compile(r'"(?:[^"\\\n]|\\.)*"|[^\s,\[\]{}:"/]+')
 _SAME_LINE = re.compile(r"[ \t]*(?:/\*[^\n]*?\*/[ \t]*)*(?://[^\n]*)?")
-_DEEPEST = 200
 _SHORT = 60
 
 
-def _nodes(text: str) -> TextNode:
-    reader = _Reader(text)
-    node = reader.value(_after_space(text, 0), depth=0)
-    if _after_space(text, node.end) != len(text):
-        raise CannotSplice("there is something after the document's end")
-    return node
-
-
-def _after_space(text: str, place: int) -> int:
-    match = _SPACE.match(text, place)
-    return match.end() if match else place
-
-
-class _Reader:
-    """Finds the values of one text."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def value(self, start: int, *, depth: int) -> TextNode:
-        """The value that begins at `start`. Raises ValueError for what is no JSON."""
-        if depth > _DEEPEST:
-            raise ValueError("nested too deeply")
-        opening = self._text[start : start + 1]
-        if opening == "{":
-            return self._group(start, "}", Shape.OBJECT, depth)
-        if opening == "[":
-            return self._group(start, "]", Shape.ARRAY, depth)
-        scalar = _SCALAR.match(self._text, start)
-        if scalar is None:
-            raise ValueError(f"expected a value at character {start}")
-        json.loads(scalar[0])
-        return TextNode(start, scalar.end(), Shape.SCALAR)
-
-    def _group(self, start: int, closing: str, shape: Shape, depth: int) -> TextNode:
-        entries: list[Entry] = []
-        place = _after_space(self._text, start + 1)
-        while self._text[place : place + 1] != closing:
-            entry = self._entry(place, shape, len(entries), depth)
-            entries.append(entry)
-            place = _after_space(self._text, entry.value.end)
-            if self._text[place : place + 1] == ",":
-                place = _after_space(self._text, place + 1)
-            elif self._text[place : place + 1] != closing:
-                raise ValueError(f"expected a comma or {closing} at character {place}")
-        return TextNode(start, place + 1, shape, tuple(entries))
-
-    def _entry(self, start: int, shape: Shape, number: int, depth: int) -> Entry:
-        if shape is Shape.ARRAY:
-            return Entry(str(number), start, self.value(start, depth=depth + 1))
-        key = _SCALAR.match(self._text, start)
-        name = json.loads(key[0]) if key else None
-        if key is None or not isinstance(name, str):
-            raise ValueError(f"expected a key at character {start}")
-        colon = _after_space(self._text, key.end())
-        if self._text[colon : colon + 1] != ":":
-            raise ValueError(f"expected a colon at character {colon}")
-        return Entry(name, start, self.value(_after_space(self._text, colon + 1), depth=depth + 1))
-
-
 def load_jsonc(text: str) -> Any:  # noqa: ANN401 - any JSON value
-    """What the text means. Raises ValueError."""
-    try:
-        return _meaning(text, _nodes(text))
-    except CannotSplice as error:
-        raise ValueError(str(error)) from error
+    """Return what the text means. Raises InvalidJsonc, which is a ValueError."""
+    return parse_jsonc(text).to_python()
 
 
-def _meaning(text: str, node: TextNode) -> object:
-    if node.shape is Shape.OBJECT:
-        return {entry.key: _meaning(text, entry.value) for entry in node.entries}
-    if node.shape is Shape.ARRAY:
-        return [_meaning(text, entry.value) for entry in node.entries]
-    value: object = json.loads(text[node.start : node.end])
-    return value
+def _nodes(text: str) -> TextNode:
+    return _node(parse_jsonc(text))
+
+
+def _node(value: JsonValue) -> TextNode:
+    if value.kind is JsonKind.OBJECT:
+        entries = tuple(Entry(member.key, member.start, _node(member.value)) for member in value.members)
+        return TextNode(value.start, value.end, Shape.OBJECT, entries)
+    if value.kind is JsonKind.LIST:
+        entries = tuple(Entry(str(place), item.start, _node(item)) for place, item in enumerate(value.items))
+        return TextNode(value.start, value.end, Shape.ARRAY, entries)
+    return TextNode(value.start, value.end, Shape.SCALAR)
 
 
 def _set(text: str, top: TextNode, key: KeyPath, value: object) -> Iterator[TextEdit]:
@@ -139,7 +77,7 @@ def insert_entry(text: str, node: TextNode, key: KeyPath, value: object) -> Iter
 
 def _after_last(text: str, node: TextNode, shown: str) -> Iterator[TextEdit]:
     last = node.entries[-1].value.end
-    comma = _after_space(text, last)
+    comma = skip_blanks(text, last)
     has_comma = text[comma : comma + 1] == ","
     rest = _SAME_LINE.match(text, comma + 1 if has_comma else last)
     place = rest.end() if rest else last
@@ -158,12 +96,12 @@ def remove_entry(text: str, node: TextNode, name: str) -> Iterator[TextEdit]:
     """Take an entry out of an object or array in brackets, with its comma and the comment behind it."""
     place = max(number for number, entry in enumerate(node.entries) if entry.key == name)
     start, end = node.entries[place].start, node.entries[place].value.end
-    comma = _after_space(text, end)
+    comma = skip_blanks(text, end)
     has_comma = text[comma : comma + 1] == ","
     if has_comma:
         end = comma + 1
     elif place:
-        separator = _after_space(text, node.entries[place - 1].value.end)
+        separator = skip_blanks(text, node.entries[place - 1].value.end)
         yield TextEdit(separator, separator + 1, "")
     rest = _SAME_LINE.match(text, end)
     to = rest.end() if rest else end
