@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from packaging.utils import canonicalize_name
-
+from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import PackageRequirement, RequirementRole
 from devkit.probe.dependencies.requirements import PYTHON, RequirementCollector, number_lines
 

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from packaging.utils import canonicalize_name
-
+from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import LOCAL_TO_PROJECT, RequirementRole
 from devkit.probe.dependencies.requirements import (
     PYTHON,

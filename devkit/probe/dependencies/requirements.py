@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
 
+from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import (
     LOCAL_TO_PROJECT,
     ExcludedPackage,

@@ -2,6 +2,7 @@
 
 import re
 
+from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.model import Copy, CudaFolder, Library, Package, Python, Torch
 from devkit.facts.values import Release, Unknown, record
 from devkit.probe.documents import get_object, get_scalar, parse_json
@@ -234,7 +235,7 @@ def _entries(host: Host, python: WorkloadPython) -> tuple[_Entry, ...]:
     for folder in python.site_folders:
         for entry in host.list(folder):
             name, _, version = entry.removesuffix(".dist-info").partition("-")
-            name = re.sub(r"[-_.]+", "-", name).lower()
+            name = canonicalize_name(name)
             if entry.endswith(".dist-info") and GPU_PACKAGES.fullmatch(name):
                 found.append(_Entry(name, version, folder, f"{folder}/{entry}"))
     return tuple(found)
@@ -262,7 +263,7 @@ def _requires(metadata: str | None) -> tuple[str, ...] | Unknown:
 
 def _matters(requirement: str) -> bool:
     name = re.match(r"[\w.-]+", requirement)
-    return name is not None and GPU_PACKAGES.fullmatch(re.sub(r"[-_.]+", "-", name[0]).lower()) is not None
+    return name is not None and GPU_PACKAGES.fullmatch(canonicalize_name(name[0])) is not None
 
 
 def _copies(entries: tuple[_Entry, ...]) -> tuple[Copy, ...]:

@@ -19,7 +19,7 @@ from devkit.facts.project import (
 )
 from devkit.facts.values import record
 from devkit.probe.documents import DocumentNode, NodeKind
-from devkit.probe.project import shell
+from devkit.probe.project import gpu_packages, shell
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.mounts_and_variables import (
     CDI_GPU,
@@ -265,7 +265,7 @@ def _commands(root: DocumentNode) -> Iterator[Command]:
     for stage in LIFECYCLE:
         node = root.at(stage)
         if node:
-            uses = [use for text in _texts(node) for use in shell.find_gpu_uses(shell.split_commands(text))]
+            uses = [use for text in _texts(node) for use in shell.find_gpu_uses(shell.parse_shell_text(text))]
             yield Command(stage, root.file, node.line, "nvidia-smi" in uses or "torch.cuda" in uses)
 
 
@@ -273,5 +273,5 @@ def _installs(root: DocumentNode) -> Iterator[Install]:
     for stage in LIFECYCLE[1:]:
         node = root.at(stage)
         for text in _texts(node):
-            commands = shell.split_commands(text)
-            yield from shell.find_installs(commands, path=root.file, line=node.line, text=text)
+            commands = shell.parse_shell_text(text)
+            yield from gpu_packages.find_installs(commands, path=root.file, line=node.line, text=text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from devkit.facts.project import Dockerfile, Install, Setting, Stage, Variable
-from devkit.probe.project import shell
+from devkit.probe.project import gpu_packages, shell
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.mounts_and_variables import (
     blank_secrets,
@@ -241,9 +241,9 @@ def _take_run(current: _Open, instruction: Instruction, path: str) -> None:
     text = expand_variables(_FLAG.sub("", instruction.text), current.arguments)
     interpreter = text.split("<<")[0].split()[:1]
     is_script = bool(instruction.heredoc) and (not interpreter or interpreter[0].endswith("sh"))
-    commands = shell.split_commands(instruction.heredoc if is_script else text)
+    commands = shell.parse_shell_text(instruction.heredoc if is_script else text)
     heredoc = "" if is_script else instruction.heredoc
-    installs: tuple[Install, ...] = tuple(shell.find_installs(commands, path=path, line=line, text=text))
+    installs: tuple[Install, ...] = tuple(gpu_packages.find_installs(commands, path=path, line=line, text=text))
     current.add("installs", *installs)
     current.add("compilers", *shell.find_compilers(commands))
     current.add("folders", *shell.find_created_folders(commands, as_user=_is_user(current.user)))

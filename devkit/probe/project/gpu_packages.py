@@ -2,12 +2,48 @@
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.project import Install, Requirement
+from devkit.formats.shell import REQUIREMENT_FILE_OPTIONS, ShellCommand, find_package_install
 from devkit.probe.project.files import ProjectFiles
-from devkit.probe.project.shell import find_index_urls, parse_gpu_requirement, parse_torch_index
+
+CUDA_PACKAGES = frozenset(
+    {
+        "torch",
+        "torchvision",
+        "torchaudio",
+        "bitsandbytes",
+        "flash-attn",
+        "xformers",
+        "vllm",
+        "deepspeed",
+        "triton",
+        "unsloth",
+        "apex",
+        "mamba-ssm",
+        "causal-conv1d",
+        "transformer-engine",
+        "auto-gptq",
+        "pytorch3d",
+        "detectron2",
+        "gsplat",
+        "nvdiffrast",
+        "tinycudann",
+    }
+)
+"""Python packages that use or choose CUDA; all others are left out of the facts."""
+
+_INDEX = re.compile(r"/whl/(?:nightly/|test/)?(cu\d+|cpu|rocm[\d.]+|xpu)\b")
+_INDEX_URL = re.compile(
+    r"^\s*(?:-i|--index-url|--extra-index-url|--index|--default-index)[ =]+(?:[\w-]+=)?(['\"]?[a-z+]+://\S+)",
+    re.MULTILINE,
+)
+_LOCAL = re.compile(r"\+(cu\d+|cpu|rocm[\d.]+)\b")
+_REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*([=<>!~@;].*)?$")
+_GIT_NAME = re.compile(r"git\+\S+/([\w.-]+?)(?:\.git)?(?:[@#/].*)?$")
 
 REQUIREMENT_FOLDERS = (".", ".devcontainer", "requirements")
 REQUIREMENT_FILE_NAMES = re.compile(
@@ -27,10 +63,8 @@ def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
         text = files.read(path, "requirements")
         if text is None:
             continue
-        if path.endswith(".toml"):
-            requirements = tuple(_of_pyproject(text, path, files))
-        else:
-            requirements = tuple(_of_lines(text, path))
+        is_toml = path.endswith(".toml")
+        requirements = tuple(_of_pyproject(text, path, files) if is_toml else _of_lines(text, path))
         if requirements:
             label, line, urls = (
                 parse_torch_index(text),
@@ -104,3 +138,51 @@ def _table(value: object) -> dict[str, Any]:
 def _backend(text: str) -> str:
     found = re.search(r"^\s*torch-backend\s*=\s*[\"'](\w+)", text, re.MULTILINE)
     return found[1] if found else ""
+
+
+def find_installs(commands: Iterable[ShellCommand], *, path: str, line: int, text: str = "") -> Iterator[Install]:
+    """Yield what the commands install for GPUs. `text` is the whole, which may set UV_TORCH_BACKEND before a command."""
+    assigned = re.search(r"\bUV_TORCH_BACKEND=[\"']?([\w.]+)", text)
+    for command in commands:
+        install = find_package_install(command)
+        if install is None:
+            continue
+        requirements = (parse_gpu_requirement(word.value, path=path, line=line) for word in install.packages)
+        named = tuple(one for one in requirements if one is not None)
+        files = install.option_values(*REQUIREMENT_FILE_OPTIONS)
+        backend = "".join(install.option_values("--torch-backend")[-1:]) or (assigned[1] if assigned else "")
+        if named or files or (backend and install.tool == "uv"):
+            words = " ".join(command.values)
+            indexes = [*_INDEX.findall(words), *_LOCAL.findall(words)]
+            options = (f"{name.value} {value.value}" if value else name.value for name, value in install.options)
+            urls = find_index_urls("\n".join(options))
+            yield Install(install.tool, named, files, "".join(indexes[:1]), backend, path, line, urls)
+
+
+def parse_gpu_requirement(text: str, *, path: str, line: int) -> Requirement | None:
+    """A requirement of a GPU package, from "torch==2.9.1" or "git+https://host/apex"; None for any other."""
+    text = text.strip().strip("'\"")
+    git = _GIT_NAME.search(text)
+    if git and "://" in text and " @ " not in text:
+        name, specifier = git[1], "git"
+    else:
+        found = _REQUIREMENT.match(text)
+        if found is None:
+            return None
+        name, specifier = found[1], (found[2] or "").split(";")[0].strip()
+    name = canonicalize_name(name)
+    if name not in CUDA_PACKAGES:
+        return None
+    return Requirement(name, "url" if "://" in specifier else specifier, path, line)
+
+
+def parse_torch_index(text: str) -> str:
+    """The torch index that a text names: cu128, cpu, rocm6.4, or "" for none."""
+    found = _INDEX.search(text) or _LOCAL.search(text)
+    return found[1] if found else ""
+
+
+def find_index_urls(text: str) -> tuple[str, ...]:
+    """The package indexes that lines such as `--index-url URL` name, without logins and queries."""
+    urls = (found[1].strip("'\"") for found in _INDEX_URL.finditer(text))
+    return tuple(dict.fromkeys(re.sub(r"://[^/@\s]*@", "://", url).partition("?")[0] for url in urls if "$" not in url))

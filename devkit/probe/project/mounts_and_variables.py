@@ -129,10 +129,8 @@ def blank_secrets(text: str) -> str:
 def build_variable(name: str, value: str | None, *, place: str, path: str, line: int) -> Variable:
     """A variable without its value, unless the name is one that never holds a secret. None: the host's value."""
     text = "" if value is None else value.strip()
-    if value is None or "$" in text:
-        origin = Origin.VARIABLE
-    else:
-        origin = Origin.EMPTY if _STAND_IN.match(text) else Origin.LITERAL
+    is_variable = value is None or "$" in text
+    origin = Origin.VARIABLE if is_variable else Origin.EMPTY if _STAND_IN.match(text) else Origin.LITERAL
     return Variable(
         name=name,
         place=place,

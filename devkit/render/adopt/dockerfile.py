@@ -4,104 +4,22 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from devkit.compat.specifiers import canonicalize_name
 from devkit.doctor.checks.project.containers import TORCH_PACKAGES, ProjectContainer, require_project_containers
 from devkit.doctor.checks.project.images import CudaTag
 from devkit.doctor.model import Finding
 from devkit.facts.model import Dockerfile, Facts, Project
 from devkit.facts.project import Policy, RequestForm
+from devkit.formats.shell import (
+    REQUIREMENT_FILE_OPTIONS,
+    PackageInstall,
+    ShellWord,
+    find_package_install,
+    parse_commands,
+)
 from devkit.probe.project.dockerfile import parse_instructions
 from devkit.render.splice.document import TextEdit, apply_text_edits, detect_newline
 from devkit.solver.plan import Plan
-
-# The words of a shell text with the places where they stand, so that one of them can be exchanged.
-
-_TOKEN = re.compile(
-    r"(?P<blank>(?:(?<=\n)[ \t]*\#[^\n]*\n|[ \t\r]|\\\r?\n)+)"
-    r"|(?P<end>&&|\|\||[;&|()\n])"
-    r"|(?P<word>(?:\"(?:\\.|[^\"\\])*\"|'[^']*'|\\[^\n]|[^\s;&|()\"'\\])+)"
-    r"|(?P<other>.)",
-    re.DOTALL,
-)
-_TAKES_VALUE = re.compile(
-    r"-i|-f|-c|-t|-r|--index-url|--extra-index-url|--find-links|--index|--default-index|--constraint|--requirements?"
-    r"|--target|--python|--index-strategy|--prefix|--root|--torch-backend|-p"
-)
-
-
-@dataclass(frozen=True)
-class ShellWord:
-    """A word as it is written, and where: quotes are part of it."""
-
-    text: str
-    start: int
-    end: int
-
-    @property
-    def unquoted(self) -> str:
-        """What the shell makes of it, as far as quotes go."""
-        return self.text.replace('"', "").replace("'", "")
-
-
-@dataclass(frozen=True)
-class PipInstall:
-    """A command that installs Python packages with pip or uv."""
-
-    tool: str
-    verb: ShellWord
-    options: tuple[tuple[ShellWord, ShellWord | None], ...]
-    """Each option with its value where that is a word of its own."""
-    packages: tuple[ShellWord, ...]
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The requirement files that it names."""
-        spaced = [value.unquoted for name, value in self.options if value and name.unquoted in _FILES]
-        joined = [
-            name.unquoted.partition("=")[2] for name, _ in self.options if name.unquoted.partition("=")[0] in _FILES
-        ]
-        return (*spaced, *(path for path in joined if path))
-
-
-_FILES = ("-r", "--requirement", "--requirements")
-
-
-def find_pip_installs(text: str, start: int, end: int) -> Iterator[PipInstall]:
-    """The commands between two places of the text that install Python packages."""
-    for words in _commands(text, start, end):
-        names = [word.unquoted.rpartition("/")[2] for word in words]
-        place = next((at for at, name in enumerate(names) if re.fullmatch(r"pip[\d.]*|uv", name)), None)
-        verb = names.index("install", place) if place is not None and "install" in names[place:] else None
-        if place is None or verb is None or verb - place > 4:
-            continue
-        options, packages = _sorted_out(words[verb + 1 :])
-        tool = "uv" if "uv" in names[:verb] else "pip"
-        yield PipInstall(tool, words[verb], tuple(options), tuple(packages))
-
-
-def _commands(text: str, start: int, end: int) -> Iterator[list[ShellWord]]:
-    words: list[ShellWord] = []
-    for found in _TOKEN.finditer(text, start, end):
-        if found.lastgroup == "word":
-            words.append(ShellWord(found[0], found.start(), found.end()))
-        elif found.lastgroup != "blank":
-            yield words
-            words = []
-    yield words
-
-
-def _sorted_out(words: list[ShellWord]) -> tuple[list[tuple[ShellWord, ShellWord | None]], list[ShellWord]]:
-    options: list[tuple[ShellWord, ShellWord | None]] = []
-    packages: list[ShellWord] = []
-    rest = iter(words)
-    for word in rest:
-        if not word.unquoted.startswith("-"):
-            packages.append(word)
-        elif _TAKES_VALUE.fullmatch(word.unquoted):
-            options.append((word, next(rest, None)))
-        else:
-            options.append((word, None))
-    return options, packages
-
 
 _PACKAGE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<extras>\[[^\]]*\])?(?:==(?P<version>[\w.+!-]+))?")
 _TORCH_URL = re.compile(r"https?://download\.pytorch\.org/whl\S*")
@@ -130,7 +48,7 @@ class PinnedVersions:
     def pin(self, text: str, *, with_variant: bool) -> str | None:
         """A requirement with the plan's version; None for one that the plan does not know or somebody else pinned."""
         found = _PACKAGE.fullmatch(text)
-        name = re.sub(r"[-_.]+", "-", found["name"]).lower() if found else ""
+        name = canonicalize_name(found["name"]) if found else ""
         if found is None or name not in self.packages:
             return None
         version = (found["version"] or "").partition("+")[0]
@@ -158,7 +76,7 @@ def pin_dockerfile(text: str, versions: PinnedVersions, *, files: frozenset[str]
     """
     cuts: list[TextEdit] = []
     for start, end in _runs(text):
-        for command in find_pip_installs(text, start, end):
+        for command in _pip_installs(text, start, end):
             cuts += _of_command(command, versions, files)
     return apply_text_edits(text, cuts)
 
@@ -202,19 +120,27 @@ def add_user(text: str, *, has_ubuntu: bool) -> str:
     return _with_block(text, min(places) if places else None, block)
 
 
-def _of_command(command: PipInstall, versions: PinnedVersions, files: frozenset[str]) -> Iterator[TextEdit]:
-    installs_torch = any(name.rpartition("/")[2] in files for name in command.files)
+def _pip_installs(text: str, start: int = 0, end: int | None = None) -> Iterator[PackageInstall]:
+    """The commands between two places of the text that install packages with pip or uv pip."""
+    for command in parse_commands(text, start, end):
+        install = find_package_install(command)
+        if install is not None and install.tool in ("pip", "uv") and install.verb.value == "install":
+            yield install
+
+
+def _of_command(command: PackageInstall, versions: PinnedVersions, files: frozenset[str]) -> Iterator[TextEdit]:
+    installs_torch = any(name.rpartition("/")[2] in files for name in command.option_values(*REQUIREMENT_FILE_OPTIONS))
     for word in command.packages:
-        pinned = versions.pin(word.unquoted, with_variant=command.tool == "pip")
+        pinned = versions.pin(word.value, with_variant=command.tool == "pip")
         if pinned is not None:
             installs_torch = installs_torch or pinned.startswith("torch==")
-            if pinned != word.unquoted:
+            if pinned != word.value:
                 yield TextEdit(word.start, word.end, _quoted_as(word, pinned))
     if installs_torch:
         yield from _index(command, versions)
 
 
-def _index(command: PipInstall, versions: PinnedVersions) -> Iterator[TextEdit]:
+def _index(command: PackageInstall, versions: PinnedVersions) -> Iterator[TextEdit]:
     for name, value in command.options:
         place = value or name
         url = _TORCH_URL.search(place.text)
@@ -222,8 +148,8 @@ def _index(command: PipInstall, versions: PinnedVersions) -> Iterator[TextEdit]:
             if url[0].strip("\"'") != versions.torch_index:
                 yield TextEdit(place.start, place.end, place.text.replace(url[0].strip("\"'"), versions.torch_index))
             return
-        if name.unquoted.startswith("--torch-backend"):
-            is_joined = "=" in name.unquoted
+        if name.value.startswith("--torch-backend"):
+            is_joined = "=" in name.value
             text = f"--torch-backend={versions.variant}" if is_joined else versions.variant
             yield TextEdit(place.start, place.end, text)
             return
@@ -248,7 +174,7 @@ def _runs(text: str) -> Iterator[tuple[int, int]]:
 
 def _before_packages(text: str, after: int) -> int | None:
     for one in parse_instructions(text):
-        installs = one.keyword == "RUN" and any(find_pip_installs(f"{one.text}\n{one.heredoc}", 0, 1 << 20))
+        installs = one.keyword == "RUN" and any(_pip_installs(f"{one.text}\n{one.heredoc}"))
         if one.line > after and (installs or one.keyword in ("USER", "CMD", "ENTRYPOINT")):
             return one.line
     return None

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, requires
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from devkit import __version__
+from devkit.compat.specifiers import canonicalize_name
 from devkit.errors import DevkitError
 from devkit.render.container.image import render_requirements
 from devkit.render.container.packages import INSTALLER, select_constraints, select_requirements_to_lock

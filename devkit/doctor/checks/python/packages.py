@@ -6,10 +6,10 @@ from itertools import groupby
 
 from packaging.markers import UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from devkit.compat.rules import BitsandbytesChoice, LibraryChoice, find_bitsandbytes_library
+from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
 from devkit.doctor.preconditions import require, require_python, require_system, require_torch_cuda
