@@ -25,6 +25,7 @@ LIST_TIMEOUT_S = 2
 """An engine whose one container hangs answers everything but the list of them."""
 
 HTTP_OK = 200
+HTTP_SERVER_ERROR = 500
 MAX_RESPONSE_BYTES = 32 << 20
 MAX_RUNNING = 20
 MAX_STOPPED = 5
@@ -66,20 +67,36 @@ def emit(**line: object) -> None:
 
 
 def main(url: str, tls_folder: str | None) -> None:
-    """Report what the engine at `url` says of itself."""
+    """Report what the engine at `url` says of itself. The Docker SDK knows Unix sockets, TLS and Windows's named pipes."""
     if not check_connection(url):
         return
+    # The SDK reads the docker command's settings, which may be broken and say nothing about an engine.
+    os.environ.update(HOME=os.devnull, USERPROFILE=os.devnull, DOCKER_CONFIG=os.devnull)
     try:
-        if url.startswith("unix://"):
-            path = urlsplit(url).path
-            emit(version=get_json(path, "/version"))
-            emit(info=get_json(path, "/info"), asked_at=time())
-            emit_lists(lambda resource: get_json(path, resource, within_s=LIST_TIMEOUT_S))
-        else:
-            query_through_sdk(url, tls_folder)
+        import docker
+        import docker.constants
+        import docker.errors
+        import requests
+    except ImportError as error:
+        emit(failed="no-sdk", message=f"the Docker SDK cannot be imported: {error}")
+        return
+    try:
+        # With a version of its own the SDK asks nothing by itself; all requests below go without one.
+        client = docker.APIClient(
+            base_url=url,
+            tls=build_tls_config(tls_folder),
+            timeout=RESPONSE_TIMEOUT_S,
+            version=docker.constants.DEFAULT_DOCKER_API_VERSION,
+        )
+        client.trust_env = False  # a proxy for the web is no way to an engine
+        emit(version=get_json(client, "/version"))
+        emit(info=get_json(client, "/info"), asked_at=time())
+        emit_lists(lambda resource: get_json(client, resource, timeout_s=LIST_TIMEOUT_S))
     except EngineError as error:
         emit(failed="error", message=str(error))
-    except (OSError, ValueError, RecursionError) as error:
+    except (requests.exceptions.SSLError, docker.errors.TLSParameterError) as error:
+        emit(failed="tls", message=" ".join(str(error).split()))
+    except (docker.errors.DockerException, OSError, ValueError, RecursionError) as error:
         emit(failed="not-an-engine", message=" ".join(str(error).split()))
 
 
@@ -87,24 +104,23 @@ class EngineError(ValueError):
     """An engine that answers with an error of its own (5xx)."""
 
 
-def get_json(path: str, resource: str, within_s: float = RESPONSE_TIMEOUT_S) -> Any:  # noqa: ANN401 - any JSON
-    """The JSON at `resource` of the engine behind a Unix socket. Raises OSError, and ValueError for anything else.
+def get_json(client: Any, resource: str, timeout_s: float = RESPONSE_TIMEOUT_S) -> Any:  # noqa: ANN401 - no types
+    """Return the JSON at `resource`, whatever version of the API the engine has.
 
-    Asked by hand: importing the SDK would take longer than all the rest of a diagnosis. In HTTP 1.0 an answer ends with
-    its connection, so there is nothing to decode.
+    Raises: OSError, ValueError for anything but JSON, and EngineError.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(within_s)
-        connection.connect(path)
-        connection.sendall(f"GET {resource} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
-        with connection.makefile("rb") as stream:
-            said = stream.read(MAX_RESPONSE_BYTES)
-    if len(said) == MAX_RESPONSE_BYTES:
+    from urllib3.exceptions import HTTPError
+
+    with client.get(f"{client.base_url}{resource}", timeout=timeout_s, stream=True) as response:
+        try:
+            body = response.raw.read(MAX_RESPONSE_BYTES, decode_content=True)
+        except HTTPError as error:
+            raise OSError(str(error)) from error
+    if len(body) == MAX_RESPONSE_BYTES:
         raise ValueError(f"{resource} was answered without an end")
-    head, _, body = said.partition(b"\r\n\r\n")
-    status = head.split(b"\r\n", 1)[0].decode(errors="replace")
-    if " 200" not in status:
-        kind = EngineError if " 50" in status else ValueError
+    if response.status_code != HTTP_OK:
+        kind = EngineError if response.status_code >= HTTP_SERVER_ERROR else ValueError
+        status = f"{response.status_code} {response.reason}"
         raise kind(f"{resource} was answered with {status!r}: {body[:200].decode(errors='replace')}")
     return json.loads(body)
 
@@ -196,38 +212,6 @@ def select_nvidia_variables(config: dict[str, Any]) -> list[str]:
 def select_keys(found: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     """The entries of `found` under `keys`."""
     return {key: found[key] for key in keys if key in found}
-
-
-def query_through_sdk(url: str, tls_folder: str | None) -> None:
-    """Ask by the Docker SDK, which knows TLS and Windows's named pipes."""
-    try:
-        import docker
-        import docker.errors
-        import requests
-    except ImportError as error:
-        emit(failed="no-sdk", message=f"the Docker SDK cannot be imported: {error}")
-        return
-    # A proxy for the web is no way to an engine, and the SDK asks its first question before it can be told so.
-    os.environ.update(NO_PROXY="*", no_proxy="*")
-    try:
-        client = docker.APIClient(
-            base_url=url, tls=build_tls_config(tls_folder), timeout=RESPONSE_TIMEOUT_S, version="auto"
-        )
-        emit(version=client.version(api_version=False))
-        emit(info=client.info(), asked_at=time())
-        emit_lists(lambda resource: get_json_through_sdk(client, resource))
-    except (requests.exceptions.SSLError, docker.errors.TLSParameterError) as error:
-        emit(failed="tls", message=" ".join(str(error).split()))
-    except (docker.errors.DockerException, requests.exceptions.RequestException, KeyError) as error:
-        emit(failed="not-an-engine", message=" ".join(str(error).split()))
-
-
-def get_json_through_sdk(client: Any, resource: str) -> Any:  # noqa: ANN401 - the SDK has no types
-    """The JSON at `resource` by the SDK's own session. Raises OSError, and ValueError for anything but an answer."""
-    response = client.get(f"{client.base_url}{resource}", timeout=LIST_TIMEOUT_S)
-    if response.status_code != HTTP_OK:
-        raise ValueError(f"{resource} was answered with {response.status_code}")
-    return response.json()
 
 
 def check_connection(url: str) -> bool:
