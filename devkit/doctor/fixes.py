@@ -164,6 +164,8 @@ CDI_GUIDE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/l
 TOOLKIT_TROUBLESHOOTING = (
     "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html"
 )
+ENGINE_GUIDE = "https://docs.docker.com/engine/install/"
+CUDA_COMPATIBILITY_GUIDE = "https://docs.nvidia.com/deploy/cuda-compatibility/"
 DRIVER_GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
 WSL_GUIDE = "https://docs.nvidia.com/cuda/wsl-user-guide/"
 

@@ -17,6 +17,7 @@ from devkit.facts.model import (
     NvmlEnd,
     NvmlFailure,
     PciGpu,
+    TrainingRun,
 )
 from devkit.facts.values import Unknown
 
@@ -127,6 +128,13 @@ def list_process_bytes(health: GpuHealth) -> Iterator[int]:
     for process in health.processes:
         if isinstance(process.memory_bytes, int):
             yield process.memory_bytes
+
+
+def format_run_utilization(run: TrainingRun) -> tuple[str, ...]:
+    """Format the utilization of each GPU during a training run, where it was sampled."""
+    if isinstance(run.gpus, Unknown):
+        return ()
+    return tuple(f"{gpu.name}: utilisation {gpu.utilisation_percent} %" for gpu in run.gpus if gpu.samples)
 
 
 DAY_S = 86_400

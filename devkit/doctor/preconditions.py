@@ -18,6 +18,7 @@ from devkit.facts.model import (
     System,
     Toolkit,
     Torch,
+    TrainingRun,
     Wsl,
 )
 from devkit.facts.values import Release, Unknown
@@ -237,3 +238,11 @@ def require_torch_cuda(facts: Facts) -> Release:
     if cuda is None:
         raise NotApplicable("torch is a CPU build")
     return cuda
+
+
+def require_gpu_run(facts: Facts) -> TrainingRun:
+    """Return the measurements of a training run that used a GPU."""
+    run = require(facts.training)
+    if not require(run.on_cuda):
+        raise NotApplicable("the run used no GPU")
+    return run

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from devkit.compat.rules import CudaSupport, find_oldest_driver
 from devkit.compat.version_tables import Capability, load_tables
 from devkit.doctor.error_codes import CUDA_ERRORS, CudaErrorMeaning
-from devkit.doctor.fixes import find_driver_side, find_host_side, update_driver
+from devkit.doctor.fixes import CUDA_COMPATIBILITY_GUIDE, find_driver_side, find_host_side, update_driver
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import (
     is_in_container,
@@ -200,7 +200,7 @@ def driver_compiles_toolkit_ptx(facts: Facts) -> Iterator[Finding]:
             else f"Use the toolkit of CUDA {driver.cuda}, or update the driver.",
             (f'export TORCH_CUDA_ARCH_LIST="{arch}"',) if same_major and arch else (),
             where=find_workload_side(facts),
-            docs="https://docs.nvidia.com/deploy/cuda-compatibility/",
+            docs=CUDA_COMPATIBILITY_GUIDE,
         ),
         subject=toolkit.path,
         evidence=(
@@ -459,9 +459,6 @@ def _is_brand(brand: str, gpu_names: tuple[str, ...]) -> bool:
     return brand in consumer if consumer or brand in CONSUMER_BRANDS else True
 
 
-_COMPATIBILITY_GUIDE = "https://docs.nvidia.com/deploy/cuda-compatibility/"
-
-
 def _driver(facts: Facts) -> DriverCuda:
     require_visible_gpu(facts)
     driver = find_driver_cuda(facts)
@@ -502,7 +499,7 @@ def image_requirement_met(facts: Facts) -> Iterator[Finding]:
             f"Use an image without CUDA (torch wheels carry their own) or one for {newest},"
             f" or update the driver.{advice}",
             where=Side.IMAGE,
-            docs=_COMPATIBILITY_GUIDE,
+            docs=CUDA_COMPATIBILITY_GUIDE,
         ),
         evidence=(f"NVIDIA_REQUIRE_CUDA={requirement[:120]}", f"driver {driver.release}"),
         confidence=Confidence.CERTAIN if driver.reported_cuda else Confidence.LIKELY,
@@ -544,7 +541,7 @@ def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Finding]:
             ("apt-get purge -y 'cuda-compat-*' && ldconfig",),
             where=Side.IMAGE,
             root=True,
-            docs=_COMPATIBILITY_GUIDE,
+            docs=CUDA_COMPATIBILITY_GUIDE,
         ),
         subject=path,
         evidence=(f"first libcuda.so.1: {path}", f"driver {driver.release}"),
@@ -638,5 +635,5 @@ def _older_cuda_or_newer_driver(facts: Facts, floor: Release | None) -> Fix:
         f" {wanted}.",
         (format_wheel_install_command(facts, wheel),),
         where=Side.CONTAINER if is_in_container(facts) else Side.HOST,
-        docs=_COMPATIBILITY_GUIDE,
+        docs=CUDA_COMPATIBILITY_GUIDE,
     )

@@ -12,6 +12,7 @@ from devkit.doctor.preconditions import (
     require_system,
 )
 from devkit.doctor.thresholds import CLOCK_SKEW_S
+from devkit.doctor.wheels import find_workload_side
 from devkit.facts.model import Facts, Hub, HubCall, Platform, Proxy, WslSettings
 from devkit.facts.values import Release, Unknown
 
@@ -22,11 +23,6 @@ _FIRST_HUB_WITH_HTTPX = Release.parse("1.0")
 
 _LOOPBACK = ("localhost", "127.", "[::1]", "0.0.0.0")  # noqa: S104 - read, not bound
 _SCHEMES = ("http", "https", "socks5", "socks5h", "socks4", "socks4a")
-
-
-def _find_side(facts: Facts) -> Side:
-    """The side on which the variables stand."""
-    return Side.CONTAINER if is_in_container(facts) else Side.HOST
 
 
 def _hub(facts: Facts) -> Hub:
@@ -57,7 +53,7 @@ def hub_is_online(facts: Facts) -> Iterator[Finding]:
         Fix(
             "Remove the variable for the first download.",
             (f"unset {variable}",),
-            _find_side(facts),
+            find_workload_side(facts),
             docs=_ENVIRONMENT_GUIDE,
         ),
         evidence=(f"{variable} is set",),
@@ -87,7 +83,7 @@ def hub_endpoint_is_a_url(facts: Facts) -> Iterator[Finding]:
         Fix(
             "Write it with its scheme, or remove it to use the hub itself.",
             (f"export HF_ENDPOINT={better}", "unset HF_ENDPOINT"),
-            _find_side(facts),
+            find_workload_side(facts),
             docs=_ENVIRONMENT_GUIDE,
         ),
         evidence=(f"HF_ENDPOINT={endpoint}",),
@@ -115,7 +111,7 @@ def hub_token_is_well_formed(facts: Facts) -> Iterator[Finding]:
         Fix(
             "Make a token with read access, and pass it into the container by secret or remoteEnv, never by ENV.",
             ("hf auth login",) if hub.token_from == "file" else (f"unset {hub.token_from}",),  # noqa: S105
-            _find_side(facts),
+            find_workload_side(facts),
             docs=_TOKEN_GUIDE,
         ),
         subject=place,
@@ -146,7 +142,7 @@ def proxies_are_usable(facts: Facts) -> Iterator[Finding]:
                 Fix(
                     "Name the proxy as it is reached from this side, or remove the variable.",
                     (f"unset {proxy.variable}",),
-                    _find_side(facts),
+                    find_workload_side(facts),
                 ),
                 subject=proxy.variable,
                 evidence=(f"{proxy.variable}={proxy.url}",),
@@ -162,7 +158,7 @@ def _odd_scheme(facts: Facts, proxy: Proxy, scheme: str) -> Finding:
         Fix(
             "Write it as http://…, or as socks5://… with the package socksio installed.",
             (f"unset {proxy.variable}",),
-            _find_side(facts),
+            find_workload_side(facts),
         ),
         subject=proxy.variable,
         evidence=(f"{proxy.variable}={proxy.url}",),
@@ -199,7 +195,7 @@ def certificates_exist(facts: Facts) -> Iterator[Finding]:
                 Fix(
                     "Bring the file to this side, or remove the variable.",
                     (f"unset {bundle.variable}",),
-                    _find_side(facts),
+                    find_workload_side(facts),
                 ),
                 subject=bundle.path,
                 evidence=(f"{bundle.variable}={bundle.path}", "no such file"),
@@ -230,7 +226,7 @@ def hf_transfer_is_installed(facts: Facts) -> Iterator[Finding]:
         Fix(
             "Install the package, or remove the variable.",
             ("pip install hf_transfer", "unset HF_HUB_ENABLE_HF_TRANSFER"),
-            _find_side(facts),
+            find_workload_side(facts),
             docs=_ENVIRONMENT_GUIDE,
         ),
         evidence=("HF_HUB_ENABLE_HF_TRANSFER is set", f"huggingface_hub {version}, no hf_transfer"),
@@ -278,7 +274,7 @@ def hub_answers(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         Severity.ERROR,
         f"the model hub cannot be reached at {call.url}: {why}",
-        Fix(what, (f"curl -sSI {call.url} | head -1",), _find_side(facts)),
+        Fix(what, (f"curl -sSI {call.url} | head -1",), find_workload_side(facts)),
         subject=call.url,
         evidence=(f"HEAD {call.url}: {call.message or call.status} after {call.took_ms} ms", *_proxies(facts)),
     )
@@ -309,7 +305,7 @@ def hub_grants_the_model(facts: Facts) -> Iterator[Finding]:
             Fix(
                 "Make a new token with read access, and log in again.",
                 ("hf auth login",),
-                _find_side(facts),
+                find_workload_side(facts),
                 docs=_TOKEN_GUIDE,
             ),
             evidence=(f"whoami: status {call.token_status}",),
@@ -342,7 +338,7 @@ def _of_model(facts: Facts, call: HubCall) -> Iterator[Finding]:
             Fix(
                 "Log in, which lifts the limit for anonymous downloads; else wait.",
                 ("hf auth login",),
-                _find_side(facts),
+                find_workload_side(facts),
             ),
             subject=call.model,
             evidence=evidence,
@@ -361,7 +357,7 @@ def _gated(facts: Facts, call: HubCall, evidence: tuple[str, ...]) -> Finding:
             "Accept the licence on the model's page, and give the token the right to read gated models. Pass it"
             " into the container by secret or remoteEnv.",
             () if has_token else ("hf auth login",),
-            _find_side(facts),
+            find_workload_side(facts),
             docs=f"https://huggingface.co/{call.model}",
         ),
         subject=call.model,

@@ -13,6 +13,7 @@ from devkit.doctor.thresholds import (
     WINDOWS_DRIVE_BYTES,
     Limit,
 )
+from devkit.doctor.wheels import find_workload_side
 from devkit.facts.model import Directory, Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
 from devkit.text import format_bytes
@@ -27,10 +28,6 @@ _WINDOWS_FILE_SYSTEMS = ("9p", "drvfs", "v9fs")
 
 def _directories(facts: Facts) -> tuple[Directory, ...]:
     return require(facts.storage).directories
-
-
-def _here(facts: Facts) -> Side:
-    return Side.CONTAINER if is_in_container(facts) else Side.HOST
 
 
 @check("STO001", "The hub cache is writable")
@@ -55,7 +52,7 @@ def hub_cache_is_writable(facts: Facts) -> Iterator[Finding]:
                     "Give the folder to your user; in an image, create and chown it before it becomes a volume. Or set"
                     " HF_HOME to a folder of your own.",
                     (f'sudo mkdir -p "{cache.path}"', f'sudo chown -R "$(id -u):$(id -g)" "{cache.path}"'),
-                    where=_here(facts),
+                    where=find_workload_side(facts),
                     root=True,
                 ),
                 subject=cache.path,
@@ -111,7 +108,7 @@ def _make_room(facts: Facts, directory: Directory) -> Fix:
         return Fix(
             "Remove images and build cache that nothing uses, or move data-root to a larger disk.",
             ("docker system df", "docker builder prune", "docker image prune"),
-            where=_here(facts),
+            where=find_workload_side(facts),
         )
     if directory.purpose == _WINDOWS_DRIVE:
         return Fix(
@@ -125,9 +122,13 @@ def _make_room(facts: Facts, directory: Directory) -> Fix:
         return Fix(
             "Delete models that you no longer need, or set HF_HOME to a folder on a larger disk.",
             ("hf cache scan",),
-            where=_here(facts),
+            where=find_workload_side(facts),
         )
-    return Fix("Free some space.", (f'du -xh --max-depth=1 "{directory.path}" | sort -h | tail',), where=_here(facts))
+    return Fix(
+        "Free some space.",
+        (f'du -xh --max-depth=1 "{directory.path}" | sort -h | tail',),
+        where=find_workload_side(facts),
+    )
 
 
 @check("STO003", "Project and hub cache are not on a Windows drive")

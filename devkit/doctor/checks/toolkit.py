@@ -302,8 +302,6 @@ def _left_behind(name: str) -> Finding:
 
 # What running containers have in common for several checks: whose they are, and how their GPU reaches them.
 
-CDI_GPU_KIND_OF_ENGINE = "nvidia.com/gpu"
-
 
 def find_workspace(facts: Facts) -> str:
     """The folder of the project, "" where it is not known."""
@@ -357,9 +355,7 @@ def has_gpus_by_cdi(engine: Engine) -> bool:
     """Whether this Docker answers `--gpus` by CDI: new enough, and it knows the devices."""
     if engine.kind is not EngineKind.DOCKER or isinstance(engine.version, Unknown):
         return False
-    if isinstance(engine.cdi_devices, Unknown) or not any(
-        one.startswith(CDI_GPU_KIND_OF_ENGINE) for one in engine.cdi_devices
-    ):
+    if isinstance(engine.cdi_devices, Unknown) or not any(one.startswith(CDI_GPU_KIND) for one in engine.cdi_devices):
         return False
     return engine.version >= load_tables().engines.features["docker", "gpus-by-cdi"].version
 

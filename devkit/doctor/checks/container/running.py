@@ -15,7 +15,7 @@ from devkit.doctor.checks.toolkit import (
     is_gpu_from_legacy_hook,
     is_project_folder,
 )
-from devkit.doctor.fixes import TOOLKIT_TROUBLESHOOTING, find_host_side, refresh_cdi
+from devkit.doctor.fixes import CUDA_COMPATIBILITY_GUIDE, TOOLKIT_TROUBLESHOOTING, find_host_side, refresh_cdi
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
 from devkit.doctor.preconditions import (
     is_in_wsl,
@@ -269,7 +269,6 @@ def _is_confined(container: RunningContainer) -> bool:
 
 # Checks of what will keep a dev container from starting, and of what ended the last one.
 
-_COMPATIBILITY_GUIDE = "https://docs.nvidia.com/deploy/cuda-compatibility/"
 _LONGEST = 160
 
 
@@ -346,7 +345,7 @@ def _meet(driver: DriverCuda, *, is_safe: bool) -> Fix:
         f"Build from an image without CUDA (torch's wheels bring their own) or one for {newest}, or update the"
         f" driver.{advice}",
         where=Side.IMAGE,
-        docs=_COMPATIBILITY_GUIDE,
+        docs=CUDA_COMPATIBILITY_GUIDE,
     )
 
 

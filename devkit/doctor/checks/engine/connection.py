@@ -2,12 +2,11 @@
 
 from typing import assert_never
 
-from devkit.doctor.fixes import ENGINE_INSTALL_COMMANDS, find_distro_family, find_host_side, has_systemd
+from devkit.doctor.fixes import ENGINE_GUIDE, ENGINE_INSTALL_COMMANDS, find_distro_family, find_host_side, has_systemd
 from devkit.doctor.model import Confidence, Finding, Fix, Restart, Severity, Side
 from devkit.doctor.preconditions import find_platform, is_in_wsl
 from devkit.facts.model import Clients, EngineEnd, EngineFailure, Facts, Platform, System
 
-_ENGINE_GUIDE = "https://docs.docker.com/engine/install/"
 _DESKTOP_GUIDE = "https://docs.docker.com/desktop/"
 _ENGINE_SOCKETS = ("/run/docker.sock", "/run/user/", "/podman/", "/desktop/", "/.docker/", "/pipe/")
 """Parts of the sockets that Docker, rootless Docker, Podman and Docker Desktop make for themselves."""
@@ -122,7 +121,7 @@ def _install(facts: Facts) -> Fix:
                 ENGINE_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
                 root=True,
                 restart=Restart.LOGIN,
-                docs=_ENGINE_GUIDE,
+                docs=ENGINE_GUIDE,
             )
 
 

@@ -7,6 +7,7 @@ from devkit.doctor.checks.cascades import CDI_CODES, TOOLKIT_CODES
 from devkit.doctor.checks.engine.connection import explain_engine_failure
 from devkit.doctor.fixes import (
     COMPOSE_INSTALL_COMMANDS,
+    ENGINE_GUIDE,
     ENGINE_INSTALL_COMMANDS,
     ENGINE_REMOVE_COMMANDS,
     find_distro_family,
@@ -103,7 +104,7 @@ def docker_is_not_snap(facts: Facts) -> Iterator[Finding]:
             ("sudo snap remove docker", *ENGINE_INSTALL_COMMANDS.get(find_distro_family(facts), ())),
             root=True,
             restart=Restart.ENGINE,
-            docs="https://docs.docker.com/engine/install/",
+            docs=ENGINE_GUIDE,
         ),
         evidence=(f"engine data in {engine.root_dir}",),
     )
@@ -216,7 +217,6 @@ def _text(engine: Engine) -> str:
 
 
 _SNAP_DOCKER = "/snap/bin/docker"
-_ENGINE_GUIDE = "https://docs.docker.com/engine/install/"
 _PROXY_GUIDE = "https://docs.docker.com/engine/daemon/proxy/"
 
 
@@ -280,7 +280,7 @@ def _snap_beside(facts: Facts, packaged: tuple[str, ...]) -> Finding:
             ("sudo snap remove docker", *restart_engine(facts, None)),
             root=True,
             restart=Restart.ENGINE,
-            docs=_ENGINE_GUIDE,
+            docs=ENGINE_GUIDE,
         ),
         evidence=(f"daemons: {join_words((*packaged, _SNAP_DOCKER))}",),
     )
@@ -331,7 +331,7 @@ def engine_supports_gpus(facts: Facts) -> Iterator[Finding]:
             where=find_host_side(facts),
             root=True,
             restart=Restart.ENGINE,
-            docs=_ENGINE_GUIDE,
+            docs=ENGINE_GUIDE,
         ),
         evidence=(f"engine {version}, API {engine.api_version}",),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.fixes import ENGINE_INSTALL_COMMANDS, find_distro_family, find_host_side
+from devkit.doctor.fixes import ENGINE_GUIDE, ENGINE_INSTALL_COMMANDS, find_distro_family, find_host_side
 from devkit.doctor.model import (
     Confidence,
     Finding,
@@ -57,7 +57,7 @@ def docker_cli_is_current(facts: Facts) -> Iterator[Finding]:
             ("type -a docker", *ENGINE_INSTALL_COMMANDS.get(find_distro_family(facts), ())),
             where=find_host_side(facts),
             root=True,
-            docs="https://docs.docker.com/engine/install/",
+            docs=ENGINE_GUIDE,
         ),
         subject=docker.path,
         evidence=(f"{docker.path} --version: {version}", *_of_engine(facts)),

@@ -3,9 +3,16 @@
 from collections.abc import Iterator
 
 from devkit.doctor.fixes import find_driver_side
-from devkit.doctor.gpus import format_gpu, is_gpu_busy, is_virtual_gpu, require_gpu_health, require_gpu_health_field
+from devkit.doctor.gpus import (
+    format_gpu,
+    format_run_utilization,
+    is_gpu_busy,
+    is_virtual_gpu,
+    require_gpu_health,
+    require_gpu_health_field,
+)
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
-from devkit.doctor.preconditions import is_in_wsl, require, require_host, require_system
+from devkit.doctor.preconditions import is_in_wsl, require, require_gpu_run, require_host, require_system
 from devkit.doctor.thresholds import (
     BUSY_WHILE_TRAINING_PERCENT,
     FAST_ENOUGH_SHARE,
@@ -18,8 +25,7 @@ from devkit.doctor.thresholds import (
     WAITING_FOR_DATA_PERCENT,
 )
 from devkit.doctor.wheels import find_workload_side
-from devkit.facts.model import Facts, Gpu, GpuHealth, Platform, TrainingRun, WatchedGpu
-from devkit.facts.values import Unknown
+from devkit.facts.model import Facts, Gpu, GpuHealth, Platform, WatchedGpu
 from devkit.text import format_bytes
 
 _HELD_BACK = ("sw-power-cap", "hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake")
@@ -253,19 +259,10 @@ def _falls_asleep(health: GpuHealth) -> bool:
 
 # Judges a fine-tuning run by what it measured: why its GPU was not busy, and what it paid for without need.
 
-_RUN_WITHOUT_GPU = "the run used no GPU"
-
-
-def _require_gpu_run(facts: Facts) -> TrainingRun:
-    run = require(facts.training)
-    if not require(run.on_cuda):
-        raise NotApplicable(_RUN_WITHOUT_GPU)
-    return run
-
 
 def _require_samples(facts: Facts) -> tuple[WatchedGpu, ...]:
     """The GPUs that were sampled often enough to judge."""
-    gpus = [gpu for gpu in require(_require_gpu_run(facts).gpus) if gpu.samples >= FEWEST_SAMPLES.value]
+    gpus = [gpu for gpu in require(require_gpu_run(facts).gpus) if gpu.samples >= FEWEST_SAMPLES.value]
     if not gpus:
         raise NotApplicable(f"the run was too short: fewer than {FEWEST_SAMPLES.value} samples of its GPUs")
     return tuple(gpus)
@@ -304,7 +301,7 @@ def training_does_not_wait_for_data(facts: Facts) -> Iterator[Finding]:
     over the run without its first steps.
     Source: PyTorch, Performance Tuning Guide, "Enable asynchronous data loading and augmentation".
     """
-    run = _require_gpu_run(facts)
+    run = require_gpu_run(facts)
     waited = require(run.waiting_percent)
     if waited >= WAITING_FOR_DATA_PERCENT.value:
         step = f" of {run.step_ms} ms" if isinstance(run.step_ms, int) else ""
@@ -316,7 +313,7 @@ def training_does_not_wait_for_data(facts: Facts) -> Iterator[Finding]:
                 " processor cores.",
                 where=Side.PROJECT,
             ),
-            evidence=(f"median over {run.steps} steps{step}: {waited} % waiting", *_utilization_readings(run)),
+            evidence=(f"median over {run.steps} steps{step}: {waited} % waiting", *format_run_utilization(run)),
             confidence=Confidence.LIKELY,
         )
 
@@ -329,7 +326,7 @@ def checkpointing_is_needed(facts: Facts) -> Iterator[Finding]:
     How it is seen: with --run DIR, the run's own peak of memory against that of its GPU.
     Source: pytorch/torchtune, README, table of memory and speed.
     """
-    run = _require_gpu_run(facts)
+    run = require_gpu_run(facts)
     memory = [gpu.memory_bytes for gpu in require(run.gpus) if isinstance(gpu.memory_bytes, int)]
     peak = require(run.peak_bytes)
     if not memory:
@@ -356,7 +353,7 @@ def attention_is_fused(facts: Facts) -> Iterator[Finding]:
     How it is seen: with --run DIR, the attention that the run chose.
     Source: PyTorch, documentation of torch.nn.functional.scaled_dot_product_attention.
     """
-    run = _require_gpu_run(facts)
+    run = require_gpu_run(facts)
     if require(run.attention) == "eager":
         yield Finding(
             Severity.WARNING,
@@ -364,7 +361,7 @@ def attention_is_fused(facts: Facts) -> Iterator[Finding]:
             Fix(
                 "Let PyTorch's own fused attention do it.", ("devkit finetune … --attention sdpa",), where=Side.PROJECT
             ),
-            evidence=("attention: eager", *_utilization_readings(run)),
+            evidence=("attention: eager", *format_run_utilization(run)),
         )
 
 
@@ -391,10 +388,3 @@ def gpu_is_busy_while_training(facts: Facts) -> Iterator[Finding]:
                 evidence=(f"{gpu.samples} samples, utilisation {gpu.utilisation_percent} % on average",),
                 confidence=Confidence.POSSIBLE,
             )
-
-
-def _utilization_readings(run: TrainingRun) -> tuple[str, ...]:
-    """How busy the GPUs were, where that was sampled."""
-    if isinstance(run.gpus, Unknown):
-        return ()
-    return tuple(f"{gpu.name}: utilisation {gpu.utilisation_percent} %" for gpu in run.gpus if gpu.samples)

@@ -4,7 +4,11 @@ import re
 from collections.abc import Iterator
 
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.checks.project.containers import format_location, require_project, require_project_containers
+from devkit.doctor.checks.project.containers import (
+    build_file_finding,
+    require_project,
+    require_project_containers,
+)
 from devkit.doctor.model import (
     Confidence,
     Finding,
@@ -62,24 +66,22 @@ def files_parse(facts: Facts) -> Iterator[Finding]:
 
 
 def _broken(file: ProjectFile) -> Finding:
-    return Finding(
+    return build_file_finding(
+        file,
         Severity.ERROR if file.kind in _STOPS else Severity.WARNING,
         f"{file.path} cannot be parsed: {file.problem} (line {file.line})",
         Fix("Correct the line.", where=Side.PROJECT),
-        subject=format_location(file.path, file.line),
         evidence=(f"{file.path}, line {file.line}: {file.problem}",),
-        location=Location(file.path, file.line),
     )
 
 
 def _missing(file: ProjectFile) -> Finding:
-    return Finding(
+    return build_file_finding(
+        Location(file.named_by, file.line),
         Severity.ERROR if file.kind in _STOPS else Severity.WARNING,
         f"{file.named_by} names {file.path}, which does not exist",
         Fix("Correct the name, or add the file.", where=Side.PROJECT),
-        subject=format_location(file.named_by, file.line),
         evidence=(f"{file.named_by}, line {file.line}: {file.path}",),
-        location=Location(file.named_by, file.line),
     )
 
 
@@ -98,7 +100,8 @@ def host_requirements_match_schema(facts: Facts) -> Iterator[Finding]:
             if wrong is not None:
                 problem, better = wrong
                 key = ("hostRequirements", *requirement.name.split("."))
-                yield Finding(
+                yield build_file_finding(
+                    requirement,
                     Severity.WARNING,
                     f"hostRequirements.{requirement.name} {problem}, so tools pass over it",
                     Fix(
@@ -107,9 +110,7 @@ def host_requirements_match_schema(facts: Facts) -> Iterator[Finding]:
                         docs="https://containers.dev/implementors/json_reference/#min-host-reqs",
                         repairs=_spelling(requirement, key, better),
                     ),
-                    subject=format_location(requirement.path, requirement.line),
                     evidence=(f"{requirement.name}: {requirement.value or requirement.kind}",),
-                    location=Location(requirement.path, requirement.line),
                 )
 
 
@@ -157,17 +158,17 @@ def keys_are_supported(facts: Facts) -> Iterator[Finding]:
     for dev in require_project(facts).dev_containers:
         for key in dev.keys:
             if key.name in _LOST_KEYS:
-                yield Finding(
+                yield build_file_finding(
+                    key,
                     Severity.WARNING,
                     f"devcontainer.json knows no key {key.name}, so it does nothing",
                     Fix(f"Say it where it is read: {_LOST_KEYS[key.name]}.", where=Side.PROJECT),
-                    subject=format_location(key.path, key.line),
                     evidence=(f"{key.path}, line {key.line}: {key.name}",),
-                    location=Location(key.path, key.line),
                 )
         if dev.compose_files and dev.run_args:
             asks = bool(dev.requests)
-            yield Finding(
+            yield build_file_finding(
+                Location(dev.path, dev.run_args_line),
                 Severity.ERROR if asks else Severity.WARNING,
                 "runArgs does nothing beside dockerComposeFile"
                 + (", so the GPU that it asks for is never given" if asks else ""),
@@ -176,9 +177,7 @@ def keys_are_supported(facts: Facts) -> Iterator[Finding]:
                     where=Side.PROJECT,
                     repairs=(Repair(RepairKind.REMOVE, dev.path, ("runArgs",)),) if not asks else (),
                 ),
-                subject=format_location(dev.path, dev.run_args_line),
                 evidence=(" ".join(argument.text for argument in dev.run_args),),
-                location=Location(dev.path, dev.run_args_line),
             )
 
 
@@ -203,7 +202,8 @@ def editors_support_the_keys(facts: Facts) -> Iterator[Finding]:
         for name in dict.fromkeys(row.key for row in lost):
             told = [f"{row.editor} {row.effect}" for row in lost if row.key == name]
             where = present[name]
-            yield Finding(
+            yield build_file_finding(
+                where,
                 Severity.NOTE,
                 f"not every tool hears {name}: {join_words(told)}",
                 Fix(
@@ -211,8 +211,6 @@ def editors_support_the_keys(facts: Facts) -> Iterator[Finding]:
                     " own settings must give the GPU.",
                     where=Side.PROJECT,
                 ),
-                subject=format_location(where.path, where.line),
                 evidence=tuple(f"{row.editor}: {row.source[0]}" for row in lost if row.key == name),
                 confidence=Confidence.POSSIBLE,
-                location=Location(where.path, where.line),
             )

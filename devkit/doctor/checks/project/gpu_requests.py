@@ -9,6 +9,7 @@ from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.container.inside import REQUIRED_CAPABILITIES
 from devkit.doctor.checks.project.containers import (
     ProjectContainer,
+    build_file_finding,
     find_gpu_evidence,
     format_location,
     require_project_containers,
@@ -136,7 +137,8 @@ def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
         for request in service.requests:
             feature = load_tables().engines.features.get(("compose", _FEATURE.get(request.form, "")))
             if feature is not None and compose.version < feature.version and not request.condition:
-                yield Finding(
+                yield build_file_finding(
+                    request,
                     Severity.ERROR,
                     f"{_CALLED[request.form]} need{'s' if request.form is RequestForm.GPUS_KEY else ''} Docker Compose"
                     f" {feature.version}, and this is {compose.version}",
@@ -148,12 +150,10 @@ def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
                         docs=_GUIDE,
                         repairs=_long_form(service, request),
                     ),
-                    subject=format_location(request.path, request.line),
                     evidence=(
                         f"{format_location(request.path, request.line)}: {request.form.value}",
                         f"Compose {compose.version}",
                     ),
-                    location=Location(request.path, request.line),
                 )
 
 
@@ -171,13 +171,12 @@ def _long_form(service: Service, request: GpuRequest) -> tuple[Repair, ...]:
 def _misplaced(service: Service) -> Finding:
     place = service.misplaced_devices
     path, line = (place.path, place.line) if place else (service.path, service.line)
-    return Finding(
+    return build_file_finding(
+        Location(path, line),
         Severity.ERROR,
         f"service {service.name} lists devices under deploy.resources.limits, where Compose allows none",
         Fix("Move the list to deploy.resources.reservations.", where=Side.PROJECT, docs=_GUIDE),
-        subject=format_location(path, line),
         evidence=(f"{format_location(path, line)}: deploy.resources.limits.devices",),
-        location=Location(path, line),
     )
 
 
@@ -202,7 +201,8 @@ def reservations_are_complete(facts: Facts) -> Iterator[Finding]:
 def _exclusive(request: GpuRequest) -> Finding:
     ids = ", ".join(request.device_ids)
     # Whoever listed devices chose among them; a count that says the same, or all, is the careless one.
-    return Finding(
+    return build_file_finding(
+        request,
         Severity.ERROR,
         f"the reservation has count {request.count} and device_ids {ids}, which exclude each other",
         Fix(
@@ -211,14 +211,13 @@ def _exclusive(request: GpuRequest) -> Finding:
             docs=_GUIDE,
             repairs=(Repair(RepairKind.REMOVE, request.path, (*request.key, "count")),),
         ),
-        subject=format_location(request.path, request.line),
         evidence=(f"{format_location(request.path, request.line)}: count {request.count}, device_ids {ids}",),
-        location=Location(request.path, request.line),
     )
 
 
 def _without_capabilities(request: GpuRequest) -> Finding:
-    return Finding(
+    return build_file_finding(
+        request,
         Severity.ERROR,
         "the reservation has no capabilities, without which Compose refuses it",
         Fix(
@@ -227,9 +226,7 @@ def _without_capabilities(request: GpuRequest) -> Finding:
             docs=_GUIDE,
             repairs=(Repair(RepairKind.SET, request.path, (*request.key, "capabilities"), '["gpu"]'),),
         ),
-        subject=format_location(request.path, request.line),
         evidence=(f"{format_location(request.path, request.line)}: capabilities missing",),
-        location=Location(request.path, request.line),
     )
 
 
@@ -306,7 +303,8 @@ def _against_engine(facts: Facts, engine: Engine, unit: ProjectContainer, wish: 
 
 
 def _with_podman(wish: HostRequirement, unit: ProjectContainer) -> Finding:
-    return Finding(
+    return build_file_finding(
+        wish,
         Severity.ERROR,
         "hostRequirements.gpu does not work with Podman: the dev container tool asks `podman info` for a field that"
         " it does not have, and stops",
@@ -316,10 +314,8 @@ def _with_podman(wish: HostRequirement, unit: ProjectContainer) -> Finding:
             docs="https://github.com/microsoft/vscode-remote-release/issues/10908",
             repairs=(Repair(RepairKind.REMOVE, wish.path, ("hostRequirements", "gpu")), *_cdi_run_args(unit)),
         ),
-        subject=format_location(wish.path, wish.line),
         evidence=("the engine is Podman", f"hostRequirements.gpu: {wish.value or wish.kind}"),
         confidence=Confidence.LIKELY,
-        location=Location(wish.path, wish.line),
     )
 
 
@@ -331,7 +327,8 @@ def _cdi_run_args(unit: ProjectContainer) -> tuple[Repair, ...]:
 
 
 def _without_gpu(wish: HostRequirement) -> Finding:
-    return Finding(
+    return build_file_finding(
+        wish,
         Severity.ERROR,
         "the engine still has the nvidia runtime, but this machine has no NVIDIA GPU: the dev container tool adds"
         " --gpus all all the same, and the container does not start"
@@ -341,9 +338,7 @@ def _without_gpu(wish: HostRequirement) -> Finding:
             ("devcontainer up --gpu-availability none --workspace-folder .",),
             docs=_CLI_SOURCE,
         ),
-        subject=format_location(wish.path, wish.line),
         evidence=("docker info: Runtimes.nvidia is nvidia-container-runtime", "no NVIDIA GPU on this machine"),
-        location=Location(wish.path, wish.line),
     )
 
 
@@ -351,7 +346,8 @@ def _undetected(engine: Engine, unit: ProjectContainer, wish: HostRequirement, *
     how = "Docker Desktop passes GPUs on" if is_desktop else "the engine has CDI devices"
     has_runtime = has_nvidia_runtime(engine)
     runtimes = ", ".join(runtime.name for runtime in engine.runtimes)
-    return Finding(
+    return build_file_finding(
+        wish,
         Severity.WARNING,
         f"{how}, but the dev container tool looks for a runtime named nvidia alone"
         + (" with NVIDIA's program behind it" if has_runtime else "")
@@ -363,9 +359,7 @@ def _undetected(engine: Engine, unit: ProjectContainer, wish: HostRequirement, *
             docs=_CLI_SOURCE,
             repairs=_outright(unit, wish),
         ),
-        subject=format_location(wish.path, wish.line),
         evidence=(f"docker info: runtimes {runtimes}", f"hostRequirements.gpu: {wish.value or wish.kind}"),
-        location=Location(wish.path, wish.line),
     )
 
 
@@ -393,7 +387,8 @@ def compose_file_requests_gpu(facts: Facts) -> Iterator[Finding]:
         if wish is None or not unit.is_compose or unit.requests or unit.service is None:
             continue
         fills_count = isinstance(facts.compose, Compose) and facts.compose.version >= _short_form()
-        yield Finding(
+        yield build_file_finding(
+            wish,
             Severity.NOTE if fills_count else Severity.WARNING,
             "hostRequirements.gpu gives a Compose service the capability gpu without driver or count"
             + ("; editors other than VS Code give it nothing" if fills_count else ", which may end in no GPU at all"),
@@ -411,13 +406,11 @@ def compose_file_requests_gpu(facts: Facts) -> Iterator[Finding]:
                     Repair(RepairKind.REMOVE, wish.path, ("hostRequirements", "gpu")),
                 ),
             ),
-            subject=format_location(wish.path, wish.line),
             evidence=(
                 f"{format_location(wish.path, wish.line)}: hostRequirements.gpu",
                 f"{unit.service.path}: no request",
             ),
             confidence=Confidence.LIKELY,
-            location=Location(wish.path, wish.line),
         )
 
 
@@ -449,7 +442,8 @@ def run_args_are_split(facts: Facts) -> Iterator[Finding]:
             before = items[place - 1] if place else ""
             is_lost = bool(_GPU_VALUE.match(argument.text)) and not before.startswith("-")
             if is_one_string or is_lost:
-                yield Finding(
+                yield build_file_finding(
+                    Location(unit.dev.path, argument.line),
                     Severity.ERROR,
                     f"runArgs has {argument.text!r} as one item: "
                     + ("the engine knows no such flag" if is_one_string else "the engine takes it for an image"),
@@ -458,9 +452,7 @@ def run_args_are_split(facts: Facts) -> Iterator[Finding]:
                         where=Side.PROJECT,
                         repairs=_set_run_args(unit.dev, words) if is_one_string else (),
                     ),
-                    subject=format_location(unit.dev.path, argument.line),
                     evidence=(f"runArgs: {json.dumps(items, ensure_ascii=False)}",),
-                    location=Location(unit.dev.path, argument.line),
                 )
 
 
@@ -495,7 +487,8 @@ def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
             if request.form is RequestForm.GPUS_FLAG and _SEVERAL.match(request.count) and '"' not in request.count:
                 quoted = f'"{request.count}"'
                 words = [word.replace(request.count, quoted) for word in _words(unit.dev)]
-                yield Finding(
+                yield build_file_finding(
+                    request,
                     Severity.ERROR,
                     f"--gpus {request.count} lacks the inner quotes that a list needs, so no container starts",
                     Fix(
@@ -504,9 +497,7 @@ def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
                         docs="https://github.com/NVIDIA/nvidia-docker/issues/1257",
                         repairs=_set_run_args(unit.dev, words),
                     ),
-                    subject=format_location(request.path, request.line),
                     evidence=(f"--gpus {request.count}",),
-                    location=Location(request.path, request.line),
                 )
 
 
@@ -526,7 +517,8 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
         if len(certain) > 1:
             yield _twice(certain)
         elif certain and wish is not None and has_devcontainer_cli_gpu_flag(facts):
-            yield Finding(
+            yield build_file_finding(
+                wish,
                 Severity.WARNING,
                 f"the GPU is asked for twice: by {_name(certain[0])} and by hostRequirements.gpu",
                 Fix(
@@ -534,12 +526,10 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
                     where=Side.PROJECT,
                     repairs=(Repair(RepairKind.REMOVE, wish.path, ("hostRequirements", "gpu")),),
                 ),
-                subject=format_location(wish.path, wish.line),
                 evidence=(
                     _format_request(certain[0]),
                     f"{format_location(wish.path, wish.line)}: hostRequirements.gpu {wish.value}",
                 ),
-                location=Location(wish.path, wish.line),
             )
 
 
@@ -562,7 +552,8 @@ def _twice(requests: list[GpuRequest]) -> Finding:
     last = requests[-1]
     files = list(dict.fromkeys(request.path for request in requests))
     over_files = len(files) > 1
-    return Finding(
+    return build_file_finding(
+        last,
         Severity.WARNING,
         f"the GPU is asked for {len(requests)} times: by {join_words(_name(request) for request in requests)}"
         + (f"; {files[-1]} adds to {files[0]} instead of replacing it" if over_files else ""),
@@ -574,9 +565,7 @@ def _twice(requests: list[GpuRequest]) -> Finding:
             docs="https://docs.docker.com/reference/compose-file/merge/",
             repairs=() if over_files else _without(last),
         ),
-        subject=format_location(last.path, last.line),
         evidence=tuple(_format_request(request) for request in requests),
-        location=Location(last.path, last.line),
     )
 
 
@@ -619,14 +608,13 @@ def gpu_work_requests_gpu(facts: Facts) -> Iterator[Finding]:
         shows = find_gpu_evidence(unit)
         if shows is None or _asks(unit) or (unit.dev is not None and has_other):
             continue
-        yield Finding(
+        yield build_file_finding(
+            unit.location,
             Severity.WARNING,
             f"{unit.name} has {_what(shows)} and asks for no GPU, so torch will find none",
             _ask(unit),
-            subject=format_location(unit.location.path, unit.location.line),
             evidence=(f"{format_location(shows.path, shows.line)}: {_what(shows)}", "no request for a GPU"),
             confidence=Confidence.LIKELY,
-            location=unit.location,
         )
 
 
@@ -687,7 +675,8 @@ def container_can_start_here(facts: Facts) -> Iterator[Finding]:
 def _commands_insist(dev: DevContainer) -> Iterator[Finding]:
     for command in dev.commands:
         if command.needs_gpu:
-            yield Finding(
+            yield build_file_finding(
+                command,
                 Severity.ERROR if command.stage == "initializeCommand" else Severity.WARNING,
                 f"{command.stage} needs a GPU and fails without one: "
                 + (
@@ -696,12 +685,10 @@ def _commands_insist(dev: DevContainer) -> Iterator[Finding]:
                     else "later commands are left out"
                 ),
                 Fix("Let it pass without a GPU, such as by `nvidia-smi || true`.", where=Side.PROJECT),
-                subject=format_location(command.path, command.line),
                 evidence=(
                     f"{format_location(command.path, command.line)}: {command.stage}",
                     "no NVIDIA GPU on this machine",
                 ),
-                location=Location(command.path, command.line),
             )
 
 
@@ -713,7 +700,8 @@ def _unconditional_requests(unit: ProjectContainer) -> list[GpuRequest]:
 
 
 def _insisting_finding(unit: ProjectContainer, request: GpuRequest) -> Finding:
-    return Finding(
+    return build_file_finding(
+        request,
         Severity.ERROR,
         f"{unit.name} insists on an NVIDIA GPU ({request.form.value}), and does not start on a machine without one",
         Fix(
@@ -724,13 +712,11 @@ def _insisting_finding(unit: ProjectContainer, request: GpuRequest) -> Finding:
             docs="https://github.com/docker/compose/issues/12514",
             repairs=_optional_gpu_repairs(unit.dev) if unit.dev is not None and not unit.is_compose else (),
         ),
-        subject=format_location(request.path, request.line),
         evidence=(
             f"{format_location(request.path, request.line)}: {request.form.value}",
             "no NVIDIA GPU on this machine",
         ),
         confidence=Confidence.LIKELY if request.form is RequestForm.RUNTIME else Confidence.CERTAIN,
-        location=Location(request.path, request.line),
     )
 
 

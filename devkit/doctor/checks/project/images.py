@@ -7,6 +7,7 @@ from devkit.compat.rules import CudaSupport, check_cuda_support
 from devkit.compat.version_tables import CudaImage, load_tables
 from devkit.doctor.checks.project.containers import (
     ProjectContainer,
+    build_file_finding,
     find_gpu_evidence,
     find_torch_installs,
     format_location,
@@ -59,7 +60,8 @@ def build_names_index(facts: Facts) -> Iterator[Finding]:
         by_variable = unit.value("UV_TORCH_BACKEND") == "auto" and install.tool == "uv" and not install.backend
         is_built = any(install in stage.installs for stage in unit.stages)
         if is_built and (install.backend == "auto" or by_variable):
-            yield Finding(
+            yield build_file_finding(
+                install,
                 Severity.ERROR,
                 "the build lets uv choose the torch backend; without a driver in the build it chooses the CPU",
                 Fix(
@@ -68,10 +70,8 @@ def build_names_index(facts: Facts) -> Iterator[Finding]:
                     where=Side.PROJECT,
                     docs="https://docs.astral.sh/uv/guides/integration/pytorch/#automatic-backend-selection",
                 ),
-                subject=format_location(install.path, install.line),
                 evidence=(f"{format_location(install.path, install.line)}: torch backend auto",),
                 confidence=Confidence.LIKELY,
-                location=Location(install.path, install.line),
             )
 
 
@@ -98,7 +98,8 @@ def build_needs_no_gpu(facts: Facts) -> Iterator[Finding]:
 def _gpu_uses(stage: Stage) -> Iterator[Finding]:
     for use in stage.gpu_uses:
         fails = "printed" not in use.name
-        yield Finding(
+        yield build_file_finding(
+            use,
             Severity.ERROR if fails else Severity.NOTE,
             f"a step of the build uses {use.name.partition(',')[0]}, and a build has no GPU"
             + (": it fails" if fails else ", so what it prints says nothing"),
@@ -108,10 +109,8 @@ def _gpu_uses(stage: Stage) -> Iterator[Finding]:
                 where=Side.PROJECT,
                 docs=_BUILDKIT,
             ),
-            subject=format_location(use.path, use.line),
             evidence=(f"{format_location(use.path, use.line)}: {use.value}",),
             confidence=Confidence.LIKELY,
-            location=Location(use.path, use.line),
         )
 
 
@@ -121,7 +120,8 @@ def _extensions(unit: ProjectContainer, stage: Stage) -> Iterator[Finding]:
     for install in stage.installs:
         names = [one.name for one in install.requirements if one.name in _COMPILED]
         if names:
-            yield Finding(
+            yield build_file_finding(
+                install,
                 Severity.WARNING,
                 f"{join_words(names)} compiles CUDA code in the build without TORCH_CUDA_ARCH_LIST: there is no GPU to ask",
                 Fix(
@@ -130,13 +130,11 @@ def _extensions(unit: ProjectContainer, stage: Stage) -> Iterator[Finding]:
                     where=Side.PROJECT,
                     docs="https://docs.pytorch.org/docs/stable/cpp_extension.html",
                 ),
-                subject=format_location(install.path, install.line),
                 evidence=(
                     f"{format_location(install.path, install.line)}: {join_words(names)}",
                     "TORCH_CUDA_ARCH_LIST is not set",
                 ),
                 confidence=Confidence.LIKELY,
-                location=Location(install.path, install.line),
             )
 
 
@@ -154,7 +152,8 @@ def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
         if not found or unit.project.locks or _is_pinned(unit):
             continue
         first = found[0]
-        yield Finding(
+        yield build_file_finding(
+            first,
             Severity.WARNING,
             f"torch{first.specifier or ''} is not pinned: every rebuild may bring another CUDA",
             Fix(
@@ -163,9 +162,7 @@ def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
                 where=Side.PROJECT,
                 docs="https://pytorch.org/get-started/previous-versions/",
             ),
-            subject=format_location(first.path, first.line),
             evidence=(_format_requirement(first),),
-            location=Location(first.path, first.line),
         )
 
 
@@ -316,7 +313,8 @@ def _cuda_twice(image: Setting, tag: CudaTag, wheels: list[Install]) -> Iterator
         return
     told = join_words(labels) if labels else "the default index"
     told += "" if has_wheel_line else "; there are no wheels for the image's CUDA at all"
-    yield Finding(
+    yield build_file_finding(
+        image,
         Severity.NOTE if is_same or (has_wheel_line and not labels) else Severity.WARNING,
         f"{image.value} carries CUDA {tag.cuda}, and torch's wheels bring their own, of {told}",
         Fix(
@@ -324,7 +322,6 @@ def _cuda_twice(image: Setting, tag: CudaTag, wheels: list[Install]) -> Iterator
             + (", or with a devel image of the CUDA of torch's wheels." if compiles else "."),
             where=Side.PROJECT,
         ),
-        subject=format_location(image.path, image.line),
         evidence=(
             f"{format_location(image.path, image.line)}: {image.value}",
             *(
@@ -332,7 +329,6 @@ def _cuda_twice(image: Setting, tag: CudaTag, wheels: list[Install]) -> Iterator
                 for one in wheels
             ),
         ),
-        location=Location(image.path, image.line),
     )
 
 
@@ -341,16 +337,15 @@ def _features_with_cuda(unit: ProjectContainer) -> Iterator[Finding]:
     for feature in unit.dev.features if unit.dev else ():
         if "/nvidia-cuda:" in f"{feature.name}:" and wheels:
             version = feature.value or "of its own choice"
-            yield Finding(
+            yield build_file_finding(
+                feature,
                 Severity.NOTE,
                 f"a Feature installs CUDA {version} beside the one that torch's wheels bring",
                 Fix(
                     "Leave the Feature out, unless nvcc is needed; then give it the CUDA of the wheels.",
                     where=Side.PROJECT,
                 ),
-                subject=format_location(feature.path, feature.line),
                 evidence=(f"{format_location(feature.path, feature.line)}: {feature.name} {feature.value}".rstrip(),),
-                location=Location(feature.path, feature.line),
             )
 
 
@@ -368,7 +363,8 @@ def image_has_compiler(facts: Facts) -> Iterator[Finding]:
         compilers = [name for stage in unit.stages for name in stage.compilers]
         if not unit.stages or not wheels or compilers or not _NO_COMPILER.search(image.value):
             continue
-        yield Finding(
+        yield build_file_finding(
+            image,
             Severity.WARNING,
             f"{image.value} has no C compiler and none is installed: torch.compile and Triton will fail",
             Fix(
@@ -376,13 +372,11 @@ def image_has_compiler(facts: Facts) -> Iterator[Finding]:
                 ("RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev",),
                 where=Side.IMAGE,
             ),
-            subject=format_location(image.path, image.line),
             evidence=(
                 f"{format_location(image.path, image.line)}: {image.value}",
                 f"{format_location(wheels[0].path, wheels[0].line)}: torch",
             ),
             confidence=Confidence.LIKELY,
-            location=Location(image.path, image.line),
         )
 
 
@@ -422,15 +416,14 @@ def _minor(cuda: Release) -> tuple[int, ...]:
 
 def _too_new(facts: Facts, what: str, where: Setting, cuda: Release) -> Finding:
     answer = require_nvml(facts)
-    return Finding(
+    return build_file_finding(
+        where,
         Severity.ERROR,
         f"{what} is made for CUDA {cuda}, and driver {answer.driver} runs none newer than {answer.cuda}",
         update_driver(facts, f"for CUDA {cuda}"),
-        subject=format_location(where.path, where.line),
         evidence=(
             f"{format_location(where.path, where.line)}: CUDA {cuda}",
             f"driver {answer.driver}, CUDA {answer.cuda}",
         ),
         confidence=Confidence.LIKELY,
-        location=Location(where.path, where.line),
     )

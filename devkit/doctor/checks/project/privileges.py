@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 from devkit.doctor.checks.project.containers import (
     ProjectContainer,
+    build_file_finding,
+    build_setting_finding,
     find_gpu_evidence,
     format_location,
     require_project,
@@ -47,8 +49,9 @@ def ipc_namespace_is_private(facts: Facts) -> Iterator[Finding]:
     for unit in require_project_containers(facts):
         for setting in unit.settings("ipc"):
             if setting.value == "host":
-                yield _finding(
+                yield build_setting_finding(
                     setting,
+                    Severity.WARNING,
                     "the container shares the host's IPC namespace, which GPU work on one machine does not need",
                     Fix(
                         "Give it shared memory of its own: shm_size, or --shm-size.",
@@ -90,15 +93,15 @@ def container_is_not_privileged(facts: Facts) -> Iterator[Finding]:
             }.get((setting.name, setting.value.lower()))
             if told is not None:
                 is_debugging = setting.name == "security_opt"
-                yield _finding(
+                yield build_setting_finding(
                     setting,
+                    Severity.NOTE if is_debugging else Severity.WARNING,
                     told + (", which only debuggers of old engines need" if is_debugging else ""),
                     Fix(
                         "Leave it out; a GPU needs --gpus or a reservation alone.",
                         where=Side.PROJECT,
                         repairs=_removed(unit, setting),
                     ),
-                    severity=Severity.NOTE if is_debugging else Severity.WARNING,
                 )
 
 
@@ -125,30 +128,20 @@ def engine_socket_is_not_mounted(facts: Facts) -> Iterator[Finding]:
     for unit in require_project_containers(facts):
         for mount in unit.mounts:
             if mount.source.endswith(("docker.sock", "podman.sock")) or mount.target in _ENGINE_SOCKETS:
-                yield _finding(
+                yield build_setting_finding(
                     Setting("mount", f"{mount.source}:{mount.target}", mount.path, mount.line),
+                    Severity.WARNING,
                     "the engine's socket is in the container: whatever runs there is root on the host",
                     Fix("Leave the mount out, and start other containers from the host.", where=Side.PROJECT),
                 )
         for feature in unit.dev.features if unit.dev else ():
             if "docker-outside-of-docker" in feature.name:
-                yield _finding(
+                yield build_setting_finding(
                     feature,
+                    Severity.NOTE,
                     "a Feature mounts the engine's socket: whatever runs in the container is root on the host",
                     Fix("Leave the Feature out, unless the work in there is with containers.", where=Side.PROJECT),
-                    severity=Severity.NOTE,
                 )
-
-
-def _finding(setting: Setting, message: str, fix: Fix, *, severity: Severity = Severity.WARNING) -> Finding:
-    return Finding(
-        severity,
-        message,
-        fix,
-        subject=format_location(setting.path, setting.line),
-        evidence=(f"{format_location(setting.path, setting.line)}: {setting.name} {setting.value}".rstrip(),),
-        location=Location(setting.path, setting.line),
-    )
 
 
 @check("PRJ020", "The container has shared memory for loader workers")
@@ -171,7 +164,8 @@ def shared_memory_is_sized(facts: Facts) -> Iterator[Finding]:
             continue
         place = Location(size.path, size.line) if size is not None else unit.location
         has = "the engine's 64 MiB" if stated is None else format_bytes(stated)
-        yield Finding(
+        yield build_file_finding(
+            place,
             Severity.WARNING,
             f"{unit.name} leaves shared memory at {has}, too little for PyTorch's loader workers",
             Fix(
@@ -179,13 +173,11 @@ def shared_memory_is_sized(facts: Facts) -> Iterator[Finding]:
                 where=Side.PROJECT,
                 repairs=_size(unit),
             ),
-            subject=format_location(place.path, place.line),
             evidence=(
                 f"shm_size: {size.value if size else 'not set'}",
                 f"{format_location(wants.path, wants.line)}: torch",
             ),
             confidence=Confidence.LIKELY,
-            location=place,
         )
 
 
@@ -249,7 +241,8 @@ def user_can_take_host_ids(facts: Facts) -> Iterator[Finding]:
         path = unit.dockerfile.path if unit.dockerfile else image.path
         for user in taken[:1]:
             clashes = user.uid == "1000"
-            yield Finding(
+            yield build_file_finding(
+                Location(path, user.line),
                 Severity.ERROR if clashes else Severity.WARNING,
                 f"{image.value} already has a user with id 1000, so {user.name} "
                 + ("cannot be made: the build stops" if clashes else "gets another, and cannot take over the host's"),
@@ -259,9 +252,7 @@ def user_can_take_host_ids(facts: Facts) -> Iterator[Finding]:
                     where=Side.IMAGE,
                     docs="https://github.com/microsoft/vscode-remote-release/issues/10030",
                 ),
-                subject=format_location(path, user.line),
                 evidence=(f"{format_location(path, user.line)}: useradd {user.name} {user.uid}".rstrip(), image.value),
-                location=Location(path, user.line),
             )
 
 
@@ -281,7 +272,8 @@ def container_is_not_root(facts: Facts) -> Iterator[Finding]:
         if user is None or user.value in ("root", "0"):
             place = Location(user.path, user.line) if user else Location(image.path, image.line)
             named = user.value if user else "not set"
-            yield Finding(
+            yield build_file_finding(
+                place,
                 Severity.NOTE,
                 f"{unit.name} works as root, so what it writes into the workspace belongs to root",
                 Fix(
@@ -289,12 +281,10 @@ def container_is_not_root(facts: Facts) -> Iterator[Finding]:
                     where=Side.IMAGE,
                     docs="https://code.visualstudio.com/remote/advancedcontainers/add-nonroot-user",
                 ),
-                subject=format_location(place.path, place.line),
                 evidence=(
                     f"{format_location(image.path, image.line)}: {image.value}",
                     f"user: {named}",
                 ),
-                location=place,
             )
 
 

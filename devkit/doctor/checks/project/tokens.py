@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from devkit.doctor.checks.project.containers import (
     ProjectContainer,
-    format_location,
+    build_setting_finding,
     require_project,
     require_project_containers,
 )
-from devkit.doctor.model import Confidence, Finding, Fix, Location, Severity, Side, check
+from devkit.doctor.model import Confidence, Finding, Fix, Severity, Side, check
 from devkit.doctor.preconditions import is_in_container, require, require_system
 from devkit.facts.model import Facts, Mount, Origin, Setting, Variable
 
@@ -37,8 +37,9 @@ def no_token_in_images(facts: Facts) -> Iterator[Finding]:
                 yield found
     for file in require_project(facts).env_files:
         if file.ignored_by_git is False and any(_is_token_name(name) for name in file.names):
-            yield _finding(
+            yield build_setting_finding(
                 Setting("", "", file.path, 1),
+                Severity.WARNING,
                 f"{file.path} names a token, and .gitignore does not keep it out of the repository",
                 Fix(
                     "Add it to .gitignore.",
@@ -46,7 +47,6 @@ def no_token_in_images(facts: Facts) -> Iterator[Finding]:
                     where=Side.PROJECT,
                     docs="https://git-scm.com/docs/gitignore",
                 ),
-                Severity.WARNING,
             )
 
 
@@ -65,47 +65,47 @@ def _in_unit(unit: ProjectContainer) -> Iterator[Finding]:
             yield found
     for stage in unit.stages:
         for copied in stage.secret_files:
-            yield _finding(
+            yield build_setting_finding(
                 copied,
+                Severity.ERROR,
                 f"{copied.name} takes {copied.value} into the image, with the token in it",
                 Fix(
                     f"Add {copied.value} to .dockerignore, and hand it over when the container runs.",
                     where=Side.PROJECT,
                     docs="https://docs.docker.com/build/concepts/context/#dockerignore-files",
                 ),
-                Severity.ERROR,
             )
         for command in stage.tokens_in_commands:
-            yield _finding(
-                command, "a token stands in a command of the build, in plain text", _secret_mount(), Severity.ERROR
+            yield build_setting_finding(
+                command, Severity.ERROR, "a token stands in a command of the build, in plain text", _secret_mount()
             )
 
 
 def _of_variable(variable: Variable) -> Finding | None:
     where = Setting(variable.place, variable.name, variable.path, variable.line)
     if variable.holds_token:
-        return _finding(
+        return build_setting_finding(
             where,
+            Severity.ERROR,
             f"{variable.name} is set to a token in {variable.path}, in plain text",
             _revoke(variable),
-            Severity.ERROR,
         )
     if not variable.names_secret or (variable.origin is Origin.EMPTY and variable.place != "ARG"):
         return None
     if variable.place in _OF_BUILD:
         what = {"ARG": "ARG", "ENV": "ENV"}.get(variable.place, "a build argument")
-        return _finding(
+        return build_setting_finding(
             where,
+            Severity.WARNING,
             f"{variable.name} reaches the image by {what}: its value stays in the image's history",
             _secret_mount(),
-            Severity.WARNING,
         )
     if variable.origin is Origin.LITERAL and _is_token_name(variable.name):
-        return _finding(
+        return build_setting_finding(
             where,
+            Severity.WARNING,
             f"{variable.name} has its value in {variable.path}, which everybody with the repository can read",
             _revoke(variable),
-            Severity.WARNING,
             Confidence.LIKELY,
         )
     return None
@@ -150,8 +150,9 @@ def shared_cache_holds_no_token(facts: Facts) -> Iterator[Finding]:
             if not holds_home or token_is_elsewhere or has_own_cache:
                 continue
             shared_with = "the host's own token" if mount.kind == "bind" else "every container with that volume"
-            yield _finding(
+            yield build_setting_finding(
                 Setting("mount", f"{mount.source}:{mount.target}", mount.path, mount.line),
+                Severity.WARNING if mount.kind == "bind" else Severity.NOTE,
                 f"{mount.target} holds the hub's token beside the models, and is shared with {shared_with}",
                 Fix(
                     "Mount the hub folder alone, or set HF_TOKEN_PATH to a private path in the container.",
@@ -159,7 +160,6 @@ def shared_cache_holds_no_token(facts: Facts) -> Iterator[Finding]:
                     where=Side.PROJECT,
                     docs=_HUB_VARIABLES,
                 ),
-                Severity.WARNING if mount.kind == "bind" else Severity.NOTE,
                 Confidence.LIKELY,
             )
 
@@ -186,8 +186,9 @@ def mounts_belong_to_user(facts: Facts) -> Iterator[Finding]:
 
 def _volume_of_root(unit: ProjectContainer, mount: Mount) -> Finding:
     user = unit.user.value if unit.user else "root"
-    return _finding(
+    return build_setting_finding(
         Setting("volume", f"{mount.source}:{mount.target}", mount.path, mount.line),
+        Severity.WARNING,
         f"volume {mount.source} at {mount.target} will belong to root, and {user} cannot write there",
         Fix(
             "Make the folder in the Dockerfile, and give it to the user, before the volume covers it.",
@@ -195,7 +196,6 @@ def _volume_of_root(unit: ProjectContainer, mount: Mount) -> Finding:
             where=Side.IMAGE,
             docs="https://docs.docker.com/engine/storage/volumes/",
         ),
-        Severity.WARNING,
         Confidence.LIKELY,
     )
 
@@ -203,15 +203,15 @@ def _volume_of_root(unit: ProjectContainer, mount: Mount) -> Finding:
 def _source_of_root(mount: Mount) -> Finding:
     source = mount.source.replace("${localEnv:HOME}", "$HOME")
     is_missing = mount.exists is False
-    return _finding(
+    return build_setting_finding(
         Setting("bind", f"{mount.source}:{mount.target}", mount.path, mount.line),
+        Severity.WARNING,
         f"{mount.source} " + ("does not exist: the engine makes it as root, or refuses" if is_missing else "is root's"),
         Fix(
             "Make the folder before the container starts, as yourself." if is_missing else "Take the folder back.",
             (f'mkdir -p "{source}"' if is_missing else f'sudo chown -R "$(id -u):$(id -g)" "{source}"',),
             root=not is_missing,
         ),
-        Severity.WARNING,
         Confidence.LIKELY,
     )
 
@@ -229,17 +229,3 @@ def _is_roots(unit: ProjectContainer, target: str) -> bool:
     above = target.rstrip("/")
     home = f"/home/{user.value}"
     return not any(above == folder or above.startswith(f"{folder}/") for folder in given) and above != home
-
-
-def _finding(
-    where: Setting, message: str, fix: Fix, severity: Severity, confidence: Confidence = Confidence.CERTAIN
-) -> Finding:
-    return Finding(
-        severity,
-        message,
-        fix,
-        subject=format_location(where.path, where.line),
-        evidence=(f"{format_location(where.path, where.line)}: {where.name} {where.value}".rstrip(": "),),
-        confidence=confidence,
-        location=Location(where.path, where.line),
-    )
