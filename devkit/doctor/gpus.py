@@ -21,6 +21,9 @@ from devkit.facts.model import (
 )
 from devkit.facts.values import Unknown
 
+MAX_LOG_LINES = 3
+"""Lines of the kernel log that a finding shows."""
+
 GpuWithHealth = tuple[Gpu, GpuHealth]
 
 

@@ -7,7 +7,7 @@ from devkit.doctor.checks.driver.kernel_module import LEGACY_GPU_LINES, OPEN_MOD
 from devkit.doctor.checks.gpu.fabric import has_no_nvswitch
 from devkit.doctor.error_codes import CUDA_SYSTEM_NOT_READY
 from devkit.doctor.fixes import DRIVER_GUIDE, INITRAMFS_COMMANDS, DistroFamily, find_distro_family
-from devkit.doctor.gpus import find_driver_lines, find_gpu_at, has_fewer_gpus_than_bus, has_missing_gpus
+from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_lines, find_gpu_at, has_fewer_gpus_than_bus, has_missing_gpus
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
 from devkit.doctor.preconditions import require, require_driver, require_host, require_loaded_driver
 from devkit.doctor.thresholds import SMALL_WINDOW_BYTES
@@ -125,10 +125,8 @@ def cuda_starts_without_nvswitch(facts: Facts) -> Iterator[Finding]:
     )
 
 
-_MAX_LINES = 3
-
-_FIRMWARE_MISSING = ("No firmware image found", "failed with error -2")
-_FIRMWARE_FAILS = ("GSP firmware RM", "GFW_BOOT", "WPR2 already up")
+FIRMWARE_MISSING_LINES = ("No firmware image found", "failed with error -2")
+FIRMWARE_FAILURE_LINES = ("GSP firmware RM", "GFW_BOOT", "WPR2 already up")
 _OF_THE_DRIVER = ("PCI I/O region assigned to your NVIDIA", "resize PCIe BARs")
 _WINDOW_LOST = (*_OF_THE_DRIVER, "BAR 1")
 
@@ -166,7 +164,7 @@ def bar1_is_assigned(facts: Facts) -> Iterator[Finding]:
             subject=gpu.address,
             evidence=(
                 f"{gpu.address}/resource: BAR 1 has {gpu.bar1_bytes} B",
-                *_told_of(facts, gpu)[:_MAX_LINES],
+                *_told_of(facts, gpu)[:MAX_LOG_LINES],
             ),
             confidence=Confidence.CERTAIN if gpu.bar1_bytes == 0 else Confidence.LIKELY,
         )
@@ -184,7 +182,7 @@ def _is_small(gpu: PciGpu) -> bool:
 
 def _did_not_start(facts: Facts, gpu: PciGpu) -> bool:
     """Whether the log names this GPU's failed start for want of a window, or of no reason that another check knows."""
-    if not has_missing_gpus(facts) or find_driver_lines(facts, *LEGACY_GPU_LINES, *_FIRMWARE_MISSING, *_FIRMWARE_FAILS):
+    if not has_missing_gpus(facts) or find_driver_lines(facts, *LEGACY_GPU_LINES, *FIRMWARE_MISSING_LINES, *FIRMWARE_FAILURE_LINES):
         return False
     if find_driver_lines(facts, OPEN_MODULE_LINE):
         return False
@@ -211,14 +209,14 @@ def gsp_starts(facts: Facts) -> Iterator[Finding]:
     release = require_loaded_driver(facts)
     driver = require_driver(facts)
     lost = has_fewer_gpus_than_bus(facts)
-    unfound = find_driver_lines(facts, *_FIRMWARE_MISSING)
-    failing = find_driver_lines(facts, *_FIRMWARE_FAILS)
+    unfound = find_driver_lines(facts, *FIRMWARE_MISSING_LINES)
+    failing = find_driver_lines(facts, *FIRMWARE_FAILURE_LINES)
     if unfound or (driver.firmware_present is False and driver.is_open is True and has_missing_gpus(facts)):
         yield Finding(
             Severity.ERROR if lost else Severity.WARNING,
             f"the GSP firmware of driver {release} was not found, so the GPU does not start",
             _install_firmware(facts, release),
-            evidence=(*unfound[:_MAX_LINES], f"/lib/firmware/nvidia/{release}: {_present(driver)}"),
+            evidence=(*unfound[:MAX_LOG_LINES], f"/lib/firmware/nvidia/{release}: {_present(driver)}"),
             confidence=Confidence.CERTAIN if unfound else Confidence.LIKELY,
         )
     elif failing and lost:
@@ -233,7 +231,7 @@ def gsp_starts(facts: Facts) -> Iterator[Finding]:
                 restart=Restart.HOST,
                 docs=DRIVER_GUIDE,
             ),
-            evidence=failing[:_MAX_LINES],
+            evidence=failing[:MAX_LOG_LINES],
             confidence=Confidence.LIKELY,
         )
 

@@ -22,6 +22,7 @@ from devkit.doctor.fixes import (
 )
 from devkit.doctor.gpus import (
     DAY_S,
+    MAX_LOG_LINES,
     compute_seconds_between,
     find_driver_gpus,
     find_driver_lines,
@@ -49,8 +50,6 @@ from devkit.doctor.thresholds import (
 from devkit.facts.model import Driver, Facts, NvmlFailure, PciGpu, System
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
-
-MAX_KERNEL_LOG_LINES = 3
 
 _REFUSED = ("is rejected", "trusted key", "Lockdown")
 _UNFIT = ("disagrees about version", "version magic", "probe routine", "already bound to", "No NVIDIA")
@@ -140,7 +139,7 @@ def _present_but_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ..
         )
     refused = find_driver_lines(facts, *_REFUSED)
     if refused or (driver.secure_boot is True and not _signature_is_trusted(driver)):
-        return _signature_refused(facts, driver, release, (*evidence, *refused[:MAX_KERNEL_LOG_LINES]))
+        return _signature_refused(facts, driver, release, (*evidence, *refused[:MAX_LOG_LINES]))
     return Finding(
         Severity.ERROR,
         f"the NVIDIA module {release} is installed for this kernel but not loaded",
@@ -149,7 +148,7 @@ def _present_but_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ..
             ("sudo modprobe nvidia", "journalctl -k -b | grep NVRM"),
             root=True,
         ),
-        evidence=(*evidence, *find_driver_lines(facts, *_UNFIT)[:MAX_KERNEL_LOG_LINES]),
+        evidence=(*evidence, *find_driver_lines(facts, *_UNFIT)[:MAX_LOG_LINES]),
     )
 
 
@@ -452,7 +451,6 @@ def uvm_node_exists(facts: Facts) -> Iterator[Finding]:
 
 # Checks of the driver's branch and flavour: old GPUs need an old branch, new GPUs the open module.
 
-_MAX_LINES = 3
 LEGACY_GPU_LINES = ("Legacy drivers", "required GPU System Processor", "not supported by the NVIDIA")
 OPEN_MODULE_LINE = "requires use of the NVIDIA open kernel modules"
 
@@ -558,7 +556,7 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
             docs="https://www.nvidia.com/en-us/drivers/unix/legacy-gpu/",
         ),
         subject=old[0].address if old else "",
-        evidence=(*said[:_MAX_LINES], *(f"{gpu.address} has device id {gpu.device_id}" for gpu in old)),
+        evidence=(*said[:MAX_LOG_LINES], *(f"{gpu.address} has device id {gpu.device_id}" for gpu in old)),
         confidence=Confidence.CERTAIN if said else Confidence.LIKELY,
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from devkit.doctor.checks.cascades import CDI_CODES, CUDA_CODES, PYTHON_CODES
 from devkit.doctor.fixes import find_driver_side, power_cycle, reset_gpu_or_reboot
-from devkit.doctor.gpus import find_driver_lines
+from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_lines
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import (
     find_platform,
@@ -21,7 +21,6 @@ from devkit.text import format_count, join_words
 _ROCM_ACCESS = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html"
 _ROCM_DOCKER = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/how-to/docker.html"
 _NVML_TIMEOUT = 10
-_MAX_LINES = 3
 _NVML_GPU_IS_LOST = 15
 _NVML_RESET_REQUIRED = 16
 
@@ -180,7 +179,7 @@ def nvml_lists_every_gpu(facts: Facts) -> Iterator[Finding]:
         evidence=(
             f"owned by nvidia: {join_words(gpu.address for gpu in owned)}",
             f"NVML count: {counted}",
-            *find_driver_lines(facts, "RmInitAdapter", "probe routine")[:_MAX_LINES],
+            *find_driver_lines(facts, "RmInitAdapter", "probe routine")[:MAX_LOG_LINES],
         ),
         confidence=Confidence.CERTAIN,
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from devkit.compat.rules import CodeSupport, check_gpu_code
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.checks.python.packages import find_python_packages
+from devkit.doctor.checks.python.packages import _require_package, find_python_packages
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
     is_in_container,
@@ -23,7 +23,7 @@ from devkit.doctor.wheels import (
     format_install_command,
     format_wheel_install_command,
 )
-from devkit.facts.model import Facts, Gpu, Package
+from devkit.facts.model import Facts, Gpu
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 
@@ -119,13 +119,6 @@ def cuda_numbers_gpus_as_nvidia_smi(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _package(facts: Facts, name: str) -> Package:
-    for package in require_python(facts).packages:
-        if package.name == name:
-            return package
-    raise NotApplicable(f"{name} is not installed in this Python")
-
-
 def _reinstall(facts: Facts, summary: str) -> Fix:
     wheel = find_compatible_wheel(facts)
     if wheel is None:
@@ -210,7 +203,7 @@ def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
     Source: Dao-AILab/flash-attention issues 1644 and 1832.
     """
     torch, cuda = require_torch(facts), require_torch_cuda(facts)
-    package = _package(facts, "flash-attn")
+    package = _require_package(facts, "flash-attn")
     built = re.search(r"\+.*?cu(\d\d).*?torch(\d+\.\d+)", package.version)
     if built is None:
         raise NotApplicable(f"flash-attn {package.version} does not say which torch it was built for")

@@ -274,10 +274,10 @@ def _old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[Findi
 # Checks of bitsandbytes: the library that it loads is one for torch's CUDA.
 
 
-def _package(facts: Facts) -> Package:
-    package = find_python_packages(facts).get("bitsandbytes")
+def _require_package(facts: Facts, name: str) -> Package:
+    package = find_python_packages(facts).get(name)
     if package is None:
-        raise NotApplicable("bitsandbytes is not installed in this Python")
+        raise NotApplicable(f"{name} is not installed in this Python")
     return package
 
 
@@ -299,7 +299,7 @@ def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
     Source: bitsandbytes, `cextension.py` of 0.49.2 and 0.50.0, and installation guide.
     """
     cuda = require_torch_cuda(facts)
-    package = _package(facts)
+    package = _require_package(facts, "bitsandbytes")
     shipped = require_python(facts).bitsandbytes_cuda
     if not shipped:
         raise NotApplicable("the CUDA libraries of bitsandbytes were not found")
@@ -340,7 +340,7 @@ def bnb_cuda_version_fits_torch(facts: Facts) -> Iterator[Finding]:
     Source: bitsandbytes, `cextension.py`; bitsandbytes-foundation/bitsandbytes issue 1559.
     """
     cuda = require_torch_cuda(facts)
-    package = _package(facts)
+    package = _require_package(facts, "bitsandbytes")
     python = require_python(facts)
     override = require(python.bnb_cuda_version)
     if override is None or (not override and not _falls_back(package)):
