@@ -1,9 +1,9 @@
-"""Every check, in the order of printing: from the metal up, so that causes stand before consequences."""
+"""Every check, in print order: from the hardware up, so that causes come before consequences."""
 
 from devkit.doctor.checks import cdi, cuda, hub, memory, network, storage, toolkit, wsl
 from devkit.doctor.checks.container import inside, running
-from devkit.doctor.checks.driver import initialization, installation, kernel_module
-from devkit.doctor.checks.engine import daemon, docker_cli
+from devkit.doctor.checks.driver import initialization, installation, kernel_module, nvml
+from devkit.doctor.checks.engine import connection, daemon, docker_cli
 from devkit.doctor.checks.gpu import fabric, health, performance, presence, sharing
 from devkit.doctor.checks.project import files, gpu_requests, images, privileges, tokens
 from devkit.doctor.checks.python import gpu_support, packages, shadowed_libraries, smoke_tests
@@ -16,20 +16,20 @@ CHECKS: tuple[Check, ...] = (
     wsl.windows_provides_libraries,
     wsl.no_linux_driver_in_guest,
     wsl.windows_lets_guest_use_gpu,
-    initialization.bar1_is_assigned,
+    presence.bar1_is_assigned,
     kernel_module.branch_supports_gpus,
     kernel_module.driver_loaded,
     kernel_module.module_is_open_where_required,
     installation.driver_is_of_one_version,
-    kernel_module.libraries_match_module,
+    nvml.libraries_match_module,
     installation.driver_has_one_source,
     installation.apt_sources_agree,
     initialization.device_nodes_are_accessible,
     initialization.gsp_starts,
     health.kernel_log_has_no_fault,
     health.kernel_log_is_readable,
-    kernel_module.nvml_answers,
-    kernel_module.uvm_node_exists,
+    nvml.nvml_answers,
+    initialization.uvm_node_exists,
     presence.every_gpu_answers,
     presence.nvml_lists_every_gpu,
     health.no_recovery_is_required,
@@ -44,7 +44,7 @@ CHECKS: tuple[Check, ...] = (
     performance.persistence_mode_is_on,
     sharing.compute_mode_is_shared,
     sharing.gpu_memory_is_accounted_for,
-    presence.mig_has_instances,
+    sharing.mig_has_instances,
     sharing.process_has_one_mig_device,
     sharing.cdi_names_current_mig_devices,
     fabric.fabric_manager_matches_driver,
@@ -57,8 +57,8 @@ CHECKS: tuple[Check, ...] = (
     initialization.cuda_starts_without_nvswitch,
     daemon.daemon_json_is_valid,
     docker_cli.docker_cli_config_is_usable,
-    daemon.engine_answers,
-    daemon.engine_is_local,
+    connection.engine_answers,
+    connection.engine_is_local,
     daemon.engine_is_not_linux_desktop,
     daemon.engine_supports_gpus,
     daemon.docker_is_not_snap,
@@ -131,7 +131,7 @@ CHECKS: tuple[Check, ...] = (
     gpu_support.torch_has_kernels,
     packages.bitsandbytes_fits_torch,
     packages.bnb_cuda_version_fits_torch,
-    gpu_support.flash_attention_fits_torch,
+    packages.flash_attention_fits_torch,
     shadowed_libraries.no_library_is_shadowed,
     shadowed_libraries.cudnn_is_not_shadowed,
     shadowed_libraries.nvrtc_supports_every_gpu,
@@ -146,9 +146,9 @@ CHECKS: tuple[Check, ...] = (
     smoke_tests.flash_attention_works,
     smoke_tests.verification_passes,
     performance.clocks_hold_while_training,
-    performance.training_does_not_wait_for_data,
-    performance.checkpointing_is_needed,
-    performance.attention_is_fused,
+    storage.training_does_not_wait_for_data,
+    memory.checkpointing_is_needed,
+    gpu_support.attention_is_fused,
     performance.gpu_is_busy_while_training,
     gpu_support.cuda_numbers_gpus_as_nvidia_smi,
     gpu_support.gpus_support_bf16,
@@ -192,7 +192,7 @@ CHECKS: tuple[Check, ...] = (
     privileges.user_can_take_host_ids,
     privileges.container_is_not_root,
     privileges.podman_keeps_user_ids,
-    tokens.mounts_belong_to_user,
+    privileges.mounts_belong_to_user,
     tokens.shared_cache_holds_no_token,
     tokens.no_token_in_images,
     privileges.shared_memory_is_sized,

@@ -1,4 +1,4 @@
-"""Checks of CDI specifications: readable, of a version that the engine knows, and of the current driver."""
+"""Checks of CDI specifications: readable, current, complete, and where the engine looks."""
 
 from collections.abc import Iterator
 
@@ -26,6 +26,8 @@ from devkit.text import format_count, join_words
 _CDI_0_7_0 = Release.parse("0.7.0")
 """The first version that older engines refuse. Source: NVIDIA, Container Toolkit 1.19.1 release notes."""
 
+_SHOWN = 4
+
 
 def require_gpu_cdi_specs(facts: Facts) -> tuple[CdiSpec, ...]:
     """The specifications for NVIDIA GPUs, those that cannot be read included."""
@@ -36,6 +38,12 @@ def require_gpu_cdi_specs(facts: Facts) -> tuple[CdiSpec, ...]:
     if not found:
         raise NotApplicable("there is no CDI specification for nvidia.com/gpu")
     return found
+
+
+def regenerate_cdi_spec(facts: Facts, spec: CdiSpec) -> tuple[str, ...]:
+    """How this one specification is written anew."""
+    commands = refresh_cdi(facts)
+    return tuple(command.replace("/etc/cdi/nvidia.yaml", spec.path) for command in commands)
 
 
 @check("CDI001", "CDI specifications are of the loaded driver", causes=("CDI004", *CONTAINER_START_CODES))
@@ -64,12 +72,6 @@ def cdi_is_current(facts: Facts) -> Iterator[Finding]:
                 subject=spec.path,
                 evidence=(f"{spec.path}: libraries of {spec.driver}", f"/sys/module/nvidia/version: {release}"),
             )
-
-
-def regenerate_cdi_spec(facts: Facts, spec: CdiSpec) -> tuple[str, ...]:
-    """How this one specification is written anew."""
-    commands = refresh_cdi(facts)
-    return tuple(command.replace("/etc/cdi/nvidia.yaml", spec.path) for command in commands)
 
 
 @check("CDI002", "The engine can read the CDI specifications", causes=CONTAINER_START_CODES)
@@ -142,11 +144,6 @@ def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
                 subject=spec.path,
                 evidence=(f"{spec.path}: {spec.error or 'no devices'}",),
             )
-
-
-# Checks of what CDI specifications say: paths that exist, every GPU, in a folder where the engine looks.
-
-_SHOWN = 4
 
 
 def _write_anew(facts: Facts, spec: CdiSpec) -> Fix:

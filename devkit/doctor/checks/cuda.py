@@ -1,4 +1,4 @@
-"""Checks of CUDA: driver, driver library, image and torch fit each other."""
+"""Checks of CUDA: driver, libcuda, image, CUDA Toolkit and torch fit each other, and CUDA starts."""
 
 import operator
 import re
@@ -36,8 +36,6 @@ from devkit.facts.model import CudaCall, CudaFolder, CudaStop, Driver, Facts, Gp
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
-# Checks of what stands around the driver: stub libraries, a CUDA Toolkit with its compiler, images of another CPU.
-
 _COMPILED_PACKAGES = (
     "deepspeed",
     "apex",
@@ -51,8 +49,260 @@ _COMPILED_PACKAGES = (
 """Packages that start nvcc, when they are installed or at their first use."""
 
 _STUBS = "/stubs"
+
 _ENGINE_MACHINES = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}
 """How engines name the processor that uname calls by the key."""
+
+_NO_LIBRARY = CudaErrorMeaning(
+    "the driver's libcuda is not here",
+    "Install the driver with its CUDA library.",
+    in_container="Ask for the GPU with the driver capability compute, and recreate the container.",
+)
+
+_HANGS = CudaErrorMeaning(
+    "the driver does not come back: a GPU that fell off the bus, or a GPU of many that wakes up slowly",
+    "Look for Xid lines in the kernel log, switch persistence on, and reboot if it stays so.",
+    ("journalctl -k -b | grep -i xid",),
+    confidence=Confidence.POSSIBLE,
+)
+
+_CRASHES = CudaErrorMeaning(
+    "the library does not fit the driver, or is damaged",
+    "Reinstall the driver's libraries, and remove copies of libcuda from elsewhere.",
+    ("ldconfig -p | grep libcuda",),
+    in_container="Recreate the container, and remove copies of libcuda from the image.",
+    confidence=Confidence.POSSIBLE,
+)
+
+_OTHER = CudaErrorMeaning("the driver refused", "Look the code up in NVIDIA's list of CUresult, and at the kernel log.")
+
+CONSUMER_BRANDS = ("geforce", "titan")
+
+_CONDITION = re.compile(r"(\w+)(>=|<=|!=|=|<|>)([\w.]+)")
+
+_COMPARISONS: Mapping[str, Callable[[Release, Release], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "<": operator.lt,
+    ">": operator.gt,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
+
+
+def _driver(facts: Facts) -> DriverCuda:
+    require_visible_gpu(facts)
+    driver = find_driver_cuda(facts)
+    if driver is None:
+        raise NotApplicable("the driver's version is not known")
+    return driver
+
+
+@check("CUD001", "The driver meets the image's CUDA requirement")
+def image_requirement_met(facts: Facts) -> Iterator[Finding]:
+    """The driver satisfies NVIDIA_REQUIRE_CUDA, which CUDA images carry.
+
+    Why it matters: the toolkit's legacy mode refuses to start such an image, so it starts for one teammate and not
+    for the next. CDI checks nothing, and the first CUDA call fails instead.
+    How it is seen: the variable's conditions against the driver's CUDA version, its branch, and the kind of GPU.
+    Source: NVIDIA/nvidia-container-toolkit issue 152; libnvidia-container, requirement syntax.
+    """
+    driver = _driver(facts)
+    requirement = require_container(facts).require_cuda
+    if not requirement:
+        raise NotApplicable("the image sets no NVIDIA_REQUIRE_CUDA")
+    wanted = find_unmet_cuda(requirement, driver, tuple(gpu.name for gpu in facts.gpus))
+    if wanted is None:
+        return
+    newest = f"CUDA {driver.cuda}" if driver.cuda else "an older CUDA"
+    support = driver.classify(wanted)
+    still_runs = support in (CudaSupport.FULL, CudaSupport.MINOR)
+    advice = (
+        " Minor version compatibility holds for this driver, so NVIDIA_DISABLE_REQUIRE=1 is safe here; code that must"
+        " compile PTX still needs the newer driver."
+        if still_runs
+        else " NVIDIA_DISABLE_REQUIRE would only move the failure to the first CUDA call."
+    )
+    yield Finding(
+        Severity.WARNING if still_runs else Severity.ERROR,
+        f"the image requires a driver for CUDA {wanted}, but driver {driver.release} is for {newest}",
+        Fix(
+            f"Use an image without CUDA (torch wheels carry their own) or one for {newest},"
+            f" or update the driver.{advice}",
+            where=Side.IMAGE,
+            docs=CUDA_COMPATIBILITY_GUIDE,
+        ),
+        evidence=(f"NVIDIA_REQUIRE_CUDA={requirement[:120]}", f"driver {driver.release}"),
+        confidence=Confidence.CERTAIN if driver.reported_cuda else Confidence.LIKELY,
+    )
+
+
+def find_unmet_cuda(requirement: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> Release | None:
+    """The CUDA version that the image asks for, when no alternative of `requirement` is met; None when one is.
+
+    A requirement without any `cuda>=` condition is taken as met: it says nothing about CUDA.
+    """
+    wanted = re.search(r"cuda>=([\d.]+)", requirement)
+    if wanted is None:
+        return None
+    alternatives = requirement.split()
+    if any(_holds(alternative, driver, gpu_names) for alternative in alternatives):
+        return None
+    return Release.parse(wanted[1])
+
+
+def _holds(alternative: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> bool:
+    return all(_condition_holds(condition, driver, gpu_names) for condition in alternative.split(","))
+
+
+def _condition_holds(condition: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> bool:
+    match = _CONDITION.fullmatch(condition)
+    if match is None:
+        return False
+    name, comparison, value = match.groups()
+    if name == "brand":
+        return _is_brand(value, gpu_names) is (comparison == "=")
+    seen = {"cuda": driver.cuda, "driver": driver.release}.get(name)
+    return seen is not None and value[0].isdigit() and _COMPARISONS[comparison](seen, Release.parse(value))
+
+
+def _is_brand(brand: str, gpu_names: tuple[str, ...]) -> bool:
+    """Whether GPUs are of the brand. Only consumer brands show in a GPU's name; any other brand may be theirs."""
+    consumer = [kind for kind in CONSUMER_BRANDS if any(kind in name.lower() for name in gpu_names)]
+    return brand in consumer if consumer or brand in CONSUMER_BRANDS else True
+
+
+@check(
+    "CUD002",
+    "No forward-compatibility libcuda is loaded that this GPU refuses",
+    causes=("CUD003", "PYT006", "CUD011", "PYT017"),
+)
+def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Finding]:
+    """When the image's cuda-compat libcuda comes first, the GPU is of a kind that accepts it.
+
+    Why it matters: on GeForce and most workstation GPUs it ends every CUDA program with error 804; on any GPU an
+    older copy than the driver ends it with error 803.
+    How it is seen: the path of the first libcuda.so.1, its version, the driver's version, and the GPUs' names.
+    Source: NVIDIA, CUDA Compatibility, "Forward compatibility"; NVIDIA/nvidia-docker issue 1294.
+    """
+    driver = _driver(facts)
+    path = require_container(facts).compat_libcuda
+    if not path:
+        return
+    copy = require(facts.driver).libcuda
+    if isinstance(copy, Release) and copy == driver.release:
+        return
+    is_older = isinstance(copy, Release) and copy < driver.release
+    if not is_older and (not facts.gpus or is_forward_compatible(facts.gpus)):
+        return
+    names = ", ".join(sorted({gpu.name for gpu in facts.gpus})) or "the GPU"
+    yield Finding(
+        Severity.ERROR,
+        f"the image's {path} is older than driver {driver.release}: CUDA ends with error 803"
+        if is_older
+        else f"{path} is loaded first, but {names} does not support forward compatibility: CUDA ends with error 804",
+        Fix(
+            "Take the compat folder out of LD_LIBRARY_PATH and the loader's configuration, or remove the package"
+            " cuda-compat from the image. The host's libcuda then serves.",
+            ("apt-get purge -y 'cuda-compat-*' && ldconfig",),
+            where=Side.IMAGE,
+            root=True,
+            docs=CUDA_COMPATIBILITY_GUIDE,
+        ),
+        subject=path,
+        evidence=(f"first libcuda.so.1: {path}", f"driver {driver.release}"),
+        confidence=Confidence.LIKELY,
+    )
+
+
+@check("CUD003", "libcuda is of the loaded driver", causes=("CUD011", "PYT017"))
+def libcuda_matches_module(facts: Facts) -> Iterator[Finding]:
+    """The libcuda.so.1 that programs load has the version of the kernel module.
+
+    Why it matters: any other version ends CUDA with error 803. It happens after an upgrade without a reboot, and with
+    copies left behind in an image or by an installer.
+    How it is seen: the version in the file name of the first libcuda.so.1 against /sys/module/nvidia/version.
+    Source: NVIDIA/nvidia-docker issue 1256.
+    """
+    driver = require_driver(facts)
+    release = require_loaded_driver(facts)
+    if is_in_container(facts) and require_container(facts).compat_libcuda:
+        raise NotApplicable("a forward-compatibility libcuda comes first")
+    library = require(driver.libcuda)
+    if library is None:
+        raise NotApplicable("no libcuda.so.1 is found here")
+    if library == release:
+        return
+    paths = () if isinstance(driver.libcuda_paths, Unknown) else driver.libcuda_paths
+    yield Finding(
+        Severity.ERROR,
+        f"libcuda is {library}, but the loaded NVIDIA module is {release}: CUDA ends with error 803",
+        _repair_libcuda(facts, release),
+        subject=paths[0] if paths else "",
+        evidence=(f"/sys/module/nvidia/version: {release}", *(f"found {path}" for path in paths)),
+    )
+
+
+def _repair_libcuda(facts: Facts, release: Release) -> Fix:
+    if is_in_container(facts):
+        return Fix(
+            "Recreate the container, so that it gets the libraries of the driver that runs now. If it is the same"
+            " after that, the image carries its own libcuda: remove it there.",
+            where=Side.IMAGE,
+        )
+    return Fix(
+        f"Reboot if the driver was just updated; otherwise remove every libcuda that is not of {release}.",
+        ("ldconfig -p | grep libcuda", "sudo reboot"),
+        root=True,
+        restart=Restart.HOST,
+    )
+
+
+@check("CUD004", "The driver is new enough for torch's CUDA", causes=("PYT006", "PYT017", "PYT018", "PYT019"))
+def driver_runs_torch_cuda(facts: Facts) -> Iterator[Finding]:
+    """The driver runs the CUDA version that torch was built with, in full or by minor version compatibility.
+
+    The "CUDA Version" of nvidia-smi is the newest that the driver runs, not one that is installed: it need not be
+    torch's, and nothing is wrong while both have one major.
+
+    Why it matters: torch imports, finds no GPU, and warns that the driver is too old.
+    How it is seen: torch's CUDA in its version file against the driver, by rules R1, R2, R4 and R5 of the
+    compatibility tables. A CUDA version that differs within its major is fine.
+    Source: NVIDIA, CUDA Compatibility, "Minor version compatibility" and "Forward compatibility".
+    """
+    driver = _driver(facts)
+    torch, cuda = require_torch(facts), require_torch_cuda(facts)
+    has_compat = is_in_container(facts) and bool(require_container(facts).compat_libcuda)
+    forward = has_compat and is_forward_compatible(facts.gpus)
+    if driver.classify(cuda, has_forward_gpus=forward) is not CudaSupport.NO:
+        return
+    floor = find_oldest_driver(cuda, platform=driver.platform)
+    yield Finding(
+        Severity.ERROR,
+        f"torch {torch.version} needs CUDA {cuda}, but driver {driver.release} is too old for it",
+        _older_cuda_or_newer_driver(facts, floor),
+        evidence=(
+            f"torch {torch.version}, built with CUDA {cuda}",
+            f"driver {driver.release}, for CUDA up to {driver.cuda or 'a version before the tables'}",
+            f"CUDA {cuda} needs driver {floor} or newer" if floor else f"no driver is known for CUDA {cuda}",
+        ),
+    )
+
+
+def _older_cuda_or_newer_driver(facts: Facts, floor: Release | None) -> Fix:
+    """The cheaper repair first: another wheel needs neither root nor a reboot."""
+    wanted = f"{floor} or newer" if floor else "that runs it"
+    wheel = find_compatible_wheel(facts)
+    if wheel is None:
+        return update_driver(facts, wanted)
+    place = "on Windows" if find_driver_side(facts) is Side.WINDOWS else "on the host"
+    return Fix(
+        f"Install torch {wheel.version} for {wheel.label}, which this driver runs; or update the driver {place} to"
+        f" {wanted}.",
+        (format_wheel_install_command(facts, wheel),),
+        where=Side.CONTAINER if is_in_container(facts) else Side.HOST,
+        docs=CUDA_COMPATIBILITY_GUIDE,
+    )
 
 
 @check("CUD005", "No stub stands in for libcuda", causes=("CUD003", "CUD011", "PYT017"))
@@ -277,84 +527,6 @@ def _foreign(image: LocalImage, wanted: str) -> Finding:
     )
 
 
-# Checks of what CUDA itself says, where `devkit doctor --deep` started it.
-
-_NO_LIBRARY = CudaErrorMeaning(
-    "the driver's libcuda is not here",
-    "Install the driver with its CUDA library.",
-    in_container="Ask for the GPU with the driver capability compute, and recreate the container.",
-)
-_HANGS = CudaErrorMeaning(
-    "the driver does not come back: a GPU that fell off the bus, or a GPU of many that wakes up slowly",
-    "Look for Xid lines in the kernel log, switch persistence on, and reboot if it stays so.",
-    ("journalctl -k -b | grep -i xid",),
-    confidence=Confidence.POSSIBLE,
-)
-_CRASHES = CudaErrorMeaning(
-    "the library does not fit the driver, or is damaged",
-    "Reinstall the driver's libraries, and remove copies of libcuda from elsewhere.",
-    ("ldconfig -p | grep libcuda",),
-    in_container="Recreate the container, and remove copies of libcuda from the image.",
-    confidence=Confidence.POSSIBLE,
-)
-_OTHER = CudaErrorMeaning("the driver refused", "Look the code up in NVIDIA's list of CUresult, and at the kernel log.")
-
-
-@check("CUD011", "CUDA starts", causes=("PYT017", "PYT018", "PYT019"))
-def cuda_starts(facts: Facts) -> Iterator[Finding]:
-    """cuInit, the first call of every CUDA program, succeeds in a process of its own.
-
-    Why it matters: nvidia-smi proves only the management library. Compute has its own kernel module and device node,
-    and each of its failures has a number that torch turns into the same few sentences.
-    How it is seen: with --deep, a child process loads libcuda and calls cuInit; its return value, or that it hung or
-    crashed, and the libcuda by the process's own map.
-    Source: NVIDIA, CUDA Driver API, cuInit and CUresult; NVIDIA/nvidia-container-toolkit issues 908 and 1967.
-    """
-    require_visible_gpu(facts)
-    answer = require(facts.deep).cuda
-    if isinstance(answer, Unknown):
-        raise NotApplicable(answer.reason)
-    if isinstance(answer, CudaCall):
-        if answer.code != 0:
-            name = f" ({answer.name})" if isinstance(answer.name, str) and answer.name else ""
-            yield _init_finding(
-                facts, CUDA_ERRORS.get(answer.code, _OTHER), f"cuInit returns {answer.code}{name}", answer.libcuda
-            )
-        return
-    yield _stopped(facts, answer)
-
-
-def _stopped(facts: Facts, stop: CudaStop) -> Finding:
-    match stop.end:
-        case StepEnd.TIMED_OUT:
-            return _init_finding(facts, _HANGS, f"{stop.call} hangs", stop.libcuda, stop.message)
-        case StepEnd.CRASHED:
-            return _init_finding(facts, _CRASHES, f"{stop.call} crashes", stop.libcuda, stop.message)
-        case _:
-            return _init_finding(facts, _NO_LIBRARY, "libcuda cannot be loaded", stop.libcuda, stop.message)
-
-
-def _init_finding(facts: Facts, meaning: CudaErrorMeaning, what: str, libcuda: str, *readings: str) -> Finding:
-    inside = is_in_container(facts)
-    # Inside a container the commands are the host's, where the advice is not about the image alone.
-    return Finding(
-        Severity.ERROR,
-        f"{what}: {meaning.why}",
-        Fix(
-            meaning.in_container or meaning.advice if inside else meaning.advice,
-            () if inside and meaning.in_container else meaning.commands,
-            where=Side.CONTAINER if inside else find_host_side(facts),
-            root=meaning.needs_root,
-            docs="https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html",
-        ),
-        evidence=(what, *readings, f"libcuda: {libcuda or 'not loaded'}"),
-        confidence=meaning.confidence,
-    )
-
-
-# Checks of Jetson boards, whose GPU and driver are part of the board and of its system image.
-
-
 @check("CUD010", "On a Jetson, torch is a build for its JetPack", causes=("PYT001", "PYT002"))
 def torch_fits_jetpack(facts: Facts) -> Iterator[Finding]:
     """On a Jetson with JetPack 6 or older, torch comes from NVIDIA's or the community's Jetson builds.
@@ -390,11 +562,6 @@ def torch_fits_jetpack(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _from_jetson_index(facts: Facts, tegra: Tegra) -> tuple[str, ...]:
-    index = JETSON_INDEXES.value.get(tegra.release.major) if isinstance(tegra.release, Release) else None
-    return (format_install_command(facts, "torch", "numpy<2", index=index, replace=True),) if index else ()
-
-
 def _takes_ordinary_wheels(tegra: Tegra) -> bool:
     return isinstance(tegra.release, Release) and tegra.release.major >= FIRST_GENERIC_L4T.value
 
@@ -409,231 +576,58 @@ def _format_l4t(tegra: Tegra) -> str:
     return f"L4T {tegra.release}" if isinstance(tegra.release, Release) else "L4T release not known"
 
 
-# Reads NVIDIA_REQUIRE_CUDA as libnvidia-container does: a space means or, a comma means and.
-
-CONSUMER_BRANDS = ("geforce", "titan")
-
-_CONDITION = re.compile(r"(\w+)(>=|<=|!=|=|<|>)([\w.]+)")
-_COMPARISONS: Mapping[str, Callable[[Release, Release], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "<": operator.lt,
-    ">": operator.gt,
-    "=": operator.eq,
-    "!=": operator.ne,
-}
+def _from_jetson_index(facts: Facts, tegra: Tegra) -> tuple[str, ...]:
+    index = JETSON_INDEXES.value.get(tegra.release.major) if isinstance(tegra.release, Release) else None
+    return (format_install_command(facts, "torch", "numpy<2", index=index, replace=True),) if index else ()
 
 
-def find_unmet_cuda(requirement: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> Release | None:
-    """The CUDA version that the image asks for, when no alternative of `requirement` is met; None when one is.
+@check("CUD011", "CUDA starts", causes=("PYT017", "PYT018", "PYT019"))
+def cuda_starts(facts: Facts) -> Iterator[Finding]:
+    """cuInit, the first call of every CUDA program, succeeds in a process of its own.
 
-    A requirement without any `cuda>=` condition is taken as met: it says nothing about CUDA.
+    Why it matters: nvidia-smi proves only the management library. Compute has its own kernel module and device node,
+    and each of its failures has a number that torch turns into the same few sentences.
+    How it is seen: with --deep, a child process loads libcuda and calls cuInit; its return value, or that it hung or
+    crashed, and the libcuda by the process's own map.
+    Source: NVIDIA, CUDA Driver API, cuInit and CUresult; NVIDIA/nvidia-container-toolkit issues 908 and 1967.
     """
-    wanted = re.search(r"cuda>=([\d.]+)", requirement)
-    if wanted is None:
-        return None
-    alternatives = requirement.split()
-    if any(_holds(alternative, driver, gpu_names) for alternative in alternatives):
-        return None
-    return Release.parse(wanted[1])
-
-
-def _holds(alternative: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> bool:
-    return all(_condition_holds(condition, driver, gpu_names) for condition in alternative.split(","))
-
-
-def _condition_holds(condition: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> bool:
-    match = _CONDITION.fullmatch(condition)
-    if match is None:
-        return False
-    name, comparison, value = match.groups()
-    if name == "brand":
-        return _is_brand(value, gpu_names) is (comparison == "=")
-    seen = {"cuda": driver.cuda, "driver": driver.release}.get(name)
-    return seen is not None and value[0].isdigit() and _COMPARISONS[comparison](seen, Release.parse(value))
-
-
-def _is_brand(brand: str, gpu_names: tuple[str, ...]) -> bool:
-    """Whether GPUs are of the brand. Only consumer brands show in a GPU's name; any other brand may be theirs."""
-    consumer = [kind for kind in CONSUMER_BRANDS if any(kind in name.lower() for name in gpu_names)]
-    return brand in consumer if consumer or brand in CONSUMER_BRANDS else True
-
-
-def _driver(facts: Facts) -> DriverCuda:
     require_visible_gpu(facts)
-    driver = find_driver_cuda(facts)
-    if driver is None:
-        raise NotApplicable("the driver's version is not known")
-    return driver
-
-
-@check("CUD001", "The driver meets the image's CUDA requirement")
-def image_requirement_met(facts: Facts) -> Iterator[Finding]:
-    """The driver satisfies NVIDIA_REQUIRE_CUDA, which CUDA images carry.
-
-    Why it matters: the toolkit's legacy mode refuses to start such an image, so it starts for one teammate and not
-    for the next. CDI checks nothing, and the first CUDA call fails instead.
-    How it is seen: the variable's conditions against the driver's CUDA version, its branch, and the kind of GPU.
-    Source: NVIDIA/nvidia-container-toolkit issue 152; libnvidia-container, requirement syntax.
-    """
-    driver = _driver(facts)
-    requirement = require_container(facts).require_cuda
-    if not requirement:
-        raise NotApplicable("the image sets no NVIDIA_REQUIRE_CUDA")
-    wanted = find_unmet_cuda(requirement, driver, tuple(gpu.name for gpu in facts.gpus))
-    if wanted is None:
+    answer = require(facts.deep).cuda
+    if isinstance(answer, Unknown):
+        raise NotApplicable(answer.reason)
+    if isinstance(answer, CudaCall):
+        if answer.code != 0:
+            name = f" ({answer.name})" if isinstance(answer.name, str) and answer.name else ""
+            yield _init_finding(
+                facts, CUDA_ERRORS.get(answer.code, _OTHER), f"cuInit returns {answer.code}{name}", answer.libcuda
+            )
         return
-    newest = f"CUDA {driver.cuda}" if driver.cuda else "an older CUDA"
-    support = driver.classify(wanted)
-    still_runs = support in (CudaSupport.FULL, CudaSupport.MINOR)
-    advice = (
-        " Minor version compatibility holds for this driver, so NVIDIA_DISABLE_REQUIRE=1 is safe here; code that must"
-        " compile PTX still needs the newer driver."
-        if still_runs
-        else " NVIDIA_DISABLE_REQUIRE would only move the failure to the first CUDA call."
-    )
-    yield Finding(
-        Severity.WARNING if still_runs else Severity.ERROR,
-        f"the image requires a driver for CUDA {wanted}, but driver {driver.release} is for {newest}",
+    yield _stopped(facts, answer)
+
+
+def _init_finding(facts: Facts, meaning: CudaErrorMeaning, what: str, libcuda: str, *readings: str) -> Finding:
+    inside = is_in_container(facts)
+    # Inside a container the commands are the host's, where the advice is not about the image alone.
+    return Finding(
+        Severity.ERROR,
+        f"{what}: {meaning.why}",
         Fix(
-            f"Use an image without CUDA (torch wheels carry their own) or one for {newest},"
-            f" or update the driver.{advice}",
-            where=Side.IMAGE,
-            docs=CUDA_COMPATIBILITY_GUIDE,
+            meaning.in_container or meaning.advice if inside else meaning.advice,
+            () if inside and meaning.in_container else meaning.commands,
+            where=Side.CONTAINER if inside else find_host_side(facts),
+            root=meaning.needs_root,
+            docs="https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html",
         ),
-        evidence=(f"NVIDIA_REQUIRE_CUDA={requirement[:120]}", f"driver {driver.release}"),
-        confidence=Confidence.CERTAIN if driver.reported_cuda else Confidence.LIKELY,
+        evidence=(what, *readings, f"libcuda: {libcuda or 'not loaded'}"),
+        confidence=meaning.confidence,
     )
 
 
-@check(
-    "CUD002",
-    "No forward-compatibility libcuda is loaded that this GPU refuses",
-    causes=("CUD003", "PYT006", "CUD011", "PYT017"),
-)
-def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Finding]:
-    """When the image's cuda-compat libcuda comes first, the GPU is of a kind that accepts it.
-
-    Why it matters: on GeForce and most workstation GPUs it ends every CUDA program with error 804; on any GPU an
-    older copy than the driver ends it with error 803.
-    How it is seen: the path of the first libcuda.so.1, its version, the driver's version, and the GPUs' names.
-    Source: NVIDIA, CUDA Compatibility, "Forward compatibility"; NVIDIA/nvidia-docker issue 1294.
-    """
-    driver = _driver(facts)
-    path = require_container(facts).compat_libcuda
-    if not path:
-        return
-    copy = require(facts.driver).libcuda
-    if isinstance(copy, Release) and copy == driver.release:
-        return
-    is_older = isinstance(copy, Release) and copy < driver.release
-    if not is_older and (not facts.gpus or is_forward_compatible(facts.gpus)):
-        return
-    names = ", ".join(sorted({gpu.name for gpu in facts.gpus})) or "the GPU"
-    yield Finding(
-        Severity.ERROR,
-        f"the image's {path} is older than driver {driver.release}: CUDA ends with error 803"
-        if is_older
-        else f"{path} is loaded first, but {names} does not support forward compatibility: CUDA ends with error 804",
-        Fix(
-            "Take the compat folder out of LD_LIBRARY_PATH and the loader's configuration, or remove the package"
-            " cuda-compat from the image. The host's libcuda then serves.",
-            ("apt-get purge -y 'cuda-compat-*' && ldconfig",),
-            where=Side.IMAGE,
-            root=True,
-            docs=CUDA_COMPATIBILITY_GUIDE,
-        ),
-        subject=path,
-        evidence=(f"first libcuda.so.1: {path}", f"driver {driver.release}"),
-        confidence=Confidence.LIKELY,
-    )
-
-
-@check("CUD003", "libcuda is of the loaded driver", causes=("CUD011", "PYT017"))
-def libcuda_matches_module(facts: Facts) -> Iterator[Finding]:
-    """The libcuda.so.1 that programs load has the version of the kernel module.
-
-    Why it matters: any other version ends CUDA with error 803. It happens after an upgrade without a reboot, and with
-    copies left behind in an image or by an installer.
-    How it is seen: the version in the file name of the first libcuda.so.1 against /sys/module/nvidia/version.
-    Source: NVIDIA/nvidia-docker issue 1256.
-    """
-    driver = require_driver(facts)
-    release = require_loaded_driver(facts)
-    if is_in_container(facts) and require_container(facts).compat_libcuda:
-        raise NotApplicable("a forward-compatibility libcuda comes first")
-    library = require(driver.libcuda)
-    if library is None:
-        raise NotApplicable("no libcuda.so.1 is found here")
-    if library == release:
-        return
-    paths = () if isinstance(driver.libcuda_paths, Unknown) else driver.libcuda_paths
-    yield Finding(
-        Severity.ERROR,
-        f"libcuda is {library}, but the loaded NVIDIA module is {release}: CUDA ends with error 803",
-        _repair_libcuda(facts, release),
-        subject=paths[0] if paths else "",
-        evidence=(f"/sys/module/nvidia/version: {release}", *(f"found {path}" for path in paths)),
-    )
-
-
-def _repair_libcuda(facts: Facts, release: Release) -> Fix:
-    if is_in_container(facts):
-        return Fix(
-            "Recreate the container, so that it gets the libraries of the driver that runs now. If it is the same"
-            " after that, the image carries its own libcuda: remove it there.",
-            where=Side.IMAGE,
-        )
-    return Fix(
-        f"Reboot if the driver was just updated; otherwise remove every libcuda that is not of {release}.",
-        ("ldconfig -p | grep libcuda", "sudo reboot"),
-        root=True,
-        restart=Restart.HOST,
-    )
-
-
-@check("CUD004", "The driver is new enough for torch's CUDA", causes=("PYT006", "PYT017", "PYT018", "PYT019"))
-def driver_runs_torch_cuda(facts: Facts) -> Iterator[Finding]:
-    """The driver runs the CUDA version that torch was built with, in full or by minor version compatibility.
-
-    The "CUDA Version" of nvidia-smi is the newest that the driver runs, not one that is installed: it need not be
-    torch's, and nothing is wrong while both have one major.
-
-    Why it matters: torch imports, finds no GPU, and warns that the driver is too old.
-    How it is seen: torch's CUDA in its version file against the driver, by rules R1, R2, R4 and R5 of the
-    compatibility tables. A CUDA version that differs within its major is fine.
-    Source: NVIDIA, CUDA Compatibility, "Minor version compatibility" and "Forward compatibility".
-    """
-    driver = _driver(facts)
-    torch, cuda = require_torch(facts), require_torch_cuda(facts)
-    has_compat = is_in_container(facts) and bool(require_container(facts).compat_libcuda)
-    forward = has_compat and is_forward_compatible(facts.gpus)
-    if driver.classify(cuda, has_forward_gpus=forward) is not CudaSupport.NO:
-        return
-    floor = find_oldest_driver(cuda, platform=driver.platform)
-    yield Finding(
-        Severity.ERROR,
-        f"torch {torch.version} needs CUDA {cuda}, but driver {driver.release} is too old for it",
-        _older_cuda_or_newer_driver(facts, floor),
-        evidence=(
-            f"torch {torch.version}, built with CUDA {cuda}",
-            f"driver {driver.release}, for CUDA up to {driver.cuda or 'a version before the tables'}",
-            f"CUDA {cuda} needs driver {floor} or newer" if floor else f"no driver is known for CUDA {cuda}",
-        ),
-    )
-
-
-def _older_cuda_or_newer_driver(facts: Facts, floor: Release | None) -> Fix:
-    """The cheaper repair first: another wheel needs neither root nor a reboot."""
-    wanted = f"{floor} or newer" if floor else "that runs it"
-    wheel = find_compatible_wheel(facts)
-    if wheel is None:
-        return update_driver(facts, wanted)
-    place = "on Windows" if find_driver_side(facts) is Side.WINDOWS else "on the host"
-    return Fix(
-        f"Install torch {wheel.version} for {wheel.label}, which this driver runs; or update the driver {place} to"
-        f" {wanted}.",
-        (format_wheel_install_command(facts, wheel),),
-        where=Side.CONTAINER if is_in_container(facts) else Side.HOST,
-        docs=CUDA_COMPATIBILITY_GUIDE,
-    )
+def _stopped(facts: Facts, stop: CudaStop) -> Finding:
+    match stop.end:
+        case StepEnd.TIMED_OUT:
+            return _init_finding(facts, _HANGS, f"{stop.call} hangs", stop.libcuda, stop.message)
+        case StepEnd.CRASHED:
+            return _init_finding(facts, _CRASHES, f"{stop.call} crashes", stop.libcuda, stop.message)
+        case _:
+            return _init_finding(facts, _NO_LIBRARY, "libcuda cannot be loaded", stop.libcuda, stop.message)

@@ -1,4 +1,4 @@
-"""Checks of how the model hub would be reached: variables, token, proxies and certificates. None asks the network."""
+"""Checks of the access to the model hub: variables, token, proxies, certificates, and its answers with --deep."""
 
 from collections.abc import Iterator, Mapping
 
@@ -17,12 +17,34 @@ from devkit.facts.model import Facts, Hub, HubCall, Platform, Proxy, WslSettings
 from devkit.facts.values import Release, Unknown
 
 _ENVIRONMENT_GUIDE = "https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables"
+
 _TOKEN_GUIDE = "https://huggingface.co/docs/hub/security-tokens"  # noqa: S105 - a page about tokens
+
 _FIRST_HUB_WITH_HTTPX = Release.parse("1.0")
 """From here on huggingface_hub asks by httpx, and knows no hf_transfer. Source: huggingface_hub, migration to 1.0."""
 
 _LOOPBACK = ("localhost", "127.", "[::1]", "0.0.0.0")  # noqa: S104 - read, not bound
+
 _SCHEMES = ("http", "https", "socks5", "socks5h", "socks4", "socks4a")
+
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY_REQUESTS = 401, 403, 404, 429
+
+_PROXY_AUTHENTICATION = 407
+
+_REASONS: Mapping[str, tuple[str, str]] = {
+    "name": (
+        "its name is not known to this side's name servers",
+        "Check the name servers; a VPN often brings its own.",
+    ),
+    "refused": ("the connection is refused", "Check the proxy and the firewall."),
+    "timed-out": ("it does not answer in time", "Check the proxy and the firewall: one that drops says nothing."),
+    "certificate": (
+        "its certificate is not trusted",
+        "Where a company's proxy opens TLS, name its certificate in REQUESTS_CA_BUNDLE and SSL_CERT_FILE.",
+    ),
+    "proxy": ("the proxy refuses", "Check the proxy's address and login in the variables."),
+    "unreachable": ("the network is not reachable", "Check the network of this side; a container may have none."),
+}
 
 
 def _hub(facts: Facts) -> Hub:
@@ -231,27 +253,6 @@ def hf_transfer_is_installed(facts: Facts) -> Iterator[Finding]:
         ),
         evidence=("HF_HUB_ENABLE_HF_TRANSFER is set", f"huggingface_hub {version}, no hf_transfer"),
     )
-
-
-# Checks of what the model hub really answered: only with `devkit doctor --deep`.
-
-_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY_REQUESTS = 401, 403, 404, 429
-_PROXY_AUTHENTICATION = 407
-
-_REASONS: Mapping[str, tuple[str, str]] = {
-    "name": (
-        "its name is not known to this side's name servers",
-        "Check the name servers; a VPN often brings its own.",
-    ),
-    "refused": ("the connection is refused", "Check the proxy and the firewall."),
-    "timed-out": ("it does not answer in time", "Check the proxy and the firewall: one that drops says nothing."),
-    "certificate": (
-        "its certificate is not trusted",
-        "Where a company's proxy opens TLS, name its certificate in REQUESTS_CA_BUNDLE and SSL_CERT_FILE.",
-    ),
-    "proxy": ("the proxy refuses", "Check the proxy's address and login in the variables."),
-    "unreachable": ("the network is not reachable", "Check the network of this side; a container may have none."),
-}
 
 
 def _call(facts: Facts) -> HubCall:

@@ -1,10 +1,10 @@
-"""Checks of memory and process limits around the workload."""
+"""Checks of host and GPU memory for the workload, and of process limits."""
 
 from collections.abc import Iterator
 
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
-from devkit.doctor.preconditions import is_in_container, require, require_visible_gpu
-from devkit.doctor.thresholds import FREE_GPU_BYTES, GROUP_MEMORY_BYTES, MIB
+from devkit.doctor.preconditions import is_in_container, require, require_gpu_run, require_visible_gpu
+from devkit.doctor.thresholds import FREE_GPU_BYTES, GROUP_MEMORY_BYTES, MIB, ROOM_WITHOUT_CHECKPOINTING
 from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from devkit.text import format_bytes, format_count
@@ -138,3 +138,30 @@ def gpu_memory_is_free(facts: Facts) -> Iterator[Finding]:
         ),
         confidence=Confidence.POSSIBLE,
     )
+
+
+@check("MEM005", "Activations are computed twice only where memory asks for it", causes=("GPU029",))
+def checkpointing_is_needed(facts: Facts) -> Iterator[Finding]:
+    """Gradient checkpointing is on only where a run would not fit without it.
+
+    Why it matters: it computes every activation twice, which takes about a fifth of the speed.
+    How it is seen: with --run DIR, the run's own peak of memory against that of its GPU.
+    Source: pytorch/torchtune, README, table of memory and speed.
+    """
+    run = require_gpu_run(facts)
+    memory = [gpu.memory_bytes for gpu in require(run.gpus) if isinstance(gpu.memory_bytes, int)]
+    peak = require(run.peak_bytes)
+    if not memory:
+        raise NotApplicable("the GPU's memory is not known")
+    if require(run.checkpointing) and peak < min(memory) * ROOM_WITHOUT_CHECKPOINTING.value:
+        yield Finding(
+            Severity.NOTE,
+            f"gradient checkpointing is on, though the run needs {format_bytes(peak)} of {format_bytes(min(memory))}",
+            Fix(
+                "Train without it, or with a larger micro-batch.",
+                ("devkit finetune … --no-checkpointing",),
+                where=Side.PROJECT,
+            ),
+            evidence=(f"peak {peak} bytes, memory {min(memory)} bytes",),
+            confidence=Confidence.LIKELY,
+        )

@@ -11,6 +11,7 @@ from devkit.facts.values import Unknown
 from devkit.text import join_words
 
 _NCCL_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/gpu_troubleshooting.html"
+
 _NCCL_VARIABLES = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
 
@@ -116,6 +117,16 @@ def nodes_reach_each_other(facts: Facts) -> Iterator[Finding]:
         yield _may_not_be_reached(facts, limits, signs, is_bridged=is_bridged)
 
 
+def _several_nodes(limits: Limits) -> tuple[str, ...]:
+    """What the launchers' variables say of several nodes."""
+    counts = {name: _setting(limits, name) or "" for name in ("NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")}
+    signs = [f"{name}={value}" for name, value in counts.items() if value.isdigit() and int(value) > 1]
+    world, local = _setting(limits, "WORLD_SIZE") or "", _setting(limits, "LOCAL_WORLD_SIZE") or ""
+    if world.isdigit() and local.isdigit() and int(world) > int(local):
+        signs.append(f"WORLD_SIZE={world}, LOCAL_WORLD_SIZE={local}")
+    return tuple(signs)
+
+
 def _may_not_be_reached(facts: Facts, limits: Limits, signs: tuple[str, ...], *, is_bridged: bool) -> Finding:
     interfaces = require(limits.interfaces)
     default = limits.default_interface if isinstance(limits.default_interface, str) else ""
@@ -139,13 +150,3 @@ def _may_not_be_reached(facts: Facts, limits: Limits, signs: tuple[str, ...], *,
         evidence=(*signs, f"/sys/class/net: {join_words(interfaces)}", "NCCL_SOCKET_IFNAME is not set"),
         confidence=Confidence.LIKELY if is_bridged else Confidence.POSSIBLE,
     )
-
-
-def _several_nodes(limits: Limits) -> tuple[str, ...]:
-    """What the launchers' variables say of several nodes."""
-    counts = {name: _setting(limits, name) or "" for name in ("NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")}
-    signs = [f"{name}={value}" for name, value in counts.items() if value.isdigit() and int(value) > 1]
-    world, local = _setting(limits, "WORLD_SIZE") or "", _setting(limits, "LOCAL_WORLD_SIZE") or ""
-    if world.isdigit() and local.isdigit() and int(world) > int(local):
-        signs.append(f"WORLD_SIZE={world}, LOCAL_WORLD_SIZE={local}")
-    return tuple(signs)

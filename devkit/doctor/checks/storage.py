@@ -1,15 +1,17 @@
-"""Checks of the places that models, images and projects are written to."""
+"""Checks of the folders for models, images and projects: writable, large and fast enough."""
 
 from collections.abc import Iterator
 
+from devkit.doctor.gpus import format_run_utilization
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
-from devkit.doctor.preconditions import has_nvidia_gpu, is_in_container, is_in_wsl, require
+from devkit.doctor.preconditions import has_nvidia_gpu, is_in_container, is_in_wsl, require, require_gpu_run
 from devkit.doctor.thresholds import (
     ENGINE_FREE_BYTES,
     FREE_FILES,
     FULL_BYTES,
     FULL_FILES,
     HUB_FREE_BYTES,
+    WAITING_FOR_DATA_PERCENT,
     WINDOWS_DRIVE_BYTES,
     Limit,
 )
@@ -19,10 +21,15 @@ from devkit.facts.values import Unknown
 from devkit.text import format_bytes
 
 _HUB_CACHE = "hub cache"
+
 _ENGINE_DATA = "engine data"
+
 _WORKSPACE = "workspace"
+
 _WINDOWS_DRIVE = "Windows drive"
+
 _OVERLAYS = ("overlay", "fuse.fuse-overlayfs", "aufs")
+
 _WINDOWS_FILE_SYSTEMS = ("9p", "drvfs", "v9fs")
 
 
@@ -60,33 +67,6 @@ def hub_cache_is_writable(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("STO002", "There is room for images and models")
-def disk_space_suffices(facts: Facts) -> Iterator[Finding]:
-    """The file systems of the engine, the hub cache and the project have space left.
-
-    Why it matters: an image with torch and CUDA takes well over ten gibibytes while it is built, and a model of eight
-    billion parameters sixteen. Running full in the middle leaves half-written files.
-    How it is seen: free bytes for this user. Without a GPU only a file system that is all but full is reported.
-    Source: sizes of torch wheels and of models in safetensors; thresholds are devkit's own.
-    """
-    wants_room = has_nvidia_gpu(facts) is True
-    for directory in _judged(facts):
-        if isinstance(directory.free_bytes, Unknown):
-            continue
-        wanted = _wanted(directory) if wants_room else FULL_BYTES
-        if directory.free_bytes < wanted.value:
-            yield Finding(
-                Severity.ERROR if directory.free_bytes < FULL_BYTES.value else Severity.WARNING,
-                f"only {format_bytes(directory.free_bytes)} free for the {directory.purpose} ({directory.path})",
-                _make_room(facts, directory),
-                subject=directory.path,
-                evidence=(
-                    f"{directory.path} on {directory.file_system or 'its file system'}:"
-                    f" {format_bytes(directory.free_bytes)} free; {format_bytes(wanted.value)} wanted",
-                ),
-            )
-
-
 def _judged(facts: Facts) -> tuple[Directory, ...]:
     """The directories that will be written to here; the engine's only where it is on this file system."""
     engine = facts.engine
@@ -96,11 +76,6 @@ def _judged(facts: Facts) -> tuple[Directory, ...]:
         for directory in _directories(facts)
         if directory.purpose != _ENGINE_DATA or (here and directory.exists)
     )
-
-
-def _wanted(directory: Directory) -> Limit[int]:
-    by_purpose = {_HUB_CACHE: HUB_FREE_BYTES, _ENGINE_DATA: ENGINE_FREE_BYTES, _WINDOWS_DRIVE: WINDOWS_DRIVE_BYTES}
-    return by_purpose.get(directory.purpose, FULL_BYTES)
 
 
 def _make_room(facts: Facts, directory: Directory) -> Fix:
@@ -129,6 +104,38 @@ def _make_room(facts: Facts, directory: Directory) -> Fix:
         (f'du -xh --max-depth=1 "{directory.path}" | sort -h | tail',),
         where=find_workload_side(facts),
     )
+
+
+@check("STO002", "There is room for images and models")
+def disk_space_suffices(facts: Facts) -> Iterator[Finding]:
+    """The file systems of the engine, the hub cache and the project have space left.
+
+    Why it matters: an image with torch and CUDA takes well over ten gibibytes while it is built, and a model of eight
+    billion parameters sixteen. Running full in the middle leaves half-written files.
+    How it is seen: free bytes for this user. Without a GPU only a file system that is all but full is reported.
+    Source: sizes of torch wheels and of models in safetensors; thresholds are devkit's own.
+    """
+    wants_room = has_nvidia_gpu(facts) is True
+    for directory in _judged(facts):
+        if isinstance(directory.free_bytes, Unknown):
+            continue
+        wanted = _wanted(directory) if wants_room else FULL_BYTES
+        if directory.free_bytes < wanted.value:
+            yield Finding(
+                Severity.ERROR if directory.free_bytes < FULL_BYTES.value else Severity.WARNING,
+                f"only {format_bytes(directory.free_bytes)} free for the {directory.purpose} ({directory.path})",
+                _make_room(facts, directory),
+                subject=directory.path,
+                evidence=(
+                    f"{directory.path} on {directory.file_system or 'its file system'}:"
+                    f" {format_bytes(directory.free_bytes)} free; {format_bytes(wanted.value)} wanted",
+                ),
+            )
+
+
+def _wanted(directory: Directory) -> Limit[int]:
+    by_purpose = {_HUB_CACHE: HUB_FREE_BYTES, _ENGINE_DATA: ENGINE_FREE_BYTES, _WINDOWS_DRIVE: WINDOWS_DRIVE_BYTES}
+    return by_purpose.get(directory.purpose, FULL_BYTES)
 
 
 @check("STO003", "Project and hub cache are not on a Windows drive")
@@ -211,3 +218,29 @@ def hub_cache_outlives_container(facts: Facts) -> Iterator[Finding]:
                 evidence=(f"{cache.path}: file system {cache.file_system}",),
                 confidence=Confidence.LIKELY,
             )
+
+
+@check("STO006", "Training does not wait for its data", causes=("GPU029",))
+def training_does_not_wait_for_data(facts: Facts) -> Iterator[Finding]:
+    """The next batch is ready when a step ends.
+
+    Why it matters: whatever a step waits, the GPU stands still.
+    How it is seen: with --run DIR, the time in which each step waited for its batch, as part of the step; the median
+    over the run without its first steps.
+    Source: PyTorch, Performance Tuning Guide, "Enable asynchronous data loading and augmentation".
+    """
+    run = require_gpu_run(facts)
+    waited = require(run.waiting_percent)
+    if waited >= WAITING_FOR_DATA_PERCENT.value:
+        step = f" of {run.step_ms} ms" if isinstance(run.step_ms, int) else ""
+        yield Finding(
+            Severity.WARNING,
+            f"training waits for its data in {waited} % of each step",
+            Fix(
+                "Keep the data on a fast local disk, tokenise it once before the run, and give the container more"
+                " processor cores.",
+                where=Side.PROJECT,
+            ),
+            evidence=(f"median over {run.steps} steps{step}: {waited} % waiting", *format_run_utilization(run)),
+            confidence=Confidence.LIKELY,
+        )

@@ -1,4 +1,4 @@
-"""Checks of the NVIDIA Container Toolkit and of how it is wired into the engine."""
+"""Checks of the NVIDIA Container Toolkit: installed, connected to the engine, configured, without known faults."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,6 @@ from devkit.doctor.fixes import (
 )
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import (
-    NO_VISIBLE_DEVICES,
     is_in_wsl,
     require,
     require_engine_side,
@@ -29,12 +28,34 @@ from devkit.doctor.preconditions import (
     require_toolkit_version,
 )
 from devkit.facts.engine import UNREADABLE_SPEC
-from devkit.facts.model import Engine, EngineKind, Facts, RunningContainer, Smoke
-from devkit.facts.project import Project
+from devkit.facts.model import Engine, EngineKind, Facts, Smoke
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_count, join_words
 
 CDI_GPU_KIND = "nvidia.com/gpu"
+
+_LONGEST = 200
+
+_SMI_FAILURES = ("Failed to initialize", "couldn't communicate", "No devices", "Unknown Error", "Unable to determine")
+
+_ADVICE = {
+    "starts, but finds no GPU in it": (
+        "Where settings look right, write the CDI specification anew and ask by its name.",
+        ("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml", "docker run --device nvidia.com/gpu=all ..."),
+    ),
+    "starts, but may not open /dev/nvidiactl": (
+        "The device rules or SELinux refuse it: see no-cgroups in config.toml, and try --security-opt=label=disable.",
+        ("nvidia-ctk config", "getenforce"),
+    ),
+    "gets the GPU, but not the driver's library libcuda.so.1": (
+        "Ask for the capabilities compute and utility.",
+        ("NVIDIA_DRIVER_CAPABILITIES=compute,utility",),
+    ),
+}
+
+_TOOLKIT = "nvidia-container-toolkit"
+
+_CONFIG_FILE = "/etc/nvidia-container-runtime/config.toml"
 
 
 def has_cdi_gpus(facts: Facts, engine: Engine) -> bool:
@@ -51,6 +72,11 @@ def has_cdi_gpus(facts: Facts, engine: Engine) -> bool:
 def has_nvidia_runtime(engine: Engine) -> bool:
     """Whether the engine has a container runtime named nvidia."""
     return any(runtime.name == "nvidia" for runtime in engine.runtimes)
+
+
+def _offers(facts: Facts, engine: Engine) -> str:
+    runtimes = join_words(runtime.name for runtime in engine.runtimes) or "none"
+    return f"engine's runtimes: {runtimes}; its CDI GPUs: {'some' if has_cdi_gpus(facts, engine) else 'none'}"
 
 
 @check(
@@ -105,11 +131,6 @@ def _install(facts: Facts, engine: Engine) -> Fix:
         restart=Restart.NONE if engine.kind is EngineKind.PODMAN else Restart.ENGINE,
         docs=TOOLKIT_GUIDE,
     )
-
-
-def _offers(facts: Facts, engine: Engine) -> str:
-    runtimes = join_words(runtime.name for runtime in engine.runtimes) or "none"
-    return f"engine's runtimes: {runtimes}; its CDI GPUs: {'some' if has_cdi_gpus(facts, engine) else 'none'}"
 
 
 @check("CTK002", "The engine has a way to give GPUs to containers", causes=("CTK003", "CTK004", *CONTAINER_START_CODES))
@@ -183,397 +204,6 @@ def runtime_registered(facts: Facts) -> Iterator[Finding]:
     )
 
 
-# Judges the container that was really started with a GPU.
-
-_LONGEST = 200
-_SMI_FAILURES = ("Failed to initialize", "couldn't communicate", "No devices", "Unknown Error", "Unable to determine")
-
-
-@check("CTK013", "A container that asks for the GPU gets it")
-def smoke_container_gets_gpu(facts: Facts) -> Iterator[Finding]:
-    """A throw-away container, started with a request for every GPU, has the device nodes, libcuda and a working NVML.
-
-    Why it matters: settings may all look right. What counts is whether a container starts, and what it finds inside.
-    How it is seen: only with --smoke: devkit starts a container from an image that is already here, looks for
-    /dev/nvidiactl, libcuda.so.1 and `nvidia-smi -L`, and removes it.
-    Source: NVIDIA, Container Toolkit install guide, "Running a Sample Workload".
-    """
-    smoke = require(facts.smoke)
-    require_nvidia_gpu(facts)
-    if smoke.left_behind and isinstance(smoke.left_behind, str):
-        yield _left_behind(smoke.left_behind)
-    if smoke.timed_out is True:
-        yield _failed(facts, smoke, "did not end in time", Confidence.LIKELY)
-    elif smoke.code != 0:
-        yield _refused(facts, smoke)
-    else:
-        yield from _looked_around(facts, smoke)
-
-
-def _evidence(smoke: Smoke) -> tuple[str, ...]:
-    last = smoke.err.strip().rpartition("\n")[2][:_LONGEST]
-    return (f"{_command(smoke)}: status {smoke.code}", *((last,) if last else ()))
-
-
-def _command(smoke: Smoke) -> str:
-    options = {"cdi": "--device nvidia.com/gpu=all", "runtime": "--runtime=nvidia"}.get(smoke.request, "--gpus all")
-    return f"run {options} {smoke.image}"
-
-
-def _refused(facts: Facts, smoke: Smoke) -> Finding:
-    """The engine's own words, explained where they are known."""
-    from devkit.doctor.signatures.matching import match_signatures
-
-    found = match_signatures(smoke.err)
-    if not found:
-        return _failed(facts, smoke, f"does not start: {' '.join(smoke.err.split())[:_LONGEST]}", Confidence.CERTAIN)
-    best = found[0]
-    return Finding(
-        Severity.ERROR,
-        f"a container that asks for the GPU does not start: {best.cause.rstrip('.')}",
-        best.fix,
-        subject=smoke.image,
-        evidence=_evidence(smoke),
-        confidence=best.confidence,
-        follows_from=None,
-    )
-
-
-def _looked_around(facts: Facts, smoke: Smoke) -> Iterator[Finding]:
-    if isinstance(smoke.device_nodes, Unknown) or isinstance(smoke.nvidiactl, Unknown):
-        return
-    has_node = "/dev/dxg" in smoke.device_nodes if is_in_wsl(facts) else smoke.nvidiactl != "absent"
-    smi = smoke.nvidia_smi if isinstance(smoke.nvidia_smi, str) else ""
-    if not has_node:
-        yield _failed(facts, smoke, "starts, but finds no GPU in it", Confidence.CERTAIN)
-    elif smoke.nvidiactl == "refused" and not is_in_wsl(facts):
-        yield _failed(facts, smoke, "starts, but may not open /dev/nvidiactl", Confidence.CERTAIN)
-    elif smoke.libcuda == "":
-        yield _failed(facts, smoke, "gets the GPU, but not the driver's library libcuda.so.1", Confidence.LIKELY)
-    elif any(sign in smi for sign in _SMI_FAILURES):
-        yield _failed(facts, smoke, f"gets the GPU, but nvidia-smi in it says: {smi[:_LONGEST]}", Confidence.CERTAIN)
-
-
-_ADVICE = {
-    "starts, but finds no GPU in it": (
-        "Where settings look right, write the CDI specification anew and ask by its name.",
-        ("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml", "docker run --device nvidia.com/gpu=all ..."),
-    ),
-    "starts, but may not open /dev/nvidiactl": (
-        "The device rules or SELinux refuse it: see no-cgroups in config.toml, and try --security-opt=label=disable.",
-        ("nvidia-ctk config", "getenforce"),
-    ),
-    "gets the GPU, but not the driver's library libcuda.so.1": (
-        "Ask for the capabilities compute and utility.",
-        ("NVIDIA_DRIVER_CAPABILITIES=compute,utility",),
-    ),
-}
-
-
-def _failed(facts: Facts, smoke: Smoke, what: str, confidence: Confidence) -> Finding:
-    summary, commands = _ADVICE.get(
-        what, ("Run the same by hand and read the engine's answer.", (f"docker {_command(smoke)} nvidia-smi",))
-    )
-    return Finding(
-        Severity.ERROR,
-        f"a container that asks for the GPU {what}",
-        Fix(summary, commands, where=find_host_side(facts), docs=TOOLKIT_TROUBLESHOOTING),
-        subject=smoke.image,
-        evidence=(*_evidence(smoke), *_seen(smoke)),
-        confidence=confidence,
-    )
-
-
-def _seen(smoke: Smoke) -> Iterator[str]:
-    if not isinstance(smoke.device_nodes, Unknown):
-        yield f"nodes: {', '.join(smoke.device_nodes) or 'none'}; /dev/nvidiactl: {smoke.nvidiactl}"
-        yield f"libcuda.so.1: {smoke.libcuda or 'not there'}; nvidia-smi: {smoke.nvidia_smi or 'not there'}"
-
-
-def _left_behind(name: str) -> Finding:
-    return Finding(
-        Severity.WARNING,
-        f"the probe container {name} could not be removed",
-        Fix("Remove it.", (f"docker rm --force {name}",), where=Side.HOST),
-        subject=name,
-        evidence=(f"docker ps --all still lists {name}",),
-    )
-
-
-# What running containers have in common for several checks: whose they are, and how their GPU reaches them.
-
-
-def find_workspace(facts: Facts) -> str:
-    """The folder of the project, "" where it is not known."""
-    if isinstance(facts.storage, Unknown):
-        return ""
-    return next((one.path for one in facts.storage.directories if one.purpose == "workspace"), "")
-
-
-def is_project_folder(facts: Facts, folder: str) -> bool:
-    """Whether `folder`, a container's label, is the project or a folder above it. Windows writes backslashes."""
-    return bool(folder) and f"{_plain(find_workspace(facts))}/".startswith(f"{_plain(folder)}/")
-
-
-def _plain(folder: str) -> str:
-    return folder.replace("\\", "/").rstrip("/")
-
-
-def find_dev_containers(facts: Facts, engine: Engine) -> tuple[RunningContainer, ...]:
-    """The project's running dev containers; a service of its Compose file counts when no tool labelled another."""
-    own = [one for one in require(engine.containers) if is_project_folder(facts, one.folder)]
-    labelled = tuple(one for one in own if one.is_dev_container is True)
-    return labelled or (tuple(own) if len(own) == 1 else ())
-
-
-def find_gpu_containers(engine: Engine) -> tuple[RunningContainer, ...]:
-    """Running containers that asked for a GPU."""
-    return tuple(one for one in require(engine.containers) if one.gpu_request)
-
-
-def has_gpu_intent(facts: Facts, container: RunningContainer) -> bool:
-    """Whether the container, its image or the project's files show that a GPU was meant."""
-    if isinstance(container.visible_devices, str) and container.visible_devices.strip() not in NO_VISIBLE_DEVICES:
-        return True
-    if isinstance(container.require_cuda, str):
-        return True
-    project = facts.project
-    if not isinstance(project, Project):
-        return False
-    asks_by_tool = any(one.requests for one in project.dev_containers)
-    return asks_by_tool or any(one.requests for one in project.services)
-
-
-def is_gpu_from_legacy_hook(facts: Facts, engine: Engine, container: RunningContainer) -> bool:
-    """Whether the container's GPU was added behind the runtime's back, by the toolkit's legacy hook."""
-    if container.gpu_request == "driver":
-        return container.runtime != "nvidia" and not has_gpus_by_cdi(engine)
-    return container.gpu_request == "runtime" and is_legacy_mode(facts)
-
-
-def has_gpus_by_cdi(engine: Engine) -> bool:
-    """Whether this Docker answers `--gpus` by CDI: new enough, and it knows the devices."""
-    if engine.kind is not EngineKind.DOCKER or isinstance(engine.version, Unknown):
-        return False
-    if isinstance(engine.cdi_devices, Unknown) or not any(one.startswith(CDI_GPU_KIND) for one in engine.cdi_devices):
-        return False
-    return engine.version >= load_tables().engines.features["docker", "gpus-by-cdi"].version
-
-
-def is_legacy_mode(facts: Facts) -> bool:
-    """Whether the runtime named nvidia uses the legacy hook, by its mode and what that means in its release."""
-    if isinstance(facts.toolkit, Unknown) or isinstance(facts.toolkit.mode, Unknown):
-        return False
-    if facts.toolkit.mode != "auto":
-        return facts.toolkit.mode == "legacy"
-    version = facts.toolkit.version
-    return isinstance(version, Release) and is_legacy_by_default(version)
-
-
-def is_legacy_by_default(version: Release) -> bool:
-    """Whether the mode auto of this toolkit means legacy on a machine with ordinary GPUs, by the version table."""
-    rows = [row for row in load_tables().engines.container_toolkits if row.version <= version]
-    newest = max(rows, key=lambda row: row.version, default=None)
-    return newest is None or newest.default_mode.startswith("legacy")
-
-
-# Checks of what is wrong with the NVIDIA Container Toolkit itself: its settings file, its mode, its release.
-
-_TOOLKIT = "nvidia-container-toolkit"
-_CONFIG_FILE = "/etc/nvidia-container-runtime/config.toml"
-
-
-@check("CTK008", "The toolkit's settings file is valid", causes=("CTK009", "CTK010", *CONTAINER_START_CODES))
-def toolkit_config_is_valid(facts: Facts) -> Iterator[Finding]:
-    """config.toml of the Container Toolkit is TOML.
-
-    Why it matters: the hook and the runtime read it at the start of every container; a stray character ends each GPU
-    container before it begins.
-    How it is seen: devkit parses the file.
-    Source: NVIDIA, Container Toolkit, "Troubleshooting".
-    """
-    require_toolkit_engine(facts)
-    error = require(require_toolkit(facts).config_error)
-    if not error:
-        return
-    yield Finding(
-        Severity.ERROR,
-        f"the Container Toolkit cannot read its settings: {error}",
-        Fix(
-            "Repair the line, or write the default settings anew.",
-            (f"sudo cp {_CONFIG_FILE} {_CONFIG_FILE}.bak", f"sudo nvidia-ctk config default --output={_CONFIG_FILE}"),
-            where=find_host_side(facts),
-            root=True,
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        subject=_CONFIG_FILE,
-        evidence=(error,),
-    )
-
-
-@check("CTK009", "The toolkit finds ldconfig", causes=CONTAINER_START_CODES)
-def ldconfig_exists(facts: Facts) -> Iterator[Finding]:
-    """The ldconfig that config.toml names for the host exists.
-
-    Why it matters: the hook runs it for every container; Debian and Ubuntu call it ldconfig.real, other distributions
-    do not, so a copied settings file ends every GPU container.
-    How it is seen: `ldconfig` in config.toml, where the @ stands for the host, and whether that file is there.
-    Source: NVIDIA/nvidia-container-toolkit issue 154; NVIDIA/nvidia-docker issue 614.
-    """
-    require_toolkit_engine(facts)
-    toolkit = require_toolkit(facts)
-    if require(toolkit.ldconfig_exists):
-        return
-    yield Finding(
-        Severity.ERROR,
-        f"the toolkit is told to run {toolkit.ldconfig}, which is not there: GPU containers do not start",
-        Fix(
-            "Name the ldconfig of this distribution.",
-            (f"sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@{_ldconfig(facts)}",),
-            where=find_host_side(facts),
-            root=True,
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        subject=_CONFIG_FILE,
-        evidence=(f'config.toml: ldconfig = "@{toolkit.ldconfig}"',),
-    )
-
-
-def _ldconfig(facts: Facts) -> str:
-    return (
-        "/sbin/ldconfig.real"
-        if find_distro_family(facts) in (DistroFamily.UBUNTU, DistroFamily.DEBIAN)
-        else "/sbin/ldconfig"
-    )
-
-
-@check("CTK010", "The toolkit's mode allows --gpus", causes=CONTAINER_START_CODES)
-def toolkit_mode_allows_gpus_flag(facts: Facts) -> Iterator[Finding]:
-    """The mode in config.toml lets the hook serve `docker run --gpus` and Compose's device requests.
-
-    Why it matters: in the modes cdi and csv the hook refuses to work, so `--gpus all` ends with an error that speaks of
-    the runtime, while `--runtime=nvidia` and CDI names work.
-    How it is seen: `mode`, and whether Docker would use the hook: from 29.2 on it answers such requests by CDI first.
-    Source: dstackai/dstack issue 2306, quoting the hook; moby/moby pull request 50228.
-    """
-    engine = require_toolkit_engine(facts)
-    mode = require(require_toolkit(facts).mode)
-    if engine.kind is not EngineKind.DOCKER:
-        raise NotApplicable("only Docker calls the hook")
-    if mode not in ("cdi", "csv") or require(engine.hook_on_path) is False or has_gpus_by_cdi(engine):
-        return
-    yield Finding(
-        Severity.WARNING,
-        f"the toolkit's mode is {mode}, in which `--gpus` and Compose's `gpus:` are refused",
-        Fix(
-            f"Set the mode back to auto, or ask by {_other_ways(facts, engine)} instead.",
-            ("sudo nvidia-ctk config --in-place --set nvidia-container-runtime.mode=auto",),
-            where=find_host_side(facts),
-            root=True,
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        subject=_CONFIG_FILE,
-        evidence=(f'config.toml: mode = "{mode}"', f"the hook is on the daemon's PATH, Docker {engine.version}"),
-        confidence=Confidence.LIKELY,
-    )
-
-
-def _other_ways(facts: Facts, engine: Engine) -> str:
-    ways = ["`runtime: nvidia`"] if has_nvidia_runtime(engine) else []
-    return " or ".join([*ways, "`--device nvidia.com/gpu=all`"] if has_cdi_gpus(facts, engine) else ways or ["CDI"])
-
-
-@check(
-    "CTK011", "The installed toolkit is no release with a known fault for this machine", causes=CONTAINER_START_CODES
-)
-def toolkit_has_no_known_fault(facts: Facts) -> Iterator[Finding]:
-    """The release of the Container Toolkit is none that is known to fail on machines of this kind.
-
-    Why it matters: settings are right, and containers fail all the same; only another release helps.
-    How it is seen: the version against a table of faults, each with the kind of machine that shows it: rootless
-    engines, control groups of version 2, Maxwell GPUs.
-    Source: NVIDIA, Container Toolkit release notes; NVIDIA/nvidia-container-toolkit issues 7, 106, 1487 and 1967.
-    """
-    engine = require_toolkit_engine(facts)
-    version = require_toolkit_version(facts)
-    if engine.kind is not EngineKind.DOCKER:
-        raise NotApplicable("Podman takes GPUs by CDI, past the faults of the hook")
-    for fault in load_tables().engines.faults:
-        is_meant = fault.program == _TOOLKIT and fault.since <= version < fault.fixed_in
-        if is_meant and _shows(fault.when, facts, engine):
-            is_sure = fault.confidence is not Trust.INFERRED
-            yield Finding(
-                Severity.ERROR if is_sure else Severity.WARNING,
-                f"Container Toolkit {version} {fault.summary}",
-                _another_release(facts, engine, fault),
-                evidence=(f"nvidia-ctk {version}", f"fault of {fault.since} until before {fault.fixed_in}"),
-                confidence=Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
-            )
-
-
-def _shows(when: str, facts: Facts, engine: Engine) -> bool:
-    """Whether this is the kind of machine on which the fault shows. CDI bypasses what the hook gets wrong."""
-    match when:
-        case "cgroup-v2":
-            return engine.cgroup_version == "2"
-        case "no-cgroups":
-            return engine.is_rootless and require_toolkit(facts).no_cgroups is True
-        case "rootless":
-            return engine.is_rootless and not has_cdi_gpus(facts, engine)
-        case "maxwell":
-            capabilities = [gpu.capability for gpu in facts.gpus]
-            return any(not isinstance(one, Unknown) and one.major == 5 for one in capabilities)
-        case _:
-            return False
-
-
-def _another_release(facts: Facts, engine: Engine, fault: EngineFault) -> Fix:
-    hint = ", or go back to the release before it" if fault.confidence is Trust.INFERRED else ""
-    return Fix(
-        f"Update the toolkit to {fault.fixed_in} or newer{hint}.",
-        (*TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ()), *restart_engine(facts, engine)),
-        where=find_host_side(facts),
-        root=True,
-        restart=Restart.ENGINE,
-        docs=TOOLKIT_GUIDE,
-    )
-
-
-@check("CTK012", "runc can name GPU devices to systemd", causes=("CON007",))
-def runc_passes_device_names(facts: Facts) -> Iterator[Finding]:
-    """This runc needs no links in /dev/char for the GPU's nodes, or the links are there.
-
-    Why it matters: some releases leave devices without such a link out of what they tell systemd. Then even containers
-    with explicit devices or CDI lose their GPU at the next `systemctl daemon-reload`.
-    How it is seen: the engine's runc against the table of faults, the cgroup driver, and /dev/char/195:255.
-    Source: opencontainers/runc issues 3671 and 3708; NVIDIA, Container Toolkit, "Troubleshooting".
-    """
-    engine = require_toolkit_engine(facts)
-    if engine.cgroup_driver != "systemd" or engine.is_rootless:
-        raise NotApplicable("systemd does not manage the devices of containers here")
-    runc = require(engine.runc)
-    faults = [fault for fault in load_tables().engines.faults if fault.program == "runc"]
-    fault = next((fault for fault in faults if fault.since <= runc < fault.fixed_in), None)
-    if fault is None or require(require_toolkit(facts).char_links):
-        return
-    yield Finding(
-        Severity.WARNING,
-        f"runc {runc} {fault.summary}: containers lose the GPU at the next `systemctl daemon-reload`",
-        Fix(
-            f"Update runc to {fault.fixed_in} or newer, or make the links, at every boot.",
-            ("sudo nvidia-ctk system create-dev-char-symlinks --create-all",),
-            where=find_host_side(facts),
-            root=True,
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        evidence=(f"runc {runc}", "/dev/char/195:255 is not there", f"cgroup driver {engine.cgroup_driver}"),
-        confidence=Confidence.LIKELY,
-    )
-
-
-# Checks of how the NVIDIA Container Toolkit is set, and whether it is patched.
-
-
 @check("CTK004", "Containers keep their GPU when systemd reloads", causes=("CON007",))
 def gpus_survive_daemon_reload(facts: Facts) -> Iterator[Finding]:
     """The way GPUs are injected is known to the container runtime, so that a systemd reload does not take them away.
@@ -614,6 +244,13 @@ def gpus_survive_daemon_reload(facts: Facts) -> Iterator[Finding]:
         ),
         confidence=Confidence.LIKELY,
     )
+
+
+def is_legacy_by_default(version: Release) -> bool:
+    """Whether the mode auto of this toolkit means legacy on a machine with ordinary GPUs, by the version table."""
+    rows = [row for row in load_tables().engines.container_toolkits if row.version <= version]
+    newest = max(rows, key=lambda row: row.version, default=None)
+    return newest is None or newest.default_mode.startswith("legacy")
 
 
 @check("CTK005", "The toolkit's no-cgroups setting fits the engine", causes=CONTAINER_START_CODES)
@@ -716,3 +353,295 @@ def driver_root_is_right(facts: Facts) -> Iterator[Finding]:
 
 def _has_host_library(facts: Facts) -> bool:
     return not isinstance(facts.driver, Unknown) and facts.driver.libnvidia_ml is not None
+
+
+@check("CTK008", "The toolkit's settings file is valid", causes=("CTK009", "CTK010", *CONTAINER_START_CODES))
+def toolkit_config_is_valid(facts: Facts) -> Iterator[Finding]:
+    """config.toml of the Container Toolkit is TOML.
+
+    Why it matters: the hook and the runtime read it at the start of every container; a stray character ends each GPU
+    container before it begins.
+    How it is seen: devkit parses the file.
+    Source: NVIDIA, Container Toolkit, "Troubleshooting".
+    """
+    require_toolkit_engine(facts)
+    error = require(require_toolkit(facts).config_error)
+    if not error:
+        return
+    yield Finding(
+        Severity.ERROR,
+        f"the Container Toolkit cannot read its settings: {error}",
+        Fix(
+            "Repair the line, or write the default settings anew.",
+            (f"sudo cp {_CONFIG_FILE} {_CONFIG_FILE}.bak", f"sudo nvidia-ctk config default --output={_CONFIG_FILE}"),
+            where=find_host_side(facts),
+            root=True,
+            docs=TOOLKIT_TROUBLESHOOTING,
+        ),
+        subject=_CONFIG_FILE,
+        evidence=(error,),
+    )
+
+
+@check("CTK009", "The toolkit finds ldconfig", causes=CONTAINER_START_CODES)
+def ldconfig_exists(facts: Facts) -> Iterator[Finding]:
+    """The ldconfig that config.toml names for the host exists.
+
+    Why it matters: the hook runs it for every container; Debian and Ubuntu call it ldconfig.real, other distributions
+    do not, so a copied settings file ends every GPU container.
+    How it is seen: `ldconfig` in config.toml, where the @ stands for the host, and whether that file is there.
+    Source: NVIDIA/nvidia-container-toolkit issue 154; NVIDIA/nvidia-docker issue 614.
+    """
+    require_toolkit_engine(facts)
+    toolkit = require_toolkit(facts)
+    if require(toolkit.ldconfig_exists):
+        return
+    yield Finding(
+        Severity.ERROR,
+        f"the toolkit is told to run {toolkit.ldconfig}, which is not there: GPU containers do not start",
+        Fix(
+            "Name the ldconfig of this distribution.",
+            (f"sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@{_ldconfig(facts)}",),
+            where=find_host_side(facts),
+            root=True,
+            docs=TOOLKIT_TROUBLESHOOTING,
+        ),
+        subject=_CONFIG_FILE,
+        evidence=(f'config.toml: ldconfig = "@{toolkit.ldconfig}"',),
+    )
+
+
+def _ldconfig(facts: Facts) -> str:
+    return (
+        "/sbin/ldconfig.real"
+        if find_distro_family(facts) in (DistroFamily.UBUNTU, DistroFamily.DEBIAN)
+        else "/sbin/ldconfig"
+    )
+
+
+@check("CTK010", "The toolkit's mode allows --gpus", causes=CONTAINER_START_CODES)
+def toolkit_mode_allows_gpus_flag(facts: Facts) -> Iterator[Finding]:
+    """The mode in config.toml lets the hook serve `docker run --gpus` and Compose's device requests.
+
+    Why it matters: in the modes cdi and csv the hook refuses to work, so `--gpus all` ends with an error that speaks of
+    the runtime, while `--runtime=nvidia` and CDI names work.
+    How it is seen: `mode`, and whether Docker would use the hook: from 29.2 on it answers such requests by CDI first.
+    Source: dstackai/dstack issue 2306, quoting the hook; moby/moby pull request 50228.
+    """
+    engine = require_toolkit_engine(facts)
+    mode = require(require_toolkit(facts).mode)
+    if engine.kind is not EngineKind.DOCKER:
+        raise NotApplicable("only Docker calls the hook")
+    if mode not in ("cdi", "csv") or require(engine.hook_on_path) is False or has_gpus_by_cdi(engine):
+        return
+    yield Finding(
+        Severity.WARNING,
+        f"the toolkit's mode is {mode}, in which `--gpus` and Compose's `gpus:` are refused",
+        Fix(
+            f"Set the mode back to auto, or ask by {_other_ways(facts, engine)} instead.",
+            ("sudo nvidia-ctk config --in-place --set nvidia-container-runtime.mode=auto",),
+            where=find_host_side(facts),
+            root=True,
+            docs=TOOLKIT_TROUBLESHOOTING,
+        ),
+        subject=_CONFIG_FILE,
+        evidence=(f'config.toml: mode = "{mode}"', f"the hook is on the daemon's PATH, Docker {engine.version}"),
+        confidence=Confidence.LIKELY,
+    )
+
+
+def has_gpus_by_cdi(engine: Engine) -> bool:
+    """Whether this Docker answers `--gpus` by CDI: new enough, and it knows the devices."""
+    if engine.kind is not EngineKind.DOCKER or isinstance(engine.version, Unknown):
+        return False
+    if isinstance(engine.cdi_devices, Unknown) or not any(one.startswith(CDI_GPU_KIND) for one in engine.cdi_devices):
+        return False
+    return engine.version >= load_tables().engines.features["docker", "gpus-by-cdi"].version
+
+
+def _other_ways(facts: Facts, engine: Engine) -> str:
+    ways = ["`runtime: nvidia`"] if has_nvidia_runtime(engine) else []
+    return " or ".join([*ways, "`--device nvidia.com/gpu=all`"] if has_cdi_gpus(facts, engine) else ways or ["CDI"])
+
+
+@check(
+    "CTK011", "The installed toolkit is no release with a known fault for this machine", causes=CONTAINER_START_CODES
+)
+def toolkit_has_no_known_fault(facts: Facts) -> Iterator[Finding]:
+    """The release of the Container Toolkit is none that is known to fail on machines of this kind.
+
+    Why it matters: settings are right, and containers fail all the same; only another release helps.
+    How it is seen: the version against a table of faults, each with the kind of machine that shows it: rootless
+    engines, control groups of version 2, Maxwell GPUs.
+    Source: NVIDIA, Container Toolkit release notes; NVIDIA/nvidia-container-toolkit issues 7, 106, 1487 and 1967.
+    """
+    engine = require_toolkit_engine(facts)
+    version = require_toolkit_version(facts)
+    if engine.kind is not EngineKind.DOCKER:
+        raise NotApplicable("Podman takes GPUs by CDI, past the faults of the hook")
+    for fault in load_tables().engines.faults:
+        is_meant = fault.program == _TOOLKIT and fault.since <= version < fault.fixed_in
+        if is_meant and _shows(fault.when, facts, engine):
+            is_sure = fault.confidence is not Trust.INFERRED
+            yield Finding(
+                Severity.ERROR if is_sure else Severity.WARNING,
+                f"Container Toolkit {version} {fault.summary}",
+                _another_release(facts, engine, fault),
+                evidence=(f"nvidia-ctk {version}", f"fault of {fault.since} until before {fault.fixed_in}"),
+                confidence=Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
+            )
+
+
+def _shows(when: str, facts: Facts, engine: Engine) -> bool:
+    """Whether this is the kind of machine on which the fault shows. CDI bypasses what the hook gets wrong."""
+    match when:
+        case "cgroup-v2":
+            return engine.cgroup_version == "2"
+        case "no-cgroups":
+            return engine.is_rootless and require_toolkit(facts).no_cgroups is True
+        case "rootless":
+            return engine.is_rootless and not has_cdi_gpus(facts, engine)
+        case "maxwell":
+            capabilities = [gpu.capability for gpu in facts.gpus]
+            return any(not isinstance(one, Unknown) and one.major == 5 for one in capabilities)
+        case _:
+            return False
+
+
+def _another_release(facts: Facts, engine: Engine, fault: EngineFault) -> Fix:
+    hint = ", or go back to the release before it" if fault.confidence is Trust.INFERRED else ""
+    return Fix(
+        f"Update the toolkit to {fault.fixed_in} or newer{hint}.",
+        (*TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ()), *restart_engine(facts, engine)),
+        where=find_host_side(facts),
+        root=True,
+        restart=Restart.ENGINE,
+        docs=TOOLKIT_GUIDE,
+    )
+
+
+@check("CTK012", "runc can name GPU devices to systemd", causes=("CON007",))
+def runc_passes_device_names(facts: Facts) -> Iterator[Finding]:
+    """This runc needs no links in /dev/char for the GPU's nodes, or the links are there.
+
+    Why it matters: some releases leave devices without such a link out of what they tell systemd. Then even containers
+    with explicit devices or CDI lose their GPU at the next `systemctl daemon-reload`.
+    How it is seen: the engine's runc against the table of faults, the cgroup driver, and /dev/char/195:255.
+    Source: opencontainers/runc issues 3671 and 3708; NVIDIA, Container Toolkit, "Troubleshooting".
+    """
+    engine = require_toolkit_engine(facts)
+    if engine.cgroup_driver != "systemd" or engine.is_rootless:
+        raise NotApplicable("systemd does not manage the devices of containers here")
+    runc = require(engine.runc)
+    faults = [fault for fault in load_tables().engines.faults if fault.program == "runc"]
+    fault = next((fault for fault in faults if fault.since <= runc < fault.fixed_in), None)
+    if fault is None or require(require_toolkit(facts).char_links):
+        return
+    yield Finding(
+        Severity.WARNING,
+        f"runc {runc} {fault.summary}: containers lose the GPU at the next `systemctl daemon-reload`",
+        Fix(
+            f"Update runc to {fault.fixed_in} or newer, or make the links, at every boot.",
+            ("sudo nvidia-ctk system create-dev-char-symlinks --create-all",),
+            where=find_host_side(facts),
+            root=True,
+            docs=TOOLKIT_TROUBLESHOOTING,
+        ),
+        evidence=(f"runc {runc}", "/dev/char/195:255 is not there", f"cgroup driver {engine.cgroup_driver}"),
+        confidence=Confidence.LIKELY,
+    )
+
+
+@check("CTK013", "A container that asks for the GPU gets it")
+def smoke_container_gets_gpu(facts: Facts) -> Iterator[Finding]:
+    """A throw-away container, started with a request for every GPU, has the device nodes, libcuda and a working NVML.
+
+    Why it matters: settings may all look right. What counts is whether a container starts, and what it finds inside.
+    How it is seen: only with --smoke: devkit starts a container from an image that is already here, looks for
+    /dev/nvidiactl, libcuda.so.1 and `nvidia-smi -L`, and removes it.
+    Source: NVIDIA, Container Toolkit install guide, "Running a Sample Workload".
+    """
+    smoke = require(facts.smoke)
+    require_nvidia_gpu(facts)
+    if smoke.left_behind and isinstance(smoke.left_behind, str):
+        yield _left_behind(smoke.left_behind)
+    if smoke.timed_out is True:
+        yield _failed(facts, smoke, "did not end in time", Confidence.LIKELY)
+    elif smoke.code != 0:
+        yield _refused(facts, smoke)
+    else:
+        yield from _looked_around(facts, smoke)
+
+
+def _left_behind(name: str) -> Finding:
+    return Finding(
+        Severity.WARNING,
+        f"the probe container {name} could not be removed",
+        Fix("Remove it.", (f"docker rm --force {name}",), where=Side.HOST),
+        subject=name,
+        evidence=(f"docker ps --all still lists {name}",),
+    )
+
+
+def _failed(facts: Facts, smoke: Smoke, what: str, confidence: Confidence) -> Finding:
+    summary, commands = _ADVICE.get(
+        what, ("Run the same by hand and read the engine's answer.", (f"docker {_command(smoke)} nvidia-smi",))
+    )
+    return Finding(
+        Severity.ERROR,
+        f"a container that asks for the GPU {what}",
+        Fix(summary, commands, where=find_host_side(facts), docs=TOOLKIT_TROUBLESHOOTING),
+        subject=smoke.image,
+        evidence=(*_evidence(smoke), *_seen(smoke)),
+        confidence=confidence,
+    )
+
+
+def _command(smoke: Smoke) -> str:
+    options = {"cdi": "--device nvidia.com/gpu=all", "runtime": "--runtime=nvidia"}.get(smoke.request, "--gpus all")
+    return f"run {options} {smoke.image}"
+
+
+def _evidence(smoke: Smoke) -> tuple[str, ...]:
+    last = smoke.err.strip().rpartition("\n")[2][:_LONGEST]
+    return (f"{_command(smoke)}: status {smoke.code}", *((last,) if last else ()))
+
+
+def _seen(smoke: Smoke) -> Iterator[str]:
+    if not isinstance(smoke.device_nodes, Unknown):
+        yield f"nodes: {', '.join(smoke.device_nodes) or 'none'}; /dev/nvidiactl: {smoke.nvidiactl}"
+        yield f"libcuda.so.1: {smoke.libcuda or 'not there'}; nvidia-smi: {smoke.nvidia_smi or 'not there'}"
+
+
+def _refused(facts: Facts, smoke: Smoke) -> Finding:
+    """The engine's own words, explained where they are known."""
+    from devkit.doctor.signatures.matching import match_signatures
+
+    found = match_signatures(smoke.err)
+    if not found:
+        return _failed(facts, smoke, f"does not start: {' '.join(smoke.err.split())[:_LONGEST]}", Confidence.CERTAIN)
+    best = found[0]
+    return Finding(
+        Severity.ERROR,
+        f"a container that asks for the GPU does not start: {best.cause.rstrip('.')}",
+        best.fix,
+        subject=smoke.image,
+        evidence=_evidence(smoke),
+        confidence=best.confidence,
+        follows_from=None,
+    )
+
+
+def _looked_around(facts: Facts, smoke: Smoke) -> Iterator[Finding]:
+    if isinstance(smoke.device_nodes, Unknown) or isinstance(smoke.nvidiactl, Unknown):
+        return
+    has_node = "/dev/dxg" in smoke.device_nodes if is_in_wsl(facts) else smoke.nvidiactl != "absent"
+    smi = smoke.nvidia_smi if isinstance(smoke.nvidia_smi, str) else ""
+    if not has_node:
+        yield _failed(facts, smoke, "starts, but finds no GPU in it", Confidence.CERTAIN)
+    elif smoke.nvidiactl == "refused" and not is_in_wsl(facts):
+        yield _failed(facts, smoke, "starts, but may not open /dev/nvidiactl", Confidence.CERTAIN)
+    elif smoke.libcuda == "":
+        yield _failed(facts, smoke, "gets the GPU, but not the driver's library libcuda.so.1", Confidence.LIKELY)
+    elif any(sign in smi for sign in _SMI_FAILURES):
+        yield _failed(facts, smoke, f"gets the GPU, but nvidia-smi in it says: {smi[:_LONGEST]}", Confidence.CERTAIN)

@@ -1,4 +1,4 @@
-"""Checks of WSL: the driver belongs to Windows, and only its libraries belong into the guest."""
+"""Checks of WSL: its settings, the GPU and libraries that Windows provides, and the guest's memory and clock."""
 
 from collections.abc import Iterator
 
@@ -32,6 +32,11 @@ _REMOVE = {
     DistroFamily.SUSE: "sudo zypper remove -y",
     DistroFamily.ARCH: "sudo pacman -Rns",
 }
+
+_NVML_OPERATING_SYSTEM = 17
+"""NVML_ERROR_OPERATING_SYSTEM."""
+
+_WSLCONFIG_GUIDE = "https://learn.microsoft.com/en-us/windows/wsl/wsl-config"
 
 
 @check("WSL001", "The WSL guest carries no Linux NVIDIA driver", causes=(*NEEDS_DRIVER_CODES, "WSL003", "WSL004"))
@@ -155,12 +160,6 @@ def windows_provides_libraries(facts: Facts) -> Iterator[Finding]:
     )
 
 
-# Checks of what reaches the guest and its containers: the GPU, linkable libraries, clean images, fresh CDI.
-
-_NVML_OPERATING_SYSTEM = 17
-"""NVML_ERROR_OPERATING_SYSTEM."""
-
-
 @check("WSL004", "Windows lets the guest use its GPU", causes=(*NVML_CODES, "GPU002", "GPU003", "GPU005"))
 def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Finding]:
     """NVML starts in the guest: Windows passes on a whole driver, of a GPU in display mode.
@@ -215,6 +214,79 @@ def _blocked(failure: NvmlFailure, guest: Wsl) -> Finding:
 
 def _store(folders: tuple[str, ...] | Unknown) -> str:
     return folders.reason if isinstance(folders, Unknown) else join_words(folders) or "no folder of NVIDIA's"
+
+
+@check("WSL005", "The settings of WSL leave the GPU on", causes=("GPU001", "WSL002", *NEEDS_DRIVER_CODES))
+def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Finding]:
+    """The file .wslconfig does not switch the GPU off.
+
+    Why it matters: with gpuSupport=false no guest gets /dev/dxg or NVIDIA's libraries, and nothing there says why.
+    How it is seen: gpuSupport in %UserProfile%\\.wslconfig, read from Windows, or from the guest through /mnt/c.
+    Source: Microsoft Learn, "Advanced settings configuration in WSL", gpuSupport.
+    """
+    settings = _settings(facts)
+    if settings.gpu_support:
+        return
+    yield Finding(
+        Severity.ERROR if find_platform(facts) is not Platform.WINDOWS else Severity.WARNING,
+        f"{settings.path} says gpuSupport=false, so WSL passes no GPU to any distribution",
+        Fix(
+            "Remove the line gpuSupport=false, or set it to true, and restart WSL.",
+            ("notepad.exe $env:USERPROFILE\\.wslconfig", "wsl.exe --shutdown"),
+            where=Side.WINDOWS,
+            restart=Restart.WSL,
+            docs=_WSLCONFIG_GUIDE,
+        ),
+        subject=settings.path,
+        evidence=(f"{settings.path}: gpuSupport=false",),
+    )
+
+
+def _settings(facts: Facts) -> WslSettings:
+    if is_in_container(facts):
+        raise NotApplicable("only the WSL guest and Windows show .wslconfig")
+    settings = require(require_system(facts).wsl_settings)
+    if settings is None:
+        raise NotApplicable("there is no .wslconfig")
+    return settings
+
+
+@check("WSL006", "WSL has memory to load a model")
+def wsl_has_memory(facts: Facts) -> Iterator[Finding]:
+    """The virtual machine of WSL has memory and swap for the shards of a model on their way to the GPU.
+
+    Why it matters: WSL takes half of the machine's memory unless .wslconfig says otherwise. A process that loads
+    weights then ends with nothing but "Killed".
+    How it is seen: the guest's memory and swap against a threshold of devkit's own, which weights of seven billion
+    parameters need in bf16.
+    Source: Microsoft Learn, "Advanced settings configuration in WSL", memory and swap.
+    """
+    system = require_system(facts)
+    guest = require_wsl_guest(facts)
+    require_nvidia_gpu(facts)
+    memory, swap = require(system.memory_bytes), require(guest.swap_bytes)
+    if memory + swap >= WSL_MEMORY_BYTES.value:
+        return
+    settings = system.wsl_settings
+    limit = settings.memory if isinstance(settings, WslSettings) else ""
+    yield Finding(
+        Severity.WARNING,
+        f"WSL has {format_bytes(memory)} of memory and {format_bytes(swap)} of swap: loading a larger model ends in"
+        " a kill",
+        Fix(
+            "Give WSL more in %UserProfile%\\.wslconfig, under [wsl2]: memory= up to what Windows can spare, and"
+            " swap=16GB. Then restart WSL.",
+            ("wsl.exe --shutdown",),
+            where=Side.WINDOWS,
+            restart=Restart.WSL,
+            docs=_WSLCONFIG_GUIDE,
+        ),
+        evidence=(
+            f"MemTotal {format_bytes(memory)}, SwapTotal {format_bytes(swap)}",
+            f".wslconfig: memory={limit}" if limit else ".wslconfig sets no memory: half of the machine's",
+        ),
+        confidence=Confidence.POSSIBLE,
+    )
 
 
 @check("WSL007", "The guest's linker finds libcuda")
@@ -304,84 +376,6 @@ def cdi_follows_driver_in_wsl(facts: Facts) -> Iterator[Finding]:
             docs=CDI_GUIDE,
         ),
         evidence=(f"nvidia-ctk {version}",),
-    )
-
-
-# Checks of the virtual machine that Windows makes for WSL: its settings, its memory, its clock.
-
-_WSLCONFIG_GUIDE = "https://learn.microsoft.com/en-us/windows/wsl/wsl-config"
-
-
-def _settings(facts: Facts) -> WslSettings:
-    if is_in_container(facts):
-        raise NotApplicable("only the WSL guest and Windows show .wslconfig")
-    settings = require(require_system(facts).wsl_settings)
-    if settings is None:
-        raise NotApplicable("there is no .wslconfig")
-    return settings
-
-
-@check("WSL005", "The settings of WSL leave the GPU on", causes=("GPU001", "WSL002", *NEEDS_DRIVER_CODES))
-def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Finding]:
-    """The file .wslconfig does not switch the GPU off.
-
-    Why it matters: with gpuSupport=false no guest gets /dev/dxg or NVIDIA's libraries, and nothing there says why.
-    How it is seen: gpuSupport in %UserProfile%\\.wslconfig, read from Windows, or from the guest through /mnt/c.
-    Source: Microsoft Learn, "Advanced settings configuration in WSL", gpuSupport.
-    """
-    settings = _settings(facts)
-    if settings.gpu_support:
-        return
-    yield Finding(
-        Severity.ERROR if find_platform(facts) is not Platform.WINDOWS else Severity.WARNING,
-        f"{settings.path} says gpuSupport=false, so WSL passes no GPU to any distribution",
-        Fix(
-            "Remove the line gpuSupport=false, or set it to true, and restart WSL.",
-            ("notepad.exe $env:USERPROFILE\\.wslconfig", "wsl.exe --shutdown"),
-            where=Side.WINDOWS,
-            restart=Restart.WSL,
-            docs=_WSLCONFIG_GUIDE,
-        ),
-        subject=settings.path,
-        evidence=(f"{settings.path}: gpuSupport=false",),
-    )
-
-
-@check("WSL006", "WSL has memory to load a model")
-def wsl_has_memory(facts: Facts) -> Iterator[Finding]:
-    """The virtual machine of WSL has memory and swap for the shards of a model on their way to the GPU.
-
-    Why it matters: WSL takes half of the machine's memory unless .wslconfig says otherwise. A process that loads
-    weights then ends with nothing but "Killed".
-    How it is seen: the guest's memory and swap against a threshold of devkit's own, which weights of seven billion
-    parameters need in bf16.
-    Source: Microsoft Learn, "Advanced settings configuration in WSL", memory and swap.
-    """
-    system = require_system(facts)
-    guest = require_wsl_guest(facts)
-    require_nvidia_gpu(facts)
-    memory, swap = require(system.memory_bytes), require(guest.swap_bytes)
-    if memory + swap >= WSL_MEMORY_BYTES.value:
-        return
-    settings = system.wsl_settings
-    limit = settings.memory if isinstance(settings, WslSettings) else ""
-    yield Finding(
-        Severity.WARNING,
-        f"WSL has {format_bytes(memory)} of memory and {format_bytes(swap)} of swap: loading a larger model ends in"
-        " a kill",
-        Fix(
-            "Give WSL more in %UserProfile%\\.wslconfig, under [wsl2]: memory= up to what Windows can spare, and"
-            " swap=16GB. Then restart WSL.",
-            ("wsl.exe --shutdown",),
-            where=Side.WINDOWS,
-            restart=Restart.WSL,
-            docs=_WSLCONFIG_GUIDE,
-        ),
-        evidence=(
-            f"MemTotal {format_bytes(memory)}, SwapTotal {format_bytes(swap)}",
-            f".wslconfig: memory={limit}" if limit else ".wslconfig sets no memory: half of the machine's",
-        ),
-        confidence=Confidence.POSSIBLE,
     )
 
 

@@ -1,4 +1,4 @@
-"""Checks from inside a container: the GPU was given to it, and it has what GPU programs need."""
+"""Checks from inside a container: its GPU, libraries, shared memory, compiler, workspace and user."""
 
 from collections.abc import Iterator
 
@@ -21,70 +21,9 @@ from devkit.facts.model import Container, Driver, Facts, NvmlAnswer, NvmlEnd, Nv
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_bytes, join_words
 
-# Checks of the user inside a container: the workspace belongs to them, and so do their groups.
-
 _ROOT_UID = 0
+
 _UNKNOWN_UID = -1
-
-
-@check("CON013", "The workspace is writable in this container")
-def workspace_is_writable(facts: Facts) -> Iterator[Finding]:
-    """The user of this container may write to the workspace.
-
-    Why it matters: a bind mount keeps the host's owner. Where the container's user has another number, editors cannot
-    save, git refuses, and a checkpoint fails at the end of the first epoch. Images of Ubuntu 24.04 already have a user
-    1000, so a user added to them gets 1001.
-    How it is seen: whether this user may create files in the workspace, its owner, and the user's number.
-    Source: microsoft/vscode-remote-release issue 10030; dev container specification, `updateRemoteUserUID`.
-    """
-    require_container(facts)
-    storage = require(facts.storage)
-    folder = next((one for one in storage.directories if one.purpose == "workspace"), None)
-    if folder is None or not folder.exists or folder.path == "/" or storage.uid == _UNKNOWN_UID:
-        raise NotApplicable("there is no workspace to judge")
-    if folder.is_writable:
-        return
-    yield Finding(
-        Severity.ERROR,
-        f"user {storage.uid} of this container may not write to the workspace, which belongs to {folder.owner_uid}",
-        Fix(
-            f"Give the container's user the number {folder.owner_uid}: in devcontainer.json name it as remoteUser and"
-            " leave updateRemoteUserUID on; in an image of Ubuntu 24.04 remove the user ubuntu first."
-            if folder.owner_uid != _ROOT_UID
-            else "On the host, give the project back to its user: a container that ran as root has changed its owner.",
-            ('"remoteUser": "dev", "updateRemoteUserUID": true', "RUN userdel --remove ubuntu")
-            if folder.owner_uid != _ROOT_UID
-            else ("sudo chown -R $USER: .",),
-            where=Side.PROJECT if folder.owner_uid != _ROOT_UID else Side.HOST,
-            root=folder.owner_uid == _ROOT_UID,
-        ),
-        subject=folder.path,
-        evidence=(f"{folder.path}: owner {folder.owner_uid}, not writable", f"this user: {storage.uid}"),
-        confidence=Confidence.CERTAIN if folder.owner_uid != storage.uid else Confidence.LIKELY,
-    )
-
-
-@check("CON014", "Every group of this user has a name")
-def groups_have_names(facts: Facts) -> Iterator[Finding]:
-    """Each group of this process has a name in the container's /etc/group.
-
-    Why it matters: it does not: Container Toolkit 1.19 and later adds the groups that own the host's device nodes, so
-    that users who are not root may open them. Shells complain about the missing name, and nothing else happens.
-    How it is seen: the groups of this process against /etc/group.
-    Source: NVIDIA, Container Toolkit, "Troubleshooting".
-    """
-    nameless = require(require_container(facts).nameless_groups)
-    if not nameless:
-        return
-    yield Finding(
-        Severity.NOTE,
-        f"the group {join_words(str(number) for number in nameless)} has no name in this container, which harms nothing",
-        Fix("Leave it, or add a line for it to /etc/group of the image.", where=Side.IMAGE),
-        evidence=(f"/proc/self/status: Groups, without a name in /etc/group: {join_words(map(str, nameless))}",),
-    )
-
-
-# Why a container cannot open the GPU, by the way the attempt ended.
 
 _REQUEST_GPU = {
     "docker": "docker run --gpus all ...",
@@ -92,6 +31,52 @@ _REQUEST_GPU = {
     "kubernetes": "resources: {limits: {nvidia.com/gpu: 1}}",
     "apptainer": "apptainer exec --nv ...",
 }
+
+REQUIRED_CAPABILITIES = ("compute", "utility")
+
+_INSTALL_COMPILER = {
+    DistroFamily.UBUNTU: "apt-get update && apt-get install -y --no-install-recommends build-essential",
+    DistroFamily.DEBIAN: "apt-get update && apt-get install -y --no-install-recommends build-essential",
+    DistroFamily.FEDORA: "dnf install -y gcc",
+    DistroFamily.RHEL: "dnf install -y gcc",
+    DistroFamily.SUSE: "zypper install -y gcc",
+    DistroFamily.ARCH: "pacman -S --noconfirm gcc",
+}
+
+_INSTALL_HEADERS = {
+    DistroFamily.UBUNTU: "apt-get update && apt-get install -y --no-install-recommends python3-dev",
+    DistroFamily.DEBIAN: "apt-get update && apt-get install -y --no-install-recommends python3-dev",
+    DistroFamily.FEDORA: "dnf install -y python3-devel",
+    DistroFamily.RHEL: "dnf install -y python3-devel",
+    DistroFamily.SUSE: "zypper install -y python3-devel",
+}
+
+
+@check("CON001", "The GPU was given to this container", causes=NEEDS_CONTAINER_GPU_CODES)
+def container_has_gpu(facts: Facts) -> Iterator[Finding]:
+    """On a machine with an NVIDIA GPU, this container can open it.
+
+    Why it matters: a GPU must be asked for when the container is created; it is also lost when systemd rewrites the
+    device rules of a running one. Both look alike from Python, and are repaired on different sides.
+    How it is seen: opening /dev/nvidiactl. ENOENT: never requested. EPERM: the cgroup's device filter dropped it.
+    EACCES: file mode, SELinux or a user namespace. A container whose NVML answers passes.
+    Source: NVIDIA/nvidia-container-toolkit issues 48 and 1227; microsoft/vscode-remote-release issue 9385.
+    """
+    container = require_container(facts)
+    require_visible_gpu(facts)
+    if isinstance(facts.nvml, NvmlAnswer) and facts.nvml.gpus:
+        return
+    if isinstance(facts.nvml, NvmlFailure) and facts.nvml.end in (NvmlEnd.TIMED_OUT, NvmlEnd.CRASHED):
+        raise NotApplicable("NVML hangs or crashes, which a GPU that was not given cannot cause")
+    if is_in_wsl(facts):
+        raise NotApplicable("in WSL the GPU is /dev/dxg, which is there")
+    driver = require_driver(facts)
+    if driver.loaded is None and driver.pci_gpus == ():
+        raise NotApplicable("nothing but NVML speaks of a GPU here")
+    has_gpu_node = any(node.removeprefix("/dev/nvidia").isdigit() for node in driver.device_nodes)
+    if driver.nvidiactl == "open" and has_gpu_node:
+        return
+    yield explain_missing_gpu(facts, container, driver)
 
 
 def explain_missing_gpu(facts: Facts, container: Container, driver: Driver) -> Finding:
@@ -169,52 +154,6 @@ def _never_requested(container: Container, driver: Driver) -> Finding:
         ),
         evidence=tuple(evidence),
     )
-
-
-REQUIRED_CAPABILITIES = ("compute", "utility")
-
-_INSTALL_COMPILER = {
-    DistroFamily.UBUNTU: "apt-get update && apt-get install -y --no-install-recommends build-essential",
-    DistroFamily.DEBIAN: "apt-get update && apt-get install -y --no-install-recommends build-essential",
-    DistroFamily.FEDORA: "dnf install -y gcc",
-    DistroFamily.RHEL: "dnf install -y gcc",
-    DistroFamily.SUSE: "zypper install -y gcc",
-    DistroFamily.ARCH: "pacman -S --noconfirm gcc",
-}
-_INSTALL_HEADERS = {
-    DistroFamily.UBUNTU: "apt-get update && apt-get install -y --no-install-recommends python3-dev",
-    DistroFamily.DEBIAN: "apt-get update && apt-get install -y --no-install-recommends python3-dev",
-    DistroFamily.FEDORA: "dnf install -y python3-devel",
-    DistroFamily.RHEL: "dnf install -y python3-devel",
-    DistroFamily.SUSE: "zypper install -y python3-devel",
-}
-
-
-@check("CON001", "The GPU was given to this container", causes=NEEDS_CONTAINER_GPU_CODES)
-def container_has_gpu(facts: Facts) -> Iterator[Finding]:
-    """On a machine with an NVIDIA GPU, this container can open it.
-
-    Why it matters: a GPU must be asked for when the container is created; it is also lost when systemd rewrites the
-    device rules of a running one. Both look alike from Python, and are repaired on different sides.
-    How it is seen: opening /dev/nvidiactl. ENOENT: never requested. EPERM: the cgroup's device filter dropped it.
-    EACCES: file mode, SELinux or a user namespace. A container whose NVML answers passes.
-    Source: NVIDIA/nvidia-container-toolkit issues 48 and 1227; microsoft/vscode-remote-release issue 9385.
-    """
-    container = require_container(facts)
-    require_visible_gpu(facts)
-    if isinstance(facts.nvml, NvmlAnswer) and facts.nvml.gpus:
-        return
-    if isinstance(facts.nvml, NvmlFailure) and facts.nvml.end in (NvmlEnd.TIMED_OUT, NvmlEnd.CRASHED):
-        raise NotApplicable("NVML hangs or crashes, which a GPU that was not given cannot cause")
-    if is_in_wsl(facts):
-        raise NotApplicable("in WSL the GPU is /dev/dxg, which is there")
-    driver = require_driver(facts)
-    if driver.loaded is None and driver.pci_gpus == ():
-        raise NotApplicable("nothing but NVML speaks of a GPU here")
-    has_gpu_node = any(node.removeprefix("/dev/nvidia").isdigit() for node in driver.device_nodes)
-    if driver.nvidiactl == "open" and has_gpu_node:
-        return
-    yield explain_missing_gpu(facts, container, driver)
 
 
 @check("CON002", "The container has the driver capabilities compute and utility", causes=("DRV003", "PYT006"))
@@ -343,3 +282,60 @@ def loader_finds_libcuda(facts: Facts) -> Iterator[Finding]:
 
 def _folder(paths: tuple[str, ...]) -> str:
     return paths[0].rpartition("/")[0] if paths else "/usr/lib/x86_64-linux-gnu"
+
+
+@check("CON013", "The workspace is writable in this container")
+def workspace_is_writable(facts: Facts) -> Iterator[Finding]:
+    """The user of this container may write to the workspace.
+
+    Why it matters: a bind mount keeps the host's owner. Where the container's user has another number, editors cannot
+    save, git refuses, and a checkpoint fails at the end of the first epoch. Images of Ubuntu 24.04 already have a user
+    1000, so a user added to them gets 1001.
+    How it is seen: whether this user may create files in the workspace, its owner, and the user's number.
+    Source: microsoft/vscode-remote-release issue 10030; dev container specification, `updateRemoteUserUID`.
+    """
+    require_container(facts)
+    storage = require(facts.storage)
+    folder = next((one for one in storage.directories if one.purpose == "workspace"), None)
+    if folder is None or not folder.exists or folder.path == "/" or storage.uid == _UNKNOWN_UID:
+        raise NotApplicable("there is no workspace to judge")
+    if folder.is_writable:
+        return
+    yield Finding(
+        Severity.ERROR,
+        f"user {storage.uid} of this container may not write to the workspace, which belongs to {folder.owner_uid}",
+        Fix(
+            f"Give the container's user the number {folder.owner_uid}: in devcontainer.json name it as remoteUser and"
+            " leave updateRemoteUserUID on; in an image of Ubuntu 24.04 remove the user ubuntu first."
+            if folder.owner_uid != _ROOT_UID
+            else "On the host, give the project back to its user: a container that ran as root has changed its owner.",
+            ('"remoteUser": "dev", "updateRemoteUserUID": true', "RUN userdel --remove ubuntu")
+            if folder.owner_uid != _ROOT_UID
+            else ("sudo chown -R $USER: .",),
+            where=Side.PROJECT if folder.owner_uid != _ROOT_UID else Side.HOST,
+            root=folder.owner_uid == _ROOT_UID,
+        ),
+        subject=folder.path,
+        evidence=(f"{folder.path}: owner {folder.owner_uid}, not writable", f"this user: {storage.uid}"),
+        confidence=Confidence.CERTAIN if folder.owner_uid != storage.uid else Confidence.LIKELY,
+    )
+
+
+@check("CON014", "Every group of this user has a name")
+def groups_have_names(facts: Facts) -> Iterator[Finding]:
+    """Each group of this process has a name in the container's /etc/group.
+
+    Why it matters: it does not: Container Toolkit 1.19 and later adds the groups that own the host's device nodes, so
+    that users who are not root may open them. Shells complain about the missing name, and nothing else happens.
+    How it is seen: the groups of this process against /etc/group.
+    Source: NVIDIA, Container Toolkit, "Troubleshooting".
+    """
+    nameless = require(require_container(facts).nameless_groups)
+    if not nameless:
+        return
+    yield Finding(
+        Severity.NOTE,
+        f"the group {join_words(str(number) for number in nameless)} has no name in this container, which harms nothing",
+        Fix("Leave it, or add a line for it to /etc/group of the image.", where=Side.IMAGE),
+        evidence=(f"/proc/self/status: Groups, without a name in /etc/group: {join_words(map(str, nameless))}",),
+    )

@@ -1,4 +1,4 @@
-"""Checks of the containers that run on this engine: they asked for their GPU, and in a way that lasts."""
+"""Checks of the containers that the engine runs or ran: their GPU request, and what keeps them from starting."""
 
 import re
 from collections.abc import Iterator
@@ -6,18 +6,11 @@ from collections.abc import Iterator
 from devkit.compat.rules import CudaSupport
 from devkit.doctor.checks.container.inside import REQUIRED_CAPABILITIES
 from devkit.doctor.checks.cuda import find_unmet_cuda
-from devkit.doctor.checks.toolkit import (
-    find_dev_containers,
-    find_gpu_containers,
-    find_workspace,
-    has_cdi_gpus,
-    has_gpu_intent,
-    is_gpu_from_legacy_hook,
-    is_project_folder,
-)
+from devkit.doctor.checks.toolkit import has_cdi_gpus, has_gpus_by_cdi, is_legacy_by_default
 from devkit.doctor.fixes import CUDA_COMPATIBILITY_GUIDE, TOOLKIT_TROUBLESHOOTING, find_host_side, refresh_cdi
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
 from devkit.doctor.preconditions import (
+    NO_VISIBLE_DEVICES,
     is_in_wsl,
     require,
     require_gpu_engine,
@@ -28,8 +21,42 @@ from devkit.doctor.preconditions import (
 from devkit.doctor.thresholds import MIB, SHARED_MEMORY_BYTES
 from devkit.doctor.wheels import DriverCuda, find_driver_cuda
 from devkit.facts.model import Engine, EngineKind, Facts, LocalImage, RunningContainer, StoppedContainer
-from devkit.facts.values import Unknown
+from devkit.facts.project import Project
+from devkit.facts.values import Release, Unknown
 from devkit.text import format_bytes, join_words
+
+_LONGEST = 160
+
+
+def find_workspace(facts: Facts) -> str:
+    """The folder of the project, "" where it is not known."""
+    if isinstance(facts.storage, Unknown):
+        return ""
+    return next((one.path for one in facts.storage.directories if one.purpose == "workspace"), "")
+
+
+def is_project_folder(facts: Facts, folder: str) -> bool:
+    """Whether `folder`, a container's label, is the project or a folder above it. Windows writes backslashes."""
+    return bool(folder) and f"{_plain(find_workspace(facts))}/".startswith(f"{_plain(folder)}/")
+
+
+def _plain(folder: str) -> str:
+    return folder.replace("\\", "/").rstrip("/")
+
+
+def find_dev_containers(facts: Facts, engine: Engine) -> tuple[RunningContainer, ...]:
+    """The project's running dev containers; a service of its Compose file counts when no tool labelled another."""
+    own = [one for one in require(engine.containers) if is_project_folder(facts, one.folder)]
+    labelled = tuple(one for one in own if one.is_dev_container is True)
+    return labelled or (tuple(own) if len(own) == 1 else ())
+
+
+def _runs_under_nvidia(container: RunningContainer) -> bool:
+    return isinstance(container.runtime, str) and "nvidia" in container.runtime
+
+
+def _shown(value: str | Unknown | None) -> str:
+    return value if isinstance(value, str) else "(not set)"
 
 
 @check("CON006", "The project's dev container asked for the GPU", causes=("CON001",))
@@ -66,12 +93,17 @@ def dev_container_requests_gpu(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _runs_under_nvidia(container: RunningContainer) -> bool:
-    return isinstance(container.runtime, str) and "nvidia" in container.runtime
-
-
-def _shown(value: str | Unknown | None) -> str:
-    return value if isinstance(value, str) else "(not set)"
+def has_gpu_intent(facts: Facts, container: RunningContainer) -> bool:
+    """Whether the container, its image or the project's files show that a GPU was meant."""
+    if isinstance(container.visible_devices, str) and container.visible_devices.strip() not in NO_VISIBLE_DEVICES:
+        return True
+    if isinstance(container.require_cuda, str):
+        return True
+    project = facts.project
+    if not isinstance(project, Project):
+        return False
+    asks_by_tool = any(one.requests for one in project.dev_containers)
+    return asks_by_tool or any(one.requests for one in project.services)
 
 
 def _ask_for_gpu(facts: Facts, engine: Engine) -> Fix:
@@ -82,6 +114,11 @@ def _ask_for_gpu(facts: Facts, engine: Engine) -> Fix:
         (f'"runArgs": [{arguments}]', 'devices: ["nvidia.com/gpu=all"]' if by_cdi else "gpus: all"),
         where=Side.PROJECT,
     )
+
+
+def find_gpu_containers(engine: Engine) -> tuple[RunningContainer, ...]:
+    """Running containers that asked for a GPU."""
+    return tuple(one for one in require(engine.containers) if one.gpu_request)
 
 
 @check("CON007", "Running containers keep their GPU when systemd reloads")
@@ -106,6 +143,29 @@ def running_gpus_survive_reload(facts: Facts) -> Iterator[Finding]:
     frail = [one for one in containers if is_gpu_from_legacy_hook(facts, engine, one) and not _has_own_nodes(one)]
     if frail:
         yield _will_lose_gpu(facts, engine, frail)
+
+
+def is_gpu_from_legacy_hook(facts: Facts, engine: Engine, container: RunningContainer) -> bool:
+    """Whether the container's GPU was added behind the runtime's back, by the toolkit's legacy hook."""
+    if container.gpu_request == "driver":
+        return container.runtime != "nvidia" and not has_gpus_by_cdi(engine)
+    return container.gpu_request == "runtime" and is_legacy_mode(facts)
+
+
+def is_legacy_mode(facts: Facts) -> bool:
+    """Whether the runtime named nvidia uses the legacy hook, by its mode and what that means in its release."""
+    if isinstance(facts.toolkit, Unknown) or isinstance(facts.toolkit.mode, Unknown):
+        return False
+    if facts.toolkit.mode != "auto":
+        return facts.toolkit.mode == "legacy"
+    version = facts.toolkit.version
+    return isinstance(version, Release) and is_legacy_by_default(version)
+
+
+def _has_own_nodes(container: RunningContainer) -> bool:
+    if container.is_privileged is True:
+        return True
+    return not isinstance(container.gpu_devices, Unknown) and "/dev/nvidiactl" in container.gpu_devices
 
 
 def _will_lose_gpu(facts: Facts, engine: Engine, frail: list[RunningContainer]) -> Finding:
@@ -134,14 +194,85 @@ def _will_lose_gpu(facts: Facts, engine: Engine, frail: list[RunningContainer]) 
     )
 
 
-def _has_own_nodes(container: RunningContainer) -> bool:
-    if container.is_privileged is True:
-        return True
-    return not isinstance(container.gpu_devices, Unknown) and "/dev/nvidiactl" in container.gpu_devices
-
-
 def _version(engine: Engine) -> str:
     return "of an unknown version" if isinstance(engine.version, Unknown) else str(engine.version)
+
+
+@check("CON008", "The driver meets what the project's images require", causes=("CON011", "CUD001"))
+def driver_meets_image_requirements(facts: Facts) -> Iterator[Finding]:
+    """The driver satisfies NVIDIA_REQUIRE_CUDA of the images that this project's containers are made of.
+
+    Why it matters: under the legacy hook such a container does not start at all; by CDI it starts, and the first CUDA
+    call may fail. It shows here before anybody tries.
+    How it is seen: the variable in the engine's description of local images, against the driver's CUDA version, its
+    branch, and the kind of GPU.
+    Source: NVIDIA/nvidia-container-toolkit issue 152; libnvidia-container, requirement syntax.
+    """
+    require_host(facts)
+    engine = require_gpu_engine(facts)
+    require_nvml(facts)
+    driver = find_driver_cuda(facts)
+    if driver is None:
+        raise NotApplicable("the driver's version is not known")
+    images = _images_of_project(facts, engine)
+    if not images:
+        raise NotApplicable("the engine has no image of this project")
+    names = tuple(gpu.name for gpu in facts.gpus)
+    for image in images:
+        if not isinstance(image.require_cuda, str):
+            continue
+        wanted = find_unmet_cuda(image.require_cuda, driver, names)
+        if wanted is not None:
+            is_safe = driver.classify(wanted) in (CudaSupport.FULL, CudaSupport.MINOR)
+            yield Finding(
+                Severity.WARNING if is_safe and not _was_refused(facts, engine, image) else Severity.ERROR,
+                f"the image {image.name} requires a driver for CUDA {wanted}, but {_driver(driver)}",
+                _meet(driver, is_safe=is_safe),
+                subject=image.name,
+                evidence=(f"NVIDIA_REQUIRE_CUDA={image.require_cuda[:_LONGEST]}", f"driver {driver.release}"),
+                confidence=Confidence.CERTAIN if driver.reported_cuda else Confidence.LIKELY,
+            )
+
+
+def _images_of_project(facts: Facts, engine: Engine) -> tuple[LocalImage, ...]:
+    """Those of its containers, and those named as dev container tools name them after its folder."""
+    used = {one.image_id for one in require(engine.containers) if is_project_folder(facts, one.folder)}
+    names = {one.image for one in require(engine.stopped) if is_project_folder(facts, one.folder)}
+    base = re.sub(r"[^a-z0-9_.-]", "", find_workspace(facts).replace("\\", "/").rpartition("/")[2].lower())
+    made = (f"vsc-{base}-", f"{base}_devcontainer-", f"{base}-")
+
+    def is_own(image: LocalImage) -> bool:
+        name = image.name.removeprefix("localhost/")
+        by_name = bool(base) and image.is_dev_container is True and name.startswith(made)
+        return image.id in used or image.name in names or by_name
+
+    return tuple(image for image in require(engine.images) if is_own(image))
+
+
+def _was_refused(facts: Facts, engine: Engine, image: LocalImage) -> bool:
+    """Whether the hook has refused this very image already."""
+    own = (one for one in require(engine.stopped) if is_project_folder(facts, one.folder))
+    return any("unsatisfied condition" in one.error and one.image in image.name for one in own)
+
+
+def _driver(driver: DriverCuda) -> str:
+    newest = f"CUDA {driver.cuda}" if driver.cuda else "an older CUDA"
+    return f"driver {driver.release} is for {newest}"
+
+
+def _meet(driver: DriverCuda, *, is_safe: bool) -> Fix:
+    newest = f"CUDA {driver.cuda}" if driver.cuda else "the driver's CUDA"
+    advice = (
+        " Minor version compatibility holds here, so NVIDIA_DISABLE_REQUIRE=1 is safe except for PTX."
+        if is_safe
+        else " NVIDIA_DISABLE_REQUIRE=1 would only move the failure to the first CUDA call."
+    )
+    return Fix(
+        f"Build from an image without CUDA (torch's wheels bring their own) or one for {newest}, or update the"
+        f" driver.{advice}",
+        where=Side.IMAGE,
+        docs=CUDA_COMPATIBILITY_GUIDE,
+    )
 
 
 @check("CON009", "GPU containers have shared memory for data loaders and NCCL", causes=("CON003",))
@@ -226,129 +357,6 @@ def _lacking(container: RunningContainer, capabilities: str) -> Iterator[Finding
     )
 
 
-@check("CON012", "SELinux lets containers use the GPU")
-def selinux_allows_gpu(facts: Facts) -> Iterator[Finding]:
-    """Where SELinux confines containers, those with a GPU are exempt, or the policy lets containers use devices.
-
-    Why it matters: the device nodes are there and their mode is right, yet every program ends with "Insufficient
-    Permissions".
-    How it is seen: SELinux enforces and its switch container_use_devices is off; a running GPU container was created
-    without label=disable. Policies of some distributions allow GPUs all the same, so this is no certainty.
-    Source: NVIDIA, Container Toolkit, "Troubleshooting"; Podman manual, `--security-opt`.
-    """
-    engine = require_toolkit_engine(facts)
-    limits = require(facts.limits)
-    if is_in_wsl(facts) or require(limits.selinux) != "enforcing" or not engine.has_selinux:
-        raise NotApplicable("SELinux does not confine containers here")
-    if require(limits.selinux_allows_devices):
-        return
-    confined = [one for one in find_gpu_containers(engine) if _is_confined(one)]
-    if not confined:
-        return
-    yield Finding(
-        Severity.WARNING,
-        f"SELinux may refuse {join_words(one.name for one in confined)} the GPU",
-        Fix(
-            "Let containers use devices, or exempt this one.",
-            ("sudo setsebool -P container_use_devices on", "--security-opt=label=disable"),
-            where=find_host_side(facts),
-            root=True,
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        evidence=("SELinux: enforcing, container_use_devices off", *(f"{one.name}: confined" for one in confined)),
-        confidence=Confidence.POSSIBLE,
-    )
-
-
-def _is_confined(container: RunningContainer) -> bool:
-    options = container.security_options
-    if container.is_privileged is True or isinstance(options, Unknown):
-        return False
-    return not any(option.replace(":", "=") == "label=disable" or "spc_t" in option for option in options)
-
-
-# Checks of what will keep a dev container from starting, and of what ended the last one.
-
-_LONGEST = 160
-
-
-@check("CON008", "The driver meets what the project's images require", causes=("CON011", "CUD001"))
-def driver_meets_image_requirements(facts: Facts) -> Iterator[Finding]:
-    """The driver satisfies NVIDIA_REQUIRE_CUDA of the images that this project's containers are made of.
-
-    Why it matters: under the legacy hook such a container does not start at all; by CDI it starts, and the first CUDA
-    call may fail. It shows here before anybody tries.
-    How it is seen: the variable in the engine's description of local images, against the driver's CUDA version, its
-    branch, and the kind of GPU.
-    Source: NVIDIA/nvidia-container-toolkit issue 152; libnvidia-container, requirement syntax.
-    """
-    require_host(facts)
-    engine = require_gpu_engine(facts)
-    require_nvml(facts)
-    driver = find_driver_cuda(facts)
-    if driver is None:
-        raise NotApplicable("the driver's version is not known")
-    images = _images_of_project(facts, engine)
-    if not images:
-        raise NotApplicable("the engine has no image of this project")
-    names = tuple(gpu.name for gpu in facts.gpus)
-    for image in images:
-        if not isinstance(image.require_cuda, str):
-            continue
-        wanted = find_unmet_cuda(image.require_cuda, driver, names)
-        if wanted is not None:
-            is_safe = driver.classify(wanted) in (CudaSupport.FULL, CudaSupport.MINOR)
-            yield Finding(
-                Severity.WARNING if is_safe and not _was_refused(facts, engine, image) else Severity.ERROR,
-                f"the image {image.name} requires a driver for CUDA {wanted}, but {_driver(driver)}",
-                _meet(driver, is_safe=is_safe),
-                subject=image.name,
-                evidence=(f"NVIDIA_REQUIRE_CUDA={image.require_cuda[:_LONGEST]}", f"driver {driver.release}"),
-                confidence=Confidence.CERTAIN if driver.reported_cuda else Confidence.LIKELY,
-            )
-
-
-def _images_of_project(facts: Facts, engine: Engine) -> tuple[LocalImage, ...]:
-    """Those of its containers, and those named as dev container tools name them after its folder."""
-    used = {one.image_id for one in require(engine.containers) if is_project_folder(facts, one.folder)}
-    names = {one.image for one in require(engine.stopped) if is_project_folder(facts, one.folder)}
-    base = re.sub(r"[^a-z0-9_.-]", "", find_workspace(facts).replace("\\", "/").rpartition("/")[2].lower())
-    made = (f"vsc-{base}-", f"{base}_devcontainer-", f"{base}-")
-
-    def is_own(image: LocalImage) -> bool:
-        name = image.name.removeprefix("localhost/")
-        by_name = bool(base) and image.is_dev_container is True and name.startswith(made)
-        return image.id in used or image.name in names or by_name
-
-    return tuple(image for image in require(engine.images) if is_own(image))
-
-
-def _was_refused(facts: Facts, engine: Engine, image: LocalImage) -> bool:
-    """Whether the hook has refused this very image already."""
-    own = (one for one in require(engine.stopped) if is_project_folder(facts, one.folder))
-    return any("unsatisfied condition" in one.error and one.image in image.name for one in own)
-
-
-def _driver(driver: DriverCuda) -> str:
-    newest = f"CUDA {driver.cuda}" if driver.cuda else "an older CUDA"
-    return f"driver {driver.release} is for {newest}"
-
-
-def _meet(driver: DriverCuda, *, is_safe: bool) -> Fix:
-    newest = f"CUDA {driver.cuda}" if driver.cuda else "the driver's CUDA"
-    advice = (
-        " Minor version compatibility holds here, so NVIDIA_DISABLE_REQUIRE=1 is safe except for PTX."
-        if is_safe
-        else " NVIDIA_DISABLE_REQUIRE=1 would only move the failure to the first CUDA call."
-    )
-    return Fix(
-        f"Build from an image without CUDA (torch's wheels bring their own) or one for {newest}, or update the"
-        f" driver.{advice}",
-        where=Side.IMAGE,
-        docs=CUDA_COMPATIBILITY_GUIDE,
-    )
-
-
 @check("CON011", "The project's last dev container ended well")
 def last_dev_container_ended_well(facts: Facts) -> Iterator[Finding]:
     """Where no dev container of this project runs, the last one could start, and was not killed for its memory.
@@ -397,3 +405,44 @@ def _could_not_start(last: StoppedContainer) -> Finding:
         evidence=(f"State.Error: {text[: 2 * _LONGEST]}",),
         confidence=best.confidence if best else Confidence.CERTAIN,
     )
+
+
+@check("CON012", "SELinux lets containers use the GPU")
+def selinux_allows_gpu(facts: Facts) -> Iterator[Finding]:
+    """Where SELinux confines containers, those with a GPU are exempt, or the policy lets containers use devices.
+
+    Why it matters: the device nodes are there and their mode is right, yet every program ends with "Insufficient
+    Permissions".
+    How it is seen: SELinux enforces and its switch container_use_devices is off; a running GPU container was created
+    without label=disable. Policies of some distributions allow GPUs all the same, so this is no certainty.
+    Source: NVIDIA, Container Toolkit, "Troubleshooting"; Podman manual, `--security-opt`.
+    """
+    engine = require_toolkit_engine(facts)
+    limits = require(facts.limits)
+    if is_in_wsl(facts) or require(limits.selinux) != "enforcing" or not engine.has_selinux:
+        raise NotApplicable("SELinux does not confine containers here")
+    if require(limits.selinux_allows_devices):
+        return
+    confined = [one for one in find_gpu_containers(engine) if _is_confined(one)]
+    if not confined:
+        return
+    yield Finding(
+        Severity.WARNING,
+        f"SELinux may refuse {join_words(one.name for one in confined)} the GPU",
+        Fix(
+            "Let containers use devices, or exempt this one.",
+            ("sudo setsebool -P container_use_devices on", "--security-opt=label=disable"),
+            where=find_host_side(facts),
+            root=True,
+            docs=TOOLKIT_TROUBLESHOOTING,
+        ),
+        evidence=("SELinux: enforcing, container_use_devices off", *(f"{one.name}: confined" for one in confined)),
+        confidence=Confidence.POSSIBLE,
+    )
+
+
+def _is_confined(container: RunningContainer) -> bool:
+    options = container.security_options
+    if container.is_privileged is True or isinstance(options, Unknown):
+        return False
+    return not any(option.replace(":", "=") == "label=disable" or "spc_t" in option for option in options)

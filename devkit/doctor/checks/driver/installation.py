@@ -1,4 +1,4 @@
-"""Checks of how the driver was installed: one version on disk, one source, and package lists that agree."""
+"""Checks of how the driver is installed: one version, one source, and package lists that agree."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,18 +12,57 @@ from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
 _MAX_PACKAGES = 6
+
 _DPKG_DONE_STATES = ("installed", "config-files", "not-installed")
 """States in which dpkg has nothing left to do."""
 
 _BRANCH = re.compile(
     r"^(?:lib)?nvidia-[a-z-]*?-?(\d{3})(?:-|$)|^linux-modules-nvidia-(\d{3})-|^libnvidia-[a-z0-9-]+-(\d{3})"
 )
+
 _META = re.compile(r"^cuda-drivers(?:-\d+)?$")
+
 _DRIVER = re.compile(
     r"^(?:nvidia-driver-\d|nvidia-dkms-\d|libnvidia-compute-\d|akmod-nvidia|kmod-nvidia|xorg-x11-drv-nvidia)"
 )
+
 _OF_UBUNTU = re.compile(r"ubuntu0\.\d\d\.\d\d")
 """How Ubuntu marks its own builds: 580.95.05-0ubuntu0.24.04.2; NVIDIA's repository has 580.95.05-0ubuntu1."""
+
+
+@check("DRV011", "Package lists agree on the Container Toolkit's key")
+def apt_sources_agree(facts: Facts) -> Iterator[Finding]:
+    """Files under /etc/apt/sources.list.d that name the same repository of the Container Toolkit name the same key.
+
+    Why it matters: apt then reads no list at all, so that nothing can be installed or upgraded, the driver included.
+    How it is seen: entries of nvidia.github.io in those files, with their signed-by option.
+    Source: NVIDIA, Container Toolkit troubleshooting, "Conflicting values set for option Signed-By".
+    """
+    require_host(facts)
+    sources = require(require_driver(facts).apt_sources)
+    for url in dict.fromkeys(source.url for source in sources):
+        same = [source for source in sources if source.url == url]
+        if len({source.signed_by for source in same}) < 2:
+            continue
+        older = _older(same)
+        yield Finding(
+            Severity.WARNING,
+            f"{len(same)} package lists name {url} with different keys: apt refuses to read any list",
+            Fix(
+                "Delete the older lists; the one that the Container Toolkit's guide writes is enough.",
+                (f"sudo rm {' '.join(older)}", "sudo apt-get update"),
+                root=True,
+            ),
+            subject=older[0],
+            evidence=tuple(f"{source.path}: signed-by {source.signed_by or 'not set'}" for source in same),
+        )
+
+
+def _older(sources: list[AptSource]) -> list[str]:
+    """The files to delete: all but the one that today's guide writes, or all but the last."""
+    paths = list(dict.fromkeys(source.path for source in sources))
+    kept = next((path for path in paths if "nvidia-container-toolkit" in path), paths[-1])
+    return [path for path in paths if path != kept] or paths[:1]
 
 
 @check(
@@ -69,16 +108,6 @@ def _packages(driver: Driver) -> tuple[DriverPackage, ...]:
     return () if isinstance(driver.packages, Unknown) else driver.packages
 
 
-def _branches(driver: Driver) -> list[DriverPackage]:
-    """Packages that carry a branch in their name, one for each branch, as evidence of two that are mixed."""
-    found: dict[str, DriverPackage] = {}
-    for package in _packages(driver):
-        match = _BRANCH.match(package.name)
-        if match and package.state == "installed":
-            found.setdefault(next(filter(None, match.groups())), package)
-    return list(found.values())
-
-
 def _finish(facts: Facts, library: Release | None) -> tuple[str, ...]:
     branch = f"{library.major}" if library else "<branch>"
     match find_distro_family(facts):
@@ -97,6 +126,16 @@ def _finish(facts: Facts, library: Release | None) -> tuple[str, ...]:
             return ("sudo pacman -Syu", "sudo reboot")
         case _:
             return ("sudo dkms autoinstall", "sudo reboot")
+
+
+def _branches(driver: Driver) -> list[DriverPackage]:
+    """Packages that carry a branch in their name, one for each branch, as evidence of two that are mixed."""
+    found: dict[str, DriverPackage] = {}
+    for package in _packages(driver):
+        match = _BRANCH.match(package.name)
+        if match and package.state == "installed":
+            found.setdefault(next(filter(None, match.groups())), package)
+    return list(found.values())
 
 
 @check("DRV013", "The driver comes from one source")
@@ -148,38 +187,3 @@ def _keep_distribution(facts: Facts) -> tuple[str, ...]:
     }
     family = find_distro_family(facts)
     return (*filter(None, (removals.get(family),)), *DRIVER_INSTALL_COMMANDS.get(family, ()))
-
-
-@check("DRV011", "Package lists agree on the Container Toolkit's key")
-def apt_sources_agree(facts: Facts) -> Iterator[Finding]:
-    """Files under /etc/apt/sources.list.d that name the same repository of the Container Toolkit name the same key.
-
-    Why it matters: apt then reads no list at all, so that nothing can be installed or upgraded, the driver included.
-    How it is seen: entries of nvidia.github.io in those files, with their signed-by option.
-    Source: NVIDIA, Container Toolkit troubleshooting, "Conflicting values set for option Signed-By".
-    """
-    require_host(facts)
-    sources = require(require_driver(facts).apt_sources)
-    for url in dict.fromkeys(source.url for source in sources):
-        same = [source for source in sources if source.url == url]
-        if len({source.signed_by for source in same}) < 2:
-            continue
-        older = _older(same)
-        yield Finding(
-            Severity.WARNING,
-            f"{len(same)} package lists name {url} with different keys: apt refuses to read any list",
-            Fix(
-                "Delete the older lists; the one that the Container Toolkit's guide writes is enough.",
-                (f"sudo rm {' '.join(older)}", "sudo apt-get update"),
-                root=True,
-            ),
-            subject=older[0],
-            evidence=tuple(f"{source.path}: signed-by {source.signed_by or 'not set'}" for source in same),
-        )
-
-
-def _older(sources: list[AptSource]) -> list[str]:
-    """The files to delete: all but the one that today's guide writes, or all but the last."""
-    paths = list(dict.fromkeys(source.path for source in sources))
-    kept = next((path for path in paths if "nvidia-container-toolkit" in path), paths[-1])
-    return [path for path in paths if path != kept] or paths[:1]

@@ -1,16 +1,8 @@
-"""Why the NVIDIA module is not loaded: each cause with its own evidence and repair."""
+"""Checks of the driver's kernel module: loaded, of a branch and flavor that drive every GPU."""
 
 from collections.abc import Iterator
 
-from devkit.doctor.checks.cascades import (
-    CDI_CODES,
-    CUDA_CODES,
-    GPU_USE_CODES,
-    NEEDS_DRIVER_CODES,
-    PYTHON_CODES,
-    TOOLKIT_CODES,
-)
-from devkit.doctor.checks.driver.nvml import explain_nvml_failure
+from devkit.doctor.checks.cascades import NEEDS_DRIVER_CODES
 from devkit.doctor.fixes import (
     DRIVER_GUIDE,
     DRIVER_INSTALL_COMMANDS,
@@ -18,16 +10,8 @@ from devkit.doctor.fixes import (
     KERNEL_HEADERS_COMMANDS,
     DistroFamily,
     find_distro_family,
-    find_driver_side,
 )
-from devkit.doctor.gpus import (
-    DAY_S,
-    MAX_LOG_LINES,
-    compute_seconds_between,
-    find_driver_gpus,
-    find_driver_lines,
-    has_fewer_gpus_than_bus,
-)
+from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_gpus, find_driver_lines, has_fewer_gpus_than_bus
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import (
     NVML_DRIVER_NOT_LOADED,
@@ -37,8 +21,6 @@ from devkit.doctor.preconditions import (
     require_driver,
     require_host,
     require_loaded_driver,
-    require_nvidia_gpu,
-    require_visible_gpu,
 )
 from devkit.doctor.thresholds import (
     FIRST_MAXWELL_DEVICE_ID,
@@ -52,7 +34,9 @@ from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
 _REFUSED = ("is rejected", "trusted key", "Lockdown")
+
 _UNFIT = ("disagrees about version", "version magic", "probe routine", "already bound to", "No NVIDIA")
+
 _VENDOR_SIGNERS = (
     "Canonical Ltd.",
     "Debian Secure Boot",
@@ -62,8 +46,33 @@ _VENDOR_SIGNERS = (
     "openSUSE",
     "Rocky",
 )
+
 _UNFINISHED = ("added", "built")
 """States of a DKMS module that was not built, or not installed, for the running kernel."""
+
+LEGACY_GPU_LINES = ("Legacy drivers", "required GPU System Processor", "not supported by the NVIDIA")
+
+OPEN_MODULE_LINE = "requires use of the NVIDIA open kernel modules"
+
+
+@check("DRV001", "The NVIDIA kernel driver is loaded", causes=NEEDS_DRIVER_CODES)
+def driver_loaded(facts: Facts) -> Iterator[Finding]:
+    """The kernel module of the NVIDIA driver is loaded. If not, the finding says which of its causes it is.
+
+    Why it matters: without the module no program, inside or outside of a container, reaches the GPU.
+    How it is seen: /sys/module/nvidia against NVIDIA functions on the PCI bus; then the driver that owns them, the
+    module on disk for this kernel and who signed it, DKMS and its log, kernel headers, Secure Boot and the kernel log
+    tell the cause.
+    Source: NVIDIA/nvidia-docker issue 1393; NVIDIA, driver installation guide, "Troubleshooting".
+    """
+    if finding := explain_driver_without_gpu(facts):
+        yield finding
+        return
+    driver = require_driver(facts)
+    if require(driver.loaded) is None:
+        if isinstance(driver.pci_gpus, Unknown) or not driver.pci_gpus:
+            raise NotApplicable("NVML answers for a GPU that is not on this PCI bus")
+        yield explain_not_loaded(facts, driver, driver.pci_gpus)
 
 
 def explain_driver_without_gpu(facts: Facts) -> Finding | None:
@@ -99,10 +108,6 @@ def explain_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -
     return _not_installed(facts, gpus)
 
 
-def _functions(gpus: tuple[PciGpu, ...]) -> tuple[str, ...]:
-    return tuple(f"PCI {gpu.address} ({gpu.device_id}): kernel driver {gpu.kernel_driver or 'none'}" for gpu in gpus)
-
-
 def _seen_from_container(gpus: tuple[PciGpu, ...]) -> Finding:
     return Finding(
         Severity.ERROR,
@@ -110,6 +115,10 @@ def _seen_from_container(gpus: tuple[PciGpu, ...]) -> Finding:
         Fix("Run devkit doctor on the host: only there can the cause be seen and repaired.", ("devkit doctor",)),
         evidence=(*_functions(gpus), "/sys/module/nvidia is absent"),
     )
+
+
+def _functions(gpus: tuple[PciGpu, ...]) -> tuple[str, ...]:
+    return tuple(f"PCI {gpu.address} ({gpu.device_id}): kernel driver {gpu.kernel_driver or 'none'}" for gpu in gpus)
 
 
 def _passed_through(gpus: tuple[PciGpu, ...]) -> Finding:
@@ -152,32 +161,6 @@ def _present_but_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ..
     )
 
 
-def _signature_is_trusted(driver: Driver) -> bool:
-    """Whether the key is enrolled, or one that the distribution's own kernel carries."""
-    signer = driver.module_signer
-    by_vendor = isinstance(signer, str) and signer.startswith(_VENDOR_SIGNERS)
-    return driver.signer_is_enrolled is True or by_vendor
-
-
-def _signature_refused(facts: Facts, driver: Driver, release: Release, evidence: tuple[str, ...]) -> Finding:
-    signer = driver.module_signer
-    is_certain = driver.signer_is_enrolled is False or signer == "" or any("rejected" in line for line in evidence)
-    why = "its key is not enrolled" if is_certain else "its key is most likely not enrolled"
-    readings = [f"Secure Boot: {'on' if driver.secure_boot is True else 'not known to be on'}"]
-    if isinstance(signer, str):
-        readings.append(f"signed by {signer or 'nobody'}")
-        why = why if signer else "nobody has signed it"
-    return Finding(
-        Severity.ERROR,
-        f"Secure Boot is on and the NVIDIA module {release} is not loaded: {why}"
-        if driver.secure_boot is True
-        else f"this kernel refuses the NVIDIA module {release}: {why}",
-        _enroll_key(facts),
-        evidence=(*evidence, *readings),
-        confidence=Confidence.CERTAIN if is_certain else Confidence.LIKELY,
-    )
-
-
 def _disable_nouveau(facts: Facts) -> Fix:
     if find_distro_family(facts) is DistroFamily.NIXOS:
         return Fix(
@@ -201,6 +184,32 @@ def _disable_nouveau(facts: Facts) -> Fix:
         ),
         root=True,
         restart=Restart.HOST,
+    )
+
+
+def _signature_is_trusted(driver: Driver) -> bool:
+    """Whether the key is enrolled, or one that the distribution's own kernel carries."""
+    signer = driver.module_signer
+    by_vendor = isinstance(signer, str) and signer.startswith(_VENDOR_SIGNERS)
+    return driver.signer_is_enrolled is True or by_vendor
+
+
+def _signature_refused(facts: Facts, driver: Driver, release: Release, evidence: tuple[str, ...]) -> Finding:
+    signer = driver.module_signer
+    is_certain = driver.signer_is_enrolled is False or signer == "" or any("rejected" in line for line in evidence)
+    why = "its key is not enrolled" if is_certain else "its key is most likely not enrolled"
+    readings = [f"Secure Boot: {'on' if driver.secure_boot is True else 'not known to be on'}"]
+    if isinstance(signer, str):
+        readings.append(f"signed by {signer or 'nobody'}")
+        why = why if signer else "nobody has signed it"
+    return Finding(
+        Severity.ERROR,
+        f"Secure Boot is on and the NVIDIA module {release} is not loaded: {why}"
+        if driver.secure_boot is True
+        else f"this kernel refuses the NVIDIA module {release}: {why}",
+        _enroll_key(facts),
+        evidence=(*evidence, *readings),
+        confidence=Confidence.CERTAIN if is_certain else Confidence.LIKELY,
     )
 
 
@@ -273,186 +282,6 @@ def _not_installed(facts: Facts, gpus: tuple[PciGpu, ...]) -> Finding:
         ),
         evidence=(*_functions(gpus), "no nvidia module for this kernel", "no libnvidia-ml.so.1"),
     )
-
-
-# Checks of the driver: loaded, of one version, answering, of the right flavour, with its device nodes.
-
-_NVML_MISMATCH = 18
-
-
-@check("DRV001", "The NVIDIA kernel driver is loaded", causes=NEEDS_DRIVER_CODES)
-def driver_loaded(facts: Facts) -> Iterator[Finding]:
-    """The kernel module of the NVIDIA driver is loaded. If not, the finding says which of its causes it is.
-
-    Why it matters: without the module no program, inside or outside of a container, reaches the GPU.
-    How it is seen: /sys/module/nvidia against NVIDIA functions on the PCI bus; then the driver that owns them, the
-    module on disk for this kernel and who signed it, DKMS and its log, kernel headers, Secure Boot and the kernel log
-    tell the cause.
-    Source: NVIDIA/nvidia-docker issue 1393; NVIDIA, driver installation guide, "Troubleshooting".
-    """
-    if finding := explain_driver_without_gpu(facts):
-        yield finding
-        return
-    driver = require_driver(facts)
-    if require(driver.loaded) is None:
-        if isinstance(driver.pci_gpus, Unknown) or not driver.pci_gpus:
-            raise NotApplicable("NVML answers for a GPU that is not on this PCI bus")
-        yield explain_not_loaded(facts, driver, driver.pci_gpus)
-
-
-@check("DRV002", "Driver libraries match the loaded kernel module", causes=NEEDS_DRIVER_CODES)
-def libraries_match_module(facts: Facts) -> Iterator[Finding]:
-    """libnvidia-ml on disk has the version of the kernel module in memory.
-
-    Why it matters: a package upgrade replaces the libraries while the old module stays loaded, and from then on
-    every GPU program fails with "Driver/library version mismatch". Reinstalling does not help; a reboot does.
-    How it is seen: /sys/module/nvidia/version, the version in the file name of libnvidia-ml.so.1, NVML's return
-    value 18, and the line of the package log that names the upgrade.
-    Source: NVIDIA/nvidia-container-toolkit issue 394; NVIDIA, NVML API reference, nvmlReturn_t.
-    """
-    require_nvidia_gpu(facts)
-    nvml_says_so = isinstance(facts.nvml, NvmlFailure) and facts.nvml.code == _NVML_MISMATCH
-    driver = None if is_in_wsl(facts) or isinstance(facts.driver, Unknown) else facts.driver
-    if driver is None and not nvml_says_so:
-        raise NotApplicable("in WSL the driver belongs to Windows")
-    versions = _versions(driver)
-    if not nvml_says_so:
-        require_loaded_driver(facts)
-        if versions is None:
-            raise NotApplicable("the version of libnvidia-ml.so.1 is not known")
-        if versions[0] == versions[1]:
-            return
-    yield Finding(
-        Severity.ERROR,
-        f"the loaded NVIDIA module is {versions[0]}, but its libraries are {versions[1]}"
-        if versions
-        else "the NVIDIA libraries are of another version than the loaded kernel module",
-        _mismatch_fix(facts, driver),
-        evidence=_mismatch_evidence(facts, driver, versions),
-    )
-
-
-def _versions(driver: Driver | None) -> tuple[Release, Release] | None:
-    """Module and library version, where both are known."""
-    if driver is None or not isinstance(driver.loaded, Release) or not isinstance(driver.libnvidia_ml, Release):
-        return None
-    return driver.loaded, driver.libnvidia_ml
-
-
-def _mismatch_evidence(
-    facts: Facts, driver: Driver | None, versions: tuple[Release, Release] | None
-) -> tuple[str, ...]:
-    evidence = []
-    if versions is not None:
-        evidence += [f"/sys/module/nvidia/version: {versions[0]}", f"libnvidia-ml.so.{versions[1]}"]
-    if isinstance(facts.nvml, NvmlFailure) and facts.nvml.code == _NVML_MISMATCH:
-        evidence.append(f"{facts.nvml.call} returned {facts.nvml.code}: {facts.nvml.message}")
-    if driver is not None and driver.upgraded_packages:
-        evidence.append(f"package log: {driver.upgraded_packages[-1]}")
-    return tuple(evidence)
-
-
-def _mismatch_fix(facts: Facts, driver: Driver | None) -> Fix:
-    if is_in_container(facts):
-        return Fix(
-            "If the host's own nvidia-smi works, recreate this container: it still holds the libraries of the driver"
-            " before the upgrade, or its image carries some. If it fails there too, reboot the host.",
-            where=Side.HOST,
-        )
-    if find_driver_side(facts) is Side.WINDOWS:
-        return Fix(
-            "Restart WSL, so that the guest gets the libraries of the driver that Windows runs now.",
-            ("wsl.exe --shutdown",),
-            where=Side.WINDOWS,
-            restart=Restart.WSL,
-        )
-    rebuild = INITRAMFS_COMMANDS.get(find_distro_family(facts))
-    if driver is not None and rebuild and _rebooted_since(driver):
-        return Fix(
-            "The machine has been rebooted since the upgrade, so the initial RAM disk still holds the old module. Write"
-            " it anew, and reboot.",
-            (rebuild, "sudo reboot"),
-            root=True,
-            restart=Restart.HOST,
-        )
-    return Fix(
-        "Reboot the host, so that the new module is loaded. Reinstalling packages does not help."
-        " To keep it from coming back, exclude driver packages from automatic upgrades.",
-        ("sudo reboot", *_hold_driver(facts)),
-        root=True,
-        restart=Restart.HOST,
-    )
-
-
-def _rebooted_since(driver: Driver) -> bool:
-    """Whether the machine started on a later day than the last upgrade: logs are in local time, so a day is certain."""
-    if isinstance(driver.booted_at, Unknown) or not driver.upgraded_packages:
-        return False
-    running_s = compute_seconds_between(driver.upgraded_packages[-1], driver.booted_at)
-    return running_s is not None and running_s > DAY_S
-
-
-def _hold_driver(facts: Facts) -> tuple[str, ...]:
-    match find_distro_family(facts):
-        case DistroFamily.UBUNTU | DistroFamily.DEBIAN:
-            return ("sudo apt-mark hold 'nvidia-driver-*' 'libnvidia-compute-*'",)
-        case DistroFamily.FEDORA | DistroFamily.RHEL:
-            return ("sudo dnf versionlock add '*nvidia*'",)
-        case _:
-            return ()
-
-
-@check(
-    "DRV003", "NVML answers", causes=(*GPU_USE_CODES, *TOOLKIT_CODES, *CDI_CODES, *CUDA_CODES, "CON005", *PYTHON_CODES)
-)
-def nvml_answers(facts: Facts) -> Iterator[Finding]:
-    """The management library starts and answers within the deadline.
-
-    Why it matters: nvidia-smi, the Container Toolkit and most GPU programs begin with NVML. A call that hangs means
-    a driver that waits for hardware which never answers.
-    How it is seen: NVML runs in a child process that is killed at the deadline; its return value, signal or silence
-    is the reading.
-    Source: NVIDIA, NVML API reference, nvmlReturn_t; NVIDIA, XID errors catalogue.
-    """
-    require_visible_gpu(facts)
-    if isinstance(facts.nvml, Unknown):
-        raise NotApplicable(facts.nvml.reason)
-    if isinstance(facts.nvml, NvmlFailure):
-        yield explain_nvml_failure(facts, facts.nvml)
-
-
-@check("DRV005", "The unified memory device node exists")
-def uvm_node_exists(facts: Facts) -> Iterator[Finding]:
-    """/dev/nvidia-uvm is there beside the GPU's own device nodes.
-
-    Why it matters: CUDA needs it. Engines that run without root cannot create it, so after a reboot containers fail
-    until some privileged program has used the GPU once.
-    How it is seen: device nodes under /dev.
-    Source: NVIDIA/nvidia-docker issue 396; NVIDIA/enroot issue 106.
-    """
-    require_loaded_driver(facts)
-    nodes = require_driver(facts).device_nodes
-    if not any(node.removeprefix("/dev/nvidia").isdigit() for node in nodes):
-        raise NotApplicable("no GPU has a device node here")
-    if "/dev/nvidia-uvm" in nodes:
-        return
-    yield Finding(
-        Severity.WARNING,
-        "/dev/nvidia-uvm is missing: CUDA fails until a privileged program creates it",
-        Fix(
-            "Create the node now, and load the module at every boot; then recreate containers that lack it.",
-            ("sudo nvidia-modprobe -u -c=0", "echo nvidia_uvm | sudo tee /etc/modules-load.d/nvidia-uvm.conf"),
-            root=True,
-        ),
-        evidence=(f"under /dev: {', '.join(node.removeprefix('/dev/') for node in nodes)}",),
-        confidence=Confidence.LIKELY,
-    )
-
-
-# Checks of the driver's branch and flavour: old GPUs need an old branch, new GPUs the open module.
-
-LEGACY_GPU_LINES = ("Legacy drivers", "required GPU System Processor", "not supported by the NVIDIA")
-OPEN_MODULE_LINE = "requires use of the NVIDIA open kernel modules"
 
 
 @check("DRV004", "The kernel module is the open flavour where the GPU needs it", causes=NEEDS_DRIVER_CODES)
@@ -561,16 +390,20 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _is_named(gpu: PciGpu, said: tuple[str, ...]) -> bool:
-    return any(gpu.address in line for line in said)
-
-
 def _installed(driver: Driver) -> Release | None:
     """The loaded module's version, or that of the one on disk which may have refused to load."""
     for release in (driver.loaded, driver.on_disk):
         if isinstance(release, Release):
             return release
     return None
+
+
+def _is_too_old(gpu: PciGpu, release: Release | None, driver: Driver) -> bool:
+    if release is None or _id(gpu) >= FIRST_TURING_DEVICE_ID.value:
+        return False
+    if driver.is_open is True or release.major > LAST_BRANCH_BEFORE_TURING.value:
+        return True
+    return _id(gpu) < FIRST_MAXWELL_DEVICE_ID.value and release.major > LAST_BRANCH_OF_KEPLER.value
 
 
 def _id(gpu: PciGpu) -> int:
@@ -580,12 +413,8 @@ def _id(gpu: PciGpu) -> int:
         return FIRST_TURING_DEVICE_ID.value
 
 
-def _is_too_old(gpu: PciGpu, release: Release | None, driver: Driver) -> bool:
-    if release is None or _id(gpu) >= FIRST_TURING_DEVICE_ID.value:
-        return False
-    if driver.is_open is True or release.major > LAST_BRANCH_BEFORE_TURING.value:
-        return True
-    return _id(gpu) < FIRST_MAXWELL_DEVICE_ID.value and release.major > LAST_BRANCH_OF_KEPLER.value
+def _is_named(gpu: PciGpu, said: tuple[str, ...]) -> bool:
+    return any(gpu.address in line for line in said)
 
 
 def _install_legacy(facts: Facts, branch: int) -> tuple[str, ...]:

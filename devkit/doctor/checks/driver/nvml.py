@@ -1,9 +1,18 @@
-"""What each way of NVML's failing means, and what repairs it."""
+"""Checks that NVML answers, and that its libraries match the loaded kernel module."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import assert_never
 
+from devkit.doctor.checks.cascades import (
+    CDI_CODES,
+    CUDA_CODES,
+    GPU_USE_CODES,
+    NEEDS_DRIVER_CODES,
+    PYTHON_CODES,
+    TOOLKIT_CODES,
+)
 from devkit.doctor.fixes import (
+    INITRAMFS_COMMANDS,
     TOOLKIT_TROUBLESHOOTING,
     WSL_GUIDE,
     DistroFamily,
@@ -11,9 +20,19 @@ from devkit.doctor.fixes import (
     find_driver_side,
     find_host_side,
 )
-from devkit.doctor.model import Confidence, Finding, Fix, Restart, Severity, Side
-from devkit.doctor.preconditions import is_in_container, is_in_wsl
-from devkit.facts.model import Engine, Facts, NvmlEnd, NvmlFailure
+from devkit.doctor.gpus import DAY_S, compute_seconds_between
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.preconditions import (
+    is_in_container,
+    is_in_wsl,
+    require_loaded_driver,
+    require_nvidia_gpu,
+    require_visible_gpu,
+)
+from devkit.facts.model import Driver, Engine, Facts, NvmlEnd, NvmlFailure
+from devkit.facts.values import Release, Unknown
+
+_NVML_MISMATCH = 18
 
 _READ_KERNEL_LOG = "journalctl -k -b | grep -iE 'nvrm|xid'"
 
@@ -25,6 +44,129 @@ _LIBRARY_PACKAGE: Mapping[DistroFamily, str] = {
     DistroFamily.SUSE: "sudo zypper install -y nvidia-compute-utils-G06",
     DistroFamily.ARCH: "sudo pacman -S --needed nvidia-utils",
 }
+
+_Explanation = tuple[str, Fix, Confidence]
+
+
+@check("DRV002", "Driver libraries match the loaded kernel module", causes=NEEDS_DRIVER_CODES)
+def libraries_match_module(facts: Facts) -> Iterator[Finding]:
+    """libnvidia-ml on disk has the version of the kernel module in memory.
+
+    Why it matters: a package upgrade replaces the libraries while the old module stays loaded, and from then on
+    every GPU program fails with "Driver/library version mismatch". Reinstalling does not help; a reboot does.
+    How it is seen: /sys/module/nvidia/version, the version in the file name of libnvidia-ml.so.1, NVML's return
+    value 18, and the line of the package log that names the upgrade.
+    Source: NVIDIA/nvidia-container-toolkit issue 394; NVIDIA, NVML API reference, nvmlReturn_t.
+    """
+    require_nvidia_gpu(facts)
+    nvml_says_so = isinstance(facts.nvml, NvmlFailure) and facts.nvml.code == _NVML_MISMATCH
+    driver = None if is_in_wsl(facts) or isinstance(facts.driver, Unknown) else facts.driver
+    if driver is None and not nvml_says_so:
+        raise NotApplicable("in WSL the driver belongs to Windows")
+    versions = _versions(driver)
+    if not nvml_says_so:
+        require_loaded_driver(facts)
+        if versions is None:
+            raise NotApplicable("the version of libnvidia-ml.so.1 is not known")
+        if versions[0] == versions[1]:
+            return
+    yield Finding(
+        Severity.ERROR,
+        f"the loaded NVIDIA module is {versions[0]}, but its libraries are {versions[1]}"
+        if versions
+        else "the NVIDIA libraries are of another version than the loaded kernel module",
+        _mismatch_fix(facts, driver),
+        evidence=_mismatch_evidence(facts, driver, versions),
+    )
+
+
+def _versions(driver: Driver | None) -> tuple[Release, Release] | None:
+    """Module and library version, where both are known."""
+    if driver is None or not isinstance(driver.loaded, Release) or not isinstance(driver.libnvidia_ml, Release):
+        return None
+    return driver.loaded, driver.libnvidia_ml
+
+
+def _mismatch_fix(facts: Facts, driver: Driver | None) -> Fix:
+    if is_in_container(facts):
+        return Fix(
+            "If the host's own nvidia-smi works, recreate this container: it still holds the libraries of the driver"
+            " before the upgrade, or its image carries some. If it fails there too, reboot the host.",
+            where=Side.HOST,
+        )
+    if find_driver_side(facts) is Side.WINDOWS:
+        return Fix(
+            "Restart WSL, so that the guest gets the libraries of the driver that Windows runs now.",
+            ("wsl.exe --shutdown",),
+            where=Side.WINDOWS,
+            restart=Restart.WSL,
+        )
+    rebuild = INITRAMFS_COMMANDS.get(find_distro_family(facts))
+    if driver is not None and rebuild and _rebooted_since(driver):
+        return Fix(
+            "The machine has been rebooted since the upgrade, so the initial RAM disk still holds the old module. Write"
+            " it anew, and reboot.",
+            (rebuild, "sudo reboot"),
+            root=True,
+            restart=Restart.HOST,
+        )
+    return Fix(
+        "Reboot the host, so that the new module is loaded. Reinstalling packages does not help."
+        " To keep it from coming back, exclude driver packages from automatic upgrades.",
+        ("sudo reboot", *_hold_driver(facts)),
+        root=True,
+        restart=Restart.HOST,
+    )
+
+
+def _rebooted_since(driver: Driver) -> bool:
+    """Whether the machine started on a later day than the last upgrade: logs are in local time, so a day is certain."""
+    if isinstance(driver.booted_at, Unknown) or not driver.upgraded_packages:
+        return False
+    running_s = compute_seconds_between(driver.upgraded_packages[-1], driver.booted_at)
+    return running_s is not None and running_s > DAY_S
+
+
+def _hold_driver(facts: Facts) -> tuple[str, ...]:
+    match find_distro_family(facts):
+        case DistroFamily.UBUNTU | DistroFamily.DEBIAN:
+            return ("sudo apt-mark hold 'nvidia-driver-*' 'libnvidia-compute-*'",)
+        case DistroFamily.FEDORA | DistroFamily.RHEL:
+            return ("sudo dnf versionlock add '*nvidia*'",)
+        case _:
+            return ()
+
+
+def _mismatch_evidence(
+    facts: Facts, driver: Driver | None, versions: tuple[Release, Release] | None
+) -> tuple[str, ...]:
+    evidence = []
+    if versions is not None:
+        evidence += [f"/sys/module/nvidia/version: {versions[0]}", f"libnvidia-ml.so.{versions[1]}"]
+    if isinstance(facts.nvml, NvmlFailure) and facts.nvml.code == _NVML_MISMATCH:
+        evidence.append(f"{facts.nvml.call} returned {facts.nvml.code}: {facts.nvml.message}")
+    if driver is not None and driver.upgraded_packages:
+        evidence.append(f"package log: {driver.upgraded_packages[-1]}")
+    return tuple(evidence)
+
+
+@check(
+    "DRV003", "NVML answers", causes=(*GPU_USE_CODES, *TOOLKIT_CODES, *CDI_CODES, *CUDA_CODES, "CON005", *PYTHON_CODES)
+)
+def nvml_answers(facts: Facts) -> Iterator[Finding]:
+    """The management library starts and answers within the deadline.
+
+    Why it matters: nvidia-smi, the Container Toolkit and most GPU programs begin with NVML. A call that hangs means
+    a driver that waits for hardware which never answers.
+    How it is seen: NVML runs in a child process that is killed at the deadline; its return value, signal or silence
+    is the reading.
+    Source: NVIDIA, NVML API reference, nvmlReturn_t; NVIDIA, XID errors catalogue.
+    """
+    require_visible_gpu(facts)
+    if isinstance(facts.nvml, Unknown):
+        raise NotApplicable(facts.nvml.reason)
+    if isinstance(facts.nvml, NvmlFailure):
+        yield explain_nvml_failure(facts, facts.nvml)
 
 
 def explain_nvml_failure(facts: Facts, failure: NvmlFailure) -> Finding:
@@ -44,9 +186,6 @@ def explain_nvml_failure(facts: Facts, failure: NvmlFailure) -> Finding:
     )
 
 
-_Explanation = tuple[str, Fix, Confidence]
-
-
 def _explained(facts: Facts, failure: NvmlFailure) -> _Explanation:
     match failure.end:
         case NvmlEnd.TIMED_OUT:
@@ -61,6 +200,16 @@ def _explained(facts: Facts, failure: NvmlFailure) -> _Explanation:
             assert_never(never)
 
 
+def _hangs(facts: Facts, failure: NvmlFailure) -> _Explanation:
+    return (
+        f"the driver hangs: {failure.call} did not return before the deadline",
+        _restart_machine(
+            facts, "Read the kernel log for an Xid, which names the fault; the processes cannot be killed."
+        ),
+        Confidence.CERTAIN,
+    )
+
+
 def _restart_machine(facts: Facts, summary: str) -> Fix:
     if find_driver_side(facts) is Side.WINDOWS:
         return Fix(
@@ -70,16 +219,6 @@ def _restart_machine(facts: Facts, summary: str) -> Fix:
             restart=Restart.WSL,
         )
     return Fix(f"{summary} Then reboot the host.", (_READ_KERNEL_LOG, "sudo reboot"), root=True, restart=Restart.HOST)
-
-
-def _hangs(facts: Facts, failure: NvmlFailure) -> _Explanation:
-    return (
-        f"the driver hangs: {failure.call} did not return before the deadline",
-        _restart_machine(
-            facts, "Read the kernel log for an Xid, which names the fault; the processes cannot be killed."
-        ),
-        Confidence.CERTAIN,
-    )
 
 
 def _crashes(facts: Facts, failure: NvmlFailure) -> _Explanation:
@@ -120,28 +259,6 @@ def _no_library(facts: Facts, failure: NvmlFailure) -> _Explanation:
     )
 
 
-def _not_loaded(facts: Facts, failure: NvmlFailure) -> _Explanation:
-    if find_driver_side(facts) is Side.WINDOWS:
-        return (
-            "NVML reaches no driver: the one on Windows is missing, broken or too old for WSL",
-            _windows_driver(),
-            Confidence.LIKELY,
-        )
-    return (
-        "NVML says that the driver is not loaded",
-        Fix("Load the driver on the host, and read what it says if it refuses.", ("sudo modprobe nvidia",), root=True),
-        Confidence.CERTAIN,
-    )
-
-
-def _mismatch(facts: Facts, failure: NvmlFailure) -> _Explanation:
-    return (
-        "NVML is of another version than the loaded driver",
-        _restart_machine(facts, "The new libraries need the new module."),
-        Confidence.CERTAIN,
-    )
-
-
 def _forbidden(facts: Facts, failure: NvmlFailure) -> _Explanation:
     has_selinux = isinstance(facts.engine, Engine) and facts.engine.has_selinux
     if is_in_container(facts):
@@ -168,11 +285,17 @@ def _forbidden(facts: Facts, failure: NvmlFailure) -> _Explanation:
     )
 
 
-def _blocked(facts: Facts, failure: NvmlFailure) -> _Explanation:
+def _not_loaded(facts: Facts, failure: NvmlFailure) -> _Explanation:
+    if find_driver_side(facts) is Side.WINDOWS:
+        return (
+            "NVML reaches no driver: the one on Windows is missing, broken or too old for WSL",
+            _windows_driver(),
+            Confidence.LIKELY,
+        )
     return (
-        "Windows blocks the GPU for WSL",
-        _windows_driver(),
-        Confidence.LIKELY,
+        "NVML says that the driver is not loaded",
+        Fix("Load the driver on the host, and read what it says if it refuses.", ("sudo modprobe nvidia",), root=True),
+        Confidence.CERTAIN,
     )
 
 
@@ -190,6 +313,22 @@ def _lost(facts: Facts, failure: NvmlFailure) -> _Explanation:
     return (
         "a GPU is lost: it has fallen off the PCI bus, and NVML does not start without it",
         _restart_machine(facts, "Power off rather than reboot if it comes back dead; check power and the slot."),
+        Confidence.CERTAIN,
+    )
+
+
+def _blocked(facts: Facts, failure: NvmlFailure) -> _Explanation:
+    return (
+        "Windows blocks the GPU for WSL",
+        _windows_driver(),
+        Confidence.LIKELY,
+    )
+
+
+def _mismatch(facts: Facts, failure: NvmlFailure) -> _Explanation:
+    return (
+        "NVML is of another version than the loaded driver",
+        _restart_machine(facts, "The new libraries need the new module."),
         Confidence.CERTAIN,
     )
 
@@ -212,14 +351,6 @@ def _unknown(facts: Facts, failure: NvmlFailure) -> _Explanation:
     )
 
 
-def _other(facts: Facts, failure: NvmlFailure) -> _Explanation:
-    return (
-        f"NVML does not start: {failure.message or f'return value {failure.code}'}",
-        _restart_machine(facts, "Read the kernel log."),
-        Confidence.POSSIBLE,
-    )
-
-
 _BY_CODE: Mapping[int, Callable[[Facts, NvmlFailure], _Explanation]] = {
     4: _forbidden,
     9: _not_loaded,
@@ -230,3 +361,11 @@ _BY_CODE: Mapping[int, Callable[[Facts, NvmlFailure], _Explanation]] = {
     999: _unknown,
 }
 """By NVML return value. Source: NVIDIA, NVML API reference, nvmlReturn_t."""
+
+
+def _other(facts: Facts, failure: NvmlFailure) -> _Explanation:
+    return (
+        f"NVML does not start: {failure.message or f'return value {failure.code}'}",
+        _restart_machine(facts, "Read the kernel log."),
+        Confidence.POSSIBLE,
+    )

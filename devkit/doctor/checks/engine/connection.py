@@ -1,15 +1,40 @@
-"""Why no container engine answered, and how this machine gets one to."""
+"""Checks that a container engine answers, and where it runs."""
 
+from collections.abc import Iterator
 from typing import assert_never
 
 from devkit.doctor.fixes import ENGINE_GUIDE, ENGINE_INSTALL_COMMANDS, find_distro_family, find_host_side, has_systemd
-from devkit.doctor.model import Confidence, Finding, Fix, Restart, Severity, Side
-from devkit.doctor.preconditions import find_platform, is_in_wsl
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.preconditions import find_platform, is_in_container, is_in_wsl, require_container_engine
 from devkit.facts.model import Clients, EngineEnd, EngineFailure, Facts, Platform, System
+from devkit.facts.values import Unknown
 
 _DESKTOP_GUIDE = "https://docs.docker.com/desktop/"
+
 _ENGINE_SOCKETS = ("/run/docker.sock", "/run/user/", "/podman/", "/desktop/", "/.docker/", "/pipe/")
 """Parts of the sockets that Docker, rootless Docker, Podman and Docker Desktop make for themselves."""
+
+
+@check("ENG001", "A container engine answers")
+def engine_answers(facts: Facts) -> Iterator[Finding]:
+    """The container engine that the docker command talks to answers on its API.
+
+    Why it matters: dev containers are built and started by it. Without one, only the proof in place runs.
+    How it is seen: the endpoint is chosen as the docker command chooses it, then asked with a deadline; a refused
+    permission, a missing socket, silence and a wrong address are told apart.
+    Source: docker/cli, context resolution; Docker, "Linux post-installation steps".
+    """
+    if isinstance(facts.engine, Unknown):
+        raise NotApplicable(facts.engine.reason)
+    if isinstance(facts.engine, EngineFailure):
+        if is_in_container(facts) and _nobody_named(facts.engine):
+            raise NotApplicable("a container needs no engine of its own")
+        yield explain_engine_failure(facts, facts.engine)
+
+
+def _nobody_named(failure: EngineFailure) -> bool:
+    """Whether there is no sign of an engine: no variable or context names one, and no socket was passed in."""
+    return failure.endpoint.chosen_by == "default" and failure.end in (EngineEnd.NOT_INSTALLED, EngineEnd.NOT_RUNNING)
 
 
 def explain_engine_failure(facts: Facts, failure: EngineFailure) -> Finding:
@@ -63,6 +88,31 @@ def _explained(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confiden
             assert_never(never)
 
 
+def _install(facts: Facts) -> Fix:
+    match find_platform(facts):
+        case Platform.MACOS | Platform.WINDOWS:
+            return Fix("Install Docker Desktop.", where=_desktop_side(facts), docs=_DESKTOP_GUIDE)
+        case Platform.WSL2 | Platform.WSL1:
+            return Fix(
+                "Install Docker Desktop on Windows and switch on its WSL integration for this distribution, or install"
+                " Docker Engine inside of WSL; not both.",
+                where=Side.WINDOWS,
+                docs=_DESKTOP_GUIDE,
+            )
+        case _:
+            return Fix(
+                "Install Docker Engine or Podman.",
+                ENGINE_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
+                root=True,
+                restart=Restart.LOGIN,
+                docs=ENGINE_GUIDE,
+            )
+
+
+def _desktop_side(facts: Facts) -> Side:
+    return Side.WINDOWS if find_platform(facts) is Platform.WINDOWS else Side.HOST
+
+
 def _not_running(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:
     url, chosen_by = failure.endpoint.url, failure.endpoint.chosen_by
     if _is_somewhere_else(failure):
@@ -72,6 +122,30 @@ def _not_running(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confid
         return _integration_off(facts)
     said = f"the container engine does not run: nothing listens on {url}"
     return said, _start(facts, failure), Confidence.CERTAIN
+
+
+def _is_somewhere_else(failure: EngineFailure) -> bool:
+    """Whether somebody chose an endpoint that no engine of this machine listens on by itself."""
+    return failure.endpoint.chosen_by != "default" and not any(
+        place in failure.endpoint.url for place in _ENGINE_SOCKETS
+    )
+
+
+def _choose_another(facts: Facts, failure: EngineFailure) -> Fix:
+    if failure.endpoint.url.startswith("ssh:"):
+        return Fix("This engine is on another machine: run devkit doctor there.", ("devkit doctor",))
+    variable = failure.endpoint.chosen_by.partition("=")[0]
+    if variable.startswith("DOCKER_"):
+        return Fix(
+            f"Correct {variable}, or remove it to use the default engine.",
+            (f"unset {variable}",),
+            where=find_host_side(facts),
+        )
+    return Fix(
+        "Choose a Docker context that works.",
+        ("docker context ls", "docker context use default"),
+        where=find_host_side(facts),
+    )
 
 
 def _has_only_windows_command(facts: Facts) -> bool:
@@ -104,43 +178,6 @@ def _convert() -> Fix:
     )
 
 
-def _install(facts: Facts) -> Fix:
-    match find_platform(facts):
-        case Platform.MACOS | Platform.WINDOWS:
-            return Fix("Install Docker Desktop.", where=_desktop_side(facts), docs=_DESKTOP_GUIDE)
-        case Platform.WSL2 | Platform.WSL1:
-            return Fix(
-                "Install Docker Desktop on Windows and switch on its WSL integration for this distribution, or install"
-                " Docker Engine inside of WSL; not both.",
-                where=Side.WINDOWS,
-                docs=_DESKTOP_GUIDE,
-            )
-        case _:
-            return Fix(
-                "Install Docker Engine or Podman.",
-                ENGINE_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
-                root=True,
-                restart=Restart.LOGIN,
-                docs=ENGINE_GUIDE,
-            )
-
-
-def _desktop_side(facts: Facts) -> Side:
-    return Side.WINDOWS if find_platform(facts) is Platform.WINDOWS else Side.HOST
-
-
-def _is_users_own(failure: EngineFailure) -> bool:
-    """Whether the socket belongs to a rootless engine."""
-    return "/run/user/" in failure.endpoint.url
-
-
-def _is_somewhere_else(failure: EngineFailure) -> bool:
-    """Whether somebody chose an endpoint that no engine of this machine listens on by itself."""
-    return failure.endpoint.chosen_by != "default" and not any(
-        place in failure.endpoint.url for place in _ENGINE_SOCKETS
-    )
-
-
 def _start(facts: Facts, failure: EngineFailure) -> Fix:
     if find_platform(facts) in (Platform.MACOS, Platform.WINDOWS):
         return Fix("Start Docker Desktop and wait until it says that the engine runs.", where=_desktop_side(facts))
@@ -164,6 +201,11 @@ def _start(facts: Facts, failure: EngineFailure) -> Fix:
         where=find_host_side(facts),
         root=True,
     )
+
+
+def _is_users_own(failure: EngineFailure) -> bool:
+    """Whether the socket belongs to a rootless engine."""
+    return "/run/user/" in failure.endpoint.url
 
 
 def _in_wsl(facts: Facts) -> str:
@@ -222,18 +264,21 @@ def _log(facts: Facts) -> tuple[str, ...]:
     return ("journalctl -u docker -n 50 --no-pager",) if has_systemd(facts) else ()
 
 
-def _choose_another(facts: Facts, failure: EngineFailure) -> Fix:
-    if failure.endpoint.url.startswith("ssh:"):
-        return Fix("This engine is on another machine: run devkit doctor there.", ("devkit doctor",))
-    variable = failure.endpoint.chosen_by.partition("=")[0]
-    if variable.startswith("DOCKER_"):
-        return Fix(
-            f"Correct {variable}, or remove it to use the default engine.",
-            (f"unset {variable}",),
-            where=find_host_side(facts),
-        )
-    return Fix(
-        "Choose a Docker context that works.",
-        ("docker context ls", "docker context use default"),
-        where=find_host_side(facts),
+@check("ENG007", "The engine is on this machine")
+def engine_is_local(facts: Facts) -> Iterator[Finding]:
+    """The docker command talks to an engine on this machine.
+
+    Why it matters: GPUs, mounts and images are those of the engine's machine. Checks here say nothing about it.
+    How it is seen: the endpoint's scheme is neither a local socket nor a pipe.
+    Source: microsoft/vscode-remote-release issue 345.
+    """
+    engine = require_container_engine(facts)
+    if engine.endpoint.url.startswith(("unix:", "npipe:", "/")):
+        return
+    yield Finding(
+        Severity.NOTE,
+        f"the engine is on another machine ({engine.endpoint.url}): its GPUs count, not the ones here",
+        Fix("Run devkit doctor on that machine too.", ("devkit doctor",)),
+        evidence=(f"chosen by {engine.endpoint.chosen_by}",),
+        confidence=Confidence.LIKELY,
     )

@@ -1,10 +1,9 @@
-"""Checks of the engine beside others, its age, its proxy and its clock."""
+"""Checks of the container engine: the right one, new enough, with valid settings, proxy and clock."""
 
 from collections.abc import Iterator
 
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.cascades import CDI_CODES, TOOLKIT_CODES
-from devkit.doctor.checks.engine.connection import explain_engine_failure
 from devkit.doctor.fixes import (
     COMPOSE_INSTALL_COMMANDS,
     ENGINE_GUIDE,
@@ -18,7 +17,6 @@ from devkit.doctor.fixes import (
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import (
     find_platform,
-    is_in_container,
     is_local_engine,
     require,
     require_container_engine,
@@ -29,33 +27,13 @@ from devkit.doctor.preconditions import (
     require_toolkit,
 )
 from devkit.doctor.thresholds import CLOCK_SKEW_S
-from devkit.facts.model import Clients, Engine, EngineEnd, EngineFailure, EngineKind, Facts, Platform, Wsl
+from devkit.facts.model import Clients, Engine, EngineKind, Facts, Platform, Wsl
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 
-# Checks of the container engine: that one answers, and that it is one which can reach the GPU.
+_SNAP_DOCKER = "/snap/bin/docker"
 
-
-@check("ENG001", "A container engine answers")
-def engine_answers(facts: Facts) -> Iterator[Finding]:
-    """The container engine that the docker command talks to answers on its API.
-
-    Why it matters: dev containers are built and started by it. Without one, only the proof in place runs.
-    How it is seen: the endpoint is chosen as the docker command chooses it, then asked with a deadline; a refused
-    permission, a missing socket, silence and a wrong address are told apart.
-    Source: docker/cli, context resolution; Docker, "Linux post-installation steps".
-    """
-    if isinstance(facts.engine, Unknown):
-        raise NotApplicable(facts.engine.reason)
-    if isinstance(facts.engine, EngineFailure):
-        if is_in_container(facts) and _nobody_named(facts.engine):
-            raise NotApplicable("a container needs no engine of its own")
-        yield explain_engine_failure(facts, facts.engine)
-
-
-def _nobody_named(failure: EngineFailure) -> bool:
-    """Whether there is no sign of an engine: no variable or context names one, and no socket was passed in."""
-    return failure.endpoint.chosen_by == "default" and failure.end in (EngineEnd.NOT_INSTALLED, EngineEnd.NOT_RUNNING)
+_PROXY_GUIDE = "https://docs.docker.com/engine/daemon/proxy/"
 
 
 @check("ENG002", "The engine runs where the GPU is", causes=(*TOOLKIT_CODES, *CDI_CODES, "ENG003"))
@@ -133,6 +111,10 @@ def docker_socket_is_dockers(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def _text(engine: Engine) -> str:
+    return "of unknown version" if isinstance(engine.version, Unknown) else str(engine.version)
+
+
 @check("ENG005", "Docker Compose can request GPUs")
 def compose_can_request_gpus(facts: Facts) -> Iterator[Finding]:
     """The Compose plugin is installed and new enough for device reservations.
@@ -190,34 +172,6 @@ def daemon_json_is_valid(facts: Facts) -> Iterator[Finding]:
                 subject=file.path,
                 evidence=(f"{file.path}: {file.error}",),
             )
-
-
-@check("ENG007", "The engine is on this machine")
-def engine_is_local(facts: Facts) -> Iterator[Finding]:
-    """The docker command talks to an engine on this machine.
-
-    Why it matters: GPUs, mounts and images are those of the engine's machine. Checks here say nothing about it.
-    How it is seen: the endpoint's scheme is neither a local socket nor a pipe.
-    Source: microsoft/vscode-remote-release issue 345.
-    """
-    engine = require_container_engine(facts)
-    if engine.endpoint.url.startswith(("unix:", "npipe:", "/")):
-        return
-    yield Finding(
-        Severity.NOTE,
-        f"the engine is on another machine ({engine.endpoint.url}): its GPUs count, not the ones here",
-        Fix("Run devkit doctor on that machine too.", ("devkit doctor",)),
-        evidence=(f"chosen by {engine.endpoint.chosen_by}",),
-        confidence=Confidence.LIKELY,
-    )
-
-
-def _text(engine: Engine) -> str:
-    return "of unknown version" if isinstance(engine.version, Unknown) else str(engine.version)
-
-
-_SNAP_DOCKER = "/snap/bin/docker"
-_PROXY_GUIDE = "https://docs.docker.com/engine/daemon/proxy/"
 
 
 @check("ENG008", "Editors can tell that this engine gives GPUs")
@@ -368,24 +322,6 @@ def engine_has_proxy(facts: Facts) -> Iterator[Finding]:
     yield from _containers_without(facts, evidence)
 
 
-def _containers_without(facts: Facts, evidence: str) -> Iterator[Finding]:
-    settings = facts.clients.settings if isinstance(facts.clients, Clients) else None
-    if settings is not None and not isinstance(settings, Unknown) and not settings.error and not settings.gives_proxy:
-        yield Finding(
-            Severity.NOTE,
-            "containers and builds are not told of the proxy: package indexes and the hub may be out of reach in them",
-            Fix(
-                "Name the proxy under `proxies` in the docker command's settings; an address of this machine itself"
-                " (127.0.0.1) does not work in there.",
-                where=find_host_side(facts),
-                docs="https://docs.docker.com/engine/cli/proxy/",
-            ),
-            subject=settings.path,
-            evidence=(evidence, f"{settings.path}: no proxies"),
-            confidence=Confidence.POSSIBLE,
-        )
-
-
 def _give_proxy(facts: Facts, engine: Engine) -> Fix:
     variables = '[Service]\\nEnvironment="HTTP_PROXY=%s" "HTTPS_PROXY=%s" "NO_PROXY=localhost,127.0.0.1"\\n'
     folder, manager, sudo = "/etc/systemd/system", "sudo systemctl", "sudo "
@@ -405,6 +341,24 @@ def _give_proxy(facts: Facts, engine: Engine) -> Fix:
         restart=Restart.ENGINE,
         docs=_PROXY_GUIDE,
     )
+
+
+def _containers_without(facts: Facts, evidence: str) -> Iterator[Finding]:
+    settings = facts.clients.settings if isinstance(facts.clients, Clients) else None
+    if settings is not None and not isinstance(settings, Unknown) and not settings.error and not settings.gives_proxy:
+        yield Finding(
+            Severity.NOTE,
+            "containers and builds are not told of the proxy: package indexes and the hub may be out of reach in them",
+            Fix(
+                "Name the proxy under `proxies` in the docker command's settings; an address of this machine itself"
+                " (127.0.0.1) does not work in there.",
+                where=find_host_side(facts),
+                docs="https://docs.docker.com/engine/cli/proxy/",
+            ),
+            subject=settings.path,
+            evidence=(evidence, f"{settings.path}: no proxies"),
+            confidence=Confidence.POSSIBLE,
+        )
 
 
 @check("ENG015", "The engine's clock agrees with this one")

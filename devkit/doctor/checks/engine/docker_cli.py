@@ -1,19 +1,10 @@
-"""Checks of the docker command itself: whose it is, how old it is, and what it was told."""
+"""Checks of the docker command: its origin, its version, and its settings."""
 
 from collections.abc import Iterator
 
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.fixes import ENGINE_GUIDE, ENGINE_INSTALL_COMMANDS, find_distro_family, find_host_side
-from devkit.doctor.model import (
-    Confidence,
-    Finding,
-    Fix,
-    NotApplicable,
-    Repair,
-    RepairKind,
-    Severity,
-    check,
-)
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Repair, RepairKind, Severity, check
 from devkit.doctor.preconditions import require, require_nvidia_gpu
 from devkit.facts.model import Client, Clients, CredentialHelper, Engine, EngineKind, Facts
 from devkit.facts.values import Unknown

@@ -1,4 +1,4 @@
-"""Checks of what connects GPUs to each other: NVSwitch and its Fabric Manager, and network cards' way to GPU memory."""
+"""Checks of what connects GPUs: NVSwitch and its Fabric Manager, and GPUDirect RDMA."""
 
 from collections.abc import Iterator
 
@@ -20,8 +20,26 @@ from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
 _FABRIC_GUIDE = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/"
+
 _ON_THE_WAY = ("not-started", "in-progress")
+
 _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
+
+
+def install_fabric_manager(facts: Facts, release: Release) -> tuple[str, ...]:
+    """Commands that install and start the Fabric Manager of one version."""
+    start = "sudo systemctl enable --now nvidia-fabricmanager"
+    match find_distro_family(facts):
+        case DistroFamily.UBUNTU | DistroFamily.DEBIAN:
+            return (f"sudo apt-get install -y 'nvidia-fabricmanager-{release.major}={release}-*'", start)
+        case DistroFamily.RHEL | DistroFamily.FEDORA:
+            return (f"sudo dnf install -y nvidia-fabric-manager-{release}", start)
+        case DistroFamily.SUSE:
+            return (f"sudo zypper install -y nvidia-fabric-manager={release}", start)
+        case DistroFamily.NIXOS:
+            return ("# in configuration.nix: hardware.nvidia.datacenter.enable = true;", "sudo nixos-rebuild switch")
+        case _:
+            return (start,)
 
 
 @check("GPU022", "The Fabric Manager is of the driver's version", causes=("GPU004",))
@@ -55,22 +73,6 @@ def fabric_manager_matches_driver(facts: Facts) -> Iterator[Finding]:
 def _hold(facts: Facts) -> tuple[str, ...]:
     is_apt = find_distro_family(facts) in (DistroFamily.UBUNTU, DistroFamily.DEBIAN)
     return ("sudo apt-mark hold 'nvidia-fabricmanager*' 'nvidia-driver-*'",) if is_apt else ()
-
-
-def install_fabric_manager(facts: Facts, release: Release) -> tuple[str, ...]:
-    """Commands that install and start the Fabric Manager of one version."""
-    start = "sudo systemctl enable --now nvidia-fabricmanager"
-    match find_distro_family(facts):
-        case DistroFamily.UBUNTU | DistroFamily.DEBIAN:
-            return (f"sudo apt-get install -y 'nvidia-fabricmanager-{release.major}={release}-*'", start)
-        case DistroFamily.RHEL | DistroFamily.FEDORA:
-            return (f"sudo dnf install -y nvidia-fabric-manager-{release}", start)
-        case DistroFamily.SUSE:
-            return (f"sudo zypper install -y nvidia-fabric-manager={release}", start)
-        case DistroFamily.NIXOS:
-            return ("# in configuration.nix: hardware.nvidia.datacenter.enable = true;", "sudo nixos-rebuild switch")
-        case _:
-            return (start,)
 
 
 @check("GPU004", "The Fabric Manager runs where there is an NVSwitch", causes=("DRV010", "PYT006", *DEEP_CODES))
@@ -133,6 +135,19 @@ def _not_running(facts: Facts, state: str, waiting: tuple[tuple[Gpu, GpuHealth],
     )
 
 
+def _states(waiting: tuple[tuple[Gpu, GpuHealth], ...]) -> tuple[str, ...]:
+    return tuple(
+        f"GPU {gpu.index}: fabric {health.fabric_state}, status {health.fabric_status}" for gpu, health in waiting
+    )
+
+
+def _cuda_says(facts: Facts) -> tuple[str, ...]:
+    cuda = facts.deep.cuda if isinstance(facts.deep, Deep) else None
+    return (
+        (f"cuInit returned {cuda.code}",) if isinstance(cuda, CudaCall) and cuda.code == CUDA_SYSTEM_NOT_READY else ()
+    )
+
+
 def _not_joined(facts: Facts, waiting: tuple[tuple[Gpu, GpuHealth], ...]) -> Finding:
     return Finding(
         Severity.ERROR,
@@ -146,19 +161,6 @@ def _not_joined(facts: Facts, waiting: tuple[tuple[Gpu, GpuHealth], ...]) -> Fin
         ),
         evidence=(*_states(waiting), *_cuda_says(facts)),
         confidence=Confidence.LIKELY,
-    )
-
-
-def _states(waiting: tuple[tuple[Gpu, GpuHealth], ...]) -> tuple[str, ...]:
-    return tuple(
-        f"GPU {gpu.index}: fabric {health.fabric_state}, status {health.fabric_status}" for gpu, health in waiting
-    )
-
-
-def _cuda_says(facts: Facts) -> tuple[str, ...]:
-    cuda = facts.deep.cuda if isinstance(facts.deep, Deep) else None
-    return (
-        (f"cuInit returned {cuda.code}",) if isinstance(cuda, CudaCall) and cuda.code == CUDA_SYSTEM_NOT_READY else ()
     )
 
 

@@ -1,4 +1,4 @@
-"""Checks of the kernel log: the driver's fault reports, and whether they can be read where they matter."""
+"""Checks of GPU faults: Xids in the kernel log, memory errors, and recoveries that the driver requests."""
 
 from collections.abc import Iterator
 
@@ -29,8 +29,26 @@ from devkit.facts.values import Unknown
 from devkit.text import format_count
 
 _MAX_OTHERS = 3
+
 _HOUR_S = 3600
+
 _BY_THE_PROGRAM = (XidRemedy.RESTART_PROGRAM, XidRemedy.NOTHING)
+
+_MEMORY_ERRORS_GUIDE = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"
+
+_PAGE_RETIREMENT_GUIDE = "https://docs.nvidia.com/deploy/dynamic-page-retirement/"
+
+_CAN_WAIT = "drain-p2p"
+
+_ASKED = {
+    "gpu-reset": "a reset",
+    "node-reboot": "a reboot of the machine",
+    "drain-p2p": "an end of all transfers between GPUs, and a reset then",
+    "drain-and-reset": "an end of the work on it, and a reset",
+    "recover-imex-domain": "a recovery of its IMEX domain",
+    "bus-reset": "a reset of its bus",
+    "system-reboot": "a reboot of the whole system",
+}
 
 
 @check(
@@ -80,11 +98,6 @@ def _is_minor(facts: Facts, xid: Xid) -> bool:
     return xid.number == XID_ROW_REMAP_FAILED and told_by_nvml
 
 
-def _worst_first(xids: list[Xid]) -> list[Xid]:
-    """A GPU off the bus before all else; otherwise what was reported first, from which the others follow."""
-    return sorted(xids, key=lambda xid: xid.number != XID_FALLEN_OFF_THE_BUS)
-
-
 def _xid_finding(facts: Facts, xid: Xid, *others: Xid) -> Finding:
     meaning = XID_MEANINGS.get(xid.number)
     says = meaning.summary if meaning else "NVIDIA's table leaves it to its support"
@@ -126,11 +139,6 @@ def _now(failing: bool | Unknown) -> str:
     return "; the GPU answers now" if failing is False else ""
 
 
-def _subject(facts: Facts, xid: Xid) -> str:
-    gpu = find_gpu_at(facts, xid.address)
-    return xid.address if gpu is None else f"GPU {gpu.index}"
-
-
 def _xid_fix(facts: Facts, xid: Xid, meaning: XidMeaning | None) -> Fix:
     remedy = meaning.remedy if meaning else XidRemedy.NOTHING
     match remedy:
@@ -161,6 +169,16 @@ def _xid_fix(facts: Facts, xid: Xid, meaning: XidMeaning | None) -> Fix:
             )
         case _:
             return Fix("Nothing to do now. If it is reported again and again, look it up.", docs=XID_CATALOG_URL)
+
+
+def _subject(facts: Facts, xid: Xid) -> str:
+    gpu = find_gpu_at(facts, xid.address)
+    return xid.address if gpu is None else f"GPU {gpu.index}"
+
+
+def _worst_first(xids: list[Xid]) -> list[Xid]:
+    """A GPU off the bus before all else; otherwise what was reported first, from which the others follow."""
+    return sorted(xids, key=lambda xid: xid.number != XID_FALLEN_OFF_THE_BUS)
 
 
 @check("GPU007", "The kernel log can be read where it matters")
@@ -200,23 +218,6 @@ def _something_fails(facts: Facts) -> bool:
 
 def _readers(facts: Facts) -> str:
     return "adm" if find_distro_family(facts) in (DistroFamily.UBUNTU, DistroFamily.DEBIAN) else "systemd-journal"
-
-
-# Checks of a GPU's memory and of its own record of itself: errors, replaced rows, what the driver asks for.
-
-_MEMORY_ERRORS_GUIDE = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"
-_PAGE_RETIREMENT_GUIDE = "https://docs.nvidia.com/deploy/dynamic-page-retirement/"
-
-_CAN_WAIT = "drain-p2p"
-_ASKED = {
-    "gpu-reset": "a reset",
-    "node-reboot": "a reboot of the machine",
-    "drain-p2p": "an end of all transfers between GPUs, and a reset then",
-    "drain-and-reset": "an end of the work on it, and a reset",
-    "recover-imex-domain": "a recovery of its IMEX domain",
-    "bus-reset": "a reset of its bus",
-    "system-reboot": "a reboot of the whole system",
-}
 
 
 @check("GPU027", "No GPU asks to be recovered", causes=("GPU009", "GPU010", *DEEP_CODES))

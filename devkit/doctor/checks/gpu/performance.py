@@ -1,17 +1,10 @@
-"""Checks of what makes a working GPU slow: heat, power, link, clocks, and waking up."""
+"""Checks of what makes a working GPU slow: heat, power, PCIe link, clocks, and idle time in a training run."""
 
 from collections.abc import Iterator
 
 from devkit.doctor.fixes import find_driver_side
-from devkit.doctor.gpus import (
-    format_gpu,
-    format_run_utilization,
-    is_gpu_busy,
-    is_virtual_gpu,
-    require_gpu_health,
-    require_gpu_health_field,
-)
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
+from devkit.doctor.gpus import format_gpu, is_gpu_busy, is_virtual_gpu, require_gpu_health, require_gpu_health_field
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
 from devkit.doctor.preconditions import is_in_wsl, require, require_gpu_run, require_host, require_system
 from devkit.doctor.thresholds import (
     BUSY_WHILE_TRAINING_PERCENT,
@@ -19,16 +12,14 @@ from devkit.doctor.thresholds import (
     FEWEST_SAMPLES,
     FULL_LANES_SHARE,
     HELD_BACK_PERCENT,
-    ROOM_WITHOUT_CHECKPOINTING,
     USUAL_CLOCK_SHARE,
     USUAL_POWER_SHARE,
-    WAITING_FOR_DATA_PERCENT,
 )
 from devkit.doctor.wheels import find_workload_side
 from devkit.facts.model import Facts, Gpu, GpuHealth, Platform, WatchedGpu
-from devkit.text import format_bytes
 
 _HELD_BACK = ("sw-power-cap", "hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake")
+
 _HEAT = ("hw-thermal-slowdown", "sw-thermal-slowdown")
 
 
@@ -38,6 +29,12 @@ def _reasons(health: GpuHealth) -> tuple[str, ...]:
 
 def _load(health: GpuHealth) -> str:
     return f"{health.utilisation_percent} % busy" if isinstance(health.utilisation_percent, int) else "load unknown"
+
+
+def _is_above_slowdown(health: GpuHealth) -> bool:
+    if not isinstance(health.temperature_c, int) or not isinstance(health.slowdown_c, int):
+        return False
+    return 0 < health.slowdown_c <= health.temperature_c
 
 
 @check("GPU013", "No GPU slows down for heat")
@@ -67,17 +64,17 @@ def no_thermal_slowdown(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _is_above_slowdown(health: GpuHealth) -> bool:
-    if not isinstance(health.temperature_c, int) or not isinstance(health.slowdown_c, int):
-        return False
-    return 0 < health.slowdown_c <= health.temperature_c
-
-
 def _degrees(health: GpuHealth) -> str:
     if not isinstance(health.temperature_c, int):
         return ""
     bound = f" of {health.slowdown_c}" if isinstance(health.slowdown_c, int) else ""
     return f" ({health.temperature_c}{bound} °C)"
+
+
+def _watts(health: GpuHealth) -> str:
+    if not isinstance(health.power_mw, int) or not isinstance(health.power_limit_mw, int):
+        return ""
+    return f" at {health.power_mw // 1000} of {health.power_limit_mw // 1000} W"
 
 
 @check("GPU014", "No GPU is braked by its power supply")
@@ -108,12 +105,6 @@ def no_power_brake_slowdown(facts: Facts) -> Iterator[Finding]:
                 evidence=(f"{format_gpu(gpu)}: clock reasons {', '.join(reasons)}", _load(health)),
                 confidence=Confidence.CERTAIN if is_braked else Confidence.LIKELY,
             )
-
-
-def _watts(health: GpuHealth) -> str:
-    if not isinstance(health.power_mw, int) or not isinstance(health.power_limit_mw, int):
-        return ""
-    return f" at {health.power_mw // 1000} of {health.power_limit_mw // 1000} W"
 
 
 @check("GPU015", "GPUs use all lanes of their PCIe slot")
@@ -257,9 +248,6 @@ def _falls_asleep(health: GpuHealth) -> bool:
     return health.persistence is False and health.display_active is False
 
 
-# Judges a fine-tuning run by what it measured: why its GPU was not busy, and what it paid for without need.
-
-
 def _require_samples(facts: Facts) -> tuple[WatchedGpu, ...]:
     """The GPUs that were sampled often enough to judge."""
     gpus = [gpu for gpu in require(require_gpu_run(facts).gpus) if gpu.samples >= FEWEST_SAMPLES.value]
@@ -290,79 +278,6 @@ def clocks_hold_while_training(facts: Facts) -> Iterator[Finding]:
                     subject=gpu.name,
                     evidence=(f"{gpu.samples} samples, {share} % with the clocks held down by {what}",),
                 )
-
-
-@check("STO006", "Training does not wait for its data", causes=("GPU029",))
-def training_does_not_wait_for_data(facts: Facts) -> Iterator[Finding]:
-    """The next batch is ready when a step ends.
-
-    Why it matters: whatever a step waits, the GPU stands still.
-    How it is seen: with --run DIR, the time in which each step waited for its batch, as part of the step; the median
-    over the run without its first steps.
-    Source: PyTorch, Performance Tuning Guide, "Enable asynchronous data loading and augmentation".
-    """
-    run = require_gpu_run(facts)
-    waited = require(run.waiting_percent)
-    if waited >= WAITING_FOR_DATA_PERCENT.value:
-        step = f" of {run.step_ms} ms" if isinstance(run.step_ms, int) else ""
-        yield Finding(
-            Severity.WARNING,
-            f"training waits for its data in {waited} % of each step",
-            Fix(
-                "Keep the data on a fast local disk, tokenise it once before the run, and give the container more"
-                " processor cores.",
-                where=Side.PROJECT,
-            ),
-            evidence=(f"median over {run.steps} steps{step}: {waited} % waiting", *format_run_utilization(run)),
-            confidence=Confidence.LIKELY,
-        )
-
-
-@check("MEM005", "Activations are computed twice only where memory asks for it", causes=("GPU029",))
-def checkpointing_is_needed(facts: Facts) -> Iterator[Finding]:
-    """Gradient checkpointing is on only where a run would not fit without it.
-
-    Why it matters: it computes every activation twice, which takes about a fifth of the speed.
-    How it is seen: with --run DIR, the run's own peak of memory against that of its GPU.
-    Source: pytorch/torchtune, README, table of memory and speed.
-    """
-    run = require_gpu_run(facts)
-    memory = [gpu.memory_bytes for gpu in require(run.gpus) if isinstance(gpu.memory_bytes, int)]
-    peak = require(run.peak_bytes)
-    if not memory:
-        raise NotApplicable("the GPU's memory is not known")
-    if require(run.checkpointing) and peak < min(memory) * ROOM_WITHOUT_CHECKPOINTING.value:
-        yield Finding(
-            Severity.NOTE,
-            f"gradient checkpointing is on, though the run needs {format_bytes(peak)} of {format_bytes(min(memory))}",
-            Fix(
-                "Train without it, or with a larger micro-batch.",
-                ("devkit finetune … --no-checkpointing",),
-                where=Side.PROJECT,
-            ),
-            evidence=(f"peak {peak} bytes, memory {min(memory)} bytes",),
-            confidence=Confidence.LIKELY,
-        )
-
-
-@check("PYT022", "Attention takes a fast path on the GPU", causes=("GPU029",))
-def attention_is_fused(facts: Facts) -> Iterator[Finding]:
-    """Attention runs in one fused kernel and not in separate ones that write all scores to memory.
-
-    Why it matters: written out, attention takes memory with the square of the sequence, and the time to move it.
-    How it is seen: with --run DIR, the attention that the run chose.
-    Source: PyTorch, documentation of torch.nn.functional.scaled_dot_product_attention.
-    """
-    run = require_gpu_run(facts)
-    if require(run.attention) == "eager":
-        yield Finding(
-            Severity.WARNING,
-            "attention runs eagerly: all scores are written to memory and read again",
-            Fix(
-                "Let PyTorch's own fused attention do it.", ("devkit finetune … --attention sdpa",), where=Side.PROJECT
-            ),
-            evidence=("attention: eager", *format_run_utilization(run)),
-        )
 
 
 @check("GPU029", "The GPU is busy while it trains")

@@ -1,10 +1,12 @@
-"""Checks of the GPUs themselves: present, answering, partitioned, and connected."""
+"""Checks that every GPU is present, has its memory window, and answers."""
 
 from collections.abc import Iterator
 
-from devkit.doctor.checks.cascades import CDI_CODES, CUDA_CODES, PYTHON_CODES
+from devkit.doctor.checks.cascades import CDI_CODES, NEEDS_DRIVER_CODES
+from devkit.doctor.checks.driver.initialization import FIRMWARE_FAILURE_LINES, FIRMWARE_MISSING_LINES
+from devkit.doctor.checks.driver.kernel_module import LEGACY_GPU_LINES, OPEN_MODULE_LINE
 from devkit.doctor.fixes import find_driver_side, power_cycle, reset_gpu_or_reboot
-from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_lines
+from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_lines, find_gpu_at, has_missing_gpus
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import (
     find_platform,
@@ -15,13 +17,23 @@ from devkit.doctor.preconditions import (
     require_host,
     require_nvml,
 )
-from devkit.facts.model import Amd, Facts, FailedGpu, Gpu, Platform
-from devkit.text import format_count, join_words
+from devkit.doctor.thresholds import SMALL_WINDOW_BYTES
+from devkit.facts.model import Amd, Facts, FailedGpu, Gpu, PciGpu, Platform
+from devkit.facts.values import Unknown
+from devkit.text import format_bytes, format_count, join_words
+
+_OF_THE_DRIVER = ("PCI I/O region assigned to your NVIDIA", "resize PCIe BARs")
+
+_WINDOW_LOST = (*_OF_THE_DRIVER, "BAR 1")
 
 _ROCM_ACCESS = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html"
+
 _ROCM_DOCKER = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/how-to/docker.html"
+
 _NVML_TIMEOUT = 10
+
 _NVML_GPU_IS_LOST = 15
+
 _NVML_RESET_REQUIRED = 16
 
 
@@ -124,33 +136,6 @@ def _recovery_fix(facts: Facts, gpu: FailedGpu) -> Fix:
     return reset_gpu_or_reboot(facts, gpu) if gpu.code == _NVML_RESET_REQUIRED else power_cycle(facts)
 
 
-@check("GPU003", "GPUs in MIG mode have instances", causes=(*CUDA_CODES, *PYTHON_CODES))
-def mig_has_instances(facts: Facts) -> Iterator[Finding]:
-    """Every GPU whose MIG mode is on is divided into at least one instance.
-
-    Why it matters: a GPU in MIG mode without instances offers nothing to CUDA, though nvidia-smi shows it.
-    How it is seen: MIG mode and MIG devices as NVML lists them.
-    Source: NVIDIA, Multi-Instance GPU user guide, "Creating GPU instances".
-    """
-    gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
-    if not any(gpu.mig_enabled is True for gpu in gpus):
-        raise NotApplicable("no GPU is in MIG mode")
-    empty = [gpu for gpu in gpus if gpu.mig_enabled is True and not gpu.mig_instances]
-    for gpu in empty:
-        yield Finding(
-            Severity.ERROR if len(empty) == len(gpus) else Severity.WARNING,
-            f"GPU {gpu.index} is in MIG mode without a single instance, so CUDA sees nothing of it",
-            Fix(
-                "Create instances on the host (`nvidia-smi mig -lgip` lists the profiles), or turn MIG off.",
-                ("sudo nvidia-smi mig -lgip", f"sudo nvidia-smi -i {gpu.index} -mig 0"),
-                root=True,
-                docs="https://docs.nvidia.com/datacenter/tesla/mig-user-guide/",
-            ),
-            subject=f"GPU {gpu.index}",
-            evidence=(f"GPU {gpu.index} {gpu.name}: MIG mode on, no MIG devices",),
-        )
-
-
 @check("GPU005", "NVML counts every GPU of the driver", causes=(*CDI_CODES, "GPU019"))
 def nvml_lists_every_gpu(facts: Facts) -> Iterator[Finding]:
     """NVML lists as many GPUs as the NVIDIA driver owns on the PCI bus.
@@ -183,3 +168,69 @@ def nvml_lists_every_gpu(facts: Facts) -> Iterator[Finding]:
         ),
         confidence=Confidence.CERTAIN,
     )
+
+
+@check("GPU008", "The firmware gives every GPU its memory window", causes=("DRV001", *NEEDS_DRIVER_CODES))
+def bar1_is_assigned(facts: Facts) -> Iterator[Finding]:
+    """Each GPU on the bus has a window (BAR 1) through which the processor reaches its memory.
+
+    Why it matters: without room for it above 4 GiB the driver cannot start the GPU: nvidia-smi says "No devices were
+    found", though module, libraries and flavour are right.
+    How it is seen: the second memory region in sysfs, of GPUs that NVML does not answer for. One of size zero is an
+    error at once; one of 256 MiB, which is all right on most machines, only where the driver could not start the GPU.
+    Source: NVIDIA/open-gpu-kernel-modules issue 862; aikitoria/open-gpu-kernel-modules issue 9.
+    """
+    require_host(facts)
+    driver = require_driver(facts)
+    gpus = [
+        gpu
+        for gpu in require(driver.pci_gpus)
+        if gpu.kernel_driver in ("nvidia", "") and not isinstance(find_gpu_at(facts, gpu.address), Gpu)
+    ]
+    missing = [gpu for gpu in gpus if gpu.bar1_bytes == 0]
+    small = [gpu for gpu in gpus if _is_small(gpu) and _did_not_start(facts, gpu)]
+    for gpu in missing or small:
+        yield Finding(
+            Severity.ERROR,
+            f"GPU {gpu.address} has {_window(gpu)}, and the driver cannot start it",
+            Fix(
+                "Switch Above 4G Decoding and Resizable BAR on in the firmware (BIOS); both want UEFI without CSM."
+                " In a virtual machine, give it a larger MMIO window.",
+                (f"lspci -vs {gpu.address}", "systemctl reboot --firmware-setup"),
+                root=True,
+                restart=Restart.HOST,
+            ),
+            subject=gpu.address,
+            evidence=(
+                f"{gpu.address}/resource: BAR 1 has {gpu.bar1_bytes} B",
+                *_told_of(facts, gpu)[:MAX_LOG_LINES],
+            ),
+            confidence=Confidence.CERTAIN if gpu.bar1_bytes == 0 else Confidence.LIKELY,
+        )
+
+
+def _is_small(gpu: PciGpu) -> bool:
+    return isinstance(gpu.bar1_bytes, int) and 0 < gpu.bar1_bytes <= SMALL_WINDOW_BYTES.value
+
+
+def _did_not_start(facts: Facts, gpu: PciGpu) -> bool:
+    """Whether the log names this GPU's failed start for want of a window, or of no reason that another check knows."""
+    if not has_missing_gpus(facts) or find_driver_lines(
+        facts, *LEGACY_GPU_LINES, *FIRMWARE_MISSING_LINES, *FIRMWARE_FAILURE_LINES
+    ):
+        return False
+    if find_driver_lines(facts, OPEN_MODULE_LINE):
+        return False
+    return bool(_told_of(facts, gpu))
+
+
+def _told_of(facts: Facts, gpu: PciGpu) -> tuple[str, ...]:
+    """Lines about a failed start or a missing window, of this GPU or of the driver as a whole."""
+    lines = find_driver_lines(facts, "RmInitAdapter failed", *_WINDOW_LOST)
+    return tuple(line for line in lines if gpu.address in line or any(text in line for text in _OF_THE_DRIVER))
+
+
+def _window(gpu: PciGpu) -> str:
+    if not gpu.bar1_bytes or isinstance(gpu.bar1_bytes, Unknown):
+        return "no memory window (BAR 1)"
+    return f"a memory window (BAR 1) of only {format_bytes(gpu.bar1_bytes)}"

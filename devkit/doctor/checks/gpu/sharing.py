@@ -1,9 +1,9 @@
-"""Checks of who may use a GPU and who already does: compute mode, foreign memory, MIG devices."""
+"""Checks of how GPUs are shared and divided: compute mode, memory of other processes, MIG, vGPU."""
 
 import re
 from collections.abc import Iterator
 
-from devkit.doctor.checks.cascades import DEEP_CODES
+from devkit.doctor.checks.cascades import CUDA_CODES, DEEP_CODES, PYTHON_CODES
 from devkit.doctor.fixes import CDI_GUIDE, DistroFamily, find_distro_family, find_driver_side, refresh_cdi
 from devkit.doctor.gpus import GpuWithHealth, format_gpu, list_process_bytes, require_gpu_health_field
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
@@ -13,8 +13,18 @@ from devkit.facts.model import Facts, Gpu, GpuHealth
 from devkit.text import format_bytes, format_count, join_words
 
 _MIG_GUIDE = "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/"
+
 _INDEX_OF_MIG = re.compile(r"(\d+):(\d+)")
+
 _MIG_UUID = re.compile(r"MIG-[0-9a-fA-F-]{36}")
+
+_LICENSING_GUIDE = "https://docs.nvidia.com/vgpu/latest/grid-licensing-user-guide/"
+
+_WITHOUT_CUDA = re.compile(r"-\d+([AB])\d?$")
+
+_LICENSED = "licensed"
+
+_UNTOLD = ("unknown", "uninitialised")
 
 
 @check("GPU018", "Compute mode lets programs share a GPU", causes=("PYT006", *DEEP_CODES))
@@ -93,12 +103,6 @@ def gpu_memory_is_accounted_for(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _used(gpu: Gpu) -> int:
-    if not isinstance(gpu.memory_bytes, int) or not isinstance(gpu.free_bytes, int):
-        return 0
-    return gpu.memory_bytes - gpu.free_bytes
-
-
 def _unseen_bytes(gpu: Gpu, health: GpuHealth) -> int | None:
     """Memory in use beyond what processes and the driver itself explain; None where nothing is missing or not known."""
     if gpu.mig_enabled is True or health.virtualisation == "vgpu" or not isinstance(gpu.memory_bytes, int):
@@ -109,6 +113,39 @@ def _unseen_bytes(gpu: Gpu, health: GpuHealth) -> int | None:
     missing = _used(gpu) - sum(list_process_bytes(health))
     allowance = max(UNSEEN_MEMORY_BYTES.value, int(gpu.memory_bytes * UNSEEN_MEMORY_SHARE.value))
     return missing if missing > allowance else None
+
+
+def _used(gpu: Gpu) -> int:
+    if not isinstance(gpu.memory_bytes, int) or not isinstance(gpu.free_bytes, int):
+        return 0
+    return gpu.memory_bytes - gpu.free_bytes
+
+
+@check("GPU003", "GPUs in MIG mode have instances", causes=(*CUDA_CODES, *PYTHON_CODES))
+def mig_has_instances(facts: Facts) -> Iterator[Finding]:
+    """Every GPU whose MIG mode is on is divided into at least one instance.
+
+    Why it matters: a GPU in MIG mode without instances offers nothing to CUDA, though nvidia-smi shows it.
+    How it is seen: MIG mode and MIG devices as NVML lists them.
+    Source: NVIDIA, Multi-Instance GPU user guide, "Creating GPU instances".
+    """
+    gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
+    if not any(gpu.mig_enabled is True for gpu in gpus):
+        raise NotApplicable("no GPU is in MIG mode")
+    empty = [gpu for gpu in gpus if gpu.mig_enabled is True and not gpu.mig_instances]
+    for gpu in empty:
+        yield Finding(
+            Severity.ERROR if len(empty) == len(gpus) else Severity.WARNING,
+            f"GPU {gpu.index} is in MIG mode without a single instance, so CUDA sees nothing of it",
+            Fix(
+                "Create instances on the host (`nvidia-smi mig -lgip` lists the profiles), or turn MIG off.",
+                ("sudo nvidia-smi mig -lgip", f"sudo nvidia-smi -i {gpu.index} -mig 0"),
+                root=True,
+                docs="https://docs.nvidia.com/datacenter/tesla/mig-user-guide/",
+            ),
+            subject=f"GPU {gpu.index}",
+            evidence=(f"GPU {gpu.index} {gpu.name}: MIG mode on, no MIG devices",),
+        )
 
 
 @check("GPU020", "A process is given one MIG device")
@@ -189,14 +226,6 @@ def _refresh(facts: Facts) -> tuple[str, ...]:
     if find_distro_family(facts) is DistroFamily.NIXOS:
         return refresh_cdi(facts)
     return ("sudo systemctl restart nvidia-cdi-refresh.service || " + refresh_cdi(facts)[0],)
-
-
-# Checks of virtual GPUs: their licence, and whether their profile can compute at all.
-
-_LICENSING_GUIDE = "https://docs.nvidia.com/vgpu/latest/grid-licensing-user-guide/"
-_WITHOUT_CUDA = re.compile(r"-\d+([AB])\d?$")
-_LICENSED = "licensed"
-_UNTOLD = ("unknown", "uninitialised")
 
 
 def _vgpus(facts: Facts) -> tuple[GpuWithHealth, ...]:

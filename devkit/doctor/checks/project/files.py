@@ -1,14 +1,10 @@
-"""Checks that the project's container files can be read, and that their keys are ones that tools know."""
+"""Checks that the project's container files can be read, and that tools support their keys."""
 
 import re
 from collections.abc import Iterator
 
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.checks.project.containers import (
-    build_file_finding,
-    require_project,
-    require_project_containers,
-)
+from devkit.doctor.checks.project.containers import build_file_finding, require_project, require_project_containers
 from devkit.doctor.model import (
     Confidence,
     Finding,
@@ -26,7 +22,9 @@ from devkit.facts.model import Facts, FileState, HostRequirement, ProjectFile
 from devkit.text import join_words
 
 _STOPS = ("devcontainer.json", "compose", "Dockerfile")
+
 _MEMORY = re.compile(r"\d+(?:[tgmk]b)?")
+
 _LOST_KEYS = {
     "gpus": 'hostRequirements: { "gpu": true }, or "--gpus", "all" in runArgs',
     "gpu": 'hostRequirements: { "gpu": true }',
@@ -114,16 +112,6 @@ def host_requirements_match_schema(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _spelling(requirement: HostRequirement, key: tuple[str, ...], better: str) -> tuple[Repair, ...]:
-    """The value as JSON; a key that is itself wrong goes, and its right name takes over."""
-    if not better:
-        return (Repair(RepairKind.REMOVE, requirement.path, key),)
-    name, _, value = better.partition(": ")
-    right = (*key[:-1], name.strip('"'))
-    repairs = (Repair(RepairKind.SET, requirement.path, right, value),)
-    return repairs if right == key else (*repairs, Repair(RepairKind.REMOVE, requirement.path, key))
-
-
 def _wrong_requirement(requirement: HostRequirement) -> tuple[str, str] | None:
     """What is wrong, and what to write instead ("" for nothing)."""
     name, kind, value = requirement.name, requirement.kind, requirement.value
@@ -144,6 +132,16 @@ def _wrong_requirement(requirement: HostRequirement) -> tuple[str, str] | None:
 def _memory(name: str, value: str) -> str:
     found = re.fullmatch(r"\s*(\d+)\s*([TGMKtgmk])i?[Bb]?\s*", value)
     return f'"{name}": "{found[1]}{found[2].lower()}b"' if found else f'"{name}": "16gb"'
+
+
+def _spelling(requirement: HostRequirement, key: tuple[str, ...], better: str) -> tuple[Repair, ...]:
+    """The value as JSON; a key that is itself wrong goes, and its right name takes over."""
+    if not better:
+        return (Repair(RepairKind.REMOVE, requirement.path, key),)
+    name, _, value = better.partition(": ")
+    right = (*key[:-1], name.strip('"'))
+    repairs = (Repair(RepairKind.SET, requirement.path, right, value),)
+    return repairs if right == key else (*repairs, Repair(RepairKind.REMOVE, requirement.path, key))
 
 
 @check("PRJ009", "Every key of devcontainer.json is heard", causes=("PRJ005",))

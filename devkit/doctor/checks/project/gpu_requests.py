@@ -1,4 +1,4 @@
-"""Checks of how the project's files ask for a GPU: in words that engines take, once, and at all."""
+"""Checks of the project's GPU requests: valid, supported by Compose and the dev container CLI, made once, met."""
 
 import json
 import re
@@ -54,188 +54,108 @@ from devkit.facts.model import (
 from devkit.facts.values import Release
 from devkit.text import join_words
 
-# Checks that a container with a GPU's device nodes has the driver's libraries, too.
-
-
-@check("PRJ031", "GPU devices come with the driver's libraries", causes=("DRV003", "PYT006", "CON002"))
-def device_nodes_have_libraries(facts: Facts) -> Iterator[Finding]:
-    """A container that can open the GPU has libcuda and NVML of the same version as the kernel module.
-
-    Why it matters: sandboxes and plain `--device /dev/nvidia0` pass the device nodes on and nothing else. The libraries
-    are normally mounted by NVIDIA's hook or by CDI; without them no program finds the driver whose devices are there.
-    How it is seen: /dev/nvidiactl opens, neither library is there, and NVIDIA_DRIVER_CAPABILITIES is not the reason.
-    Source: daytonaio/daytona pull requests 4672 and 4784; NVIDIA, Container Toolkit, "Support for CDI".
-    """
-    container = require_container(facts)
-    require_visible_gpu(facts)
-    driver = require_driver(facts)
-    asked = {name.strip() for name in (container.driver_capabilities or "all").split(",")}
-    if "all" not in asked and not set(REQUIRED_CAPABILITIES) <= asked:
-        raise NotApplicable("this container asked for fewer libraries")
-    has_nodes = driver.nvidiactl == "open" and any(node.startswith("/dev/nvidia") for node in driver.device_nodes)
-    if not has_nodes or require(driver.libcuda) is not None or require(driver.libnvidia_ml) is not None:
-        return
-    version = str(driver.loaded) if isinstance(driver.loaded, Release) else "of the host's driver"
-    branch = version.partition(".")[0]
-    yield Finding(
-        Severity.ERROR,
-        "the GPU's device nodes are in this container, and neither libcuda nor NVML of its driver is",
-        Fix(
-            "Give the GPU by the Container Toolkit or by CDI, which mount the libraries. Where only device nodes can be"
-            f" had, put the libraries of exactly version {version} into the image.",
-            (f"apt-get install --no-install-recommends libnvidia-compute-{branch}={version}-*",)
-            if branch.isdigit()
-            else (),
-            where=Side.IMAGE,
-            docs=CDI_GUIDE,
-        ),
-        evidence=(f"device nodes: {', '.join(driver.device_nodes)}", "libcuda.so.1 and libnvidia-ml.so.1 are absent"),
-    )
-
-
-# Checks of requests for GPUs in Compose files: that this Compose knows them, and that they are whole.
-
 _GUIDE = "https://docs.docker.com/compose/how-tos/gpu-support/"
+
 _FEATURE = {
     RequestForm.GPUS_KEY: "gpus-attribute",
     RequestForm.CDI: "cdi-devices",
     RequestForm.RESERVATION: "device-reservations",
 }
+
 _CALLED = {
     RequestForm.GPUS_KEY: "the key gpus",
     RequestForm.CDI: "CDI names under devices",
     RequestForm.RESERVATION: "device reservations",
 }
 
-
-def _services(facts: Facts) -> tuple[Service, ...]:
-    services = tuple(unit.service for unit in require_project_containers(facts) if unit.service is not None)
-    if not services:
-        raise NotApplicable("the project has no Compose file")
-    return services
-
-
-@check("PRJ012", "Compose knows the form in which its files ask for a GPU", causes=("PRJ005",))
-def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
-    """The Compose on this machine is as new as the files' way to ask, and the request stands where Compose reads one.
-
-    Why it matters: `gpus: all` and CDI names under `devices` are newer than the reservation. An older Compose refuses
-    the first, and takes the second for a path: "no such file or directory". Under `limits` no Compose takes devices.
-    How it is seen: the forms in the files, and the version of `docker compose` against the version table.
-    Source: Compose specification, "services"; docker/compose issues 8142 and 12197, pull request 12184.
-    """
-    services = _services(facts)
-    for service in services:
-        if service.misplaced_devices is not None:
-            yield _misplaced(service)
-    if not any(service.requests for service in services):
-        return
-    compose = require(facts.compose)
-    if compose is None:
-        raise NotApplicable("there is no Compose plugin to compare with")
-    for service in services:
-        for request in service.requests:
-            feature = load_tables().engines.features.get(("compose", _FEATURE.get(request.form, "")))
-            if feature is not None and compose.version < feature.version and not request.condition:
-                yield build_file_finding(
-                    request,
-                    Severity.ERROR,
-                    f"{_CALLED[request.form]} need{'s' if request.form is RequestForm.GPUS_KEY else ''} Docker Compose"
-                    f" {feature.version}, and this is {compose.version}",
-                    Fix(
-                        "Use the long form, which every Compose since 1.28 takes, or update the Compose plugin.",
-                        COMPOSE_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
-                        where=find_host_side(facts),
-                        root=True,
-                        docs=_GUIDE,
-                        repairs=_long_form(service, request),
-                    ),
-                    evidence=(
-                        f"{format_location(request.path, request.line)}: {request.form.value}",
-                        f"Compose {compose.version}",
-                    ),
-                )
-
-
-def _long_form(service: Service, request: GpuRequest) -> tuple[Repair, ...]:
-    if request.form is not RequestForm.GPUS_KEY or request.count != "all" or len(service.requests) > 1:
-        return ()
-    above = request.key[:2]
-    value = '[{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]'
-    return (
-        Repair(RepairKind.SET, request.path, (*above, "deploy", "resources", "reservations", "devices"), value),
-        Repair(RepairKind.REMOVE, request.path, request.key),
-    )
-
-
-def _misplaced(service: Service) -> Finding:
-    place = service.misplaced_devices
-    path, line = (place.path, place.line) if place else (service.path, service.line)
-    return build_file_finding(
-        Location(path, line),
-        Severity.ERROR,
-        f"service {service.name} lists devices under deploy.resources.limits, where Compose allows none",
-        Fix("Move the list to deploy.resources.reservations.", where=Side.PROJECT, docs=_GUIDE),
-        evidence=(f"{format_location(path, line)}: deploy.resources.limits.devices",),
-    )
-
-
-@check("PRJ013", "Each device reservation is whole")
-def reservations_are_complete(facts: Facts) -> Iterator[Finding]:
-    """A reservation names its capabilities, and either a count or devices.
-
-    Why it matters: `capabilities` is mandatory, and `count` beside `device_ids` contradicts itself; Compose refuses
-    both before anything starts.
-    How it is seen: the fields of each reservation. Schemas let count and device_ids pass together.
-    Source: Compose deploy specification, "devices"; docker/docs pull request 12315; compose-spec/compose-go pull
-    request 689.
-    """
-    for service in _services(facts):
-        for request in service.requests:
-            if request.count and request.device_ids:
-                yield _exclusive(request)
-            if request.form is RequestForm.RESERVATION and not request.capabilities:
-                yield _without_capabilities(request)
-
-
-def _exclusive(request: GpuRequest) -> Finding:
-    ids = ", ".join(request.device_ids)
-    # Whoever listed devices chose among them; a count that says the same, or all, is the careless one.
-    return build_file_finding(
-        request,
-        Severity.ERROR,
-        f"the reservation has count {request.count} and device_ids {ids}, which exclude each other",
-        Fix(
-            "Keep device_ids for these devices, or count for any.",
-            where=Side.PROJECT,
-            docs=_GUIDE,
-            repairs=(Repair(RepairKind.REMOVE, request.path, (*request.key, "count")),),
-        ),
-        evidence=(f"{format_location(request.path, request.line)}: count {request.count}, device_ids {ids}",),
-    )
-
-
-def _without_capabilities(request: GpuRequest) -> Finding:
-    return build_file_finding(
-        request,
-        Severity.ERROR,
-        "the reservation has no capabilities, without which Compose refuses it",
-        Fix(
-            "Add capabilities: [gpu].",
-            where=Side.PROJECT,
-            docs=_GUIDE,
-            repairs=(Repair(RepairKind.SET, request.path, (*request.key, "capabilities"), '["gpu"]'),),
-        ),
-        evidence=(f"{format_location(request.path, request.line)}: capabilities missing",),
-    )
-
-
-# Checks of what the project's files ask for against what this machine can give.
-
 GPU_RESERVATION = '[{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]'
 """The request that every Compose since 1.28 understands, as JSON."""
 
 _CLI_SOURCE = "https://github.com/devcontainers/cli/blob/main/src/spec-node/utils.ts"
+
+_ONE_STRING = re.compile(r"^(--?[a-z][\w-]*)\s+(\S.*)$", re.DOTALL)
+
+_SEVERAL = re.compile(r"^(?:\"?)device=[^\",]+,")
+
+_GPU_VALUE = re.compile(r"^(?:all|\d+)$")
+
+
+def _words(dev: DevContainer) -> list[str]:
+    words: list[str] = []
+    for argument in dev.run_args:
+        found = _ONE_STRING.match(argument.text)
+        words += [found[1], found[2].strip()] if found else [argument.text]
+    return words
+
+
+def _set_run_args(dev: DevContainer, words: list[str]) -> tuple[Repair, ...]:
+    """No repair where a value was blanked: it would be lost."""
+    if any("…" in word for word in words):
+        return ()
+    return (Repair(RepairKind.SET, dev.path, ("runArgs",), json.dumps(words, ensure_ascii=False)),)
+
+
+@check("PRJ002", "Each item of runArgs is one word of the command line", causes=("PRJ005",))
+def run_args_are_split(facts: Facts) -> Iterator[Finding]:
+    """An option and its value are two items of runArgs, or one with an equals sign.
+
+    Why it matters: no shell takes the items apart: "--gpus all" is one unknown flag, and "all" left alone is taken for
+    the image.
+    How it is seen: items that begin with a dash and hold a space, and a GPU count without its option before it.
+    Source: microsoft/vscode-remote-release issues 6989 and 2366; timothygrant80/cisTEM issue 472.
+    """
+    for unit in require_project_containers(facts):
+        if unit.dev is None or unit.is_compose:
+            continue
+        words = _words(unit.dev)
+        items = [argument.text for argument in unit.dev.run_args]
+        for place, argument in enumerate(unit.dev.run_args):
+            is_one_string = bool(_ONE_STRING.match(argument.text))
+            before = items[place - 1] if place else ""
+            is_lost = bool(_GPU_VALUE.match(argument.text)) and not before.startswith("-")
+            if is_one_string or is_lost:
+                yield build_file_finding(
+                    Location(unit.dev.path, argument.line),
+                    Severity.ERROR,
+                    f"runArgs has {argument.text!r} as one item: "
+                    + ("the engine knows no such flag" if is_one_string else "the engine takes it for an image"),
+                    Fix(
+                        "Make it two items." if is_one_string else 'Write "--gpus" before it, or take it out as well.',
+                        where=Side.PROJECT,
+                        repairs=_set_run_args(unit.dev, words) if is_one_string else (),
+                    ),
+                    evidence=(f"runArgs: {json.dumps(items, ensure_ascii=False)}",),
+                )
+
+
+@check("PRJ003", "Several GPUs are named within quotes of their own")
+def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
+    """A list of GPUs in `--gpus` has quotes inside of the item: "\\"device=0,1\\"".
+
+    Why it matters: the engine reads the value as comma-separated fields; without the inner quotes the second GPU is
+    taken for a count, and nothing starts: "cannot set both Count and DeviceIDs on device request".
+    How it is seen: `--gpus` with device= and a comma, and no quote before it.
+    Source: NVIDIA/nvidia-docker issues 1026 and 1257.
+    """
+    for unit in require_project_containers(facts):
+        if unit.dev is None or unit.is_compose:
+            continue
+        for request in unit.dev.requests:
+            if request.form is RequestForm.GPUS_FLAG and _SEVERAL.match(request.count) and '"' not in request.count:
+                quoted = f'"{request.count}"'
+                words = [word.replace(request.count, quoted) for word in _words(unit.dev)]
+                yield build_file_finding(
+                    request,
+                    Severity.ERROR,
+                    f"--gpus {request.count} lacks the inner quotes that a list needs, so no container starts",
+                    Fix(
+                        f"Write {json.dumps(quoted)}: the quotes belong to the value.",
+                        where=Side.PROJECT,
+                        docs="https://github.com/NVIDIA/nvidia-docker/issues/1257",
+                        repairs=_set_run_args(unit.dev, words),
+                    ),
+                    evidence=(f"--gpus {request.count}",),
+                )
 
 
 def find_gpu_host_requirement(unit: ProjectContainer) -> HostRequirement | None:
@@ -254,6 +174,148 @@ def has_devcontainer_cli_gpu_flag(facts: Facts) -> bool | None:
     if not isinstance(facts.engine, Engine) or facts.engine.kind is EngineKind.PODMAN:
         return None
     return any(one.name == "nvidia" and "nvidia-container-runtime" in one.path for one in facts.engine.runtimes)
+
+
+@check("PRJ004", "The GPU is asked for once")
+def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
+    """A container asks for its GPU in one place: a flag, the Compose file, or hostRequirements.
+
+    Why it matters: nothing joins two requests. The dev container tool adds its own flag to yours, Compose appends lists
+    of devices over files, and each request runs NVIDIA's hook anew; a subset that you chose becomes all GPUs again.
+    How it is seen: more than one request that is always used, and hostRequirements.gpu beside another request where the
+    tool would add a flag on this machine.
+    Source: devcontainers/cli, singleContainer.ts and dockerCompose.ts; Compose specification, "Merge".
+    """
+    for unit in require_project_containers(facts):
+        certain = _separate(unit.requests)
+        wish = find_gpu_host_requirement(unit)
+        if len(certain) > 1:
+            yield _twice(certain)
+        elif certain and wish is not None and has_devcontainer_cli_gpu_flag(facts):
+            yield build_file_finding(
+                wish,
+                Severity.WARNING,
+                f"the GPU is asked for twice: by {_name(certain[0])} and by hostRequirements.gpu",
+                Fix(
+                    "Keep the explicit request, and remove hostRequirements.gpu.",
+                    where=Side.PROJECT,
+                    repairs=(Repair(RepairKind.REMOVE, wish.path, ("hostRequirements", "gpu")),),
+                ),
+                evidence=(
+                    _format_request(certain[0]),
+                    f"{format_location(wish.path, wish.line)}: hostRequirements.gpu {wish.value}",
+                ),
+            )
+
+
+def _separate(requests: tuple[GpuRequest, ...]) -> list[GpuRequest]:
+    """Requests that are always used and do not belong together, as a list of single devices in one file does.
+
+    The runtime nvidia leaves a container alone that already has NVIDIA's hook, so it stands beside any other.
+    """
+    found: dict[object, GpuRequest] = {}
+    for request in requests:
+        if not request.condition and request.form is not RequestForm.RUNTIME:
+            together = (
+                (request.form, request.path) if request.device_ids else (request.form, request.path, request.line)
+            )
+            found[together] = request
+    return list(found.values())
+
+
+def _twice(requests: list[GpuRequest]) -> Finding:
+    last = requests[-1]
+    files = list(dict.fromkeys(request.path for request in requests))
+    over_files = len(files) > 1
+    return build_file_finding(
+        last,
+        Severity.WARNING,
+        f"the GPU is asked for {len(requests)} times: by {join_words(_name(request) for request in requests)}"
+        + (f"; {files[-1]} adds to {files[0]} instead of replacing it" if over_files else ""),
+        Fix(
+            "Mark the later list with !override (Compose 2.24.4 and newer), or leave the earlier one out."
+            if over_files
+            else "Keep one of them.",
+            where=Side.PROJECT,
+            docs="https://docs.docker.com/reference/compose-file/merge/",
+            repairs=() if over_files else _without(last),
+        ),
+        evidence=tuple(_format_request(request) for request in requests),
+    )
+
+
+def _name(request: GpuRequest) -> str:
+    names = {
+        RequestForm.GPUS_FLAG: "--gpus",
+        RequestForm.RUNTIME: "the runtime nvidia",
+        RequestForm.CDI: "a CDI device",
+        RequestForm.RESERVATION: "a device reservation",
+        RequestForm.GPUS_KEY: "the key gpus",
+    }
+    return names[request.form]
+
+
+def _without(request: GpuRequest) -> tuple[Repair, ...]:
+    return () if request.key == ("runArgs",) else (Repair(RepairKind.REMOVE, request.path, request.key),)
+
+
+def _format_request(request: GpuRequest) -> str:
+    what = request.count or ", ".join(request.device_ids) or request.driver
+    return f"{format_location(request.path, request.line)}: {request.form.value} {what}".rstrip()
+
+
+@check("PRJ005", "A container for GPU work asks for a GPU", causes=("CON006",))
+def gpu_work_requests_gpu(facts: Facts) -> Iterator[Finding]:
+    """The files of a container with torch for CUDA ask the engine for a GPU.
+
+    Why it matters: engines give no GPU unasked. On the command line it works with `--gpus all`; the editor's container
+    of the same image has none, and torch finds no driver.
+    How it is seen: a package or image for CUDA on one side; on the other no --gpus, no runtime, no CDI device, no
+    reservation, no hostRequirements.gpu. Only judged where this machine has a GPU to give.
+    Source: microsoft/vscode-remote-release issue 9385; Docker, "Enable GPU access with Docker Compose".
+    """
+    units = [unit for unit in require_project_containers(facts) if unit.is_started_by_files]
+    if not require(has_nvidia_gpu(facts)):
+        raise NotApplicable("there is no GPU on this machine that a container could ask for")
+    # Beside a dev container with a GPU, another one without is there for machines that have none.
+    has_other = any(unit.dev and _asks(unit) for unit in units)
+    for unit in units:
+        shows = find_gpu_evidence(unit)
+        if shows is None or _asks(unit) or (unit.dev is not None and has_other):
+            continue
+        yield build_file_finding(
+            unit.location,
+            Severity.WARNING,
+            f"{unit.name} has {_what(shows)} and asks for no GPU, so torch will find none",
+            _ask(unit),
+            evidence=(f"{format_location(shows.path, shows.line)}: {_what(shows)}", "no request for a GPU"),
+            confidence=Confidence.LIKELY,
+        )
+
+
+def _asks(unit: ProjectContainer) -> bool:
+    return bool(unit.requests) or find_gpu_host_requirement(unit) is not None
+
+
+def _what(shows: Requirement | Setting) -> str:
+    return shows.value if isinstance(shows, Setting) else shows.name
+
+
+def _ask(unit: ProjectContainer) -> Fix:
+    if unit.service is not None:
+        key = ("services", unit.service.name, "deploy", "resources", "reservations", "devices")
+        return Fix(
+            "Reserve the GPU in the Compose file; hosts without one need a file of their own.",
+            where=Side.PROJECT,
+            docs="https://docs.docker.com/compose/how-tos/gpu-support/",
+            repairs=(Repair(RepairKind.SET, unit.service.path, key, GPU_RESERVATION),),
+        )
+    path = unit.dev.path if unit.dev else unit.name
+    return Fix(
+        'Add hostRequirements: { "gpu": "optional" }, which hosts without a GPU pass over; or runArgs with --gpus.',
+        where=Side.PROJECT,
+        repairs=(Repair(RepairKind.SET, path, ("hostRequirements", "gpu"), '"optional"'),),
+    )
 
 
 @check("PRJ006", "The dev container tool sees the GPU support that the engine has", causes=("CON006",))
@@ -418,234 +480,6 @@ def _short_form() -> Release:
     return load_tables().engines.features["compose", "gpus-attribute"].version
 
 
-_ONE_STRING = re.compile(r"^(--?[a-z][\w-]*)\s+(\S.*)$", re.DOTALL)
-_SEVERAL = re.compile(r"^(?:\"?)device=[^\",]+,")
-_GPU_VALUE = re.compile(r"^(?:all|\d+)$")
-
-
-@check("PRJ002", "Each item of runArgs is one word of the command line", causes=("PRJ005",))
-def run_args_are_split(facts: Facts) -> Iterator[Finding]:
-    """An option and its value are two items of runArgs, or one with an equals sign.
-
-    Why it matters: no shell takes the items apart: "--gpus all" is one unknown flag, and "all" left alone is taken for
-    the image.
-    How it is seen: items that begin with a dash and hold a space, and a GPU count without its option before it.
-    Source: microsoft/vscode-remote-release issues 6989 and 2366; timothygrant80/cisTEM issue 472.
-    """
-    for unit in require_project_containers(facts):
-        if unit.dev is None or unit.is_compose:
-            continue
-        words = _words(unit.dev)
-        items = [argument.text for argument in unit.dev.run_args]
-        for place, argument in enumerate(unit.dev.run_args):
-            is_one_string = bool(_ONE_STRING.match(argument.text))
-            before = items[place - 1] if place else ""
-            is_lost = bool(_GPU_VALUE.match(argument.text)) and not before.startswith("-")
-            if is_one_string or is_lost:
-                yield build_file_finding(
-                    Location(unit.dev.path, argument.line),
-                    Severity.ERROR,
-                    f"runArgs has {argument.text!r} as one item: "
-                    + ("the engine knows no such flag" if is_one_string else "the engine takes it for an image"),
-                    Fix(
-                        "Make it two items." if is_one_string else 'Write "--gpus" before it, or take it out as well.',
-                        where=Side.PROJECT,
-                        repairs=_set_run_args(unit.dev, words) if is_one_string else (),
-                    ),
-                    evidence=(f"runArgs: {json.dumps(items, ensure_ascii=False)}",),
-                )
-
-
-def _words(dev: DevContainer) -> list[str]:
-    words: list[str] = []
-    for argument in dev.run_args:
-        found = _ONE_STRING.match(argument.text)
-        words += [found[1], found[2].strip()] if found else [argument.text]
-    return words
-
-
-def _set_run_args(dev: DevContainer, words: list[str]) -> tuple[Repair, ...]:
-    """No repair where a value was blanked: it would be lost."""
-    if any("…" in word for word in words):
-        return ()
-    return (Repair(RepairKind.SET, dev.path, ("runArgs",), json.dumps(words, ensure_ascii=False)),)
-
-
-@check("PRJ003", "Several GPUs are named within quotes of their own")
-def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
-    """A list of GPUs in `--gpus` has quotes inside of the item: "\\"device=0,1\\"".
-
-    Why it matters: the engine reads the value as comma-separated fields; without the inner quotes the second GPU is
-    taken for a count, and nothing starts: "cannot set both Count and DeviceIDs on device request".
-    How it is seen: `--gpus` with device= and a comma, and no quote before it.
-    Source: NVIDIA/nvidia-docker issues 1026 and 1257.
-    """
-    for unit in require_project_containers(facts):
-        if unit.dev is None or unit.is_compose:
-            continue
-        for request in unit.dev.requests:
-            if request.form is RequestForm.GPUS_FLAG and _SEVERAL.match(request.count) and '"' not in request.count:
-                quoted = f'"{request.count}"'
-                words = [word.replace(request.count, quoted) for word in _words(unit.dev)]
-                yield build_file_finding(
-                    request,
-                    Severity.ERROR,
-                    f"--gpus {request.count} lacks the inner quotes that a list needs, so no container starts",
-                    Fix(
-                        f"Write {json.dumps(quoted)}: the quotes belong to the value.",
-                        where=Side.PROJECT,
-                        docs="https://github.com/NVIDIA/nvidia-docker/issues/1257",
-                        repairs=_set_run_args(unit.dev, words),
-                    ),
-                    evidence=(f"--gpus {request.count}",),
-                )
-
-
-@check("PRJ004", "The GPU is asked for once")
-def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
-    """A container asks for its GPU in one place: a flag, the Compose file, or hostRequirements.
-
-    Why it matters: nothing joins two requests. The dev container tool adds its own flag to yours, Compose appends lists
-    of devices over files, and each request runs NVIDIA's hook anew; a subset that you chose becomes all GPUs again.
-    How it is seen: more than one request that is always used, and hostRequirements.gpu beside another request where the
-    tool would add a flag on this machine.
-    Source: devcontainers/cli, singleContainer.ts and dockerCompose.ts; Compose specification, "Merge".
-    """
-    for unit in require_project_containers(facts):
-        certain = _separate(unit.requests)
-        wish = find_gpu_host_requirement(unit)
-        if len(certain) > 1:
-            yield _twice(certain)
-        elif certain and wish is not None and has_devcontainer_cli_gpu_flag(facts):
-            yield build_file_finding(
-                wish,
-                Severity.WARNING,
-                f"the GPU is asked for twice: by {_name(certain[0])} and by hostRequirements.gpu",
-                Fix(
-                    "Keep the explicit request, and remove hostRequirements.gpu.",
-                    where=Side.PROJECT,
-                    repairs=(Repair(RepairKind.REMOVE, wish.path, ("hostRequirements", "gpu")),),
-                ),
-                evidence=(
-                    _format_request(certain[0]),
-                    f"{format_location(wish.path, wish.line)}: hostRequirements.gpu {wish.value}",
-                ),
-            )
-
-
-def _separate(requests: tuple[GpuRequest, ...]) -> list[GpuRequest]:
-    """Requests that are always used and do not belong together, as a list of single devices in one file does.
-
-    The runtime nvidia leaves a container alone that already has NVIDIA's hook, so it stands beside any other.
-    """
-    found: dict[object, GpuRequest] = {}
-    for request in requests:
-        if not request.condition and request.form is not RequestForm.RUNTIME:
-            together = (
-                (request.form, request.path) if request.device_ids else (request.form, request.path, request.line)
-            )
-            found[together] = request
-    return list(found.values())
-
-
-def _twice(requests: list[GpuRequest]) -> Finding:
-    last = requests[-1]
-    files = list(dict.fromkeys(request.path for request in requests))
-    over_files = len(files) > 1
-    return build_file_finding(
-        last,
-        Severity.WARNING,
-        f"the GPU is asked for {len(requests)} times: by {join_words(_name(request) for request in requests)}"
-        + (f"; {files[-1]} adds to {files[0]} instead of replacing it" if over_files else ""),
-        Fix(
-            "Mark the later list with !override (Compose 2.24.4 and newer), or leave the earlier one out."
-            if over_files
-            else "Keep one of them.",
-            where=Side.PROJECT,
-            docs="https://docs.docker.com/reference/compose-file/merge/",
-            repairs=() if over_files else _without(last),
-        ),
-        evidence=tuple(_format_request(request) for request in requests),
-    )
-
-
-def _without(request: GpuRequest) -> tuple[Repair, ...]:
-    return () if request.key == ("runArgs",) else (Repair(RepairKind.REMOVE, request.path, request.key),)
-
-
-def _name(request: GpuRequest) -> str:
-    names = {
-        RequestForm.GPUS_FLAG: "--gpus",
-        RequestForm.RUNTIME: "the runtime nvidia",
-        RequestForm.CDI: "a CDI device",
-        RequestForm.RESERVATION: "a device reservation",
-        RequestForm.GPUS_KEY: "the key gpus",
-    }
-    return names[request.form]
-
-
-def _format_request(request: GpuRequest) -> str:
-    what = request.count or ", ".join(request.device_ids) or request.driver
-    return f"{format_location(request.path, request.line)}: {request.form.value} {what}".rstrip()
-
-
-@check("PRJ005", "A container for GPU work asks for a GPU", causes=("CON006",))
-def gpu_work_requests_gpu(facts: Facts) -> Iterator[Finding]:
-    """The files of a container with torch for CUDA ask the engine for a GPU.
-
-    Why it matters: engines give no GPU unasked. On the command line it works with `--gpus all`; the editor's container
-    of the same image has none, and torch finds no driver.
-    How it is seen: a package or image for CUDA on one side; on the other no --gpus, no runtime, no CDI device, no
-    reservation, no hostRequirements.gpu. Only judged where this machine has a GPU to give.
-    Source: microsoft/vscode-remote-release issue 9385; Docker, "Enable GPU access with Docker Compose".
-    """
-    units = [unit for unit in require_project_containers(facts) if unit.is_started_by_files]
-    if not require(has_nvidia_gpu(facts)):
-        raise NotApplicable("there is no GPU on this machine that a container could ask for")
-    # Beside a dev container with a GPU, another one without is there for machines that have none.
-    has_other = any(unit.dev and _asks(unit) for unit in units)
-    for unit in units:
-        shows = find_gpu_evidence(unit)
-        if shows is None or _asks(unit) or (unit.dev is not None and has_other):
-            continue
-        yield build_file_finding(
-            unit.location,
-            Severity.WARNING,
-            f"{unit.name} has {_what(shows)} and asks for no GPU, so torch will find none",
-            _ask(unit),
-            evidence=(f"{format_location(shows.path, shows.line)}: {_what(shows)}", "no request for a GPU"),
-            confidence=Confidence.LIKELY,
-        )
-
-
-def _asks(unit: ProjectContainer) -> bool:
-    return bool(unit.requests) or find_gpu_host_requirement(unit) is not None
-
-
-def _what(shows: Requirement | Setting) -> str:
-    return shows.value if isinstance(shows, Setting) else shows.name
-
-
-def _ask(unit: ProjectContainer) -> Fix:
-    if unit.service is not None:
-        key = ("services", unit.service.name, "deploy", "resources", "reservations", "devices")
-        return Fix(
-            "Reserve the GPU in the Compose file; hosts without one need a file of their own.",
-            where=Side.PROJECT,
-            docs="https://docs.docker.com/compose/how-tos/gpu-support/",
-            repairs=(Repair(RepairKind.SET, unit.service.path, key, GPU_RESERVATION),),
-        )
-    path = unit.dev.path if unit.dev else unit.name
-    return Fix(
-        'Add hostRequirements: { "gpu": "optional" }, which hosts without a GPU pass over; or runArgs with --gpus.',
-        where=Side.PROJECT,
-        repairs=(Repair(RepairKind.SET, path, ("hostRequirements", "gpu"), '"optional"'),),
-    )
-
-
-# The check that a project's container starts on a machine without a GPU.
-
-
 @check("PRJ011", "The container can start on this machine")
 def container_can_start_here(facts: Facts) -> Iterator[Finding]:
     """A machine without an NVIDIA GPU has files that do not insist on one.
@@ -670,26 +504,6 @@ def container_can_start_here(facts: Facts) -> Iterator[Finding]:
             yield _insisting_finding(unit, hard[0])
         if unit.dev is not None:
             yield from _commands_insist(unit.dev)
-
-
-def _commands_insist(dev: DevContainer) -> Iterator[Finding]:
-    for command in dev.commands:
-        if command.needs_gpu:
-            yield build_file_finding(
-                command,
-                Severity.ERROR if command.stage == "initializeCommand" else Severity.WARNING,
-                f"{command.stage} needs a GPU and fails without one: "
-                + (
-                    "the container is not started"
-                    if command.stage == "initializeCommand"
-                    else "later commands are left out"
-                ),
-                Fix("Let it pass without a GPU, such as by `nvidia-smi || true`.", where=Side.PROJECT),
-                evidence=(
-                    f"{format_location(command.path, command.line)}: {command.stage}",
-                    "no NVIDIA GPU on this machine",
-                ),
-            )
 
 
 def _unconditional_requests(unit: ProjectContainer) -> list[GpuRequest]:
@@ -738,3 +552,181 @@ def _places_of_flag(items: list[str]) -> list[int]:
     pair = ("--gpus", "all")
     place = next((number for number, both in enumerate(pairwise(items)) if both == pair), None)
     return [] if place is None else [place, place + 1]
+
+
+def _commands_insist(dev: DevContainer) -> Iterator[Finding]:
+    for command in dev.commands:
+        if command.needs_gpu:
+            yield build_file_finding(
+                command,
+                Severity.ERROR if command.stage == "initializeCommand" else Severity.WARNING,
+                f"{command.stage} needs a GPU and fails without one: "
+                + (
+                    "the container is not started"
+                    if command.stage == "initializeCommand"
+                    else "later commands are left out"
+                ),
+                Fix("Let it pass without a GPU, such as by `nvidia-smi || true`.", where=Side.PROJECT),
+                evidence=(
+                    f"{format_location(command.path, command.line)}: {command.stage}",
+                    "no NVIDIA GPU on this machine",
+                ),
+            )
+
+
+def _services(facts: Facts) -> tuple[Service, ...]:
+    services = tuple(unit.service for unit in require_project_containers(facts) if unit.service is not None)
+    if not services:
+        raise NotApplicable("the project has no Compose file")
+    return services
+
+
+@check("PRJ012", "Compose knows the form in which its files ask for a GPU", causes=("PRJ005",))
+def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
+    """The Compose on this machine is as new as the files' way to ask, and the request stands where Compose reads one.
+
+    Why it matters: `gpus: all` and CDI names under `devices` are newer than the reservation. An older Compose refuses
+    the first, and takes the second for a path: "no such file or directory". Under `limits` no Compose takes devices.
+    How it is seen: the forms in the files, and the version of `docker compose` against the version table.
+    Source: Compose specification, "services"; docker/compose issues 8142 and 12197, pull request 12184.
+    """
+    services = _services(facts)
+    for service in services:
+        if service.misplaced_devices is not None:
+            yield _misplaced(service)
+    if not any(service.requests for service in services):
+        return
+    compose = require(facts.compose)
+    if compose is None:
+        raise NotApplicable("there is no Compose plugin to compare with")
+    for service in services:
+        for request in service.requests:
+            feature = load_tables().engines.features.get(("compose", _FEATURE.get(request.form, "")))
+            if feature is not None and compose.version < feature.version and not request.condition:
+                yield build_file_finding(
+                    request,
+                    Severity.ERROR,
+                    f"{_CALLED[request.form]} need{'s' if request.form is RequestForm.GPUS_KEY else ''} Docker Compose"
+                    f" {feature.version}, and this is {compose.version}",
+                    Fix(
+                        "Use the long form, which every Compose since 1.28 takes, or update the Compose plugin.",
+                        COMPOSE_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
+                        where=find_host_side(facts),
+                        root=True,
+                        docs=_GUIDE,
+                        repairs=_long_form(service, request),
+                    ),
+                    evidence=(
+                        f"{format_location(request.path, request.line)}: {request.form.value}",
+                        f"Compose {compose.version}",
+                    ),
+                )
+
+
+def _misplaced(service: Service) -> Finding:
+    place = service.misplaced_devices
+    path, line = (place.path, place.line) if place else (service.path, service.line)
+    return build_file_finding(
+        Location(path, line),
+        Severity.ERROR,
+        f"service {service.name} lists devices under deploy.resources.limits, where Compose allows none",
+        Fix("Move the list to deploy.resources.reservations.", where=Side.PROJECT, docs=_GUIDE),
+        evidence=(f"{format_location(path, line)}: deploy.resources.limits.devices",),
+    )
+
+
+def _long_form(service: Service, request: GpuRequest) -> tuple[Repair, ...]:
+    if request.form is not RequestForm.GPUS_KEY or request.count != "all" or len(service.requests) > 1:
+        return ()
+    above = request.key[:2]
+    value = '[{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]'
+    return (
+        Repair(RepairKind.SET, request.path, (*above, "deploy", "resources", "reservations", "devices"), value),
+        Repair(RepairKind.REMOVE, request.path, request.key),
+    )
+
+
+@check("PRJ013", "Each device reservation is whole")
+def reservations_are_complete(facts: Facts) -> Iterator[Finding]:
+    """A reservation names its capabilities, and either a count or devices.
+
+    Why it matters: `capabilities` is mandatory, and `count` beside `device_ids` contradicts itself; Compose refuses
+    both before anything starts.
+    How it is seen: the fields of each reservation. Schemas let count and device_ids pass together.
+    Source: Compose deploy specification, "devices"; docker/docs pull request 12315; compose-spec/compose-go pull
+    request 689.
+    """
+    for service in _services(facts):
+        for request in service.requests:
+            if request.count and request.device_ids:
+                yield _exclusive(request)
+            if request.form is RequestForm.RESERVATION and not request.capabilities:
+                yield _without_capabilities(request)
+
+
+def _exclusive(request: GpuRequest) -> Finding:
+    ids = ", ".join(request.device_ids)
+    # Whoever listed devices chose among them; a count that says the same, or all, is the careless one.
+    return build_file_finding(
+        request,
+        Severity.ERROR,
+        f"the reservation has count {request.count} and device_ids {ids}, which exclude each other",
+        Fix(
+            "Keep device_ids for these devices, or count for any.",
+            where=Side.PROJECT,
+            docs=_GUIDE,
+            repairs=(Repair(RepairKind.REMOVE, request.path, (*request.key, "count")),),
+        ),
+        evidence=(f"{format_location(request.path, request.line)}: count {request.count}, device_ids {ids}",),
+    )
+
+
+def _without_capabilities(request: GpuRequest) -> Finding:
+    return build_file_finding(
+        request,
+        Severity.ERROR,
+        "the reservation has no capabilities, without which Compose refuses it",
+        Fix(
+            "Add capabilities: [gpu].",
+            where=Side.PROJECT,
+            docs=_GUIDE,
+            repairs=(Repair(RepairKind.SET, request.path, (*request.key, "capabilities"), '["gpu"]'),),
+        ),
+        evidence=(f"{format_location(request.path, request.line)}: capabilities missing",),
+    )
+
+
+@check("PRJ031", "GPU devices come with the driver's libraries", causes=("DRV003", "PYT006", "CON002"))
+def device_nodes_have_libraries(facts: Facts) -> Iterator[Finding]:
+    """A container that can open the GPU has libcuda and NVML of the same version as the kernel module.
+
+    Why it matters: sandboxes and plain `--device /dev/nvidia0` pass the device nodes on and nothing else. The libraries
+    are normally mounted by NVIDIA's hook or by CDI; without them no program finds the driver whose devices are there.
+    How it is seen: /dev/nvidiactl opens, neither library is there, and NVIDIA_DRIVER_CAPABILITIES is not the reason.
+    Source: daytonaio/daytona pull requests 4672 and 4784; NVIDIA, Container Toolkit, "Support for CDI".
+    """
+    container = require_container(facts)
+    require_visible_gpu(facts)
+    driver = require_driver(facts)
+    asked = {name.strip() for name in (container.driver_capabilities or "all").split(",")}
+    if "all" not in asked and not set(REQUIRED_CAPABILITIES) <= asked:
+        raise NotApplicable("this container asked for fewer libraries")
+    has_nodes = driver.nvidiactl == "open" and any(node.startswith("/dev/nvidia") for node in driver.device_nodes)
+    if not has_nodes or require(driver.libcuda) is not None or require(driver.libnvidia_ml) is not None:
+        return
+    version = str(driver.loaded) if isinstance(driver.loaded, Release) else "of the host's driver"
+    branch = version.partition(".")[0]
+    yield Finding(
+        Severity.ERROR,
+        "the GPU's device nodes are in this container, and neither libcuda nor NVML of its driver is",
+        Fix(
+            "Give the GPU by the Container Toolkit or by CDI, which mount the libraries. Where only device nodes can be"
+            f" had, put the libraries of exactly version {version} into the image.",
+            (f"apt-get install --no-install-recommends libnvidia-compute-{branch}={version}-*",)
+            if branch.isdigit()
+            else (),
+            where=Side.IMAGE,
+            docs=CDI_GUIDE,
+        ),
+        evidence=(f"device nodes: {', '.join(driver.device_nodes)}", "libcuda.so.1 and libnvidia-ml.so.1 are absent"),
+    )

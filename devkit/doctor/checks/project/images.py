@@ -1,4 +1,4 @@
-"""Checks of base images: that the tag lives, that its CUDA fits torch and the driver, and that Triton can compile."""
+"""Checks of base images and builds: tags that exist, CUDA that fits, and builds that need no GPU."""
 
 import re
 from collections.abc import Iterator
@@ -14,37 +14,222 @@ from devkit.doctor.checks.project.containers import (
     require_project_containers,
 )
 from devkit.doctor.fixes import update_driver
-from devkit.doctor.model import (
-    Confidence,
-    Finding,
-    Fix,
-    Location,
-    NotApplicable,
-    Severity,
-    Side,
-    check,
-)
+from devkit.doctor.model import Confidence, Finding, Fix, Location, NotApplicable, Severity, Side, check
 from devkit.doctor.preconditions import find_platform, require, require_nvml
 from devkit.facts.model import Facts, Install, Platform, Requirement, Setting, Stage
 from devkit.facts.values import Release, record
 from devkit.text import join_words
 
-# Checks of what happens while the image is built: no GPU is there, and nobody is there to choose.
-
 _BUILDKIT = "https://github.com/moby/buildkit/issues/1436"
+
 _COMPILED = ("apex", "pytorch3d", "detectron2", "gsplat", "nvdiffrast", "tinycudann", "mamba-ssm")
 """Packages that come as source and compile CUDA code by torch.utils.cpp_extension."""
+
 _PINNED = re.compile(r"===?|~=|^url$|^git$|^@|\$")
 
+_CUDA = re.compile(
+    r"(?:^|/)nvidia/cuda:(?P<cuda>\d+(?:\.\d+)*)(?:-(?P<cudnn>cudnn\d*))?(?:-(?P<flavour>base|runtime|devel))?"
+    r"(?:-(?P<system>[a-z]+[\d.]+))?(?:@.*)?$"
+)
 
-def _installs(facts: Facts) -> Iterator[tuple[ProjectContainer, Install]]:
-    """Each installation of the Dockerfiles once."""
-    seen: set[tuple[str, int]] = set()
+_NO_COMPILER = re.compile(
+    r"^(?:docker\.io/)?(?:library/)?(?:python:[\w.]*-?slim\S*|debian:\S+|debian|ubuntu:\S+|ubuntu)$"
+    r"|(?:^|/)nvidia/cuda:\S*-(?:base|runtime)-\S+$"
+)
+
+
+@record
+class CudaTag:
+    """A tag of nvidia/cuda, taken apart."""
+
+    cuda: Release
+    cudnn: str
+    flavour: str
+    system: str
+
+    @classmethod
+    def of(cls, image: str) -> "CudaTag | None":
+        """From an image's name; None for any other image."""
+        found = _CUDA.search(image)
+        if found is None:
+            return None
+        return cls(Release.parse(found["cuda"]), found["cudnn"] or "", found["flavour"] or "", found["system"] or "")
+
+    @property
+    def row(self) -> CudaImage | None:
+        """The row of the tables, None for one that they do not list."""
+        rows = load_tables().images.cuda_images
+        return next((row for row in rows if row.cuda == self.cuda and row.system == self.system), None)
+
+
+def _images(facts: Facts) -> Iterator[tuple[ProjectContainer, Setting]]:
+    """Each image once, with the first container that begins with it."""
+    found = {
+        (image.path, image.line): (unit, image)
+        for unit in require_project_containers(facts)
+        if (image := unit.image) is not None
+    }
+    if not found:
+        raise NotApplicable("no file names a base image")
+    yield from found.values()
+
+
+@check("PRJ021", "Base images have tags that stay")
+def base_image_tags_exist(facts: Facts) -> Iterator[Finding]:
+    """The tag of an nvidia/cuda base image exists, and is of a system that is still supported.
+
+    Why it matters: NVIDIA deletes tags some time after their system or CUDA line ends, and has no `latest`. The build
+    then stops with "manifest unknown", on a day when nobody changed anything; a pinned digest goes the same way.
+    How it is seen: the tag against a list of withdrawn ones, and of those on systems past their end.
+    Source: NVIDIA, CUDA container support policy; NVIDIA/nvidia-docker issues 1735, 1768 and 1789.
+    """
+    for _, image in _images(facts):
+        if "nvidia/cuda" not in image.value:
+            continue
+        name = re.sub(r"^.*?(?=nvidia/cuda)", "", image.value)
+        withdrawn = load_tables().images.withdrawn.get(name if ":" in name else f"{name}:latest")
+        tag = CudaTag.of(image.value)
+        if withdrawn is not None:
+            yield _tag_finding(image, f"the tag does not exist: {withdrawn.problem}", withdrawn.instead, Severity.ERROR)
+        elif tag is not None and tag.cuda.major <= _newest_deleted():
+            yield _tag_finding(
+                image,
+                f"images of CUDA {tag.cuda.major} were deleted",
+                "",
+                Severity.ERROR,
+                Confidence.LIKELY,
+            )
+        elif tag is not None and tag.row is not None and tag.row.may_vanish:
+            yield _tag_finding(
+                image,
+                f"CUDA {tag.cuda} on {tag.system} is past its support, and its tag may be deleted any day",
+                "",
+                Severity.WARNING,
+                Confidence.LIKELY,
+            )
+
+
+def _tag_finding(
+    image: Setting, problem: str, instead: str, severity: Severity, confidence: Confidence = Confidence.CERTAIN
+) -> Finding:
+    where = Location(image.path, image.line)
+    return Finding(
+        severity,
+        f"{image.value}: {problem}",
+        Fix(
+            f"Use {instead}, or a slim Python image: the torch wheel brings CUDA itself."
+            if instead
+            else "Use a slim Python image: the torch wheel brings CUDA itself. Or mirror the image.",
+            where=Side.PROJECT,
+            docs="https://gitlab.com/nvidia/container-images/cuda/-/blob/master/doc/support-policy.md",
+        ),
+        subject=format_location(image.path, image.line),
+        evidence=(f"{format_location(image.path, image.line)}: {image.name} {image.value}",),
+        confidence=confidence,
+        location=where,
+    )
+
+
+def _newest_deleted() -> int:
+    """The newest CUDA major whose images are gone as a whole."""
+    named = [CudaTag.of(row.tag) for row in load_tables().images.withdrawn.values() if "images deleted" in row.problem]
+    oldest = min(row.cuda.major for row in load_tables().images.cuda_images)
+    return max((tag.cuda.major for tag in named if tag is not None and tag.cuda.major < oldest), default=0)
+
+
+@check("PRJ022", "The image carries CUDA once")
+def image_has_cuda_once(facts: Facts) -> Iterator[Finding]:
+    """An image with torch wheels begins with an image that has no CUDA libraries of its own.
+
+    Why it matters: the wheels bring CUDA, cuDNN and NCCL; a runtime or devel image adds gigabytes of the same. Where
+    the versions differ, a library of the one is easily found by the other.
+    How it is seen: the base image's flavour and CUDA version, or the Feature nvidia-cuda, and the CUDA version of the
+    torch that is installed.
+    Source: pytorch/pytorch issue 116696 on image sizes; PyTorch, "Get Started", wheels by CUDA version.
+    """
     for unit in require_project_containers(facts):
-        for install in unit.installs:
-            if (install.path, install.line) not in seen:
-                seen.add((install.path, install.line))
-                yield unit, install
+        yield from _features_with_cuda(unit)
+    for unit, image in _images(facts):
+        tag = CudaTag.of(image.value)
+        wheels = list(find_torch_installs(unit))
+        if tag is not None and tag.flavour in ("runtime", "devel") and wheels:
+            yield from _cuda_twice(image, tag, wheels)
+
+
+def _features_with_cuda(unit: ProjectContainer) -> Iterator[Finding]:
+    wheels = list(find_torch_installs(unit))
+    for feature in unit.dev.features if unit.dev else ():
+        if "/nvidia-cuda:" in f"{feature.name}:" and wheels:
+            version = feature.value or "of its own choice"
+            yield build_file_finding(
+                feature,
+                Severity.NOTE,
+                f"a Feature installs CUDA {version} beside the one that torch's wheels bring",
+                Fix(
+                    "Leave the Feature out, unless nvcc is needed; then give it the CUDA of the wheels.",
+                    where=Side.PROJECT,
+                ),
+                evidence=(f"{format_location(feature.path, feature.line)}: {feature.name} {feature.value}".rstrip(),),
+            )
+
+
+def _cuda_twice(image: Setting, tag: CudaTag, wheels: list[Install]) -> Iterator[Finding]:
+    """Nothing for a devel image of the wheels' own CUDA, which is there to compile with."""
+    labels = sorted({one.index for one in wheels if one.index})
+    line = f"cu{tag.cuda.numbers[0]}{tag.cuda.numbers[1] if len(tag.cuda.numbers) > 1 else 0}"
+    is_same, has_wheel_line, compiles = line in labels, line in load_tables().torch.indexes, tag.flavour == "devel"
+    if compiles and is_same:
+        return
+    told = join_words(labels) if labels else "the default index"
+    told += "" if has_wheel_line else "; there are no wheels for the image's CUDA at all"
+    yield build_file_finding(
+        image,
+        Severity.NOTE if is_same or (has_wheel_line and not labels) else Severity.WARNING,
+        f"{image.value} carries CUDA {tag.cuda}, and torch's wheels bring their own, of {told}",
+        Fix(
+            "Begin with a slim Python image"
+            + (", or with a devel image of the CUDA of torch's wheels." if compiles else "."),
+            where=Side.PROJECT,
+        ),
+        evidence=(
+            f"{format_location(image.path, image.line)}: {image.value}",
+            *(
+                f"{format_location(one.path, one.line)}: torch {one.index or 'from the default index'}"
+                for one in wheels
+            ),
+        ),
+    )
+
+
+@check("PRJ023", "The image has a C compiler for Triton")
+def image_has_compiler(facts: Facts) -> Iterator[Finding]:
+    """An image with torch for CUDA has a C compiler, which Triton calls while a program runs.
+
+    Why it matters: torch.compile and Triton kernels build a small library at their first use, and end with "Failed to
+    find C compiler" in slim and runtime images.
+    How it is seen: a base image that comes without one, torch in the Dockerfile, and no package with a compiler.
+    Source: pytorch/pytorch pull request 170235; theroyallab/tabbyAPI issue 456.
+    """
+    for unit, image in _images(facts):
+        wheels = list(find_torch_installs(unit))
+        compilers = [name for stage in unit.stages for name in stage.compilers]
+        if not unit.stages or not wheels or compilers or not _NO_COMPILER.search(image.value):
+            continue
+        yield build_file_finding(
+            image,
+            Severity.WARNING,
+            f"{image.value} has no C compiler and none is installed: torch.compile and Triton will fail",
+            Fix(
+                "Install gcc and the C library's headers in the image.",
+                ("RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev",),
+                where=Side.IMAGE,
+            ),
+            evidence=(
+                f"{format_location(image.path, image.line)}: {image.value}",
+                f"{format_location(wheels[0].path, wheels[0].line)}: torch",
+            ),
+            confidence=Confidence.LIKELY,
+        )
 
 
 @check("PRJ024", "The build names the torch index itself")
@@ -73,6 +258,16 @@ def build_names_index(facts: Facts) -> Iterator[Finding]:
                 evidence=(f"{format_location(install.path, install.line)}: torch backend auto",),
                 confidence=Confidence.LIKELY,
             )
+
+
+def _installs(facts: Facts) -> Iterator[tuple[ProjectContainer, Install]]:
+    """Each installation of the Dockerfiles once."""
+    seen: set[tuple[str, int]] = set()
+    for unit in require_project_containers(facts):
+        for install in unit.installs:
+            if (install.path, install.line) not in seen:
+                seen.add((install.path, install.line))
+                yield unit, install
 
 
 @check("PRJ025", "The build needs no GPU")
@@ -176,210 +371,6 @@ def _format_requirement(requirement: Requirement) -> str:
     return f"{format_location(requirement.path, requirement.line)}: {requirement.name}{requirement.specifier}"
 
 
-_CUDA = re.compile(
-    r"(?:^|/)nvidia/cuda:(?P<cuda>\d+(?:\.\d+)*)(?:-(?P<cudnn>cudnn\d*))?(?:-(?P<flavour>base|runtime|devel))?"
-    r"(?:-(?P<system>[a-z]+[\d.]+))?(?:@.*)?$"
-)
-_NO_COMPILER = re.compile(
-    r"^(?:docker\.io/)?(?:library/)?(?:python:[\w.]*-?slim\S*|debian:\S+|debian|ubuntu:\S+|ubuntu)$"
-    r"|(?:^|/)nvidia/cuda:\S*-(?:base|runtime)-\S+$"
-)
-
-
-@record
-class CudaTag:
-    """A tag of nvidia/cuda, taken apart."""
-
-    cuda: Release
-    cudnn: str
-    flavour: str
-    system: str
-
-    @classmethod
-    def of(cls, image: str) -> "CudaTag | None":
-        """From an image's name; None for any other image."""
-        found = _CUDA.search(image)
-        if found is None:
-            return None
-        return cls(Release.parse(found["cuda"]), found["cudnn"] or "", found["flavour"] or "", found["system"] or "")
-
-    @property
-    def row(self) -> CudaImage | None:
-        """The row of the tables, None for one that they do not list."""
-        rows = load_tables().images.cuda_images
-        return next((row for row in rows if row.cuda == self.cuda and row.system == self.system), None)
-
-
-def _images(facts: Facts) -> Iterator[tuple[ProjectContainer, Setting]]:
-    """Each image once, with the first container that begins with it."""
-    found = {
-        (image.path, image.line): (unit, image)
-        for unit in require_project_containers(facts)
-        if (image := unit.image) is not None
-    }
-    if not found:
-        raise NotApplicable("no file names a base image")
-    yield from found.values()
-
-
-@check("PRJ021", "Base images have tags that stay")
-def base_image_tags_exist(facts: Facts) -> Iterator[Finding]:
-    """The tag of an nvidia/cuda base image exists, and is of a system that is still supported.
-
-    Why it matters: NVIDIA deletes tags some time after their system or CUDA line ends, and has no `latest`. The build
-    then stops with "manifest unknown", on a day when nobody changed anything; a pinned digest goes the same way.
-    How it is seen: the tag against a list of withdrawn ones, and of those on systems past their end.
-    Source: NVIDIA, CUDA container support policy; NVIDIA/nvidia-docker issues 1735, 1768 and 1789.
-    """
-    for _, image in _images(facts):
-        if "nvidia/cuda" not in image.value:
-            continue
-        name = re.sub(r"^.*?(?=nvidia/cuda)", "", image.value)
-        withdrawn = load_tables().images.withdrawn.get(name if ":" in name else f"{name}:latest")
-        tag = CudaTag.of(image.value)
-        if withdrawn is not None:
-            yield _tag_finding(image, f"the tag does not exist: {withdrawn.problem}", withdrawn.instead, Severity.ERROR)
-        elif tag is not None and tag.cuda.major <= _newest_deleted():
-            yield _tag_finding(
-                image,
-                f"images of CUDA {tag.cuda.major} were deleted",
-                "",
-                Severity.ERROR,
-                Confidence.LIKELY,
-            )
-        elif tag is not None and tag.row is not None and tag.row.may_vanish:
-            yield _tag_finding(
-                image,
-                f"CUDA {tag.cuda} on {tag.system} is past its support, and its tag may be deleted any day",
-                "",
-                Severity.WARNING,
-                Confidence.LIKELY,
-            )
-
-
-def _newest_deleted() -> int:
-    """The newest CUDA major whose images are gone as a whole."""
-    named = [CudaTag.of(row.tag) for row in load_tables().images.withdrawn.values() if "images deleted" in row.problem]
-    oldest = min(row.cuda.major for row in load_tables().images.cuda_images)
-    return max((tag.cuda.major for tag in named if tag is not None and tag.cuda.major < oldest), default=0)
-
-
-def _tag_finding(
-    image: Setting, problem: str, instead: str, severity: Severity, confidence: Confidence = Confidence.CERTAIN
-) -> Finding:
-    where = Location(image.path, image.line)
-    return Finding(
-        severity,
-        f"{image.value}: {problem}",
-        Fix(
-            f"Use {instead}, or a slim Python image: the torch wheel brings CUDA itself."
-            if instead
-            else "Use a slim Python image: the torch wheel brings CUDA itself. Or mirror the image.",
-            where=Side.PROJECT,
-            docs="https://gitlab.com/nvidia/container-images/cuda/-/blob/master/doc/support-policy.md",
-        ),
-        subject=format_location(image.path, image.line),
-        evidence=(f"{format_location(image.path, image.line)}: {image.name} {image.value}",),
-        confidence=confidence,
-        location=where,
-    )
-
-
-@check("PRJ022", "The image carries CUDA once")
-def image_has_cuda_once(facts: Facts) -> Iterator[Finding]:
-    """An image with torch wheels begins with an image that has no CUDA libraries of its own.
-
-    Why it matters: the wheels bring CUDA, cuDNN and NCCL; a runtime or devel image adds gigabytes of the same. Where
-    the versions differ, a library of the one is easily found by the other.
-    How it is seen: the base image's flavour and CUDA version, or the Feature nvidia-cuda, and the CUDA version of the
-    torch that is installed.
-    Source: pytorch/pytorch issue 116696 on image sizes; PyTorch, "Get Started", wheels by CUDA version.
-    """
-    for unit in require_project_containers(facts):
-        yield from _features_with_cuda(unit)
-    for unit, image in _images(facts):
-        tag = CudaTag.of(image.value)
-        wheels = list(find_torch_installs(unit))
-        if tag is not None and tag.flavour in ("runtime", "devel") and wheels:
-            yield from _cuda_twice(image, tag, wheels)
-
-
-def _cuda_twice(image: Setting, tag: CudaTag, wheels: list[Install]) -> Iterator[Finding]:
-    """Nothing for a devel image of the wheels' own CUDA, which is there to compile with."""
-    labels = sorted({one.index for one in wheels if one.index})
-    line = f"cu{tag.cuda.numbers[0]}{tag.cuda.numbers[1] if len(tag.cuda.numbers) > 1 else 0}"
-    is_same, has_wheel_line, compiles = line in labels, line in load_tables().torch.indexes, tag.flavour == "devel"
-    if compiles and is_same:
-        return
-    told = join_words(labels) if labels else "the default index"
-    told += "" if has_wheel_line else "; there are no wheels for the image's CUDA at all"
-    yield build_file_finding(
-        image,
-        Severity.NOTE if is_same or (has_wheel_line and not labels) else Severity.WARNING,
-        f"{image.value} carries CUDA {tag.cuda}, and torch's wheels bring their own, of {told}",
-        Fix(
-            "Begin with a slim Python image"
-            + (", or with a devel image of the CUDA of torch's wheels." if compiles else "."),
-            where=Side.PROJECT,
-        ),
-        evidence=(
-            f"{format_location(image.path, image.line)}: {image.value}",
-            *(
-                f"{format_location(one.path, one.line)}: torch {one.index or 'from the default index'}"
-                for one in wheels
-            ),
-        ),
-    )
-
-
-def _features_with_cuda(unit: ProjectContainer) -> Iterator[Finding]:
-    wheels = list(find_torch_installs(unit))
-    for feature in unit.dev.features if unit.dev else ():
-        if "/nvidia-cuda:" in f"{feature.name}:" and wheels:
-            version = feature.value or "of its own choice"
-            yield build_file_finding(
-                feature,
-                Severity.NOTE,
-                f"a Feature installs CUDA {version} beside the one that torch's wheels bring",
-                Fix(
-                    "Leave the Feature out, unless nvcc is needed; then give it the CUDA of the wheels.",
-                    where=Side.PROJECT,
-                ),
-                evidence=(f"{format_location(feature.path, feature.line)}: {feature.name} {feature.value}".rstrip(),),
-            )
-
-
-@check("PRJ023", "The image has a C compiler for Triton")
-def image_has_compiler(facts: Facts) -> Iterator[Finding]:
-    """An image with torch for CUDA has a C compiler, which Triton calls while a program runs.
-
-    Why it matters: torch.compile and Triton kernels build a small library at their first use, and end with "Failed to
-    find C compiler" in slim and runtime images.
-    How it is seen: a base image that comes without one, torch in the Dockerfile, and no package with a compiler.
-    Source: pytorch/pytorch pull request 170235; theroyallab/tabbyAPI issue 456.
-    """
-    for unit, image in _images(facts):
-        wheels = list(find_torch_installs(unit))
-        compilers = [name for stage in unit.stages for name in stage.compilers]
-        if not unit.stages or not wheels or compilers or not _NO_COMPILER.search(image.value):
-            continue
-        yield build_file_finding(
-            image,
-            Severity.WARNING,
-            f"{image.value} has no C compiler and none is installed: torch.compile and Triton will fail",
-            Fix(
-                "Install gcc and the C library's headers in the image.",
-                ("RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev",),
-                where=Side.IMAGE,
-            ),
-            evidence=(
-                f"{format_location(image.path, image.line)}: {image.value}",
-                f"{format_location(wheels[0].path, wheels[0].line)}: torch",
-            ),
-            confidence=Confidence.LIKELY,
-        )
-
-
 @check("PRJ027", "This machine's driver runs the CUDA that the files choose")
 def driver_supports_chosen_cuda(facts: Facts) -> Iterator[Finding]:
     """The torch index in the Dockerfile and the CUDA of the base image are ones that the driver here runs.
@@ -410,10 +401,6 @@ def driver_supports_chosen_cuda(facts: Facts) -> Iterator[Finding]:
             yield _too_new(facts, image.value, image, tag.cuda)
 
 
-def _minor(cuda: Release) -> tuple[int, ...]:
-    return cuda.numbers[:2]
-
-
 def _too_new(facts: Facts, what: str, where: Setting, cuda: Release) -> Finding:
     answer = require_nvml(facts)
     return build_file_finding(
@@ -427,3 +414,7 @@ def _too_new(facts: Facts, what: str, where: Setting, cuda: Release) -> Finding:
         ),
         confidence=Confidence.LIKELY,
     )
+
+
+def _minor(cuda: Release) -> tuple[int, ...]:
+    return cuda.numbers[:2]

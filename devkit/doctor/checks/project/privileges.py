@@ -1,4 +1,4 @@
-"""Checks that a container has no more power over the host than GPU work needs."""
+"""Checks of a container's privileges: user, mounts, shared memory, engine socket, and the project's policy."""
 
 import re
 from collections.abc import Iterator
@@ -25,16 +25,28 @@ from devkit.doctor.model import (
     Side,
     check,
 )
-from devkit.doctor.preconditions import is_in_container, require
+from devkit.doctor.preconditions import is_in_container, require, require_system
 from devkit.doctor.thresholds import SHARED_MEMORY_BYTES
-from devkit.facts.model import Engine, EngineKind, Facts, Project, Setting
+from devkit.facts.model import Engine, EngineKind, Facts, Mount, Project, Setting
 from devkit.facts.project import Policy
 from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
 
 _ENGINE_SOCKETS = ("/var/run/docker.sock", "/run/docker.sock", "/run/podman/podman.sock", "//var/run/docker.sock")
+
 _SHM_SIZE = "8gb"
+
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+_UBUNTU_WITH_USER = re.compile(
+    r"(?:^|/)ubuntu:(?:23\.04|23\.10|24|25|26)|(?:^|/)ubuntu:(?:noble|oracular|plucky|questing)"
+)
+
+_ROOT_IMAGES = re.compile(
+    r"^(?:docker\.io/)?(?:library/)?(?:python|debian|ubuntu):|(?:^|/)(?:nvidia/cuda|pytorch/pytorch):"
+)
+
+_ROOT = ("root", "0")
 
 
 @check("PRJ014", "Shared memory is sized, and not the host's own")
@@ -144,6 +156,73 @@ def engine_socket_is_not_mounted(facts: Facts) -> Iterator[Finding]:
                 )
 
 
+@check("PRJ019", "Mounted folders belong to the container's user")
+def mounts_belong_to_user(facts: Facts) -> Iterator[Finding]:
+    """A named volume lies on a folder that the image made for its user, and the source of a bind mount exists.
+
+    Why it matters: a new volume takes its owner from the folder that it covers, and is root's where there is none; a
+    missing bind source is made by the engine, as root. The first download then fails with "Permission denied".
+    How it is seen: volumes at folders that no chown, install or USER of the Dockerfile gave away, for a user other than
+    root; bind sources that do not exist on this side, or belong to root.
+    Source: vllm-project/vllm issue 51503; bmaltais/kohya_ss issue 1143; Docker, "Volumes".
+    """
+    for unit in require_project_containers(facts):
+        for mount in unit.mounts:
+            if mount.kind == "volume" and mount.source and _is_roots(unit, mount.target):
+                yield _volume_of_root(unit, mount)
+            elif mount.kind == "bind" and _is_cache(mount.target) and not is_in_container(facts):
+                is_roots = mount.owner_uid == 0 and not require(require_system(facts).is_root)
+                if mount.exists is False or is_roots:
+                    yield _source_of_root(mount)
+
+
+def _is_roots(unit: ProjectContainer, target: str) -> bool:
+    """Whether a new volume there becomes root's, for a user that the files name; only a Dockerfile can tell."""
+    user = unit.user
+    if user is None or user.value in ("root", "0", "") or "$" in user.value or "$" in target or not unit.stages:
+        return False
+    given = {folder for stage in unit.stages for folder in stage.folders}
+    above = target.rstrip("/")
+    home = f"/home/{user.value}"
+    return not any(above == folder or above.startswith(f"{folder}/") for folder in given) and above != home
+
+
+def _volume_of_root(unit: ProjectContainer, mount: Mount) -> Finding:
+    user = unit.user.value if unit.user else "root"
+    return build_setting_finding(
+        Setting("volume", f"{mount.source}:{mount.target}", mount.path, mount.line),
+        Severity.WARNING,
+        f"volume {mount.source} at {mount.target} will belong to root, and {user} cannot write there",
+        Fix(
+            "Make the folder in the Dockerfile, and give it to the user, before the volume covers it.",
+            (f"RUN install --directory --owner={user} {mount.target}",),
+            where=Side.IMAGE,
+            docs="https://docs.docker.com/engine/storage/volumes/",
+        ),
+        Confidence.LIKELY,
+    )
+
+
+def _is_cache(target: str) -> bool:
+    return "cache" in target.lower() or "huggingface" in target.lower()
+
+
+def _source_of_root(mount: Mount) -> Finding:
+    source = mount.source.replace("${localEnv:HOME}", "$HOME")
+    is_missing = mount.exists is False
+    return build_setting_finding(
+        Setting("bind", f"{mount.source}:{mount.target}", mount.path, mount.line),
+        Severity.WARNING,
+        f"{mount.source} " + ("does not exist: the engine makes it as root, or refuses" if is_missing else "is root's"),
+        Fix(
+            "Make the folder before the container starts, as yourself." if is_missing else "Take the folder back.",
+            (f'mkdir -p "{source}"' if is_missing else f'sudo chown -R "$(id -u):$(id -g)" "{source}"',),
+            root=not is_missing,
+        ),
+        Confidence.LIKELY,
+    )
+
+
 @check("PRJ020", "The container has shared memory for loader workers")
 def shared_memory_is_sized(facts: Facts) -> Iterator[Finding]:
     """The files of a container for GPU work state the size of its shared memory.
@@ -181,6 +260,16 @@ def shared_memory_is_sized(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _bytes(text: str) -> int | None:
+    """A size as engines read it; None for one that a variable decides."""
+    text = text.strip().lower().removesuffix("b").removesuffix("i")
+    digits, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS and text[-1:] else (text, "")
+    try:
+        return int(float(digits) * _UNITS[unit])
+    except ValueError:
+        return None
+
+
 def _size(unit: ProjectContainer) -> tuple[Repair, ...]:
     if unit.service is not None:
         key = ("services", unit.service.name, "shm_size")
@@ -194,31 +283,6 @@ def _size(unit: ProjectContainer) -> tuple[Repair, ...]:
         '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"' for word in (*words, f"--shm-size={_SHM_SIZE}")
     )
     return (Repair(RepairKind.SET, unit.dev.path, ("runArgs",), f"[{listed}]"),)
-
-
-def _bytes(text: str) -> int | None:
-    """A size as engines read it; None for one that a variable decides."""
-    text = text.strip().lower().removesuffix("b").removesuffix("i")
-    digits, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS and text[-1:] else (text, "")
-    try:
-        return int(float(digits) * _UNITS[unit])
-    except ValueError:
-        return None
-
-
-# Checks of the user that a container works as.
-
-_UBUNTU_WITH_USER = re.compile(
-    r"(?:^|/)ubuntu:(?:23\.04|23\.10|24|25|26)|(?:^|/)ubuntu:(?:noble|oracular|plucky|questing)"
-)
-_ROOT_IMAGES = re.compile(
-    r"^(?:docker\.io/)?(?:library/)?(?:python|debian|ubuntu):|(?:^|/)(?:nvidia/cuda|pytorch/pytorch):"
-)
-
-
-def is_root_image(image: str) -> bool:
-    """Whether an image is known to have root for its user."""
-    return _ROOT_IMAGES.search(image) is not None
 
 
 @check("PRJ028", "The container's user can have the ids of the host's")
@@ -254,6 +318,11 @@ def user_can_take_host_ids(facts: Facts) -> Iterator[Finding]:
                 ),
                 evidence=(f"{format_location(path, user.line)}: useradd {user.name} {user.uid}".rstrip(), image.value),
             )
+
+
+def is_root_image(image: str) -> bool:
+    """Whether an image is known to have root for its user."""
+    return _ROOT_IMAGES.search(image) is not None
 
 
 @check("PRJ029", "The container does not work as root")
@@ -323,11 +392,6 @@ def podman_keeps_user_ids(facts: Facts) -> Iterator[Finding]:
         )
 
 
-# The check of the rules that a project sets itself in devkit.toml.
-
-_ROOT = ("root", "0")
-
-
 @check("PRJ032", "The project's containers keep its own policy")
 def containers_follow_policy(facts: Facts) -> Iterator[Finding]:
     """Images, package indexes, users, privileges and labels are those that [policy] in devkit.toml allows.
@@ -365,6 +429,18 @@ def _images(project: Project, policy: Policy) -> Iterator[Finding]:
             yield _policy_finding(
                 image, f"{image.value} is not of an allowed registry: {join_words(policy.registries, 'or')}", instead
             )
+
+
+def _policy_finding(place: Setting, message: str, summary: str) -> Finding:
+    at = format_location(place.path, place.line)
+    return Finding(
+        Severity.ERROR,
+        message,
+        Fix(summary, where=Side.PROJECT),
+        subject=at,
+        evidence=(f"{at}: {place.name} {place.value}".rstrip(), "devkit.toml: [policy]"),
+        location=Location(place.path, place.line),
+    )
 
 
 def _indexes(project: Project, policy: Policy) -> Iterator[Finding]:
@@ -414,15 +490,3 @@ def _labels(unit: ProjectContainer, policy: Policy) -> Iterator[Finding]:
         yield _policy_finding(
             place, f"the image lacks labels that the policy asks for: {wanted}", "Add them with LABEL."
         )
-
-
-def _policy_finding(place: Setting, message: str, summary: str) -> Finding:
-    at = format_location(place.path, place.line)
-    return Finding(
-        Severity.ERROR,
-        message,
-        Fix(summary, where=Side.PROJECT),
-        subject=at,
-        evidence=(f"{at}: {place.name} {place.value}".rstrip(), "devkit.toml: [policy]"),
-        location=Location(place.path, place.line),
-    )

@@ -1,4 +1,4 @@
-"""Checks that no token of the user ends in an image, in a repository, or in a cache that others share."""
+"""Checks that no token gets into an image, a repository, or a shared cache."""
 
 from collections.abc import Iterator
 
@@ -9,11 +9,12 @@ from devkit.doctor.checks.project.containers import (
     require_project_containers,
 )
 from devkit.doctor.model import Confidence, Finding, Fix, Severity, Side, check
-from devkit.doctor.preconditions import is_in_container, require, require_system
-from devkit.facts.model import Facts, Mount, Origin, Setting, Variable
+from devkit.facts.model import Facts, Origin, Setting, Variable
 
 _BUILD_SECRETS = "https://docs.docker.com/build/building/secrets/"
+
 _HUB_VARIABLES = "https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables"
+
 _OF_BUILD = ("ARG", "ENV", "build argument")
 
 
@@ -48,10 +49,6 @@ def no_token_in_images(facts: Facts) -> Iterator[Finding]:
                     docs="https://git-scm.com/docs/gitignore",
                 ),
             )
-
-
-def _is_token_name(name: str) -> bool:
-    return name.upper().endswith(("TOKEN", "API_KEY", "SECRET_KEY", "SECRET_ACCESS_KEY", "ACCESS_KEY"))
 
 
 def _in_unit(unit: ProjectContainer) -> Iterator[Finding]:
@@ -111,6 +108,15 @@ def _of_variable(variable: Variable) -> Finding | None:
     return None
 
 
+def _revoke(variable: Variable) -> Fix:
+    passing = "${localEnv:%s}" if variable.place in ("containerEnv", "remoteEnv") else "${%s}"
+    return Fix(
+        f"Revoke the token, then write {passing % variable.name}, which takes the value of your own environment.",
+        where=Side.PROJECT,
+        docs="https://huggingface.co/docs/hub/security-tokens",
+    )
+
+
 def _secret_mount() -> Fix:
     return Fix(
         "Use a secret mount for the one step that needs it.",
@@ -120,13 +126,8 @@ def _secret_mount() -> Fix:
     )
 
 
-def _revoke(variable: Variable) -> Fix:
-    passing = "${localEnv:%s}" if variable.place in ("containerEnv", "remoteEnv") else "${%s}"
-    return Fix(
-        f"Revoke the token, then write {passing % variable.name}, which takes the value of your own environment.",
-        where=Side.PROJECT,
-        docs="https://huggingface.co/docs/hub/security-tokens",
-    )
+def _is_token_name(name: str) -> bool:
+    return name.upper().endswith(("TOKEN", "API_KEY", "SECRET_KEY", "SECRET_ACCESS_KEY", "ACCESS_KEY"))
 
 
 @check("PRJ018", "The shared model cache holds no token")
@@ -162,70 +163,3 @@ def shared_cache_holds_no_token(facts: Facts) -> Iterator[Finding]:
                 ),
                 Confidence.LIKELY,
             )
-
-
-@check("PRJ019", "Mounted folders belong to the container's user")
-def mounts_belong_to_user(facts: Facts) -> Iterator[Finding]:
-    """A named volume lies on a folder that the image made for its user, and the source of a bind mount exists.
-
-    Why it matters: a new volume takes its owner from the folder that it covers, and is root's where there is none; a
-    missing bind source is made by the engine, as root. The first download then fails with "Permission denied".
-    How it is seen: volumes at folders that no chown, install or USER of the Dockerfile gave away, for a user other than
-    root; bind sources that do not exist on this side, or belong to root.
-    Source: vllm-project/vllm issue 51503; bmaltais/kohya_ss issue 1143; Docker, "Volumes".
-    """
-    for unit in require_project_containers(facts):
-        for mount in unit.mounts:
-            if mount.kind == "volume" and mount.source and _is_roots(unit, mount.target):
-                yield _volume_of_root(unit, mount)
-            elif mount.kind == "bind" and _is_cache(mount.target) and not is_in_container(facts):
-                is_roots = mount.owner_uid == 0 and not require(require_system(facts).is_root)
-                if mount.exists is False or is_roots:
-                    yield _source_of_root(mount)
-
-
-def _volume_of_root(unit: ProjectContainer, mount: Mount) -> Finding:
-    user = unit.user.value if unit.user else "root"
-    return build_setting_finding(
-        Setting("volume", f"{mount.source}:{mount.target}", mount.path, mount.line),
-        Severity.WARNING,
-        f"volume {mount.source} at {mount.target} will belong to root, and {user} cannot write there",
-        Fix(
-            "Make the folder in the Dockerfile, and give it to the user, before the volume covers it.",
-            (f"RUN install --directory --owner={user} {mount.target}",),
-            where=Side.IMAGE,
-            docs="https://docs.docker.com/engine/storage/volumes/",
-        ),
-        Confidence.LIKELY,
-    )
-
-
-def _source_of_root(mount: Mount) -> Finding:
-    source = mount.source.replace("${localEnv:HOME}", "$HOME")
-    is_missing = mount.exists is False
-    return build_setting_finding(
-        Setting("bind", f"{mount.source}:{mount.target}", mount.path, mount.line),
-        Severity.WARNING,
-        f"{mount.source} " + ("does not exist: the engine makes it as root, or refuses" if is_missing else "is root's"),
-        Fix(
-            "Make the folder before the container starts, as yourself." if is_missing else "Take the folder back.",
-            (f'mkdir -p "{source}"' if is_missing else f'sudo chown -R "$(id -u):$(id -g)" "{source}"',),
-            root=not is_missing,
-        ),
-        Confidence.LIKELY,
-    )
-
-
-def _is_cache(target: str) -> bool:
-    return "cache" in target.lower() or "huggingface" in target.lower()
-
-
-def _is_roots(unit: ProjectContainer, target: str) -> bool:
-    """Whether a new volume there becomes root's, for a user that the files name; only a Dockerfile can tell."""
-    user = unit.user
-    if user is None or user.value in ("root", "0", "") or "$" in user.value or "$" in target or not unit.stages:
-        return False
-    given = {folder for stage in unit.stages for folder in stage.folders}
-    above = target.rstrip("/")
-    home = f"/home/{user.value}"
-    return not any(above == folder or above.startswith(f"{folder}/") for folder in given) and above != home

@@ -1,15 +1,16 @@
-"""Checks of the Python packages: torch and what is built against it fit the GPUs and each other."""
+"""Checks of torch against the GPUs: its build, its kernels, the GPUs that it sees, and the features that they support."""
 
-import re
 from collections.abc import Iterator
 
 from devkit.compat.rules import CodeSupport, check_gpu_code
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.checks.python.packages import _require_package, find_python_packages
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
+from devkit.doctor.checks.python.packages import find_python_packages
+from devkit.doctor.gpus import format_run_utilization
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
 from devkit.doctor.preconditions import (
     is_in_container,
     require,
+    require_gpu_run,
     require_python,
     require_system,
     require_torch,
@@ -20,14 +21,128 @@ from devkit.doctor.wheels import (
     find_driver_cuda,
     find_wheel_row,
     find_workload_side,
-    format_install_command,
     format_wheel_install_command,
 )
 from devkit.facts.model import Facts, Gpu
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 
-# Notes on what the GPUs here cannot do, before a training run finds out.
+
+def _reinstall(facts: Facts, summary: str) -> Fix:
+    wheel = find_compatible_wheel(facts)
+    if wheel is None:
+        return Fix(
+            f"{summary} No wheel in devkit's tables fits this driver and these GPUs.", where=find_workload_side(facts)
+        )
+    return Fix(
+        f"{summary} torch {wheel.version} for {wheel.label} fits this driver and these GPUs. In a generated dev"
+        " container, set it in devkit.toml and rebuild.",
+        (format_wheel_install_command(facts, wheel),),
+        where=find_workload_side(facts),
+        docs="https://pytorch.org/get-started/locally/",
+    )
+
+
+@check("PYT001", "torch is built for CUDA", causes=("PYT003", "PYT017", "PYT018", "PYT019", "PYT020"))
+def torch_is_cuda_build(facts: Facts) -> Iterator[Finding]:
+    """On a machine with an NVIDIA GPU the installed torch is a CUDA build.
+
+    Why it matters: a CPU build ignores the GPU without an error until something asks for CUDA. A later dependency,
+    or the default index on aarch64, swaps it in silently.
+    How it is seen: the version file of the installed torch; torch itself is not imported.
+    Source: pytorch/pytorch issues 28111 and 160162.
+    """
+    torch = require_torch(facts)
+    if require(torch.cuda) is not None:
+        return
+    is_arm = require_system(facts).machine == "aarch64"
+    yield Finding(
+        Severity.ERROR if is_in_container(facts) else Severity.WARNING,
+        f"torch {torch.version} is a CPU build, so it never uses the GPU",
+        _reinstall(
+            facts,
+            "On aarch64 the default index long had CPU builds only: install from a CUDA index."
+            if is_arm
+            else "Install torch from a CUDA index, and find out which requirement replaced it.",
+        ),
+        evidence=(f"torch {torch.version}: no CUDA in its version file", f"machine {require_system(facts).machine}"),
+    )
+
+
+@check(
+    "PYT002",
+    "torch has kernels for every GPU",
+    causes=("PYT003", "PYT012", "CON004", "CON005", "PYT017", "PYT018", "PYT019", "PYT020"),
+)
+def torch_has_kernels(facts: Facts) -> Iterator[Finding]:
+    """The installed torch wheel carries machine code, or compilable PTX, for the compute capability of every GPU.
+
+    Why it matters: torch.cuda.is_available() is True all the same; the first kernel then fails with "no kernel image
+    is available". New GPUs need a newer wheel, and old ones were dropped from newer wheels.
+    How it is seen: the architectures in the wheel by the version tables, against each GPU, by rules A1 to A3.
+    Source: pytorch/pytorch issues 167244 and 172352; NVIDIA, CUDA C++ Programming Guide, "Binary compatibility".
+    """
+    torch, cuda = require_torch(facts), require_torch_cuda(facts)
+    if not facts.gpus:
+        raise NotApplicable("no GPU answers")
+    row = find_wheel_row(torch.version, cuda, require_system(facts).machine)
+    if row is None:
+        raise NotApplicable(f"the tables do not know what torch {torch.version} with CUDA {cuda} was built for")
+    driver = find_driver_cuda(facts)
+    compiles = driver is None or driver.can_compile(cuda)
+    for gpu in facts.gpus:
+        capability = require(gpu.capability)
+        if check_gpu_code(capability, row.sass, row.ptx, driver_compiles=compiles) is CodeSupport.NONE:
+            yield Finding(
+                Severity.WARNING if row.is_inferred else Severity.ERROR,
+                f"torch {torch.version} has no kernels for {capability.sm} (GPU {gpu.index}, {gpu.name})",
+                _reinstall(facts, "Install a torch that has them."),
+                subject=f"GPU {gpu.index}",
+                evidence=(f"built for {join_words(row.sass)}", f"GPU {gpu.index} has compute capability {capability}"),
+                confidence=Confidence.LIKELY if row.is_inferred else Confidence.CERTAIN,
+            )
+
+
+@check("PYT006", "CUDA_VISIBLE_DEVICES selects existing GPUs", causes=("CUD011", "PYT017"))
+def visible_devices_exist(facts: Facts) -> Iterator[Finding]:
+    """Every entry of CUDA_VISIBLE_DEVICES is a GPU or MIG instance of this machine.
+
+    Why it matters: CUDA stops reading at the first entry that it does not know, and silently uses only those before.
+    How it is seen: the variable against the GPUs that NVML lists.
+    Source: NVIDIA, CUDA C++ Programming Guide, "CUDA Environment Variables".
+    """
+    value = require_python(facts).cuda_visible_devices
+    if value is None:
+        raise NotApplicable("CUDA_VISIBLE_DEVICES is not set")
+    if not facts.gpus:
+        raise NotApplicable("no GPU answers")
+    entries = [entry.strip() for entry in value.split(",")]
+    unknown = next((entry for entry in entries if not _exists(entry, facts.gpus)), None)
+    if unknown is None:
+        return
+    usable = entries.index(unknown)
+    yield Finding(
+        Severity.WARNING if usable or unknown in ("", "-1", "NoDevFiles") else Severity.ERROR,
+        f"CUDA_VISIBLE_DEVICES={value} hides every GPU"
+        if usable == 0
+        else f"CUDA_VISIBLE_DEVICES={value}: {unknown!r} is no GPU here, so only what stands before it is used",
+        Fix(
+            "Unset it, or list GPUs that exist. Look for it in the Dockerfile, Compose file and shell profile.",
+            ("unset CUDA_VISIBLE_DEVICES",),
+            where=find_workload_side(facts),
+        ),
+        evidence=(f"CUDA_VISIBLE_DEVICES={value}", f"{len(facts.gpus)} GPUs answer"),
+    )
+
+
+def _exists(entry: str, gpus: tuple[Gpu, ...]) -> bool:
+    if entry.isdigit():
+        return int(entry) < len(gpus)
+    uuids = [gpu.uuid for gpu in gpus]
+    if any(isinstance(uuid, Unknown) for uuid in uuids):
+        return entry.startswith(("GPU-", "MIG-"))
+    instances = [name for gpu in gpus for name in gpu.mig_instances]
+    return bool(entry) and any(str(name).startswith(entry) for name in (*uuids, *instances))
 
 
 def _below(facts: Facts, feature: str) -> tuple[Gpu, ...]:
@@ -119,146 +234,21 @@ def cuda_numbers_gpus_as_nvidia_smi(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _reinstall(facts: Facts, summary: str) -> Fix:
-    wheel = find_compatible_wheel(facts)
-    if wheel is None:
-        return Fix(
-            f"{summary} No wheel in devkit's tables fits this driver and these GPUs.", where=find_workload_side(facts)
+@check("PYT022", "Attention takes a fast path on the GPU", causes=("GPU029",))
+def attention_is_fused(facts: Facts) -> Iterator[Finding]:
+    """Attention runs in one fused kernel and not in separate ones that write all scores to memory.
+
+    Why it matters: written out, attention takes memory with the square of the sequence, and the time to move it.
+    How it is seen: with --run DIR, the attention that the run chose.
+    Source: PyTorch, documentation of torch.nn.functional.scaled_dot_product_attention.
+    """
+    run = require_gpu_run(facts)
+    if require(run.attention) == "eager":
+        yield Finding(
+            Severity.WARNING,
+            "attention runs eagerly: all scores are written to memory and read again",
+            Fix(
+                "Let PyTorch's own fused attention do it.", ("devkit finetune … --attention sdpa",), where=Side.PROJECT
+            ),
+            evidence=("attention: eager", *format_run_utilization(run)),
         )
-    return Fix(
-        f"{summary} torch {wheel.version} for {wheel.label} fits this driver and these GPUs. In a generated dev"
-        " container, set it in devkit.toml and rebuild.",
-        (format_wheel_install_command(facts, wheel),),
-        where=find_workload_side(facts),
-        docs="https://pytorch.org/get-started/locally/",
-    )
-
-
-@check("PYT001", "torch is built for CUDA", causes=("PYT003", "PYT017", "PYT018", "PYT019", "PYT020"))
-def torch_is_cuda_build(facts: Facts) -> Iterator[Finding]:
-    """On a machine with an NVIDIA GPU the installed torch is a CUDA build.
-
-    Why it matters: a CPU build ignores the GPU without an error until something asks for CUDA. A later dependency,
-    or the default index on aarch64, swaps it in silently.
-    How it is seen: the version file of the installed torch; torch itself is not imported.
-    Source: pytorch/pytorch issues 28111 and 160162.
-    """
-    torch = require_torch(facts)
-    if require(torch.cuda) is not None:
-        return
-    is_arm = require_system(facts).machine == "aarch64"
-    yield Finding(
-        Severity.ERROR if is_in_container(facts) else Severity.WARNING,
-        f"torch {torch.version} is a CPU build, so it never uses the GPU",
-        _reinstall(
-            facts,
-            "On aarch64 the default index long had CPU builds only: install from a CUDA index."
-            if is_arm
-            else "Install torch from a CUDA index, and find out which requirement replaced it.",
-        ),
-        evidence=(f"torch {torch.version}: no CUDA in its version file", f"machine {require_system(facts).machine}"),
-    )
-
-
-@check(
-    "PYT002",
-    "torch has kernels for every GPU",
-    causes=("PYT003", "PYT012", "CON004", "CON005", "PYT017", "PYT018", "PYT019", "PYT020"),
-)
-def torch_has_kernels(facts: Facts) -> Iterator[Finding]:
-    """The installed torch wheel carries machine code, or compilable PTX, for the compute capability of every GPU.
-
-    Why it matters: torch.cuda.is_available() is True all the same; the first kernel then fails with "no kernel image
-    is available". New GPUs need a newer wheel, and old ones were dropped from newer wheels.
-    How it is seen: the architectures in the wheel by the version tables, against each GPU, by rules A1 to A3.
-    Source: pytorch/pytorch issues 167244 and 172352; NVIDIA, CUDA C++ Programming Guide, "Binary compatibility".
-    """
-    torch, cuda = require_torch(facts), require_torch_cuda(facts)
-    if not facts.gpus:
-        raise NotApplicable("no GPU answers")
-    row = find_wheel_row(torch.version, cuda, require_system(facts).machine)
-    if row is None:
-        raise NotApplicable(f"the tables do not know what torch {torch.version} with CUDA {cuda} was built for")
-    driver = find_driver_cuda(facts)
-    compiles = driver is None or driver.can_compile(cuda)
-    for gpu in facts.gpus:
-        capability = require(gpu.capability)
-        if check_gpu_code(capability, row.sass, row.ptx, driver_compiles=compiles) is CodeSupport.NONE:
-            yield Finding(
-                Severity.WARNING if row.is_inferred else Severity.ERROR,
-                f"torch {torch.version} has no kernels for {capability.sm} (GPU {gpu.index}, {gpu.name})",
-                _reinstall(facts, "Install a torch that has them."),
-                subject=f"GPU {gpu.index}",
-                evidence=(f"built for {join_words(row.sass)}", f"GPU {gpu.index} has compute capability {capability}"),
-                confidence=Confidence.LIKELY if row.is_inferred else Confidence.CERTAIN,
-            )
-
-
-@check("PYT004", "flash-attn was built for the installed torch", causes=("PYT020",))
-def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
-    """A prebuilt flash-attn wheel names the torch release and CUDA major that are installed.
-
-    Why it matters: it is compiled against one torch release; with another, its import ends with "undefined symbol".
-    How it is seen: the local part of its version, such as +cu12torch2.6cxx11abiTRUE, against torch.
-    Source: Dao-AILab/flash-attention issues 1644 and 1832.
-    """
-    torch, cuda = require_torch(facts), require_torch_cuda(facts)
-    package = _require_package(facts, "flash-attn")
-    built = re.search(r"\+.*?cu(\d\d).*?torch(\d+\.\d+)", package.version)
-    if built is None:
-        raise NotApplicable(f"flash-attn {package.version} does not say which torch it was built for")
-    if torch.version.startswith(f"{built[2]}.") and built[1] == str(cuda.major):
-        return
-    yield Finding(
-        Severity.ERROR,
-        f"flash-attn {package.version} was built for torch {built[2]} with CUDA {built[1]},"
-        f" but torch {torch.version} with CUDA {cuda} is installed",
-        Fix(
-            'Install a wheel of it for this torch, or build it; or do without: attn_implementation="sdpa".',
-            (format_install_command(facts, "flash-attn", replace=True, more="--no-deps --no-build-isolation"),),
-            where=find_workload_side(facts),
-        ),
-        evidence=(f"flash-attn {package.version}", f"torch {torch.version}, CUDA {cuda}"),
-    )
-
-
-@check("PYT006", "CUDA_VISIBLE_DEVICES selects existing GPUs", causes=("CUD011", "PYT017"))
-def visible_devices_exist(facts: Facts) -> Iterator[Finding]:
-    """Every entry of CUDA_VISIBLE_DEVICES is a GPU or MIG instance of this machine.
-
-    Why it matters: CUDA stops reading at the first entry that it does not know, and silently uses only those before.
-    How it is seen: the variable against the GPUs that NVML lists.
-    Source: NVIDIA, CUDA C++ Programming Guide, "CUDA Environment Variables".
-    """
-    value = require_python(facts).cuda_visible_devices
-    if value is None:
-        raise NotApplicable("CUDA_VISIBLE_DEVICES is not set")
-    if not facts.gpus:
-        raise NotApplicable("no GPU answers")
-    entries = [entry.strip() for entry in value.split(",")]
-    unknown = next((entry for entry in entries if not _exists(entry, facts.gpus)), None)
-    if unknown is None:
-        return
-    usable = entries.index(unknown)
-    yield Finding(
-        Severity.WARNING if usable or unknown in ("", "-1", "NoDevFiles") else Severity.ERROR,
-        f"CUDA_VISIBLE_DEVICES={value} hides every GPU"
-        if usable == 0
-        else f"CUDA_VISIBLE_DEVICES={value}: {unknown!r} is no GPU here, so only what stands before it is used",
-        Fix(
-            "Unset it, or list GPUs that exist. Look for it in the Dockerfile, Compose file and shell profile.",
-            ("unset CUDA_VISIBLE_DEVICES",),
-            where=find_workload_side(facts),
-        ),
-        evidence=(f"CUDA_VISIBLE_DEVICES={value}", f"{len(facts.gpus)} GPUs answer"),
-    )
-
-
-def _exists(entry: str, gpus: tuple[Gpu, ...]) -> bool:
-    if entry.isdigit():
-        return int(entry) < len(gpus)
-    uuids = [gpu.uuid for gpu in gpus]
-    if any(isinstance(uuid, Unknown) for uuid in uuids):
-        return entry.startswith(("GPU-", "MIG-"))
-    instances = [name for gpu in gpus for name in gpu.mig_instances]
-    return bool(entry) and any(str(name).startswith(entry) for name in (*uuids, *instances))

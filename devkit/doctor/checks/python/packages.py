@@ -1,4 +1,4 @@
-"""Checks that the installed Python packages fit each other and the system under them, by their metadata alone."""
+"""Checks that the installed Python packages fit each other and the system, by their metadata alone."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from devkit.compat.rules import BitsandbytesChoice, LibraryChoice, find_bitsandb
 from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
-from devkit.doctor.preconditions import require, require_python, require_system, require_torch_cuda
+from devkit.doctor.preconditions import require, require_python, require_system, require_torch, require_torch_cuda
 from devkit.doctor.thresholds import BITSANDBYTES_FALLS_BACK
 from devkit.doctor.wheels import (
     find_workload_side,
@@ -33,36 +33,88 @@ def find_python_packages(facts: Facts) -> dict[str, Package]:
     return {package.name: package for package in require_python(facts).packages}
 
 
-@check("PYT007", "The installed packages agree on each other's versions", causes=("PYT018", "PYT019", "PYT020"))
-def packages_agree(facts: Facts) -> Iterator[Finding]:
-    """Every requirement that an installed GPU package states on another holds; a torch that needs NumPy 1 has it.
+def _require_package(facts: Facts, name: str) -> Package:
+    package = find_python_packages(facts).get(name)
+    if package is None:
+        raise NotApplicable(f"{name} is not installed in this Python")
+    return package
 
-    Why it matters: pip changes one package and leaves the others, so that torchvision, triton or an inference engine
-    stands on a torch that it was not built for. It ends in missing operators, undefined symbols or a crash.
-    How it is seen: Requires-Dist in the packages' metadata, and the version tables where a wheel keeps its need silent.
-    Packages that do not bear on GPUs are not looked at.
-    Source: Python packaging specifications, core metadata; TorchIO-project/torchio pull 1183 for NumPy 2.
+
+def _falls_back(package: Package) -> bool:
+    """Whether this release takes the nearest library of the same CUDA major by itself."""
+    try:
+        return Version(package.version) >= Version(BITSANDBYTES_FALLS_BACK.value)
+    except InvalidVersion:
+        return False
+
+
+@check("PYT003", "bitsandbytes has a library for torch's CUDA", causes=("PYT018",))
+def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
+    """The installed bitsandbytes carries a library for the CUDA version that torch was built with.
+
+    Why it matters: QLoRA needs it. bitsandbytes imports without it and fails at the first 4-bit layer.
+    How it is seen: the names of the libraries in the installed package against torch's CUDA version. From 0.50.0 on
+    bitsandbytes takes the nearest library of the same major by itself; before, BNB_CUDA_VERSION must name it.
+    Source: bitsandbytes, `cextension.py` of 0.49.2 and 0.50.0, and installation guide.
     """
-    packages = find_python_packages(facts)
-    if not packages:
-        raise NotApplicable("no package that matters to a GPU is installed in this Python")
-    for package in packages.values():
-        for line in (*_stated(package), *_silent_needs(package)):
-            other = _unmet(line, packages, facts)
-            if other is not None:
-                yield _disagreement(facts, package, line, other)
+    cuda = require_torch_cuda(facts)
+    package = _require_package(facts, "bitsandbytes")
+    shipped = require_python(facts).bitsandbytes_cuda
+    if not shipped:
+        raise NotApplicable("the CUDA libraries of bitsandbytes were not found")
+    chosen = find_bitsandbytes_library(cuda, shipped)
+    if chosen.choice is LibraryChoice.EXACT:
+        return
+    if chosen.choice is LibraryChoice.OVERRIDE and (_falls_back(package) or _names_it(facts, chosen)):
+        return
+    is_missing = chosen.choice is LibraryChoice.MISSING
+    yield Finding(
+        Severity.ERROR if is_missing else Severity.WARNING,
+        f"bitsandbytes {package.version} has no library for CUDA {cuda} of torch"
+        + ("" if is_missing else f"; the one for {chosen.cuda} serves only when told to"),
+        Fix(
+            "Update bitsandbytes." + ("" if is_missing else " Or choose the library of the same CUDA major."),
+            (
+                format_upgrade_command(facts, "bitsandbytes"),
+                *(() if is_missing else (f"export BNB_CUDA_VERSION={chosen.cuda.replace('.', '')}",)),
+            ),
+            where=find_workload_side(facts),
+        ),
+        evidence=(f"libraries for CUDA {join_words(shipped)}", f"torch is built with CUDA {cuda}"),
+        confidence=Confidence.CERTAIN if is_missing else Confidence.LIKELY,
+    )
 
 
-def _stated(package: Package) -> tuple[str, ...]:
-    return () if isinstance(package.requires, Unknown) else package.requires
+def _names_it(facts: Facts, chosen: BitsandbytesChoice) -> bool:
+    return require_python(facts).bnb_cuda_version == chosen.cuda.replace(".", "")
 
 
-def _silent_needs(package: Package) -> tuple[str, ...]:
-    """What a torch wheel needs and does not say."""
-    if package.name != "torch":
-        return ()
-    version = package.version.partition("+")[0]
-    return next((row.requires for row in load_tables().torch.releases if str(row.version) == version), ())
+@check("PYT004", "flash-attn was built for the installed torch", causes=("PYT020",))
+def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
+    """A prebuilt flash-attn wheel names the torch release and CUDA major that are installed.
+
+    Why it matters: it is compiled against one torch release; with another, its import ends with "undefined symbol".
+    How it is seen: the local part of its version, such as +cu12torch2.6cxx11abiTRUE, against torch.
+    Source: Dao-AILab/flash-attention issues 1644 and 1832.
+    """
+    torch, cuda = require_torch(facts), require_torch_cuda(facts)
+    package = _require_package(facts, "flash-attn")
+    built = re.search(r"\+.*?cu(\d\d).*?torch(\d+\.\d+)", package.version)
+    if built is None:
+        raise NotApplicable(f"flash-attn {package.version} does not say which torch it was built for")
+    if torch.version.startswith(f"{built[2]}.") and built[1] == str(cuda.major):
+        return
+    yield Finding(
+        Severity.ERROR,
+        f"flash-attn {package.version} was built for torch {built[2]} with CUDA {built[1]},"
+        f" but torch {torch.version} with CUDA {cuda} is installed",
+        Fix(
+            'Install a wheel of it for this torch, or build it; or do without: attn_implementation="sdpa".',
+            (format_install_command(facts, "flash-attn", replace=True, more="--no-deps --no-build-isolation"),),
+            where=find_workload_side(facts),
+        ),
+        evidence=(f"flash-attn {package.version}", f"torch {torch.version}, CUDA {cuda}"),
+    )
 
 
 def _unmet(line: str, packages: dict[str, Package], facts: Facts) -> Package | None:
@@ -101,6 +153,38 @@ def _applies(requirement: Requirement, facts: Facts) -> bool:
             "extra": "",
         }
     )
+
+
+@check("PYT007", "The installed packages agree on each other's versions", causes=("PYT018", "PYT019", "PYT020"))
+def packages_agree(facts: Facts) -> Iterator[Finding]:
+    """Every requirement that an installed GPU package states on another holds; a torch that needs NumPy 1 has it.
+
+    Why it matters: pip changes one package and leaves the others, so that torchvision, triton or an inference engine
+    stands on a torch that it was not built for. It ends in missing operators, undefined symbols or a crash.
+    How it is seen: Requires-Dist in the packages' metadata, and the version tables where a wheel keeps its need silent.
+    Packages that do not bear on GPUs are not looked at.
+    Source: Python packaging specifications, core metadata; TorchIO-project/torchio pull 1183 for NumPy 2.
+    """
+    packages = find_python_packages(facts)
+    if not packages:
+        raise NotApplicable("no package that matters to a GPU is installed in this Python")
+    for package in packages.values():
+        for line in (*_stated(package), *_silent_needs(package)):
+            other = _unmet(line, packages, facts)
+            if other is not None:
+                yield _disagreement(facts, package, line, other)
+
+
+def _stated(package: Package) -> tuple[str, ...]:
+    return () if isinstance(package.requires, Unknown) else package.requires
+
+
+def _silent_needs(package: Package) -> tuple[str, ...]:
+    """What a torch wheel needs and does not say."""
+    if package.name != "torch":
+        return ()
+    version = package.version.partition("+")[0]
+    return next((row.requires for row in load_tables().torch.releases if str(row.version) == version), ())
 
 
 def _disagreement(facts: Facts, package: Package, line: str, other: Package) -> Finding:
@@ -269,65 +353,6 @@ def _old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[Findi
         evidence=(f"{library.path}: libstdc++ {library.version}", f"wheel of {name}: manylinux {platform}"),
         confidence=Confidence.LIKELY,
     )
-
-
-# Checks of bitsandbytes: the library that it loads is one for torch's CUDA.
-
-
-def _require_package(facts: Facts, name: str) -> Package:
-    package = find_python_packages(facts).get(name)
-    if package is None:
-        raise NotApplicable(f"{name} is not installed in this Python")
-    return package
-
-
-def _falls_back(package: Package) -> bool:
-    """Whether this release takes the nearest library of the same CUDA major by itself."""
-    try:
-        return Version(package.version) >= Version(BITSANDBYTES_FALLS_BACK.value)
-    except InvalidVersion:
-        return False
-
-
-@check("PYT003", "bitsandbytes has a library for torch's CUDA", causes=("PYT018",))
-def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
-    """The installed bitsandbytes carries a library for the CUDA version that torch was built with.
-
-    Why it matters: QLoRA needs it. bitsandbytes imports without it and fails at the first 4-bit layer.
-    How it is seen: the names of the libraries in the installed package against torch's CUDA version. From 0.50.0 on
-    bitsandbytes takes the nearest library of the same major by itself; before, BNB_CUDA_VERSION must name it.
-    Source: bitsandbytes, `cextension.py` of 0.49.2 and 0.50.0, and installation guide.
-    """
-    cuda = require_torch_cuda(facts)
-    package = _require_package(facts, "bitsandbytes")
-    shipped = require_python(facts).bitsandbytes_cuda
-    if not shipped:
-        raise NotApplicable("the CUDA libraries of bitsandbytes were not found")
-    chosen = find_bitsandbytes_library(cuda, shipped)
-    if chosen.choice is LibraryChoice.EXACT:
-        return
-    if chosen.choice is LibraryChoice.OVERRIDE and (_falls_back(package) or _names_it(facts, chosen)):
-        return
-    is_missing = chosen.choice is LibraryChoice.MISSING
-    yield Finding(
-        Severity.ERROR if is_missing else Severity.WARNING,
-        f"bitsandbytes {package.version} has no library for CUDA {cuda} of torch"
-        + ("" if is_missing else f"; the one for {chosen.cuda} serves only when told to"),
-        Fix(
-            "Update bitsandbytes." + ("" if is_missing else " Or choose the library of the same CUDA major."),
-            (
-                format_upgrade_command(facts, "bitsandbytes"),
-                *(() if is_missing else (f"export BNB_CUDA_VERSION={chosen.cuda.replace('.', '')}",)),
-            ),
-            where=find_workload_side(facts),
-        ),
-        evidence=(f"libraries for CUDA {join_words(shipped)}", f"torch is built with CUDA {cuda}"),
-        confidence=Confidence.CERTAIN if is_missing else Confidence.LIKELY,
-    )
-
-
-def _names_it(facts: Facts, chosen: BitsandbytesChoice) -> bool:
-    return require_python(facts).bnb_cuda_version == chosen.cuda.replace(".", "")
 
 
 @check("PYT016", "BNB_CUDA_VERSION names a library that fits torch, or is unset", causes=("PYT018",))

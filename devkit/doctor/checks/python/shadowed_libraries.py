@@ -1,4 +1,4 @@
-"""Checks of libraries that come before the ones which torch's wheels bring, and of those wheels themselves."""
+"""Checks that no other library shadows the CUDA libraries of torch's wheels."""
 
 import re
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
 _CUDNN = "libcudnn"
+
 _WHEEL_OF = {
     "libcudart": "nvidia-cuda-runtime",
     "libcublas": "nvidia-cublas",

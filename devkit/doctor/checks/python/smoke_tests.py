@@ -1,4 +1,4 @@
-"""Checks of what torch and the packages built on it did, where `devkit doctor --deep` tried them."""
+"""Checks of what ran: the smoke tests of `devkit doctor --deep`, and the report of `devkit verify`."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -13,11 +13,16 @@ from devkit.facts.values import Unknown
 if TYPE_CHECKING:
     from devkit.doctor.verify_stages import StageCause
 
+
 _BROKEN = (StepEnd.FAILED, StepEnd.TIMED_OUT, StepEnd.CRASHED)
+
 _UNCLEAR = CudaErrorMeaning(
     "see its own words", "Reinstall it for the installed torch.", confidence=Confidence.POSSIBLE
 )
+
 _PRETENDS = "Mock"
+
+_MAX_REASON_CHARACTERS = 300
 
 
 def _call(facts: Facts) -> TorchCall:
@@ -139,11 +144,6 @@ def flash_attention_works(facts: Facts) -> Iterator[Finding]:
             )
 
 
-# Judges the report of `devkit verify`: what stands behind each stage that failed.
-
-_MAX_REASON_CHARACTERS = 300
-
-
 @check("PYT021", "The proof of fine-tuning passes")
 def verification_passes(facts: Facts) -> Iterator[Finding]:
     """Every stage of a report of `devkit verify` passed, or had nothing to prove on its machine.
@@ -182,6 +182,20 @@ def _stage_finding(facts: Facts, stage: ProofStage, proof: Verification) -> Find
     )
 
 
+def _stage_fix(facts: Facts, cause: "StageCause") -> Fix:
+    if not cause.code:
+        return Fix(
+            "Give the whole output to devkit explain; if that does not know it either, please report it.",
+            ("devkit verify --here 2>&1 | devkit explain -",),
+            where=find_workload_side(facts),
+        )
+    return Fix(
+        f"Where the proof ran, let {cause.code} look for it, and do what it says.",
+        (f"devkit explain {cause.code}", f"devkit doctor --deep --only {cause.code}"),
+        where=find_workload_side(facts),
+    )
+
+
 def _rate_finding(facts: Facts, stage: ProofStage, proof: Verification) -> Finding:
     """A rate outside of what an inferred row of the table says: that may warn, and never refuse."""
     from devkit.doctor.verify_stages import find_check_for_stage
@@ -197,18 +211,4 @@ def _rate_finding(facts: Facts, stage: ProofStage, proof: Verification) -> Findi
         subject=stage.name,
         evidence=tuple(f"{each.name}: {each.measured}, expected {each.expected}" for each in stage.wrong),
         confidence=Confidence.POSSIBLE,
-    )
-
-
-def _stage_fix(facts: Facts, cause: "StageCause") -> Fix:
-    if not cause.code:
-        return Fix(
-            "Give the whole output to devkit explain; if that does not know it either, please report it.",
-            ("devkit verify --here 2>&1 | devkit explain -",),
-            where=find_workload_side(facts),
-        )
-    return Fix(
-        f"Where the proof ran, let {cause.code} look for it, and do what it says.",
-        (f"devkit explain {cause.code}", f"devkit doctor --deep --only {cause.code}"),
-        where=find_workload_side(facts),
     )
