@@ -3,7 +3,7 @@ SHELL := /bin/sh
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help demo test lint clean
+.PHONY: help demo test lint docs clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
@@ -16,6 +16,9 @@ test: .venv/.with-dev ## run every test, on real container engines where this ma
 
 lint: .venv/.with-dev ## check style, types, layers and generated files
 	@bash .ci/lint.sh
+
+docs: .venv/.with-docs ## build the documentation site in build/site
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
 
 clean: ## remove everything that make wrote, downloads included
 	rm -rf .venv .demo .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
@@ -30,3 +33,8 @@ clean: ## remove everything that make wrote, downloads included
 	@sh .ci/venv.sh
 	@sh .ci/install.sh workload dev
 	@touch $@ .venv/.with-workload
+
+.venv/.with-docs: pyproject.toml .ci/constraints.txt .ci/venv.sh .ci/install.sh
+	@sh .ci/venv.sh
+	@sh .ci/install.sh docs
+	@touch $@

@@ -1,46 +1,100 @@
-"""Writes docs/checks and docs/failures.md from the checks. With --check, only says whether they are up to date."""
+"""Pages of the documentation site that are generated: one for each check, and the failure catalog.
 
-import sys
+A hook of mkdocs (see mkdocs.yml): `make docs` builds the site. The pages are not committed.
+"""
+
+import tomllib
 from pathlib import Path
+from typing import Any
 
-import failure_table
-from check_pages import render_check_index, render_check_page
-
+from devkit.doctor.model import Check, split_explanation
 from devkit.doctor.registry import CHECKS
+from devkit.doctor.signatures.catalog import Failure, find_symptoms, load_failures
+from devkit.text import join_words
 
-FOLDER = Path(__file__).parent / "checks"
+MACHINES = Path(__file__).parents[1] / "tests" / "hosts"
 
-
-def pages() -> dict[Path, str]:
-    """Every page by its path."""
-    written = {FOLDER / f"{check.code}.md": render_check_page(check) for check in CHECKS}
-    table = failure_table.render_failures()
-    return {FOLDER.parent / "failures.md": table, FOLDER / "README.md": render_check_index(CHECKS), **written}
-
-
-def stale() -> list[Path]:
-    """Pages that are missing, out of date, or of a check that is gone."""
-    wanted = pages()
-    changed = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    return changed + [path for path in sorted(FOLDER.glob("*.md")) if path not in wanted]
-
-
-def main() -> int:
-    """Write what is stale, or only name it."""
-    outdated = stale()
-    if "--check" in sys.argv[1:]:
-        for path in outdated:
-            sys.stderr.write(f"out of date: {path.name}; run python docs/generate.py\n")
-        return 1 if outdated else 0
-    FOLDER.mkdir(exist_ok=True)
-    wanted = pages()
-    for path in outdated:
-        if path in wanted:
-            path.write_text(wanted[path], encoding="utf-8")
-        else:
-            path.unlink()
-    return 0
+GROUPS = {
+    "A": "Driver and kernel",
+    "B": "Health of the GPU",
+    "C": "MIG, vGPU and Fabric Manager",
+    "D": "WSL and Windows",
+    "E": "Docker engine, permissions and contexts",
+    "F": "Container Toolkit, CDI and rootless engines",
+    "G": "CUDA, driver, image and architecture",
+    "H": "Python packages in the container",
+    "I": "Memory, limits and several GPUs",
+    "J": "Dev containers and Compose",
+    "K": "Storage, network and the model hub",
+}
+"""The heading of each group of failures, by the first letter of their IDs."""
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 - mkdocs is only installed where the site is built
+    """Add the generated pages to the site."""
+    from mkdocs.structure.files import File
+
+    for path, text in render_pages().items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def render_pages() -> dict[str, str]:
+    """Return every generated page as Markdown, by its path below docs/."""
+    pages = {f"checks/{check.code}.md": render_check(check) for check in CHECKS}
+    return pages | {"checks/README.md": render_check_index(), "failures.md": render_failures()}
+
+
+def render_check(check: Check) -> str:
+    """Return the page of a check, from its docstring and the failure catalog."""
+    (_, summary), *sections = split_explanation(check)
+    lines = [f"# {check.code}: {check.title}", "", summary, ""]
+    for heading, body in sections:
+        lines += [f"## {heading}", "", body[:1].upper() + body[1:], ""]
+    lines += ["## What you may have searched for", "", *(f"- `{words}`" for words in find_symptoms(check.code)), ""]
+    if check.causes:
+        links = join_words(f"[{code}]({code}.md)" for code in sorted(check.causes))
+        lines += ["## What follows from it", "", f"Findings of these checks: {links}.", ""]
+    return "\n".join([*lines, "[All checks](README.md)", ""])
+
+
+def render_check_index() -> str:
+    """Return the list of all checks."""
+    rows = [f"| [{check.code}]({check.code}.md) | {check.title} |" for check in CHECKS]
+    head = ["# Checks of devkit doctor", "", "In the order of the report. A title states the healthy condition.", ""]
+    return "\n".join([*head, "| Code | Title |", "|---|---|", *rows, ""])
+
+
+def render_failures() -> str:
+    """Return the failure catalog, with the recorded machines that show each failure."""
+    failures, machines = load_failures(), _read_machines()
+    recognized = sum(bool(failure.checks) for failure in failures)
+    lines = [
+        "# What devkit doctor recognizes",
+        "",
+        f"{recognized} of the {len(failures)} failures below are recognized by a check. A recorded machine is a folder of",
+        "`tests/hosts` on which the tests prove it; sources are public threads and manuals.",
+        "",
+    ]
+    for letter, title in GROUPS.items():
+        rows = [_render_row(failure, machines) for failure in failures if failure.id.startswith(letter)]
+        head = "| | Failure | Seen as | Recognized by | Recorded machines | Sources |"
+        lines += [f"## {letter}. {title}", "", head, "|---|---|---|---|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def _render_row(failure: Failure, machines: dict[str, list[str]]) -> str:
+    checks = ", ".join(f"[{code}](checks/{code}.md)" for code in failure.checks)
+    shown = ", ".join(f"`{name}`" for name in machines.get(failure.id, ())) or failure.no_recording
+    recognized = checks or f"not seen: {failure.not_seen}"
+    cells = (failure.id, failure.name, failure.symptom, recognized, shown, ", ".join(failure.sources))
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|').replace('<', '&lt;') for cell in cells)} |"
+
+
+def _read_machines() -> dict[str, list[str]]:
+    """Return the names of the recorded machines that show each failure."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(MACHINES.glob("*/machine.toml")):
+        for failure in tomllib.loads(path.read_text(encoding="utf-8")).get("shows", ()):
+            found.setdefault(failure, []).append(path.parent.name)
+    return found

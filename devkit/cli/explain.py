@@ -31,12 +31,14 @@ def explain(ctx: click.Context, *, text: tuple[str, ...], as_json: bool) -> None
     CODE is a check such as CTK001, TEXT an error as you saw it, noise and all, and - reads a log from standard input.
     Needs no GPU and no network. Ends with 1 when no known error is in the text.
     """
-    from devkit.doctor.explain import find_check, find_known_errors, is_code, suggest_codes
+    from devkit.doctor.explain import find_check, is_code, suggest_codes
 
     said = _said(text)
     if check := find_check(said):
         _show_check(check, as_json=as_json)
         ctx.exit(exit_codes.DONE)
+    from devkit.doctor.known_errors import find_known_errors
+
     found = find_known_errors(said)
     if not found and is_code(said):
         close = suggest_codes(said)
@@ -95,7 +97,7 @@ def _show_check(check: "Check", *, as_json: bool) -> None:
 
 def _show_matches(found: "tuple[Match, ...]", text: str, *, as_json: bool) -> None:
     from devkit.cli.output import OutputOptions, choose_marks, format_json, style_lines, write_output
-    from devkit.doctor.explain import NOTHING_KNOWN, build_matches_document, format_matches
+    from devkit.doctor.known_errors import NOTHING_KNOWN, build_matches_document, format_matches
 
     printing = OutputOptions("json" if as_json else "text", None)
     if as_json:

@@ -14,8 +14,8 @@ from devkit.errors import DevkitError
 
 if TYPE_CHECKING:
     from devkit.doctor.model import Check
+    from devkit.doctor.report.lines import Line, Marks
     from devkit.doctor.report.report import Report
-    from devkit.doctor.report.text import Line, Marks
     from devkit.facts.model import Facts
 
 _STYLES: dict[str, dict[str, Any]] = {
@@ -95,7 +95,7 @@ def _text(report: "Report", printing: OutputOptions) -> str:
 
 def choose_marks(printing: OutputOptions) -> "Marks":
     """The glyphs that the output can show."""
-    from devkit.doctor.report.text import ASCII_MARKS, UNICODE_MARKS
+    from devkit.doctor.report.lines import ASCII_MARKS, UNICODE_MARKS
 
     can_print = printing.output or _prints("".join(vars(UNICODE_MARKS).values()))
     return UNICODE_MARKS if can_print else ASCII_MARKS

@@ -1,9 +1,10 @@
 """Checks, findings and fixes, and the outcomes of a run."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from enum import StrEnum
 
+from devkit import DOCUMENTATION_URL
 from devkit.facts.model import Facts
 from devkit.facts.values import record
 
@@ -194,16 +195,23 @@ class Outcome:
 EXPLANATION_HEADINGS = ("Why it matters", "How it is seen", "Source")
 
 
+def find_check_page(code: str) -> str:
+    """Return the URL of a check's page."""
+    return f"{DOCUMENTATION_URL}/checks/{code}/"
+
+
 def split_explanation(check: Check) -> tuple[tuple[str, str], ...]:
-    """The docstring's parts with their headings; the first, what is so on a healthy machine, has none."""
-    summary, _, rest = check.explanation.partition("\n\n")
-    return (("", " ".join(summary.split())), *_parts(rest))
+    """Split a check's docstring into paragraphs with their headings; the first, the healthy condition, has none.
 
-
-def _parts(text: str) -> Iterable[tuple[str, str]]:
-    """The labelled paragraphs of a docstring. Raises ValueError when one is missing."""
+    Raises:
+        ValueError: The docstring lacks a heading, or has them in another order.
+    """
+    summary, _, text = check.explanation.partition("\n\n")
     starts = [text.find(f"{heading}:") for heading in EXPLANATION_HEADINGS]
     if -1 in starts or starts != sorted(starts):
         raise ValueError(f"the docstring must have, in this order: {', '.join(EXPLANATION_HEADINGS)}")
-    for heading, start, end in zip(EXPLANATION_HEADINGS, starts, [*starts[1:], len(text)], strict=True):
-        yield heading, " ".join(text[start + len(heading) + 1 : end].split())
+    paragraphs = [
+        (heading, text[start + len(heading) + 1 : end])
+        for heading, start, end in zip(EXPLANATION_HEADINGS, starts, [*starts[1:], len(text)], strict=True)
+    ]
+    return tuple((heading, " ".join(body.split())) for heading, body in (("", summary), *paragraphs))

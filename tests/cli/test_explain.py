@@ -7,6 +7,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from devkit import DOCUMENTATION_URL
 from devkit.cli.explain import explain, read_log
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.signatures.matching import HEAD, TAIL
@@ -107,7 +108,7 @@ def test_every_code_is_explained_in_both_forms(check):
     assert text.exit_code == 0
     assert text.stdout.startswith(f"{check.code} {check.title}"[:60])
     assert "Why it matters:" in text.stdout
-    assert f"more: docs/checks/{check.code}.md" in text.stdout
+    assert f"more: {DOCUMENTATION_URL}/checks/{check.code}/" in text.stdout
     document = json.loads(ask("--json", check.code).stdout)
     assert document["check"]["code"] == check.code
     assert document["check"]["title"] == check.title

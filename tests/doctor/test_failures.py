@@ -51,7 +51,9 @@ def test_the_checks_of_a_failure_exist_and_are_in_the_order_of_the_report(failur
 
 @pytest.mark.parametrize("code", BY_CODE)
 def test_every_check_has_symptoms_to_search_for(code):
-    assert find_symptoms(code), f"add {code} to [symptoms] in devkit/doctor/signatures/failures/{code[:3]}.toml"
+    assert find_symptoms(code), (
+        f"add search_terms to [check.{code}] in devkit/doctor/signatures/failures/{code[:3]}.toml"
+    )
 
 
 def test_what_machines_show_is_in_the_catalog():

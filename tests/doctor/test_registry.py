@@ -1,27 +1,48 @@
 import importlib
 import pkgutil
 import re
+from pathlib import Path
 
 import pytest
 
 import devkit.doctor.checks
 from devkit.doctor.model import EXPLANATION_HEADINGS, Check, split_explanation
 from devkit.doctor.registry import BY_CODE, CHECKS
+from devkit.doctor.signatures.catalog import PREFIXES, load_check_rows
 
-DOMAINS = {"DRV", "GPU", "WSL", "ENG", "CTK", "CDI", "CUD", "PRJ", "CON", "PYT", "MEM", "NET", "HUB", "STO"}
 UNHEALTHY = re.compile(r"\b(?:error|fail\w*|broken|wrong|problem|invalid|too old|missing)\b", re.IGNORECASE)
 
 
-def written_checks():
-    for module in pkgutil.iter_modules(devkit.doctor.checks.__path__, "devkit.doctor.checks."):
-        for name, value in vars(importlib.import_module(module.name)).items():
-            if isinstance(value, Check):
-                yield pytest.param(value, id=f"{module.name.rpartition('.')[2]}.{name}")
+WRITTEN = {
+    f"{module.name.removeprefix('devkit.doctor.checks.')}.{name}": value
+    for module in pkgutil.walk_packages(devkit.doctor.checks.__path__, "devkit.doctor.checks.")
+    for name, value in vars(importlib.import_module(module.name)).items()
+    if isinstance(value, Check)
+}
+"""Every check that is written, by its function as a row of the catalog names it."""
+
+TESTED = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
 
 
-@pytest.mark.parametrize("check", tuple(written_checks()))
-def test_every_check_that_was_written_is_run(check):
-    assert CHECKS.count(check) == 1
+@pytest.mark.parametrize(("function", "check"), WRITTEN.items(), ids=WRITTEN)
+def test_a_check_has_a_row_in_the_catalog(function, check):
+    row = load_check_rows(check.code[:3]).get(check.code)
+    latest = max(row.order for row in load_check_rows(check.code[:3]).values())
+    assert (
+        row is not None
+    ), f"""add to devkit/doctor/signatures/failures/{check.code[:3]}.toml, with `order` after its causes:
+
+[check.{check.code}]
+order = {latest + 1}
+function = "{function}"
+search_terms = ["what people search for when it fails"]
+"""
+    assert row.function == function
+
+
+@pytest.mark.parametrize("code", BY_CODE)
+def test_a_check_is_tested(code):
+    assert f'"{code}"' in TESTED, f"add a row for {code} to CASES in tests/doctor/test_check_cases.py"
 
 
 def test_codes_are_unique():
@@ -31,7 +52,7 @@ def test_codes_are_unique():
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
 def test_a_check_is_well_formed(check):
     assert re.fullmatch(r"[A-Z]{3}\d{3}", check.code)
-    assert check.code[:3] in DOMAINS
+    assert check.code[:3] in PREFIXES
     assert not check.title.endswith(".")
     assert not UNHEALTHY.search(check.title), "a title states the healthy condition"
     assert set(check.causes) <= set(BY_CODE)

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from devkit import DOCUMENTATION_URL
 from devkit.doctor.model import (
     Check,
     Confidence,
@@ -17,8 +18,9 @@ from devkit.doctor.model import (
     Skipped,
 )
 from devkit.doctor.registry import CHECKS
+from devkit.doctor.report.lines import ASCII_MARKS, UNICODE_MARKS, Tone
 from devkit.doctor.report.report import Health, build_check_list_document, build_report
-from devkit.doctor.report.text import ASCII_MARKS, UNICODE_MARKS, Tone, format_report
+from devkit.doctor.report.text import format_report
 from tests.doctor.machines import healthy
 
 
@@ -113,7 +115,7 @@ def test_the_list_names_every_check_and_its_page():
     document = build_check_list_document(CHECKS)
     assert document["schema"] == "devkit.checks/1"
     assert [row["code"] for row in document["checks"]] == [check.code for check in CHECKS]
-    assert all(row["docs"].endswith(f"docs/checks/{row['code']}.md") for row in document["checks"])
+    assert all(row["docs"] == f"{DOCUMENTATION_URL}/checks/{row['code']}/" for row in document["checks"])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devkit.doctor.explain import find_known_errors
+from devkit.doctor.known_errors import find_known_errors
 from devkit.doctor.registry import BY_CODE, CHECKS
 from devkit.doctor.signatures.catalog import find_symptoms, load_failures, load_signatures
 from devkit.doctor.signatures.matching import HEAD, TAIL, match_signatures, search_text, strip_noise

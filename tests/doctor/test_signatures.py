@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.doctor.explain import find_known_errors
+from devkit.doctor.known_errors import find_known_errors
 from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.signatures.catalog import load_failures
 from devkit.doctor.signatures.matching import match_signatures

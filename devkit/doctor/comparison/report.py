@@ -7,7 +7,7 @@ from typing import Any
 from devkit.doctor.comparison.leaves import Mark
 from devkit.doctor.comparison.model import Comparison, ComparisonGroup, Difference, NoMajority, Outlier
 from devkit.doctor.comparison.rules import Grade
-from devkit.doctor.report.text import MAX_WIDTH, MIN_WIDTH, Line, Marks, Tone
+from devkit.doctor.report.lines import MAX_WIDTH, MIN_WIDTH, Line, Marks, Tone
 from devkit.facts import model
 from devkit.text import format_bytes, format_count, join_words, to_one_line, wrap_text
 

@@ -5,7 +5,18 @@ from enum import StrEnum
 from typing import Any, assert_never
 
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.model import Check, Crashed, Finding, Found, Outcome, Passed, Restart, Severity, Skipped
+from devkit.doctor.model import (
+    Check,
+    Crashed,
+    Finding,
+    Found,
+    Outcome,
+    Passed,
+    Restart,
+    Severity,
+    Skipped,
+    find_check_page,
+)
 from devkit.doctor.runner import mark_root_causes
 from devkit.doctor.signatures.catalog import find_covered_failures, find_symptoms
 from devkit.facts.model import Facts
@@ -18,9 +29,6 @@ RESTART_WORDS = {
     Restart.WSL: "restarts WSL",
     Restart.HOST: "restarts the machine",
 }
-
-CHECK_PAGES_FOLDER = "docs/checks"
-"""In the repository of this release."""
 
 
 class Health(StrEnum):
@@ -119,16 +127,11 @@ def build_check_list_document(checks: Iterable[Check]) -> dict[str, Any]:
                 "title": check.title,
                 "covers": list(find_covered_failures(check.code)),
                 "symptoms": list(find_symptoms(check.code)),
-                "docs": find_check_page(check),
+                "docs": find_check_page(check.code),
             }
             for check in checks
         ],
     }
-
-
-def find_check_page(check: Check) -> str:
-    """Return the path of the check's page."""
-    return f"{CHECK_PAGES_FOLDER}/{check.code}.md"
 
 
 def _build_outcome_document(outcome: Outcome) -> dict[str, Any]:
@@ -177,6 +180,6 @@ def build_fix_document(shown: ReportedFinding) -> dict[str, Any]:
         "where": fix.where.value,
         "root": fix.root,
         "restart": fix.restart.value,
-        "docs": fix.docs or find_check_page(shown.check),
+        "docs": fix.docs or find_check_page(shown.check.code),
         "is_automatic": bool(fix.repairs),
     }

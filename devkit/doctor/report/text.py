@@ -2,49 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from enum import StrEnum
 
 from devkit.doctor.model import Check, Crashed, Finding, Found, Passed, Severity, Skipped
+from devkit.doctor.report.lines import MAX_WIDTH, MIN_WIDTH, Line, Marks, Tone
 from devkit.doctor.report.report import RESTART_WORDS, SEVERITY_WORDS, Health, Report, ReportedFinding
-from devkit.facts.values import record
 from devkit.text import format_count, join_words, wrap_text
-
-MIN_WIDTH = 40
-MAX_WIDTH = 100
-
-
-class Tone(StrEnum):
-    """The color of a line. The words alone carry the meaning."""
-
-    PLAIN = "plain"
-    BAD = "bad"
-    WARN = "warn"
-    GOOD = "good"
-    QUIET = "quiet"
-    COMMAND = "command"
-
-
-@record
-class Line:
-    """One printed line and its tone."""
-
-    text: str
-    tone: Tone = Tone.PLAIN
-
-
-@record
-class Marks:
-    """The glyphs in front of lines."""
-
-    error: str
-    warning: str
-    note: str
-    passed: str
-    skipped: str
-
-
-UNICODE_MARKS = Marks(error="✗", warning="!", note="i", passed="✓", skipped="–")  # noqa: RUF001 - a dash, meant
-ASCII_MARKS = Marks(error="x", warning="!", note="i", passed="+", skipped="-")
 
 _TONES = {Severity.ERROR: Tone.BAD, Severity.WARNING: Tone.WARN, Severity.NOTE: Tone.PLAIN}
 

@@ -1,7 +1,7 @@
 """The search for known errors in a text, with the one that explains the others first."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -10,6 +10,8 @@ from devkit.doctor.signatures.catalog import load_signatures
 from devkit.doctor.signatures.model import Match, Signature
 from devkit.doctor.signatures.patterns import Pattern, compile_pattern
 from devkit.facts.values import record
+
+FindConsequences = Callable[[str], tuple[str, ...]]
 
 HEAD = 512 * 1024
 TAIL = 1536 * 1024
@@ -61,24 +63,24 @@ class _Text:
     lowered: str
 
 
-def match_signatures(text: str, *, causes: Mapping[str, tuple[str, ...]] | None = None) -> tuple[Match, ...]:
+def match_signatures(text: str, *, find_consequences: FindConsequences = lambda _: ()) -> tuple[Match, ...]:
     """Find the known errors in a text.
 
     Noise such as time stamps, colors and line prefixes does not matter.
 
     Args:
         text: The text as a user pasted it.
-        causes: By code, the codes that follow from it: consequences are then listed after their cause and name it.
+        find_consequences: Returns the codes that follow from a code: they are then listed after it and name it.
 
     Returns:
         The matches, best first, one for each code: the more severe, the surer, and the later in the text come first,
         because the last line of a traceback says more than the warnings before it.
     """
-    return search_text(text, load_signatures(), causes=causes)
+    return search_text(text, load_signatures(), find_consequences=find_consequences)
 
 
 def search_text(
-    text: str, signatures: Iterable[Signature], *, causes: Mapping[str, tuple[str, ...]] | None = None
+    text: str, signatures: Iterable[Signature], *, find_consequences: FindConsequences = lambda _: ()
 ) -> tuple[Match, ...]:
     """Find the errors of `signatures` in a text, as `match_signatures` does."""
     signatures = tuple(signatures)
@@ -87,7 +89,7 @@ def search_text(
     if not matches and len(words) <= MAX_BROKEN:
         # A narrow terminal breaks lines within words.
         matches = _search(words.replace(" ", ""), signatures, is_squeezed=True)
-    return _order_matches(_keep_best_of_each_code(_drop_inner_matches(matches)), causes or {})
+    return _order_matches(_keep_best_of_each_code(_drop_inner_matches(matches)), find_consequences)
 
 
 def strip_noise(text: str) -> str:
@@ -201,14 +203,14 @@ def _keep_best_of_each_code(matches: list[Match]) -> list[Match]:
     return list(best.values())
 
 
-def _order_matches(matches: list[Match], causes: Mapping[str, tuple[str, ...]]) -> tuple[Match, ...]:
+def _order_matches(matches: list[Match], find_consequences: FindConsequences) -> tuple[Match, ...]:
     """Order matches by rank, each root cause before what follows from it."""
     by_code = {match.code: match for match in matches}
 
     def find_root(match: Match) -> str | None:
         """Return the code at the top of the chain of causes; a less severe match never explains a more severe one."""
         for code, other in by_code.items():
-            if match.code in causes.get(code, ()) and _rank(other)[0] <= _rank(match)[0]:
+            if match.code in find_consequences(code) and _rank(other)[0] <= _rank(match)[0]:
                 return find_root(other) or code
         return None
 

@@ -1,4 +1,4 @@
-"""A known failure, the error texts that show it, and what a text was recognized as."""
+"""The rows of the failure catalog, and a match of an error text with one of them."""
 
 from devkit.doctor.model import Confidence, Fix, Severity
 from devkit.facts.values import record
@@ -43,6 +43,21 @@ class Failure:
     signatures: tuple[Signature, ...] = ()
     not_seen: str = ""
     no_recording: str = ""
+
+
+@record
+class CheckRow:
+    """The row of a check: its place in the report, and where its function is.
+
+    `order` is counted from the hardware up, so that causes come before consequences. `function` is a name below
+    `devkit.doctor.checks`, such as "driver.kernel_module.driver_loaded". `search_terms` are what people search for and
+    no signature contains.
+    """
+
+    code: str
+    order: int
+    function: str
+    search_terms: tuple[str, ...] = ()
 
 
 @record

@@ -7,7 +7,7 @@ import pytest
 from devkit.doctor.comparison.model import Outlier, OutlierFinding
 from devkit.doctor.comparison.report import build_comparison_document, format_comparison
 from devkit.doctor.comparison.rules import Grade
-from devkit.doctor.report.text import ASCII_MARKS
+from devkit.doctor.report.lines import ASCII_MARKS
 from tests.doctor.comparing.asking import compared
 from tests.doctor.comparing.cluster import cluster, put
 from tests.doctor.comparing.proofs import changed, proofs

@@ -1,0 +1,33 @@
+"""The functions of checks, by the rows of the failure catalog."""
+
+from collections.abc import Iterator
+from importlib import import_module
+
+from devkit.doctor.model import Check
+from devkit.doctor.signatures.catalog import PREFIXES, load_check_rows
+from devkit.doctor.signatures.model import CheckRow
+
+
+def load_checks() -> tuple[Check, ...]:
+    """Import every check, in the order of the report."""
+    rows = (row for prefix in PREFIXES for row in load_check_rows(prefix).values())
+    return tuple(_import_check(row) for row in sorted(rows, key=lambda row: (row.order, row.code)))
+
+
+def load_check(code: str) -> Check | None:
+    """Import one check and nothing of the others; None for an unknown code."""
+    row = load_check_rows(code[:3]).get(code)
+    return _import_check(row) if row else None
+
+
+def list_codes() -> Iterator[str]:
+    """Yield the code of every check without importing it."""
+    return (code for prefix in PREFIXES for code in load_check_rows(prefix))
+
+
+def _import_check(row: CheckRow) -> Check:
+    module, _, name = row.function.rpartition(".")
+    check = getattr(import_module(f"devkit.doctor.checks.{module}"), name, None)
+    if not isinstance(check, Check):
+        raise LookupError(f"{row.code}: no check named {row.function} in devkit.doctor.checks")
+    return check

@@ -1,0 +1,48 @@
+"""Lines of terminal output, each with a tone."""
+
+from enum import StrEnum
+
+from devkit.facts.values import record
+from devkit.text import wrap_text
+
+MIN_WIDTH = 40
+MAX_WIDTH = 100
+
+
+class Tone(StrEnum):
+    """The color of a line. The words alone carry the meaning."""
+
+    PLAIN = "plain"
+    BAD = "bad"
+    WARN = "warn"
+    GOOD = "good"
+    QUIET = "quiet"
+    COMMAND = "command"
+
+
+@record
+class Line:
+    """One printed line and its tone."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+@record
+class Marks:
+    """The glyphs in front of lines."""
+
+    error: str
+    warning: str
+    note: str
+    passed: str
+    skipped: str
+
+
+UNICODE_MARKS = Marks(error="✗", warning="!", note="i", passed="✓", skipped="–")  # noqa: RUF001 - a dash, meant
+ASCII_MARKS = Marks(error="x", warning="!", note="i", passed="+", skipped="-")
+
+
+def fold_lines(text: str, width: int, *, indent: str = "", tone: Tone = Tone.PLAIN) -> list[Line]:
+    """Wrap a text into lines of one tone."""
+    return [Line(line, tone) for line in wrap_text(text, width=width, indent=indent).split("\n")]
