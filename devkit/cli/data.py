@@ -16,7 +16,7 @@ from devkit.errors import DevkitError
 from devkit.text import format_count, format_table
 
 if TYPE_CHECKING:
-    from devkit.compat.signoff import TableProblem
+    from devkit.compat.validate import TableProblem
     from devkit.compat.version_tables import TableDocument
 
 SCHEMA = "devkit.data/1"
@@ -66,7 +66,7 @@ def update(path: Path, force: bool, dry_run: bool, as_json: bool) -> int:
     shipped tables say. Exit code 1: something speaks against them, all of which is listed, and nothing was written.
     """
     from devkit.cli.runtime import today
-    from devkit.compat.signoff import validate_tables
+    from devkit.compat.validate import validate_tables
     from devkit.compat.version_tables import read_shipped_table
 
     given = read_table_files(path)

@@ -1,16 +1,19 @@
-"""What must hold between rows: newer versions need newer drivers, and whatever a row names is there."""
+"""Validation of refreshed tables: problems that could make a plan or a finding wrong are found before they are used.
+
+The parts are the schema of each table, what was published once and does not change, consistency between rows, and
+anchors (tables/anchors.toml) that every edition must agree with.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from itertools import pairwise
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from devkit.compat.gpus import find_gpu
 from devkit.compat.rules import CodeSupport, check_gpu_code, find_newest_cuda, find_oldest_driver, find_toolkit_driver
 from devkit.compat.version_tables import (
-    SCALAR_PARSERS,
     TABLE_TYPES,
     Array,
     Confidence,
@@ -19,14 +22,11 @@ from devkit.compat.version_tables import (
     TableDocument,
     TableRow,
     Tables,
-    get_field_types,
-    get_required_fields,
     read_shipped_table,
 )
+from devkit.facts.decode import InvalidValue, get_field_decoders
 from devkit.facts.values import ComputeCapability, Release, keyword_record, record
 from devkit.text import join_words, to_one_line
-
-# What speaks against a refreshed table.
 
 
 @record
@@ -46,150 +46,202 @@ class TableProblem:
         return f"{where}: {self.says}"
 
 
-# Facts that every edition of the tables must agree with (tables/anchors.toml).
+def validate_tables(documents: Mapping[str, TableDocument], *, today: str) -> tuple[TableProblem, ...]:
+    """Validate documents by table name; the shipped tables stand in for those that are absent.
+
+    Rows are compared with one another only where all of them match their schema.
+
+    Args:
+        documents: the documents by table name.
+        today: the date in ISO 8601.
+
+    Raises:
+        KeyError: for a name that no table has.
+    """
+    shipped = {name: read_shipped_table(name) for name in documents if name in TABLE_TYPES}
+    found = [
+        problem
+        for name, document in documents.items()
+        for problem in validate_schema(name, document, shipped=shipped[name], today=today)
+    ]
+    if not all(problem.may_be_forced for problem in found):
+        return tuple(found)
+    known = Tables(lambda name: documents.get(name) or read_shipped_table(name))
+    for name, document in documents.items():
+        found += validate_unchanged(name, document, shipped=shipped[name])
+    inconsistent = tuple(problem for rule in CONSISTENCY_RULES for problem in rule(known))
+    # Looking up an anchor relies on consistent rows.
+    return (*found, *(inconsistent or validate_anchors(known)))
 
 
-@keyword_record
-class FloorAnchor(TableRow):
-    """The oldest drivers that run a CUDA version by minor version compatibility."""
+# ---- Schema: names, types, sources, dates, no row twice.
 
-    cuda: Release
-    linux_driver: Release
-    windows_driver: Release | None = None
+_DATE = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])")
+_ADDRESS = re.compile(r"https://[\w.-]+/\S*")
 
 
-@keyword_record
-class ToolkitAnchor(TableRow):
-    """The driver that came with the first release of a CUDA version."""
-
-    cuda: Release
-    linux_driver: Release
-
-
-@keyword_record
-class DriverAnchor(TableRow):
-    """The newest CUDA that a Linux driver runs in full."""
-
-    driver: Release
-    cuda: Release
-
-
-@keyword_record
-class GpuAnchor(TableRow):
-    """What a GPU is."""
-
-    name: str
-    capability: ComputeCapability
-    forward: bool
-
-
-@keyword_record
-class CapabilityAnchor(TableRow):
-    """The CUDA Toolkits that target a compute capability, as far as they are settled."""
-
-    capability: ComputeCapability
-    first_cuda: Release | None = None
-    last_cuda: Release | None = None
+def validate_schema(
+    name: str, document: TableDocument, *, shipped: TableDocument, today: str
+) -> Iterator[TableProblem]:
+    """Validate the schema of table `name`. `today` is ISO 8601; `shipped` is the table of the same name."""
+    yield from (TableProblem(name, "", says, forced) for says, forced in _validate_head(document, shipped, today))
+    sources = document.get("sources")
+    if not isinstance(sources, Mapping):
+        yield TableProblem(name, "", "the table 'sources' is missing")
+        sources = {}
+    for key, address in sources.items():
+        if not isinstance(address, str) or not _ADDRESS.fullmatch(address):
+            yield TableProblem(name, f"source {key!r}", f"{address!r} is no https address")
+    declared = {array.name: array for array in TABLE_TYPES[name].arrays()}
+    for unknown in set(document) - {*declared, "schema", "as_of", "sources"}:
+        yield TableProblem(name, "", f"{unknown!r} is no array of this table{_suggest(unknown, declared)}")
+    for array in declared.values():
+        rows = document.get(array.name)
+        if not isinstance(rows, list) or not rows:
+            yield TableProblem(name, "", f"the array {array.name!r} is {'empty' if rows == [] else 'missing'}")
+            continue
+        numbered = [(name_row(array, row, number), row) for number, row in enumerate(rows, start=1)]
+        found = [
+            TableProblem(name, called, says)
+            for called, row in numbered
+            for says in _validate_row(array.row, row, sources, today)
+        ]
+        yield from found
+        if not found:
+            yield from (TableProblem(name, called, "it occurs twice") for called in _find_duplicates(array, numbered))
 
 
-@keyword_record
-class WheelAnchor(TableRow):
-    """Whether a torch wheel for x86_64 holds machine code for a compute capability."""
-
-    minor: str
-    variant: str
-    capability: ComputeCapability
-    runs: bool
+def name_row(array: DeclaredArray[Any], row: Mapping[str, Any], number: int) -> str:
+    """Name a row in a message: "toolkit 12.8.1", or by its number where what names it is missing."""
+    parts = [row.get(field) for field in array.unique] if isinstance(row, Mapping) else []
+    words = [" ".join(map(str, part)) if isinstance(part, list) else str(part) for part in parts if part is not None]
+    return f"{array.name} {to_one_line(' '.join(words)) if words else f'number {number}'}"
 
 
-class AnchorTable(Table):
-    """All the anchors."""
-
-    floors = Array("floor", FloorAnchor, unique=("cuda",))
-    toolkits = Array("toolkit", ToolkitAnchor, unique=("cuda",))
-    drivers = Array("driver", DriverAnchor, unique=("driver",))
-    gpus = Array("gpu", GpuAnchor, unique=("name",))
-    targets = Array("target", CapabilityAnchor, unique=("capability",))
-    wheels = Array("wheel", WheelAnchor, unique=("minor", "variant", "capability"))
-
-
-def validate_anchors(known: Tables) -> Iterator[TableProblem]:
-    """Where these tables contradict an anchor."""
-    anchors = AnchorTable(read_shipped_table("anchors"))
-    for part in ANCHOR_RULES:
-        yield from part(known, anchors)
+def _validate_head(document: TableDocument, shipped: TableDocument, today: str) -> Iterator[tuple[str, bool]]:
+    """List the problems of schema and date, and whether each may be forced."""
+    schema, as_of = document.get("schema"), document.get("as_of")
+    if schema != shipped["schema"]:
+        yield f"its schema is {schema!r}; this devkit reads schema {shipped['schema']}", False
+    if not _is_date(as_of):
+        yield f"as_of is {as_of!r}, not a date such as {shipped['as_of']!r}", False
+    elif str(as_of) > today:
+        yield f"as_of is {as_of}, which is yet to come", False
+    elif str(as_of) < shipped["as_of"]:
+        yield f"it is as of {as_of}, older than the shipped one of {shipped['as_of']}", True
 
 
-def _floors(known: Tables, anchors: AnchorTable) -> Iterator[TableProblem]:
-    for row in anchors.floors:
-        linux = find_oldest_driver(row.cuda, known=known)
-        windows = find_oldest_driver(row.cuda, platform="windows", known=known) if row.windows_driver else None
-        if (linux, windows) != (row.linux_driver, row.windows_driver):
-            wanted = " and ".join(str(driver) for driver in (row.linux_driver, row.windows_driver) if driver)
-            yield _against("driver", f"CUDA {row.cuda} runs from driver {wanted} on", linux, row)
+def _validate_row(kind: type[TableRow], row: object, sources: Mapping[str, Any], today: str) -> Iterator[str]:
+    if not isinstance(row, dict):
+        yield "it is no table of fields"
+        return
+    decoders = get_field_decoders(kind)
+    required = {field.name for field in fields(kind) if field.default is MISSING}
+    # Its date may be that of the whole table.
+    missing = required - {"checked", *row}
+    if missing:
+        yield f"it lacks {join_words(sorted(missing))}"
+    for field, value in row.items():
+        if field not in decoders:
+            yield f"it has no field {field!r}{_suggest(field, decoders)}"
+            continue
+        try:
+            _validate_text(decoders[field](value), value)
+        except InvalidValue as error:
+            yield f"{field} is {value!r}, not {error.expected}"
+    named = row.get("source")
+    if named == []:
+        yield "it names no source"
+    for source in named if isinstance(named, list) else ():
+        if source not in sources:
+            yield f"its source {source!r} is not among the sources"
+    checked = row.get("checked", "2000-01-01")
+    if not _is_date(checked) or checked > today:
+        yield f"checked is {checked!r}, not a date of the past"
 
 
-def _toolkits(known: Tables, anchors: AnchorTable) -> Iterator[TableProblem]:
-    for row in anchors.toolkits:
-        found = find_toolkit_driver(row.cuda, known=known)
-        if found != row.linux_driver:
-            yield _against("driver", f"CUDA {row.cuda} came with driver {row.linux_driver}", found, row)
+def _validate_text(decoded: object, value: object) -> None:
+    """Refuse text of several lines, and a version with more around it. Raises InvalidValue."""
+    for each in decoded if isinstance(decoded, tuple) else (decoded,):
+        if isinstance(each, Release) and each.text != value:
+            raise InvalidValue("a version", value)
+        if isinstance(each, str) and each != to_one_line(each):
+            raise InvalidValue("a string on one line", value)
 
 
-def _drivers(known: Tables, anchors: AnchorTable) -> Iterator[TableProblem]:
-    for row in anchors.drivers:
-        found = find_newest_cuda(row.driver, known=known)
-        if found != row.cuda:
-            yield _against("driver", f"driver {row.driver} runs CUDA {row.cuda} in full", found, row)
+def _find_duplicates(array: DeclaredArray[Any], numbered: list[tuple[str, dict[str, Any]]]) -> Iterator[str]:
+    decoders, seen = get_field_decoders(array.row), set()
+    for called, row in numbered:
+        # Decoded, for 12.0 and 12.0.0 are one version.
+        key = tuple(decoders[field](row[field]) for field in array.unique)
+        if key in seen:
+            yield called
+        seen.add(key)
 
 
-def _gpus(known: Tables, anchors: AnchorTable) -> Iterator[TableProblem]:
-    for row in anchors.gpus:
-        found = find_gpu(row.name, known=known)
-        if found is None or found.model is None or found.capability != row.capability:
-            says = f"{row.name} has compute capability {row.capability}"
-            yield _against("gpus", says, found and found.capability, row)
-        elif found.model.forward != row.forward:
-            offered = "is" if row.forward else "is not"
-            yield _against("gpus", f"forward compatibility {offered} offered for {row.name}", found.model.forward, row)
+def _is_date(value: object) -> bool:
+    return isinstance(value, str) and _DATE.fullmatch(value) is not None
 
 
-def _targets(known: Tables, anchors: AnchorTable) -> Iterator[TableProblem]:
-    for row in anchors.targets:
-        found = known.driver.capabilities.get(row.capability)
-        first, last = (found.first_cuda, found.last_cuda) if found else (None, None)
-        if row.first_cuda is not None and first != row.first_cuda:
-            says = f"CUDA {row.first_cuda} is the first that targets compute capability {row.capability}"
-            yield _against("driver", says, first, row)
-        if row.last_cuda is not None and last != row.last_cuda:
-            says = f"CUDA {row.last_cuda} is the last that targets compute capability {row.capability}"
-            yield _against("driver", says, last, row)
+def _suggest(word: str, known: Mapping[str, object]) -> str:
+    close = get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _wheels(known: Tables, anchors: AnchorTable) -> Iterator[TableProblem]:
-    for row in anchors.wheels:
-        wheel = known.torch.wheels.get((row.minor, row.variant, "x86_64"))
-        runs = wheel is not None and check_gpu_code(row.capability, wheel.sass) is CodeSupport.NATIVE
-        if wheel is None or runs != row.runs:
-            holds = "holds" if row.runs else "holds no"
-            says = f"torch {row.minor}+{row.variant} {holds} machine code for {row.capability}"
-            yield _against("torch", says, "no such wheel" if wheel is None else runs, row)
+# ---- Published facts do not change: a table that says otherwise is wrong, or the shipped one was.
+
+IMMUTABLE_FIELDS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("driver", "toolkit"): ("cuda", "linux_driver", "windows_driver"),
+    ("driver", "family"): ("linux_driver", "windows_driver"),
+    ("driver", "branch"): ("cuda",),
+    ("driver", "windows_branch"): ("cuda",),
+    ("driver", "forward"): ("cuda",),
+    ("driver", "capability"): ("first_cuda", "last_cuda", "first_branch", "last_branch", "generic_wheels_from_cuda"),
+    ("gpus", "gpu"): ("capability", "forward"),
+    ("torch", "release"): ("glibc", "default_variant"),
+    ("torch", "wheel"): ("sass", "ptx"),
+    ("torch", "index"): ("cuda", "url"),
+    ("rocm", "index"): ("rocm", "url", "targets"),
+    ("rocm", "gpu"): ("target",),
+    ("stack", "bitsandbytes"): ("cudas", "cpu", "aarch64"),
+    ("stack", "library"): ("sass", "ptx"),
+    ("stack", "feature"): ("capability",),
+    ("images", "python_image"): ("python", "machines"),
+    ("images", "cuda_image"): ("python", "glibc", "machines"),
+}
+"""Fields of published things. An end that nobody knew yet (None) may still be set."""
 
 
-ANCHOR_RULES: tuple[Callable[[Tables, AnchorTable], Iterator[TableProblem]], ...] = (
-    _floors,
-    _toolkits,
-    _drivers,
-    _gpus,
-    _targets,
-    _wheels,
-)
-"""One part for every array of the anchors."""
+def validate_unchanged(name: str, document: TableDocument, *, shipped: TableDocument) -> Iterator[TableProblem]:
+    """Compare table `name` with the one that ships. All of it may be forced: the shipped row may be wrong.
+
+    An inferred row may change freely: it was a guess.
+    """
+    for array in TABLE_TYPES[name].arrays():
+        lasting = IMMUTABLE_FIELDS.get((name, array.name))
+        if lasting is None:
+            continue
+        now = {tuple(str(row[field]) for field in array.unique): row for row in document[array.name]}
+        for number, before in enumerate(shipped[array.name], start=1):
+            if before["confidence"] == Confidence.INFERRED:
+                continue
+            after = now.get(tuple(str(before[field]) for field in array.unique))
+            differences = ["the shipped table has it, this one does not"]
+            if after is not None:
+                differences = list(_compare_rows(before, after, lasting))
+            called = name_row(array, before, number)
+            yield from (TableProblem(name, called, says, True) for says in differences)
 
 
-def _against(table: str, says: str, found: object, row: TableRow) -> TableProblem:
-    return TableProblem(table, "", f"{says} ({row.source[0]}); this table says {found}")
+def _compare_rows(before: dict[str, Any], after: dict[str, Any], lasting: tuple[str, ...]) -> Iterator[str]:
+    for field in lasting:
+        if field in before and after.get(field) != before[field]:
+            yield f"{field} is {after.get(field)!r}; the shipped table says {before[field]!r}"
+    if after["confidence"] == Confidence.INFERRED:
+        yield f"it is inferred; the shipped table calls it {before['confidence']}"
 
+
+# ---- Consistency: newer versions need newer drivers, and whatever a row names is there.
 
 ConsistencyRule = Callable[[Tables], Iterator[TableProblem]]
 
@@ -389,12 +441,6 @@ CONSISTENCY_RULES: tuple[ConsistencyRule, ...] = (
 """Every rule that tables keep among their rows."""
 
 
-def validate_consistency(known: Tables) -> Iterator[TableProblem]:
-    """What the rules have against these tables."""
-    for rule in CONSISTENCY_RULES:
-        yield from rule(known)
-
-
 def _code(
     table: str, called: str, targets: Iterable[str], cudas: tuple[Release, ...], known: Tables
 ) -> Iterator[TableProblem]:
@@ -415,200 +461,126 @@ def _is_below(driver: Release, floor: Release) -> bool:
     return driver.major < floor.major if is_bare else driver < floor
 
 
-# Whether a document has the shape of its table: names, types, sources, dates, no row twice.
-
-_DATE = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])")
-_ADDRESS = re.compile(r"https://[\w.-]+/\S*")
-_WORDS = {str: "a text", int: "a whole number", float: "a number with its decimal point", bool: "true or false"}
+# ---- Anchors: facts that every edition of the tables must agree with.
 
 
-def validate_schema(
-    name: str, document: TableDocument, *, shipped: TableDocument, today: str
-) -> Iterator[TableProblem]:
-    """What is wrong with the shape of table `name`. `today` is ISO 8601; `shipped` is the table of the same name."""
-    yield from _head(name, document, shipped=shipped, today=today)
-    sources = document.get("sources")
-    yield from _sources(name, sources)
-    declared = {array.name: array for array in TABLE_TYPES[name].arrays()}
-    for unknown in set(document) - {*declared, "schema", "as_of", "sources"}:
-        yield TableProblem(name, "", f"{unknown!r} is no array of this table{_near(unknown, declared)}")
-    for array in declared.values():
-        rows = document.get(array.name)
-        if not isinstance(rows, list) or not rows:
-            yield TableProblem(name, "", f"the array {array.name!r} is {'empty' if rows == [] else 'missing'}")
-            continue
-        found = [*_rows(name, array, rows, sources if isinstance(sources, Mapping) else {}, today)]
-        yield from found or _twice(name, array, rows)
+@keyword_record
+class FloorAnchor(TableRow):
+    """The oldest drivers that run a CUDA version by minor version compatibility."""
+
+    cuda: Release
+    linux_driver: Release
+    windows_driver: Release | None = None
 
 
-def name_row(array: DeclaredArray[Any], row: Mapping[str, Any], number: int) -> str:
-    """How a message calls a row: "toolkit 12.8.1", or by its number where what names it is missing."""
-    parts = [row.get(field) for field in array.unique] if isinstance(row, Mapping) else []
-    words = [" ".join(map(str, part)) if isinstance(part, list) else str(part) for part in parts if part is not None]
-    return f"{array.name} {to_one_line(' '.join(words)) if words else f'number {number}'}"
+@keyword_record
+class ToolkitAnchor(TableRow):
+    """The driver that came with the first release of a CUDA version."""
+
+    cuda: Release
+    linux_driver: Release
 
 
-def _head(name: str, document: TableDocument, *, shipped: TableDocument, today: str) -> Iterator[TableProblem]:
-    schema, as_of = document.get("schema"), document.get("as_of")
-    if schema != shipped["schema"]:
-        yield TableProblem(name, "", f"its schema is {schema!r}; this devkit reads schema {shipped['schema']}")
-    if not _is_date(as_of):
-        yield TableProblem(name, "", f"as_of is {as_of!r}, not a date such as {shipped['as_of']!r}")
-    elif str(as_of) > today:
-        yield TableProblem(name, "", f"as_of is {as_of}, which is yet to come")
-    elif str(as_of) < shipped["as_of"]:
-        yield TableProblem(name, "", f"it is as of {as_of}, older than the shipped one of {shipped['as_of']}", True)
+@keyword_record
+class DriverAnchor(TableRow):
+    """The newest CUDA that a Linux driver runs in full."""
+
+    driver: Release
+    cuda: Release
 
 
-def _is_date(value: object) -> bool:
-    return isinstance(value, str) and _DATE.fullmatch(value) is not None
+@keyword_record
+class GpuAnchor(TableRow):
+    """What a GPU is."""
+
+    name: str
+    capability: ComputeCapability
+    forward: bool
 
 
-def _sources(name: str, sources: object) -> Iterator[TableProblem]:
-    if not isinstance(sources, Mapping):
-        yield TableProblem(name, "", "the table 'sources' is missing")
-        return
-    for key, address in sources.items():
-        if not isinstance(address, str) or not _ADDRESS.fullmatch(address):
-            yield TableProblem(name, f"source {key!r}", f"{address!r} is no https address")
+@keyword_record
+class CapabilityAnchor(TableRow):
+    """The CUDA Toolkits that target a compute capability, as far as they are settled."""
+
+    capability: ComputeCapability
+    first_cuda: Release | None = None
+    last_cuda: Release | None = None
 
 
-def _rows(
-    name: str, array: DeclaredArray[Any], rows: list[Any], sources: Mapping[str, Any], today: str
-) -> Iterator[TableProblem]:
-    for number, row in enumerate(rows, start=1):
-        called = name_row(array, row, number)
-        if not isinstance(row, dict):
-            yield TableProblem(name, called, "it is no table of fields")
-            continue
-        yield from (TableProblem(name, called, says) for says in _fields(array.row, row))
-        yield from (TableProblem(name, called, says) for says in _provenance(row, sources, today))
+@keyword_record
+class WheelAnchor(TableRow):
+    """Whether a torch wheel for x86_64 holds machine code for a compute capability."""
+
+    minor: str
+    variant: str
+    capability: ComputeCapability
+    runs: bool
 
 
-def _fields(kind: type[TableRow], row: Mapping[str, Any]) -> Iterator[str]:
-    types = get_field_types(kind)
-    missing = get_required_fields(kind) - set(row)
-    if missing:
-        yield f"it lacks {join_words(sorted(missing))}"
-    for field, value in row.items():
-        if field not in types:
-            yield f"it has no field {field!r}{_near(field, types)}"
-        elif wanted := _unlike(types[field], value):
-            yield f"{field} is {value!r}, not {wanted}"
+class AnchorTable(Table):
+    """All the anchors."""
+
+    floors = Array("floor", FloorAnchor, unique=("cuda",))
+    toolkits = Array("toolkit", ToolkitAnchor, unique=("cuda",))
+    drivers = Array("driver", DriverAnchor, unique=("driver",))
+    gpus = Array("gpu", GpuAnchor, unique=("name",))
+    targets = Array("target", CapabilityAnchor, unique=("capability",))
+    wheels = Array("wheel", WheelAnchor, unique=("minor", "variant", "capability"))
 
 
-def _provenance(row: Mapping[str, Any], sources: Mapping[str, Any], today: str) -> Iterator[str]:
-    named = row.get("source")
-    if named == []:
-        yield "it names no source"
-    for source in named if isinstance(named, list) else ():
-        if source not in sources:
-            yield f"its source {source!r} is not among the sources"
-    checked = row.get("checked", "2000-01-01")
-    if not _is_date(checked) or checked > today:
-        yield f"checked is {checked!r}, not a date of the past"
+def validate_anchors(known: Tables) -> Iterator[TableProblem]:
+    """Compare the tables with every anchor."""
+    anchors = AnchorTable(read_shipped_table("anchors"))
+    for rule in (_validate_driver_anchors, _validate_gpu_anchors, _validate_wheel_anchors):
+        for table, says, found, expected, row in rule(known, anchors):
+            if found != expected:
+                yield TableProblem(table, "", f"{says} ({row.source[0]}); this table says {found}")
 
 
-def _unlike(kind: Any, value: object) -> str:  # noqa: ANN401 - the type of any field
-    """What a value should be, "" for one that it can be."""
-    if isinstance(kind, UnionType):
-        kind = next(part for part in get_args(kind) if part is not NoneType)
-    if get_origin(kind) is tuple:
-        part = get_args(kind)[0]
-        fits = isinstance(value, list) and not any(_unlike(part, each) for each in value)
-        return "" if fits else f"a list of {'numbers' if part is int else 'texts'}"
-    if kind in SCALAR_PARSERS:
-        return "" if isinstance(value, str) and _reads(kind, value) else f"a {_SPOKEN[kind.__name__]}"
-    fits = type(value) is kind and (kind is not str or value == to_one_line(str(value)))
-    return "" if fits else _WORDS[kind]
+Comparison = tuple[str, str, object, object, TableRow]
+"""The table, the anchor in words, what the table says, what it must say, and the anchor's row."""
 
 
-_SPOKEN = {
-    "Release": "version",
-    "ComputeCapability": "compute capability",
-    "Confidence": "confidence: confirmed, single-source or inferred",
-}
+def _validate_driver_anchors(known: Tables, anchors: AnchorTable) -> Iterator[Comparison]:
+    for floor in anchors.floors:
+        says = f"CUDA {floor.cuda} runs from driver {floor.linux_driver} on"
+        yield "driver", says, find_oldest_driver(floor.cuda, known=known), floor.linux_driver, floor
+        if floor.windows_driver:
+            says = f"CUDA {floor.cuda} runs from Windows driver {floor.windows_driver} on"
+            windows = find_oldest_driver(floor.cuda, platform="windows", known=known)
+            yield "driver", says, windows, floor.windows_driver, floor
+    for toolkit in anchors.toolkits:
+        says = f"CUDA {toolkit.cuda} came with driver {toolkit.linux_driver}"
+        yield "driver", says, find_toolkit_driver(toolkit.cuda, known=known), toolkit.linux_driver, toolkit
+    for row in anchors.drivers:
+        says = f"driver {row.driver} runs CUDA {row.cuda} in full"
+        yield "driver", says, find_newest_cuda(row.driver, known=known), row.cuda, row
+    for target in anchors.targets:
+        found, capability = known.driver.capabilities.get(target.capability), f"compute capability {target.capability}"
+        if target.first_cuda is not None:
+            says = f"CUDA {target.first_cuda} is the first that targets {capability}"
+            yield "driver", says, found and found.first_cuda, target.first_cuda, target
+        if target.last_cuda is not None:
+            says = f"CUDA {target.last_cuda} is the last that targets {capability}"
+            yield "driver", says, found and found.last_cuda, target.last_cuda, target
 
 
-def _reads(kind: Any, text: str) -> bool:  # noqa: ANN401 - a type of SCALARS
-    try:
-        found = SCALAR_PARSERS[kind](text)
-    except ValueError:
-        return False
-    return not isinstance(found, Release) or found.text == text
+def _validate_gpu_anchors(known: Tables, anchors: AnchorTable) -> Iterator[Comparison]:
+    for row in anchors.gpus:
+        found = find_gpu(row.name, known=known)
+        model = found.model if found else None
+        capability = found.capability if found and model else None
+        yield "gpus", f"{row.name} has compute capability {row.capability}", capability, row.capability, row
+        if model is not None:
+            offered = "is" if row.forward else "is not"
+            says = f"forward compatibility {offered} offered for {row.name}"
+            yield "gpus", says, model.forward, row.forward, row
 
 
-def _twice(name: str, array: DeclaredArray[Any], rows: list[Any]) -> Iterator[TableProblem]:
-    types = get_field_types(array.row)
-    seen = set()
-    for number, row in enumerate(rows, start=1):
-        key = tuple(_comparable(types[field], row[field]) for field in array.unique)
-        if key in seen:
-            yield TableProblem(name, name_row(array, row, number), "it stands there twice")
-        seen.add(key)
-
-
-def _comparable(kind: Any, value: Any) -> object:  # noqa: ANN401 - any field
-    """12.0 and 12.0.0 are one version."""
-    return SCALAR_PARSERS[kind](value) if kind in SCALAR_PARSERS else tuple(value) if isinstance(value, list) else value
-
-
-def _near(word: str, known: Mapping[str, object]) -> str:
-    close = get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-# What was published once does not change: a table that says otherwise is wrong, or the shipped one was.
-
-IMMUTABLE_FIELDS: dict[tuple[str, str], tuple[str, ...]] = {
-    ("driver", "toolkit"): ("cuda", "linux_driver", "windows_driver"),
-    ("driver", "family"): ("linux_driver", "windows_driver"),
-    ("driver", "branch"): ("cuda",),
-    ("driver", "windows_branch"): ("cuda",),
-    ("driver", "forward"): ("cuda",),
-    ("driver", "capability"): ("first_cuda", "last_cuda", "first_branch", "last_branch", "generic_wheels_from_cuda"),
-    ("gpus", "gpu"): ("capability", "forward"),
-    ("torch", "release"): ("glibc", "default_variant"),
-    ("torch", "wheel"): ("sass", "ptx"),
-    ("torch", "index"): ("cuda", "url"),
-    ("rocm", "index"): ("rocm", "url", "targets"),
-    ("rocm", "gpu"): ("target",),
-    ("stack", "bitsandbytes"): ("cudas", "cpu", "aarch64"),
-    ("stack", "library"): ("sass", "ptx"),
-    ("stack", "feature"): ("capability",),
-    ("images", "python_image"): ("python", "machines"),
-    ("images", "cuda_image"): ("python", "glibc", "machines"),
-}
-"""Fields of published things. An end that nobody knew yet (None) may still be set."""
-
-
-def validate_unchanged(name: str, document: TableDocument, *, shipped: TableDocument) -> Iterator[TableProblem]:
-    """Where table `name` goes back on what ships with devkit. All of it may be forced: the shipped row may be wrong.
-
-    An inferred row may change freely: it was a guess.
-    """
-    for array in TABLE_TYPES[name].arrays():
-        lasting = IMMUTABLE_FIELDS.get((name, array.name))
-        if lasting is None:
-            continue
-        now = {_key(row, array.unique): row for row in document[array.name]}
-        for number, before in enumerate(shipped[array.name], start=1):
-            if before["confidence"] == Confidence.INFERRED:
-                continue
-            called, after = name_row(array, before, number), now.get(_key(before, array.unique))
-            if after is None:
-                yield TableProblem(name, called, "the shipped table has it, this one does not", True)
-            else:
-                yield from (TableProblem(name, called, says, True) for says in _changes(before, after, lasting))
-
-
-def _changes(before: dict[str, Any], after: dict[str, Any], lasting: tuple[str, ...]) -> Iterator[str]:
-    for field in lasting:
-        if field in before and after.get(field) != before[field]:
-            yield f"{field} is {after.get(field)!r}; the shipped table says {before[field]!r}"
-    if after["confidence"] == Confidence.INFERRED:
-        yield f"it is inferred; the shipped table calls it {before['confidence']}"
-
-
-def _key(row: dict[str, Any], unique: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(str(row[field]) for field in unique)
+def _validate_wheel_anchors(known: Tables, anchors: AnchorTable) -> Iterator[Comparison]:
+    for row in anchors.wheels:
+        wheel = known.torch.wheels.get((row.minor, row.variant, "x86_64"))
+        runs = wheel is not None and check_gpu_code(row.capability, wheel.sass) is CodeSupport.NATIVE
+        holds = "holds" if row.runs else "holds no"
+        says = f"torch {row.minor}+{row.variant} {holds} machine code for {row.capability}"
+        yield "torch", says, "no such wheel" if wheel is None else runs, row.runs, row

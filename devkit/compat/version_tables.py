@@ -1,18 +1,20 @@
-"""The version tables: each file is read once, and only when something asks for it."""
+"""The version tables: typed rows over tables/*.toml, each file and array read when it is first used.
+
+Every row says where it was read, when, and how sure that makes it.
+"""
 
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, fields
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache
+from operator import attrgetter
 from pkgutil import get_data
-from typing import Any, Generic, TypeVar, get_args, get_origin, overload
+from typing import Any, Generic, TypeVar
 
 from devkit.compat.refresh import read_newer_table
+from devkit.facts.decode import decode_fields
 from devkit.facts.values import ComputeCapability, Release, keyword_record
-
-# The rows of the version tables. Each says where it was read, when, and how sure that makes it.
 
 
 class Confidence(StrEnum):
@@ -491,36 +493,26 @@ class ExporterService(TableRow):
     port: str
 
 
-# One table file: its arrays become typed rows, each when it is first asked for.
-#
-# A command asks for a few of the arrays, and parsing all of them would take a third of its time.
-
 TableDocument = Mapping[str, Any]
 """A table as TOML has it: `schema`, `as_of`, arrays of rows by name, and `sources`, the addresses by id."""
 
 RowT = TypeVar("RowT", bound=TableRow)
-KeyT = TypeVar("KeyT")
-ValueT = TypeVar("ValueT")
 
 _ARRAY = re.compile(r"^(\w+) = \[\n.*?^\]$", re.MULTILINE | re.DOTALL)
 """An array of rows as the shipped tables lay it out: its brackets alone on their lines."""
 
-SCALAR_PARSERS: dict[object, Callable[[Any], Any]] = {
-    Release: Release.parse,
-    ComputeCapability: ComputeCapability.parse,
-    Confidence: Confidence,
-}
-"""Types of fields that stand in TOML as text, and how they are read."""
-
 
 class LazyDocument(Mapping[str, Any]):
-    """The document in a TOML text. Arrays are parsed when they are asked for, whatever is not laid out so at once."""
+    """The document in a TOML text; arrays that are laid out as above are parsed when they are first read.
+
+    A command reads a few of them, and parsing them all would take a third of its time.
+    """
 
     def __init__(self, text: str) -> None:
         self._arrays = {found[1]: found[0] for found in _ARRAY.finditer(text)}
         self._parsed: dict[str, Any] = tomllib.loads(_ARRAY.sub("", text))
 
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - whatever TOML holds
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - any TOML value
         if name in self._arrays:
             self._parsed |= tomllib.loads(self._arrays.pop(name))
         return self._parsed[name]
@@ -532,53 +524,35 @@ class LazyDocument(Mapping[str, Any]):
         return len(self._parsed) + len(self._arrays)
 
 
-def get_field_types(row: type[TableRow]) -> dict[str, Any]:
-    """The type of each field of a row, as its class and those above it declare it."""
-    return {name: kind for one in reversed(row.__mro__) for name, kind in vars(one).get("__annotations__", {}).items()}
-
-
-def get_required_fields(row: type[TableRow]) -> frozenset[str]:
-    """The fields that every row of a table must have; the day it was checked may be that of the whole table."""
-    return frozenset(field.name for field in fields(row) if field.default is MISSING) - {"checked"}
-
-
-def _decoders(row: type[TableRow]) -> dict[str, Callable[[Any], Any]]:
-    """How to turn each TOML value into the field's type; fields that TOML already types right are absent."""
-    found: dict[str, Callable[[Any], Any]] = {}
-    for name, kind in get_field_types(row).items():
-        if get_origin(kind) is tuple:
-            found[name] = tuple
-        for part in (kind, *get_args(kind)):
-            found |= {name: SCALAR_PARSERS[part]} if part in SCALAR_PARSERS else {}
-    return found
-
-
 class Table:
-    """One file's arrays, typed. `as_of` is the day the file was last checked."""
+    """The typed arrays of one file. `as_of` is the day the file was last checked."""
 
     def __init__(self, document: TableDocument) -> None:
         self._document = document
         self.as_of: str = document["as_of"]
 
     def rows(self, name: str, row: type[RowT]) -> tuple[RowT, ...]:
-        """The array `name`. Raises KeyError for a missing array or a source id that does not resolve."""
-        sources, decoders = self._document["sources"], _decoders(row)
+        """Decode the array `name`.
 
-        def typed(raw: TableDocument) -> RowT:
-            values = {key: decoders[key](value) if key in decoders else value for key, value in raw.items()}
+        Raises:
+            KeyError: for a missing array, an unknown field, or a source id that does not resolve.
+            InvalidValue: for a value that does not fit its field.
+        """
+        sources, found = self._document["sources"], []
+        for raw in self._document[name]:
+            values = {"checked": self.as_of, **decode_fields(raw, row)}
             values["source"] = tuple(sources[source] for source in raw["source"])
-            return row(**{"checked": self.as_of, **values})
-
-        return tuple(typed(raw) for raw in self._document[name])
+            found.append(row(**values))
+        return tuple(found)
 
     @classmethod
     def arrays(cls) -> "tuple[DeclaredArray[Any], ...]":
-        """The arrays that a file of this kind holds."""
+        """List the arrays that a file of this kind holds."""
         return tuple(each for each in vars(cls).values() if isinstance(each, DeclaredArray))
 
 
 class DeclaredArray(Generic[RowT]):
-    """An array of a kind of table. No two rows have the same `unique` fields."""
+    """An array that a kind of table declares. No two rows have the same `unique` fields."""
 
     def __init__(self, name: str, row: type[RowT], *, unique: tuple[str, ...]) -> None:
         self.name = name
@@ -588,69 +562,49 @@ class DeclaredArray(Generic[RowT]):
     def __set_name__(self, owner: type[Table], attribute: str) -> None:
         self._attribute = attribute
 
-    def _kept(self, table: Table, found: ValueT) -> ValueT:
-        """Found in the instance from now on, before this descriptor is asked again."""
-        vars(table)[self._attribute] = found
-        return found
-
 
 class Array(DeclaredArray[RowT]):
-    """An array that is read as a tuple of its rows."""
+    """An array that is read as a tuple of its rows, once."""
 
-    @overload
-    def __get__(self, table: None, owner: type[Table]) -> "Array[RowT]": ...
-    @overload
-    def __get__(self, table: Table, owner: type[Table]) -> tuple[RowT, ...]: ...
-    def __get__(self, table: Table | None, owner: type[Table]) -> "Array[RowT] | tuple[RowT, ...]":
-        return self if table is None else self._kept(table, table.rows(self.name, self.row))
+    def __get__(self, table: Table, owner: type[Table]) -> tuple[RowT, ...]:
+        # The instance's own attribute is found before this descriptor from now on.
+        rows = vars(table)[self._attribute] = table.rows(self.name, self.row)
+        return rows
 
 
-class KeyedArray(DeclaredArray[RowT], Generic[RowT, KeyT]):
-    """An array that is read as a dict of its rows; `key` is made of the unique fields."""
+class KeyedArray(DeclaredArray[RowT]):
+    """An array that is read as a dict of its rows by their unique field, or by a tuple of them, once."""
 
-    def __init__(self, name: str, row: type[RowT], *, unique: tuple[str, ...], key: Callable[[RowT], KeyT]) -> None:
-        super().__init__(name, row, unique=unique)
-        self._key = key
-
-    @overload
-    def __get__(self, table: None, owner: type[Table]) -> "KeyedArray[RowT, KeyT]": ...
-    @overload
-    def __get__(self, table: Table, owner: type[Table]) -> dict[KeyT, RowT]: ...
-    def __get__(self, table: Table | None, owner: type[Table]) -> "KeyedArray[RowT, KeyT] | dict[KeyT, RowT]":
-        if table is None:
-            return self
-        return self._kept(table, {self._key(row): row for row in table.rows(self.name, self.row)})
+    def __get__(self, table: Table, owner: type[Table]) -> dict[Any, RowT]:
+        key = attrgetter(*self.unique)
+        rows = vars(table)[self._attribute] = {key(row): row for row in table.rows(self.name, self.row)}
+        return rows
 
 
 class DriverTable(Table):
     """What each driver runs, and what each CUDA Toolkit targets."""
 
     toolkits = Array("toolkit", CudaToolkit, unique=("version",))
-    families = KeyedArray("family", CudaFamily, unique=("major",), key=lambda row: row.major)
+    families = KeyedArray("family", CudaFamily, unique=("major",))
     branches = Array("branch", DriverBranch, unique=("branch",))
     windows_branches = Array("windows_branch", WindowsDriverBranch, unique=("branches",))
     forward = Array("forward", ForwardPackage, unique=("package",))
-    capabilities = KeyedArray("capability", Capability, unique=("capability",), key=lambda row: row.capability)
+    capabilities = KeyedArray("capability", Capability, unique=("capability",))
 
 
 class GpuTable(Table):
     """GPUs by name."""
 
     models = Array("gpu", GpuModel, unique=("id",))
-    rates = KeyedArray("rate", GpuDatasheet, unique=("id",), key=lambda row: row.id)
+    rates = KeyedArray("rate", GpuDatasheet, unique=("id",))
 
 
 class TorchTable(Table):
     """torch releases and the GPU code in their wheels."""
 
     releases = Array("release", TorchRelease, unique=("version",))
-    wheels = KeyedArray(
-        "wheel",
-        TorchWheel,
-        unique=("minor", "variant", "machine"),
-        key=lambda row: (row.minor, row.variant, row.machine),
-    )
-    indexes = KeyedArray("index", WheelIndex, unique=("label",), key=lambda row: row.label)
+    wheels = KeyedArray("wheel", TorchWheel, unique=("minor", "variant", "machine"))
+    indexes = KeyedArray("index", WheelIndex, unique=("label",))
 
 
 class StackTable(Table):
@@ -659,7 +613,7 @@ class StackTable(Table):
     packages = Array("package", PackageRelease, unique=("name", "version"))
     bitsandbytes = Array("bitsandbytes", BitsandbytesRelease, unique=("version",))
     libraries = Array("library", BitsandbytesLibrary, unique=("version", "machine", "cudas"))
-    features = KeyedArray("feature", Feature, unique=("name",), key=lambda row: row.name)
+    features = KeyedArray("feature", Feature, unique=("name",))
     pythons = Array("python", PythonVersion, unique=("version",))
     floors = Array("floor", RuntimeRequirement, unique=("name", "version"))
 
@@ -678,16 +632,16 @@ class ImageTable(Table):
     cuda_images = Array("cuda_image", CudaImage, unique=("cuda", "system"))
     tools = Array("tool", ImageTool, unique=("name",))
     life = Array("life", ImageEndOfLife, unique=("name",))
-    withdrawn = KeyedArray("withdrawn", WithdrawnTag, unique=("tag",), key=lambda row: row.tag)
+    withdrawn = KeyedArray("withdrawn", WithdrawnTag, unique=("tag",))
 
 
 class RocmTable(Table):
     """AMD GPUs: torch builds for ROCm, their GPU targets, GPUs by name."""
 
-    releases = KeyedArray("release", RocmRelease, unique=("version",), key=lambda row: row.version)
-    indexes = KeyedArray("index", RocmIndex, unique=("label",), key=lambda row: row.label)
+    releases = KeyedArray("release", RocmRelease, unique=("version",))
+    indexes = KeyedArray("index", RocmIndex, unique=("label",))
     libraries = Array("library", RocmLibrary, unique=("version", "rocms"))
-    features = KeyedArray("feature", RocmFeature, unique=("name",), key=lambda row: row.name)
+    features = KeyedArray("feature", RocmFeature, unique=("name",))
     gpus = Array("gpu", AmdGpuModel, unique=("name",))
 
 
@@ -697,15 +651,13 @@ class EngineTable(Table):
     container_toolkits = Array("container_toolkit", ContainerToolkit, unique=("version",))
     vulnerabilities = Array("vulnerability", Vulnerability, unique=("id",))
     faults = Array("engine_fault", EngineFault, unique=("program", "since", "when"))
-    features = KeyedArray(
-        "engine_feature", EngineFeature, unique=("engine", "feature"), key=lambda row: (row.engine, row.feature)
-    )
+    features = KeyedArray("engine_feature", EngineFeature, unique=("engine", "feature"))
 
 
 class EditorTable(Table):
     """Tools that open dev containers."""
 
-    editors = KeyedArray("editor", Editor, unique=("name",), key=lambda row: row.name)
+    editors = KeyedArray("editor", Editor, unique=("name",))
     ignored = Array("ignored", IgnoredKey, unique=("editor", "key"))
 
 
@@ -713,112 +665,75 @@ class ProfileTable(Table):
     """Services beside the dev container, and what a cluster's own services show of a job."""
 
     packages = Array("profile_package", ProfilePackage, unique=("profile", "name"))
-    images = KeyedArray("profile_image", ProfileImage, unique=("service",), key=lambda row: row.service)
+    images = KeyedArray("profile_image", ProfileImage, unique=("service",))
     panels = Array("panel", DashboardPanel, unique=("vendor", "title"))
     cluster_panels = Array("cluster_panel", DashboardPanel, unique=("title",))
     alerts = Array("alert", AlertRule, unique=("vendor", "name"))
-    exporters = KeyedArray(
-        "exporter_service",
-        ExporterService,
-        unique=("vendor", "installed_by"),
-        key=lambda row: (row.vendor, row.installed_by),
-    )
+    exporters = KeyedArray("exporter_service", ExporterService, unique=("vendor", "installed_by"))
 
 
-TABLE_TYPES: dict[str, type[Table]] = {
-    "driver": DriverTable,
-    "gpus": GpuTable,
-    "torch": TorchTable,
-    "stack": StackTable,
-    "manylinux": ManylinuxTable,
-    "images": ImageTable,
-    "rocm": RocmTable,
-    "engines": EngineTable,
-    "editors": EditorTable,
-    "profiles": ProfileTable,
-}
-"""What each table file holds, by its name without ending."""
+TableT = TypeVar("TableT", bound=Table)
 
-TABLE_NAMES = tuple(TABLE_TYPES)
+
+class TableFile(Generic[TableT]):
+    """A file of tables/, named as the attribute of `Tables` that holds it."""
+
+    def __init__(self, kind: type[TableT]) -> None:
+        self.kind = kind
+
+    def __set_name__(self, owner: "type[Tables]", name: str) -> None:
+        self._name = name
+
+    def __get__(self, tables: "Tables", owner: "type[Tables]") -> TableT:
+        table = vars(tables)[self._name] = self.kind(tables.read(self._name))
+        return table
 
 
 def read_shipped_table(name: str) -> TableDocument:
-    """One table file as it ships. Raises FileNotFoundError for a name outside `FILES`."""
+    """Read one table file as it ships. Raises FileNotFoundError for a name outside `TABLE_NAMES`."""
     return LazyDocument(read_shipped_bytes(name).decode())
 
 
 def read_shipped_bytes(name: str) -> bytes:
-    """The text of one table file as it ships. Raises FileNotFoundError for a name that no file has."""
+    """Read the text of one table file as it ships. Raises FileNotFoundError for a name that no file has."""
     return get_data("devkit.compat", f"tables/{name}.toml") or b""
 
 
-def _newest(name: str) -> TableDocument:
-    return read_newer_table(name) or read_shipped_table(name)
-
-
 class Tables:
-    """Every table; a file is read when its attribute is first used. `read` gives the document of a table by name."""
+    """All version tables; a file is read when its attribute is first used.
+
+    `read` gives the document of a table by name.
+    """
+
+    driver = TableFile(DriverTable)
+    gpus = TableFile(GpuTable)
+    torch = TableFile(TorchTable)
+    stack = TableFile(StackTable)
+    manylinux = TableFile(ManylinuxTable)
+    images = TableFile(ImageTable)
+    rocm = TableFile(RocmTable)
+    engines = TableFile(EngineTable)
+    editors = TableFile(EditorTable)
+    profiles = TableFile(ProfileTable)
 
     def __init__(self, read: Callable[[str], TableDocument] = read_shipped_table) -> None:
-        self._read = read
-
-    @cached_property
-    def driver(self) -> DriverTable:
-        """Drivers, CUDA Toolkits, compute capabilities."""
-        return DriverTable(self._read("driver"))
-
-    @cached_property
-    def gpus(self) -> GpuTable:
-        """GPUs by name."""
-        return GpuTable(self._read("gpus"))
-
-    @cached_property
-    def torch(self) -> TorchTable:
-        """torch releases, wheels, indexes."""
-        return TorchTable(self._read("torch"))
-
-    @cached_property
-    def stack(self) -> StackTable:
-        """transformers and its companions, Pythons, features."""
-        return StackTable(self._read("stack"))
-
-    @cached_property
-    def manylinux(self) -> ManylinuxTable:
-        """What wheel platforms ask of glibc and libstdc++."""
-        return ManylinuxTable(self._read("manylinux"))
-
-    @cached_property
-    def images(self) -> ImageTable:
-        """Base images."""
-        return ImageTable(self._read("images"))
-
-    @cached_property
-    def rocm(self) -> RocmTable:
-        """AMD GPUs under ROCm."""
-        return RocmTable(self._read("rocm"))
-
-    @cached_property
-    def engines(self) -> EngineTable:
-        """Engines and the NVIDIA Container Toolkit."""
-        return EngineTable(self._read("engines"))
-
-    @cached_property
-    def editors(self) -> EditorTable:
-        """Editors and what they ignore."""
-        return EditorTable(self._read("editors"))
-
-    @cached_property
-    def profiles(self) -> ProfileTable:
-        """Services beside the dev container."""
-        return ProfileTable(self._read("profiles"))
+        self.read = read
 
     @property
     def as_of(self) -> str:
-        """The day on which the oldest of the tables that were read so far was last checked; "" before any was read."""
+        """The day on which the oldest of the tables read so far was last checked; "" before any was read."""
         return min((table.as_of for table in vars(self).values() if isinstance(table, Table)), default="")
+
+
+TABLE_TYPES: dict[str, type[Table]] = {
+    name: file.kind for name, file in vars(Tables).items() if isinstance(file, TableFile)
+}
+"""The kind of each table file, by its name without ending."""
+
+TABLE_NAMES = tuple(TABLE_TYPES)
 
 
 @cache
 def load_tables() -> Tables:
-    """The newest tables there are: those that were offered, else those that ship. Shared by everyone who asks."""
-    return Tables(_newest)
+    """Load the newest tables: those that the user refreshed, else those that ship. Shared by all callers."""
+    return Tables(lambda name: read_newer_table(name) or read_shipped_table(name))

@@ -9,6 +9,7 @@ from devkit.compat.version_tables import KeyedArray, LazyDocument, Table, TableR
 from devkit.errors import DevkitError
 from devkit.estimate.gpus import CalibratedBounds
 from devkit.estimate.settings import InferenceSettings, TrainingSettings, decode_settings
+from devkit.facts.decode import InvalidValue, decode_fields, get_field_types
 from devkit.facts.values import keyword_record, record
 
 SCHEMA = "devkit.measured/1"
@@ -49,7 +50,11 @@ def parse_observed_runs(document: Mapping[str, Any], *, origin: str) -> tuple[Ob
         raise DevkitError(f"{origin} holds no measured run (schema {schema!r})", _HINT)
     try:
         rows = _ROWS[schema](document)
-        found = tuple(ObservedRun(**{name: row[name] for name in _FIELDS}) for row in rows)
+        known = get_field_types(ObservedRun)
+        found = tuple(ObservedRun(**decode_fields({name: row[name] for name in known}, ObservedRun)) for row in rows)
+    except InvalidValue as error:
+        wrong = f"{error.path[0]} is {error.value!r}, not {error.expected}"
+        raise DevkitError(f"in a run of {origin} {wrong}", _HINT) from None
     except (KeyError, TypeError) as error:
         raise DevkitError(f"{origin} tells no {error} of what was measured", _HINT) from None
     if not found:
@@ -61,7 +66,6 @@ def parse_observed_runs(document: Mapping[str, Any], *, origin: str) -> tuple[Ob
 
 
 _ESTIMATED = "estimated_allocated_peak_bytes"
-_FIELDS = ("gpu", "allocated_bytes", "reserved_bytes", "device_bytes", "estimated_bytes")
 
 
 def _run(document: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -159,12 +163,12 @@ class RunRow:
 class MeasuredTable(Table):
     """Groups and their runs."""
 
-    groups = KeyedArray("group", RunGroup, unique=("id",), key=lambda row: row.id)
+    groups = KeyedArray("group", RunGroup, unique=("id",))
 
     @property
     def runs(self) -> tuple[RunRow, ...]:
         """Every row; its source is its group's."""
-        return tuple(RunRow(**row) for row in self._document["run"])
+        return tuple(RunRow(**decode_fields(row, RunRow)) for row in self._document["run"])
 
 
 @keyword_record

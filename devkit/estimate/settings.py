@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from enum import StrEnum
-from types import NoneType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar
 
 from devkit.errors import DevkitError
+from devkit.facts.decode import InvalidValue, UnknownKey, decode_fields
 from devkit.facts.values import keyword_record
 
 
@@ -159,46 +159,27 @@ class InferenceSettings:
     """GPUs that share every layer (tensor parallel)."""
 
 
-# Settings of a run as tables and JSON spell them: a mapping of names to plain values, and back.
-
 SettingsT = TypeVar("SettingsT")
 
 
 def decode_settings(kind: type[SettingsT], values: Mapping[str, Any]) -> SettingsT:
-    """The settings of class `kind` that `values` spell; what they leave out has its default.
+    """Decode settings of class `kind` from plain values, as flags, TOML and JSON have them; absent ones keep defaults.
 
     Raises DevkitError for a name or a value that `kind` does not have.
     """
-    hints = get_type_hints(kind)
-    for name in values:
-        if name not in hints:
-            near = get_close_matches(name, hints, n=1)
-            raise DevkitError(f"unknown setting {name!r}", f"Did you mean {near[0]}?" if near else _known(hints))
-    return kind(**{name: _read(name, hints[name], value) for name, value in values.items()})
+    try:
+        return kind(**decode_fields(values, kind))
+    except UnknownKey as error:
+        known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+        near = get_close_matches(error.key, known, n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
+        raise DevkitError(f"unknown setting {error.key!r}", hint) from None
+    except InvalidValue as error:
+        message = f"{error.path[0]} must be {error.expected}, not {error.value!r}"
+        raise DevkitError(message, f"Write it as {error.expected}.") from None
 
 
 def encode_settings(settings: object) -> dict[str, Any]:
-    """Every setting by name, as values that JSON has."""
-    return {field.name: _plain(getattr(settings, field.name)) for field in fields(settings)}  # type: ignore[arg-type]
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - any setting's value
-    if isinstance(value, StrEnum):
-        return value.value
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _read(name: str, hint: Any, value: Any) -> Any:  # noqa: ANN401 - any setting's value
-    if isinstance(value, list):
-        return tuple(value)
-    kind = next(each for each in get_args(hint) or (hint,) if each is not NoneType)
-    if value is None or not (isinstance(kind, type) and issubclass(kind, StrEnum)):
-        return value
-    try:
-        return kind(value)
-    except ValueError as error:
-        raise DevkitError(f"{name} has no value {value!r}", f"It is one of {', '.join(kind)}.") from error
-
-
-def _known(hints: Mapping[str, Any]) -> str:
-    return f"Known: {', '.join(hints)}."
+    """Encode every setting by name, as plain values that JSON has."""
+    found = {field.name: getattr(settings, field.name) for field in fields(settings)}  # type: ignore[arg-type]
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}

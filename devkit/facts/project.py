@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
+from devkit.facts.decode import InvalidValue, UnknownKey, decode_fields
 from devkit.facts.values import NOT_READ, Unknown, record
 
 # What a project's [policy] in devkit.toml allows, and which images keep to it.
@@ -11,14 +12,6 @@ from devkit.facts.values import NOT_READ, Unknown, record
 DOCKER_HUB = "docker.io"
 _LABEL = re.compile(r"[A-Za-z0-9](?:[\w./-]*[A-Za-z0-9])?", re.ASCII)
 _PREFIX = re.compile(r"[A-Za-z0-9][\w.-]*(?::\d+)?(?:/[\w.-]+)*/?", re.ASCII)
-_KEY_TYPES = {
-    "registries": "a list of strings",
-    "indexes": "a list of strings",
-    "mirrors": "a table of strings",
-    "required_labels": "a table of strings",
-    "allow_root": "true or false",
-    "allow_privileged": "true or false",
-}
 
 
 class InvalidPolicy(ValueError):  # noqa: N818 - named for what was read, as a user would say it
@@ -95,17 +88,18 @@ def normalize_image_prefix(prefix: str) -> str:
 
 
 def parse_policy(table: object) -> Policy:
-    """The policy in a [policy] table as TOML has it. Raises WrongPolicy."""
+    """Parse a [policy] table of devkit.toml. Raises InvalidPolicy."""
     if not isinstance(table, Mapping):
         raise InvalidPolicy("", "a table")
-    found: dict[str, object] = {}
-    for key, value in table.items():
-        if key not in _KEY_TYPES:
-            raise InvalidPolicy(str(key), "")
-        if not _has_type(_KEY_TYPES[key], value):
-            raise InvalidPolicy(str(key), _KEY_TYPES[key])
-        found[key] = tuple(value) if isinstance(value, list) else tuple(value.items()) if _is_table(value) else value
-    policy = Policy(**found)  # type: ignore[arg-type]
+    try:
+        policy = Policy(**decode_fields(table, Policy))
+    except UnknownKey as error:
+        raise InvalidPolicy(error.key, "") from None
+    except InvalidValue as error:
+        raise InvalidPolicy(str(error.path[0]), error.expected) from None
+    for key, names in (("registries", policy.registries), ("indexes", policy.indexes)):
+        if "" in names:
+            raise InvalidPolicy(key, "a list of strings")
     _validate_labels(policy)
     _validate_prefixes("registries", policy.registries)
     _validate_prefixes("mirrors", (name for pair in policy.mirrors for name in pair))
@@ -122,18 +116,6 @@ def _validate_prefixes(key: str, prefixes: Iterable[str]) -> None:
     for prefix in prefixes:
         if not _PREFIX.fullmatch(prefix):
             raise InvalidPolicy(key, "names of registries or parts of them")
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _has_type(kind: str, value: object) -> bool:
-    if kind == "true or false":
-        return isinstance(value, bool)
-    if kind == "a list of strings":
-        return isinstance(value, list) and all(isinstance(each, str) and each for each in value)
-    return isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values())
 
 
 def _is_below(name: str, prefixes: Iterable[str]) -> bool:

@@ -2,12 +2,10 @@
 
 import dataclasses
 import json
-import types
-import typing
-from enum import StrEnum
-from functools import cache
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_args
 
+from devkit.facts.decode import InvalidValue, MissingValue, describe_type, get_field_decoders, get_field_types
 from devkit.facts.model import Facts
 from devkit.facts.redact import redact_facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
@@ -18,6 +16,7 @@ FACTS_SCHEMA = "devkit.facts/1"
 NOT_RECORDED = "not recorded"
 
 _AS_TEXT = (Release, ComputeCapability)
+_NEVER_TAGGED = (Unknown, *_AS_TEXT)
 
 
 class InvalidFacts(ValueError):  # noqa: N818 - named for what was read, as a user would say it
@@ -52,7 +51,12 @@ def parse_facts_document(document: object) -> Facts:
         raise InvalidFacts("", f"expected an object, got {_named(document)}")
     if document.get("schema") != FACTS_SCHEMA:
         raise InvalidFacts("schema", f"expected {FACTS_SCHEMA!r}, got {document.get('schema')!r}")
-    facts: Facts = _record(document, Facts, "")
+    try:
+        facts: Facts = _decode_record(document, Facts)
+    except InvalidValue as error:
+        is_missing = isinstance(error, MissingValue)
+        problem = "missing" if is_missing else f"expected {error.expected}, got {_named(error.value)}"
+        raise InvalidFacts(_format_path(error.path), problem) from None
     return facts
 
 
@@ -72,78 +76,38 @@ def _plain(value: object) -> object:
     return value
 
 
-def _typed(value: object, kind: Any, path: str) -> Any:  # noqa: ANN401 - as typed as `kind` says
-    """`value` as the type `kind`. Raises WrongFacts."""
-    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    if isinstance(value, dict):
-        return _object(value, options, path)
-    if value is None and types.NoneType in options:
-        return None
-    for option in options:
-        if typing.get_origin(option) is tuple and isinstance(value, list):
-            item = typing.get_args(option)[0]
-            return tuple(_typed(entry, item, f"{path}[{index}]") for index, entry in enumerate(value))
-        if isinstance(value, str) and option in _AS_TEXT:
-            return _read(value, option, path)
-        if isinstance(value, str) and isinstance(option, type) and issubclass(option, StrEnum):
-            return _member(value, option, path)
-        # A bool is an int to Python, not to a reader of facts.
-        if type(value) is option:
-            return value
-    raise InvalidFacts(path, f"expected {_expected(options)}, got {_named(value)}")
-
-
-def _object(value: dict[str, Any], options: tuple[Any, ...], path: str) -> Any:  # noqa: ANN401 - as typed as `options`
-    if set(value) == {"unknown"} and Unknown in options:
-        return Unknown(_typed(value["unknown"], str, f"{path}.unknown"))
-    classes = [option for option in options if isinstance(option, type)]
-    records = {option.__name__: option for option in classes if dataclasses.is_dataclass(option)}
-    named = value.get("type")
-    record = records.get(named) if isinstance(named, str) else None
-    if record is None or record in (Unknown, *_AS_TEXT):
-        raise InvalidFacts(path, f"expected {_expected(options)}, got {_named(named) if named else 'an object'}")
-    return _record(value, record, path)
-
-
-def _record(value: dict[str, Any], kind: Any, path: str) -> Any:  # noqa: ANN401 - an instance of `kind`
-    found = {}
-    for name, option in _fields(kind):
-        inner = f"{path}.{name}" if path else name
+def _decode_record(value: Mapping[str, Any], kind: Any) -> Any:  # noqa: ANN401 - an instance of `kind`
+    """Decode a record, ignoring fields that this release does not know; absent ones are unknown where they can be."""
+    types, found = get_field_types(kind), {}
+    for name, decoder in get_field_decoders(kind, _decode_object).items():
         if name in value:
-            found[name] = _typed(value[name], option, inner)
-        elif Unknown in typing.get_args(option):
+            try:
+                found[name] = decoder(value[name])
+            except InvalidValue as error:
+                raise error.within(name) from None
+        elif Unknown in get_args(types[name]):
             found[name] = Unknown(NOT_RECORDED)
         else:
-            raise InvalidFacts(inner, "missing")
+            raise MissingValue(name)
     return kind(**found)
 
 
-@cache
-def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
-    return tuple(typing.get_type_hints(kind).items())
+def _decode_object(value: Mapping[str, Any], options: tuple[Any, ...]) -> Any:  # noqa: ANN401 - one of `options`
+    """Decode an object as the record that its "type" names, or as an unknown value."""
+    if set(value) == {"unknown"} and Unknown in options:
+        if not isinstance(value["unknown"], str):
+            raise InvalidValue("a reason", value["unknown"]).within("unknown")
+        return Unknown(value["unknown"])
+    records = [option for option in options if dataclasses.is_dataclass(option) and option not in _NEVER_TAGGED]
+    record = next((option for option in records if getattr(option, "__name__", "") == value.get("type")), None)
+    if record is None:
+        raise InvalidValue(describe_type(*options), value.get("type", value))
+    return _decode_record(value, record)
 
 
-def _read(text: str, kind: Any, path: str) -> object:  # noqa: ANN401 - Release or ComputeCapability
-    try:
-        value: object = kind.parse(text)
-    except ValueError as error:
-        raise InvalidFacts(path, str(error)) from error
-    return value
-
-
-def _member(text: str, kind: type[StrEnum], path: str) -> StrEnum:
-    try:
-        return kind(text)
-    except ValueError as error:
-        known = ", ".join(kind)
-        raise InvalidFacts(path, f"expected one of {known}, got {text!r}") from error
-
-
-def _expected(options: tuple[Any, ...]) -> str:
-    names = {str: "text", int: "a number", float: "a decimal number", bool: "true or false", Release: "a version"}
-    names[types.NoneType] = "null"
-    shown = [names.get(option) or getattr(option, "__name__", str(option)) for option in options]
-    return " or ".join("a list" if name == "tuple" else name for name in shown)
+def _format_path(path: tuple[str | int, ...]) -> str:
+    """Format keys as in "nvml.gpus[0].index"."""
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
 
 
 def _named(value: object) -> str:

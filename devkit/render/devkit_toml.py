@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
+from devkit.facts.decode import InvalidValue, get_field_decoders
 from devkit.facts.project import InvalidPolicy, Policy, parse_policy
 from devkit.render.toml_tables import find_key_position, split_toml_error
 from devkit.text import join_words
@@ -250,14 +251,14 @@ def _validate_value(section: str, key: str, value: object, text: str) -> object:
     where = _at(find_key_position(text, (section, key) if section else (key,)))
     if key not in allowed:
         raise _unknown(where, shown)
-    expected = type(getattr(ProjectSettings(), key))
-    is_list = isinstance(value, list) and all(isinstance(item, str) for item in value)
-    if not (is_list if expected is tuple else isinstance(value, expected)):
-        wanted = {str: "a string in quotes", bool: "true or false", tuple: "a list of strings"}[expected]
-        raise DevkitError(f"{where}: {shown} must be {wanted}, not {value!r}", f"Write it as {wanted}.")
+    try:
+        decoded: object = get_field_decoders(ProjectSettings)[key](value)
+    except InvalidValue as error:
+        wanted = error.expected
+        raise DevkitError(f"{where}: {shown} must be {wanted}, not {value!r}", f"Write it as {wanted}.") from None
     if value and key in _ONE_OF and value not in _ONE_OF[key]:
         raise DevkitError(f"{where}: {shown} cannot be {value!r}", f"It can be {join_words(_ONE_OF[key], 'or')}.")
-    return tuple(value) if isinstance(value, list) else value
+    return decoded
 
 
 def _unknown(where: str, shown: str) -> DevkitError:

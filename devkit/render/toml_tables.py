@@ -5,11 +5,10 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from devkit.errors import DevkitError
+from devkit.facts.decode import InvalidValue, describe_type, get_field_decoders, get_field_types
 from devkit.facts.settings import describe_settings, find_setting_type
 from devkit.text import join_words
 
@@ -75,9 +74,10 @@ class TableSource:
 def parse_table(table: Mapping[str, Any], settings: type, source: TableSource) -> dict[str, Any]:
     """What the table sets, by name of setting. Raises DevkitError with line and column for unknown keys, wrong types.
 
-    Dashes in keys, as flags have them, are as good as underscores.
+    Keys may have dashes, as flags do, and a string may stand for a list of one.
     """
     found: dict[str, Any] = {}
+    decoders = get_field_decoders(settings)
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in describe_settings(settings):
@@ -88,36 +88,15 @@ def parse_table(table: Mapping[str, Any], settings: type, source: TableSource) -
             raise DevkitError(f"{source.at(key)}: there is no setting {key!r}", hint)
         if name in found:
             raise DevkitError(f"{source.at(key)}: {name} is set twice", "Keep one of the two.")
-        wanted, made = _convert(find_setting_type(settings, name), value)
-        if made is None:
-            raise DevkitError(f"{source.at(key)}: {name} must be {wanted}, not {value!r}", f"Write it as {wanted}.")
-        found[name] = made
+        is_single = find_setting_type(settings, name) is tuple and isinstance(value, str)
+        try:
+            found[name] = decoders[name]([value] if is_single else value)
+            if found[name] in ("", ()):
+                raise InvalidValue(describe_type(get_field_types(settings)[name]), value)
+        except InvalidValue as error:
+            wanted, where = error.expected, source.at(key)
+            raise DevkitError(f"{where}: {name} must be {wanted}, not {value!r}", f"Write it as {wanted}.") from None
     return found
-
-
-def _convert(kind: Any, value: object) -> tuple[str, object]:  # noqa: ANN401 - a type
-    """What a value of this kind looks like, and the value as the settings hold it; None for a wrong one."""
-    if kind is bool:
-        return "true or false", value if isinstance(value, bool) else None
-    if kind is tuple:
-        texts = [value] if isinstance(value, str) else value
-        fits = isinstance(texts, list) and bool(texts) and all(isinstance(each, str) for each in texts)
-        return "a list of strings", tuple(texts) if fits and isinstance(texts, list) else None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is int:
-        return "a whole number", value if is_number and isinstance(value, int) else None
-    if kind is float:
-        return "a number", float(value) if is_number and isinstance(value, int | float) else None
-    return _convert_text(kind, value)
-
-
-def _convert_text(kind: Any, value: object) -> tuple[str, object]:  # noqa: ANN401 - a type
-    if issubclass(kind, StrEnum):
-        known = [str(each) for each in kind]
-        return join_words((f'"{each}"' for each in known), "or"), kind(value) if value in known else None
-    if not isinstance(value, str) or not value:
-        return "a string in quotes", None
-    return "a string in quotes", Path(value) if kind is Path else kind(value)
 
 
 # Values put into a TOML file of the user's: comments, order and spelling of everything else stay.

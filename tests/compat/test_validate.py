@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devkit.compat.signoff import validate_tables
-from devkit.compat.validate import AnchorTable
+from devkit.compat.validate import AnchorTable, validate_tables
 from devkit.compat.version_tables import TABLE_NAMES, TABLE_TYPES, Tables, read_shipped_table
 from devkit.facts.values import Release
 from devkit.solver.plan import Plan, Request, Vendor
@@ -88,8 +87,8 @@ PLANTED = [
     ("driver", changes("branch", {"branch": 580}, cudas="13.0"), "did you mean 'cuda'", "a misspelt field"),
     ("driver", lambda table: table["branch"][0].pop("cuda"), "lacks cuda", "a row without its value"),
     ("driver", lambda table: table["branch"].append(3), "no table of fields", "a row that is none"),
-    ("driver", adds("branch", {"branch": 580}), "stands there twice", "a row that stands there twice"),
-    ("driver", adds("toolkit", {"version": "13.0.0"}, version="13.0"), "stands there twice", "a row as another text"),
+    ("driver", adds("branch", {"branch": 580}), "occurs twice", "a row that stands there twice"),
+    ("driver", adds("toolkit", {"version": "13.0.0"}, version="13.0"), "occurs twice", "a row as another text"),
     ("driver", changes("branch", {"branch": 615}, cuda="12.9"), "older than the", "a newer branch with an older CUDA"),
     ("driver", changes("toolkit", {"version": "13.4.2"}, linux_driver="570.26"), "older than", "a toolkit turned back"),
     ("driver", changes("toolkit", {"version": "13.4.2"}, cuda="13.3"), "no release of", "a toolkit of another CUDA"),
@@ -104,7 +103,7 @@ PLANTED = [
     ("gpus", changes("gpu", {"id": "rtx-4090"}, capability="12.0"), "compute capability 8.9", "another Ada"),
     ("gpus", changes("gpu", {"id": "rtx-4090"}, forward=True), "is not offered for RTX 4090", "forward on GeForce"),
     ("gpus", changes("gpu", {"id": "l4"}, capability="8.8"), "nothing is known of", "a capability that is none"),
-    ("gpus", changes("gpu", {"id": "l4"}, name="L4\nRUN evil"), "not a text", "a line break in a name"),
+    ("gpus", changes("gpu", {"id": "l4"}, name="L4\nRUN evil"), "not a string on one line", "a line break in a name"),
     ("torch", changes("index", {"label": "cu130"}, cuda="12.8"), "called after", "an index of another CUDA"),
     ("torch", changes("index", {"label": "cu130"}, url="https://a.example/;id"), "not of the form", "a shell in a URL"),
     ("torch", drops("index", label="cu130"), "no index 'cu130'", "a variant without index"),
@@ -137,7 +136,7 @@ PLANTED = [
         "not of the form",
         "an image of two words",
     ),
-    ("images", changes("python_image", {"python": "3.12"}, tag="x\ty"), "not a text", "a tab in a tag"),
+    ("images", changes("python_image", {"python": "3.12"}, tag="x\ty"), "not a string on one line", "a tab in a tag"),
     ("images", changes("python_image", {"python": "3.12"}, tag="x AS y"), "not of the form", "two words for a tag"),
 ]
 

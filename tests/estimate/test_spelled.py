@@ -35,7 +35,10 @@ def test_what_is_left_out_has_its_default():
         pytest.param({"squence": 8}, "unknown setting 'squence'", "Did you mean sequence?", id="a misspelled name"),
         pytest.param({"zzzzzz": 8}, "unknown setting 'zzzzzz'", "Known: method, ", id="a name like no other"),
         pytest.param(
-            {"method": "lara"}, "method has no value 'lara'", "It is one of lora, qlora, ", id="a wrong value"
+            {"method": "lara"},
+            """method must be "lora", .*, not 'lara'""",
+            'Write it as "lora", "qlora"',
+            id="a wrong value",
         ),
     ],
 )
