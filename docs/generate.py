@@ -12,7 +12,8 @@ from devkit.doctor.registry import CHECKS
 from devkit.doctor.signatures.catalog import Failure, find_symptoms, load_failures
 from devkit.text import join_words
 
-MACHINES = Path(__file__).parents[1] / "tests" / "hosts"
+DOCS = Path(__file__).parent
+MACHINES = DOCS.parent / "tests" / "hosts"
 
 GROUPS = {
     "A": "Driver and kernel",
@@ -30,7 +31,22 @@ GROUPS = {
 """The heading of each group of failures, by the first letter of their IDs."""
 
 
-def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 - mkdocs is only installed where the site is built
+def on_config(config: Any) -> Any:  # noqa: ANN401 - mkdocs is only installed where the site is built
+    """Set the navigation: every guide and decision, and of the generated pages the two lists."""
+    folders = {folder: sorted((DOCS / folder).glob("*.md")) for folder in ("guides", "decisions")}
+    pages = {folder: [path.relative_to(DOCS).as_posix() for path in paths] for folder, paths in folders.items()}
+    config.nav = [
+        {"Home": "index.md"},
+        {"Guides": pages["guides"]},
+        {"Checks": ["checks/README.md", {"What the doctor recognizes": "failures.md"}]},
+        {"Rules of the solver": "rules.md"},
+        {"Glossary": "glossary.md"},
+        {"Decisions": pages["decisions"]},
+    ]
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 - as above
     """Add the generated pages to the site."""
     from mkdocs.structure.files import File
 
