@@ -32,7 +32,7 @@ from devkit.doctor.wheels import (
     format_wheel_install_command,
     is_forward_compatible,
 )
-from devkit.facts.model import CudaCall, CudaFolder, CudaStop, Driver, Facts, Gpu, LocalImage, StepEnd, Tegra, Torch
+from devkit.facts.model import CudaCall, CudaFolder, CudaStop, Driver, Facts, StepEnd, Tegra, Torch
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
@@ -161,15 +161,11 @@ def _condition_holds(condition: str, driver: DriverCuda, gpu_names: tuple[str, .
         return False
     name, comparison, value = match.groups()
     if name == "brand":
-        return _is_brand(value, gpu_names) is (comparison == "=")
+        # Whether GPUs are of the brand. Only consumer brands show in a GPU's name; any other brand may be theirs.
+        consumer = [kind for kind in CONSUMER_BRANDS if any(kind in name.lower() for name in gpu_names)]
+        return (value in consumer if consumer or value in CONSUMER_BRANDS else True) is (comparison == "=")
     seen = {"cuda": driver.cuda, "driver": driver.release}.get(name)
     return seen is not None and value[0].isdigit() and _COMPARISONS[comparison](seen, Release.parse(value))
-
-
-def _is_brand(brand: str, gpu_names: tuple[str, ...]) -> bool:
-    """Whether GPUs are of the brand. Only consumer brands show in a GPU's name; any other brand may be theirs."""
-    consumer = [kind for kind in CONSUMER_BRANDS if any(kind in name.lower() for name in gpu_names)]
-    return brand in consumer if consumer or brand in CONSUMER_BRANDS else True
 
 
 @check(
@@ -373,10 +369,15 @@ def cuda_supports_every_gpu(facts: Facts) -> Iterator[Finding]:
     for gpu in facts.gpus:
         row = load_tables().driver.capabilities.get(require(gpu.capability))
         if row is not None and (problem := _outside(row, version)):
+            wanted = f"{row.last_cuda} or older" if row.last_cuda else f"{row.first_cuda} or newer"
             yield Finding(
                 severity,
                 f"CUDA {version} of {said} {problem} (GPU {gpu.index}, {gpu.name})",
-                _another_cuda(row, gpu),
+                Fix(
+                    f"For {gpu.name} use an image with CUDA {wanted}; or one without CUDA, since torch wheels carry their own.",
+                    where=Side.IMAGE,
+                    docs="https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/",
+                ),
                 subject=f"GPU {gpu.index}",
                 evidence=(f"{said}: CUDA {version}", f"GPU {gpu.index} has compute capability {row.capability}"),
                 confidence=Confidence.LIKELY,
@@ -411,15 +412,6 @@ def _outside(row: Capability, version: Release) -> str:
     if version < row.first_cuda:
         return f"does not know {row.capability.sm} yet, which came with {row.first_cuda}"
     return ""
-
-
-def _another_cuda(row: Capability, gpu: Gpu) -> Fix:
-    wanted = f"{row.last_cuda} or older" if row.last_cuda else f"{row.first_cuda} or newer"
-    return Fix(
-        f"For {gpu.name} use an image with CUDA {wanted}; or one without CUDA, since torch wheels carry their own.",
-        where=Side.IMAGE,
-        docs="https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/",
-    )
 
 
 @check("CUD007", "What is compiled here runs on this driver")
@@ -508,23 +500,19 @@ def images_are_for_this_processor(facts: Facts) -> Iterator[Finding]:
     for image in require(engine.images):
         # Other people's images may be emulated on purpose; a dev container with a GPU never is.
         if image.is_dev_container is True and image.machine and image.machine not in fitting:
-            yield _foreign(image, fitting[0])
-
-
-def _foreign(image: LocalImage, wanted: str) -> Finding:
-    return Finding(
-        Severity.WARNING,
-        f"image {image.name} is for {image.machine}, but this machine is {wanted}: it ends with exec format error, or"
-        " runs emulated and without a GPU",
-        Fix(
-            f"Take --platform and DOCKER_DEFAULT_PLATFORM out, remove the image, and build it here for linux/{wanted}.",
-            (f"docker image rm {image.name}",),
-            where=Side.PROJECT,
-        ),
-        subject=image.name,
-        evidence=(f"{image.name}: {image.machine}", f"engine: {wanted}"),
-        confidence=Confidence.LIKELY,
-    )
+            yield Finding(
+                Severity.WARNING,
+                f"image {image.name} is for {image.machine}, but this machine is {fitting[0]}: it ends with exec format error, or"
+                " runs emulated and without a GPU",
+                Fix(
+                    f"Take --platform and DOCKER_DEFAULT_PLATFORM out, remove the image, and build it here for linux/{fitting[0]}.",
+                    (f"docker image rm {image.name}",),
+                    where=Side.PROJECT,
+                ),
+                subject=image.name,
+                evidence=(f"{image.name}: {image.machine}", f"engine: {fitting[0]}"),
+                confidence=Confidence.LIKELY,
+            )
 
 
 @check("CUD010", "On a Jetson, torch is a build for its JetPack", causes=("PYT001", "PYT002"))
@@ -544,8 +532,11 @@ def torch_fits_jetpack(facts: Facts) -> Iterator[Finding]:
     torch = require(require_python(facts).torch)
     if torch is None:
         raise NotApplicable("torch is not installed in this Python")
-    if _takes_ordinary_wheels(tegra) or not _is_ordinary(torch.version, torch.cuda):
+    if (isinstance(tegra.release, Release) and tegra.release.major >= FIRST_GENERIC_L4T.value) or not _is_ordinary(
+        torch.version, torch.cuda
+    ):
         return
+    index = JETSON_INDEXES.value.get(tegra.release.major) if isinstance(tegra.release, Release) else None
     yield Finding(
         Severity.ERROR if isinstance(tegra.release, Release) else Severity.WARNING,
         f"torch {torch.version} is a build for Arm servers, but {tegra.model or 'this Jetson'}"
@@ -553,17 +544,13 @@ def torch_fits_jetpack(facts: Facts) -> Iterator[Finding]:
         Fix(
             "Install torch for this JetPack from NVIDIA's Jetson index, or use an image of dusty-nv/jetson-containers"
             " or NVIDIA's l4t-pytorch with --runtime nvidia. JetPack 7 takes the ordinary cu130 wheels.",
-            _from_jetson_index(facts, tegra),
+            ((format_install_command(facts, "torch", "numpy<2", index=index, replace=True),) if index else ()),
             where=find_workload_side(facts),
             docs="https://docs.nvidia.com/deeplearning/frameworks/install-pytorch-jetson-platform/",
         ),
         evidence=(f"board: {tegra.model or 'not named'}", _format_l4t(tegra), f"torch {torch.version}"),
         confidence=Confidence.LIKELY if isinstance(tegra.release, Release) else Confidence.POSSIBLE,
     )
-
-
-def _takes_ordinary_wheels(tegra: Tegra) -> bool:
-    return isinstance(tegra.release, Release) and tegra.release.major >= FIRST_GENERIC_L4T.value
 
 
 def _is_ordinary(version: str, cuda: Release | Unknown | None) -> bool:
@@ -574,11 +561,6 @@ def _is_ordinary(version: str, cuda: Release | Unknown | None) -> bool:
 
 def _format_l4t(tegra: Tegra) -> str:
     return f"L4T {tegra.release}" if isinstance(tegra.release, Release) else "L4T release not known"
-
-
-def _from_jetson_index(facts: Facts, tegra: Tegra) -> tuple[str, ...]:
-    index = JETSON_INDEXES.value.get(tegra.release.major) if isinstance(tegra.release, Release) else None
-    return (format_install_command(facts, "torch", "numpy<2", index=index, replace=True),) if index else ()
 
 
 @check("CUD011", "CUDA starts", causes=("PYT017", "PYT018", "PYT019"))

@@ -321,7 +321,22 @@ def _of_model(facts: Facts, call: HubCall) -> Iterator[Finding]:
     error = call.model_error if isinstance(call.model_error, str) else ""
     evidence = (f"HEAD {call.model}/resolve/main/config.json: {status} {error}".strip(),)
     if error == "GatedRepo":
-        yield _gated(facts, call, evidence)
+        has_token = not isinstance(call.token_status, Unknown) and call.token_status < _UNAUTHORIZED
+        yield Finding(
+            Severity.NOTE if has_token else Severity.ERROR,
+            f"{call.model} is gated: the account of your token must have accepted its licence"
+            if has_token
+            else f"{call.model} is gated, and there is no token here: it cannot be downloaded",
+            Fix(
+                "Accept the licence on the model's page, and give the token the right to read gated models. Pass it"
+                " into the container by secret or remoteEnv.",
+                () if has_token else ("hf auth login",),
+                find_workload_side(facts),
+                docs=f"https://huggingface.co/{call.model}",
+            ),
+            subject=call.model,
+            evidence=evidence,
+        )
     elif status in (_UNAUTHORIZED, _NOT_FOUND):
         yield Finding(
             Severity.WARNING,
@@ -345,25 +360,6 @@ def _of_model(facts: Facts, call: HubCall) -> Iterator[Finding]:
             evidence=evidence,
             confidence=Confidence.LIKELY,
         )
-
-
-def _gated(facts: Facts, call: HubCall, evidence: tuple[str, ...]) -> Finding:
-    has_token = not isinstance(call.token_status, Unknown) and call.token_status < _UNAUTHORIZED
-    return Finding(
-        Severity.NOTE if has_token else Severity.ERROR,
-        f"{call.model} is gated: the account of your token must have accepted its licence"
-        if has_token
-        else f"{call.model} is gated, and there is no token here: it cannot be downloaded",
-        Fix(
-            "Accept the licence on the model's page, and give the token the right to read gated models. Pass it"
-            " into the container by secret or remoteEnv.",
-            () if has_token else ("hf auth login",),
-            find_workload_side(facts),
-            docs=f"https://huggingface.co/{call.model}",
-        ),
-        subject=call.model,
-        evidence=evidence,
-    )
 
 
 @check("HUB009", "The clock agrees with the hub's")

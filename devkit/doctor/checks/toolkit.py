@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from devkit.compat.version_tables import Confidence as Trust
-from devkit.compat.version_tables import EngineFault, load_tables
+from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES
 from devkit.doctor.fixes import (
     CDI_GUIDE,
@@ -102,7 +102,14 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.ERROR,
             "the NVIDIA Container Toolkit is not installed, so no container can get a GPU",
-            _install(facts, engine),
+            Fix(
+                "Install the toolkit, connect it to the engine, and restart that.",
+                (*TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ()), *configure_runtime(facts, engine)),
+                where=find_host_side(facts),
+                root=True,
+                restart=Restart.NONE if engine.kind is EngineKind.PODMAN else Restart.ENGINE,
+                docs=TOOLKIT_GUIDE,
+            ),
             evidence=("nvidia-ctk: no such program", _offers(facts, engine)),
         )
     elif engine.hook_on_path is False and engine.kind is EngineKind.DOCKER:
@@ -120,17 +127,6 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
             ),
             evidence=("nvidia-container-runtime-hook is not on the daemon's PATH", _offers(facts, engine)),
         )
-
-
-def _install(facts: Facts, engine: Engine) -> Fix:
-    return Fix(
-        "Install the toolkit, connect it to the engine, and restart that.",
-        (*TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ()), *configure_runtime(facts, engine)),
-        where=find_host_side(facts),
-        root=True,
-        restart=Restart.NONE if engine.kind is EngineKind.PODMAN else Restart.ENGINE,
-        docs=TOOLKIT_GUIDE,
-    )
 
 
 @check("CTK002", "The engine has a way to give GPUs to containers", causes=("CTK003", "CTK004", *CONTAINER_START_CODES))
@@ -334,7 +330,7 @@ def driver_root_is_right(facts: Facts) -> Iterator[Finding]:
     require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
     root = require(toolkit.driver_root)
-    if root in ("", "/") or not _has_host_library(facts):
+    if root in ("", "/") or isinstance(facts.driver, Unknown) or facts.driver.libnvidia_ml is None:
         return
     yield Finding(
         Severity.ERROR,
@@ -349,10 +345,6 @@ def driver_root_is_right(facts: Facts) -> Iterator[Finding]:
         evidence=(f'config.toml: root = "{root}"',),
         confidence=Confidence.LIKELY,
     )
-
-
-def _has_host_library(facts: Facts) -> bool:
-    return not isinstance(facts.driver, Unknown) and facts.driver.libnvidia_ml is not None
 
 
 @check("CTK008", "The toolkit's settings file is valid", causes=("CTK009", "CTK010", *CONTAINER_START_CODES))
@@ -396,26 +388,23 @@ def ldconfig_exists(facts: Facts) -> Iterator[Finding]:
     toolkit = require_toolkit(facts)
     if require(toolkit.ldconfig_exists):
         return
+    ldconfig = (
+        "/sbin/ldconfig.real"
+        if find_distro_family(facts) in (DistroFamily.UBUNTU, DistroFamily.DEBIAN)
+        else "/sbin/ldconfig"
+    )
     yield Finding(
         Severity.ERROR,
         f"the toolkit is told to run {toolkit.ldconfig}, which is not there: GPU containers do not start",
         Fix(
             "Name the ldconfig of this distribution.",
-            (f"sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@{_ldconfig(facts)}",),
+            (f"sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@{ldconfig}",),
             where=find_host_side(facts),
             root=True,
             docs=TOOLKIT_TROUBLESHOOTING,
         ),
         subject=_CONFIG_FILE,
         evidence=(f'config.toml: ldconfig = "@{toolkit.ldconfig}"',),
-    )
-
-
-def _ldconfig(facts: Facts) -> str:
-    return (
-        "/sbin/ldconfig.real"
-        if find_distro_family(facts) in (DistroFamily.UBUNTU, DistroFamily.DEBIAN)
-        else "/sbin/ldconfig"
     )
 
 
@@ -434,11 +423,15 @@ def toolkit_mode_allows_gpus_flag(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("only Docker calls the hook")
     if mode not in ("cdi", "csv") or require(engine.hook_on_path) is False or has_gpus_by_cdi(engine):
         return
+    ways = ["`runtime: nvidia`"] if has_nvidia_runtime(engine) else []
+    other_ways = " or ".join(
+        [*ways, "`--device nvidia.com/gpu=all`"] if has_cdi_gpus(facts, engine) else ways or ["CDI"]
+    )
     yield Finding(
         Severity.WARNING,
         f"the toolkit's mode is {mode}, in which `--gpus` and Compose's `gpus:` are refused",
         Fix(
-            f"Set the mode back to auto, or ask by {_other_ways(facts, engine)} instead.",
+            f"Set the mode back to auto, or ask by {other_ways} instead.",
             ("sudo nvidia-ctk config --in-place --set nvidia-container-runtime.mode=auto",),
             where=find_host_side(facts),
             root=True,
@@ -457,11 +450,6 @@ def has_gpus_by_cdi(engine: Engine) -> bool:
     if isinstance(engine.cdi_devices, Unknown) or not any(one.startswith(CDI_GPU_KIND) for one in engine.cdi_devices):
         return False
     return engine.version >= load_tables().engines.features["docker", "gpus-by-cdi"].version
-
-
-def _other_ways(facts: Facts, engine: Engine) -> str:
-    ways = ["`runtime: nvidia`"] if has_nvidia_runtime(engine) else []
-    return " or ".join([*ways, "`--device nvidia.com/gpu=all`"] if has_cdi_gpus(facts, engine) else ways or ["CDI"])
 
 
 @check(
@@ -483,10 +471,18 @@ def toolkit_has_no_known_fault(facts: Facts) -> Iterator[Finding]:
         is_meant = fault.program == _TOOLKIT and fault.since <= version < fault.fixed_in
         if is_meant and _shows(fault.when, facts, engine):
             is_sure = fault.confidence is not Trust.INFERRED
+            hint = ", or go back to the release before it" if fault.confidence is Trust.INFERRED else ""
             yield Finding(
                 Severity.ERROR if is_sure else Severity.WARNING,
                 f"Container Toolkit {version} {fault.summary}",
-                _another_release(facts, engine, fault),
+                Fix(
+                    f"Update the toolkit to {fault.fixed_in} or newer{hint}.",
+                    (*TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ()), *restart_engine(facts, engine)),
+                    where=find_host_side(facts),
+                    root=True,
+                    restart=Restart.ENGINE,
+                    docs=TOOLKIT_GUIDE,
+                ),
                 evidence=(f"nvidia-ctk {version}", f"fault of {fault.since} until before {fault.fixed_in}"),
                 confidence=Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
             )
@@ -506,18 +502,6 @@ def _shows(when: str, facts: Facts, engine: Engine) -> bool:
             return any(not isinstance(one, Unknown) and one.major == 5 for one in capabilities)
         case _:
             return False
-
-
-def _another_release(facts: Facts, engine: Engine, fault: EngineFault) -> Fix:
-    hint = ", or go back to the release before it" if fault.confidence is Trust.INFERRED else ""
-    return Fix(
-        f"Update the toolkit to {fault.fixed_in} or newer{hint}.",
-        (*TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ()), *restart_engine(facts, engine)),
-        where=find_host_side(facts),
-        root=True,
-        restart=Restart.ENGINE,
-        docs=TOOLKIT_GUIDE,
-    )
 
 
 @check("CTK012", "runc can name GPU devices to systemd", causes=("CON007",))
@@ -564,23 +548,19 @@ def smoke_container_gets_gpu(facts: Facts) -> Iterator[Finding]:
     smoke = require(facts.smoke)
     require_nvidia_gpu(facts)
     if smoke.left_behind and isinstance(smoke.left_behind, str):
-        yield _left_behind(smoke.left_behind)
+        yield Finding(
+            Severity.WARNING,
+            f"the probe container {smoke.left_behind} could not be removed",
+            Fix("Remove it.", (f"docker rm --force {smoke.left_behind}",), where=Side.HOST),
+            subject=smoke.left_behind,
+            evidence=(f"docker ps --all still lists {smoke.left_behind}",),
+        )
     if smoke.timed_out is True:
         yield _failed(facts, smoke, "did not end in time", Confidence.LIKELY)
     elif smoke.code != 0:
         yield _refused(facts, smoke)
     else:
         yield from _looked_around(facts, smoke)
-
-
-def _left_behind(name: str) -> Finding:
-    return Finding(
-        Severity.WARNING,
-        f"the probe container {name} could not be removed",
-        Fix("Remove it.", (f"docker rm --force {name}",), where=Side.HOST),
-        subject=name,
-        evidence=(f"docker ps --all still lists {name}",),
-    )
 
 
 def _failed(facts: Facts, smoke: Smoke, what: str, confidence: Confidence) -> Finding:

@@ -18,7 +18,7 @@ from devkit.doctor.preconditions import (
     require_wsl_guest,
 )
 from devkit.doctor.thresholds import CLOCK_SKEW_S, WSL_MEMORY_BYTES
-from devkit.facts.model import Engine, EngineKind, Facts, NvmlAnswer, NvmlEnd, NvmlFailure, Platform, Wsl, WslSettings
+from devkit.facts.model import Engine, EngineKind, Facts, NvmlAnswer, NvmlEnd, NvmlFailure, Platform, WslSettings
 from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
 
@@ -58,26 +58,22 @@ def no_linux_driver_in_guest(facts: Facts) -> Iterator[Finding]:
     if guest.libnvidia_ml_path:
         evidence.append(f"libnvidia-ml.so.1 is {guest.libnvidia_ml_path}")
     still_works = isinstance(facts.nvml, NvmlAnswer) and not is_shadowed
+    remove = _REMOVE.get(find_distro_family(facts))
     yield Finding(
         Severity.WARNING if still_works else Severity.ERROR,
         "a Linux NVIDIA driver is installed inside WSL and hides the one that Windows provides",
-        _remove_driver(facts, packages),
+        Fix(
+            "Remove the Linux driver packages from the guest, then restart WSL from Windows. Install none in their place."
+            if packages
+            else "Remove the copied driver library from the guest, then restart WSL from Windows.",
+            (*((f"{remove} {' '.join(packages)}",) if remove and packages else ()), "wsl.exe --shutdown"),
+            where=Side.WSL,
+            root=True,
+            restart=Restart.WSL,
+            docs=WSL_GUIDE,
+        ),
         evidence=tuple(evidence),
         confidence=Confidence.CERTAIN if packages else Confidence.LIKELY,
-    )
-
-
-def _remove_driver(facts: Facts, packages: tuple[str, ...]) -> Fix:
-    remove = _REMOVE.get(find_distro_family(facts))
-    return Fix(
-        "Remove the Linux driver packages from the guest, then restart WSL from Windows. Install none in their place."
-        if packages
-        else "Remove the copied driver library from the guest, then restart WSL from Windows.",
-        (*((f"{remove} {' '.join(packages)}",) if remove and packages else ()), "wsl.exe --shutdown"),
-        where=Side.WSL,
-        root=True,
-        restart=Restart.WSL,
-        docs=WSL_GUIDE,
     )
 
 
@@ -108,13 +104,9 @@ def wsl_shows_gpu(facts: Facts) -> Iterator[Finding]:
     guest = require_wsl_guest(facts)
     if guest.has_dxg or not any(name in guest.libraries for name in WSL_NVIDIA_LIBRARIES):
         return
-    yield _without_device(facts)
-
-
-def _without_device(facts: Facts) -> Finding:
     settings = require_system(facts).wsl_settings
     kernel = settings.kernel if isinstance(settings, WslSettings) else ""
-    return Finding(
+    yield Finding(
         Severity.ERROR,
         "Windows offers an NVIDIA GPU, but this WSL kernel has no /dev/dxg",
         Fix(
@@ -182,12 +174,13 @@ def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Finding]:
         return
     if guest.linux_driver_packages:
         raise NotApplicable("a Linux driver in the guest explains it already")
-    yield _blocked(failure, guest)
-
-
-def _blocked(failure: NvmlFailure, guest: Wsl) -> Finding:
     is_empty = guest.driver_store == ()
-    return Finding(
+    store = (
+        guest.driver_store.reason
+        if isinstance(guest.driver_store, Unknown)
+        else join_words(guest.driver_store) or "no folder of NVIDIA's"
+    )
+    yield Finding(
         Severity.ERROR,
         "Windows blocks the GPU for WSL: it passes in no driver from its driver store"
         if is_empty
@@ -206,14 +199,10 @@ def _blocked(failure: NvmlFailure, guest: Wsl) -> Finding:
         ),
         evidence=(
             f"{failure.call} returned {failure.code}: {failure.message}",
-            f"/usr/lib/wsl/drivers: {_store(guest.driver_store)}",
+            f"/usr/lib/wsl/drivers: {store}",
         ),
         confidence=Confidence.LIKELY if is_empty else Confidence.POSSIBLE,
     )
-
-
-def _store(folders: tuple[str, ...] | Unknown) -> str:
-    return folders.reason if isinstance(folders, Unknown) else join_words(folders) or "no folder of NVIDIA's"
 
 
 @check("WSL005", "The settings of WSL leave the GPU on", causes=("GPU001", "WSL002", *NEEDS_DRIVER_CODES))

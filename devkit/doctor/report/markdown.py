@@ -17,11 +17,16 @@ _MENTION = re.compile(r"([@#])(?=\w)")
 def render_markdown_report(facts: Facts, report: Report) -> str:
     """Render one Markdown document. Give it redacted facts and report: strangers will read it."""
     tables = f", by version tables as of {_escape(report.data_as_of)}" if report.data_as_of else ""
+    rows = [
+        f"| {layer.title} | {layer.state.value} "
+        f"| {_escape('; '.join(f'{value.name}: {value.value}' for value in layer.readings)) or '–'} |"  # noqa: RUF001
+        for layer in build_stack(facts, report)
+    ]
     sections = (
         _render_summary(report),
         _render_root_table(report),
         *(_render_fix(shown, report) for shown in report.roots if shown.finding.severity is not Severity.NOTE),
-        _render_stack(facts, report),
+        ["| Layer | State | Read there |", "|---|---|---|", *rows],
         _fold("Evidence", _list_evidence(report)),
         _fold("Consequences, which go away with their cause", _list_consequences(report)),
         _fold("Not judged, and why", _list_unjudged(report)),
@@ -46,7 +51,12 @@ def _render_root_table(report: Report) -> list[str]:
     for shown in report.roots:
         finding = shown.finding
         if finding.location:
-            place = _render_code(f"{finding.location.path}:{finding.location.line}")
+            # Put text into a code span that it cannot end, not even inside a table.
+            text = f"{finding.location.path}:{finding.location.line}"
+            longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+            fence = "`" * (longest + 1)
+            pad = " " if longest else ""
+            place = f"{fence}{pad}{' '.join(text.split())}{pad}{fence}".replace("|", "\\|")
         else:
             place = _escape(", ".join(part for part in (finding.subject, finding.seen_in) if part)) or "machine"
         rows.append(
@@ -67,15 +77,6 @@ def _render_fix(shown: ReportedFinding, report: Report) -> list[str]:
     if followers:
         lines += ["", f"{format_count(len(followers), 'other check')} found consequences of it."]
     return lines
-
-
-def _render_stack(facts: Facts, report: Report) -> list[str]:
-    rows = [
-        f"| {layer.title} | {layer.state.value} "
-        f"| {_escape('; '.join(f'{value.name}: {value.value}' for value in layer.readings)) or '–'} |"  # noqa: RUF001
-        for layer in build_stack(facts, report)
-    ]
-    return ["| Layer | State | Read there |", "|---|---|---|", *rows]
 
 
 def _list_evidence(report: Report) -> Iterator[str]:
@@ -110,14 +111,6 @@ def _escape(text: str) -> str:
     """Escape text for Markdown: on one line, without formatting, mentions or links to issues."""
     escaped = _SPECIAL.sub(r"\\\1", " ".join(text.replace("&", "&amp;").split()))
     return _MENTION.sub(lambda found: f"&#{ord(found[1])};", escaped)
-
-
-def _render_code(text: str) -> str:
-    """Put text into a code span that it cannot end, not even inside a table."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * (longest + 1)
-    pad = " " if longest else ""
-    return f"{fence}{pad}{' '.join(text.split())}{pad}{fence}".replace("|", "\\|")
 
 
 def _render_code_block(lines: Iterable[str], language: str) -> list[str]:

@@ -83,11 +83,61 @@ def explain_missing_gpu(facts: Facts, container: Container, driver: Driver) -> F
     """The finding for a container that cannot open /dev/nvidiactl, or that got no GPU beside it."""
     match driver.nvidiactl:
         case "EPERM":
-            return _dropped(container)
+            return Finding(
+                Severity.ERROR,
+                "this container has lost its GPU: the device nodes are there, but its cgroup no longer allows them",
+                Fix(
+                    "Recreate the container now. To keep it from coming back, give GPUs by CDI on the host: a systemd reload,"
+                    " which package upgrades cause, drops what the legacy hook allowed.",
+                    (
+                        "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+                        _REQUEST_GPU["podman"]
+                        if container.kind == "podman"
+                        else "docker run --device nvidia.com/gpu=all ...",
+                    ),
+                    root=True,
+                    docs=TOOLKIT_TROUBLESHOOTING,
+                ),
+                subject="/dev/nvidiactl",
+                evidence=("open(/dev/nvidiactl): EPERM (operation not permitted)",),
+            )
         case "EACCES":
-            return _refused(facts)
+            return Finding(
+                Severity.ERROR,
+                "this user may not open the GPU's device nodes: file mode, SELinux or a user namespace refuses it",
+                Fix(
+                    "Compare `ls -lZ /dev/nvidia*` inside and on the host. With SELinux, start the container with the option"
+                    " below; with a mode other than 0666, the driver option NVreg_DeviceFileMode is set on the host.",
+                    ("--security-opt=label=disable",),
+                    docs=TOOLKIT_TROUBLESHOOTING,
+                ),
+                subject="/dev/nvidiactl",
+                evidence=("open(/dev/nvidiactl): EACCES (permission denied)",),
+                confidence=Confidence.LIKELY,
+            )
         case "absent" | "open":
-            return _never_requested(container, driver)
+            evidence = ["open(/dev/nvidiactl): ENOENT (no such file)"]
+            if driver.nvidiactl == "open":
+                evidence = ["/dev/nvidiactl opens, but there is no /dev/nvidia0 or other GPU beside it"]
+            if not isinstance(driver.pci_gpus, Unknown) and driver.pci_gpus:
+                evidence.append(f"PCI {driver.pci_gpus[0].address} is an NVIDIA GPU")
+            if isinstance(driver.loaded, Release):
+                evidence.append(f"the host's driver {driver.loaded} is loaded")
+            variable = container.visible_devices
+            evidence.append(
+                "NVIDIA_VISIBLE_DEVICES is not set" if variable is None else f"NVIDIA_VISIBLE_DEVICES={variable}"
+            )
+            return Finding(
+                Severity.ERROR,
+                "the machine has an NVIDIA GPU, but this container was started without it",
+                Fix(
+                    "Ask for the GPU when the container is created (in Compose: `gpus: all` for the service; in a dev"
+                    " container of devkit: DEVKIT_GPU), then recreate it. Nothing inside of it needs a change.",
+                    (_REQUEST_GPU.get(container.kind, _REQUEST_GPU["docker"]),),
+                    where=Side.PROJECT,
+                ),
+                evidence=tuple(evidence),
+            )
         case error:
             return Finding(
                 Severity.ERROR,
@@ -96,64 +146,6 @@ def explain_missing_gpu(facts: Facts, container: Container, driver: Driver) -> F
                 evidence=(f"open(/dev/nvidiactl): {error}",),
                 confidence=Confidence.POSSIBLE,
             )
-
-
-def _dropped(container: Container) -> Finding:
-    return Finding(
-        Severity.ERROR,
-        "this container has lost its GPU: the device nodes are there, but its cgroup no longer allows them",
-        Fix(
-            "Recreate the container now. To keep it from coming back, give GPUs by CDI on the host: a systemd reload,"
-            " which package upgrades cause, drops what the legacy hook allowed.",
-            (
-                "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
-                _REQUEST_GPU["podman"] if container.kind == "podman" else "docker run --device nvidia.com/gpu=all ...",
-            ),
-            root=True,
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        subject="/dev/nvidiactl",
-        evidence=("open(/dev/nvidiactl): EPERM (operation not permitted)",),
-    )
-
-
-def _refused(facts: Facts) -> Finding:
-    return Finding(
-        Severity.ERROR,
-        "this user may not open the GPU's device nodes: file mode, SELinux or a user namespace refuses it",
-        Fix(
-            "Compare `ls -lZ /dev/nvidia*` inside and on the host. With SELinux, start the container with the option"
-            " below; with a mode other than 0666, the driver option NVreg_DeviceFileMode is set on the host.",
-            ("--security-opt=label=disable",),
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        subject="/dev/nvidiactl",
-        evidence=("open(/dev/nvidiactl): EACCES (permission denied)",),
-        confidence=Confidence.LIKELY,
-    )
-
-
-def _never_requested(container: Container, driver: Driver) -> Finding:
-    evidence = ["open(/dev/nvidiactl): ENOENT (no such file)"]
-    if driver.nvidiactl == "open":
-        evidence = ["/dev/nvidiactl opens, but there is no /dev/nvidia0 or other GPU beside it"]
-    if not isinstance(driver.pci_gpus, Unknown) and driver.pci_gpus:
-        evidence.append(f"PCI {driver.pci_gpus[0].address} is an NVIDIA GPU")
-    if isinstance(driver.loaded, Release):
-        evidence.append(f"the host's driver {driver.loaded} is loaded")
-    variable = container.visible_devices
-    evidence.append("NVIDIA_VISIBLE_DEVICES is not set" if variable is None else f"NVIDIA_VISIBLE_DEVICES={variable}")
-    return Finding(
-        Severity.ERROR,
-        "the machine has an NVIDIA GPU, but this container was started without it",
-        Fix(
-            "Ask for the GPU when the container is created (in Compose: `gpus: all` for the service; in a dev"
-            " container of devkit: DEVKIT_GPU), then recreate it. Nothing inside of it needs a change.",
-            (_REQUEST_GPU.get(container.kind, _REQUEST_GPU["docker"]),),
-            where=Side.PROJECT,
-        ),
-        evidence=tuple(evidence),
-    )
 
 
 @check("CON002", "The container has the driver capabilities compute and utility", causes=("DRV003", "PYT006"))
@@ -264,6 +256,7 @@ def loader_finds_libcuda(facts: Facts) -> Iterator[Finding]:
     if isinstance(driver.libcuda_paths, Unknown) or container.libcuda_in_cache is not False:
         return
     is_found = bool(driver.libcuda_paths)
+    folder = driver.libcuda_paths[0].rpartition("/")[0] if driver.libcuda_paths else "/usr/lib/x86_64-linux-gnu"
     yield Finding(
         Severity.NOTE if is_found else Severity.WARNING,
         "the loader knows libcuda.so.1 but not libcuda.so, which old Triton links against"
@@ -271,17 +264,13 @@ def loader_finds_libcuda(facts: Facts) -> Iterator[Finding]:
         else "the loader does not find libcuda.so.1: Triton kernels fail",
         Fix(
             "Refresh the loader's cache when the container starts, or name the folder to Triton.",
-            ("ldconfig", f"export TRITON_LIBCUDA_PATH={_folder(driver.libcuda_paths)}"),
+            ("ldconfig", f"export TRITON_LIBCUDA_PATH={folder}"),
             where=Side.CONTAINER,
             root=True,
         ),
         evidence=("ldconfig -p: no libcuda.so", f"libcuda.so.1: {join_words(driver.libcuda_paths) or 'not found'}"),
         confidence=Confidence.LIKELY,
     )
-
-
-def _folder(paths: tuple[str, ...]) -> str:
-    return paths[0].rpartition("/")[0] if paths else "/usr/lib/x86_64-linux-gnu"
 
 
 @check("CON013", "The workspace is writable in this container")

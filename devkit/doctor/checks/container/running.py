@@ -20,7 +20,7 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.thresholds import MIB, SHARED_MEMORY_BYTES
 from devkit.doctor.wheels import DriverCuda, find_driver_cuda
-from devkit.facts.model import Engine, EngineKind, Facts, LocalImage, RunningContainer, StoppedContainer
+from devkit.facts.model import Engine, EngineKind, Facts, LocalImage, RunningContainer
 from devkit.facts.project import Project
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_bytes, join_words
@@ -79,10 +79,16 @@ def dev_container_requests_gpu(facts: Facts) -> Iterator[Finding]:
         if container.gpu_request or container.is_privileged is True or _runs_under_nvidia(container):
             continue
         is_meant = has_gpu_intent(facts, container)
+        by_cdi = engine.kind is EngineKind.PODMAN or (engine.hook_on_path is False and has_cdi_gpus(facts, engine))
+        arguments = '"--device", "nvidia.com/gpu=all"' if by_cdi else '"--gpus", "all"'
         yield Finding(
             Severity.ERROR if is_meant else Severity.NOTE,
             f"the dev container {container.name} was created without a request for the GPU that this machine has",
-            _ask_for_gpu(facts, engine),
+            Fix(
+                "Ask for the GPU in devcontainer.json, or for the service in the Compose file, and rebuild the container.",
+                (f'"runArgs": [{arguments}]', 'devices: ["nvidia.com/gpu=all"]' if by_cdi else "gpus: all"),
+                where=Side.PROJECT,
+            ),
             subject=container.name,
             evidence=(
                 f"docker inspect {container.name}: no DeviceRequests, no Devices, Runtime {container.runtime}",
@@ -104,16 +110,6 @@ def has_gpu_intent(facts: Facts, container: RunningContainer) -> bool:
         return False
     asks_by_tool = any(one.requests for one in project.dev_containers)
     return asks_by_tool or any(one.requests for one in project.services)
-
-
-def _ask_for_gpu(facts: Facts, engine: Engine) -> Fix:
-    by_cdi = engine.kind is EngineKind.PODMAN or (engine.hook_on_path is False and has_cdi_gpus(facts, engine))
-    arguments = '"--device", "nvidia.com/gpu=all"' if by_cdi else '"--gpus", "all"'
-    return Fix(
-        "Ask for the GPU in devcontainer.json, or for the service in the Compose file, and rebuild the container.",
-        (f'"runArgs": [{arguments}]', 'devices: ["nvidia.com/gpu=all"]' if by_cdi else "gpus: all"),
-        where=Side.PROJECT,
-    )
 
 
 def find_gpu_containers(engine: Engine) -> tuple[RunningContainer, ...]:
@@ -142,7 +138,33 @@ def running_gpus_survive_reload(facts: Facts) -> Iterator[Finding]:
         return
     frail = [one for one in containers if is_gpu_from_legacy_hook(facts, engine, one) and not _has_own_nodes(one)]
     if frail:
-        yield _will_lose_gpu(facts, engine, frail)
+        names = join_words(one.name for one in frail)
+        ready = has_cdi_gpus(facts, engine)
+        version = "of an unknown version" if isinstance(engine.version, Unknown) else str(engine.version)
+        yield Finding(
+            Severity.WARNING,
+            f"at the next `systemctl daemon-reload` {names} will lose the GPU",
+            Fix(
+                "Finish what runs, then recreate the container with its GPU by CDI."
+                + ("" if ready else " Write the CDI specification first, and switch CDI on in Docker."),
+                (
+                    *(() if ready else (*refresh_cdi(facts), "sudo nvidia-ctk runtime configure --cdi.enabled")),
+                    "docker run --device nvidia.com/gpu=all ...",
+                ),
+                where=find_host_side(facts),
+                root=not ready,
+                docs=TOOLKIT_TROUBLESHOOTING,
+            ),
+            subject=names,
+            evidence=(
+                f"cgroup driver {engine.cgroup_driver}, Docker {version}",
+                *(
+                    f"{one.name}: request by {one.gpu_request}, runtime {_shown(one.runtime)}, no devices"
+                    for one in frail
+                ),
+            ),
+            confidence=Confidence.LIKELY,
+        )
 
 
 def is_gpu_from_legacy_hook(facts: Facts, engine: Engine, container: RunningContainer) -> bool:
@@ -166,36 +188,6 @@ def _has_own_nodes(container: RunningContainer) -> bool:
     if container.is_privileged is True:
         return True
     return not isinstance(container.gpu_devices, Unknown) and "/dev/nvidiactl" in container.gpu_devices
-
-
-def _will_lose_gpu(facts: Facts, engine: Engine, frail: list[RunningContainer]) -> Finding:
-    names = join_words(one.name for one in frail)
-    ready = has_cdi_gpus(facts, engine)
-    return Finding(
-        Severity.WARNING,
-        f"at the next `systemctl daemon-reload` {names} will lose the GPU",
-        Fix(
-            "Finish what runs, then recreate the container with its GPU by CDI."
-            + ("" if ready else " Write the CDI specification first, and switch CDI on in Docker."),
-            (
-                *(() if ready else (*refresh_cdi(facts), "sudo nvidia-ctk runtime configure --cdi.enabled")),
-                "docker run --device nvidia.com/gpu=all ...",
-            ),
-            where=find_host_side(facts),
-            root=not ready,
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        subject=names,
-        evidence=(
-            f"cgroup driver {engine.cgroup_driver}, Docker {_version(engine)}",
-            *(f"{one.name}: request by {one.gpu_request}, runtime {_shown(one.runtime)}, no devices" for one in frail),
-        ),
-        confidence=Confidence.LIKELY,
-    )
-
-
-def _version(engine: Engine) -> str:
-    return "of an unknown version" if isinstance(engine.version, Unknown) else str(engine.version)
 
 
 @check("CON008", "The driver meets what the project's images require", causes=("CON011", "CUD001"))
@@ -224,9 +216,11 @@ def driver_meets_image_requirements(facts: Facts) -> Iterator[Finding]:
         wanted = find_unmet_cuda(image.require_cuda, driver, names)
         if wanted is not None:
             is_safe = driver.classify(wanted) in (CudaSupport.FULL, CudaSupport.MINOR)
+            newest = f"CUDA {driver.cuda}" if driver.cuda else "an older CUDA"
+            driver_text = f"driver {driver.release} is for {newest}"
             yield Finding(
                 Severity.WARNING if is_safe and not _was_refused(facts, engine, image) else Severity.ERROR,
-                f"the image {image.name} requires a driver for CUDA {wanted}, but {_driver(driver)}",
+                f"the image {image.name} requires a driver for CUDA {wanted}, but {driver_text}",
                 _meet(driver, is_safe=is_safe),
                 subject=image.name,
                 evidence=(f"NVIDIA_REQUIRE_CUDA={image.require_cuda[:_LONGEST]}", f"driver {driver.release}"),
@@ -253,11 +247,6 @@ def _was_refused(facts: Facts, engine: Engine, image: LocalImage) -> bool:
     """Whether the hook has refused this very image already."""
     own = (one for one in require(engine.stopped) if is_project_folder(facts, one.folder))
     return any("unsatisfied condition" in one.error and one.image in image.name for one in own)
-
-
-def _driver(driver: DriverCuda) -> str:
-    newest = f"CUDA {driver.cuda}" if driver.cuda else "an older CUDA"
-    return f"driver {driver.release} is for {newest}"
 
 
 def _meet(driver: DriverCuda, *, is_safe: bool) -> Fix:
@@ -320,23 +309,19 @@ def container_variables_request_gpu(facts: Facts) -> Iterator[Finding]:
     for container in require(engine.containers):
         if _runs_under_nvidia(container) and container.visible_devices is None and not container.gpu_request:
             if container.runtime != engine.default_runtime:
-                yield _nothing_named(container)
+                yield Finding(
+                    Severity.ERROR,
+                    f"{container.name} runs under the nvidia runtime, but names no GPU, so it has none",
+                    Fix(
+                        "Set both variables for the service, or ask with `gpus: all` instead, and recreate the container.",
+                        ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
+                        where=Side.PROJECT,
+                    ),
+                    subject=container.name,
+                    evidence=(f"Runtime: {container.runtime}", "NVIDIA_VISIBLE_DEVICES is not set"),
+                )
         elif container.gpu_request in ("driver", "runtime") and isinstance(container.driver_capabilities, str):
             yield from _lacking(container, container.driver_capabilities)
-
-
-def _nothing_named(container: RunningContainer) -> Finding:
-    return Finding(
-        Severity.ERROR,
-        f"{container.name} runs under the nvidia runtime, but names no GPU, so it has none",
-        Fix(
-            "Set both variables for the service, or ask with `gpus: all` instead, and recreate the container.",
-            ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
-            where=Side.PROJECT,
-        ),
-        subject=container.name,
-        evidence=(f"Runtime: {container.runtime}", "NVIDIA_VISIBLE_DEVICES is not set"),
-    )
 
 
 def _lacking(container: RunningContainer, capabilities: str) -> Iterator[Finding]:
@@ -374,7 +359,21 @@ def last_dev_container_ended_well(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("no dev container of this project was stopped")
     last = stopped[0]
     if last.error:
-        yield _could_not_start(last)
+        from devkit.doctor.signatures.matching import match_signatures
+
+        known_errors = match_signatures(last.error)
+        best = known_errors[0] if known_errors else None
+        text = " ".join(last.error.split())
+        yield Finding(
+            Severity.ERROR,
+            f"the dev container {last.name} could not start: {best.cause.rstrip('.') if best else text[:_LONGEST]}",
+            best.fix
+            if best
+            else Fix("Read the engine's error, and start the container again.", (f"docker start -a {last.name}",)),
+            subject=last.name,
+            evidence=(f"State.Error: {text[: 2 * _LONGEST]}",),
+            confidence=best.confidence if best else Confidence.CERTAIN,
+        )
     elif last.out_of_memory:
         yield Finding(
             Severity.WARNING,
@@ -387,24 +386,6 @@ def last_dev_container_ended_well(facts: Facts) -> Iterator[Finding]:
             subject=last.name,
             evidence=(f"OOMKilled: true, exit code {last.exit_code}",),
         )
-
-
-def _could_not_start(last: StoppedContainer) -> Finding:
-    from devkit.doctor.signatures.matching import match_signatures
-
-    known_errors = match_signatures(last.error)
-    best = known_errors[0] if known_errors else None
-    text = " ".join(last.error.split())
-    return Finding(
-        Severity.ERROR,
-        f"the dev container {last.name} could not start: {best.cause.rstrip('.') if best else text[:_LONGEST]}",
-        best.fix
-        if best
-        else Fix("Read the engine's error, and start the container again.", (f"docker start -a {last.name}",)),
-        subject=last.name,
-        evidence=(f"State.Error: {text[: 2 * _LONGEST]}",),
-        confidence=best.confidence if best else Confidence.CERTAIN,
-    )
 
 
 @check("CON012", "SELinux lets containers use the GPU")

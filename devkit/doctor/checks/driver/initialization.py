@@ -10,7 +10,7 @@ from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_lines, has_fewer_gpus_
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
 from devkit.doctor.preconditions import require, require_driver, require_host, require_loaded_driver
 from devkit.facts.model import CudaCall, Deep, Driver, Facts, KernelLog
-from devkit.facts.values import Release, Unknown
+from devkit.facts.values import Unknown
 from devkit.text import join_words
 
 _CUDA_ERROR_UNKNOWN = 999
@@ -75,7 +75,11 @@ def device_nodes_are_accessible(facts: Facts) -> Iterator[Finding]:
     closed = require(driver.closed_nodes)
     if not closed:
         return
-    options = tuple(line for line in _parameters(driver) if line.startswith(("DeviceFile", "ModifyDeviceFiles")))
+    options = tuple(
+        line
+        for line in (driver.parameters if isinstance(driver.parameters, tuple) else ())
+        if line.startswith(("DeviceFile", "ModifyDeviceFiles"))
+    )
     yield Finding(
         Severity.ERROR,
         f"this user may not open {join_words(node.partition(':')[0] for node in closed)}: GPU programs fail as if there"
@@ -89,10 +93,6 @@ def device_nodes_are_accessible(facts: Facts) -> Iterator[Finding]:
         ),
         evidence=(*closed, *options),
     )
-
-
-def _parameters(driver: Driver) -> tuple[str, ...]:
-    return driver.parameters if isinstance(driver.parameters, tuple) else ()
 
 
 @check("DRV007", "The GPU's system processor (GSP) starts", causes=(*NVML_CODES, "GPU002", "GPU005", "GPU006"))
@@ -112,10 +112,22 @@ def gsp_starts(facts: Facts) -> Iterator[Finding]:
     unfound = find_driver_lines(facts, *FIRMWARE_MISSING_LINES)
     failing = find_driver_lines(facts, *FIRMWARE_FAILURE_LINES)
     if unfound or (driver.firmware_present is False and driver.is_open is True and has_missing_gpus(facts)):
+        family = find_distro_family(facts)
+        install = _FIRMWARE.get(family)
+        if family is DistroFamily.UBUNTU:
+            install = f"sudo apt-get install --reinstall -y 'nvidia-firmware-{release.major}*'"
+        if family is DistroFamily.NIXOS:
+            install = "# in configuration.nix: hardware.firmware = [ config.hardware.nvidia.package.firmware ];"
+        rebuild = INITRAMFS_COMMANDS.get(family)
         yield Finding(
             Severity.ERROR if lost else Severity.WARNING,
             f"the GSP firmware of driver {release} was not found, so the GPU does not start",
-            _install_firmware(facts, release),
+            Fix(
+                f"Install the firmware of exactly {release} again, write it into the initial RAM disk, and reboot.",
+                (*((install,) if install else ()), *((rebuild,) if rebuild else ()), "sudo reboot"),
+                root=True,
+                restart=Restart.HOST,
+            ),
             evidence=(*unfound[:MAX_LOG_LINES], f"/lib/firmware/nvidia/{release}: {_present(driver)}"),
             confidence=Confidence.CERTAIN if unfound else Confidence.LIKELY,
         )
@@ -134,22 +146,6 @@ def gsp_starts(facts: Facts) -> Iterator[Finding]:
             evidence=failing[:MAX_LOG_LINES],
             confidence=Confidence.LIKELY,
         )
-
-
-def _install_firmware(facts: Facts, release: Release) -> Fix:
-    family = find_distro_family(facts)
-    install = _FIRMWARE.get(family)
-    if family is DistroFamily.UBUNTU:
-        install = f"sudo apt-get install --reinstall -y 'nvidia-firmware-{release.major}*'"
-    if family is DistroFamily.NIXOS:
-        install = "# in configuration.nix: hardware.firmware = [ config.hardware.nvidia.package.firmware ];"
-    rebuild = INITRAMFS_COMMANDS.get(family)
-    return Fix(
-        f"Install the firmware of exactly {release} again, write it into the initial RAM disk, and reboot.",
-        (*((install,) if install else ()), *((rebuild,) if rebuild else ()), "sudo reboot"),
-        root=True,
-        restart=Restart.HOST,
-    )
 
 
 def _present(driver: Driver) -> str:

@@ -7,7 +7,7 @@ from devkit.doctor.checks.cascades import NEEDS_DRIVER_CODES
 from devkit.doctor.fixes import DRIVER_INSTALL_COMMANDS, DistroFamily, find_distro_family
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
 from devkit.doctor.preconditions import require, require_driver, require_host
-from devkit.facts.model import AptSource, Driver, DriverPackage, Facts
+from devkit.facts.model import Driver, DriverPackage, Facts
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
@@ -44,7 +44,10 @@ def apt_sources_agree(facts: Facts) -> Iterator[Finding]:
         same = [source for source in sources if source.url == url]
         if len({source.signed_by for source in same}) < 2:
             continue
-        older = _older(same)
+        # The files to delete: all but the one that today's guide writes, or all but the last.
+        paths = list(dict.fromkeys(source.path for source in same))
+        kept = next((path for path in paths if "nvidia-container-toolkit" in path), paths[-1])
+        older = [path for path in paths if path != kept] or paths[:1]
         yield Finding(
             Severity.WARNING,
             f"{len(same)} package lists name {url} with different keys: apt refuses to read any list",
@@ -56,13 +59,6 @@ def apt_sources_agree(facts: Facts) -> Iterator[Finding]:
             subject=older[0],
             evidence=tuple(f"{source.path}: signed-by {source.signed_by or 'not set'}" for source in same),
         )
-
-
-def _older(sources: list[AptSource]) -> list[str]:
-    """The files to delete: all but the one that today's guide writes, or all but the last."""
-    paths = list(dict.fromkeys(source.path for source in sources))
-    kept = next((path for path in paths if "nvidia-container-toolkit" in path), paths[-1])
-    return [path for path in paths if path != kept] or paths[:1]
 
 
 @check(
@@ -154,6 +150,13 @@ def driver_has_one_source(facts: Facts) -> Iterator[Finding]:
     others = [package for package in installed if _is_of_distribution(package)]
     if meta is None or not others:
         return
+    removals: Mapping[DistroFamily, str] = {
+        DistroFamily.UBUNTU: "sudo apt-get purge cuda 'cuda-drivers*'",
+        DistroFamily.DEBIAN: "sudo apt-get purge cuda 'cuda-drivers*'",
+        DistroFamily.FEDORA: "sudo dnf remove cuda cuda-drivers",
+        DistroFamily.RHEL: "sudo dnf remove cuda cuda-drivers",
+    }
+    family = find_distro_family(facts)
     yield Finding(
         Severity.WARNING,
         f"{meta.name} {meta.version} of NVIDIA's repository pulls its own driver over the distribution's"
@@ -161,7 +164,7 @@ def driver_has_one_source(facts: Facts) -> Iterator[Finding]:
         Fix(
             "Decide for one source. To keep the distribution's driver, remove the meta-package and install the toolkit"
             " alone, which brings no driver.",
-            _keep_distribution(facts),
+            ((*filter(None, (removals.get(family),)), *DRIVER_INSTALL_COMMANDS.get(family, ()))),
             root=True,
             docs="https://docs.nvidia.com/cuda/cuda-installation-guide-linux/#meta-packages",
         ),
@@ -176,14 +179,3 @@ def _is_of_distribution(package: DriverPackage) -> bool:
         return False
     is_rpm_fusion = package.name.startswith(("akmod-nvidia", "xorg-x11-drv-nvidia"))
     return is_rpm_fusion or _OF_UBUNTU.search(package.version) is not None
-
-
-def _keep_distribution(facts: Facts) -> tuple[str, ...]:
-    removals: Mapping[DistroFamily, str] = {
-        DistroFamily.UBUNTU: "sudo apt-get purge cuda 'cuda-drivers*'",
-        DistroFamily.DEBIAN: "sudo apt-get purge cuda 'cuda-drivers*'",
-        DistroFamily.FEDORA: "sudo dnf remove cuda cuda-drivers",
-        DistroFamily.RHEL: "sudo dnf remove cuda cuda-drivers",
-    }
-    family = find_distro_family(facts)
-    return (*filter(None, (removals.get(family),)), *DRIVER_INSTALL_COMMANDS.get(family, ()))

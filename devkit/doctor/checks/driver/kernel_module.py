@@ -98,43 +98,48 @@ def explain_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -
     """The finding for the likeliest cause on this machine. `gpus` are those on the PCI bus, at least one."""
     owners = {gpu.kernel_driver for gpu in gpus}
     if is_in_container(facts):
-        return _seen_from_container(gpus)
+        return Finding(
+            Severity.ERROR,
+            "the host has an NVIDIA GPU, but its kernel driver is not loaded",
+            Fix("Run devkit doctor on the host: only there can the cause be seen and repaired.", ("devkit doctor",)),
+            evidence=(*_functions(gpus), "/sys/module/nvidia is absent"),
+        )
     if owners == {"vfio-pci"}:
-        return _passed_through(gpus)
+        return Finding(
+            Severity.ERROR,
+            "vfio-pci holds the GPU for a virtual machine, so the NVIDIA driver cannot",
+            Fix(
+                "If that is intended, run devkit inside the virtual machine. If not, remove vfio-pci.ids= from the kernel"
+                " command line, or the override, and reboot.",
+                (f"sudo driverctl unset-override {gpus[0].address}",),
+                root=True,
+                restart=Restart.HOST,
+            ),
+            subject=gpus[0].address,
+            evidence=_functions(gpus),
+        )
     if isinstance(driver.on_disk, Release):
         return _present_but_not_loaded(facts, driver, gpus, driver.on_disk)
     if driver.dkms_state in _UNFINISHED or isinstance(driver.libnvidia_ml, Release):
         return _not_built(facts, driver, gpus)
-    return _not_installed(facts, gpus)
-
-
-def _seen_from_container(gpus: tuple[PciGpu, ...]) -> Finding:
+    install = DRIVER_INSTALL_COMMANDS.get(find_distro_family(facts), ())
     return Finding(
         Severity.ERROR,
-        "the host has an NVIDIA GPU, but its kernel driver is not loaded",
-        Fix("Run devkit doctor on the host: only there can the cause be seen and repaired.", ("devkit doctor",)),
-        evidence=(*_functions(gpus), "/sys/module/nvidia is absent"),
+        "this machine has an NVIDIA GPU, but no NVIDIA driver is installed",
+        Fix(
+            "Install the driver with the distribution's own package manager, and reboot.",
+            (*install, "sudo reboot") if install else (),
+            where=Side.HOST,
+            root=True,
+            restart=Restart.HOST,
+            docs=DRIVER_GUIDE,
+        ),
+        evidence=(*_functions(gpus), "no nvidia module for this kernel", "no libnvidia-ml.so.1"),
     )
 
 
 def _functions(gpus: tuple[PciGpu, ...]) -> tuple[str, ...]:
     return tuple(f"PCI {gpu.address} ({gpu.device_id}): kernel driver {gpu.kernel_driver or 'none'}" for gpu in gpus)
-
-
-def _passed_through(gpus: tuple[PciGpu, ...]) -> Finding:
-    return Finding(
-        Severity.ERROR,
-        "vfio-pci holds the GPU for a virtual machine, so the NVIDIA driver cannot",
-        Fix(
-            "If that is intended, run devkit inside the virtual machine. If not, remove vfio-pci.ids= from the kernel"
-            " command line, or the override, and reboot.",
-            (f"sudo driverctl unset-override {gpus[0].address}",),
-            root=True,
-            restart=Restart.HOST,
-        ),
-        subject=gpus[0].address,
-        evidence=_functions(gpus),
-    )
 
 
 def _present_but_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...], release: Release) -> Finding:
@@ -202,18 +207,6 @@ def _signature_refused(facts: Facts, driver: Driver, release: Release, evidence:
     if isinstance(signer, str):
         readings.append(f"signed by {signer or 'nobody'}")
         why = why if signer else "nobody has signed it"
-    return Finding(
-        Severity.ERROR,
-        f"Secure Boot is on and the NVIDIA module {release} is not loaded: {why}"
-        if driver.secure_boot is True
-        else f"this kernel refuses the NVIDIA module {release}: {why}",
-        _enroll_key(facts),
-        evidence=(*evidence, *readings),
-        confidence=Confidence.CERTAIN if is_certain else Confidence.LIKELY,
-    )
-
-
-def _enroll_key(facts: Facts) -> Fix:
     keys = {
         DistroFamily.UBUNTU: "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der",
         DistroFamily.DEBIAN: "sudo mokutil --import /var/lib/dkms/mok.pub",
@@ -222,12 +215,20 @@ def _enroll_key(facts: Facts) -> Fix:
         DistroFamily.SUSE: "sudo mokutil --import /usr/share/nvidia-pubkeys/*.der",
     }
     key = keys.get(find_distro_family(facts))
-    return Fix(
-        "Enroll the key that signed the module: import it, reboot, and choose Enroll MOK on the blue screen. Or turn"
-        " Secure Boot off in the firmware.",
-        ((key, "sudo reboot") if key else ("sudo modprobe nvidia",)),
-        root=True,
-        restart=Restart.HOST,
+    return Finding(
+        Severity.ERROR,
+        f"Secure Boot is on and the NVIDIA module {release} is not loaded: {why}"
+        if driver.secure_boot is True
+        else f"this kernel refuses the NVIDIA module {release}: {why}",
+        Fix(
+            "Enroll the key that signed the module: import it, reboot, and choose Enroll MOK on the blue screen. Or turn"
+            " Secure Boot off in the firmware.",
+            ((key, "sudo reboot") if key else ("sudo modprobe nvidia",)),
+            root=True,
+            restart=Restart.HOST,
+        ),
+        evidence=(*evidence, *readings),
+        confidence=Confidence.CERTAIN if is_certain else Confidence.LIKELY,
     )
 
 
@@ -264,23 +265,6 @@ def _not_built(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -> Findin
         ),
         evidence=tuple(evidence),
         confidence=Confidence.CERTAIN if driver.dkms_state in _UNFINISHED else Confidence.LIKELY,
-    )
-
-
-def _not_installed(facts: Facts, gpus: tuple[PciGpu, ...]) -> Finding:
-    install = DRIVER_INSTALL_COMMANDS.get(find_distro_family(facts), ())
-    return Finding(
-        Severity.ERROR,
-        "this machine has an NVIDIA GPU, but no NVIDIA driver is installed",
-        Fix(
-            "Install the driver with the distribution's own package manager, and reboot.",
-            (*install, "sudo reboot") if install else (),
-            where=Side.HOST,
-            root=True,
-            restart=Restart.HOST,
-            docs=DRIVER_GUIDE,
-        ),
-        evidence=(*_functions(gpus), "no nvidia module for this kernel", "no libnvidia-ml.so.1"),
     )
 
 
@@ -363,7 +347,11 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
     driver = require_driver(facts)
     said = find_driver_lines(facts, *LEGACY_GPU_LINES)
     release = _installed(driver)
-    old = [gpu for gpu in find_driver_gpus(facts) if _is_too_old(gpu, release, driver) or _is_named(gpu, said)]
+    old = [
+        gpu
+        for gpu in find_driver_gpus(facts)
+        if _is_too_old(gpu, release, driver) or any(gpu.address in line for line in said)
+    ]
     if not old and not said:
         require(driver.pci_gpus)
         return
@@ -411,10 +399,6 @@ def _id(gpu: PciGpu) -> int:
         return int(gpu.device_id, 16)
     except ValueError:
         return FIRST_TURING_DEVICE_ID.value
-
-
-def _is_named(gpu: PciGpu, said: tuple[str, ...]) -> bool:
-    return any(gpu.address in line for line in said)
 
 
 def _install_legacy(facts: Facts, branch: int) -> tuple[str, ...]:

@@ -70,13 +70,20 @@ def libraries_match_module(facts: Facts) -> Iterator[Finding]:
             raise NotApplicable("the version of libnvidia-ml.so.1 is not known")
         if versions[0] == versions[1]:
             return
+    evidence = []
+    if versions is not None:
+        evidence += [f"/sys/module/nvidia/version: {versions[0]}", f"libnvidia-ml.so.{versions[1]}"]
+    if isinstance(facts.nvml, NvmlFailure) and facts.nvml.code == _NVML_MISMATCH:
+        evidence.append(f"{facts.nvml.call} returned {facts.nvml.code}: {facts.nvml.message}")
+    if driver is not None and driver.upgraded_packages:
+        evidence.append(f"package log: {driver.upgraded_packages[-1]}")
     yield Finding(
         Severity.ERROR,
         f"the loaded NVIDIA module is {versions[0]}, but its libraries are {versions[1]}"
         if versions
         else "the NVIDIA libraries are of another version than the loaded kernel module",
         _mismatch_fix(facts, driver),
-        evidence=_mismatch_evidence(facts, driver, versions),
+        evidence=tuple(evidence),
     )
 
 
@@ -137,19 +144,6 @@ def _hold_driver(facts: Facts) -> tuple[str, ...]:
             return ()
 
 
-def _mismatch_evidence(
-    facts: Facts, driver: Driver | None, versions: tuple[Release, Release] | None
-) -> tuple[str, ...]:
-    evidence = []
-    if versions is not None:
-        evidence += [f"/sys/module/nvidia/version: {versions[0]}", f"libnvidia-ml.so.{versions[1]}"]
-    if isinstance(facts.nvml, NvmlFailure) and facts.nvml.code == _NVML_MISMATCH:
-        evidence.append(f"{facts.nvml.call} returned {facts.nvml.code}: {facts.nvml.message}")
-    if driver is not None and driver.upgraded_packages:
-        evidence.append(f"package log: {driver.upgraded_packages[-1]}")
-    return tuple(evidence)
-
-
 @check(
     "DRV003", "NVML answers", causes=(*GPU_USE_CODES, *TOOLKIT_CODES, *CDI_CODES, *CUDA_CODES, "CON005", *PYTHON_CODES)
 )
@@ -189,25 +183,31 @@ def explain_nvml_failure(facts: Facts, failure: NvmlFailure) -> Finding:
 def _explained(facts: Facts, failure: NvmlFailure) -> _Explanation:
     match failure.end:
         case NvmlEnd.TIMED_OUT:
-            return _hangs(facts, failure)
+            return (
+                f"the driver hangs: {failure.call} did not return before the deadline",
+                _restart_machine(
+                    facts, "Read the kernel log for an Xid, which names the fault; the processes cannot be killed."
+                ),
+                Confidence.CERTAIN,
+            )
         case NvmlEnd.CRASHED:
-            return _crashes(facts, failure)
+            side = Side.CONTAINER if is_in_container(facts) else find_driver_side(facts)
+            return (
+                f"libnvidia-ml crashes in {failure.call} (signal {failure.code}): the library is damaged or of a wrong version",
+                Fix(
+                    "Reinstall the driver's libraries in the version of the kernel module; inside a container, remove the copy"
+                    " that the image carries, so that the host's is used.",
+                    ("ldconfig -p | grep libnvidia-ml", "cat /sys/module/nvidia/version"),
+                    where=side,
+                ),
+                Confidence.LIKELY,
+            )
         case NvmlEnd.LIBRARY_NOT_FOUND:
             return _no_library(facts, failure)
         case NvmlEnd.ERROR:
             return _BY_CODE.get(failure.code, _other)(facts, failure)
         case _ as never:
             assert_never(never)
-
-
-def _hangs(facts: Facts, failure: NvmlFailure) -> _Explanation:
-    return (
-        f"the driver hangs: {failure.call} did not return before the deadline",
-        _restart_machine(
-            facts, "Read the kernel log for an Xid, which names the fault; the processes cannot be killed."
-        ),
-        Confidence.CERTAIN,
-    )
 
 
 def _restart_machine(facts: Facts, summary: str) -> Fix:
@@ -219,20 +219,6 @@ def _restart_machine(facts: Facts, summary: str) -> Fix:
             restart=Restart.WSL,
         )
     return Fix(f"{summary} Then reboot the host.", (_READ_KERNEL_LOG, "sudo reboot"), root=True, restart=Restart.HOST)
-
-
-def _crashes(facts: Facts, failure: NvmlFailure) -> _Explanation:
-    side = Side.CONTAINER if is_in_container(facts) else find_driver_side(facts)
-    return (
-        f"libnvidia-ml crashes in {failure.call} (signal {failure.code}): the library is damaged or of a wrong version",
-        Fix(
-            "Reinstall the driver's libraries in the version of the kernel module; inside a container, remove the copy"
-            " that the image carries, so that the host's is used.",
-            ("ldconfig -p | grep libnvidia-ml", "cat /sys/module/nvidia/version"),
-            where=side,
-        ),
-        Confidence.LIKELY,
-    )
 
 
 def _no_library(facts: Facts, failure: NvmlFailure) -> _Explanation:

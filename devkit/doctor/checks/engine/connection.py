@@ -156,7 +156,16 @@ def _has_only_windows_command(facts: Facts) -> bool:
 
 def _integration_off(facts: Facts) -> tuple[str, Fix, Confidence]:
     if find_platform(facts) is Platform.WSL1:
-        return "Docker Desktop serves no distribution in WSL 1", _convert(), Confidence.CERTAIN
+        return (
+            "Docker Desktop serves no distribution in WSL 1",
+            Fix(
+                "Convert the distribution to WSL 2, from Windows.",
+                ("wsl.exe --list --verbose", "wsl.exe --set-version <distribution> 2"),
+                where=Side.WINDOWS,
+                restart=Restart.WSL,
+            ),
+            Confidence.CERTAIN,
+        )
     return (
         "Docker Desktop is not connected to this distribution: it does not run, or its WSL integration is off here",
         Fix(
@@ -166,15 +175,6 @@ def _integration_off(facts: Facts) -> tuple[str, Fix, Confidence]:
             docs="https://docs.docker.com/desktop/features/wsl/",
         ),
         Confidence.LIKELY,
-    )
-
-
-def _convert() -> Fix:
-    return Fix(
-        "Convert the distribution to WSL 2, from Windows.",
-        ("wsl.exe --list --verbose", "wsl.exe --set-version <distribution> 2"),
-        where=Side.WINDOWS,
-        restart=Restart.WSL,
     )
 
 

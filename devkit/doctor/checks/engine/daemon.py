@@ -99,6 +99,7 @@ def docker_socket_is_dockers(facts: Facts) -> Iterator[Finding]:
     engine = require_gpu_engine(facts)
     if engine.kind is not EngineKind.PODMAN or "docker.sock" not in engine.endpoint.url:
         return
+    version = "of unknown version" if isinstance(engine.version, Unknown) else str(engine.version)
     yield Finding(
         Severity.WARNING,
         "Podman answers behind Docker's socket: `--gpus` may be ignored there",
@@ -107,12 +108,8 @@ def docker_socket_is_dockers(facts: Facts) -> Iterator[Finding]:
             ("docker run --rm --device nvidia.com/gpu=all ubuntu nvidia-smi",),
             where=find_host_side(facts),
         ),
-        evidence=(f"{engine.endpoint.url} is Podman {_text(engine)}",),
+        evidence=(f"{engine.endpoint.url} is Podman {version}",),
     )
-
-
-def _text(engine: Engine) -> str:
-    return "of unknown version" if isinstance(engine.version, Unknown) else str(engine.version)
 
 
 @check("ENG005", "Docker Compose can request GPUs")
@@ -220,46 +217,38 @@ def only_one_docker(facts: Facts) -> Iterator[Finding]:
     programs = require(facts.clients.engine_programs)
     packaged = tuple(path for path in programs if path != _SNAP_DOCKER)
     if packaged and _SNAP_DOCKER in programs:
-        yield _snap_beside(facts, packaged)
+        yield Finding(
+            Severity.WARNING,
+            "Docker is installed twice, as a package and as a snap: after a reboot the other one may answer, without GPUs",
+            Fix(
+                "Remove the snap. Its images and volumes go with it: save what you need first.",
+                ("sudo snap remove docker", *restart_engine(facts, None)),
+                root=True,
+                restart=Restart.ENGINE,
+                docs=ENGINE_GUIDE,
+            ),
+            evidence=(f"daemons: {join_words((*packaged, _SNAP_DOCKER))}",),
+        )
     if packaged and isinstance(facts.wsl, Wsl) and facts.wsl.desktop_tools is True:
-        yield _desktop_beside(facts, packaged)
-
-
-def _snap_beside(facts: Facts, packaged: tuple[str, ...]) -> Finding:
-    return Finding(
-        Severity.WARNING,
-        "Docker is installed twice, as a package and as a snap: after a reboot the other one may answer, without GPUs",
-        Fix(
-            "Remove the snap. Its images and volumes go with it: save what you need first.",
-            ("sudo snap remove docker", *restart_engine(facts, None)),
-            root=True,
-            restart=Restart.ENGINE,
-            docs=ENGINE_GUIDE,
-        ),
-        evidence=(f"daemons: {join_words((*packaged, _SNAP_DOCKER))}",),
-    )
-
-
-def _desktop_beside(facts: Facts, packaged: tuple[str, ...]) -> Finding:
-    answers = facts.engine.operating_system if isinstance(facts.engine, Engine) else "neither"
-    remove = ENGINE_REMOVE_COMMANDS.get(find_distro_family(facts))
-    return Finding(
-        Severity.WARNING,
-        "this distribution has a Docker Engine of its own beside Docker Desktop's integration: they take turns",
-        Fix(
-            "Keep one. Either switch this distribution off in Docker Desktop, under Settings, Resources, WSL"
-            " integration; or remove the engine from the distribution.",
-            (remove,) if remove else (),
-            where=Side.WSL,
-            root=bool(remove),
-            docs="https://docs.docker.com/desktop/features/wsl/",
-        ),
-        evidence=(
-            f"daemons: {join_words(packaged)}; Docker Desktop's commands are here too",
-            f"now answers: {answers}",
-        ),
-        confidence=Confidence.LIKELY,
-    )
+        answers = facts.engine.operating_system if isinstance(facts.engine, Engine) else "neither"
+        remove = ENGINE_REMOVE_COMMANDS.get(find_distro_family(facts))
+        yield Finding(
+            Severity.WARNING,
+            "this distribution has a Docker Engine of its own beside Docker Desktop's integration: they take turns",
+            Fix(
+                "Keep one. Either switch this distribution off in Docker Desktop, under Settings, Resources, WSL"
+                " integration; or remove the engine from the distribution.",
+                (remove,) if remove else (),
+                where=Side.WSL,
+                root=bool(remove),
+                docs="https://docs.docker.com/desktop/features/wsl/",
+            ),
+            evidence=(
+                f"daemons: {join_words(packaged)}; Docker Desktop's commands are here too",
+                f"now answers: {answers}",
+            ),
+            confidence=Confidence.LIKELY,
+        )
 
 
 @check("ENG010", "The engine is new enough to give GPUs", causes=(*TOOLKIT_CODES, *CDI_CODES))
@@ -312,35 +301,31 @@ def engine_has_proxy(facts: Facts) -> Iterator[Finding]:
         return
     evidence = f"{proxies[0].variable}={proxies[0].url}"
     if require(engine.proxy) == "":
+        variables = '[Service]\\nEnvironment="HTTP_PROXY=%s" "HTTPS_PROXY=%s" "NO_PROXY=localhost,127.0.0.1"\\n'
+        folder, manager, sudo = "/etc/systemd/system", "sudo systemctl", "sudo "
+        if engine.is_rootless:
+            folder, manager, sudo = "$HOME/.config/systemd/user", "systemctl --user", ""
+        commands = (
+            f"{sudo}mkdir -p {folder}/docker.service.d",
+            f'printf \'{variables}\' "$HTTPS_PROXY" "$HTTPS_PROXY" | {sudo}tee {folder}/docker.service.d/proxy.conf',
+            f"{manager} daemon-reload",
+            *restart_engine(facts, engine),
+        )
         yield Finding(
             Severity.WARNING,
             "this shell goes through a proxy, the Docker daemon does not: images may not be pulled",
-            _give_proxy(facts, engine),
+            Fix(
+                "Give the daemon the proxy, and restart it. Without systemd, name it under `proxies` in daemon.json.",
+                commands if has_systemd(facts) else restart_engine(facts, engine),
+                where=find_host_side(facts),
+                root=not engine.is_rootless,
+                restart=Restart.ENGINE,
+                docs=_PROXY_GUIDE,
+            ),
             evidence=(evidence, "engine: no proxy"),
             confidence=Confidence.LIKELY,
         )
     yield from _containers_without(facts, evidence)
-
-
-def _give_proxy(facts: Facts, engine: Engine) -> Fix:
-    variables = '[Service]\\nEnvironment="HTTP_PROXY=%s" "HTTPS_PROXY=%s" "NO_PROXY=localhost,127.0.0.1"\\n'
-    folder, manager, sudo = "/etc/systemd/system", "sudo systemctl", "sudo "
-    if engine.is_rootless:
-        folder, manager, sudo = "$HOME/.config/systemd/user", "systemctl --user", ""
-    commands = (
-        f"{sudo}mkdir -p {folder}/docker.service.d",
-        f'printf \'{variables}\' "$HTTPS_PROXY" "$HTTPS_PROXY" | {sudo}tee {folder}/docker.service.d/proxy.conf',
-        f"{manager} daemon-reload",
-        *restart_engine(facts, engine),
-    )
-    return Fix(
-        "Give the daemon the proxy, and restart it. Without systemd, name it under `proxies` in daemon.json.",
-        commands if has_systemd(facts) else restart_engine(facts, engine),
-        where=find_host_side(facts),
-        root=not engine.is_rootless,
-        restart=Restart.ENGINE,
-        docs=_PROXY_GUIDE,
-    )
 
 
 def _containers_without(facts: Facts, evidence: str) -> Iterator[Finding]:

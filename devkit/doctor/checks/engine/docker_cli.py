@@ -6,7 +6,7 @@ from devkit.compat.version_tables import load_tables
 from devkit.doctor.fixes import ENGINE_GUIDE, ENGINE_INSTALL_COMMANDS, find_distro_family, find_host_side
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Repair, RepairKind, Severity, check
 from devkit.doctor.preconditions import require, require_nvidia_gpu
-from devkit.facts.model import Client, Clients, CredentialHelper, Engine, EngineKind, Facts
+from devkit.facts.model import Client, Clients, Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
 
 _LOGIN_GUIDE = "https://docs.docker.com/reference/cli/docker/login/#credential-stores"
@@ -146,21 +146,20 @@ def docker_cli_config_is_usable(facts: Facts) -> Iterator[Finding]:
         )
     for helper in settings.credential_helpers:
         if not helper.path:
-            yield _helper_missing(facts, settings.path, helper)
-
-
-def _helper_missing(facts: Facts, path: str, helper: CredentialHelper) -> Finding:
-    key = ("credHelpers", helper.registry) if helper.registry else ("credsStore",)
-    return Finding(
-        Severity.WARNING,
-        f"the docker command asks docker-credential-{helper.name} for logins, which is not on PATH: pulls fail",
-        Fix(
-            f"Remove {key[0]} from the file, or bring the program back; then `docker login` where you need it.",
-            where=find_host_side(facts),
-            docs=_LOGIN_GUIDE,
-            repairs=(Repair(RepairKind.REMOVE, path, key),),
-        ),
-        subject=path,
-        evidence=(f"{path}: {'.'.join(key)} is {helper.name}", f"no docker-credential-{helper.name} on PATH"),
-        confidence=Confidence.LIKELY,
-    )
+            key = ("credHelpers", helper.registry) if helper.registry else ("credsStore",)
+            yield Finding(
+                Severity.WARNING,
+                f"the docker command asks docker-credential-{helper.name} for logins, which is not on PATH: pulls fail",
+                Fix(
+                    f"Remove {key[0]} from the file, or bring the program back; then `docker login` where you need it.",
+                    where=find_host_side(facts),
+                    docs=_LOGIN_GUIDE,
+                    repairs=(Repair(RepairKind.REMOVE, settings.path, key),),
+                ),
+                subject=settings.path,
+                evidence=(
+                    f"{settings.path}: {'.'.join(key)} is {helper.name}",
+                    f"no docker-credential-{helper.name} on PATH",
+                ),
+                confidence=Confidence.LIKELY,
+            )

@@ -57,22 +57,21 @@ def fabric_manager_matches_driver(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("the Fabric Manager is not installed")
     if installed == release:
         return
+    is_apt = find_distro_family(facts) in (DistroFamily.UBUNTU, DistroFamily.DEBIAN)
     yield Finding(
         Severity.ERROR,
         f"the Fabric Manager is {installed}, but the driver is {release}: without it CUDA ends with error 802",
         Fix(
             f"Install the Fabric Manager of exactly {release}, and keep both from being upgraded apart.",
-            (*install_fabric_manager(facts, release), *_hold(facts)),
+            (
+                *install_fabric_manager(facts, release),
+                *(("sudo apt-mark hold 'nvidia-fabricmanager*' 'nvidia-driver-*'",) if is_apt else ()),
+            ),
             root=True,
             docs=_FABRIC_GUIDE,
         ),
         evidence=(f"nv-fabricmanager --version: {installed}", f"/sys/module/nvidia/version: {release}"),
     )
-
-
-def _hold(facts: Facts) -> tuple[str, ...]:
-    is_apt = find_distro_family(facts) in (DistroFamily.UBUNTU, DistroFamily.DEBIAN)
-    return ("sudo apt-mark hold 'nvidia-fabricmanager*' 'nvidia-driver-*'",) if is_apt else ()
 
 
 @check("GPU004", "The Fabric Manager runs where there is an NVSwitch", causes=("DRV010", "PYT006", *DEEP_CODES))
@@ -90,10 +89,40 @@ def fabric_manager_runs(facts: Facts) -> Iterator[Finding]:
     driver = facts.driver
     is_host = isinstance(driver, Driver) and not is_in_container(facts)
     if is_host and isinstance(driver, Driver) and driver.nvswitch_present is True and driver.fabric_manager != "active":
-        yield _not_running(facts, require(driver.fabric_manager), waiting)
+        state = require(driver.fabric_manager)
+        release = require_loaded_driver(facts)
+        yield Finding(
+            Severity.ERROR,
+            f"this machine has an NVSwitch, but nvidia-fabricmanager is {state}: CUDA ends with error 802",
+            Fix(
+                f"Install the Fabric Manager of exactly the driver's version, {release}, and start it. Systems with NVLink"
+                " 5 (B200, GB200) need the package nvlsm beside it.",
+                install_fabric_manager(facts, release),
+                root=True,
+                docs=_FABRIC_GUIDE,
+            ),
+            evidence=(
+                f"systemctl is-active nvidia-fabricmanager: {state}",
+                f"driver {release}",
+                *_states(waiting),
+                *_cuda_says(facts),
+            ),
+        )
         return
     if waiting:
-        yield _not_joined(facts, waiting)
+        yield Finding(
+            Severity.ERROR,
+            f"{join_words(format_gpu(gpu) for gpu, _ in waiting)} of {len(require_nvml(facts).gpus)} did not join the NVLink"
+            " fabric: CUDA ends with error 802",
+            Fix(
+                "Right after a start, wait a minute. Otherwise look at the Fabric Manager of the machine that has the"
+                " NVSwitches: in a virtual machine or a container that is the host, and it must fit the driver here.",
+                ("systemctl status nvidia-fabricmanager", "journalctl -u nvidia-fabricmanager -b"),
+                docs=_FABRIC_GUIDE,
+            ),
+            evidence=(*_states(waiting), *_cuda_says(facts)),
+            confidence=Confidence.LIKELY,
+        )
         return
     require_host(facts)
     if not require(require_driver(facts).nvswitch_present):
@@ -114,27 +143,6 @@ def _is_outside(health: GpuHealth) -> bool:
     return health.fabric_state in _ON_THE_WAY or (health.fabric_state == "completed" and failed)
 
 
-def _not_running(facts: Facts, state: str, waiting: tuple[tuple[Gpu, GpuHealth], ...]) -> Finding:
-    release = require_loaded_driver(facts)
-    return Finding(
-        Severity.ERROR,
-        f"this machine has an NVSwitch, but nvidia-fabricmanager is {state}: CUDA ends with error 802",
-        Fix(
-            f"Install the Fabric Manager of exactly the driver's version, {release}, and start it. Systems with NVLink"
-            " 5 (B200, GB200) need the package nvlsm beside it.",
-            install_fabric_manager(facts, release),
-            root=True,
-            docs=_FABRIC_GUIDE,
-        ),
-        evidence=(
-            f"systemctl is-active nvidia-fabricmanager: {state}",
-            f"driver {release}",
-            *_states(waiting),
-            *_cuda_says(facts),
-        ),
-    )
-
-
 def _states(waiting: tuple[tuple[Gpu, GpuHealth], ...]) -> tuple[str, ...]:
     return tuple(
         f"GPU {gpu.index}: fabric {health.fabric_state}, status {health.fabric_status}" for gpu, health in waiting
@@ -145,22 +153,6 @@ def _cuda_says(facts: Facts) -> tuple[str, ...]:
     cuda = facts.deep.cuda if isinstance(facts.deep, Deep) else None
     return (
         (f"cuInit returned {cuda.code}",) if isinstance(cuda, CudaCall) and cuda.code == CUDA_SYSTEM_NOT_READY else ()
-    )
-
-
-def _not_joined(facts: Facts, waiting: tuple[tuple[Gpu, GpuHealth], ...]) -> Finding:
-    return Finding(
-        Severity.ERROR,
-        f"{join_words(format_gpu(gpu) for gpu, _ in waiting)} of {len(require_nvml(facts).gpus)} did not join the NVLink"
-        " fabric: CUDA ends with error 802",
-        Fix(
-            "Right after a start, wait a minute. Otherwise look at the Fabric Manager of the machine that has the"
-            " NVSwitches: in a virtual machine or a container that is the host, and it must fit the driver here.",
-            ("systemctl status nvidia-fabricmanager", "journalctl -u nvidia-fabricmanager -b"),
-            docs=_FABRIC_GUIDE,
-        ),
-        evidence=(*_states(waiting), *_cuda_says(facts)),
-        confidence=Confidence.LIKELY,
     )
 
 

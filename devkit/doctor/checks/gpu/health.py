@@ -104,11 +104,12 @@ def _xid_finding(facts: Facts, xid: Xid, *others: Xid) -> Finding:
     is_minor = _is_minor(facts, xid)
     failing = is_gpu_failing(facts, xid.address)
     source = f"Xid {xid.number} in the kernel log" if "Xid" in xid.line else "the kernel log"
+    gpu = find_gpu_at(facts, xid.address)
     return Finding(
         Severity.NOTE if is_minor else _xid_severity(facts, xid, failing),
         f"{source}: {says} ({_when(xid)}){'' if is_minor else _now(failing)}",
         _xid_fix(facts, xid, meaning),
-        subject=_subject(facts, xid),
+        subject=(xid.address if gpu is None else f"GPU {gpu.index}"),
         evidence=(xid.line, *(other.line for other in others[:_MAX_OTHERS])),
         confidence=Confidence.LIKELY if failing is True else Confidence.CERTAIN,
     )
@@ -171,11 +172,6 @@ def _xid_fix(facts: Facts, xid: Xid, meaning: XidMeaning | None) -> Fix:
             return Fix("Nothing to do now. If it is reported again and again, look it up.", docs=XID_CATALOG_URL)
 
 
-def _subject(facts: Facts, xid: Xid) -> str:
-    gpu = find_gpu_at(facts, xid.address)
-    return xid.address if gpu is None else f"GPU {gpu.index}"
-
-
 def _worst_first(xids: list[Xid]) -> list[Xid]:
     """A GPU off the bus before all else; otherwise what was reported first, from which the others follow."""
     return sorted(xids, key=lambda xid: xid.number != XID_FALLEN_OFF_THE_BUS)
@@ -197,12 +193,13 @@ def kernel_log_is_readable(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("no GPU fails, so nothing is missed")
     if is_in_wsl(facts):
         raise NotApplicable(facts.kernel_log.reason)
+    readers = "adm" if find_distro_family(facts) in (DistroFamily.UBUNTU, DistroFamily.DEBIAN) else "systemd-journal"
     yield Finding(
         Severity.NOTE,
         f"the kernel log, which would name the fault, is not known: {facts.kernel_log.reason}",
         Fix(
             "Read it as root, or join the group that may read it and log in again.",
-            ("sudo dmesg | grep -iE 'nvrm|xid'", f"sudo usermod -aG {_readers(facts)} $USER"),
+            ("sudo dmesg | grep -iE 'nvrm|xid'", f"sudo usermod -aG {readers} $USER"),
             root=True,
             restart=Restart.LOGIN,
         ),
@@ -214,10 +211,6 @@ def _something_fails(facts: Facts) -> bool:
     if isinstance(facts.nvml, NvmlFailure):
         return facts.nvml.end is not NvmlEnd.LIBRARY_NOT_FOUND
     return isinstance(facts.nvml, NvmlAnswer) and len(facts.nvml.gpus) > len(facts.gpus)
-
-
-def _readers(facts: Facts) -> str:
-    return "adm" if find_distro_family(facts) in (DistroFamily.UBUNTU, DistroFamily.DEBIAN) else "systemd-journal"
 
 
 @check("GPU027", "No GPU asks to be recovered", causes=("GPU009", "GPU010", *DEEP_CODES))

@@ -166,7 +166,10 @@ def clocks_are_not_locked(facts: Facts) -> Iterator[Finding]:
     """
     for gpu, health in require_gpu_health(facts):
         set_low = _below(health.application_clock_mhz, health.default_application_clock_mhz, USUAL_CLOCK_SHARE.value)
-        stuck = _is_stuck(health)
+        is_free = not any(reason in _reasons(health) for reason in (*_HELD_BACK, "gpu-idle"))
+        is_known = isinstance(health.clock_reasons, tuple)
+        slow = _below(health.sm_clock_mhz, health.sm_max_clock_mhz, FAST_ENOUGH_SHARE.value)
+        stuck = is_known and is_free and slow and is_gpu_busy(health)
         if set_low or stuck:
             mhz = health.application_clock_mhz if set_low else health.sm_clock_mhz
             best = health.default_application_clock_mhz if set_low else health.sm_max_clock_mhz
@@ -188,32 +191,21 @@ def clocks_are_not_locked(facts: Facts) -> Iterator[Finding]:
                 confidence=Confidence.LIKELY if set_low else Confidence.POSSIBLE,
             )
         if _below(health.power_limit_mw, health.default_power_limit_mw, USUAL_POWER_SHARE.value):
-            yield _capped(facts, gpu, health)
+            yield Finding(
+                Severity.NOTE,
+                f"{format_gpu(gpu)} has a power limit far below its default{_watts(health)}",
+                Fix(
+                    "Nothing, if that is meant. The default comes back with a reboot, or by nvidia-smi -pl.",
+                    (f"nvidia-smi -q -d POWER -i {gpu.index}",),
+                    where=find_driver_side(facts),
+                ),
+                subject=format_gpu(gpu),
+                evidence=(f"limit {health.power_limit_mw} mW, default {health.default_power_limit_mw} mW",),
+            )
 
 
 def _below(value: object, usual: object, share: float) -> bool:
     return isinstance(value, int) and isinstance(usual, int) and 0 < value < usual * share
-
-
-def _is_stuck(health: GpuHealth) -> bool:
-    is_free = not any(reason in _reasons(health) for reason in (*_HELD_BACK, "gpu-idle"))
-    is_known = isinstance(health.clock_reasons, tuple)
-    slow = _below(health.sm_clock_mhz, health.sm_max_clock_mhz, FAST_ENOUGH_SHARE.value)
-    return is_known and is_free and slow and is_gpu_busy(health)
-
-
-def _capped(facts: Facts, gpu: Gpu, health: GpuHealth) -> Finding:
-    return Finding(
-        Severity.NOTE,
-        f"{format_gpu(gpu)} has a power limit far below its default{_watts(health)}",
-        Fix(
-            "Nothing, if that is meant. The default comes back with a reboot, or by nvidia-smi -pl.",
-            (f"nvidia-smi -q -d POWER -i {gpu.index}",),
-            where=find_driver_side(facts),
-        ),
-        subject=format_gpu(gpu),
-        evidence=(f"limit {health.power_limit_mw} mW, default {health.default_power_limit_mw} mW",),
-    )
 
 
 @check("GPU017", "The driver stays awake between programs")
@@ -228,7 +220,11 @@ def persistence_mode_is_on(facts: Facts) -> Iterator[Finding]:
     require_host(facts)
     if is_in_wsl(facts) or require_system(facts).platform is not Platform.LINUX:
         raise NotApplicable("only Linux lets go of an idle GPU")
-    off = [gpu for gpu, health in require_gpu_health_field(facts, "persistence") if _falls_asleep(health)]
+    off = [
+        gpu
+        for gpu, health in require_gpu_health_field(facts, "persistence")
+        if (health.persistence is False and health.display_active is False)
+    ]
     if off:
         yield Finding(
             Severity.NOTE,
@@ -242,10 +238,6 @@ def persistence_mode_is_on(facts: Facts) -> Iterator[Finding]:
             ),
             evidence=tuple(f"{format_gpu(gpu)}: persistence mode off, no display" for gpu in off),
         )
-
-
-def _falls_asleep(health: GpuHealth) -> bool:
-    return health.persistence is False and health.display_active is False
 
 
 def _require_samples(facts: Facts) -> tuple[WatchedGpu, ...]:

@@ -115,25 +115,18 @@ def every_gpu_answers(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("NVML lists no GPU")
     for gpu in answer.gpus:
         if isinstance(gpu, FailedGpu):
+            failure = {
+                _NVML_GPU_IS_LOST: "is lost: it has fallen off the PCI bus",
+                _NVML_RESET_REQUIRED: "must be reset before it can be used",
+            }.get(gpu.code, f"does not answer ({gpu.message})")
             yield Finding(
                 Severity.ERROR,
-                f"GPU {gpu.index} of {len(answer.gpus)} {_describe_failure(gpu)}",
-                _recovery_fix(facts, gpu),
+                f"GPU {gpu.index} of {len(answer.gpus)} {failure}",
+                reset_gpu_or_reboot(facts, gpu) if gpu.code == _NVML_RESET_REQUIRED else power_cycle(facts),
                 subject=f"GPU {gpu.index}",
                 evidence=(f"NVML returned {gpu.code} for GPU {gpu.index}: {gpu.message}",),
                 confidence=Confidence.LIKELY if gpu.code == _NVML_TIMEOUT else Confidence.CERTAIN,
             )
-
-
-def _describe_failure(gpu: FailedGpu) -> str:
-    return {
-        _NVML_GPU_IS_LOST: "is lost: it has fallen off the PCI bus",
-        _NVML_RESET_REQUIRED: "must be reset before it can be used",
-    }.get(gpu.code, f"does not answer ({gpu.message})")
-
-
-def _recovery_fix(facts: Facts, gpu: FailedGpu) -> Fix:
-    return reset_gpu_or_reboot(facts, gpu) if gpu.code == _NVML_RESET_REQUIRED else power_cycle(facts)
 
 
 @check("GPU005", "NVML counts every GPU of the driver", causes=(*CDI_CODES, "GPU019"))
@@ -188,7 +181,12 @@ def bar1_is_assigned(facts: Facts) -> Iterator[Finding]:
         if gpu.kernel_driver in ("nvidia", "") and not isinstance(find_gpu_at(facts, gpu.address), Gpu)
     ]
     missing = [gpu for gpu in gpus if gpu.bar1_bytes == 0]
-    small = [gpu for gpu in gpus if _is_small(gpu) and _did_not_start(facts, gpu)]
+    small = [
+        gpu
+        for gpu in gpus
+        if (isinstance(gpu.bar1_bytes, int) and 0 < gpu.bar1_bytes <= SMALL_WINDOW_BYTES.value)
+        and _did_not_start(facts, gpu)
+    ]
     for gpu in missing or small:
         yield Finding(
             Severity.ERROR,
@@ -207,10 +205,6 @@ def bar1_is_assigned(facts: Facts) -> Iterator[Finding]:
             ),
             confidence=Confidence.CERTAIN if gpu.bar1_bytes == 0 else Confidence.LIKELY,
         )
-
-
-def _is_small(gpu: PciGpu) -> bool:
-    return isinstance(gpu.bar1_bytes, int) and 0 < gpu.bar1_bytes <= SMALL_WINDOW_BYTES.value
 
 
 def _did_not_start(facts: Facts, gpu: PciGpu) -> bool:

@@ -39,29 +39,25 @@ def compute_mode_is_shared(facts: Facts) -> Iterator[Finding]:
     """
     for gpu, health in require_gpu_health_field(facts, "compute_mode"):
         if health.compute_mode in ("prohibited", "exclusive-process", "exclusive-thread"):
-            yield _closed(facts, gpu, health)
-
-
-def _closed(facts: Facts, gpu: Gpu, health: GpuHealth) -> Finding:
-    holders = _names(health)
-    if health.compute_mode == "prohibited":
-        severity, says = Severity.ERROR, "is closed to CUDA (compute mode prohibited)"
-    elif holders:
-        severity, says = Severity.WARNING, f"admits one process and has it: {holders}"
-    else:
-        severity, says = Severity.NOTE, f"admits one process at a time ({health.compute_mode})"
-    return Finding(
-        severity,
-        f"{format_gpu(gpu)} {says}; any other program finds it busy or unavailable",
-        Fix(
-            "Open the GPU to all programs again, if nobody closed it on purpose; or end the process that holds it.",
-            (f"sudo nvidia-smi -i {gpu.index} -c DEFAULT",),
-            where=find_driver_side(facts),
-            root=True,
-        ),
-        subject=format_gpu(gpu),
-        evidence=(f"{format_gpu(gpu)} {gpu.name}: compute mode {health.compute_mode}",),
-    )
+            holders = _names(health)
+            if health.compute_mode == "prohibited":
+                severity, says = Severity.ERROR, "is closed to CUDA (compute mode prohibited)"
+            elif holders:
+                severity, says = Severity.WARNING, f"admits one process and has it: {holders}"
+            else:
+                severity, says = Severity.NOTE, f"admits one process at a time ({health.compute_mode})"
+            yield Finding(
+                severity,
+                f"{format_gpu(gpu)} {says}; any other program finds it busy or unavailable",
+                Fix(
+                    "Open the GPU to all programs again, if nobody closed it on purpose; or end the process that holds it.",
+                    (f"sudo nvidia-smi -i {gpu.index} -c DEFAULT",),
+                    where=find_driver_side(facts),
+                    root=True,
+                ),
+                subject=format_gpu(gpu),
+                evidence=(f"{format_gpu(gpu)} {gpu.name}: compute mode {health.compute_mode}",),
+            )
 
 
 def _names(health: GpuHealth) -> str:
@@ -188,7 +184,10 @@ def cdi_names_current_mig_devices(facts: Facts) -> Iterator[Finding]:
     gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
     devices = [(spec.path, name) for spec in require(facts.cdi) for name in spec.devices]
     named = [(path, name) for path, name in devices if _INDEX_OF_MIG.fullmatch(name) or _MIG_UUID.fullmatch(name)]
-    present = _present_names(gpus)
+    # Each MIG device by both of the names that specifications use.
+    present = frozenset(
+        name for gpu in gpus for place, uuid in enumerate(gpu.mig_instances) for name in (uuid, f"{gpu.index}:{place}")
+    )
     if not named and not present:
         raise NotApplicable("no GPU is divided, and no specification names a MIG device")
     gone = [(path, name) for path, name in named if name not in present]
@@ -212,13 +211,6 @@ def cdi_names_current_mig_devices(facts: Facts) -> Iterator[Finding]:
             f"in the specification: {join_words(name for _, name in devices)}",
             f"by NVML: {join_words(sorted(present))}",
         ),
-    )
-
-
-def _present_names(gpus: list[Gpu]) -> frozenset[str]:
-    """Each MIG device by both of the names that specifications use."""
-    return frozenset(
-        name for gpu in gpus for place, uuid in enumerate(gpu.mig_instances) for name in (uuid, f"{gpu.index}:{place}")
     )
 
 

@@ -200,15 +200,13 @@ def find_gpu_evidence(unit: ProjectContainer) -> Requirement | Setting | None:
     for install in (*unit.installs, *(unit.project.installs if unit.dev and not unit.installs else ())):
         if install.index.startswith(("cpu", "rocm", "xpu")):
             continue
-        found = next((one for one in install.requirements if one.name in TORCH_PACKAGES and not _is_for_cpu(one)), None)
+        found = next(
+            (one for one in install.requirements if one.name in TORCH_PACKAGES and "+cpu" not in one.specifier), None
+        )
         if found is not None and not any(_cpu_torch(other) for other in unit.installs):
             return found
     image = unit.image
     return image if image is not None and _GPU_IMAGES.search(image.value) else None
-
-
-def _is_for_cpu(requirement: Requirement) -> bool:
-    return "+cpu" in requirement.specifier
 
 
 def _cpu_torch(install: Install) -> bool:

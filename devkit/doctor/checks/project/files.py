@@ -18,7 +18,7 @@ from devkit.doctor.model import (
     check,
 )
 from devkit.doctor.preconditions import require
-from devkit.facts.model import Facts, FileState, HostRequirement, ProjectFile
+from devkit.facts.model import Facts, FileState, HostRequirement
 from devkit.text import join_words
 
 _STOPS = ("devcontainer.json", "compose", "Dockerfile")
@@ -58,29 +58,21 @@ def files_parse(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("the project has no container files")
     for file in project.files:
         if file.state is FileState.BROKEN:
-            yield _broken(file)
+            yield build_file_finding(
+                file,
+                Severity.ERROR if file.kind in _STOPS else Severity.WARNING,
+                f"{file.path} cannot be parsed: {file.problem} (line {file.line})",
+                Fix("Correct the line.", where=Side.PROJECT),
+                evidence=(f"{file.path}, line {file.line}: {file.problem}",),
+            )
         elif file.state is FileState.MISSING and "$" not in file.path:
-            yield _missing(file)
-
-
-def _broken(file: ProjectFile) -> Finding:
-    return build_file_finding(
-        file,
-        Severity.ERROR if file.kind in _STOPS else Severity.WARNING,
-        f"{file.path} cannot be parsed: {file.problem} (line {file.line})",
-        Fix("Correct the line.", where=Side.PROJECT),
-        evidence=(f"{file.path}, line {file.line}: {file.problem}",),
-    )
-
-
-def _missing(file: ProjectFile) -> Finding:
-    return build_file_finding(
-        Location(file.named_by, file.line),
-        Severity.ERROR if file.kind in _STOPS else Severity.WARNING,
-        f"{file.named_by} names {file.path}, which does not exist",
-        Fix("Correct the name, or add the file.", where=Side.PROJECT),
-        evidence=(f"{file.named_by}, line {file.line}: {file.path}",),
-    )
+            yield build_file_finding(
+                Location(file.named_by, file.line),
+                Severity.ERROR if file.kind in _STOPS else Severity.WARNING,
+                f"{file.named_by} names {file.path}, which does not exist",
+                Fix("Correct the name, or add the file.", where=Side.PROJECT),
+                evidence=(f"{file.named_by}, line {file.line}: {file.path}",),
+            )
 
 
 @check("PRJ008", "hostRequirements is spelled as the dev container schema has it", causes=("PRJ005",))

@@ -187,10 +187,38 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
     Source: devcontainers/cli, singleContainer.ts and dockerCompose.ts; Compose specification, "Merge".
     """
     for unit in require_project_containers(facts):
-        certain = _separate(unit.requests)
+        # Requests that are always used and do not belong together, as a list of single devices in one file does.
+        # The runtime nvidia leaves a container alone that already has NVIDIA's hook, so it stands beside any other.
+        found: dict[object, GpuRequest] = {}
+        for request in unit.requests:
+            if not request.condition and request.form is not RequestForm.RUNTIME:
+                together = (
+                    (request.form, request.path) if request.device_ids else (request.form, request.path, request.line)
+                )
+                found[together] = request
+        certain = list(found.values())
         wish = find_gpu_host_requirement(unit)
         if len(certain) > 1:
-            yield _twice(certain)
+            last = certain[-1]
+            files = list(dict.fromkeys(request.path for request in certain))
+            over_files = len(files) > 1
+            yield build_file_finding(
+                last,
+                Severity.WARNING,
+                f"the GPU is asked for {len(certain)} times: by {join_words(_name(request) for request in certain)}"
+                + (f"; {files[-1]} adds to {files[0]} instead of replacing it" if over_files else ""),
+                Fix(
+                    "Mark the later list with !override (Compose 2.24.4 and newer), or leave the earlier one out."
+                    if over_files
+                    else "Keep one of them.",
+                    where=Side.PROJECT,
+                    docs="https://docs.docker.com/reference/compose-file/merge/",
+                    repairs=()
+                    if over_files
+                    else (() if last.key == ("runArgs",) else (Repair(RepairKind.REMOVE, last.path, last.key),)),
+                ),
+                evidence=tuple(_format_request(request) for request in certain),
+            )
         elif certain and wish is not None and has_devcontainer_cli_gpu_flag(facts):
             yield build_file_finding(
                 wish,
@@ -208,42 +236,6 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _separate(requests: tuple[GpuRequest, ...]) -> list[GpuRequest]:
-    """Requests that are always used and do not belong together, as a list of single devices in one file does.
-
-    The runtime nvidia leaves a container alone that already has NVIDIA's hook, so it stands beside any other.
-    """
-    found: dict[object, GpuRequest] = {}
-    for request in requests:
-        if not request.condition and request.form is not RequestForm.RUNTIME:
-            together = (
-                (request.form, request.path) if request.device_ids else (request.form, request.path, request.line)
-            )
-            found[together] = request
-    return list(found.values())
-
-
-def _twice(requests: list[GpuRequest]) -> Finding:
-    last = requests[-1]
-    files = list(dict.fromkeys(request.path for request in requests))
-    over_files = len(files) > 1
-    return build_file_finding(
-        last,
-        Severity.WARNING,
-        f"the GPU is asked for {len(requests)} times: by {join_words(_name(request) for request in requests)}"
-        + (f"; {files[-1]} adds to {files[0]} instead of replacing it" if over_files else ""),
-        Fix(
-            "Mark the later list with !override (Compose 2.24.4 and newer), or leave the earlier one out."
-            if over_files
-            else "Keep one of them.",
-            where=Side.PROJECT,
-            docs="https://docs.docker.com/reference/compose-file/merge/",
-            repairs=() if over_files else _without(last),
-        ),
-        evidence=tuple(_format_request(request) for request in requests),
-    )
-
-
 def _name(request: GpuRequest) -> str:
     names = {
         RequestForm.GPUS_FLAG: "--gpus",
@@ -253,10 +245,6 @@ def _name(request: GpuRequest) -> str:
         RequestForm.GPUS_KEY: "the key gpus",
     }
     return names[request.form]
-
-
-def _without(request: GpuRequest) -> tuple[Repair, ...]:
-    return () if request.key == ("runArgs",) else (Repair(RepairKind.REMOVE, request.path, request.key),)
 
 
 def _format_request(request: GpuRequest) -> str:
@@ -337,48 +325,69 @@ def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Finding]:
     ]
     if not wishes:
         raise NotApplicable("no devcontainer.json asks by hostRequirements.gpu")
-    engine = _engine(facts)
+    if not isinstance(facts.engine, Engine):
+        raise NotApplicable("no container engine answers")
+    if not is_local_engine(facts.engine):
+        raise NotApplicable("the engine runs on another machine")
+    engine = facts.engine
     for unit, wish in wishes:
         found = _against_engine(facts, engine, unit, wish)
         if found is not None:
             yield found
 
 
-def _engine(facts: Facts) -> Engine:
-    if not isinstance(facts.engine, Engine):
-        raise NotApplicable("no container engine answers")
-    if not is_local_engine(facts.engine):
-        raise NotApplicable("the engine runs on another machine")
-    return facts.engine
-
-
 def _against_engine(facts: Facts, engine: Engine, unit: ProjectContainer, wish: HostRequirement) -> Finding | None:
     if engine.kind is EngineKind.PODMAN:
-        return _with_podman(wish, unit)
+        return build_file_finding(
+            wish,
+            Severity.ERROR,
+            "hostRequirements.gpu does not work with Podman: the dev container tool asks `podman info` for a field that"
+            " it does not have, and stops",
+            Fix(
+                "Ask for the GPU by its CDI name, and remove hostRequirements.gpu.",
+                where=Side.PROJECT,
+                docs="https://github.com/microsoft/vscode-remote-release/issues/10908",
+                repairs=(Repair(RepairKind.REMOVE, wish.path, ("hostRequirements", "gpu")), *_cdi_run_args(unit)),
+            ),
+            evidence=("the engine is Podman", f"hostRequirements.gpu: {wish.value or wish.kind}"),
+            confidence=Confidence.LIKELY,
+        )
     adds, has_gpu = has_devcontainer_cli_gpu_flag(facts), has_nvidia_gpu(facts)
     if adds and has_gpu is False:
-        return _without_gpu(wish)
+        return build_file_finding(
+            wish,
+            Severity.ERROR,
+            "the engine still has the nvidia runtime, but this machine has no NVIDIA GPU: the dev container tool adds"
+            " --gpus all all the same, and the container does not start"
+            + (" although the GPU is optional" if wish.value == "optional" else ""),
+            Fix(
+                "Start it with --gpu-availability none, or take the runtime out of the engine's settings.",
+                ("devcontainer up --gpu-availability none --workspace-folder .",),
+                docs=_CLI_SOURCE,
+            ),
+            evidence=("docker info: Runtimes.nvidia is nvidia-container-runtime", "no NVIDIA GPU on this machine"),
+        )
     is_desktop = engine.kind is EngineKind.DOCKER_DESKTOP
     if not adds and has_gpu is True and (is_desktop or has_cdi_gpus(facts, engine)) and not unit.requests:
-        return _undetected(engine, unit, wish, is_desktop=is_desktop)
+        how = "Docker Desktop passes GPUs on" if is_desktop else "the engine has CDI devices"
+        has_runtime = has_nvidia_runtime(engine)
+        runtimes = ", ".join(runtime.name for runtime in engine.runtimes)
+        return build_file_finding(
+            wish,
+            Severity.WARNING,
+            f"{how}, but the dev container tool looks for a runtime named nvidia alone"
+            + (" with NVIDIA's program behind it" if has_runtime else "")
+            + ": hostRequirements.gpu starts the container without a GPU",
+            Fix(
+                "Ask for the GPU outright instead, or start with --gpu-availability all.",
+                ("devcontainer up --gpu-availability all --workspace-folder .",),
+                where=Side.PROJECT,
+                docs=_CLI_SOURCE,
+                repairs=_outright(unit, wish),
+            ),
+            evidence=(f"docker info: runtimes {runtimes}", f"hostRequirements.gpu: {wish.value or wish.kind}"),
+        )
     return None
-
-
-def _with_podman(wish: HostRequirement, unit: ProjectContainer) -> Finding:
-    return build_file_finding(
-        wish,
-        Severity.ERROR,
-        "hostRequirements.gpu does not work with Podman: the dev container tool asks `podman info` for a field that"
-        " it does not have, and stops",
-        Fix(
-            "Ask for the GPU by its CDI name, and remove hostRequirements.gpu.",
-            where=Side.PROJECT,
-            docs="https://github.com/microsoft/vscode-remote-release/issues/10908",
-            repairs=(Repair(RepairKind.REMOVE, wish.path, ("hostRequirements", "gpu")), *_cdi_run_args(unit)),
-        ),
-        evidence=("the engine is Podman", f"hostRequirements.gpu: {wish.value or wish.kind}"),
-        confidence=Confidence.LIKELY,
-    )
 
 
 def _cdi_run_args(unit: ProjectContainer) -> tuple[Repair, ...]:
@@ -386,43 +395,6 @@ def _cdi_run_args(unit: ProjectContainer) -> tuple[Repair, ...]:
         return ()
     value = '["--device", "nvidia.com/gpu=all"]'
     return (Repair(RepairKind.SET, unit.dev.path, ("runArgs",), value),)
-
-
-def _without_gpu(wish: HostRequirement) -> Finding:
-    return build_file_finding(
-        wish,
-        Severity.ERROR,
-        "the engine still has the nvidia runtime, but this machine has no NVIDIA GPU: the dev container tool adds"
-        " --gpus all all the same, and the container does not start"
-        + (" although the GPU is optional" if wish.value == "optional" else ""),
-        Fix(
-            "Start it with --gpu-availability none, or take the runtime out of the engine's settings.",
-            ("devcontainer up --gpu-availability none --workspace-folder .",),
-            docs=_CLI_SOURCE,
-        ),
-        evidence=("docker info: Runtimes.nvidia is nvidia-container-runtime", "no NVIDIA GPU on this machine"),
-    )
-
-
-def _undetected(engine: Engine, unit: ProjectContainer, wish: HostRequirement, *, is_desktop: bool) -> Finding:
-    how = "Docker Desktop passes GPUs on" if is_desktop else "the engine has CDI devices"
-    has_runtime = has_nvidia_runtime(engine)
-    runtimes = ", ".join(runtime.name for runtime in engine.runtimes)
-    return build_file_finding(
-        wish,
-        Severity.WARNING,
-        f"{how}, but the dev container tool looks for a runtime named nvidia alone"
-        + (" with NVIDIA's program behind it" if has_runtime else "")
-        + ": hostRequirements.gpu starts the container without a GPU",
-        Fix(
-            "Ask for the GPU outright instead, or start with --gpu-availability all.",
-            ("devcontainer up --gpu-availability all --workspace-folder .",),
-            where=Side.PROJECT,
-            docs=_CLI_SOURCE,
-            repairs=_outright(unit, wish),
-        ),
-        evidence=(f"docker info: runtimes {runtimes}", f"hostRequirements.gpu: {wish.value or wish.kind}"),
-    )
 
 
 def _outright(unit: ProjectContainer, wish: HostRequirement) -> tuple[Repair, ...]:
@@ -448,7 +420,10 @@ def compose_file_requests_gpu(facts: Facts) -> Iterator[Finding]:
         wish = find_gpu_host_requirement(unit)
         if wish is None or not unit.is_compose or unit.requests or unit.service is None:
             continue
-        fills_count = isinstance(facts.compose, Compose) and facts.compose.version >= _short_form()
+        fills_count = (
+            isinstance(facts.compose, Compose)
+            and facts.compose.version >= load_tables().engines.features["compose", "gpus-attribute"].version
+        )
         yield build_file_finding(
             wish,
             Severity.NOTE if fills_count else Severity.WARNING,
@@ -476,10 +451,6 @@ def compose_file_requests_gpu(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _short_form() -> Release:
-    return load_tables().engines.features["compose", "gpus-attribute"].version
-
-
 @check("PRJ011", "The container can start on this machine")
 def container_can_start_here(facts: Facts) -> Iterator[Finding]:
     """A machine without an NVIDIA GPU has files that do not insist on one.
@@ -501,7 +472,24 @@ def container_can_start_here(facts: Facts) -> Iterator[Finding]:
     for unit in units:
         hard = _unconditional_requests(unit)
         if hard and not (unit.dev is not None and has_other):
-            yield _insisting_finding(unit, hard[0])
+            yield build_file_finding(
+                hard[0],
+                Severity.ERROR,
+                f"{unit.name} insists on an NVIDIA GPU ({hard[0].form.value}), and does not start on a machine without one",
+                Fix(
+                    'Ask by hostRequirements: { "gpu": "optional" } instead.'
+                    if not unit.is_compose
+                    else "Move the request into a Compose file of its own, and name that one only on machines with a GPU.",
+                    where=Side.PROJECT,
+                    docs="https://github.com/docker/compose/issues/12514",
+                    repairs=_optional_gpu_repairs(unit.dev) if unit.dev is not None and not unit.is_compose else (),
+                ),
+                evidence=(
+                    f"{format_location(hard[0].path, hard[0].line)}: {hard[0].form.value}",
+                    "no NVIDIA GPU on this machine",
+                ),
+                confidence=Confidence.LIKELY if hard[0].form is RequestForm.RUNTIME else Confidence.CERTAIN,
+            )
         if unit.dev is not None:
             yield from _commands_insist(unit.dev)
 
@@ -511,27 +499,6 @@ def _unconditional_requests(unit: ProjectContainer) -> list[GpuRequest]:
     if unit.dev is None and unit.setting("profiles") is not None:
         return []
     return [request for request in unit.requests if not request.condition]
-
-
-def _insisting_finding(unit: ProjectContainer, request: GpuRequest) -> Finding:
-    return build_file_finding(
-        request,
-        Severity.ERROR,
-        f"{unit.name} insists on an NVIDIA GPU ({request.form.value}), and does not start on a machine without one",
-        Fix(
-            'Ask by hostRequirements: { "gpu": "optional" } instead.'
-            if not unit.is_compose
-            else "Move the request into a Compose file of its own, and name that one only on machines with a GPU.",
-            where=Side.PROJECT,
-            docs="https://github.com/docker/compose/issues/12514",
-            repairs=_optional_gpu_repairs(unit.dev) if unit.dev is not None and not unit.is_compose else (),
-        ),
-        evidence=(
-            f"{format_location(request.path, request.line)}: {request.form.value}",
-            "no NVIDIA GPU on this machine",
-        ),
-        confidence=Confidence.LIKELY if request.form is RequestForm.RUNTIME else Confidence.CERTAIN,
-    )
 
 
 def _optional_gpu_repairs(dev: DevContainer) -> tuple[Repair, ...]:
@@ -593,7 +560,15 @@ def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
     services = _services(facts)
     for service in services:
         if service.misplaced_devices is not None:
-            yield _misplaced(service)
+            place = service.misplaced_devices
+            path, line = (place.path, place.line) if place else (service.path, service.line)
+            yield build_file_finding(
+                Location(path, line),
+                Severity.ERROR,
+                f"service {service.name} lists devices under deploy.resources.limits, where Compose allows none",
+                Fix("Move the list to deploy.resources.reservations.", where=Side.PROJECT, docs=_GUIDE),
+                evidence=(f"{format_location(path, line)}: deploy.resources.limits.devices",),
+            )
     if not any(service.requests for service in services):
         return
     compose = require(facts.compose)
@@ -623,18 +598,6 @@ def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _misplaced(service: Service) -> Finding:
-    place = service.misplaced_devices
-    path, line = (place.path, place.line) if place else (service.path, service.line)
-    return build_file_finding(
-        Location(path, line),
-        Severity.ERROR,
-        f"service {service.name} lists devices under deploy.resources.limits, where Compose allows none",
-        Fix("Move the list to deploy.resources.reservations.", where=Side.PROJECT, docs=_GUIDE),
-        evidence=(f"{format_location(path, line)}: deploy.resources.limits.devices",),
-    )
-
-
 def _long_form(service: Service, request: GpuRequest) -> tuple[Repair, ...]:
     if request.form is not RequestForm.GPUS_KEY or request.count != "all" or len(service.requests) > 1:
         return ()
@@ -659,41 +622,34 @@ def reservations_are_complete(facts: Facts) -> Iterator[Finding]:
     for service in _services(facts):
         for request in service.requests:
             if request.count and request.device_ids:
-                yield _exclusive(request)
+                ids = ", ".join(request.device_ids)
+                yield build_file_finding(
+                    request,
+                    Severity.ERROR,
+                    f"the reservation has count {request.count} and device_ids {ids}, which exclude each other",
+                    Fix(
+                        "Keep device_ids for these devices, or count for any.",
+                        where=Side.PROJECT,
+                        docs=_GUIDE,
+                        repairs=(Repair(RepairKind.REMOVE, request.path, (*request.key, "count")),),
+                    ),
+                    evidence=(
+                        f"{format_location(request.path, request.line)}: count {request.count}, device_ids {ids}",
+                    ),
+                )
             if request.form is RequestForm.RESERVATION and not request.capabilities:
-                yield _without_capabilities(request)
-
-
-def _exclusive(request: GpuRequest) -> Finding:
-    ids = ", ".join(request.device_ids)
-    # Whoever listed devices chose among them; a count that says the same, or all, is the careless one.
-    return build_file_finding(
-        request,
-        Severity.ERROR,
-        f"the reservation has count {request.count} and device_ids {ids}, which exclude each other",
-        Fix(
-            "Keep device_ids for these devices, or count for any.",
-            where=Side.PROJECT,
-            docs=_GUIDE,
-            repairs=(Repair(RepairKind.REMOVE, request.path, (*request.key, "count")),),
-        ),
-        evidence=(f"{format_location(request.path, request.line)}: count {request.count}, device_ids {ids}",),
-    )
-
-
-def _without_capabilities(request: GpuRequest) -> Finding:
-    return build_file_finding(
-        request,
-        Severity.ERROR,
-        "the reservation has no capabilities, without which Compose refuses it",
-        Fix(
-            "Add capabilities: [gpu].",
-            where=Side.PROJECT,
-            docs=_GUIDE,
-            repairs=(Repair(RepairKind.SET, request.path, (*request.key, "capabilities"), '["gpu"]'),),
-        ),
-        evidence=(f"{format_location(request.path, request.line)}: capabilities missing",),
-    )
+                yield build_file_finding(
+                    request,
+                    Severity.ERROR,
+                    "the reservation has no capabilities, without which Compose refuses it",
+                    Fix(
+                        "Add capabilities: [gpu].",
+                        where=Side.PROJECT,
+                        docs=_GUIDE,
+                        repairs=(Repair(RepairKind.SET, request.path, (*request.key, "capabilities"), '["gpu"]'),),
+                    ),
+                    evidence=(f"{format_location(request.path, request.line)}: capabilities missing",),
+                )
 
 
 @check("PRJ031", "GPU devices come with the driver's libraries", causes=("DRV003", "PYT006", "CON002"))

@@ -16,7 +16,7 @@ from devkit.doctor.checks.project.containers import (
 from devkit.doctor.fixes import update_driver
 from devkit.doctor.model import Confidence, Finding, Fix, Location, NotApplicable, Severity, Side, check
 from devkit.doctor.preconditions import find_platform, require, require_nvml
-from devkit.facts.model import Facts, Install, Platform, Requirement, Setting, Stage
+from devkit.facts.model import Facts, Install, Platform, Setting, Stage
 from devkit.facts.values import Release, record
 from devkit.text import join_words
 
@@ -357,7 +357,7 @@ def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
                 where=Side.PROJECT,
                 docs="https://pytorch.org/get-started/previous-versions/",
             ),
-            evidence=(_format_requirement(first),),
+            evidence=(f"{format_location(first.path, first.line)}: {first.name}{first.specifier}",),
         )
 
 
@@ -365,10 +365,6 @@ def _is_pinned(unit: ProjectContainer) -> bool:
     """Whether any line pins torch, one for the CPU too: the others must agree with it then."""
     requirements = [one for install in unit.installs for one in install.requirements]
     return any(one.name == "torch" and _PINNED.search(one.specifier) for one in requirements)
-
-
-def _format_requirement(requirement: Requirement) -> str:
-    return f"{format_location(requirement.path, requirement.line)}: {requirement.name}{requirement.specifier}"
 
 
 @check("PRJ027", "This machine's driver runs the CUDA that the files choose")

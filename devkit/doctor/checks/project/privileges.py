@@ -27,7 +27,7 @@ from devkit.doctor.model import (
 )
 from devkit.doctor.preconditions import is_in_container, require, require_system
 from devkit.doctor.thresholds import SHARED_MEMORY_BYTES
-from devkit.facts.model import Engine, EngineKind, Facts, Mount, Project, Setting
+from devkit.facts.model import Engine, EngineKind, Facts, Project, Setting
 from devkit.facts.project import Policy
 from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
@@ -169,11 +169,46 @@ def mounts_belong_to_user(facts: Facts) -> Iterator[Finding]:
     for unit in require_project_containers(facts):
         for mount in unit.mounts:
             if mount.kind == "volume" and mount.source and _is_roots(unit, mount.target):
-                yield _volume_of_root(unit, mount)
-            elif mount.kind == "bind" and _is_cache(mount.target) and not is_in_container(facts):
+                user = unit.user.value if unit.user else "root"
+                yield build_setting_finding(
+                    Setting("volume", f"{mount.source}:{mount.target}", mount.path, mount.line),
+                    Severity.WARNING,
+                    f"volume {mount.source} at {mount.target} will belong to root, and {user} cannot write there",
+                    Fix(
+                        "Make the folder in the Dockerfile, and give it to the user, before the volume covers it.",
+                        (f"RUN install --directory --owner={user} {mount.target}",),
+                        where=Side.IMAGE,
+                        docs="https://docs.docker.com/engine/storage/volumes/",
+                    ),
+                    Confidence.LIKELY,
+                )
+            elif (
+                mount.kind == "bind"
+                and ("cache" in mount.target.lower() or "huggingface" in mount.target.lower())
+                and not is_in_container(facts)
+            ):
                 is_roots = mount.owner_uid == 0 and not require(require_system(facts).is_root)
                 if mount.exists is False or is_roots:
-                    yield _source_of_root(mount)
+                    source = mount.source.replace("${localEnv:HOME}", "$HOME")
+                    is_missing = mount.exists is False
+                    yield build_setting_finding(
+                        Setting("bind", f"{mount.source}:{mount.target}", mount.path, mount.line),
+                        Severity.WARNING,
+                        f"{mount.source} "
+                        + ("does not exist: the engine makes it as root, or refuses" if is_missing else "is root's"),
+                        Fix(
+                            "Make the folder before the container starts, as yourself."
+                            if is_missing
+                            else "Take the folder back.",
+                            (
+                                f'mkdir -p "{source}"'
+                                if is_missing
+                                else f'sudo chown -R "$(id -u):$(id -g)" "{source}"',
+                            ),
+                            root=not is_missing,
+                        ),
+                        Confidence.LIKELY,
+                    )
 
 
 def _is_roots(unit: ProjectContainer, target: str) -> bool:
@@ -185,42 +220,6 @@ def _is_roots(unit: ProjectContainer, target: str) -> bool:
     above = target.rstrip("/")
     home = f"/home/{user.value}"
     return not any(above == folder or above.startswith(f"{folder}/") for folder in given) and above != home
-
-
-def _volume_of_root(unit: ProjectContainer, mount: Mount) -> Finding:
-    user = unit.user.value if unit.user else "root"
-    return build_setting_finding(
-        Setting("volume", f"{mount.source}:{mount.target}", mount.path, mount.line),
-        Severity.WARNING,
-        f"volume {mount.source} at {mount.target} will belong to root, and {user} cannot write there",
-        Fix(
-            "Make the folder in the Dockerfile, and give it to the user, before the volume covers it.",
-            (f"RUN install --directory --owner={user} {mount.target}",),
-            where=Side.IMAGE,
-            docs="https://docs.docker.com/engine/storage/volumes/",
-        ),
-        Confidence.LIKELY,
-    )
-
-
-def _is_cache(target: str) -> bool:
-    return "cache" in target.lower() or "huggingface" in target.lower()
-
-
-def _source_of_root(mount: Mount) -> Finding:
-    source = mount.source.replace("${localEnv:HOME}", "$HOME")
-    is_missing = mount.exists is False
-    return build_setting_finding(
-        Setting("bind", f"{mount.source}:{mount.target}", mount.path, mount.line),
-        Severity.WARNING,
-        f"{mount.source} " + ("does not exist: the engine makes it as root, or refuses" if is_missing else "is root's"),
-        Fix(
-            "Make the folder before the container starts, as yourself." if is_missing else "Take the folder back.",
-            (f'mkdir -p "{source}"' if is_missing else f'sudo chown -R "$(id -u):$(id -g)" "{source}"',),
-            root=not is_missing,
-        ),
-        Confidence.LIKELY,
-    )
 
 
 @check("PRJ020", "The container has shared memory for loader workers")

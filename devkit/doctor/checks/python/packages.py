@@ -8,7 +8,7 @@ from packaging.markers import UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from devkit.compat.rules import BitsandbytesChoice, LibraryChoice, find_bitsandbytes_library
+from devkit.compat.rules import LibraryChoice, find_bitsandbytes_library
 from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
@@ -20,7 +20,7 @@ from devkit.doctor.wheels import (
     format_uninstall_command,
     format_upgrade_command,
 )
-from devkit.facts.model import Copy, Facts, Package, Platform
+from devkit.facts.model import Facts, Package, Platform
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
@@ -65,7 +65,9 @@ def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
     chosen = find_bitsandbytes_library(cuda, shipped)
     if chosen.choice is LibraryChoice.EXACT:
         return
-    if chosen.choice is LibraryChoice.OVERRIDE and (_falls_back(package) or _names_it(facts, chosen)):
+    if chosen.choice is LibraryChoice.OVERRIDE and (
+        _falls_back(package) or (require_python(facts).bnb_cuda_version == chosen.cuda.replace(".", ""))
+    ):
         return
     is_missing = chosen.choice is LibraryChoice.MISSING
     yield Finding(
@@ -83,10 +85,6 @@ def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
         evidence=(f"libraries for CUDA {join_words(shipped)}", f"torch is built with CUDA {cuda}"),
         confidence=Confidence.CERTAIN if is_missing else Confidence.LIKELY,
     )
-
-
-def _names_it(facts: Facts, chosen: BitsandbytesChoice) -> bool:
-    return require_python(facts).bnb_cuda_version == chosen.cuda.replace(".", "")
 
 
 @check("PYT004", "flash-attn was built for the installed torch", causes=("PYT020",))
@@ -169,14 +167,30 @@ def packages_agree(facts: Facts) -> Iterator[Finding]:
     if not packages:
         raise NotApplicable("no package that matters to a GPU is installed in this Python")
     for package in packages.values():
-        for line in (*_stated(package), *_silent_needs(package)):
+        for line in (*(() if isinstance(package.requires, Unknown) else package.requires), *_silent_needs(package)):
             other = _unmet(line, packages, facts)
             if other is not None:
-                yield _disagreement(facts, package, line, other)
-
-
-def _stated(package: Package) -> tuple[str, ...]:
-    return () if isinstance(package.requires, Unknown) else package.requires
+                wanted = line.partition(";")[0].strip()
+                is_numpy = other.name == "numpy"
+                summary = (
+                    "Install a NumPy of the 1 series, or packages that are built for NumPy 2."
+                    if is_numpy
+                    else f"Bring {package.name} and {other.name} to releases that belong together: reinstall {package.name} and let"
+                    f" it choose, or put {other.name} back."
+                )
+                command = (
+                    format_install_command(facts, wanted)
+                    if is_numpy or other.name not in _EXACT_PARTNERS
+                    else format_upgrade_command(facts, package.name)
+                )
+                yield Finding(
+                    Severity.WARNING,
+                    f"{package.name} {package.version} requires {wanted}, but {other.name} {other.version} is installed",
+                    Fix(summary, (command,), where=find_workload_side(facts)),
+                    subject=package.name,
+                    evidence=(f"{package.name} {package.version}: {line}", f"installed: {other.name} {other.version}"),
+                    confidence=Confidence.LIKELY if other.name in _EXACT_PARTNERS else Confidence.POSSIBLE,
+                )
 
 
 def _silent_needs(package: Package) -> tuple[str, ...]:
@@ -185,30 +199,6 @@ def _silent_needs(package: Package) -> tuple[str, ...]:
         return ()
     version = package.version.partition("+")[0]
     return next((row.requires for row in load_tables().torch.releases if str(row.version) == version), ())
-
-
-def _disagreement(facts: Facts, package: Package, line: str, other: Package) -> Finding:
-    wanted = line.partition(";")[0].strip()
-    is_numpy = other.name == "numpy"
-    summary = (
-        "Install a NumPy of the 1 series, or packages that are built for NumPy 2."
-        if is_numpy
-        else f"Bring {package.name} and {other.name} to releases that belong together: reinstall {package.name} and let"
-        f" it choose, or put {other.name} back."
-    )
-    command = (
-        format_install_command(facts, wanted)
-        if is_numpy or other.name not in _EXACT_PARTNERS
-        else format_upgrade_command(facts, package.name)
-    )
-    return Finding(
-        Severity.WARNING,
-        f"{package.name} {package.version} requires {wanted}, but {other.name} {other.version} is installed",
-        Fix(summary, (command,), where=find_workload_side(facts)),
-        subject=package.name,
-        evidence=(f"{package.name} {package.version}: {line}", f"installed: {other.name} {other.version}"),
-        confidence=Confidence.LIKELY if other.name in _EXACT_PARTNERS else Confidence.POSSIBLE,
-    )
 
 
 @check("PYT008", "transformers has what it needs for quantised models and adapters")
@@ -264,31 +254,27 @@ def packages_are_installed_once(facts: Facts) -> Iterator[Finding]:
     for name, group in groupby(copies, key=lambda copy: copy.name):
         standing = tuple(group)
         if len({copy.version for copy in standing}) > 1:
-            yield _twice(facts, name, standing, user_site=python.user_site)
-
-
-def _twice(facts: Facts, name: str, copies: tuple[Copy, ...], *, user_site: str | Unknown) -> Finding:
-    first = copies[0]
-    is_users = bool(user_site) and first.folder == user_site
-    others = join_words([f"{copy.version} in {copy.folder}" for copy in copies[1:]])
-    commands = (
-        ("export PYTHONNOUSERSITE=1",)
-        if is_users
-        else (format_uninstall_command(facts, name), format_upgrade_command(facts, name))
-    )
-    return Finding(
-        Severity.WARNING,
-        f"{name} {first.version} in {first.folder} hides {others}",
-        Fix(
-            "Keep the user's own folder out: set PYTHONNOUSERSITE=1, or remove the copy there."
-            if is_users
-            else f"Remove every copy of {name} and install it once.",
-            commands,
-            where=find_workload_side(facts),
-        ),
-        subject=name,
-        evidence=tuple(f"{copy.folder}: {copy.name} {copy.version}" for copy in copies),
-    )
+            first = standing[0]
+            is_users = bool(python.user_site) and first.folder == python.user_site
+            others = join_words([f"{copy.version} in {copy.folder}" for copy in standing[1:]])
+            commands = (
+                ("export PYTHONNOUSERSITE=1",)
+                if is_users
+                else (format_uninstall_command(facts, name), format_upgrade_command(facts, name))
+            )
+            yield Finding(
+                Severity.WARNING,
+                f"{name} {first.version} in {first.folder} hides {others}",
+                Fix(
+                    "Keep the user's own folder out: set PYTHONNOUSERSITE=1, or remove the copy there."
+                    if is_users
+                    else f"Remove every copy of {name} and install it once.",
+                    commands,
+                    where=find_workload_side(facts),
+                ),
+                subject=name,
+                evidence=tuple(f"{copy.folder}: {copy.name} {copy.version}" for copy in standing),
+            )
 
 
 @check(

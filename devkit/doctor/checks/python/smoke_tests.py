@@ -157,29 +157,24 @@ def verification_passes(facts: Facts) -> Iterator[Finding]:
     proof = require(facts.verification)
     for stage in proof.stages:
         if stage.status == "failed":
-            yield _stage_finding(facts, stage, proof)
+            from devkit.doctor.verify_stages import find_check_for_stage
+
+            cause = find_check_for_stage(stage, proof)
+            pointer = f" (see {cause.code})" if cause.code else ""
+            yield Finding(
+                Severity.ERROR,
+                f"stage {stage.name} of devkit verify failed: {cause.summary.rstrip('.')}{pointer}",
+                _stage_fix(facts, cause),
+                subject=stage.name,
+                evidence=(
+                    *(f"{each.name}: {each.measured}, expected {each.expected}" for each in stage.wrong),
+                    stage.reason[:_MAX_REASON_CHARACTERS] or "no reason was given",
+                    f"proved on {proof.device}, {proof.where}{f', {proof.taken_at}' if proof.taken_at else ''}",
+                ),
+                confidence=cause.confidence,
+            )
         elif stage.wrong:
             yield _rate_finding(facts, stage, proof)
-
-
-def _stage_finding(facts: Facts, stage: ProofStage, proof: Verification) -> Finding:
-    # The table of known errors is large, and needed on the bad day only.
-    from devkit.doctor.verify_stages import find_check_for_stage
-
-    cause = find_check_for_stage(stage, proof)
-    pointer = f" (see {cause.code})" if cause.code else ""
-    return Finding(
-        Severity.ERROR,
-        f"stage {stage.name} of devkit verify failed: {cause.summary.rstrip('.')}{pointer}",
-        _stage_fix(facts, cause),
-        subject=stage.name,
-        evidence=(
-            *(f"{each.name}: {each.measured}, expected {each.expected}" for each in stage.wrong),
-            stage.reason[:_MAX_REASON_CHARACTERS] or "no reason was given",
-            f"proved on {proof.device}, {proof.where}{f', {proof.taken_at}' if proof.taken_at else ''}",
-        ),
-        confidence=cause.confidence,
-    )
 
 
 def _stage_fix(facts: Facts, cause: "StageCause") -> Fix:
