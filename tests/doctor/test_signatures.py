@@ -206,7 +206,7 @@ def test_the_more_specific_text_has_the_last_word():
             "the driver runs CUDA up to 12.8",
             id="CUDA",
         ),
-        pytest.param(REQUIREMENT, "the image demands cuda>=12.8", id="a requirement"),
+        pytest.param(REQUIREMENT, "the image requires cuda>=12.8", id="a requirement"),
         pytest.param(
             "NVRM: API mismatch: the client has the version 570.133.07, but\n"
             "NVRM: this kernel module has the version 550.54.14.  Please\n",

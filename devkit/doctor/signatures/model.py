@@ -62,7 +62,7 @@ class CheckRow:
 
 @record
 class Match:
-    """What one part of a text means. `matched` is that part; `follows_from` the code of another match that causes it."""
+    """A known error in a text. `matched` is the part of the text; `follows_from` the code of another match that causes it."""
 
     code: str
     cause: str
