@@ -9,7 +9,7 @@ LOCAL_TO_PROJECT = "it is a folder or file of the project, which the image does 
 
 
 class PackageManager(StrEnum):
-    """What the project manages its packages with. The value is its name as people write it."""
+    """The tool that manages the project's packages. The value is its name as people write it."""
 
     UV = "uv"
     POETRY = "Poetry"
@@ -22,7 +22,7 @@ class PackageManager(StrEnum):
 
 
 class RequirementRole(StrEnum):
-    """What a line of the project's files is for when the image is built."""
+    """The use of a requirement when the image is built."""
 
     PASSED_THROUGH = "handed"
     """A file that the installer is handed says it."""
@@ -99,7 +99,7 @@ class ExcludedPackage:
 
 @record
 class Dependencies:
-    """What the project's own files ask for.
+    """The requirements of the project's own files.
 
     `tool` is what the project uses, `because` how that is seen. `files` are all that were read, `lock` the one of them
     that holds exact versions, "" for none. `lists` are those that an installer is handed as they are, `included` what

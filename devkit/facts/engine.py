@@ -55,7 +55,7 @@ class Clients:
     settings: DockerSettings | Unknown = NOT_READ
 
     def named(self, name: str) -> Client | None:
-        """The command of this name, None when PATH has none."""
+        """Return the command of this name, None when PATH has none."""
         return next((client for client in self.found if client.name == name), None)
 
 
@@ -150,7 +150,7 @@ class Runtime:
 
 @record
 class Endpoint:
-    """Where the engine is asked, and what said so: "DOCKER_HOST", "context desktop-linux", "default"."""
+    """The engine's address, and what chose it: "DOCKER_HOST", "context desktop-linux", "default"."""
 
     url: str
     chosen_by: str
@@ -194,7 +194,7 @@ class Engine:
 
 
 class EngineEnd(StrEnum):
-    """Why there is no answer from a container engine."""
+    """The reason for no answer from a container engine."""
 
     NOT_INSTALLED = "not-installed"
     NOT_RUNNING = "not-running"

@@ -50,7 +50,7 @@ class GpuProcess:
 
 @record
 class GpuHealth:
-    """What NVML says of one GPU beside its name. Much of it is "not supported" on GeForce, WSL and vGPU.
+    """The state of one GPU by NVML. Much of it is "not supported" on GeForce, WSL and vGPU.
 
     Temperatures in degrees Celsius, power in milliwatts, clocks in MHz.
     """
@@ -224,7 +224,7 @@ class NvmlAnswer:
 
 
 class NvmlEnd(StrEnum):
-    """How an NVML session ended when it gave no answer."""
+    """The end of an NVML session that gave no answer."""
 
     LIBRARY_NOT_FOUND = "library-not-found"
     ERROR = "error"

@@ -39,7 +39,7 @@ class Policy:
     required_labels: tuple[tuple[str, str], ...] = ()
 
     def allows_image(self, image: str) -> bool:
-        """Whether an image is of an allowed registry; `scratch`, which is none, always is."""
+        """Return whether an image comes from an allowed registry; `scratch`, which has none, always does."""
         return (
             not self.registries
             or image == "scratch"
@@ -47,7 +47,7 @@ class Policy:
         )
 
     def resolve_mirror(self, image: str) -> str:
-        """The image under the name where it is to be taken from: that of its longest mirrored prefix."""
+        """Return the image as its longest mirrored prefix names it."""
         whole = normalize_image_name(image)
         for named, mirror in sorted(self.mirrors, key=lambda pair: -len(normalize_image_prefix(pair[0]))):
             if _is_below(whole, (normalize_image_prefix(named),)):
@@ -55,7 +55,7 @@ class Policy:
         return image
 
     def allows_index(self, url: str) -> bool:
-        """Whether packages may come from an index."""
+        """Return whether packages may come from an index."""
         return not self.indexes or _is_below(url.rstrip("/"), (allowed.rstrip("/") for allowed in self.indexes))
 
 
@@ -64,7 +64,7 @@ NO_POLICY = Policy()
 
 
 def normalize_image_name(image: str) -> str:
-    """An image with its registry, as engines complete it: python:3.12 is docker.io/library/python:3.12.
+    """Complete an image's name as engines do: python:3.12 is docker.io/library/python:3.12.
 
     Source: distribution/reference, "Normalized" (a first part with a dot, a colon or the name localhost is a host).
     """
@@ -78,7 +78,7 @@ def normalize_image_name(image: str) -> str:
 
 
 def normalize_image_prefix(prefix: str) -> str:
-    """The beginning of full names that a prefix stands for: nvidia is docker.io/nvidia, ghcr.io itself."""
+    """Complete a prefix of image names: nvidia is docker.io/nvidia, ghcr.io itself."""
     prefix = prefix.strip("/")
     host, _, rest = prefix.partition("/")
     if "." in host or ":" in host or host == "localhost":
@@ -119,7 +119,7 @@ def _validate_prefixes(key: str, prefixes: Iterable[str]) -> None:
 
 
 def _is_below(name: str, prefixes: Iterable[str]) -> bool:
-    """Whether a name is one of the prefixes, or goes on after one with a new part, a tag or a digest."""
+    """Return whether a name is one of the prefixes, or goes on after one with a new part, a tag or a digest."""
     for prefix in prefixes:
         # After a host alone, a colon begins a port: another registry.
         ends = "/:@" if "/" in prefix else "/"
@@ -132,7 +132,7 @@ def _is_below(name: str, prefixes: Iterable[str]) -> bool:
 
 
 class RequestForm(StrEnum):
-    """How a file asks for a GPU."""
+    """The form in which a file requests a GPU."""
 
     GPUS_FLAG = "--gpus"
     RUNTIME = "runtime"
@@ -202,7 +202,7 @@ class RunArgument:
 
 
 class Origin(StrEnum):
-    """Where the value of a variable comes from."""
+    """The origin of a variable's value."""
 
     LITERAL = "literal"
     VARIABLE = "variable"
@@ -231,7 +231,7 @@ class Variable:
 
 @record
 class Build:
-    """How an image is built: paths relative to the project. `args` are its build arguments."""
+    """The build of an image: paths relative to the project. `args` are its build arguments."""
 
     dockerfile: str
     context: str
@@ -349,7 +349,7 @@ __all__ = ["DevContainer", "EnvFile", "FileState", "Project", "ProjectFile", "Se
 
 
 class FileState(StrEnum):
-    """What became of a file that the project has or names."""
+    """The state of a file that the project has or names."""
 
     READ = "read"
     BROKEN = "broken"

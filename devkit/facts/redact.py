@@ -106,17 +106,17 @@ _PLAIN_WORDS = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Redaction:
-    """What to blank for one machine. Build it with `redaction_of`."""
+    """The words to redact for one machine. Build it with `build_redaction`."""
 
     words: tuple[tuple[str, str], ...]
     """Names of people and machines, each with what stands in for it."""
 
     def redact_text(self, text: str) -> str:
-        """`text` without tokens, logins, addresses, home folders, names, and the tails of device numbers."""
+        """Return `text` without tokens, logins, addresses, home folders, names, and the last digits of device numbers."""
         return _blanked(text, self.words)
 
     def of(self, value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
-        """A record with every text in it blanked."""
+        """Return a record with every text in it redacted."""
         return _rewritten(value, self.redact_text)
 
 
@@ -134,7 +134,7 @@ def _blanked(text: str, words: tuple[tuple[str, str], ...]) -> str:
 
 
 def redact_tokens(value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
-    """A record without access tokens and logins, and otherwise as it was: for whoever sits at the machine."""
+    """Return a record without access tokens and logins, and otherwise unchanged: for whoever uses the machine."""
     return _rewritten(value, _without_tokens)
 
 
@@ -146,7 +146,7 @@ def _without_tokens(text: str) -> str:
 
 
 def build_redaction(facts: Facts) -> Redaction:
-    """What names somebody in these facts: whoever has a home folder there, this machine, and remote engines."""
+    """Find what identifies somebody in these facts: users with a home folder, this machine, and remote engines."""
     texts = tuple(_texts(facts))
     people = {match[2] for text in texts for match in _HOME.finditer(text)}
     remote = {match[0].rpartition("@")[2] for text in texts for match in _REMOTE.finditer(text)} - _HERE
@@ -158,7 +158,7 @@ def build_redaction(facts: Facts) -> Redaction:
 
 
 def redact_facts(facts: Facts) -> Facts:
-    """The same facts with user and host names, home folders, tokens, mail addresses and device numbers blanked.
+    """Return the facts with user and host names, home folders, tokens, mail addresses and device numbers redacted.
 
     A user name is one that stands in a home path; it is blanked wherever else it occurs as a word.
     GPUs stay distinguishable: the first eight digits of a UUID remain.

@@ -47,7 +47,7 @@ class Hub:
 
 @record
 class HubCall:
-    """What the hub answered when it was really asked, with `devkit doctor --deep`. Statuses are 0 for no answer."""
+    """The hub's answers to real requests, with `devkit doctor --deep`. Statuses are 0 for no answer."""
 
     url: str
     status: int
@@ -68,7 +68,7 @@ class HubCall:
 
 
 class StepEnd(StrEnum):
-    """How something that was tried in a child process ended."""
+    """The end of something that was tried in a child process."""
 
     WORKED = "worked"
     FAILED = "failed"
@@ -94,7 +94,7 @@ class Step:
 
 @record
 class CudaCall:
-    """How cuInit returned in a process of its own. `code` is its return value, 0 for success."""
+    """The result of cuInit in a process of its own. `code` is its return value, 0 for success."""
 
     code: int
     libcuda: str
@@ -129,7 +129,7 @@ class TorchDevice:
 
 @record
 class TorchCall:
-    """What torch and the packages built on it did when they were tried in the workload's own Python."""
+    """The results of trying torch and the packages built on it in the workload's own Python."""
 
     version: str
     """"" when even the import failed."""
@@ -160,7 +160,7 @@ class Deep:
 
 @record
 class Smoke:
-    """How starting a container with a GPU ended: `request` is how it was asked for, `code` its exit status."""
+    """The end of a container that was started with a GPU. `request` is the form of the GPU request, `code` the exit status."""
 
     image: str
     request: str

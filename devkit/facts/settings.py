@@ -11,7 +11,7 @@ from devkit.errors import DevkitError
 
 @dataclass(frozen=True)
 class SettingInfo:
-    """What a setting means to people, and the range of its number. `example` stands in flags for a text's value."""
+    """The description of a setting for people, and the range of its number. `example` is a flag's placeholder for a text."""
 
     meaning: str
     at_least: float | None = None
@@ -21,18 +21,18 @@ class SettingInfo:
 
 @cache
 def describe_settings(settings: type) -> dict[str, tuple[Any, SettingInfo]]:
-    """Every setting of the class: its type, None among the choices where devkit may choose, and what is said of it."""
+    """Return every setting of the class with its type and its description."""
     hints = get_type_hints(settings, include_extras=True)
     return {name: (get_args(hint)[0], get_args(hint)[1]) for name, hint in hints.items()}
 
 
 def format_flag(name: str) -> str:
-    """The flag of a setting: micro_batch is --micro-batch."""
+    """Format a setting as its flag: micro_batch is --micro-batch."""
     return "--" + name.replace("_", "-")
 
 
 def find_setting_type(settings: type, name: str) -> Any:  # noqa: ANN401 - a type, or a tuple of one
-    """The type that a setting's value has when it is given: int, float, bool, str, Path, a StrEnum or tuple."""
+    """Return the type of a setting's value when it is given: int, float, bool, str, Path, a StrEnum or tuple."""
     hint = describe_settings(settings)[name][0]
     if isinstance(hint, UnionType):
         hint = next(each for each in get_args(hint) if each is not type(None))
@@ -40,7 +40,7 @@ def find_setting_type(settings: type, name: str) -> Any:  # noqa: ANN401 - a typ
 
 
 def validate_ranges(settings: object) -> None:
-    """Raises DevkitError for a number outside of what is said of it."""
+    """Raise DevkitError for a number outside of its range."""
     kind: type = type(settings)
     for name, (_, said) in describe_settings(kind).items():
         _in_range(name, getattr(settings, name), said)

@@ -29,12 +29,12 @@ class InvalidFacts(ValueError):  # noqa: N818 - named for what was read, as a us
 
 
 def format_facts(facts: Facts) -> str:
-    """The facts as one JSON document, versions as text and unknowns as `{"unknown": reason}`."""
+    """Format the facts as one JSON document, versions as text and unknowns as `{"unknown": reason}`."""
     return json.dumps({"schema": FACTS_SCHEMA, **_plain_fields(facts)}, indent=2, ensure_ascii=False) + "\n"
 
 
 def parse_facts(text: str) -> Facts:
-    """The facts in a JSON document that `to_json` wrote, this release or another.
+    """Parse a JSON document that `format_facts` wrote, in this release or another.
 
     Fields that this release does not know are ignored; ones that it misses become `Unknown`. Raises WrongFacts.
     """
@@ -46,7 +46,7 @@ def parse_facts(text: str) -> Facts:
 
 
 def parse_facts_document(document: object) -> Facts:
-    """The facts in a document that was parsed already; as `from_json`. Raises WrongFacts."""
+    """Parse a document that is JSON already, like `parse_facts`. Raises InvalidFacts."""
     if not isinstance(document, dict):
         raise InvalidFacts("", f"expected an object, got {_named(document)}")
     if document.get("schema") != FACTS_SCHEMA:

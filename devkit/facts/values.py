@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def record(kind: type[T]) -> type[T]:
-    """`kind` as a frozen dataclass whose methods are shared, where `dataclass` compiles six for every class.
+    """Make `kind` a frozen dataclass whose methods are shared, where `dataclass` compiles six for every class.
 
     Construction, `fields`, `replace`, equality, hash and `repr` are those of `dataclass(frozen=True)`; there is no
     `default_factory` and no `__post_init__`. See docs/decisions/0007.
@@ -23,7 +23,7 @@ def record(kind: type[T]) -> type[T]:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
 def keyword_record(kind: type[T]) -> type[T]:
-    """As `record`, for classes whose fields are given by name."""
+    """Make `kind` a record whose fields are given by name."""
     return _made(kind, kw_only=True)
 
 
@@ -135,7 +135,7 @@ class Release:
 
     @classmethod
     def find(cls, text: str) -> "Release | None":
-        """As `read`, but None where there is no number."""
+        """Find the first version in `text`; None without one."""
         found = _NUMBERS.search(text)
         if found is None:
             return None

@@ -23,7 +23,7 @@ from devkit.probe.machine.python import WorkloadPython, find_workload_python
 
 
 def read_cuda(host: Host, *, deadline_s: float) -> CudaCall | CudaStop | Unknown:
-    """How cuInit ends on this machine, and which libcuda answered."""
+    """Read how cuInit ends on this machine, and which libcuda it is."""
     done = host.run(build_child_command(host, "ask_cuda"), deadline_s=deadline_s)
     words: dict[str, Any] = {}
     for line in parse_json_lines(done):
@@ -68,7 +68,7 @@ _SHORTEST_ATTEMPT_S = 2.0
 
 @dataclass
 class _Notes:
-    """What all children said together."""
+    """The lines of all children together."""
 
     words: dict[str, Any] = field(default_factory=dict)
     devices: list[TorchDevice] = field(default_factory=list)
@@ -78,7 +78,7 @@ class _Notes:
     """The step that was announced last and has not ended."""
 
     def take(self, line: dict[str, Any]) -> None:
-        """One line of a child."""
+        """Take one line of a child."""
         self.words.update(line)
         self.part = line.get("part", self.part)
         if "step" in line:
@@ -96,7 +96,7 @@ _STEP_ENDS = {"worked": StepEnd.WORKED, "failed": StepEnd.FAILED, "skipped": Ste
 
 
 def read_torch(host: Host, *, deadline_s: float) -> TorchCall | Unknown | None:
-    """What worked and what did not, within `deadline_s` seconds; None when torch is not installed.
+    """Try torch and the packages built on it, within `deadline_s` seconds; None when torch is not installed.
 
     A part that takes its child down is left out of the next child, so that what comes after it is tried all the same.
     """
@@ -166,7 +166,7 @@ HUB_DEADLINE_S = 10.0
 
 
 def read_deep(host: Host, *, deadline_s: float) -> Deep | Unknown:
-    """CUDA by its own library, then torch and what is built on it, the hub meanwhile, within `deadline_s` seconds."""
+    """Try CUDA, then torch and what is built on it, and the hub meanwhile, within `deadline_s` seconds."""
     ends_at = time.monotonic() + deadline_s
     with ThreadPoolExecutor(max_workers=1) as beside:
         hub = beside.submit(read_hub_call, host, deadline_s=min(HUB_DEADLINE_S, deadline_s))

@@ -15,7 +15,7 @@ MAX_DEPTH = 60
 
 
 class NodeKind(StrEnum):
-    """What a value is, as JSON names it."""
+    """The type of a value, as JSON names it."""
 
     ABSENT = "absent"
     TEXT = "text"
@@ -40,7 +40,7 @@ class DocumentNode:
     """A tag of Compose: "!reset" or "!override"."""
 
     def at(self, *path: str) -> "DocumentNode":
-        """The value below, or an absent one."""
+        """Return the value below, or an absent one."""
         node = self
         for name in path:
             node = node.fields.get(name, ABSENT)
@@ -83,7 +83,7 @@ def _json_node(value: JsonValue, file: str) -> DocumentNode:
 
 
 def parse_yaml_tree(text: str, *, file: str) -> DocumentNode:
-    """One YAML document. Anchors are shared, not copied, so that no file unfolds without end. Raises WrongDocument."""
+    """Parse one YAML document. Anchors are shared, not copied, so that no file grows without bound. Raises InvalidDocument."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -117,7 +117,7 @@ class _Yaml:
         self._open: set[int] = set()
 
     def node(self, raw: Any, depth: int) -> DocumentNode:  # noqa: ANN401 - a node of PyYAML, which has no types
-        """The tree below `raw`."""
+        """Return the tree below `raw`."""
         line = raw.start_mark.line + 1
         if id(raw) in self._done:
             return self._done[id(raw)]
@@ -155,7 +155,7 @@ REPLACED_LISTS = ("command", "entrypoint", "test")
 
 
 def merge_compose_nodes(base: DocumentNode, over: DocumentNode) -> DocumentNode:
-    """`over` laid over `base` as Compose does: mappings join, lists append, plain values replace.
+    """Merge `over` into `base` as Compose does: mappings join, lists append, scalars replace.
 
     Source: Compose specification, "Merge Compose files"; tags !reset and !override since Compose 2.24.
     """
@@ -185,7 +185,7 @@ MAX_YAML_DEPTH = 500
 
 
 def parse_json(text: str) -> object:
-    """The value of a JSON text. Raises ValueError for everything else, too deep nesting included."""
+    """Parse a JSON text. Raises ValueError for everything else, too deep nesting included."""
     try:
         value: object = json.loads(text)
     except RecursionError as error:
@@ -194,14 +194,14 @@ def parse_json(text: str) -> object:
 
 
 def format_json_error(error: ValueError) -> str:
-    """Where a text stops being JSON, and why."""
+    """Format the place and reason of a JSON error."""
     if isinstance(error, json.JSONDecodeError):
         return f"line {error.lineno}, column {error.colno}: {error.msg}"
     return str(error)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The table of a TOML text. Raises ValueError for everything else, too deep nesting included."""
+    """Parse a TOML text. Raises ValueError for everything else, too deep nesting included."""
     try:
         return tomllib.loads(text)
     except RecursionError as error:
@@ -209,7 +209,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> object:
-    """The value of a YAML text. Raises ValueError for everything else, too deep nesting included."""
+    """Parse a YAML text. Raises ValueError for everything else, too deep nesting included."""
     import yaml
 
     # A CDI specification may hold a megabyte; the parser in C reads it ten times faster.
@@ -224,7 +224,7 @@ def parse_yaml(text: str) -> object:
 
 
 def _may_be_deep(text: str) -> bool:
-    """Whether brackets or a long line could nest that deeply; looking at every event would take as long as parsing."""
+    """Return whether brackets or a long line could nest that deeply; looking at every event would take as long as parsing."""
     return (
         text.count("[") + text.count("{") > MAX_YAML_DEPTH
         or max((len(line) for line in text.splitlines()), default=0) > MAX_YAML_DEPTH
@@ -242,46 +242,46 @@ def _limit_depth(events: Any) -> None:  # noqa: ANN401 - PyYAML has no types
 
 
 def parse_int(text: str) -> int | None:
-    """The number that `text` is; None for everything but plain digits, and for more of them than any counter has."""
+    """Parse a number of plain digits; None for everything else, and for more digits than any counter has."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
 def get_object(record: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The object at `key`, empty when there is none."""
+    """Return the object at `key`, empty when there is none."""
     value = record.get(key)
     return value if isinstance(value, dict) else {}
 
 
 def get_list(record: Mapping[str, Any], key: str) -> list[Any]:
-    """The list at `key`, empty when there is none."""
+    """Return the list at `key`, empty when there is none."""
     value = record.get(key)
     return value if isinstance(value, list) else []
 
 
 def get_objects(record: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """The objects in the list at `key`."""
+    """Return the objects in the list at `key`."""
     return [item for item in get_list(record, key) if isinstance(item, dict)]
 
 
 def get_text(record: Mapping[str, Any], key: str) -> str:
-    """The text at `key`, "" when there is none."""
+    """Return the text at `key`, "" when there is none."""
     value = record.get(key)
     return value if isinstance(value, str) else ""
 
 
 def get_scalar(record: Mapping[str, Any], key: str) -> str:
-    """The plain value at `key` as text: YAML reads an unquoted 0 as a number. "" for anything with parts."""
+    """Return the plain value at `key` as text: YAML reads an unquoted 0 as a number. "" for anything with parts."""
     value = record.get(key)
     return str(value) if isinstance(value, str | int | float) else ""
 
 
 def get_texts(record: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """The texts in the list at `key`."""
+    """Return the texts in the list at `key`."""
     return tuple(item for item in get_list(record, key) if isinstance(item, str))
 
 
 def get_int(record: Mapping[str, Any], key: str) -> int | None:
-    """The whole number at `key`; None when there is none. True is no number."""
+    """Return the whole number at `key`; None when there is none. True is no number."""
     value = record.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -110,7 +110,7 @@ def _read_kernel_log(host: Host) -> object:
 def _followers(
     host: Host, project: str, ends_at: float, only: Collection[str], field: str, reading: object
 ) -> Iterator[Probe]:
-    """What can only be asked once the engine has answered: its own CDI folders, and the inside of the dev container."""
+    """Yield the probes that need the engine's answer: its own CDI folders, and the inside of the dev container."""
     if field != "engine":
         return
     folders = _engines_own_folders(reading)
@@ -122,7 +122,7 @@ def _followers(
 
 
 def _engines_own_folders(engine: object) -> tuple[str, ...]:
-    """Where a Docker daemon on this machine looks for CDI specifications besides the standard folders."""
+    """Return where a Docker daemon on this machine looks for CDI specifications besides the standard folders."""
     if not isinstance(engine, Engine) or engine.kind is not EngineKind.DOCKER:
         return ()
     is_local = engine.endpoint.url.startswith("unix://")
@@ -140,7 +140,7 @@ def _side_by_side(
     follow: Callable[[str, object], Iterable[Probe]] = _nothing,
     meanwhile: Callable[[], object] | None = None,
 ) -> dict[str, Any]:
-    """What each probe read by the deadline. `follow` names the probes to take after a reading, in the same thread."""
+    """Run the probes in threads and return what each read by the deadline. `follow` names the probes to run after a reading."""
     readings: dict[str, Any] = {}
     late = Unknown(f"no answer within {deadline_s:g} s")
 

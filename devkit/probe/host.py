@@ -56,7 +56,7 @@ class _Tap(threading.Thread):
                 self._kept += chunk[: max(0, room)]
 
     def text(self) -> str:
-        """What has come so far, as text with plain line ends."""
+        """Return what has come so far, as text with plain line ends."""
         return bytes(self._kept).decode(errors="replace").replace("\r\n", "\n")
 
 
@@ -118,7 +118,7 @@ def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _wait(process: subprocess.Popen[bytes], taps: tuple[_Tap, ...], *, ends_at: float) -> bool:
-    """Whether the program ended in time. Streams end with it, unless it left a child behind that holds them."""
+    """Return whether the program ended in time. Streams end with it, unless it left a child behind that holds them."""
     for tap in taps:
         while tap.is_alive() and (left_s := ends_at - time.monotonic()) > 0 and process.poll() is None:
             tap.join(min(_SLICE_S, left_s))
@@ -205,28 +205,28 @@ class Host(Protocol):
         """Run a program without a shell, in the C locale, and kill it with SIGKILL at the deadline."""
 
     def read(self, path: str) -> str | None:
-        """The text of a file, or None when it cannot be read."""
+        """Read the text of a file, or None when it cannot be read."""
 
     def list(self, path: str) -> tuple[str, ...]:
-        """Sorted names in a directory, empty when there is none."""
+        """List sorted names in a directory, empty when there is none."""
 
     def stat(self, path: str) -> Stat | None:
-        """The path's kind and owner, following links; None when it does not exist."""
+        """Return the path's kind and owner, following links; None when it does not exist."""
 
     def link(self, path: str) -> str | None:
-        """The absolute path that `path` resolves to through symbolic links; None when it does not exist."""
+        """Return the absolute path that `path` resolves to through symbolic links; None when it does not exist."""
 
     def open_error(self, path: str) -> str:
-        """How opening `path` for reading and writing ends: "open", or the errno name such as "ENOENT" or "EPERM"."""
+        """Return how opening `path` for reading and writing ends: "open", or the errno name such as "ENOENT" or "EPERM"."""
 
     def is_writable(self, path: str) -> bool:
-        """Whether this user may create files in the directory `path`."""
+        """Return whether this user may create files in the directory `path`."""
 
     def free_bytes(self, path: str) -> int | None:
-        """Space left for this user on the file system of `path`; None when it cannot be read."""
+        """Return space left for this user on the file system of `path`; None when it cannot be read."""
 
     def free_files(self, path: str) -> int | None:
-        """How many more files the file system of `path` can hold; None where it does not count them."""
+        """Return how many more files the file system of `path` can hold; None where it does not count them."""
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -238,7 +238,7 @@ class Host(Protocol):
 
 
 def decode_text(content: bytes) -> str:
-    """A file's text: UTF-8 unless a mark at its beginning says UTF-16, as Windows's own editors and shell write it."""
+    """Decode a file's text: UTF-8 unless a mark at its beginning says UTF-16, as Windows's own editors and shell write it."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return content.decode("utf-16", errors="replace")
     return content.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
@@ -268,7 +268,7 @@ class LocalHost:
         return run_program(argv, deadline_s=deadline_s)
 
     def read(self, path: str) -> str | None:
-        """The text of a file, at most its first 32 MiB; None when it cannot be read."""
+        """Read the text of a file, at most its first 32 MiB; None when it cannot be read."""
         try:
             with open(path, "rb", opener=_without_waiting) as file:
                 return decode_text(file.read(MAX_FILE_BYTES) or b"")
@@ -276,14 +276,14 @@ class LocalHost:
             return None
 
     def list(self, path: str) -> tuple[str, ...]:
-        """Sorted names in a directory, empty when there is none."""
+        """List sorted names in a directory, empty when there is none."""
         try:
             return tuple(sorted(entry.name for entry in Path(path).iterdir()))
         except (OSError, ValueError):
             return ()
 
     def stat(self, path: str) -> Stat | None:
-        """The path's kind and owner, following links; None when it does not exist."""
+        """Return the path's kind and owner, following links; None when it does not exist."""
         try:
             found = Path(path).stat()
         except (OSError, ValueError):
@@ -291,14 +291,14 @@ class LocalHost:
         return Stat(_kind(found.st_mode), stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, found.st_size)
 
     def link(self, path: str) -> str | None:
-        """The absolute path that `path` resolves to through symbolic links; None when it does not exist."""
+        """Return the absolute path that `path` resolves to through symbolic links; None when it does not exist."""
         try:
             return str(Path(path).resolve(strict=True))
         except (OSError, RuntimeError, ValueError):
             return None
 
     def open_error(self, path: str) -> str:
-        """How opening `path` for reading and writing ends: "open", or the errno name such as "ENOENT" or "EPERM".
+        """Return how opening `path` for reading and writing ends: "open", or the errno name such as "ENOENT" or "EPERM".
 
         A device is opened in a child process: a wedged driver may never return from it. That is "ETIMEDOUT".
         """
@@ -311,14 +311,14 @@ class LocalHost:
         return done.out.strip() or f"the opener ended with status {done.code}"
 
     def is_writable(self, path: str) -> bool:
-        """Whether this user may create files in the directory `path`."""
+        """Return whether this user may create files in the directory `path`."""
         try:
             return Path(path).is_dir() and os.access(path, os.W_OK | os.X_OK)
         except (OSError, ValueError):
             return False
 
     def free_bytes(self, path: str) -> int | None:
-        """Space left for this user on the file system of `path`; None when it cannot be read."""
+        """Return space left for this user on the file system of `path`; None when it cannot be read."""
         import shutil
 
         try:
@@ -327,7 +327,7 @@ class LocalHost:
             return None
 
     def free_files(self, path: str) -> int | None:
-        """How many more files the file system of `path` can hold; None where it does not count them."""
+        """Return how many more files the file system of `path` can hold; None where it does not count them."""
         if sys.platform == "win32":
             return None
         try:

@@ -23,7 +23,7 @@ _SHORTEST = 30
 
 
 def read_hub(host: Host) -> Hub:
-    """The settings of huggingface_hub as it would read them itself; of a token only where it comes from."""
+    """Read the settings of huggingface_hub as it would itself; of a token only its source."""
     variable = next((name for name in TOKEN_VARIABLES if host.env.get(name, "").strip()), "")
     path = find_token_path(host)
     token = host.env.get(variable, "") if variable else host.read(path) or ""
@@ -49,12 +49,12 @@ def read_hub(host: Host) -> Hub:
 
 
 def is_enabled(host: Host, variable: str) -> bool:
-    """Whether the hub library takes the variable's value for yes."""
+    """Return whether the hub library takes the variable's value for true."""
     return host.env.get(variable, "").upper() in TRUE_VALUES
 
 
 def find_token_path(host: Host) -> str:
-    """Where the hub library keeps the token: HF_TOKEN_PATH, else beside its cache; "" without a home."""
+    """Find where the hub library keeps the token: HF_TOKEN_PATH, else beside its cache; "" without a home."""
     env = host.env
     if path := env.get("HF_TOKEN_PATH"):
         return path
@@ -65,7 +65,7 @@ def find_token_path(host: Host) -> str:
 
 
 def _token_problem(token: str) -> str:
-    """Why `token` cannot be one. The answer holds nothing of it."""
+    """Return why `token` cannot be one, without anything of its text."""
     if not token:
         return ""
     if token[0] in "'\"" or token[-1] in "'\"":
@@ -89,7 +89,7 @@ MODEL_VARIABLES = ("HF_MODEL_ID", "MODEL_ID")
 
 
 def read_hub_call(host: Host, *, deadline_s: float) -> HubCall | Unknown:
-    """How the hub answered within `deadline_s` seconds; Unknown where the hub is switched off."""
+    """Read how the hub answered within `deadline_s` seconds; Unknown where the hub is switched off."""
     hub = read_hub(host)
     if hub.is_offline:
         return Unknown(f"{hub.offline_by} switches the hub off")
@@ -131,7 +131,7 @@ def _number(value: object) -> int:
 
 
 def _is_model(name: str) -> bool:
-    """Whether the variable names a repository on the hub, and not a folder."""
+    """Return whether the variable names a repository on the hub, and not a folder."""
     return name.count("/") == 1 and not name.startswith((".", "/", "~")) and name.isprintable() and " " not in name
 
 

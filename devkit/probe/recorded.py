@@ -51,7 +51,7 @@ class RecordedHost:
         }
 
     def run(self, argv: Sequence[str], *, deadline_s: float = CALL_DEADLINE_S) -> ProgramResult:
-        """What the recording says that this command printed; nothing takes time here."""
+        """Return what the recording says that this command printed; nothing takes time here."""
         shown = tuple(self._shown(word) for word in argv)
         recorded = self._commands.get(shown)
         if recorded is None:
@@ -59,18 +59,18 @@ class RecordedHost:
         return ProgramResult(recorded.get("code", 0), recorded.get("out", ""), recorded.get("err", ""))
 
     def read(self, path: str) -> str | None:
-        """The text of a file, or None when it cannot be read."""
+        """Read the text of a file, or None when it cannot be read."""
         real = self._resolved(path)
         return None if path in self._unreadable else self._files.get(real)
 
     def list(self, path: str) -> tuple[str, ...]:
-        """Sorted names in a directory, empty when there is none."""
+        """List sorted names in a directory, empty when there is none."""
         inside = self._resolved(path).rstrip("/") + "/"
         known = (*self._files, *self._links, *self._nodes)
         return tuple(sorted({entry.removeprefix(inside).split("/")[0] for entry in known if entry.startswith(inside)}))
 
     def stat(self, path: str) -> Stat | None:
-        """The path's kind and owner, following links; None when it does not exist."""
+        """Return the path's kind and owner, following links; None when it does not exist."""
         real = self._resolved(path)
         node = self._nodes.get(real, {})
         if real in self._files:
@@ -88,27 +88,27 @@ class RecordedHost:
         )
 
     def link(self, path: str) -> str | None:
-        """The absolute path that `path` resolves to through symbolic links; None when it does not exist."""
+        """Return the absolute path that `path` resolves to through symbolic links; None when it does not exist."""
         return self._resolved(path) if self.stat(path) is not None else None
 
     def open_error(self, path: str) -> str:
-        """How opening `path` for reading and writing ends: "open", or the errno name."""
+        """Return how opening `path` for reading and writing ends: "open", or the errno name."""
         if self.stat(path) is None:
             return "ENOENT"
         outcome: str = self._nodes.get(self._resolved(path), {}).get("open", "open")
         return outcome
 
     def is_writable(self, path: str) -> bool:
-        """Whether this user may create files in the directory `path`."""
+        """Return whether this user may create files in the directory `path`."""
         real = self._resolved(path)
         return self.stat(path) is not None and any(f"{real}/".startswith(f"{folder}/") for folder in self._writable)
 
     def free_bytes(self, path: str) -> int | None:
-        """Space left on the file system of `path`, by the longest recorded folder above it."""
+        """Return space left on the file system of `path`, by the longest recorded folder above it."""
         return self._nearest(self._free_bytes, path)
 
     def free_files(self, path: str) -> int | None:
-        """Free inodes on the file system of `path`, by the longest recorded folder above it."""
+        """Return free inodes on the file system of `path`, by the longest recorded folder above it."""
         return self._nearest(self._free_files, path)
 
     def _nearest(self, counts: dict[str, int], path: str) -> int | None:

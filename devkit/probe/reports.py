@@ -21,7 +21,7 @@ BRAKE_BITS = 0x08 | 0x80
 
 
 def read_training_run(host: Host, folder: str) -> TrainingRun | Unknown:
-    """The run whose output `folder` is; Unknown where no step of one is there."""
+    """Read the run whose output `folder` is; Unknown without any step of one."""
     steps = [event for event in _lines(host, f"{folder}/{METRICS_FILE}") if event.get("event") == "step"]
     if not steps:
         return Unknown(f"{folder} holds no steps of a run of devkit finetune")
@@ -131,7 +131,7 @@ _NOT_JUDGED = re.compile(r"(\S+) to (\S+); data sheet \S+, not judged: .*")
 
 
 def parse_verification(document: Mapping[str, Any]) -> Verification:
-    """The facts in a devkit.verify/1 document, which was read as one before."""
+    """Parse a devkit.verify/1 document, which was validated before."""
     return Verification(
         verdict=str(document["verdict"]),
         where=str(document["where"]),
@@ -154,7 +154,7 @@ def _stage(stage: Mapping[str, Any]) -> ProofStage:
 
 
 def _is_off(reading: ProofReading) -> bool:
-    """Whether a rate is outside of a range that the proof showed and did not judge."""
+    """Return whether a rate is outside of a range that the proof showed and did not judge."""
     found = _NOT_JUDGED.fullmatch(reading.expected)
     try:
         return found is not None and not float(found[1]) <= float(reading.measured) <= float(found[2])

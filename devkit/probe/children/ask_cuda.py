@@ -25,7 +25,7 @@ def emit(**line: object) -> None:
 
 
 def announce(name: str) -> None:
-    """Say what runs next."""
+    """Announce the call that runs next."""
     emit(call=name, at_s=round(time.monotonic() - STARTED, 3))
 
 
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def find_loaded_libcuda() -> str:
-    """The file behind libcuda in this process's own map; "" where there is no such map."""
+    """Find the file behind libcuda in this process's own map; "" where there is no such map."""
     try:
         lines = MAPS.read_text(errors="replace").splitlines()
     except OSError:
@@ -64,7 +64,7 @@ def find_loaded_libcuda() -> str:
 
 
 def read_error_name(library: ctypes.CDLL, code: int) -> str:
-    """How libcuda spells a return value, "" where it does not know it (a stub library knows none)."""
+    """Read how libcuda spells a return value, "" where it does not know it (a stub library knows none)."""
     try:
         ask = library.cuGetErrorName
     except AttributeError:

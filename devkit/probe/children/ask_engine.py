@@ -139,7 +139,7 @@ def emit_lists(ask: Callable[[str], Any]) -> None:
 
 
 def select_containers(containers: list[dict[str, Any]]) -> list[str]:
-    """Ids of those worth a closer look: dev containers first, then what runs; of the stopped, dev containers alone."""
+    """Select the ids to inspect: dev containers first, then what runs; of the stopped ones, dev containers alone."""
 
     def is_dev(one: dict[str, Any]) -> bool:
         return LABELS[0] in (one.get("Labels") or {})
@@ -151,7 +151,7 @@ def select_containers(containers: list[dict[str, Any]]) -> list[str]:
 
 
 def inspect_containers(ids: list[str], ask: Callable[[str], Any]) -> Iterator[dict[str, Any]]:
-    """What is kept of each container; one that went away meanwhile is left out."""
+    """Yield the relevant part of each container's description; one that is gone meanwhile is left out."""
     for name in ids:
         found = inspect_resource(f"/containers/{name}/json", ask)
         if not found:
@@ -176,7 +176,7 @@ def inspect_containers(ids: list[str], ask: Callable[[str], Any]) -> Iterator[di
 
 
 def inspect_resource(resource: str, ask: Callable[[str], Any]) -> dict[str, Any]:
-    """The description at `resource`, empty when it is gone."""
+    """Inspect the description at `resource`, empty when it is gone."""
     try:
         found = ask(resource)
     except ValueError:
@@ -185,7 +185,7 @@ def inspect_resource(resource: str, ask: Callable[[str], Any]) -> dict[str, Any]
 
 
 def list_dev_images(ask: Callable[[str], Any]) -> list[str]:
-    """Ids of the newest images that a dev container tool built; none from an engine that cannot search by label."""
+    """List the ids of the newest images that a dev container tool built; none from an engine that cannot search by label."""
     try:
         found = ask(f"/images/json?filters={quote(json.dumps({'label': [IMAGE_LABEL]}))}")
     except ValueError:
@@ -195,7 +195,7 @@ def list_dev_images(ask: Callable[[str], Any]) -> list[str]:
 
 
 def summarize_image(found: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of an image's description."""
+    """Return the relevant part of an image's description."""
     config = found.get("Config") or {}
     return {
         **select_keys(found, ("Id", "RepoTags", "Architecture")),
@@ -205,17 +205,17 @@ def summarize_image(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def select_nvidia_variables(config: dict[str, Any]) -> list[str]:
-    """The variables that the Container Toolkit reads."""
+    """Select the variables that the Container Toolkit reads."""
     return [str(variable) for variable in config.get("Env") or () if str(variable).partition("=")[0] in VARIABLES]
 
 
 def select_keys(found: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    """The entries of `found` under `keys`."""
+    """Return the entries of `found` under `keys`."""
     return {key: found[key] for key in keys if key in found}
 
 
 def check_connection(url: str) -> bool:
-    """Whether something listens at `url`; says why not. The SDK would bury the reason in nested exceptions."""
+    """Return whether something listens at `url`, and report why not. The SDK would bury the reason in nested exceptions."""
     emit(connecting=True)
     try:
         parts = urlsplit(url)
@@ -252,7 +252,7 @@ FAILURES = (
 
 
 def read_listener_pid(connected: socket.socket) -> int | None:
-    """The process that opened the socket for listening, where the system tells (Linux)."""
+    """Read the process that opened the socket for listening, where the system tells (Linux)."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None
@@ -261,7 +261,7 @@ def read_listener_pid(connected: socket.socket) -> int | None:
 
 
 def build_tls_config(folder: str | None) -> Any:  # noqa: ANN401 - False or the SDK's own type
-    """The SDK's TLS settings from ca.pem, cert.pem and key.pem in `folder`."""
+    """Build the SDK's TLS settings from ca.pem, cert.pem and key.pem in `folder`."""
     if folder is None:
         return False
     from docker.tls import TLSConfig

@@ -31,7 +31,7 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
     """Takes a redirection for the answer that it is: nothing is to be downloaded."""
 
     def redirect_request(self, *_arguments: object) -> None:
-        """No request follows."""
+        """Return no request to follow."""
 
 
 def emit(**line: object) -> None:
@@ -53,7 +53,7 @@ def main(endpoint: str, token_path: str, model: str) -> None:
 
 
 def send_request(opener: urllib.request.OpenerDirector, url: str, *, token: str = "") -> dict[str, object]:
-    """How a HEAD request for `url` ended. With a `token` it is a GET, for which alone the hub says whose it is."""
+    """Send a HEAD request for `url` and describe the response. With a `token` it is a GET: only that names the token's owner."""
     method = "GET" if token else "HEAD"
     started = monotonic()
     try:
@@ -70,7 +70,7 @@ def send_request(opener: urllib.request.OpenerDirector, url: str, *, token: str 
 
 
 def summarize_response(status: int, headers: Message) -> dict[str, object]:
-    """What is kept of an answer: its status, the hub's own name for an error, and how far this clock is ahead."""
+    """Return the relevant part of a response: its status, the hub's own name for an error, and this clock's skew."""
     return {
         "status": status,
         "error": headers.get("X-Error-Code", "")[:60],
@@ -79,7 +79,7 @@ def summarize_response(status: int, headers: Message) -> dict[str, object]:
 
 
 def compute_clock_skew_s(date: str) -> int | None:
-    """How far this clock runs before the one that wrote `date`; None where there is none."""
+    """Return how far this clock is ahead of the one that wrote `date`, in seconds; None without a date."""
     try:
         return round(time() - parsedate_to_datetime(date).timestamp())
     except (ValueError, TypeError, OverflowError):
@@ -87,7 +87,7 @@ def compute_clock_skew_s(date: str) -> int | None:
 
 
 def classify_failure(error: Exception) -> dict[str, object]:
-    """Which layer an exception comes from. urllib wraps most of them in one of its own."""
+    """Return the layer that an exception comes from. urllib wraps most of them in one of its own."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     text = " ".join(str(reason).split())[:200]
     kinds = (
@@ -104,7 +104,7 @@ def classify_failure(error: Exception) -> dict[str, object]:
 
 
 def build_ssl_context() -> ssl.SSLContext:
-    """The certificates that the hub library would trust: a variable's, else certifi's, else the system's."""
+    """Build the certificates that the hub library would trust: a variable's, else certifi's, else the system's."""
     named = next((os.environ[name] for name in CA_BUNDLES if Path(os.environ.get(name) or "/nowhere").is_file()), None)
     if named is None:
         try:
@@ -119,7 +119,7 @@ def build_ssl_context() -> ssl.SSLContext:
 
 
 def read_token(path: str) -> str:
-    """The token as the hub library finds it, "" for none, or for one that no header can carry."""
+    """Read the token as the hub library finds it, "" for none, or for one that no header can carry."""
     value = next((os.environ[name] for name in TOKENS if os.environ.get(name)), "")
     if not value and path:
         try:

@@ -72,7 +72,7 @@ class Nvml:
         return function(*arguments)
 
     def reading(self, name: str, function: Callable[..., Any], *arguments: object) -> dict[str, Any]:
-        """`{"value": …}`, or `{"unknown": reason}` where this driver or this GPU does not say.
+        """Return `{"value": …}`, or `{"unknown": reason}` where this driver or this GPU does not answer.
 
         Raises the errors that condemn the whole GPU, such as a lost one.
         """
@@ -85,7 +85,7 @@ class Nvml:
         return {"value": value.decode(errors="replace") if isinstance(value, bytes) else value}
 
     def optional(self, name: str, *arguments: object) -> dict[str, Any]:
-        """Like `reading`, for what a healthy GPU may refuse: only a lost GPU, or one that needs a reset, raises."""
+        """Read like `reading` what a healthy GPU may refuse: only a lost GPU, or one that needs a reset, raises."""
         function = getattr(self.module, name, None)
         if function is None:
             return {"unknown": f"this nvidia-ml-py does not know {name}"}
@@ -97,7 +97,7 @@ class Nvml:
             return {"unknown": f"{name}: {error}", "code": self.code(error)}
 
     def code(self, error: Exception) -> int:
-        """NVML's return value; 13, "function not found", for a library older than its bindings."""
+        """Return NVML's return value; 13, "function not found", for a library older than its bindings."""
         value = getattr(error, "value", None)
         return value if isinstance(value, int) else FUNCTION_NOT_FOUND
 
@@ -113,7 +113,7 @@ MAX_PROCESSES = 32
 
 
 def read_driver_versions(nvml: Nvml) -> dict[str, Any]:
-    """The driver's version, and the newest CUDA that it runs as `1000 * major + 10 * minor`."""
+    """Read the driver's version, and the newest CUDA that it runs as `1000 * major + 10 * minor`."""
     module = nvml.module
     return {
         "driver": nvml.reading("nvmlSystemGetDriverVersion", module.nvmlSystemGetDriverVersion),
@@ -122,7 +122,7 @@ def read_driver_versions(nvml: Nvml) -> dict[str, Any]:
 
 
 def read_gpu(nvml: Nvml, index: int) -> dict[str, Any]:
-    """One GPU's facts; memory in bytes. Raises NVMLError when the GPU cannot be talked to."""
+    """Read one GPU's facts; memory in bytes. Raises NVMLError when the GPU does not answer."""
     module = nvml.module
     handle = nvml.call("nvmlDeviceGetHandleByIndex_v2", module.nvmlDeviceGetHandleByIndex, index)
     name = nvml.reading("nvmlDeviceGetName", module.nvmlDeviceGetName, handle)
@@ -171,7 +171,7 @@ SIMPLE_QUERIES: dict[str, tuple[str, tuple[int, ...]]] = {
 
 
 def read_gpu_health(nvml: Nvml, handle: object) -> dict[str, Any]:
-    """What NVML says of a GPU's state. Each reading may be unknown; only a lost GPU ends it, by raising."""
+    """Read what NVML says of a GPU's state. Each reading may be unknown; only a lost GPU ends it, by raising."""
     # Utilisation and clocks come first: what follows keeps the GPU awake and would show up in them.
     health = {"utilisation": read_utilization(nvml, handle), "clock_reasons": read_clock_reasons(nvml, handle)}
     for name, (function, arguments) in SIMPLE_QUERIES.items():
@@ -188,7 +188,7 @@ def read_gpu_health(nvml: Nvml, handle: object) -> dict[str, Any]:
 
 
 def extract_field(reading: dict[str, Any], name: str) -> dict[str, Any]:
-    """The same reading with one field of its record for a value."""
+    """Return the same reading with one field of its record as the value."""
     if "value" not in reading:
         return reading
     value = getattr(reading["value"], name)
@@ -196,18 +196,18 @@ def extract_field(reading: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def read_utilization(nvml: Nvml, handle: object) -> dict[str, Any]:
-    """Percent of the last sampling period in which a kernel ran."""
+    """Read percent of the last sampling period in which a kernel ran."""
     return extract_field(nvml.optional("nvmlDeviceGetUtilizationRates", handle), "gpu")
 
 
 def read_clock_reasons(nvml: Nvml, handle: object) -> dict[str, Any]:
-    """The bits that say why the clocks are where they are; drivers before 535 know the call by another name."""
+    """Read the bits that say why the clocks are where they are; drivers before 535 know the call by another name."""
     reasons = nvml.optional("nvmlDeviceGetCurrentClocksEventReasons", handle)
     return reasons if "value" in reasons else nvml.optional("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
 
 
 def read_license(nvml: Nvml, handle: object) -> dict[str, Any]:
-    """The state of a vGPU's licence, of the first feature that it runs with."""
+    """Read the state of a vGPU's licence, of the first feature that it runs with."""
     features = nvml.optional("nvmlDeviceGetGridLicensableFeatures_v4", handle)
     if "value" not in features:
         return features
@@ -217,7 +217,7 @@ def read_license(nvml: Nvml, handle: object) -> dict[str, Any]:
 
 
 def read_fabric(nvml: Nvml, handle: object) -> dict[str, Any]:
-    """How far the GPU has joined the NVLink fabric, as [state, return value]."""
+    """Read how far the GPU has joined the NVLink fabric, as [state, return value]."""
     # The bindings read four bytes where NVML writes one.
     record = getattr(nvml.module, "c_nvmlGpuFabricInfoV_t", None)
     if record is None:
@@ -228,7 +228,7 @@ def read_fabric(nvml: Nvml, handle: object) -> dict[str, Any]:
 
 
 def read_recovery_action(nvml: Nvml, handle: object) -> dict[str, Any]:
-    """What the driver asks for to make the GPU usable again, as a number."""
+    """Read what the driver asks for to make the GPU usable again, as a number."""
     fields = nvml.optional("nvmlDeviceGetFieldValues", handle, [RECOVERY_ACTION_FIELD])
     if "value" not in fields:
         return fields
@@ -239,7 +239,7 @@ def read_recovery_action(nvml: Nvml, handle: object) -> dict[str, Any]:
 
 
 def read_processes(nvml: Nvml, handle: object) -> dict[str, Any]:
-    """Who holds memory of the GPU, as [pid, name, bytes]; the same process may stand in both of NVML's lists."""
+    """Read the processes that hold memory of the GPU, as [pid, name, bytes]; NVML may list a process twice."""
     found: dict[int, list[Any]] = {}
     for function in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"):
         processes = nvml.optional(function, handle)
@@ -251,7 +251,7 @@ def read_processes(nvml: Nvml, handle: object) -> dict[str, Any]:
 
 
 def read_process_name(pid: int) -> str:
-    """The kernel's name of a process, "" where it is hidden. Never the command line, which may hold secrets."""
+    """Read the kernel's name of a process, "" where it is hidden. Never the command line, which may hold secrets."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - importing pathlib takes longer than all GPUs
             return file.read().strip()
@@ -260,7 +260,7 @@ def read_process_name(pid: int) -> str:
 
 
 def list_mig_instances(nvml: Nvml, handle: object) -> list[str]:
-    """UUIDs of the MIG devices on a GPU; slots without one are skipped."""
+    """List UUIDs of the MIG devices on a GPU; slots without one are skipped."""
     module = nvml.module
     slots = nvml.reading("nvmlDeviceGetMaxMigDeviceCount", module.nvmlDeviceGetMaxMigDeviceCount, handle)
     found = []

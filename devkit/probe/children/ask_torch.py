@@ -39,7 +39,7 @@ def emit(**line: object) -> None:
 
 
 def run_step(name: str, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 - whatever it returns
-    """What `function` returns, or None when it fails; says before and after how it went."""
+    """Return what `function` returns, or None when it fails; report before and after how it went."""
     emit(step=name, at_s=round(time.monotonic() - STARTED, 3))
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
@@ -54,12 +54,12 @@ def run_step(name: str, function: Callable[..., Any], *arguments: object) -> Any
 
 
 def format_detail(text: object) -> str:
-    """One line of bounded length."""
+    """Format a text as one line of bounded length."""
     return " ".join(str(text).split())[:MAX_DETAIL_CHARACTERS]
 
 
 def is_installed(name: str) -> bool:
-    """Whether a package is there, without importing it."""
+    """Return whether a package is installed, without importing it."""
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):
@@ -67,7 +67,7 @@ def is_installed(name: str) -> bool:
 
 
 def try_torch(torch: ModuleType) -> None:
-    """What torch was built for, whether it starts CUDA, and a real multiplication on every GPU."""
+    """Report what torch was built for, whether it starts CUDA, and a real multiplication on every GPU."""
     if torch.version.cuda is None:
         emit(skipped="start CUDA", detail="torch is not built for CUDA")
         return
@@ -86,7 +86,7 @@ def try_torch(torch: ModuleType) -> None:
 
 
 def describe_build(torch: ModuleType) -> dict[str, Any]:
-    """What torch says of itself."""
+    """Return the version, CUDA, architectures and C++ ABI that torch was built for."""
     return {
         "version": str(torch.__version__),
         "cuda": torch.version.cuda,
@@ -96,7 +96,7 @@ def describe_build(torch: ModuleType) -> dict[str, Any]:
 
 
 def describe_device(torch: ModuleType, index: int) -> dict[str, Any]:
-    """A GPU's name and compute capability."""
+    """Return a GPU's name and compute capability."""
     return {
         "index": index,
         "name": torch.cuda.get_device_name(index),
@@ -105,7 +105,7 @@ def describe_device(torch: ModuleType, index: int) -> dict[str, Any]:
 
 
 def multiply(torch: ModuleType, index: int, dtype: object) -> float:
-    """Two small matrices, and whether the product is right. Raises ArithmeticError when it is not."""
+    """Multiply two small matrices. Raises ArithmeticError when the product is wrong."""
     ones = torch.ones(16, 16, dtype=dtype, device=f"cuda:{index}")
     product = float((ones @ ones).sum().item())
     if product != 16.0**3:
@@ -114,7 +114,7 @@ def multiply(torch: ModuleType, index: int, dtype: object) -> float:
 
 
 def try_bitsandbytes(torch: ModuleType) -> None:
-    """Which native library it loaded, and whether 4-bit quantisation runs on the first GPU."""
+    """Report the native library that bitsandbytes loaded, and try 4-bit quantization on the first GPU."""
     bitsandbytes = run_step("import bitsandbytes", importlib.import_module, "bitsandbytes")
     if bitsandbytes is None:
         return
@@ -127,7 +127,7 @@ def try_bitsandbytes(torch: ModuleType) -> None:
 
 
 def quantize(torch: ModuleType) -> None:
-    """There and back through 4 bits, in bitsandbytes' own CUDA code. Raises ArithmeticError when it is not near."""
+    """Quantize to 4 bits and back in bitsandbytes' own CUDA code. Raises ArithmeticError when the values are not close."""
     functional = importlib.import_module("bitsandbytes.functional")
     ones = torch.ones(64, 64, dtype=torch.float16, device="cuda")
     packed, state = functional.quantize_4bit(ones, quant_type="nf4")
@@ -137,7 +137,7 @@ def quantize(torch: ModuleType) -> None:
 
 
 def try_triton(torch: ModuleType) -> None:
-    """A kernel compiled and run, with a cache of its own so that an old result cannot hide a missing compiler."""
+    """Compile and run a kernel, with an empty cache so that an old result cannot hide a missing compiler."""
     if run_step("import triton", importlib.import_module, "triton") is None:
         return
     if not has_gpu(torch):
@@ -147,7 +147,7 @@ def try_triton(torch: ModuleType) -> None:
 
 
 def compile_kernel(torch: ModuleType) -> None:
-    """Adds one to eight numbers with a Triton kernel. Raises ArithmeticError when the sum is wrong."""
+    """Compile a Triton kernel that adds one to eight numbers. Raises ArithmeticError when the sum is wrong."""
     global tl
     triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
     folder = tempfile.mkdtemp(prefix="devkit-triton-")
@@ -163,18 +163,18 @@ def compile_kernel(torch: ModuleType) -> None:
 
 
 def add_one(pointer, SIZE: "tl.constexpr"):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201, N803
-    """The kernel, in Triton's own language."""
+    """Add one: the kernel, in Triton's own language."""
     offsets = tl.arange(0, SIZE)
     tl.store(pointer + offsets, tl.load(pointer + offsets) + 1.0)
 
 
 def try_flash_attn(torch: ModuleType) -> None:
-    """Its compiled part, which holds the symbols that must fit torch."""
+    """Import its compiled part, which holds the symbols that must fit torch."""
     run_step("import flash_attn", importlib.import_module, "flash_attn_2_cuda")
 
 
 def has_gpu(torch: ModuleType) -> bool:
-    """Whether torch can use a GPU."""
+    """Return whether torch can use a GPU."""
     try:
         return bool(torch.cuda.is_available())
     except Exception:  # noqa: BLE001 - said before, by the part that tries torch itself

@@ -13,7 +13,7 @@ MAX_OUTPUT_CHARACTERS = 300
 
 
 def build_child_command(host: Host, program: str, *arguments: str) -> list[str]:
-    """The command line that runs `devkit/probe/<program>.py`.
+    """Build the command line that runs `devkit/probe/children/<program>.py`.
 
     By path, so that it works from a bare checkout too; with `-P`, so that neither the current directory, which may be
     anybody's project, nor this folder, whose `docker.py` would hide the SDK, stands on the module path.
@@ -22,7 +22,7 @@ def build_child_command(host: Host, program: str, *arguments: str) -> list[str]:
 
 
 def parse_json_lines(done: ProgramResult) -> tuple[dict[str, Any], ...]:
-    """The JSON objects that a child printed, one a line. A line that was cut off, or is not its own, is left out."""
+    """Parse the JSON objects that a child printed, one per line. A truncated or foreign line is left out."""
     return tuple(words for line in done.out.splitlines() if (words := _parsed(line)))
 
 
@@ -35,14 +35,14 @@ def _parsed(line: str) -> dict[str, Any]:
 
 
 def find_signal(code: int) -> int:
-    """The signal behind an exit status: -11 from the system, 139 through a shell; 0 when it was none."""
+    """Return the signal of an exit status: -11 from the system, 139 through a shell; 0 without a signal."""
     if code < 0:
         return -code
     return code - 128 if 128 < code < 160 else 0
 
 
 def find_crash_signal(code: int) -> int:
-    """The signal with which a program's own fault ended it, else 0: the others come from outside, or from no memory."""
+    """Return the signal of a crash, else 0: SIGINT, SIGTERM and SIGKILL come from outside, or from a lack of memory."""
     number = find_signal(code)
     return 0 if number in (signal.SIGINT, signal.SIGTERM, _KILLED) else number
 
@@ -52,7 +52,7 @@ _KILLED = 9
 
 
 def format_signal(number: int) -> str:
-    """SIGSEGV for 11."""
+    """Format a signal's number as its name: SIGSEGV for 11."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -60,6 +60,6 @@ def format_signal(number: int) -> str:
 
 
 def find_last_line(done: ProgramResult) -> str:
-    """The last thing a child said, for want of anything better."""
+    """Return the last line that a child printed, on standard error if there is any."""
     lines = (done.err.strip() or done.out.strip()).splitlines()
     return lines[-1][:MAX_OUTPUT_CHARACTERS] if lines else "no output"

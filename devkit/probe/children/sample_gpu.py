@@ -65,7 +65,7 @@ def _gpus(nvml: Any, wanted: list[str]) -> list[tuple[int, str, object]]:  # noq
 
 
 def _sample(nvml: Any, handle: object) -> dict[str, int]:  # noqa: ANN401 - a module without types
-    """What NVML tells of one GPU now; what it does not tell is left out."""
+    """Return what NVML tells of one GPU now; what it does not tell is left out."""
     sample = {}
     for field, (function, arguments, part) in READINGS.items():
         ask: Callable[..., Any] | None = getattr(nvml, function, None)

@@ -32,7 +32,7 @@ _OF_THE_PLAN = ("pip", "setuptools", "wheel", "uv", PYTHON, "pytorch-cuda", "cud
 
 
 def read_conda_environment(path: str, found: RequirementCollector) -> None:
-    """An environment.yml: conda's packages limit versions, those under `pip` are installed."""
+    """Read an environment.yml: conda's packages limit versions, those under `pip` are installed."""
     content = found.text(path)
     if content is None:
         return
@@ -61,7 +61,7 @@ def _conda_spec(spec: str, path: str, line: int, found: RequirementCollector) ->
 
 
 def add_conda_package(name: str, version: str, path: str, line: int, found: RequirementCollector) -> None:
-    """One package of conda: it limits the plan where the plan holds it, and is left out by name where not."""
+    """Add one package of conda: a constraint where the plan has the package, else excluded by name."""
     name = name.lower()
     specifier = convert_conda_version(version)
     if name == PYTHON:
@@ -76,7 +76,7 @@ def add_conda_package(name: str, version: str, path: str, line: int, found: Requ
 
 
 def convert_conda_version(written: str) -> str:
-    """A version of conda as PEP 440 says it: `=1.26` is ==1.26.*, and the build behind it is left out."""
+    """Convert a version of conda to PEP 440: `=1.26` is ==1.26.*; the build string is left out."""
     written = _BUILD.sub(r"\1", written.strip())
     if not written or written == "*" or "|" in written:
         return ""
@@ -91,7 +91,7 @@ def convert_conda_version(written: str) -> str:
 
 
 def read_pixi_tables(document: Mapping[str, Any], content: str, path: str, found: RequirementCollector) -> None:
-    """pixi's tables, in pixi.toml or below [tool.pixi]: the default environment on Linux."""
+    """Read pixi's tables, in pixi.toml or below [tool.pixi]: the default environment on Linux."""
     target = get_object(document, "target")
     tables = (document, get_object(target, "linux"), get_object(target, "linux-64"))
     for table in tables:

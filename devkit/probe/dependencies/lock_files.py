@@ -39,7 +39,7 @@ class LockedPackage:
 
 
 def parse_toml_lock(text: str) -> tuple[LockedPackage, ...]:
-    """The packages of a uv.lock, poetry.lock or pdm.lock, in their order."""
+    """Parse the packages of a uv.lock, poetry.lock or pdm.lock, in their order."""
     found: list[LockedPackage] = []
     section = listing = ""
     for number, line in number_lines(text):
@@ -104,7 +104,7 @@ def add_locked_packages(packages: Iterable[LockedPackage], path: str, found: Req
 
 
 def find_torch_only_packages(packages: Iterable[LockedPackage], asked: Iterable[PackageRequirement]) -> tuple[str, ...]:
-    """Torch and what only torch needs: what of the lock cannot be reached from the project without it."""
+    """Find torch and what only torch requires: the part of the lock that the project does not reach without it."""
     needs: dict[str, set[str]] = {}
     for package in packages:
         needs.setdefault(canonicalize_name(package.name), set()).update(package.needs)
@@ -124,7 +124,7 @@ def find_torch_only_packages(packages: Iterable[LockedPackage], asked: Iterable[
 
 
 def parse_conda_lock(text: str) -> Iterator[LockedPackage]:
-    """The packages of a conda-lock.yml for Linux."""
+    """Parse the packages of a conda-lock.yml for Linux."""
     for block in _blocks(text):
         if block.get("platform", "linux-64").startswith("linux"):
             name = block.get("name", "")
@@ -133,7 +133,7 @@ def parse_conda_lock(text: str) -> Iterator[LockedPackage]:
 
 
 def parse_pixi_lock(text: str) -> Iterator[LockedPackage]:
-    """The packages of a pixi.lock: of conda by the names of their files, of the package index by their entries."""
+    """Parse the packages of a pixi.lock: of conda by the names of their files, of the package index by their entries."""
     for number, line in number_lines(text):
         if url := _CONDA_URL.search(line):
             yield LockedPackage(number, FROM_CONDA.get(url[2], url[2]), url[3])

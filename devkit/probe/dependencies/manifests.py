@@ -25,7 +25,7 @@ _INDEXES = (("uv", "index"), ("poetry", "source"), ("pdm", "source"))
 
 
 def read_toml_file(path: str, found: RequirementCollector) -> tuple[dict[str, Any], str] | None:
-    """The table of a TOML file and its text; None, and noted, where it is none."""
+    """Read a TOML file: its table and its text; None, and noted, when it is not valid."""
     content = found.text(path)
     if content is None:
         return None
@@ -39,7 +39,7 @@ def read_toml_file(path: str, found: RequirementCollector) -> tuple[dict[str, An
 
 
 def read_project_table(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
-    """[project] and the default groups. Source: https://packaging.python.org/specifications/pyproject-toml/."""
+    """Read [project] and the default groups. Source: https://packaging.python.org/specifications/pyproject-toml/."""
     project = get_object(document, "project")
     if requires := get_text(project, "requires-python"):
         found.add_python(requires, PYPROJECT, find_line(content, "requires-python"))
@@ -69,7 +69,7 @@ def read_project_table(document: Mapping[str, Any], content: str, found: Require
 
 
 def find_default_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """The groups of PEP 735, and PDM's older ones, that belong to a development environment."""
+    """Find the groups of PEP 735, and PDM's older ones, that belong to a development environment."""
     uv = get_object(get_object(document, "tool"), "uv")
     named = get_texts(uv, "default-groups") if isinstance(uv.get("default-groups"), list) else (DEV_GROUP,)
     known = {**_of_pdm(document), **get_object(document, "dependency-groups")}
@@ -111,7 +111,7 @@ def _needs(
 
 
 def _source(entry: str, sources: Mapping[str, Any]) -> dict[str, Any]:
-    """What [tool.uv.sources] says of one requirement."""
+    """Return what [tool.uv.sources] says of one requirement."""
     name = re.match(r"[\w.-]+", entry)
     return get_object(sources, name[0]) if name else {}
 
@@ -157,7 +157,7 @@ def _indexes(document: Mapping[str, Any], content: str, found: RequirementCollec
 
 
 def read_hatch_environment(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """What Hatch's default environment holds besides the project. Source: https://hatch.pypa.io/latest/config/."""
+    """Read the requirements of Hatch's default environment besides the project. Source: https://hatch.pypa.io/latest/config/."""
     default = get_object(get_object(get_object(get_object(document, "tool"), "hatch"), "envs"), "default")
     return (*get_texts(default, "dependencies"), *get_texts(default, "extra-dependencies"))
 
@@ -170,7 +170,7 @@ _FOR_CUDA = re.compile(r"torch|triton|nvidia-.*|cuda-.*")
 
 
 def read_pipfile(found: RequirementCollector) -> None:
-    """The packages of a Pipfile, those for development too."""
+    """Read the packages of a Pipfile, those for development too."""
     read = read_toml_file(PIPFILE, found)
     if read is None:
         return
@@ -234,7 +234,7 @@ _POETRY_BARE = re.compile(r"v?\d[\w.]*(?:\.\*)?(?:\+[\w.]+)?")
 
 
 def read_poetry(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
-    """[tool.poetry.dependencies] and the group dev; optional packages and other groups are left out by name."""
+    """Read [tool.poetry.dependencies] and the group dev; optional packages and other groups are excluded by name."""
     poetry = get_object(get_object(document, "tool"), "poetry")
     for name, group, wanted in _poetry_packages(poetry):
         line = _find_poetry_line(content, name)
@@ -250,7 +250,7 @@ def read_poetry(document: Mapping[str, Any], content: str, found: RequirementCol
 
 
 def find_poetry_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """The group dev, where there is one in Poetry's own words."""
+    """Return the group dev where Poetry's own tables define it."""
     poetry = get_object(get_object(document, "tool"), "poetry")
     is_there = DEV_GROUP in get_object(poetry, "group") or "dev-dependencies" in poetry
     return (DEV_GROUP,) if is_there else ()
@@ -299,7 +299,7 @@ def _poetry_markers(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def convert_poetry_version(written: str) -> str:
-    """Poetry's version in the words of PEP 440: ^1.2 is >=1.2,<2, ~1.2.3 is >=1.2.3,<1.3, and 1.2 is ==1.2.
+    """Convert Poetry's version to PEP 440: ^1.2 is >=1.2,<2, ~1.2.3 is >=1.2.3,<1.3, and 1.2 is ==1.2.
 
     Alternatives such as "^1 || ^2" become the widest range around them where they are in order, else no limit.
     """
@@ -328,7 +328,7 @@ def _convert_clause(clause: str) -> str:
 
 
 def _caret_position(numbers: list[int]) -> int:
-    """Which number a caret lets not grow: the first that is not zero, else the last."""
+    """Return the position of the number that a caret keeps: the first that is not zero, else the last."""
     return next((place for place, number in enumerate(numbers) if number), max(len(numbers) - 1, 0))
 
 
@@ -349,7 +349,7 @@ COMPUTED_BY_SETUP_PY = "it is computed when setup.py runs, and devkit runs no se
 
 
 def read_setup_cfg(found: RequirementCollector) -> None:
-    """install_requires and python_requires of [options]."""
+    """Read install_requires and python_requires of [options]."""
     content = found.text(SETUP_CFG)
     if content is None:
         return
@@ -375,7 +375,7 @@ def read_setup_cfg(found: RequirementCollector) -> None:
 
 
 def read_setup_py(found: RequirementCollector) -> None:
-    """install_requires and python_requires of the call of setup(), as far as they are written down."""
+    """Read install_requires and python_requires of the call of setup(), as far as they are literals."""
     content = found.text(SETUP_PY)
     if content is None:
         return

@@ -55,7 +55,7 @@ _PYTHON = re.compile(r"(?:cpython-?)?(\d+\.\d+)(?:\.\d+)?")
 
 
 def read_with_package_manager(files: ProjectFiles) -> Dependencies:
-    """What the files ask for, read as the tool reads them that the project uses."""
+    """Read the project's requirements from the files of the package manager that it uses."""
     found = RequirementCollector(files)
     read = read_toml_file(PYPROJECT, found) if files.has(PYPROJECT) else None
     document, content = read or ({}, "")
@@ -222,7 +222,7 @@ def _other_lists(found: RequirementCollector, main: str) -> None:
 
 
 def _builds_itself(document: dict[str, Any], files: ProjectFiles) -> bool:
-    """Whether the project can be installed; each tool has its own word for "this is no package"."""
+    """Return whether the project can be installed; each tool has its own key for "this is no package"."""
     tables = get_object(document, "tool")
     says = (("poetry", "package-mode"), ("uv", "package"), ("pdm", "distribution"))
     is_no_package = any(get_object(tables, name).get(key) is False for name, key in says)

@@ -54,7 +54,7 @@ class RequirementCollector:
         self.left_out: list[ExcludedPackage] = []
 
     def text(self, path: str, *, named_by: str = "", line: int = 1) -> str | None:
-        """The text of a file whose `path` is relative to the file that names it, else to the project; noted if bad."""
+        """Read a file whose `path` is relative to the file that names it, else to the project; note it if it cannot be read."""
         whole = self.files.within(path, beside=named_by)
         if whole is None:
             self.add_unreadable(named_by or path, line, f"{_shown(path)}: {_PROBLEMS[FileState.OUTSIDE]}")
@@ -81,7 +81,7 @@ class RequirementCollector:
         self.unread.append(UnreadableRequirement(path, line, problem))
 
     def need(self, text: str, path: str, line: int, *, group: str = "", is_limit: bool = False, url: str = "") -> None:
-        """A PEP 508 requirement, with `url` as its source where the file names one elsewhere."""
+        """Add a PEP 508 requirement, with `url` as its source where the file names one elsewhere."""
         try:
             found = Requirement(text)
         except (InvalidRequirement, RecursionError):
@@ -103,7 +103,7 @@ class RequirementCollector:
         self.needs.append(need)
 
     def add_python(self, specifier: str, path: str, line: int) -> None:
-        """A requirement of Python itself."""
+        """Add a requirement of Python itself."""
         try:
             checked = str(SpecifierSet(specifier))
         except InvalidSpecifier:
@@ -113,11 +113,11 @@ class RequirementCollector:
             self.python.append(PackageRequirement(PYTHON, checked, path, line))
 
     def index(self, url: str, path: str, line: int) -> None:
-        """Another place to take packages from."""
+        """Add another package index."""
         self.indexes.append(PackageIndex(strip_login(url), path, line))
 
     def generate_lists(self) -> None:
-        """Hand no list to an installer: devkit writes out what they say."""
+        """Pass no list to an installer: devkit generates one from them."""
         self.lists.clear()
         self.included.clear()
         self.needs = [
@@ -126,17 +126,17 @@ class RequirementCollector:
         ]
 
     def exclude(self, what: str, path: str, line: int, because: str) -> None:
-        """Something that the image does not install."""
+        """Add something that the image does not install."""
         self.left_out.append(ExcludedPackage(_shown(what), path, line, because))
 
 
 def strip_login(url: str) -> str:
-    """An address without the user name and password in it; `git@` is every forge's public user."""
+    """Return an address without user name and password; `git@` is every forge's public user."""
     return _LOGIN.sub("", url)
 
 
 def find_line(text: str, *words: str, after: int = 0) -> int:
-    """The number of the first line below line `after` that holds all the words; 1 where none does."""
+    """Return the number of the first line below line `after` that contains all the words; 1 when none does."""
     for number, line in enumerate(text.splitlines(), 1):
         if number > after and all(word in line for word in words):
             return number
@@ -144,7 +144,7 @@ def find_line(text: str, *words: str, after: int = 0) -> int:
 
 
 def number_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines with their numbers, as editors count them."""
+    """Return the lines with their numbers, as editors count them."""
     return enumerate(re.split(r"\r\n|\n|\r", text), 1)
 
 
@@ -181,7 +181,7 @@ _INDEXES = ("--index-url", "--extra-index-url", "--find-links", "--pypi-url")
 
 
 def read_requirements_file(path: str, found: RequirementCollector, *, group: str = "") -> None:
-    """A requirement file of the project with all that it includes."""
+    """Read a requirement file of the project with all that it includes."""
     text = found.text(path)
     if text is not None:
         found.lists.append(path)
@@ -191,7 +191,7 @@ def read_requirements_file(path: str, found: RequirementCollector, *, group: str
 def read_requirement_lines(
     lines: Iterator[tuple[int, str]], path: str, found: RequirementCollector, *, group: str = "", depth: int = 0
 ) -> None:
-    """Lines as pip takes them, each with its number in `path`."""
+    """Read lines as pip does, each with its number in `path`."""
     for number, line in lines:
         option = _OPTION.fullmatch(line) if line.startswith("-") else None
         if option is None:
@@ -263,7 +263,7 @@ def _requirement(line: str, path: str, number: int, found: RequirementCollector,
 
 
 def is_local_path(line: str) -> bool:
-    """Whether a line names a folder or file instead of a package."""
+    """Return whether a line names a folder or file instead of a package."""
     place = line.partition(";")[0].strip()
     if "://" in place and not place.startswith("file:"):
         return False

@@ -43,7 +43,7 @@ def resolve_endpoint(host: Host) -> ChosenEndpoint:
 
 
 def find_docker_config(host: Host) -> str:
-    """The folder of the docker command's own settings."""
+    """Return the folder of the docker command's own settings."""
     home = host.env.get("HOME") or host.env.get("USERPROFILE") or ""
     return host.env.get("DOCKER_CONFIG") or f"{home}/.docker"
 
@@ -112,7 +112,7 @@ _OF_WINDOWS = re.compile(r"/mnt/[a-z]/")
 
 
 def read_clients(host: Host) -> Clients | Unknown:
-    """Each command with its version, the daemons that are installed, and the docker command's settings.
+    """Read each command with its version, the installed daemons, and the docker command's settings.
 
     Only docker is asked for its version, which takes it some ten milliseconds: the others would take a Python, or a
     Node.js, to start.
@@ -197,7 +197,7 @@ MAX_SHOWN = 60
 
 
 def read_compose(host: Host) -> Compose | Unknown | None:
-    """The plugin's version; None when there is no docker command, or it has no plugin."""
+    """Read the Compose plugin's version; None without a docker command or without the plugin."""
     if not find_program(host, "docker"):
         return None
     # The plugin answers by itself, and four times as fast: the docker command would first start every plugin there is.

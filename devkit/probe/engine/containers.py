@@ -20,7 +20,7 @@ JsonObject = dict[str, Any]
 
 
 def parse_running_containers(said: JsonObject) -> tuple[RunningContainer, ...] | Unknown:
-    """Those that run, dev containers first."""
+    """Parse the running containers, dev containers first."""
     described = _listed(said, "containers")
     if isinstance(described, Unknown):
         return described
@@ -28,7 +28,7 @@ def parse_running_containers(said: JsonObject) -> tuple[RunningContainer, ...] |
 
 
 def parse_stopped_containers(said: JsonObject) -> tuple[StoppedContainer, ...] | Unknown:
-    """Dev containers that do not run."""
+    """Parse the dev containers that do not run."""
     described = _listed(said, "containers")
     if isinstance(described, Unknown):
         return described
@@ -36,7 +36,7 @@ def parse_stopped_containers(said: JsonObject) -> tuple[StoppedContainer, ...] |
 
 
 def parse_local_images(said: JsonObject) -> tuple[LocalImage, ...] | Unknown:
-    """The images that were asked about."""
+    """Parse the images that the child program inspected."""
     described = _listed(said, "images")
     return described if isinstance(described, Unknown) else tuple(_image(one) for one in described)
 
@@ -152,7 +152,7 @@ def _folder(labels: JsonObject) -> str:
 
 
 def _requirement(variables: dict[str, str]) -> str | None:
-    """What the image asks of the driver; NVIDIA_DISABLE_REQUIRE takes it back."""
+    """Return the image's requirement of the driver; NVIDIA_DISABLE_REQUIRE removes it."""
     if variables.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
         return None
     return variables.get("NVIDIA_REQUIRE_CUDA") or None
@@ -200,7 +200,7 @@ _CANNOT_EXECUTE = (126, 127)
 
 
 def read_facts_inside(host: Host, engine: object, *, project: str, deadline_s: float) -> Facts | Unknown | None:
-    """What devkit reads inside the running dev container of `project`; None when none runs or it is not known.
+    """Read the facts inside the running dev container of `project` with its own devkit; None when none runs or it is unknown.
 
     The container is found by the label that dev container tools and Compose put on it. Nothing is started.
     """
@@ -222,7 +222,7 @@ def read_facts_inside(host: Host, engine: object, *, project: str, deadline_s: f
 
 
 def find_project_container(containers: tuple[RunningContainer, ...], project: str) -> RunningContainer | None:
-    """The container whose labels name `project`, or the nearest folder above it."""
+    """Find the container whose labels name `project`, or the nearest folder above it."""
     inside = f"{_normalize_folder(project)}/"
     above = [one for one in containers if one.folder and inside.startswith(f"{_normalize_folder(one.folder)}/")]
     return max(above, key=lambda one: len(_normalize_folder(one.folder)), default=None)

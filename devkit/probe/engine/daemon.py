@@ -19,12 +19,12 @@ from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, 
 
 
 def parse_min_api_version(version: dict[str, Any]) -> str:
-    """The oldest API version that the engine still speaks, "" when it does not say."""
+    """Parse the oldest API version that the engine still speaks, "" when it does not say."""
     return str(version.get("MinAPIVersion") or "")
 
 
 def parse_proxy(info: dict[str, Any]) -> str | Unknown:
-    """The proxy that the engine pulls through, without its login; "" for none."""
+    """Parse the proxy that the engine pulls through, without its login; "" for none."""
     if "HttpsProxy" not in info and "HttpProxy" not in info:
         return Unknown("this engine does not say whether it uses a proxy")
     return strip_url_credentials(str(info.get("HttpsProxy") or info.get("HttpProxy") or ""))
@@ -34,7 +34,7 @@ _LOGIN = re.compile(r"[^/\s]*@")
 
 
 def strip_url_credentials(url: str) -> str:
-    """`url` without user name and password, and without a query."""
+    """Return `url` without user name and password, and without a query."""
     url = url.strip().strip("\"'")
     try:
         parts = urlsplit(url if "://" in url else f"//{url}")
@@ -47,7 +47,7 @@ def strip_url_credentials(url: str) -> str:
 
 
 def compute_engine_clock_skew_s(info: dict[str, Any], asked_at: object) -> int | Unknown:
-    """How far the engine's clock runs before the one that read `asked_at`, in seconds since the epoch."""
+    """Return how far the engine's clock is ahead of the one that read `read_at`, in seconds."""
     if not isinstance(asked_at, int | float):
         return Unknown("the moment of asking was not recorded")
     try:
@@ -76,7 +76,7 @@ _ENGINE_PROGRAMS = ("docker", "dockerd", "podman")
 
 
 def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Unknown:
-    """The engine behind the docker command, or why none answers within `deadline_s` seconds."""
+    """Read the engine behind the docker command, or why none answers within `deadline_s` seconds."""
     chosen = resolve_endpoint(host)
     endpoint = chosen.endpoint
     if problem := chosen.problem or _unusable(endpoint.url):
@@ -106,7 +106,7 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
 
 
 def _unusable(url: str) -> str:
-    """Why no API request can be sent to `url`, "" when one can."""
+    """Return why no API request can be sent to `url`, "" when one can."""
     if url.startswith("ssh://"):
         return "this engine is on another machine, reached over ssh: run devkit on that machine"
     return "" if url.startswith(_SCHEMES) else f"{url!r} is not an address of an engine (unix, tcp, npipe or ssh)"
@@ -204,7 +204,7 @@ def _cdi_devices(version: dict[str, Any], info: dict[str, Any]) -> tuple[str, ..
 def _hook_on_path(
     host: Host, endpoint: Endpoint, kind: EngineKind, *, pid: int | None, is_snap: bool
 ) -> bool | Unknown:
-    """Whether the daemon would find the hook: on its own PATH where readable, else on systemd's default one."""
+    """Return whether the daemon would find the hook: on its own PATH where readable, else on systemd's default one."""
     if kind is not EngineKind.DOCKER or is_snap:
         return Unknown("only a Docker daemon installed on this system looks for the hook here")
     if not endpoint.url.startswith("unix://"):

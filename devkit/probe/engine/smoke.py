@@ -165,7 +165,7 @@ def _workspace(facts: Facts) -> str:
 
 
 def _request(facts: Facts, engine: Engine) -> str:
-    """How this engine is asked for GPUs: as the project's own container does, else in the way that it offers."""
+    """Return how this engine is asked for GPUs: as the project's own container does, else in the way that it offers."""
     if engine.kind is EngineKind.PODMAN:
         return "cdi"
     if not isinstance(engine.containers, Unknown):

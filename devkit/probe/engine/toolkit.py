@@ -25,7 +25,7 @@ _HOST_DRIVER = re.compile(r"--host-driver-version[= ](\d+\.\d+(?:\.\d+)?)")
 
 
 def read_cdi(host: Host, *, engine_folders: tuple[str, ...] = ()) -> tuple[CdiSpec, ...]:
-    """Every specification in the standard folders and in the engine's own, unreadable ones with the reason."""
+    """Read every specification in the standard folders and in the engine's own, unreadable ones with the reason."""
     found: dict[str, str] = {}
     for folder in dict.fromkeys((*SPEC_FOLDERS, *engine_folders)):
         for name in host.list(folder):
@@ -106,7 +106,7 @@ NVIDIACTL_NUMBERS = "195:255"
 
 
 def read_toolkit(host: Host) -> Toolkit:
-    """Whether the toolkit is installed, how it is set, and which engines know its runtime."""
+    """Read the toolkit's version and configuration, and the engines that know its runtime."""
     version = _version(host)
     config = _config(host) if version is not None else _NOT_INSTALLED
     runtime, command = _section(config, TOOLKIT_RUNTIME), _section(config, "nvidia-container-cli")
@@ -186,7 +186,7 @@ def _features(config: dict[str, Any] | Unknown) -> tuple[str, ...] | Unknown:
 
 
 def _cdi_refresh(host: Host) -> str:
-    """How the unit that renews CDI specifications is set, by the files that systemd itself reads."""
+    """Return how the unit that renews CDI specifications is set, by the files that systemd itself reads."""
     if any((host.link(f"{folder}/{REFRESH_UNIT}") or "") == "/dev/null" for folder in UNIT_FOLDERS):
         return "masked"
     if all(host.stat(f"{folder}/{REFRESH_UNIT}") is None for folder in UNIT_FOLDERS):
@@ -196,14 +196,14 @@ def _cdi_refresh(host: Host) -> str:
 
 
 def _char_links(host: Host) -> bool | Unknown:
-    """Whether udev's names by number, which some releases of runc hand to systemd, exist for NVIDIA's nodes."""
+    """Return whether udev's names by number, which some releases of runc hand to systemd, exist for NVIDIA's nodes."""
     if host.stat("/dev/nvidiactl") is None or not host.list("/dev/char"):
         return Unknown("there is no /dev/nvidiactl, or no /dev/char")
     return host.stat(f"/dev/char/{NVIDIACTL_NUMBERS}") is not None
 
 
 def find_daemon_paths(host: Host) -> tuple[str, ...]:
-    """Every place a daemon.json that concerns this user may be: system, rootless, Desktop, snap, Windows."""
+    """List every path of a daemon.json that concerns this user: system, rootless, Desktop, snap, Windows."""
     env = host.env
     if profile := env.get("USERPROFILE"):
         return (f"{profile}\\.docker\\daemon.json",)

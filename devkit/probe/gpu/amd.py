@@ -25,7 +25,7 @@ _AGENT = re.compile(r"^\s+Name:\s+(gfx\w+)\s*$(?:(?!^\*{5}).)*?^\s+Marketing Nam
 
 
 def read_amd(host: Host) -> Amd | None:
-    """The GPUs of AMD; None where the kernel shows none, as on every machine without its compute driver."""
+    """Read AMD's GPUs; None where the kernel shows none, as on every machine without its compute driver."""
     nodes = sorted(int(name) for name in host.list(TOPOLOGY)[:MAX_KFD_NODES] if name.isdecimal() and len(name) < 6)
     found = [(node, properties) for node in nodes if _is_gpu(properties := _properties(host, f"{node}/properties"))]
     if not found:
@@ -37,7 +37,7 @@ def read_amd(host: Host) -> Amd | None:
 
 
 def format_gfx_target(version: int) -> str:
-    """The LLVM target of a gfx_target_version: 90402 is gfx942, and 90010 gfx90a."""
+    """Format a gfx_target_version as the LLVM target: 90402 is gfx942, and 90010 gfx90a."""
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
 
 

@@ -32,7 +32,7 @@ UNIT_STATES = (
 
 
 def read_fabric_manager_state(host: Host, nvswitch: bool | Unknown) -> str | Unknown:
-    """What systemd says of the service; not asked where there is neither an NVSwitch nor the service."""
+    """Read the service's state from systemd; only with an NVSwitch, or with the service installed."""
     if nvswitch is not True and not any(host.stat(path) for path in FABRIC_MANAGER_UNITS):
         return Unknown("only asked on machines with an NVSwitch, or with the service installed")
     done = host.run(FABRIC_MANAGER_STATE)
@@ -43,7 +43,7 @@ def read_fabric_manager_state(host: Host, nvswitch: bool | Unknown) -> str | Unk
 
 
 def read_fabric_manager_version(host: Host, nvswitch: bool | Unknown) -> Release | Unknown | None:
-    """The installed Fabric Manager's version; None when it is not installed."""
+    """Read the installed Fabric Manager's version; None when it is not installed."""
     if nvswitch is not True:
         return Unknown("only asked on machines with an NVSwitch")
     program = find_program(host, FABRIC_MANAGER)
@@ -85,7 +85,7 @@ _HOST_OF_KEY = re.compile(r"^\S+(?= Secure Boot Module Signature key)")
 
 
 def add_installation(host: Host, driver: Driver) -> Driver:
-    """The same driver with what only matters beside a GPU: it is not read, and no program started, without one."""
+    """Return the driver with what only matters beside a GPU: without one nothing is read, and no program started."""
     gpus = driver.pci_gpus
     is_here = isinstance(driver.loaded, Release) or (not isinstance(gpus, Unknown) and bool(gpus))
     if not is_here or read_platform(host) is not Platform.LINUX:
@@ -128,7 +128,7 @@ def _without_installation(driver: Driver) -> Driver:
 
 
 def _signature(host: Host, driver: Driver) -> tuple[str | Unknown, bool | Unknown]:
-    """Who signed the module on disk, and whether this machine's owner trusts that key."""
+    """Return who signed the module on disk, and whether this machine's owner trusts that key."""
     if driver.loaded is not None or driver.secure_boot is not True or not isinstance(driver.on_disk, Release):
         unread = Unknown("only read where Secure Boot may have refused the module")
         return unread, unread
@@ -257,7 +257,7 @@ _CHANGE = re.compile(r" (?:upgrade|install) |Upgraded?:|Installed?:|\|install\||
 
 
 def read_driver(host: Host) -> Driver:
-    """The kernel module, its libraries and device nodes, and the GPUs on the PCI bus."""
+    """Read the kernel module, its libraries and device nodes, and the GPUs on the PCI bus."""
     kernel, _ = read_kernel_and_machine(host)
     cache = read_loader_cache(host)
     cuda_paths = find_libraries(host, "libcuda.so.1", cache)

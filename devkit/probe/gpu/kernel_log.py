@@ -45,7 +45,7 @@ class _Message:
 
 
 def read_kernel_log(host: Host) -> KernelLog | Unknown:
-    """The kernel's messages about GPUs since it started. A refusal is unknown, never "no fault"."""
+    """Read the kernel's messages about GPUs since it started. A refusal is unknown, never "no fault"."""
     if detect_container(host):
         return Unknown("a container does not see the host's kernel log")
     if read_platform(host) is not Platform.LINUX:
@@ -68,7 +68,7 @@ def _may_read_ring_buffer(host: Host) -> bool:
 
 
 def _refused(journal: ProgramResult) -> str:
-    """Why no line came. Even a machine without any fault has the line with which its kernel starts."""
+    """Return why no line came. Even a machine without any fault has the line with which its kernel starts."""
     if journal.code == NOT_FOUND:
         return "there is no journalctl, and the kernel's buffer is closed to this user"
     if journal.code == TIMED_OUT:

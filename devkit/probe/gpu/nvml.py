@@ -80,7 +80,7 @@ CLOCK_REASONS = (
 
 
 def parse_gpu_health(said: Mapping[str, Any] | None) -> GpuHealth | Unknown:
-    """The health in what the NVML child printed of one GPU; unknown where it printed none."""
+    """Parse the health that the NVML child printed of one GPU; unknown where it printed none."""
     if not said:
         return HEALTH_NOT_READ
     remap_pending, remap_failed = (parse_reading(said, "remapped_rows", _flag_at(place)) for place in (2, 3))
@@ -121,13 +121,13 @@ def parse_gpu_health(said: Mapping[str, Any] | None) -> GpuHealth | Unknown:
 
 
 def format_sysfs_address(bus_id: str) -> str:
-    """00000000:01:00.0, as NVML writes it, as sysfs does: 0000:01:00.0."""
+    """Format 00000000:01:00.0, as NVML writes it, as sysfs does: 0000:01:00.0."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{int(domain or '0', 16):04x}:{rest}"
 
 
 def parse_reading(said: Mapping[str, Any], name: str, meaning: Callable[[Any], T]) -> T | Unknown:
-    """One reading, understood. What does not have the expected shape is unknown, not an error."""
+    """Parse one reading. A value of another shape than expected is unknown, not an error."""
     answer = said.get(name)
     if not isinstance(answer, Mapping):
         return DOES_NOT_APPLY
@@ -184,7 +184,7 @@ _SHORTEST_ATTEMPT_S = 0.4
 
 @dataclass
 class _Transcript:
-    """What one child said before it ended, one way or another."""
+    """The output of one child before it ended, one way or another."""
 
     code: int
     last_words: str
@@ -207,7 +207,7 @@ class _Transcript:
 
 
 def read_nvml(host: Host, *, deadline_s: float) -> NvmlAnswer | NvmlFailure | Unknown:
-    """The driver and every GPU as NVML sees them, within `deadline_s` seconds.
+    """Read the driver and every GPU as NVML sees them, within `deadline_s` seconds.
 
     A GPU on which NVML hangs or crashes becomes a `FailedGpu`, and the GPUs behind it are asked anew in another child.
     """
@@ -256,7 +256,7 @@ def _run_child(host: Host, *, first_gpu: int, deadline_s: float) -> _Transcript:
 
 
 def _failure(said: _Transcript) -> NvmlFailure | Unknown:
-    """Why NVML gave no answer at all."""
+    """Return why NVML gave no answer at all."""
     if error := get_object(said.words, "error"):
         code = get_int(error, "code")
         if code is None:

@@ -23,7 +23,7 @@ _IS_UNSET = 0x2000_0000
 
 
 def list_nvidia_functions(host: Host) -> tuple[tuple[str, str], ...] | Unknown:
-    """Address and class of every NVIDIA function on the bus."""
+    """List address and class of every NVIDIA function on the bus."""
     addresses = host.list(PCI_DEVICES)
     if not addresses:
         return Unknown(f"{PCI_DEVICES} is not visible here")
@@ -32,7 +32,7 @@ def list_nvidia_functions(host: Host) -> tuple[tuple[str, str], ...] | Unknown:
 
 
 def read_pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
-    """NVIDIA GPUs on the bus, and whether an NVSwitch is among its other functions."""
+    """Read NVIDIA GPUs on the bus, and whether an NVSwitch is among its other functions."""
     functions = list_nvidia_functions(host)
     if isinstance(functions, Unknown):
         return functions, functions
@@ -41,7 +41,7 @@ def read_pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
 
 
 def has_nvidia_function(host: Host) -> bool:
-    """Whether any GPU or NVSwitch of NVIDIA is on the bus; false where the bus is hidden."""
+    """Return whether any GPU or NVSwitch of NVIDIA is on the bus; false where the bus is hidden."""
     functions = list_nvidia_functions(host)
     return not isinstance(functions, Unknown) and any(
         kind.startswith((*DISPLAY_CLASSES, NVSWITCH_CLASS)) for _, kind in functions

@@ -20,7 +20,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def read_container(host: Host) -> Container | None:
-    """The container around this process; None when there is none."""
+    """Read the container around this process; None outside of one."""
     kind = detect_container(host)
     if not kind:
         return None
@@ -41,7 +41,7 @@ def read_container(host: Host) -> Container | None:
 
 
 def detect_container(host: Host) -> str:
-    """One of "docker", "podman", "kubernetes", "apptainer" or "unknown"; "" outside of a container."""
+    """Return "docker", "podman", "kubernetes", "apptainer" or "unknown"; "" outside of a container."""
     if "APPTAINER_CONTAINER" in host.env or "SINGULARITY_CONTAINER" in host.env:
         return "apptainer"
     if "KUBERNETES_SERVICE_HOST" in host.env:
@@ -99,7 +99,7 @@ _LINUX_DRIVER = re.compile(
 
 
 def read_wsl(host: Host) -> Wsl | Unknown | None:
-    """The guest's side of the GPU; None when this is not WSL 2."""
+    """Read the WSL 2 guest's side of the GPU; None outside of WSL 2."""
     if read_platform(host) is not Platform.WSL2:
         return None
     cache = read_loader_cache(host)

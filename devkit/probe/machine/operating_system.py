@@ -17,7 +17,7 @@ _BOARD = re.compile(r"jetson|tegra|nvidia .*(?:orin|xavier|thor)", re.IGNORECASE
 
 
 def read_tegra(host: Host) -> Tegra | None:
-    """The board and its L4T release; None on any other machine."""
+    """Read the board and its L4T release; None on any other machine."""
     model = (host.read(TEGRA_MODEL) or "").strip("\0\n ")
     text = host.read(TEGRA_RELEASE) or ""
     # "# R36 (release), REVISION: 4.7, GCID: …"
@@ -36,7 +36,7 @@ _USER_ON_PATH = re.compile(r"(?:^|:)(/mnt/[a-z]/Users/[^/:]+)/")
 
 
 def read_wsl_settings(host: Host, platform: Platform) -> WslSettings | Unknown | None:
-    """The settings of the Windows user's WSL; None when there is no such file, or no WSL."""
+    """Read the settings of the Windows user's WSL; None when there is no such file, or no WSL."""
     if platform is Platform.WINDOWS:
         home = host.env.get("USERPROFILE", "")
         path = f"{home}\\{WSL_SETTINGS_FILE}" if home else ""
@@ -82,7 +82,7 @@ _SURE_WSL_SIGN = "/run/WSL"
 
 
 def read_system(host: Host) -> System:
-    """What every other reading is understood by: platform, kernel, distribution, C library, user."""
+    """Read what every other probe depends on: platform, kernel, distribution, C library, user."""
     kernel, machine = read_kernel_and_machine(host)
     user, groups = _user_and_groups(host)
     member, active = _docker_group(host, user=user, groups=groups)
@@ -111,7 +111,7 @@ def _host_name(host: Host) -> str | Unknown:
 
 
 def read_platform(host: Host) -> Platform:
-    """Linux, WSL 1 or 2, macOS or Windows; a container on a WSL 2 kernel counts as WSL 2."""
+    """Detect Linux, WSL 1 or 2, macOS or Windows; a container on a WSL 2 kernel counts as WSL 2."""
     if host.env.get("OS") == "Windows_NT" and host.read("/proc/sys/kernel/osrelease") is None:
         return Platform.WINDOWS
     release = host.read("/proc/sys/kernel/osrelease") or host.run(UNAME).out
@@ -129,7 +129,7 @@ def read_platform(host: Host) -> Platform:
 
 
 def read_kernel_and_machine(host: Host) -> tuple[str, str]:
-    """The kernel's release and the hardware name: ("6.8.0-45-generic", "x86_64")."""
+    """Read the kernel's release and the hardware name: ("6.8.0-45-generic", "x86_64")."""
     words = host.run(UNAME).out.split()
     if len(words) >= 3 and _NAME.fullmatch(words[1]) and _NAME.fullmatch(words[2]):
         return words[1], {"arm64": "aarch64", "amd64": "x86_64"}.get(words[2].lower(), words[2])
@@ -159,7 +159,7 @@ def _glibc(host: Host) -> Release | Unknown:
 
 
 def read_memory_bytes(host: Host) -> int | Unknown:
-    """The machine's memory in bytes; inside a container still the whole machine's."""
+    """Read the machine's memory in bytes; inside a container still the whole machine's."""
     text = host.read("/proc/meminfo")
     if text is not None:
         total = re.search(r"^MemTotal:\s+(\d{1,18}) kB", text, re.MULTILINE)
@@ -170,12 +170,12 @@ def read_memory_bytes(host: Host) -> int | Unknown:
 
 
 def read_user_id(host: Host) -> int | None:
-    """The effective user's number; None where users have none."""
+    """Read the effective user's number; None where users have none."""
     return _user_and_groups(host)[0]
 
 
 def read_group_ids(host: Host) -> tuple[int, ...]:
-    """The numbers of all groups that this process has."""
+    """Read the numbers of all groups that this process has."""
     return _user_and_groups(host)[1]
 
 
@@ -193,7 +193,7 @@ def _user_and_groups(host: Host) -> tuple[int | None, tuple[int, ...]]:
 
 
 def _docker_group(host: Host, *, user: int | None, groups: tuple[int, ...]) -> tuple[bool | Unknown, bool | Unknown]:
-    """Whether the user is a member of the docker group by the files, and whether this session carries it."""
+    """Return whether the user is a member of the docker group by the files, and whether this session carries it."""
     text = host.read("/etc/group")
     if text is None:
         unread = Unknown("there is no readable /etc/group")

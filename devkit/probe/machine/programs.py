@@ -24,14 +24,14 @@ _FOREIGN = re.compile(r"\((?!libc6,(?:x86-64|AArch64))")
 
 
 def split_search_path(path: str) -> tuple[str, ...]:
-    """The absolute directories of a PATH-like variable, in order."""
+    """Split the absolute directories of a PATH-like variable, in order."""
     if re.match(r"[A-Za-z]:\\", path):
         return tuple(folder.rstrip("\\") for folder in path.split(";") if folder)
     return tuple(folder.rstrip("/") or "/" for folder in path.split(":") if folder.startswith("/"))
 
 
 def find_program(host: Host, name: str, *, folders: tuple[str, ...] | None = None) -> str:
-    """The path of the first executable `name` in `folders` (default: PATH, then the system's), "" for none."""
+    """Find the path of the first executable `name` in `folders` (default: PATH, then the system's), "" for none."""
     if folders is None:
         folders = (*split_search_path(host.env.get("PATH", "")), *SYSTEM_PROGRAM_FOLDERS)
     for folder in dict.fromkeys(folders):
@@ -43,7 +43,7 @@ def find_program(host: Host, name: str, *, folders: tuple[str, ...] | None = Non
 
 
 def read_loader_cache(host: Host) -> dict[str, tuple[str, ...]] | Unknown:
-    """Every library name in the loader's cache with its paths, first wins; native word size only."""
+    """Read every library name in the loader's cache with its paths, first wins; native word size only."""
     done = host.run(LOADER_CACHE)
     if done.code != 0:
         return Unknown(f"ldconfig -p ended with status {done.code}")
@@ -57,7 +57,7 @@ def read_loader_cache(host: Host) -> dict[str, tuple[str, ...]] | Unknown:
 
 
 def find_libraries(host: Host, soname: str, cache: dict[str, tuple[str, ...]] | Unknown) -> tuple[str, ...]:
-    """Every path of `soname` that the loader would try: LD_LIBRARY_PATH, then its cache, then the default folders."""
+    """Find every path of `soname` that the loader would try: LD_LIBRARY_PATH, then its cache, then the default folders."""
     candidates = [f"{folder}/{soname}" for folder in split_search_path(host.env.get("LD_LIBRARY_PATH", ""))]
     if isinstance(cache, dict):
         candidates += cache.get(soname, ())
@@ -71,7 +71,7 @@ def find_libraries(host: Host, soname: str, cache: dict[str, tuple[str, ...]] | 
 
 
 def read_library_release(host: Host, path: str) -> Release | Unknown:
-    """The version in a library's real file name: libcuda.so.1 -> libcuda.so.580.95.05."""
+    """Read the version in a library's real file name: libcuda.so.1 -> libcuda.so.580.95.05."""
     real = host.link(path) or path
     tail = real.rpartition(".so.")[2]
     if "." not in tail:

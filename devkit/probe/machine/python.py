@@ -24,14 +24,14 @@ _LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "
 
 
 def read_shadowing(host: Host) -> tuple[Library, ...]:
-    """CUDA libraries in the folders of LD_LIBRARY_PATH, with their versions."""
+    """Read CUDA libraries in the folders of LD_LIBRARY_PATH, with their versions."""
     folders = split_search_path(host.env.get("LD_LIBRARY_PATH", ""))
     paths = [f"{folder}/{name}" for folder in folders for name in host.list(folder) if _CUDA_LIBRARY.fullmatch(name)]
     return tuple(Library(path, read_library_release(host, path)) for path in paths)
 
 
 def read_cuda_toolkit(host: Host) -> CudaFolder | None:
-    """The toolkit whose nvcc a build of an extension would start: CUDA_HOME, PATH, then /usr/local/cuda."""
+    """Read the toolkit whose nvcc a build of an extension would start: CUDA_HOME, PATH, then /usr/local/cuda."""
     for variable in _CUDA_HOMES:
         if (folder := host.env.get(variable, "").rstrip("/")) and _has_compiler(host, folder):
             return CudaFolder(folder, variable, _toolkit_release(host, folder))
@@ -66,7 +66,7 @@ def _toolkit_release(host: Host, folder: str) -> Release | Unknown:
 
 
 def read_libstdcxx(host: Host, prefix: str) -> Library | None:
-    """The libstdc++ that packages of the Python under `prefix` load, from LD_LIBRARY_PATH, conda or the system."""
+    """Read the libstdc++ that packages of the Python under `prefix` load, from LD_LIBRARY_PATH, conda or the system."""
     folders = [*split_search_path(host.env.get("LD_LIBRARY_PATH", "")), f"{prefix}/lib", *_LIBRARY_FOLDERS]
     found = next((f"{folder}/{_STDCXX}" for folder in folders if host.stat(f"{folder}/{_STDCXX}") is not None), None)
     return Library(found, read_library_release(host, found)) if found else None
@@ -85,7 +85,7 @@ _SHARES_SYSTEM = re.compile(r"^include-system-site-packages\s*=\s*true", re.MULT
 
 @record
 class WorkloadPython:
-    """Where an interpreter keeps its things."""
+    """An interpreter and its folders."""
 
     executable: str
     version: Release
@@ -96,7 +96,7 @@ class WorkloadPython:
 
 
 def read_python(host: Host) -> Python | Unknown:
-    """The active virtual environment's Python, else the one that devkit runs in, and the packages that need a GPU."""
+    """Read the active virtual environment's Python, else the one that devkit runs in, and the packages that need a GPU."""
     python = find_workload_python(host)
     if isinstance(python, Unknown):
         return python
@@ -123,7 +123,7 @@ def read_python(host: Host) -> Python | Unknown:
 
 
 def find_workload_python(host: Host) -> WorkloadPython | Unknown:
-    """The interpreter of VIRTUAL_ENV, else devkit's own."""
+    """Find the interpreter of VIRTUAL_ENV, else devkit's own."""
     executable = host.python
     if environment := host.env.get("VIRTUAL_ENV"):
         candidates = (f"{environment}/bin/python", f"{environment}\\Scripts\\python.exe")
@@ -181,7 +181,7 @@ def _user_site(host: Host, executable: str, version: Release) -> str:
 
 
 def _includes(host: Host, executable: str, version: Release) -> tuple[str, ...]:
-    """Where Python.h may be: under this prefix, or under the one that a virtual environment was made from."""
+    """Return where Python.h may be: under this prefix, or under the one that a virtual environment was made from."""
     prefixes = [_prefix(executable)]
     settings = host.read(f"{_prefix(executable)}/pyvenv.cfg") or ""
     if home := re.search(r"^home\s*=\s*(\S+)", settings, re.MULTILINE):
@@ -272,7 +272,7 @@ def _copies(entries: tuple[_Entry, ...]) -> tuple[Copy, ...]:
 
 
 def _installer(host: Host, python: WorkloadPython) -> str:
-    """What manages this environment: uv leaves its mark in pyvenv.cfg, conda a folder beside bin."""
+    """Return what manages this environment: uv leaves its mark in pyvenv.cfg, conda a folder beside bin."""
     prefix = _prefix(python.executable)
     if host.stat(f"{prefix}/conda-meta") is not None:
         return "conda"

@@ -21,7 +21,7 @@ CGROUP_MEMBERSHIP = "/proc/self/cgroup"
 
 @record
 class Cgroup:
-    """What the control group allows. None for no limit."""
+    """The limits of a control group. None for no limit."""
 
     version: str | Unknown
     memory_bytes: int | Unknown | None
@@ -30,7 +30,7 @@ class Cgroup:
 
 
 def read_cgroup(host: Host) -> Cgroup:
-    """The group of this process; the tightest limit on the way up to the root counts."""
+    """Read the group of this process; the tightest limit on the way up to the root counts."""
     membership = host.read(CGROUP_MEMBERSHIP)
     if membership is None:
         gone = Unknown(f"{CGROUP_MEMBERSHIP} cannot be read")
@@ -127,7 +127,7 @@ _DISPLAY_CLASSES = ("0x0300", "0x0302")
 
 
 def read_limits(host: Host) -> Limits | Unknown:
-    """What a training process started here may use; on other systems than Linux there is nothing to read."""
+    """Read what a training process started here may use; Unknown on other systems than Linux."""
     limits = host.read(LIMITS)
     memory = host.read("/proc/meminfo")
     if limits is None and memory is None:
@@ -236,7 +236,7 @@ USERS_ENGINE_FOLDERS = (".local/share/docker", ".local/share/containers/storage"
 
 
 def read_storage(host: Host, *, project: str) -> Storage:
-    """Hub cache, `project` (the workspace's absolute path), engine data and temporary files, and the user."""
+    """Read hub cache, `project` (the workspace's absolute path), engine data, temporary files, and the user."""
     user = read_user_id(host)
     wanted = [
         ("hub cache", find_hub_cache(host)),
@@ -251,7 +251,7 @@ def read_storage(host: Host, *, project: str) -> Storage:
 
 
 def find_hub_cache(host: Host) -> str:
-    """Where huggingface_hub keeps models: HF_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME or ~/.cache; "" without a home."""
+    """Find the model cache of huggingface_hub: HF_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME or ~/.cache; "" without a home."""
     env = host.env
     if cache := env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE"):
         return cache
@@ -262,14 +262,14 @@ def find_hub_cache(host: Host) -> str:
 
 
 def _engine_folders(host: Host) -> tuple[str, ...]:
-    """Where engines keep images, as far as they exist; which one is in use, the engine itself says."""
+    """Return where engines keep images, as far as they exist; which one is in use, the engine itself says."""
     home = host.env.get("HOME")
     users = (f"{home}/{folder}" for folder in USERS_ENGINE_FOLDERS) if home else ()
     return tuple(path for path in (*ENGINE_FOLDERS, *users) if host.stat(path) is not None)
 
 
 def _windows_drive(host: Host) -> str:
-    """Where WSL shows the drive of Windows that holds the guest's own disk, as a file that grows; "" outside of WSL."""
+    """Return where WSL shows the drive of Windows that holds the guest's own disk, as a file that grows; "" outside of WSL."""
     is_guest = read_platform(host) is Platform.WSL2 and not detect_container(host)
     return WINDOWS_DRIVE if is_guest and host.stat(WINDOWS_DRIVE) is not None else ""
 

@@ -46,7 +46,7 @@ class ComposeTree:
         self._listed: list[str] = []
 
     def resolve_services(self, named: Iterable[DocumentNode | str]) -> tuple[ServiceTree, ...]:
-        """The services of the files, later files over earlier ones."""
+        """Resolve the services of the files, later files over earlier ones."""
         roots = [self._root(name) for name in named]
         self._listed = [root.file for root in roots if root]
         together: dict[str, ServiceTree] = {}
@@ -183,14 +183,14 @@ _RESERVED = ("deploy", "resources", "reservations", "devices")
 
 
 def find_default_compose_files(files: ProjectFiles) -> tuple[str, ...]:
-    """The Compose file of the project's folder and its override, as far as they exist."""
+    """Find the Compose file of the project's folder and its override."""
     found = [name for name in COMPOSE_NAMES if files.has(name)][:1]
     overrides = [name for name in OVERRIDE_NAMES if files.has(name)][:1] if found else []
     return (*found, *overrides)
 
 
 def read_compose_services(named: tuple[DocumentNode | str, ...], files: ProjectFiles) -> tuple[Service, ...]:
-    """The services of these files, later ones over earlier ones, `extends` and `include` followed."""
+    """Read the services of these files, later ones over earlier ones, `extends` and `include` followed."""
     paths = tuple(
         path
         for name in named
@@ -339,7 +339,7 @@ def _request(item: DocumentNode, form: RequestForm, key: tuple[str, ...]) -> Gpu
 
 
 def _is_for_gpus(request: GpuRequest) -> bool:
-    """Whether a reserved device is a GPU of NVIDIA: by capability, driver or name; one without a driver may be."""
+    """Return whether a reserved device is a GPU of NVIDIA: by capability, driver or name; one without a driver may be."""
     is_cdi_gpu = any(CDI_GPU.match(name) for name in request.device_ids)
     asks = {"gpu", "nvidia", "compute"} & set(request.capabilities or ())
     return bool(asks) or request.driver == "nvidia" or is_cdi_gpu or not (request.capabilities or request.driver)

@@ -24,7 +24,7 @@ POLICY_FILE = "devkit.toml"
 
 
 def read_policy(files: ProjectFiles) -> Policy | Unknown | None:
-    """The [policy] of a project; None without one."""
+    """Read the [policy] of a project; None without one."""
     text = files.read(POLICY_FILE, POLICY_FILE)
     if text is None:
         return Unknown(f"{POLICY_FILE} cannot be read") if files.has(POLICY_FILE) else None
@@ -52,7 +52,7 @@ _COMPOSE_FILE = re.compile(r"^\s*COMPOSE_FILE\s*=\s*[\"']?([^\"'\n#]+)", re.MULT
 
 
 def read_project_contents(files: ProjectFiles) -> Project:
-    """All that the project's container files, Dockerfiles and requirement files say."""
+    """Read the project's container files, Dockerfiles and requirement files."""
     roots = _dev_container_roots(files)
     dev_containers = tuple(parse_dev_container(root, files) for root in roots)
     services, arguments = _services(roots, files)
@@ -107,7 +107,7 @@ def _services(roots: tuple[DocumentNode, ...], files: ProjectFiles) -> tuple[tup
 
 
 def _chosen_in_env(files: ProjectFiles) -> tuple[str, ...]:
-    """What COMPOSE_FILE names, which Compose reads from .env. Source: Docker, "Pre-defined environment variables"."""
+    """Return what COMPOSE_FILE names, which Compose reads from .env. Source: Docker, "Pre-defined environment variables"."""
     found = _COMPOSE_FILE.search(files.read(".env", ".env") or "")
     return tuple(name.strip() for name in re.split(r"[:;]", found[1]) if name.strip()) if found else ()
 
@@ -149,7 +149,7 @@ def _env_files(files: ProjectFiles) -> tuple[EnvFile, ...]:
 
 
 def _is_ignored_by_git(path: str, files: ProjectFiles) -> bool | None:
-    """Whether a .gitignore names .env files, as far as plain lines say; None without a .gitignore."""
+    """Return whether a .gitignore names .env files, as far as plain lines say; None without a .gitignore."""
     folder = path.rpartition("/")[0]
     texts = [files.read(name, "ignore") for name in dict.fromkeys((".gitignore", f"{folder}/.gitignore".lstrip("/")))]
     lines = {line.strip() for text in texts if text is not None for line in text.splitlines()}

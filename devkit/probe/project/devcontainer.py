@@ -58,7 +58,7 @@ class RunOption:
 
 
 def parse_run_options(arguments: DocumentNode) -> Iterator[RunOption]:
-    """The options. One item that holds name and value with a space between counts, though no engine takes it."""
+    """Yield the options. An item with name and value separated by a space counts, though no engine accepts it."""
     items = arguments.items
     place = 0
     while place < len(items):
@@ -75,7 +75,7 @@ def parse_run_options(arguments: DocumentNode) -> Iterator[RunOption]:
 
 
 def parse_run_args(arguments: DocumentNode) -> tuple[RunArgument, ...]:
-    """Every item as it stands, with values of environment variables blanked."""
+    """Return every item as written, with values of environment variables blanked."""
     found = []
     before = ""
     for node in arguments.items:
@@ -88,7 +88,7 @@ def parse_run_args(arguments: DocumentNode) -> tuple[RunArgument, ...]:
 
 
 def find_run_gpu_requests(arguments: DocumentNode) -> Iterator[GpuRequest]:
-    """Requests for GPUs: --gpus, the nvidia runtime, CDI devices."""
+    """Yield requests for GPUs: --gpus, the nvidia runtime, CDI devices."""
     key = ("runArgs",)
     for option in parse_run_options(arguments):
         file, line = arguments.file, option.line
@@ -101,7 +101,7 @@ def find_run_gpu_requests(arguments: DocumentNode) -> Iterator[GpuRequest]:
 
 
 def find_run_settings(arguments: DocumentNode) -> Iterator[Setting]:
-    """Options under the names that Compose gives them."""
+    """Yield options under the names that Compose gives them."""
     for option in parse_run_options(arguments):
         if option.name in _SETTINGS:
             yield Setting(_SETTINGS[option.name], blank_secrets(option.value), arguments.file, option.line)
@@ -110,7 +110,7 @@ def find_run_settings(arguments: DocumentNode) -> Iterator[Setting]:
 
 
 def find_run_mounts(arguments: DocumentNode, files: ProjectFiles) -> Iterator[Mount]:
-    """-v, --volume and --mount."""
+    """Yield the mounts of -v, --volume and --mount."""
     for option in parse_run_options(arguments):
         if option.name in ("-v", "--volume", "--mount"):
             found = parse_mount(option.value, files, path=arguments.file, line=option.line)
@@ -119,7 +119,7 @@ def find_run_mounts(arguments: DocumentNode, files: ProjectFiles) -> Iterator[Mo
 
 
 def find_run_variables(arguments: DocumentNode) -> Iterator[Variable]:
-    """-e and --env."""
+    """Yield the variables of -e and --env."""
     for option in parse_run_options(arguments):
         if option.name in ("-e", "--env"):
             name, has_value, value = option.value.partition("=")
@@ -141,7 +141,7 @@ _LOCAL_FOLDER = "${localWorkspaceFolder}"
 
 
 def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer:
-    """What a parsed devcontainer.json says about images, GPUs, mounts, users and commands."""
+    """Return what a devcontainer.json says about images, GPUs, mounts, users and commands."""
     arguments = root.at("runArgs")
     return DevContainer(
         path=root.file,
@@ -174,7 +174,7 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
 
 
 def find_compose_file_nodes(root: DocumentNode) -> tuple[DocumentNode, ...]:
-    """The values of dockerComposeFile."""
+    """Return the values of dockerComposeFile."""
     return _one_or_more(root.at("dockerComposeFile"))
 
 

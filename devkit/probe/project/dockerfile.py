@@ -24,7 +24,7 @@ _NAME = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*[^\s#]", re.MULTILIN
 
 
 def find_secret_files(source: str, *, files: ProjectFiles, context: str, dockerfile: str) -> tuple[str, ...]:
-    """Files with secrets that `COPY source` takes: by their name, or an .env file that sets a variable named so.
+    """Find files with secrets that `COPY source` takes: by name, or an .env file that sets a variable named like a secret.
 
     Only the top of the context is looked at. Source: Dockerfile reference, "COPY"; Docker, ".dockerignore files".
     """
@@ -62,12 +62,12 @@ def _ignore_lines(files: ProjectFiles, context: str, dockerfile: str) -> list[st
 
 
 def parse_ignore_file(text: str) -> list[str]:
-    """The patterns of an ignore file."""
+    """Return the patterns of an ignore file."""
     return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
 def is_ignored(name: str, lines: list[str]) -> bool:
-    """Whether an ignore file keeps `name` out. The last line that matches decides; `!` takes a file back in."""
+    """Return whether an ignore file excludes `name`. The last line that matches decides; `!` includes a file again."""
     ignored = False
     for line in lines:
         pattern = line.removeprefix("!").removeprefix("/").removeprefix("**/").rstrip("/")
@@ -114,7 +114,7 @@ class _Open:
 def parse_dockerfile(
     text: str, *, path: str, arguments: Mapping[str, str], secret_files: FindSecretFiles = lambda _: ()
 ) -> Dockerfile:
-    """A Dockerfile as far as it can be told without building. `arguments` are build arguments with plain values."""
+    """Parse a Dockerfile as far as possible without building. `arguments` are build arguments with plain values."""
     plain = {name: value for name, value in arguments.items() if not is_secret_name(name) and not contains_token(value)}
     before: list[Variable] = []
     defaults: dict[str, str] = {}
@@ -135,7 +135,7 @@ def parse_dockerfile(
 
 
 def parse_instructions(text: str) -> Iterator[Instruction]:
-    """The instructions of a Dockerfile without comments. Source: Dockerfile reference, "Format", "Here-documents"."""
+    """Yield the instructions of a Dockerfile without comments. Source: Dockerfile reference, "Format", "Here-documents"."""
     lines = text.removeprefix("\ufeff").splitlines()
     directive = re.match(r"#\s*escape\s*=\s*(`)", text, re.IGNORECASE)
     escape = directive[1] if directive else "\\"
@@ -175,7 +175,7 @@ def _joined(lines: list[str], place: int, escape: str) -> tuple[str, int]:
 
 
 def expand_variables(text: str, values: Mapping[str, str]) -> str:
-    """`text` with variables replaced; one without value or default stays as it stands."""
+    """Return `text` with variables replaced; one without value or default stays as written."""
 
     def value_of(found: re.Match[str]) -> str:
         name, sign, default = found[1] or found[4], found[2], found[3]
@@ -261,7 +261,7 @@ def _excerpt(text: str) -> str:
 
 
 def _values(instruction: Instruction, given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    """What variables stand for below; secrets stand for nothing, so that none is ever filled in."""
+    """Return the values for later substitution; secrets are never substituted."""
     pairs = [(name, given.get(name, value)) for name, value in _pairs(instruction.text) if not is_secret_name(name)]
     return {name: expand_variables(value, known) for name, value in pairs if value and not contains_token(value)}
 

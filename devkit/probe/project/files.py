@@ -24,7 +24,7 @@ class ProjectFiles:
         return tuple(self._seen.values())
 
     def within(self, path: str, *, beside: str = "") -> str | None:
-        """`path`, as the file `beside` writes it, relative to the project; None when it leads out of it."""
+        """Return `path`, as the file `beside` writes it, relative to the project; None when it leads out of it."""
         path = path.replace("\\", "/")
         if path.startswith(f"{self.folder}/"):
             path = path.removeprefix(f"{self.folder}/")
@@ -36,19 +36,19 @@ class ProjectFiles:
         return None if path.startswith("..") else path
 
     def has(self, path: str) -> bool:
-        """Whether there is a file or folder of this name."""
+        """Return whether a file or folder of this name exists."""
         return self.host.stat(self.absolute(path)) is not None
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """Sorted names in a folder of the project."""
+        """List the sorted names in a folder of the project."""
         return self.host.list(self.absolute(folder)) if self._is_inside(folder) else ()
 
     def absolute(self, path: str) -> str:
-        """The path from the root of the file system."""
+        """Return the path from the root of the file system."""
         return posixpath.normpath(posixpath.join(self.folder, path))
 
     def read(self, path: str, kind: str, *, named_by: str = "", line: int = 1) -> str | None:
-        """The text of a file, None for one that is not there or cannot be read; `named_by` expects it to be there."""
+        """Read a file; None when it is missing or cannot be read. `named_by` is the file that expects it."""
         relative = self.within(path, beside=named_by)
         if relative is None:
             self._note(path, kind, FileState.OUTSIDE, named_by, line)

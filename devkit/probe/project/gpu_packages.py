@@ -56,7 +56,7 @@ _LINE_OF_LIST = re.compile(r"^\s*-\s*(.+?)\s*$")
 
 
 def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
-    """One installation for each file that names a package for GPUs."""
+    """Read the GPU packages of every requirement file, one installation for each file."""
     found = []
     paths = [f"{folder}/{name}".removeprefix("./") for folder in REQUIREMENT_FOLDERS for name in files.names(folder)]
     for path in [path for path in paths if REQUIREMENT_FILE_NAMES.match(path.rpartition("/")[2])][:MAX_FILES]:
@@ -76,7 +76,7 @@ def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
 
 
 def find_lock_files(files: ProjectFiles) -> tuple[str, ...]:
-    """Lock files in the project's folder, by name alone."""
+    """Find lock files in the project's folder, by name alone."""
     return tuple(name for name in LOCK_FILES if files.has(name))
 
 
@@ -160,7 +160,7 @@ def find_installs(commands: Iterable[ShellCommand], *, path: str, line: int, tex
 
 
 def parse_gpu_requirement(text: str, *, path: str, line: int) -> Requirement | None:
-    """A requirement of a GPU package, from "torch==2.9.1" or "git+https://host/apex"; None for any other."""
+    """Parse a requirement of a GPU package, from "torch==2.9.1" or "git+https://host/apex"; None for any other."""
     text = text.strip().strip("'\"")
     git = _GIT_NAME.search(text)
     if git and "://" in text and " @ " not in text:
@@ -177,12 +177,12 @@ def parse_gpu_requirement(text: str, *, path: str, line: int) -> Requirement | N
 
 
 def parse_torch_index(text: str) -> str:
-    """The torch index that a text names: cu128, cpu, rocm6.4, or "" for none."""
+    """Find the torch index in a text: cu128, cpu, rocm6.4, or "" for none."""
     found = _INDEX.search(text) or _LOCAL.search(text)
     return found[1] if found else ""
 
 
 def find_index_urls(text: str) -> tuple[str, ...]:
-    """The package indexes that lines such as `--index-url URL` name, without logins and queries."""
+    """Find the package indexes in lines such as `--index-url URL`, without logins and queries."""
     urls = (found[1].strip("'\"") for found in _INDEX_URL.finditer(text))
     return tuple(dict.fromkeys(re.sub(r"://[^/@\s]*@", "://", url).partition("?")[0] for url in urls if "$" not in url))

@@ -16,7 +16,7 @@ _DRIVE = re.compile(r"^[A-Za-z]:[\\/]")
 
 
 def parse_mount(text: str, files: ProjectFiles, *, path: str, line: int) -> Mount | None:
-    """A mount from `type=bind,source=…,target=…` or `source:target:options`; None for what is neither."""
+    """Parse a mount from `type=bind,source=…,target=…` or `source:target:options`; None without a target."""
     if "target=" in text or "dst=" in text or "destination=" in text:
         pairs = dict(part.partition("=")[::2] for part in text.split(","))
         target = pairs.get("target") or pairs.get("dst") or pairs.get("destination") or ""
@@ -32,7 +32,7 @@ def parse_mount(text: str, files: ProjectFiles, *, path: str, line: int) -> Moun
 
 
 def parse_mount_node(node: DocumentNode, files: ProjectFiles) -> Mount | None:
-    """A mount from an item of a list: text, or an object with type, source and target."""
+    """Parse a mount from an item of a list: text, or an object with type, source and target."""
     if node.fields:
         return build_mount(
             files,
@@ -46,7 +46,7 @@ def parse_mount_node(node: DocumentNode, files: ProjectFiles) -> Mount | None:
 
 
 def build_mount(files: ProjectFiles, *, kind: str, source: str, target: str, path: str, line: int) -> Mount | None:
-    """A mount with what is known of its source on this side; None without a target."""
+    """Build a mount with what is known of its source on this side; None without a target."""
     if not target:
         return None
     exists, owner = None, None
@@ -106,7 +106,7 @@ _ASSIGNED = re.compile(r"(?P<name>\b[A-Za-z_]\w*)=(?P<value>\"[^\"]*\"|'[^']*'|[
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable's name says that it holds a token or key: HF_TOKEN, WANDB_API_KEY; not HF_TOKEN_PATH."""
+    """Return whether a variable is named like a token or key: HF_TOKEN, WANDB_API_KEY; not HF_TOKEN_PATH."""
     words = re.split(r"[_\W]+", name.upper())
     if words[-1] in _NO_SECRET_ENDS:
         return False
@@ -115,19 +115,19 @@ def is_secret_name(name: str) -> bool:
 
 
 def contains_token(text: str) -> bool:
-    """Whether a text has the shape of an access token in it."""
+    """Return whether a text contains something of the shape of an access token."""
     return any(shape.search(text) for shape in SECRETS)
 
 
 def blank_secrets(text: str) -> str:
-    """`text` with tokens and the values of variables that are named like secrets blanked."""
+    """Return `text` with tokens and the values of variables named like secrets blanked."""
     for shape in SECRETS:
         text = shape.sub("…", text)
     return _ASSIGNED.sub(lambda found: f"{found['name']}=…" if is_secret_name(found["name"]) else found[0], text)
 
 
 def build_variable(name: str, value: str | None, *, place: str, path: str, line: int) -> Variable:
-    """A variable without its value, unless the name is one that never holds a secret. None: the host's value."""
+    """Build a variable without its value, unless the name never holds a secret. None means the host's value."""
     text = "" if value is None else value.strip()
     is_variable = value is None or "$" in text
     origin = Origin.VARIABLE if is_variable else Origin.EMPTY if _STAND_IN.match(text) else Origin.LITERAL
@@ -144,5 +144,5 @@ def build_variable(name: str, value: str | None, *, place: str, path: str, line:
 
 
 def is_relevant(found: Variable) -> bool:
-    """Whether a variable belongs into the facts: one that is about GPUs and caches, or about secrets."""
+    """Return whether a variable belongs in the facts: one about GPUs, caches or secrets."""
     return found.name in HARMLESS_VARIABLES or found.names_secret or found.holds_token

@@ -23,7 +23,7 @@ MAX_LOCK_BYTES = 16 << 20
 
 
 def read_local_dependencies(folder: str) -> Dependencies:
-    """What the files in a folder of this machine ask for. Where there are none, nothing is loaded to read them."""
+    """Read the requirements of a folder of this machine. Without a file that could have any, no reader is loaded."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - pathlib is what would take the time
     except OSError:
@@ -36,7 +36,7 @@ def read_local_dependencies(folder: str) -> Dependencies:
 
 
 def read_dependencies(host: "Host", *, project: str) -> Dependencies:
-    """What the files in the folder `project` ask for; never raises for what they hold."""
+    """Read the requirements of the folder `project`; never raises for what its files contain."""
     from devkit.probe.dependencies.package_manager import read_with_package_manager
     from devkit.probe.project.files import ProjectFiles
 
@@ -57,7 +57,7 @@ CONTAINER_FILE_NAMES = re.compile(
 
 
 def read_project(host: Host, *, project: str) -> Project | Unknown | None:
-    """The files of the folder `project`; None when there is no such folder."""
+    """Read the files of the folder `project`; None when there is no such folder."""
     files = ProjectFiles(host, project)
     found = host.stat(files.folder)
     if found is None or found.kind != "directory":
