@@ -1,4 +1,4 @@
-"""What a project needs besides devkit's plan: its own packages, as its own files name them."""
+"""The requirements of a project besides devkit's plan, as its own files name them."""
 
 from enum import StrEnum
 
@@ -52,7 +52,7 @@ class PackageRequirement:
 
     @property
     def origin(self) -> str:
-        """Where it stands: "requirements.txt:3"."""
+        """Its file and line: "requirements.txt:3"."""
         return f"{self.path}:{self.line}"
 
     @property
@@ -83,7 +83,7 @@ class UnreadableRequirement:
 
     @property
     def origin(self) -> str:
-        """Where it stands: "setup.py:12"."""
+        """Its file and line: "setup.py:12"."""
         return f"{self.path}:{self.line}"
 
 

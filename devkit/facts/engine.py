@@ -1,10 +1,9 @@
-"""The container engine and what gives it GPUs: Container Toolkit and CDI."""
+"""The container engine: its clients, containers and images, and what gives it GPUs, the Container Toolkit and CDI."""
 
 from enum import StrEnum
 
 from devkit.facts.values import NOT_READ, Release, Unknown, record
 
-# The commands with which a user talks to container engines.
 
 
 @record
@@ -64,7 +63,7 @@ class Clients:
 
 @record
 class RunningContainer:
-    """One running container: what it asked for at its start. `id` is the first twelve digits."""
+    """One running container, as it was started. `id` is the first twelve digits."""
 
     id: str
     name: str
@@ -72,7 +71,7 @@ class RunningContainer:
     folder: str
     """The project's folder on the host by the labels of dev container tools or Compose, "" where there are none."""
     gpu_request: str
-    """How a GPU was asked for: "driver", "runtime", "cdi", "devices" or "" for not at all."""
+    """The form of its GPU request: "driver", "runtime", "cdi", "devices" or "" for not at all."""
     image_id: str | Unknown = NOT_READ
     is_dev_container: bool | Unknown = NOT_READ
     """Whether a dev container tool labelled it; one that Compose alone started is not."""
@@ -80,7 +79,7 @@ class RunningContainer:
     """Its service in the Compose file, "" for none."""
     runtime: str | Unknown = NOT_READ
     gpu_devices: tuple[str, ...] | Unknown = NOT_READ
-    """NVIDIA device nodes that the engine itself was told of: /dev/nvidia0, /dev/nvidiactl …"""
+    """NVIDIA device nodes that the engine itself passes in: /dev/nvidia0, /dev/nvidiactl …"""
     visible_devices: str | Unknown | None = NOT_READ
     """NVIDIA_VISIBLE_DEVICES of its environment, None when unset."""
     driver_capabilities: str | Unknown | None = NOT_READ
@@ -133,7 +132,7 @@ class LocalImage:
 
 
 class EngineKind(StrEnum):
-    """Whose daemon answers on the Docker socket."""
+    """The daemon that answers on the Docker socket."""
 
     DOCKER = "docker"
     DOCKER_DESKTOP = "docker-desktop"

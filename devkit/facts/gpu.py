@@ -1,10 +1,9 @@
-"""The NVIDIA driver and the GPUs, seen without NVML and through it."""
+"""GPUs: AMD's and NVIDIA's, their driver with and without NVML, their health, and the kernel's messages about them."""
 
 from enum import StrEnum
 
 from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown, record
 
-# AMD's GPUs, as far as the kernel and ROCm show them.
 
 
 @record
@@ -25,7 +24,7 @@ class AmdGpu:
 
 @record
 class Amd:
-    """The GPUs in the kernel's topology, in its order, and what stands between them and a program.
+    """The GPUs in the kernel's topology, in its order, and what a program needs to use them.
 
     `kfd` is how opening /dev/kfd ends: "open", or the errno name such as "ENOENT" or "EACCES".
     `rocm` is the release of ROCm on this side, None where there is none: torch's wheels bring their own.
@@ -36,7 +35,6 @@ class Amd:
     rocm: Release | None
 
 
-# How a GPU is doing: its settings, its memory's errors, its clocks and heat, and who uses it.
 
 
 @record
@@ -158,7 +156,7 @@ class Driver:
     pci_gpus: tuple[PciGpu, ...] | Unknown
     nvswitch_present: bool | Unknown
     fabric_manager: str | Unknown
-    """`systemctl is-active nvidia-fabricmanager`: "active", "inactive", "failed" …; asked where there is an NVSwitch,
+    """`systemctl is-active nvidia-fabricmanager`: "active", "inactive", "failed" …; read where there is an NVSwitch,
     and where the service is installed."""
     headers_present: bool | Unknown
     """Whether /lib/modules/<kernel>/build exists."""
@@ -166,7 +164,7 @@ class Driver:
     upgraded_packages: tuple[str, ...]
     """The last log lines that touched NVIDIA driver packages, newest last."""
     module_signer: str | Unknown = NOT_READ
-    """Who signed the module on disk, "" for nobody; only read where Secure Boot may have refused it."""
+    """The signer of the module on disk, "" for none; only read where Secure Boot may have refused it."""
     signer_is_enrolled: bool | Unknown = NOT_READ
     """Whether the signer is among the machine owner's keys; only read where Secure Boot may have refused the module."""
     build_error: str | Unknown = NOT_READ
@@ -186,7 +184,7 @@ class Driver:
     """Loaded kernel modules that matter to GPUs: nvidia, nvidia_uvm, nvidia_peermem, nouveau, ib_core …"""
     has_infiniband: bool | Unknown = NOT_READ
     fabric_manager_version: Release | Unknown | None = NOT_READ
-    """None when the Fabric Manager is not installed; only asked on machines with an NVSwitch."""
+    """None when the Fabric Manager is not installed; only read on machines with an NVSwitch."""
 
 
 @record
@@ -243,7 +241,6 @@ class NvmlFailure:
     """The NVML function that was running."""
 
 
-# What the kernel has said about the GPUs since it started.
 
 
 @record

@@ -1,10 +1,9 @@
-"""The operating system, its storage, and who is asking."""
+"""The machine: operating system and user, storage, limits, the container around this process, and its Python."""
 
 from enum import StrEnum
 
 from devkit.facts.values import NOT_READ, Release, Unknown, record
 
-# Where the workload runs: the inside of a container, and its Python.
 
 
 @record
@@ -109,7 +108,6 @@ class Python:
     """The C++ library that this Python's packages load; None when none was found."""
 
 
-# What the system allows a training process: locked memory, control group, interfaces, paths between GPUs.
 
 
 @record
@@ -209,7 +207,7 @@ class System:
     tegra: Tegra | Unknown | None = NOT_READ
     """None when this is no Jetson."""
     host_name: str | Unknown = NOT_READ
-    """Read only so that it can be blanked wherever else it stands; saved facts do not carry it."""
+    """Read only so that it can be redacted wherever it occurs; saved facts do not carry it."""
 
 
 @record

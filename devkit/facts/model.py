@@ -181,7 +181,7 @@ __all__ = [
     "WslSettings",
     "Xid",
 ]
-"""The names that other rooms use; the modules beside this one only keep files short."""
+"""The names of every fact; other packages import them from here."""
 
 
 @record
@@ -210,9 +210,9 @@ class Facts:
     """None when no project's folder was looked into."""
     hub: Hub | Unknown = NOT_READ
     deep: Deep | Unknown = NOT_READ
-    """Unknown unless the deep tier was asked for."""
+    """Unknown without --deep."""
     smoke: Smoke | Unknown = NOT_READ
-    """Unknown unless a probe container was asked for."""
+    """Unknown without --smoke."""
     verification: Verification | Unknown = NOT_READ
     """Unknown unless a report of `devkit verify` was given."""
     training: TrainingRun | Unknown = NOT_READ

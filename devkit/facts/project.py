@@ -1,4 +1,4 @@
-"""The project's own files: dev container, Compose, Dockerfile, as far as they decide about GPUs."""
+"""The project's own files: policy, dev container, Compose, Dockerfile, as far as they decide about GPUs."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from enum import StrEnum
 from devkit.facts.decode import InvalidValue, UnknownKey, decode_fields
 from devkit.facts.values import NOT_READ, Unknown, record
 
-# What a project's [policy] in devkit.toml allows, and which images keep to it.
+# [policy] of devkit.toml.
 
 DOCKER_HUB = "docker.io"
 _LABEL = re.compile(r"[A-Za-z0-9](?:[\w./-]*[A-Za-z0-9])?", re.ASCII)
@@ -128,7 +128,7 @@ def _is_below(name: str, prefixes: Iterable[str]) -> bool:
     return False
 
 
-# Parts of a project's container files, each with the file and the line where it stands.
+# Parts of a project's container files, each with its file and line.
 
 
 class RequestForm(StrEnum):
@@ -162,7 +162,7 @@ class GpuRequest:
 
 @record
 class Key:
-    """A key and the line where it stands."""
+    """A key and its line."""
 
     name: str
     path: str
@@ -355,7 +355,7 @@ class FileState(StrEnum):
     BROKEN = "broken"
     MISSING = "missing"
     OUTSIDE = "outside"
-    """It lies outside of the project, or is a link that leads there; not read."""
+    """It is outside of the project, or a link that leads there; not read."""
     TOO_LARGE = "too-large"
     UNREADABLE = "unreadable"
 

@@ -42,7 +42,7 @@ _LOG_LINE = re.compile(
     r"(?m)^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?) "
     r"([\w.-]+) (?=[\w./-]+(?:\[\d+\])?: )"
 )
-"""A line of the system's log: the machine's name stands between the time and the program."""
+"""A line of the system's log: the machine's name is between the time and the program."""
 
 _HERE = frozenset({"localhost", "127.0.0.1", "::1", "host"})
 _PLAIN_WORDS = frozenset(
@@ -109,7 +109,7 @@ class Redaction:
     """The words to redact for one machine. Build it with `build_redaction`."""
 
     words: tuple[tuple[str, str], ...]
-    """Names of people and machines, each with what stands in for it."""
+    """Names of people and machines, each with its replacement."""
 
     def redact_text(self, text: str) -> str:
         """Return `text` without tokens, logins, addresses, home folders, names, and the last digits of device numbers."""
@@ -160,7 +160,7 @@ def build_redaction(facts: Facts) -> Redaction:
 def redact_facts(facts: Facts) -> Facts:
     """Return the facts with user and host names, home folders, tokens, mail addresses and device numbers redacted.
 
-    A user name is one that stands in a home path; it is blanked wherever else it occurs as a word.
+    A user name is one that occurs in a home path; it is redacted wherever else it occurs as a word.
     GPUs stay distinguishable: the first eight digits of a UUID remain.
     """
     blanked: Facts = build_redaction(facts).of(facts)

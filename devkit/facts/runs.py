@@ -1,10 +1,9 @@
-"""What only shows when it is really tried: CUDA, torch, the hub. Read with `devkit doctor --deep`."""
+"""Results of real runs: CUDA, torch and the hub (`--deep`), a container (`--smoke`), `devkit verify` and `finetune`."""
 
 from enum import StrEnum
 
 from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown, record
 
-# How models would be fetched: the hub's settings in the environment, never a token itself.
 
 
 @record
@@ -155,7 +154,6 @@ class Deep:
     hub: HubCall | Unknown = NOT_READ
 
 
-# A container that was really started with a GPU. Run with `devkit doctor --smoke`.
 
 
 @record
@@ -181,7 +179,6 @@ class Smoke:
     """The name of the container where it could not be removed, else ""."""
 
 
-# What the workload left behind: the report of a proof, and the measurements of a fine-tuning run.
 
 
 @record

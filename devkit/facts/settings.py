@@ -1,4 +1,4 @@
-"""Settings as frozen dataclasses whose fields say what they mean: flags, files and checks are all read from there."""
+"""Settings as frozen dataclasses whose fields carry their description: flags, files and validation derive from it."""
 
 import math
 from dataclasses import dataclass

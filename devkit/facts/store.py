@@ -1,4 +1,4 @@
-"""Facts as JSON text and back, so that one machine's facts can be judged on another."""
+"""Facts as JSON and back, so that one machine's facts can be checked on another."""
 
 import dataclasses
 import json

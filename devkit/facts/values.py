@@ -1,4 +1,4 @@
-"""The small values that facts are made of: unknowns, releases, compute capabilities."""
+"""The base of facts: records, unknowns, releases, compute capabilities."""
 
 import dataclasses
 import re
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache, total_ordering
 from typing import Any, NoReturn, TypeVar, dataclass_transform
 
-# Frozen dataclasses that cost little to make: every command starts with two hundred of them.
+# Frozen dataclasses that take little time to define: every command starts with two hundred of them.
 
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ _WORD = re.compile(r"[\w.+~-]{1,200}", re.ASCII)
 class Release:
     """A vendor's version, such as driver 470.256.02: ordered by its numbers, printed as read.
 
-    `packaging.version` would print 470.256.02 as 470.256.2, which nobody can find again.
+    `packaging.version` would print 470.256.02 as 470.256.2, which no search finds.
     """
 
     numbers: tuple[int, ...]
@@ -127,7 +127,7 @@ class Release:
 
     @classmethod
     def parse(cls, text: str) -> "Release":
-        """The first dotted number in `text`, with the word it stands in. Raises ValueError if there is none."""
+        """Parse the first dotted number in `text`, with the word around it. Raises ValueError if there is none."""
         release = cls.find(text)
         if release is None:
             raise ValueError(f"no version in {text[:MAX_SHOWN_CHARACTERS]!r}")
@@ -179,7 +179,7 @@ class ComputeCapability:
 
     @classmethod
     def parse(cls, text: str) -> "ComputeCapability":
-        """From "9.0", "sm_90", "sm_120" or "compute_103". Raises ValueError on anything else."""
+        """Parse "9.0", "sm_90", "sm_120" or "compute_103". Raises ValueError on anything else."""
         found = re.fullmatch(r"(\d+)\.(\d)|(?:sm_|compute_)(\d+)(\d)", text.strip())
         if found is None:
             raise ValueError(f"not a compute capability: {text!r}")

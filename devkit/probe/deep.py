@@ -1,4 +1,4 @@
-"""What only shows when it is tried, each in a process of its own."""
+"""The deep tier: CUDA, torch and the hub really tried, each in a process of its own that may hang or crash."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +18,6 @@ from devkit.probe.children.protocol import (
 from devkit.probe.host import TIMED_OUT, Host, ProgramResult
 from devkit.probe.hub import read_hub_call
 from devkit.probe.machine.python import WorkloadPython, find_workload_python
-
-# What the CUDA driver library says, asked in a child process that may hang or crash without harm.
-
 
 def read_cuda(host: Host, *, deadline_s: float) -> CudaCall | CudaStop | Unknown:
     """Read how cuInit ends on this machine, and which libcuda it is."""
@@ -57,7 +54,7 @@ def _cuda_version(number: object) -> Release | Unknown:
     return Release.parse(f"{number // 1000}.{number % 1000 // 10}")
 
 
-# How torch and what is built on it fare when they are tried, in child processes of the workload's own Python.
+# torch and the packages built on it, tried in child processes of the workload's own Python.
 
 TORCH_PARTS = ("torch", "bitsandbytes", "triton", "flash_attn")
 

@@ -1,4 +1,4 @@
-"""Documents as trees that know where each value stands: JSON with comments, YAML, and the merge of Compose files."""
+"""JSON, JSON with comments, TOML and YAML: as trees with the line of each value, and as plain values of the expected type."""
 
 import json
 import tomllib
@@ -28,7 +28,7 @@ class NodeKind(StrEnum):
 
 @dataclass(frozen=True)
 class DocumentNode:
-    """One value, the file and the line where it stands. For a value of a mapping that is the line of its key."""
+    """One value with its file and line. For a value of a mapping that is the line of its key."""
 
     kind: NodeKind
     file: str = ""
@@ -51,7 +51,7 @@ class DocumentNode:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it is a single value."""
+        """True for a single value: text, number or boolean."""
         return self.kind in (NodeKind.TEXT, NodeKind.NUMBER, NodeKind.BOOL)
 
 
@@ -177,7 +177,7 @@ def merge_compose_nodes(base: DocumentNode, over: DocumentNode) -> DocumentNode:
     return over if over.kind is not NodeKind.ABSENT else base
 
 
-# Documents from outside, taken as what they should be: what has another shape is as good as absent.
+# Plain values: what has another type than expected counts as absent.
 
 MAX_DIGITS = 18
 MAX_YAML_DEPTH = 500

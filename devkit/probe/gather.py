@@ -1,4 +1,4 @@
-"""Every probe, side by side, into the facts of one machine."""
+"""Run every probe side by side and gather the facts of one machine."""
 
 import threading
 import time
@@ -52,10 +52,10 @@ def gather_facts(
     workspace = project or str(Path.cwd())
     ends_at = time.monotonic() + deadline_s
     probes = _probes(host, workspace, max(deadline_s - _TO_JUDGE_S, deadline_s / 2))
-    asked = tuple((field, probe) for field, probe in probes if not only or field in only)
+    wanted = tuple((field, probe) for field, probe in probes if not only or field in only)
     follow = partial(_followers, host, workspace, ends_at, only)
     unread: dict[str, Any] = {field: Unknown("not read by this command") for field, _ in probes}
-    readings = unread | _side_by_side(asked, deadline_s=deadline_s, follow=follow, meanwhile=meanwhile)
+    readings = unread | _side_by_side(wanted, deadline_s=deadline_s, follow=follow, meanwhile=meanwhile)
     readings["cdi"] = readings.pop(_CDI_OF_ENGINE, readings["cdi"])
     readings["deep"] = Unknown("only read with --deep")
     if deep_deadline_s:

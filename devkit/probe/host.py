@@ -1,4 +1,4 @@
-"""The one door to the machine. Probes receive a `Host`; tests hand them a recorded one."""
+"""The only access to the machine. Probes receive a `Host`; tests pass a recorded one."""
 
 import atexit
 import codecs
@@ -15,7 +15,7 @@ from typing import IO, Protocol
 
 from devkit.facts.values import record
 
-# Run a program without ever being held up by it.
+# Programs run in groups of their own that are killed at a deadline, so that none holds up devkit.
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -52,8 +52,7 @@ class _Tap(threading.Thread):
     def run(self) -> None:
         with self._stream:
             while chunk := self._stream.read(65536):
-                room = MAX_OUTPUT_BYTES - len(self._kept)
-                self._kept += chunk[: max(0, room)]
+                self._kept += chunk[: max(0, MAX_OUTPUT_BYTES - len(self._kept))]
 
     def text(self) -> str:
         """Return what has come so far, as text with plain line ends."""
@@ -161,7 +160,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        return  # nobody is left in the group
+        return  # the group is empty
 
 
 _LIVE: set[subprocess.Popen[bytes]] = set()
@@ -189,7 +188,7 @@ MAX_FILE_BYTES = 32 << 20
 
 @record
 class Stat:
-    """What `stat` says of a path, as far as probes need it. `kind`: file, directory, character, socket, other."""
+    """The result of `stat`, as far as probes need it. `kind`: file, directory, character, socket, other."""
 
     kind: str
     mode: int

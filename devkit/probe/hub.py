@@ -1,4 +1,4 @@
-"""How this process would reach the model hub: variables, token, proxies, certificates. No request is made."""
+"""The model hub: the variables, token, proxies and certificates that this process would use, and real requests."""
 
 import re
 from typing import Any
@@ -69,19 +69,19 @@ def _token_problem(token: str) -> str:
     if not token:
         return ""
     if token[0] in "'\"" or token[-1] in "'\"":
-        return "it stands in quotation marks"
+        return "it is in quotation marks"
     if any(letter.isspace() for letter in token):
         return "it has a space or a line break in it"
     if _FILLER.search(token):
-        return "it is a stand-in that nobody filled in"
+        return "it is a placeholder"
     if _TOKEN.fullmatch(token):
         return ""
     if _STAND_IN.search(token):
-        return "it is a stand-in that nobody filled in"
+        return "it is a placeholder"
     return "" if len(token) >= _SHORTEST else "it is too short"
 
 
-# The model hub, really asked: for the deep tier alone.
+# Real requests to the hub, for the deep tier alone.
 
 HUB_URL = "https://huggingface.co"
 MODEL_VARIABLES = ("HF_MODEL_ID", "MODEL_ID")
@@ -121,8 +121,8 @@ def _call(url: str, model: str, door: dict[str, Any], said: dict[str, Any]) -> H
         clock_ahead_s=ahead if isinstance(ahead, int) else Unknown("the answer has no date"),
         token_status=token if isinstance(token, int) and token else Unknown("no token was sent"),
         model=model,
-        model_status=_number(seen.get("status")) if seen else Unknown("no model was asked for"),
-        model_error=str(seen.get("error", "")) if seen else Unknown("no model was asked for"),
+        model_status=_number(seen.get("status")) if seen else Unknown("no model is named"),
+        model_error=str(seen.get("error", "")) if seen else Unknown("no model is named"),
     )
 
 

@@ -1,4 +1,4 @@
-"""A machine written down in a file, for tests and for showing what devkit says of hardware that is not here."""
+"""A machine recorded in a file, for tests of hardware that is not here."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ MAX_LINKS = 40
 class RecordedHost:
     """A machine described by `machine.toml` in `directory`. Implements `Host`.
 
-    Everything stands in that one file, because device nodes, links and names like 0000:01:00.0 do not survive
+    Everything is in that one file, because device nodes, links and names like 0000:01:00.0 do not survive
     every checkout. Its keys:
 
     - `extends`: the folder name of another machine beside this one that this one differs from;

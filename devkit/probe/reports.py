@@ -1,4 +1,4 @@
-"""The folder of a fine-tuning run as facts: run.json, metrics.jsonl, and the samples of its GPUs."""
+"""Reports of devkit's own commands as facts: the folder of a fine-tuning run, and the document of `devkit verify`."""
 
 import json
 import re
@@ -118,12 +118,11 @@ def _rounded(value: float, otherwise: str) -> int | Unknown:
 
 
 def _flag(value: object) -> bool | Unknown:
-    spoken = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
-    found = spoken.get(str(value).lower())
+    known = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+    found = known.get(str(value).lower())
     return Unknown("the run tells no checkpointing") if found is None else found
 
 
-# A report of `devkit verify` as facts.
 
 MAX_LOG_LINES = 40
 

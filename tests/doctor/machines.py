@@ -213,7 +213,7 @@ def healthy():
             nvidiactl="open",
             pci_gpus=(PCI,),
             nvswitch_present=False,
-            fabric_manager=Unknown("only asked on machines with an NVSwitch"),
+            fabric_manager=Unknown("only read on machines with an NVSwitch"),
             headers_present=True,
             secure_boot=False,
             upgraded_packages=(),
@@ -228,7 +228,7 @@ def healthy():
             booted_at="2025-12-30T08:00:00+00:00",
             modules=("nvidia", "nvidia_drm", "nvidia_modeset", "nvidia_uvm"),
             has_infiniband=False,
-            fabric_manager_version=Unknown("only asked on machines with an NVSwitch"),
+            fabric_manager_version=Unknown("only read on machines with an NVSwitch"),
         ),
         nvml=NvmlAnswer(DRIVER, r("13.0"), (gpu(),)),
         engine=Engine(

@@ -75,7 +75,7 @@ def test_an_address_without_scheme_is_written_out_in_the_fix():
     [
         pytest.param("", "", Passed, id="no token is no fault"),
         pytest.param("HF_TOKEN", "", Passed, id="a token"),
-        pytest.param("HF_TOKEN", "it stands in quotation marks", Found, id="a variable that cannot be one"),
+        pytest.param("HF_TOKEN", "it is in quotation marks", Found, id="a variable that cannot be one"),
         pytest.param("file", "it is too short", Found, id="a file that cannot be one"),
         pytest.param("file", UNREAD, Skipped, id="not read"),
     ],

@@ -40,7 +40,7 @@ def test_the_version_of_docker(tmp_path, printed, version):
 def test_only_docker_is_started(tmp_path):
     clients = read_clients(host(tmp_path, "/usr/bin/podman", "/usr/local/bin/docker-compose", "/usr/bin/devcontainer"))
     assert [client.name for client in clients.found] == ["podman", "docker-compose", "devcontainer"]
-    assert {client.version for client in clients.found} == {Unknown("only docker is asked for its version")}
+    assert {client.version for client in clients.found} == {Unknown("only docker's version is read")}
     assert clients.named("docker") is None
 
 
@@ -67,7 +67,7 @@ def test_a_wrapper_is_not_started(tmp_path):
         files=f'"/usr/bin/docker" = "{WRAPPER}"',
         commands=says("/usr/bin/docker", "podman version 4.9.4"),
     )
-    assert read_clients(machine).named("docker").version == Unknown("only docker is asked for its version")
+    assert read_clients(machine).named("docker").version == Unknown("only docker's version is read")
 
 
 def test_windows_folders_are_searched_for_docker_alone(tmp_path):

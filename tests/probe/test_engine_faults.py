@@ -89,7 +89,7 @@ def test_the_proxy_of_the_engine(info, expected):
 
 
 @pytest.mark.parametrize(
-    ("told", "asked_at", "expected"),
+    ("told", "read_at", "expected"),
     [
         pytest.param("2025-11-21T12:00:00.123456789Z", 1763726400.0, 0, id="the same second"),
         pytest.param("2025-11-21T13:00:00+01:00", 1763726400.0, 0, id="another zone"),
@@ -99,8 +99,8 @@ def test_the_proxy_of_the_engine(info, expected):
         pytest.param("2025-11-21T11:00:00Z", None, Unknown("the moment of asking was not recorded"), id="not recorded"),
     ],
 )
-def test_the_clock_of_the_engine(told, asked_at, expected):
-    assert compute_engine_clock_skew_s({"SystemTime": told}, asked_at) == expected
+def test_the_clock_of_the_engine(told, read_at, expected):
+    assert compute_engine_clock_skew_s({"SystemTime": told}, read_at) == expected
 
 
 @pytest.mark.parametrize(("version", "expected"), [({"MinAPIVersion": "1.44"}, "1.44"), ({}, "")], ids=["29", "old"])

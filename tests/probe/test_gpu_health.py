@@ -45,7 +45,7 @@ def test_the_health_of_a_healthy_gpu_is_read_in_full(with_nvml):
         ecc_uncorrected=0,
         remap_pending=False,
         remap_failed=False,
-        retirement_pending=Unknown("not asked, because it does not apply to this GPU"),
+        retirement_pending=Unknown("not read, because it does not apply to this GPU"),
         clock_reasons=("gpu-idle",),
         temperature_c=34,
         slowdown_c=87,
@@ -63,7 +63,7 @@ def test_the_health_of_a_healthy_gpu_is_read_in_full(with_nvml):
         default_application_clock_mhz=1980,
         processes=(),
         virtualisation="none",
-        licence=Unknown("not asked, because it does not apply to this GPU"),
+        licence=Unknown("not read, because it does not apply to this GPU"),
         fabric_state="completed",
         fabric_status=0,
         inforom_ok=True,
@@ -129,7 +129,7 @@ def test_numbers_become_words(words, field, value):
 
 
 def test_a_child_of_an_older_release_says_nothing_of_health():
-    assert parse_gpu_health(None) == Unknown("NVML was not asked")
+    assert parse_gpu_health(None) == Unknown("NVML was not called")
 
 
 def test_processes_are_named_by_the_kernel_and_memory_may_be_hidden():

@@ -129,7 +129,7 @@ def test_the_settings_of_wsl(tmp_path, text, memory, kernel, gpu, networking):
         pytest.param(
             Platform.WSL2,
             'PATH = "/usr/bin"',
-            Unknown("which Windows user this is cannot be told from here"),
+            Unknown("the Windows user is not known here"),
             id="a PATH without Windows",
         ),
         pytest.param(Platform.WINDOWS, 'USERPROFILE = "C:/Users/ann"', None, id="Windows without the file"),

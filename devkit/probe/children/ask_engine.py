@@ -1,4 +1,4 @@
-"""Ask a container engine for its version and settings, as a program of its own: a socket may accept and never answer.
+"""Query a container engine through the Docker SDK, as a program of its own: a socket may accept and never answer.
 
 Prints one JSON object per line: `{"listener_pid": …}` when the system says whose socket it is, `{"version": …}`,
 `{"info": …}`, `{"containers": […]}`, `{"images": […]}`; or `{"failed": KIND, "message": …}`, and `{"unlisted": …}`
@@ -90,7 +90,7 @@ def main(url: str, tls_folder: str | None) -> None:
         )
         client.trust_env = False  # a proxy for the web is no way to an engine
         emit(version=get_json(client, "/version"))
-        emit(info=get_json(client, "/info"), asked_at=time())
+        emit(info=get_json(client, "/info"), read_at=time())
         emit_lists(lambda resource: get_json(client, resource, timeout_s=LIST_TIMEOUT_S))
     except EngineError as error:
         emit(failed="error", message=str(error))
@@ -176,7 +176,7 @@ def inspect_containers(ids: list[str], ask: Callable[[str], Any]) -> Iterator[di
 
 
 def inspect_resource(resource: str, ask: Callable[[str], Any]) -> dict[str, Any]:
-    """Inspect the description at `resource`, empty when it is gone."""
+    """Return the description at `resource`, empty when it is gone."""
     try:
         found = ask(resource)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Ask the model hub, as a program of its own: name servers, proxies and firewalls may keep a request for ever.
+"""Query the model hub, as a program of its own: name servers, proxies and firewalls may hold a request forever.
 
 Prints one JSON object per line: `{"door": {…}}`, `{"token": STATUS}`, `{"model": {…}}`. Whoever runs it sets the
 deadline. It imports nothing of devkit, downloads nothing, and prints nothing of a token.

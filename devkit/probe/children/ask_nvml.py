@@ -1,4 +1,4 @@
-"""Ask NVML about every GPU, as a program of its own: NVML may hang in the kernel or crash the process.
+"""Query NVML about every GPU, as a program of its own: NVML may hang in the kernel or crash the process.
 
 Prints one JSON object per line as it goes, so that whoever must kill it still has what came before:
 `{"call": NAME, "at_s": SECONDS}` before each NVML call, then `{"system": …}`, then `{"gpu": …}` or `{"failed": …}` for

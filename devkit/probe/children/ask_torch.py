@@ -25,7 +25,7 @@ from typing import Any
 STARTED = time.monotonic()
 MAX_DETAIL_CHARACTERS = 400
 
-# Packages greet on standard output. It belongs to the report alone, so they get standard error instead.
+# Packages print greetings on standard output. It belongs to the report alone, so they get standard error instead.
 REPORT = os.dup(1)
 os.dup2(2, 1)
 
@@ -41,12 +41,12 @@ def emit(**line: object) -> None:
 def run_step(name: str, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 - whatever it returns
     """Return what `function` returns, or None when it fails; report before and after how it went."""
     emit(step=name, at_s=round(time.monotonic() - STARTED, 3))
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             value = function(*arguments)
         except BaseException as error:  # noqa: BLE001 - packages raise what they like, SystemExit included
-            said = error if str(error) else next((warning.message for warning in heard), "")
+            said = error if str(error) else next((warning.message for warning in caught), "")
             emit(failed=name, detail=format_detail(type(error).__name__ + ": " + str(said)))
             return None
     emit(worked=name)

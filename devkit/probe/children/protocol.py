@@ -1,4 +1,4 @@
-"""The programs of devkit's own that probes run as child processes."""
+"""Child programs: their command lines, and the JSON lines that they print."""
 
 import signal
 from pathlib import Path
@@ -16,7 +16,7 @@ def build_child_command(host: Host, program: str, *arguments: str) -> list[str]:
     """Build the command line that runs `devkit/probe/children/<program>.py`.
 
     By path, so that it works from a bare checkout too; with `-P`, so that neither the current directory, which may be
-    anybody's project, nor this folder, whose `docker.py` would hide the SDK, stands on the module path.
+    anybody's project, nor this folder is on the module path.
     """
     return [host.python, "-P", str(CHILDREN_FOLDER / f"{program}.py"), *arguments]
 

@@ -1,1 +1,1 @@
-"""TODO dependencies."""
+"""A project's own requirements, by the package manager that it uses."""

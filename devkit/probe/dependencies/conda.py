@@ -1,4 +1,4 @@
-"""environment.yml of conda, and the tables of pixi: packages of conda, and those of the Python package index.
+"""environment.yml of conda, and the tables of pixi: conda packages, and those of the Python package index.
 
 Sources: https://docs.conda.io/projects/conda/en/stable/user-guide/tasks/manage-environments.html,
 https://docs.conda.io/projects/conda-build/en/stable/resources/package-spec.html,

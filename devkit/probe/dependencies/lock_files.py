@@ -103,7 +103,7 @@ def add_locked_packages(packages: Iterable[LockedPackage], path: str, found: Req
                 found.need(text, path, package.line, is_limit=True)
 
 
-def find_torch_only_packages(packages: Iterable[LockedPackage], asked: Iterable[PackageRequirement]) -> tuple[str, ...]:
+def find_torch_only_packages(packages: Iterable[LockedPackage], requirements: Iterable[PackageRequirement]) -> tuple[str, ...]:
     """Find torch and what only torch requires: the part of the lock that the project does not reach without it."""
     needs: dict[str, set[str]] = {}
     for package in packages:
@@ -111,7 +111,7 @@ def find_torch_only_packages(packages: Iterable[LockedPackage], asked: Iterable[
     if "torch" not in needs:
         return ()
     inner = {name for each in needs.values() for name in each}
-    waiting = [need.name for need in asked if need.role is not RequirementRole.CONSTRAINT] + [
+    waiting = [need.name for need in requirements if need.role is not RequirementRole.CONSTRAINT] + [
         name for name in needs if name not in inner
     ]
     kept: set[str] = {"torch"}

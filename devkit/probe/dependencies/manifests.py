@@ -1,4 +1,9 @@
-"""pyproject.toml: the project's dependencies by PEP 621 and PEP 735, and what uv, PDM and Hatch add to them."""
+"""Manifests: pyproject.toml (PEP 621, PEP 735, uv, PDM, Hatch, Poetry), Pipfile, setup.cfg and setup.py.
+
+Sources: https://packaging.python.org/specifications/pyproject-toml/, https://pipenv.pypa.io/en/latest/pipfile.html,
+https://python-poetry.org/docs/dependency-specification/,
+https://setuptools.pypa.io/en/latest/userguide/declarative_config.html
+"""
 
 import ast
 import configparser
@@ -19,7 +24,7 @@ from devkit.probe.documents import get_list, get_object, get_objects, get_text, 
 
 PYPROJECT = "pyproject.toml"
 DEV_GROUP = "dev"
-"""The group that uv, PDM and Poetry install unless told otherwise, and that a dev container is for."""
+"""The group that uv, PDM and Poetry install by default, and that a dev container is for."""
 
 _INDEXES = (("uv", "index"), ("poetry", "source"), ("pdm", "source"))
 
@@ -50,7 +55,7 @@ def read_project_table(document: Mapping[str, Any], content: str, found: Require
         standard += [(entry, group) for entry in _of_group(document, group, seen=set())]
         older += [(entry, group) for entry in get_texts(_of_pdm(document), group)]
     sources = get_object(get_object(get_object(document, "tool"), "uv"), "sources")
-    # An installer takes the whole table, or is told what to take: it would look for folders, or start the build.
+    # An installer takes the whole table, or a generated list: it would look for folders, or start the build.
     is_whole = not is_computed and not any(_is_of_project(entry, sources) for entry, _ in standard)
     _needs(
         standard,
@@ -162,7 +167,7 @@ def read_hatch_environment(document: Mapping[str, Any]) -> tuple[str, ...]:
     return (*get_texts(default, "dependencies"), *get_texts(default, "extra-dependencies"))
 
 
-# Pipfile and Pipfile.lock. Source: https://pipenv.pypa.io/en/latest/pipfile.html.
+# Pipfile and Pipfile.lock.
 
 PIPFILE = "Pipfile"
 PIPFILE_LOCK = "Pipfile.lock"
@@ -213,7 +218,7 @@ def read_pipfile_lock(found: RequirementCollector) -> tuple[str, ...]:
     except ValueError as error:
         found.add_unreadable(PIPFILE_LOCK, getattr(error, "lineno", 1), "it is not JSON")
         return ()
-    asked = {need.name for need in found.needs}
+    required = {need.name for need in found.needs}
     table: Mapping[str, Any] = document if isinstance(document, dict) else {}
     locked = {**get_object(table, "default"), **get_object(table, "develop")}
     for name, entry in locked.items():
@@ -222,7 +227,7 @@ def read_pipfile_lock(found: RequirementCollector) -> tuple[str, ...]:
             line = find_line(content, f'"{name}": {{')
             found.need(f"{name}{get_text(entry, 'version')}{marker}", PIPFILE_LOCK, line, is_limit=True)
     names = {canonicalize_name(name) for name in locked}
-    return tuple(sorted(name for name in names if name == "torch" or (_FOR_CUDA.fullmatch(name) and name not in asked)))
+    return tuple(sorted(name for name in names if name == "torch" or (_FOR_CUDA.fullmatch(name) and name not in required)))
 
 
 # Poetry's own way to write requirements, as PEP 440 says the same.

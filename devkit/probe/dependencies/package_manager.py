@@ -1,4 +1,4 @@
-"""Which tool a project manages its packages with, and the files that this tool reads."""
+"""The package manager of a project, and the files that it reads."""
 
 import re
 from typing import Any

@@ -1,4 +1,7 @@
-"""What is collected while the files of one project are read for the packages that they name."""
+"""The requirements of one project as they are collected, and the reader of requirement files as pip and uv read them.
+
+Source: https://pip.pypa.io/en/stable/reference/requirements-file-format/
+"""
 
 import re
 from collections.abc import Iterator
@@ -29,7 +32,7 @@ _LOGIN = re.compile(r"(?<=://)(?!git@)[^/@\s]*@")
 _TORCH_WHEEL = re.compile(r"/torch-(\d[\w.]*(?:(?:\+|%2[Bb])[\w.]+)?)-[\w.]+-[\w.]+-[\w.]+\.whl\b")
 _PROBLEMS = {
     FileState.MISSING: "it does not exist",
-    FileState.OUTSIDE: "it lies outside of the project",
+    FileState.OUTSIDE: "it is outside of the project",
     FileState.TOO_LARGE: "it is too large to be a list of packages",
     FileState.UNREADABLE: "it cannot be read",
 }
@@ -162,9 +165,7 @@ def _shown(text: str) -> str:
     return strip_login(ascii(text)[1:-1])[:MAX_SHOWN_CHARACTERS]
 
 
-# Requirement files as pip and uv read them: lines, options, and the files that they include.
-#
-# Source: https://pip.pypa.io/en/stable/reference/requirements-file-format/
+# Requirement files: lines, options, and the files that they include.
 
 MAX_INCLUDE_DEPTH = 10
 CONSTRAINTS = "constraints"

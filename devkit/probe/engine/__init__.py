@@ -1,1 +1,1 @@
-"""TODO engine."""
+"""The container engine: its client, daemon, containers, Container Toolkit, and a smoke test."""

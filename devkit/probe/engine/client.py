@@ -1,4 +1,4 @@
-"""The commands for containers on PATH, and what the docker command was told."""
+"""The docker command and its like on PATH: endpoint, settings, credential helpers, Compose plugin."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,6 @@ from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.machine.operating_system import read_user_id
 from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
 
-# Which container engine the docker command would talk to.
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
 WINDOWS_PIPE = "npipe:////./pipe/docker_engine"
@@ -114,7 +113,7 @@ _OF_WINDOWS = re.compile(r"/mnt/[a-z]/")
 def read_clients(host: Host) -> Clients | Unknown:
     """Read each command with its version, the installed daemons, and the docker command's settings.
 
-    Only docker is asked for its version, which takes it some ten milliseconds: the others would take a Python, or a
+    Only docker runs to print its version, which takes some ten milliseconds: the others would take a Python, or a
     Node.js, to start.
     """
     found = tuple(filter(None, (_client(host, name) for name in COMMANDS)))
@@ -123,7 +122,7 @@ def read_clients(host: Host) -> Clients | Unknown:
 
 
 def _client(host: Host, name: str) -> Client | None:
-    # In WSL, PATH goes on with Windows's folders: slow to look through, and only Docker puts a command for Linux there.
+    # In WSL, PATH continues with Windows's folders: slow to look through, and only Docker puts a command for Linux there.
     here = tuple(folder for folder in split_search_path(host.env.get("PATH", "")) if not _OF_WINDOWS.match(folder))
     folders = None if name == "docker" else (*here, *SYSTEM_PROGRAM_FOLDERS)
     path = find_program(host, name, folders=folders)
@@ -141,7 +140,7 @@ def _client(host: Host, name: str) -> Client | None:
     )
 
 
-VERSION_NOT_READ = Unknown("only docker is asked for its version")
+VERSION_NOT_READ = Unknown("only docker's version is read")
 
 
 def _script(host: Host, path: str) -> str:

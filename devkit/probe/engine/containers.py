@@ -190,7 +190,7 @@ def _number(record: JsonObject, key: str) -> int | Unknown:
     return number if isinstance(number, int) and not isinstance(number, bool) else Unknown(f"the engine says no {key}")
 
 
-# The project's running dev container, read from its inside by the devkit that is installed there.
+# The project's running dev container, read by the devkit that is installed in it.
 
 DOCTOR_COMMAND = ("devkit", "doctor", "--save-facts", "/dev/stdout", "--output", "/dev/null")
 """Any release of devkit since the first answers this. Its exit status is the verdict, which is judged here instead."""

@@ -1,4 +1,4 @@
-"""The container engine, asked through its API in a child process."""
+"""The container engine, read through its API in a child process."""
 
 import re
 from datetime import datetime
@@ -15,7 +15,6 @@ from devkit.probe.engine.toolkit import TOOLKIT_HOOK
 from devkit.probe.host import TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
 
-# What else an engine says of itself: the clients it still serves, its proxy, its clock.
 
 
 def parse_min_api_version(version: dict[str, Any]) -> str:
@@ -46,14 +45,14 @@ def strip_url_credentials(url: str) -> str:
     return _LOGIN.sub("", shown)
 
 
-def compute_engine_clock_skew_s(info: dict[str, Any], asked_at: object) -> int | Unknown:
+def compute_engine_clock_skew_s(info: dict[str, Any], read_at: object) -> int | Unknown:
     """Return how far the engine's clock is ahead of the one that read `read_at`, in seconds."""
-    if not isinstance(asked_at, int | float):
+    if not isinstance(read_at, int | float):
         return Unknown("the moment of asking was not recorded")
     try:
         # Go prints nanoseconds, of which Python takes no more than six digits.
-        told = datetime.fromisoformat(str(info.get("SystemTime", "")))
-        return round(told.timestamp() - asked_at)
+        engine_time = datetime.fromisoformat(str(info.get("SystemTime", "")))
+        return round(engine_time.timestamp() - read_at)
     except (ValueError, OverflowError):
         return Unknown("the engine does not say what time it is")
 
@@ -100,7 +99,7 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
         return Unknown(
             f"the engine child ended with status {done.code}: {get_text(said, 'message') or find_last_line(done)}"
         )
-    # Whoever has told its version is an engine, however the rest of its answer came out.
+    # What gave its version is an engine, however the rest of its answer came out.
     failed = "error" if failed == "not-an-engine" and get_object(said, "version") else failed
     return EngineFailure(_end(host, endpoint, failed), endpoint, get_text(said, "message"))
 
@@ -152,7 +151,7 @@ def _engine(host: Host, endpoint: Endpoint, said: dict[str, Any]) -> Engine:
         hook_on_path=_hook_on_path(host, endpoint, kind, pid=get_int(said, "listener_pid"), is_snap=is_snap),
         min_api_version=parse_min_api_version(version),
         proxy=parse_proxy(info),
-        clock_ahead_s=compute_engine_clock_skew_s(info, said.get("asked_at")),
+        clock_ahead_s=compute_engine_clock_skew_s(info, said.get("read_at")),
         containers=parse_running_containers(said),
         stopped=parse_stopped_containers(said),
         images=parse_local_images(said),

@@ -1,4 +1,4 @@
-"""A throw-away container, really started with a GPU: the one test that no reading of settings can replace."""
+"""A throw-away container, started with a GPU: the one test that reading settings cannot replace."""
 
 import secrets
 import signal
@@ -165,7 +165,7 @@ def _workspace(facts: Facts) -> str:
 
 
 def _request(facts: Facts, engine: Engine) -> str:
-    """Return how this engine is asked for GPUs: as the project's own container does, else in the way that it offers."""
+    """Return the form of the GPU request: that of the project's own container, else the one that the engine offers."""
     if engine.kind is EngineKind.PODMAN:
         return "cdi"
     if not isinstance(engine.containers, Unknown):

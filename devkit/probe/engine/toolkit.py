@@ -1,4 +1,4 @@
-"""The NVIDIA Container Toolkit and what engines' configuration files say of it."""
+"""The NVIDIA Container Toolkit, engines' daemon.json files, and CDI specifications."""
 
 import re
 from collections.abc import Iterator
@@ -11,10 +11,9 @@ from devkit.probe.documents import format_json_error, get_objects, get_scalar, p
 from devkit.probe.host import NOT_FOUND, Host
 from devkit.probe.machine.programs import find_program
 
-# CDI specifications: which files tell engines how to hand out devices, and for which driver.
 
 SPEC_FOLDERS = ("/etc/cdi", "/var/run/cdi")
-"""Where engines look unless told otherwise; later folders win.
+"""The folders that engines read by default; later folders win.
 
 Source: Container Device Interface specification, "Kubernetes and CDI" and cdi.DefaultSpecDirs.
 """
@@ -170,7 +169,7 @@ def _of(section: dict[str, Any] | Unknown, key: str, default: str) -> str | Unkn
 
 
 def _ldconfig_exists(host: Host, ldconfig: str | Unknown) -> bool | Unknown:
-    """An @ stands for "on the host"; without it the path is the container's, which cannot be seen from here."""
+    """An @ means "on the host"; without it the path is the container's, which is not visible from here."""
     if isinstance(ldconfig, Unknown):
         return ldconfig
     if not ldconfig.startswith("@"):

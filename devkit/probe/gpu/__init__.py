@@ -1,1 +1,1 @@
-"""TODO gpu."""
+"""GPUs: driver, PCI bus, NVML, AMD, and the kernel log."""

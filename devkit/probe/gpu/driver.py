@@ -1,4 +1,4 @@
-"""The NVIDIA kernel driver, read from the kernel's own files; NVML is asked elsewhere."""
+"""The NVIDIA kernel driver, read from the kernel's own files, its installation, and the Fabric Manager."""
 
 import re
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ UNIT_STATES = (
 def read_fabric_manager_state(host: Host, nvswitch: bool | Unknown) -> str | Unknown:
     """Read the service's state from systemd; only with an NVSwitch, or with the service installed."""
     if nvswitch is not True and not any(host.stat(path) for path in FABRIC_MANAGER_UNITS):
-        return Unknown("only asked on machines with an NVSwitch, or with the service installed")
+        return Unknown("only read on machines with an NVSwitch, or with the service installed")
     done = host.run(FABRIC_MANAGER_STATE)
     state = done.out.strip()
     if done.code == TIMED_OUT or state not in UNIT_STATES:
@@ -45,7 +45,7 @@ def read_fabric_manager_state(host: Host, nvswitch: bool | Unknown) -> str | Unk
 def read_fabric_manager_version(host: Host, nvswitch: bool | Unknown) -> Release | Unknown | None:
     """Read the installed Fabric Manager's version; None when it is not installed."""
     if nvswitch is not True:
-        return Unknown("only asked on machines with an NVSwitch")
+        return Unknown("only read on machines with an NVSwitch")
     program = find_program(host, FABRIC_MANAGER)
     if not program:
         return None
@@ -56,7 +56,7 @@ def read_fabric_manager_version(host: Host, nvswitch: bool | Unknown) -> Release
         return Unknown(f"{FABRIC_MANAGER} --version ended with status {done.code} and named no version")
 
 
-# How the driver is installed: packages and their sources, signature, build, firmware, who may use its devices.
+# Installation: packages and their sources, signature, build, firmware, permissions of the device nodes.
 
 SIGNER = ("modinfo", "-F", "signer", "nvidia")
 ENROLLED_KEYS = ("mokutil", "--list-enrolled")
@@ -175,7 +175,7 @@ def _parameters(host: Host) -> tuple[str, ...] | Unknown:
 
 
 def _packages(host: Host) -> tuple[DriverPackage, ...] | Unknown:
-    """Packages of the driver, the Container Toolkit's left out. RPM is only asked where two repositories compete."""
+    """Packages of the driver, the Container Toolkit's left out. RPM is only queried where two repositories compete."""
     if detect_container(host):
         return Unknown("a container's packages are not the host's")
     status = host.read(DPKG_STATUS)

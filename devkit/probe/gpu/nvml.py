@@ -1,4 +1,4 @@
-"""What NVML says, asked in a child process that may hang or crash without harm."""
+"""NVML, called in a child process that may hang or crash without harm, and the health of each GPU."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -17,13 +17,12 @@ from devkit.probe.children.protocol import (
 from devkit.probe.documents import get_int, get_object, get_text, get_texts
 from devkit.probe.host import TIMED_OUT, Host
 
-# A GPU's state in words, out of the numbers that NVML answers with.
 
 T = TypeVar("T")
 
 CORRUPTED_INFOROM = 14
-HEALTH_NOT_READ = Unknown("NVML was not asked")
-DOES_NOT_APPLY = Unknown("not asked, because it does not apply to this GPU")
+HEALTH_NOT_READ = Unknown("NVML was not called")
+DOES_NOT_APPLY = Unknown("not read, because it does not apply to this GPU")
 
 COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
 VIRTUALISATION_MODES = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
@@ -202,14 +201,14 @@ class _Transcript:
 
     @property
     def hung(self) -> bool:
-        """Whether the last call was stuck, rather than one of many slow ones."""
+        """True when the last call was stuck, rather than one of many slow ones."""
         return self.code == TIMED_OUT and self.waited_s >= max(_SHORTEST_HANG_S, self.deadline_s * _HUNG_SHARE)
 
 
 def read_nvml(host: Host, *, deadline_s: float) -> NvmlAnswer | NvmlFailure | Unknown:
     """Read the driver and every GPU as NVML sees them, within `deadline_s` seconds.
 
-    A GPU on which NVML hangs or crashes becomes a `FailedGpu`, and the GPUs behind it are asked anew in another child.
+    A GPU on which NVML hangs or crashes becomes a `FailedGpu`, and the GPUs after it are read in another child.
     """
     ends_at = time.monotonic() + deadline_s
     said = _run_child(host, first_gpu=0, deadline_s=deadline_s * _SHARE_OF_THE_REST)
@@ -227,8 +226,8 @@ def read_nvml(host: Host, *, deadline_s: float) -> NvmlAnswer | NvmlFailure | Un
             break
         said = _run_child(host, first_gpu=index, deadline_s=left_s * _SHARE_OF_THE_REST)
         gpus.update(said.gpus)
-    not_asked = f"not asked: NVML used up the {deadline_s:g} s it was given"
-    answered = tuple(gpus.get(index, FailedGpu(index, TIMEOUT, not_asked)) for index in range(count))
+    not_read = f"not read: NVML used up the {deadline_s:g} s it was given"
+    answered = tuple(gpus.get(index, FailedGpu(index, TIMEOUT, not_read)) for index in range(count))
     return NvmlAnswer(_driver(system), _cuda(system), answered)
 
 

@@ -1,1 +1,1 @@
-"""TODO machine."""
+"""The machine: operating system, environment, resources, programs, Python."""

@@ -1,4 +1,4 @@
-"""The GPU as WSL 2 passes it on: a paravirtual device, and libraries that Windows brings."""
+"""The environment of this process: the container around it, and the WSL 2 guest with the GPU that Windows passes in."""
 
 import re
 
@@ -10,7 +10,6 @@ from devkit.probe.machine.operating_system import read_group_ids, read_memory_by
 from devkit.probe.machine.programs import find_libraries, find_program, read_loader_cache
 from devkit.probe.machine.python import find_workload_python
 
-# Whether this side is the inside of a container, and what was injected into it.
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - read, not written
 
@@ -134,12 +133,12 @@ def _swap_bytes(host: Host) -> int | Unknown:
 
 
 def _clock_behind_s(host: Host) -> int | Unknown:
-    """The hardware clock of the virtual machine is Windows's; the guest's own stands still while the machine sleeps."""
+    """The hardware clock of the virtual machine is Windows's; the guest's own stops while the machine sleeps."""
     hardware_s = parse_int(host.read(HARDWARE_CLOCK) or "")
     if hardware_s is None:
         return Unknown("this guest shows no hardware clock")
-    told_s = parse_int(host.run(SYSTEM_CLOCK).out)
-    return Unknown("date did not say the time") if told_s is None else hardware_s - told_s
+    guest_s = parse_int(host.run(SYSTEM_CLOCK).out)
+    return Unknown("date did not say the time") if guest_s is None else hardware_s - guest_s
 
 
 def _linux_driver_packages(host: Host) -> tuple[str, ...]:

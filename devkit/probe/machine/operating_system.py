@@ -1,4 +1,4 @@
-"""The operating system, and who is asking."""
+"""The operating system and its user; the settings of WSL, and Jetson boards."""
 
 import re
 
@@ -7,7 +7,7 @@ from devkit.facts.values import Release, Unknown
 from devkit.probe.documents import parse_int
 from devkit.probe.host import Host
 
-# Whether this is a Jetson, whose GPU and driver are part of the board.
+# Jetson boards, whose GPU and driver are part of the board.
 
 TEGRA_MODEL = "/proc/device-tree/model"
 """Shows through into containers."""
@@ -27,7 +27,7 @@ def read_tegra(host: Host) -> Tegra | None:
     return Tegra(model, Release.parse(f"{said[1]}.{said[2]}") if said else None)
 
 
-# The file .wslconfig, which lies on the Windows side and rules over the guest.
+# The file .wslconfig, which is on the Windows side and configures the guest.
 
 WSL_SETTINGS_FILE = ".wslconfig"
 
@@ -46,7 +46,7 @@ def read_wsl_settings(host: Host, platform: Platform) -> WslSettings | Unknown |
     else:
         return None
     if not path:
-        return Unknown("which Windows user this is cannot be told from here")
+        return Unknown("the Windows user is not known here")
     text = host.read(path)
     if text is None:
         return None if host.stat(path) is None else Unknown(f"{path} cannot be read")

@@ -1,4 +1,4 @@
-"""Where programs and shared libraries are, as the shell and the loader would find them."""
+"""Programs and shared libraries, as the shell and the loader find them."""
 
 import re
 

@@ -135,7 +135,7 @@ def find_workload_python(host: Host) -> WorkloadPython | Unknown:
     # lib64 is often a link to lib; what is found twice is still one folder.
     user_site = _user_site(host, executable, version)
     own, shared = _site_folders(executable, version), _shared_folders(host, executable, version)
-    # The user's folder stands before the system's, but behind those of a virtual environment.
+    # The user's folder comes before the system's, but after those of a virtual environment.
     searched = (*own, user_site, *shared) if shared else (user_site, *own)
     folders = dict.fromkeys(filter(None, (host.link(folder) for folder in searched if folder)))
     return WorkloadPython(executable, version, tuple(folders), _includes(host, executable, version), user_site)

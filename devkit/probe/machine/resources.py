@@ -1,4 +1,4 @@
-"""Limits of processes, control group and interfaces, and what lies between GPUs."""
+"""Resources of a training process: limits, control group, network interfaces, paths between GPUs, and disk space."""
 
 import re
 from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""TODO project."""
+"""The project's own container files."""

@@ -1,4 +1,4 @@
-"""Reads the services of a Compose project. Source: Compose specification, "services" and "deploy"."""
+"""The services of a Compose project, merged as Compose does. Source: Compose specification, "services" and "deploy"."""
 
 import posixpath
 import re
@@ -16,7 +16,6 @@ from devkit.probe.project.mounts_and_variables import (
     parse_mount_node,
 )
 
-# The files of a Compose project as one tree of services: overrides, includes and extends followed.
 
 MAX_EXTENDS = 10
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?[^}]*\}|\$(\w+)")

@@ -1,4 +1,4 @@
-"""What a project's container files ask of a container engine and of a GPU."""
+"""The facts of a project: its dev containers, Compose services, Dockerfiles, requirement files and policy."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,6 @@ from devkit.probe.project.dockerfile import find_secret_files, parse_dockerfile
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.gpu_packages import find_lock_files, read_gpu_requirements
 
-# Reads the rules of a project out of its devkit.toml.
 
 POLICY_FILE = "devkit.toml"
 

@@ -1,4 +1,7 @@
-"""Reads devcontainer.json. Source: containers.dev, "Dev Container metadata reference"."""
+"""devcontainer.json and the `docker run` options in its runArgs.
+
+Source: containers.dev, "Dev Container metadata reference"
+"""
 
 import re
 from collections.abc import Iterator
@@ -30,7 +33,7 @@ from devkit.probe.project.mounts_and_variables import (
     parse_mount_node,
 )
 
-# What `runArgs` says to docker run, item by item as the engine's command line reads it.
+# runArgs, item by item as the engine's command line reads them.
 
 _SETTINGS = {
     "--ipc": "ipc",

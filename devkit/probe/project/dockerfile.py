@@ -1,4 +1,4 @@
-"""Reads a Dockerfile: its stages, and what their instructions mean for GPUs, users and secrets."""
+"""Dockerfiles: stages, what instructions mean for GPUs, users and secrets, and the secrets in the build context."""
 
 import fnmatch
 import re
@@ -17,7 +17,7 @@ from devkit.probe.project.mounts_and_variables import (
     is_secret_name,
 )
 
-# Which files with secrets a build takes in: what COPY names, less what the ignore file keeps out.
+# Files with secrets that a build takes in: those of COPY without those in the ignore file.
 
 SECRET_FILES = (".netrc", ".pypirc", "id_rsa", "id_ed25519", ".git-credentials", "kaggle.json", "credentials.json")
 _NAME = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*[^\s#]", re.MULTILINE)
@@ -88,7 +88,7 @@ FindSecretFiles = Callable[[str], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction with its continuation lines joined; `heredoc` is what stands in its here-documents."""
+    """One instruction with its continuation lines joined; `heredoc` is the text of its here-documents."""
 
     keyword: str
     text: str

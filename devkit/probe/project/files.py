@@ -1,4 +1,4 @@
-"""Reads files of one project and of nothing else: no link leads out of it, and no file is too large."""
+"""Files of one project and of nothing else: no link leads out of it, and no file is too large."""
 
 import posixpath
 
@@ -20,7 +20,7 @@ class ProjectFiles:
 
     @property
     def seen(self) -> tuple[ProjectFile, ...]:
-        """Every file that was read or asked for by name, in that order."""
+        """Every file that was read or named, in that order."""
         return tuple(self._seen.values())
 
     def within(self, path: str, *, beside: str = "") -> str | None:

@@ -1,4 +1,4 @@
-"""Which packages for GPUs a project's requirement files name, and from which torch index. Nothing else of them."""
+"""GPU packages that a project's requirement files and commands install, and the torch index that they come from."""
 
 import re
 import tomllib

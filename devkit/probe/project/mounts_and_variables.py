@@ -1,4 +1,4 @@
-"""Mounts as dev containers, docker run and Compose write them, and requests for GPUs in device names."""
+"""Mounts and environment variables, as dev containers, docker run and Compose write them; no secret becomes a fact."""
 
 import re
 from collections.abc import Mapping
@@ -76,7 +76,7 @@ def _value(found: re.Match[str], env: Mapping[str, str]) -> str:
     return env.get(found[1] or found[3], "") or found[2] or found[0]
 
 
-# Which names and values are secrets, so that none of them ever becomes a fact.
+# Secrets by name and by value.
 
 _SECRET_WORDS = frozenset({"TOKEN", "SECRET", "APIKEY", "CREDENTIAL", "CREDENTIALS"})
 _KEY_WORDS = frozenset({"API", "ACCESS", "SECRET", "PRIVATE", "AUTH"})

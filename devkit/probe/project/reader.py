@@ -1,4 +1,4 @@
-"""What a project needs besides devkit's plan, read from the files of the tool that it uses. Nothing of it is run."""
+"""A project's container files and requirements: the readers are loaded only where it has files for them."""
 
 import os
 import re
@@ -48,7 +48,6 @@ def read_dependencies(host: "Host", *, project: str) -> Dependencies:
     )
 
 
-# The project's own files, read and parsed where there are any: most of that is loaded only then.
 
 CONTAINER_FILE_NAMES = re.compile(
     r"(?i)\.devcontainer|.*compose|.*docker|\.env|.*requirements|environment|pyproject|pipfile|conda|devkit\.toml|.*\.lock"

@@ -1,4 +1,4 @@
-"""Commands of a shell text, and what they install, make and need, as far as it matters for GPUs."""
+"""Shell commands in Dockerfiles and lifecycle commands: the compilers, folders, users and GPUs that they involve."""
 
 import re
 from collections.abc import Iterable, Iterator
