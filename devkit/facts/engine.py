@@ -5,7 +5,6 @@ from enum import StrEnum
 from devkit.facts.values import NOT_READ, Release, Unknown, record
 
 
-
 @record
 class Client:
     """One command on PATH: docker, podman, docker-compose, nerdctl, devcontainer.

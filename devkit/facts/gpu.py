@@ -5,7 +5,6 @@ from enum import StrEnum
 from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown, record
 
 
-
 @record
 class AmdGpu:
     """One GPU that computes. `node` is its number in the kernel's topology.
@@ -33,8 +32,6 @@ class Amd:
     gpus: tuple[AmdGpu, ...]
     kfd: str
     rocm: Release | None
-
-
 
 
 @record
@@ -239,8 +236,6 @@ class NvmlFailure:
     message: str
     call: str
     """The NVML function that was running."""
-
-
 
 
 @record

@@ -5,7 +5,6 @@ from enum import StrEnum
 from devkit.facts.values import NOT_READ, Release, Unknown, record
 
 
-
 @record
 class Container:
     """This side when it is the inside of a container."""
@@ -106,8 +105,6 @@ class Python:
     """The CUDA Toolkit that builds of extensions would use; None when there is no compiler."""
     libstdcxx: Library | Unknown | None = NOT_READ
     """The C++ library that this Python's packages load; None when none was found."""
-
-
 
 
 @record

@@ -5,7 +5,6 @@ from enum import StrEnum
 from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown, record
 
 
-
 @record
 class Proxy:
     """A proxy variable of this process: `url` is its address without user name and password."""
@@ -154,8 +153,6 @@ class Deep:
     hub: HubCall | Unknown = NOT_READ
 
 
-
-
 @record
 class Smoke:
     """The end of a container that was started with a GPU. `request` is the form of the GPU request, `code` the exit status."""
@@ -177,8 +174,6 @@ class Smoke:
     timed_out: bool | Unknown = NOT_READ
     left_behind: str | Unknown = NOT_READ
     """The name of the container where it could not be removed, else ""."""
-
-
 
 
 @record

@@ -19,6 +19,7 @@ from devkit.probe.host import TIMED_OUT, Host, ProgramResult
 from devkit.probe.hub import read_hub_call
 from devkit.probe.machine.python import WorkloadPython, find_workload_python
 
+
 def read_cuda(host: Host, *, deadline_s: float) -> CudaCall | CudaStop | Unknown:
     """Read how cuInit ends on this machine, and which libcuda it is."""
     done = host.run(build_child_command(host, "ask_cuda"), deadline_s=deadline_s)

@@ -123,7 +123,6 @@ def _flag(value: object) -> bool | Unknown:
     return Unknown("the run tells no checkpointing") if found is None else found
 
 
-
 MAX_LOG_LINES = 40
 
 _NOT_JUDGED = re.compile(r"(\S+) to (\S+); data sheet \S+, not judged: .*")

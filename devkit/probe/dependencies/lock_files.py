@@ -103,7 +103,9 @@ def add_locked_packages(packages: Iterable[LockedPackage], path: str, found: Req
                 found.need(text, path, package.line, is_limit=True)
 
 
-def find_torch_only_packages(packages: Iterable[LockedPackage], requirements: Iterable[PackageRequirement]) -> tuple[str, ...]:
+def find_torch_only_packages(
+    packages: Iterable[LockedPackage], requirements: Iterable[PackageRequirement]
+) -> tuple[str, ...]:
     """Find torch and what only torch requires: the part of the lock that the project does not reach without it."""
     needs: dict[str, set[str]] = {}
     for package in packages:

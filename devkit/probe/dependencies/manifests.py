@@ -227,7 +227,9 @@ def read_pipfile_lock(found: RequirementCollector) -> tuple[str, ...]:
             line = find_line(content, f'"{name}": {{')
             found.need(f"{name}{get_text(entry, 'version')}{marker}", PIPFILE_LOCK, line, is_limit=True)
     names = {canonicalize_name(name) for name in locked}
-    return tuple(sorted(name for name in names if name == "torch" or (_FOR_CUDA.fullmatch(name) and name not in required)))
+    return tuple(
+        sorted(name for name in names if name == "torch" or (_FOR_CUDA.fullmatch(name) and name not in required))
+    )
 
 
 # Poetry's own way to write requirements, as PEP 440 says the same.

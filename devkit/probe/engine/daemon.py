@@ -16,7 +16,6 @@ from devkit.probe.host import TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
 
 
-
 def parse_min_api_version(version: dict[str, Any]) -> str:
     """Parse the oldest API version that the engine still speaks, "" when it does not say."""
     return str(version.get("MinAPIVersion") or "")

@@ -48,7 +48,6 @@ def read_dependencies(host: "Host", *, project: str) -> Dependencies:
     )
 
 
-
 CONTAINER_FILE_NAMES = re.compile(
     r"(?i)\.devcontainer|.*compose|.*docker|\.env|.*requirements|environment|pyproject|pipfile|conda|devkit\.toml|.*\.lock"
 )
