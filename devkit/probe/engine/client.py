@@ -11,7 +11,6 @@ from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.machine.operating_system import read_user_id
 from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
 
-
 DEFAULT_SOCKET = "/var/run/docker.sock"
 WINDOWS_PIPE = "npipe:////./pipe/docker_engine"
 DEFAULT_CONTEXT = "default"

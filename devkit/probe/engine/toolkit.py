@@ -11,7 +11,6 @@ from devkit.probe.documents import format_json_error, get_objects, get_scalar, p
 from devkit.probe.host import NOT_FOUND, Host
 from devkit.probe.machine.programs import find_program
 
-
 SPEC_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 """The folders that engines read by default; later folders win.
 

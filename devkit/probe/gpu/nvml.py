@@ -17,7 +17,6 @@ from devkit.probe.children.protocol import (
 from devkit.probe.documents import get_int, get_object, get_text, get_texts
 from devkit.probe.host import TIMED_OUT, Host
 
-
 T = TypeVar("T")
 
 CORRUPTED_INFOROM = 14

@@ -10,7 +10,6 @@ from devkit.probe.machine.operating_system import read_group_ids, read_memory_by
 from devkit.probe.machine.programs import find_libraries, find_program, read_loader_cache
 from devkit.probe.machine.python import find_workload_python
 
-
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - read, not written
 
 _CGROUP_SIGNS = (("kubepods", "kubernetes"), ("docker", "docker"), ("libpod", "podman"))

@@ -16,7 +16,6 @@ from devkit.probe.project.mounts_and_variables import (
     parse_mount_node,
 )
 
-
 MAX_EXTENDS = 10
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?[^}]*\}|\$(\w+)")
 

@@ -18,7 +18,6 @@ from devkit.probe.project.dockerfile import find_secret_files, parse_dockerfile
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.gpu_packages import find_lock_files, read_gpu_requirements
 
-
 POLICY_FILE = "devkit.toml"
 
 
