@@ -397,13 +397,13 @@ def _changes(
     from devkit.render.changes import RefusalTexts, compute_changes
     from devkit.render.devkit_lock import render_lock
 
-    wording = RefusalTexts(
+    texts = RefusalTexts(
         foreign_files=f"{folder} holds files that devkit did not write",
         move_away="Move them away, or write elsewhere with --output.",
         keep_edits="Put what you need into [job] of devkit.toml or a file of your own, or pass --force to lose it.",
     )
     own = render_lock(plan, artifacts, lock.machines, target=target.name)
-    return compute_changes(folder, (*artifacts, own), (), force=force, may_clash=True, wording=wording)
+    return compute_changes(folder, (*artifacts, own), (), force=force, may_conflict=True, texts=texts)
 
 
 def _choices(

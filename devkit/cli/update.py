@@ -71,7 +71,7 @@ def update(
     repair_existing_container(ctx, project, request, manner, is_check=check)
     answer = require_plan(ctx, solve_request(request, project.dependencies), schema=SCHEMA, as_json=as_json)
     project = _with_locks(project, answer, locking, manner, is_check=check)
-    changes = compute_project_changes(project, answer, machines=request.machines, may_clash=True)
+    changes = compute_project_changes(project, answer, machines=request.machines, may_conflict=True)
     if check:
         # A clone lacks what is kept out of version control; that is no drift.
         changes = tuple(replace(each, action=Action.UNCHANGED) if each.is_restored else each for each in changes)

@@ -1,6 +1,5 @@
-"""What a bundle for a place without a network is made from: the project's files, and the texts around them."""
+"""The contents of a bundle for a place without a network: the project's files, and the texts around them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from devkit.render.wheel import build_devkit_wheel
 from devkit.solver.plan import Plan
 
 OCI_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""A processor's name in a plan -> its name to engines."""
+"""Architecture in a plan -> its name in OCI images."""
 
 _OFFLINE_PART = "\nFROM prepared\n"
 
@@ -46,11 +45,11 @@ class Bundle:
 
     @property
     def architectures(self) -> tuple[str, ...]:
-        """The processors it is for, as engines call them."""
+        """The architectures of its images, by their OCI names."""
         return tuple(OCI_ARCHITECTURES[machine] for machine in self.plan.architectures)
 
     def render_texts(self) -> tuple[Artifact, ...]:
-        """load.sh and README.txt."""
+        """Render load.sh and README.txt."""
         values = {"devkit_version": __version__, "architectures": self.architectures, "plan": self.plan}
         return (
             Artifact.from_text("load.sh", render_template("bundle/load.sh.j2", image=self.image, **values), 0o755),
@@ -59,11 +58,11 @@ class Bundle:
 
 
 def prepare_bundle(project: DevkitProject) -> Bundle:
-    """The bundle of a project as devkit.lock has it, with the user's edits of its files.
+    """Prepare the bundle of a project from its devkit.lock, with the user's edits of its files.
 
-    The files are those that `devkit init` would write for a build from a wheelhouse: the image takes devkit from the
-    wheel beside them. `project.choices.wheelhouse` must be set.
-    Raises: DevkitError for a project without a lock, and where edits and that form of the files clash.
+    The files are those that `devkit init` would write for a build from a wheelhouse: the image installs devkit from the
+    wheel beside them. `project.settings.wheelhouse` must be set.
+    Raises: DevkitError for a project without a lock, and where edits and that form of the files conflict.
     """
     content = read_file(project.root, LOCK_PATH)
     if content is None:
@@ -77,23 +76,19 @@ def prepare_bundle(project: DevkitProject) -> Bundle:
     settings = build_container_settings(project, source=source)
     is_locked = any(file.path == f"{DEVCONTAINER_FOLDER}/requirements.lock" for file in files)
     dockerfile = next(file.content.decode() for file in files if file.path == f"{DEVCONTAINER_FOLDER}/Dockerfile")
-    wheels = _wheels_dockerfile(plan, settings, dockerfile, is_locked=is_locked)
-    tag = f"localhost/devkit-base/{settings.slug}:{compute_sha256(wheels.encode())[:12]}"
-    return Bundle(
-        plan, project.settings.name, tag, (*files, *_requests(project.root, plan, settings)), wheels, project.root
-    )
-
-
-def _requests(root: Path, plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
-    """The project's own lists of packages, which the build reads from beside .devcontainer."""
+    wheels = _render_wheels_dockerfile(plan, settings, dockerfile, is_locked=is_locked)
+    image = f"localhost/devkit-base/{settings.slug}:{compute_sha256(wheels.encode())[:12]}"
+    # The build also reads the project's own requirement files, which are beside .devcontainer.
+    requirement_files = []
     for path in build_project_install_commands(plan, settings, build_install_commands(plan, settings)).files:
-        content = read_file(root, path)
+        content = read_file(project.root, path)
         if content is None:
-            raise DevkitError(f"{path} is gone", "Run `devkit init` again, so that nothing asks for it.")
-        yield Artifact(path, content)
+            raise DevkitError(f"{path} is gone", "Run `devkit init` again, so that nothing needs it.")
+        requirement_files.append(Artifact(path, content))
+    return Bundle(plan, project.settings.name, image, (*files, *requirement_files), wheels, project.root)
 
 
-def _wheels_dockerfile(plan: Plan, settings: ContainerSettings, dockerfile: str, *, is_locked: bool) -> str:
+def _render_wheels_dockerfile(plan: Plan, settings: ContainerSettings, dockerfile: str, *, is_locked: bool) -> str:
     prepared, found, _ = dockerfile.partition(_OFFLINE_PART)
     if not found:
         raise DevkitError(

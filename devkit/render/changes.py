@@ -1,4 +1,8 @@
-"""What a run would do to the files of a project: new, joined with the user's edits, unchanged, gone; or refused."""
+"""Changes of a project's files: computed first, then written. This is the only module that writes to the disk.
+
+A run is staged beside the files it replaces, the lock first, and then renamed into place, the lock last. A kill at any
+moment leaves each file old or new and never half, and the staged lock tells the next run which of them devkit wrote.
+"""
 
 import contextlib
 import dataclasses
@@ -11,7 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
-from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, WrittenFile, compute_digest, compute_sha256, parse_lock
+from devkit.render.devkit_lock import (
+    LOCK_PATH,
+    DevkitLock,
+    WrittenFile,
+    compute_digest,
+    compute_sha256,
+    parse_lock,
+)
 from devkit.render.files import (
     DEVCONTAINER_FOLDER,
     STAGED_SUFFIX,
@@ -26,9 +37,13 @@ from devkit.render.ignore_files import IGNORE_FILES, merge_ignore_file
 if TYPE_CHECKING:
     from devkit.render.splice.merge import MergeConflict
 
+_DEFAULT_MODE = 0o644
+_LOCK_TIMEOUT_S = 5.0
+"""Wait this long for another devkit that writes to the same folder; it needs a fraction of a second."""
+
 
 class Action(StrEnum):
-    """What a run does to one file."""
+    """The kinds of change of one file."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -53,21 +68,24 @@ class FileChange:
 
     @property
     def path(self) -> str:
-        """Relative to the project, with forward slashes."""
+        """The path relative to the project, with forward slashes."""
         return self.artifact.path
 
     def format_diff(self) -> str:
-        """A unified diff, "" when nothing changes."""
+        """Return a unified diff, "" when nothing changes."""
         after = b"" if self.action is Action.REMOVE else self.artifact.content
         return format_unified_diff(self.path, self.before or b"", after)
 
 
 @dataclass(frozen=True)
 class RefusalTexts:
-    """What refusals say of files that are not as devkit left them, and what they advise."""
+    """The message and advice for files that are not as devkit left them."""
 
     foreign_files: str = "this project has a dev container that devkit did not write"
-    move_away: str = f"Move it away, such as with: mv {DEVCONTAINER_FOLDER} {DEVCONTAINER_FOLDER}.mine. Then run this again and compare."
+    move_away: str = (
+        f"Move it away, such as with: mv {DEVCONTAINER_FOLDER} {DEVCONTAINER_FOLDER}.mine. Then run this again and"
+        " compare."
+    )
     keep_edits: str = "Move your changes to devkit.toml or to a file of your own, or pass --force to lose them."
 
 
@@ -76,24 +94,24 @@ DEVCONTAINER_REFUSALS = RefusalTexts()
 
 @dataclass(frozen=True)
 class KnownFiles:
-    """What devkit wrote into a project before: every version that the lock and a killed run's lock name, by path."""
+    """Files that devkit wrote before: every version that the lock and a killed run's lock name, by path."""
 
     files: dict[str, list[WrittenFile]]
     was_written: bool
 
     def is_unmodified(self, path: str, content: bytes) -> bool:
-        """Whether the file is as devkit left it."""
+        """Return True for a file as devkit left it."""
         # Locks of earlier versions hold the SHA-256 of a wheel's bytes.
         digests = {compute_sha256(content), compute_digest(path, content)}
         return not digests.isdisjoint(written.sha256 for written in self.files.get(path, ()))
 
     def find_base_text(self, path: str) -> str | None:
-        """What devkit wrote there last, None where no lock tells."""
+        """Return devkit's last version of the text, None where no lock has it."""
         return next((written.text for written in self.files.get(path, ()) if written.text is not None), None)
 
 
 def format_unified_diff(path: str, before: bytes, after: bytes) -> str:
-    """How `before` becomes `after`; one line for files that are not text."""
+    """Return a unified diff, or one line for files that are not text."""
     if before == after:
         return ""
     import difflib
@@ -111,35 +129,47 @@ def compute_changes(
     edited: Sequence[Artifact],
     *,
     force: bool = False,
-    may_clash: bool = False,
+    may_conflict: bool = False,
     adopts: bool = False,
-    wording: RefusalTexts = DEVCONTAINER_REFUSALS,
+    texts: RefusalTexts = DEVCONTAINER_REFUSALS,
 ) -> tuple[FileChange, ...]:
-    """What writing these files would do. Reads the disk, writes nothing.
+    """Compute the changes that bring the project to these files. Reads the disk, writes nothing.
 
-    `generated` are devkit's own, the lock last among them; what the user changed in them since is joined with what
-    changes now. `edited` are the user's files, already joined. With `force`, devkit's own files lose the user's edits.
-    With `may_clash` edits that meet devkit's changes are left for the user to resolve. With `adopts` the project has a
-    dev container of its own, which `edited` repairs.
-    Raises: DevkitError, with the difference, for a file that devkit did not write, for edits that cannot be joined,
-    and for conflicts of an earlier run that nobody has resolved.
+    Args:
+        generated: devkit's own files, the lock last among them; the user's edits of them are merged.
+        edited: the user's files, merged already.
+        force: replace the user's edits of devkit's files.
+        may_conflict: leave conflicts for the user to resolve.
+        adopts: the project has a dev container of its own, which `edited` repairs.
+
+    Raises:
+        DevkitError: with the difference, for a file that devkit did not write, for edits that cannot be merged, and
+            for unresolved conflicts of an earlier run.
     """
     known = read_known_files(root)
-    plain = [compute_change(root, artifact) for artifact in edited]
-    own = [_own_change(root, artifact, known, force=force) for artifact in generated]
+    edits = [compute_change(root, artifact) for artifact in edited]
+    own = [_compute_own_change(root, artifact, known, force=force) for artifact in generated]
     paths = {artifact.path for artifact in generated if artifact.path != LOCK_PATH}
     refused = [change for change in own if change.action is Action.UPDATE and not _may_replace(change, known, force)]
-    strangers = [] if known.was_written or adopts else _strangers(root, paths)
-    if refused or strangers:
-        _refuse(refused, strangers, wording, was_written=known.was_written)
-    clashing = [change for change in own if change.conflicts]
-    if clashing and not may_clash:
-        _refuse_clashes(clashing)
-    return (*plain, *own, *_stale(root, known, paths))
+    foreign = [] if known.was_written or adopts else _find_foreign_files(root, paths)
+    if refused or foreign:
+        names = ", ".join([*(change.path for change in refused), *foreign])
+        message = "changed since devkit wrote it" if known.was_written else texts.foreign_files
+        advice = texts.keep_edits if known.was_written else texts.move_away
+        raise DevkitError(f"{message}: {names}", "\n".join([advice, *(change.format_diff() for change in refused)]))
+    conflicting = [change for change in own if change.conflicts]
+    if conflicting and not may_conflict:
+        _refuse_conflicts(conflicting)
+    stale = [
+        FileChange(Action.REMOVE, Artifact(path, b""), before)
+        for path in sorted(known.files.keys() - paths)
+        if (before := read_file(root, path)) is not None and known.is_unmodified(path, before)
+    ]
+    return (*edits, *own, *stale)
 
 
 def read_known_files(root: Path) -> KnownFiles:
-    """What devkit wrote into a project. Raises DevkitError for a lock that cannot be read."""
+    """Read which files devkit wrote into a project. Raises DevkitError for a lock that cannot be read."""
     locks: list[DevkitLock] = []
     content = read_file(root, LOCK_PATH)
     if content is not None:
@@ -157,7 +187,7 @@ def read_known_files(root: Path) -> KnownFiles:
 
 
 def compute_change(root: Path, artifact: Artifact) -> FileChange:
-    """What writing one file would do, whoever wrote what is there."""
+    """Compute the change of one file, whoever wrote the present one."""
     before = read_file(root, artifact.path)
     if before is None:
         return FileChange(Action.CREATE, artifact, None)
@@ -167,15 +197,15 @@ def compute_change(root: Path, artifact: Artifact) -> FileChange:
     return FileChange(Action.UNCHANGED if is_same else Action.UPDATE, artifact, before)
 
 
-def _own_change(root: Path, artifact: Artifact, known: KnownFiles, *, force: bool) -> FileChange:
+def _compute_own_change(root: Path, artifact: Artifact, known: KnownFiles, *, force: bool) -> FileChange:
+    """Compute the change of a file of devkit's, with the user's edits of it merged."""
     change = compute_change(root, artifact)
     if artifact.is_local:
         return dataclasses.replace(change, is_restored=known.is_unmodified(artifact.path, artifact.content))
     if change.before is not None and artifact.path in IGNORE_FILES and artifact.path not in known.files:
-        joined_file = merge_ignore_file(change.before, artifact.content)
-        action = Action.UNCHANGED if joined_file == change.before else Action.MERGE
-        return FileChange(action, Artifact(artifact.path, joined_file, artifact.mode), change.before)
-    base = known.find_base_text(artifact.path)
+        content = merge_ignore_file(change.before, artifact.content)
+        action = Action.UNCHANGED if content == change.before else Action.MERGE
+        return FileChange(action, Artifact(artifact.path, content, artifact.mode), change.before)
     if change.before is None or change.action is not Action.UPDATE or _may_replace(change, known, force):
         return change
     from devkit.render.splice.merge import has_conflict_markers, merge_file
@@ -185,13 +215,14 @@ def _own_change(root: Path, artifact: Artifact, known: KnownFiles, *, force: boo
             f"{artifact.path} still holds a conflict of an earlier run",
             "Decide between its marked parts, take the markers out, and run this again.",
         )
-    joined = (
-        merge_file(artifact.path, base=base, mine=change.before, theirs=artifact.content) if base is not None else None
-    )
-    if joined is None:
+    base = known.find_base_text(artifact.path)
+    merged = None
+    if base is not None:
+        merged = merge_file(artifact.path, base=base, ours=change.before, theirs=artifact.content)
+    if merged is None:
         return change
-    action = Action.UNCHANGED if joined.content == change.before else Action.MERGE
-    return FileChange(action, Artifact(artifact.path, joined.content, artifact.mode), change.before, joined.conflicts)
+    action = Action.UNCHANGED if merged.content == change.before else Action.MERGE
+    return FileChange(action, Artifact(artifact.path, merged.content, artifact.mode), change.before, merged.conflicts)
 
 
 def _may_replace(change: FileChange, known: KnownFiles, force: bool) -> bool:
@@ -200,80 +231,55 @@ def _may_replace(change: FileChange, known: KnownFiles, force: bool) -> bool:
     return change.path in known.files and (force or known.is_unmodified(change.path, change.before or b""))
 
 
-def _strangers(root: Path, own: set[str]) -> list[str]:
-    """Dev container files in a project that devkit has not written to yet."""
+def _find_foreign_files(root: Path, own: set[str]) -> list[str]:
+    """Find dev container files in a project that devkit has not written to yet."""
     local = (f"{DEVCONTAINER_FOLDER}/.env", f"{DEVCONTAINER_FOLDER}/wheelhouse/")
     single = [".devcontainer.json"] if read_file(root, ".devcontainer.json") is not None else []
-    return single + [
-        path for path in list_files(root, DEVCONTAINER_FOLDER) if path not in own and not path.startswith(local)
-    ]
+    below = list_files(root, DEVCONTAINER_FOLDER)
+    return single + [path for path in below if path not in own and not path.startswith(local)]
 
 
-def _stale(root: Path, known: KnownFiles, own: set[str]) -> Iterable[FileChange]:
-    for path in sorted(known.files):
-        before = None if path in own else read_file(root, path)
-        if before is not None and known.is_unmodified(path, before):
-            yield FileChange(Action.REMOVE, Artifact(path, b""), before)
-
-
-def _refuse(
-    refused: Sequence[FileChange], strangers: Sequence[str], wording: RefusalTexts, *, was_written: bool
-) -> None:
-    names = ", ".join([*(change.path for change in refused), *strangers])
-    said = "changed since devkit wrote it" if was_written else wording.foreign_files
-    advice = wording.keep_edits if was_written else wording.move_away
-    raise DevkitError(f"{said}: {names}", "\n".join([advice, *(change.format_diff() for change in refused)]))
-
-
-def _refuse_clashes(clashing: Sequence[FileChange]) -> None:
-    names = ", ".join(change.path for change in clashing)
+def _refuse_conflicts(changes: Sequence[FileChange]) -> None:
+    names = ", ".join(change.path for change in changes)
     lines = ["Run devkit update to have both and decide, or pass --force to lose yours."]
-    for change in clashing:
-        for clash in change.conflicts:
-            lines += [f"{change.path}, {clash.place}, devkit would write:", *_indented(clash.wanted)]
+    for change in changes:
+        for conflict in change.conflicts:
+            lines.append(f"{change.path}, {conflict.place}, devkit would write:")
+            lines += [f"  {line}" for line in conflict.wanted.splitlines()]
     raise DevkitError(f"your changes and devkit's meet in {names}", "\n".join(lines))
-
-
-def _indented(text: str) -> list[str]:
-    return [f"  {line}" for line in text.splitlines()]
-
-
-# The only module that touches the disk.
-#
-# A run is staged beside the files it replaces, the lock first, and then renamed into place, the lock last. A
-# kill at any moment leaves each file old or new and never half, and the staged lock tells the next run which
-# of them devkit wrote.
-
-_ORDINARY_MODE = 0o644
-_PATIENCE_S = 5.0
-"""How long to wait for another devkit that writes to the same folder; it needs a fraction of a second."""
 
 
 def write_changes(
     root: Path, changes: Iterable[FileChange], *, replace: Callable[[Path, Path], None] = os.replace
 ) -> None:
-    """Put the changes on the disk, old or new and never half. `replace` renames a file over another.
+    """Write the changes to the disk, each file old or new and never half. `replace` renames a file over another.
 
-    Raises: DevkitError when the disk refuses, whatever was staged is gone again then; and when a file is no longer
-    as it was when the change was worked out.
+    Raises:
+        DevkitError: when the disk refuses, after removing the staged files, and for a file that changed since the
+            changes were computed.
     """
     pending = [change for change in changes if change.action is not Action.UNCHANGED]
     if not pending:
-        _sweep(root, [])
+        _remove_staged(root, [])
         return
-    made = _make_root(root)
     try:
-        with _alone_in(root):
-            _put([change for change in pending if not _is_done(root, change)], root, replace)
+        made = _make_directories(root)
+    except OSError as error:
+        raise DevkitError(
+            f"cannot make {root}: {error.strerror}", "Choose a directory that you may write to."
+        ) from None
+    try:
+        with _lock_folder(root):
+            _stage_and_rename([change for change in pending if not _is_done(root, change)], root, replace)
     finally:
         _remove_empty(made)
 
 
-def _put(pending: list[FileChange], root: Path, replace: Callable[[Path, Path], None]) -> None:
+def _stage_and_rename(pending: list[FileChange], root: Path, replace: Callable[[Path, Path], None]) -> None:
     written = [change for change in pending if change.action is not Action.REMOVE]
     written.sort(key=lambda change: change.path != LOCK_PATH)
-    waiting = _stage(root, written)
-    lock_last = sorted(waiting, key=lambda pair: pair[1].name == LOCK_PATH)
+    staged = _stage(root, written)
+    lock_last = sorted(staged, key=lambda pair: pair[1].name == LOCK_PATH)
     try:
         for change in pending:
             if change.action is Action.REMOVE:
@@ -285,13 +291,13 @@ def _put(pending: list[FileChange], root: Path, replace: Callable[[Path, Path], 
             f"cannot replace {error.filename2 or error.filename or root}: {error.strerror}",
             "Close the programs that hold it, then run this again: it will finish what it began.",
         ) from None
-    folders = {target.parent for _, target in waiting}
+    folders = {target.parent for _, target in staged}
     _sync_directories(folders)
-    _sweep(root, folders)
+    _remove_staged(root, folders)
 
 
 def _is_done(root: Path, change: FileChange) -> bool:
-    """Whether another run did the same meanwhile. Raises DevkitError when the file became something else."""
+    """Return True when another run did the same meanwhile. Raises DevkitError when the file became something else."""
     now = read_file(root, change.path)
     if now == change.before:
         return False
@@ -303,21 +309,19 @@ def _is_done(root: Path, change: FileChange) -> bool:
 
 
 @contextlib.contextmanager
-def _alone_in(root: Path) -> Iterator[None]:
-    """Keep other runs out of the folder meanwhile. The system lets go of it however this process ends.
+def _lock_folder(root: Path) -> Iterator[None]:
+    """Keep other runs out of the folder meanwhile. The system releases the lock however this process ends.
 
-    Raises: DevkitError when another run stays in there.
+    Raises: DevkitError when another run holds the lock for too long.
     """
     if os.name != "posix":
         # Windows gives no lock on a folder; two runs there still look at each file before they replace it.
         yield
         return
-    import fcntl
-
     descriptor = os.open(root, os.O_RDONLY)
     try:
-        deadline_s = time.monotonic() + _PATIENCE_S
-        while not _is_locked(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
+        while not _try_lock(descriptor):
             if time.monotonic() > deadline_s:
                 raise DevkitError(
                     f"another devkit is writing to {root}", "Wait until it has ended, or end it; then run this again."
@@ -328,55 +332,17 @@ def _alone_in(root: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _is_locked(flock: Callable[[int, int], None], descriptor: int, how: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
+    import fcntl
+
     try:
-        flock(descriptor, how)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
         # Some network file systems know no locks; every file is still looked at before it is replaced.
         return True
     return True
-
-
-def replace_file(
-    path: Path, before: bytes, after: bytes, *, replace: Callable[[Path, Path], None] = os.replace
-) -> Path:
-    """Put `after` in the place of `before` in a file of the user's, old or new and never half, with its mode.
-
-    Returns the copy beside it that keeps what stood there. Raises: DevkitError when the file is not as it was read,
-    or the disk refuses; nothing was changed then.
-    """
-    kept, staged = _free_name(path), get_staging_path(path)
-    try:
-        if path.read_bytes() != before:
-            raise DevkitError(f"{path} was changed in between", "Run this again: it looks at the file anew.")
-        mode = path.stat().st_mode & 0o7777
-        _write_synced(kept, Artifact(kept.name, before, mode))
-        _write_synced(staged, Artifact(path.name, after, mode))
-        staged.chmod(mode)  # the umask took bits away
-        replace(staged, path)
-    except OSError as error:
-        _undo([(staged, path), (kept, path)], [])
-        raise DevkitError(
-            f"cannot replace {path}: {error.strerror}", "Make it writable for this user. Nothing was changed."
-        ) from None
-    _sync_directories([path.parent])
-    return kept
-
-
-def make_directory(path: Path) -> None:
-    """Make a directory and those above it. Raises DevkitError."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DevkitError(f"cannot make {path}: {error.strerror}", "Make it yourself, as a user who may.") from None
-
-
-def _free_name(path: Path) -> Path:
-    """The name of a copy beside `path` that overwrites no earlier one."""
-    names = [path.with_name(f"{path.name}.devkit-backup{number}") for number in ("", *range(2, 1000))]
-    return next(name for name in names if not name.exists())
 
 
 def _stage(root: Path, written: Iterable[FileChange]) -> list[tuple[Path, Path]]:
@@ -387,10 +353,13 @@ def _stage(root: Path, written: Iterable[FileChange]) -> list[tuple[Path, Path]]
         for change in written:
             target = resolve_inside(root, change.path)
             made += _make_directories(target.parent)
+            mode = change.artifact.mode
+            if mode == _DEFAULT_MODE and target.exists():
+                mode = target.stat().st_mode & 0o777
             staged.append((get_staging_path(target), target))
-            _write_synced(get_staging_path(target), _with_mode_of(target, change.artifact))
+            _write_synced(get_staging_path(target), change.artifact.content, mode)
     except OSError as error:
-        _undo(staged, made)
+        _unstage(staged, made)
         raise DevkitError(
             f"cannot write {error.filename or root}: {error.strerror}",
             "Make the project writable for this user, or choose another directory. Nothing was changed.",
@@ -398,34 +367,40 @@ def _stage(root: Path, written: Iterable[FileChange]) -> list[tuple[Path, Path]]
     return staged
 
 
-def _sweep(root: Path, folders: Iterable[Path]) -> None:
-    """Take away what a killed run staged for a plan that is not today's."""
-    pattern = f".*{STAGED_SUFFIX}"
-    below = resolve_inside(root, DEVCONTAINER_FOLDER).rglob(pattern)
-    for leftover in (*root.glob(pattern), *below, *(path for folder in folders for path in folder.glob(pattern))):
-        leftover.unlink(missing_ok=True)
+def replace_file(
+    path: Path, before: bytes, after: bytes, *, replace: Callable[[Path, Path], None] = os.replace
+) -> Path:
+    """Replace `before` by `after` in a file of the user's, old or new and never half, with its mode.
 
-
-def _make_root(root: Path) -> list[Path]:
+    Returns the backup beside it. Raises: DevkitError when the file is not as it was read, or the disk refuses; nothing
+    was changed then.
+    """
+    names = [path.with_name(f"{path.name}.devkit-backup{number}") for number in ("", *range(2, 1000))]
+    backup = next(name for name in names if not name.exists())
+    staged = get_staging_path(path)
     try:
-        return _make_directories(root)
+        if path.read_bytes() != before:
+            raise DevkitError(f"{path} was changed in between", "Run this again: it looks at the file anew.")
+        mode = path.stat().st_mode & 0o7777
+        _write_synced(backup, before, mode)
+        _write_synced(staged, after, mode)
+        staged.chmod(mode)  # the umask took bits away
+        replace(staged, path)
     except OSError as error:
+        _unstage([(staged, path), (backup, path)], [])
         raise DevkitError(
-            f"cannot make {root}: {error.strerror}", "Choose a directory that you may write to."
+            f"cannot replace {path}: {error.strerror}", "Make it writable for this user. Nothing was changed."
         ) from None
+    _sync_directories([path.parent])
+    return backup
 
 
-def _remove_empty(directories: Iterable[Path]) -> None:
-    for directory in sorted(directories, reverse=True):
-        with contextlib.suppress(OSError):
-            directory.rmdir()
-
-
-def _with_mode_of(target: Path, artifact: Artifact) -> Artifact:
-    """The artifact with the permissions that its file has, unless it asks for some of its own."""
-    if artifact.mode != _ORDINARY_MODE or not target.exists():
-        return artifact
-    return dataclasses.replace(artifact, mode=target.stat().st_mode & 0o777)
+def make_directory(path: Path) -> None:
+    """Make a directory and its parents. Raises DevkitError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DevkitError(f"cannot make {path}: {error.strerror}", "Make it yourself, as a user who may.") from None
 
 
 def _make_directories(directory: Path) -> list[Path]:
@@ -435,20 +410,34 @@ def _make_directories(directory: Path) -> list[Path]:
     return missing
 
 
-def _write_synced(path: Path, artifact: Artifact) -> None:
+def _write_synced(path: Path, content: bytes, mode: int) -> None:
     path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, artifact.mode)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(artifact.content)
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _undo(staged: Iterable[tuple[Path, Path]], made: Iterable[Path]) -> None:
+def _unstage(staged: Iterable[tuple[Path, Path]], made: Iterable[Path]) -> None:
     for source, _ in staged:
         with contextlib.suppress(OSError):
             source.unlink(missing_ok=True)
     _remove_empty(made)
+
+
+def _remove_staged(root: Path, folders: Iterable[Path]) -> None:
+    """Remove files that a killed run staged for another plan."""
+    pattern = f".*{STAGED_SUFFIX}"
+    below = resolve_inside(root, DEVCONTAINER_FOLDER).rglob(pattern)
+    for leftover in (*root.glob(pattern), *below, *(path for folder in folders for path in folder.glob(pattern))):
+        leftover.unlink(missing_ok=True)
+
+
+def _remove_empty(directories: Iterable[Path]) -> None:
+    for directory in sorted(directories, reverse=True):
+        with contextlib.suppress(OSError):
+            directory.rmdir()
 
 
 def _sync_directories(directories: Iterable[Path]) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from devkit import __version__
 from devkit.errors import DevkitError
-from devkit.render.changes import Action, FileChange
+from devkit.render.changes import Action, FileChange, compute_change
 from devkit.render.container.settings import ContainerSettings, DevkitSource, FromIndex, FromWheel
 from devkit.render.devkit_lock import LOCK_PATH, render_lock
 from devkit.render.devkit_toml import DEVKIT_TOML, ProjectSettings, render_devkit_toml
-from devkit.render.files import Artifact, read_file
+from devkit.render.files import Artifact
 from devkit.render.project import render_devcontainer
 from devkit.solver.plan import Machine, Plan
 from devkit.text import format_count
@@ -26,7 +26,7 @@ METADATA_PATH = "devcontainer-template.json"
 
 @dataclass(frozen=True)
 class DevcontainerTemplate:
-    """A Template by the id of its folder, and the choices that `devkit init` would be given for the same files."""
+    """A Template by the id of its folder, and the settings with which `devkit init` writes the same files."""
 
     id: str
     name: str
@@ -70,7 +70,7 @@ TEMPLATE_OPTIONS = {
 
 
 def find_template(wanted: str) -> DevcontainerTemplate:
-    """The Template with this id. Raises DevkitError for an id that none has."""
+    """Find the Template with this id. Raises DevkitError for an unknown id."""
     found = next((template for template in DEVCONTAINER_TEMPLATES if template.id == wanted), None)
     if found is None:
         raise DevkitError(
@@ -82,24 +82,28 @@ def find_template(wanted: str) -> DevcontainerTemplate:
 def render_devcontainer_template(
     template: DevcontainerTemplate, plan: Plan, source: DevkitSource, machines: tuple[Machine, ...] = ()
 ) -> Iterator[Artifact]:
-    """The Template's folder, in it the metadata and devkit's files with options where their values would stand."""
+    """Render the Template's folder: its metadata, and devkit's files with options in the place of their values."""
     usual = {option: default for option, (default, _) in TEMPLATE_OPTIONS.items()}
     marked = {option: f"${{templateOption:{option}}}" for option in TEMPLATE_OPTIONS}
-    files = {artifact.path: artifact for artifact in _files(template, plan, source, machines, marked)}
+    files = {artifact.path: artifact for artifact in _render_files(template, plan, source, machines, marked)}
     # The lock's digests are of the files with the defaults in them; its texts take the options as the files do.
-    lock = next(each for each in _files(template, plan, source, machines, usual) if each.path == LOCK_PATH)
-    files[LOCK_PATH] = Artifact(LOCK_PATH, _with_options(lock.content, files[LOCK_PATH].content))
-    yield Artifact.from_text(f"{template.id}/{METADATA_PATH}", _metadata(template))
+    lock = next(each for each in _render_files(template, plan, source, machines, usual) if each.path == LOCK_PATH)
+    lines = (each.content.splitlines(keepends=True) for each in (lock, files[LOCK_PATH]))
+    merged = (
+        with_option if b"${templateOption:" in with_option else line for line, with_option in zip(*lines, strict=True)
+    )
+    files[LOCK_PATH] = Artifact(LOCK_PATH, b"".join(merged))
+    yield Artifact.from_text(f"{template.id}/{METADATA_PATH}", _render_metadata(template))
     for artifact in files.values():
         yield replace(artifact, path=f"{template.id}/{artifact.path}")
 
 
 def compute_template_changes(root: Path, artifacts: Iterable[Artifact], *, force: bool) -> tuple[FileChange, ...]:
-    """What writing these folders into `root` would change. Reads the disk, writes nothing.
+    """Compute the changes that write these folders into `root`. Reads the disk, writes nothing.
 
-    Raises: DevkitError without `force`, when a file is there that says something else.
+    Raises: DevkitError without `force`, when a file would be replaced.
     """
-    changes = tuple(_change(root, artifact) for artifact in artifacts)
+    changes = tuple(compute_change(root, artifact) for artifact in artifacts)
     replaced = [change.path for change in changes if change.action is Action.UPDATE]
     if replaced and not force:
         raise DevkitError(
@@ -109,40 +113,27 @@ def compute_template_changes(root: Path, artifacts: Iterable[Artifact], *, force
     return changes
 
 
-def _change(root: Path, artifact: Artifact) -> FileChange:
-    before = read_file(root, artifact.path)
-    if before is None:
-        return FileChange(Action.CREATE, artifact, None)
-    return FileChange(Action.UNCHANGED if before == artifact.content else Action.UPDATE, artifact, before)
-
-
 def select_template_source(source: DevkitSource) -> DevkitSource:
-    """Where a Template's image takes devkit from. Text is put into every file of a Template, so it holds no wheel."""
+    """Select the source of devkit in a Template: options are put into every file as text, so it holds no wheel."""
     return FromIndex(__version__) if isinstance(source, FromWheel) else source
 
 
-def _files(
+def _render_files(
     template: DevcontainerTemplate,
     plan: Plan,
     source: DevkitSource,
     machines: tuple[Machine, ...],
     values: dict[str, str],
 ) -> Iterator[Artifact]:
-    choices = replace(template.settings, name=values["projectName"])
-    settings = ContainerSettings(name=choices.name, slug=values["projectFolder"], source=source)
+    project_settings = replace(template.settings, name=values["projectName"])
+    settings = ContainerSettings(name=project_settings.name, slug=values["projectFolder"], source=source)
     artifacts = render_devcontainer(plan, settings)
     yield from artifacts
     yield render_lock(plan, artifacts, machines)
-    yield Artifact.from_text(DEVKIT_TOML, render_devkit_toml(choices, None))
+    yield Artifact.from_text(DEVKIT_TOML, render_devkit_toml(project_settings, None))
 
 
-def _with_options(usual: bytes, marked: bytes) -> bytes:
-    """The lines of `usual`, but those of `marked` that hold an option."""
-    pairs = zip(usual.splitlines(keepends=True), marked.splitlines(keepends=True), strict=True)
-    return b"".join(with_option if b"${templateOption:" in with_option else line for line, with_option in pairs)
-
-
-def _metadata(template: DevcontainerTemplate) -> str:
+def _render_metadata(template: DevcontainerTemplate) -> str:
     options = {
         option: {"type": "string", "description": meaning, "default": default, "proposals": [default]}
         for option, (default, meaning) in TEMPLATE_OPTIONS.items()

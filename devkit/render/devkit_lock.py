@@ -1,7 +1,7 @@
-"""devkit.lock: what was generated, from what, so that a later run knows its own files and what they said.
+"""devkit.lock: the plan, its machines and the generated files, by which a later run knows its own files.
 
-The text of each file is kept line by line. A later run joins three versions of an edited file with it, and whoever
-reviews a change of the lock sees the same lines change as in the file itself.
+The text of each file is kept line by line: it is the base of the three-way merge of an edited file, and whoever reviews
+a change of the lock sees the same lines change as in the file itself.
 """
 
 import hashlib
@@ -22,15 +22,15 @@ from devkit.solver.plan import Machine, Plan, Reason, Vendor
 
 LOCK_SCHEMA = "devkit.lock/2"
 _WITHOUT_TEXTS = "devkit.lock/1"
-"""The schema before, which names only the SHA-256 of each file. It can still be read."""
+"""The schema before, with only the SHA-256 of each file. It can still be read."""
 LOCK_PATH = "devkit.lock"
-_MOST_KEPT_BYTES = 64 << 10
-"""Larger files are lists that programs write for programs; nobody edits them by hand."""
+_MAX_TEXT_BYTES = 64 << 10
+"""Larger files are lists that programs write for programs; they are not edited by hand."""
 
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file as devkit wrote it. `text` is None for one that is no text, and where the lock does not tell."""
+    """A file as devkit wrote it. `text` is None for a file that is not text, and where the lock does not have it."""
 
     sha256: str
     text: str | None = None
@@ -40,7 +40,7 @@ class WrittenFile:
 class DevkitLock:
     """The part of a lock that a later run reads: the files by path, the machines, and the plan as a document.
 
-    `repaired` are files of the user's that devkit changed in place, with the codes of the findings that asked for it.
+    `repaired` are files of the user's that devkit changed in place, with the codes of the findings.
     `ignored` are lines that devkit added to the user's own ignore files. `target` is the engine whose files these are,
     "" for those of a dev container.
     """
@@ -54,7 +54,7 @@ class DevkitLock:
 
 
 def compute_sha256(content: bytes) -> str:
-    """SHA-256 of a file's contents, in hexadecimal."""
+    """Return the SHA-256 of the content, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -86,15 +86,15 @@ def render_lock(
     ignored: Mapping[str, tuple[str, ...]] | None = None,
     target: str = "",
 ) -> Artifact:
-    """The lock file for a plan, the files made from it, the machines that it was solved for, and files changed."""
+    """Render the lock of a plan, the files generated from it, its machines, and the user's files that were changed."""
     document: dict[str, object] = {
         "schema": LOCK_SCHEMA,
         "devkit": __version__,
         **({"target": target} if target else {}),
         "data_as_of": plan.data_as_of,
-        "machines": [_machine_document(machine) for machine in machines],
+        "machines": [_serialize_machine(machine) for machine in machines],
         "plan": serialize_plan(plan),
-        "files": {artifact.path: _file_document(artifact) for artifact in sorted(artifacts, key=lambda a: a.path)},
+        "files": {artifact.path: _serialize_file(artifact) for artifact in sorted(artifacts, key=lambda a: a.path)},
     }
     if repaired:
         document["repaired"] = {path: list(codes) for path, codes in sorted(repaired.items())}
@@ -103,59 +103,20 @@ def render_lock(
     return Artifact.from_text(LOCK_PATH, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
-def parse_lock(content: bytes) -> DevkitLock:
-    """What a lock file says. Raises DevkitError when it is not one that this devkit can read."""
-    try:
-        document = json.loads(content)
-        schema = document["schema"]
-        if schema in (LOCK_SCHEMA, _WITHOUT_TEXTS):
-            files = {path: _written(entry) for path, entry in document["files"].items()}
-            machines = tuple(_machine(entry) for entry in document.get("machines", ()))
-            repaired, ignored = (
-                {path: tuple(map(str, listed)) for path, listed in document.get(name, {}).items()}
-                for name in ("repaired", "ignored")
-            )
-            plan, target = dict(document.get("plan", {})), str(document.get("target", ""))
-            return DevkitLock(files, machines, plan, repaired, ignored, target)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise DevkitError(
-            f"{LOCK_PATH} is damaged",
-            "Restore it from version control. Without it devkit cannot tell its files from yours.",
-        ) from None
-    raise DevkitError(f"{LOCK_PATH} has schema {schema!r}, this devkit reads {LOCK_SCHEMA}", "Update devkit.")
-
-
-def read_project_lock(root: Path) -> DevkitLock:
-    """The lock of a project, an empty one where there is none. Raises DevkitError as `read_lock` does."""
-    content = read_file(root, LOCK_PATH)
-    return parse_lock(content) if content is not None else DevkitLock()
-
-
-def _file_document(artifact: Artifact) -> dict[str, object]:
+def _serialize_file(artifact: Artifact) -> dict[str, object]:
     document: dict[str, object] = {"sha256": compute_digest(artifact.path, artifact.content)}
     if artifact.path.endswith(".whl"):
         document["of"] = "members"
-    if artifact.path.endswith(".lock"):
-        return document  # Nobody edits a lock by hand, and its thousand lines would only stand here again.
-    try:
-        text = artifact.content.decode() if len(artifact.content) <= _MOST_KEPT_BYTES else None
-    except UnicodeDecodeError:
-        text = None
-    if text is None:
+    # A lock's thousand lines would only be repeated here.
+    if artifact.path.endswith(".lock") or len(artifact.content) > _MAX_TEXT_BYTES:
         return document
-    return document | {"lines": text.split("\n")}
+    try:
+        return document | {"lines": artifact.content.decode().split("\n")}
+    except UnicodeDecodeError:
+        return document
 
 
-def _written(entry: object) -> WrittenFile:
-    if isinstance(entry, str):
-        return WrittenFile(entry)
-    if not isinstance(entry, dict) or not isinstance(entry["sha256"], str):
-        raise TypeError("a file's entry is no table with its SHA-256")
-    lines = entry.get("lines")
-    return WrittenFile(entry["sha256"], None if lines is None else "\n".join(lines))
-
-
-def _machine_document(machine: Machine) -> dict[str, object]:
+def _serialize_machine(machine: Machine) -> dict[str, object]:
     document: dict[str, object] = {
         "driver": str(machine.driver) if machine.driver else None,
         "cuda": str(machine.cuda) if machine.cuda else None,
@@ -174,30 +135,64 @@ def _machine_document(machine: Machine) -> dict[str, object]:
     return document
 
 
-def _machine(entry: Mapping[str, Any]) -> Machine:
+def parse_lock(content: bytes) -> DevkitLock:
+    """Parse a lock. Raises DevkitError when it is damaged or of an unknown schema."""
+    try:
+        document = json.loads(content)
+        schema = document["schema"]
+        if schema in (LOCK_SCHEMA, _WITHOUT_TEXTS):
+            files = {path: _parse_file(entry) for path, entry in document["files"].items()}
+            machines = tuple(_parse_machine(entry) for entry in document.get("machines", ()))
+            repaired, ignored = (
+                {path: tuple(map(str, listed)) for path, listed in document.get(name, {}).items()}
+                for name in ("repaired", "ignored")
+            )
+            plan, target = dict(document.get("plan", {})), str(document.get("target", ""))
+            return DevkitLock(files, machines, plan, repaired, ignored, target)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DevkitError(
+            f"{LOCK_PATH} is damaged",
+            "Restore it from version control. Without it devkit cannot tell its files from yours.",
+        ) from None
+    raise DevkitError(f"{LOCK_PATH} has schema {schema!r}, this devkit reads {LOCK_SCHEMA}", "Update devkit.")
+
+
+def read_project_lock(root: Path) -> DevkitLock:
+    """Read the lock of a project, an empty one where there is none. Raises DevkitError as `parse_lock` does."""
+    content = read_file(root, LOCK_PATH)
+    return parse_lock(content) if content is not None else DevkitLock()
+
+
+def _parse_file(entry: object) -> WrittenFile:
+    if isinstance(entry, str):
+        return WrittenFile(entry)
+    if not isinstance(entry, dict) or not isinstance(entry["sha256"], str):
+        raise TypeError("a file's entry is not a table with its SHA-256")
+    lines = entry.get("lines")
+    return WrittenFile(entry["sha256"], None if lines is None else "\n".join(lines))
+
+
+def _parse_machine(entry: Mapping[str, Any]) -> Machine:
     return Machine(
-        driver=_release(entry["driver"]),
-        cuda=_release(entry["cuda"]),
+        driver=_parse_release(entry["driver"]),
+        cuda=_parse_release(entry["cuda"]),
         gpus=tuple((str(gpu["name"]), ComputeCapability.parse(gpu["compute_capability"])) for gpu in entry["gpus"]),
         machine=str(entry["machine"]),
         platform=str(entry["platform"]),
-        glibc=_release(entry["glibc"]),
+        glibc=_parse_release(entry["glibc"]),
         origin=str(entry["origin"]),
         notes=tuple(map(str, entry.get("notes", ()))),
         amd_gpus=tuple((str(gpu["name"]), str(gpu["target"])) for gpu in entry.get("amd_gpus", ())),
-        toolkit=_release(entry.get("toolkit")),
+        toolkit=_parse_release(entry.get("toolkit")),
     )
 
 
-def _release(text: str | None) -> Release | None:
+def _parse_release(text: str | None) -> Release | None:
     return Release.parse(text) if text is not None else None
 
 
-# The plan that devkit.lock keeps, as it was solved.
-
-
 def parse_locked_plan(document: Mapping[str, Any]) -> Plan:
-    """The plan of a lock's document, without its warnings. Raises DevkitError when it is none."""
+    """Parse the plan of a lock, without its warnings. Raises DevkitError when there is none."""
     try:
         return Plan(
             vendor=Vendor(document["vendor"]),

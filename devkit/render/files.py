@@ -1,14 +1,13 @@
-"""The folder of a project: its files by their paths in it, and no path that leads out of it."""
+"""Files of a project: generated ones in memory, and those on the disk by their paths in the project's folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from devkit.errors import DevkitError
 
-# A file in memory, before anything touches the disk.
-
 DEVCONTAINER_FOLDER = ".devcontainer"
-"""Where generated files go, relative to the project."""
+"""The folder of generated files, relative to the project."""
+STAGED_SUFFIX = ".devkit-new"
 
 
 @dataclass(frozen=True)
@@ -25,15 +24,12 @@ class Artifact:
 
     @classmethod
     def from_text(cls, path: str, text: str, mode: int = 0o644) -> "Artifact":
-        """An artifact from text, in UTF-8."""
+        """Return an artifact with this text in UTF-8."""
         return cls(path, text.encode(), mode)
 
 
-STAGED_SUFFIX = ".devkit-new"
-
-
 def read_file(root: Path, path: str) -> bytes | None:
-    """The file's contents, None when there is none. Raises DevkitError when it leads out of the project."""
+    """Return the file's contents, None when there is none. Raises DevkitError when it is outside of the project."""
     target = resolve_inside(root, path)
     try:
         if target.is_dir():
@@ -46,20 +42,20 @@ def read_file(root: Path, path: str) -> bytes | None:
 
 
 def list_files(root: Path, folder: str) -> list[str]:
-    """The paths of all files in a folder of the project, sorted."""
+    """Return the paths of all files in a folder of the project, sorted."""
     found = (path for path in resolve_inside(root, folder).rglob("*") if path.is_file())
     return sorted(path.relative_to(root.resolve()).as_posix() for path in found)
 
 
 def resolve_inside(root: Path, path: str) -> Path:
-    """Where the path leads. Raises DevkitError when that is out of the project."""
+    """Follow the path and its links. Raises DevkitError when they lead out of the project."""
     base = root.resolve()
     try:
         target = (base / path).resolve()
     except ValueError:
         raise DevkitError(f"no file can have the name {path!r}", "Choose one without NUL characters.") from None
     except (OSError, RuntimeError) as error:
-        raise DevkitError(f"{path} cannot be followed: {error}", "Take away the link that leads to itself.") from None
+        raise DevkitError(f"{path} cannot be followed: {error}", "Remove the link that points to itself.") from None
     if not target.is_relative_to(base):
         raise DevkitError(
             f"{path} leads out of the project, to {target}", "Replace the symbolic link with a directory or a file."
@@ -68,5 +64,5 @@ def resolve_inside(root: Path, path: str) -> Path:
 
 
 def get_staging_path(target: Path) -> Path:
-    """Where a new version of the file waits until it is whole."""
+    """Return the path at which a new version of the file is written before it is renamed."""
     return target.with_name(f".{target.name.lstrip('.')}{STAGED_SUFFIX}")

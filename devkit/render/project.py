@@ -1,4 +1,4 @@
-"""A project's folder: what it asks for, and what writing its dev container would change."""
+"""A project's folder: its settings, and the changes that write its dev container."""
 
 import os
 import re
@@ -46,25 +46,10 @@ from devkit.render.wheel import find_devkit_source
 from devkit.solver.plan import Machine, Plan
 from devkit.solver.project import strip_line_numbers
 
-# Which dev containers a project has that devkit did not write. Asked by every run, so it loads little.
-
+CERTIFICATES_PATH = f"{DEVCONTAINER_FOLDER}/certificates/ca.crt"
+ENV_PATH = f"{DEVCONTAINER_FOLDER}/.env"
 _SINGLE = ".devcontainer.json"
 _DEV_CONTAINER = re.compile(rf"{re.escape(DEVCONTAINER_FOLDER)}/(?:[^/]+/)?devcontainer\.json")
-
-
-def find_foreign_devcontainers(root: Path) -> tuple[str, ...]:
-    """The paths of the project's own devcontainer.json files; none where devkit wrote one of them.
-
-    Raises: DevkitError when a file leads out of the project, and for a lock that cannot be read.
-    """
-    found = [path for path in list_files(root, DEVCONTAINER_FOLDER) if _DEV_CONTAINER.fullmatch(path)]
-    if read_file(root, _SINGLE) is not None:
-        found.insert(0, _SINGLE)
-    known = read_known_files(root).files if found else {}
-    return () if any(path in known for path in found) else tuple(found)
-
-
-# A plan and its settings, as the files of a dev container.
 
 RENDERERS: tuple[Callable[[Plan, ContainerSettings], Iterable[Artifact]], ...] = (
     render_editor_files,
@@ -77,25 +62,12 @@ RENDERERS: tuple[Callable[[Plan, ContainerSettings], Iterable[Artifact]], ...] =
     render_empty_netrc,
     render_image_locks,
 )
-"""Every unit that renders files of a dev container."""
-
-
-def render_devcontainer(plan: Plan, settings: ContainerSettings) -> tuple[Artifact, ...]:
-    """Every file that devkit generates, in the order of their paths; the same input gives the same bytes.
-
-    Raises: DevkitError when a value could not stand in one of the files.
-    """
-    artifacts = [artifact for part in RENDERERS for artifact in part(plan, settings)]
-    return tuple(sorted(artifacts, key=lambda artifact: artifact.path))
-
-
-CERTIFICATES_PATH = f"{DEVCONTAINER_FOLDER}/certificates/ca.crt"
-ENV_PATH = f"{DEVCONTAINER_FOLDER}/.env"
+"""Every function that renders files of a dev container."""
 
 
 @dataclass(frozen=True)
 class PathOptions:
-    """Files outside the project that the user named on the command line."""
+    """Files outside the project that the command line names."""
 
     ca_certificate: Path | None = None
     wheelhouse: Path | None = None
@@ -103,9 +75,9 @@ class PathOptions:
 
 @dataclass(frozen=True)
 class DevkitProject:
-    """A project's folder, and its choices with the command line's in their place.
+    """A project's folder, and its settings with the command line's in their place.
 
-    `locks` take the place of those that lie in the folder; None keeps them. `dependencies` are its own packages.
+    `locks` replace those of the folder; None keeps them. `dependencies` are the project's own packages.
     """
 
     root: Path
@@ -115,24 +87,36 @@ class DevkitProject:
     dependencies: Dependencies = NO_DEPENDENCIES
 
 
-def open_project(directory: Path, flags: ProjectSettings, inputs: PathOptions) -> DevkitProject:
-    """Read the project's choices. The folder itself may be missing, its parent may not.
+def open_project(directory: Path, overrides: ProjectSettings, path_options: PathOptions) -> DevkitProject:
+    """Read the project's settings. The folder itself may be missing, its parent may not.
 
-    Raises: DevkitError for a folder that cannot take files, a name no format can carry, a wrong devkit.toml, and
-    for `inputs` that are not what they should be.
+    Raises: DevkitError for a folder that cannot take files, a name that no format can hold, an invalid devkit.toml, and
+    invalid `path_options`.
     """
-    root = _usable(directory)
+    root = _validate_folder(directory)
     written = read_file(root, DEVKIT_TOML)
-    choices = (parse_devkit_toml(written) if written is not None else ProjectSettings()).with_flags(flags)
-    name = validate_project_name(choices.name or root.name or "project")
-    if inputs.ca_certificate is not None:
-        choices = replace(choices, ca_certificates=CERTIFICATES_PATH)
-    if inputs.wheelhouse is not None:
-        _check_wheelhouse(inputs.wheelhouse)
-        choices = replace(choices, wheelhouse=True)
-    validate_indexes(choices)
-    dependencies = NO_DEPENDENCIES if choices.ignore_dependencies else read_local_dependencies(str(root))
-    return DevkitProject(root, replace(choices, name=name), inputs, dependencies=dependencies)
+    settings = (parse_devkit_toml(written) if written is not None else ProjectSettings()).with_flags(overrides)
+    name = validate_project_name(settings.name or root.name or "project")
+    if path_options.ca_certificate is not None:
+        settings = replace(settings, ca_certificates=CERTIFICATES_PATH)
+    if path_options.wheelhouse is not None:
+        _validate_wheelhouse(path_options.wheelhouse)
+        settings = replace(settings, wheelhouse=True)
+    validate_indexes(settings)
+    dependencies = NO_DEPENDENCIES if settings.ignore_dependencies else read_local_dependencies(str(root))
+    return DevkitProject(root, replace(settings, name=name), path_options, dependencies=dependencies)
+
+
+def find_foreign_devcontainers(root: Path) -> tuple[str, ...]:
+    """Find the project's own devcontainer.json files; none where devkit wrote one of them.
+
+    Raises: DevkitError when a file leads out of the project, and for a lock that cannot be read.
+    """
+    found = [path for path in list_files(root, DEVCONTAINER_FOLDER) if _DEV_CONTAINER.fullmatch(path)]
+    if read_file(root, _SINGLE) is not None:
+        found.insert(0, _SINGLE)
+    known = read_known_files(root).files if found else {}
+    return () if any(path in known for path in found) else tuple(found)
 
 
 def compute_project_changes(
@@ -141,14 +125,19 @@ def compute_project_changes(
     *,
     machines: tuple[Machine, ...] = (),
     force: bool = False,
-    may_clash: bool = False,
+    may_conflict: bool = False,
     source: DevkitSource | None = None,
 ) -> tuple[FileChange, ...]:
-    """What generating the dev container for this plan would change. Reads the disk, writes nothing.
+    """Compute the changes that generate the dev container for this plan. Reads the disk, writes nothing.
 
-    `machines` are those that the plan is for, `source` is where the image takes devkit from, by default where this
-    devkit came from; `force` and `may_clash` are as for `changes_for`.
-    Raises: DevkitError as `changes_for` does.
+    Args:
+        machines: the machines that the plan is for.
+        force: as in `compute_changes`.
+        may_conflict: as in `compute_changes`.
+        source: the place from which the image installs devkit, by default the one this devkit came from.
+
+    Raises:
+        DevkitError: as `compute_changes` does.
     """
     plan = strip_line_numbers(plan, project.dependencies)
     locks = read_image_locks(project.root) if project.locks is None else project.locks
@@ -157,43 +146,82 @@ def compute_project_changes(
     ignore_files, ignored = update_gitignore(project.root, (), read_project_lock(project.root).ignored)
     generated = (*artifacts, render_lock(plan, artifacts, machines, ignored=ignored))
     edited = [*render_user_files(project), *ignore_files]
-    return compute_changes(project.root, generated, edited, force=force, may_clash=may_clash)
+    return compute_changes(project.root, generated, edited, force=force, may_conflict=may_conflict)
+
+
+def render_devcontainer(plan: Plan, settings: ContainerSettings) -> tuple[Artifact, ...]:
+    """Render every generated file, sorted by path; the same input gives the same bytes.
+
+    Raises: DevkitError for a value that one of the files cannot hold.
+    """
+    artifacts = [artifact for render in RENDERERS for artifact in render(plan, settings)]
+    return tuple(sorted(artifacts, key=lambda artifact: artifact.path))
+
+
+def render_user_files(project: DevkitProject) -> Sequence[Artifact]:
+    """Render the user's own files that settings change: devkit.toml, and .env where a wheelhouse is named."""
+    written = read_file(project.root, DEVKIT_TOML)
+    edited = [Artifact.from_text(DEVKIT_TOML, render_devkit_toml(project.settings, written))]
+    if project.path_options.wheelhouse is not None:
+        content = read_file(project.root, ENV_PATH) or b""
+        path = str(project.path_options.wheelhouse.resolve())
+        text = set_env_value(content.decode(errors="surrogateescape"), "DEVKIT_WHEELHOUSE", path)
+        edited.append(Artifact(ENV_PATH, text.encode(errors="surrogateescape"), 0o600))
+    return edited
 
 
 def build_container_settings(project: DevkitProject, *, source: DevkitSource | None = None) -> ContainerSettings:
-    """What the project asks of its container besides the plan and the locks. Raises DevkitError."""
-    choices = project.settings
+    """Build the validated settings of the container, without the locks. Raises DevkitError."""
+    settings = project.settings
+    if source is None and settings.install_from not in ("", "checkout"):
+        raise DevkitError(
+            f"{DEVKIT_TOML}: devkit.install_from is {settings.install_from!r}", 'It can be "checkout", or left out.'
+        )
     return ContainerSettings(
-        name=choices.name,
-        slug=slugify(choices.name),
-        source=source or _source(choices),
-        certificates=_certificates(project),
-        uses_wheelhouse=choices.wheelhouse,
-        index=validate_mirror("index", choices.index),
-        torch_index=validate_mirror("torch_index", choices.torch_index),
-        hub=validate_mirror("hub", choices.hub),
-        engine=choices.engine,
-        devices=choices.devices,
-        editors=choices.editors,
-        profiles=choices.profiles,
-        policy=choices.policy or NO_POLICY,
+        name=settings.name,
+        slug=slugify(settings.name),
+        source=source or (FromCheckout() if settings.install_from else find_devkit_source()),
+        certificates=_read_certificates(project),
+        uses_wheelhouse=settings.wheelhouse,
+        index=validate_mirror("index", settings.index),
+        torch_index=validate_mirror("torch_index", settings.torch_index),
+        hub=validate_mirror("hub", settings.hub),
+        engine=settings.engine,
+        devices=settings.devices,
+        editors=settings.editors,
+        profiles=settings.profiles,
+        policy=settings.policy or NO_POLICY,
         dependencies=project.dependencies,
     )
 
 
-def _usable(directory: Path) -> Path:
+def read_image_locks(root: Path) -> ImageLocks:
+    """Read the locks of a project. Raises DevkitError when they are damaged."""
+    return parse_image_locks(read_file(root, PYTHON_LOCK_PATH), read_file(root, IMAGE_LOCK_PATH))
+
+
+def find_wheelhouse(project: DevkitProject) -> Path:
+    """Find the folder of wheels for a build on this host. Raises DevkitError when there is none."""
+    environment = (read_file(project.root, ENV_PATH) or b"").decode(errors="surrogateescape")
+    named = os.environ.get("DEVKIT_WHEELHOUSE") or parse_env_value(environment, "DEVKIT_WHEELHOUSE") or "wheelhouse"
+    folder = project.path_options.wheelhouse or project.root / DEVCONTAINER_FOLDER / named
+    _validate_wheelhouse(folder)
+    return folder.resolve()
+
+
+def _validate_folder(directory: Path) -> Path:
     root = Path(os.path.abspath(directory))  # noqa: PTH100 - resolve() would replace the name of a linked folder
     if root.exists() and not root.is_dir():
         raise DevkitError(f"{directory} is a file, not a directory", "Name the project's directory.")
-    holder = root if root.exists() else root.parent
-    if not holder.is_dir():
-        raise DevkitError(f"{holder} does not exist", f"Create it first: mkdir -p {root}")
-    if not os.access(holder, os.W_OK | os.X_OK):
-        raise DevkitError(f"{holder} is read-only for this user", "Choose a directory that you may write to.")
+    parent = root if root.exists() else root.parent
+    if not parent.is_dir():
+        raise DevkitError(f"{parent} does not exist", f"Create it first: mkdir -p {root}")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise DevkitError(f"{parent} is read-only for this user", "Choose a directory that you may write to.")
     return root
 
 
-def _check_wheelhouse(directory: Path) -> None:
+def _validate_wheelhouse(directory: Path) -> None:
     if not os.path.isdir(directory):  # noqa: PTH112 - is_dir() fails for a name that no file system takes
         raise DevkitError(f"the wheelhouse {directory} is not a directory", "Name a directory of .whl files.")
     if not any(directory.glob("*.whl")):
@@ -205,29 +233,7 @@ def _check_wheelhouse(directory: Path) -> None:
         )
 
 
-def read_image_locks(root: Path) -> ImageLocks:
-    """The locks that lie in a project. Raises DevkitError when they are damaged."""
-    return parse_image_locks(read_file(root, PYTHON_LOCK_PATH), read_file(root, IMAGE_LOCK_PATH))
-
-
-def find_wheelhouse(project: DevkitProject) -> Path:
-    """The folder of wheels that a build on this host takes. Raises DevkitError when it is none."""
-    environment = (read_file(project.root, ENV_PATH) or b"").decode(errors="surrogateescape")
-    named = os.environ.get("DEVKIT_WHEELHOUSE") or parse_env_value(environment, "DEVKIT_WHEELHOUSE") or "wheelhouse"
-    folder = project.path_options.wheelhouse or project.root / DEVCONTAINER_FOLDER / named
-    _check_wheelhouse(folder)
-    return folder.resolve()
-
-
-def _source(choices: ProjectSettings) -> DevkitSource:
-    if choices.install_from not in ("", "checkout"):
-        raise DevkitError(
-            f"{DEVKIT_TOML}: devkit.install_from is {choices.install_from!r}", 'It can be "checkout", or left out.'
-        )
-    return FromCheckout() if choices.install_from else find_devkit_source()
-
-
-def _certificates(project: DevkitProject) -> str:
+def _read_certificates(project: DevkitProject) -> str:
     given = project.path_options.ca_certificate
     if given is not None:
         try:
@@ -246,15 +252,3 @@ def _certificates(project: DevkitProject) -> str:
             "Pass --ca-certificate FILE, or take network.ca_certificates out.",
         )
     return parse_certificates(content, shown_as=shown)
-
-
-def render_user_files(project: DevkitProject) -> Sequence[Artifact]:
-    """The user's own files that choices and inputs change: devkit.toml, and .env where a wheelhouse is named."""
-    written = read_file(project.root, DEVKIT_TOML)
-    edited = [Artifact.from_text(DEVKIT_TOML, render_devkit_toml(project.settings, written))]
-    if project.path_options.wheelhouse is not None:
-        content = read_file(project.root, ENV_PATH) or b""
-        path = str(project.path_options.wheelhouse.resolve())
-        text = set_env_value(content.decode(errors="surrogateescape"), "DEVKIT_WHEELHOUSE", path)
-        edited.append(Artifact(ENV_PATH, text.encode(errors="surrogateescape"), 0o600))
-    return edited

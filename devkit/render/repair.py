@@ -1,7 +1,6 @@
-"""The repairs that `devkit doctor --fix` makes: changes of files that the user owns, computed before they are made.
+"""The repairs of `devkit doctor --fix`: edits of files that the user owns, computed before they are made.
 
-Nothing here runs a program, and nothing is touched that the user could not put back: what stood in a file before is
-kept in a copy beside it.
+Nothing here runs a program, and everything can be undone: the file as it was is kept in a copy beside it.
 """
 
 import json
@@ -33,12 +32,12 @@ _SYNTAX: dict[str, Syntax] = {".json": JSONC, ".jsonc": JSONC, ".yml": YAML, ".y
 
 
 class CannotRepair(Exception):  # noqa: N818 - a refusal, not a bug
-    """A file that must be changed by hand. The text says why, and stands after the file's name."""
+    """A file that must be changed by hand. The text begins with the file's name and gives the reason."""
 
 
 @dataclass(frozen=True)
 class FileEdit:
-    """One file, as it is and as it would be. `target` is where symbolic links lead; `before` None for a directory."""
+    """One file before and after. `target` is its path with links resolved; `before` is None for a directory."""
 
     path: str
     target: Path
@@ -46,73 +45,71 @@ class FileEdit:
     after: bytes
 
     def format_diff(self) -> str:
-        """A unified diff; for a directory, what is made."""
+        """Return a unified diff; for a directory, one line."""
         if self.before is None:
             return f"make the directory {self.path}"
         return format_unified_diff(self.path, self.before, self.after)
 
 
 def compute_edits(repairs: Iterable[Repair], project: Path, *, home: Path) -> tuple[FileEdit, ...]:
-    """What the repairs would change, one edit for each file. Reads the disk, writes nothing.
+    """Compute the edits that the repairs make, one for each file. Reads the disk, writes nothing.
 
     Paths are absolute, in `home` when they begin with a tilde, or relative to `project`.
     Raises: CannotRepair for a file that is not the user's, leads out of both folders, or does not allow the change.
     """
     edits: dict[Path, FileEdit] = {}
     for repair in repairs:
-        target = _target(repair.path, project, home)
+        target = _resolve_target(repair.path, project, home)
         if repair.kind is RepairKind.MAKE_DIRECTORY:
             if not target.is_dir():
                 edits[target] = FileEdit(repair.path, target, None, b"")
             continue
-        edit = edits.get(target) or _unchanged(repair.path, target)
+        edit = edits.get(target) or _read_target(repair.path, target)
         edits[target] = FileEdit(edit.path, target, edit.before, apply_repair(edit.after, repair).encode())
     return tuple(edit for edit in edits.values() if edit.before != edit.after)
 
 
-def _target(path: str, project: Path, home: Path) -> Path:
-    """Where the path really leads, which must be in the project or the user's home."""
-    named = home / path[2:] if path.startswith("~/") else project / path
+def _resolve_target(path: str, project: Path, home: Path) -> Path:
+    """Follow the path, which must end in the project or the user's home."""
+    is_in_home = path.startswith("~/")
+    named = home / path[2:] if is_in_home else project / path
     try:
         target = named.resolve()
     except (OSError, RuntimeError, ValueError) as error:
         raise CannotRepair(f"{path}: cannot be followed: {error}") from error
-    # What is in the project must stay in it; a link to elsewhere may be somebody else's file.
-    root = project if not path.startswith("~/") and _is_in(named, project) else home
+    # A path in the project must stay in it; a link to elsewhere may be somebody else's file.
+    is_in_project = Path(os.path.abspath(named)).is_relative_to(os.path.abspath(project))  # noqa: PTH100 - links stay
+    root = project if is_in_project and not is_in_home else home
     if not target.is_relative_to(root.resolve()):
         raise CannotRepair(f"{path}: leads to {target}, which is outside of {root}")
     return target
 
 
-def _is_in(path: Path, folder: Path) -> bool:
-    return Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder))  # noqa: PTH100 - links not followed
-
-
-def _unchanged(path: str, target: Path) -> FileEdit:
+def _read_target(path: str, target: Path) -> FileEdit:
     try:
-        found = target.stat()
-        content = target.read_bytes() if found.st_size <= MAX_EDITED_BYTES else None
+        status = target.stat()
+        content = target.read_bytes() if status.st_size <= MAX_EDITED_BYTES else None
     except OSError as error:
         raise CannotRepair(f"{path}: {(error.strerror or str(error)).lower()}") from error
-    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
-        raise CannotRepair(f"{path}: belongs to another user (uid {found.st_uid})")
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+        raise CannotRepair(f"{path}: belongs to another user (uid {status.st_uid})")
     if content is None or b"\0" in content:
         raise CannotRepair(f"{path}: is no text file of an ordinary size")
     return FileEdit(path, target, content, content)
 
 
 def apply_repair(content: bytes, repair: Repair) -> str:
-    """The text of a file with the repair made. Raises CannotRepair."""
+    """Return the text of a file with the repair made. Raises CannotRepair."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
         raise CannotRepair(f"{repair.path}: is not UTF-8") from error
     try:
         if repair.kind is RepairKind.REPLACE:
-            return _replaced(text, repair)
+            return _replace_line(text, repair)
         suffix = Path(repair.path).suffix.lower()
         if suffix == ".toml":
-            return _toml(text, repair)
+            return _edit_toml(text, repair)
         if suffix not in _SYNTAX:
             raise CannotRepair(f"{repair.path}: is of a format that is not edited")
         if repair.kind is RepairKind.REMOVE:
@@ -122,49 +119,46 @@ def apply_repair(content: bytes, repair: Repair) -> str:
         raise CannotRepair(f"{repair.path}: {error}") from error
 
 
-def _replaced(text: str, repair: Repair) -> str:
-    """The one line that reads like the key, whatever its indentation, becomes the value; "" takes it away."""
+def _replace_line(text: str, repair: Repair) -> str:
+    """Replace the one line that equals the key, whatever its indentation, by the value; "" removes it."""
     lines = text.splitlines(keepends=True)
     wanted = repair.key[0].strip()
-    places = [place for place, line in enumerate(lines) if line.strip() == wanted]
-    if len(places) != 1:
-        often = "does not occur" if not places else f"occurs {len(places)} times"
+    numbers = [number for number, line in enumerate(lines) if line.strip() == wanted]
+    if len(numbers) != 1:
+        often = "does not occur" if not numbers else f"occurs {len(numbers)} times"
         raise CannotSplice(f"the line {wanted!r} {often}")
-    (place,) = places
-    line = lines[place]
+    (number,) = numbers
+    line = lines[number]
     indent = line[: len(line) - len(line.lstrip())]
     end = line[len(line.rstrip("\r\n")) :]
-    lines[place] = f"{indent}{repair.value.strip()}{end}" if repair.value.strip() else ""
+    lines[number] = f"{indent}{repair.value.strip()}{end}" if repair.value.strip() else ""
     return "".join(lines)
 
 
-def _toml(text: str, repair: Repair) -> str:
+def _edit_toml(text: str, repair: Repair) -> str:
+    is_removal = repair.kind is RepairKind.REMOVE
     try:
         document = tomlkit.parse(text)
         before = document.unwrap()
-        is_removal = repair.kind is RepairKind.REMOVE
         value = None if is_removal else json.loads(repair.value)
         wanted = copy_without_value(before, repair.key) if is_removal else copy_with_value(before, repair.key, value)
-        _change_toml(document, repair, value)
+        table: Any = document
+        for name in repair.key[:-1]:
+            if name not in table:
+                if is_removal:
+                    return text
+                table[name] = tomlkit.table()
+            table = table[name]
+        if is_removal:
+            table.pop(repair.key[-1], None)
+        else:
+            table[repair.key[-1]] = value
         after = document.as_string()
         if tomlkit.parse(after).unwrap() != wanted:
             raise CannotSplice("its layout does not allow this change alone")
     except (TOMLKitError, KeyError, TypeError) as error:
         raise CannotSplice(f"it cannot be changed there: {error}") from error
     return after
-
-
-def _change_toml(document: Any, repair: Repair, value: object) -> None:  # noqa: ANN401 - tomlkit's own containers
-    for name in repair.key[:-1]:
-        if repair.kind is RepairKind.REMOVE and name not in document:
-            return
-        if name not in document:
-            document[name] = tomlkit.table()
-        document = document[name]
-    if repair.kind is RepairKind.REMOVE:
-        document.pop(repair.key[-1], None)
-    else:
-        document[repair.key[-1]] = value
 
 
 def apply_edit(edit: FileEdit) -> str:

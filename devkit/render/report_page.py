@@ -1,11 +1,11 @@
-"""The report as one HTML page that needs nothing else: no network, no script, no font, no other file."""
+"""The doctor's report as one HTML page that needs no network, script, font or other file."""
 
 import base64
 import hashlib
 from collections.abc import Mapping
 
 from devkit.doctor.model import Confidence, Crashed, Passed, Restart, Severity, Skipped
-from devkit.doctor.report.report import Health, Report, ReportedFinding
+from devkit.doctor.report.report import Health, Report
 from devkit.doctor.report.stack import LayerState, build_stack
 from devkit.facts.model import Facts
 from devkit.render.templates import render_html, render_template
@@ -27,28 +27,37 @@ _RESTARTS = {
     Restart.WSL: "restarts WSL",
     Restart.HOST: "restarts the machine",
 }
-_HEADLINES = {Health.HEALTHY: "healthy", Health.WARNINGS: "warning", Health.PROBLEMS: "problem"}
-_PALEST = 5
+_HEALTH = {Health.HEALTHY: "healthy", Health.WARNINGS: "warning", Health.PROBLEMS: "problem"}
+_MAX_FADE = 5
 
 
 def render_report_page(facts: Facts, report: Report) -> str:
-    """The page. Give it redacted facts and report: it is made to be passed on."""
+    """Render the page. Pass redacted facts and report: the page is made to be shared."""
     style = render_template("report/page.css.j2").strip()
     layers = build_stack(facts, report)
     states = [layer.state for layer in layers]
-    broken_at = states.index(LayerState.CAUSE) if LayerState.CAUSE in states else None
+    broken_at = states.index(LayerState.CAUSE) if LayerState.CAUSE in states else len(states)
+    # Roots are sorted, so the cause to begin with is the first; a report of notes alone has none.
+    first = next(iter(report.roots), None)
+    if first is not None and first.finding.severity is Severity.NOTE:
+        first = None
     return render_html(
         "report/page.html.j2",
         style=style,
-        style_hash=_hash_of(style),
+        # The page's security policy allows this style by its hash, and no other.
+        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         report=report,
-        headline=_headline(report),
-        health=_HEADLINES[report.health],
-        first=_first(report),
-        others=report.roots if _first(report) is None else report.roots[1:],
-        layers=[(layer, _CLASSES[layer.state], _fade(place, broken_at)) for place, layer in enumerate(layers)],
-        counts=_counts(report),
-        followers={code: len(report.following(code)) for code in {shown.check.code for shown in report.roots}},
+        headline=first.finding.message if first else _describe_without_cause(report),
+        health=_HEALTH[report.health],
+        first=first,
+        others=report.roots if first is None else report.roots[1:],
+        layers=[
+            # Layers behind the break are paler and paler.
+            (layer, _CLASSES[layer.state], min(max(number - broken_at, 0), _MAX_FADE))
+            for number, layer in enumerate(layers)
+        ],
+        counts=_format_counts(report),
+        followers={code: len(report.following(code)) for code in {root.check.code for root in report.roots}},
         severities=_SEVERITIES,
         restarts=_RESTARTS,
         certain=Confidence.CERTAIN,
@@ -57,38 +66,18 @@ def render_report_page(facts: Facts, report: Report) -> str:
     )
 
 
-def _hash_of(style: str) -> str:
-    """What the page's security policy allows by content: this style, and no other that got in."""
-    return base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-
-
-def _first(report: Report) -> ReportedFinding | None:
-    """The cause to begin with; None when there are only notes. Roots are sorted, so it stands first among them."""
-    first = next(iter(report.roots), None)
-    return None if first is None or first.finding.severity is Severity.NOTE else first
-
-
-def _headline(report: Report) -> str:
-    first = _first(report)
-    if first is not None:
-        return first.finding.message
+def _describe_without_cause(report: Report) -> str:
     if report.crashed:
         return f"{format_count(len(report.crashed), 'check')} crashed; the others found nothing that stops GPU work"
     return "nothing found that stops GPU work"
 
 
-def _fade(place: int, broken_at: int | None) -> int:
-    """How far behind the break a layer is: 0 before it and at it, then paler and paler."""
-    return 0 if broken_at is None or place <= broken_at else min(place - broken_at, _PALEST)
-
-
-def _counts(report: Report) -> str:
-    errors = sum(shown.finding.severity is Severity.ERROR for shown in report.roots)
-    warnings = sum(shown.finding.severity is Severity.WARNING for shown in report.roots)
-    following = sum(shown.finding.follows_from is not None for shown in report.findings)
+def _format_counts(report: Report) -> str:
+    errors = sum(root.finding.severity is Severity.ERROR for root in report.roots)
+    warnings = sum(root.finding.severity is Severity.WARNING for root in report.roots)
+    following = sum(each.finding.follows_from is not None for each in report.findings)
     passed = sum(isinstance(outcome.verdict, Passed) for outcome in report.outcomes)
     skipped = sum(isinstance(outcome.verdict, Skipped) for outcome in report.outcomes)
-    parts = [format_count(errors, "root problem")] if errors else []
-    parts += [format_count(warnings, "warning")] if warnings else []
-    parts += [format_count(following, "consequence")] if following else []
+    counts = ((errors, "root problem"), (warnings, "warning"), (following, "consequence"))
+    parts = [format_count(count, name) for count, name in counts if count]
     return join_words([*parts, f"{passed} passed", f"{skipped} not judged"])

@@ -1,4 +1,4 @@
-"""Where the templates are, installed or in a checkout."""
+"""The Jinja templates, installed or in a checkout."""
 
 from functools import cache
 from importlib.abc import Traversable
@@ -9,12 +9,12 @@ from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
 
 
 def find_templates() -> Traversable:
-    """Where the templates are: inside the package when installed, beside it in a checkout."""
+    """Return the folder of templates: inside the package when installed, beside it in a checkout."""
     packaged = files("devkit") / "templates"
     return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / "templates"
 
 
-class _Templates(BaseLoader):
+class _Loader(BaseLoader):
     def get_source(self, environment: Environment, template: str) -> tuple[str, str | None, None]:
         path = find_templates().joinpath(*template.split("/"))
         if not path.is_file():
@@ -24,22 +24,22 @@ class _Templates(BaseLoader):
 
 @cache
 def get_environment(*, escapes_html: bool = False) -> Environment:
-    """Jinja as every template expects it: an unknown name is an error. Only pages are escaped for HTML."""
+    """Return Jinja as every template expects it: an unknown name is an error. Only pages are escaped for HTML."""
     return Environment(
-        loader=_Templates(),
+        loader=_Loader(),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=escapes_html,  # noqa: S701 - otherwise it is shell and YAML, and every value is checked before
+        autoescape=escapes_html,  # noqa: S701 - otherwise it is shell and YAML, and every value is validated before
     )
 
 
 def render_template(template: str, **values: object) -> str:
-    """The text of a template, named by its path under `templates_root()`, such as "devcontainer/gpu.sh.j2"."""
+    """Return the text of a template, named by its path among the templates, such as "devcontainer/gpu.sh.j2"."""
     return get_environment().get_template(template).render(**values)
 
 
 def render_html(template: str, **values: object) -> str:
-    """The text of an HTML template; every value is escaped, wherever it came from."""
+    """Return the text of an HTML template; every value is escaped, wherever it came from."""
     return get_environment(escapes_html=True).get_template(template).render(**values)

@@ -1,4 +1,4 @@
-"""Joining: both sides' changes are kept, and where they meet nothing is lost and no document breaks."""
+"""Merging: both sides' changes are kept, and where they meet nothing is lost and no document breaks."""
 
 import json
 
@@ -13,15 +13,15 @@ from devkit.render.splice.merge import has_conflict_markers, merge_file, merge_l
 BASE = "one\ntwo\nthree\nfour\nfive\n"
 
 
-def joined(path: str, base: str, mine: str, theirs: str) -> tuple[str, list[str]]:
-    """The joined text, and where it needs a decision."""
-    result = merge_file(path, base=base, mine=mine.encode(), theirs=theirs.encode())
+def merge(path: str, base: str, ours: str, theirs: str) -> tuple[str, list[str]]:
+    """The merged text, and where it needs a decision."""
+    result = merge_file(path, base=base, ours=ours.encode(), theirs=theirs.encode())
     assert result is not None
-    return result.content.decode(), [clash.place for clash in result.conflicts]
+    return result.content.decode(), [conflict.place for conflict in result.conflicts]
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "both"),
+    ("ours", "theirs", "both"),
     [
         pytest.param(BASE, "1\ntwo\nthree\nfour\nfive\n", "1\ntwo\nthree\nfour\nfive\n", id="only devkit changed"),
         pytest.param("1\ntwo\nthree\nfour\nfive\n", BASE, "1\ntwo\nthree\nfour\nfive\n", id="only the user changed"),
@@ -32,16 +32,16 @@ def joined(path: str, base: str, mine: str, theirs: str) -> tuple[str, list[str]
         pytest.param("\ufeff" + BASE, "zero\n" + BASE, "\ufeffzero\n" + BASE, id="a byte order mark"),
     ],
 )
-def test_changes_of_both_sides_are_kept(mine, theirs, both):
-    mine_and_theirs = merge_file("Dockerfile", base=BASE, mine=mine.encode(), theirs=theirs.encode())
-    if "\r\n" in mine:
+def test_changes_of_both_sides_are_kept(ours, theirs, both):
+    merged = merge_file("Dockerfile", base=BASE, ours=ours.encode(), theirs=theirs.encode())
+    if "\r\n" in ours:
         both = "zero\r\n" + BASE.replace("\n", "\r\n")
-    assert (mine_and_theirs.content.decode(), mine_and_theirs.conflicts) == (both, ())
+    assert (merged.content.decode(), merged.conflicts) == (both, ())
 
 
 def test_where_changes_meet_a_text_gets_both_between_markers():
-    text, places = joined("Dockerfile", BASE, BASE.replace("three", "mine"), BASE.replace("three", "devkit's"))
-    marked = "<<<<<<< yours\nmine\n=======\ndevkit's\n>>>>>>> devkit\n"
+    text, places = merge("Dockerfile", BASE, BASE.replace("three", "ours"), BASE.replace("three", "devkit's"))
+    marked = "<<<<<<< yours\nours\n=======\ndevkit's\n>>>>>>> devkit\n"
     assert (text, places) == (BASE.replace("three\n", marked), ["line 3"])
     assert has_conflict_markers(text.encode())
     assert has_conflict_markers(text.replace("\n", "\r\n").encode())
@@ -49,32 +49,32 @@ def test_where_changes_meet_a_text_gets_both_between_markers():
 
 
 def test_changes_of_neighbouring_lines_meet_as_they_do_in_git():
-    _, places = joined("gpu.sh", BASE, BASE.replace("three", "mine"), BASE.replace("four", "devkit's"))
+    _, places = merge("gpu.sh", BASE, BASE.replace("three", "ours"), BASE.replace("four", "devkit's"))
     assert places == ["line 3"]
 
 
 @pytest.mark.parametrize("path", ["settings.toml", ".env"])
 def test_a_format_that_markers_would_break_keeps_the_users_lines(path):
-    mine = BASE.replace("three", "mine")
-    text, places = joined(path, BASE, mine, BASE.replace("three", "devkit's"))
-    assert (text, places) == (mine, ["line 3"])
+    ours = BASE.replace("three", "ours")
+    text, places = merge(path, BASE, ours, BASE.replace("three", "devkit's"))
+    assert (text, places) == (ours, ["line 3"])
 
 
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n"]), max_size=8)
 
 
 @given(LINES, LINES, LINES)
-def test_one_side_alone_always_wins_and_nothing_is_lost(base, mine, theirs):
-    def text(pieces, side):
-        return [line for piece in pieces for line in getattr(piece, side)]
+def test_one_side_alone_always_wins_and_nothing_is_lost(base, ours, theirs):
+    def text(regions, side):
+        return [line for region in regions for line in getattr(region, side)]
 
-    assert text(merge_lines(base, mine, base), "mine") == mine
+    assert text(merge_lines(base, ours, base), "ours") == ours
     assert text(merge_lines(base, base, theirs), "theirs") == theirs
-    assert not any(piece.is_conflict for piece in merge_lines(base, mine, mine))
-    pieces = list(merge_lines(base, mine, theirs))
+    assert not any(region.is_conflict for region in merge_lines(base, ours, ours))
+    regions = list(merge_lines(base, ours, theirs))
     # A line that one side added stands in what that side says, agreed or not.
-    for side, lines in (("mine", mine), ("theirs", theirs)):
-        assert all(line in text(pieces, side) for line in set(lines) - set(base))
+    for side, lines in (("ours", ours), ("theirs", theirs)):
+        assert all(line in text(regions, side) for line in set(lines) - set(base))
 
 
 DOCUMENT = {
@@ -105,7 +105,7 @@ MINE = """{
 
 
 def test_a_commented_document_takes_each_change_by_itself():
-    text, places = joined("devcontainer.json", json.dumps(DOCUMENT), MINE, json.dumps(THEIRS))
+    text, places = merge("devcontainer.json", json.dumps(DOCUMENT), MINE, json.dumps(THEIRS))
     assert places == []
     assert JSONC.loads(text) == {
         "name": "Démo",
@@ -119,9 +119,9 @@ def test_a_commented_document_takes_each_change_by_itself():
 
 
 def test_where_changes_meet_a_document_keeps_the_users_side_and_stays_a_document():
-    mine = MINE.replace('"8gb"', '"64gb"').replace('\t"service": "dev",\n', "")
+    ours = MINE.replace('"8gb"', '"64gb"').replace('\t"service": "dev",\n', "")
     theirs = THEIRS | {"service": "other"}
-    text, places = joined("devcontainer.json", json.dumps(DOCUMENT), mine, json.dumps(theirs))
+    text, places = merge("devcontainer.json", json.dumps(DOCUMENT), ours, json.dumps(theirs))
     assert places == ["service", "nested.size"]
     assert JSONC.loads(text)["nested"]["size"] == "64gb"
     assert "service" not in JSONC.loads(text)
@@ -129,28 +129,28 @@ def test_where_changes_meet_a_document_keeps_the_users_side_and_stays_a_document
 
 def test_compose_files_keep_comments_of_both():
     base = "services:\n  dev:\n    # size\n    shm_size: 8gb\n    init: true\n"
-    mine = base.replace("init: true\n", "init: true\n    # ours\n    cpus: 4\n")
+    ours = base.replace("init: true\n", "init: true\n    # ours\n    cpus: 4\n")
     theirs = base.replace("# size\n    shm_size: 8gb", "# a limit\n    shm_size: 16gb")
-    text, places = joined("docker-compose.yml", base, mine, theirs)
+    text, places = merge("docker-compose.yml", base, ours, theirs)
     assert places == []
     assert text == "services:\n  dev:\n    # a limit\n    shm_size: 16gb\n    init: true\n    # ours\n    cpus: 4\n"
 
 
-def test_changes_that_only_lines_cannot_join_are_joined_by_keys():
+def test_changes_that_only_lines_cannot_merge_are_merged_by_keys():
     base = "services:\n  dev:\n    shm_size: 8gb\n    init: true\n"
-    mine = base.replace("init: true", "init: false")
+    ours = base.replace("init: true", "init: false")
     theirs = base.replace("shm_size: 8gb", "shm_size: 16gb")
-    text, places = joined("docker-compose.yml", base, mine, theirs)
+    text, places = merge("docker-compose.yml", base, ours, theirs)
     assert (yaml.safe_load(text)["services"]["dev"], places) == ({"shm_size": "16gb", "init": False}, [])
 
 
 def test_a_document_that_does_not_parse_stays_as_it_is():
-    text, places = joined("devcontainer.json", "{}", "{ half", '{"a": 1}')
+    text, places = merge("devcontainer.json", "{}", "{ half", '{"a": 1}')
     assert (text, places) == ("{ half", ["the whole file"])
 
 
-def test_what_is_no_text_is_not_joined():
-    assert merge_file("x.whl", base="", mine=b"\xff\xfe", theirs=b"") is None
+def test_what_is_no_text_is_not_merged():
+    assert merge_file("x.whl", base="", ours=b"\xff\xfe", theirs=b"") is None
 
 
 VALUES = st.dictionaries(
@@ -159,12 +159,12 @@ VALUES = st.dictionaries(
 
 
 @given(VALUES, VALUES, VALUES)
-def test_a_joined_document_parses_and_has_every_change_that_the_user_did_not_make_too(base, mine, theirs):
-    text, places = joined("a.json", *(json.dumps(each, indent=2) for each in (base, mine, theirs)))
+def test_a_merged_document_parses_and_has_every_change_that_the_user_did_not_make_too(base, ours, theirs):
+    text, places = merge("a.json", *(json.dumps(each, indent=2) for each in (base, ours, theirs)))
     result = json.loads(text)
     for key in theirs:
-        if mine.get(key) == base.get(key) and not any(place.startswith(key) for place in places):
+        if ours.get(key) == base.get(key) and not any(place.startswith(key) for place in places):
             assert result.get(key) == theirs[key]
-    for key in mine:
+    for key in ours:
         if theirs.get(key) == base.get(key):
-            assert result.get(key) == mine[key]
+            assert result.get(key) == ours[key]

@@ -1,7 +1,10 @@
-"""What becomes of a generated file that the user edited, when devkit would write another one.
+"""The three-way merge of a generated file: devkit's last version (base), the user's file (ours), devkit's new one (theirs).
 
 Both sides' changes are kept. Where they meet, a text file takes both between the markers that git uses, and a document
 keeps the user's side: markers would break the very file that starts the container.
+
+Not taken from a library: merge3 is under the GPL, which this project is not, and three-merge merges single characters,
+so that half of a line of the one could meet half of a line of the other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,218 +15,15 @@ from pathlib import PurePosixPath
 
 from devkit.render.splice.document import CannotSplice, Syntax, dump_json, remove_value, set_value
 
-# Three versions of a text joined line by line: what it was, what the user made of it, what devkit would write now.
-#
-# Not taken from a library: merge3 is under the GPL, which this project is not, and three-merge joins single characters,
-# so that half of a line of the one could meet half of a line of the other.
-
-TextLines = Sequence[str]
-
-
-@dataclass(frozen=True)
-class MergeRegion:
-    """A stretch of the joined text. `mine` and `theirs` are the same unless both sides changed it differently."""
-
-    mine: tuple[str, ...]
-    theirs: tuple[str, ...]
-
-    @property
-    def is_conflict(self) -> bool:
-        """Whether the two sides disagree here."""
-        return self.mine != self.theirs
-
-
-@dataclass(frozen=True)
-class _Hunk:
-    """One side puts `lines` in the place of the base's lines from `start` to `end`."""
-
-    start: int
-    end: int
-    lines: tuple[str, ...]
-
-
-def merge_lines(base: TextLines, mine: TextLines, theirs: TextLines) -> Iterator[MergeRegion]:
-    """The pieces of the joined text, in order. Changes that touch each other clash, as they do in git."""
-    ours, others = _hunks(base, mine), _hunks(base, theirs)
-    place = 0
-    for start, end in _regions([*ours, *others]):
-        yield _agreed(base[place:start])
-        my_lines, their_lines = _side(base, ours, start, end), _side(base, others, start, end)
-        before = tuple(base[start:end])
-        if before == my_lines:
-            yield _agreed(their_lines)
-        elif before == their_lines:
-            yield _agreed(my_lines)
-        else:
-            yield MergeRegion(my_lines, their_lines)
-        place = end
-    yield _agreed(base[place:])
-
-
-def _agreed(lines: TextLines) -> MergeRegion:
-    return MergeRegion(tuple(lines), tuple(lines))
-
-
-def _hunks(base: TextLines, other: TextLines) -> list[_Hunk]:
-    matcher = SequenceMatcher(None, base, other, autojunk=False)
-    return [
-        _Hunk(start, end, tuple(other[from_:to]))
-        for tag, start, end, from_, to in matcher.get_opcodes()
-        if tag != "equal"
-    ]
-
-
-def _regions(hunks: list[_Hunk]) -> Iterator[tuple[int, int]]:
-    """The stretches of the base that one side or both changed; those that touch are one."""
-    ordered = sorted(hunks, key=lambda hunk: (hunk.start, hunk.end))
-    while ordered:
-        start, end = ordered[0].start, ordered[0].end
-        while ordered and ordered[0].start <= end:
-            end = max(end, ordered.pop(0).end)
-        yield start, end
-
-
-def _side(base: TextLines, hunks: list[_Hunk], start: int, end: int) -> tuple[str, ...]:
-    """What one side has in the place of the base's lines from `start` to `end`."""
-    lines: list[str] = []
-    place = start
-    for hunk in hunks:
-        if start <= hunk.start and hunk.end <= end:
-            lines += [*base[place : hunk.start], *hunk.lines]
-            place = hunk.end
-    return (*lines, *base[place:end])
-
-
-# Three versions of a JSON or YAML document joined key by key: layout and comments of the user's stay as they are.
-#
-# Joined line by line such a document can lose a comma, and markers of a conflict would break it.
-
-DocumentKey = tuple[str, ...]
-
-
-class Missing(Enum):
-    """What stands in the place of a value that is not there; null is a value."""
-
-    MISSING = "absent"
-
-
-MISSING = Missing.MISSING
-
-
-@dataclass(frozen=True)
-class RejectedChange:
-    """A change of devkit's that the user's document does not take. `value` is ABSENT for a removal."""
-
-    key: DocumentKey
-    value: object
-
-    def describe(self) -> str:
-        """The change in one line."""
-        name = ".".join(self.key) or "the document"
-        return f"{name}: removed" if self.value is MISSING else f"{name}: {dump_json(self.value)}"
-
-
-def merge_document(base: str, mine: str, theirs: str, syntax: Syntax) -> tuple[str, tuple[RejectedChange, ...]]:
-    """`mine` with the changes from `base` to `theirs` that nothing in it contradicts, and the changes that are left.
-
-    Raises: ValueError when one of the three does not parse.
-    """
-    before, wanted = syntax.loads(base), syntax.loads(theirs)
-    syntax.loads(mine)
-    joining = _Joining(mine, syntax)
-    for key, value in _changes(before, wanted):
-        now = joining.at(key)
-        if now != value and now != _at(before, key):
-            joining.rejected.append(RejectedChange(key, value))
-        elif now != value:
-            joining.put(key, value)
-    for key, old, new in _lists(before, wanted):
-        joining.join_items(key, old, new)
-    return joining.text, tuple(joining.rejected)
-
-
-class _Joining:
-    """The user's document while changes are made to it one by one."""
-
-    def __init__(self, text: str, syntax: Syntax) -> None:
-        self.text = text
-        self.rejected: list[RejectedChange] = []
-        self._syntax = syntax
-
-    def at(self, key: DocumentKey) -> object:
-        """What stands there now."""
-        return _at(self._syntax.loads(self.text), key)
-
-    def put(self, key: DocumentKey, value: object) -> None:
-        """Set or remove it; a layout that does not allow it rejects the change."""
-        try:
-            if value is MISSING:
-                self.text = remove_value(self.text, key, self._syntax)
-            else:
-                self.text = set_value(self.text, key, value, self._syntax)
-        except CannotSplice:
-            self.rejected.append(RejectedChange(key, value))
-
-    def join_items(self, key: DocumentKey, old: list[object], new: list[object]) -> None:
-        """Add and take away the items of a plain list that devkit added and took away, each one by itself."""
-        for item in new:
-            now = self.at(key)
-            if item not in old and isinstance(now, list) and item not in now:
-                self.put((*key, str(len(now))), item)
-        for item in old:
-            now = self.at(key)
-            if item not in new and isinstance(now, list) and item in now:
-                self.put((*key, str(now.index(item))), MISSING)
-
-
-def _changes(before: object, wanted: object, key: DocumentKey = ()) -> Iterator[tuple[DocumentKey, object]]:
-    """What must be set or removed to turn one document into the other; lists of plain values apart."""
-    if before == wanted or (_is_plain_list(before) and _is_plain_list(wanted)):
-        return
-    if not (isinstance(before, dict) and isinstance(wanted, dict)):
-        yield key, wanted
-        return
-    for name in [*before, *(name for name in wanted if name not in before)]:
-        if name not in wanted:
-            yield (*key, str(name)), MISSING
-        elif name not in before:
-            yield (*key, str(name)), wanted[name]
-        else:
-            yield from _changes(before[name], wanted[name], (*key, str(name)))
-
-
-def _lists(
-    before: object, wanted: object, key: DocumentKey = ()
-) -> Iterator[tuple[DocumentKey, list[object], list[object]]]:
-    if isinstance(before, list) and isinstance(wanted, list) and _is_plain_list(before) and _is_plain_list(wanted):
-        yield key, before, wanted
-    elif isinstance(before, dict) and isinstance(wanted, dict):
-        for name in before:
-            if name in wanted:
-                yield from _lists(before[name], wanted[name], (*key, str(name)))
-
-
-def _is_plain_list(value: object) -> bool:
-    return isinstance(value, list) and not any(isinstance(item, (dict, list)) for item in value)
-
-
-def _at(document: object, key: DocumentKey) -> object:
-    for name in key:
-        if not isinstance(document, dict) or name not in document:
-            return MISSING
-        document = document[name]
-    return document
-
-
-MINE, MIDDLE, THEIRS = "<<<<<<< yours", "=======", ">>>>>>> devkit"
+OURS_MARKER, MIDDLE_MARKER, THEIRS_MARKER = "<<<<<<< yours", "=======", ">>>>>>> devkit"
 _BOM = "\ufeff"
-_STRICT = frozenset({".toml", ".env", ".xml"})
-"""How the names of files end which markers would break, and which are joined line by line all the same."""
+_WITHOUT_MARKERS = frozenset({".toml", ".env", ".xml"})
+"""Suffixes of files that markers would break, and that are merged line by line all the same."""
 
 
 @dataclass(frozen=True)
 class MergeConflict:
-    """A place where the user's change and devkit's meet. `wanted` is what devkit would have there.
+    """A place where the user's change and devkit's meet. `wanted` is devkit's side.
 
     `is_marked` when the file holds both sides, to be resolved there; otherwise it holds the user's side alone.
     """
@@ -236,63 +36,56 @@ class MergeConflict:
 
 @dataclass(frozen=True)
 class MergedFile:
-    """The joined file, and where it needs a decision."""
+    """The merged file and the conflicts that need a decision."""
 
     content: bytes
     conflicts: tuple[MergeConflict, ...] = ()
 
 
-def merge_file(path: str, *, base: str, mine: bytes, theirs: bytes) -> MergedFile | None:
-    """The file of that path with the changes of both sides; None for what is no text.
-
-    `base` is what devkit wrote last, `mine` what stands there now, `theirs` what devkit would write. Line ends and a
-    byte order mark are the user's.
-    """
+def merge_file(path: str, *, base: str, ours: bytes, theirs: bytes) -> MergedFile | None:
+    """Merge the changes of both sides; None for a file that is not text. Line ends and a BOM are the user's."""
     try:
-        now, new = mine.decode(), theirs.decode()
+        now, new = ours.decode(), theirs.decode()
     except UnicodeDecodeError:
         return None
-    mark = _BOM if now.startswith(_BOM) else ""
+    bom = _BOM if now.startswith(_BOM) else ""
     has_crlf = "\r\n" in now
-    joined, clashes = _joined(path, base, now.removeprefix(_BOM).replace("\r\n", "\n"), new)
-    text = mark + (joined.replace("\n", "\r\n") if has_crlf else joined)
-    return MergedFile(text.encode(), tuple(replace(clash, path=path) for clash in clashes))
+    merged, conflicts = _merge_text(path, base, now.removeprefix(_BOM).replace("\r\n", "\n"), new)
+    text = bom + (merged.replace("\n", "\r\n") if has_crlf else merged)
+    return MergedFile(text.encode(), tuple(replace(conflict, path=path) for conflict in conflicts))
 
 
 def has_conflict_markers(content: bytes) -> bool:
-    """Whether a file still holds the markers of a conflict that devkit wrote."""
-    return f"\n{MINE}\n".encode() in b"\n" + content.replace(b"\r\n", b"\n")
+    """Return True for a file with the markers of a conflict that devkit wrote."""
+    return f"\n{OURS_MARKER}\n".encode() in b"\n" + content.replace(b"\r\n", b"\n")
 
 
-def _joined(path: str, base: str, mine: str, theirs: str) -> tuple[str, list[MergeConflict]]:
-    pieces = list(merge_lines(*(text.splitlines(keepends=True) for text in (base, mine, theirs))))
-    by_lines = "".join("".join(piece.mine) for piece in pieces)
+def _merge_text(path: str, base: str, ours: str, theirs: str) -> tuple[str, list[MergeConflict]]:
+    regions = list(merge_lines(*(text.splitlines(keepends=True) for text in (base, ours, theirs))))
     name = PurePosixPath(path)
     suffix = name.suffix.lower() or name.name
-    syntax = _syntax(suffix)
+    syntax = _find_syntax(suffix)
     if syntax is None:
-        return _marked(pieces) if suffix not in _STRICT else (by_lines, list(_kept(pieces)))
+        return _join_regions(regions, is_marked=suffix not in _WITHOUT_MARKERS)
     try:
-        by_keys, rejected = merge_document(base, mine, theirs, syntax)
+        by_keys, rejected = merge_document(base, ours, theirs, syntax)
     except ValueError:
         # It is no document at present, and stays what the user made of it.
-        return mine, [MergeConflict("", "the whole file", theirs, is_marked=False)]
-    if not rejected and not any(piece.is_conflict for piece in pieces) and _means(by_lines, by_keys, syntax):
-        # Joined by lines it has devkit's new comments as well.
-        return by_lines, []
+        return ours, [MergeConflict("", "the whole file", theirs, is_marked=False)]
+    if not rejected and not any(region.is_conflict for region in regions):
+        by_lines = "".join("".join(region.ours) for region in regions)
+        try:
+            if syntax.loads(by_lines) == syntax.loads(by_keys):
+                # Merged by lines it has devkit's new comments as well.
+                return by_lines, []
+        except ValueError:
+            pass
     return by_keys, [
-        MergeConflict("", ".".join(one.key) or "the document", one.describe(), is_marked=False) for one in rejected
+        MergeConflict("", ".".join(each.key) or "the document", each.describe(), is_marked=False) for each in rejected
     ]
 
 
-def _means(one: str, other: str, syntax: Syntax) -> bool:
-    try:
-        return bool(syntax.loads(one) == syntax.loads(other))
-    except ValueError:
-        return False
-
-
-def _syntax(suffix: str) -> Syntax | None:
+def _find_syntax(suffix: str) -> Syntax | None:
     if suffix in (".json", ".jsonc"):
         from devkit.render.splice.jsonc import JSONC
 
@@ -304,27 +97,201 @@ def _syntax(suffix: str) -> Syntax | None:
     return None
 
 
-def _marked(pieces: list[MergeRegion]) -> tuple[str, list[MergeConflict]]:
-    text, clashes = "", []
-    for piece in pieces:
-        if not piece.is_conflict:
-            text += "".join(piece.mine)
-            continue
-        place = f"line {text.count(chr(10)) + 1}"
-        mine, theirs = _ended("".join(piece.mine)), _ended("".join(piece.theirs))
-        text += f"{MINE}\n{mine}{MIDDLE}\n{theirs}{THEIRS}\n"
-        clashes.append(MergeConflict("", place, theirs, is_marked=True))
-    return text, clashes
+@dataclass(frozen=True)
+class MergeRegion:
+    """A stretch of the merged text. `ours` and `theirs` are the same unless both sides changed it differently."""
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+
+    @property
+    def is_conflict(self) -> bool:
+        """True where the two sides disagree."""
+        return self.ours != self.theirs
 
 
-def _kept(pieces: list[MergeRegion]) -> list[MergeConflict]:
-    clashes, line = [], 1
-    for piece in pieces:
-        if piece.is_conflict:
-            clashes.append(MergeConflict("", f"line {line}", "".join(piece.theirs), is_marked=False))
-        line += len(piece.mine)
-    return clashes
+@dataclass(frozen=True)
+class _Hunk:
+    """One side's `lines` for the base's lines from `start` to `end`."""
+
+    start: int
+    end: int
+    lines: tuple[str, ...]
 
 
-def _ended(text: str) -> str:
+def merge_lines(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> Iterator[MergeRegion]:
+    """Yield the regions of the merged text, in order. Changes that touch each other conflict, as they do in git."""
+    our_hunks, their_hunks = _find_hunks(base, ours), _find_hunks(base, theirs)
+    hunks = sorted([*our_hunks, *their_hunks], key=lambda hunk: (hunk.start, hunk.end))
+    done = 0
+    while hunks:
+        start, end = hunks[0].start, hunks[0].end
+        while hunks and hunks[0].start <= end:
+            end = max(end, hunks.pop(0).end)
+        yield MergeRegion(tuple(base[done:start]), tuple(base[done:start]))
+        before = tuple(base[start:end])
+        our_lines, their_lines = (_apply_hunks(base, each, start, end) for each in (our_hunks, their_hunks))
+        yield MergeRegion(
+            their_lines if our_lines == before else our_lines, our_lines if their_lines == before else their_lines
+        )
+        done = end
+    yield MergeRegion(tuple(base[done:]), tuple(base[done:]))
+
+
+def _find_hunks(base: Sequence[str], other: Sequence[str]) -> list[_Hunk]:
+    matcher = SequenceMatcher(None, base, other, autojunk=False)
+    return [
+        _Hunk(start, end, tuple(other[from_:to]))
+        for tag, start, end, from_, to in matcher.get_opcodes()
+        if tag != "equal"
+    ]
+
+
+def _apply_hunks(base: Sequence[str], hunks: list[_Hunk], start: int, end: int) -> tuple[str, ...]:
+    """Return one side's version of the base's lines from `start` to `end`."""
+    lines: list[str] = []
+    done = start
+    for hunk in hunks:
+        if start <= hunk.start and hunk.end <= end:
+            lines += [*base[done : hunk.start], *hunk.lines]
+            done = hunk.end
+    return (*lines, *base[done:end])
+
+
+def _join_regions(regions: list[MergeRegion], *, is_marked: bool) -> tuple[str, list[MergeConflict]]:
+    """Return the text, with markers around conflicts or the user's side of them."""
+    text, conflicts = "", []
+    for region in regions:
+        if region.is_conflict:
+            theirs = "".join(region.theirs)
+            theirs = _end_line(theirs) if is_marked else theirs
+            conflicts.append(MergeConflict("", f"line {text.count(chr(10)) + 1}", theirs, is_marked=is_marked))
+        if region.is_conflict and is_marked:
+            ours = _end_line("".join(region.ours))
+            text += f"{OURS_MARKER}\n{ours}{MIDDLE_MARKER}\n{theirs}{THEIRS_MARKER}\n"
+        else:
+            text += "".join(region.ours)
+    return text, conflicts
+
+
+def _end_line(text: str) -> str:
     return text if not text or text.endswith("\n") else f"{text}\n"
+
+
+DocumentKey = tuple[str, ...]
+
+
+class Missing(Enum):
+    """The value of a key that is not there; null is a value."""
+
+    MISSING = "missing"
+
+
+MISSING = Missing.MISSING
+
+
+@dataclass(frozen=True)
+class RejectedChange:
+    """A change of devkit's that the user's document does not take. `value` is MISSING for a removal."""
+
+    key: DocumentKey
+    value: object
+
+    def describe(self) -> str:
+        """Return the change in one line."""
+        name = ".".join(self.key) or "the document"
+        return f"{name}: removed" if self.value is MISSING else f"{name}: {dump_json(self.value)}"
+
+
+def merge_document(base: str, ours: str, theirs: str, syntax: Syntax) -> tuple[str, tuple[RejectedChange, ...]]:
+    """Merge a JSON or YAML document key by key; the user's layout and comments stay as they are.
+
+    Merged line by line such a document can lose a comma, and conflict markers would break it.
+
+    Returns: `ours` with the changes from `base` to `theirs` that nothing in it contradicts, and the other changes.
+    Raises: ValueError when one of the three does not parse.
+    """
+    before, wanted = syntax.loads(base), syntax.loads(theirs)
+    syntax.loads(ours)
+    merge = _DocumentMerge(ours, syntax)
+    for key, value in _find_changes(before, wanted):
+        now = merge.get(key)
+        if now != value and now != _get_value(before, key):
+            merge.rejected.append(RejectedChange(key, value))
+        elif now != value:
+            merge.put(key, value)
+    for key, old, new in _find_lists(before, wanted):
+        merge.merge_items(key, old, new)
+    return merge.text, tuple(merge.rejected)
+
+
+class _DocumentMerge:
+    """The user's document while changes are made to it one by one."""
+
+    def __init__(self, text: str, syntax: Syntax) -> None:
+        self.text = text
+        self.rejected: list[RejectedChange] = []
+        self._syntax = syntax
+
+    def get(self, key: DocumentKey) -> object:
+        return _get_value(self._syntax.loads(self.text), key)
+
+    def put(self, key: DocumentKey, value: object) -> None:
+        """Set or remove a value; a layout that does not allow it rejects the change."""
+        try:
+            if value is MISSING:
+                self.text = remove_value(self.text, key, self._syntax)
+            else:
+                self.text = set_value(self.text, key, value, self._syntax)
+        except CannotSplice:
+            self.rejected.append(RejectedChange(key, value))
+
+    def merge_items(self, key: DocumentKey, old: list[object], new: list[object]) -> None:
+        """Add and remove the items of a plain list that devkit added and removed, each one by itself."""
+        for item in new:
+            now = self.get(key)
+            if item not in old and isinstance(now, list) and item not in now:
+                self.put((*key, str(len(now))), item)
+        for item in old:
+            now = self.get(key)
+            if item not in new and isinstance(now, list) and item in now:
+                self.put((*key, str(now.index(item))), MISSING)
+
+
+def _find_changes(before: object, wanted: object, key: DocumentKey = ()) -> Iterator[tuple[DocumentKey, object]]:
+    """Yield the values to set or remove to turn one document into the other; not for lists of plain values."""
+    if before == wanted or (_is_plain_list(before) and _is_plain_list(wanted)):
+        return
+    if not (isinstance(before, dict) and isinstance(wanted, dict)):
+        yield key, wanted
+        return
+    for name in [*before, *(name for name in wanted if name not in before)]:
+        if name not in wanted:
+            yield (*key, str(name)), MISSING
+        elif name not in before:
+            yield (*key, str(name)), wanted[name]
+        else:
+            yield from _find_changes(before[name], wanted[name], (*key, str(name)))
+
+
+def _find_lists(
+    before: object, wanted: object, key: DocumentKey = ()
+) -> Iterator[tuple[DocumentKey, list[object], list[object]]]:
+    """Yield the lists of plain values that both documents have."""
+    if isinstance(before, list) and isinstance(wanted, list) and _is_plain_list(before) and _is_plain_list(wanted):
+        yield key, before, wanted
+    elif isinstance(before, dict) and isinstance(wanted, dict):
+        for name in (name for name in before if name in wanted):
+            yield from _find_lists(before[name], wanted[name], (*key, str(name)))
+
+
+def _is_plain_list(value: object) -> bool:
+    return isinstance(value, list) and not any(isinstance(item, (dict, list)) for item in value)
+
+
+def _get_value(document: object, key: DocumentKey) -> object:
+    for name in key:
+        if not isinstance(document, dict) or name not in document:
+            return MISSING
+        document = document[name]
+    return document
