@@ -110,7 +110,7 @@ def test_a_full_disk_is_one_line_and_leaves_everything_as_it_was(small_disk, tmp
 
 def test_a_run_waits_for_another_one_and_gives_up_in_the_end(tmp_path, monkeypatch):
     changes = compute_changes(tmp_path, FIRST, (CHOICES,))
-    monkeypatch.setattr(writing, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(writing, "_LOCK_TIMEOUT_S", 0.2)
     holder = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     with pytest.raises(DevkitError, match="another devkit is writing"):
