@@ -359,7 +359,7 @@ def unsigned(**changes):
             Confidence.CERTAIN,
             id="the key is not in the list",
         ),
-        pytest.param(unsigned(module_signer=""), "nobody has signed it", Confidence.CERTAIN, id="no signature at all"),
+        pytest.param(unsigned(module_signer=""), "it is not signed", Confidence.CERTAIN, id="no signature at all"),
         pytest.param(
             unsigned(secure_boot=False, lines=["Lockdown: modprobe: unsigned module loading is restricted"]),
             "this kernel refuses",

@@ -20,7 +20,7 @@ TOOLKIT_CODES = (
     "CTK011",
     "CTK012",
 )
-"""All that GPU containers need of the Container Toolkit; its security floor (CTK006) stands alone."""
+"""Checks of what GPU containers need from the Container Toolkit, without its security fixes (CTK006)."""
 
 CDI_CODES = ("CDI001", "CDI002", "CDI003", "CDI004", "CDI005", "CDI006", "CDI007", "CDI008")
 RUNNING_CONTAINER_CODES = ("CON006", "CON007", "CON008", "CON010", "CON012")

@@ -41,7 +41,7 @@ def require_gpu_cdi_specs(facts: Facts) -> tuple[CdiSpec, ...]:
 
 
 def regenerate_cdi_spec(facts: Facts, spec: CdiSpec) -> tuple[str, ...]:
-    """How this one specification is written anew."""
+    """List the commands that regenerate this specification."""
     commands = refresh_cdi(facts)
     return tuple(command.replace("/etc/cdi/nvidia.yaml", spec.path) for command in commands)
 
@@ -231,10 +231,10 @@ def _poor(facts: Facts, spec: CdiSpec, message: str) -> Finding:
 
 @check("CDI006", "CDI specifications are renewed after a driver update")
 def cdi_refresh_is_enabled(facts: Facts) -> Iterator[Finding]:
-    """Where the toolkit brings a unit that renews CDI specifications, it is switched on.
+    """The toolkit's unit that regenerates CDI specifications is enabled, where it has one.
 
-    Why it matters: the next driver update makes the specification stale, and containers fail on a morning when nobody
-    touched them.
+    Why it matters: the next driver update makes the specification stale, and containers fail without any change
+    to them.
     How it is seen: the links that systemd keeps for nvidia-cdi-refresh.path, which the toolkit has since 1.18.0.
     Source: NVIDIA, Container Toolkit, "Support for CDI".
     """
@@ -284,7 +284,7 @@ def engine_supports_cdi(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CDI008", "CDI specifications lie where the engine looks", causes=CONTAINER_START_CODES)
+@check("CDI008", "CDI specifications are where the engine looks", causes=CONTAINER_START_CODES)
 def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Finding]:
     """At least one CDI specification for NVIDIA GPUs is in a folder that the engine searches.
 
@@ -305,7 +305,7 @@ def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Finding]:
     target = f"{engine.cdi_spec_dirs[0]}/nvidia.yaml"
     yield Finding(
         Severity.ERROR if _needs_cdi(engine) else Severity.WARNING,
-        f"{specs[0].path} lies where this engine does not look: it searches {join_words(engine.cdi_spec_dirs)}",
+        f"{specs[0].path} is not in a folder that this engine searches: {join_words(engine.cdi_spec_dirs)}",
         Fix(
             "Write the specification where the engine looks.",
             (f"sudo nvidia-ctk cdi generate --output={target}",),

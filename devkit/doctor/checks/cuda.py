@@ -174,7 +174,7 @@ def _condition_holds(condition: str, driver: DriverCuda, gpu_names: tuple[str, .
     causes=("CUD003", "PYT006", "CUD011", "PYT017"),
 )
 def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Finding]:
-    """When the image's cuda-compat libcuda comes first, the GPU is of a kind that accepts it.
+    """The GPU accepts the image's cuda-compat libcuda, if that comes first.
 
     Why it matters: on GeForce and most workstation GPUs it ends every CUDA program with error 804; on any GPU an
     older copy than the driver ends it with error 803.
@@ -301,7 +301,7 @@ def _older_cuda_or_newer_driver(facts: Facts, floor: Release | None) -> Fix:
     )
 
 
-@check("CUD005", "No stub stands in for libcuda", causes=("CUD003", "CUD011", "PYT017"))
+@check("CUD005", "libcuda is not a stub", causes=("CUD003", "CUD011", "PYT017"))
 def libcuda_is_not_a_stub(facts: Facts) -> Iterator[Finding]:
     """LD_LIBRARY_PATH names no folder of stubs, and the first libcuda that the loader finds is not in one.
 
@@ -392,8 +392,8 @@ def _cuda_here(facts: Facts) -> tuple[Release, str]:
     else:
         return version, toolkit.path
     container = facts.container
-    asked = "" if container is None or isinstance(container, Unknown) else container.require_cuda or ""
-    wanted = asked.partition("cuda>=")[2].split(",")[0].split()
+    required = "" if container is None or isinstance(container, Unknown) else container.require_cuda or ""
+    wanted = required.partition("cuda>=")[2].split(",")[0].split()
     if not wanted:
         raise NotApplicable("there is no CUDA here but what torch brings")
     return Release.parse(wanted[0]), "the image"

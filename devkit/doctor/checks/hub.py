@@ -85,11 +85,11 @@ def hub_is_online(facts: Facts) -> Iterator[Finding]:
 
 @check("HUB002", "HF_ENDPOINT is an address", causes=("HUB007", "HUB008"))
 def hub_endpoint_is_a_url(facts: Facts) -> Iterator[Finding]:
-    """Where HF_ENDPOINT names another hub, it does so with a scheme and a host.
+    """HF_ENDPOINT, if set, has a scheme and a host.
 
     Why it matters: the library puts the variable in front of every path. Without https:// each download ends in an
     error that names neither the variable nor its value.
-    How it is seen: the variable as it stands.
+    How it is seen: the value of the variable.
     Source: huggingface_hub, constants.py, ENDPOINT; "Environment variables", HF_ENDPOINT.
     """
     endpoint = _hub(facts).endpoint
@@ -114,7 +114,7 @@ def hub_endpoint_is_a_url(facts: Facts) -> Iterator[Finding]:
 
 @check("HUB003", "The hub token is a token", causes=("HUB008",))
 def hub_token_is_well_formed(facts: Facts) -> Iterator[Finding]:
-    """What stands where the hub library looks for a token has the shape of one.
+    """The hub library finds a token in the form of one, where it finds any.
 
     Why it matters: the library sends whatever is there. A stand-in such as ${HF_TOKEN} or a value with quotation marks
     is refused, and then even public models are.
@@ -227,7 +227,7 @@ def certificates_exist(facts: Facts) -> Iterator[Finding]:
 
 @check("HUB006", "Fast downloads have their package")
 def hf_transfer_is_installed(facts: Facts) -> Iterator[Finding]:
-    """Where HF_HUB_ENABLE_HF_TRANSFER is set, the package hf_transfer is installed.
+    """The package hf_transfer is installed if HF_HUB_ENABLE_HF_TRANSFER is set.
 
     Why it matters: before huggingface_hub 1.0 the variable is an order, not a wish: without the package every download
     of a large file fails.
@@ -294,8 +294,8 @@ def hub_grants_the_model(facts: Facts) -> Iterator[Finding]:
 
     Why it matters: a gated model needs an account that accepted its licence and a token that may read it; neither is
     in a fresh container. A wrong token shuts out public models too.
-    How it is seen: the hub is asked whose token it is, the only request that carries the token, and only at its own
-    host; the model's config.json is asked for without it. 401 and the hub's own error name tell gated from unknown.
+    How it is seen: one request for the owner of the token carries the token, to the hub's own host only; the model's
+    config.json is requested without it. 401 and the hub's own error name distinguish gated from unknown.
     Source: huggingface/huggingface_hub issue 2586; skypilot-org/skypilot issue 2634.
     """
     call = _call(facts)
@@ -347,7 +347,7 @@ def _of_model(facts: Facts, call: HubCall) -> Iterator[Finding]:
             confidence=Confidence.LIKELY,
         )
     elif status in (_FORBIDDEN, _TOO_MANY_REQUESTS):
-        why = "refuses this address" if status == _FORBIDDEN else "was asked too often from this address"
+        why = "refuses this address" if status == _FORBIDDEN else "got too many requests from this address"
         yield Finding(
             Severity.WARNING,
             f"the hub {why}: {call.model} cannot be downloaded now",

@@ -14,7 +14,7 @@ _NCCL_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/trouble
 
 @check("MEM001", "Memory may be locked for RDMA")
 def memory_may_be_locked(facts: Facts) -> Iterator[Finding]:
-    """Where InfiniBand or RoCE is there, the limit of locked memory is unlimited.
+    """The limit of locked memory is unlimited on machines with InfiniBand or RoCE.
 
     Why it matters: network cards read and write memory by themselves, so NCCL and GPUDirect Storage lock what they
     register; within a small limit that ends with "Cannot allocate memory" although memory is free.

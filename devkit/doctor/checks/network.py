@@ -63,7 +63,7 @@ def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
 
 @check("NET002", "NCCL_SOCKET_IFNAME names an interface that exists")
 def nccl_interface_exists(facts: Facts) -> Iterator[Finding]:
-    """The interface that NCCL was told to use is one of this machine's.
+    """NCCL_SOCKET_IFNAME names an interface of this machine.
 
     Why it matters: a name copied from another node, such as eth0 where this one has eno1, ends initialisation with "no
     socket interface found".

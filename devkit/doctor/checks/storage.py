@@ -78,7 +78,7 @@ def _judged(facts: Facts) -> tuple[Directory, ...]:
     )
 
 
-def _make_room(facts: Facts, directory: Directory) -> Fix:
+def _free_space(facts: Facts, directory: Directory) -> Fix:
     if directory.purpose == _ENGINE_DATA:
         return Fix(
             "Remove images and build cache that nothing uses, or move data-root to a larger disk.",
@@ -106,7 +106,7 @@ def _make_room(facts: Facts, directory: Directory) -> Fix:
     )
 
 
-@check("STO002", "There is room for images and models")
+@check("STO002", "Disk space suffices for images and models")
 def disk_space_suffices(facts: Facts) -> Iterator[Finding]:
     """The file systems of the engine, the hub cache and the project have space left.
 
@@ -115,16 +115,16 @@ def disk_space_suffices(facts: Facts) -> Iterator[Finding]:
     How it is seen: free bytes for this user. Without a GPU only a file system that is all but full is reported.
     Source: sizes of torch wheels and of models in safetensors; thresholds are devkit's own.
     """
-    wants_room = has_nvidia_gpu(facts) is True
+    needs_space = has_nvidia_gpu(facts) is True
     for directory in _judged(facts):
         if isinstance(directory.free_bytes, Unknown):
             continue
-        wanted = _wanted(directory) if wants_room else FULL_BYTES
+        wanted = _wanted(directory) if needs_space else FULL_BYTES
         if directory.free_bytes < wanted.value:
             yield Finding(
                 Severity.ERROR if directory.free_bytes < FULL_BYTES.value else Severity.WARNING,
                 f"only {format_bytes(directory.free_bytes)} free for the {directory.purpose} ({directory.path})",
-                _make_room(facts, directory),
+                _free_space(facts, directory),
                 subject=directory.path,
                 evidence=(
                     f"{directory.path} on {directory.file_system or 'its file system'}:"
@@ -166,7 +166,7 @@ def storage_is_not_on_windows_drive(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("STO004", "There is room for more files")
+@check("STO004", "Inodes suffice for images and models")
 def inodes_suffice(facts: Facts) -> Iterator[Finding]:
     """The file systems of the engine, the hub cache and the project have inodes left.
 
@@ -184,7 +184,7 @@ def inodes_suffice(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.ERROR if free < FULL_FILES.value else Severity.WARNING,
             f"only {free} more files fit on the file system of the {directory.purpose} ({directory.path})",
-            _make_room(facts, directory),
+            _free_space(facts, directory),
             subject=directory.path,
             evidence=(f"{directory.path}: {free} inodes free; {limit.value} wanted", "`df -i` shows them"),
         )
@@ -224,7 +224,7 @@ def hub_cache_outlives_container(facts: Facts) -> Iterator[Finding]:
 def training_does_not_wait_for_data(facts: Facts) -> Iterator[Finding]:
     """The next batch is ready when a step ends.
 
-    Why it matters: whatever a step waits, the GPU stands still.
+    Why it matters: the GPU is idle while a step waits.
     How it is seen: with --run DIR, the time in which each step waited for its batch, as part of the step; the median
     over the run without its first steps.
     Source: PyTorch, Performance Tuning Guide, "Enable asynchronous data loading and augmentation".

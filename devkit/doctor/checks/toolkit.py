@@ -59,7 +59,7 @@ _CONFIG_FILE = "/etc/nvidia-container-runtime/config.toml"
 
 
 def has_cdi_gpus(facts: Facts, engine: Engine) -> bool:
-    """Whether the engine knows GPUs by CDI: it lists them, or it is Podman and a readable specification is there."""
+    """Say if the engine knows GPUs by CDI: it lists them, or it is Podman and has a readable specification."""
     if not isinstance(engine.cdi_devices, Unknown):
         return any(name.startswith(CDI_GPU_KIND) for name in engine.cdi_devices)
     specs = require(facts.cdi)
@@ -70,7 +70,7 @@ def has_cdi_gpus(facts: Facts, engine: Engine) -> bool:
 
 
 def has_nvidia_runtime(engine: Engine) -> bool:
-    """Whether the engine has a container runtime named nvidia."""
+    """Say if the engine has a container runtime named nvidia."""
     return any(runtime.name == "nvidia" for runtime in engine.runtimes)
 
 
@@ -243,7 +243,7 @@ def gpus_survive_daemon_reload(facts: Facts) -> Iterator[Finding]:
 
 
 def is_legacy_by_default(version: Release) -> bool:
-    """Whether the mode auto of this toolkit means legacy on a machine with ordinary GPUs, by the version table."""
+    """Say if the mode auto of this toolkit means legacy on a machine with ordinary GPUs, by the version table."""
     rows = [row for row in load_tables().engines.container_toolkits if row.version <= version]
     newest = max(rows, key=lambda row: row.version, default=None)
     return newest is None or newest.default_mode.startswith("legacy")
@@ -381,7 +381,7 @@ def ldconfig_exists(facts: Facts) -> Iterator[Finding]:
 
     Why it matters: the hook runs it for every container; Debian and Ubuntu call it ldconfig.real, other distributions
     do not, so a copied settings file ends every GPU container.
-    How it is seen: `ldconfig` in config.toml, where the @ stands for the host, and whether that file is there.
+    How it is seen: `ldconfig` in config.toml, where the @ means the host, and whether that file is there.
     Source: NVIDIA/nvidia-container-toolkit issue 154; NVIDIA/nvidia-docker issue 614.
     """
     require_toolkit_engine(facts)
@@ -395,7 +395,7 @@ def ldconfig_exists(facts: Facts) -> Iterator[Finding]:
     )
     yield Finding(
         Severity.ERROR,
-        f"the toolkit is told to run {toolkit.ldconfig}, which is not there: GPU containers do not start",
+        f"the toolkit is configured to run {toolkit.ldconfig}, which does not exist: GPU containers do not start",
         Fix(
             "Name the ldconfig of this distribution.",
             (f"sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@{ldconfig}",),
@@ -444,7 +444,7 @@ def toolkit_mode_allows_gpus_flag(facts: Facts) -> Iterator[Finding]:
 
 
 def has_gpus_by_cdi(engine: Engine) -> bool:
-    """Whether this Docker answers `--gpus` by CDI: new enough, and it knows the devices."""
+    """Say if this Docker serves `--gpus` by CDI: it is new enough, and knows the devices."""
     if engine.kind is not EngineKind.DOCKER or isinstance(engine.version, Unknown):
         return False
     if isinstance(engine.cdi_devices, Unknown) or not any(one.startswith(CDI_GPU_KIND) for one in engine.cdi_devices):

@@ -56,7 +56,7 @@ _INSTALL_HEADERS = {
 def container_has_gpu(facts: Facts) -> Iterator[Finding]:
     """On a machine with an NVIDIA GPU, this container can open it.
 
-    Why it matters: a GPU must be asked for when the container is created; it is also lost when systemd rewrites the
+    Why it matters: a GPU must be requested when the container is created; it is also lost when systemd rewrites the
     device rules of a running one. Both look alike from Python, and are repaired on different sides.
     How it is seen: opening /dev/nvidiactl. ENOENT: never requested. EPERM: the cgroup's device filter dropped it.
     EACCES: file mode, SELinux or a user namespace. A container whose NVML answers passes.
@@ -152,7 +152,7 @@ def explain_missing_gpu(facts: Facts, container: Container, driver: Driver) -> F
 def driver_capabilities_suffice(facts: Facts) -> Iterator[Finding]:
     """NVIDIA_DRIVER_CAPABILITIES includes compute (libcuda) and utility (NVML, nvidia-smi).
 
-    Why it matters: the toolkit mounts only the libraries that were asked for. Without compute torch finds no driver
+    Why it matters: the toolkit mounts only the libraries that were requested. Without compute torch finds no driver
     although the device nodes are there.
     How it is seen: the variable, and whether libcuda.so.1 and libnvidia-ml.so.1 are in the container. Unset means
     both.
@@ -162,8 +162,8 @@ def driver_capabilities_suffice(facts: Facts) -> Iterator[Finding]:
     text = require_container(facts).driver_capabilities
     if not text or (require_container(facts).visible_devices or "") in NO_VISIBLE_DEVICES:
         raise NotApplicable("the container restricts no driver capabilities")
-    asked = {name.strip() for name in text.split(",")}
-    missing = [name for name in REQUIRED_CAPABILITIES if "all" not in asked and name not in asked]
+    requested = {name.strip() for name in text.split(",")}
+    missing = [name for name in REQUIRED_CAPABILITIES if "all" not in requested and name not in requested]
     driver = require_driver(facts)
     libraries = {"compute": driver.libcuda, "utility": driver.libnvidia_ml}
     absent = [name for name in missing if libraries[name] is None]

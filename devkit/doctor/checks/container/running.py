@@ -36,7 +36,7 @@ def find_workspace(facts: Facts) -> str:
 
 
 def is_project_folder(facts: Facts, folder: str) -> bool:
-    """Whether `folder`, a container's label, is the project or a folder above it. Windows writes backslashes."""
+    """Say if `folder`, a container's label, is the project or a folder above it. Windows writes backslashes."""
     return bool(folder) and f"{_plain(find_workspace(facts))}/".startswith(f"{_plain(folder)}/")
 
 
@@ -59,7 +59,7 @@ def _shown(value: str | Unknown | None) -> str:
     return value if isinstance(value, str) else "(not set)"
 
 
-@check("CON006", "The project's dev container asked for the GPU", causes=("CON001",))
+@check("CON006", "The project's dev container requests the GPU", causes=("CON001",))
 def dev_container_requests_gpu(facts: Facts) -> Iterator[Finding]:
     """The running dev container of this project was created with a request for a GPU.
 
@@ -100,7 +100,7 @@ def dev_container_requests_gpu(facts: Facts) -> Iterator[Finding]:
 
 
 def has_gpu_intent(facts: Facts, container: RunningContainer) -> bool:
-    """Whether the container, its image or the project's files show that a GPU was meant."""
+    """Say if the container, its image or the project's files show that a GPU is wanted."""
     if isinstance(container.visible_devices, str) and container.visible_devices.strip() not in NO_VISIBLE_DEVICES:
         return True
     if isinstance(container.require_cuda, str):
@@ -113,7 +113,7 @@ def has_gpu_intent(facts: Facts, container: RunningContainer) -> bool:
 
 
 def find_gpu_containers(engine: Engine) -> tuple[RunningContainer, ...]:
-    """Running containers that asked for a GPU."""
+    """Find the running containers that requested a GPU."""
     return tuple(one for one in require(engine.containers) if one.gpu_request)
 
 
@@ -133,7 +133,7 @@ def running_gpus_survive_reload(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("only a Docker daemon run by root injects GPUs by the legacy hook")
     containers = find_gpu_containers(engine)
     if not containers:
-        raise NotApplicable("no running container asked for a GPU")
+        raise NotApplicable("no running container requested a GPU")
     if engine.cgroup_driver != "systemd":
         return
     frail = [one for one in containers if is_gpu_from_legacy_hook(facts, engine, one) and not _has_own_nodes(one)]
@@ -168,14 +168,14 @@ def running_gpus_survive_reload(facts: Facts) -> Iterator[Finding]:
 
 
 def is_gpu_from_legacy_hook(facts: Facts, engine: Engine, container: RunningContainer) -> bool:
-    """Whether the container's GPU was added behind the runtime's back, by the toolkit's legacy hook."""
+    """Say if the toolkit's legacy hook added the container's GPU without the runtime's knowledge."""
     if container.gpu_request == "driver":
         return container.runtime != "nvidia" and not has_gpus_by_cdi(engine)
     return container.gpu_request == "runtime" and is_legacy_mode(facts)
 
 
 def is_legacy_mode(facts: Facts) -> bool:
-    """Whether the runtime named nvidia uses the legacy hook, by its mode and what that means in its release."""
+    """Say if the runtime named nvidia uses the legacy hook, by its mode and its release."""
     if isinstance(facts.toolkit, Unknown) or isinstance(facts.toolkit.mode, Unknown):
         return False
     if facts.toolkit.mode != "auto":
@@ -276,7 +276,7 @@ def gpu_containers_have_shared_memory(facts: Facts) -> Iterator[Finding]:
     engine = require_gpu_engine(facts)
     containers = find_gpu_containers(engine)
     if not containers:
-        raise NotApplicable("no running container asked for a GPU")
+        raise NotApplicable("no running container requested a GPU")
     for container in containers:
         size_bytes = container.shm_bytes
         if isinstance(size_bytes, Unknown) or isinstance(container.ipc_mode, Unknown):
@@ -325,9 +325,9 @@ def container_variables_request_gpu(facts: Facts) -> Iterator[Finding]:
 
 
 def _lacking(container: RunningContainer, capabilities: str) -> Iterator[Finding]:
-    asked = {name.strip() for name in capabilities.split(",") if name.strip()}
-    missing = [name for name in REQUIRED_CAPABILITIES if name not in asked]
-    if not asked or "all" in asked or not missing:
+    requested = {name.strip() for name in capabilities.split(",") if name.strip()}
+    missing = [name for name in REQUIRED_CAPABILITIES if name not in requested]
+    if not requested or "all" in requested or not missing:
         return
     yield Finding(
         Severity.ERROR if "compute" in missing else Severity.WARNING,
@@ -344,7 +344,7 @@ def _lacking(container: RunningContainer, capabilities: str) -> Iterator[Finding
 
 @check("CON011", "The project's last dev container ended well")
 def last_dev_container_ended_well(facts: Facts) -> Iterator[Finding]:
-    """Where no dev container of this project runs, the last one could start, and was not killed for its memory.
+    """The last dev container of this project could start and was not killed for its memory, if none runs now.
 
     Why it matters: editors show little more than "failed to start"; the engine keeps the reason.
     How it is seen: State.Error and State.OOMKilled of the newest stopped container with the project's label. The error
@@ -390,7 +390,7 @@ def last_dev_container_ended_well(facts: Facts) -> Iterator[Finding]:
 
 @check("CON012", "SELinux lets containers use the GPU")
 def selinux_allows_gpu(facts: Facts) -> Iterator[Finding]:
-    """Where SELinux confines containers, those with a GPU are exempt, or the policy lets containers use devices.
+    """GPU containers are exempt from SELinux, or its policy lets containers use devices.
 
     Why it matters: the device nodes are there and their mode is right, yet every program ends with "Insufficient
     Permissions".

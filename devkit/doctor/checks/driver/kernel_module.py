@@ -205,8 +205,8 @@ def _signature_refused(facts: Facts, driver: Driver, release: Release, evidence:
     why = "its key is not enrolled" if is_certain else "its key is most likely not enrolled"
     readings = [f"Secure Boot: {'on' if driver.secure_boot is True else 'not known to be on'}"]
     if isinstance(signer, str):
-        readings.append(f"signed by {signer or 'nobody'}")
-        why = why if signer else "nobody has signed it"
+        readings.append(f"signed by {signer or 'no one'}")
+        why = why if signer else "it is not signed"
     keys = {
         DistroFamily.UBUNTU: "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der",
         DistroFamily.DEBIAN: "sudo mokutil --import /var/lib/dkms/mok.pub",

@@ -20,20 +20,20 @@ def engine_answers(facts: Facts) -> Iterator[Finding]:
     """The container engine that the docker command talks to answers on its API.
 
     Why it matters: dev containers are built and started by it. Without one, only the proof in place runs.
-    How it is seen: the endpoint is chosen as the docker command chooses it, then asked with a deadline; a refused
-    permission, a missing socket, silence and a wrong address are told apart.
+    How it is seen: the endpoint is chosen as the docker command chooses it, then called with a deadline; a refused
+    permission, a missing socket, no answer and a wrong address are distinguished.
     Source: docker/cli, context resolution; Docker, "Linux post-installation steps".
     """
     if isinstance(facts.engine, Unknown):
         raise NotApplicable(facts.engine.reason)
     if isinstance(facts.engine, EngineFailure):
-        if is_in_container(facts) and _nobody_named(facts.engine):
+        if is_in_container(facts) and _has_no_trace_of_engine(facts.engine):
             raise NotApplicable("a container needs no engine of its own")
         yield explain_engine_failure(facts, facts.engine)
 
 
-def _nobody_named(failure: EngineFailure) -> bool:
-    """Whether there is no sign of an engine: no variable or context names one, and no socket was passed in."""
+def _has_no_trace_of_engine(failure: EngineFailure) -> bool:
+    """Say if nothing points to an engine: no variable or context names one, and no socket was passed in."""
     return failure.endpoint.chosen_by == "default" and failure.end in (EngineEnd.NOT_INSTALLED, EngineEnd.NOT_RUNNING)
 
 
@@ -125,7 +125,7 @@ def _not_running(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confid
 
 
 def _is_somewhere_else(failure: EngineFailure) -> bool:
-    """Whether somebody chose an endpoint that no engine of this machine listens on by itself."""
+    """Say if the chosen endpoint is not one that engines of this machine use by default."""
     return failure.endpoint.chosen_by != "default" and not any(
         place in failure.endpoint.url for place in _ENGINE_SOCKETS
     )

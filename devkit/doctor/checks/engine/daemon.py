@@ -176,7 +176,7 @@ def engine_lists_nvidia_runtime(facts: Facts) -> Iterator[Finding]:
     """The engine lists a runtime named nvidia, which some tools take for the sign of a GPU.
 
     Why it matters: Docker Desktop honours `--gpus all` without listing such a runtime. A dev container that only says
-    "hostRequirements": {"gpu": "optional"} is then started without a GPU, and nobody says so.
+    "hostRequirements": {"gpu": "optional"} then starts without a GPU and without a warning.
     How it is seen: Docker Desktop on Windows, a GPU, and no runtime of that name. A dev container that asks for the GPU
     itself works all the same, so this only explains.
     Source: microsoft/vscode-remote-release issues 7586 and 9385; tensorchord/envd issue 1133.
@@ -207,7 +207,7 @@ def only_one_docker(facts: Facts) -> Iterator[Finding]:
     Why it matters: two daemons take the same socket, and which one wins may change at the next boot or when Docker
     Desktop starts. Each has images, settings and GPU support of its own.
     How it is seen: the daemons installed on this side: of packages, of the snap, and in WSL Docker Desktop's own
-    commands. Docker Desktop beside a Docker Engine on plain Linux is told apart by contexts, and no finding.
+    commands. Docker Desktop beside a Docker Engine on plain Linux has a context of its own, and is no finding.
     Source: NVIDIA/nvidia-docker issue 1711; NVIDIA/nvidia-container-toolkit issue 154; microsoft/WSL issue 10253.
     """
     require_host(facts)
@@ -255,7 +255,7 @@ def only_one_docker(facts: Facts) -> Iterator[Finding]:
 def engine_supports_gpus(facts: Facts) -> Iterator[Finding]:
     """The Docker daemon knows device requests, which `--gpus` and Compose send.
 
-    Why it matters: an older daemon gives GPUs to nobody but those who name an old runtime.
+    Why it matters: an older daemon gives GPUs only by the name of an old runtime.
     How it is seen: the version that the engine says, against the version table.
     Source: Docker Engine release notes, 19.03; NVIDIA/nvidia-docker issue 1165.
     """
@@ -282,7 +282,7 @@ def engine_supports_gpus(facts: Facts) -> Iterator[Finding]:
 
 @check("ENG013", "The engine has the proxy that this shell has")
 def engine_has_proxy(facts: Facts) -> Iterator[Finding]:
-    """Where this shell reaches the web through a proxy, the Docker daemon does too, and containers are told of it.
+    """The Docker daemon and its containers use the proxy that this shell uses.
 
     Why it matters: images are pulled by the daemon, which does not see the shell's variables. Pulls then time out
     although curl works; builds and containers have no way to package indexes.
@@ -333,7 +333,7 @@ def _containers_without(facts: Facts, evidence: str) -> Iterator[Finding]:
     if settings is not None and not isinstance(settings, Unknown) and not settings.error and not settings.gives_proxy:
         yield Finding(
             Severity.NOTE,
-            "containers and builds are not told of the proxy: package indexes and the hub may be out of reach in them",
+            "containers and builds do not know the proxy: package indexes and the hub may be out of reach in them",
             Fix(
                 "Name the proxy under `proxies` in the docker command's settings; an address of this machine itself"
                 " (127.0.0.1) does not work in there.",
@@ -352,7 +352,7 @@ def engine_clock_agrees(facts: Facts) -> Iterator[Finding]:
 
     Why it matters: the virtual machine of Docker Desktop may sleep and wake with an old time. In its containers
     certificates are then not yet valid, and package indexes refused.
-    How it is seen: the time that a local engine tells, against the moment at which it was asked.
+    How it is seen: the time that a local engine reports, against the time of the request.
     Source: Docker Engine API, GET /info, SystemTime; microsoft/WSL issue 10006.
     """
     engine = require_container_engine(facts)
@@ -373,5 +373,5 @@ def engine_clock_agrees(facts: Facts) -> Iterator[Finding]:
             root=not desktop,
             restart=Restart.ENGINE if desktop else Restart.NONE,
         ),
-        evidence=(f"engine's SystemTime minus the time of asking: {ahead} s",),
+        evidence=(f"engine's SystemTime minus the time of the request: {ahead} s",),
     )

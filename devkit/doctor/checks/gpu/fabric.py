@@ -178,7 +178,7 @@ def fabric_manager_is_not_expected(facts: Facts) -> Iterator[Finding]:
 
 @check("GPU024", "Network cards can reach GPU memory")
 def gpudirect_rdma_is_available(facts: Facts) -> Iterator[Finding]:
-    """Where there is InfiniBand, the module is loaded that lets it read and write GPU memory directly.
+    """The module that lets InfiniBand read and write GPU memory directly is loaded.
 
     Why it matters: without it NCCL copies through the processor's memory between machines, at a fraction of the speed.
     How it is seen: an InfiniBand device beside /proc/modules. A note, because new kernels with the open module can do
@@ -207,7 +207,7 @@ def gpudirect_rdma_is_available(facts: Facts) -> Iterator[Finding]:
 
 
 def has_no_nvswitch(facts: Facts) -> bool | Unknown:
-    """Whether this machine surely has no NVSwitch."""
+    """Say if this machine surely has no NVSwitch."""
     driver = require_driver(facts)
     if isinstance(driver.nvswitch_present, Unknown):
         return driver.nvswitch_present

@@ -40,7 +40,7 @@ _PAGE_RETIREMENT_GUIDE = "https://docs.nvidia.com/deploy/dynamic-page-retirement
 
 _CAN_WAIT = "drain-p2p"
 
-_ASKED = {
+_RECOVERY_ACTIONS = {
     "gpu-reset": "a reset",
     "node-reboot": "a reboot of the machine",
     "drain-p2p": "an end of all transfers between GPUs, and a reset then",
@@ -69,14 +69,14 @@ def kernel_log_has_no_fault(facts: Facts) -> Iterator[Finding]:
     require_host(facts)
     require_nvidia_gpu(facts)
     log = require(facts.kernel_log)
-    told = [xid for xid in log.xids if not _only_follows(xid, log.xids)]
-    severe = [xid for xid in told if not _is_minor(facts, xid)]
+    reports = [xid for xid in log.xids if not _only_follows(xid, log.xids)]
+    severe = [xid for xid in reports if not _is_minor(facts, xid)]
     for address in dict.fromkeys(xid.address for xid in severe):
         yield _xid_finding(facts, *_worst_first([xid for xid in severe if xid.address == address]))
-    for xid in told:
+    for xid in reports:
         if xid not in severe:
             yield _xid_finding(facts, xid)
-    if not told and log.is_whole is not True:
+    if not reports and log.is_whole is not True:
         raise NotApplicable("what is left of the kernel log reports no fault, but its beginning is lost")
 
 
@@ -94,8 +94,8 @@ def _is_minor(facts: Facts, xid: Xid) -> bool:
     if meaning is None or meaning.remedy in _BY_THE_PROGRAM:
         return True
     gpu = find_gpu_at(facts, xid.address)
-    told_by_nvml = isinstance(gpu, Gpu) and isinstance(gpu.health, GpuHealth) and gpu.health.remap_failed is True
-    return xid.number == XID_ROW_REMAP_FAILED and told_by_nvml
+    is_known_by_nvml = isinstance(gpu, Gpu) and isinstance(gpu.health, GpuHealth) and gpu.health.remap_failed is True
+    return xid.number == XID_ROW_REMAP_FAILED and is_known_by_nvml
 
 
 def _xid_finding(facts: Facts, xid: Xid, *others: Xid) -> Finding:
@@ -179,9 +179,9 @@ def _worst_first(xids: list[Xid]) -> list[Xid]:
 
 @check("GPU007", "The kernel log can be read where it matters")
 def kernel_log_is_readable(facts: Facts) -> Iterator[Finding]:
-    """Where a GPU does not work, the driver's own words about it can be read.
+    """The kernel log can be read where a GPU does not work.
 
-    Why it matters: the cause of a lost GPU stands in the kernel log alone, which most users may not read, and which no
+    Why it matters: the cause of a lost GPU is in the kernel log alone, which most users may not read, and which no
     container sees. A log that cannot be read must not be taken for one without faults.
     How it is seen: a GPU that NVML cannot use, beside a kernel log that was refused. Nothing is said while all is well.
     Source: journalctl(1), "Access control"; kernel documentation, sysctl kernel.dmesg_restrict.
@@ -228,7 +228,7 @@ def no_recovery_is_required(facts: Facts) -> Iterator[Finding]:
             continue
         yield Finding(
             Severity.WARNING if action == _CAN_WAIT else Severity.ERROR,
-            f"{format_gpu(gpu)} is out of order: its driver asks for {_ASKED.get(action, action)}",
+            f"{format_gpu(gpu)} cannot be used: its driver requests {_RECOVERY_ACTIONS.get(action, action)}",
             reset_gpu_or_reboot(facts, None if "reboot" in action else gpu),
             subject=format_gpu(gpu),
             evidence=(f"{format_gpu(gpu)} {gpu.name}: recovery action {action}",),

@@ -54,7 +54,7 @@ def no_thermal_slowdown(facts: Facts) -> Iterator[Finding]:
                 Severity.WARNING,
                 f"{format_gpu(gpu)} slows down for heat{_degrees(health)}: work on it takes longer",
                 Fix(
-                    "Clear the way of the air, check that all fans turn, and lower the power limit until it stays cool:"
+                    "Improve the airflow, check that all fans turn, and lower the power limit until it stays cool:"
                     " the last tenth of the power costs little speed.",
                     (f"nvidia-smi -q -d TEMPERATURE,PERFORMANCE -i {gpu.index}",),
                     where=find_driver_side(facts),
@@ -77,7 +77,7 @@ def _watts(health: GpuHealth) -> str:
     return f" at {health.power_mw // 1000} of {health.power_limit_mw // 1000} W"
 
 
-@check("GPU014", "No GPU is braked by its power supply")
+@check("GPU014", "No GPU is in HW power-brake slowdown")
 def no_power_brake_slowdown(facts: Facts) -> Iterator[Finding]:
     """No power supply or management controller tells a GPU to slow down.
 
@@ -177,7 +177,7 @@ def clocks_are_not_locked(facts: Facts) -> Iterator[Finding]:
                 Severity.WARNING,
                 f"{format_gpu(gpu)} is held at {mhz} of {best} MHz, without heat or power as a reason",
                 Fix(
-                    "Give the clocks free again, unless somebody locked them on purpose.",
+                    "Reset the clocks, unless they were locked on purpose.",
                     (f"sudo nvidia-smi -i {gpu.index} -rgc", f"sudo nvidia-smi -i {gpu.index} -rac"),
                     where=find_driver_side(facts),
                     root=True,
@@ -259,7 +259,7 @@ def clocks_hold_while_training(facts: Facts) -> Iterator[Finding]:
     """
     for gpu in _require_samples(facts):
         for share, what, remedy in (
-            (gpu.hot_percent, "heat", "Clear the way of the air, check the fans, and lower the power limit a little."),
+            (gpu.hot_percent, "heat", "Improve the airflow, check the fans, and lower the power limit a little."),
             (gpu.braked_percent, "the power supply", "Check the power cables, the supply and its redundancy."),
         ):
             if isinstance(share, int) and share >= HELD_BACK_PERCENT.value:

@@ -167,7 +167,7 @@ def nvml_lists_every_gpu(facts: Facts) -> Iterator[Finding]:
 def bar1_is_assigned(facts: Facts) -> Iterator[Finding]:
     """Each GPU on the bus has a window (BAR 1) through which the processor reaches its memory.
 
-    Why it matters: without room for it above 4 GiB the driver cannot start the GPU: nvidia-smi says "No devices were
+    Why it matters: without address space for it above 4 GiB the driver cannot start the GPU: nvidia-smi says "No devices were
     found", though module, libraries and flavour are right.
     How it is seen: the second memory region in sysfs, of GPUs that NVML does not answer for. One of size zero is an
     error at once; one of 256 MiB, which is all right on most machines, only where the driver could not start the GPU.
@@ -201,7 +201,7 @@ def bar1_is_assigned(facts: Facts) -> Iterator[Finding]:
             subject=gpu.address,
             evidence=(
                 f"{gpu.address}/resource: BAR 1 has {gpu.bar1_bytes} B",
-                *_told_of(facts, gpu)[:MAX_LOG_LINES],
+                *_find_bar1_lines(facts, gpu)[:MAX_LOG_LINES],
             ),
             confidence=Confidence.CERTAIN if gpu.bar1_bytes == 0 else Confidence.LIKELY,
         )
@@ -215,10 +215,10 @@ def _did_not_start(facts: Facts, gpu: PciGpu) -> bool:
         return False
     if find_driver_lines(facts, OPEN_MODULE_LINE):
         return False
-    return bool(_told_of(facts, gpu))
+    return bool(_find_bar1_lines(facts, gpu))
 
 
-def _told_of(facts: Facts, gpu: PciGpu) -> tuple[str, ...]:
+def _find_bar1_lines(facts: Facts, gpu: PciGpu) -> tuple[str, ...]:
     """Lines about a failed start or a missing window, of this GPU or of the driver as a whole."""
     lines = find_driver_lines(facts, "RmInitAdapter failed", *_WINDOW_LOST)
     return tuple(line for line in lines if gpu.address in line or any(text in line for text in _OF_THE_DRIVER))

@@ -24,7 +24,7 @@ _WITHOUT_CUDA = re.compile(r"-\d+([AB])\d?$")
 
 _LICENSED = "licensed"
 
-_UNTOLD = ("unknown", "uninitialised")
+_UNKNOWN_LICENSES = ("unknown", "uninitialised")
 
 
 @check("GPU018", "Compute mode lets programs share a GPU", causes=("PYT006", *DEEP_CODES))
@@ -50,7 +50,7 @@ def compute_mode_is_shared(facts: Facts) -> Iterator[Finding]:
                 severity,
                 f"{format_gpu(gpu)} {says}; any other program finds it busy or unavailable",
                 Fix(
-                    "Open the GPU to all programs again, if nobody closed it on purpose; or end the process that holds it.",
+                    "Open the GPU to all programs again, unless it was closed on purpose; or end the process that holds it.",
                     (f"sudo nvidia-smi -i {gpu.index} -c DEFAULT",),
                     where=find_driver_side(facts),
                     root=True,
@@ -68,7 +68,7 @@ def _names(health: GpuHealth) -> str:
 
 @check("GPU019", "GPU memory is held by visible programs only")
 def gpu_memory_is_accounted_for(facts: Facts) -> Iterator[Finding]:
-    """What is used of a GPU's memory belongs to processes that can be seen.
+    """Visible processes account for the used memory of each GPU.
 
     Why it matters: a model that should fit ends with "out of memory" because another container, another user or a
     program that was killed half-way holds the memory, and no list shows it.
@@ -88,7 +88,7 @@ def gpu_memory_is_accounted_for(facts: Facts) -> Iterator[Finding]:
                 "Look on the host who holds the memory."
                 if inside
                 else "See who has the device open, also as root, and"
-                " end what is left of dead programs; if nobody has, reset the GPU.",
+                " end what is left of dead programs; if no process has, reset the GPU.",
                 ("nvidia-smi",) if inside else (f"sudo fuser -v /dev/nvidia{gpu.index} /dev/nvidia-uvm",),
                 where=Side.HOST if inside else find_driver_side(facts),
                 root=not inside,
@@ -176,7 +176,7 @@ def cdi_names_current_mig_devices(facts: Facts) -> Iterator[Finding]:
     """The MIG devices in CDI specifications are those that NVML lists now.
 
     Why it matters: the service that writes the specification anew after driver updates does not notice a GPU that was
-    divided anew. Containers then ask for MIG devices that are gone, and the new ones cannot be asked for.
+    divided anew. Containers then ask for MIG devices that are gone, and the new ones cannot be requested.
     How it is seen: MIG UUIDs and "gpu:instance" names of the specifications against NVML's list.
     Source: NVIDIA, Container Toolkit, CDI support, known limitations of nvidia-cdi-refresh.
     """
@@ -239,10 +239,10 @@ def vgpu_is_licensed(facts: Facts) -> Iterator[Finding]:
     Source: NVIDIA, Virtual GPU Client Licensing User Guide; NVIDIA, NVML API reference, nvmlGridLicensableFeature_t.
     """
     states = [(gpu, health) for gpu, health in _vgpus(facts) if isinstance(health.licence, str)]
-    told = [(gpu, str(health.licence)) for gpu, health in states if health.licence not in _UNTOLD]
-    if not told:
+    reported = [(gpu, str(health.licence)) for gpu, health in states if health.licence not in _UNKNOWN_LICENSES]
+    if not reported:
         raise NotApplicable("the driver does not say whether the virtual GPU is licensed")
-    for gpu, licence in told:
+    for gpu, licence in reported:
         if licence == _LICENSED:
             continue
         is_restricted = licence == "unlicensed-restricted"

@@ -54,7 +54,7 @@ class ProjectContainer:
 
     @property
     def name(self) -> str:
-        """What a reader would call it."""
+        """The name that a reader would use."""
         if self.dev is not None:
             return self.dev.path
         if self.service is not None:
@@ -63,7 +63,7 @@ class ProjectContainer:
 
     @property
     def location(self) -> Location:
-        """Where a reader would look first: the service, or the file."""
+        """The place to look at first: the service, or the file."""
         if self.service is not None:
             return Location(self.service.path, self.service.line)
         path = self.dev.path if self.dev else self.name
@@ -71,17 +71,17 @@ class ProjectContainer:
 
     @property
     def is_compose(self) -> bool:
-        """Whether Compose starts it, which knows no runArgs."""
+        """True if Compose starts it, which knows no runArgs."""
         return self.service is not None or bool(self.dev and self.dev.compose_files)
 
     @property
     def is_started_by_files(self) -> bool:
-        """Whether these files decide how it starts; a Dockerfile alone does not."""
+        """True if these files decide how it starts; a Dockerfile alone does not."""
         return self.dev is not None or self.service is not None
 
     @property
     def requests(self) -> tuple[GpuRequest, ...]:
-        """What asks for a GPU and is heard; hostRequirements is not among it."""
+        """The GPU requests that take effect, without hostRequirements."""
         of_service = self.service.requests if self.service else ()
         of_dev = self.dev.requests if self.dev and not self.is_compose else ()
         return (*of_service, *of_dev)
@@ -113,7 +113,7 @@ class ProjectContainer:
 
     @property
     def build(self) -> Build | None:
-        """How its image is built."""
+        """The build of its image."""
         if self.service is not None:
             return self.service.build
         return self.dev.build if self.dev else None
@@ -148,7 +148,7 @@ class ProjectContainer:
 
     @property
     def installs(self) -> tuple[Install, ...]:
-        """What is installed into it, requirement files that a command names included."""
+        """The installations into it, with the requirement files that a command names."""
         direct = (*(one for stage in self.stages for one in stage.installs), *(self.dev.installs if self.dev else ()))
         named = {file.rpartition("/")[2] for one in direct for file in one.files}
         of_files = tuple(one for one in self.project.installs if one.path.rpartition("/")[2] in named)
@@ -196,7 +196,7 @@ def _is_of(service: Service, dev: DevContainer) -> bool:
 
 
 def find_gpu_evidence(unit: ProjectContainer) -> Requirement | Setting | None:
-    """What shows that this container is for GPU work: a package with CUDA inside, or a GPU image; None for neither."""
+    """Find the evidence of GPU work: a package with CUDA inside, or a GPU image; None for neither."""
     for install in (*unit.installs, *(unit.project.installs if unit.dev and not unit.installs else ())):
         if install.index.startswith(("cpu", "rocm", "xpu")):
             continue

@@ -136,7 +136,7 @@ def _spelling(requirement: HostRequirement, key: tuple[str, ...], better: str) -
     return repairs if right == key else (*repairs, Repair(RepairKind.REMOVE, requirement.path, key))
 
 
-@check("PRJ009", "Every key of devcontainer.json is heard", causes=("PRJ005",))
+@check("PRJ009", "Every key of devcontainer.json takes effect", causes=("PRJ005",))
 def keys_are_supported(facts: Facts) -> Iterator[Finding]:
     """Keys stand where the tool reads them: Compose's own keys in the Compose file, runArgs only without Compose.
 
@@ -171,7 +171,7 @@ def keys_are_supported(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("PRJ010", "Every editor hears what devcontainer.json asks for")
+@check("PRJ010", "Every editor supports the keys of devcontainer.json")
 def editors_support_the_keys(facts: Facts) -> Iterator[Finding]:
     """The keys by which devcontainer.json asks for a GPU are ones that other tools than VS Code honour, too.
 
@@ -186,16 +186,16 @@ def editors_support_the_keys(facts: Facts) -> Iterator[Finding]:
     for unit in require_project_containers(facts):
         if unit.dev is None:
             continue
-        # An explicit request is heard by more tools, and is all that they need.
+        # An explicit request is supported by more tools, and is all that they need.
         present = {f"hostRequirements.{one.name}": one for one in unit.dev.host_requirements if not unit.requests}
         lost = [row for row in rows if row.key in present]
         for name in dict.fromkeys(row.key for row in lost):
-            told = [f"{row.editor} {row.effect}" for row in lost if row.key == name]
+            effects = [f"{row.editor} {row.effect}" for row in lost if row.key == name]
             where = present[name]
             yield build_file_finding(
                 where,
                 Severity.NOTE,
-                f"not every tool hears {name}: {join_words(told)}",
+                f"not every tool supports {name}: {join_words(effects)}",
                 Fix(
                     "For JetBrains and DevPod ask in runArgs or in a Compose file; where neither is read, the machine's"
                     " own settings must give the GPU.",

@@ -159,7 +159,7 @@ def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
 
 
 def find_gpu_host_requirement(unit: ProjectContainer) -> HostRequirement | None:
-    """hostRequirements.gpu, when it is a value that the dev container tool hears."""
+    """Find hostRequirements.gpu, if its value takes effect in the dev container CLI."""
     found = next((one for one in unit.dev.host_requirements if one.name == "gpu"), None) if unit.dev else None
     if found is None or found.value == "false" or found.kind == "null":
         return None
@@ -167,7 +167,7 @@ def find_gpu_host_requirement(unit: ProjectContainer) -> HostRequirement | None:
 
 
 def has_devcontainer_cli_gpu_flag(facts: Facts) -> bool | None:
-    """Whether the dev container tool's own test finds GPU support here; None where its command fails or is not known.
+    """Say if the dev container CLI's own test finds GPU support here; None where its command fails or is not known.
 
     It runs `docker info -f {{.Runtimes.nvidia}}` and looks for nvidia-container-runtime in the answer: nothing else.
     """
@@ -176,7 +176,7 @@ def has_devcontainer_cli_gpu_flag(facts: Facts) -> bool | None:
     return any(one.name == "nvidia" and "nvidia-container-runtime" in one.path for one in facts.engine.runtimes)
 
 
-@check("PRJ004", "The GPU is asked for once")
+@check("PRJ004", "The GPU is requested once")
 def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
     """A container asks for its GPU in one place: a flag, the Compose file, or hostRequirements.
 
@@ -188,7 +188,7 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
     """
     for unit in require_project_containers(facts):
         # Requests that are always used and do not belong together, as a list of single devices in one file does.
-        # The runtime nvidia leaves a container alone that already has NVIDIA's hook, so it stands beside any other.
+        # The runtime nvidia leaves a container alone that already has NVIDIA's hook, so it may accompany any other.
         found: dict[object, GpuRequest] = {}
         for request in unit.requests:
             if not request.condition and request.form is not RequestForm.RUNTIME:
@@ -205,7 +205,7 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
             yield build_file_finding(
                 last,
                 Severity.WARNING,
-                f"the GPU is asked for {len(certain)} times: by {join_words(_name(request) for request in certain)}"
+                f"the GPU is requested {len(certain)} times: by {join_words(_name(request) for request in certain)}"
                 + (f"; {files[-1]} adds to {files[0]} instead of replacing it" if over_files else ""),
                 Fix(
                     "Mark the later list with !override (Compose 2.24.4 and newer), or leave the earlier one out."
@@ -223,7 +223,7 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
             yield build_file_finding(
                 wish,
                 Severity.WARNING,
-                f"the GPU is asked for twice: by {_name(certain[0])} and by hostRequirements.gpu",
+                f"the GPU is requested twice: by {_name(certain[0])} and by hostRequirements.gpu",
                 Fix(
                     "Keep the explicit request, and remove hostRequirements.gpu.",
                     where=Side.PROJECT,
@@ -308,7 +308,7 @@ def _ask(unit: ProjectContainer) -> Fix:
 
 @check("PRJ006", "The dev container tool sees the GPU support that the engine has", causes=("CON006",))
 def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Finding]:
-    """What hostRequirements.gpu brings about on this machine is what the machine can do.
+    """hostRequirements.gpu gives the container a GPU on this machine exactly if the machine can give one.
 
     Why it matters: the dev container tool adds `--gpus all` when `docker info` lists a runtime named nvidia, whatever
     else is there. Engines that give GPUs by CDI or in Docker Desktop's way have none: the container starts without a
@@ -318,19 +318,19 @@ def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Finding]:
     and 10908.
     """
     require_host(facts)
-    wishes = [
+    requirements = [
         (unit, wish)
         for unit in require_project_containers(facts)
         if (wish := find_gpu_host_requirement(unit)) is not None
     ]
-    if not wishes:
+    if not requirements:
         raise NotApplicable("no devcontainer.json asks by hostRequirements.gpu")
     if not isinstance(facts.engine, Engine):
         raise NotApplicable("no container engine answers")
     if not is_local_engine(facts.engine):
         raise NotApplicable("the engine runs on another machine")
     engine = facts.engine
-    for unit, wish in wishes:
+    for unit, wish in requirements:
         found = _against_engine(facts, engine, unit, wish)
         if found is not None:
             yield found
@@ -550,7 +550,7 @@ def _services(facts: Facts) -> tuple[Service, ...]:
 
 @check("PRJ012", "Compose knows the form in which its files ask for a GPU", causes=("PRJ005",))
 def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
-    """The Compose on this machine is as new as the files' way to ask, and the request stands where Compose reads one.
+    """The Compose on this machine supports the form of the files' GPU requests, and reads them where they are.
 
     Why it matters: `gpus: all` and CDI names under `devices` are newer than the reservation. An older Compose refuses
     the first, and takes the second for a path: "no such file or directory". Under `limits` no Compose takes devices.
@@ -664,9 +664,9 @@ def device_nodes_have_libraries(facts: Facts) -> Iterator[Finding]:
     container = require_container(facts)
     require_visible_gpu(facts)
     driver = require_driver(facts)
-    asked = {name.strip() for name in (container.driver_capabilities or "all").split(",")}
-    if "all" not in asked and not set(REQUIRED_CAPABILITIES) <= asked:
-        raise NotApplicable("this container asked for fewer libraries")
+    requested = {name.strip() for name in (container.driver_capabilities or "all").split(",")}
+    if "all" not in requested and not set(REQUIRED_CAPABILITIES) <= requested:
+        raise NotApplicable("this container requested fewer libraries")
     has_nodes = driver.nvidiactl == "open" and any(node.startswith("/dev/nvidia") for node in driver.device_nodes)
     if not has_nodes or require(driver.libcuda) is not None or require(driver.libnvidia_ml) is not None:
         return

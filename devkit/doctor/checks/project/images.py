@@ -74,12 +74,12 @@ def _images(facts: Facts) -> Iterator[tuple[ProjectContainer, Setting]]:
     yield from found.values()
 
 
-@check("PRJ021", "Base images have tags that stay")
+@check("PRJ021", "Base images have tags that exist")
 def base_image_tags_exist(facts: Facts) -> Iterator[Finding]:
     """The tag of an nvidia/cuda base image exists, and is of a system that is still supported.
 
     Why it matters: NVIDIA deletes tags some time after their system or CUDA line ends, and has no `latest`. The build
-    then stops with "manifest unknown", on a day when nobody changed anything; a pinned digest goes the same way.
+    then stops with "manifest unknown", without any change to the project; a pinned digest disappears in the same way.
     How it is seen: the tag against a list of withdrawn ones, and of those on systems past their end.
     Source: NVIDIA, CUDA container support policy; NVIDIA/nvidia-docker issues 1735, 1768 and 1789.
     """
@@ -180,12 +180,12 @@ def _cuda_twice(image: Setting, tag: CudaTag, wheels: list[Install]) -> Iterator
     is_same, has_wheel_line, compiles = line in labels, line in load_tables().torch.indexes, tag.flavour == "devel"
     if compiles and is_same:
         return
-    told = join_words(labels) if labels else "the default index"
-    told += "" if has_wheel_line else "; there are no wheels for the image's CUDA at all"
+    wheel_cuda = join_words(labels) if labels else "the default index"
+    wheel_cuda += "" if has_wheel_line else "; there are no wheels for the image's CUDA at all"
     yield build_file_finding(
         image,
         Severity.NOTE if is_same or (has_wheel_line and not labels) else Severity.WARNING,
-        f"{image.value} carries CUDA {tag.cuda}, and torch's wheels bring their own, of {told}",
+        f"{image.value} carries CUDA {tag.cuda}, and torch's wheels bring their own, of {wheel_cuda}",
         Fix(
             "Begin with a slim Python image"
             + (", or with a devel image of the CUDA of torch's wheels." if compiles else "."),
@@ -272,7 +272,7 @@ def _installs(facts: Facts) -> Iterator[tuple[ProjectContainer, Install]]:
 
 @check("PRJ025", "The build needs no GPU")
 def build_needs_no_gpu(facts: Facts) -> Iterator[Finding]:
-    """No step of a Dockerfile asks for a GPU, and extensions are told which GPUs they are for.
+    """No step of a Dockerfile asks for a GPU, and extensions are built for named GPUs.
 
     Why it matters: BuildKit has no --gpus. A test of torch.cuda fails the build, and an extension that asks torch for
     the GPU's architecture finds none: TORCH_CUDA_ARCH_LIST tells it instead.

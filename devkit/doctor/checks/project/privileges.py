@@ -94,7 +94,7 @@ def container_is_not_privileged(facts: Facts) -> Iterator[Finding]:
     """
     for unit in require_project_containers(facts):
         for setting in unit.settings("privileged", "pid", "security_opt"):
-            told = {
+            problem = {
                 (
                     "privileged",
                     "true",
@@ -103,12 +103,12 @@ def container_is_not_privileged(facts: Facts) -> Iterator[Finding]:
                 ("security_opt", "seccomp=unconfined"): "the container may make every system call",
                 ("security_opt", "seccomp:unconfined"): "the container may make every system call",
             }.get((setting.name, setting.value.lower()))
-            if told is not None:
+            if problem is not None:
                 is_debugging = setting.name == "security_opt"
                 yield build_setting_finding(
                     setting,
                     Severity.NOTE if is_debugging else Severity.WARNING,
-                    told + (", which only debuggers of old engines need" if is_debugging else ""),
+                    problem + (", which only debuggers of old engines need" if is_debugging else ""),
                     Fix(
                         "Leave it out; a GPU needs --gpus or a reservation alone.",
                         where=Side.PROJECT,
@@ -158,7 +158,7 @@ def engine_socket_is_not_mounted(facts: Facts) -> Iterator[Finding]:
 
 @check("PRJ019", "Mounted folders belong to the container's user")
 def mounts_belong_to_user(facts: Facts) -> Iterator[Finding]:
-    """A named volume lies on a folder that the image made for its user, and the source of a bind mount exists.
+    """A named volume covers a folder that the image made for its user, and the source of a bind mount exists.
 
     Why it matters: a new volume takes its owner from the folder that it covers, and is root's where there is none; a
     missing bind source is made by the engine, as root. The first download then fails with "Permission denied".
@@ -320,7 +320,7 @@ def user_can_take_host_ids(facts: Facts) -> Iterator[Finding]:
 
 
 def is_root_image(image: str) -> bool:
-    """Whether an image is known to have root for its user."""
+    """Say if an image is known to run as root."""
     return _ROOT_IMAGES.search(image) is not None
 
 
@@ -396,7 +396,7 @@ def containers_follow_policy(facts: Facts) -> Iterator[Finding]:
     """Images, package indexes, users, privileges and labels are those that [policy] in devkit.toml allows.
 
     Why it matters: a company lets images in from registries that it scans, and keeps root and privileged containers off
-    its machines. What breaks that is stopped by an admission rule later, or by nobody.
+    its machines. A violation is stopped by an admission rule later, or not at all.
     How it is seen: each FROM and image against policy.registries, each index that an installation of GPU packages names
     against policy.indexes, the user and `privileged` of each container, and the labels of images that are built here.
     Source: Kubernetes, "Pod Security Standards" (Restricted); Docker, "Dockerfile reference", LABEL and USER.

@@ -74,7 +74,7 @@ def _in_unit(unit: ProjectContainer) -> Iterator[Finding]:
             )
         for command in stage.tokens_in_commands:
             yield build_setting_finding(
-                command, Severity.ERROR, "a token stands in a command of the build, in plain text", _secret_mount()
+                command, Severity.ERROR, "a command of the build contains a token in plain text", _secret_mount()
             )
 
 
@@ -132,7 +132,7 @@ def _is_token_name(name: str) -> bool:
 
 @check("PRJ018", "The shared model cache holds no token")
 def shared_cache_holds_no_token(facts: Facts) -> Iterator[Finding]:
-    """What is mounted for models is the hub's cache alone, or the token has a path of its own.
+    """The mount for models has the hub's cache alone, or the token has a path of its own.
 
     Why it matters: HF_HOME holds the cache and the stored token. A volume that other projects or people mount, or a
     bind mount of the host's folder, hands them the token as well.

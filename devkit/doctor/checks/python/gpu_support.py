@@ -125,7 +125,7 @@ def visible_devices_exist(facts: Facts) -> Iterator[Finding]:
         Severity.WARNING if usable or unknown in ("", "-1", "NoDevFiles") else Severity.ERROR,
         f"CUDA_VISIBLE_DEVICES={value} hides every GPU"
         if usable == 0
-        else f"CUDA_VISIBLE_DEVICES={value}: {unknown!r} is no GPU here, so only what stands before it is used",
+        else f"CUDA_VISIBLE_DEVICES={value}: {unknown!r} is no GPU here, so only the entries before it are used",
         Fix(
             "Unset it, or list GPUs that exist. Look for it in the Dockerfile, Compose file and shell profile.",
             ("unset CUDA_VISIBLE_DEVICES",),
@@ -181,7 +181,7 @@ def gpus_support_bf16(facts: Facts) -> Iterator[Finding]:
 
 @check("PYT014", "Every GPU multiplies 8-bit integers for LLM.int8()")
 def gpus_support_int8(facts: Facts) -> Iterator[Finding]:
-    """Where bitsandbytes is installed, every GPU has the 8-bit units that its load_in_8bit uses.
+    """Every GPU has the 8-bit units that load_in_8bit of an installed bitsandbytes uses.
 
     Why it matters: below compute capability 7.5 8-bit models are slow or refused. 4-bit models are not concerned.
     How it is seen: each GPU's compute capability against the feature's in the tables.
@@ -206,7 +206,7 @@ def gpus_support_int8(facts: Facts) -> Iterator[Finding]:
 
 @check("PYT015", "CUDA numbers the GPUs as nvidia-smi does")
 def cuda_numbers_gpus_as_nvidia_smi(facts: Facts) -> Iterator[Finding]:
-    """Where CUDA_VISIBLE_DEVICES picks GPUs by number and they are not all alike, CUDA_DEVICE_ORDER is PCI_BUS_ID.
+    """CUDA_DEVICE_ORDER is PCI_BUS_ID if CUDA_VISIBLE_DEVICES selects among unlike GPUs by number.
 
     Why it matters: CUDA counts the fastest GPU first, nvidia-smi by PCI address. GPU 0 of one is GPU 1 of the other.
     How it is seen: the two variables, and the names of the GPUs.

@@ -73,7 +73,7 @@ def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         Severity.ERROR if is_missing else Severity.WARNING,
         f"bitsandbytes {package.version} has no library for CUDA {cuda} of torch"
-        + ("" if is_missing else f"; the one for {chosen.cuda} serves only when told to"),
+        + ("" if is_missing else f"; the one for {chosen.cuda} serves only if BNB_CUDA_VERSION names it"),
         Fix(
             "Update bitsandbytes." + ("" if is_missing else " Or choose the library of the same CUDA major."),
             (
@@ -158,7 +158,7 @@ def packages_agree(facts: Facts) -> Iterator[Finding]:
     """Every requirement that an installed GPU package states on another holds; a torch that needs NumPy 1 has it.
 
     Why it matters: pip changes one package and leaves the others, so that torchvision, triton or an inference engine
-    stands on a torch that it was not built for. It ends in missing operators, undefined symbols or a crash.
+    meets a torch that it was not built for. It ends in missing operators, undefined symbols or a crash.
     How it is seen: Requires-Dist in the packages' metadata, and the version tables where a wheel keeps its need silent.
     Packages that do not bear on GPUs are not looked at.
     Source: Python packaging specifications, core metadata; TorchIO-project/torchio pull 1183 for NumPy 2.
@@ -203,7 +203,7 @@ def _silent_needs(package: Package) -> tuple[str, ...]:
 
 @check("PYT008", "transformers has what it needs for quantised models and adapters")
 def transformers_requirements_hold(facts: Facts) -> Iterator[Finding]:
-    """Where transformers and bitsandbytes are installed, accelerate, bitsandbytes and peft are as new as it demands.
+    """accelerate, bitsandbytes and peft are as new as an installed transformers requires.
 
     Why it matters: transformers asks for them only when it loads a quantised model, and says that a package is missing
     or must be "the latest" although it is installed.
@@ -242,7 +242,7 @@ def transformers_requirements_hold(facts: Facts) -> Iterator[Finding]:
 
 @check("PYT009", "Every package is installed once")
 def packages_are_installed_once(facts: Facts) -> Iterator[Finding]:
-    """No GPU package stands on the module path twice in different versions.
+    """No GPU package is on the module path twice in different versions.
 
     Why it matters: the first folder wins, and pip changes another one. A user's own folder (~/.local) comes before the
     system's, follows its owner into containers through a mounted home, and survives every rebuild.

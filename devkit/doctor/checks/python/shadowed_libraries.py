@@ -111,7 +111,7 @@ def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Finding]:
     Why it matters: cuDNN is a set of libraries that load each other by name. Some from the wheel and some from the
     system end in a missing symbol or in CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH at the first convolution.
     How it is seen: libcudnn files in the folders of LD_LIBRARY_PATH, with the version in their real file names, beside
-    the version of the wheel nvidia-cudnn. Without that wheel a cuDNN of the system is nobody's rival.
+    the version of the wheel nvidia-cudnn. Without that wheel a cuDNN of the system shadows nothing.
     Source: NVIDIA, cuDNN API reference, cudnnStatus_t; pytorch, torch/backends/cudnn/__init__.py.
     """
     require_torch_cuda(facts)
