@@ -182,12 +182,11 @@ def _get_tuple_decoder(kind: Any, decode_object: ObjectDecoder | None) -> Decode
     has_records = not has_pairs and item not in (str, int)
 
     def decode(value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any plain value
-        if has_pairs and isinstance(value, Mapping):
-            value = list(value.items())
-        if not isinstance(value, list | tuple):
+        items = list(value.items()) if has_pairs and isinstance(value, Mapping) else value
+        if not isinstance(items, list | tuple):
             raise InvalidValue(expected, value)
         found = []
-        for index, each in enumerate(value):
+        for index, each in enumerate(items):
             try:
                 found.append(decode_item(each))
             except InvalidValue as error:
