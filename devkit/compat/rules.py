@@ -15,7 +15,7 @@ WINDOWS_DRIVER_PLATFORMS = ("wsl2", "windows")
 
 
 class CudaSupport(StrEnum):
-    """How a driver runs programs built with a CUDA version."""
+    """The way in which a driver runs programs built with a CUDA version."""
 
     FULL = "full"
     """R1: everything, run-time compilation of PTX included."""
@@ -28,7 +28,7 @@ class CudaSupport(StrEnum):
 
 
 class CodeSupport(StrEnum):
-    """How a binary's GPU code runs on a GPU."""
+    """The way in which a binary's GPU code runs on a GPU."""
 
     NATIVE = "native"
     """A1, A2: machine code for it."""
@@ -38,7 +38,7 @@ class CodeSupport(StrEnum):
 
 
 class LibraryChoice(StrEnum):
-    """How bitsandbytes finds its library."""
+    """The way in which bitsandbytes finds its library."""
 
     EXACT = "exact"
     OVERRIDE = "override"
@@ -55,7 +55,7 @@ class BitsandbytesChoice:
 
 
 def find_newest_cuda(driver: Release, *, platform: str = "linux", known: Tables | None = None) -> Release | None:
-    """The newest CUDA that a driver runs in full, as nvidia-smi prints it; None for a driver older than the tables.
+    """Find the newest CUDA that a driver runs in full, as nvidia-smi prints it; None for one older than the tables.
 
     `platform` decides whose numbers these are: on wsl2 and windows the driver is the Windows one.
     """
@@ -77,7 +77,7 @@ def check_cuda_support(
     has_forward_gpus: bool = False,
     known: Tables | None = None,
 ) -> CudaSupport:
-    """How `driver` runs programs built with `cuda` (rules R1, R2, R4, R5).
+    """Check how `driver` runs programs built with `cuda` (rules R1, R2, R4, R5).
 
     `driver_says` is the CUDA version the driver itself reports (R6) and outranks the tables.
     `has_forward_gpus` says that every GPU is of a kind that forward compatibility is offered for.
@@ -100,12 +100,12 @@ def check_cuda_support(
 def can_compile_ptx(
     driver: Release, cuda: Release, *, platform: str = "linux", driver_says: Release | None = None
 ) -> bool:
-    """Whether the driver compiles PTX made by CUDA Toolkit `cuda` (R3a); otherwise CUDA ends with error 222."""
+    """Return whether the driver compiles PTX made by CUDA Toolkit `cuda` (R3a); otherwise CUDA fails with error 222."""
     return check_cuda_support(driver, cuda, platform=platform, driver_says=driver_says) is CudaSupport.FULL
 
 
 def find_oldest_driver(cuda: Release, *, platform: str = "linux", known: Tables | None = None) -> Release | None:
-    """The oldest driver on which anything built with `cuda` runs without forward compatibility; None when unknown."""
+    """Find the oldest driver that runs anything built with `cuda` without forward compatibility; None when unknown."""
     table = (known or load_tables()).driver
     windows = platform in WINDOWS_DRIVER_PLATFORMS
     family = table.families.get(cuda.major)
@@ -117,7 +117,7 @@ def find_oldest_driver(cuda: Release, *, platform: str = "linux", known: Tables 
 
 
 def find_toolkit_driver(cuda: Release, *, platform: str = "linux", known: Tables | None = None) -> Release | None:
-    """The toolkit driver of the first release of `cuda`, with which nothing is missing; None when not known."""
+    """Find the driver that came with the first release of `cuda`, which supports it in full; None when unknown."""
     table = (known or load_tables()).driver
     windows = platform in WINDOWS_DRIVER_PLATFORMS
     found = [row.windows_driver if windows else row.linux_driver for row in table.toolkits if row.cuda == cuda]
@@ -127,7 +127,7 @@ def find_toolkit_driver(cuda: Release, *, platform: str = "linux", known: Tables
 def find_forward_package(
     driver: Release, cuda: Release, *, platform: str = "linux", known: Tables | None = None
 ) -> ForwardPackage | None:
-    """The cuda-compat package that lets `driver` run `cuda` (R5), not looking at the GPU; None when there is none."""
+    """Find the cuda-compat package that lets `driver` run `cuda` (R5), whatever the GPU; None when there is none."""
     known = known or load_tables()
     newest = find_newest_cuda(driver, platform=platform, known=known)
     if platform in WINDOWS_DRIVER_PLATFORMS or (newest is not None and newest >= cuda):
@@ -140,19 +140,22 @@ def find_forward_package(
 def check_gpu_code(
     capability: ComputeCapability, sass: Iterable[str], ptx: Iterable[str] = (), *, driver_compiles: bool = True
 ) -> CodeSupport:
-    """How GPU code runs on `capability` (rules A1 to A3).
+    """Check how GPU code runs on `capability` (rules A1 to A3).
 
     `sass` and `ptx` list targets such as "9.0", "9.0a" or "sm_90"; `driver_compiles` is the answer of `compiles_ptx`.
     """
-    if any(_runs_natively(capability, target) for target in sass):
-        return CodeSupport.NATIVE
-    if driver_compiles and any(_compiles_for(capability, target) for target in ptx):
-        return CodeSupport.PTX
+    for target, suffix in map(_parse_target, sass):
+        is_same_major = capability.major == target.major and capability.minor >= target.minor
+        if capability == target if suffix == "a" else is_same_major:
+            return CodeSupport.NATIVE
+    for target, suffix in map(_parse_target, ptx) if driver_compiles else ():
+        if capability == target if suffix else capability >= target:
+            return CodeSupport.PTX
     return CodeSupport.NONE
 
 
 def find_bitsandbytes_library(cuda: Release, shipped: Sequence[str]) -> BitsandbytesChoice:
-    """The library that bitsandbytes loads under a torch built with `cuda`, out of the versions it ships (B1)."""
+    """Find the library that bitsandbytes loads under a torch built with `cuda`, of those it ships (B1)."""
     releases = sorted((Release.parse(text) for text in shipped), reverse=True)
     if cuda in releases:
         return BitsandbytesChoice(LibraryChoice.EXACT, str(cuda))
@@ -164,23 +167,11 @@ def find_bitsandbytes_library(cuda: Release, shipped: Sequence[str]) -> Bitsandb
 
 
 def _reaches(driver: Release, floor: Release) -> bool:
-    """Whether a driver is at or above a floor; a bare branch such as 580 stands for the branch's newest driver."""
+    """Return whether a driver is at or above a floor; a bare branch such as 580 means its newest driver."""
     return driver.major >= floor.major if len(driver.numbers) == 1 else driver >= floor
 
 
 @cache
-def _target(text: str) -> tuple[ComputeCapability, str]:
+def _parse_target(text: str) -> tuple[ComputeCapability, str]:
     suffix = text[-1] if text[-1] in "af" else ""
     return ComputeCapability.parse(text.removesuffix(suffix)), suffix
-
-
-def _runs_natively(capability: ComputeCapability, text: str) -> bool:
-    target, suffix = _target(text)
-    if suffix == "a":
-        return capability == target
-    return capability.major == target.major and capability.minor >= target.minor
-
-
-def _compiles_for(capability: ComputeCapability, text: str) -> bool:
-    target, suffix = _target(text)
-    return capability == target if suffix else capability >= target

@@ -1,4 +1,4 @@
-"""Whether a version meets a specifier (PEP 440), without loading `packaging` where all are plain numbers."""
+"""Versions against specifiers (PEP 440), without loading `packaging` where all are plain numbers."""
 
 import re
 from collections.abc import Callable
@@ -19,43 +19,44 @@ _COMPARE: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
 
 
 def canonicalize_name(name: str) -> str:
-    """A distribution's name as PEP 503 compares it: Hugging.Face_hub is hugging-face-hub."""
+    """Normalize a distribution's name (PEP 503): Hugging.Face_hub is hugging-face-hub."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @cache
 def split_requirement(line: str) -> tuple[str, str]:
-    """The name and the specifier of a requirement line of the tables: ("torch", ">=2.6")."""
+    """Split a requirement of the tables into name and specifier: ("torch", ">=2.6")."""
     found = _REQUIREMENT.fullmatch(line)
     return (found[1], found[2]) if found else (line, "")
 
 
 @cache
 def satisfies(version: str, specifier: str) -> bool:
-    """Whether a version meets a specifier; one that cannot be read is not held against it.
+    """Return whether a version meets a specifier; one that cannot be read refuses nothing.
 
     A local part such as +cu126 counts only where the specifier names one.
     """
     plain = _PLAIN.fullmatch(version)
     clauses = [_CLAUSE.fullmatch(clause) for clause in specifier.split(",") if clause.strip()]
     if plain is None or None in clauses:
-        return _meets_pep_440(version, specifier)
-    return all(_COMPARE[clause[1]](*_padded(plain[1], clause[2])) for clause in clauses if clause)
+        return _satisfies_pep_440(version, specifier)
+    numbers = ((clause[1], _strip_zeros(plain[1]), _strip_zeros(clause[2])) for clause in clauses if clause)
+    return all(_COMPARE[operator](left, right) for operator, left, right in numbers)
 
 
 def satisfies_python(minor: str, specifier: str) -> bool:
-    """Whether some patch release of a Python such as 3.12 meets a specifier."""
+    """Return whether some patch release of a Python such as 3.12 meets a specifier."""
     named: list[str] = re.findall(rf"(?<![\d.]){re.escape(minor)}\.\d+", specifier)
     return any(satisfies(version, specifier) for version in (f"{minor}.99", minor, *named))
 
 
-def _padded(one: str, other: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    left, right = ([int(part) for part in text.split(".")] for text in (one, other))
-    length = max(len(left), len(right))
-    return tuple(left + [0] * (length - len(left))), tuple(right + [0] * (length - len(right)))
+@cache
+def _strip_zeros(version: str) -> tuple[int, ...]:
+    """The numbers of a version without zeros at the end, which PEP 440 ignores: 2.6.0 is 2.6."""
+    return tuple(map(int, re.sub(r"(?:\.0+)+$", "", version).split(".")))
 
 
-def _meets_pep_440(version: str, specifier: str) -> bool:
+def _satisfies_pep_440(version: str, specifier: str) -> bool:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
     from packaging.version import InvalidVersion, Version
 

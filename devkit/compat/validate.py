@@ -16,8 +16,8 @@ from devkit.compat.rules import CodeSupport, check_gpu_code, find_newest_cuda, f
 from devkit.compat.version_tables import (
     TABLE_TYPES,
     Array,
-    Confidence,
     DeclaredArray,
+    RowConfidence,
     Table,
     TableDocument,
     TableRow,
@@ -209,7 +209,7 @@ IMMUTABLE_FIELDS: dict[tuple[str, str], tuple[str, ...]] = {
     ("images", "python_image"): ("python", "machines"),
     ("images", "cuda_image"): ("python", "glibc", "machines"),
 }
-"""Fields of published things. An end that nobody knew yet (None) may still be set."""
+"""Fields of published things. An end that was still unknown (None) may be set."""
 
 
 def validate_unchanged(name: str, document: TableDocument, *, shipped: TableDocument) -> Iterator[TableProblem]:
@@ -223,7 +223,7 @@ def validate_unchanged(name: str, document: TableDocument, *, shipped: TableDocu
             continue
         now = {tuple(str(row[field]) for field in array.unique): row for row in document[array.name]}
         for number, before in enumerate(shipped[array.name], start=1):
-            if before["confidence"] == Confidence.INFERRED:
+            if before["confidence"] == RowConfidence.INFERRED:
                 continue
             after = now.get(tuple(str(before[field]) for field in array.unique))
             differences = ["the shipped table has it, this one does not"]
@@ -237,7 +237,7 @@ def _compare_rows(before: dict[str, Any], after: dict[str, Any], lasting: tuple[
     for field in lasting:
         if field in before and after.get(field) != before[field]:
             yield f"{field} is {after.get(field)!r}; the shipped table says {before[field]!r}"
-    if after["confidence"] == Confidence.INFERRED:
+    if after["confidence"] == RowConfidence.INFERRED:
         yield f"it is inferred; the shipped table calls it {before['confidence']}"
 
 
@@ -256,7 +256,7 @@ _INDEX = re.compile(r"https://[\w.-]+(?:/[\w.+-]+)*/?", re.ASCII)
 
 
 def validate_toolkits(known: Tables) -> Iterator[TableProblem]:
-    """A newer CUDA Toolkit never needs an older driver, and its number is that of its CUDA."""
+    """Validate that a newer CUDA Toolkit never needs an older driver, and has the number of its CUDA."""
     rows = sorted(known.driver.toolkits, key=lambda row: row.version)
     for row in rows:
         if row.cuda.numbers != row.version.numbers[:2]:
@@ -271,7 +271,7 @@ def validate_toolkits(known: Tables) -> Iterator[TableProblem]:
 
 
 def validate_driver_branches(known: Tables) -> Iterator[TableProblem]:
-    """A newer driver branch never runs an older CUDA, and runs that of every toolkit that came with it."""
+    """Validate that a newer driver branch never runs an older CUDA, and runs that of every toolkit it came with."""
     linux = sorted((row.branch, row.cuda) for row in known.driver.branches)
     windows = sorted((max(row.branches), row.cuda) for row in known.driver.windows_branches)
     for array, branches in (("branch", linux), ("windows_branch", windows)):
@@ -291,7 +291,7 @@ def validate_driver_branches(known: Tables) -> Iterator[TableProblem]:
 
 
 def validate_cuda_families(known: Tables) -> Iterator[TableProblem]:
-    """Minor version compatibility begins with the branch of a major's first toolkit, and rises with the major."""
+    """Validate that minor version compatibility begins with a major's first toolkit, and rises with the major."""
     families = [family for _, family in sorted(known.driver.families.items())]
     for older, newer in pairwise(families):
         if newer.linux_driver <= older.linux_driver or newer.windows_driver <= older.windows_driver:
@@ -310,7 +310,7 @@ def validate_cuda_families(known: Tables) -> Iterator[TableProblem]:
 
 
 def validate_capabilities(known: Tables) -> Iterator[TableProblem]:
-    """What targets or knows a compute capability begins before it ends."""
+    """Validate that support of a compute capability begins before it ends."""
     for capability, row in known.driver.capabilities.items():
         if row.last_cuda is not None and row.last_cuda < row.first_cuda:
             says = f"CUDA {row.last_cuda}, the last for it, is older than the first, {row.first_cuda}"
@@ -321,7 +321,7 @@ def validate_capabilities(known: Tables) -> Iterator[TableProblem]:
 
 
 def validate_forward_packages(known: Tables) -> Iterator[TableProblem]:
-    """cuda-compat is for hosts whose own driver is too old for that CUDA."""
+    """Validate that cuda-compat is for hosts whose own driver is too old for that CUDA."""
     newest = {row.branch: row.cuda for row in known.driver.branches}
     for row in known.driver.forward:
         for branch in row.host_branches:
@@ -331,14 +331,14 @@ def validate_forward_packages(known: Tables) -> Iterator[TableProblem]:
 
 
 def validate_gpu_capabilities(known: Tables) -> Iterator[TableProblem]:
-    """A GPU's compute capability is one that the driver table knows."""
+    """Validate that the driver table has the compute capability of every GPU."""
     for row in known.gpus.models:
         if row.capability not in known.driver.capabilities:
             yield TableProblem("gpus", f"gpu {row.id}", f"nothing is known of its compute capability {row.capability}")
 
 
 def validate_datasheets(known: Tables) -> Iterator[TableProblem]:
-    """Each row of rates is that of a GPU in the table, and promises nothing below zero."""
+    """Validate that each data sheet is that of a GPU in the table, and has no rate below zero."""
     models = {row.id for row in known.gpus.models}
     for name, row in known.gpus.rates.items():
         if name not in models:
@@ -348,7 +348,7 @@ def validate_datasheets(known: Tables) -> Iterator[TableProblem]:
 
 
 def validate_torch_releases(known: Tables) -> Iterator[TableProblem]:
-    """Every variant of a torch release has an index and a wheel."""
+    """Validate that every variant of a torch release has an index and a wheel."""
     torch = known.torch
     for row in torch.releases:
         called = f"release {row.version}"
@@ -365,8 +365,8 @@ def validate_torch_releases(known: Tables) -> Iterator[TableProblem]:
             )
 
 
-def validate_gpu_code(known: Tables) -> Iterator[TableProblem]:
-    """No wheel and no library holds GPU code that its CUDA Toolkit cannot make."""
+def validate_kernels(known: Tables) -> Iterator[TableProblem]:
+    """Validate that no wheel or library holds GPU code that its CUDA Toolkit cannot build."""
     for (minor, variant, machine), wheel in known.torch.wheels.items():
         index = known.torch.indexes.get(variant)
         if index is None:
@@ -381,7 +381,7 @@ def validate_gpu_code(known: Tables) -> Iterator[TableProblem]:
 
 
 def validate_bitsandbytes_libraries(known: Tables) -> Iterator[TableProblem]:
-    """A library of bitsandbytes is for CUDA versions that its release carries one for."""
+    """Validate that a library of bitsandbytes is for CUDA versions that its release has one for."""
     shipped = {row.version: set(row.cudas) for row in known.stack.bitsandbytes}
     for row in known.stack.libraries:
         missing = set(row.cudas) - shipped.get(row.version, set())
@@ -391,7 +391,7 @@ def validate_bitsandbytes_libraries(known: Tables) -> Iterator[TableProblem]:
 
 
 def validate_text_forms(known: Tables) -> Iterator[TableProblem]:
-    """What a plan copies into a Dockerfile or a command is what its name says, and nothing more."""
+    """Validate that text copied into a Dockerfile or a command is of its kind, and holds nothing more."""
     torch, images = known.torch, known.images
     texts = [("torch", f"index {label}", _INDEX, row.url) for label, row in torch.indexes.items()]
     texts += [("torch", f"release {row.version}", _PYTHON, each) for row in torch.releases for each in row.pythons]
@@ -412,7 +412,7 @@ def validate_text_forms(known: Tables) -> Iterator[TableProblem]:
 
 
 def validate_requirements(known: Tables) -> Iterator[TableProblem]:
-    """Requirement lines and Python specifiers are such."""
+    """Validate requirement lines and Python specifiers."""
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -433,7 +433,7 @@ CONSISTENCY_RULES: tuple[ConsistencyRule, ...] = (
     validate_gpu_capabilities,
     validate_datasheets,
     validate_torch_releases,
-    validate_gpu_code,
+    validate_kernels,
     validate_bitsandbytes_libraries,
     validate_text_forms,
     validate_requirements,
@@ -456,7 +456,7 @@ def _code(
 
 
 def _is_below(driver: Release, floor: Release) -> bool:
-    """A bare branch such as 580 stands for any driver of it."""
+    """Return whether a driver is below a floor; a bare branch such as 580 means any driver of it."""
     is_bare = 1 in (len(driver.numbers), len(floor.numbers))
     return driver.major < floor.major if is_bare else driver < floor
 
@@ -491,7 +491,7 @@ class DriverAnchor(TableRow):
 
 @keyword_record
 class GpuAnchor(TableRow):
-    """What a GPU is."""
+    """The compute capability of a GPU, and whether forward compatibility is offered for it."""
 
     name: str
     capability: ComputeCapability
@@ -509,7 +509,7 @@ class CapabilityAnchor(TableRow):
 
 @keyword_record
 class WheelAnchor(TableRow):
-    """Whether a torch wheel for x86_64 holds machine code for a compute capability."""
+    """The presence of machine code for a compute capability in a torch wheel for x86_64."""
 
     minor: str
     variant: str

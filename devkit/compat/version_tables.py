@@ -17,8 +17,8 @@ from devkit.facts.decode import decode_fields
 from devkit.facts.values import ComputeCapability, Release, keyword_record
 
 
-class Confidence(StrEnum):
-    """How well a row is known. An inferred row may warn; it never refuses."""
+class RowConfidence(StrEnum):
+    """The confidence in a row. An inferred row may warn; it never refuses."""
 
     CONFIRMED = "confirmed"
     SINGLE_SOURCE = "single-source"
@@ -27,16 +27,16 @@ class Confidence(StrEnum):
 
 @keyword_record
 class TableRow:
-    """Where a row comes from: public addresses, the day they were checked (ISO 8601), and the confidence."""
+    """A row with its provenance: public addresses, the day they were checked (ISO 8601), and the confidence."""
 
     source: tuple[str, ...]
     checked: str
-    confidence: Confidence
+    confidence: RowConfidence
 
     @property
     def is_inferred(self) -> bool:
-        """Whether the row was not read at its source."""
-        return self.confidence is Confidence.INFERRED
+        """Whether the row was inferred instead of read at its source."""
+        return self.confidence is RowConfidence.INFERRED
 
 
 @keyword_record
@@ -76,7 +76,7 @@ class WindowsDriverBranch(TableRow):
 
 @keyword_record
 class ForwardPackage(TableRow):
-    """A cuda-compat package, and the host driver branches it may stand on; its image lets those pass, too."""
+    """A cuda-compat package, and the host driver branches it supports; CUDA images exempt those from their demand, too."""
 
     package: str
     cuda: Release
@@ -166,7 +166,7 @@ class PackageRelease(TableRow):
 
 @keyword_record
 class RuntimeRequirement(TableRow):
-    """What a package checks at run time and does not state in its metadata, from `version` on in its major."""
+    """A requirement that a package checks at run time and does not state, from `version` on in its major."""
 
     name: str
     version: Release
@@ -206,7 +206,7 @@ class BitsandbytesLibrary(TableRow):
 
 @keyword_record
 class Feature(TableRow):
-    """Something a user may ask for, and the compute capability it needs."""
+    """A feature that a user may request, and the compute capability it needs."""
 
     name: str
     title: str
@@ -235,7 +235,7 @@ class ContainerToolkit(TableRow):
 
 @keyword_record
 class Vulnerability(TableRow):
-    """A known hole of the NVIDIA Container Toolkit, and the release that closed it."""
+    """A known vulnerability of the NVIDIA Container Toolkit, and the release that fixed it."""
 
     id: str
     severity: str
@@ -245,7 +245,7 @@ class Vulnerability(TableRow):
 
 @keyword_record
 class EngineFault(TableRow):
-    """What releases of a program from `since` until before `fixed_in` get wrong, on machines of the kind `when`."""
+    """A fault of a program's releases from `since` until before `fixed_in`, on machines of the kind `when`."""
 
     program: str
     since: Release
@@ -265,7 +265,7 @@ class EngineFeature(TableRow):
 
 @keyword_record
 class IgnoredKey(TableRow):
-    """A key of devcontainer.json that a tool passes over or reads in its own way; `effect` follows the tool's name.
+    """A key of devcontainer.json that a tool ignores or reads in its own way; `effect` follows the tool's name.
 
     `instead` says what becomes of it in the files that devkit writes; "" for a key that they never hold.
     """
@@ -281,7 +281,7 @@ class Editor(TableRow):
     """An editor by the name that `--editor` knows, and the tools that this name may mean.
 
     `customizations` are those that it reads, `packages` what its program inside needs of the system. `cpus`,
-    `memory_gb` and `storage_gb` are the smallest machine that its cloud is asked for, 0 for none. `note` is what
+    `memory_gb` and `storage_gb` are the smallest machine to request from its cloud, 0 for none. `note` is what
     everyone who uses it must know.
     """
 
@@ -294,9 +294,6 @@ class Editor(TableRow):
     cpus: int = 0
     memory_gb: int = 0
     storage_gb: int = 0
-
-
-# The rows about base images and what builds on them.
 
 
 @keyword_record
@@ -351,7 +348,7 @@ class WithdrawnTag(TableRow):
 
 @keyword_record
 class ImageEndOfLife(TableRow):
-    """When images of a CUDA release or of a CUDA major got their last update.
+    """The end of updates to images of a CUDA release or of a CUDA major.
 
     `name` is "12.8.0" or "11"; `ended` is a month (2025-03); `instead` what is kept in their place.
     """
@@ -361,12 +358,9 @@ class ImageEndOfLife(TableRow):
     instead: str
 
 
-# The rows of what GPUs promise.
-
-
 @keyword_record
 class GpuDatasheet(TableRow):
-    """What the data sheet of a GPU promises: dense peaks, without sparsity. 0 where it says nothing.
+    """The data sheet of a GPU: dense peaks, without sparsity. 0 where it has no value.
 
     `nvlink_gb_per_s` counts both directions of all links, as NVIDIA does; `power_w` is the board's; `mig_slices` are
     the compute slices that MIG divides it into.
@@ -380,9 +374,6 @@ class GpuDatasheet(TableRow):
     pcie_generation: int
     power_w: int
     mig_slices: int
-
-
-# The rows about AMD GPUs under ROCm.
 
 
 @keyword_record
@@ -428,9 +419,6 @@ class AmdGpuModel(TableRow):
     kind: str
 
 
-# The rows of the table of services that stand beside a dev container.
-
-
 @keyword_record
 class ProfilePackage(TableRow):
     """A Python package that a profile adds to the dev container's image, and why."""
@@ -466,7 +454,7 @@ class DashboardPanel(TableRow):
 class AlertRule(TableRow):
     """A rule that Prometheus watches while a job runs. `vendor` is "" for jobs with a GPU of any.
 
-    In `query`, `<job>` stands for the matchers that pick the job's pods, `<pods>` for the same without braces as
+    In `query`, `<job>` is replaced by the matchers that pick the job's pods, `<pods>` for the same without braces as
     kube-state-metrics labels them, `<of METRIC>` for a metric of the job's GPUs labelled like that, `<xids KIND>` for
     the driver's fault reports of a kind. `holds` is how long it must be so, `counter` a line for the exporter's list of
     counters where its own has none.
@@ -484,7 +472,7 @@ class AlertRule(TableRow):
 
 @keyword_record
 class ExporterService(TableRow):
-    """How a vendor's exporter is found in a cluster, by what installed it: a label of its Service, the port's name."""
+    """A vendor's exporter in a cluster, by what installed it: a label of its Service, the port's name."""
 
     vendor: str
     installed_by: str
@@ -582,7 +570,7 @@ class KeyedArray(DeclaredArray[RowT]):
 
 
 class DriverTable(Table):
-    """What each driver runs, and what each CUDA Toolkit targets."""
+    """CUDA versions that each driver runs, and GPUs that each CUDA Toolkit targets."""
 
     toolkits = Array("toolkit", CudaToolkit, unique=("version",))
     families = KeyedArray("family", CudaFamily, unique=("major",))
@@ -619,7 +607,7 @@ class StackTable(Table):
 
 
 class ManylinuxTable(Table):
-    """Platforms of Linux wheels; a file of its own, because every examination asks for it and for nothing else."""
+    """Platforms of Linux wheels; a file of its own, because every run of the doctor reads it, and often no other."""
 
     platforms = Array("manylinux", ManylinuxPlatform, unique=("glibc",))
 
@@ -662,7 +650,7 @@ class EditorTable(Table):
 
 
 class ProfileTable(Table):
-    """Services beside the dev container, and what a cluster's own services show of a job."""
+    """Services next to the dev container, and panels, alerts and exporters of a cluster."""
 
     packages = Array("profile_package", ProfilePackage, unique=("profile", "name"))
     images = KeyedArray("profile_image", ProfileImage, unique=("service",))

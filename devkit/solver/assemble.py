@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from devkit.compat.rules import CudaSupport
-from devkit.compat.version_tables import Confidence, PythonVersion, TableRow
+from devkit.compat.version_tables import PythonVersion, RowConfidence, TableRow
 from devkit.solver.candidates import BaseImage, ChosenPackage, Problem
 from devkit.solver.evaluate import Evaluation
 from devkit.solver.gpu_support import (
@@ -76,7 +76,7 @@ def _list_reasons(
         row = each.row or problem.tables.stack.packages[0]
         yield _from_tables(each.name, each.version, each.because, row, is_listed=each.row)
     gpu_request, because = _GPU_REQUESTS[problem.vendor]
-    yield Reason("gpu_request", gpu_request, because, "the vendor", Confidence.CONFIRMED)
+    yield Reason("gpu_request", gpu_request, because, "the vendor", RowConfidence.CONFIRMED)
 
 
 def _explain_vendor(problem: Problem) -> Reason:
@@ -88,7 +88,7 @@ def _explain_vendor(problem: Problem) -> Reason:
     else:
         names = [name for name, _ in (*problem.gpus, *problem.amd_gpus)]
         because = f"{', '.join(names) or 'an NVIDIA driver'}, from {origins}"
-    return Reason("vendor", problem.vendor.value, because, origins, Confidence.CONFIRMED)
+    return Reason("vendor", problem.vendor.value, because, origins, RowConfidence.CONFIRMED)
 
 
 def _explain_torch(winner: Evaluation, rejected: tuple[Evaluation, ...], problem: Problem) -> str:
@@ -150,14 +150,14 @@ def _find_python(python: str, problem: Problem) -> PythonVersion | None:
 
 def _from_rows(field: str, value: str, because: str, *rows: TableRow) -> Reason:
     """Build a reason that is as sure as the least sure of its rows."""
-    order = tuple(Confidence)
+    order = tuple(RowConfidence)
     confidence = max((row.confidence for row in rows), key=order.index)
     return Reason(field, value, because, rows[0].source[0], confidence)
 
 
 def _from_tables(field: str, value: str, because: str, row: TableRow, *, is_listed: object) -> Reason:
     """Build a reason from one row; a value that the tables do not list is inferred from another."""
-    return Reason(field, value, because, row.source[0], row.confidence if is_listed else Confidence.INFERRED)
+    return Reason(field, value, because, row.source[0], row.confidence if is_listed else RowConfidence.INFERRED)
 
 
 def _list_warnings(winner: Evaluation, problem: Problem, image: BaseImage, python: str) -> Iterator[str]:

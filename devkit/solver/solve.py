@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from itertools import combinations, groupby
 from typing import Any
 
-from devkit.compat.version_tables import Confidence, Tables
+from devkit.compat.version_tables import RowConfidence, Tables
 from devkit.facts.dependencies import Dependencies, PackageManager
 from devkit.facts.project import Policy
 from devkit.facts.values import Release, record
@@ -38,7 +38,7 @@ def solve_project(request: Request, dependencies: Dependencies, tables: Tables) 
     if dependencies.tool is PackageManager.NONE:
         return replace(answer, warnings=warnings)
     source = dependencies.lock or dependencies.files[0]
-    reason = Reason("dependencies", dependencies.tool.value, dependencies.because, source, Confidence.CONFIRMED)
+    reason = Reason("dependencies", dependencies.tool.value, dependencies.because, source, RowConfidence.CONFIRMED)
     return replace(answer, reasons=(*answer.reasons, reason), warnings=warnings)
 
 

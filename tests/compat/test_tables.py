@@ -11,8 +11,8 @@ from devkit.compat.rules import find_oldest_driver, find_toolkit_driver
 from devkit.compat.version_tables import (
     TABLE_NAMES,
     TABLE_TYPES,
-    Confidence,
     LazyDocument,
+    RowConfidence,
     Tables,
     load_tables,
     read_shipped_table,
@@ -55,7 +55,7 @@ def test_no_two_rows_share_a_key(name, array):
 def test_every_row_says_where_it_was_read_and_how_sure_that_is(name, array):
     sources = read_shipped_table(name)["sources"]
     for row in read_shipped_table(name)[array]:
-        assert row["confidence"] in set(Confidence), row
+        assert row["confidence"] in set(RowConfidence), row
         assert row["source"], row
         for source in row["source"]:
             assert re.fullmatch(r"https://[\w.-]+/\S*", sources[source]), row
@@ -82,7 +82,7 @@ def test_rows_become_types_with_their_date(name):
     for array in TABLE_TYPES[name].arrays():
         for row in table.rows(array.name, array.row):
             assert row.checked == table.as_of
-            assert isinstance(row.confidence, Confidence)
+            assert isinstance(row.confidence, RowConfidence)
 
 
 # Typed by hand from NVIDIA's release notes, tables 2 and 3: CUDA, oldest driver, toolkit driver on Linux and Windows.

@@ -4,7 +4,7 @@ from pkgutil import get_data
 
 import pytest
 
-from devkit.compat.version_tables import Confidence
+from devkit.compat.version_tables import RowConfidence
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.model_catalog import count_models, find_closest_models, find_model, list_models
 
@@ -35,8 +35,8 @@ def test_no_name_is_given_to_two_models():
 
 
 def test_a_row_that_no_second_source_confirms_says_so():
-    assert {model.confidence for model in MODELS} == {Confidence.CONFIRMED, Confidence.SINGLE_SOURCE}
-    assert all((len(model.source) > 1) == (model.confidence is Confidence.CONFIRMED) for model in MODELS)
+    assert {model.confidence for model in MODELS} == {RowConfidence.CONFIRMED, RowConfidence.SINGLE_SOURCE}
+    assert all((len(model.source) > 1) == (model.confidence is RowConfidence.CONFIRMED) for model in MODELS)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.compat.version_tables import Confidence, Tables, load_tables
+from devkit.compat.version_tables import RowConfidence, Tables, load_tables
 from devkit.solver.plan import Conflict, Plan, Vendor
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve
@@ -261,7 +261,7 @@ def test_an_inferred_row_warns_where_a_read_one_refuses():
     assert isinstance(solve(request, load_tables()), Conflict)
     doubtful = Tables()
     key = ("2.11", "cu128", "x86_64")
-    doubtful.torch.wheels[key] = replace(doubtful.torch.wheels[key], confidence=Confidence.INFERRED)
+    doubtful.torch.wheels[key] = replace(doubtful.torch.wheels[key], confidence=RowConfidence.INFERRED)
     plan = solve(request, doubtful)
     assert isinstance(plan, Plan)
     assert any("no kernels for V100" in warning for warning in plan.warnings)

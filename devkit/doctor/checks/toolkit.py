@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from devkit.compat.version_tables import Confidence as Trust
-from devkit.compat.version_tables import load_tables
+from devkit.compat.version_tables import RowConfidence, load_tables
 from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES
 from devkit.doctor.fixes import (
     CDI_GUIDE,
@@ -470,8 +469,8 @@ def toolkit_has_no_known_fault(facts: Facts) -> Iterator[Finding]:
     for fault in load_tables().engines.faults:
         is_meant = fault.program == _TOOLKIT and fault.since <= version < fault.fixed_in
         if is_meant and _shows(fault.when, facts, engine):
-            is_sure = fault.confidence is not Trust.INFERRED
-            hint = ", or go back to the release before it" if fault.confidence is Trust.INFERRED else ""
+            is_sure = fault.confidence is not RowConfidence.INFERRED
+            hint = ", or go back to the release before it" if fault.confidence is RowConfidence.INFERRED else ""
             yield Finding(
                 Severity.ERROR if is_sure else Severity.WARNING,
                 f"Container Toolkit {version} {fault.summary}",
