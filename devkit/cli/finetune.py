@@ -109,9 +109,9 @@ def _word_left(ctx: click.Context) -> Iterator[Callable[[int], None]]:
 @contextmanager
 def _listener(*, as_json: bool | None) -> Iterator["Listener"]:
     """Who prints the events. JSON has standard output for itself: what libraries print goes to standard error."""
+    from devkit.workload.environment import reserve_stdout_for_events
     from devkit.workload.finetune.events import throttle_reading_events
     from devkit.workload.finetune.progress import ProgressPrinter, is_terminal
-    from devkit.workload.proof.program import reserve_stdout_for_events
 
     if as_json is None:
         as_json = not is_terminal(sys.stdout)

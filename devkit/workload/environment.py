@@ -1,42 +1,25 @@
-"""Before the proof proper: the process is prepared, and each library imports."""
+"""The process and its environment: installed versions, usable CPUs, settings before torch is imported, stdout.
+
+Importable without torch.
+"""
 
 import importlib
+import json
 import logging
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from devkit import __version__
 from devkit.errors import DevkitError
 from devkit.text import to_one_line
-from devkit.workload.proof.stages import StageReading, StageSkipped, record_value
-
-# How many CPU cores this process may really use; a container's quota is less than the machine has.
 
 CGROUP_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
-
-
-def count_usable_cpus(quota_file: Path = CGROUP_CPU_MAX) -> int:
-    """Cores by affinity, lowered to the cgroup v2 quota (whole cores, at least 1)."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(affinity, _quota(quota_file) or affinity))
-
-
-def _quota(path: Path) -> int | None:
-    """Whole cores of "max 100000" or "150000 100000" (microseconds per period); None for no limit."""
-    try:
-        granted, period = path.read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if granted == "max" else max(1, int(granted) // int(period))
-
-
-REQUIRED_LIBRARIES = ("transformers", "peft", "accelerate")
 PROOF_THREADS = 1
 """Measured: a second thread gains nothing on a model this small, and on a busy machine costs many seconds."""
 
@@ -44,7 +27,7 @@ REPORTED_PACKAGES = ("torch", "transformers", "peft", "accelerate", "bitsandbyte
 
 
 def find_installed_version(package: str) -> str | None:
-    """The installed version by metadata alone; None when it is not installed."""
+    """Return the installed version by metadata alone; None when it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -52,11 +35,11 @@ def find_installed_version(package: str) -> str | None:
 
 
 def describe_environment() -> dict[str, str]:
-    """Versions and machine, for the report. A package that is not installed is left out.
+    """Return versions and machine, for the report. A package that is not installed is left out.
 
-    `gpu_request` is how the dev container asked its engine for a GPU, such as nvidia, cdi or cpu; absent elsewhere.
+    `gpu_request` is how the dev container requested a GPU from its engine, such as nvidia, cdi or cpu; absent elsewhere.
     """
-    found = {name: find_installed_version(name) for name in REPORTED_PACKAGES}
+    versions = {name: find_installed_version(name) for name in REPORTED_PACKAGES}
     return {
         "devkit": __version__,
         "python": platform.python_version(),
@@ -65,71 +48,27 @@ def describe_environment() -> dict[str, str]:
         "machine": platform.machine(),
         "cpus": str(count_usable_cpus()),
         **({"gpu_request": os.environ["DEVKIT_GPU"]} if os.environ.get("DEVKIT_GPU") else {}),
-        **{name: version for name, version in found.items() if version is not None},
+        **{name: version for name, version in versions.items() if version is not None},
     }
 
 
-def import_torch() -> Iterator[StageReading]:
-    """torch imports. Its own message names the missing library when it does not."""
-    importlib.import_module("torch")
-    yield record_value("version", find_installed_version("torch") or "unknown")
+def count_usable_cpus(quota_file: Path = CGROUP_CPU_MAX) -> int:
+    """Count the CPU cores of this process's affinity, lowered to the cgroup v2 quota (whole cores, at least 1).
 
-
-def import_bitsandbytes() -> Iterator[StageReading]:
-    """bitsandbytes imports. When it does not, it is hidden, because peft would fail to import with it."""
-    version = find_installed_version("bitsandbytes")
-    if version is None:
-        raise StageSkipped("bitsandbytes is not installed")
+    The quota reads "max 100000" or "150000 100000", microseconds in each period; a container's is often less than the
+    machine has.
+    """
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        importlib.import_module("bitsandbytes")
-    except Exception:
-        hide_bitsandbytes()
-        raise
-    yield record_value("version", version)
-
-
-def hide_bitsandbytes() -> None:
-    """Make bitsandbytes look absent in this process: None in sys.modules is the import system's mark for that."""
-    for name in [name for name in sys.modules if name.startswith("bitsandbytes.")]:
-        del sys.modules[name]
-    cast(dict[str, object], sys.modules)["bitsandbytes"] = None
-
-
-@contextmanager
-def hide_module(name: str, *, unless: bool = False) -> Iterator[None]:
-    """Make a package look absent for the block: None in sys.modules is the import system's mark for that."""
-    modules = cast(dict[str, object], sys.modules)
-    there = {name: modules[name]} if name in modules else {}
-    if not unless:
-        modules[name] = None
-    try:
-        yield
-    finally:
-        if not unless:
-            del modules[name]
-        modules.update(there)
-
-
-def require_bitsandbytes(what: str, *, without: str) -> None:
-    """Import bitsandbytes for `what`. Raises DevkitError where that fails; `without` it there is another way."""
-    try:
-        importlib.import_module("bitsandbytes")
-    except Exception as error:  # whatever a native library raises
-        raise DevkitError(
-            f"{what} needs bitsandbytes, which does not import: {to_one_line(str(error))}",
-            f"`devkit doctor --deep` says why. Without it: {without}.",
-        ) from error
-
-
-def import_libraries() -> Iterator[StageReading]:
-    """transformers, peft and accelerate import, together with this torch."""
-    for name in REQUIRED_LIBRARIES:
-        importlib.import_module(name)
-        yield record_value(name, find_installed_version(name) or "unknown")
+        quota, period = quota_file.read_text().split()
+        granted = affinity if quota == "max" else int(quota) // int(period)
+    except (OSError, ValueError):
+        granted = affinity
+    return max(1, min(affinity, granted))
 
 
 def prepare_process() -> None:
-    """Settings that must stand before torch is imported: no network, repeatable kernels, one thread.
+    """Set what must be set before torch is imported: no network, deterministic kernels, one thread.
 
     bitsandbytes may otherwise look for kernels on the Hub while it is imported.
     """
@@ -140,7 +79,51 @@ def prepare_process() -> None:
         HF_HUB_DISABLE_PROGRESS_BARS="1",
         TOKENIZERS_PARALLELISM="false",
         CUBLAS_WORKSPACE_CONFIG=":4096:8",
+        OMP_NUM_THREADS=str(PROOF_THREADS),
     )
-    os.environ["OMP_NUM_THREADS"] = str(PROOF_THREADS)
-    # It misses a package that nothing here needs, and says so where the last words of a crash are looked for.
+    # It warns of a package that nothing here needs, in the lines where the reason of a crash is looked for.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+
+
+@contextmanager
+def reserve_stdout_for_events() -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Reserve stdout for JSON events: whatever else writes to file descriptor 1, C libraries included, reaches stderr."""
+    sys.stdout.flush()
+    own = os.dup(1)
+    os.dup2(2, 1)
+    with os.fdopen(own, "w", encoding="utf-8", buffering=1) as stream:
+        yield lambda event: print(json.dumps(event, allow_nan=False), file=stream, flush=True)
+
+
+def require_bitsandbytes(feature: str, *, without: str) -> None:
+    """Import bitsandbytes for `feature`. Raises DevkitError where that fails; `without` says what to do instead."""
+    try:
+        importlib.import_module("bitsandbytes")
+    except Exception as error:  # whatever a native library raises
+        raise DevkitError(
+            f"{feature} needs bitsandbytes, which does not import: {to_one_line(str(error))}",
+            f"`devkit doctor --deep` says why. Without it: {without}.",
+        ) from error
+
+
+def hide_bitsandbytes() -> None:
+    """Make bitsandbytes look absent in this process: the import system reads None in sys.modules that way."""
+    for name in [name for name in sys.modules if name.startswith("bitsandbytes.")]:
+        del sys.modules[name]
+    cast(dict[str, object], sys.modules)["bitsandbytes"] = None
+
+
+@contextmanager
+def hide_module(name: str, *, unless: bool = False) -> Iterator[None]:
+    """Make a package look absent within the block, by None in sys.modules."""
+    if unless:
+        yield
+        return
+    modules = cast(dict[str, object], sys.modules)
+    previous = {name: modules[name]} if name in modules else {}
+    modules[name] = None
+    try:
+        yield
+    finally:
+        del modules[name]
+        modules.update(previous)

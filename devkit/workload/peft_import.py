@@ -1,7 +1,7 @@
-"""peft, which all other modules take from here: it is kept from importing bitsandbytes where nothing is packed.
+"""The only module that imports peft, without bitsandbytes.
 
-By itself it imports bitsandbytes wherever that is installed, needed or not: every start would be longer, and where
-bitsandbytes finds no native library that fits, peft could not be imported either.
+By itself peft imports bitsandbytes wherever that is installed: every start would take longer, and where bitsandbytes
+finds no native library that fits, peft could not be imported either.
 """
 
 import warnings
@@ -40,24 +40,21 @@ __all__ = [
 
 @contextmanager
 def adapter_injection(base: Model) -> Iterator[None]:
-    """For peft to put adapters on `base`: it asks bitsandbytes only where layers of `base` are packed by that.
+    """Let peft inject adapters into `base` within the block, with bitsandbytes only where that packed layers of `base`.
 
-    It says nothing of what it calls by a name that transformers 5 has given up: a user can do nothing about it.
+    A deprecation warning about peft's own use of transformers is hidden: a user can do nothing about it.
     """
-    with warnings.catch_warnings(), hide_module("bitsandbytes", unless=_is_packed(base)):
+    is_packed = any(type(each).__module__.startswith("bitsandbytes") for each in base.modules())
+    with warnings.catch_warnings(), hide_module("bitsandbytes", unless=is_packed):
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
-        _look_again()
+        _forget_bitsandbytes()
         try:
             yield
         finally:
-            _look_again()
+            _forget_bitsandbytes()
 
 
-def _is_packed(base: Model) -> bool:
-    return any(type(each).__module__.startswith("bitsandbytes") for each in base.modules())
-
-
-def _look_again() -> None:
-    """peft keeps what it found out about bitsandbytes."""
-    for found in (is_bnb_available, is_bnb_4bit_available):
-        found.cache_clear()
+def _forget_bitsandbytes() -> None:
+    """Clear what peft has cached about bitsandbytes."""
+    for cached in (is_bnb_available, is_bnb_4bit_available):
+        cached.cache_clear()

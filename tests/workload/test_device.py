@@ -2,8 +2,8 @@
 
 import pytest
 
+from devkit.estimate.settings import Precision
 from devkit.workload.device import CudaDriver, has_gpu_node
-from devkit.workload.proof.stages import Precision
 
 pytest.importorskip("torch")
 

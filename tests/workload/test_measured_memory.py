@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from devkit.estimate.measured_runs import ObservedRun, parse_observed_runs
-from devkit.workload.proof.run_stages import FinishedRun, _memory
+from devkit.workload.proof.run_stages import FinishedRun, _compare_memory
 
 MEASURED = {"allocated_peak_bytes": 10 << 30, "reserved_peak_bytes": 11 << 30}
 ESTIMATED = {"allocated_peak_bytes": 9 << 30, "reserved_peak_bytes": {"point": 1, "upper": 2}}
 
 
 def stage(record):
-    readings = _memory(FinishedRun([1.0], record, Path()))
+    readings = _compare_memory(FinishedRun([1.0], record, Path()))
     return {"name": "memory", "status": "passed", "measured": {each.name: each.measured for each in readings}}
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from devkit.workload.proof.stages import Precision, StageStatus, run_stage
+from devkit.estimate.settings import Precision
+from devkit.workload.proof.stages import StageStatus, run_stage
 from tests.workload.conftest import make_bench
 
 torch = pytest.importorskip("torch")

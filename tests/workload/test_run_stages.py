@@ -9,8 +9,7 @@ from devkit.workload.proof.stages import StageStatus, run_stage
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from devkit.workload import models
-from devkit.workload.proof import run_stages
+from devkit.workload.proof import models, run_stages
 from devkit.workload.proof.training import ProofModels
 from tests.workload.finetune.kitchen import write_base
 
@@ -83,6 +82,6 @@ def test_the_model_of_a_size_trains(healthy, tmp_path):
 def test_a_peak_far_from_the_estimate_is_seen(tmp_path, peak, holds):
     measured = {"allocated_peak_bytes": peak, "reserved_peak_bytes": peak}
     record = {"measured": measured, "estimated": {"allocated_peak_bytes": 1_000_000_000}}
-    readings = [*run_stages._memory(run_stages.FinishedRun([], record, tmp_path))]
+    readings = [*run_stages._compare_memory(run_stages.FinishedRun([], record, tmp_path))]
     assert readings[0].is_as_expected is holds
     assert readings[0].expected == "5e+08 to 2e+09; estimate 1000000000"

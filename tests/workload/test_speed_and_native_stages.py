@@ -6,7 +6,8 @@ No GPU is needed: what decides on one, the range around the data sheet, is judge
 import pytest
 
 from devkit.compat.gpus import find_datasheet
-from devkit.workload.proof.stages import Precision, StageStatus, run_stage
+from devkit.estimate.settings import Precision
+from devkit.workload.proof.stages import StageStatus, run_stage
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
@@ -84,7 +85,7 @@ def test_a_matrix_rate_is_judged_by_the_data_sheet(name, tflops, holds):
 
 def test_a_board_on_the_slots_power_may_be_slower_than_its_sheet():
     row = find_datasheet(T4)
-    share = rates._compute_share(row)
+    share = rates.find_compute_share(row)
     assert rates.judge_rate("fp16_tflops", 20.0, row.fp16_tflops, share, row).is_as_expected
     assert not rates.judge_rate("fp16_tflops", 12.0, row.fp16_tflops, share, row).is_as_expected
 
@@ -169,7 +170,7 @@ NCCL_SAID = """\
             "Traceback (most recent call last):\n  File x\nKeyboardInterrupt\n", "KeyboardInterrupt", id="bare"
         ),
         pytest.param("starting\nFatal Python error: Aborted\n\n", "Fatal Python error: Aborted", id="no traceback"),
-        pytest.param("", "it said nothing", id="nothing"),
+        pytest.param("", "it printed nothing", id="nothing"),
     ],
 )
 def test_what_a_process_died_of_is_found_in_its_last_words(said, found):
@@ -202,8 +203,10 @@ def test_a_gpu_too_old_for_triton_and_a_machine_without_it_have_nothing_to_prove
 def test_a_gpu_without_room_is_held_to_no_data_sheet(monkeypatch, free_bytes, is_judged):
     # A stand-in for a GPU's memory: what fits its caches is read faster than any memory gives.
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_bytes, 2**37))
-    promised = rates._promised(gpu("9.0"), 0, H200)
-    assert (promised is not None) is is_judged
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: H200)
+    (found,) = rates._list_gpus(gpu("9.0"))
+    assert (found.datasheet is not None) is is_judged
 
 
 def test_a_library_that_only_pretends_is_seen(monkeypatch):

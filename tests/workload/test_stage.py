@@ -104,7 +104,7 @@ def test_each_stage_comes_after_what_it_needs_and_has_a_function():
     for stage in STAGES:
         assert set(stage.needs) <= seen, stage.name
         seen.add(stage.name)
-    assert [*sorted(seen)] == sorted([*program.ALONE, *program.ON_DEVICE, *program.ON_BENCH])
+    assert [*sorted(seen)] == sorted([*program.ALONE, *program.ON_DEVICE, *program.ON_MODELS])
 
 
 def test_a_deeper_proof_holds_every_stage_of_a_shallower_one():

@@ -1,1 +1,1 @@
-"""TODO monitoring."""
+"""Monitoring a run: a plot of its curves, TensorBoard files, samples of its GPUs."""

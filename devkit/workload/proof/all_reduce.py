@@ -1,4 +1,4 @@
-"""One process of a sum over several: `python all_reduce.py BACKEND RANK WORLD STORE MEGABYTES`.
+"""One process of an all-reduce: `python all_reduce.py BACKEND RANK WORLD STORE MEGABYTES`.
 
 Prints one JSON object: `{"wrong": COUNT, "seconds": PER_CALL, "bytes": SIZE}`. It imports nothing of devkit, so that
 any Python with torch can run it by its path.
@@ -15,33 +15,33 @@ import torch.distributed as processes
 WARM_UP_CALLS, CALLS = 3, 10
 
 
-def main(backend: str, rank: int, world: int, store: str, megabytes: int) -> None:
-    """Add numbers that differ by place and by process, check every sum, then take the time."""
+def main(backend: str, rank: int, world_size: int, store: str, megabytes: int) -> None:
+    """All-reduce numbers that differ by position and rank, check every sum, then measure the time."""
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
         torch.cuda.set_device(device)
-    processes.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
-    # Small whole numbers: their sums are exact in fp32, whatever the order.
-    places = torch.arange(megabytes * 2**18, device=device, dtype=torch.float32) % 7
-    numbers = places * (rank + 1)
+    processes.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world_size)
+    # Small integers: their sums are exact in fp32 in any order.
+    positions = torch.arange(megabytes * 2**18, device=device, dtype=torch.float32) % 7
+    numbers = positions * (rank + 1)
     processes.all_reduce(numbers)
-    wrong = int((numbers != places * (world * (world + 1) // 2)).sum())
-    seconds = [_timed(numbers, device) for _ in range(WARM_UP_CALLS + CALLS)][WARM_UP_CALLS:]
+    wrong = int((numbers != positions * (world_size * (world_size + 1) // 2)).sum())
+    seconds = [_time_call(numbers, device) for _ in range(WARM_UP_CALLS + CALLS)][WARM_UP_CALLS:]
     sys.stdout.write(json.dumps({"wrong": wrong, "seconds": median(seconds), "bytes": numbers.nbytes}) + "\n")
     sys.stdout.flush()
     processes.destroy_process_group()
 
 
-def _timed(numbers: torch.Tensor, device: torch.device) -> float:
+def _time_call(numbers: torch.Tensor, device: torch.device) -> float:
     processes.barrier()
-    _wait(device)
+    _synchronize(device)
     start = time.perf_counter()
     processes.all_reduce(numbers)
-    _wait(device)
+    _synchronize(device)
     return time.perf_counter() - start
 
 
-def _wait(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

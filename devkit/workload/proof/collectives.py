@@ -1,4 +1,4 @@
-"""Stages about several processes: their sum is right, over NCCL on GPUs and over Gloo on the CPU."""
+"""Stages about collectives: an all-reduce of several processes is right, over NCCL on GPUs and Gloo on the CPU."""
 
 import json
 import re
@@ -32,9 +32,9 @@ _ERROR = re.compile(r"[A-Za-z_][\w.]*(?::|$)")
 
 
 def prove_nccl(device: Device) -> Iterator[StageReading]:
-    """All GPUs of this machine add up over NCCL, faster than a network would.
+    """Prove that the GPUs of this machine all-reduce over NCCL, faster than over a network.
 
-    Bus bandwidth counts what each link carries, 2 (n - 1) / n of the size per call, so that it compares across counts.
+    Bus bandwidth counts the bytes on each link, 2 (n - 1) / n of the size per call, so that it compares across counts.
     Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
     """
     if device.kind != "cuda":
@@ -49,7 +49,7 @@ def prove_nccl(device: Device) -> Iterator[StageReading]:
 
 
 def prove_gloo(device: Device) -> Iterator[StageReading]:
-    """Two processes on the CPU add up over Gloo."""
+    """Prove that two processes on the CPU all-reduce over Gloo."""
     del device
     ranks = _run("gloo", 2, CPU_MEGABYTES)
     yield from _sums(ranks)
@@ -61,38 +61,36 @@ def _sums(ranks: list[dict[str, float]]) -> Iterator[StageReading]:
     yield expect_at_most("wrong_sums", sum(rank["wrong"] for rank in ranks), 0)
 
 
-def _run(backend: str, world: int, megabytes: int) -> list[dict[str, float]]:
-    """What each process found. Raises RuntimeError with the error of the first that failed."""
+def _run(backend: str, world_size: int, megabytes: int) -> list[dict[str, float]]:
+    """Run all processes and return their results. Raises RuntimeError with the error of the first that failed."""
     ends_at = time.monotonic() + DEADLINE_S
     with tempfile.TemporaryDirectory(prefix="devkit-ranks-") as name:
         folder = Path(name)
-        started = [_started(folder, backend, rank, world, megabytes) for rank in range(world)]
+        processes: list[subprocess.Popen[bytes]] = []
         try:
-            _wait(folder, started, ends_at)
-            return [_found(folder, rank) for rank in range(world)]
+            for rank in range(world_size):
+                program = [sys.executable, "-P", str(Path(all_reduce.__file__)), backend, str(rank), str(world_size)]
+                arguments = [*program, str(folder / "store"), str(megabytes)]
+                # Output goes to files: a full pipe of one process would block all of them.
+                with (folder / f"{rank}.out").open("wb") as out, (folder / f"{rank}.err").open("wb") as err:
+                    processes.append(subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=err))
+            _wait(folder, processes, ends_at)
+            outputs = [(folder / f"{rank}.out").read_text(encoding="utf-8") for rank in range(world_size)]
+            return [json.loads(output.splitlines()[-1]) for output in outputs]
         finally:
-            for process in started:
+            for process in processes:
                 process.kill()
                 process.wait()
 
 
-def _started(folder: Path, backend: str, rank: int, world: int, megabytes: int) -> subprocess.Popen[bytes]:
-    """Output goes to files: a full pipe of one process would hold up all of them."""
-    program = [sys.executable, "-P", str(Path(all_reduce.__file__)), backend, str(rank), str(world)]
-    with (folder / f"{rank}.out").open("wb") as out, (folder / f"{rank}.err").open("wb") as err:
-        return subprocess.Popen(
-            [*program, str(folder / "store"), str(megabytes)], stdin=subprocess.DEVNULL, stdout=out, stderr=err
-        )
-
-
-def _wait(folder: Path, started: list[subprocess.Popen[bytes]], ends_at: float) -> None:
-    """Until all have ended well. One that fails ends it at once: the others wait for it, and say nothing of why."""
+def _wait(folder: Path, processes: list[subprocess.Popen[bytes]], ends_at: float) -> None:
+    """Wait until all have succeeded. The first failure ends the wait: the others would wait for it in silence."""
     while True:
-        codes = [process.poll() for process in started]
+        codes = [process.poll() for process in processes]
         failed = [rank for rank, code in enumerate(codes) if code]
         if failed:
-            said = (folder / f"{failed[0]}.err").read_text(encoding="utf-8", errors="replace")
-            raise RuntimeError(f"process {failed[0]} ended with status {codes[failed[0]]}: {find_error(said)}")
+            log = (folder / f"{failed[0]}.err").read_text(encoding="utf-8", errors="replace")
+            raise RuntimeError(f"process {failed[0]} ended with status {codes[failed[0]]}: {find_error(log)}")
         waiting = [rank for rank, code in enumerate(codes) if code is None]
         if not waiting:
             return
@@ -101,19 +99,14 @@ def _wait(folder: Path, started: list[subprocess.Popen[bytes]], ends_at: float) 
         time.sleep(POLL_S)
 
 
-def find_error(said: str) -> str:
-    """The error that ends the last traceback, all its lines on one; else the last line.
+def find_error(log: str) -> str:
+    """Return the error that ends the last traceback, joined to one line; else the last line.
 
-    torch puts the rank in front of each line, and warns behind the traceback that the group was not destroyed.
+    torch puts the rank in front of each line, and warns after the traceback that the group was not destroyed.
     """
-    own = [_RANK.sub("", line).rstrip() for line in said.splitlines() if not _WARNING.match(line)]
+    own = [_RANK.sub("", line).rstrip() for line in log.splitlines() if not _WARNING.match(line)]
     lines = [line for line in own if line]
-    begun = max((place for place, line in enumerate(lines) if line.startswith("Traceback ")), default=-1)
-    names = (place for place in range(begun + 1, len(lines)) if _ERROR.match(lines[place]))
-    first = next(names, None) if begun >= 0 else None
-    return " ".join(line.strip() for line in (lines[-1:] if first is None else lines[first:])) or "it said nothing"
-
-
-def _found(folder: Path, rank: int) -> dict[str, float]:
-    found: dict[str, float] = json.loads((folder / f"{rank}.out").read_text(encoding="utf-8").splitlines()[-1])
-    return found
+    start = max((index for index, line in enumerate(lines) if line.startswith("Traceback ")), default=-1)
+    errors = (index for index in range(start + 1, len(lines)) if _ERROR.match(lines[index]))
+    first = next(errors, None) if start >= 0 else None
+    return " ".join(line.strip() for line in (lines[-1:] if first is None else lines[first:])) or "it printed nothing"

@@ -1,34 +1,32 @@
 """The proof as a program: `python -m devkit.workload.proof.program` prints one JSON event per line on stdout.
 
-The parent reads the events; a crash or a hang of this process is one failed stage to it, not the end of the report.
-Whatever libraries print goes to stderr.
+The parent reads the events; a crash or a hang of this process fails one stage, and the report goes on.
+All output of libraries goes to stderr.
 """
 
 import argparse
 import importlib
-import json
-import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from devkit.estimate.settings import Precision
 from devkit.workload import environment
 from devkit.workload.proof.stages import (
     DEVICE_LOST_EXIT_CODE,
     STAGES,
     Depth,
-    Precision,
     ProofSettings,
     StageReading,
     StageResult,
     StageSpec,
     StageStatus,
     run_stage,
+    select_stages,
     skip_for_failed_need,
 )
 
@@ -39,48 +37,48 @@ if TYPE_CHECKING:
 Emit = Callable[[dict[str, Any]], None]
 
 ALONE = {
-    "torch": "environment:import_torch",
-    "bitsandbytes": "environment:import_bitsandbytes",
-    "libraries": "environment:import_libraries",
-    "torch-build": "proof.device_stages:prove_torch_build",
+    "torch": "import_stages:import_torch",
+    "bitsandbytes": "import_stages:import_bitsandbytes",
+    "libraries": "import_stages:import_libraries",
+    "torch-build": "device_stages:prove_torch_build",
 }
 ON_DEVICE = {
-    "device": "proof.device_stages:prove_device",
-    "kernel": "proof.device_stages:prove_kernels",
-    "compute-rate": "proof.rates:prove_compute_rate",
-    "memory-rate": "proof.rates:prove_memory_rate",
-    "link-rate": "proof.rates:prove_link_rate",
-    "bitsandbytes-native": "proof.device_stages:prove_bitsandbytes",
-    "triton": "proof.device_stages:prove_triton",
-    "nccl": "proof.collectives:prove_nccl",
-    "gloo": "proof.collectives:prove_gloo",
-    "compile": "proof.device_stages:prove_compile",
+    "device": "device_stages:prove_device",
+    "kernel": "device_stages:prove_kernels",
+    "compute-rate": "rates:prove_compute_rate",
+    "memory-rate": "rates:prove_memory_rate",
+    "link-rate": "rates:prove_link_rate",
+    "bitsandbytes-native": "device_stages:prove_bitsandbytes",
+    "triton": "device_stages:prove_triton",
+    "nccl": "collectives:prove_nccl",
+    "gloo": "collectives:prove_gloo",
+    "compile": "device_stages:prove_compile",
 }
-ON_BENCH = {
-    "reference": "proof.model_stages:prove_reference",
-    "inference": "proof.model_stages:prove_caches_agree",
-    "memory-estimate": "proof.run_stages:prove_memory_estimate",
-    "own-model": "proof.run_stages:prove_own_model",
-    "lora-memorises": "proof.model_stages:prove_lora_memorizes",
-    "base-frozen": "proof.model_stages:prove_base_frozen",
-    "adapter-disabled": "proof.model_stages:prove_adapter_disabled",
-    "adapter-reload": "proof.model_stages:prove_adapter_reload",
-    "adapter-merged": "proof.model_stages:prove_adapter_merge",
-    "resume": "proof.model_stages:prove_resume",
-    "checkpointing": "proof.model_stages:prove_checkpointing",
-    "qlora-memorises": "proof.model_stages:prove_qlora_memorizes",
-    "qlora-frozen": "proof.model_stages:prove_qlora_frozen",
-    "optimizer-8bit": "proof.model_stages:prove_8bit_optimizer",
-    "int8-base": "proof.model_stages:prove_int8_base",
+ON_MODELS = {
+    "reference": "model_stages:prove_reference",
+    "inference": "model_stages:prove_caches_agree",
+    "memory-estimate": "run_stages:prove_memory_estimate",
+    "own-model": "run_stages:prove_own_model",
+    "lora-memorises": "model_stages:prove_lora_memorizes",
+    "base-frozen": "model_stages:prove_base_frozen",
+    "adapter-disabled": "model_stages:prove_adapter_disabled",
+    "adapter-reload": "model_stages:prove_adapter_reload",
+    "adapter-merged": "model_stages:prove_adapter_merge",
+    "resume": "model_stages:prove_resume",
+    "checkpointing": "model_stages:prove_checkpointing",
+    "qlora-memorises": "model_stages:prove_qlora_memorizes",
+    "qlora-frozen": "model_stages:prove_qlora_frozen",
+    "optimizer-8bit": "model_stages:prove_8bit_optimizer",
+    "int8-base": "model_stages:prove_int8_base",
 }
-"""Stage name -> module:function, by what the function is given. Modules load when their stage runs, so that
-an import which fails or crashes is that stage's result."""
+"""Stage name -> module:function, by the argument that the function takes. Modules are imported when their stage runs,
+so that an import which fails or crashes is that stage's result."""
 
 
 class Proof:
-    """Runs stages in order. Device and models are made when the first stage asks for them."""
+    """Runs stages in order. The device and the models are made for the first stage that needs them."""
 
-    def __init__(self, settings: ProofSettings, folder: Path, emit: Emit) -> None:
+    def __init__(self, settings: ProofSettings, folder: Path, emit: Callable[[dict[str, Any]], None]) -> None:
         self._settings = settings
         self._folder = folder
         self._emit = emit
@@ -99,11 +97,14 @@ class Proof:
         return True
 
     def _readings(self, name: str) -> Iterable[StageReading]:
+        target = ALONE.get(name) or ON_DEVICE.get(name) or ON_MODELS[name]
+        module, _, function = target.partition(":")
+        prove: Callable[..., Iterable[StageReading]] = getattr(
+            importlib.import_module(f"devkit.workload.proof.{module}"), function
+        )
         if name in ALONE:
-            return _load(ALONE[name])()
-        if name in ON_DEVICE:
-            return _load(ON_DEVICE[name])(self._device)
-        return _load(ON_BENCH[name])(self._bench)
+            return prove()
+        return prove(self._device if name in ON_DEVICE else self._models)
 
     @cached_property
     def _device(self) -> "Device":
@@ -116,48 +117,30 @@ class Proof:
         return chosen
 
     @cached_property
-    def _bench(self) -> "ProofModels":
+    def _models(self) -> "ProofModels":
         from devkit.workload.proof.training import ProofModels
 
         return ProofModels(self._settings, self._device, self._folder)
 
 
-def _load(target: str) -> Callable[..., Iterable[StageReading]]:
-    module, _, function = target.partition(":")
-    loaded: Callable[..., Iterable[StageReading]] = getattr(
-        importlib.import_module(f"devkit.workload.{module}"), function
-    )
-    return loaded
-
-
 def make_torch_deterministic() -> None:
-    """Repeatable kernels, and no more threads than the model is worth."""
+    """Set deterministic kernels, and no more threads than the model is worth."""
     import torch
 
     torch.set_num_threads(environment.PROOF_THREADS)
     torch.set_float32_matmul_precision("highest")
-    # Where a GPU kernel has no repeatable form torch only warns: the stages compare bits themselves.
+    # Where a GPU kernel has no deterministic form torch only warns: the stages compare bits themselves.
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def is_device_lost(error: Exception) -> bool:
-    """Whether the error leaves the CUDA context unusable. Out of memory does not."""
+    """Return whether the error leaves the CUDA context unusable. Out of memory does not."""
     return type(error).__name__ == "AcceleratorError" or (
         "CUDA error" in str(error) and type(error).__name__ != "OutOfMemoryError"
     )
 
 
-@contextmanager
-def reserve_stdout_for_events() -> Iterator[Emit]:
-    """Keep stdout for events: whatever else writes to file descriptor 1, C libraries included, reaches stderr."""
-    sys.stdout.flush()
-    own = os.dup(1)
-    os.dup2(2, 1)
-    with os.fdopen(own, "w", encoding="utf-8", buffering=1) as stream:
-        yield lambda event: print(json.dumps(event, allow_nan=False), file=stream, flush=True)
-
-
-def _arguments() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m devkit.workload.proof.program", description=__doc__)
     parser.add_argument("--depth", type=Depth, choices=tuple(Depth), default=Depth.STANDARD)
     parser.add_argument("--precision", type=Precision, choices=tuple(Precision), default=None)
@@ -170,30 +153,25 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _chosen(arguments: argparse.Namespace) -> list[StageSpec]:
-    wanted = set(filter(None, arguments.stages.split(",")))
-    return [
-        stage for stage in STAGES if (stage.name in wanted if wanted else stage.depth.level <= arguments.depth.level)
-    ]
-
-
 def main() -> int:
-    """Run the chosen stages. Exit status 0 when all of them ran, whatever came of them; 75 when the device was lost."""
-    arguments = _arguments()
+    """Run the chosen stages. Exit status 0 when all of them ran, passed or not; 75 when the device was lost."""
+    arguments = _parse_arguments()
     environment.prepare_process()
     failed = {name: StageResult(name, StageStatus.FAILED) for name in filter(None, arguments.failed.split(","))}
     if "bitsandbytes" in failed:
         environment.hide_bitsandbytes()
+    names = set(filter(None, arguments.stages.split(",")))
+    stages = [stage for stage in STAGES if stage.name in names] if names else select_stages(arguments.depth)
     settings = ProofSettings.for_depth(arguments.depth, arguments.precision, arguments.model)
     with (
-        reserve_stdout_for_events() as emit,
+        environment.reserve_stdout_for_events() as emit,
         tempfile.TemporaryDirectory(prefix="devkit-proof-", dir=arguments.scratch) as folder,
     ):
         emit({"event": "environment", "environment": environment.describe_environment()})
-        # A folder's name, and not where somebody keeps it: reports are shown to others.
+        # The folder's name without its path: reports are shown to others.
         shown = replace(settings, model=Path(settings.model).name)
         emit({"event": "inputs", "inputs": {"depth": arguments.depth, **asdict(shown)}})
-        if not Proof(settings, Path(folder), emit).run(_chosen(arguments), failed):
+        if not Proof(settings, Path(folder), emit).run(stages, failed):
             return DEVICE_LOST_EXIT_CODE
         emit({"event": "done"})
     return 0

@@ -1,4 +1,4 @@
-"""What one stage of the proof measures, and how that is judged. Importable without torch."""
+"""The stages of the proof, their settings, and how their readings are judged. Importable without torch."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -7,13 +7,16 @@ from enum import StrEnum
 from time import perf_counter
 from typing import Any
 
-from devkit.estimate.settings import Precision as Precision
+from devkit.estimate.settings import Precision
 
-# What a proof is asked to do. Importable without torch.
+DEVICE_LOST_EXIT_CODE = 75
+"""Exit status after an error that leaves the CUDA context unusable: the other stages need a fresh process."""
+
+_MAX_REASON_CHARACTERS = 600
 
 
 class Depth(StrEnum):
-    """How much is proved: seconds, the whole proof, or everything that takes longer."""
+    """The extent of a proof: a few seconds, the standard proof, or everything that takes longer."""
 
     QUICK = "quick"
     STANDARD = "standard"
@@ -21,7 +24,7 @@ class Depth(StrEnum):
 
     @property
     def level(self) -> int:
-        """Its place in the order quick < standard < full."""
+        """The place in the order quick < standard < full."""
         return tuple(Depth).index(self)
 
 
@@ -29,8 +32,8 @@ class Depth(StrEnum):
 class ProofSettings:
     """The numbers of one proof. `precision` None means: by the device.
 
-    `sentence` is learned by heart; `steps` optimizer steps do that with room to spare, `resume_steps` are
-    run once straight and once interrupted in the middle. `model` is the user's own, "" for none.
+    `steps` optimizer steps memorize `sentence` with a wide margin; `resume_steps` are run once without a break and once
+    interrupted in the middle. `model` is the user's own, "" for none.
     """
 
     sentence: str = "devkit taught this model one sentence, and here it is: proven."
@@ -46,19 +49,56 @@ class ProofSettings:
 
     @classmethod
     def for_depth(cls, depth: Depth, precision: Precision | None = None, model: str = "") -> "ProofSettings":
-        """The settings of a depth. The quick proof trains for fewer steps, still enough to memorise."""
+        """Return the settings of a depth. The quick proof trains for fewer steps, still enough to memorize."""
         return cls(steps=50 if depth is Depth.QUICK else 80, precision=precision, model=model)
 
-
-DEVICE_LOST_EXIT_CODE = 75
-"""Exit status after an error that leaves the CUDA context unusable: the rest needs a fresh process."""
 
 ReadingValue = str | int | float | bool
 ReadingSeries = tuple[float, ...]
 
 
+@dataclass(frozen=True)
+class StageReading:
+    """One measured value, or a series of them. `expected` is "" for a value that is recorded and not judged."""
+
+    name: str
+    measured: ReadingValue | ReadingSeries
+    expected: str = ""
+    is_as_expected: bool = True
+
+
+def record_value(name: str, measured: ReadingValue) -> StageReading:
+    """Return a reading for the record, which cannot fail."""
+    return StageReading(name, measured)
+
+
+def record_series(name: str, values: Iterable[float]) -> StageReading:
+    """Return values in their order, such as the loss before each step, for the record."""
+    return StageReading(name, tuple(values))
+
+
+def expect_equal(name: str, measured: ReadingValue, wanted: ReadingValue) -> StageReading:
+    """Return a reading that must be exactly `wanted`."""
+    return StageReading(name, measured, f"{wanted}", measured == wanted)
+
+
+def expect_different(name: str, measured: ReadingValue, from_value: ReadingValue) -> StageReading:
+    """Return a reading that must not be `from_value`: the negative control of `expect_equal`."""
+    return StageReading(name, measured, f"not {from_value}", measured != from_value)
+
+
+def expect_at_most(name: str, measured: float, limit: float) -> StageReading:
+    """Return a reading that must not exceed `limit`. NaN always fails."""
+    return StageReading(name, measured, f"<= {limit:g}", measured <= limit)
+
+
+def expect_above(name: str, measured: float, limit: float) -> StageReading:
+    """Return a reading that must exceed `limit`. NaN always fails."""
+    return StageReading(name, measured, f"> {limit:g}", measured > limit)
+
+
 class StageStatus(StrEnum):
-    """What came of a stage. Skipped is never the same as passed."""
+    """The outcome of a stage. Skipped is never the same as passed."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -74,50 +114,10 @@ class StageSkipped(Exception):  # noqa: N818 - it is no error: the stage has not
 
 
 @dataclass(frozen=True)
-class StageReading:
-    """One measured value, or a series of them. `expected` is "" for a fact that nothing is asked of."""
-
-    name: str
-    measured: ReadingValue | ReadingSeries
-    expected: str = ""
-    is_as_expected: bool = True
-
-
-def record_value(name: str, measured: ReadingValue) -> StageReading:
-    """A reading for the record, which cannot fail."""
-    return StageReading(name, measured)
-
-
-def record_series(name: str, values: Iterable[float]) -> StageReading:
-    """Values in their order, such as a loss before each step, for the record."""
-    return StageReading(name, tuple(values))
-
-
-def expect_equal(name: str, measured: ReadingValue, wanted: ReadingValue) -> StageReading:
-    """A reading that must be exactly `wanted`."""
-    return StageReading(name, measured, f"{wanted}", measured == wanted)
-
-
-def expect_different(name: str, measured: ReadingValue, from_value: ReadingValue) -> StageReading:
-    """A reading that must not be `from_value`: the negative control of `equals`."""
-    return StageReading(name, measured, f"not {from_value}", measured != from_value)
-
-
-def expect_at_most(name: str, measured: float, limit: float) -> StageReading:
-    """A reading that must not exceed `limit`. Not-a-number never holds."""
-    return StageReading(name, measured, f"<= {limit:g}", measured <= limit)
-
-
-def expect_above(name: str, measured: float, limit: float) -> StageReading:
-    """A reading that must exceed `limit`. Not-a-number never holds."""
-    return StageReading(name, measured, f"> {limit:g}", measured > limit)
-
-
-@dataclass(frozen=True)
 class StageResult:
-    """One stage's outcome. `measured` and `expected` share keys; a fact has no expectation. `ms` is its wall time.
+    """The result of one stage. `measured` and `expected` share keys; a recorded value has no expectation.
 
-    `series` holds values in their order; `budget_s` is what the stage may take on a GPU, 0 for no budget.
+    `ms` is its wall time, `series` holds values in their order; `budget_s` is its time limit on a GPU, 0 for none.
     """
 
     name: str
@@ -130,10 +130,14 @@ class StageResult:
     budget_s: float = 0.0
 
     def to_document(self) -> dict[str, Any]:
-        """As it stands in devkit.verify/1. Numbers that JSON cannot hold become text."""
+        """Return the result as in devkit.verify/1. Numbers that JSON cannot hold become text."""
+
+        def to_json(value: ReadingValue) -> ReadingValue:
+            return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
         document = asdict(self)
-        document["measured"] = {name: _json_value(value) for name, value in self.measured.items()}
-        document["series"] = {name: [_json_value(each) for each in values] for name, values in self.series.items()}
+        document["measured"] = {name: to_json(value) for name, value in self.measured.items()}
+        document["series"] = {name: [to_json(each) for each in values] for name, values in self.series.items()}
         document["ms"], document["budget_s"] = round(self.ms, 1), float(self.budget_s)
         return document
 
@@ -152,14 +156,8 @@ class StageResult:
         )
 
 
-def _json_value(value: ReadingValue) -> ReadingValue:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
 def run_stage(name: str, readings: Callable[[], Iterable[StageReading]]) -> tuple[StageResult, Exception | None]:
-    """Run one stage to its result. An exception fails the stage and is handed back; readings before it are kept."""
+    """Run one stage to its result. An exception fails the stage and is returned; the readings before it are kept."""
     start = perf_counter()
     taken: list[StageReading] = []
     error: Exception | None = None
@@ -170,8 +168,9 @@ def run_stage(name: str, readings: Callable[[], Iterable[StageReading]]) -> tupl
     except StageSkipped as skipped:
         status, reason = StageStatus.SKIPPED, skipped.reason
     except Exception as raised:  # noqa: BLE001 - whatever a library raises is what this stage found
-        error = raised
-        status, reason = StageStatus.FAILED, f"{type(raised).__name__}: {_one_line(str(raised))}"
+        lines = [line.strip() for line in str(raised).splitlines() if line.strip()]
+        message = " ".join(lines)[:_MAX_REASON_CHARACTERS] or "no message"
+        error, status, reason = raised, StageStatus.FAILED, f"{type(raised).__name__}: {message}"
     broken = [reading for reading in taken if not reading.is_as_expected]
     if broken and error is None:
         status = StageStatus.FAILED
@@ -188,18 +187,13 @@ def run_stage(name: str, readings: Callable[[], Iterable[StageReading]]) -> tupl
     return result, error
 
 
-def _one_line(text: str, limit: int = 600) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ".join(lines)[:limit] or "no message"
-
-
 @dataclass(frozen=True)
 class StageSpec:
     """A stage by name.
 
     `claim` is what a pass shows, read after "proved on cpu:"; "" for groundwork that needs no mention.
-    `needs` names the stages without whose pass it has nothing to work on. `budget_s` is what it may take on a GPU.
-    One that `is_missed` is named by the conclusion where it was skipped; the others belong to some machines alone.
+    `needs` names the stages that must pass before. `budget_s` is the time limit on a GPU, 0 for none.
+    One that `is_reported_when_skipped` is named by the conclusion then; the others belong to some machines alone.
     """
 
     name: str
@@ -212,6 +206,7 @@ class StageSpec:
 
 _MODEL = ("libraries", "kernel")
 _QUANTIZED = ("bitsandbytes-native", *_MODEL)
+_BY_MACHINE: dict[str, Any] = {"is_reported_when_skipped": False}
 
 STAGES = (
     StageSpec("torch", depth=Depth.QUICK, budget_s=5),
@@ -234,43 +229,29 @@ STAGES = (
     StageSpec("bitsandbytes-native", needs=("bitsandbytes", "kernel")),
     StageSpec("qlora-memorises", "QLoRA on a 4-bit base memorises a sentence", _QUANTIZED, budget_s=8),
     StageSpec("qlora-frozen", "the packed 4-bit weights stay unchanged", ("qlora-memorises",), budget_s=0.5),
-    StageSpec("triton", "Triton compiles a kernel", ("kernel",), budget_s=5, is_reported_when_skipped=False),
-    StageSpec("nccl", "the GPUs add up over NCCL", ("kernel",), budget_s=25, is_reported_when_skipped=False),
-    StageSpec(
-        "memory-estimate",
-        "training takes the memory that was estimated",
-        _MODEL,
-        budget_s=15,
-        is_reported_when_skipped=False,
-    ),
-    StageSpec(
-        "own-model",
-        "the model that was named learns and answers",
-        _MODEL,
-        Depth.QUICK,
-        0,
-        is_reported_when_skipped=False,
-    ),
+    StageSpec("triton", "Triton compiles a kernel", ("kernel",), budget_s=5, **_BY_MACHINE),
+    StageSpec("nccl", "the GPUs add up over NCCL", ("kernel",), budget_s=25, **_BY_MACHINE),
+    StageSpec("memory-estimate", "training takes the memory that was estimated", _MODEL, budget_s=15, **_BY_MACHINE),
+    StageSpec("own-model", "the model that was named learns and answers", _MODEL, Depth.QUICK, 0, **_BY_MACHINE),
     StageSpec("optimizer-8bit", "an 8-bit optimizer trains LoRA", _QUANTIZED, Depth.FULL, 4),
     StageSpec("int8-base", "LoRA learns on an 8-bit base", _QUANTIZED, Depth.FULL, 8),
     StageSpec("checkpointing", "gradient checkpointing changes no gradient", _MODEL, Depth.FULL, 4),
     StageSpec("gloo", "two processes add up over Gloo", ("kernel",), Depth.FULL, 15),
     StageSpec("compile", "torch.compile builds a kernel that agrees", ("kernel",), Depth.FULL, 60),
 )
-"""Every stage, in the order they run. bitsandbytes comes before peft, which imports it: a broken one gets hidden."""
+"""All stages, in the order they run. bitsandbytes comes before peft, which imports it: a broken one gets hidden."""
 
 
 def select_stages(depth: Depth) -> tuple[StageSpec, ...]:
-    """The stages that a proof of this depth runs."""
+    """Return the stages that a proof of this depth runs."""
     return tuple(stage for stage in STAGES if stage.depth.level <= depth.level)
 
 
 def skip_for_failed_need(stage: StageSpec, results: Mapping[str, StageResult]) -> StageResult | None:
-    """The stage skipped, when one it needs ran and did not pass; None when it may run."""
+    """Return the stage as skipped if one that it needs ran and did not pass; None when it may run."""
     for need in stage.needs:
         result = results.get(need)
-        if result is not None and result.status is StageStatus.FAILED:
-            return StageResult(stage.name, StageStatus.SKIPPED, reason=f"{need} did not pass")
-        if result is not None and result.status is StageStatus.SKIPPED:
-            return StageResult(stage.name, StageStatus.SKIPPED, reason=result.reason)
+        if result is not None and result.status is not StageStatus.PASSED:
+            reason = f"{need} did not pass" if result.status is StageStatus.FAILED else result.reason
+            return StageResult(stage.name, StageStatus.SKIPPED, reason=reason)
     return None

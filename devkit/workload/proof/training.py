@@ -1,4 +1,7 @@
-"""What the stages of one proof share. Everything is made on first use, so that a stage can run alone."""
+"""The LoRA runs that the stages of one proof share: attach, train, save, stop and resume.
+
+Everything is made on first use, so that a stage can run alone.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -9,26 +12,24 @@ from pathlib import Path
 
 import torch
 
-from devkit.workload import models, quantization
+from devkit.estimate.settings import Precision
 from devkit.workload.device import Device
-from devkit.workload.models import Model
+from devkit.workload.models import LORA_PARAMETER_MARK, Model, build_nf4_config
 from devkit.workload.peft_import import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
-from devkit.workload.proof.stages import Precision, ProofSettings
-
-# LoRA on a frozen base: attach, train, save, stop and resume.
+from devkit.workload.proof import models
+from devkit.workload.proof.stages import ProofSettings
 
 LOSS_SCALE = {Precision.FP32: 1.0, Precision.BF16: 1.0, Precision.FP16: 1024.0}
 """Fixed factor on the loss: gradients of a tiny model would underflow in fp16."""
 
-LORA_PARAMETER_MARK = ".lora_"
-"""What peft puts into the name of every LoRA parameter."""
-
 STATE_FILE = "state.pt"
 PROOF_ADAPTER_FOLDER = "adapter"
+EXTRA_TOKENS = 8
+"""Tokens that generation may add beyond the sentence, so that one which does not stop is noticed."""
 
 
 def attach_lora(base: Model, settings: ProofSettings, *, dropout: float = 0.0) -> Model:
-    """A fresh trainable adapter, in fp32, on every linear layer but the output head. Changes `base` in place."""
+    """Attach a new trainable adapter, in fp32, to every linear layer but the output head. Changes `base` in place."""
     torch.manual_seed(settings.seed + 1)
     config = LoraConfig(
         r=settings.rank,
@@ -41,17 +42,17 @@ def attach_lora(base: Model, settings: ProofSettings, *, dropout: float = 0.0) -
 
 
 def build_adamw(model: Model, settings: ProofSettings) -> torch.optim.Optimizer:
-    """AdamW over the trainable parameters."""
+    """Build AdamW over the trainable parameters."""
     return torch.optim.AdamW(list_trainable(model), lr=settings.learning_rate, weight_decay=0.0)
 
 
 def list_trainable(model: Model) -> list[torch.nn.Parameter]:
-    """The parameters that training may change, in the model's order."""
+    """List the parameters that training may change, in the model's order."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def named_frozen_tensors(model: Model) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and tensor of everything that training must not change: all but the adapter's, buffers included.
+    """Yield name and tensor of all that training must not change: all but the adapter's, buffers included.
 
     By name and not by `requires_grad`, so that a weight which was left trainable by mistake is among them.
     """
@@ -62,12 +63,12 @@ def named_frozen_tensors(model: Model) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def copy_frozen_tensors(model: Model) -> dict[str, torch.Tensor]:
-    """A copy of every frozen tensor, as it is now."""
+    """Copy every frozen tensor."""
     return {name: tensor.detach().clone() for name, tensor in named_frozen_tensors(model)}
 
 
 def hash_trainable(model: Model) -> str:
-    """SHA-256 over the names and bytes of the trainable weights, in the order of their names."""
+    """Return the SHA-256 of the names and bytes of the trainable weights, in the order of their names."""
     total = hashlib.sha256()
     named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     for name in sorted(named):
@@ -79,7 +80,7 @@ def hash_trainable(model: Model) -> str:
 def train_on_sequence(
     model: Model, optimizer: torch.optim.Optimizer, ids: list[int], *, steps: int, precision: Precision
 ) -> list[float]:
-    """Train on one sequence for `steps` optimizer steps; the loss before each step."""
+    """Train on one sequence for `steps` optimizer steps. Returns the loss before each step."""
     device = next(model.parameters()).device
     batch = torch.tensor([ids], device=device)
     scale = LOSS_SCALE[precision]
@@ -104,16 +105,8 @@ def save_proof_adapter(model: Model, folder: Path) -> None:
 
 
 def load_proof_adapter(base: Model, folder: Path, *, is_trainable: bool = False) -> Model:
-    """The adapter in `folder` on a fresh base. Changes `base` in place."""
+    """Load the adapter in `folder` onto a fresh base. Changes `base` in place."""
     return PeftModel.from_pretrained(base, str(folder), is_trainable=is_trainable)
-
-
-@dataclass(frozen=True)
-class ProofCheckpoint:
-    """A training run restored from disk, ready for its next step."""
-
-    model: Model
-    optimizer: torch.optim.Optimizer
 
 
 def save_proof_checkpoint(folder: Path, model: Model, optimizer: torch.optim.Optimizer) -> None:
@@ -127,8 +120,11 @@ def save_proof_checkpoint(folder: Path, model: Model, optimizer: torch.optim.Opt
 
 def load_proof_checkpoint(
     folder: Path, base: Model, settings: ProofSettings, *, with_optimizer_state: bool = True
-) -> ProofCheckpoint:
-    """Restore a run onto a fresh base. Without the optimizer state it is the negative control of a resume."""
+) -> tuple[Model, torch.optim.Optimizer]:
+    """Restore a run onto a fresh base, ready for its next step.
+
+    Without the optimizer state it is the negative control of a resume.
+    """
     model = load_proof_adapter(base, folder / PROOF_ADAPTER_FOLDER, is_trainable=True)
     optimizer = build_adamw(model, settings)
     state = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
@@ -137,19 +133,15 @@ def load_proof_checkpoint(
     torch.set_rng_state(state["rng"])
     if "cuda_rng" in state:
         torch.cuda.set_rng_state(state["cuda_rng"])
-    return ProofCheckpoint(model, optimizer)
-
-
-EXTRA_TOKENS = 8
-"""Tokens that generation may add beyond the sentence, so that one which does not stop is seen."""
+    return model, optimizer
 
 
 @dataclass(frozen=True)
 class TunedModel:
-    """A base with a trained adapter, and what was noted before training.
+    """A base with a trained adapter, and the base's answers from before training.
 
-    `base_logits` has shape [tokens, vocabulary]; `frozen` and `packed` map names to copies from before training.
-    `changed` names what training altered among them, noted before the first forward pass in evaluation mode.
+    `base_logits` has shape [tokens, vocabulary]. `changed_tensors` names the frozen tensors that training changed,
+    compared before the first forward pass in evaluation mode.
     """
 
     model: Model
@@ -162,7 +154,7 @@ class TunedModel:
 
 @dataclass(frozen=True)
 class ResumeRuns:
-    """Three ways to the same step: straight through, stopped and resumed, resumed without optimizer state."""
+    """Three runs to the same step: without a break, stopped and resumed, and resumed without optimizer state."""
 
     straight: Model
     straight_losses: list[float]
@@ -181,23 +173,23 @@ class ProofModels:
         self.ids = models.encode_sentence(settings.sentence)
 
     def build_base(self) -> Model:
-        """A fresh base model, equal each time."""
+        """Build a fresh base model, equal each time."""
         return models.build_tiny_base(seed=self.settings.seed, device=self.device.torch_device, dtype=self.device.dtype)
 
     def generate(self, model: Model) -> str:
-        """Greedy text from BOS, with room for the whole sentence."""
+        """Generate greedily from BOS, with enough tokens for the whole sentence."""
         return models.generate_text(model, tokens=len(self.ids) + EXTRA_TOKENS)
 
     def compute_logits(self, model: Model) -> torch.Tensor:
-        """Logits over the sentence. Shape: [tokens, vocabulary]."""
+        """Compute the logits over the sentence. Shape: [tokens, vocabulary]."""
         return models.compute_logits(model, self.ids)
 
     def train(self, model: Model, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
-        """Train on the sentence; the loss before each step."""
+        """Train on the sentence. Returns the loss before each step."""
         return train_on_sequence(model, optimizer, self.ids, steps=steps, precision=self.device.precision)
 
     def build_optimizer(self, model: Model) -> torch.optim.Optimizer:
-        """The optimizer of every stage that does not bring its own."""
+        """Build the optimizer of every stage that has none of its own."""
         return build_adamw(model, self.settings)
 
     @cached_property
@@ -209,7 +201,7 @@ class ProofModels:
 
     @cached_property
     def base_folder(self) -> Path:
-        """The base model on disk, for what loads it as users do."""
+        """The base model on disk, to be loaded as users do."""
         folder = self.folder / "base"
         self.build_base().save_pretrained(str(folder))
         return folder
@@ -220,13 +212,10 @@ class ProofModels:
 
         The base's own text is taken from a second copy: the first forward pass in evaluation mode may repack it.
         """
-        untouched = quantization.load_quantized(
-            self.base_folder, quantization.build_nf4_config(self.device.dtype), self.device
+        untouched, base = (
+            models.load_quantized(self.base_folder, build_nf4_config(self.device.dtype), self.device) for _ in range(2)
         )
         base_logits, base_text = self.compute_logits(untouched), self.generate(untouched)
-        base = quantization.load_quantized(
-            self.base_folder, quantization.build_nf4_config(self.device.dtype), self.device
-        )
         return self._tune(attach_lora(prepare_for_kbit_training(base), self.settings), base_logits, base_text)
 
     def _tune(self, model: Model, base_logits: torch.Tensor, base_text: str) -> TunedModel:
@@ -244,19 +233,19 @@ class ProofModels:
         return folder
 
     def reload_adapter(self) -> Model:
-        """The saved adapter on a fresh base."""
+        """Load the saved adapter onto a fresh base."""
         return load_proof_adapter(self.build_base(), self.adapter_folder)
 
     def merge_adapter(self) -> Model:
-        """A fresh base with the saved adapter's weights added in."""
+        """Merge the saved adapter into a fresh base."""
         return self.reload_adapter().merge_and_unload()
 
     @cached_property
     def checkpoint_folder(self) -> Path:
-        """A run stopped half-way, on disk."""
+        """The checkpoint of a run stopped half-way, on disk."""
         folder = self.folder / "checkpoint"
         folder.mkdir()
-        model = self._resumable()
+        model = self._attach_with_dropout()
         optimizer = self.build_optimizer(model)
         self.train(model, optimizer, self.settings.resume_steps // 2)
         save_proof_checkpoint(folder, model, optimizer)
@@ -264,34 +253,34 @@ class ProofModels:
 
     @cached_property
     def resume_runs(self) -> ResumeRuns:
-        """The same run straight and in two halves, with dropout so that random numbers matter."""
+        """The same run without a break and in two halves, with dropout so that random numbers matter."""
         half = self.settings.resume_steps // 2
-        straight = self._resumable()
+        straight = self._attach_with_dropout()
         straight_losses = self.train(straight, self.build_optimizer(straight), self.settings.resume_steps)
         resumed, resumed_losses = self._resume(half, with_optimizer_state=True)
         dropped, _ = self._resume(half, with_optimizer_state=False)
         return ResumeRuns(straight, straight_losses[half:], resumed, resumed_losses, dropped)
 
-    def _resumable(self) -> Model:
+    def _attach_with_dropout(self) -> Model:
         return attach_lora(self.build_base(), self.settings, dropout=self.settings.resume_dropout)
 
     def _resume(self, steps: int, *, with_optimizer_state: bool) -> tuple[Model, list[float]]:
-        run = load_proof_checkpoint(
+        model, optimizer = load_proof_checkpoint(
             self.checkpoint_folder, self.build_base(), self.settings, with_optimizer_state=with_optimizer_state
         )
-        return run.model, self.train(run.model, run.optimizer, steps)
+        return model, self.train(model, optimizer, steps)
 
 
 def prepare_for_kbit_training(base: Model) -> Model:
-    """A quantised base made ready for adapters as peft advises: small layers in fp32, gradient checkpointing on."""
+    """Prepare a quantized base for adapters as peft advises: small layers in fp32, gradient checkpointing on."""
     return prepare_model_for_kbit_training(
         base, use_gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": False}
     )
 
 
 def disable_adapter(model: Model) -> AbstractContextManager[object]:
-    """A context in which the adapter is off; no change for a model that has none."""
-    if not hasattr(model, "disable_adapter"):
-        return nullcontext()
-    switched_off: AbstractContextManager[object] = model.disable_adapter()
-    return switched_off
+    """Return a context in which the adapter is off; a model without one stays as it is."""
+    disabled: AbstractContextManager[object] = (
+        model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
+    )
+    return disabled

@@ -28,8 +28,7 @@ from devkit.workload.finetune.model.files import (
     inspect_model,
 )
 from devkit.workload.finetune.model.hub import resolve_model_folder
-from devkit.workload.models import Model
-from devkit.workload.quantization import build_int8_config, build_nf4_config, prepare_4bit_layers
+from devkit.workload.models import Model, build_int8_config, build_nf4_config, prepare_4bit_layers
 
 # A model without its weights: what its layers are called and how large they are, known before anything is loaded.
 
