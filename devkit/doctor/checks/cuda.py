@@ -312,7 +312,11 @@ def libcuda_is_not_a_stub(facts: Facts) -> Iterator[Finding]:
     """
     require_visible_gpu(facts)
     folders = [folder for folder in require_python(facts).ld_library_path if folder.endswith(_STUBS)]
-    first = _first_libcuda(facts)
+    first = (
+        ""
+        if not isinstance(facts.driver, Driver) or isinstance(facts.driver.libcuda_paths, Unknown)
+        else next(iter(facts.driver.libcuda_paths), "")
+    )
     is_loaded = f"{_STUBS}/" in first
     if not folders and not is_loaded:
         return
@@ -334,12 +338,6 @@ def libcuda_is_not_a_stub(facts: Facts) -> Iterator[Finding]:
             f"first libcuda.so.1: {first or '-'}",
         ),
     )
-
-
-def _first_libcuda(facts: Facts) -> str:
-    if not isinstance(facts.driver, Driver) or isinstance(facts.driver.libcuda_paths, Unknown):
-        return ""
-    return next(iter(facts.driver.libcuda_paths), "")
 
 
 def _toolkit(facts: Facts) -> tuple[CudaFolder, Release]:

@@ -119,6 +119,13 @@ def gsp_starts(facts: Facts) -> Iterator[Finding]:
         if family is DistroFamily.NIXOS:
             install = "# in configuration.nix: hardware.firmware = [ config.hardware.nvidia.package.firmware ];"
         rebuild = INITRAMFS_COMMANDS.get(family)
+        present = (
+            "not known"
+            if isinstance(driver.firmware_present, Unknown)
+            else "present"
+            if driver.firmware_present
+            else "no gsp*.bin"
+        )
         yield Finding(
             Severity.ERROR if lost else Severity.WARNING,
             f"the GSP firmware of driver {release} was not found, so the GPU does not start",
@@ -128,7 +135,7 @@ def gsp_starts(facts: Facts) -> Iterator[Finding]:
                 root=True,
                 restart=Restart.HOST,
             ),
-            evidence=(*unfound[:MAX_LOG_LINES], f"/lib/firmware/nvidia/{release}: {_present(driver)}"),
+            evidence=(*unfound[:MAX_LOG_LINES], f"/lib/firmware/nvidia/{release}: {present}"),
             confidence=Confidence.CERTAIN if unfound else Confidence.LIKELY,
         )
     elif failing and lost:
@@ -146,12 +153,6 @@ def gsp_starts(facts: Facts) -> Iterator[Finding]:
             evidence=failing[:MAX_LOG_LINES],
             confidence=Confidence.LIKELY,
         )
-
-
-def _present(driver: Driver) -> str:
-    if isinstance(driver.firmware_present, Unknown):
-        return "not known"
-    return "present" if driver.firmware_present else "no gsp*.bin"
 
 
 def _code(facts: Facts) -> int | None:

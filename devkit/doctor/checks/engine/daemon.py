@@ -325,10 +325,6 @@ def engine_has_proxy(facts: Facts) -> Iterator[Finding]:
             evidence=(evidence, "engine: no proxy"),
             confidence=Confidence.LIKELY,
         )
-    yield from _containers_without(facts, evidence)
-
-
-def _containers_without(facts: Facts, evidence: str) -> Iterator[Finding]:
     settings = facts.clients.settings if isinstance(facts.clients, Clients) else None
     if settings is not None and not isinstance(settings, Unknown) and not settings.error and not settings.gives_proxy:
         yield Finding(

@@ -51,7 +51,14 @@ def docker_cli_is_current(facts: Facts) -> Iterator[Finding]:
             docs=ENGINE_GUIDE,
         ),
         subject=docker.path,
-        evidence=(f"{docker.path} --version: {version}", *_of_engine(facts)),
+        evidence=(
+            f"{docker.path} --version: {version}",
+            *(
+                ()
+                if not isinstance(facts.engine, Engine)
+                else (f"engine: API {facts.engine.api_version}, at least {facts.engine.min_api_version}",)
+            ),
+        ),
     )
 
 
@@ -78,12 +85,6 @@ def _too_old_for_engine(facts: Facts, docker: Client) -> str:
         f"the engine serves no docker command older than {first.version}, and this one is {version}: every request is"
         " refused"
     )
-
-
-def _of_engine(facts: Facts) -> tuple[str, ...]:
-    if not isinstance(facts.engine, Engine):
-        return ()
-    return (f"engine: API {facts.engine.api_version}, at least {facts.engine.min_api_version}",)
 
 
 @check("ENG012", "The docker command is Docker's own")

@@ -188,9 +188,14 @@ def bar1_is_assigned(facts: Facts) -> Iterator[Finding]:
         and _did_not_start(facts, gpu)
     ]
     for gpu in missing or small:
+        window = (
+            "no memory window (BAR 1)"
+            if not gpu.bar1_bytes or isinstance(gpu.bar1_bytes, Unknown)
+            else f"a memory window (BAR 1) of only {format_bytes(gpu.bar1_bytes)}"
+        )
         yield Finding(
             Severity.ERROR,
-            f"GPU {gpu.address} has {_window(gpu)}, and the driver cannot start it",
+            f"GPU {gpu.address} has {window}, and the driver cannot start it",
             Fix(
                 "Switch Above 4G Decoding and Resizable BAR on in the firmware (BIOS); both want UEFI without CSM."
                 " In a virtual machine, give it a larger MMIO window.",
@@ -222,9 +227,3 @@ def _find_bar1_lines(facts: Facts, gpu: PciGpu) -> tuple[str, ...]:
     """Lines about a failed start or a missing window, of this GPU or of the driver as a whole."""
     lines = find_driver_lines(facts, "RmInitAdapter failed", *_WINDOW_LOST)
     return tuple(line for line in lines if gpu.address in line or any(text in line for text in _OF_THE_DRIVER))
-
-
-def _window(gpu: PciGpu) -> str:
-    if not gpu.bar1_bytes or isinstance(gpu.bar1_bytes, Unknown):
-        return "no memory window (BAR 1)"
-    return f"a memory window (BAR 1) of only {format_bytes(gpu.bar1_bytes)}"

@@ -39,7 +39,11 @@ def compute_mode_is_shared(facts: Facts) -> Iterator[Finding]:
     """
     for gpu, health in require_gpu_health_field(facts, "compute_mode"):
         if health.compute_mode in ("prohibited", "exclusive-process", "exclusive-thread"):
-            holders = _names(health)
+            holders = (
+                ""
+                if not isinstance(health.processes, tuple) or not health.processes
+                else join_words(f"{process.name or 'process'} ({process.pid})" for process in health.processes)
+            )
             if health.compute_mode == "prohibited":
                 severity, says = Severity.ERROR, "is closed to CUDA (compute mode prohibited)"
             elif holders:
@@ -58,12 +62,6 @@ def compute_mode_is_shared(facts: Facts) -> Iterator[Finding]:
                 subject=format_gpu(gpu),
                 evidence=(f"{format_gpu(gpu)} {gpu.name}: compute mode {health.compute_mode}",),
             )
-
-
-def _names(health: GpuHealth) -> str:
-    if not isinstance(health.processes, tuple) or not health.processes:
-        return ""
-    return join_words(f"{process.name or 'process'} ({process.pid})" for process in health.processes)
 
 
 @check("GPU019", "GPU memory is held by visible programs only")
@@ -202,7 +200,11 @@ def cdi_names_current_mig_devices(facts: Facts) -> Iterator[Finding]:
         else f"the CDI specification names none of the {format_count(len(present) // 2, 'MIG device')} of this machine",
         Fix(
             "Write the specification anew, and do so after each change of the MIG layout.",
-            _refresh(facts),
+            (
+                refresh_cdi(facts)
+                if find_distro_family(facts) is DistroFamily.NIXOS
+                else ("sudo systemctl restart nvidia-cdi-refresh.service || " + refresh_cdi(facts)[0],)
+            ),
             root=True,
             docs=CDI_GUIDE,
         ),
@@ -212,12 +214,6 @@ def cdi_names_current_mig_devices(facts: Facts) -> Iterator[Finding]:
             f"by NVML: {join_words(sorted(present))}",
         ),
     )
-
-
-def _refresh(facts: Facts) -> tuple[str, ...]:
-    if find_distro_family(facts) is DistroFamily.NIXOS:
-        return refresh_cdi(facts)
-    return ("sudo systemctl restart nvidia-cdi-refresh.service || " + refresh_cdi(facts)[0],)
 
 
 def _vgpus(facts: Facts) -> tuple[GpuWithHealth, ...]:

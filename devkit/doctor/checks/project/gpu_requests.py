@@ -491,7 +491,23 @@ def container_can_start_here(facts: Facts) -> Iterator[Finding]:
                 confidence=Confidence.LIKELY if hard[0].form is RequestForm.RUNTIME else Confidence.CERTAIN,
             )
         if unit.dev is not None:
-            yield from _commands_insist(unit.dev)
+            for command in unit.dev.commands:
+                if command.needs_gpu:
+                    yield build_file_finding(
+                        command,
+                        Severity.ERROR if command.stage == "initializeCommand" else Severity.WARNING,
+                        f"{command.stage} needs a GPU and fails without one: "
+                        + (
+                            "the container is not started"
+                            if command.stage == "initializeCommand"
+                            else "later commands are left out"
+                        ),
+                        Fix("Let it pass without a GPU, such as by `nvidia-smi || true`.", where=Side.PROJECT),
+                        evidence=(
+                            f"{format_location(command.path, command.line)}: {command.stage}",
+                            "no NVIDIA GPU on this machine",
+                        ),
+                    )
 
 
 def _unconditional_requests(unit: ProjectContainer) -> list[GpuRequest]:
@@ -519,26 +535,6 @@ def _places_of_flag(items: list[str]) -> list[int]:
     pair = ("--gpus", "all")
     place = next((number for number, both in enumerate(pairwise(items)) if both == pair), None)
     return [] if place is None else [place, place + 1]
-
-
-def _commands_insist(dev: DevContainer) -> Iterator[Finding]:
-    for command in dev.commands:
-        if command.needs_gpu:
-            yield build_file_finding(
-                command,
-                Severity.ERROR if command.stage == "initializeCommand" else Severity.WARNING,
-                f"{command.stage} needs a GPU and fails without one: "
-                + (
-                    "the container is not started"
-                    if command.stage == "initializeCommand"
-                    else "later commands are left out"
-                ),
-                Fix("Let it pass without a GPU, such as by `nvidia-smi || true`.", where=Side.PROJECT),
-                evidence=(
-                    f"{format_location(command.path, command.line)}: {command.stage}",
-                    "no NVIDIA GPU on this machine",
-                ),
-            )
 
 
 def _services(facts: Facts) -> tuple[Service, ...]:

@@ -27,7 +27,7 @@ from devkit.doctor.model import (
 )
 from devkit.doctor.preconditions import is_in_container, require, require_system
 from devkit.doctor.thresholds import SHARED_MEMORY_BYTES
-from devkit.facts.model import Engine, EngineKind, Facts, Project, Setting
+from devkit.facts.model import Engine, EngineKind, Facts, Setting
 from devkit.facts.project import Policy
 from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
@@ -405,20 +405,11 @@ def containers_follow_policy(facts: Facts) -> Iterator[Finding]:
     policy = require(project.policy)
     if policy is None:
         raise NotApplicable("devkit.toml sets no policy")
-    yield from _images(project, policy)
-    yield from _indexes(project, policy)
-    for unit in require_project_containers(facts):
-        yield from _powers(unit, policy)
-        yield from _labels(unit, policy)
-
-
-def _images(project: Project, policy: Policy) -> Iterator[Finding]:
     named: list[Setting | None] = []
     for dockerfile in project.dockerfiles:
         stages = {stage.name for stage in dockerfile.stages if stage.name}
         froms = (stage for stage in dockerfile.stages if stage.image not in stages)
         named += [Setting("FROM", stage.image, dockerfile.path, stage.line) for stage in froms]
-    # A service that is built gives its image a name, and takes none.
     named += [service.image for service in project.services if service.build is None]
     named += [one.image for one in project.dev_containers]
     for image in dict.fromkeys(each for each in named if each is not None and "$" not in each.value):
@@ -428,6 +419,19 @@ def _images(project: Project, policy: Policy) -> Iterator[Finding]:
             yield _policy_finding(
                 image, f"{image.value} is not of an allowed registry: {join_words(policy.registries, 'or')}", instead
             )
+    of_images = (
+        install for dockerfile in project.dockerfiles for stage in dockerfile.stages for install in stage.installs
+    )
+    of_editors = (install for dev in project.dev_containers for install in dev.installs)
+    for install in (*of_images, *of_editors, *project.installs):
+        for url in install.indexes:
+            if not policy.allows_index(url):
+                place = Setting("index", url, install.path, install.line)
+                says = f"packages come from {url}, which policy.indexes does not allow"
+                yield _policy_finding(place, says, f"Take them from {join_words(policy.indexes, 'or')}.")
+    for unit in require_project_containers(facts):
+        yield from _powers(unit, policy)
+        yield from _labels(unit, policy)
 
 
 def _policy_finding(place: Setting, message: str, summary: str) -> Finding:
@@ -440,19 +444,6 @@ def _policy_finding(place: Setting, message: str, summary: str) -> Finding:
         evidence=(f"{at}: {place.name} {place.value}".rstrip(), "devkit.toml: [policy]"),
         location=Location(place.path, place.line),
     )
-
-
-def _indexes(project: Project, policy: Policy) -> Iterator[Finding]:
-    of_images = (
-        install for dockerfile in project.dockerfiles for stage in dockerfile.stages for install in stage.installs
-    )
-    of_editors = (install for dev in project.dev_containers for install in dev.installs)
-    for install in (*of_images, *of_editors, *project.installs):
-        for url in install.indexes:
-            if not policy.allows_index(url):
-                place = Setting("index", url, install.path, install.line)
-                says = f"packages come from {url}, which policy.indexes does not allow"
-                yield _policy_finding(place, says, f"Take them from {join_words(policy.indexes, 'or')}.")
 
 
 def _powers(unit: ProjectContainer, policy: Policy) -> Iterator[Finding]:
