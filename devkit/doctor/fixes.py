@@ -45,15 +45,15 @@ def find_distro_family(facts: Facts) -> DistroFamily:
     """
     if is_in_container(facts) or isinstance(facts.system, Unknown):
         return DistroFamily.OTHER
-    return _family_here(facts)
+    return _match_family(facts)
 
 
 def find_container_distro_family(facts: Facts) -> DistroFamily:
     """Find the distribution family of the container's own image."""
-    return DistroFamily.OTHER if isinstance(facts.system, Unknown) else _family_here(facts)
+    return DistroFamily.OTHER if isinstance(facts.system, Unknown) else _match_family(facts)
 
 
-def _family_here(facts: Facts) -> DistroFamily:
+def _match_family(facts: Facts) -> DistroFamily:
     if isinstance(facts.system, Unknown) or isinstance(facts.system.distribution, Unknown):
         return DistroFamily.OTHER
     distribution = facts.system.distribution

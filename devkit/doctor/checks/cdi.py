@@ -146,7 +146,7 @@ def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _write_anew(facts: Facts, spec: CdiSpec) -> Fix:
+def _regenerate_fix(facts: Facts, spec: CdiSpec) -> Fix:
     return Fix(
         "Write the CDI specification anew, and recreate containers that were made with the old one.",
         regenerate_cdi_spec(facts, spec),
@@ -157,7 +157,7 @@ def _write_anew(facts: Facts, spec: CdiSpec) -> Fix:
 
 
 def _needs_cdi(engine: Engine) -> bool:
-    """Whether CDI is this engine's only way to a GPU."""
+    """Say if CDI is this engine's only way to a GPU."""
     has_runtime = any(runtime.name == "nvidia" for runtime in engine.runtimes)
     return engine.kind is EngineKind.PODMAN or (engine.hook_on_path is False and not has_runtime)
 
@@ -181,7 +181,7 @@ def cdi_paths_exist(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.ERROR if _needs_cdi(engine) else Severity.WARNING,
             f"{spec.path} names {shown[0]}, which is not there: containers that ask for the GPU by CDI do not start",
-            _write_anew(facts, spec),
+            _regenerate_fix(facts, spec),
             subject=spec.path,
             evidence=(*(f"{path}: no such file" for path in shown), *((f"and {more} more",) if more > 0 else ())),
             confidence=Confidence.LIKELY,
@@ -208,22 +208,22 @@ def cdi_describes_every_gpu(facts: Facts) -> Iterator[Finding]:
         empty = () if isinstance(spec.without_nodes, Unknown) else spec.without_nodes
         has_mig = any(gpu.mig_enabled is True for gpu in gpus)
         if empty:
-            yield _poor(
+            yield _incomplete_finding(
                 facts,
                 spec,
                 f"{spec.path} gives no device node for {join_words(empty[:_SHOWN])}: containers get libraries but no GPU",
             )
         elif numbered and len(numbered) < len(gpus) and not has_mig:
-            yield _poor(
+            yield _incomplete_finding(
                 facts, spec, f"{spec.path} describes {format_count(len(numbered), 'GPU')}, but there are {len(gpus)}"
             )
 
 
-def _poor(facts: Facts, spec: CdiSpec, message: str) -> Finding:
+def _incomplete_finding(facts: Facts, spec: CdiSpec, message: str) -> Finding:
     return Finding(
         Severity.WARNING,
         message,
-        _write_anew(facts, spec),
+        _regenerate_fix(facts, spec),
         subject=spec.path,
         evidence=(f"{spec.path}: devices {join_words(spec.devices[:8])}", f"NVML counts {len(facts.gpus)}"),
     )

@@ -90,7 +90,7 @@ _COMPARISONS: Mapping[str, Callable[[Release, Release], bool]] = {
 }
 
 
-def _driver(facts: Facts) -> DriverCuda:
+def _require_driver_cuda(facts: Facts) -> DriverCuda:
     require_visible_gpu(facts)
     driver = find_driver_cuda(facts)
     if driver is None:
@@ -107,7 +107,7 @@ def image_requirement_met(facts: Facts) -> Iterator[Finding]:
     How it is seen: the variable's conditions against the driver's CUDA version, its branch, and the kind of GPU.
     Source: NVIDIA/nvidia-container-toolkit issue 152; libnvidia-container, requirement syntax.
     """
-    driver = _driver(facts)
+    driver = _require_driver_cuda(facts)
     requirement = require_container(facts).require_cuda
     if not requirement:
         raise NotApplicable("the image sets no NVIDIA_REQUIRE_CUDA")
@@ -146,16 +146,16 @@ def find_unmet_cuda(requirement: str, driver: DriverCuda, gpu_names: tuple[str, 
     if wanted is None:
         return None
     alternatives = requirement.split()
-    if any(_holds(alternative, driver, gpu_names) for alternative in alternatives):
+    if any(_is_alternative_met(alternative, driver, gpu_names) for alternative in alternatives):
         return None
     return Release.parse(wanted[1])
 
 
-def _holds(alternative: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> bool:
-    return all(_condition_holds(condition, driver, gpu_names) for condition in alternative.split(","))
+def _is_alternative_met(alternative: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> bool:
+    return all(_is_condition_met(condition, driver, gpu_names) for condition in alternative.split(","))
 
 
-def _condition_holds(condition: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> bool:
+def _is_condition_met(condition: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> bool:
     match = _CONDITION.fullmatch(condition)
     if match is None:
         return False
@@ -181,7 +181,7 @@ def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Finding]:
     How it is seen: the path of the first libcuda.so.1, its version, the driver's version, and the GPUs' names.
     Source: NVIDIA, CUDA Compatibility, "Forward compatibility"; NVIDIA/nvidia-docker issue 1294.
     """
-    driver = _driver(facts)
+    driver = _require_driver_cuda(facts)
     path = require_container(facts).compat_libcuda
     if not path:
         return
@@ -233,13 +233,13 @@ def libcuda_matches_module(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         Severity.ERROR,
         f"libcuda is {library}, but the loaded NVIDIA module is {release}: CUDA ends with error 803",
-        _repair_libcuda(facts, release),
+        _libcuda_fix(facts, release),
         subject=paths[0] if paths else "",
         evidence=(f"/sys/module/nvidia/version: {release}", *(f"found {path}" for path in paths)),
     )
 
 
-def _repair_libcuda(facts: Facts, release: Release) -> Fix:
+def _libcuda_fix(facts: Facts, release: Release) -> Fix:
     if is_in_container(facts):
         return Fix(
             "Recreate the container, so that it gets the libraries of the driver that runs now. If it is the same"
@@ -266,7 +266,7 @@ def driver_runs_torch_cuda(facts: Facts) -> Iterator[Finding]:
     compatibility tables. A CUDA version that differs within its major is fine.
     Source: NVIDIA, CUDA Compatibility, "Minor version compatibility" and "Forward compatibility".
     """
-    driver = _driver(facts)
+    driver = _require_driver_cuda(facts)
     torch, cuda = require_torch(facts), require_torch_cuda(facts)
     has_compat = is_in_container(facts) and bool(require_container(facts).compat_libcuda)
     forward = has_compat and is_forward_compatible(facts.gpus)
@@ -276,7 +276,7 @@ def driver_runs_torch_cuda(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         Severity.ERROR,
         f"torch {torch.version} needs CUDA {cuda}, but driver {driver.release} is too old for it",
-        _older_cuda_or_newer_driver(facts, floor),
+        _driver_too_old_fix(facts, floor),
         evidence=(
             f"torch {torch.version}, built with CUDA {cuda}",
             f"driver {driver.release}, for CUDA up to {driver.cuda or 'a version before the tables'}",
@@ -285,7 +285,7 @@ def driver_runs_torch_cuda(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _older_cuda_or_newer_driver(facts: Facts, floor: Release | None) -> Fix:
+def _driver_too_old_fix(facts: Facts, floor: Release | None) -> Fix:
     """The cheaper repair first: another wheel needs neither root nor a reboot."""
     wanted = f"{floor} or newer" if floor else "that runs it"
     wheel = find_compatible_wheel(facts)
@@ -340,7 +340,7 @@ def libcuda_is_not_a_stub(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _toolkit(facts: Facts) -> tuple[CudaFolder, Release]:
+def _require_toolkit(facts: Facts) -> tuple[CudaFolder, Release]:
     require_visible_gpu(facts)
     toolkit = require(require_python(facts).cuda_toolkit)
     if toolkit is None:
@@ -360,31 +360,31 @@ def cuda_supports_every_gpu(facts: Facts) -> Iterator[Finding]:
     Where torch brings its own CUDA and nothing compiles extensions, it is only a note.
     Source: NVIDIA, CUDA Toolkit release notes, "Deprecated architectures"; NVIDIA, CUDA images, issue 182.
     """
-    version, said = _cuda_here(facts)
+    version, source = _find_cuda(facts)
     if not facts.gpus:
         raise NotApplicable("no GPU answers")
-    severity = Severity.NOTE if _brings_its_own_cuda(facts) else Severity.WARNING
+    severity = Severity.NOTE if _has_torch_cuda(facts) else Severity.WARNING
     for gpu in facts.gpus:
         row = load_tables().driver.capabilities.get(require(gpu.capability))
-        if row is not None and (problem := _outside(row, version)):
+        if row is not None and (problem := _describe_unsupported(row, version)):
             wanted = f"{row.last_cuda} or older" if row.last_cuda else f"{row.first_cuda} or newer"
             yield Finding(
                 severity,
-                f"CUDA {version} of {said} {problem} (GPU {gpu.index}, {gpu.name})",
+                f"CUDA {version} of {source} {problem} (GPU {gpu.index}, {gpu.name})",
                 Fix(
                     f"For {gpu.name} use an image with CUDA {wanted}; or one without CUDA, since torch wheels carry their own.",
                     where=Side.IMAGE,
                     docs="https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/",
                 ),
                 subject=f"GPU {gpu.index}",
-                evidence=(f"{said}: CUDA {version}", f"GPU {gpu.index} has compute capability {row.capability}"),
+                evidence=(f"{source}: CUDA {version}", f"GPU {gpu.index} has compute capability {row.capability}"),
                 confidence=Confidence.LIKELY,
             )
 
 
-def _cuda_here(facts: Facts) -> tuple[Release, str]:
+def _find_cuda(facts: Facts) -> tuple[Release, str]:
     try:
-        toolkit, version = _toolkit(facts)
+        toolkit, version = _require_toolkit(facts)
     except NotApplicable:
         require_visible_gpu(facts)
     else:
@@ -397,14 +397,14 @@ def _cuda_here(facts: Facts) -> tuple[Release, str]:
     return Release.parse(wanted[0]), "the image"
 
 
-def _brings_its_own_cuda(facts: Facts) -> bool:
-    """Whether torch wheels make the CUDA around them unimportant: they bring theirs, and nothing is compiled here."""
+def _has_torch_cuda(facts: Facts) -> bool:
+    """Say if torch wheels make the CUDA around them unimportant: they bring theirs, and nothing is compiled here."""
     python = require_python(facts)
     has_cuda = isinstance(python.torch, Torch) and isinstance(python.torch.cuda, Release)
     return has_cuda and not any(package.name in _COMPILED_PACKAGES for package in python.packages)
 
 
-def _outside(row: Capability, version: Release) -> str:
+def _describe_unsupported(row: Capability, version: Release) -> str:
     if row.last_cuda is not None and version > row.last_cuda:
         return f"no longer knows {row.capability.sm}: CUDA {row.last_cuda} was the last for {row.architecture}"
     if version < row.first_cuda:
@@ -422,7 +422,7 @@ def driver_compiles_toolkit_ptx(facts: Facts) -> Iterator[Finding]:
     code for this GPU runs all the same within the major, so this is a note then.
     Source: NVIDIA, CUDA Compatibility, "Minor version compatibility"; NVIDIA/nvbandwidth issue 61; vllm pull 28305.
     """
-    toolkit, version = _toolkit(facts)
+    toolkit, version = _require_toolkit(facts)
     driver = find_driver_cuda(facts)
     if driver is None or driver.cuda is None:
         raise NotApplicable("the newest CUDA of the driver is not known")
@@ -461,7 +461,7 @@ def toolkit_fits_torch(facts: Facts) -> Iterator[Finding]:
     Source: pytorch, torch/utils/cpp_extension.py, CUDA_MISMATCH_MESSAGE.
     """
     cuda = require_torch_cuda(facts)
-    toolkit, version = _toolkit(facts)
+    toolkit, version = _require_toolkit(facts)
     if version.major == cuda.major:
         return
     builders = [package.name for package in require_python(facts).packages if package.name in _COMPILED_PACKAGES]
@@ -530,9 +530,9 @@ def torch_fits_jetpack(facts: Facts) -> Iterator[Finding]:
     torch = require(require_python(facts).torch)
     if torch is None:
         raise NotApplicable("torch is not installed in this Python")
-    if (isinstance(tegra.release, Release) and tegra.release.major >= FIRST_GENERIC_L4T.value) or not _is_ordinary(
-        torch.version, torch.cuda
-    ):
+    if (
+        isinstance(tegra.release, Release) and tegra.release.major >= FIRST_GENERIC_L4T.value
+    ) or not _is_standard_wheel(torch.version, torch.cuda):
         return
     index = JETSON_INDEXES.value.get(tegra.release.major) if isinstance(tegra.release, Release) else None
     yield Finding(
@@ -551,8 +551,8 @@ def torch_fits_jetpack(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _is_ordinary(version: str, cuda: Release | Unknown | None) -> bool:
-    """Whether a torch is of PyTorch's own indexes: +cpu, +cu126 …; Jetson builds say 2.5.0a0+…nv24.08 or nothing."""
+def _is_standard_wheel(version: str, cuda: Release | Unknown | None) -> bool:
+    """Say if a torch is of PyTorch's own indexes: +cpu, +cu126 …; Jetson builds say 2.5.0a0+…nv24.08 or nothing."""
     label = version.partition("+")[2]
     return label == "cpu" or label in load_tables().torch.indexes or (not label and cuda is None)
 
@@ -582,7 +582,7 @@ def cuda_starts(facts: Facts) -> Iterator[Finding]:
                 facts, CUDA_ERRORS.get(answer.code, _OTHER), f"cuInit returns {answer.code}{name}", answer.libcuda
             )
         return
-    yield _stopped(facts, answer)
+    yield _stop_finding(facts, answer)
 
 
 def _init_finding(facts: Facts, meaning: CudaErrorMeaning, what: str, libcuda: str, *readings: str) -> Finding:
@@ -603,7 +603,7 @@ def _init_finding(facts: Facts, meaning: CudaErrorMeaning, what: str, libcuda: s
     )
 
 
-def _stopped(facts: Facts, stop: CudaStop) -> Finding:
+def _stop_finding(facts: Facts, stop: CudaStop) -> Finding:
     match stop.end:
         case StepEnd.TIMED_OUT:
             return _init_finding(facts, _HANGS, f"{stop.call} hangs", stop.libcuda, stop.message)

@@ -47,7 +47,7 @@ _REASONS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _hub(facts: Facts) -> Hub:
+def _require_hub(facts: Facts) -> Hub:
     return require(facts.hub)
 
 
@@ -61,7 +61,7 @@ def hub_is_online(facts: Facts) -> Iterator[Finding]:
     meant.
     Source: huggingface_hub, "Environment variables", HF_HUB_OFFLINE.
     """
-    hub = _hub(facts)
+    hub = _require_hub(facts)
     if not hub.is_offline:
         return
     caches = [] if isinstance(facts.storage, Unknown) else facts.storage.directories
@@ -92,19 +92,19 @@ def hub_endpoint_is_a_url(facts: Facts) -> Iterator[Finding]:
     How it is seen: the value of the variable.
     Source: huggingface_hub, constants.py, ENDPOINT; "Environment variables", HF_ENDPOINT.
     """
-    endpoint = _hub(facts).endpoint
+    endpoint = _require_hub(facts).endpoint
     if not endpoint:
         return
     scheme, separator, rest = endpoint.partition("://")
     if separator and scheme in ("http", "https") and rest.strip("/"):
         return
-    better = f"https://{(rest or scheme).strip('/')}"
+    corrected = f"https://{(rest or scheme).strip('/')}"
     yield Finding(
         Severity.ERROR,
         f"HF_ENDPOINT is {endpoint!r}, which is no address: no model can be downloaded",
         Fix(
             "Write it with its scheme, or remove it to use the hub itself.",
-            (f"export HF_ENDPOINT={better}", "unset HF_ENDPOINT"),
+            (f"export HF_ENDPOINT={corrected}", "unset HF_ENDPOINT"),
             find_workload_side(facts),
             docs=_ENVIRONMENT_GUIDE,
         ),
@@ -122,7 +122,7 @@ def hub_token_is_well_formed(facts: Facts) -> Iterator[Finding]:
     no token is no finding: public models need none.
     Source: huggingface_hub, utils/_auth.py, `get_token`; Hugging Face, "User access tokens".
     """
-    hub = _hub(facts)
+    hub = _require_hub(facts)
     problem = require(hub.token_problem)
     if not hub.token_from or not problem:
         return
@@ -152,12 +152,12 @@ def proxies_are_usable(facts: Facts) -> Iterator[Finding]:
     machine itself is only likely to be wrong.
     Source: microsoft/WSL issues 10379 and 10753; danielgatis/rembg issue 855; pdm-project/pdm issue 3390.
     """
-    for proxy in require(_hub(facts).proxies):
+    for proxy in require(_require_hub(facts).proxies):
         scheme, separator, rest = proxy.url.partition("://")
         host = rest if separator else scheme
         if not separator or scheme.lower() not in _SCHEMES:
-            yield _odd_scheme(facts, proxy, scheme if separator else "")
-        elif host.lower().startswith(_LOOPBACK) and (problem := _elsewhere(facts)):
+            yield _unknown_scheme_finding(facts, proxy, scheme if separator else "")
+        elif host.lower().startswith(_LOOPBACK) and (problem := _describe_loopback(facts)):
             yield Finding(
                 Severity.WARNING,
                 f"{proxy.variable} points to {proxy.url}, which here is {problem}",
@@ -172,11 +172,11 @@ def proxies_are_usable(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _odd_scheme(facts: Facts, proxy: Proxy, scheme: str) -> Finding:
-    said = f"the unknown scheme {scheme}://" if scheme else "no scheme"
+def _unknown_scheme_finding(facts: Facts, proxy: Proxy, scheme: str) -> Finding:
+    scheme_name = f"the unknown scheme {scheme}://" if scheme else "no scheme"
     return Finding(
         Severity.WARNING,
-        f"{proxy.variable} has {said}: Python's clients stop before they send anything",
+        f"{proxy.variable} has {scheme_name}: Python's clients stop before they send anything",
         Fix(
             "Write it as http://…, or as socks5://… with the package socksio installed.",
             (f"unset {proxy.variable}",),
@@ -188,7 +188,7 @@ def _odd_scheme(facts: Facts, proxy: Proxy, scheme: str) -> Finding:
     )
 
 
-def _elsewhere(facts: Facts) -> str:
+def _describe_loopback(facts: Facts) -> str:
     """What an address of the machine itself means on this side, "" where it is what the user means."""
     if is_in_container(facts):
         return "the container itself, not the host"
@@ -209,7 +209,7 @@ def certificates_exist(facts: Facts) -> Iterator[Finding]:
     How it is seen: REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE and SSL_CERT_FILE against the files.
     Source: psf/requests, adapters.py, `cert_verify`; Python, `ssl.get_default_verify_paths`.
     """
-    for bundle in require(_hub(facts).ca_bundles):
+    for bundle in require(_require_hub(facts).ca_bundles):
         if not bundle.exists:
             yield Finding(
                 Severity.WARNING,
@@ -234,7 +234,7 @@ def hf_transfer_is_installed(facts: Facts) -> Iterator[Finding]:
     How it is seen: the variable, and the packages of the workload's Python by their metadata.
     Source: huggingface_hub 0.x, file_download.py, `http_get`; huggingface_hub 1.0 has no hf_transfer any more.
     """
-    if not require(_hub(facts).wants_hf_transfer):
+    if not require(_require_hub(facts).wants_hf_transfer):
         return
     packages = {package.name: package.version for package in require_python(facts).packages}
     if "huggingface-hub" not in packages:
@@ -255,7 +255,7 @@ def hf_transfer_is_installed(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _call(facts: Facts) -> HubCall:
+def _require_hub_call(facts: Facts) -> HubCall:
     return require(require(facts.deep).hub)
 
 
@@ -268,7 +268,7 @@ def hub_answers(facts: Facts) -> Iterator[Finding]:
     certificates and silence apart. Any status but a proxy's refusal counts as an answer.
     Source: huggingface_hub, "Environment variables"; Python, urllib.request.
     """
-    call = _call(facts)
+    call = _require_hub_call(facts)
     if not call.failure and call.status != _PROXY_AUTHENTICATION:
         return
     why, what = _REASONS.get(call.failure or "proxy", (call.message, "Check the network of this side."))
@@ -277,11 +277,11 @@ def hub_answers(facts: Facts) -> Iterator[Finding]:
         f"the model hub cannot be reached at {call.url}: {why}",
         Fix(what, (f"curl -sSI {call.url} | head -1",), find_workload_side(facts)),
         subject=call.url,
-        evidence=(f"HEAD {call.url}: {call.message or call.status} after {call.took_ms} ms", *_proxies(facts)),
+        evidence=(f"HEAD {call.url}: {call.message or call.status} after {call.took_ms} ms", *_list_proxies(facts)),
     )
 
 
-def _proxies(facts: Facts) -> tuple[str, ...]:
+def _list_proxies(facts: Facts) -> tuple[str, ...]:
     hub = facts.hub
     if not isinstance(hub, Hub) or isinstance(hub.proxies, Unknown):
         return ()
@@ -298,7 +298,7 @@ def hub_grants_the_model(facts: Facts) -> Iterator[Finding]:
     config.json is requested without it. 401 and the hub's own error name distinguish gated from unknown.
     Source: huggingface/huggingface_hub issue 2586; skypilot-org/skypilot issue 2634.
     """
-    call = _call(facts)
+    call = _require_hub_call(facts)
     if call.token_status == _UNAUTHORIZED:
         yield Finding(
             Severity.ERROR,
@@ -311,10 +311,10 @@ def hub_grants_the_model(facts: Facts) -> Iterator[Finding]:
             ),
             evidence=(f"whoami: status {call.token_status}",),
         )
-    yield from _of_model(facts, call)
+    yield from _find_model_problems(facts, call)
 
 
-def _of_model(facts: Facts, call: HubCall) -> Iterator[Finding]:
+def _find_model_problems(facts: Facts, call: HubCall) -> Iterator[Finding]:
     status = call.model_status
     if not call.model or isinstance(status, Unknown):
         return
@@ -370,7 +370,7 @@ def clock_agrees_with_hub(facts: Facts) -> Iterator[Finding]:
     How it is seen: the Date header of the hub's answer, or of the proxy's, against the clock.
     Source: RFC 9110, "Date"; microsoft/WSL issue 10006.
     """
-    ahead = require(_call(facts).clock_ahead_s)
+    ahead = require(_require_hub_call(facts).clock_ahead_s)
     if abs(ahead) <= CLOCK_SKEW_S.value:
         return
     in_wsl = is_in_wsl(facts)

@@ -15,7 +15,7 @@ _NCCL_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/trouble
 _NCCL_VARIABLES = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
 
-def _setting(limits: Limits, name: str) -> str | None:
+def _find_setting(limits: Limits, name: str) -> str | None:
     """What an NCCL_* variable or its like says; None when it is not set."""
     settings = dict(entry.partition("=")[::2] for entry in require(limits.nccl))
     return settings.get(name)
@@ -40,7 +40,7 @@ def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("the GPUs are joined by an NVSwitch")
     limits = require(facts.limits)
     translated = [kind for kind in require(limits.iommu_domains) if kind.startswith("DMA")]
-    if len(translated) < 2 or _setting(limits, "NCCL_P2P_DISABLE") == "1":
+    if len(translated) < 2 or _find_setting(limits, "NCCL_P2P_DISABLE") == "1":
         return
     # The driver offers direct transfers on few GeForce cards: for them it is only good to know.
     is_direct = not any(brand in gpu.name.lower() for gpu in facts.gpus for brand in CONSUMER_BRANDS)
@@ -73,7 +73,7 @@ def nccl_interface_exists(facts: Facts) -> Iterator[Finding]:
     """
     require_visible_gpu(facts)
     limits = require(facts.limits)
-    wanted = _setting(limits, "NCCL_SOCKET_IFNAME")
+    wanted = _find_setting(limits, "NCCL_SOCKET_IFNAME")
     if not wanted or wanted.startswith("^"):
         raise NotApplicable("NCCL_SOCKET_IFNAME names no interface")
     interfaces = ("lo", *require(limits.interfaces))
@@ -106,28 +106,28 @@ def nodes_reach_each_other(facts: Facts) -> Iterator[Finding]:
     """
     require_visible_gpu(facts)
     limits = require(facts.limits)
-    signs = _several_nodes(limits)
+    signs = _find_multi_node_signs(limits)
     if not signs:
         raise NotApplicable("nothing speaks of a run over several nodes")
-    if _setting(limits, "NCCL_SOCKET_IFNAME"):
+    if _find_setting(limits, "NCCL_SOCKET_IFNAME"):
         return
     interfaces = require(limits.interfaces)
     is_bridged = is_in_container(facts) and interfaces == ("eth0",)
     if len(interfaces) > 1 or is_bridged:
-        yield _may_not_be_reached(facts, limits, signs, is_bridged=is_bridged)
+        yield _unreachable_finding(facts, limits, signs, is_bridged=is_bridged)
 
 
-def _several_nodes(limits: Limits) -> tuple[str, ...]:
+def _find_multi_node_signs(limits: Limits) -> tuple[str, ...]:
     """What the launchers' variables say of several nodes."""
-    counts = {name: _setting(limits, name) or "" for name in ("NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")}
+    counts = {name: _find_setting(limits, name) or "" for name in ("NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")}
     signs = [f"{name}={value}" for name, value in counts.items() if value.isdigit() and int(value) > 1]
-    world, local = _setting(limits, "WORLD_SIZE") or "", _setting(limits, "LOCAL_WORLD_SIZE") or ""
+    world, local = _find_setting(limits, "WORLD_SIZE") or "", _find_setting(limits, "LOCAL_WORLD_SIZE") or ""
     if world.isdigit() and local.isdigit() and int(world) > int(local):
         signs.append(f"WORLD_SIZE={world}, LOCAL_WORLD_SIZE={local}")
     return tuple(signs)
 
 
-def _may_not_be_reached(facts: Facts, limits: Limits, signs: tuple[str, ...], *, is_bridged: bool) -> Finding:
+def _unreachable_finding(facts: Facts, limits: Limits, signs: tuple[str, ...], *, is_bridged: bool) -> Finding:
     interfaces = require(limits.interfaces)
     default = limits.default_interface if isinstance(limits.default_interface, str) else ""
     return Finding(

@@ -67,7 +67,7 @@ def hub_cache_is_writable(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _judged(facts: Facts) -> tuple[Directory, ...]:
+def _list_judged(facts: Facts) -> tuple[Directory, ...]:
     """The directories that will be written to here; the engine's only where it is on this file system."""
     engine = facts.engine
     here = isinstance(engine, Engine) and engine.kind is not EngineKind.DOCKER_DESKTOP and not is_in_container(facts)
@@ -116,10 +116,10 @@ def disk_space_suffices(facts: Facts) -> Iterator[Finding]:
     Source: sizes of torch wheels and of models in safetensors; thresholds are devkit's own.
     """
     needs_space = has_nvidia_gpu(facts) is True
-    for directory in _judged(facts):
+    for directory in _list_judged(facts):
         if isinstance(directory.free_bytes, Unknown):
             continue
-        wanted = _wanted(directory) if needs_space else FULL_BYTES
+        wanted = _find_needed_space(directory) if needs_space else FULL_BYTES
         if directory.free_bytes < wanted.value:
             yield Finding(
                 Severity.ERROR if directory.free_bytes < FULL_BYTES.value else Severity.WARNING,
@@ -133,7 +133,7 @@ def disk_space_suffices(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _wanted(directory: Directory) -> Limit[int]:
+def _find_needed_space(directory: Directory) -> Limit[int]:
     by_purpose = {_HUB_CACHE: HUB_FREE_BYTES, _ENGINE_DATA: ENGINE_FREE_BYTES, _WINDOWS_DRIVE: WINDOWS_DRIVE_BYTES}
     return by_purpose.get(directory.purpose, FULL_BYTES)
 
@@ -176,7 +176,7 @@ def inodes_suffice(facts: Facts) -> Iterator[Finding]:
     Source: ext4, mke2fs, "bytes-per-inode"; Docker, "Prune unused Docker objects".
     """
     wanted = FREE_FILES if has_nvidia_gpu(facts) is True else FULL_FILES
-    for directory in _judged(facts):
+    for directory in _list_judged(facts):
         free = directory.free_files
         limit = wanted if directory.purpose == _ENGINE_DATA else FULL_FILES
         if isinstance(free, Unknown) or free >= limit.value:

@@ -73,7 +73,7 @@ def has_nvidia_runtime(engine: Engine) -> bool:
     return any(runtime.name == "nvidia" for runtime in engine.runtimes)
 
 
-def _offers(facts: Facts, engine: Engine) -> str:
+def _format_offers(facts: Facts, engine: Engine) -> str:
     runtimes = join_words(runtime.name for runtime in engine.runtimes) or "none"
     return f"engine's runtimes: {runtimes}; its CDI GPUs: {'some' if has_cdi_gpus(facts, engine) else 'none'}"
 
@@ -109,7 +109,7 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
                 restart=Restart.NONE if engine.kind is EngineKind.PODMAN else Restart.ENGINE,
                 docs=TOOLKIT_GUIDE,
             ),
-            evidence=("nvidia-ctk: no such program", _offers(facts, engine)),
+            evidence=("nvidia-ctk: no such program", _format_offers(facts, engine)),
         )
     elif engine.hook_on_path is False and engine.kind is EngineKind.DOCKER:
         yield Finding(
@@ -124,7 +124,7 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
                 restart=Restart.ENGINE,
                 docs=TOOLKIT_GUIDE,
             ),
-            evidence=("nvidia-container-runtime-hook is not on the daemon's PATH", _offers(facts, engine)),
+            evidence=("nvidia-container-runtime-hook is not on the daemon's PATH", _format_offers(facts, engine)),
         )
 
 
@@ -157,7 +157,7 @@ def engine_offers_gpus(facts: Facts) -> Iterator[Finding]:
             restart=Restart.NONE if engine.kind is EngineKind.PODMAN else Restart.ENGINE,
             docs=CDI_GUIDE,
         ),
-        evidence=(_offers(facts, engine), f"CDI folders: {', '.join(engine.cdi_spec_dirs) or 'none'}"),
+        evidence=(_format_offers(facts, engine), f"CDI folders: {', '.join(engine.cdi_spec_dirs) or 'none'}"),
     )
 
 
@@ -468,7 +468,7 @@ def toolkit_has_no_known_fault(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("Podman takes GPUs by CDI, past the faults of the hook")
     for fault in load_tables().engines.faults:
         is_meant = fault.program == _TOOLKIT and fault.since <= version < fault.fixed_in
-        if is_meant and _shows(fault.when, facts, engine):
+        if is_meant and _is_shown_here(fault.when, facts, engine):
             is_sure = fault.confidence is not RowConfidence.INFERRED
             hint = ", or go back to the release before it" if fault.confidence is RowConfidence.INFERRED else ""
             yield Finding(
@@ -487,8 +487,8 @@ def toolkit_has_no_known_fault(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _shows(when: str, facts: Facts, engine: Engine) -> bool:
-    """Whether this is the kind of machine on which the fault shows. CDI bypasses what the hook gets wrong."""
+def _is_shown_here(when: str, facts: Facts, engine: Engine) -> bool:
+    """Say if this is the kind of machine on which the fault shows. CDI bypasses what the hook gets wrong."""
     match when:
         case "cgroup-v2":
             return engine.cgroup_version == "2"
@@ -555,72 +555,78 @@ def smoke_container_gets_gpu(facts: Facts) -> Iterator[Finding]:
             evidence=(f"docker ps --all still lists {smoke.left_behind}",),
         )
     if smoke.timed_out is True:
-        yield _failed(facts, smoke, "did not end in time", Confidence.LIKELY)
+        yield _failure_finding(facts, smoke, "did not end in time", Confidence.LIKELY)
     elif smoke.code != 0:
-        yield _refused(facts, smoke)
+        yield _refusal_finding(facts, smoke)
     else:
-        yield from _looked_around(facts, smoke)
+        yield from _find_problems_inside(facts, smoke)
 
 
-def _failed(facts: Facts, smoke: Smoke, what: str, confidence: Confidence) -> Finding:
+def _failure_finding(facts: Facts, smoke: Smoke, what: str, confidence: Confidence) -> Finding:
     summary, commands = _ADVICE.get(
-        what, ("Run the same by hand and read the engine's answer.", (f"docker {_command(smoke)} nvidia-smi",))
+        what, ("Run the same by hand and read the engine's answer.", (f"docker {_format_command(smoke)} nvidia-smi",))
     )
     return Finding(
         Severity.ERROR,
         f"a container that asks for the GPU {what}",
         Fix(summary, commands, where=find_host_side(facts), docs=TOOLKIT_TROUBLESHOOTING),
         subject=smoke.image,
-        evidence=(*_evidence(smoke), *_seen(smoke)),
+        evidence=(*_list_evidence(smoke), *_list_seen(smoke)),
         confidence=confidence,
     )
 
 
-def _command(smoke: Smoke) -> str:
+def _format_command(smoke: Smoke) -> str:
     options = {"cdi": "--device nvidia.com/gpu=all", "runtime": "--runtime=nvidia"}.get(smoke.request, "--gpus all")
     return f"run {options} {smoke.image}"
 
 
-def _evidence(smoke: Smoke) -> tuple[str, ...]:
+def _list_evidence(smoke: Smoke) -> tuple[str, ...]:
     last = smoke.err.strip().rpartition("\n")[2][:_LONGEST]
-    return (f"{_command(smoke)}: status {smoke.code}", *((last,) if last else ()))
+    return (f"{_format_command(smoke)}: status {smoke.code}", *((last,) if last else ()))
 
 
-def _seen(smoke: Smoke) -> Iterator[str]:
+def _list_seen(smoke: Smoke) -> Iterator[str]:
     if not isinstance(smoke.device_nodes, Unknown):
         yield f"nodes: {', '.join(smoke.device_nodes) or 'none'}; /dev/nvidiactl: {smoke.nvidiactl}"
         yield f"libcuda.so.1: {smoke.libcuda or 'not there'}; nvidia-smi: {smoke.nvidia_smi or 'not there'}"
 
 
-def _refused(facts: Facts, smoke: Smoke) -> Finding:
+def _refusal_finding(facts: Facts, smoke: Smoke) -> Finding:
     """The engine's own words, explained where they are known."""
     from devkit.doctor.signatures.matching import match_signatures
 
     found = match_signatures(smoke.err)
     if not found:
-        return _failed(facts, smoke, f"does not start: {' '.join(smoke.err.split())[:_LONGEST]}", Confidence.CERTAIN)
+        return _failure_finding(
+            facts, smoke, f"does not start: {' '.join(smoke.err.split())[:_LONGEST]}", Confidence.CERTAIN
+        )
     best = found[0]
     return Finding(
         Severity.ERROR,
         f"a container that asks for the GPU does not start: {best.cause.rstrip('.')}",
         best.fix,
         subject=smoke.image,
-        evidence=_evidence(smoke),
+        evidence=_list_evidence(smoke),
         confidence=best.confidence,
         follows_from=None,
     )
 
 
-def _looked_around(facts: Facts, smoke: Smoke) -> Iterator[Finding]:
+def _find_problems_inside(facts: Facts, smoke: Smoke) -> Iterator[Finding]:
     if isinstance(smoke.device_nodes, Unknown) or isinstance(smoke.nvidiactl, Unknown):
         return
     has_node = "/dev/dxg" in smoke.device_nodes if is_in_wsl(facts) else smoke.nvidiactl != "absent"
     smi = smoke.nvidia_smi if isinstance(smoke.nvidia_smi, str) else ""
     if not has_node:
-        yield _failed(facts, smoke, "starts, but finds no GPU in it", Confidence.CERTAIN)
+        yield _failure_finding(facts, smoke, "starts, but finds no GPU in it", Confidence.CERTAIN)
     elif smoke.nvidiactl == "refused" and not is_in_wsl(facts):
-        yield _failed(facts, smoke, "starts, but may not open /dev/nvidiactl", Confidence.CERTAIN)
+        yield _failure_finding(facts, smoke, "starts, but may not open /dev/nvidiactl", Confidence.CERTAIN)
     elif smoke.libcuda == "":
-        yield _failed(facts, smoke, "gets the GPU, but not the driver's library libcuda.so.1", Confidence.LIKELY)
+        yield _failure_finding(
+            facts, smoke, "gets the GPU, but not the driver's library libcuda.so.1", Confidence.LIKELY
+        )
     elif any(sign in smi for sign in _SMI_FAILURES):
-        yield _failed(facts, smoke, f"gets the GPU, but nvidia-smi in it says: {smi[:_LONGEST]}", Confidence.CERTAIN)
+        yield _failure_finding(
+            facts, smoke, f"gets the GPU, but nvidia-smi in it says: {smi[:_LONGEST]}", Confidence.CERTAIN
+        )

@@ -213,7 +213,7 @@ def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Finding]:
     How it is seen: gpuSupport in %UserProfile%\\.wslconfig, read from Windows, or from the guest through /mnt/c.
     Source: Microsoft Learn, "Advanced settings configuration in WSL", gpuSupport.
     """
-    settings = _settings(facts)
+    settings = _require_wslconfig(facts)
     if settings.gpu_support:
         return
     yield Finding(
@@ -231,7 +231,7 @@ def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _settings(facts: Facts) -> WslSettings:
+def _require_wslconfig(facts: Facts) -> WslSettings:
     if is_in_container(facts):
         raise NotApplicable("only the WSL guest and Windows show .wslconfig")
     settings = require(require_system(facts).wsl_settings)

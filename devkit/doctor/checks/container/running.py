@@ -37,10 +37,10 @@ def find_workspace(facts: Facts) -> str:
 
 def is_project_folder(facts: Facts, folder: str) -> bool:
     """Say if `folder`, a container's label, is the project or a folder above it. Windows writes backslashes."""
-    return bool(folder) and f"{_plain(find_workspace(facts))}/".startswith(f"{_plain(folder)}/")
+    return bool(folder) and f"{_normalize_folder(find_workspace(facts))}/".startswith(f"{_normalize_folder(folder)}/")
 
 
-def _plain(folder: str) -> str:
+def _normalize_folder(folder: str) -> str:
     return folder.replace("\\", "/").rstrip("/")
 
 
@@ -55,7 +55,7 @@ def _runs_under_nvidia(container: RunningContainer) -> bool:
     return isinstance(container.runtime, str) and "nvidia" in container.runtime
 
 
-def _shown(value: str | Unknown | None) -> str:
+def _format_variable(value: str | Unknown | None) -> str:
     return value if isinstance(value, str) else "(not set)"
 
 
@@ -92,7 +92,7 @@ def dev_container_requests_gpu(facts: Facts) -> Iterator[Finding]:
             subject=container.name,
             evidence=(
                 f"docker inspect {container.name}: no DeviceRequests, no Devices, Runtime {container.runtime}",
-                f"NVIDIA_VISIBLE_DEVICES={_shown(container.visible_devices)}",
+                f"NVIDIA_VISIBLE_DEVICES={_format_variable(container.visible_devices)}",
             ),
             # Podman's Docker API leaves out devices that it cannot name.
             confidence=Confidence.LIKELY if engine.kind is EngineKind.PODMAN else Confidence.CERTAIN,
@@ -136,9 +136,9 @@ def running_gpus_survive_reload(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("no running container requested a GPU")
     if engine.cgroup_driver != "systemd":
         return
-    frail = [one for one in containers if is_gpu_from_legacy_hook(facts, engine, one) and not _has_own_nodes(one)]
-    if frail:
-        names = join_words(one.name for one in frail)
+    affected = [one for one in containers if is_gpu_from_legacy_hook(facts, engine, one) and not _has_own_nodes(one)]
+    if affected:
+        names = join_words(one.name for one in affected)
         ready = has_cdi_gpus(facts, engine)
         version = "of an unknown version" if isinstance(engine.version, Unknown) else str(engine.version)
         yield Finding(
@@ -159,8 +159,8 @@ def running_gpus_survive_reload(facts: Facts) -> Iterator[Finding]:
             evidence=(
                 f"cgroup driver {engine.cgroup_driver}, Docker {version}",
                 *(
-                    f"{one.name}: request by {one.gpu_request}, runtime {_shown(one.runtime)}, no devices"
-                    for one in frail
+                    f"{one.name}: request by {one.gpu_request}, runtime {_format_variable(one.runtime)}, no devices"
+                    for one in affected
                 ),
             ),
             confidence=Confidence.LIKELY,
@@ -219,9 +219,9 @@ def driver_meets_image_requirements(facts: Facts) -> Iterator[Finding]:
             newest = f"CUDA {driver.cuda}" if driver.cuda else "an older CUDA"
             driver_text = f"driver {driver.release} is for {newest}"
             yield Finding(
-                Severity.WARNING if is_safe and not _was_refused(facts, engine, image) else Severity.ERROR,
+                Severity.WARNING if is_safe and not _is_refused_image(facts, engine, image) else Severity.ERROR,
                 f"the image {image.name} requires a driver for CUDA {wanted}, but {driver_text}",
-                _meet(driver, is_safe=is_safe),
+                _requirement_fix(driver, is_safe=is_safe),
                 subject=image.name,
                 evidence=(f"NVIDIA_REQUIRE_CUDA={image.require_cuda[:_LONGEST]}", f"driver {driver.release}"),
                 confidence=Confidence.CERTAIN if driver.reported_cuda else Confidence.LIKELY,
@@ -233,23 +233,23 @@ def _images_of_project(facts: Facts, engine: Engine) -> tuple[LocalImage, ...]:
     used = {one.image_id for one in require(engine.containers) if is_project_folder(facts, one.folder)}
     names = {one.image for one in require(engine.stopped) if is_project_folder(facts, one.folder)}
     base = re.sub(r"[^a-z0-9_.-]", "", find_workspace(facts).replace("\\", "/").rpartition("/")[2].lower())
-    made = (f"vsc-{base}-", f"{base}_devcontainer-", f"{base}-")
+    prefixes = (f"vsc-{base}-", f"{base}_devcontainer-", f"{base}-")
 
     def is_own(image: LocalImage) -> bool:
         name = image.name.removeprefix("localhost/")
-        by_name = bool(base) and image.is_dev_container is True and name.startswith(made)
+        by_name = bool(base) and image.is_dev_container is True and name.startswith(prefixes)
         return image.id in used or image.name in names or by_name
 
     return tuple(image for image in require(engine.images) if is_own(image))
 
 
-def _was_refused(facts: Facts, engine: Engine, image: LocalImage) -> bool:
-    """Whether the hook has refused this very image already."""
+def _is_refused_image(facts: Facts, engine: Engine, image: LocalImage) -> bool:
+    """Say if the hook has refused this very image already."""
     own = (one for one in require(engine.stopped) if is_project_folder(facts, one.folder))
     return any("unsatisfied condition" in one.error and one.image in image.name for one in own)
 
 
-def _meet(driver: DriverCuda, *, is_safe: bool) -> Fix:
+def _requirement_fix(driver: DriverCuda, *, is_safe: bool) -> Fix:
     newest = f"CUDA {driver.cuda}" if driver.cuda else "the driver's CUDA"
     advice = (
         " Minor version compatibility holds here, so NVIDIA_DISABLE_REQUIRE=1 is safe except for PTX."
@@ -321,10 +321,10 @@ def container_variables_request_gpu(facts: Facts) -> Iterator[Finding]:
                     evidence=(f"Runtime: {container.runtime}", "NVIDIA_VISIBLE_DEVICES is not set"),
                 )
         elif container.gpu_request in ("driver", "runtime") and isinstance(container.driver_capabilities, str):
-            yield from _lacking(container, container.driver_capabilities)
+            yield from _missing_capabilities(container, container.driver_capabilities)
 
 
-def _lacking(container: RunningContainer, capabilities: str) -> Iterator[Finding]:
+def _missing_capabilities(container: RunningContainer, capabilities: str) -> Iterator[Finding]:
     requested = {name.strip() for name in capabilities.split(",") if name.strip()}
     missing = [name for name in REQUIRED_CAPABILITIES if name not in requested]
     if not requested or "all" in requested or not missing:

@@ -108,7 +108,7 @@ def gsp_starts(facts: Facts) -> Iterator[Finding]:
     require_host(facts)
     release = require_loaded_driver(facts)
     driver = require_driver(facts)
-    lost = has_fewer_gpus_than_bus(facts)
+    has_lost_gpus = has_fewer_gpus_than_bus(facts)
     unfound = find_driver_lines(facts, *FIRMWARE_MISSING_LINES)
     failing = find_driver_lines(facts, *FIRMWARE_FAILURE_LINES)
     if unfound or (driver.firmware_present is False and driver.is_open is True and has_missing_gpus(facts)):
@@ -127,7 +127,7 @@ def gsp_starts(facts: Facts) -> Iterator[Finding]:
             else "no gsp*.bin"
         )
         yield Finding(
-            Severity.ERROR if lost else Severity.WARNING,
+            Severity.ERROR if has_lost_gpus else Severity.WARNING,
             f"the GSP firmware of driver {release} was not found, so the GPU does not start",
             Fix(
                 f"Install the firmware of exactly {release} again, write it into the initial RAM disk, and reboot.",
@@ -138,7 +138,7 @@ def gsp_starts(facts: Facts) -> Iterator[Finding]:
             evidence=(*unfound[:MAX_LOG_LINES], f"/lib/firmware/nvidia/{release}: {present}"),
             confidence=Confidence.CERTAIN if unfound else Confidence.LIKELY,
         )
-    elif failing and lost:
+    elif failing and has_lost_gpus:
         yield Finding(
             Severity.ERROR,
             "the GPU's own processor (GSP) did not start: the card is stuck, or its firmware does not fit the driver",
@@ -155,7 +155,7 @@ def gsp_starts(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _code(facts: Facts) -> int | None:
+def _find_cu_init_code(facts: Facts) -> int | None:
     """What cuInit returned; None where it was not tried."""
     cuda = facts.deep.cuda if isinstance(facts.deep, Deep) else None
     return cuda.code if isinstance(cuda, CudaCall) else None
@@ -176,7 +176,7 @@ def cuda_survives_suspend(facts: Facts) -> Iterator[Finding]:
     require_loaded_driver(facts)
     driver = require_driver(facts)
     woke = facts.kernel_log.resumed_at if isinstance(facts.kernel_log, KernelLog) else Unknown("not known")
-    code = _code(facts)
+    code = _find_cu_init_code(facts)
     slept = isinstance(woke, str)
     if code is not None and woke is None:
         raise NotApplicable("the machine has not slept since it started")
@@ -185,7 +185,7 @@ def cuda_survives_suspend(facts: Facts) -> Iterator[Finding]:
             Severity.ERROR,
             "CUDA ends with error 999 on this host, though NVML is healthy"
             + (f": nvidia_uvm has most likely lost its state when the machine slept (until {woke})" if slept else ""),
-            _reload(driver),
+            _reload_fix(driver),
             evidence=(f"cuInit returned {code}", f"woke from suspend: {woke if slept else 'not seen'}"),
             confidence=Confidence.LIKELY if slept else Confidence.POSSIBLE,
         )
@@ -193,7 +193,7 @@ def cuda_survives_suspend(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "the machine has slept, and its driver does not keep GPU memory over that: CUDA may end with error 999",
-            _reload(driver),
+            _reload_fix(driver),
             evidence=(f"woke from suspend: {woke}", f"{_PRESERVE}: 0"),
             confidence=Confidence.POSSIBLE,
         )
@@ -201,7 +201,7 @@ def cuda_survives_suspend(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("cuInit was not tried; run devkit doctor --deep")
 
 
-def _reload(driver: Driver) -> Fix:
+def _reload_fix(driver: Driver) -> Fix:
     return Fix(
         "End all CUDA programs and load the module anew; a reboot does the same. To keep it from coming back, let the"
         " driver save GPU memory when the machine sleeps.",
@@ -228,7 +228,7 @@ def cuda_starts_without_nvswitch(facts: Facts) -> Iterator[Finding]:
     """
     require_host(facts)
     release = require_loaded_driver(facts)
-    code = _code(facts)
+    code = _find_cu_init_code(facts)
     if code is None:
         raise NotApplicable("cuInit was not tried; run devkit doctor --deep")
     if code not in (CUDA_SYSTEM_NOT_READY, _CUDA_ERROR_NOT_INITIALIZED):

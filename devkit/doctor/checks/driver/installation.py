@@ -52,8 +52,8 @@ def apt_sources_agree(facts: Facts) -> Iterator[Finding]:
             continue
         # The files to delete: all but the one that today's guide writes, or all but the last.
         paths = list(dict.fromkeys(source.path for source in same))
-        kept = next((path for path in paths if "nvidia-container-toolkit" in path), paths[-1])
-        older = [path for path in paths if path != kept] or paths[:1]
+        current = next((path for path in paths if "nvidia-container-toolkit" in path), paths[-1])
+        older = [path for path in paths if path != current] or paths[:1]
         yield Finding(
             Severity.WARNING,
             f"{len(same)} package lists name {url} with different keys: apt refuses to read any list",
@@ -94,14 +94,14 @@ def driver_is_of_one_version(facts: Facts) -> Iterator[Finding]:
         else f"{join_words(package.name for package in broken)} of the driver are only half installed",
         Fix(
             "Finish the installation, so that module and libraries are of one version; then reboot.",
-            _finish(facts, library if isinstance(library, Release) else None),
+            _finish_commands(facts, library if isinstance(library, Release) else None),
             root=True,
             restart=Restart.HOST,
         ),
         evidence=(
             f"modinfo -F version nvidia: {on_disk}",
             f"libnvidia-ml.so.{library}",
-            *(f"{package.name} {package.version}: {package.state}" for package in (broken or _branches(driver))),
+            *(f"{package.name} {package.version}: {package.state}" for package in (broken or _find_branches(driver))),
         )[: _MAX_PACKAGES + 2],
     )
 
@@ -110,7 +110,7 @@ def _packages(driver: Driver) -> tuple[DriverPackage, ...]:
     return () if isinstance(driver.packages, Unknown) else driver.packages
 
 
-def _finish(facts: Facts, library: Release | None) -> tuple[str, ...]:
+def _finish_commands(facts: Facts, library: Release | None) -> tuple[str, ...]:
     branch = f"{library.major}" if library else "<branch>"
     match find_distro_family(facts):
         case DistroFamily.UBUNTU:
@@ -130,7 +130,7 @@ def _finish(facts: Facts, library: Release | None) -> tuple[str, ...]:
             return ("sudo dkms autoinstall", "sudo reboot")
 
 
-def _branches(driver: Driver) -> list[DriverPackage]:
+def _find_branches(driver: Driver) -> list[DriverPackage]:
     """Packages that carry a branch in their name, one for each branch, as evidence of two that are mixed."""
     found: dict[str, DriverPackage] = {}
     for package in _packages(driver):

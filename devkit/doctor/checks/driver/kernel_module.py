@@ -102,7 +102,7 @@ def explain_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -
             Severity.ERROR,
             "the host has an NVIDIA GPU, but its kernel driver is not loaded",
             Fix("Run devkit doctor on the host: only there can the cause be seen and repaired.", ("devkit doctor",)),
-            evidence=(*_functions(gpus), "/sys/module/nvidia is absent"),
+            evidence=(*_list_pci_functions(gpus), "/sys/module/nvidia is absent"),
         )
     if owners == {"vfio-pci"}:
         return Finding(
@@ -116,12 +116,12 @@ def explain_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -
                 restart=Restart.HOST,
             ),
             subject=gpus[0].address,
-            evidence=_functions(gpus),
+            evidence=_list_pci_functions(gpus),
         )
     if isinstance(driver.on_disk, Release):
-        return _present_but_not_loaded(facts, driver, gpus, driver.on_disk)
+        return _explain_installed_module(facts, driver, gpus, driver.on_disk)
     if driver.dkms_state in _UNFINISHED or isinstance(driver.libnvidia_ml, Release):
-        return _not_built(facts, driver, gpus)
+        return _explain_not_built(facts, driver, gpus)
     install = DRIVER_INSTALL_COMMANDS.get(find_distro_family(facts), ())
     return Finding(
         Severity.ERROR,
@@ -134,16 +134,16 @@ def explain_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -
             restart=Restart.HOST,
             docs=DRIVER_GUIDE,
         ),
-        evidence=(*_functions(gpus), "no nvidia module for this kernel", "no libnvidia-ml.so.1"),
+        evidence=(*_list_pci_functions(gpus), "no nvidia module for this kernel", "no libnvidia-ml.so.1"),
     )
 
 
-def _functions(gpus: tuple[PciGpu, ...]) -> tuple[str, ...]:
+def _list_pci_functions(gpus: tuple[PciGpu, ...]) -> tuple[str, ...]:
     return tuple(f"PCI {gpu.address} ({gpu.device_id}): kernel driver {gpu.kernel_driver or 'none'}" for gpu in gpus)
 
 
-def _present_but_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...], release: Release) -> Finding:
-    evidence = (*_functions(gpus), f"module for this kernel on disk: {release}")
+def _explain_installed_module(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...], release: Release) -> Finding:
+    evidence = (*_list_pci_functions(gpus), f"module for this kernel on disk: {release}")
     if any(gpu.kernel_driver == "nouveau" for gpu in gpus):
         return Finding(
             Severity.ERROR,
@@ -153,7 +153,7 @@ def _present_but_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ..
         )
     refused = find_driver_lines(facts, *_REFUSED)
     if refused or (driver.secure_boot is True and not _signature_is_trusted(driver)):
-        return _signature_refused(facts, driver, release, (*evidence, *refused[:MAX_LOG_LINES]))
+        return _explain_signature(facts, driver, release, (*evidence, *refused[:MAX_LOG_LINES]))
     return Finding(
         Severity.ERROR,
         f"the NVIDIA module {release} is installed for this kernel but not loaded",
@@ -193,13 +193,13 @@ def _disable_nouveau(facts: Facts) -> Fix:
 
 
 def _signature_is_trusted(driver: Driver) -> bool:
-    """Whether the key is enrolled, or one that the distribution's own kernel carries."""
+    """Say if the key is enrolled, or one that the distribution's own kernel carries."""
     signer = driver.module_signer
     by_vendor = isinstance(signer, str) and signer.startswith(_VENDOR_SIGNERS)
     return driver.signer_is_enrolled is True or by_vendor
 
 
-def _signature_refused(facts: Facts, driver: Driver, release: Release, evidence: tuple[str, ...]) -> Finding:
+def _explain_signature(facts: Facts, driver: Driver, release: Release, evidence: tuple[str, ...]) -> Finding:
     signer = driver.module_signer
     is_certain = driver.signer_is_enrolled is False or signer == "" or any("rejected" in line for line in evidence)
     why = "its key is not enrolled" if is_certain else "its key is most likely not enrolled"
@@ -232,9 +232,9 @@ def _signature_refused(facts: Facts, driver: Driver, release: Release, evidence:
     )
 
 
-def _not_built(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -> Finding:
+def _explain_not_built(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -> Finding:
     kernel = facts.system.kernel if isinstance(facts.system, System) else "the running kernel"
-    evidence = [*_functions(gpus), f"no nvidia module for {kernel}"]
+    evidence = [*_list_pci_functions(gpus), f"no nvidia module for {kernel}"]
     if driver.dkms_state in _UNFINISHED:
         evidence.append(f"dkms status: {driver.dkms_state}")
     if isinstance(driver.build_error, str) and driver.build_error:
@@ -279,29 +279,29 @@ def module_is_open_where_required(facts: Facts) -> Iterator[Finding]:
     """
     release = require_loaded_driver(facts)
     driver = require_driver(facts)
-    said = find_driver_lines(facts, OPEN_MODULE_LINE)
-    needing = [gpu for gpu in require(driver.pci_gpus) if _needs_open_module(gpu, said)]
-    if not needing or require(driver.is_open):
+    log_lines = find_driver_lines(facts, OPEN_MODULE_LINE)
+    needs_open = [gpu for gpu in require(driver.pci_gpus) if _needs_open_module(gpu, log_lines)]
+    if not needs_open or require(driver.is_open):
         return
     yield Finding(
         Severity.ERROR,
-        f"the proprietary kernel module {release} cannot drive {join_words(gpu.address for gpu in needing)},"
+        f"the proprietary kernel module {release} cannot drive {join_words(gpu.address for gpu in needs_open)},"
         " which needs the open one",
         Fix(
             f"Replace the module of branch {release.major} by its open flavour, and reboot.",
-            _install_open(facts, release),
+            _open_module_commands(facts, release),
             root=True,
             restart=Restart.HOST,
             docs=DRIVER_GUIDE,
         ),
-        subject=needing[0].address,
-        evidence=(*said[:2], *(f"{gpu.address} has device id {gpu.device_id}" for gpu in needing)),
-        confidence=Confidence.CERTAIN if said else Confidence.LIKELY,
+        subject=needs_open[0].address,
+        evidence=(*log_lines[:2], *(f"{gpu.address} has device id {gpu.device_id}" for gpu in needs_open)),
+        confidence=Confidence.CERTAIN if log_lines else Confidence.LIKELY,
     )
 
 
-def _needs_open_module(gpu: PciGpu, said: tuple[str, ...]) -> bool:
-    if any(gpu.address in line for line in said):
+def _needs_open_module(gpu: PciGpu, log_lines: tuple[str, ...]) -> bool:
+    if any(gpu.address in line for line in log_lines):
         return True
     try:
         return int(gpu.device_id, 16) >= FIRST_OPEN_ONLY_DEVICE_ID.value
@@ -309,7 +309,7 @@ def _needs_open_module(gpu: PciGpu, said: tuple[str, ...]) -> bool:
         return False
 
 
-def _install_open(facts: Facts, release: Release) -> tuple[str, ...]:
+def _open_module_commands(facts: Facts, release: Release) -> tuple[str, ...]:
     match find_distro_family(facts):
         case DistroFamily.UBUNTU:
             return (f"sudo apt-get install -y nvidia-driver-{release.major}-open", "sudo reboot")
@@ -345,20 +345,22 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
     """
     require_host(facts)
     driver = require_driver(facts)
-    said = find_driver_lines(facts, *LEGACY_GPU_LINES)
-    release = _installed(driver)
+    log_lines = find_driver_lines(facts, *LEGACY_GPU_LINES)
+    release = _find_installed_version(driver)
     old = [
         gpu
         for gpu in find_driver_gpus(facts)
-        if _is_too_old(gpu, release, driver) or any(gpu.address in line for line in said)
+        if _is_too_old(gpu, release, driver) or any(gpu.address in line for line in log_lines)
     ]
-    if not old and not said:
+    if not old and not log_lines:
         require(driver.pci_gpus)
         return
     works = not has_fewer_gpus_than_bus(facts)
     if works and not old:
         raise NotApplicable("the kernel log speaks of a GPU that NVML can use by now")
-    branch = LAST_BRANCH_OF_KEPLER if any(_id(gpu) < FIRST_MAXWELL_DEVICE_ID.value for gpu in old) else None
+    branch = (
+        LAST_BRANCH_OF_KEPLER if any(_parse_device_id(gpu) < FIRST_MAXWELL_DEVICE_ID.value for gpu in old) else None
+    )
     last = (branch or LAST_BRANCH_BEFORE_TURING).value
     yield Finding(
         Severity.WARNING if works else Severity.ERROR,
@@ -367,18 +369,18 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
         Fix(
             f"Install branch {last}, proprietary, and keep it from being upgraded. Packages for CUDA 13 have no code"
             " for this GPU: take those for CUDA 12.",
-            _install_legacy(facts, last),
+            _legacy_commands(facts, last),
             root=True,
             restart=Restart.HOST,
             docs="https://www.nvidia.com/en-us/drivers/unix/legacy-gpu/",
         ),
         subject=old[0].address if old else "",
-        evidence=(*said[:MAX_LOG_LINES], *(f"{gpu.address} has device id {gpu.device_id}" for gpu in old)),
-        confidence=Confidence.CERTAIN if said else Confidence.LIKELY,
+        evidence=(*log_lines[:MAX_LOG_LINES], *(f"{gpu.address} has device id {gpu.device_id}" for gpu in old)),
+        confidence=Confidence.CERTAIN if log_lines else Confidence.LIKELY,
     )
 
 
-def _installed(driver: Driver) -> Release | None:
+def _find_installed_version(driver: Driver) -> Release | None:
     """The loaded module's version, or that of the one on disk which may have refused to load."""
     for release in (driver.loaded, driver.on_disk):
         if isinstance(release, Release):
@@ -387,21 +389,21 @@ def _installed(driver: Driver) -> Release | None:
 
 
 def _is_too_old(gpu: PciGpu, release: Release | None, driver: Driver) -> bool:
-    if release is None or _id(gpu) >= FIRST_TURING_DEVICE_ID.value:
+    if release is None or _parse_device_id(gpu) >= FIRST_TURING_DEVICE_ID.value:
         return False
     if driver.is_open is True or release.major > LAST_BRANCH_BEFORE_TURING.value:
         return True
-    return _id(gpu) < FIRST_MAXWELL_DEVICE_ID.value and release.major > LAST_BRANCH_OF_KEPLER.value
+    return _parse_device_id(gpu) < FIRST_MAXWELL_DEVICE_ID.value and release.major > LAST_BRANCH_OF_KEPLER.value
 
 
-def _id(gpu: PciGpu) -> int:
+def _parse_device_id(gpu: PciGpu) -> int:
     try:
         return int(gpu.device_id, 16)
     except ValueError:
         return FIRST_TURING_DEVICE_ID.value
 
 
-def _install_legacy(facts: Facts, branch: int) -> tuple[str, ...]:
+def _legacy_commands(facts: Facts, branch: int) -> tuple[str, ...]:
     commands: tuple[str, ...]
     match find_distro_family(facts):
         case DistroFamily.UBUNTU:

@@ -109,7 +109,7 @@ def _mismatch_fix(facts: Facts, driver: Driver | None) -> Fix:
             restart=Restart.WSL,
         )
     rebuild = INITRAMFS_COMMANDS.get(find_distro_family(facts))
-    if driver is not None and rebuild and _rebooted_since(driver):
+    if driver is not None and rebuild and _is_rebooted_since_upgrade(driver):
         return Fix(
             "The machine has been rebooted since the upgrade, so the initial RAM disk still holds the old module. Write"
             " it anew, and reboot.",
@@ -120,21 +120,21 @@ def _mismatch_fix(facts: Facts, driver: Driver | None) -> Fix:
     return Fix(
         "Reboot the host, so that the new module is loaded. Reinstalling packages does not help."
         " To keep it from coming back, exclude driver packages from automatic upgrades.",
-        ("sudo reboot", *_hold_driver(facts)),
+        ("sudo reboot", *_hold_commands(facts)),
         root=True,
         restart=Restart.HOST,
     )
 
 
-def _rebooted_since(driver: Driver) -> bool:
-    """Whether the machine started on a later day than the last upgrade: logs are in local time, so a day is certain."""
+def _is_rebooted_since_upgrade(driver: Driver) -> bool:
+    """Say if the machine started on a later day than the last upgrade: logs are in local time, so a day is certain."""
     if isinstance(driver.booted_at, Unknown) or not driver.upgraded_packages:
         return False
     running_s = compute_seconds_between(driver.upgraded_packages[-1], driver.booted_at)
     return running_s is not None and running_s > DAY_S
 
 
-def _hold_driver(facts: Facts) -> tuple[str, ...]:
+def _hold_commands(facts: Facts) -> tuple[str, ...]:
     match find_distro_family(facts):
         case DistroFamily.UBUNTU | DistroFamily.DEBIAN:
             return ("sudo apt-mark hold 'nvidia-driver-*' 'libnvidia-compute-*'",)
@@ -165,7 +165,7 @@ def nvml_answers(facts: Facts) -> Iterator[Finding]:
 
 def explain_nvml_failure(facts: Facts, failure: NvmlFailure) -> Finding:
     """The finding for an NVML session that gave no answer."""
-    message, fix, confidence = _explained(facts, failure)
+    message, fix, confidence = _explain(facts, failure)
     evidence = f"{failure.call} ended with {failure.end.value}"
     if failure.code:
         evidence = f"{failure.call} returned {failure.code}"
@@ -180,12 +180,12 @@ def explain_nvml_failure(facts: Facts, failure: NvmlFailure) -> Finding:
     )
 
 
-def _explained(facts: Facts, failure: NvmlFailure) -> _Explanation:
+def _explain(facts: Facts, failure: NvmlFailure) -> _Explanation:
     match failure.end:
         case NvmlEnd.TIMED_OUT:
             return (
                 f"the driver hangs: {failure.call} did not return before the deadline",
-                _restart_machine(
+                _restart_fix(
                     facts, "Read the kernel log for an Xid, which names the fault; the processes cannot be killed."
                 ),
                 Confidence.CERTAIN,
@@ -203,14 +203,14 @@ def _explained(facts: Facts, failure: NvmlFailure) -> _Explanation:
                 Confidence.LIKELY,
             )
         case NvmlEnd.LIBRARY_NOT_FOUND:
-            return _no_library(facts, failure)
+            return _explain_missing_library(facts, failure)
         case NvmlEnd.ERROR:
-            return _BY_CODE.get(failure.code, _other)(facts, failure)
+            return _BY_CODE.get(failure.code, _explain_other)(facts, failure)
         case _ as never:
             assert_never(never)
 
 
-def _restart_machine(facts: Facts, summary: str) -> Fix:
+def _restart_fix(facts: Facts, summary: str) -> Fix:
     if find_driver_side(facts) is Side.WINDOWS:
         return Fix(
             f"{summary} Restart WSL, then Windows if that does not help.",
@@ -221,7 +221,7 @@ def _restart_machine(facts: Facts, summary: str) -> Fix:
     return Fix(f"{summary} Then reboot the host.", (_READ_KERNEL_LOG, "sudo reboot"), root=True, restart=Restart.HOST)
 
 
-def _no_library(facts: Facts, failure: NvmlFailure) -> _Explanation:
+def _explain_missing_library(facts: Facts, failure: NvmlFailure) -> _Explanation:
     if is_in_container(facts):
         return (
             "libnvidia-ml.so.1 was not given to this container",
@@ -245,7 +245,7 @@ def _no_library(facts: Facts, failure: NvmlFailure) -> _Explanation:
     )
 
 
-def _forbidden(facts: Facts, failure: NvmlFailure) -> _Explanation:
+def _explain_no_permission(facts: Facts, failure: NvmlFailure) -> _Explanation:
     has_selinux = isinstance(facts.engine, Engine) and facts.engine.has_selinux
     if is_in_container(facts):
         return (
@@ -271,11 +271,11 @@ def _forbidden(facts: Facts, failure: NvmlFailure) -> _Explanation:
     )
 
 
-def _not_loaded(facts: Facts, failure: NvmlFailure) -> _Explanation:
+def _explain_not_loaded(facts: Facts, failure: NvmlFailure) -> _Explanation:
     if find_driver_side(facts) is Side.WINDOWS:
         return (
             "NVML reaches no driver: the one on Windows is missing, broken or too old for WSL",
-            _windows_driver(),
+            _windows_driver_fix(),
             Confidence.LIKELY,
         )
     return (
@@ -285,7 +285,7 @@ def _not_loaded(facts: Facts, failure: NvmlFailure) -> _Explanation:
     )
 
 
-def _windows_driver() -> Fix:
+def _windows_driver_fix() -> Fix:
     return Fix(
         "Update WSL and the NVIDIA driver on Windows, then restart WSL. A data centre GPU must be in WDDM mode.",
         ("wsl.exe --update", "wsl.exe --shutdown"),
@@ -295,31 +295,31 @@ def _windows_driver() -> Fix:
     )
 
 
-def _lost(facts: Facts, failure: NvmlFailure) -> _Explanation:
+def _explain_lost_gpu(facts: Facts, failure: NvmlFailure) -> _Explanation:
     return (
         "a GPU is lost: it has fallen off the PCI bus, and NVML does not start without it",
-        _restart_machine(facts, "Power off rather than reboot if it comes back dead; check power and the slot."),
+        _restart_fix(facts, "Power off rather than reboot if it comes back dead; check power and the slot."),
         Confidence.CERTAIN,
     )
 
 
-def _blocked(facts: Facts, failure: NvmlFailure) -> _Explanation:
+def _explain_blocked(facts: Facts, failure: NvmlFailure) -> _Explanation:
     return (
         "Windows blocks the GPU for WSL",
-        _windows_driver(),
+        _windows_driver_fix(),
         Confidence.LIKELY,
     )
 
 
-def _mismatch(facts: Facts, failure: NvmlFailure) -> _Explanation:
+def _explain_mismatch(facts: Facts, failure: NvmlFailure) -> _Explanation:
     return (
         "NVML is of another version than the loaded driver",
-        _restart_machine(facts, "The new libraries need the new module."),
+        _restart_fix(facts, "The new libraries need the new module."),
         Confidence.CERTAIN,
     )
 
 
-def _unknown(facts: Facts, failure: NvmlFailure) -> _Explanation:
+def _explain_unknown_error(facts: Facts, failure: NvmlFailure) -> _Explanation:
     if is_in_container(facts):
         return (
             "NVML fails with Unknown Error: this container has most likely lost its GPU",
@@ -332,26 +332,26 @@ def _unknown(facts: Facts, failure: NvmlFailure) -> _Explanation:
         )
     return (
         "NVML fails with Unknown Error: a GPU or the driver is in a bad state",
-        _restart_machine(facts, "Read the kernel log for an Xid."),
+        _restart_fix(facts, "Read the kernel log for an Xid."),
         Confidence.LIKELY,
     )
 
 
 _BY_CODE: Mapping[int, Callable[[Facts, NvmlFailure], _Explanation]] = {
-    4: _forbidden,
-    9: _not_loaded,
-    12: _no_library,
-    15: _lost,
-    17: _blocked,
-    18: _mismatch,
-    999: _unknown,
+    4: _explain_no_permission,
+    9: _explain_not_loaded,
+    12: _explain_missing_library,
+    15: _explain_lost_gpu,
+    17: _explain_blocked,
+    18: _explain_mismatch,
+    999: _explain_unknown_error,
 }
 """By NVML return value. Source: NVIDIA, NVML API reference, nvmlReturn_t."""
 
 
-def _other(facts: Facts, failure: NvmlFailure) -> _Explanation:
+def _explain_other(facts: Facts, failure: NvmlFailure) -> _Explanation:
     return (
         f"NVML does not start: {failure.message or f'return value {failure.code}'}",
-        _restart_machine(facts, "Read the kernel log."),
+        _restart_fix(facts, "Read the kernel log."),
         Confidence.POSSIBLE,
     )

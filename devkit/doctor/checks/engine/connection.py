@@ -39,7 +39,7 @@ def _has_no_trace_of_engine(failure: EngineFailure) -> bool:
 
 def explain_engine_failure(facts: Facts, failure: EngineFailure) -> Finding:
     """The finding for an engine that gave no answer. A machine without any engine gets a warning, not an error."""
-    message, fix, confidence = _explained(facts, failure)
+    message, fix, confidence = _explain(facts, failure)
     return Finding(
         Severity.WARNING if failure.end is EngineEnd.NOT_INSTALLED else Severity.ERROR,
         message,
@@ -53,33 +53,33 @@ def explain_engine_failure(facts: Facts, failure: EngineFailure) -> Finding:
     )
 
 
-def _explained(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:
+def _explain(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:
     url = failure.endpoint.url
     match failure.end:
         case EngineEnd.NOT_INSTALLED:
             return (
                 "no container engine is installed, so no dev container can start",
-                _install(facts),
+                _install_fix(facts),
                 Confidence.CERTAIN,
             )
         case EngineEnd.NOT_RUNNING:
-            return _not_running(facts, failure)
+            return _explain_not_running(facts, failure)
         case EngineEnd.PERMISSION_DENIED:
-            return _permission(facts, failure)
+            return _explain_no_permission(facts, failure)
         case EngineEnd.TIMED_OUT:
             return (
                 f"the container engine hangs: it accepts requests on {url} but answers none",
-                _restart(facts, failure),
+                _restart_fix(facts, failure),
                 Confidence.CERTAIN,
             )
         case EngineEnd.BAD_ENDPOINT:
-            return f"no container engine can be reached at {url}", _choose_another(facts, failure), Confidence.CERTAIN
+            return f"no container engine can be reached at {url}", _endpoint_fix(facts, failure), Confidence.CERTAIN
         case EngineEnd.ERROR:
             return (
                 f"the container engine at {url} answers with an error",
                 Fix(
                     "Read the engine's log; restart it when the log does not help.",
-                    _log(facts),
+                    _list_log_commands(facts),
                     where=find_host_side(facts),
                 ),
                 Confidence.POSSIBLE,
@@ -88,7 +88,7 @@ def _explained(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confiden
             assert_never(never)
 
 
-def _install(facts: Facts) -> Fix:
+def _install_fix(facts: Facts) -> Fix:
     match find_platform(facts):
         case Platform.MACOS | Platform.WINDOWS:
             return Fix("Install Docker Desktop.", where=_desktop_side(facts), docs=_DESKTOP_GUIDE)
@@ -113,25 +113,25 @@ def _desktop_side(facts: Facts) -> Side:
     return Side.WINDOWS if find_platform(facts) is Platform.WINDOWS else Side.HOST
 
 
-def _not_running(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:
+def _explain_not_running(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:
     url, chosen_by = failure.endpoint.url, failure.endpoint.chosen_by
-    if _is_somewhere_else(failure):
-        said = f"{chosen_by} points to {url}, where no engine listens"
-        return said, _choose_another(facts, failure), Confidence.CERTAIN
+    if _is_custom_endpoint(failure):
+        message = f"{chosen_by} points to {url}, where no engine listens"
+        return message, _endpoint_fix(facts, failure), Confidence.CERTAIN
     if is_in_wsl(facts) and _has_only_windows_command(facts):
-        return _integration_off(facts)
-    said = f"the container engine does not run: nothing listens on {url}"
-    return said, _start(facts, failure), Confidence.CERTAIN
+        return _explain_no_wsl_integration(facts)
+    message = f"the container engine does not run: nothing listens on {url}"
+    return message, _start_fix(facts, failure), Confidence.CERTAIN
 
 
-def _is_somewhere_else(failure: EngineFailure) -> bool:
+def _is_custom_endpoint(failure: EngineFailure) -> bool:
     """Say if the chosen endpoint is not one that engines of this machine use by default."""
     return failure.endpoint.chosen_by != "default" and not any(
         place in failure.endpoint.url for place in _ENGINE_SOCKETS
     )
 
 
-def _choose_another(facts: Facts, failure: EngineFailure) -> Fix:
+def _endpoint_fix(facts: Facts, failure: EngineFailure) -> Fix:
     if failure.endpoint.url.startswith("ssh:"):
         return Fix("This engine is on another machine: run devkit doctor there.", ("devkit doctor",))
     variable = failure.endpoint.chosen_by.partition("=")[0]
@@ -149,12 +149,12 @@ def _choose_another(facts: Facts, failure: EngineFailure) -> Fix:
 
 
 def _has_only_windows_command(facts: Facts) -> bool:
-    """Whether the docker command is the script that Docker Desktop leaves on Windows's PATH for those who lack one."""
+    """Say if the docker command is the script that Docker Desktop leaves on Windows's PATH for those who lack one."""
     docker = facts.clients.named("docker") if isinstance(facts.clients, Clients) else None
     return docker is not None and "/Program Files/Docker/" in docker.path
 
 
-def _integration_off(facts: Facts) -> tuple[str, Fix, Confidence]:
+def _explain_no_wsl_integration(facts: Facts) -> tuple[str, Fix, Confidence]:
     if find_platform(facts) is Platform.WSL1:
         return (
             "Docker Desktop serves no distribution in WSL 1",
@@ -178,13 +178,13 @@ def _integration_off(facts: Facts) -> tuple[str, Fix, Confidence]:
     )
 
 
-def _start(facts: Facts, failure: EngineFailure) -> Fix:
+def _start_fix(facts: Facts, failure: EngineFailure) -> Fix:
     if find_platform(facts) in (Platform.MACOS, Platform.WINDOWS):
         return Fix("Start Docker Desktop and wait until it says that the engine runs.", where=_desktop_side(facts))
     if "podman" in failure.endpoint.url:
-        scope = "systemctl --user" if _is_users_own(failure) else "sudo systemctl"
+        scope = "systemctl --user" if _is_rootless(failure) else "sudo systemctl"
         return Fix(
-            "Start Podman's API socket.", (f"{scope} enable --now podman.socket",), root=not _is_users_own(failure)
+            "Start Podman's API socket.", (f"{scope} enable --now podman.socket",), root=not _is_rootless(failure)
         )
     if "/desktop/" in failure.endpoint.url or "/.docker/" in failure.endpoint.url:
         return Fix(
@@ -192,29 +192,29 @@ def _start(facts: Facts, failure: EngineFailure) -> Fix:
             ("docker context use default",),
             where=find_host_side(facts),
         )
-    if _is_users_own(failure):
+    if _is_rootless(failure):
         return Fix("Start your rootless Docker.", ("systemctl --user enable --now docker",))
     start = "sudo systemctl enable --now docker" if has_systemd(facts) else "sudo service docker start"
     return Fix(
-        "Start Docker." + (_in_wsl(facts) if is_in_wsl(facts) else ""),
+        "Start Docker." + (_format_wsl_hint(facts) if is_in_wsl(facts) else ""),
         (start,),
         where=find_host_side(facts),
         root=True,
     )
 
 
-def _is_users_own(failure: EngineFailure) -> bool:
-    """Whether the socket belongs to a rootless engine."""
+def _is_rootless(failure: EngineFailure) -> bool:
+    """Say if the socket belongs to a rootless engine."""
     return "/run/user/" in failure.endpoint.url
 
 
-def _in_wsl(facts: Facts) -> str:
+def _format_wsl_hint(facts: Facts) -> str:
     systemd = " Services start by themselves once /etc/wsl.conf has systemd=true under [boot] and WSL was restarted."
     desktop = " If Docker Desktop is your engine, start it on Windows and switch on its WSL integration."
     return desktop if has_systemd(facts) else systemd + desktop
 
 
-def _permission(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:
+def _explain_no_permission(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:
     url = failure.endpoint.url
     system = facts.system
     if isinstance(system, System) and system.in_docker_group is True and system.docker_group_is_active is False:
@@ -243,24 +243,24 @@ def _permission(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confide
     )
 
 
-def _restart(facts: Facts, failure: EngineFailure) -> Fix:
+def _restart_fix(facts: Facts, failure: EngineFailure) -> Fix:
     if find_platform(facts) in (Platform.MACOS, Platform.WINDOWS) or "/desktop/" in failure.endpoint.url:
         return Fix(
             "Restart Docker Desktop.", ("docker desktop restart",), where=_desktop_side(facts), restart=Restart.ENGINE
         )
-    if _is_users_own(failure):
+    if _is_rootless(failure):
         return Fix("Restart your rootless engine.", ("systemctl --user restart docker",), restart=Restart.ENGINE)
     command = "sudo systemctl restart docker" if has_systemd(facts) else "sudo service docker restart"
     return Fix(
         "Restart the engine. If it hangs again, its log says what it waits for.",
-        (command, *_log(facts)),
+        (command, *_list_log_commands(facts)),
         where=find_host_side(facts),
         root=True,
         restart=Restart.ENGINE,
     )
 
 
-def _log(facts: Facts) -> tuple[str, ...]:
+def _list_log_commands(facts: Facts) -> tuple[str, ...]:
     return ("journalctl -u docker -n 50 --no-pager",) if has_systemd(facts) else ()
 
 

@@ -85,7 +85,7 @@ def fabric_manager_runs(facts: Facts) -> Iterator[Finding]:
     Source: NVIDIA, Fabric Manager user guide; NVIDIA, NVML API reference, nvmlGpuFabricState_t;
     pytorch/pytorch issue 35710.
     """
-    waiting = _waiting(facts)
+    waiting = _find_gpus_outside_fabric(facts)
     driver = facts.driver
     is_host = isinstance(driver, Driver) and not is_in_container(facts)
     if is_host and isinstance(driver, Driver) and driver.nvswitch_present is True and driver.fabric_manager != "active":
@@ -104,8 +104,8 @@ def fabric_manager_runs(facts: Facts) -> Iterator[Finding]:
             evidence=(
                 f"systemctl is-active nvidia-fabricmanager: {state}",
                 f"driver {release}",
-                *_states(waiting),
-                *_cuda_says(facts),
+                *_list_fabric_states(waiting),
+                *_list_cu_init_evidence(facts),
             ),
         )
         return
@@ -120,7 +120,7 @@ def fabric_manager_runs(facts: Facts) -> Iterator[Finding]:
                 ("systemctl status nvidia-fabricmanager", "journalctl -u nvidia-fabricmanager -b"),
                 docs=_FABRIC_GUIDE,
             ),
-            evidence=(*_states(waiting), *_cuda_says(facts)),
+            evidence=(*_list_fabric_states(waiting), *_list_cu_init_evidence(facts)),
             confidence=Confidence.LIKELY,
         )
         return
@@ -129,27 +129,27 @@ def fabric_manager_runs(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("this machine has no NVSwitch")
 
 
-def _waiting(facts: Facts) -> tuple[tuple[Gpu, GpuHealth], ...]:
+def _find_gpus_outside_fabric(facts: Facts) -> tuple[tuple[Gpu, GpuHealth], ...]:
     """GPUs that have not joined the fabric, or joined with an error."""
     try:
         states = require_gpu_health(facts)
     except NotApplicable:
         return ()
-    return tuple((gpu, health) for gpu, health in states if _is_outside(health))
+    return tuple((gpu, health) for gpu, health in states if _is_outside_fabric(health))
 
 
-def _is_outside(health: GpuHealth) -> bool:
+def _is_outside_fabric(health: GpuHealth) -> bool:
     failed = isinstance(health.fabric_status, int) and health.fabric_status != 0
     return health.fabric_state in _ON_THE_WAY or (health.fabric_state == "completed" and failed)
 
 
-def _states(waiting: tuple[tuple[Gpu, GpuHealth], ...]) -> tuple[str, ...]:
+def _list_fabric_states(waiting: tuple[tuple[Gpu, GpuHealth], ...]) -> tuple[str, ...]:
     return tuple(
         f"GPU {gpu.index}: fabric {health.fabric_state}, status {health.fabric_status}" for gpu, health in waiting
     )
 
 
-def _cuda_says(facts: Facts) -> tuple[str, ...]:
+def _list_cu_init_evidence(facts: Facts) -> tuple[str, ...]:
     cuda = facts.deep.cuda if isinstance(facts.deep, Deep) else None
     return (
         (f"cuInit returned {cuda.code}",) if isinstance(cuda, CudaCall) and cuda.code == CUDA_SYSTEM_NOT_READY else ()
@@ -211,4 +211,4 @@ def has_no_nvswitch(facts: Facts) -> bool | Unknown:
     driver = require_driver(facts)
     if isinstance(driver.nvswitch_present, Unknown):
         return driver.nvswitch_present
-    return not driver.nvswitch_present and not _waiting(facts)
+    return not driver.nvswitch_present and not _find_gpus_outside_fabric(facts)

@@ -69,7 +69,7 @@ def kernel_log_has_no_fault(facts: Facts) -> Iterator[Finding]:
     require_host(facts)
     require_nvidia_gpu(facts)
     log = require(facts.kernel_log)
-    reports = [xid for xid in log.xids if not _only_follows(xid, log.xids)]
+    reports = [xid for xid in log.xids if not _is_consequence(xid, log.xids)]
     severe = [xid for xid in reports if not _is_minor(facts, xid)]
     for address in dict.fromkeys(xid.address for xid in severe):
         yield _xid_finding(facts, *_worst_first([xid for xid in severe if xid.address == address]))
@@ -80,7 +80,7 @@ def kernel_log_has_no_fault(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("what is left of the kernel log reports no fault, but its beginning is lost")
 
 
-def _only_follows(xid: Xid, xids: tuple[Xid, ...]) -> bool:
+def _is_consequence(xid: Xid, xids: tuple[Xid, ...]) -> bool:
     """Clean-up after another report on the same GPU, and what the driver says to every report."""
     others = any(
         other.address == xid.address and other.number not in (XID_CLEANUP, XID_RECOVERY_CHANGED) for other in xids
@@ -89,7 +89,7 @@ def _only_follows(xid: Xid, xids: tuple[Xid, ...]) -> bool:
 
 
 def _is_minor(facts: Facts, xid: Xid) -> bool:
-    """Whether the report is about a program, has been dealt with, or is known better from NVML."""
+    """Say if the report is about a program, has been dealt with, or is known better from NVML."""
     meaning = XID_MEANINGS.get(xid.number)
     if meaning is None or meaning.remedy in _BY_THE_PROGRAM:
         return True
@@ -107,7 +107,7 @@ def _xid_finding(facts: Facts, xid: Xid, *others: Xid) -> Finding:
     gpu = find_gpu_at(facts, xid.address)
     return Finding(
         Severity.NOTE if is_minor else _xid_severity(facts, xid, failing),
-        f"{source}: {says} ({_when(xid)}){'' if is_minor else _now(failing)}",
+        f"{source}: {says} ({_format_times(xid)}){'' if is_minor else _format_current_state(failing)}",
         _xid_fix(facts, xid, meaning),
         subject=(xid.address if gpu is None else f"GPU {gpu.index}"),
         evidence=(xid.line, *(other.line for other in others[:_MAX_OTHERS])),
@@ -122,19 +122,19 @@ def _xid_severity(facts: Facts, xid: Xid, failing: bool | Unknown) -> Severity:
 
 
 def _is_history(facts: Facts, xid: Xid) -> bool:
-    """Whether the report is so old that a GPU which works now has left it behind."""
+    """Say if the report is so old that a GPU which works now has left it behind."""
     age_s = compute_seconds_between(str(xid.at), facts.taken_at)
     return age_s is not None and age_s > STILL_FRESH_HOURS.value * _HOUR_S
 
 
-def _when(xid: Xid) -> str:
+def _format_times(xid: Xid) -> str:
     times = "once" if xid.count == 1 else f"{xid.count} times" if isinstance(xid.count, int) else "at least once"
     if isinstance(xid.at, Unknown):
         return times
     return f"{times}, {'at' if xid.count == 1 else 'last at'} {xid.at}"
 
 
-def _now(failing: bool | Unknown) -> str:
+def _format_current_state(failing: bool | Unknown) -> str:
     if failing is True:
         return ", and the GPU cannot be used now"
     return "; the GPU answers now" if failing is False else ""
@@ -189,7 +189,7 @@ def kernel_log_is_readable(facts: Facts) -> Iterator[Finding]:
     require_nvidia_gpu(facts)
     if not isinstance(facts.kernel_log, Unknown):
         return
-    if not _something_fails(facts):
+    if not _has_failing_gpu(facts):
         raise NotApplicable("no GPU fails, so nothing is missed")
     if is_in_wsl(facts):
         raise NotApplicable(facts.kernel_log.reason)
@@ -207,7 +207,7 @@ def kernel_log_is_readable(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _something_fails(facts: Facts) -> bool:
+def _has_failing_gpu(facts: Facts) -> bool:
     if isinstance(facts.nvml, NvmlFailure):
         return facts.nvml.end is not NvmlEnd.LIBRARY_NOT_FOUND
     return isinstance(facts.nvml, NvmlAnswer) and len(facts.nvml.gpus) > len(facts.gpus)

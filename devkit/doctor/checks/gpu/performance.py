@@ -23,11 +23,11 @@ _HELD_BACK = ("sw-power-cap", "hw-slowdown", "sw-thermal-slowdown", "hw-thermal-
 _HEAT = ("hw-thermal-slowdown", "sw-thermal-slowdown")
 
 
-def _reasons(health: GpuHealth) -> tuple[str, ...]:
+def _find_clock_reasons(health: GpuHealth) -> tuple[str, ...]:
     return health.clock_reasons if isinstance(health.clock_reasons, tuple) else ()
 
 
-def _load(health: GpuHealth) -> str:
+def _format_load(health: GpuHealth) -> str:
     return f"{health.utilisation_percent} % busy" if isinstance(health.utilisation_percent, int) else "load unknown"
 
 
@@ -47,12 +47,12 @@ def no_thermal_slowdown(facts: Facts) -> Iterator[Finding]:
     Source: NVIDIA, NVML API reference, nvmlClocksEventReasons; NVIDIA/NVSentinel issue 890.
     """
     for gpu, health in require_gpu_health_field(facts, "clock_reasons"):
-        reasons = _reasons(health)
+        reasons = _find_clock_reasons(health)
         is_hot = _is_above_slowdown(health)
         if "hw-thermal-slowdown" in reasons or is_hot or ("sw-thermal-slowdown" in reasons and is_gpu_busy(health)):
             yield Finding(
                 Severity.WARNING,
-                f"{format_gpu(gpu)} slows down for heat{_degrees(health)}: work on it takes longer",
+                f"{format_gpu(gpu)} slows down for heat{_format_temperature(health)}: work on it takes longer",
                 Fix(
                     "Improve the airflow, check that all fans turn, and lower the power limit until it stays cool:"
                     " the last tenth of the power costs little speed.",
@@ -60,18 +60,18 @@ def no_thermal_slowdown(facts: Facts) -> Iterator[Finding]:
                     where=find_driver_side(facts),
                 ),
                 subject=format_gpu(gpu),
-                evidence=(f"{format_gpu(gpu)}: clock reasons {', '.join(reasons) or 'none'}", _load(health)),
+                evidence=(f"{format_gpu(gpu)}: clock reasons {', '.join(reasons) or 'none'}", _format_load(health)),
             )
 
 
-def _degrees(health: GpuHealth) -> str:
+def _format_temperature(health: GpuHealth) -> str:
     if not isinstance(health.temperature_c, int):
         return ""
     bound = f" of {health.slowdown_c}" if isinstance(health.slowdown_c, int) else ""
     return f" ({health.temperature_c}{bound} °C)"
 
 
-def _watts(health: GpuHealth) -> str:
+def _format_power(health: GpuHealth) -> str:
     if not isinstance(health.power_mw, int) or not isinstance(health.power_limit_mw, int):
         return ""
     return f" at {health.power_mw // 1000} of {health.power_limit_mw // 1000} W"
@@ -87,13 +87,13 @@ def no_power_brake_slowdown(facts: Facts) -> Iterator[Finding]:
     Source: NVIDIA, NVML API reference, nvmlClocksEventReasons; NVIDIA/NVSentinel issue 890.
     """
     for gpu, health in require_gpu_health_field(facts, "clock_reasons"):
-        reasons = _reasons(health)
+        reasons = _find_clock_reasons(health)
         is_braked = "hw-power-brake" in reasons
         is_unexplained = "hw-slowdown" in reasons and not any(reason in reasons for reason in _HEAT)
         if is_braked or (is_unexplained and "gpu-idle" not in reasons and not _is_above_slowdown(health)):
             yield Finding(
                 Severity.WARNING,
-                f"{format_gpu(gpu)} is slowed down by the {'power brake' if is_braked else 'hardware'}{_watts(health)}:"
+                f"{format_gpu(gpu)} is slowed down by the {'power brake' if is_braked else 'hardware'}{_format_power(health)}:"
                 " the power supply, its cables or the server's management controller hold it back",
                 Fix(
                     "Check both ends of the power cables, the supply's rating and redundancy, and the power and fan"
@@ -102,7 +102,7 @@ def no_power_brake_slowdown(facts: Facts) -> Iterator[Finding]:
                     where=find_driver_side(facts),
                 ),
                 subject=format_gpu(gpu),
-                evidence=(f"{format_gpu(gpu)}: clock reasons {', '.join(reasons)}", _load(health)),
+                evidence=(f"{format_gpu(gpu)}: clock reasons {', '.join(reasons)}", _format_load(health)),
                 confidence=Confidence.CERTAIN if is_braked else Confidence.LIKELY,
             )
 
@@ -122,20 +122,20 @@ def pcie_link_has_all_lanes(facts: Facts) -> Iterator[Finding]:
     for gpu, health in states:
         lanes, most = health.pcie_width, health.pcie_max_width
         if isinstance(lanes, int) and isinstance(most, int) and 0 < lanes < most:
-            yield _narrow(facts, gpu, health, lanes=lanes, most=most)
+            yield _narrow_link_finding(facts, gpu, health, lanes=lanes, most=most)
         now, best = health.pcie_generation, health.pcie_max_generation
         if is_gpu_busy(health) and isinstance(now, int) and isinstance(best, int) and 0 < now < best:
             message = f"PCIe {now} under load, where PCIe {best} is possible"
-            yield _slow_link(facts, gpu, health, message, Severity.WARNING)
+            yield _slow_link_finding(facts, gpu, health, message, Severity.WARNING)
 
 
-def _narrow(facts: Facts, gpu: Gpu, health: GpuHealth, *, lanes: int, most: int) -> Finding:
+def _narrow_link_finding(facts: Facts, gpu: Gpu, health: GpuHealth, *, lanes: int, most: int) -> Finding:
     is_felt = is_gpu_busy(health) or lanes <= most * FULL_LANES_SHARE.value
     message = f"{lanes} of {most} PCIe lanes"
-    return _slow_link(facts, gpu, health, message, Severity.WARNING if is_felt else Severity.NOTE)
+    return _slow_link_finding(facts, gpu, health, message, Severity.WARNING if is_felt else Severity.NOTE)
 
 
-def _slow_link(facts: Facts, gpu: Gpu, health: GpuHealth, message: str, severity: Severity) -> Finding:
+def _slow_link_finding(facts: Facts, gpu: Gpu, health: GpuHealth, message: str, severity: Severity) -> Finding:
     return Finding(
         severity,
         f"{format_gpu(gpu)} runs on {message}: loading and offloading take longer",
@@ -149,7 +149,7 @@ def _slow_link(facts: Facts, gpu: Gpu, health: GpuHealth, message: str, severity
         evidence=(
             f"lanes {health.pcie_width} of {health.pcie_max_width},"
             f" generation {health.pcie_generation} of {health.pcie_max_generation}",
-            _load(health),
+            _format_load(health),
         ),
         confidence=Confidence.LIKELY if is_gpu_busy(health) else Confidence.POSSIBLE,
     )
@@ -165,10 +165,10 @@ def clocks_are_not_locked(facts: Facts) -> Iterator[Finding]:
     Source: nvidia-smi(1), --applications-clocks, --lock-gpu-clocks and --power-limit.
     """
     for gpu, health in require_gpu_health(facts):
-        set_low = _below(health.application_clock_mhz, health.default_application_clock_mhz, USUAL_CLOCK_SHARE.value)
-        is_free = not any(reason in _reasons(health) for reason in (*_HELD_BACK, "gpu-idle"))
+        set_low = _is_below(health.application_clock_mhz, health.default_application_clock_mhz, USUAL_CLOCK_SHARE.value)
+        is_free = not any(reason in _find_clock_reasons(health) for reason in (*_HELD_BACK, "gpu-idle"))
         is_known = isinstance(health.clock_reasons, tuple)
-        slow = _below(health.sm_clock_mhz, health.sm_max_clock_mhz, FAST_ENOUGH_SHARE.value)
+        slow = _is_below(health.sm_clock_mhz, health.sm_max_clock_mhz, FAST_ENOUGH_SHARE.value)
         stuck = is_known and is_free and slow and is_gpu_busy(health)
         if set_low or stuck:
             mhz = health.application_clock_mhz if set_low else health.sm_clock_mhz
@@ -186,14 +186,14 @@ def clocks_are_not_locked(facts: Facts) -> Iterator[Finding]:
                 evidence=(
                     f"SM clock {health.sm_clock_mhz} of {health.sm_max_clock_mhz} MHz, application clock"
                     f" {health.application_clock_mhz} of {health.default_application_clock_mhz} MHz",
-                    _load(health),
+                    _format_load(health),
                 ),
                 confidence=Confidence.LIKELY if set_low else Confidence.POSSIBLE,
             )
-        if _below(health.power_limit_mw, health.default_power_limit_mw, USUAL_POWER_SHARE.value):
+        if _is_below(health.power_limit_mw, health.default_power_limit_mw, USUAL_POWER_SHARE.value):
             yield Finding(
                 Severity.NOTE,
-                f"{format_gpu(gpu)} has a power limit far below its default{_watts(health)}",
+                f"{format_gpu(gpu)} has a power limit far below its default{_format_power(health)}",
                 Fix(
                     "Nothing, if that is meant. The default comes back with a reboot, or by nvidia-smi -pl.",
                     (f"nvidia-smi -q -d POWER -i {gpu.index}",),
@@ -204,7 +204,7 @@ def clocks_are_not_locked(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _below(value: object, usual: object, share: float) -> bool:
+def _is_below(value: object, usual: object, share: float) -> bool:
     return isinstance(value, int) and isinstance(usual, int) and 0 < value < usual * share
 
 

@@ -185,7 +185,7 @@ def bar1_is_assigned(facts: Facts) -> Iterator[Finding]:
         gpu
         for gpu in gpus
         if (isinstance(gpu.bar1_bytes, int) and 0 < gpu.bar1_bytes <= SMALL_WINDOW_BYTES.value)
-        and _did_not_start(facts, gpu)
+        and _is_not_started(facts, gpu)
     ]
     for gpu in missing or small:
         window = (
@@ -212,8 +212,8 @@ def bar1_is_assigned(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _did_not_start(facts: Facts, gpu: PciGpu) -> bool:
-    """Whether the log names this GPU's failed start for want of a window, or of no reason that another check knows."""
+def _is_not_started(facts: Facts, gpu: PciGpu) -> bool:
+    """Say if the log names this GPU's failed start for want of a window, or of no reason that another check knows."""
     if not has_missing_gpus(facts) or find_driver_lines(
         facts, *LEGACY_GPU_LINES, *FIRMWARE_MISSING_LINES, *FIRMWARE_FAILURE_LINES
     ):

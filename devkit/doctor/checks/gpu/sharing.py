@@ -75,13 +75,13 @@ def gpu_memory_is_accounted_for(facts: Facts) -> Iterator[Finding]:
     Source: nvidia-smi(1), "Processes"; NVIDIA, NVML API reference, nvmlDeviceGetComputeRunningProcesses.
     """
     for gpu, health in require_gpu_health_field(facts, "processes"):
-        held = _unseen_bytes(gpu, health)
-        if held is None:
+        unseen_bytes = _unseen_bytes(gpu, health)
+        if unseen_bytes is None:
             continue
         inside = is_in_container(facts)
         yield Finding(
             Severity.NOTE if inside else Severity.WARNING,
-            f"{format_bytes(held)} of the memory of {format_gpu(gpu)} are held by no process that can be seen here",
+            f"{format_bytes(unseen_bytes)} of the memory of {format_gpu(gpu)} are held by no process that can be seen here",
             Fix(
                 "Look on the host who holds the memory."
                 if inside
@@ -92,7 +92,7 @@ def gpu_memory_is_accounted_for(facts: Facts) -> Iterator[Finding]:
                 root=not inside,
             ),
             subject=format_gpu(gpu),
-            evidence=(f"used {_used(gpu)} B, by visible processes {sum(list_process_bytes(health))} B",),
+            evidence=(f"used {_find_used_bytes(gpu)} B, by visible processes {sum(list_process_bytes(health))} B",),
             confidence=Confidence.LIKELY if not inside else Confidence.POSSIBLE,
         )
 
@@ -104,12 +104,12 @@ def _unseen_bytes(gpu: Gpu, health: GpuHealth) -> int | None:
     processes = health.processes if isinstance(health.processes, tuple) else ()
     if any(not isinstance(process.memory_bytes, int) for process in processes):
         return None
-    missing = _used(gpu) - sum(list_process_bytes(health))
+    missing = _find_used_bytes(gpu) - sum(list_process_bytes(health))
     allowance = max(UNSEEN_MEMORY_BYTES.value, int(gpu.memory_bytes * UNSEEN_MEMORY_SHARE.value))
     return missing if missing > allowance else None
 
 
-def _used(gpu: Gpu) -> int:
+def _find_used_bytes(gpu: Gpu) -> int:
     if not isinstance(gpu.memory_bytes, int) or not isinstance(gpu.free_bytes, int):
         return 0
     return gpu.memory_bytes - gpu.free_bytes
@@ -216,7 +216,7 @@ def cdi_names_current_mig_devices(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _vgpus(facts: Facts) -> tuple[GpuWithHealth, ...]:
+def _require_vgpus(facts: Facts) -> tuple[GpuWithHealth, ...]:
     found = tuple(
         state for state in require_gpu_health_field(facts, "virtualisation") if state[1].virtualisation == "vgpu"
     )
@@ -234,7 +234,7 @@ def vgpu_is_licensed(facts: Facts) -> Iterator[Finding]:
     How it is seen: NVML's licence state of GPUs whose virtualisation mode is vGPU guest.
     Source: NVIDIA, Virtual GPU Client Licensing User Guide; NVIDIA, NVML API reference, nvmlGridLicensableFeature_t.
     """
-    states = [(gpu, health) for gpu, health in _vgpus(facts) if isinstance(health.licence, str)]
+    states = [(gpu, health) for gpu, health in _require_vgpus(facts) if isinstance(health.licence, str)]
     reported = [(gpu, str(health.licence)) for gpu, health in states if health.licence not in _UNKNOWN_LICENSES]
     if not reported:
         raise NotApplicable("the driver does not say whether the virtual GPU is licensed")
@@ -273,7 +273,7 @@ def vgpu_profile_computes(facts: Facts) -> Iterator[Finding]:
     virtualisation mode is vGPU guest. The name is a sign, not a proof, so that this is only a warning.
     Source: NVIDIA, Virtual GPU Software User Guide, "NVIDIA vGPU types".
     """
-    for gpu, _ in _vgpus(facts):
+    for gpu, _ in _require_vgpus(facts):
         series = _WITHOUT_CUDA.search(gpu.name)
         if series is None:
             continue

@@ -172,7 +172,7 @@ def require_project_containers(facts: Facts) -> tuple[ProjectContainer, ...]:
 
     units = []
     for dev in project.dev_containers:
-        service = next((one for one in project.services if _is_of(one, dev)), None)
+        service = next((one for one in project.services if _is_service_of(one, dev)), None)
         units.append(made(dev, service))
     taken = [unit.service for unit in units]
     units += [made(None, one) for one in project.services if one not in taken]
@@ -191,7 +191,7 @@ def require_project(facts: Facts) -> Project:
     return project
 
 
-def _is_of(service: Service, dev: DevContainer) -> bool:
+def _is_service_of(service: Service, dev: DevContainer) -> bool:
     return bool(dev.compose_files) and service.name == dev.service and service.files == dev.compose_files
 
 
@@ -203,14 +203,14 @@ def find_gpu_evidence(unit: ProjectContainer) -> Requirement | Setting | None:
         found = next(
             (one for one in install.requirements if one.name in TORCH_PACKAGES and "+cpu" not in one.specifier), None
         )
-        if found is not None and not any(_cpu_torch(other) for other in unit.installs):
+        if found is not None and not any(_has_cpu_torch(other) for other in unit.installs):
             return found
     image = unit.image
     return image if image is not None and _GPU_IMAGES.search(image.value) else None
 
 
-def _cpu_torch(install: Install) -> bool:
-    """Whether torch itself comes from the index for the CPU; other packages follow it."""
+def _has_cpu_torch(install: Install) -> bool:
+    """Say if torch itself comes from the index for the CPU; other packages follow it."""
     has_torch = any(one.name == "torch" for one in install.requirements)
     return has_torch and install.index.startswith(("cpu", "rocm", "xpu"))
 
@@ -219,7 +219,7 @@ def find_torch_installs(unit: ProjectContainer) -> Iterator[Install]:
     """Installations of torch for CUDA into this container."""
     for install in unit.installs:
         names = {one.name for one in install.requirements}
-        if "torch" in names and not _cpu_torch(install):
+        if "torch" in names and not _has_cpu_torch(install):
             yield install
 
 

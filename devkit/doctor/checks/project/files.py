@@ -86,25 +86,25 @@ def host_requirements_match_schema(facts: Facts) -> Iterator[Finding]:
     """
     for dev in require_project(facts).dev_containers:
         for requirement in dev.host_requirements:
-            wrong = _wrong_requirement(requirement)
-            if wrong is not None:
-                problem, better = wrong
+            mistake = _find_requirement_problem(requirement)
+            if mistake is not None:
+                problem, correction = mistake
                 key = ("hostRequirements", *requirement.name.split("."))
                 yield build_file_finding(
                     requirement,
                     Severity.WARNING,
                     f"hostRequirements.{requirement.name} {problem}, so tools pass over it",
                     Fix(
-                        f"Write {better}." if better else "Leave the key out.",
+                        f"Write {correction}." if correction else "Leave the key out.",
                         where=Side.PROJECT,
                         docs="https://containers.dev/implementors/json_reference/#min-host-reqs",
-                        repairs=_spelling(requirement, key, better),
+                        repairs=_spelling_repairs(requirement, key, correction),
                     ),
                     evidence=(f"{requirement.name}: {requirement.value or requirement.kind}",),
                 )
 
 
-def _wrong_requirement(requirement: HostRequirement) -> tuple[str, str] | None:
+def _find_requirement_problem(requirement: HostRequirement) -> tuple[str, str] | None:
     """What is wrong, and what to write instead ("" for nothing)."""
     name, kind, value = requirement.name, requirement.kind, requirement.value
     if name == "gpu":
@@ -115,22 +115,22 @@ def _wrong_requirement(requirement: HostRequirement) -> tuple[str, str] | None:
     if name in ("memory", "storage", "gpu.memory"):
         if kind == "text" and _MEMORY.fullmatch(value):
             return None
-        return f"is {value!r} and not digits with a small unit", _memory(name.rpartition(".")[2], value)
+        return f"is {value!r} and not digits with a small unit", _correct_size(name.rpartition(".")[2], value)
     if name in ("cpus", "gpu.cores"):
         return None if kind == "number" and value.isdigit() else (f"is {value!r} and not a whole number", "")
     return "is no key of the schema", ""
 
 
-def _memory(name: str, value: str) -> str:
+def _correct_size(name: str, value: str) -> str:
     found = re.fullmatch(r"\s*(\d+)\s*([TGMKtgmk])i?[Bb]?\s*", value)
     return f'"{name}": "{found[1]}{found[2].lower()}b"' if found else f'"{name}": "16gb"'
 
 
-def _spelling(requirement: HostRequirement, key: tuple[str, ...], better: str) -> tuple[Repair, ...]:
+def _spelling_repairs(requirement: HostRequirement, key: tuple[str, ...], correction: str) -> tuple[Repair, ...]:
     """The value as JSON; a key that is itself wrong goes, and its right name takes over."""
-    if not better:
+    if not correction:
         return (Repair(RepairKind.REMOVE, requirement.path, key),)
-    name, _, value = better.partition(": ")
+    name, _, value = correction.partition(": ")
     right = (*key[:-1], name.strip('"'))
     repairs = (Repair(RepairKind.SET, requirement.path, right, value),)
     return repairs if right == key else (*repairs, Repair(RepairKind.REMOVE, requirement.path, key))
@@ -188,9 +188,9 @@ def editors_support_the_keys(facts: Facts) -> Iterator[Finding]:
             continue
         # An explicit request is supported by more tools, and is all that they need.
         present = {f"hostRequirements.{one.name}": one for one in unit.dev.host_requirements if not unit.requests}
-        lost = [row for row in rows if row.key in present]
-        for name in dict.fromkeys(row.key for row in lost):
-            effects = [f"{row.editor} {row.effect}" for row in lost if row.key == name]
+        ignored = [row for row in rows if row.key in present]
+        for name in dict.fromkeys(row.key for row in ignored):
+            effects = [f"{row.editor} {row.effect}" for row in ignored if row.key == name]
             where = present[name]
             yield build_file_finding(
                 where,
@@ -201,6 +201,6 @@ def editors_support_the_keys(facts: Facts) -> Iterator[Finding]:
                     " own settings must give the GPU.",
                     where=Side.PROJECT,
                 ),
-                evidence=tuple(f"{row.editor}: {row.source[0]}" for row in lost if row.key == name),
+                evidence=tuple(f"{row.editor}: {row.source[0]}" for row in ignored if row.key == name),
                 confidence=Confidence.POSSIBLE,
             )

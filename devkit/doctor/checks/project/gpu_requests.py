@@ -80,7 +80,7 @@ _SEVERAL = re.compile(r"^(?:\"?)device=[^\",]+,")
 _GPU_VALUE = re.compile(r"^(?:all|\d+)$")
 
 
-def _words(dev: DevContainer) -> list[str]:
+def _split_run_args(dev: DevContainer) -> list[str]:
     words: list[str] = []
     for argument in dev.run_args:
         found = _ONE_STRING.match(argument.text)
@@ -88,7 +88,7 @@ def _words(dev: DevContainer) -> list[str]:
     return words
 
 
-def _set_run_args(dev: DevContainer, words: list[str]) -> tuple[Repair, ...]:
+def _run_args_repairs(dev: DevContainer, words: list[str]) -> tuple[Repair, ...]:
     """No repair where a value was blanked: it would be lost."""
     if any("…" in word for word in words):
         return ()
@@ -107,7 +107,7 @@ def run_args_are_split(facts: Facts) -> Iterator[Finding]:
     for unit in require_project_containers(facts):
         if unit.dev is None or unit.is_compose:
             continue
-        words = _words(unit.dev)
+        words = _split_run_args(unit.dev)
         items = [argument.text for argument in unit.dev.run_args]
         for place, argument in enumerate(unit.dev.run_args):
             is_one_string = bool(_ONE_STRING.match(argument.text))
@@ -122,7 +122,7 @@ def run_args_are_split(facts: Facts) -> Iterator[Finding]:
                     Fix(
                         "Make it two items." if is_one_string else 'Write "--gpus" before it, or take it out as well.',
                         where=Side.PROJECT,
-                        repairs=_set_run_args(unit.dev, words) if is_one_string else (),
+                        repairs=_run_args_repairs(unit.dev, words) if is_one_string else (),
                     ),
                     evidence=(f"runArgs: {json.dumps(items, ensure_ascii=False)}",),
                 )
@@ -143,7 +143,7 @@ def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
         for request in unit.dev.requests:
             if request.form is RequestForm.GPUS_FLAG and _SEVERAL.match(request.count) and '"' not in request.count:
                 quoted = f'"{request.count}"'
-                words = [word.replace(request.count, quoted) for word in _words(unit.dev)]
+                words = [word.replace(request.count, quoted) for word in _split_run_args(unit.dev)]
                 yield build_file_finding(
                     request,
                     Severity.ERROR,
@@ -152,7 +152,7 @@ def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
                         f"Write {json.dumps(quoted)}: the quotes belong to the value.",
                         where=Side.PROJECT,
                         docs="https://github.com/NVIDIA/nvidia-docker/issues/1257",
-                        repairs=_set_run_args(unit.dev, words),
+                        repairs=_run_args_repairs(unit.dev, words),
                     ),
                     evidence=(f"--gpus {request.count}",),
                 )
@@ -197,7 +197,7 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
                 )
                 found[together] = request
         certain = list(found.values())
-        wish = find_gpu_host_requirement(unit)
+        requirement = find_gpu_host_requirement(unit)
         if len(certain) > 1:
             last = certain[-1]
             files = list(dict.fromkeys(request.path for request in certain))
@@ -205,7 +205,7 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
             yield build_file_finding(
                 last,
                 Severity.WARNING,
-                f"the GPU is requested {len(certain)} times: by {join_words(_name(request) for request in certain)}"
+                f"the GPU is requested {len(certain)} times: by {join_words(_format_form(request) for request in certain)}"
                 + (f"; {files[-1]} adds to {files[0]} instead of replacing it" if over_files else ""),
                 Fix(
                     "Mark the later list with !override (Compose 2.24.4 and newer), or leave the earlier one out."
@@ -219,24 +219,24 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
                 ),
                 evidence=tuple(_format_request(request) for request in certain),
             )
-        elif certain and wish is not None and has_devcontainer_cli_gpu_flag(facts):
+        elif certain and requirement is not None and has_devcontainer_cli_gpu_flag(facts):
             yield build_file_finding(
-                wish,
+                requirement,
                 Severity.WARNING,
-                f"the GPU is requested twice: by {_name(certain[0])} and by hostRequirements.gpu",
+                f"the GPU is requested twice: by {_format_form(certain[0])} and by hostRequirements.gpu",
                 Fix(
                     "Keep the explicit request, and remove hostRequirements.gpu.",
                     where=Side.PROJECT,
-                    repairs=(Repair(RepairKind.REMOVE, wish.path, ("hostRequirements", "gpu")),),
+                    repairs=(Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")),),
                 ),
                 evidence=(
                     _format_request(certain[0]),
-                    f"{format_location(wish.path, wish.line)}: hostRequirements.gpu {wish.value}",
+                    f"{format_location(requirement.path, requirement.line)}: hostRequirements.gpu {requirement.value}",
                 ),
             )
 
 
-def _name(request: GpuRequest) -> str:
+def _format_form(request: GpuRequest) -> str:
     names = {
         RequestForm.GPUS_FLAG: "--gpus",
         RequestForm.RUNTIME: "the runtime nvidia",
@@ -266,30 +266,30 @@ def gpu_work_requests_gpu(facts: Facts) -> Iterator[Finding]:
     if not require(has_nvidia_gpu(facts)):
         raise NotApplicable("there is no GPU on this machine that a container could ask for")
     # Beside a dev container with a GPU, another one without is there for machines that have none.
-    has_other = any(unit.dev and _asks(unit) for unit in units)
+    has_other = any(unit.dev and _is_gpu_requested(unit) for unit in units)
     for unit in units:
         shows = find_gpu_evidence(unit)
-        if shows is None or _asks(unit) or (unit.dev is not None and has_other):
+        if shows is None or _is_gpu_requested(unit) or (unit.dev is not None and has_other):
             continue
         yield build_file_finding(
             unit.location,
             Severity.WARNING,
-            f"{unit.name} has {_what(shows)} and asks for no GPU, so torch will find none",
-            _ask(unit),
-            evidence=(f"{format_location(shows.path, shows.line)}: {_what(shows)}", "no request for a GPU"),
+            f"{unit.name} has {_format_evidence(shows)} and asks for no GPU, so torch will find none",
+            _request_fix(unit),
+            evidence=(f"{format_location(shows.path, shows.line)}: {_format_evidence(shows)}", "no request for a GPU"),
             confidence=Confidence.LIKELY,
         )
 
 
-def _asks(unit: ProjectContainer) -> bool:
+def _is_gpu_requested(unit: ProjectContainer) -> bool:
     return bool(unit.requests) or find_gpu_host_requirement(unit) is not None
 
 
-def _what(shows: Requirement | Setting) -> str:
+def _format_evidence(shows: Requirement | Setting) -> str:
     return shows.value if isinstance(shows, Setting) else shows.name
 
 
-def _ask(unit: ProjectContainer) -> Fix:
+def _request_fix(unit: ProjectContainer) -> Fix:
     if unit.service is not None:
         key = ("services", unit.service.name, "deploy", "resources", "reservations", "devices")
         return Fix(
@@ -319,9 +319,9 @@ def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Finding]:
     """
     require_host(facts)
     requirements = [
-        (unit, wish)
+        (unit, requirement)
         for unit in require_project_containers(facts)
-        if (wish := find_gpu_host_requirement(unit)) is not None
+        if (requirement := find_gpu_host_requirement(unit)) is not None
     ]
     if not requirements:
         raise NotApplicable("no devcontainer.json asks by hostRequirements.gpu")
@@ -330,16 +330,18 @@ def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Finding]:
     if not is_local_engine(facts.engine):
         raise NotApplicable("the engine runs on another machine")
     engine = facts.engine
-    for unit, wish in requirements:
-        found = _against_engine(facts, engine, unit, wish)
+    for unit, requirement in requirements:
+        found = _compare_with_engine(facts, engine, unit, requirement)
         if found is not None:
             yield found
 
 
-def _against_engine(facts: Facts, engine: Engine, unit: ProjectContainer, wish: HostRequirement) -> Finding | None:
+def _compare_with_engine(
+    facts: Facts, engine: Engine, unit: ProjectContainer, requirement: HostRequirement
+) -> Finding | None:
     if engine.kind is EngineKind.PODMAN:
         return build_file_finding(
-            wish,
+            requirement,
             Severity.ERROR,
             "hostRequirements.gpu does not work with Podman: the dev container tool asks `podman info` for a field that"
             " it does not have, and stops",
@@ -347,19 +349,19 @@ def _against_engine(facts: Facts, engine: Engine, unit: ProjectContainer, wish: 
                 "Ask for the GPU by its CDI name, and remove hostRequirements.gpu.",
                 where=Side.PROJECT,
                 docs="https://github.com/microsoft/vscode-remote-release/issues/10908",
-                repairs=(Repair(RepairKind.REMOVE, wish.path, ("hostRequirements", "gpu")), *_cdi_run_args(unit)),
+                repairs=(Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")), *_cdi_repairs(unit)),
             ),
-            evidence=("the engine is Podman", f"hostRequirements.gpu: {wish.value or wish.kind}"),
+            evidence=("the engine is Podman", f"hostRequirements.gpu: {requirement.value or requirement.kind}"),
             confidence=Confidence.LIKELY,
         )
     adds, has_gpu = has_devcontainer_cli_gpu_flag(facts), has_nvidia_gpu(facts)
     if adds and has_gpu is False:
         return build_file_finding(
-            wish,
+            requirement,
             Severity.ERROR,
             "the engine still has the nvidia runtime, but this machine has no NVIDIA GPU: the dev container tool adds"
             " --gpus all all the same, and the container does not start"
-            + (" although the GPU is optional" if wish.value == "optional" else ""),
+            + (" although the GPU is optional" if requirement.value == "optional" else ""),
             Fix(
                 "Start it with --gpu-availability none, or take the runtime out of the engine's settings.",
                 ("devcontainer up --gpu-availability none --workspace-folder .",),
@@ -373,7 +375,7 @@ def _against_engine(facts: Facts, engine: Engine, unit: ProjectContainer, wish: 
         has_runtime = has_nvidia_runtime(engine)
         runtimes = ", ".join(runtime.name for runtime in engine.runtimes)
         return build_file_finding(
-            wish,
+            requirement,
             Severity.WARNING,
             f"{how}, but the dev container tool looks for a runtime named nvidia alone"
             + (" with NVIDIA's program behind it" if has_runtime else "")
@@ -383,26 +385,29 @@ def _against_engine(facts: Facts, engine: Engine, unit: ProjectContainer, wish: 
                 ("devcontainer up --gpu-availability all --workspace-folder .",),
                 where=Side.PROJECT,
                 docs=_CLI_SOURCE,
-                repairs=_outright(unit, wish),
+                repairs=_explicit_request_repairs(unit, requirement),
             ),
-            evidence=(f"docker info: runtimes {runtimes}", f"hostRequirements.gpu: {wish.value or wish.kind}"),
+            evidence=(
+                f"docker info: runtimes {runtimes}",
+                f"hostRequirements.gpu: {requirement.value or requirement.kind}",
+            ),
         )
     return None
 
 
-def _cdi_run_args(unit: ProjectContainer) -> tuple[Repair, ...]:
+def _cdi_repairs(unit: ProjectContainer) -> tuple[Repair, ...]:
     if unit.dev is None or unit.is_compose or unit.requests or unit.dev.run_args:
         return ()
     value = '["--device", "nvidia.com/gpu=all"]'
     return (Repair(RepairKind.SET, unit.dev.path, ("runArgs",), value),)
 
 
-def _outright(unit: ProjectContainer, wish: HostRequirement) -> tuple[Repair, ...]:
+def _explicit_request_repairs(unit: ProjectContainer, requirement: HostRequirement) -> tuple[Repair, ...]:
     if unit.dev is None or unit.is_compose or unit.dev.run_args:
         return ()
     return (
-        Repair(RepairKind.SET, wish.path, ("runArgs",), '["--gpus", "all"]'),
-        Repair(RepairKind.REMOVE, wish.path, ("hostRequirements", "gpu")),
+        Repair(RepairKind.SET, requirement.path, ("runArgs",), '["--gpus", "all"]'),
+        Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")),
     )
 
 
@@ -417,15 +422,15 @@ def compose_file_requests_gpu(facts: Facts) -> Iterator[Finding]:
     request 689.
     """
     for unit in require_project_containers(facts):
-        wish = find_gpu_host_requirement(unit)
-        if wish is None or not unit.is_compose or unit.requests or unit.service is None:
+        requirement = find_gpu_host_requirement(unit)
+        if requirement is None or not unit.is_compose or unit.requests or unit.service is None:
             continue
         fills_count = (
             isinstance(facts.compose, Compose)
             and facts.compose.version >= load_tables().engines.features["compose", "gpus-attribute"].version
         )
         yield build_file_finding(
-            wish,
+            requirement,
             Severity.NOTE if fills_count else Severity.WARNING,
             "hostRequirements.gpu gives a Compose service the capability gpu without driver or count"
             + ("; editors other than VS Code give it nothing" if fills_count else ", which may end in no GPU at all"),
@@ -440,11 +445,11 @@ def compose_file_requests_gpu(facts: Facts) -> Iterator[Finding]:
                         ("services", unit.service.name, "deploy", "resources", "reservations", "devices"),
                         GPU_RESERVATION,
                     ),
-                    Repair(RepairKind.REMOVE, wish.path, ("hostRequirements", "gpu")),
+                    Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")),
                 ),
             ),
             evidence=(
-                f"{format_location(wish.path, wish.line)}: hostRequirements.gpu",
+                f"{format_location(requirement.path, requirement.line)}: hostRequirements.gpu",
                 f"{unit.service.path}: no request",
             ),
             confidence=Confidence.LIKELY,
@@ -470,12 +475,12 @@ def container_can_start_here(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("the engine runs on another machine")
     has_other = any(unit.dev is not None and not _unconditional_requests(unit) for unit in units)
     for unit in units:
-        hard = _unconditional_requests(unit)
-        if hard and not (unit.dev is not None and has_other):
+        unconditional = _unconditional_requests(unit)
+        if unconditional and not (unit.dev is not None and has_other):
             yield build_file_finding(
-                hard[0],
+                unconditional[0],
                 Severity.ERROR,
-                f"{unit.name} insists on an NVIDIA GPU ({hard[0].form.value}), and does not start on a machine without one",
+                f"{unit.name} insists on an NVIDIA GPU ({unconditional[0].form.value}), and does not start on a machine without one",
                 Fix(
                     'Ask by hostRequirements: { "gpu": "optional" } instead.'
                     if not unit.is_compose
@@ -485,10 +490,10 @@ def container_can_start_here(facts: Facts) -> Iterator[Finding]:
                     repairs=_optional_gpu_repairs(unit.dev) if unit.dev is not None and not unit.is_compose else (),
                 ),
                 evidence=(
-                    f"{format_location(hard[0].path, hard[0].line)}: {hard[0].form.value}",
+                    f"{format_location(unconditional[0].path, unconditional[0].line)}: {unconditional[0].form.value}",
                     "no NVIDIA GPU on this machine",
                 ),
-                confidence=Confidence.LIKELY if hard[0].form is RequestForm.RUNTIME else Confidence.CERTAIN,
+                confidence=Confidence.LIKELY if unconditional[0].form is RequestForm.RUNTIME else Confidence.CERTAIN,
             )
         if unit.dev is not None:
             for command in unit.dev.commands:
@@ -520,7 +525,7 @@ def _unconditional_requests(unit: ProjectContainer) -> list[GpuRequest]:
 def _optional_gpu_repairs(dev: DevContainer) -> tuple[Repair, ...]:
     """`--gpus all` becomes an optional GPU, which says the same; no other request can be said in that way."""
     items = [argument.text for argument in dev.run_args]
-    places = _places_of_flag(items)
+    places = _find_flag_positions(items)
     if len(dev.requests) != 1 or not places:
         return ()
     # From behind, so that the numbers before stay right.
@@ -529,7 +534,7 @@ def _optional_gpu_repairs(dev: DevContainer) -> tuple[Repair, ...]:
     return (*removal, Repair(RepairKind.SET, dev.path, ("hostRequirements", "gpu"), '"optional"'))
 
 
-def _places_of_flag(items: list[str]) -> list[int]:
+def _find_flag_positions(items: list[str]) -> list[int]:
     if "--gpus=all" in items:
         return [items.index("--gpus=all")]
     pair = ("--gpus", "all")
@@ -537,7 +542,7 @@ def _places_of_flag(items: list[str]) -> list[int]:
     return [] if place is None else [place, place + 1]
 
 
-def _services(facts: Facts) -> tuple[Service, ...]:
+def _require_services(facts: Facts) -> tuple[Service, ...]:
     services = tuple(unit.service for unit in require_project_containers(facts) if unit.service is not None)
     if not services:
         raise NotApplicable("the project has no Compose file")
@@ -553,7 +558,7 @@ def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
     How it is seen: the forms in the files, and the version of `docker compose` against the version table.
     Source: Compose specification, "services"; docker/compose issues 8142 and 12197, pull request 12184.
     """
-    services = _services(facts)
+    services = _require_services(facts)
     for service in services:
         if service.misplaced_devices is not None:
             place = service.misplaced_devices
@@ -585,7 +590,7 @@ def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
                         where=find_host_side(facts),
                         root=True,
                         docs=_GUIDE,
-                        repairs=_long_form(service, request),
+                        repairs=_long_form_repairs(service, request),
                     ),
                     evidence=(
                         f"{format_location(request.path, request.line)}: {request.form.value}",
@@ -594,7 +599,7 @@ def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _long_form(service: Service, request: GpuRequest) -> tuple[Repair, ...]:
+def _long_form_repairs(service: Service, request: GpuRequest) -> tuple[Repair, ...]:
     if request.form is not RequestForm.GPUS_KEY or request.count != "all" or len(service.requests) > 1:
         return ()
     above = request.key[:2]
@@ -615,7 +620,7 @@ def reservations_are_complete(facts: Facts) -> Iterator[Finding]:
     Source: Compose deploy specification, "devices"; docker/docs pull request 12315; compose-spec/compose-go pull
     request 689.
     """
-    for service in _services(facts):
+    for service in _require_services(facts):
         for request in service.requests:
             if request.count and request.device_ids:
                 ids = ", ".join(request.device_ids)

@@ -62,7 +62,7 @@ class CudaTag:
         return next((row for row in rows if row.cuda == self.cuda and row.system == self.system), None)
 
 
-def _images(facts: Facts) -> Iterator[tuple[ProjectContainer, Setting]]:
+def _require_base_images(facts: Facts) -> Iterator[tuple[ProjectContainer, Setting]]:
     """Each image once, with the first container that begins with it."""
     found = {
         (image.path, image.line): (unit, image)
@@ -83,7 +83,7 @@ def base_image_tags_exist(facts: Facts) -> Iterator[Finding]:
     How it is seen: the tag against a list of withdrawn ones, and of those on systems past their end.
     Source: NVIDIA, CUDA container support policy; NVIDIA/nvidia-docker issues 1735, 1768 and 1789.
     """
-    for _, image in _images(facts):
+    for _, image in _require_base_images(facts):
         if "nvidia/cuda" not in image.value:
             continue
         name = re.sub(r"^.*?(?=nvidia/cuda)", "", image.value)
@@ -91,7 +91,7 @@ def base_image_tags_exist(facts: Facts) -> Iterator[Finding]:
         tag = CudaTag.of(image.value)
         if withdrawn is not None:
             yield _tag_finding(image, f"the tag does not exist: {withdrawn.problem}", withdrawn.instead, Severity.ERROR)
-        elif tag is not None and tag.cuda.major <= _newest_deleted():
+        elif tag is not None and tag.cuda.major <= _find_newest_deleted_cuda():
             yield _tag_finding(
                 image,
                 f"images of CUDA {tag.cuda.major} were deleted",
@@ -130,7 +130,7 @@ def _tag_finding(
     )
 
 
-def _newest_deleted() -> int:
+def _find_newest_deleted_cuda() -> int:
     """The newest CUDA major whose images are gone as a whole."""
     named = [CudaTag.of(row.tag) for row in load_tables().images.withdrawn.values() if "images deleted" in row.problem]
     oldest = min(row.cuda.major for row in load_tables().images.cuda_images)
@@ -148,15 +148,15 @@ def image_has_cuda_once(facts: Facts) -> Iterator[Finding]:
     Source: pytorch/pytorch issue 116696 on image sizes; PyTorch, "Get Started", wheels by CUDA version.
     """
     for unit in require_project_containers(facts):
-        yield from _features_with_cuda(unit)
-    for unit, image in _images(facts):
+        yield from _find_cuda_features(unit)
+    for unit, image in _require_base_images(facts):
         tag = CudaTag.of(image.value)
         wheels = list(find_torch_installs(unit))
         if tag is not None and tag.flavour in ("runtime", "devel") and wheels:
-            yield from _cuda_twice(image, tag, wheels)
+            yield from _find_duplicate_cuda(image, tag, wheels)
 
 
-def _features_with_cuda(unit: ProjectContainer) -> Iterator[Finding]:
+def _find_cuda_features(unit: ProjectContainer) -> Iterator[Finding]:
     wheels = list(find_torch_installs(unit))
     for feature in unit.dev.features if unit.dev else ():
         if "/nvidia-cuda:" in f"{feature.name}:" and wheels:
@@ -173,7 +173,7 @@ def _features_with_cuda(unit: ProjectContainer) -> Iterator[Finding]:
             )
 
 
-def _cuda_twice(image: Setting, tag: CudaTag, wheels: list[Install]) -> Iterator[Finding]:
+def _find_duplicate_cuda(image: Setting, tag: CudaTag, wheels: list[Install]) -> Iterator[Finding]:
     """Nothing for a devel image of the wheels' own CUDA, which is there to compile with."""
     labels = sorted({one.index for one in wheels if one.index})
     line = f"cu{tag.cuda.numbers[0]}{tag.cuda.numbers[1] if len(tag.cuda.numbers) > 1 else 0}"
@@ -210,7 +210,7 @@ def image_has_compiler(facts: Facts) -> Iterator[Finding]:
     How it is seen: a base image that comes without one, torch in the Dockerfile, and no package with a compiler.
     Source: pytorch/pytorch pull request 170235; theroyallab/tabbyAPI issue 456.
     """
-    for unit, image in _images(facts):
+    for unit, image in _require_base_images(facts):
         wheels = list(find_torch_installs(unit))
         compilers = [name for stage in unit.stages for name in stage.compilers]
         if not unit.stages or not wheels or compilers or not _NO_COMPILER.search(image.value):
@@ -241,7 +241,7 @@ def build_names_index(facts: Facts) -> Iterator[Finding]:
     How it is seen: --torch-backend=auto or UV_TORCH_BACKEND=auto in a RUN or ENV of a Dockerfile.
     Source: uv, "Using uv with PyTorch", automatic backend selection; tgm-team/tgm issue 73; moby/buildkit issue 1436.
     """
-    for unit, install in _installs(facts):
+    for unit, install in _list_installs(facts):
         by_variable = unit.value("UV_TORCH_BACKEND") == "auto" and install.tool == "uv" and not install.backend
         is_built = any(install in stage.installs for stage in unit.stages)
         if is_built and (install.backend == "auto" or by_variable):
@@ -260,7 +260,7 @@ def build_names_index(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _installs(facts: Facts) -> Iterator[tuple[ProjectContainer, Install]]:
+def _list_installs(facts: Facts) -> Iterator[tuple[ProjectContainer, Install]]:
     """Each installation of the Dockerfiles once."""
     seen: set[tuple[str, int]] = set()
     for unit in require_project_containers(facts):
@@ -284,13 +284,13 @@ def build_needs_no_gpu(facts: Facts) -> Iterator[Finding]:
     seen: set[str] = set()
     for unit in require_project_containers(facts):
         for stage in unit.stages:
-            for found in (*_gpu_uses(stage), *_extensions(unit, stage)):
+            for found in (*_find_gpu_uses(stage), *_find_extensions(unit, stage)):
                 if found.subject not in seen:
                     seen.add(found.subject)
                     yield found
 
 
-def _gpu_uses(stage: Stage) -> Iterator[Finding]:
+def _find_gpu_uses(stage: Stage) -> Iterator[Finding]:
     for use in stage.gpu_uses:
         fails = "printed" not in use.name
         yield build_file_finding(
@@ -309,7 +309,7 @@ def _gpu_uses(stage: Stage) -> Iterator[Finding]:
         )
 
 
-def _extensions(unit: ProjectContainer, stage: Stage) -> Iterator[Finding]:
+def _find_extensions(unit: ProjectContainer, stage: Stage) -> Iterator[Finding]:
     if unit.value("TORCH_CUDA_ARCH_LIST") or any(one.name == "TORCH_CUDA_ARCH_LIST" for one in stage.variables):
         return
     for install in stage.installs:
@@ -344,7 +344,7 @@ def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
     """
     for unit in require_project_containers(facts):
         found = [one for install in find_torch_installs(unit) for one in install.requirements if one.name == "torch"]
-        if not found or unit.project.locks or _is_pinned(unit):
+        if not found or unit.project.locks or _is_torch_pinned(unit):
             continue
         first = found[0]
         yield build_file_finding(
@@ -361,8 +361,8 @@ def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _is_pinned(unit: ProjectContainer) -> bool:
-    """Whether any line pins torch, one for the CPU too: the others must agree with it then."""
+def _is_torch_pinned(unit: ProjectContainer) -> bool:
+    """Say if any line pins torch, one for the CPU too: the others must agree with it then."""
     requirements = [one for install in unit.installs for one in install.requirements]
     return any(one.name == "torch" and _PINNED.search(one.specifier) for one in requirements)
 
@@ -386,18 +386,18 @@ def driver_supports_chosen_cuda(facts: Facts) -> Iterator[Finding]:
             if row is None or row.cuda is None:
                 continue
             if check_cuda_support(driver, row.cuda, platform=platform, driver_says=newest) is CudaSupport.NO:
-                yield _too_new(
+                yield _too_new_finding(
                     facts, f"torch of {install.index}", Setting("", "", install.path, install.line), row.cuda
                 )
         image = unit.image
         tag = CudaTag.of(image.value) if image else None
         if image is None or tag is None or unit.value("NVIDIA_DISABLE_REQUIRE") or not find_gpu_evidence(unit):
             continue
-        if _minor(tag.cuda) > _minor(newest):
-            yield _too_new(facts, image.value, image, tag.cuda)
+        if _find_minor(tag.cuda) > _find_minor(newest):
+            yield _too_new_finding(facts, image.value, image, tag.cuda)
 
 
-def _too_new(facts: Facts, what: str, where: Setting, cuda: Release) -> Finding:
+def _too_new_finding(facts: Facts, what: str, where: Setting, cuda: Release) -> Finding:
     answer = require_nvml(facts)
     return build_file_finding(
         where,
@@ -412,5 +412,5 @@ def _too_new(facts: Facts, what: str, where: Setting, cuda: Release) -> Finding:
     )
 
 
-def _minor(cuda: Release) -> tuple[int, ...]:
+def _find_minor(cuda: Release) -> tuple[int, ...]:
     return cuda.numbers[:2]

@@ -68,12 +68,12 @@ def ipc_namespace_is_private(facts: Facts) -> Iterator[Finding]:
                     Fix(
                         "Give it shared memory of its own: shm_size, or --shm-size.",
                         where=Side.PROJECT,
-                        repairs=_sized_instead(unit, setting),
+                        repairs=_shm_size_repairs(unit, setting),
                     ),
                 )
 
 
-def _sized_instead(unit: ProjectContainer, setting: Setting) -> tuple[Repair, ...]:
+def _shm_size_repairs(unit: ProjectContainer, setting: Setting) -> tuple[Repair, ...]:
     if unit.service is None or setting not in unit.service.settings or setting.path != unit.service.path:
         return ()
     above = ("services", unit.service.name)
@@ -112,12 +112,12 @@ def container_is_not_privileged(facts: Facts) -> Iterator[Finding]:
                     Fix(
                         "Leave it out; a GPU needs --gpus or a reservation alone.",
                         where=Side.PROJECT,
-                        repairs=_removed(unit, setting),
+                        repairs=_removal_repairs(unit, setting),
                     ),
                 )
 
 
-def _removed(unit: ProjectContainer, setting: Setting) -> tuple[Repair, ...]:
+def _removal_repairs(unit: ProjectContainer, setting: Setting) -> tuple[Repair, ...]:
     if setting.name not in ("privileged", "pid"):
         return ()
     if unit.service is not None and setting in unit.service.settings and setting.path == unit.service.path:
@@ -168,7 +168,7 @@ def mounts_belong_to_user(facts: Facts) -> Iterator[Finding]:
     """
     for unit in require_project_containers(facts):
         for mount in unit.mounts:
-            if mount.kind == "volume" and mount.source and _is_roots(unit, mount.target):
+            if mount.kind == "volume" and mount.source and _becomes_roots(unit, mount.target):
                 user = unit.user.value if unit.user else "root"
                 yield build_setting_finding(
                     Setting("volume", f"{mount.source}:{mount.target}", mount.path, mount.line),
@@ -211,8 +211,8 @@ def mounts_belong_to_user(facts: Facts) -> Iterator[Finding]:
                     )
 
 
-def _is_roots(unit: ProjectContainer, target: str) -> bool:
-    """Whether a new volume there becomes root's, for a user that the files name; only a Dockerfile can tell."""
+def _becomes_roots(unit: ProjectContainer, target: str) -> bool:
+    """Say if a new volume there becomes root's, for a user that the files name; only a Dockerfile can tell."""
     user = unit.user
     if user is None or user.value in ("root", "0", "") or "$" in user.value or "$" in target or not unit.stages:
         return False
@@ -237,7 +237,7 @@ def shared_memory_is_sized(facts: Facts) -> Iterator[Finding]:
         if not unit.is_started_by_files or wants is None or unit.setting("ipc") is not None:
             continue
         size = unit.setting("shm_size")
-        stated = None if size is None else _bytes(size.value)
+        stated = None if size is None else _parse_size(size.value)
         if size is not None and (stated is None or stated >= SHARED_MEMORY_BYTES.value):
             continue
         place = Location(size.path, size.line) if size is not None else unit.location
@@ -249,7 +249,7 @@ def shared_memory_is_sized(facts: Facts) -> Iterator[Finding]:
             Fix(
                 f"Set shm_size: {_SHM_SIZE}, or --shm-size={_SHM_SIZE} in runArgs: a limit, not a reservation.",
                 where=Side.PROJECT,
-                repairs=_size(unit),
+                repairs=_size_repairs(unit),
             ),
             evidence=(
                 f"shm_size: {size.value if size else 'not set'}",
@@ -259,7 +259,7 @@ def shared_memory_is_sized(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _bytes(text: str) -> int | None:
+def _parse_size(text: str) -> int | None:
     """A size as engines read it; None for one that a variable decides."""
     text = text.strip().lower().removesuffix("b").removesuffix("i")
     digits, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS and text[-1:] else (text, "")
@@ -269,7 +269,7 @@ def _bytes(text: str) -> int | None:
         return None
 
 
-def _size(unit: ProjectContainer) -> tuple[Repair, ...]:
+def _size_repairs(unit: ProjectContainer) -> tuple[Repair, ...]:
     if unit.service is not None:
         key = ("services", unit.service.name, "shm_size")
         return (Repair(RepairKind.SET, unit.service.path, key, f'"{_SHM_SIZE}"'),)
@@ -430,8 +430,8 @@ def containers_follow_policy(facts: Facts) -> Iterator[Finding]:
                 says = f"packages come from {url}, which policy.indexes does not allow"
                 yield _policy_finding(place, says, f"Take them from {join_words(policy.indexes, 'or')}.")
     for unit in require_project_containers(facts):
-        yield from _powers(unit, policy)
-        yield from _labels(unit, policy)
+        yield from _check_privileges(unit, policy)
+        yield from _check_labels(unit, policy)
 
 
 def _policy_finding(place: Setting, message: str, summary: str) -> Finding:
@@ -446,7 +446,7 @@ def _policy_finding(place: Setting, message: str, summary: str) -> Finding:
     )
 
 
-def _powers(unit: ProjectContainer, policy: Policy) -> Iterator[Finding]:
+def _check_privileges(unit: ProjectContainer, policy: Policy) -> Iterator[Finding]:
     privileged = unit.setting("privileged")
     if not policy.allow_privileged and privileged is not None and privileged.value.lower() == "true":
         yield _policy_finding(
@@ -465,7 +465,7 @@ def _powers(unit: ProjectContainer, policy: Policy) -> Iterator[Finding]:
         )
 
 
-def _labels(unit: ProjectContainer, policy: Policy) -> Iterator[Finding]:
+def _check_labels(unit: ProjectContainer, policy: Policy) -> Iterator[Finding]:
     if unit.dockerfile is None or not unit.stages:
         return
     labels: dict[str, str] = {}

@@ -30,7 +30,7 @@ def no_token_in_images(facts: Facts) -> Iterator[Finding]:
     """
     seen: set[tuple[str, int, str]] = set()
     for unit in require_project_containers(facts):
-        for found in _in_unit(unit):
+        for found in _find_in_container(unit):
             place = found.location
             key = (place.path, place.line, found.message) if place else ("", 0, found.message)
             if key not in seen:
@@ -51,13 +51,13 @@ def no_token_in_images(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _in_unit(unit: ProjectContainer) -> Iterator[Finding]:
+def _find_in_container(unit: ProjectContainer) -> Iterator[Finding]:
     arguments = unit.build.args if unit.build else ()
     of_stages = tuple(one for stage in unit.stages for one in stage.variables)
     of_file = unit.dockerfile.arguments if unit.dockerfile else ()
     of_run = tuple(one for one in unit.variables if one.place not in _OF_BUILD)
     for variable in (*of_file, *of_stages, *arguments, *of_run):
-        found = _of_variable(variable)
+        found = _find_variable_problem(variable)
         if found is not None:
             yield found
     for stage in unit.stages:
@@ -74,18 +74,18 @@ def _in_unit(unit: ProjectContainer) -> Iterator[Finding]:
             )
         for command in stage.tokens_in_commands:
             yield build_setting_finding(
-                command, Severity.ERROR, "a command of the build contains a token in plain text", _secret_mount()
+                command, Severity.ERROR, "a command of the build contains a token in plain text", _secret_mount_fix()
             )
 
 
-def _of_variable(variable: Variable) -> Finding | None:
+def _find_variable_problem(variable: Variable) -> Finding | None:
     where = Setting(variable.place, variable.name, variable.path, variable.line)
     if variable.holds_token:
         return build_setting_finding(
             where,
             Severity.ERROR,
             f"{variable.name} is set to a token in {variable.path}, in plain text",
-            _revoke(variable),
+            _revoke_fix(variable),
         )
     if not variable.names_secret or (variable.origin is Origin.EMPTY and variable.place != "ARG"):
         return None
@@ -95,20 +95,20 @@ def _of_variable(variable: Variable) -> Finding | None:
             where,
             Severity.WARNING,
             f"{variable.name} reaches the image by {what}: its value stays in the image's history",
-            _secret_mount(),
+            _secret_mount_fix(),
         )
     if variable.origin is Origin.LITERAL and _is_token_name(variable.name):
         return build_setting_finding(
             where,
             Severity.WARNING,
             f"{variable.name} has its value in {variable.path}, which everybody with the repository can read",
-            _revoke(variable),
+            _revoke_fix(variable),
             Confidence.LIKELY,
         )
     return None
 
 
-def _revoke(variable: Variable) -> Fix:
+def _revoke_fix(variable: Variable) -> Fix:
     passing = "${localEnv:%s}" if variable.place in ("containerEnv", "remoteEnv") else "${%s}"
     return Fix(
         f"Revoke the token, then write {passing % variable.name}, which takes the value of your own environment.",
@@ -117,7 +117,7 @@ def _revoke(variable: Variable) -> Fix:
     )
 
 
-def _secret_mount() -> Fix:
+def _secret_mount_fix() -> Fix:
     return Fix(
         "Use a secret mount for the one step that needs it.",
         ("RUN --mount=type=secret,id=hf_token,env=HF_TOKEN …", "docker build --secret id=hf_token,env=HF_TOKEN ."),

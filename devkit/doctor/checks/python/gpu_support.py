@@ -28,7 +28,7 @@ from devkit.facts.values import Unknown
 from devkit.text import join_words
 
 
-def _reinstall(facts: Facts, summary: str) -> Fix:
+def _reinstall_fix(facts: Facts, summary: str) -> Fix:
     wheel = find_compatible_wheel(facts)
     if wheel is None:
         return Fix(
@@ -59,7 +59,7 @@ def torch_is_cuda_build(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         Severity.ERROR if is_in_container(facts) else Severity.WARNING,
         f"torch {torch.version} is a CPU build, so it never uses the GPU",
-        _reinstall(
+        _reinstall_fix(
             facts,
             "On aarch64 the default index long had CPU builds only: install from a CUDA index."
             if is_arm
@@ -96,7 +96,7 @@ def torch_has_kernels(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING if row.is_inferred else Severity.ERROR,
                 f"torch {torch.version} has no kernels for {capability.sm} (GPU {gpu.index}, {gpu.name})",
-                _reinstall(facts, "Install a torch that has them."),
+                _reinstall_fix(facts, "Install a torch that has them."),
                 subject=f"GPU {gpu.index}",
                 evidence=(f"built for {join_words(row.sass)}", f"GPU {gpu.index} has compute capability {capability}"),
                 confidence=Confidence.LIKELY if row.is_inferred else Confidence.CERTAIN,
@@ -117,7 +117,7 @@ def visible_devices_exist(facts: Facts) -> Iterator[Finding]:
     if not facts.gpus:
         raise NotApplicable("no GPU answers")
     entries = [entry.strip() for entry in value.split(",")]
-    unknown = next((entry for entry in entries if not _exists(entry, facts.gpus)), None)
+    unknown = next((entry for entry in entries if not _is_existing_gpu(entry, facts.gpus)), None)
     if unknown is None:
         return
     usable = entries.index(unknown)
@@ -135,7 +135,7 @@ def visible_devices_exist(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _exists(entry: str, gpus: tuple[Gpu, ...]) -> bool:
+def _is_existing_gpu(entry: str, gpus: tuple[Gpu, ...]) -> bool:
     if entry.isdigit():
         return int(entry) < len(gpus)
     uuids = [gpu.uuid for gpu in gpus]
@@ -145,7 +145,7 @@ def _exists(entry: str, gpus: tuple[Gpu, ...]) -> bool:
     return bool(entry) and any(str(name).startswith(entry) for name in (*uuids, *instances))
 
 
-def _below(facts: Facts, feature: str) -> tuple[Gpu, ...]:
+def _find_older_gpus(facts: Facts, feature: str) -> tuple[Gpu, ...]:
     """GPUs that are too old for a feature of the tables."""
     require_torch_cuda(facts)
     if not facts.gpus:
@@ -162,7 +162,7 @@ def gpus_support_bf16(facts: Facts) -> Iterator[Finding]:
     How it is seen: each GPU's compute capability against the feature's in the tables.
     Source: NVIDIA, CUDA C++ Programming Guide, "Arithmetic instructions"; huggingface/transformers, training_args.py.
     """
-    for gpu in _below(facts, "bf16"):
+    for gpu in _find_older_gpus(facts, "bf16"):
         yield Finding(
             Severity.NOTE,
             f"GPU {gpu.index} ({gpu.name}, {gpu.capability}) has no bfloat16: train in fp16",
@@ -189,7 +189,7 @@ def gpus_support_int8(facts: Facts) -> Iterator[Finding]:
     """
     if "bitsandbytes" not in find_python_packages(facts):
         raise NotApplicable("bitsandbytes is not installed in this Python")
-    for gpu in _below(facts, "llm-int8"):
+    for gpu in _find_older_gpus(facts, "llm-int8"):
         yield Finding(
             Severity.NOTE,
             f"GPU {gpu.index} ({gpu.name}, {gpu.capability}) has no fast 8-bit multiplication: load_in_8bit is slow or"

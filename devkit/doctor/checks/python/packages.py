@@ -40,8 +40,8 @@ def _require_package(facts: Facts, name: str) -> Package:
     return package
 
 
-def _falls_back(package: Package) -> bool:
-    """Whether this release takes the nearest library of the same CUDA major by itself."""
+def _is_falling_back(package: Package) -> bool:
+    """Say if this release takes the nearest library of the same CUDA major by itself."""
     try:
         return Version(package.version) >= Version(BITSANDBYTES_FALLS_BACK.value)
     except InvalidVersion:
@@ -66,7 +66,7 @@ def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
     if chosen.choice is LibraryChoice.EXACT:
         return
     if chosen.choice is LibraryChoice.OVERRIDE and (
-        _falls_back(package) or (require_python(facts).bnb_cuda_version == chosen.cuda.replace(".", ""))
+        _is_falling_back(package) or (require_python(facts).bnb_cuda_version == chosen.cuda.replace(".", ""))
     ):
         return
     is_missing = chosen.choice is LibraryChoice.MISSING
@@ -115,12 +115,12 @@ def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _unmet(line: str, packages: dict[str, Package], facts: Facts) -> Package | None:
+def _find_unmet(line: str, packages: dict[str, Package], facts: Facts) -> Package | None:
     """The installed package that breaks the requirement `line`; None when it holds or nothing can be said."""
     try:
         requirement = Requirement(line)
         other = packages.get(canonicalize_name(requirement.name))
-        if other is None or not _applies(requirement, facts):
+        if other is None or not _is_applicable(requirement, facts):
             return None
         # Local labels such as +cu128 do not count, and pre-releases of vendors are newer than what they replace.
         versions = (Version(other.version), Version(Version(other.version).base_version))
@@ -130,7 +130,7 @@ def _unmet(line: str, packages: dict[str, Package], facts: Facts) -> Package | N
         return None
 
 
-def _applies(requirement: Requirement, facts: Facts) -> bool:
+def _is_applicable(requirement: Requirement, facts: Facts) -> bool:
     if requirement.marker is None:
         return True
     system = require_system(facts)
@@ -167,8 +167,11 @@ def packages_agree(facts: Facts) -> Iterator[Finding]:
     if not packages:
         raise NotApplicable("no package that matters to a GPU is installed in this Python")
     for package in packages.values():
-        for line in (*(() if isinstance(package.requires, Unknown) else package.requires), *_silent_needs(package)):
-            other = _unmet(line, packages, facts)
+        for line in (
+            *(() if isinstance(package.requires, Unknown) else package.requires),
+            *_list_unstated_needs(package),
+        ):
+            other = _find_unmet(line, packages, facts)
             if other is not None:
                 wanted = line.partition(";")[0].strip()
                 is_numpy = other.name == "numpy"
@@ -193,7 +196,7 @@ def packages_agree(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _silent_needs(package: Package) -> tuple[str, ...]:
+def _list_unstated_needs(package: Package) -> tuple[str, ...]:
     """What a torch wheel needs and does not say."""
     if package.name != "torch":
         return ()
@@ -224,7 +227,7 @@ def transformers_requirements_hold(facts: Facts) -> Iterator[Finding]:
         other = packages.get(name)
         if other is None and name == "peft":
             continue  # only adapters need it
-        if other is not None and _unmet(line, packages, facts) is None:
+        if other is not None and _find_unmet(line, packages, facts) is None:
             continue
         yield Finding(
             Severity.WARNING,
@@ -252,11 +255,11 @@ def packages_are_installed_once(facts: Facts) -> Iterator[Finding]:
     python = require_python(facts)
     copies = sorted(require(python.copies), key=lambda copy: copy.name)
     for name, group in groupby(copies, key=lambda copy: copy.name):
-        standing = tuple(group)
-        if len({copy.version for copy in standing}) > 1:
-            first = standing[0]
+        installed = tuple(group)
+        if len({copy.version for copy in installed}) > 1:
+            first = installed[0]
             is_users = bool(python.user_site) and first.folder == python.user_site
-            others = join_words([f"{copy.version} in {copy.folder}" for copy in standing[1:]])
+            others = join_words([f"{copy.version} in {copy.folder}" for copy in installed[1:]])
             commands = (
                 ("export PYTHONNOUSERSITE=1",)
                 if is_users
@@ -273,7 +276,7 @@ def packages_are_installed_once(facts: Facts) -> Iterator[Finding]:
                     where=find_workload_side(facts),
                 ),
                 subject=name,
-                evidence=tuple(f"{copy.folder}: {copy.name} {copy.version}" for copy in standing),
+                evidence=tuple(f"{copy.folder}: {copy.name} {copy.version}" for copy in installed),
             )
 
 
@@ -292,7 +295,7 @@ def wheels_fit_glibc(facts: Facts) -> Iterator[Finding]:
     Source: PEP 600; pypa/auditwheel, manylinux-policy.json; GCC manual, "ABI Policy and Guidelines".
     """
     platforms = {
-        package.name: wanted for package in require_python(facts).packages if (wanted := _glibc_of(package.tag))
+        package.name: wanted for package in require_python(facts).packages if (wanted := _parse_glibc(package.tag))
     }
     if not platforms:
         raise NotApplicable("no compiled wheel here names the C library that it needs")
@@ -309,16 +312,16 @@ def wheels_fit_glibc(facts: Facts) -> Iterator[Finding]:
             subject=name,
             evidence=(f"wheel of {name}: manylinux {platforms[name]}", f"glibc {glibc}"),
         )
-    yield from _old_libstdcxx(facts, platforms[name], name)
+    yield from _find_old_libstdcxx(facts, platforms[name], name)
 
 
-def _glibc_of(tag: str) -> Release | None:
+def _parse_glibc(tag: str) -> Release | None:
     """2.28 from cp312-cp312-manylinux_2_28_x86_64; the lowest where a tag names several."""
     found = [Release.parse(f"{major}.{minor}") for major, minor in re.findall(r"manylinux_(\d+)_(\d+)_", tag)]
     return min(found, default=None)
 
 
-def _old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[Finding]:
+def _find_old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[Finding]:
     library = require_python(facts).libstdcxx
     rows = [row for row in load_tables().manylinux.platforms if row.glibc <= platform]
     if library is None or isinstance(library, Unknown) or isinstance(library.version, Unknown) or not rows:
@@ -354,9 +357,9 @@ def bnb_cuda_version_fits_torch(facts: Facts) -> Iterator[Finding]:
     package = _require_package(facts, "bitsandbytes")
     python = require_python(facts)
     override = require(python.bnb_cuda_version)
-    if override is None or (not override and not _falls_back(package)):
+    if override is None or (not override and not _is_falling_back(package)):
         raise NotApplicable("BNB_CUDA_VERSION is not set")
-    problem = _problem(override, cuda, python.bitsandbytes_cuda)
+    problem = _find_override_problem(override, cuda, python.bitsandbytes_cuda)
     if not problem:
         return
     yield Finding(
@@ -375,7 +378,7 @@ def bnb_cuda_version_fits_torch(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _problem(override: str, cuda: Release, shipped: tuple[str, ...]) -> str:
+def _find_override_problem(override: str, cuda: Release, shipped: tuple[str, ...]) -> str:
     if not override.isdigit():
         return "is not a number such as 128"
     named = f"{override[:-1]}.{override[-1]}"

@@ -33,38 +33,38 @@ _SAME_NUMBERS = ("libnvJitLink", "libcudnn", "libnccl", "libcublas", "libnvrtc")
 """Libraries whose file names carry the version of their wheels; others count on their own."""
 
 
-def _stem(path: str) -> str:
+def _find_stem(path: str) -> str:
     name = path.rpartition("/")[2].partition(".so")[0]
     return next((stem for stem in _WHEEL_OF if name == stem or name.startswith((f"{stem}_", f"{stem}Lt"))), name)
 
 
-def _wheel(facts: Facts, stem: str) -> Package | None:
+def _find_wheel(facts: Facts, stem: str) -> Package | None:
     wanted = re.compile(rf"{_WHEEL_OF.get(stem, '-')}(?:-cu\d+)?")
     return next((package for name, package in find_python_packages(facts).items() if wanted.fullmatch(name)), None)
 
 
-def _hiding(facts: Facts) -> tuple[Library, ...]:
+def _find_shadowing_libraries(facts: Facts) -> tuple[Library, ...]:
     """Libraries that come before a wheel's own and are not of the very same release."""
     python = require_python(facts)
     libraries = python.shadowing
     if isinstance(libraries, Unknown):
         libraries = tuple(Library(path, libraries) for path in python.shadowing_libraries)
     outside = [library for library in libraries if "/site-packages/" not in library.path]
-    return tuple(library for library in outside if not _is_same(facts, library))
+    return tuple(library for library in outside if not _is_same_release(facts, library))
 
 
-def _is_same(facts: Facts, library: Library) -> bool:
-    stem = _stem(library.path)
-    wheel = _wheel(facts, stem)
+def _is_same_release(facts: Facts, library: Library) -> bool:
+    stem = _find_stem(library.path)
+    wheel = _find_wheel(facts, stem)
     if wheel is None or isinstance(library.version, Unknown) or stem not in _SAME_NUMBERS:
         return False
     numbers = library.version.numbers
     return Release.parse(wheel.version).numbers[: len(numbers)] == numbers[: len(Release.parse(wheel.version).numbers)]
 
 
-def _beside(facts: Facts, library: Library) -> str:
+def _format_shadowing(facts: Facts, library: Library) -> str:
     """What is hidden: libnvJitLink.so.12 12.1.105 before 12.4.127 of nvidia-nvjitlink-cu12."""
-    wheel = _wheel(facts, _stem(library.path))
+    wheel = _find_wheel(facts, _find_stem(library.path))
     version = "" if isinstance(library.version, Unknown) else f" {library.version}"
     return f"{library.path}{version}" + (f" before {wheel.version} of {wheel.name}" if wheel else "")
 
@@ -82,11 +82,11 @@ def no_library_is_shadowed(facts: Facts) -> Iterator[Finding]:
     Source: pytorch/pytorch issues 111469 and 134929.
     """
     require_torch_cuda(facts)
-    hiding = [library for library in _hiding(facts) if _stem(library.path) != _CUDNN]
-    if not hiding:
+    shadowing = [library for library in _find_shadowing_libraries(facts) if _find_stem(library.path) != _CUDNN]
+    if not shadowing:
         return
-    folders = sorted({library.path.rpartition("/")[0] for library in hiding})
-    telling = next((library for library in hiding if _wheel(facts, _stem(library.path))), hiding[0])
+    folders = sorted({library.path.rpartition("/")[0] for library in shadowing})
+    example = next((library for library in shadowing if _find_wheel(facts, _find_stem(library.path))), shadowing[0])
     yield Finding(
         Severity.WARNING,
         f"LD_LIBRARY_PATH puts CUDA libraries of {join_words(folders)} before the ones that torch brings",
@@ -98,7 +98,7 @@ def no_library_is_shadowed(facts: Facts) -> Iterator[Finding]:
         subject=folders[0],
         evidence=(
             f"LD_LIBRARY_PATH={':'.join(require_python(facts).ld_library_path)}",
-            f"for example {_beside(facts, telling)}",
+            f"for example {_format_shadowing(facts, example)}",
         ),
         confidence=Confidence.LIKELY,
     )
@@ -115,10 +115,10 @@ def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Finding]:
     Source: NVIDIA, cuDNN API reference, cudnnStatus_t; pytorch, torch/backends/cudnn/__init__.py.
     """
     require_torch_cuda(facts)
-    wheel = _wheel(facts, _CUDNN)
+    wheel = _find_wheel(facts, _CUDNN)
     if wheel is None:
         raise NotApplicable("no wheel brings a cuDNN of its own")
-    found = [library for library in _hiding(facts) if _stem(library.path) == _CUDNN]
+    found = [library for library in _find_shadowing_libraries(facts) if _find_stem(library.path) == _CUDNN]
     if not found:
         return
     folders = sorted({library.path.rpartition("/")[0] for library in found})
@@ -131,7 +131,7 @@ def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Finding]:
             where=find_workload_side(facts),
         ),
         subject=folders[0],
-        evidence=(f"{wheel.name} {wheel.version}", *(_beside(facts, library) for library in found[:3])),
+        evidence=(f"{wheel.name} {wheel.version}", *(_format_shadowing(facts, library) for library in found[:3])),
         confidence=Confidence.LIKELY,
     )
 
@@ -146,7 +146,7 @@ def nvrtc_supports_every_gpu(facts: Facts) -> Iterator[Finding]:
     Source: NVIDIA, NVRTC documentation, "Supported compile options"; CUDA Toolkit release notes.
     """
     require_visible_gpu(facts)
-    wheel = _wheel(facts, "libnvrtc")
+    wheel = _find_wheel(facts, "libnvrtc")
     if wheel is None:
         raise NotApplicable("no wheel brings NVRTC")
     if not facts.gpus:

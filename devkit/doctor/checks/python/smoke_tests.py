@@ -25,7 +25,7 @@ _PRETENDS = "Mock"
 _MAX_REASON_CHARACTERS = 300
 
 
-def _call(facts: Facts) -> TorchCall:
+def _require_torch_call(facts: Facts) -> TorchCall:
     require_visible_gpu(facts)
     call = require(require(facts.deep).torch)
     if call is None:
@@ -33,9 +33,9 @@ def _call(facts: Facts) -> TorchCall:
     return call
 
 
-def _steps(facts: Facts, *beginnings: str) -> tuple[Step, ...]:
+def _require_steps(facts: Facts, *beginnings: str) -> tuple[Step, ...]:
     """Steps by how their names begin; the check does not apply where none was tried."""
-    steps = tuple(step for step in _call(facts).steps if step.name.startswith(beginnings))
+    steps = tuple(step for step in _require_torch_call(facts).steps if step.name.startswith(beginnings))
     if all(step.end is StepEnd.SKIPPED for step in steps):
         raise NotApplicable(
             steps[0].detail if steps else "it was not tried: it is not installed, or torch failed before"
@@ -65,7 +65,9 @@ def torch_works(facts: Facts) -> Iterator[Finding]:
     How it is seen: with --deep, in a child process of the workload's own Python, each step announced before it runs.
     Source: pytorch/pytorch issues 167244 and 115340.
     """
-    steps = _steps(facts, "import torch", "torch.cuda", "start CUDA", "count GPUs", "look at GPU", "multiply on GPU")
+    steps = _require_steps(
+        facts, "import torch", "torch.cuda", "start CUDA", "count GPUs", "look at GPU", "multiply on GPU"
+    )
     broken = [step for step in steps if step.end in _BROKEN]
     # What follows the first broken step of the start is its consequence; GPUs fail one by one.
     for step in broken if all("GPU " in step.name for step in broken) else broken[:1]:
@@ -81,8 +83,8 @@ def bitsandbytes_works(facts: Facts) -> Iterator[Finding]:
     How it is seen: with --deep, the type of the loaded library and a round trip through NF4 on the first GPU.
     Source: bitsandbytes, `cextension.py`; bitsandbytes-foundation/bitsandbytes issue 1559.
     """
-    library = _call(facts).bitsandbytes_library
-    steps = _steps(facts, "import bitsandbytes", "quantise")
+    library = _require_torch_call(facts).bitsandbytes_library
+    steps = _require_steps(facts, "import bitsandbytes", "quantise")
     command = format_upgrade_command(facts, "bitsandbytes")
     broken = next((step for step in steps if step.end in _BROKEN), None)
     if isinstance(library, str) and _PRETENDS in library:
@@ -110,7 +112,7 @@ def triton_works(facts: Facts) -> Iterator[Finding]:
     How it is seen: with --deep, a kernel compiled into a cache of its own, which is removed afterwards.
     Source: triton-lang/triton, runtime build step; vllm-project/vllm issue 14075.
     """
-    for step in _steps(facts, "import triton", "compile a Triton kernel"):
+    for step in _require_steps(facts, "import triton", "compile a Triton kernel"):
         if step.end in _BROKEN:
             yield _step_finding(facts, step, "", severity=Severity.WARNING)
 
@@ -125,8 +127,8 @@ def flash_attention_works(facts: Facts) -> Iterator[Finding]:
     Source: Dao-AILab/flash-attention issues 919 and 1644.
     """
     command = format_install_command(facts, "flash-attn", replace=True, more="--no-deps --no-build-isolation")
-    abi = _call(facts).cxx11_abi
-    for step in _steps(facts, "import flash_attn"):
+    abi = _require_torch_call(facts).cxx11_abi
+    for step in _require_steps(facts, "import flash_attn"):
         if step.end in _BROKEN:
             finding = _step_finding(facts, step, command)
             said = () if isinstance(abi, Unknown) else (f"torch has cxx11abi{str(abi).upper()}",)
