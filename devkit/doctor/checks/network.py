@@ -165,7 +165,7 @@ def nccl_may_use_infiniband(facts: Facts) -> Iterator[Finding]:
     limits = require(facts.limits)
     if not require(limits.has_infiniband):
         raise NotApplicable("this machine has no InfiniBand")
-    if _setting(limits, "NCCL_IB_DISABLE") != "1":
+    if _find_setting(limits, "NCCL_IB_DISABLE") != "1":
         return
     yield Finding(
         Severity.WARNING,
