@@ -13,46 +13,37 @@ from devkit.probe.children.protocol import (
     find_last_line,
     find_signal,
     format_signal,
+    merge_json_lines,
     parse_json_lines,
 )
 from devkit.probe.host import TIMED_OUT, Host, ProgramResult
 from devkit.probe.hub import read_hub_call
-from devkit.probe.machine.python import WorkloadPython, find_workload_python
+from devkit.probe.machine.python import find_workload_python
 
 
 def read_cuda(host: Host, *, deadline_s: float) -> CudaCall | CudaStop | Unknown:
     """Read how cuInit ends on this machine, and which libcuda it is."""
     done = host.run(build_child_command(host, "ask_cuda"), deadline_s=deadline_s)
-    words: dict[str, Any] = {}
-    for line in parse_json_lines(done):
-        words.update(line)
+    words = merge_json_lines(done)
     call, libcuda = str(words.get("call", "")), str(words.get("libcuda", ""))
     if isinstance(code := words.get("init"), int):
+        version = words.get("cuda")  # 13000 is 13.0
         return CudaCall(
             code=code,
             libcuda=libcuda,
-            cuda=_cuda_version(words.get("cuda")),
+            cuda=Release.parse(f"{version // 1000}.{version % 1000 // 10}")
+            if isinstance(version, int)
+            else Unknown("cuDriverGetVersion did not say"),
             device_count=words.get("count", Unknown("cuDeviceGetCount was not reached")),
             name=str(words.get("name", "")),
         )
     if "error" in words:
         return CudaStop(StepEnd.FAILED, call, str(words["error"]), libcuda)
-    return _cuda_stop(done, call, libcuda, deadline_s=deadline_s)
-
-
-def _cuda_stop(done: ProgramResult, call: str, libcuda: str, *, deadline_s: float) -> CudaStop | Unknown:
     if call and done.code == TIMED_OUT:
         return CudaStop(StepEnd.TIMED_OUT, call, f"{call} did not return within {deadline_s:g} s", libcuda)
     if call and (number := find_signal(done.code)):
         return CudaStop(StepEnd.CRASHED, call, f"{format_signal(number)} in {call}", libcuda)
     return Unknown(f"the CUDA child ended with status {done.code}: {find_last_line(done)}")
-
-
-def _cuda_version(number: object) -> Release | Unknown:
-    """13.0 from 13000."""
-    if not isinstance(number, int):
-        return Unknown("cuDriverGetVersion did not say")
-    return Release.parse(f"{number // 1000}.{number % 1000 // 10}")
 
 
 # torch and the packages built on it, tried in child processes of the workload's own Python.
@@ -87,7 +78,10 @@ class _Notes:
                 self.steps[name] = Step(name, end, str(line.get("detail", "")))
                 self.running = ""
         if "device" in line:
-            self.devices.append(_torch_device(line["device"]))
+            device = line["device"]
+            capability = ComputeCapability(*device["capability"])
+            has_bf16 = device.get("bf16", Unknown("no multiplication worked on it"))
+            self.devices.append(TorchDevice(device["index"], device["name"], capability, has_bf16))
 
 
 _STEP_ENDS = {"worked": StepEnd.WORKED, "failed": StepEnd.FAILED, "skipped": StepEnd.SKIPPED}
@@ -101,9 +95,11 @@ def read_torch(host: Host, *, deadline_s: float) -> TorchCall | Unknown | None:
     python = find_workload_python(host)
     if isinstance(python, Unknown):
         return python
+    safe_path = ["-P"] if python.version.numbers[:2] >= _FIRST_SAFE_PATH else []
+    command = [python.executable, *safe_path, str(CHILDREN_FOLDER / "ask_torch.py")]
     ends_at, parts, notes = time.monotonic() + deadline_s, list(TORCH_PARTS), _Notes()
     while parts and (left_s := ends_at - time.monotonic()) > _SHORTEST_ATTEMPT_S:
-        done = host.run(_torch_command(python, parts), deadline_s=left_s)
+        done = host.run([*command, *parts], deadline_s=left_s)
         notes.part = ""
         for line in parse_json_lines(done):
             notes.take(line)
@@ -115,23 +111,6 @@ def read_torch(host: Host, *, deadline_s: float) -> TorchCall | Unknown | None:
             break
         notes.steps[notes.running] = _broken_off(notes.running, done, left_s)
         parts = parts[parts.index(notes.part) + 1 :] if "torch" in notes.words else []
-    return _torch_call(notes)
-
-
-def _torch_command(python: WorkloadPython, parts: list[str]) -> list[str]:
-    safe_path = ["-P"] if python.version.numbers[:2] >= _FIRST_SAFE_PATH else []
-    return [python.executable, *safe_path, str(CHILDREN_FOLDER / "ask_torch.py"), *parts]
-
-
-def _broken_off(step: str, done: ProgramResult, deadline_s: float) -> Step:
-    if done.code == TIMED_OUT:
-        return Step(step, StepEnd.TIMED_OUT, f"did not end within {deadline_s:.0f} s")
-    if number := find_signal(done.code):
-        return Step(step, StepEnd.CRASHED, format_signal(number))
-    return Step(step, StepEnd.CRASHED, f"the process ended with status {done.code}: {find_last_line(done)}")
-
-
-def _torch_call(notes: _Notes) -> TorchCall:
     said = notes.words.get("torch", {})
     not_imported = Unknown("torch could not be imported")
     cuda = said.get("cuda") if said else not_imported
@@ -147,13 +126,12 @@ def _torch_call(notes: _Notes) -> TorchCall:
     )
 
 
-def _torch_device(said: dict[str, Any]) -> TorchDevice:
-    return TorchDevice(
-        index=said["index"],
-        name=said["name"],
-        capability=ComputeCapability(*said["capability"]),
-        has_bf16=said.get("bf16", Unknown("no multiplication worked on it")),
-    )
+def _broken_off(step: str, done: ProgramResult, deadline_s: float) -> Step:
+    if done.code == TIMED_OUT:
+        return Step(step, StepEnd.TIMED_OUT, f"did not end within {deadline_s:.0f} s")
+    if number := find_signal(done.code):
+        return Step(step, StepEnd.CRASHED, format_signal(number))
+    return Step(step, StepEnd.CRASHED, f"the process ended with status {done.code}: {find_last_line(done)}")
 
 
 CUDA_SHARE = 0.3

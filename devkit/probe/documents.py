@@ -1,11 +1,13 @@
 """JSON, JSON with comments, TOML and YAML: as trees with the line of each value, and as plain values of the expected type."""
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from devkit.formats.jsonc import InvalidJsonc, JsonValue, parse_jsonc
 
@@ -179,6 +181,7 @@ def merge_compose_nodes(base: DocumentNode, over: DocumentNode) -> DocumentNode:
 
 # Plain values: what has another type than expected counts as absent.
 
+_LOGIN = re.compile(r"[^/\s]*@")
 MAX_DIGITS = 18
 MAX_YAML_DEPTH = 500
 """PyYAML's composer in C recurses without a limit of its own: deep nesting would end the whole process."""
@@ -279,6 +282,19 @@ def get_scalar(record: Mapping[str, Any], key: str) -> str:
 def get_texts(record: Mapping[str, Any], key: str) -> tuple[str, ...]:
     """Return the texts in the list at `key`."""
     return tuple(item for item in get_list(record, key) if isinstance(item, str))
+
+
+def strip_url_credentials(url: str) -> str:
+    """Return `url` without user name and password, and without a query."""
+    url = url.strip().strip("\"'")
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+    except ValueError:
+        return "not an address"
+    place = parts.netloc.rpartition("@")[2]
+    shown = urlunsplit((parts.scheme, place, parts.path, "", "")).removeprefix("//")
+    # What is no address may still hold a login, in a place where no address has one.
+    return _LOGIN.sub("", shown)
 
 
 def get_int(record: Mapping[str, Any], key: str) -> int | None:

@@ -1,13 +1,13 @@
 """The model hub: the variables, token, proxies and certificates that this process would use, and real requests."""
 
 import re
-from typing import Any
 
 from devkit.facts.model import CaBundle, Hub, HubCall, Proxy
 from devkit.facts.values import Unknown
-from devkit.probe.children.protocol import build_child_command, find_last_line, parse_json_lines
-from devkit.probe.engine.daemon import strip_url_credentials
-from devkit.probe.host import TIMED_OUT, Host, ProgramResult
+from devkit.probe.children.protocol import build_child_command, find_last_line, merge_json_lines
+from devkit.probe.documents import get_int, get_object, strip_url_credentials
+from devkit.probe.host import TIMED_OUT, Host
+from devkit.probe.machine.resources import find_hub_home
 
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -17,7 +17,7 @@ TRUE_VALUES = ("1", "ON", "YES", "TRUE")
 """Source: huggingface_hub, constants.py, `ENV_VARS_TRUE_VALUES`."""
 
 _TOKEN = re.compile(r"(?:hf|api_org|hf_oauth)_[A-Za-z0-9._-]{8,}")
-_STAND_IN = re.compile(r"(?i)[$<>{}*]|your|token|change.?me|replace|xxx")
+_PLACEHOLDER = re.compile(r"(?i)[$<>{}*]|your|token|change.?me|replace|xxx")
 _FILLER = re.compile(r"(.)\1{5}")
 _SHORTEST = 30
 
@@ -55,13 +55,8 @@ def is_enabled(host: Host, variable: str) -> bool:
 
 def find_token_path(host: Host) -> str:
     """Find where the hub library keeps the token: HF_TOKEN_PATH, else beside its cache; "" without a home."""
-    env = host.env
-    if path := env.get("HF_TOKEN_PATH"):
-        return path
-    home = env.get("HOME") or env.get("USERPROFILE")
-    caches = env.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
-    hub = env.get("HF_HOME") or (f"{caches}/huggingface" if caches else "")
-    return f"{hub}/token" if hub else ""
+    home = find_hub_home(host)
+    return host.env.get("HF_TOKEN_PATH") or (f"{home}/token" if home else "")
 
 
 def _token_problem(token: str) -> str:
@@ -76,9 +71,7 @@ def _token_problem(token: str) -> str:
         return "it is a placeholder"
     if _TOKEN.fullmatch(token):
         return ""
-    if _STAND_IN.search(token):
-        return "it is a placeholder"
-    return "" if len(token) >= _SHORTEST else "it is too short"
+    return "it is a placeholder" if _PLACEHOLDER.search(token) else "" if len(token) >= _SHORTEST else "it is too short"
 
 
 # Real requests to the hub, for the deep tier alone.
@@ -96,7 +89,7 @@ def read_hub_call(host: Host, *, deadline_s: float) -> HubCall | Unknown:
     endpoint = (host.env.get("HF_ENDPOINT") or HUB_URL).strip().rstrip("/")
     model = next((value for name in MODEL_VARIABLES if _is_model(value := host.env.get(name, ""))), "")
     done = host.run(build_child_command(host, "ask_hub", endpoint, find_token_path(host), model), deadline_s=deadline_s)
-    said = _said(done)
+    said = merge_json_lines(done)
     door = said.get("door")
     if not isinstance(door, dict):
         if done.code == TIMED_OUT:
@@ -104,39 +97,22 @@ def read_hub_call(host: Host, *, deadline_s: float) -> HubCall | Unknown:
             door = {"status": 0, "failure": "timed-out", "message": message, "took_ms": round(deadline_s * 1000)}
         else:
             return Unknown(f"the hub child ended with status {done.code}: {find_last_line(done)}")
-    return _call(strip_url_credentials(endpoint), model, door, said)
-
-
-def _call(url: str, model: str, door: dict[str, Any], said: dict[str, Any]) -> HubCall:
-    shown = said.get("model")
-    seen = shown if isinstance(shown, dict) and shown.get("status") else None
-    ahead = door.get("ahead_s")
-    token = said.get("token")
+    shown, token, ahead = get_object(said, "model"), get_int(said, "token"), get_int(door, "ahead_s")
+    no_model = Unknown("no model is named")
     return HubCall(
-        url=url,
-        status=_number(door.get("status")),
+        url=strip_url_credentials(endpoint),
+        status=get_int(door, "status") or 0,
         failure=str(door.get("failure", "")),
         message=str(door.get("message", "")),
-        took_ms=_number(door.get("took_ms")),
-        clock_ahead_s=ahead if isinstance(ahead, int) else Unknown("the answer has no date"),
-        token_status=token if isinstance(token, int) and token else Unknown("no token was sent"),
+        took_ms=get_int(door, "took_ms") or 0,
+        clock_ahead_s=Unknown("the answer has no date") if ahead is None else ahead,
+        token_status=token or Unknown("no token was sent"),
         model=model,
-        model_status=_number(seen.get("status")) if seen else Unknown("no model is named"),
-        model_error=str(seen.get("error", "")) if seen else Unknown("no model is named"),
+        model_status=(get_int(shown, "status") or 0) if shown.get("status") else no_model,
+        model_error=str(shown.get("error", "")) if shown.get("status") else no_model,
     )
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _is_model(name: str) -> bool:
     """Return whether the variable names a repository on the hub, and not a folder."""
     return name.count("/") == 1 and not name.startswith((".", "/", "~")) and name.isprintable() and " " not in name
-
-
-def _said(done: ProgramResult) -> dict[str, Any]:
-    said: dict[str, Any] = {}
-    for words in parse_json_lines(done):
-        said.update(words)
-    return said

@@ -1,13 +1,12 @@
 """Sockets that answer badly, and what an engine says of its clients, its proxy and its clock."""
 
-import json
 import time
 
 import pytest
 
 from devkit.facts.model import Engine, EngineEnd, EngineFailure
 from devkit.facts.values import Unknown
-from devkit.probe.engine.daemon import compute_engine_clock_skew_s, parse_min_api_version, parse_proxy, read_engine
+from devkit.probe.engine.daemon import compute_engine_clock_skew_s, parse_proxy, read_engine
 from devkit.probe.host import LocalHost
 from tests.probe.engines import INFO, VERSION, engine, raw_socket
 
@@ -101,8 +100,3 @@ def test_the_proxy_of_the_engine(info, expected):
 )
 def test_the_clock_of_the_engine(told, read_at, expected):
     assert compute_engine_clock_skew_s({"SystemTime": told}, read_at) == expected
-
-
-@pytest.mark.parametrize(("version", "expected"), [({"MinAPIVersion": "1.44"}, "1.44"), ({}, "")], ids=["29", "old"])
-def test_the_oldest_client_that_is_served(version, expected):
-    assert parse_min_api_version(json.loads(json.dumps(version))) == expected

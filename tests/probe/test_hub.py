@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.facts.model import CaBundle, Proxy
-from devkit.probe.engine.daemon import strip_url_credentials
+from devkit.probe.documents import strip_url_credentials
 from devkit.probe.hub import read_hub
 from tests.hosts import written
 

@@ -23,15 +23,18 @@ def build_child_command(host: Host, program: str, *arguments: str) -> list[str]:
 
 def parse_json_lines(done: ProgramResult) -> tuple[dict[str, Any], ...]:
     """Parse the JSON objects that a child printed, one per line. A truncated or foreign line is left out."""
-    return tuple(words for line in done.out.splitlines() if (words := _parsed(line)))
+    found = []
+    for line in done.out.splitlines():
+        try:
+            found.append(parse_json(line))
+        except ValueError:
+            continue  # cut off: the child was killed while it wrote this line
+    return tuple(line for line in found if isinstance(line, dict))
 
 
-def _parsed(line: str) -> dict[str, Any]:
-    try:
-        words = parse_json(line)
-    except ValueError:
-        return {}  # cut off: the child was killed while it wrote this line
-    return words if isinstance(words, dict) else {}
+def merge_json_lines(done: ProgramResult) -> dict[str, Any]:
+    """Return the latest value of every key that a child printed."""
+    return {key: value for line in parse_json_lines(done) for key, value in line.items()}
 
 
 def find_signal(code: int) -> int:

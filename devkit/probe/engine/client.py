@@ -1,12 +1,11 @@
 """The docker command and its like on PATH: endpoint, settings, credential helpers, Compose plugin."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from devkit.facts.model import Client, Clients, Compose, CredentialHelper, DockerSettings, Endpoint
 from devkit.facts.values import Release, Unknown, record
-from devkit.probe.documents import format_json_error, parse_json
+from devkit.probe.documents import format_json_error, get_object, get_text, parse_json
 from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.machine.operating_system import read_user_id
 from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
@@ -34,38 +33,30 @@ def resolve_endpoint(host: Host) -> ChosenEndpoint:
     if address := host.env.get("DOCKER_HOST"):
         url = address if "://" in address else f"tcp://{address}"
         return ChosenEndpoint(Endpoint(url, "DOCKER_HOST"), _environment_tls(host))
-    name, chosen_by = _context_name(host)
+    name = host.env.get("DOCKER_CONTEXT", "")
+    chosen_by = f"DOCKER_CONTEXT={name}"
+    if not name:
+        name = (
+            get_text(_read_object(host, f"{find_docker_config(host)}/config.json"), "currentContext") or DEFAULT_CONTEXT
+        )
+        chosen_by = f"context {name}"
     if name == DEFAULT_CONTEXT:
         return ChosenEndpoint(_default_endpoint(host), _environment_tls(host))
-    return _context(host, name, chosen_by)
+    import hashlib
+
+    folder = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
+    meta = _read_object(host, f"{find_docker_config(host)}/contexts/meta/{folder}/meta.json")
+    url = get_text(get_object(get_object(meta, "Endpoints"), "docker"), "Host")
+    if not url:
+        return ChosenEndpoint(Endpoint("", chosen_by), problem=f"there is no Docker context named {name!r}")
+    tls = f"{find_docker_config(host)}/contexts/tls/{folder}/docker"
+    return ChosenEndpoint(Endpoint(url, chosen_by), tls if host.list(tls) else None)
 
 
 def find_docker_config(host: Host) -> str:
     """Return the folder of the docker command's own settings."""
     home = host.env.get("HOME") or host.env.get("USERPROFILE") or ""
     return host.env.get("DOCKER_CONFIG") or f"{home}/.docker"
-
-
-def _context_name(host: Host) -> tuple[str, str]:
-    if name := host.env.get("DOCKER_CONTEXT"):
-        return name, f"DOCKER_CONTEXT={name}"
-    settings = _object(host.read(f"{find_docker_config(host)}/config.json"))
-    name = settings.get("currentContext")
-    return (name, f"context {name}") if isinstance(name, str) and name else (DEFAULT_CONTEXT, "default")
-
-
-def _context(host: Host, name: str, chosen_by: str) -> ChosenEndpoint:
-    import hashlib
-
-    folder = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
-    meta = _object(host.read(f"{find_docker_config(host)}/contexts/meta/{folder}/meta.json"))
-    endpoints = meta.get("Endpoints")
-    entry = endpoints.get("docker") if isinstance(endpoints, dict) else None
-    url = entry.get("Host") if isinstance(entry, dict) else None
-    if not isinstance(url, str) or not url:
-        return ChosenEndpoint(Endpoint("", chosen_by), problem=f"there is no Docker context named {name!r}")
-    tls = f"{find_docker_config(host)}/contexts/tls/{folder}/docker"
-    return ChosenEndpoint(Endpoint(url, chosen_by), tls if host.list(tls) else None)
 
 
 def _environment_tls(host: Host) -> str | None:
@@ -90,9 +81,9 @@ def _default_endpoint(host: Host) -> Endpoint:
     return Endpoint(f"unix://{path}", chosen_by)
 
 
-def _object(text: str | None) -> dict[str, Any]:
+def _read_object(host: Host, path: str) -> dict[str, Any]:
     try:
-        content = parse_json(text or "{}")
+        content = parse_json(host.read(path) or "{}")
     except ValueError:
         return {}
     return content if isinstance(content, dict) else {}
@@ -128,35 +119,26 @@ def _client(host: Host, name: str) -> Client | None:
     if not path:
         return None
     real = host.link(path) or path
-    script = _script(host, real)
+    found = host.stat(real)
+    script = (host.read(real) or "") if found is not None and found.size <= _SCRIPT_BYTES else ""
+    script = script if script.startswith("#!") else ""
     is_podman = real.rpartition("/")[2] == "podman" or bool(re.search(r"^\s*(?:exec\s+)?\S*podman\b", script, re.M))
+    version: Release | Unknown = VERSION_NOT_READ
+    if name == "docker" and not script:
+        done = host.run([path, "--version"], deadline_s=_VERSION_DEADLINE_S)
+        version = Release.find(done.out.partition("version")[2]) or Unknown(
+            f"{path} --version ended with status {done.code}"
+        )
     return Client(
         name=name,
         path=path,
-        version=_docker_version(host, path) if name == "docker" and not script else VERSION_NOT_READ,
+        version=version,
         real_path=real,
         is_podman=is_podman,
     )
 
 
 VERSION_NOT_READ = Unknown("only docker's version is read")
-
-
-def _script(host: Host, path: str) -> str:
-    """The text of a command that is a short script, "" for a program."""
-    found = host.stat(path)
-    if found is None or found.size > _SCRIPT_BYTES:
-        return ""
-    text = host.read(path) or ""
-    return text if text.startswith("#!") else ""
-
-
-def _docker_version(host: Host, path: str) -> Release | Unknown:
-    done = host.run([path, "--version"], deadline_s=_VERSION_DEADLINE_S)
-    try:
-        return Release.parse(done.out.partition("version")[2])
-    except ValueError:
-        return Unknown(f"{path} --version ended with status {done.code}")
 
 
 def _docker_settings(host: Host) -> DockerSettings:
@@ -168,16 +150,13 @@ def _docker_settings(host: Host) -> DockerSettings:
         return DockerSettings(path, format_json_error(error), (), gives_proxy=False)
     if not isinstance(content, dict):
         return DockerSettings(path, "the top level is not an object", (), gives_proxy=False)
-    return DockerSettings(path, "", tuple(_credential_helpers(host, content)), gives_proxy=bool(content.get("proxies")))
-
-
-def _credential_helpers(host: Host, content: dict[str, Any]) -> Iterator[CredentialHelper]:
-    store, helpers = content.get("credsStore"), content.get("credHelpers")
-    named = [("", store), *(helpers.items() if isinstance(helpers, dict) else ())]
-    for registry, name in named:
-        if isinstance(name, str) and name:
-            program = f"docker-credential-{name}"
-            yield CredentialHelper(name, find_program(host, program), str(registry))
+    named = [("", content.get("credsStore")), *get_object(content, "credHelpers").items()]
+    helpers = tuple(
+        CredentialHelper(name, find_program(host, f"docker-credential-{name}"), str(registry))
+        for registry, name in named
+        if isinstance(name, str) and name
+    )
+    return DockerSettings(path, "", helpers, gives_proxy=bool(content.get("proxies")))
 
 
 # The Compose plugin of the docker command.
@@ -207,7 +186,5 @@ def read_compose(host: Host) -> Compose | Unknown | None:
         return Unknown("docker compose version did not answer")
     if done.code != 0:
         return None
-    try:
-        return Compose(Release.parse(done.out))
-    except ValueError:
-        return Unknown(f"docker compose version printed {done.out.strip()[:MAX_SHOWN]!r}")
+    version = Release.find(done.out)
+    return Compose(version) if version else Unknown(f"docker compose version printed {done.out.strip()[:MAX_SHOWN]!r}")

@@ -1,11 +1,11 @@
-"""Containers and images, from what the engine child wrote down of them in the engine's own words."""
+"""Containers and images as the engine describes them, and the facts inside of the project's running dev container."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from devkit.facts.model import Engine, EngineKind, Facts, LocalImage, RunningContainer, StoppedContainer
 from devkit.facts.values import Unknown
-from devkit.probe.host import TIMED_OUT, Host, ProgramResult
+from devkit.probe.documents import get_int, get_list, get_object, get_objects, get_text
+from devkit.probe.host import TIMED_OUT, Host
 
 SHORT_ID = 12
 DEV_CONTAINER_LABEL = "devcontainer.local_folder"
@@ -15,6 +15,7 @@ COMPOSE_SERVICE_LABEL = "com.docker.compose.service"
 _CDI_GPU = "nvidia.com/"
 _NODE = "/dev/nvidia"
 _ENGINE_SOCKETS = ("docker.sock", "podman.sock")
+_NO_DEVICES = ("", "void", "none")
 
 JsonObject = dict[str, Any]
 
@@ -22,172 +23,132 @@ JsonObject = dict[str, Any]
 def parse_running_containers(said: JsonObject) -> tuple[RunningContainer, ...] | Unknown:
     """Parse the running containers, dev containers first."""
     described = _listed(said, "containers")
-    if isinstance(described, Unknown):
-        return described
-    return tuple(_running(one) for one in described if _part(one, "State").get("Running") is True)
+    return described if isinstance(described, Unknown) else tuple(_running(one) for one in described if _runs(one))
 
 
 def parse_stopped_containers(said: JsonObject) -> tuple[StoppedContainer, ...] | Unknown:
     """Parse the dev containers that do not run."""
     described = _listed(said, "containers")
-    if isinstance(described, Unknown):
-        return described
-    return tuple(_stopped(one) for one in described if _part(one, "State").get("Running") is not True)
+    return described if isinstance(described, Unknown) else tuple(_stopped(one) for one in described if not _runs(one))
+
+
+def _runs(one: JsonObject) -> bool:
+    return get_object(one, "State").get("Running") is True
 
 
 def parse_local_images(said: JsonObject) -> tuple[LocalImage, ...] | Unknown:
     """Parse the images that the child program inspected."""
     described = _listed(said, "images")
-    return described if isinstance(described, Unknown) else tuple(_image(one) for one in described)
+    if isinstance(described, Unknown):
+        return described
+    return tuple(
+        LocalImage(
+            name=str((get_list(one, "RepoTags") or [_short_id(one, "Id")])[0]),
+            machine=get_text(one, "Architecture"),
+            require_cuda=_requirement(_variables(one)),
+            id=_short_id(one, "Id"),
+            is_dev_container=one.get("IsDevContainer") is True,
+        )
+        for one in described
+    )
 
 
 def _listed(said: JsonObject, what: str) -> list[JsonObject] | Unknown:
-    entries = said.get(what)
-    if isinstance(entries, list):
-        return [entry for entry in entries if isinstance(entry, dict)]
-    reason = said.get("unlisted")
-    return Unknown(f"the engine does not list its {what}: {reason or 'it gave no answer in time'}")
+    if isinstance(said.get(what), list):
+        return get_objects(said, what)
+    return Unknown(f"the engine does not list its {what}: {said.get('unlisted') or 'it gave no answer in time'}")
 
 
 def _running(one: JsonObject) -> RunningContainer:
-    config, host, labels = _part(one, "Config"), _part(one, "HostConfig"), _labels(one)
-    variables = _variables(config)
-    memory = _number(host, "Memory")
+    config, host = get_object(one, "Config"), get_object(one, "HostConfig")
+    labels, variables, memory = get_object(config, "Labels"), _variables(config), _number(host, "Memory")
+    devices = [get_text(device, "PathOnHost") for device in get_objects(host, "Devices")]
     return RunningContainer(
-        id=_text(one, "Id")[:SHORT_ID],
-        name=_text(one, "Name").lstrip("/"),
-        image=_text(config, "Image"),
+        id=_short_id(one, "Id"),
+        name=get_text(one, "Name").lstrip("/"),
+        image=get_text(config, "Image"),
         folder=_folder(labels),
         gpu_request=_gpu_request(host, variables),
-        image_id=_image_id(_text(one, "Image")),
+        image_id=_short_id(one, "Image"),
         is_dev_container=DEV_CONTAINER_LABEL in labels,
-        service=_text(labels, COMPOSE_SERVICE_LABEL),
-        runtime=_text(host, "Runtime"),
-        gpu_devices=tuple(_nodes(host)),
+        service=get_text(labels, COMPOSE_SERVICE_LABEL),
+        runtime=get_text(host, "Runtime"),
+        gpu_devices=tuple(path for path in devices if path.startswith(_NODE)),
         visible_devices=variables.get("NVIDIA_VISIBLE_DEVICES"),
         driver_capabilities=variables.get("NVIDIA_DRIVER_CAPABILITIES"),
         require_cuda=_requirement(variables),
         shm_bytes=_number(host, "ShmSize"),
-        ipc_mode=_text(host, "IpcMode"),
-        network_mode=_text(host, "NetworkMode"),
-        user=_text(config, "User"),
+        ipc_mode=get_text(host, "IpcMode"),
+        network_mode=get_text(host, "NetworkMode"),
+        user=get_text(config, "User"),
         is_privileged=host.get("Privileged") is True,
-        security_options=tuple(str(option) for option in _items(host, "SecurityOpt")),
-        ulimits=tuple(_ulimits(host)),
+        security_options=tuple(str(option) for option in get_list(host, "SecurityOpt")),
+        ulimits=tuple(
+            f"{str(limit.get('Name', '')).lower().removeprefix('rlimit_')}={limit.get('Soft')}:{limit.get('Hard')}"
+            for limit in get_objects(host, "Ulimits")
+        ),
         memory_bytes=memory if isinstance(memory, Unknown) else memory or None,
-        has_engine_socket=any(str(path).endswith(_ENGINE_SOCKETS) for path in _items(one, "Sockets")),
-        health=_text(_part(one, "State"), "Health"),
+        has_engine_socket=any(str(path).endswith(_ENGINE_SOCKETS) for path in get_list(one, "Sockets")),
+        health=get_text(get_object(one, "State"), "Health"),
     )
 
 
 def _stopped(one: JsonObject) -> StoppedContainer:
-    config, host, state = _part(one, "Config"), _part(one, "HostConfig"), _part(one, "State")
-    code = _number(state, "ExitCode")
+    config, host, state = get_object(one, "Config"), get_object(one, "HostConfig"), get_object(one, "State")
     return StoppedContainer(
-        id=_text(one, "Id")[:SHORT_ID],
-        name=_text(one, "Name").lstrip("/"),
-        image=_text(config, "Image"),
-        folder=_folder(_labels(one)),
+        id=_short_id(one, "Id"),
+        name=get_text(one, "Name").lstrip("/"),
+        image=get_text(config, "Image"),
+        folder=_folder(get_object(config, "Labels")),
         gpu_request=_gpu_request(host, _variables(config)),
-        state=_text(state, "Status"),
-        exit_code=0 if isinstance(code, Unknown) else code,
+        state=get_text(state, "Status"),
+        exit_code=get_int(state, "ExitCode") or 0,
         out_of_memory=state.get("OOMKilled") is True,
-        error=_text(state, "Error"),
-    )
-
-
-def _image(one: JsonObject) -> LocalImage:
-    tags = _items(one, "RepoTags")
-    number = _image_id(_text(one, "Id"))
-    return LocalImage(
-        name=str(tags[0]) if tags else number,
-        machine=_text(one, "Architecture"),
-        require_cuda=_requirement(_variables(one)),
-        id=number,
-        is_dev_container=one.get("IsDevContainer") is True,
+        error=get_text(state, "Error"),
     )
 
 
 def _gpu_request(host: JsonObject, variables: dict[str, str]) -> str:
-    """The way that wins: what the engine injects itself before what a hook or runtime adds behind its back."""
-    requests = [request for request in _items(host, "DeviceRequests") if isinstance(request, dict)]
-    paths = [_text(device, "PathOnHost") for device in _items(host, "Devices") if isinstance(device, dict)]
-    names = [str(name) for request in requests for name in _items(request, "DeviceIDs")]
+    """Return the form that wins: what the engine injects itself before what a hook or runtime adds."""
+    requests = get_objects(host, "DeviceRequests")
+    paths = [get_text(device, "PathOnHost") for device in get_objects(host, "Devices")]
+    names = [str(name) for request in requests for name in get_list(request, "DeviceIDs")]
     if any(name.startswith(_CDI_GPU) for name in (*names, *paths)):
         return "cdi"
-    if any(_wants_gpu(request) for request in requests):
-        return "driver"
-    if "nvidia" in _text(host, "Runtime") and variables.get("NVIDIA_VISIBLE_DEVICES", "void") not in (
-        "",
-        "void",
-        "none",
-    ):
+    for request in requests:
+        groups = [group for group in get_list(request, "Capabilities") if isinstance(group, list)]
+        capabilities = {str(name) for group in groups for name in group}
+        if get_text(request, "Driver") == "nvidia" or capabilities & {"gpu", "nvidia"}:
+            return "driver"
+    visible = variables.get("NVIDIA_VISIBLE_DEVICES", "void")
+    if "nvidia" in get_text(host, "Runtime") and visible not in _NO_DEVICES:
         return "runtime"
     return "devices" if any(path.startswith(_NODE) for path in paths) else ""
 
 
-def _wants_gpu(request: JsonObject) -> bool:
-    wanted = {str(name) for group in _items(request, "Capabilities") if isinstance(group, list) for name in group}
-    return _text(request, "Driver") == "nvidia" or bool(wanted & {"gpu", "nvidia"})
-
-
-def _nodes(host: JsonObject) -> Iterator[str]:
-    for device in _items(host, "Devices"):
-        path = _text(device, "PathOnHost") if isinstance(device, dict) else ""
-        if path.startswith(_NODE):
-            yield path
-
-
-def _ulimits(host: JsonObject) -> Iterator[str]:
-    for limit in _items(host, "Ulimits"):
-        if isinstance(limit, dict):
-            name = str(limit.get("Name", "")).lower().removeprefix("rlimit_")
-            yield f"{name}={limit.get('Soft')}:{limit.get('Hard')}"
-
-
 def _folder(labels: JsonObject) -> str:
-    """Compose names the folder of its file, which for a dev container is the one inside of the project."""
-    folder = _text(labels, DEV_CONTAINER_LABEL) or _text(labels, COMPOSE_FOLDER_LABEL)
+    """Return the project's folder. Compose names the folder of its file, which may be .devcontainer inside of it."""
+    folder = get_text(labels, DEV_CONTAINER_LABEL) or get_text(labels, COMPOSE_FOLDER_LABEL)
     return folder.rstrip("/\\").removesuffix("/.devcontainer").removesuffix("\\.devcontainer")
 
 
 def _requirement(variables: dict[str, str]) -> str | None:
     """Return the image's requirement of the driver; NVIDIA_DISABLE_REQUIRE removes it."""
-    if variables.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
-        return None
-    return variables.get("NVIDIA_REQUIRE_CUDA") or None
+    is_disabled = variables.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true")
+    return None if is_disabled else variables.get("NVIDIA_REQUIRE_CUDA") or None
 
 
 def _variables(config: JsonObject) -> dict[str, str]:
-    return dict(str(entry).partition("=")[::2] for entry in _items(config, "Env"))
+    return dict(str(entry).partition("=")[::2] for entry in get_list(config, "Env"))
 
 
-def _labels(one: JsonObject) -> JsonObject:
-    return _part(_part(one, "Config"), "Labels")
+def _short_id(one: JsonObject, key: str) -> str:
+    return get_text(one, key).removeprefix("sha256:")[:SHORT_ID]
 
 
-def _image_id(text: str) -> str:
-    return text.removeprefix("sha256:")[:SHORT_ID]
-
-
-def _part(record: JsonObject, key: str) -> JsonObject:
-    part = record.get(key)
-    return part if isinstance(part, dict) else {}
-
-
-def _items(record: JsonObject, key: str) -> list[Any]:
-    items = record.get(key)
-    return items if isinstance(items, list) else []
-
-
-def _text(record: JsonObject, key: str) -> str:
-    text = record.get(key)
-    return text if isinstance(text, str) else ""
-
-
-def _number(record: JsonObject, key: str) -> int | Unknown:
-    number = record.get(key)
-    return number if isinstance(number, int) and not isinstance(number, bool) else Unknown(f"the engine says no {key}")
+def _number(described: JsonObject, key: str) -> int | Unknown:
+    number = get_int(described, key)
+    return Unknown(f"the engine says no {key}") if number is None else number
 
 
 # The project's running dev container, read by the devkit that is installed in it.
@@ -215,10 +176,16 @@ def read_facts_inside(host: Host, engine: object, *, project: str, deadline_s: f
     done = host.run([command, "exec", container.id, *DOCTOR_COMMAND], deadline_s=deadline_s)
     try:
         return parse_facts(done.out)
-    except InvalidFacts as wrong:
-        return Unknown(
-            f"the dev container {container.name} runs, but {_exec_problem(done, command, deadline_s, wrong.problem)}"
-        )
+    except InvalidFacts as error:
+        problem = error.problem
+    if done.code == TIMED_OUT:
+        reason = f"devkit inside of it did not answer within {deadline_s:.1f} s"
+    elif done.code in _CANNOT_EXECUTE:
+        reason = f"devkit is not installed in it, or the {command} command is missing here"
+    else:
+        last = done.err.strip().rpartition("\n")[2]
+        reason = f"looking into it ended with status {done.code}: {last or problem}"
+    return Unknown(f"the dev container {container.name} runs, but {reason}")
 
 
 def find_project_container(containers: tuple[RunningContainer, ...], project: str) -> RunningContainer | None:
@@ -229,14 +196,5 @@ def find_project_container(containers: tuple[RunningContainer, ...], project: st
 
 
 def _normalize_folder(folder: str) -> str:
-    """Windows writes the label with backslashes, and a trailing separator says nothing."""
+    # Windows writes the label with backslashes, and a trailing separator says nothing.
     return folder.replace("\\", "/").rstrip("/")
-
-
-def _exec_problem(done: ProgramResult, command: str, deadline_s: float, wrong: str) -> str:
-    if done.code == TIMED_OUT:
-        return f"devkit inside of it did not answer within {deadline_s:.1f} s"
-    if done.code in _CANNOT_EXECUTE:
-        return f"devkit is not installed in it, or the {command} command is missing here"
-    said = done.err.strip().rpartition("\n")[2]
-    return f"looking into it ended with status {done.code}: {said or wrong}"

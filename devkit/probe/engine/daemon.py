@@ -1,24 +1,17 @@
 """The container engine, read through its API in a child process."""
 
-import re
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from devkit.facts.model import Endpoint, Engine, EngineEnd, EngineFailure, EngineKind, Runtime
 from devkit.facts.values import Release, Unknown
-from devkit.probe.children.protocol import build_child_command, find_last_line, parse_json_lines
-from devkit.probe.documents import get_int, get_object, get_objects, get_text, get_texts
+from devkit.probe.children.protocol import build_child_command, find_last_line, merge_json_lines
+from devkit.probe.documents import get_int, get_object, get_objects, get_text, get_texts, strip_url_credentials
 from devkit.probe.engine.client import resolve_endpoint
 from devkit.probe.engine.containers import parse_local_images, parse_running_containers, parse_stopped_containers
 from devkit.probe.engine.toolkit import TOOLKIT_HOOK
-from devkit.probe.host import TIMED_OUT, Host, ProgramResult
+from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
-
-
-def parse_min_api_version(version: dict[str, Any]) -> str:
-    """Parse the oldest API version that the engine still speaks, "" when it does not say."""
-    return str(version.get("MinAPIVersion") or "")
 
 
 def parse_proxy(info: dict[str, Any]) -> str | Unknown:
@@ -26,22 +19,6 @@ def parse_proxy(info: dict[str, Any]) -> str | Unknown:
     if "HttpsProxy" not in info and "HttpProxy" not in info:
         return Unknown("this engine does not say whether it uses a proxy")
     return strip_url_credentials(str(info.get("HttpsProxy") or info.get("HttpProxy") or ""))
-
-
-_LOGIN = re.compile(r"[^/\s]*@")
-
-
-def strip_url_credentials(url: str) -> str:
-    """Return `url` without user name and password, and without a query."""
-    url = url.strip().strip("\"'")
-    try:
-        parts = urlsplit(url if "://" in url else f"//{url}")
-    except ValueError:
-        return "not an address"
-    place = parts.netloc.rpartition("@")[2]
-    shown = urlunsplit((parts.scheme, place, parts.path, "", "")).removeprefix("//")
-    # What is no address may still hold a login, in a place where no address has one.
-    return _LOGIN.sub("", shown)
 
 
 def compute_engine_clock_skew_s(info: dict[str, Any], read_at: object) -> int | Unknown:
@@ -77,13 +54,18 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
     """Read the engine behind the docker command, or why none answers within `deadline_s` seconds."""
     chosen = resolve_endpoint(host)
     endpoint = chosen.endpoint
-    if problem := chosen.problem or _unusable(endpoint.url):
+    problem = chosen.problem
+    if not problem and endpoint.url.startswith("ssh://"):
+        problem = "this engine is on another machine, reached over ssh: run devkit on that machine"
+    elif not problem and not endpoint.url.startswith(_SCHEMES):
+        problem = f"{endpoint.url!r} is not an address of an engine (unix, tcp, npipe or ssh)"
+    if problem:
         return EngineFailure(EngineEnd.BAD_ENDPOINT, endpoint, problem)
     done = host.run(
         build_child_command(host, "ask_engine", endpoint.url, *([chosen.tls_folder] if chosen.tls_folder else [])),
         deadline_s=deadline_s,
     )
-    said = _said(done)
+    said = merge_json_lines(done)
     if get_object(said, "info") and get_object(said, "version"):
         return _engine(host, endpoint, said)
     if "info" in said and "version" in said:
@@ -100,44 +82,34 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
         )
     # What gave its version is an engine, however the rest of its answer came out.
     failed = "error" if failed == "not-an-engine" and get_object(said, "version") else failed
-    return EngineFailure(_end(host, endpoint, failed), endpoint, get_text(said, "message"))
-
-
-def _unusable(url: str) -> str:
-    """Return why no API request can be sent to `url`, "" when one can."""
-    if url.startswith("ssh://"):
-        return "this engine is on another machine, reached over ssh: run devkit on that machine"
-    return "" if url.startswith(_SCHEMES) else f"{url!r} is not an address of an engine (unix, tcp, npipe or ssh)"
-
-
-def _said(done: ProgramResult) -> dict[str, Any]:
-    said: dict[str, Any] = {}
-    for words in parse_json_lines(done):
-        said.update(words)
-    return said
-
-
-def _end(host: Host, endpoint: Endpoint, failed: str) -> EngineEnd:
-    by_default = endpoint.chosen_by == "default"
-    if failed == "missing" and by_default and not any(find_program(host, name) for name in _ENGINE_PROGRAMS):
-        return EngineEnd.NOT_INSTALLED
-    return _ENDS.get(failed, EngineEnd.ERROR)
+    end = _ENDS.get(failed, EngineEnd.ERROR)
+    if (
+        failed == "missing"
+        and endpoint.chosen_by == "default"
+        and not any(find_program(host, name) for name in _ENGINE_PROGRAMS)
+    ):
+        end = EngineEnd.NOT_INSTALLED
+    return EngineFailure(end, endpoint, get_text(said, "message"))
 
 
 def _engine(host: Host, endpoint: Endpoint, said: dict[str, Any]) -> Engine:
     version, info = get_object(said, "version"), get_object(said, "info")
-    kind = _engine_kind(version, info)
+    components = {get_text(one, "Name"): get_text(one, "Version") for one in get_objects(version, "Components")}
+    kind = EngineKind.PODMAN if "Podman Engine" in components else EngineKind.DOCKER
+    if kind is EngineKind.DOCKER and "Docker Desktop" in get_text(info, "OperatingSystem"):
+        kind = EngineKind.DOCKER_DESKTOP
+    runtimes = get_object(info, "Runtimes")
     options = " ".join(get_texts(info, "SecurityOptions"))
     root_dir = get_text(info, "DockerRootDir")
     is_snap = root_dir.startswith("/var/snap/")
     return Engine(
         endpoint=endpoint,
         kind=kind,
-        version=_version(version),
+        version=Release.find(get_text(version, "Version")) or Unknown("the engine did not say its version"),
         api_version=get_text(version, "ApiVersion"),
         operating_system=get_text(info, "OperatingSystem"),
         machine=get_text(info, "Architecture"),
-        runtimes=_runtimes(info),
+        runtimes=tuple(Runtime(name, get_text(get_object(runtimes, name), "path")) for name in sorted(runtimes)),
         default_runtime=get_text(info, "DefaultRuntime"),
         cdi_spec_dirs=get_texts(info, "CDISpecDirs"),
         cdi_devices=_cdi_devices(version, info),
@@ -148,54 +120,22 @@ def _engine(host: Host, endpoint: Endpoint, said: dict[str, Any]) -> Engine:
         root_dir=root_dir,
         is_snap=is_snap,
         hook_on_path=_hook_on_path(host, endpoint, kind, pid=get_int(said, "listener_pid"), is_snap=is_snap),
-        min_api_version=parse_min_api_version(version),
+        min_api_version=str(version.get("MinAPIVersion") or ""),
         proxy=parse_proxy(info),
         clock_ahead_s=compute_engine_clock_skew_s(info, said.get("read_at")),
         containers=parse_running_containers(said),
         stopped=parse_stopped_containers(said),
         images=parse_local_images(said),
-        runc=_component(version, "runc"),
+        runc=Release.find(components.get("runc", "")) or Unknown("the engine does not say the version of its runc"),
     )
-
-
-def _engine_kind(version: dict[str, Any], info: dict[str, Any]) -> EngineKind:
-    names = {get_text(component, "Name") for component in get_objects(version, "Components")}
-    if "Podman Engine" in names:
-        return EngineKind.PODMAN
-    if "Docker Desktop" in get_text(info, "OperatingSystem"):
-        return EngineKind.DOCKER_DESKTOP
-    return EngineKind.DOCKER
-
-
-def _version(version: dict[str, Any]) -> Release | Unknown:
-    try:
-        return Release.parse(get_text(version, "Version"))
-    except ValueError:
-        return Unknown("the engine did not say its version")
-
-
-def _component(version: dict[str, Any], name: str) -> Release | Unknown:
-    """The version of one of the engine's parts."""
-    found = [component for component in get_objects(version, "Components") if get_text(component, "Name") == name]
-    try:
-        return Release.parse(get_text(found[0], "Version"))
-    except (IndexError, ValueError):
-        return Unknown(f"the engine does not say the version of its {name}")
-
-
-def _runtimes(info: dict[str, Any]) -> tuple[Runtime, ...]:
-    runtimes = get_object(info, "Runtimes")
-    return tuple(Runtime(name, get_text(get_object(runtimes, name), "path")) for name in sorted(runtimes))
 
 
 def _cdi_devices(version: dict[str, Any], info: dict[str, Any]) -> tuple[str, ...] | Unknown:
     if info.get("DiscoveredDevices") is not None:
         devices = get_objects(info, "DiscoveredDevices")
         return tuple(get_text(device, "ID") for device in devices if device.get("Source") == "cdi")
-    try:
-        lists_devices = Release.parse(get_text(version, "ApiVersion")) >= FIRST_API_THAT_LISTS_DEVICES
-    except ValueError:
-        lists_devices = False
+    api = Release.find(get_text(version, "ApiVersion"))
+    lists_devices = api is not None and api >= FIRST_API_THAT_LISTS_DEVICES
     return () if lists_devices else Unknown("this engine's API does not list CDI devices")
 
 

@@ -7,7 +7,15 @@ from typing import Any
 from devkit.facts.engine import UNREADABLE_SPEC
 from devkit.facts.model import CdiSpec, DaemonFile, Toolkit
 from devkit.facts.values import Release, Unknown
-from devkit.probe.documents import format_json_error, get_objects, get_scalar, parse_json, parse_toml, parse_yaml
+from devkit.probe.documents import (
+    format_json_error,
+    get_object,
+    get_objects,
+    get_scalar,
+    parse_json,
+    parse_toml,
+    parse_yaml,
+)
 from devkit.probe.host import NOT_FOUND, Host
 from devkit.probe.machine.programs import find_program
 
@@ -34,41 +42,41 @@ def read_cdi(host: Host, *, engine_folders: tuple[str, ...] = ()) -> tuple[CdiSp
 
 
 def _spec(host: Host, path: str) -> CdiSpec:
+    def unusable(error: str) -> CdiSpec:
+        return CdiSpec(path=path, kind="", cdi_version="", devices=(), driver=None, error=error)
+
     text = host.read(path)
     if text is None:
-        return _unusable(path, UNREADABLE_SPEC)
+        return unusable(UNREADABLE_SPEC)
     try:
         content = parse_json(text) if path.endswith(".json") else parse_yaml(text)
     except ValueError as error:
-        return _unusable(path, " ".join(str(error).split()))
+        return unusable(" ".join(str(error).split()))
     if not isinstance(content, dict):
-        return _unusable(path, "the top level is not an object")
-    devices = content.get("devices")
-    entries: list[Any] = devices if isinstance(devices, list) else []
+        return unusable("the top level is not an object")
+    devices = get_objects(content, "devices")
     driver = _DRIVER_LIBRARY.search(text) or _HOST_DRIVER.search(text)
     return CdiSpec(
         path=path,
         kind=get_scalar(content, "kind"),
         cdi_version=get_scalar(content, "cdiVersion"),
-        devices=tuple(get_scalar(entry, "name") for entry in get_objects(content, "devices") if "name" in entry),
+        devices=tuple(get_scalar(device, "name") for device in devices if "name" in device),
         driver=Release.parse(driver[1]) if driver else None,
         error="",
-        without_nodes=tuple(_without_nodes(entries)),
-        missing_paths=tuple(_missing_paths(host, content, entries)),
+        without_nodes=tuple(str(one["name"]) for one in devices if "name" in one and not _edits(one, "deviceNodes")),
+        missing_paths=tuple(_missing_paths(host, content, devices)),
     )
 
 
-def _without_nodes(entries: list[Any]) -> Iterator[str]:
-    """Devices that bring no device node of their own."""
-    for entry in entries:
-        if isinstance(entry, dict) and "name" in entry and not any(_edits(entry, "deviceNodes")):
-            yield str(entry["name"])
+def _edits(owner: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """The entries under `containerEdits.<key>` of a specification or of one of its devices."""
+    return get_objects(get_object(owner, "containerEdits"), key)
 
 
-def _missing_paths(host: Host, content: dict[str, Any], entries: list[Any]) -> Iterator[str]:
+def _missing_paths(host: Host, content: dict[str, Any], devices: list[dict[str, Any]]) -> Iterator[str]:
     """Host paths of nodes and mounts that are not here. A hook's program counts too: it runs on the host."""
     seen: set[str] = set()
-    for owner in (content, *(entry for entry in entries if isinstance(entry, dict))):
+    for owner in (content, *devices):
         nodes = (node.get("hostPath") or node.get("path") for node in _edits(owner, "deviceNodes"))
         mounts = (mount.get("hostPath") for mount in _edits(owner, "mounts"))
         hooks = (hook.get("path") for hook in _edits(owner, "hooks"))
@@ -77,19 +85,6 @@ def _missing_paths(host: Host, content: dict[str, Any], entries: list[Any]) -> I
                 seen.add(path)
                 if host.stat(path) is None:
                     yield path
-
-
-def _edits(owner: dict[str, Any], key: str) -> Iterator[dict[str, Any]]:
-    """The entries under `containerEdits.<key>` of a specification or of one of its devices."""
-    edits = owner.get("containerEdits")
-    entries = edits.get(key) if isinstance(edits, dict) else None
-    for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, dict):
-            yield entry
-
-
-def _unusable(path: str, error: str) -> CdiSpec:
-    return CdiSpec(path=path, kind="", cdi_version="", devices=(), driver=None, error=error)
 
 
 TOOLKIT_VERSION = ("nvidia-ctk", "--version")
@@ -108,7 +103,10 @@ def read_toolkit(host: Host) -> Toolkit:
     version = _version(host)
     config = _config(host) if version is not None else _NOT_INSTALLED
     runtime, command = _section(config, TOOLKIT_RUNTIME), _section(config, "nvidia-container-cli")
-    ldconfig = _of(command, "ldconfig", "")
+    ldconfig, features = _of(command, "ldconfig", ""), _section(config, "features")
+    config_error: str | Unknown = ""
+    if isinstance(config, Unknown):
+        config_error = config.reason if "not valid TOML" in config.reason else config
     return Toolkit(
         version=version,
         hook_path=find_program(host, TOOLKIT_HOOK),
@@ -117,10 +115,12 @@ def read_toolkit(host: Host) -> Toolkit:
         no_cgroups=command if isinstance(command, Unknown) else command.get("no-cgroups", False) is True,
         driver_root=_of(command, "root", ""),
         daemon_files=tuple(_daemon_file(host, path) for path in find_daemon_paths(host) if host.stat(path) is not None),
-        config_error=_config_error(host, config),
+        config_error=config_error,
         ldconfig=ldconfig if isinstance(ldconfig, Unknown) else ldconfig.lstrip("@"),
         ldconfig_exists=_ldconfig_exists(host, ldconfig),
-        features=_features(config),
+        features=features
+        if isinstance(features, Unknown)
+        else tuple(sorted(k for k, v in features.items() if v is True)),
         cdi_refresh=_cdi_refresh(host),
         char_links=_char_links(host),
     )
@@ -133,10 +133,8 @@ def _version(host: Host) -> Release | Unknown | None:
     done = host.run(TOOLKIT_VERSION)
     if done.code == NOT_FOUND:
         return None
-    try:
-        return Release.parse(done.out.partition("version")[2])
-    except ValueError:
-        return Unknown(f"nvidia-ctk --version ended with status {done.code}: {(done.err or done.out).strip()}")
+    reason = f"nvidia-ctk --version ended with status {done.code}: {(done.err or done.out).strip()}"
+    return Release.find(done.out.partition("version")[2]) or Unknown(reason)
 
 
 def _config(host: Host) -> dict[str, Any] | Unknown:
@@ -150,17 +148,8 @@ def _config(host: Host) -> dict[str, Any] | Unknown:
         return Unknown(f"{TOOLKIT_CONFIG} is not valid TOML: {error}")
 
 
-def _config_error(host: Host, config: dict[str, Any] | Unknown) -> str | Unknown:
-    if not isinstance(config, Unknown):
-        return ""
-    return config.reason if "not valid TOML" in config.reason else config
-
-
 def _section(config: dict[str, Any] | Unknown, name: str) -> dict[str, Any] | Unknown:
-    if isinstance(config, Unknown):
-        return config
-    section = config.get(name)
-    return section if isinstance(section, dict) else {}
+    return config if isinstance(config, Unknown) else get_object(config, name)
 
 
 def _of(section: dict[str, Any] | Unknown, key: str, default: str) -> str | Unknown:
@@ -174,13 +163,6 @@ def _ldconfig_exists(host: Host, ldconfig: str | Unknown) -> bool | Unknown:
     if not ldconfig.startswith("@"):
         return Unknown("config.toml names no ldconfig of the host")
     return host.stat(ldconfig.lstrip("@")) is not None
-
-
-def _features(config: dict[str, Any] | Unknown) -> tuple[str, ...] | Unknown:
-    features = _section(config, "features")
-    if isinstance(features, Unknown):
-        return features
-    return tuple(sorted(name for name, value in features.items() if value is True))
 
 
 def _cdi_refresh(host: Host) -> str:
@@ -224,5 +206,4 @@ def _daemon_file(host: Host, path: str) -> DaemonFile:
         return DaemonFile(path, format_json_error(error), False)
     if not isinstance(content, dict):
         return DaemonFile(path, "the top level is not an object", False)
-    runtimes = content.get("runtimes")
-    return DaemonFile(path, "", isinstance(runtimes, dict) and "nvidia" in runtimes)
+    return DaemonFile(path, "", "nvidia" in get_object(content, "runtimes"))

@@ -252,13 +252,15 @@ def read_storage(host: Host, *, project: str) -> Storage:
 
 def find_hub_cache(host: Host) -> str:
     """Find the model cache of huggingface_hub: HF_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME or ~/.cache; "" without a home."""
-    env = host.env
-    if cache := env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE"):
-        return cache
-    home = env.get("HOME") or env.get("USERPROFILE")
-    caches = env.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
-    hub = env.get("HF_HOME") or (f"{caches}/huggingface" if caches else "")
-    return f"{hub}/hub" if hub else ""
+    home = find_hub_home(host)
+    return host.env.get("HF_HUB_CACHE") or host.env.get("HUGGINGFACE_HUB_CACHE") or (f"{home}/hub" if home else "")
+
+
+def find_hub_home(host: Host) -> str:
+    """Find the folder of huggingface_hub: HF_HOME, XDG_CACHE_HOME/huggingface or ~/.cache/huggingface; "" without a home."""
+    home = host.env.get("HOME") or host.env.get("USERPROFILE")
+    caches = host.env.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
+    return host.env.get("HF_HOME") or (f"{caches}/huggingface" if caches else "")
 
 
 def _engine_folders(host: Host) -> tuple[str, ...]:
