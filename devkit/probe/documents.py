@@ -218,20 +218,16 @@ def parse_yaml(text: str) -> object:
     # A CDI specification may hold a megabyte; the parser in C reads it ten times faster.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        if _may_be_deep(text):
+        # Brackets or a long line may nest that deeply; looking at every event would take as long as parsing.
+        if (
+            text.count("[") + text.count("{") > MAX_YAML_DEPTH
+            or max((len(line) for line in text.splitlines()), default=0) > MAX_YAML_DEPTH
+        ):
             _limit_depth(yaml.parse(text, Loader=loader))
         value: object = yaml.load(text, Loader=loader)  # noqa: S506 - both loaders are the safe ones
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(str(error) or "nested too deeply") from error
     return value
-
-
-def _may_be_deep(text: str) -> bool:
-    """Return whether brackets or a long line could nest that deeply; looking at every event would take as long as parsing."""
-    return (
-        text.count("[") + text.count("{") > MAX_YAML_DEPTH
-        or max((len(line) for line in text.splitlines()), default=0) > MAX_YAML_DEPTH
-    )
 
 
 def _limit_depth(events: Any) -> None:  # noqa: ANN401 - PyYAML has no types

@@ -287,7 +287,14 @@ class LocalHost:
             found = Path(path).stat()
         except (OSError, ValueError):
             return None
-        return Stat(_kind(found.st_mode), stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, found.st_size)
+        kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFCHR: "character", stat.S_IFSOCK: "socket"}
+        return Stat(
+            kinds.get(stat.S_IFMT(found.st_mode), "other"),
+            stat.S_IMODE(found.st_mode),
+            found.st_uid,
+            found.st_gid,
+            found.st_size,
+        )
 
     def link(self, path: str) -> str | None:
         """Return the absolute path that `path` resolves to through symbolic links; None when it does not exist."""
@@ -353,16 +360,6 @@ def _open_here(path: str) -> str:
     except OSError as error:
         return errno.errorcode.get(error.errno or 0, str(error.errno))
     return "open"
-
-
-def _kind(mode: int) -> str:
-    kinds = {
-        stat.S_IFREG: "file",
-        stat.S_IFDIR: "directory",
-        stat.S_IFCHR: "character",
-        stat.S_IFSOCK: "socket",
-    }
-    return kinds.get(stat.S_IFMT(mode), "other")
 
 
 class CachingHost(LocalHost):

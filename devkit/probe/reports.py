@@ -28,11 +28,13 @@ def read_training_run(host: Host, folder: str) -> TrainingRun | Unknown:
     record = _document(host, f"{folder}/{RECORD_FILE}")
     settled = steps[WARM_UP_STEPS:] or steps
     decisions = {each["name"]: each["value"] for each in record.get("decisions", []) if "name" in each}
+    known = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+    found = known.get(str(decisions.get("checkpointing")).lower())
     return TrainingRun(
         steps=len(steps),
         step_ms=_rounded(median(_numbers(settled, "seconds") or [0.0]) * 1000, "the run tells no times"),
         waiting_percent=_waiting(settled),
-        checkpointing=_flag(decisions.get("checkpointing")),
+        checkpointing=Unknown("the run tells no checkpointing") if found is None else found,
         attention=str(decisions.get("attention", "")) or Unknown("the run tells no attention"),
         on_cuda=_on_cuda(steps),
         peak_bytes=_rounded(max(_numbers(steps, "peak_allocated_bytes"), default=0), "no GPU memory was counted"),
@@ -115,12 +117,6 @@ def _share(reasons: Sequence[float], bits: int) -> int | Unknown:
 
 def _rounded(value: float, otherwise: str) -> int | Unknown:
     return round(value) if value else Unknown(otherwise)
-
-
-def _flag(value: object) -> bool | Unknown:
-    known = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
-    found = known.get(str(value).lower())
-    return Unknown("the run tells no checkpointing") if found is None else found
 
 
 MAX_LOG_LINES = 40

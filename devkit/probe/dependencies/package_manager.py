@@ -67,6 +67,10 @@ def read_with_package_manager(files: ProjectFiles) -> Dependencies:
         lock = "" if lock in hidden or PYPROJECT in hidden else lock
     if not found.paths and not found.unread:
         return NO_DEPENDENCIES
+    # Each tool has its own key for "this is no package".
+    tables = get_object(document, "tool")
+    says = (("poetry", "package-mode"), ("uv", "package"), ("pdm", "distribution"))
+    is_no_package = any(get_object(tables, name).get(key) is False for name, key in says)
     return Dependencies(
         tool=tool,
         because=because,
@@ -82,7 +86,7 @@ def read_with_package_manager(files: ProjectFiles) -> Dependencies:
         left_out=tuple(found.left_out),
         torch_family=family,
         has_members="workspace" in get_object(get_object(document, "tool"), "uv"),
-        builds_itself=_builds_itself(document, files),
+        builds_itself=not is_no_package and ("build-system" in document or files.has(SETUP_PY)),
     )
 
 
@@ -219,14 +223,6 @@ def _other_lists(found: RequirementCollector, main: str) -> None:
         if path.endswith((".txt", ".in")) and path not in found.paths and path != main.replace(".txt", ".in"):
             because = f"no list that is installed includes it; add `-r {path}` to {main or 'a requirements.txt'}"
             found.exclude(path, path, 1, because)
-
-
-def _builds_itself(document: dict[str, Any], files: ProjectFiles) -> bool:
-    """Return whether the project can be installed; each tool has its own key for "this is no package"."""
-    tables = get_object(document, "tool")
-    says = (("poetry", "package-mode"), ("uv", "package"), ("pdm", "distribution"))
-    is_no_package = any(get_object(tables, name).get(key) is False for name, key in says)
-    return not is_no_package and ("build-system" in document or files.has(SETUP_PY))
 
 
 def _hidden(paths: tuple[str, ...], found: RequirementCollector) -> tuple[str, ...]:

@@ -53,22 +53,18 @@ def _properties(host: Host, path: str) -> dict[str, int]:
 
 def _gpu(host: Host, node: int, properties: dict[str, int], name: str) -> AmdGpu:
     minor = properties.get("drm_render_minor", 0)
+    banks = [
+        _properties(host, f"{node}/mem_banks/{bank}/properties") for bank in host.list(f"{TOPOLOGY}/{node}/mem_banks")
+    ]
+    own = [bank.get("size_in_bytes", 0) for bank in banks if str(bank.get("heap_type", "")) in _LOCAL_MEMORY]
     return AmdGpu(
         node=node,
         target=format_gfx_target(properties["gfx_target_version"]),
         name=name,
         device_id=f"0x{properties.get('device_id', 0):04x}",
-        memory_bytes=_memory_bytes(host, node),
+        memory_bytes=sum(own) or Unknown("the kernel's topology names no memory of the GPU's own"),
         render_node=f"/dev/dri/renderD{minor}" if minor else "",
     )
-
-
-def _memory_bytes(host: Host, node: int) -> int | Unknown:
-    banks = [
-        _properties(host, f"{node}/mem_banks/{bank}/properties") for bank in host.list(f"{TOPOLOGY}/{node}/mem_banks")
-    ]
-    own = [bank.get("size_in_bytes", 0) for bank in banks if str(bank.get("heap_type", "")) in _LOCAL_MEMORY]
-    return sum(own) or Unknown("the kernel's topology names no memory of the GPU's own")
 
 
 def _names(host: Host, found: list[tuple[int, dict[str, int]]]) -> list[str]:

@@ -91,6 +91,7 @@ def add_installation(host: Host, driver: Driver) -> Driver:
     if not is_here or read_platform(host) is not Platform.LINUX:
         return _without_installation(driver)
     signer, is_enrolled = _signature(host, driver)
+    text = host.read("/proc/modules")
     return replace(
         driver,
         module_signer=signer,
@@ -102,7 +103,7 @@ def add_installation(host: Host, driver: Driver) -> Driver:
         apt_sources=tuple(_apt_sources(host)),
         closed_nodes=_closed_nodes(host),
         booted_at=_booted_at(host),
-        modules=_modules(host),
+        modules=tuple(sorted(_MODULE.findall(text))) if text else Unknown("/proc/modules is not visible here"),
         has_infiniband=bool(host.list(INFINIBAND)),
         fabric_manager_version=read_fabric_manager_version(host, driver.nvswitch_present),
     )
@@ -237,11 +238,6 @@ def _booted_at(host: Host) -> str | Unknown:
     return datetime.fromtimestamp(int(found[1]), UTC).isoformat(timespec="seconds")
 
 
-def _modules(host: Host) -> tuple[str, ...] | Unknown:
-    text = host.read("/proc/modules")
-    return tuple(sorted(_MODULE.findall(text))) if text else Unknown("/proc/modules is not visible here")
-
-
 MODULE_ON_DISK = ("modinfo", "-F", "version", "nvidia")
 DKMS = ("dkms", "status")
 
@@ -264,6 +260,8 @@ def read_driver(host: Host) -> Driver:
     ml_paths = find_libraries(host, "libnvidia-ml.so.1", cache)
     loaded, is_open = _loaded(host)
     pci_gpus, nvswitch = read_pci(host)
+    names = [f"/dev/{name}" for name in host.list("/dev") if name.startswith("nvidia")]
+    outcome = host.open_error("/dev/nvidiactl")
     driver = Driver(
         loaded=loaded,
         is_open=is_open,
@@ -272,8 +270,10 @@ def read_driver(host: Host) -> Driver:
         libnvidia_ml=read_library_release(host, ml_paths[0]) if ml_paths else None,
         libcuda=read_library_release(host, cuda_paths[0]) if cuda_paths else None,
         libcuda_paths=cuda_paths,
-        device_nodes=_device_nodes(host),
-        nvidiactl=_nvidiactl(host),
+        device_nodes=tuple(
+            name for name in names if (found := host.stat(name)) is not None and found.kind == "character"
+        ),
+        nvidiactl="absent" if outcome == "ENOENT" else outcome,
         pci_gpus=pci_gpus,
         nvswitch_present=nvswitch,
         fabric_manager=read_fabric_manager_state(host, nvswitch),
@@ -324,16 +324,6 @@ def _dkms_state(host: Host, kernel: str) -> str | Unknown:
         if module.startswith("nvidia") and (kernel in module or state.strip() == "added")
     ]
     return states[0] if states else ""
-
-
-def _device_nodes(host: Host) -> tuple[str, ...]:
-    names = [f"/dev/{name}" for name in host.list("/dev") if name.startswith("nvidia")]
-    return tuple(name for name in names if (found := host.stat(name)) is not None and found.kind == "character")
-
-
-def _nvidiactl(host: Host) -> str:
-    outcome = host.open_error("/dev/nvidiactl")
-    return "absent" if outcome == "ENOENT" else outcome
 
 
 def _secure_boot(host: Host) -> bool | Unknown:

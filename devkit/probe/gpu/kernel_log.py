@@ -56,15 +56,11 @@ def read_kernel_log(host: Host) -> KernelLog | Unknown:
     messages = _messages(journal.out, _JOURNAL_LINE)
     if messages:
         return _understood(messages, "journalctl")
-    if not _may_read_ring_buffer(host):
+    if read_user_id(host) != 0 and (host.read(DMESG_RESTRICT) or "").strip() != "0":
         return Unknown(_refused(journal))
     ring = host.run(RING_BUFFER, deadline_s=KERNEL_LOG_DEADLINE_S)
     messages = _messages(ring.out, _RING_LINE)
     return _understood(messages, "dmesg") if messages else Unknown(_refused(journal))
-
-
-def _may_read_ring_buffer(host: Host) -> bool:
-    return read_user_id(host) == 0 or (host.read(DMESG_RESTRICT) or "").strip() == "0"
 
 
 def _refused(journal: ProgramResult) -> str:
@@ -94,17 +90,18 @@ def _whole_sentences(messages: Iterable[_Message]) -> Iterator[_Message]:
     for message in messages:
         if open_one is None:
             open_one, parts = message, 1
-        elif _is_unfinished(open_one.text) and parts < MAX_PARTS and message.text.startswith("NVRM:"):
+        elif (
+            open_one.text.startswith("NVRM: The NVIDIA")
+            and not open_one.text.rstrip().endswith((".", "probe..."))
+            and parts < MAX_PARTS
+            and message.text.startswith("NVRM:")
+        ):
             open_one, parts = _Message(open_one.at, f"{open_one.text} {_bare(message.text)}"), parts + 1
         else:
             yield open_one
             open_one, parts = message, 1
     if open_one is not None:
         yield open_one
-
-
-def _is_unfinished(text: str) -> bool:
-    return text.startswith("NVRM: The NVIDIA") and not text.rstrip().endswith((".", "probe..."))
 
 
 def _bare(line: str) -> str:

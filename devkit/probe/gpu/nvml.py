@@ -227,7 +227,11 @@ def read_nvml(host: Host, *, deadline_s: float) -> NvmlAnswer | NvmlFailure | Un
         gpus.update(said.gpus)
     not_read = f"not read: NVML used up the {deadline_s:g} s it was given"
     answered = tuple(gpus.get(index, FailedGpu(index, TIMEOUT, not_read)) for index in range(count))
-    return NvmlAnswer(_driver(system), _cuda(system), answered)
+    return NvmlAnswer(
+        parse_reading(system, "driver", lambda version: Release.parse(str(version))),
+        parse_reading(system, "cuda", lambda number: Release.parse(f"{number // 1000}.{number % 1000 // 10}")),
+        answered,
+    )
 
 
 def _first_missing(gpus: dict[int, Gpu | FailedGpu], count: int) -> int:
@@ -243,7 +247,19 @@ def _run_child(host: Host, *, first_gpu: int, deadline_s: float) -> _Transcript:
         said.words.update(words)
         gpu, failed = get_object(words, "gpu"), get_object(words, "failed")
         if (index := get_int(gpu, "index")) is not None:
-            said.gpus[index] = _gpu(index, gpu)
+            said.gpus[index] = Gpu(
+                index=index,
+                uuid=parse_reading(gpu, "uuid", str),
+                name=get_text(gpu, "name"),
+                capability=parse_reading(
+                    gpu, "capability", lambda pair: ComputeCapability.parse(f"{pair[0]}.{pair[1]}")
+                ),
+                memory_bytes=parse_reading(gpu, "memory", lambda pair: int(pair[0])),
+                free_bytes=parse_reading(gpu, "memory", lambda pair: int(pair[1])),
+                mig_enabled=parse_reading(gpu, "mig", lambda pair: bool(pair[0])),
+                mig_instances=get_texts(gpu, "mig_instances"),
+                health=parse_gpu_health(get_object(gpu, "health")),
+            )
         elif (index := get_int(failed, "index")) is not None:
             code = get_int(failed, "code")
             said.gpus[index] = FailedGpu(index, UNKNOWN if code is None else code, get_text(failed, "message"))
@@ -281,25 +297,3 @@ def _failed_gpu(index: int, said: _Transcript) -> FailedGpu:
             index, get_int(error, "code") or UNKNOWN, f"{get_text(error, 'call')}: {get_text(error, 'message')}"
         )
     return FailedGpu(index, TIMEOUT, f"the NVML child ended with status {said.code} in {said.call}: {said.last_words}")
-
-
-def _gpu(index: int, said: dict[str, Any]) -> Gpu:
-    return Gpu(
-        index=index,
-        uuid=parse_reading(said, "uuid", str),
-        name=get_text(said, "name"),
-        capability=parse_reading(said, "capability", lambda pair: ComputeCapability.parse(f"{pair[0]}.{pair[1]}")),
-        memory_bytes=parse_reading(said, "memory", lambda pair: int(pair[0])),
-        free_bytes=parse_reading(said, "memory", lambda pair: int(pair[1])),
-        mig_enabled=parse_reading(said, "mig", lambda pair: bool(pair[0])),
-        mig_instances=get_texts(said, "mig_instances"),
-        health=parse_gpu_health(get_object(said, "health")),
-    )
-
-
-def _driver(system: dict[str, Any]) -> Release | Unknown:
-    return parse_reading(system, "driver", lambda version: Release.parse(str(version)))
-
-
-def _cuda(system: dict[str, Any]) -> Release | Unknown:
-    return parse_reading(system, "cuda", lambda number: Release.parse(f"{number // 1000}.{number % 1000 // 10}"))

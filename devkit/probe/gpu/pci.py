@@ -36,7 +36,18 @@ def read_pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
     functions = list_nvidia_functions(host)
     if isinstance(functions, Unknown):
         return functions, functions
-    gpus = tuple(_gpu(host, address) for address, kind in functions if kind.startswith(DISPLAY_CLASSES))
+    gpus = tuple(
+        PciGpu(
+            address=address,
+            device_id=_attribute(host, address, "device"),
+            kernel_driver=(host.link(f"{PCI_DEVICES}/{address}/driver") or "").rpartition("/")[2],
+            link_width=_width(_attribute(host, address, "current_link_width")),
+            max_link_width=_width(_attribute(host, address, "max_link_width")),
+            bar1_bytes=_bar1_bytes(_attribute(host, address, "resource")),
+        )
+        for address, kind in functions
+        if kind.startswith(DISPLAY_CLASSES)
+    )
     return gpus, any(kind.startswith(NVSWITCH_CLASS) for _, kind in functions)
 
 
@@ -45,17 +56,6 @@ def has_nvidia_function(host: Host) -> bool:
     functions = list_nvidia_functions(host)
     return not isinstance(functions, Unknown) and any(
         kind.startswith((*DISPLAY_CLASSES, NVSWITCH_CLASS)) for _, kind in functions
-    )
-
-
-def _gpu(host: Host, address: str) -> PciGpu:
-    return PciGpu(
-        address=address,
-        device_id=_attribute(host, address, "device"),
-        kernel_driver=(host.link(f"{PCI_DEVICES}/{address}/driver") or "").rpartition("/")[2],
-        link_width=_width(_attribute(host, address, "current_link_width")),
-        max_link_width=_width(_attribute(host, address, "max_link_width")),
-        bar1_bytes=_bar1_bytes(_attribute(host, address, "resource")),
     )
 
 

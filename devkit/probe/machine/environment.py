@@ -103,6 +103,7 @@ def read_wsl(host: Host) -> Wsl | Unknown | None:
     cache = read_loader_cache(host)
     paths = find_libraries(host, "libnvidia-ml.so.1", cache)
     inside = detect_container(host) != ""
+    total = re.search(r"^SwapTotal:\s+(\d{1,18}) kB", host.read("/proc/meminfo") or "", re.MULTILINE)
     return Wsl(
         has_dxg=host.stat("/dev/dxg") is not None,
         libraries=host.list(WSL_LIBRARIES),
@@ -111,7 +112,7 @@ def read_wsl(host: Host) -> Wsl | Unknown | None:
         driver_store=tuple(name for name in host.list(WSL_DRIVERS) if _DRIVER_FOLDER.match(name)),
         libcuda_link_in_cache=cache if isinstance(cache, Unknown) else "libcuda.so" in cache,
         image_libraries=_image_libraries(host) if inside else (),
-        swap_bytes=_swap_bytes(host),
+        swap_bytes=int(total[1]) * 1024 if total else Unknown("/proc/meminfo has no SwapTotal"),
         desktop_tools=Unknown("only the distribution shows it") if inside else bool(host.list(DESKTOP_TOOLS)),
         clock_behind_s=_clock_behind_s(host),
     )
@@ -124,11 +125,6 @@ def _image_libraries(host: Host) -> tuple[str, ...]:
     real = {path: host.link(path) for path in paths}
     own = (path for path, target in real.items() if target and not {path, target} & mounted)
     return tuple(path for path in own if not (real[path] or "").startswith("/usr/lib/wsl/"))
-
-
-def _swap_bytes(host: Host) -> int | Unknown:
-    total = re.search(r"^SwapTotal:\s+(\d{1,18}) kB", host.read("/proc/meminfo") or "", re.MULTILINE)
-    return int(total[1]) * 1024 if total else Unknown("/proc/meminfo has no SwapTotal")
 
 
 def _clock_behind_s(host: Host) -> int | Unknown:
@@ -146,12 +142,9 @@ def _linux_driver_packages(host: Host) -> tuple[str, ...]:
     suspects = [name for name in suspects if _LINUX_DRIVER.match(name)]
     if suspects:
         # A removed package may leave its list of configuration files behind; only the status file knows.
-        installed = _dpkg_installed(host.read("/var/lib/dpkg/status") or "")
+        status = host.read("/var/lib/dpkg/status") or ""
+        installed = set(re.findall(r"^Package: (\S+)\nStatus: \S+ ok installed$", status, re.MULTILINE))
         return tuple(name for name in suspects if name.partition(":")[0] in installed)
     if host.list("/usr/lib/sysimage/rpm") or host.list("/var/lib/rpm"):
         return tuple(sorted(name for name in host.run(RPM_PACKAGES).out.split() if _LINUX_DRIVER.match(name)))
     return ()
-
-
-def _dpkg_installed(status: str) -> frozenset[str]:
-    return frozenset(re.findall(r"^Package: (\S+)\nStatus: \S+ ok installed$", status, re.MULTILINE))

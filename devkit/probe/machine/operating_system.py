@@ -50,11 +50,7 @@ def read_wsl_settings(host: Host, platform: Platform) -> WslSettings | Unknown |
     text = host.read(path)
     if text is None:
         return None if host.stat(path) is None else Unknown(f"{path} cannot be read")
-    return _settings(path, text)
-
-
-def _settings(path: str, text: str) -> WslSettings:
-    """Its keys without regard to case, in whatever section: some moved from [experimental] to [wsl2]."""
+    # Its keys without regard to case, in whatever section: some moved from [experimental] to [wsl2].
     pairs = re.findall(r"^[ \t]*(\w+)[ \t]*=[ \t]*([^#;\r\n]*)", text.lstrip("\ufeff"), re.MULTILINE)
     values = {key.lower(): value.strip() for key, value in pairs}
     return WslSettings(
@@ -88,6 +84,7 @@ def read_system(host: Host) -> System:
     member, active = _docker_group(host, user=user, groups=groups)
     systemd = host.stat("/run/systemd/system")
     platform = read_platform(host)
+    name = (host.read("/proc/sys/kernel/hostname") or host.env.get("COMPUTERNAME", "")).strip()
     return System(
         platform=platform,
         kernel=kernel,
@@ -101,13 +98,8 @@ def read_system(host: Host) -> System:
         runs_systemd=systemd is not None and systemd.kind == "directory",
         wsl_settings=read_wsl_settings(host, platform),
         tegra=read_tegra(host),
-        host_name=_host_name(host),
+        host_name=name or Unknown("neither the kernel nor the environment says it"),
     )
-
-
-def _host_name(host: Host) -> str | Unknown:
-    name = (host.read("/proc/sys/kernel/hostname") or host.env.get("COMPUTERNAME", "")).strip()
-    return name or Unknown("neither the kernel nor the environment says it")
 
 
 def read_platform(host: Host) -> Platform:

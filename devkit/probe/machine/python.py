@@ -102,6 +102,7 @@ def read_python(host: Host) -> Python | Unknown:
         return python
     shadowing = read_shadowing(host)
     entries = _entries(host, python)
+    names = [entry.name for entry in entries]
     return Python(
         version=python.version,
         executable=python.executable,
@@ -112,7 +113,7 @@ def read_python(host: Host) -> Python | Unknown:
         ld_library_path=split_search_path(host.env.get("LD_LIBRARY_PATH", "")),
         shadowing_libraries=tuple(library.path for library in shadowing),
         shadowing=shadowing,
-        copies=_copies(entries),
+        copies=tuple(Copy(entry.name, entry.version, entry.folder) for entry in entries if names.count(entry.name) > 1),
         user_site=python.user_site,
         installer=_installer(host, python),
         bnb_cuda_version=host.env.get("BNB_CUDA_VERSION"),
@@ -264,11 +265,6 @@ def _requires(metadata: str | None) -> tuple[str, ...] | Unknown:
 def _matters(requirement: str) -> bool:
     name = re.match(r"[\w.-]+", requirement)
     return name is not None and GPU_PACKAGES.fullmatch(canonicalize_name(name[0])) is not None
-
-
-def _copies(entries: tuple[_Entry, ...]) -> tuple[Copy, ...]:
-    names = [entry.name for entry in entries]
-    return tuple(Copy(entry.name, entry.version, entry.folder) for entry in entries if names.count(entry.name) > 1)
 
 
 def _installer(host: Host, python: WorkloadPython) -> str:

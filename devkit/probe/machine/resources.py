@@ -38,16 +38,13 @@ def read_cgroup(host: Host) -> Cgroup:
     if host.stat(f"{CGROUP_ROOT}/memory") is not None:
         version = "hybrid" if host.stat(f"{CGROUP_ROOT}/unified") is not None else "1"
         return Cgroup(version, *_version_1(host, membership))
-    return Cgroup("2", *_version_2(host, membership))
-
-
-def _version_2(host: Host, membership: str) -> tuple[int | Unknown | None, int | Unknown, float | Unknown | None]:
     own = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), "/")
     folders = tuple(_upwards(CGROUP_ROOT, own))
     memory = [host.read(f"{folder}/memory.max") for folder in folders]
     events = next((f"{folder}/memory.events" for folder in folders if host.read(f"{folder}/memory.events")), "")
     cpus = [_ratio((host.read(f"{folder}/cpu.max") or "").split()) for folder in folders]
-    return (
+    return Cgroup(
+        "2",
         _tightest([number for text in memory if (number := parse_int(text or "")) is not None]),
         _kills(host.read(events) if events else None, "memory.events"),
         _tightest([count for count in cpus if count is not None]),
@@ -61,7 +58,7 @@ def _version_1(host: Host, membership: str) -> tuple[int | Unknown | None, int |
         _ratio([(host.read(f"{folder}/cpu.cfs_{part}_us") or "").strip() for part in ("quota", "period")])
         for folder in cpu
     ]
-    # Where there is no limit, version 1 writes a number of 19 digits, which `whole` takes for none.
+    # Where there is no limit, version 1 writes a number of 19 digits, which `parse_int` takes for none.
     found = [number for text in limits if (number := parse_int(text or "")) is not None]
     own = next((f"{folder}/memory.oom_control" for folder in memory if host.read(f"{folder}/memory.oom_control")), "")
     return (
@@ -238,14 +235,19 @@ USERS_ENGINE_FOLDERS = (".local/share/docker", ".local/share/containers/storage"
 def read_storage(host: Host, *, project: str) -> Storage:
     """Read hub cache, `project` (the workspace's absolute path), engine data, temporary files, and the user."""
     user = read_user_id(host)
+    # WSL shows the drive of Windows that holds the guest's own disk, as a file that grows.
+    is_guest = read_platform(host) is Platform.WSL2 and not detect_container(host)
     wanted = [
         ("hub cache", find_hub_cache(host)),
         ("workspace", project),
         *(("engine data", path) for path in _engine_folders(host)),
         ("temporary", host.env.get("TMPDIR") or host.env.get("TEMP") or "/tmp"),  # noqa: S108 - read, not written
-        ("Windows drive", _windows_drive(host)),
+        ("Windows drive", WINDOWS_DRIVE if is_guest and host.stat(WINDOWS_DRIVE) is not None else ""),
     ]
-    mounts = _mounts(host)
+    # Mount points with their file system types, the longest first.
+    rows = (line.split() for line in (host.read("/proc/mounts") or "").splitlines())
+    pairs = {(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2}
+    mounts = tuple(sorted(pairs, key=lambda pair: len(pair[0]), reverse=True))
     directories = tuple(_directory(host, path, purpose, mounts) for purpose, path in wanted if path)
     return Storage(NOBODY_KNOWN if user is None else user, directories)
 
@@ -270,12 +272,6 @@ def _engine_folders(host: Host) -> tuple[str, ...]:
     return tuple(path for path in (*ENGINE_FOLDERS, *users) if host.stat(path) is not None)
 
 
-def _windows_drive(host: Host) -> str:
-    """Return where WSL shows the drive of Windows that holds the guest's own disk, as a file that grows; "" outside of WSL."""
-    is_guest = read_platform(host) is Platform.WSL2 and not detect_container(host)
-    return WINDOWS_DRIVE if is_guest and host.stat(WINDOWS_DRIVE) is not None else ""
-
-
 def _directory(host: Host, path: str, purpose: str, mounts: tuple[tuple[str, str], ...]) -> Directory:
     found = host.stat(path)
     nearest = path
@@ -293,13 +289,6 @@ def _directory(host: Host, path: str, purpose: str, mounts: tuple[tuple[str, str
         free_bytes=Unknown(f"the file system of {nearest} does not say") if free is None else free,
         free_files=Unknown(f"the file system of {nearest} does not count its files") if files is None else files,
     )
-
-
-def _mounts(host: Host) -> tuple[tuple[str, str], ...]:
-    """Mount points with their file system types, the longest first."""
-    rows = (line.split() for line in (host.read("/proc/mounts") or "").splitlines())
-    pairs = {(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2}
-    return tuple(sorted(pairs, key=lambda pair: len(pair[0]), reverse=True))
 
 
 def _file_system(path: str, mounts: tuple[tuple[str, str], ...]) -> str:

@@ -189,16 +189,9 @@ def find_default_compose_files(files: ProjectFiles) -> tuple[str, ...]:
 
 def read_compose_services(named: tuple[DocumentNode | str, ...], files: ProjectFiles) -> tuple[Service, ...]:
     """Read the services of these files, later ones over earlier ones, `extends` and `include` followed."""
-    paths = tuple(
-        path
-        for name in named
-        if (path := files.within(_text(name), beside=name.file if isinstance(name, DocumentNode) else "")) is not None
-    )
+    pairs = ((name.text, name.file) if isinstance(name, DocumentNode) else (name, "") for name in named)
+    paths = tuple(path for text, beside in pairs if (path := files.within(text, beside=beside)) is not None)
     return tuple(_service(tree, paths, files) for tree in ComposeTree(files).resolve_services(named))
-
-
-def _text(name: DocumentNode | str) -> str:
-    return name.text if isinstance(name, DocumentNode) else name
 
 
 def _service(tree: ServiceTree, paths: tuple[str, ...], files: ProjectFiles) -> Service:
@@ -293,7 +286,10 @@ def _requests_in(node: DocumentNode, tree: ServiceTree) -> Iterator[GpuRequest]:
     for item in reserved.items:
         place = (*_key(item, tree), *_RESERVED, _index(item, reserved))
         request = _request(item, RequestForm.RESERVATION, place)
-        if _is_for_gpus(request):
+        # A reserved device is a GPU of NVIDIA by capability, driver or name; one without a driver may be.
+        is_cdi_gpu = any(CDI_GPU.match(name) for name in request.device_ids)
+        asks = {"gpu", "nvidia", "compute"} & set(request.capabilities or ())
+        if asks or request.driver == "nvidia" or is_cdi_gpu or not (request.capabilities or request.driver):
             yield request
     gpus = node.at("gpus")
     if gpus.is_scalar:
@@ -334,10 +330,3 @@ def _request(item: DocumentNode, form: RequestForm, key: tuple[str, ...]) -> Gpu
         device_ids=tuple(one.text for one in item.at("device_ids").items),
         capabilities=None if form is RequestForm.GPUS_KEY and not listed else listed,
     )
-
-
-def _is_for_gpus(request: GpuRequest) -> bool:
-    """Return whether a reserved device is a GPU of NVIDIA: by capability, driver or name; one without a driver may be."""
-    is_cdi_gpu = any(CDI_GPU.match(name) for name in request.device_ids)
-    asks = {"gpu", "nvidia", "compute"} & set(request.capabilities or ())
-    return bool(asks) or request.driver == "nvidia" or is_cdi_gpu or not (request.capabilities or request.driver)

@@ -123,17 +123,13 @@ def _dockerfiles(
         wanted = {path: (path.rpartition("/")[0] or ".", "", 1) for path in DOCKERFILES}
     found = []
     for path, (context, named_by, line) in wanted.items():
-        text = _text_of(files, path, named_by=named_by, line=line)
+        # The path is the project's already, so it must not be taken as one beside the file that names it.
+        absolute = path if path.startswith(("/", "..")) else files.absolute(path)
+        text = files.read(absolute, "Dockerfile", named_by=named_by, line=line)
         if text is not None:
             taken = partial(find_secret_files, files=files, context=context, dockerfile=path)
             found.append(parse_dockerfile(text, path=path, arguments=arguments, secret_files=taken))
     return tuple(found)
-
-
-def _text_of(files: ProjectFiles, path: str, *, named_by: str, line: int) -> str | None:
-    """The path is the project's already, so it must not be taken as one beside the file that names it."""
-    absolute = path if path.startswith(("/", "..")) else files.absolute(path)
-    return files.read(absolute, "Dockerfile", named_by=named_by, line=line)
 
 
 def _env_files(files: ProjectFiles) -> tuple[EnvFile, ...]:

@@ -1,7 +1,6 @@
 """Mounts and environment variables, as dev containers, docker run and Compose write them; no secret becomes a fact."""
 
 import re
-from collections.abc import Mapping
 
 from devkit.facts.project import Mount, Origin, Variable
 from devkit.facts.redact import SECRETS
@@ -62,7 +61,7 @@ def _real(source: str, files: ProjectFiles, *, beside: str) -> str | None:
     env = files.host.env
     text = source.replace("${localWorkspaceFolder}", files.folder)
     text = _LOCAL.sub(lambda found: env.get(found[1], "") or found[2] or "", text)
-    text = _DEFAULT.sub(lambda found: _value(found, env), text)
+    text = _DEFAULT.sub(lambda found: env.get(found[1] or found[3], "") or found[2] or found[0], text)
     if text.startswith("~/"):
         text = f"{env.get('HOME', '')}{text[1:]}"
     if "$" in text or not text:
@@ -70,10 +69,6 @@ def _real(source: str, files: ProjectFiles, *, beside: str) -> str | None:
     if text.startswith("/") or _DRIVE.match(text):
         return text
     return files.absolute(f"{beside.rpartition('/')[0] or '.'}/{text}")
-
-
-def _value(found: re.Match[str], env: Mapping[str, str]) -> str:
-    return env.get(found[1] or found[3], "") or found[2] or found[0]
 
 
 # Secrets by name and by value.
