@@ -20,39 +20,18 @@ from devkit.probe.host import TIMED_OUT, Host, ProgramResult
 from devkit.probe.hub import read_hub_call
 from devkit.probe.machine.python import find_workload_python
 
-
-def read_cuda(host: Host, *, deadline_s: float) -> CudaCall | CudaStop | Unknown:
-    """Read how cuInit ends on this machine, and which libcuda it is."""
-    done = host.run(build_child_command(host, "ask_cuda"), deadline_s=deadline_s)
-    words = merge_json_lines(done)
-    call, libcuda = str(words.get("call", "")), str(words.get("libcuda", ""))
-    if isinstance(code := words.get("init"), int):
-        version = words.get("cuda")  # 13000 is 13.0
-        return CudaCall(
-            code=code,
-            libcuda=libcuda,
-            cuda=Release.parse(f"{version // 1000}.{version % 1000 // 10}")
-            if isinstance(version, int)
-            else Unknown("cuDriverGetVersion did not say"),
-            device_count=words.get("count", Unknown("cuDeviceGetCount was not reached")),
-            name=str(words.get("name", "")),
-        )
-    if "error" in words:
-        return CudaStop(StepEnd.FAILED, call, str(words["error"]), libcuda)
-    if call and done.code == TIMED_OUT:
-        return CudaStop(StepEnd.TIMED_OUT, call, f"{call} did not return within {deadline_s:g} s", libcuda)
-    if call and (number := find_signal(done.code)):
-        return CudaStop(StepEnd.CRASHED, call, f"{format_signal(number)} in {call}", libcuda)
-    return Unknown(f"the CUDA child ended with status {done.code}: {find_last_line(done)}")
-
-
 # torch and the packages built on it, tried in child processes of the workload's own Python.
-
 TORCH_PARTS = ("torch", "bitsandbytes", "triton", "flash_attn")
-
 _FIRST_SAFE_PATH = (3, 11)
 """Python's -P came with it."""
 _SHORTEST_ATTEMPT_S = 2.0
+
+_STEP_ENDS = {"worked": StepEnd.WORKED, "failed": StepEnd.FAILED, "skipped": StepEnd.SKIPPED}
+
+CUDA_SHARE = 0.3
+"""Of the deadline. cuInit takes seconds on a machine with many GPUs and no persistence daemon, importing torch more."""
+HUB_DEADLINE_S = 10.0
+"""For three small requests."""
 
 
 @dataclass
@@ -84,7 +63,40 @@ class _Notes:
             self.devices.append(TorchDevice(device["index"], device["name"], capability, has_bf16))
 
 
-_STEP_ENDS = {"worked": StepEnd.WORKED, "failed": StepEnd.FAILED, "skipped": StepEnd.SKIPPED}
+def read_deep(host: Host, *, deadline_s: float) -> Deep | Unknown:
+    """Try CUDA, then torch and what is built on it, and the hub meanwhile, within `deadline_s` seconds."""
+    ends_at = time.monotonic() + deadline_s
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        hub = beside.submit(read_hub_call, host, deadline_s=min(HUB_DEADLINE_S, deadline_s))
+        cuda = read_cuda(host, deadline_s=deadline_s * CUDA_SHARE)
+        if isinstance(cuda, CudaStop) and cuda.end is StepEnd.TIMED_OUT:
+            return Deep(cuda, Unknown(f"{cuda.call} hangs, and torch would wait for it too"), hub.result())
+        return Deep(cuda, read_torch(host, deadline_s=ends_at - time.monotonic()), hub.result())
+
+
+def read_cuda(host: Host, *, deadline_s: float) -> CudaCall | CudaStop | Unknown:
+    """Read how cuInit ends on this machine, and which libcuda it is."""
+    done = host.run(build_child_command(host, "ask_cuda"), deadline_s=deadline_s)
+    words = merge_json_lines(done)
+    call, libcuda = str(words.get("call", "")), str(words.get("libcuda", ""))
+    if isinstance(code := words.get("init"), int):
+        version = words.get("cuda")  # 13000 is 13.0
+        return CudaCall(
+            code=code,
+            libcuda=libcuda,
+            cuda=Release.parse(f"{version // 1000}.{version % 1000 // 10}")
+            if isinstance(version, int)
+            else Unknown("cuDriverGetVersion did not say"),
+            device_count=words.get("count", Unknown("cuDeviceGetCount was not reached")),
+            name=str(words.get("name", "")),
+        )
+    if "error" in words:
+        return CudaStop(StepEnd.FAILED, call, str(words["error"]), libcuda)
+    if call and done.code == TIMED_OUT:
+        return CudaStop(StepEnd.TIMED_OUT, call, f"{call} did not return within {deadline_s:g} s", libcuda)
+    if call and (number := find_signal(done.code)):
+        return CudaStop(StepEnd.CRASHED, call, f"{format_signal(number)} in {call}", libcuda)
+    return Unknown(f"the CUDA child ended with status {done.code}: {find_last_line(done)}")
 
 
 def read_torch(host: Host, *, deadline_s: float) -> TorchCall | Unknown | None:
@@ -132,21 +144,3 @@ def _broken_off(step: str, done: ProgramResult, deadline_s: float) -> Step:
     if number := find_signal(done.code):
         return Step(step, StepEnd.CRASHED, format_signal(number))
     return Step(step, StepEnd.CRASHED, f"the process ended with status {done.code}: {find_last_line(done)}")
-
-
-CUDA_SHARE = 0.3
-"""Of the deadline. cuInit takes seconds on a machine with many GPUs and no persistence daemon, importing torch more."""
-
-HUB_DEADLINE_S = 10.0
-"""For three small requests."""
-
-
-def read_deep(host: Host, *, deadline_s: float) -> Deep | Unknown:
-    """Try CUDA, then torch and what is built on it, and the hub meanwhile, within `deadline_s` seconds."""
-    ends_at = time.monotonic() + deadline_s
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        hub = beside.submit(read_hub_call, host, deadline_s=min(HUB_DEADLINE_S, deadline_s))
-        cuda = read_cuda(host, deadline_s=deadline_s * CUDA_SHARE)
-        if isinstance(cuda, CudaStop) and cuda.end is StepEnd.TIMED_OUT:
-            return Deep(cuda, Unknown(f"{cuda.call} hangs, and torch would wait for it too"), hub.result())
-        return Deep(cuda, read_torch(host, deadline_s=ends_at - time.monotonic()), hub.result())

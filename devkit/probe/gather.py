@@ -129,15 +129,11 @@ def _engines_own_folders(engine: object) -> tuple[str, ...]:
     return tuple(folder for folder in engine.cdi_spec_dirs if is_local and folder not in SPEC_FOLDERS)
 
 
-def _nothing(_field: str, _reading: object) -> Iterable[Probe]:
-    return ()
-
-
 def _side_by_side(
     probes: tuple[Probe, ...],
     *,
     deadline_s: float,
-    follow: Callable[[str, object], Iterable[Probe]] = _nothing,
+    follow: Callable[[str, object], Iterable[Probe]] = lambda _field, _reading: (),
     meanwhile: Callable[[], object] | None = None,
 ) -> dict[str, Any]:
     """Run the probes in threads and return what each read by the deadline. `follow` names the probes to run after a reading."""

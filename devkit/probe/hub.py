@@ -15,67 +15,12 @@ PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "AL
 CA_BUNDLE_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 TRUE_VALUES = ("1", "ON", "YES", "TRUE")
 """Source: huggingface_hub, constants.py, `ENV_VARS_TRUE_VALUES`."""
-
 _TOKEN = re.compile(r"(?:hf|api_org|hf_oauth)_[A-Za-z0-9._-]{8,}")
 _PLACEHOLDER = re.compile(r"(?i)[$<>{}*]|your|token|change.?me|replace|xxx")
 _FILLER = re.compile(r"(.)\1{5}")
 _SHORTEST = 30
 
-
-def read_hub(host: Host) -> Hub:
-    """Read the settings of huggingface_hub as it would itself; of a token only its source."""
-    variable = next((name for name in TOKEN_VARIABLES if host.env.get(name, "").strip()), "")
-    path = find_token_path(host)
-    token = host.env.get(variable, "") if variable else host.read(path) or ""
-    offline = next((name for name in OFFLINE_VARIABLES if host.env.get(name)), "")
-    is_offline = is_enabled(host, offline)
-    return Hub(
-        endpoint=strip_url_credentials(host.env.get("HF_ENDPOINT", "").strip()),
-        is_offline=is_offline,
-        token_from=variable or ("file" if token.strip() else ""),
-        offline_by=offline if is_offline else "",
-        token_problem=_token_problem(token.strip()),
-        token_path=path,
-        wants_hf_transfer=is_enabled(host, "HF_HUB_ENABLE_HF_TRANSFER"),
-        proxies=tuple(
-            Proxy(name, strip_url_credentials(host.env[name])) for name in PROXY_VARIABLES if host.env.get(name)
-        ),
-        ca_bundles=tuple(
-            CaBundle(name, host.env[name], host.stat(host.env[name]) is not None)
-            for name in CA_BUNDLE_VARIABLES
-            if host.env.get(name)
-        ),
-    )
-
-
-def is_enabled(host: Host, variable: str) -> bool:
-    """Return whether the hub library takes the variable's value for true."""
-    return host.env.get(variable, "").upper() in TRUE_VALUES
-
-
-def find_token_path(host: Host) -> str:
-    """Find where the hub library keeps the token: HF_TOKEN_PATH, else beside its cache; "" without a home."""
-    home = find_hub_home(host)
-    return host.env.get("HF_TOKEN_PATH") or (f"{home}/token" if home else "")
-
-
-def _token_problem(token: str) -> str:
-    """Return why `token` cannot be one, without anything of its text."""
-    if not token:
-        return ""
-    if token[0] in "'\"" or token[-1] in "'\"":
-        return "it is in quotation marks"
-    if any(letter.isspace() for letter in token):
-        return "it has a space or a line break in it"
-    if _FILLER.search(token):
-        return "it is a placeholder"
-    if _TOKEN.fullmatch(token):
-        return ""
-    return "it is a placeholder" if _PLACEHOLDER.search(token) else "" if len(token) >= _SHORTEST else "it is too short"
-
-
 # Real requests to the hub, for the deep tier alone.
-
 HUB_URL = "https://huggingface.co"
 MODEL_VARIABLES = ("HF_MODEL_ID", "MODEL_ID")
 """Variables with which serving images and training jobs name their model."""
@@ -116,3 +61,55 @@ def read_hub_call(host: Host, *, deadline_s: float) -> HubCall | Unknown:
 def _is_model(name: str) -> bool:
     """Return whether the variable names a repository on the hub, and not a folder."""
     return name.count("/") == 1 and not name.startswith((".", "/", "~")) and name.isprintable() and " " not in name
+
+
+def read_hub(host: Host) -> Hub:
+    """Read the settings of huggingface_hub as it would itself; of a token only its source."""
+    variable = next((name for name in TOKEN_VARIABLES if host.env.get(name, "").strip()), "")
+    path = find_token_path(host)
+    token = host.env.get(variable, "") if variable else host.read(path) or ""
+    offline = next((name for name in OFFLINE_VARIABLES if host.env.get(name)), "")
+    is_offline = is_enabled(host, offline)
+    return Hub(
+        endpoint=strip_url_credentials(host.env.get("HF_ENDPOINT", "").strip()),
+        is_offline=is_offline,
+        token_from=variable or ("file" if token.strip() else ""),
+        offline_by=offline if is_offline else "",
+        token_problem=_token_problem(token.strip()),
+        token_path=path,
+        wants_hf_transfer=is_enabled(host, "HF_HUB_ENABLE_HF_TRANSFER"),
+        proxies=tuple(
+            Proxy(name, strip_url_credentials(host.env[name])) for name in PROXY_VARIABLES if host.env.get(name)
+        ),
+        ca_bundles=tuple(
+            CaBundle(name, host.env[name], host.stat(host.env[name]) is not None)
+            for name in CA_BUNDLE_VARIABLES
+            if host.env.get(name)
+        ),
+    )
+
+
+def _token_problem(token: str) -> str:
+    """Return why `token` cannot be one, without anything of its text."""
+    if not token:
+        return ""
+    if token[0] in "'\"" or token[-1] in "'\"":
+        return "it is in quotation marks"
+    if any(letter.isspace() for letter in token):
+        return "it has a space or a line break in it"
+    if _FILLER.search(token):
+        return "it is a placeholder"
+    if _TOKEN.fullmatch(token):
+        return ""
+    return "it is a placeholder" if _PLACEHOLDER.search(token) else "" if len(token) >= _SHORTEST else "it is too short"
+
+
+def is_enabled(host: Host, variable: str) -> bool:
+    """Return whether the hub library takes the variable's value for true."""
+    return host.env.get(variable, "").upper() in TRUE_VALUES
+
+
+def find_token_path(host: Host) -> str:
+    """Find where the hub library keeps the token: HF_TOKEN_PATH, else beside its cache; "" without a home."""
+    home = find_hub_home(host)
+    return host.env.get("HF_TOKEN_PATH") or (f"{home}/token" if home else "")

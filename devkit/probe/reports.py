@@ -13,11 +13,13 @@ from devkit.probe.host import Host
 RECORD_FILE, METRICS_FILE, SAMPLES_FILE = "run.json", "metrics.jsonl", "gpu.jsonl"
 WARM_UP_STEPS = 3
 """Left out where there are more: the first steps load kernels, compile, and fill caches."""
-
 HEAT_BITS = 0x20 | 0x40
 """Clock reasons of NVML: software and hardware thermal slowdown."""
 BRAKE_BITS = 0x08 | 0x80
 """Hardware slowdown and power brake. Source: NVIDIA, NVML API reference, nvmlClocksEventReasons."""
+
+MAX_LOG_LINES = 40
+_NOT_JUDGED = re.compile(r"(\S+) to (\S+); data sheet \S+, not judged: .*")
 
 
 def read_training_run(host: Host, folder: str) -> TrainingRun | Unknown:
@@ -61,6 +63,10 @@ def _document(host: Host, path: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _rounded(value: float, otherwise: str) -> int | Unknown:
+    return round(value) if value else Unknown(otherwise)
 
 
 def _numbers(lines: Iterable[Mapping[str, Any]], name: str) -> list[float]:
@@ -113,15 +119,6 @@ def _share(reasons: Sequence[float], bits: int) -> int | Unknown:
     if bits == BRAKE_BITS:
         held = [each for each in held if not each & HEAT_BITS]
     return round(100 * len(held) / len(reasons))
-
-
-def _rounded(value: float, otherwise: str) -> int | Unknown:
-    return round(value) if value else Unknown(otherwise)
-
-
-MAX_LOG_LINES = 40
-
-_NOT_JUDGED = re.compile(r"(\S+) to (\S+); data sheet \S+, not judged: .*")
 
 
 def parse_verification(document: Mapping[str, Any]) -> Verification:

@@ -11,6 +11,9 @@ CHILDREN_FOLDER = Path(__file__).parent
 MAX_OUTPUT_CHARACTERS = 300
 """Characters of a program's own words that a reason repeats."""
 
+_KILLED = 9
+"""SIGKILL, which `signal` does not name on Windows."""
+
 
 def build_child_command(host: Host, program: str, *arguments: str) -> list[str]:
     """Build the command line that runs `devkit/probe/children/<program>.py`.
@@ -21,37 +24,15 @@ def build_child_command(host: Host, program: str, *arguments: str) -> list[str]:
     return [host.python, "-P", str(CHILDREN_FOLDER / f"{program}.py"), *arguments]
 
 
-def parse_json_lines(done: ProgramResult) -> tuple[dict[str, Any], ...]:
-    """Parse the JSON objects that a child printed, one per line. A truncated or foreign line is left out."""
-    found = []
-    for line in done.out.splitlines():
-        try:
-            found.append(parse_json(line))
-        except ValueError:
-            continue  # cut off: the child was killed while it wrote this line
-    return tuple(line for line in found if isinstance(line, dict))
-
-
 def merge_json_lines(done: ProgramResult) -> dict[str, Any]:
     """Return the latest value of every key that a child printed."""
     return {key: value for line in parse_json_lines(done) for key, value in line.items()}
-
-
-def find_signal(code: int) -> int:
-    """Return the signal of an exit status: -11 from the system, 139 through a shell; 0 without a signal."""
-    if code < 0:
-        return -code
-    return code - 128 if 128 < code < 160 else 0
 
 
 def find_crash_signal(code: int) -> int:
     """Return the signal of a crash, else 0: SIGINT, SIGTERM and SIGKILL come from outside, or from a lack of memory."""
     number = find_signal(code)
     return 0 if number in (signal.SIGINT, signal.SIGTERM, _KILLED) else number
-
-
-_KILLED = 9
-"""SIGKILL, which `signal` does not name on Windows."""
 
 
 def format_signal(number: int) -> str:
@@ -66,3 +47,21 @@ def find_last_line(done: ProgramResult) -> str:
     """Return the last line that a child printed, on standard error if there is any."""
     lines = (done.err.strip() or done.out.strip()).splitlines()
     return lines[-1][:MAX_OUTPUT_CHARACTERS] if lines else "no output"
+
+
+def parse_json_lines(done: ProgramResult) -> tuple[dict[str, Any], ...]:
+    """Parse the JSON objects that a child printed, one per line. A truncated or foreign line is left out."""
+    found = []
+    for line in done.out.splitlines():
+        try:
+            found.append(parse_json(line))
+        except ValueError:
+            continue  # cut off: the child was killed while it wrote this line
+    return tuple(line for line in found if isinstance(line, dict))
+
+
+def find_signal(code: int) -> int:
+    """Return the signal of an exit status: -11 from the system, 139 through a shell; 0 without a signal."""
+    if code < 0:
+        return -code
+    return code - 128 if 128 < code < 160 else 0

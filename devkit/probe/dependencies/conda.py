@@ -48,10 +48,6 @@ def read_conda_environment(path: str, found: RequirementCollector) -> None:
             read_requirement_lines(iter([line]), path, found)
 
 
-def _pip_lines(item: DocumentNode) -> list[tuple[int, str]]:
-    return [(line.line, line.text.strip()) for line in item.at("pip").items if line.kind is NodeKind.TEXT]
-
-
 def _conda_spec(spec: str, path: str, line: int, found: RequirementCollector) -> None:
     named = _SPEC.fullmatch(spec.strip())
     if named is None:
@@ -60,34 +56,8 @@ def _conda_spec(spec: str, path: str, line: int, found: RequirementCollector) ->
     add_conda_package(named[1], named[2], path, line, found)
 
 
-def add_conda_package(name: str, version: str, path: str, line: int, found: RequirementCollector) -> None:
-    """Add one package of conda: a constraint where the plan has the package, else excluded by name."""
-    name = name.lower()
-    specifier = convert_conda_version(version)
-    if name == PYTHON:
-        if specifier:
-            found.add_python(specifier, path, line)
-        return
-    known = FROM_CONDA.get(name, name)
-    if specifier and re.fullmatch(r"[a-z0-9](?:[\w.-]*[a-z0-9])?", known):
-        found.need(f"{known}{specifier}", path, line, is_limit=True)
-    if known not in _OF_THE_PLAN and known != "torch":
-        found.exclude(name, path, line, BY_CONDA)
-
-
-def convert_conda_version(written: str) -> str:
-    """Convert a version of conda to PEP 440: `=1.26` is ==1.26.*; the build string is left out."""
-    written = _BUILD.sub(r"\1", written.strip())
-    if not written or written == "*" or "|" in written:
-        return ""
-    clauses = []
-    for clause in (each.strip() for each in written.split(",")):
-        fuzzy = re.fullmatch(r"=?\s*(\d[\w.!+]*?)(?:\.\*|\*)?", clause)
-        if fuzzy:
-            clauses.append(f"=={fuzzy[1]}.*" if clause.startswith("=") or clause.endswith("*") else f"=={fuzzy[1]}")
-        elif clause not in ("", "*"):
-            clauses.append(clause)
-    return ",".join(clauses)
+def _pip_lines(item: DocumentNode) -> list[tuple[int, str]]:
+    return [(line.line, line.text.strip()) for line in item.at("pip").items if line.kind is NodeKind.TEXT]
 
 
 def read_pixi_tables(document: Mapping[str, Any], content: str, path: str, found: RequirementCollector) -> None:
@@ -118,3 +88,33 @@ def _from_index(name: str, wanted: object, path: str, line: int, found: Requirem
     url = f"git+{git}@{revision}".rstrip("@") if git else get_text(table, "url")
     version = "" if url else convert_poetry_version(get_text(table, "version"))
     found.need(f"{name}[{extras}]{version}" if extras else f"{name}{version}", path, line, url=url)
+
+
+def add_conda_package(name: str, version: str, path: str, line: int, found: RequirementCollector) -> None:
+    """Add one package of conda: a constraint where the plan has the package, else excluded by name."""
+    name = name.lower()
+    specifier = convert_conda_version(version)
+    if name == PYTHON:
+        if specifier:
+            found.add_python(specifier, path, line)
+        return
+    known = FROM_CONDA.get(name, name)
+    if specifier and re.fullmatch(r"[a-z0-9](?:[\w.-]*[a-z0-9])?", known):
+        found.need(f"{known}{specifier}", path, line, is_limit=True)
+    if known not in _OF_THE_PLAN and known != "torch":
+        found.exclude(name, path, line, BY_CONDA)
+
+
+def convert_conda_version(written: str) -> str:
+    """Convert a version of conda to PEP 440: `=1.26` is ==1.26.*; the build string is left out."""
+    written = _BUILD.sub(r"\1", written.strip())
+    if not written or written == "*" or "|" in written:
+        return ""
+    clauses = []
+    for clause in (each.strip() for each in written.split(",")):
+        fuzzy = re.fullmatch(r"=?\s*(\d[\w.!+]*?)(?:\.\*|\*)?", clause)
+        if fuzzy:
+            clauses.append(f"=={fuzzy[1]}.*" if clause.startswith("=") or clause.endswith("*") else f"=={fuzzy[1]}")
+        elif clause not in ("", "*"):
+            clauses.append(clause)
+    return ",".join(clauses)

@@ -58,6 +58,17 @@ def parse_toml_lock(text: str) -> tuple[LockedPackage, ...]:
     return tuple(each for each in found if each.name)
 
 
+def _listed(line: str, listing: str, package: LockedPackage) -> str:
+    """One line of a list; the list goes on."""
+    item = _IN_LIST.match(line)
+    if item and listing == "resolution-markers":
+        either = f"({item[1]})".replace('\\"', '"')
+        package.marker = f"{package.marker} or {either}" if package.marker else either
+    elif item and (named := _NAME.match(item[1])):
+        package.needs.append(canonicalize_name(named[0]))
+    return listing
+
+
 def _plain(line: str, package: LockedPackage) -> str:
     """One line of a package; the name of the list that goes on below, "" for none."""
     if opened := _LIST.match(line):
@@ -72,17 +83,6 @@ def _plain(line: str, package: LockedPackage) -> str:
         value = pair[2].replace('\\"', '"')
         setattr(package, "marker" if pair[1].startswith("marker") else pair[1], value)
     return ""
-
-
-def _listed(line: str, listing: str, package: LockedPackage) -> str:
-    """One line of a list; the list goes on."""
-    item = _IN_LIST.match(line)
-    if item and listing == "resolution-markers":
-        either = f"({item[1]})".replace('\\"', '"')
-        package.marker = f"{package.marker} or {either}" if package.marker else either
-    elif item and (named := _NAME.match(item[1])):
-        package.needs.append(canonicalize_name(named[0]))
-    return listing
 
 
 def add_locked_packages(packages: Iterable[LockedPackage], path: str, found: RequirementCollector) -> None:
@@ -134,16 +134,6 @@ def parse_conda_lock(text: str) -> Iterator[LockedPackage]:
             yield LockedPackage(int(block["line"]), known, block.get("version", ""))
 
 
-def parse_pixi_lock(text: str) -> Iterator[LockedPackage]:
-    """Parse the packages of a pixi.lock: of conda by the names of their files, of the package index by their entries."""
-    for number, line in number_lines(text):
-        if url := _CONDA_URL.search(line):
-            yield LockedPackage(number, FROM_CONDA.get(url[2], url[2]), url[3])
-    for block in _blocks(text):
-        if "pypi" in block:
-            yield LockedPackage(int(block["line"]), block.get("name", ""), block.get("version", ""))
-
-
 def _blocks(text: str) -> Iterator[dict[str, str]]:
     """The entries of a YAML list of plain mappings, each with the line where it begins."""
     block: dict[str, str] = {}
@@ -156,3 +146,13 @@ def _blocks(text: str) -> Iterator[dict[str, str]]:
             block[pair[1]] = pair[2].strip("\"'")
     if block:
         yield block
+
+
+def parse_pixi_lock(text: str) -> Iterator[LockedPackage]:
+    """Parse the packages of a pixi.lock: of conda by the names of their files, of the package index by their entries."""
+    for number, line in number_lines(text):
+        if url := _CONDA_URL.search(line):
+            yield LockedPackage(number, FROM_CONDA.get(url[2], url[2]), url[3])
+    for block in _blocks(text):
+        if "pypi" in block:
+            yield LockedPackage(int(block["line"]), block.get("name", ""), block.get("version", ""))

@@ -25,22 +25,21 @@ from devkit.probe.documents import get_list, get_object, get_objects, get_text, 
 PYPROJECT = "pyproject.toml"
 DEV_GROUP = "dev"
 """The group that uv, PDM and Poetry install by default, and that a dev container is for."""
-
 _INDEXES = (("uv", "index"), ("poetry", "source"), ("pdm", "source"))
 
+# Pipfile and Pipfile.lock.
+PIPFILE = "Pipfile"
+PIPFILE_LOCK = "Pipfile.lock"
+_FOR_CUDA = re.compile(r"torch|triton|nvidia-.*|cuda-.*")
 
-def read_toml_file(path: str, found: RequirementCollector) -> tuple[dict[str, Any], str] | None:
-    """Read a TOML file: its table and its text; None, and noted, when it is not valid."""
-    content = found.text(path)
-    if content is None:
-        return None
-    try:
-        return parse_toml(content), content
-    except ValueError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        problem = str(error).partition(" (at")[0]
-        found.add_unreadable(path, int(line[1]) if line else 1, f"it is not TOML: {problem}")
-        return None
+# Poetry.
+_POETRY_RANGE = re.compile(r"([\^~])\s*v?(\d+(?:\.\d+)*)(.*)")
+_POETRY_BARE = re.compile(r"v?\d[\w.]*(?:\.\*)?(?:\+[\w.]+)?")
+
+# setup.cfg and setup.py: what setuptools reads. setup.py is parsed and never run.
+SETUP_CFG = "setup.cfg"
+SETUP_PY = "setup.py"
+COMPUTED_BY_SETUP_PY = "it is computed when setup.py runs, and devkit runs no setup.py"
 
 
 def read_project_table(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
@@ -73,18 +72,6 @@ def read_project_table(document: Mapping[str, Any], content: str, found: Require
     _indexes(document, content, found)
 
 
-def find_default_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Find the groups of PEP 735, and PDM's older ones, that belong to a development environment."""
-    uv = get_object(get_object(document, "tool"), "uv")
-    named = get_texts(uv, "default-groups") if isinstance(uv.get("default-groups"), list) else (DEV_GROUP,)
-    known = {**_of_pdm(document), **get_object(document, "dependency-groups")}
-    return tuple(group for group in (known if uv.get("default-groups") == "all" else named) if group in known)
-
-
-def _of_pdm(document: Mapping[str, Any]) -> dict[str, Any]:
-    return get_object(get_object(get_object(document, "tool"), "pdm"), "dev-dependencies")
-
-
 def _of_group(document: Mapping[str, Any], group: str, *, seen: set[str]) -> Iterator[str]:
     """The requirements of a group of PEP 735 with those that it includes, each group once."""
     if group in seen:
@@ -95,6 +82,21 @@ def _of_group(document: Mapping[str, Any], group: str, *, seen: set[str]) -> Ite
             yield entry
         elif isinstance(entry, dict):
             yield from _of_group(document, get_text(entry, "include-group"), seen=seen)
+
+
+def _of_pdm(document: Mapping[str, Any]) -> dict[str, Any]:
+    return get_object(get_object(get_object(document, "tool"), "pdm"), "dev-dependencies")
+
+
+def _is_of_project(entry: str, sources: Mapping[str, Any]) -> bool:
+    is_in_folder = not _source(entry, sources).keys().isdisjoint(("path", "workspace"))
+    return is_in_folder or is_local_path(entry.removeprefix("-e "))
+
+
+def _source(entry: str, sources: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what [tool.uv.sources] says of one requirement."""
+    name = re.match(r"[\w.-]+", entry)
+    return get_object(sources, name[0]) if name else {}
 
 
 def _needs(
@@ -113,17 +115,6 @@ def _needs(
         else:
             found.need(entry, PYPROJECT, line, group=group, url=_url(_source(entry, sources)))
     found.role = RequirementRole.PASSED_THROUGH
-
-
-def _source(entry: str, sources: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what [tool.uv.sources] says of one requirement."""
-    name = re.match(r"[\w.-]+", entry)
-    return get_object(sources, name[0]) if name else {}
-
-
-def _is_of_project(entry: str, sources: Mapping[str, Any]) -> bool:
-    is_in_folder = not _source(entry, sources).keys().isdisjoint(("path", "workspace"))
-    return is_in_folder or is_local_path(entry.removeprefix("-e "))
 
 
 def _url(source: Mapping[str, Any]) -> str:
@@ -165,13 +156,6 @@ def read_hatch_environment(document: Mapping[str, Any]) -> tuple[str, ...]:
     """Read the requirements of Hatch's default environment besides the project. Source: https://hatch.pypa.io/latest/config/."""
     default = get_object(get_object(get_object(get_object(document, "tool"), "hatch"), "envs"), "default")
     return (*get_texts(default, "dependencies"), *get_texts(default, "extra-dependencies"))
-
-
-# Pipfile and Pipfile.lock.
-
-PIPFILE = "Pipfile"
-PIPFILE_LOCK = "Pipfile.lock"
-_FOR_CUDA = re.compile(r"torch|triton|nvidia-.*|cuda-.*")
 
 
 def read_pipfile(found: RequirementCollector) -> None:
@@ -232,14 +216,6 @@ def read_pipfile_lock(found: RequirementCollector) -> tuple[str, ...]:
     )
 
 
-# Poetry's own way to write requirements, as PEP 440 says the same.
-#
-# Source: https://python-poetry.org/docs/dependency-specification/
-
-_POETRY_RANGE = re.compile(r"([\^~])\s*v?(\d+(?:\.\d+)*)(.*)")
-_POETRY_BARE = re.compile(r"v?\d[\w.]*(?:\.\*)?(?:\+[\w.]+)?")
-
-
 def read_poetry(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
     """Read [tool.poetry.dependencies] and the group dev; optional packages and other groups are excluded by name."""
     poetry = get_object(get_object(document, "tool"), "poetry")
@@ -256,13 +232,6 @@ def read_poetry(document: Mapping[str, Any], content: str, found: RequirementCol
             found.exclude(f"the group {group}", PYPROJECT, find_line(content, f"tool.poetry.group.{group}"), because)
 
 
-def find_poetry_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the group dev where Poetry's own tables define it."""
-    poetry = get_object(get_object(document, "tool"), "poetry")
-    is_there = DEV_GROUP in get_object(poetry, "group") or "dev-dependencies" in poetry
-    return (DEV_GROUP,) if is_there else ()
-
-
 def _poetry_packages(poetry: Mapping[str, Any]) -> Iterator[tuple[str, str, object]]:
     dev = get_object(get_object(get_object(poetry, "group"), DEV_GROUP), "dependencies")
     tables = (
@@ -273,6 +242,13 @@ def _poetry_packages(poetry: Mapping[str, Any]) -> Iterator[tuple[str, str, obje
     for table, group in tables:
         for name, wanted in table.items():
             yield name, group, wanted
+
+
+def _find_poetry_line(content: str, name: str) -> int:
+    for number, line in enumerate(content.splitlines(), 1):
+        if re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=", line):
+            return number
+    return 1
 
 
 def _add_poetry_package(name: str, wanted: object, found: RequirementCollector, *, line: int, group: str) -> None:
@@ -305,54 +281,11 @@ def _poetry_markers(table: Mapping[str, Any]) -> Iterator[str]:
         yield f"sys_platform == '{platform}'"
 
 
-def convert_poetry_version(written: str) -> str:
-    """Convert Poetry's version to PEP 440: ^1.2 is >=1.2,<2, ~1.2.3 is >=1.2.3,<1.3, and 1.2 is ==1.2.
-
-    Alternatives such as "^1 || ^2" become the widest range around them where they are in order, else no limit.
-    """
-    alternatives = [each.strip() for each in re.split(r"\|\|?", written) if each.strip()]
-    if len(alternatives) > 1:
-        first, last = convert_poetry_version(alternatives[0]), convert_poetry_version(alternatives[-1])
-        lower = [clause for clause in first.split(",") if clause.startswith(">")]
-        upper = [clause for clause in last.split(",") if clause.startswith("<")]
-        return ",".join([*lower, *upper])
-    clauses = [
-        _convert_clause(each.strip()) for each in re.split(r",|(?<=[\w*])\s+(?=[<>=!^~])", written) if each.strip()
-    ]
-    return ",".join(clause for clause in clauses if clause)
-
-
-def _convert_clause(clause: str) -> str:
-    if clause in ("*", "x"):
-        return ""
-    found = _POETRY_RANGE.fullmatch(clause)
-    if found is None or clause.startswith("~="):
-        return f"=={clause}" if _POETRY_BARE.fullmatch(clause) else clause
-    numbers = [int(part) for part in found[2].split(".") if len(part) < 10]
-    place = _caret_position(numbers) if found[1] == "^" else min(1, len(numbers) - 1)
-    above = [*numbers[:place], numbers[place] + 1] if numbers else [1]
-    return f">={found[2]}{found[3]},<{'.'.join(map(str, above))}"
-
-
-def _caret_position(numbers: list[int]) -> int:
-    """Return the position of the number that a caret keeps: the first that is not zero, else the last."""
-    return next((place for place, number in enumerate(numbers) if number), max(len(numbers) - 1, 0))
-
-
-def _find_poetry_line(content: str, name: str) -> int:
-    for number, line in enumerate(content.splitlines(), 1):
-        if re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=", line):
-            return number
-    return 1
-
-
-# setup.cfg and setup.py: what setuptools reads. setup.py is parsed and never run.
-#
-# Source: https://setuptools.pypa.io/en/latest/userguide/declarative_config.html
-
-SETUP_CFG = "setup.cfg"
-SETUP_PY = "setup.py"
-COMPUTED_BY_SETUP_PY = "it is computed when setup.py runs, and devkit runs no setup.py"
+def find_poetry_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the group dev where Poetry's own tables define it."""
+    poetry = get_object(get_object(document, "tool"), "poetry")
+    is_there = DEV_GROUP in get_object(poetry, "group") or "dev-dependencies" in poetry
+    return (DEV_GROUP,) if is_there else ()
 
 
 def read_setup_cfg(found: RequirementCollector) -> None:
@@ -428,3 +361,59 @@ def _keyword(name: str, value: ast.expr, named: dict[str, ast.expr], found: Requ
             found.add_python(entry.value, SETUP_PY, entry.lineno)
         else:
             found.need(entry.value, SETUP_PY, entry.lineno)
+
+
+def read_toml_file(path: str, found: RequirementCollector) -> tuple[dict[str, Any], str] | None:
+    """Read a TOML file: its table and its text; None, and noted, when it is not valid."""
+    content = found.text(path)
+    if content is None:
+        return None
+    try:
+        return parse_toml(content), content
+    except ValueError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        problem = str(error).partition(" (at")[0]
+        found.add_unreadable(path, int(line[1]) if line else 1, f"it is not TOML: {problem}")
+        return None
+
+
+def find_default_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Find the groups of PEP 735, and PDM's older ones, that belong to a development environment."""
+    uv = get_object(get_object(document, "tool"), "uv")
+    named = get_texts(uv, "default-groups") if isinstance(uv.get("default-groups"), list) else (DEV_GROUP,)
+    known = {**_of_pdm(document), **get_object(document, "dependency-groups")}
+    return tuple(group for group in (known if uv.get("default-groups") == "all" else named) if group in known)
+
+
+def convert_poetry_version(written: str) -> str:
+    """Convert Poetry's version to PEP 440: ^1.2 is >=1.2,<2, ~1.2.3 is >=1.2.3,<1.3, and 1.2 is ==1.2.
+
+    Alternatives such as "^1 || ^2" become the widest range around them where they are in order, else no limit.
+    """
+    alternatives = [each.strip() for each in re.split(r"\|\|?", written) if each.strip()]
+    if len(alternatives) > 1:
+        first, last = convert_poetry_version(alternatives[0]), convert_poetry_version(alternatives[-1])
+        lower = [clause for clause in first.split(",") if clause.startswith(">")]
+        upper = [clause for clause in last.split(",") if clause.startswith("<")]
+        return ",".join([*lower, *upper])
+    clauses = [
+        _convert_clause(each.strip()) for each in re.split(r",|(?<=[\w*])\s+(?=[<>=!^~])", written) if each.strip()
+    ]
+    return ",".join(clause for clause in clauses if clause)
+
+
+def _convert_clause(clause: str) -> str:
+    if clause in ("*", "x"):
+        return ""
+    found = _POETRY_RANGE.fullmatch(clause)
+    if found is None or clause.startswith("~="):
+        return f"=={clause}" if _POETRY_BARE.fullmatch(clause) else clause
+    numbers = [int(part) for part in found[2].split(".") if len(part) < 10]
+    place = _caret_position(numbers) if found[1] == "^" else min(1, len(numbers) - 1)
+    above = [*numbers[:place], numbers[place] + 1] if numbers else [1]
+    return f">={found[2]}{found[3]},<{'.'.join(map(str, above))}"
+
+
+def _caret_position(numbers: list[int]) -> int:
+    """Return the position of the number that a caret keeps: the first that is not zero, else the last."""
+    return next((place for place, number in enumerate(numbers) if number), max(len(numbers) - 1, 0))

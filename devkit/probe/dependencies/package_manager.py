@@ -41,7 +41,6 @@ MAIN_LISTS = ("requirements.txt", "requirements.in", "requirements/requirements.
 DEVELOPMENT_LISTS = ("requirements-dev.txt", "requirements_dev.txt", "dev-requirements.txt", "requirements/dev.txt")
 PYTHON_VERSION = ".python-version"
 IGNORE = ".dockerignore"
-
 _BY_FILE = (
     (PackageManager.UV, ("uv.lock",)),
     (PackageManager.POETRY, ("poetry.lock",)),
@@ -90,26 +89,6 @@ def read_with_package_manager(files: ProjectFiles) -> Dependencies:
     )
 
 
-def _read(
-    tool: PackageManager, document: dict[str, Any], content: str, found: RequirementCollector
-) -> tuple[str, tuple[str, ...]]:
-    """The files of the tool: the path of its lock, "" for none, and what this holds for torch alone."""
-    match tool:
-        case PackageManager.UV | PackageManager.POETRY | PackageManager.PDM:
-            return _of_pyproject(tool, document, content, found)
-        case PackageManager.PIPENV:
-            return _of_pipenv(found)
-        case PackageManager.PIXI:
-            return _of_pixi(document, content, found), ()
-        case PackageManager.CONDA:
-            return _of_conda(found), ()
-        case PackageManager.PIP:
-            _of_pip(document, content, found)
-        case PackageManager.NONE:
-            pass
-    return "", ()
-
-
 def _tool(document: dict[str, Any], files: ProjectFiles) -> tuple[PackageManager, str]:
     """The tool and what shows it: its lock or own file, then a list for pip, then what pyproject.toml holds."""
     for tool, names in _BY_FILE:
@@ -134,6 +113,26 @@ def _without_own_file(tables: dict[str, Any], files: ProjectFiles) -> tuple[Pack
             return tool, f"{PYPROJECT} has a table [tool.{key}]"
     name = lists or next((name for name in (PYPROJECT, SETUP_CFG, SETUP_PY) if files.has(name)), "")
     return (PackageManager.PIP, f"the project has {name}") if name else (PackageManager.NONE, NO_DEPENDENCIES.because)
+
+
+def _read(
+    tool: PackageManager, document: dict[str, Any], content: str, found: RequirementCollector
+) -> tuple[str, tuple[str, ...]]:
+    """The files of the tool: the path of its lock, "" for none, and what this holds for torch alone."""
+    match tool:
+        case PackageManager.UV | PackageManager.POETRY | PackageManager.PDM:
+            return _of_pyproject(tool, document, content, found)
+        case PackageManager.PIPENV:
+            return _of_pipenv(found)
+        case PackageManager.PIXI:
+            return _of_pixi(document, content, found), ()
+        case PackageManager.CONDA:
+            return _of_conda(found), ()
+        case PackageManager.PIP:
+            _of_pip(document, content, found)
+        case PackageManager.NONE:
+            pass
+    return "", ()
 
 
 def _of_pyproject(
@@ -225,15 +224,6 @@ def _other_lists(found: RequirementCollector, main: str) -> None:
             found.exclude(path, path, 1, because)
 
 
-def _hidden(paths: tuple[str, ...], found: RequirementCollector) -> tuple[str, ...]:
-    """Those that the project's .dockerignore keeps from the build of an image; each is noted."""
-    lines = parse_ignore_file(found.files.read(IGNORE, "ignore") or "") if paths else []
-    hidden = tuple(dict.fromkeys(path for path in paths if is_ignored(path, lines)))
-    for path in hidden:
-        found.add_unreadable(IGNORE, 1, f"it hides {path} from the build of the image; add the line !{path}")
-    return hidden
-
-
 def _python_version(found: RequirementCollector) -> None:
     """The first line of .python-version, as pyenv and uv read it."""
     content = found.text(PYTHON_VERSION) if found.files.has(PYTHON_VERSION) else None
@@ -247,3 +237,12 @@ def _python_version(found: RequirementCollector) -> None:
         else:
             found.add_python(f"=={version[1]}.*", PYTHON_VERSION, number)
         return
+
+
+def _hidden(paths: tuple[str, ...], found: RequirementCollector) -> tuple[str, ...]:
+    """Those that the project's .dockerignore keeps from the build of an image; each is noted."""
+    lines = parse_ignore_file(found.files.read(IGNORE, "ignore") or "") if paths else []
+    hidden = tuple(dict.fromkeys(path for path in paths if is_ignored(path, lines)))
+    for path in hidden:
+        found.add_unreadable(IGNORE, 1, f"it hides {path} from the build of the image; add the line !{path}")
+    return hidden

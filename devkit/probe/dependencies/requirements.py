@@ -27,7 +27,6 @@ MAX_DEPENDENCY_FILES = 40
 PYTHON = "python"
 DOCKERFILE_SAFE_PATH = re.compile(r"[A-Za-z0-9_.][\w./+-]*", re.ASCII)
 """Paths that a Dockerfile can name as they are."""
-
 _LOGIN = re.compile(r"(?<=://)(?!git@)[^/@\s]*@")
 _TORCH_WHEEL = re.compile(r"/torch-(\d[\w.]*(?:(?:\+|%2[Bb])[\w.]+)?)-[\w.]+-[\w.]+-[\w.]+\.whl\b")
 _PROBLEMS = {
@@ -36,6 +35,19 @@ _PROBLEMS = {
     FileState.TOO_LARGE: "it is too large to be a list of packages",
     FileState.UNREADABLE: "it cannot be read",
 }
+
+# Requirement files: lines, options, and the files that they include.
+MAX_INCLUDE_DEPTH = 10
+CONSTRAINTS = "constraints"
+"""The group of what a constraints file says: it limits a package that something else needs."""
+_COMMENT = re.compile(r"(?:^|\s)#.*$")
+_OPTION = re.compile(r"(--[A-Za-z][\w-]*|-[A-Za-z])[\s=]*(.*)", re.DOTALL)
+_PER_REQUIREMENT = re.compile(r"\s+--(?:hash|global-option|config-settings?)[\s=].*$", re.DOTALL)
+_NAMED_URL = re.compile(r"[#&]egg=([A-Za-z0-9][\w.-]*)")
+_WHEEL = re.compile(r"(?:^|[/\\])([A-Za-z0-9][\w.]*)-\d[^/\\]*\.whl(?:[#?].*)?$")
+_VCS = re.compile(r"^(?:git|hg|svn|bzr)\+\S+?/([\w.-]+?)(?:\.git)?(?:@[^#]*)?(?:#.*)?$")
+_SHORT = {"-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i": "--index-url", "-f": "--find-links"}
+_INDEXES = ("--index-url", "--extra-index-url", "--find-links", "--pypi-url")
 
 
 class RequirementCollector:
@@ -133,11 +145,6 @@ class RequirementCollector:
         self.left_out.append(ExcludedPackage(_shown(what), path, line, because))
 
 
-def strip_login(url: str) -> str:
-    """Return an address without user name and password; `git@` is every forge's public user."""
-    return _LOGIN.sub("", url)
-
-
 def find_line(text: str, *words: str, after: int = 0) -> int:
     """Return the number of the first line below line `after` that contains all the words; 1 when none does."""
     for number, line in enumerate(text.splitlines(), 1):
@@ -146,47 +153,40 @@ def find_line(text: str, *words: str, after: int = 0) -> int:
     return 1
 
 
-def number_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Return the lines with their numbers, as editors count them."""
-    return enumerate(re.split(r"\r\n|\n|\r", text), 1)
-
-
-def _of_wheel(url: str) -> str:
-    """The version that the address of a torch wheel names, as a specifier."""
-    found = _TORCH_WHEEL.search(url)
-    try:
-        return str(SpecifierSet(f"=={found[1].replace('%2B', '+').replace('%2b', '+')}")) if found else ""
-    except InvalidSpecifier:
-        return ""
-
-
-def _shown(text: str) -> str:
-    """A wrong text as a message repeats it: short, on one line, without a login."""
-    return strip_login(ascii(text)[1:-1])[:MAX_SHOWN_CHARACTERS]
-
-
-# Requirement files: lines, options, and the files that they include.
-
-MAX_INCLUDE_DEPTH = 10
-CONSTRAINTS = "constraints"
-"""The group of what a constraints file says: it limits a package that something else needs."""
-
-_COMMENT = re.compile(r"(?:^|\s)#.*$")
-_OPTION = re.compile(r"(--[A-Za-z][\w-]*|-[A-Za-z])[\s=]*(.*)", re.DOTALL)
-_PER_REQUIREMENT = re.compile(r"\s+--(?:hash|global-option|config-settings?)[\s=].*$", re.DOTALL)
-_NAMED_URL = re.compile(r"[#&]egg=([A-Za-z0-9][\w.-]*)")
-_WHEEL = re.compile(r"(?:^|[/\\])([A-Za-z0-9][\w.]*)-\d[^/\\]*\.whl(?:[#?].*)?$")
-_VCS = re.compile(r"^(?:git|hg|svn|bzr)\+\S+?/([\w.-]+?)(?:\.git)?(?:@[^#]*)?(?:#.*)?$")
-_SHORT = {"-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i": "--index-url", "-f": "--find-links"}
-_INDEXES = ("--index-url", "--extra-index-url", "--find-links", "--pypi-url")
-
-
 def read_requirements_file(path: str, found: RequirementCollector, *, group: str = "") -> None:
     """Read a requirement file of the project with all that it includes."""
     text = found.text(path)
     if text is not None:
         found.lists.append(path)
         read_requirement_lines(_logical(text), path, found, group=group)
+
+
+def _logical(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments; a backslash at the end joins the next one."""
+    begun, parts = 0, []
+    for number, line in number_lines(text):
+        begun = begun or number
+        is_comment = line.lstrip().startswith("#")
+        if line.endswith("\\") and not is_comment:
+            parts.append(line[:-1])
+            continue
+        parts.append("" if is_comment else line)
+        whole = _COMMENT.sub("", "".join(parts)).strip()
+        if whole:
+            yield begun, whole
+        begun, parts = 0, []
+    if parts and (rest := _COMMENT.sub("", "".join(parts)).strip()):
+        yield begun, rest
+
+
+def strip_login(url: str) -> str:
+    """Return an address without user name and password; `git@` is every forge's public user."""
+    return _LOGIN.sub("", url)
+
+
+def number_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Return the lines with their numbers, as editors count them."""
+    return enumerate(re.split(r"\r\n|\n|\r", text), 1)
 
 
 def read_requirement_lines(
@@ -210,41 +210,6 @@ def read_requirement_lines(
             found.index(value, path, number)
 
 
-def _included(value: str, path: str, line: int, found: RequirementCollector, *, group: str, depth: int) -> None:
-    if re.match(r"[a-z]+://", value):
-        found.add_unreadable(path, line, "it includes a file from the network")
-        return
-    if depth >= MAX_INCLUDE_DEPTH:
-        found.add_unreadable(path, line, "files include one another without end")
-        return
-    whole = found.files.within(value, beside=path)
-    text = found.text(value, named_by=path, line=line)
-    if text is not None and whole is not None:
-        is_named_by_list = path in found.lists or path in found.included
-        (found.included if is_named_by_list else found.lists).append(whole)
-        role, found.role = found.role, RequirementRole.PASSED_THROUGH
-        read_requirement_lines(_logical(text), whole, found, group=group, depth=depth + 1)
-        found.role = role
-
-
-def _logical(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments; a backslash at the end joins the next one."""
-    begun, parts = 0, []
-    for number, line in number_lines(text):
-        begun = begun or number
-        is_comment = line.lstrip().startswith("#")
-        if line.endswith("\\") and not is_comment:
-            parts.append(line[:-1])
-            continue
-        parts.append("" if is_comment else line)
-        whole = _COMMENT.sub("", "".join(parts)).strip()
-        if whole:
-            yield begun, whole
-        begun, parts = 0, []
-    if parts and (rest := _COMMENT.sub("", "".join(parts)).strip()):
-        yield begun, rest
-
-
 def _requirement(line: str, path: str, number: int, found: RequirementCollector, *, group: str) -> None:
     line = _PER_REQUIREMENT.sub("", line).strip()
     limits = group == CONSTRAINTS
@@ -263,9 +228,40 @@ def _requirement(line: str, path: str, number: int, found: RequirementCollector,
         found.is_whole = False
 
 
+def _included(value: str, path: str, line: int, found: RequirementCollector, *, group: str, depth: int) -> None:
+    if re.match(r"[a-z]+://", value):
+        found.add_unreadable(path, line, "it includes a file from the network")
+        return
+    if depth >= MAX_INCLUDE_DEPTH:
+        found.add_unreadable(path, line, "files include one another without end")
+        return
+    whole = found.files.within(value, beside=path)
+    text = found.text(value, named_by=path, line=line)
+    if text is not None and whole is not None:
+        is_named_by_list = path in found.lists or path in found.included
+        (found.included if is_named_by_list else found.lists).append(whole)
+        role, found.role = found.role, RequirementRole.PASSED_THROUGH
+        read_requirement_lines(_logical(text), whole, found, group=group, depth=depth + 1)
+        found.role = role
+
+
 def is_local_path(line: str) -> bool:
     """Return whether a line names a folder or file instead of a package."""
     place = line.partition(";")[0].strip()
     if "://" in place and not place.startswith("file:"):
         return False
     return place.startswith((".", "~", "file:")) or (" @" not in place and any(mark in place for mark in "/\\"))
+
+
+def _of_wheel(url: str) -> str:
+    """The version that the address of a torch wheel names, as a specifier."""
+    found = _TORCH_WHEEL.search(url)
+    try:
+        return str(SpecifierSet(f"=={found[1].replace('%2B', '+').replace('%2b', '+')}")) if found else ""
+    except InvalidSpecifier:
+        return ""
+
+
+def _shown(text: str) -> str:
+    """A wrong text as a message repeats it: short, on one line, without a login."""
+    return strip_login(ascii(text)[1:-1])[:MAX_SHOWN_CHARACTERS]

@@ -14,6 +14,28 @@ DEFAULT_SOCKET = "/var/run/docker.sock"
 WINDOWS_PIPE = "npipe:////./pipe/docker_engine"
 DEFAULT_CONTEXT = "default"
 
+COMMANDS = ("docker", "podman", "docker-compose", "nerdctl", "devcontainer")
+ENGINE_PROGRAMS = ("/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd", "/snap/bin/docker")
+"""Where distributions, Docker's own packages, its static archive and the snap put a daemon."""
+_SCRIPT_BYTES = 16384
+"""A command that hands over to another one is a short script; the real ones are megabytes of machine code."""
+_VERSION_DEADLINE_S = 2.0
+_OF_WINDOWS = re.compile(r"/mnt/[a-z]/")
+
+VERSION_NOT_READ = Unknown("only docker's version is read")
+
+# The Compose plugin of the docker command.
+COMPOSE_PLUGIN = "docker-compose"
+COMPOSE_PLUGIN_FOLDERS = (
+    "/usr/local/lib/docker/cli-plugins",
+    "/usr/local/libexec/docker/cli-plugins",
+    "/usr/lib/docker/cli-plugins",
+    "/usr/libexec/docker/cli-plugins",
+)
+"""Where the docker command looks after the user's own folder. Source: docker/cli, cli-plugins/manager."""
+COMPOSE_VERSION = ("version", "--short")
+MAX_SHOWN = 60
+
 
 @record
 class ChosenEndpoint:
@@ -53,16 +75,18 @@ def resolve_endpoint(host: Host) -> ChosenEndpoint:
     return ChosenEndpoint(Endpoint(url, chosen_by), tls if host.list(tls) else None)
 
 
-def find_docker_config(host: Host) -> str:
-    """Return the folder of the docker command's own settings."""
-    home = host.env.get("HOME") or host.env.get("USERPROFILE") or ""
-    return host.env.get("DOCKER_CONFIG") or f"{home}/.docker"
-
-
 def _environment_tls(host: Host) -> str | None:
     if host.env.get("DOCKER_TLS_VERIFY") or host.env.get("DOCKER_TLS"):
         return host.env.get("DOCKER_CERT_PATH") or find_docker_config(host)
     return None
+
+
+def _read_object(host: Host, path: str) -> dict[str, Any]:
+    try:
+        content = parse_json(host.read(path) or "{}")
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _default_endpoint(host: Host) -> Endpoint:
@@ -79,25 +103,6 @@ def _default_endpoint(host: Host) -> Endpoint:
     candidates.append(("/run/podman/podman.sock", "Podman socket"))
     path, chosen_by = next((pair for pair in candidates if host.stat(pair[0]) is not None), candidates[0])
     return Endpoint(f"unix://{path}", chosen_by)
-
-
-def _read_object(host: Host, path: str) -> dict[str, Any]:
-    try:
-        content = parse_json(host.read(path) or "{}")
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-COMMANDS = ("docker", "podman", "docker-compose", "nerdctl", "devcontainer")
-ENGINE_PROGRAMS = ("/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd", "/snap/bin/docker")
-"""Where distributions, Docker's own packages, its static archive and the snap put a daemon."""
-
-_SCRIPT_BYTES = 16384
-"""A command that hands over to another one is a short script; the real ones are megabytes of machine code."""
-
-_VERSION_DEADLINE_S = 2.0
-_OF_WINDOWS = re.compile(r"/mnt/[a-z]/")
 
 
 def read_clients(host: Host) -> Clients | Unknown:
@@ -138,9 +143,6 @@ def _client(host: Host, name: str) -> Client | None:
     )
 
 
-VERSION_NOT_READ = Unknown("only docker's version is read")
-
-
 def _docker_settings(host: Host) -> DockerSettings:
     path = f"{find_docker_config(host)}/config.json"
     text = host.read(path)
@@ -159,20 +161,6 @@ def _docker_settings(host: Host) -> DockerSettings:
     return DockerSettings(path, "", helpers, gives_proxy=bool(content.get("proxies")))
 
 
-# The Compose plugin of the docker command.
-
-COMPOSE_PLUGIN = "docker-compose"
-COMPOSE_PLUGIN_FOLDERS = (
-    "/usr/local/lib/docker/cli-plugins",
-    "/usr/local/libexec/docker/cli-plugins",
-    "/usr/lib/docker/cli-plugins",
-    "/usr/libexec/docker/cli-plugins",
-)
-"""Where the docker command looks after the user's own folder. Source: docker/cli, cli-plugins/manager."""
-COMPOSE_VERSION = ("version", "--short")
-MAX_SHOWN = 60
-
-
 def read_compose(host: Host) -> Compose | Unknown | None:
     """Read the Compose plugin's version; None without a docker command or without the plugin."""
     if not find_program(host, "docker"):
@@ -188,3 +176,9 @@ def read_compose(host: Host) -> Compose | Unknown | None:
         return None
     version = Release.find(done.out)
     return Compose(version) if version else Unknown(f"docker compose version printed {done.out.strip()[:MAX_SHOWN]!r}")
+
+
+def find_docker_config(host: Host) -> str:
+    """Return the folder of the docker command's own settings."""
+    home = host.env.get("HOME") or host.env.get("USERPROFILE") or ""
+    return host.env.get("DOCKER_CONFIG") or f"{home}/.docker"

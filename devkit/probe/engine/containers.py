@@ -11,46 +11,23 @@ SHORT_ID = 12
 DEV_CONTAINER_LABEL = "devcontainer.local_folder"
 COMPOSE_FOLDER_LABEL = "com.docker.compose.project.working_dir"
 COMPOSE_SERVICE_LABEL = "com.docker.compose.service"
-
 _CDI_GPU = "nvidia.com/"
 _NODE = "/dev/nvidia"
 _ENGINE_SOCKETS = ("docker.sock", "podman.sock")
 _NO_DEVICES = ("", "void", "none")
-
 JsonObject = dict[str, Any]
+
+# The project's running dev container, read by the devkit that is installed in it.
+DOCTOR_COMMAND = ("devkit", "doctor", "--save-facts", "/dev/stdout", "--output", "/dev/null")
+"""Any release of devkit since the first answers this. Its exit status is the verdict, which is judged here instead."""
+_CANNOT_EXECUTE = (126, 127)
+"""Exit statuses of `docker exec` for a program that is not there or not executable; of a missing docker as well."""
 
 
 def parse_running_containers(said: JsonObject) -> tuple[RunningContainer, ...] | Unknown:
     """Parse the running containers, dev containers first."""
     described = _listed(said, "containers")
     return described if isinstance(described, Unknown) else tuple(_running(one) for one in described if _runs(one))
-
-
-def parse_stopped_containers(said: JsonObject) -> tuple[StoppedContainer, ...] | Unknown:
-    """Parse the dev containers that do not run."""
-    described = _listed(said, "containers")
-    return described if isinstance(described, Unknown) else tuple(_stopped(one) for one in described if not _runs(one))
-
-
-def _runs(one: JsonObject) -> bool:
-    return get_object(one, "State").get("Running") is True
-
-
-def parse_local_images(said: JsonObject) -> tuple[LocalImage, ...] | Unknown:
-    """Parse the images that the child program inspected."""
-    described = _listed(said, "images")
-    if isinstance(described, Unknown):
-        return described
-    return tuple(
-        LocalImage(
-            name=str((get_list(one, "RepoTags") or [_short_id(one, "Id")])[0]),
-            machine=get_text(one, "Architecture"),
-            require_cuda=_requirement(_variables(one)),
-            id=_short_id(one, "Id"),
-            is_dev_container=one.get("IsDevContainer") is True,
-        )
-        for one in described
-    )
 
 
 def _listed(said: JsonObject, what: str) -> list[JsonObject] | Unknown:
@@ -93,19 +70,23 @@ def _running(one: JsonObject) -> RunningContainer:
     )
 
 
-def _stopped(one: JsonObject) -> StoppedContainer:
-    config, host, state = get_object(one, "Config"), get_object(one, "HostConfig"), get_object(one, "State")
-    return StoppedContainer(
-        id=_short_id(one, "Id"),
-        name=get_text(one, "Name").lstrip("/"),
-        image=get_text(config, "Image"),
-        folder=_folder(get_object(config, "Labels")),
-        gpu_request=_gpu_request(host, _variables(config)),
-        state=get_text(state, "Status"),
-        exit_code=get_int(state, "ExitCode") or 0,
-        out_of_memory=state.get("OOMKilled") is True,
-        error=get_text(state, "Error"),
-    )
+def _variables(config: JsonObject) -> dict[str, str]:
+    return dict(str(entry).partition("=")[::2] for entry in get_list(config, "Env"))
+
+
+def _number(described: JsonObject, key: str) -> int | Unknown:
+    number = get_int(described, key)
+    return Unknown(f"the engine says no {key}") if number is None else number
+
+
+def _short_id(one: JsonObject, key: str) -> str:
+    return get_text(one, key).removeprefix("sha256:")[:SHORT_ID]
+
+
+def _folder(labels: JsonObject) -> str:
+    """Return the project's folder. Compose names the folder of its file, which may be .devcontainer inside of it."""
+    folder = get_text(labels, DEV_CONTAINER_LABEL) or get_text(labels, COMPOSE_FOLDER_LABEL)
+    return folder.rstrip("/\\").removesuffix("/.devcontainer").removesuffix("\\.devcontainer")
 
 
 def _gpu_request(host: JsonObject, variables: dict[str, str]) -> str:
@@ -126,38 +107,52 @@ def _gpu_request(host: JsonObject, variables: dict[str, str]) -> str:
     return "devices" if any(path.startswith(_NODE) for path in paths) else ""
 
 
-def _folder(labels: JsonObject) -> str:
-    """Return the project's folder. Compose names the folder of its file, which may be .devcontainer inside of it."""
-    folder = get_text(labels, DEV_CONTAINER_LABEL) or get_text(labels, COMPOSE_FOLDER_LABEL)
-    return folder.rstrip("/\\").removesuffix("/.devcontainer").removesuffix("\\.devcontainer")
-
-
 def _requirement(variables: dict[str, str]) -> str | None:
     """Return the image's requirement of the driver; NVIDIA_DISABLE_REQUIRE removes it."""
     is_disabled = variables.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true")
     return None if is_disabled else variables.get("NVIDIA_REQUIRE_CUDA") or None
 
 
-def _variables(config: JsonObject) -> dict[str, str]:
-    return dict(str(entry).partition("=")[::2] for entry in get_list(config, "Env"))
+def _runs(one: JsonObject) -> bool:
+    return get_object(one, "State").get("Running") is True
 
 
-def _short_id(one: JsonObject, key: str) -> str:
-    return get_text(one, key).removeprefix("sha256:")[:SHORT_ID]
+def parse_stopped_containers(said: JsonObject) -> tuple[StoppedContainer, ...] | Unknown:
+    """Parse the dev containers that do not run."""
+    described = _listed(said, "containers")
+    return described if isinstance(described, Unknown) else tuple(_stopped(one) for one in described if not _runs(one))
 
 
-def _number(described: JsonObject, key: str) -> int | Unknown:
-    number = get_int(described, key)
-    return Unknown(f"the engine says no {key}") if number is None else number
+def _stopped(one: JsonObject) -> StoppedContainer:
+    config, host, state = get_object(one, "Config"), get_object(one, "HostConfig"), get_object(one, "State")
+    return StoppedContainer(
+        id=_short_id(one, "Id"),
+        name=get_text(one, "Name").lstrip("/"),
+        image=get_text(config, "Image"),
+        folder=_folder(get_object(config, "Labels")),
+        gpu_request=_gpu_request(host, _variables(config)),
+        state=get_text(state, "Status"),
+        exit_code=get_int(state, "ExitCode") or 0,
+        out_of_memory=state.get("OOMKilled") is True,
+        error=get_text(state, "Error"),
+    )
 
 
-# The project's running dev container, read by the devkit that is installed in it.
-
-DOCTOR_COMMAND = ("devkit", "doctor", "--save-facts", "/dev/stdout", "--output", "/dev/null")
-"""Any release of devkit since the first answers this. Its exit status is the verdict, which is judged here instead."""
-
-_CANNOT_EXECUTE = (126, 127)
-"""Exit statuses of `docker exec` for a program that is not there or not executable; of a missing docker as well."""
+def parse_local_images(said: JsonObject) -> tuple[LocalImage, ...] | Unknown:
+    """Parse the images that the child program inspected."""
+    described = _listed(said, "images")
+    if isinstance(described, Unknown):
+        return described
+    return tuple(
+        LocalImage(
+            name=str((get_list(one, "RepoTags") or [_short_id(one, "Id")])[0]),
+            machine=get_text(one, "Architecture"),
+            require_cuda=_requirement(_variables(one)),
+            id=_short_id(one, "Id"),
+            is_dev_container=one.get("IsDevContainer") is True,
+        )
+        for one in described
+    )
 
 
 def read_facts_inside(host: Host, engine: object, *, project: str, deadline_s: float) -> Facts | Unknown | None:

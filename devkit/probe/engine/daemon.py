@@ -13,29 +13,8 @@ from devkit.probe.engine.toolkit import TOOLKIT_HOOK
 from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
 
-
-def parse_proxy(info: dict[str, Any]) -> str | Unknown:
-    """Parse the proxy that the engine pulls through, without its login; "" for none."""
-    if "HttpsProxy" not in info and "HttpProxy" not in info:
-        return Unknown("this engine does not say whether it uses a proxy")
-    return strip_url_credentials(str(info.get("HttpsProxy") or info.get("HttpProxy") or ""))
-
-
-def compute_engine_clock_skew_s(info: dict[str, Any], read_at: object) -> int | Unknown:
-    """Return how far the engine's clock is ahead of the one that read `read_at`, in seconds."""
-    if not isinstance(read_at, int | float):
-        return Unknown("the moment of asking was not recorded")
-    try:
-        # Go prints nanoseconds, of which Python takes no more than six digits.
-        engine_time = datetime.fromisoformat(str(info.get("SystemTime", "")))
-        return round(engine_time.timestamp() - read_at)
-    except (ValueError, OverflowError):
-        return Unknown("the engine does not say what time it is")
-
-
 FIRST_API_THAT_LISTS_DEVICES = Release.parse("1.50")
 """From here on `GET /info` has DiscoveredDevices, and leaves it out when empty. Source: Engine API changelog, v1.50."""
-
 _SCHEMES = ("unix://", "tcp://", "npipe://")
 _ENDS = {
     "missing": EngineEnd.NOT_RUNNING,
@@ -160,3 +139,22 @@ def _hook_on_path(
 
 def _is_dockerd(host: Host, pid: str) -> bool:
     return (host.read(f"/proc/{pid}/comm") or "").strip() == "dockerd"
+
+
+def parse_proxy(info: dict[str, Any]) -> str | Unknown:
+    """Parse the proxy that the engine pulls through, without its login; "" for none."""
+    if "HttpsProxy" not in info and "HttpProxy" not in info:
+        return Unknown("this engine does not say whether it uses a proxy")
+    return strip_url_credentials(str(info.get("HttpsProxy") or info.get("HttpProxy") or ""))
+
+
+def compute_engine_clock_skew_s(info: dict[str, Any], read_at: object) -> int | Unknown:
+    """Return how far the engine's clock is ahead of the one that read `read_at`, in seconds."""
+    if not isinstance(read_at, int | float):
+        return Unknown("the moment of asking was not recorded")
+    try:
+        # Go prints nanoseconds, of which Python takes no more than six digits.
+        engine_time = datetime.fromisoformat(str(info.get("SystemTime", "")))
+        return round(engine_time.timestamp() - read_at)
+    except (ValueError, OverflowError):
+        return Unknown("the engine does not say what time it is")

@@ -20,14 +20,12 @@ GPU_REQUEST_OPTIONS = {
     "cdi": ("--device", "nvidia.com/gpu=all"),
     "runtime": ("--runtime=nvidia",),
 }
-
 MAX_TRIES = 3
 """So many images are tried where the first has no shell."""
 MAX_OUTPUT_CHARACTERS = 4000
 _TO_CLEAN_UP_S = 8.0
 _REMOVE_WITHIN_S = 6.0
 _LOOK_AGAIN_S = 0.3
-
 SMOKE_SCRIPT = """
 for node in /dev/nvidia* /dev/dxg; do [ -e "$node" ] && echo "devkit node $node"; done
 if [ ! -e /dev/nvidiactl ]; then echo devkit nvidiactl absent
@@ -69,65 +67,6 @@ def run_smoke(host: Host, facts: Facts, *, deadline_s: float) -> Smoke | Unknown
         if not any(sign in done.err for sign in _NO_SHELL):
             return _smoke(image, request, done, left_behind)
     return Unknown("no local image has a shell for this machine's processor: build the dev container first")
-
-
-def _run(
-    host: Host, command: tuple[str, ...], *, image: str, request: str, ends_at: float
-) -> tuple[ProgramResult, str]:
-    """The container's end, and its name where it could not be removed."""
-    name = f"{SMOKE_NAME_PREFIX}{secrets.token_hex(4)}"
-    options = (
-        "--rm",
-        "--name",
-        name,
-        "--pull=never",
-        "--network=none",
-        "--entrypoint=/bin/sh",
-        *GPU_REQUEST_OPTIONS[request],
-    )
-    if request == "runtime":
-        options = (*options, "--env=NVIDIA_VISIBLE_DEVICES=all", "--env=NVIDIA_DRIVER_CAPABILITIES=compute,utility")
-    left_s = max(1.0, ends_at - time.monotonic() - _TO_CLEAN_UP_S)
-    removed = False
-    with _polite_end():
-        try:
-            done = host.run((*command, *options, image, "-c", SMOKE_SCRIPT), deadline_s=left_s)
-            # Ended by itself, it was removed by itself; what never started may still be there by name.
-            removed = done.code == 0
-        finally:
-            if not removed:
-                removed = _remove(host, command[:-1], name)
-    return done, "" if removed else name
-
-
-def _remove(host: Host, command: tuple[str, ...], name: str) -> bool:
-    """Kill and remove the container, and look twice: an engine may still be making it while its client is gone."""
-    ends_at = time.monotonic() + _REMOVE_WITHIN_S
-    quiet = 0
-    while quiet < 2 and time.monotonic() < ends_at:
-        host.run((*command, "rm", "--force", "--volumes", name), deadline_s=_REMOVE_WITHIN_S)
-        listed = host.run((*command, "ps", "--all", "--quiet", "--filter", f"name={name}"), deadline_s=_REMOVE_WITHIN_S)
-        quiet = quiet + 1 if listed.code == 0 and not listed.out.strip() else 0
-        if quiet < 2:
-            time.sleep(_LOOK_AGAIN_S)
-    return quiet == 2
-
-
-@contextmanager
-def _polite_end() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does. Signals can be caught on the main thread alone."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _has_gpu(facts: Facts) -> bool:
@@ -177,6 +116,65 @@ def _request(facts: Facts, engine: Engine) -> str:
         return "cdi"
     has_runtime = any(runtime.name == "nvidia" for runtime in engine.runtimes)
     return "runtime" if engine.hook_on_path is False and has_runtime else "gpus"
+
+
+def _run(
+    host: Host, command: tuple[str, ...], *, image: str, request: str, ends_at: float
+) -> tuple[ProgramResult, str]:
+    """The container's end, and its name where it could not be removed."""
+    name = f"{SMOKE_NAME_PREFIX}{secrets.token_hex(4)}"
+    options = (
+        "--rm",
+        "--name",
+        name,
+        "--pull=never",
+        "--network=none",
+        "--entrypoint=/bin/sh",
+        *GPU_REQUEST_OPTIONS[request],
+    )
+    if request == "runtime":
+        options = (*options, "--env=NVIDIA_VISIBLE_DEVICES=all", "--env=NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+    left_s = max(1.0, ends_at - time.monotonic() - _TO_CLEAN_UP_S)
+    removed = False
+    with _polite_end():
+        try:
+            done = host.run((*command, *options, image, "-c", SMOKE_SCRIPT), deadline_s=left_s)
+            # Ended by itself, it was removed by itself; what never started may still be there by name.
+            removed = done.code == 0
+        finally:
+            if not removed:
+                removed = _remove(host, command[:-1], name)
+    return done, "" if removed else name
+
+
+@contextmanager
+def _polite_end() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does. Signals can be caught on the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _remove(host: Host, command: tuple[str, ...], name: str) -> bool:
+    """Kill and remove the container, and look twice: an engine may still be making it while its client is gone."""
+    ends_at = time.monotonic() + _REMOVE_WITHIN_S
+    quiet = 0
+    while quiet < 2 and time.monotonic() < ends_at:
+        host.run((*command, "rm", "--force", "--volumes", name), deadline_s=_REMOVE_WITHIN_S)
+        listed = host.run((*command, "ps", "--all", "--quiet", "--filter", f"name={name}"), deadline_s=_REMOVE_WITHIN_S)
+        quiet = quiet + 1 if listed.code == 0 and not listed.out.strip() else 0
+        if quiet < 2:
+            time.sleep(_LOOK_AGAIN_S)
+    return quiet == 2
 
 
 def _smoke(image: str, request: str, done: ProgramResult, left_behind: str) -> Smoke:

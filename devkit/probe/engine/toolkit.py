@@ -25,9 +25,20 @@ SPEC_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 Source: Container Device Interface specification, "Kubernetes and CDI" and cdi.DefaultSpecDirs.
 """
 SPEC_SUFFIXES = (".json", ".yaml")
-
 _DRIVER_LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so\.(\d+\.\d+(?:\.\d+)?)\b")
 _HOST_DRIVER = re.compile(r"--host-driver-version[= ](\d+\.\d+(?:\.\d+)?)")
+
+TOOLKIT_VERSION = ("nvidia-ctk", "--version")
+TOOLKIT_HOOK = "nvidia-container-runtime-hook"
+TOOLKIT_RUNTIME = "nvidia-container-runtime"
+TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
+REFRESH_UNIT = "nvidia-cdi-refresh.path"
+UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
+TARGETS = ("multi-user.target", "graphical.target", "default.target")
+NVIDIACTL_NUMBERS = "195:255"
+"""Major and minor number of /dev/nvidiactl. Source: Linux, Documentation/admin-guide/devices.txt."""
+
+_NOT_INSTALLED = Unknown("the NVIDIA Container Toolkit is not installed")
 
 
 def read_cdi(host: Host, *, engine_folders: tuple[str, ...] = ()) -> tuple[CdiSpec, ...]:
@@ -87,17 +98,6 @@ def _missing_paths(host: Host, content: dict[str, Any], devices: list[dict[str, 
                     yield path
 
 
-TOOLKIT_VERSION = ("nvidia-ctk", "--version")
-TOOLKIT_HOOK = "nvidia-container-runtime-hook"
-TOOLKIT_RUNTIME = "nvidia-container-runtime"
-TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
-REFRESH_UNIT = "nvidia-cdi-refresh.path"
-UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
-TARGETS = ("multi-user.target", "graphical.target", "default.target")
-NVIDIACTL_NUMBERS = "195:255"
-"""Major and minor number of /dev/nvidiactl. Source: Linux, Documentation/admin-guide/devices.txt."""
-
-
 def read_toolkit(host: Host) -> Toolkit:
     """Read the toolkit's version and configuration, and the engines that know its runtime."""
     version = _version(host)
@@ -126,9 +126,6 @@ def read_toolkit(host: Host) -> Toolkit:
     )
 
 
-_NOT_INSTALLED = Unknown("the NVIDIA Container Toolkit is not installed")
-
-
 def _version(host: Host) -> Release | Unknown | None:
     done = host.run(TOOLKIT_VERSION)
     if done.code == NOT_FOUND:
@@ -154,6 +151,21 @@ def _section(config: dict[str, Any] | Unknown, name: str) -> dict[str, Any] | Un
 
 def _of(section: dict[str, Any] | Unknown, key: str, default: str) -> str | Unknown:
     return section if isinstance(section, Unknown) else str(section.get(key, default))
+
+
+def _daemon_file(host: Host, path: str) -> DaemonFile:
+    text = host.read(path)
+    if text is None:
+        # The daemon runs as another user, who may.
+        return DaemonFile(path, "", Unknown("this user may not read it"))
+    try:
+        # The daemon takes a blank file for an empty one. Source: moby/moby, getConflictFreeConfiguration.
+        content = parse_json(text.strip() or "{}")
+    except ValueError as error:
+        return DaemonFile(path, format_json_error(error), False)
+    if not isinstance(content, dict):
+        return DaemonFile(path, "the top level is not an object", False)
+    return DaemonFile(path, "", "nvidia" in get_object(content, "runtimes"))
 
 
 def _ldconfig_exists(host: Host, ldconfig: str | Unknown) -> bool | Unknown:
@@ -192,18 +204,3 @@ def find_daemon_paths(host: Host) -> tuple[str, ...]:
         paths.insert(1, f"{env.get('XDG_CONFIG_HOME') or home + '/.config'}/docker/daemon.json")
         paths.insert(2, f"{home}/.docker/daemon.json")
     return tuple(dict.fromkeys(paths))
-
-
-def _daemon_file(host: Host, path: str) -> DaemonFile:
-    text = host.read(path)
-    if text is None:
-        # The daemon runs as another user, who may.
-        return DaemonFile(path, "", Unknown("this user may not read it"))
-    try:
-        # The daemon takes a blank file for an empty one. Source: moby/moby, getConflictFreeConfiguration.
-        content = parse_json(text.strip() or "{}")
-    except ValueError as error:
-        return DaemonFile(path, format_json_error(error), False)
-    if not isinstance(content, dict):
-        return DaemonFile(path, "the top level is not an object", False)
-    return DaemonFile(path, "", "nvidia" in get_object(content, "runtimes"))

@@ -16,7 +16,6 @@ KFD = "/dev/kfd"
 ROCM_VERSION = "/opt/rocm/.info/version"
 ROCMINFO = ("rocminfo", "/opt/rocm/bin/rocminfo")
 MAX_KFD_NODES = 64
-
 _PROPERTY = re.compile(r"^(\w+) (\d+)$", re.MULTILINE)
 _AMD = 0x1002
 _LOCAL_MEMORY = ("1", "2")
@@ -36,11 +35,6 @@ def read_amd(host: Host) -> Amd | None:
     return Amd(gpus, host.open_error(KFD), Release.parse(release[0]) if release else None)
 
 
-def format_gfx_target(version: int) -> str:
-    """Format a gfx_target_version as the LLVM target: 90402 is gfx942, and 90010 gfx90a."""
-    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
-
-
 def _is_gpu(properties: dict[str, int]) -> bool:
     """Nodes of processors have no target, and a passed-through GPU of another maker is none of ours."""
     return properties.get("gfx_target_version", 0) > 0 and properties.get("vendor_id", _AMD) == _AMD
@@ -49,22 +43,6 @@ def _is_gpu(properties: dict[str, int]) -> bool:
 def _properties(host: Host, path: str) -> dict[str, int]:
     text = host.read(f"{TOPOLOGY}/{path}") or ""
     return {name: value for name, digits in _PROPERTY.findall(text) if (value := parse_int(digits)) is not None}
-
-
-def _gpu(host: Host, node: int, properties: dict[str, int], name: str) -> AmdGpu:
-    minor = properties.get("drm_render_minor", 0)
-    banks = [
-        _properties(host, f"{node}/mem_banks/{bank}/properties") for bank in host.list(f"{TOPOLOGY}/{node}/mem_banks")
-    ]
-    own = [bank.get("size_in_bytes", 0) for bank in banks if str(bank.get("heap_type", "")) in _LOCAL_MEMORY]
-    return AmdGpu(
-        node=node,
-        target=format_gfx_target(properties["gfx_target_version"]),
-        name=name,
-        device_id=f"0x{properties.get('device_id', 0):04x}",
-        memory_bytes=sum(own) or Unknown("the kernel's topology names no memory of the GPU's own"),
-        render_node=f"/dev/dri/renderD{minor}" if minor else "",
-    )
 
 
 def _names(host: Host, found: list[tuple[int, dict[str, int]]]) -> list[str]:
@@ -83,3 +61,24 @@ def _names(host: Host, found: list[tuple[int, dict[str, int]]]) -> list[str]:
 def _of_card(host: Host, properties: dict[str, int]) -> str:
     card = f"/sys/class/drm/renderD{properties.get('drm_render_minor', 0)}/device/product_name"
     return (host.read(card) or "").strip()
+
+
+def _gpu(host: Host, node: int, properties: dict[str, int], name: str) -> AmdGpu:
+    minor = properties.get("drm_render_minor", 0)
+    banks = [
+        _properties(host, f"{node}/mem_banks/{bank}/properties") for bank in host.list(f"{TOPOLOGY}/{node}/mem_banks")
+    ]
+    own = [bank.get("size_in_bytes", 0) for bank in banks if str(bank.get("heap_type", "")) in _LOCAL_MEMORY]
+    return AmdGpu(
+        node=node,
+        target=format_gfx_target(properties["gfx_target_version"]),
+        name=name,
+        device_id=f"0x{properties.get('device_id', 0):04x}",
+        memory_bytes=sum(own) or Unknown("the kernel's topology names no memory of the GPU's own"),
+        render_node=f"/dev/dri/renderD{minor}" if minor else "",
+    )
+
+
+def format_gfx_target(version: int) -> str:
+    """Format a gfx_target_version as the LLVM target: 90402 is gfx942, and 90010 gfx90a."""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"

@@ -14,7 +14,6 @@ from devkit.probe.machine.operating_system import read_group_ids, read_kernel_an
 from devkit.probe.machine.programs import find_libraries, find_program, read_library_release, read_loader_cache
 
 # The Fabric Manager, which connects GPUs through NVSwitches.
-
 FABRIC_MANAGER_STATE = ("systemctl", "is-active", "nvidia-fabricmanager")
 FABRIC_MANAGER_UNITS = (
     "/lib/systemd/system/nvidia-fabricmanager.service",
@@ -23,12 +22,138 @@ FABRIC_MANAGER_UNITS = (
 )
 FABRIC_MANAGER = "nv-fabricmanager"
 
-
 UNIT_STATES = (
     *("active", "inactive", "failed", "activating", "deactivating", "reloading", "refreshing", "maintenance"),
     "unknown",
 )
 """Everything that `systemctl is-active` prints. Source: systemd, unit-def.c and systemctl-is-active.c."""
+
+# Installation: packages and their sources, signature, build, firmware, permissions of the device nodes.
+SIGNER = ("modinfo", "-F", "signer", "nvidia")
+ENROLLED_KEYS = ("mokutil", "--list-enrolled")
+RPM_DRIVER_PACKAGES = ("rpm", "-qa", "--qf", "%{NAME}=%{VERSION}-%{RELEASE} ", "*nvidia*", "cuda-drivers*")
+DPKG_STATUS = "/var/lib/dpkg/status"
+YUM_REPOSITORIES = "/etc/yum.repos.d"
+APT_SOURCES = "/etc/apt/sources.list.d"
+DKMS_TREE = "/var/lib/dkms"
+FIRMWARE_FOLDERS = ("/lib/firmware", "/usr/lib/firmware", "/run/current-system/firmware")
+MODULE_PARAMETERS = "/proc/driver/nvidia/params"
+TELLING_PARAMETERS = ("DeviceFile", "ModifyDeviceFiles", "EnableGpuFirmware", "PreserveVideoMemoryAllocations")
+INFINIBAND = "/sys/class/infiniband"
+MAX_ERROR_CHARACTERS = 200
+_PACKAGES = ("nvidia-", "libnvidia-", "cuda-drivers", "linux-modules-nvidia", "libcuda1")
+_PARAGRAPHS = tuple(f"Package: {name}" for name in _PACKAGES)
+_FIELD = re.compile(r"^(Package|Status|Version): (.+)$", re.MULTILINE)
+_TOOLKIT_PACKAGES = re.compile(r"(?:lib)?nvidia-container|nvidia-docker")
+_TOOLKIT_URL = re.compile(r"https?://nvidia\.github\.io/(?:libnvidia-container|nvidia-docker|nvidia-container)\S*")
+_SIGNED_BY = re.compile(r"signed-by\s*[=:]\s*([^\]\s]+)", re.IGNORECASE)
+_BUILD_ERROR = re.compile(r"(?:fatal )?error:|^ERROR|^Error!|modpost: .*undefined|unrecognized command-line option")
+_NODE = re.compile(r"nvidia(?:\d+|ctl|-uvm)")
+_MODULE = re.compile(r"^(nvidia\w*|nv_peer_mem|nouveau|ib_core|ib_uverbs|vfio_pci) ", re.MULTILINE)
+_HOST_OF_KEY = re.compile(r"^\S+(?= Secure Boot Module Signature key)")
+
+MODULE_ON_DISK = ("modinfo", "-F", "version", "nvidia")
+DKMS = ("dkms", "status")
+SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+PACKAGE_LOGS = ("/var/log/dpkg.log", "/var/log/dnf.rpm.log", "/var/log/zypp/history", "/var/log/pacman.log")
+UPGRADES_KEPT = 5
+_DRIVER_PACKAGE = re.compile(
+    r"nvidia-(?:driver|dkms|utils|kernel|open|compute|firmware|settings|modprobe|x11)|libnvidia-(?!container)|libcuda1"
+    r"|cuda-drivers|kmod-nvidia|linux-modules-nvidia|xorg-x11-drv-nvidia"
+)
+_CHANGE = re.compile(r" (?:upgrade|install) |Upgraded?:|Installed?:|\|install\||\[ALPM\] (?:upgraded|installed)")
+
+_VERSION = re.compile(r"\b\d{3}\.\d{2,3}(?:\.\d{2,3})?\b")
+"""Every driver since 2010: 260.19.06, 580.95.05."""
+
+
+def read_driver(host: Host) -> Driver:
+    """Read the kernel module, its libraries and device nodes, and the GPUs on the PCI bus."""
+    kernel, _ = read_kernel_and_machine(host)
+    cache = read_loader_cache(host)
+    cuda_paths = find_libraries(host, "libcuda.so.1", cache)
+    ml_paths = find_libraries(host, "libnvidia-ml.so.1", cache)
+    loaded, is_open = _loaded(host)
+    pci_gpus, nvswitch = read_pci(host)
+    names = [f"/dev/{name}" for name in host.list("/dev") if name.startswith("nvidia")]
+    outcome = host.open_error("/dev/nvidiactl")
+    driver = Driver(
+        loaded=loaded,
+        is_open=is_open,
+        on_disk=_on_disk(host),
+        dkms_state=_dkms_state(host, kernel),
+        libnvidia_ml=read_library_release(host, ml_paths[0]) if ml_paths else None,
+        libcuda=read_library_release(host, cuda_paths[0]) if cuda_paths else None,
+        libcuda_paths=cuda_paths,
+        device_nodes=tuple(
+            name for name in names if (found := host.stat(name)) is not None and found.kind == "character"
+        ),
+        nvidiactl="absent" if outcome == "ENOENT" else outcome,
+        pci_gpus=pci_gpus,
+        nvswitch_present=nvswitch,
+        fabric_manager=read_fabric_manager_state(host, nvswitch),
+        headers_present=host.stat(f"/lib/modules/{kernel}/build") is not None if kernel else Unknown("no kernel name"),
+        secure_boot=_secure_boot(host),
+        upgraded_packages=_upgraded_packages(host),
+    )
+    return add_installation(host, driver)
+
+
+def _loaded(host: Host) -> tuple[Release | Unknown | None, bool | Unknown]:
+    """The loaded module's version and whether it is the open flavour."""
+    text = host.read("/proc/driver/nvidia/version")
+    version = host.read("/sys/module/nvidia/version")
+    if text is None and version is None:
+        return None, Unknown("the nvidia module is not loaded")
+    is_open: bool | Unknown = "Open Kernel Module" in text if text else Unknown("/proc/driver/nvidia is not visible")
+    found = _VERSION.fullmatch((version or "").strip()) or _VERSION.search(text or "")
+    if found is None:
+        return Unknown("the loaded module does not say its version"), is_open
+    return Release.parse(found[0]), is_open
+
+
+def _on_disk(host: Host) -> Release | Unknown | None:
+    done = host.run(MODULE_ON_DISK)
+    if done.code == 0:
+        found = _VERSION.fullmatch(done.out.strip())
+        return Release.parse(found[0]) if found else Unknown("modinfo printed no version")
+    is_absent = done.code != NOT_FOUND and "not found" in done.err
+    return None if is_absent else Unknown("modinfo is missing or did not answer")
+
+
+def _dkms_state(host: Host, kernel: str) -> str | Unknown:
+    """The state of the nvidia module for the running kernel, out of lines like
+    `nvidia/580.95.05, 6.8.0-45-generic, x86_64: installed`; "added" carries no kernel."""
+    if not any(name.startswith("nvidia") for name in host.list("/var/lib/dkms")):
+        return ""
+    done = host.run(DKMS)
+    if done.code != 0:
+        return Unknown("dkms is missing or did not answer")
+    states = [
+        state.strip().split(" ", 1)[0]
+        for module, _, state in (line.rpartition(":") for line in done.out.splitlines())
+        if module.startswith("nvidia") and (kernel in module or state.strip() == "added")
+    ]
+    return states[0] if states else ""
+
+
+def _secure_boot(host: Host) -> bool | Unknown:
+    if host.stat("/sys/firmware") is None:
+        return Unknown("/sys/firmware is not visible here")
+    if host.stat("/sys/firmware/efi") is None:
+        return False
+    text = host.read(SECURE_BOOT)
+    # Four bytes of attributes, then the value.
+    return text[4] == "\x01" if text and len(text) > 4 else Unknown("the SecureBoot variable cannot be read")
+
+
+def _upgraded_packages(host: Host) -> tuple[str, ...]:
+    """The last log lines that installed or upgraded a package of the driver, newest last."""
+    found: list[str] = []
+    for log in PACKAGE_LOGS:
+        lines = (host.read(log) or "").splitlines()
+        found += [line.strip() for line in lines if _DRIVER_PACKAGE.search(line) and _CHANGE.search(line)]
+    return tuple(found[-UPGRADES_KEPT:])
 
 
 def read_fabric_manager_state(host: Host, nvswitch: bool | Unknown) -> str | Unknown:
@@ -54,34 +179,6 @@ def read_fabric_manager_version(host: Host, nvswitch: bool | Unknown) -> Release
         return Release.parse(done.out)
     except ValueError:
         return Unknown(f"{FABRIC_MANAGER} --version ended with status {done.code} and named no version")
-
-
-# Installation: packages and their sources, signature, build, firmware, permissions of the device nodes.
-
-SIGNER = ("modinfo", "-F", "signer", "nvidia")
-ENROLLED_KEYS = ("mokutil", "--list-enrolled")
-RPM_DRIVER_PACKAGES = ("rpm", "-qa", "--qf", "%{NAME}=%{VERSION}-%{RELEASE} ", "*nvidia*", "cuda-drivers*")
-DPKG_STATUS = "/var/lib/dpkg/status"
-YUM_REPOSITORIES = "/etc/yum.repos.d"
-APT_SOURCES = "/etc/apt/sources.list.d"
-DKMS_TREE = "/var/lib/dkms"
-FIRMWARE_FOLDERS = ("/lib/firmware", "/usr/lib/firmware", "/run/current-system/firmware")
-MODULE_PARAMETERS = "/proc/driver/nvidia/params"
-TELLING_PARAMETERS = ("DeviceFile", "ModifyDeviceFiles", "EnableGpuFirmware", "PreserveVideoMemoryAllocations")
-INFINIBAND = "/sys/class/infiniband"
-
-MAX_ERROR_CHARACTERS = 200
-
-_PACKAGES = ("nvidia-", "libnvidia-", "cuda-drivers", "linux-modules-nvidia", "libcuda1")
-_PARAGRAPHS = tuple(f"Package: {name}" for name in _PACKAGES)
-_FIELD = re.compile(r"^(Package|Status|Version): (.+)$", re.MULTILINE)
-_TOOLKIT_PACKAGES = re.compile(r"(?:lib)?nvidia-container|nvidia-docker")
-_TOOLKIT_URL = re.compile(r"https?://nvidia\.github\.io/(?:libnvidia-container|nvidia-docker|nvidia-container)\S*")
-_SIGNED_BY = re.compile(r"signed-by\s*[=:]\s*([^\]\s]+)", re.IGNORECASE)
-_BUILD_ERROR = re.compile(r"(?:fatal )?error:|^ERROR|^Error!|modpost: .*undefined|unrecognized command-line option")
-_NODE = re.compile(r"nvidia(?:\d+|ctl|-uvm)")
-_MODULE = re.compile(r"^(nvidia\w*|nv_peer_mem|nouveau|ib_core|ib_uverbs|vfio_pci) ", re.MULTILINE)
-_HOST_OF_KEY = re.compile(r"^\S+(?= Secure Boot Module Signature key)")
 
 
 def add_installation(host: Host, driver: Driver) -> Driver:
@@ -236,110 +333,3 @@ def _booted_at(host: Host) -> str | Unknown:
     if found is None:
         return Unknown("/proc/stat does not say")
     return datetime.fromtimestamp(int(found[1]), UTC).isoformat(timespec="seconds")
-
-
-MODULE_ON_DISK = ("modinfo", "-F", "version", "nvidia")
-DKMS = ("dkms", "status")
-
-SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
-PACKAGE_LOGS = ("/var/log/dpkg.log", "/var/log/dnf.rpm.log", "/var/log/zypp/history", "/var/log/pacman.log")
-UPGRADES_KEPT = 5
-
-_DRIVER_PACKAGE = re.compile(
-    r"nvidia-(?:driver|dkms|utils|kernel|open|compute|firmware|settings|modprobe|x11)|libnvidia-(?!container)|libcuda1"
-    r"|cuda-drivers|kmod-nvidia|linux-modules-nvidia|xorg-x11-drv-nvidia"
-)
-_CHANGE = re.compile(r" (?:upgrade|install) |Upgraded?:|Installed?:|\|install\||\[ALPM\] (?:upgraded|installed)")
-
-
-def read_driver(host: Host) -> Driver:
-    """Read the kernel module, its libraries and device nodes, and the GPUs on the PCI bus."""
-    kernel, _ = read_kernel_and_machine(host)
-    cache = read_loader_cache(host)
-    cuda_paths = find_libraries(host, "libcuda.so.1", cache)
-    ml_paths = find_libraries(host, "libnvidia-ml.so.1", cache)
-    loaded, is_open = _loaded(host)
-    pci_gpus, nvswitch = read_pci(host)
-    names = [f"/dev/{name}" for name in host.list("/dev") if name.startswith("nvidia")]
-    outcome = host.open_error("/dev/nvidiactl")
-    driver = Driver(
-        loaded=loaded,
-        is_open=is_open,
-        on_disk=_on_disk(host),
-        dkms_state=_dkms_state(host, kernel),
-        libnvidia_ml=read_library_release(host, ml_paths[0]) if ml_paths else None,
-        libcuda=read_library_release(host, cuda_paths[0]) if cuda_paths else None,
-        libcuda_paths=cuda_paths,
-        device_nodes=tuple(
-            name for name in names if (found := host.stat(name)) is not None and found.kind == "character"
-        ),
-        nvidiactl="absent" if outcome == "ENOENT" else outcome,
-        pci_gpus=pci_gpus,
-        nvswitch_present=nvswitch,
-        fabric_manager=read_fabric_manager_state(host, nvswitch),
-        headers_present=host.stat(f"/lib/modules/{kernel}/build") is not None if kernel else Unknown("no kernel name"),
-        secure_boot=_secure_boot(host),
-        upgraded_packages=_upgraded_packages(host),
-    )
-    return add_installation(host, driver)
-
-
-_VERSION = re.compile(r"\b\d{3}\.\d{2,3}(?:\.\d{2,3})?\b")
-"""Every driver since 2010: 260.19.06, 580.95.05."""
-
-
-def _loaded(host: Host) -> tuple[Release | Unknown | None, bool | Unknown]:
-    """The loaded module's version and whether it is the open flavour."""
-    text = host.read("/proc/driver/nvidia/version")
-    version = host.read("/sys/module/nvidia/version")
-    if text is None and version is None:
-        return None, Unknown("the nvidia module is not loaded")
-    is_open: bool | Unknown = "Open Kernel Module" in text if text else Unknown("/proc/driver/nvidia is not visible")
-    found = _VERSION.fullmatch((version or "").strip()) or _VERSION.search(text or "")
-    if found is None:
-        return Unknown("the loaded module does not say its version"), is_open
-    return Release.parse(found[0]), is_open
-
-
-def _on_disk(host: Host) -> Release | Unknown | None:
-    done = host.run(MODULE_ON_DISK)
-    if done.code == 0:
-        found = _VERSION.fullmatch(done.out.strip())
-        return Release.parse(found[0]) if found else Unknown("modinfo printed no version")
-    is_absent = done.code != NOT_FOUND and "not found" in done.err
-    return None if is_absent else Unknown("modinfo is missing or did not answer")
-
-
-def _dkms_state(host: Host, kernel: str) -> str | Unknown:
-    """The state of the nvidia module for the running kernel, out of lines like
-    `nvidia/580.95.05, 6.8.0-45-generic, x86_64: installed`; "added" carries no kernel."""
-    if not any(name.startswith("nvidia") for name in host.list("/var/lib/dkms")):
-        return ""
-    done = host.run(DKMS)
-    if done.code != 0:
-        return Unknown("dkms is missing or did not answer")
-    states = [
-        state.strip().split(" ", 1)[0]
-        for module, _, state in (line.rpartition(":") for line in done.out.splitlines())
-        if module.startswith("nvidia") and (kernel in module or state.strip() == "added")
-    ]
-    return states[0] if states else ""
-
-
-def _secure_boot(host: Host) -> bool | Unknown:
-    if host.stat("/sys/firmware") is None:
-        return Unknown("/sys/firmware is not visible here")
-    if host.stat("/sys/firmware/efi") is None:
-        return False
-    text = host.read(SECURE_BOOT)
-    # Four bytes of attributes, then the value.
-    return text[4] == "\x01" if text and len(text) > 4 else Unknown("the SecureBoot variable cannot be read")
-
-
-def _upgraded_packages(host: Host) -> tuple[str, ...]:
-    """The last log lines that installed or upgraded a package of the driver, newest last."""
-    found: list[str] = []
-    for log in PACKAGE_LOGS:
-        lines = (host.read(log) or "").splitlines()
-        found += [line.strip() for line in lines if _DRIVER_PACKAGE.search(line) and _CHANGE.search(line)]
-    return tuple(found[-UPGRADES_KEPT:])

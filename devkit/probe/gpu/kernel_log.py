@@ -17,12 +17,10 @@ JOURNAL = ("journalctl", "-k", "-b", "--no-pager", "--no-hostname", "-o", "short
 RING_BUFFER = ("dmesg",)
 DMESG_RESTRICT = "/proc/sys/kernel/dmesg_restrict"
 KERNEL_LOG_DEADLINE_S = 3.0
-
 MAX_LINES = 40
 """Telling lines that are kept, and as many Xids: the newest say what is wrong now, the first why it began."""
 MAX_PARTS = 6
 XID_FALLEN_OFF_BUS = 79
-
 _JOURNAL_LINE = re.compile(r"(\d{4}-\d\d-\d\dT\S+) (?:\S+ )?kernel: (.*)")
 _RING_LINE = re.compile(r"(?:<\d+>)?\[\s*(\d+\.\d+)\] (.*)")
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)\b")
@@ -63,15 +61,6 @@ def read_kernel_log(host: Host) -> KernelLog | Unknown:
     return _understood(messages, "dmesg") if messages else Unknown(_refused(journal))
 
 
-def _refused(journal: ProgramResult) -> str:
-    """Return why no line came. Even a machine without any fault has the line with which its kernel starts."""
-    if journal.code == NOT_FOUND:
-        return "there is no journalctl, and the kernel's buffer is closed to this user"
-    if journal.code == TIMED_OUT:
-        return "journalctl did not answer in time"
-    return "this user may not read the kernel log"
-
-
 def _messages(text: str, shape: re.Pattern[str]) -> tuple[_Message, ...]:
     """The messages, with the lines that continue one joined to it."""
     found: list[_Message] = []
@@ -81,6 +70,10 @@ def _messages(text: str, shape: re.Pattern[str]) -> tuple[_Message, ...]:
         elif found and line.startswith(" "):
             found[-1] = _Message(found[-1].at, f"{found[-1].text} {_bare(line)}")
     return tuple(_whole_sentences(found))
+
+
+def _bare(line: str) -> str:
+    return line.strip().removeprefix("NVRM:").strip()
 
 
 def _whole_sentences(messages: Iterable[_Message]) -> Iterator[_Message]:
@@ -104,10 +97,6 @@ def _whole_sentences(messages: Iterable[_Message]) -> Iterator[_Message]:
         yield open_one
 
 
-def _bare(line: str) -> str:
-    return line.strip().removeprefix("NVRM:").strip()
-
-
 def _understood(messages: tuple[_Message, ...], source: str) -> KernelLog:
     lines = [message.text for message in messages if _TELLING.search(message.text) and not _xid(message)]
     woken = [message.at for message in messages if _WOKE.search(message.text)]
@@ -129,10 +118,6 @@ def _xid(message: _Message) -> Xid | None:
     return None
 
 
-def _time(at: str) -> str:
-    return at if "T" in at else f"{at} s after the start"
-
-
 def _full_address(text: str) -> str:
     """An address as sysfs writes it: Xid lines leave the function out, and old ones the domain."""
     fields = text.lower().split(":")
@@ -140,6 +125,10 @@ def _full_address(text: str) -> str:
         return text
     domain, slot = ("0", fields[1]) if len(fields) == 2 else (fields[0], fields[2])
     return f"{int(domain, 16):04x}:{fields[-2]}:{slot if '.' in slot else f'{slot}.0'}"
+
+
+def _time(at: str) -> str:
+    return at if "T" in at else f"{at} s after the start"
 
 
 def _counted(xids: Iterable[Xid]) -> tuple[Xid, ...]:
@@ -158,3 +147,12 @@ def _counted(xids: Iterable[Xid]) -> tuple[Xid, ...]:
 def _capped(lines: tuple[str, ...]) -> tuple[str, ...]:
     half = MAX_LINES // 2
     return lines if len(lines) <= MAX_LINES else (*lines[:half], *lines[-half:])
+
+
+def _refused(journal: ProgramResult) -> str:
+    """Return why no line came. Even a machine without any fault has the line with which its kernel starts."""
+    if journal.code == NOT_FOUND:
+        return "there is no journalctl, and the kernel's buffer is closed to this user"
+    if journal.code == TIMED_OUT:
+        return "journalctl did not answer in time"
+    return "this user may not read the kernel log"

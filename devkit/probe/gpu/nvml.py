@@ -18,11 +18,9 @@ from devkit.probe.documents import get_int, get_object, get_text, get_texts
 from devkit.probe.host import TIMED_OUT, Host
 
 T = TypeVar("T")
-
 CORRUPTED_INFOROM = 14
 HEALTH_NOT_READ = Unknown("NVML was not called")
 DOES_NOT_APPLY = Unknown("not read, because it does not apply to this GPU")
-
 COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
 VIRTUALISATION_MODES = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
 LICENCE_STATES = (
@@ -76,102 +74,14 @@ CLOCK_REASONS = (
 )
 """By bit, and the others by number, as nvml.h defines them."""
 
-
-def parse_gpu_health(said: Mapping[str, Any] | None) -> GpuHealth | Unknown:
-    """Parse the health that the NVML child printed of one GPU; unknown where it printed none."""
-    if not said:
-        return HEALTH_NOT_READ
-    remap_pending, remap_failed = (parse_reading(said, "remapped_rows", _flag_at(place)) for place in (2, 3))
-    return GpuHealth(
-        pci_address=parse_reading(said, "pci", format_sysfs_address),
-        persistence=parse_reading(said, "persistence", bool),
-        compute_mode=parse_reading(said, "compute_mode", _named(COMPUTE_MODES)),
-        display_active=parse_reading(said, "display_active", bool),
-        ecc_enabled=parse_reading(said, "ecc", _flag_at(0)),
-        ecc_uncorrected=parse_reading(said, "ecc_uncorrected", int),
-        remap_pending=remap_pending,
-        remap_failed=remap_failed,
-        retirement_pending=parse_reading(said, "retirement_pending", bool),
-        clock_reasons=parse_reading(said, "clock_reasons", _clock_reasons),
-        temperature_c=parse_reading(said, "temperature", int),
-        slowdown_c=parse_reading(said, "slowdown", int),
-        power_mw=parse_reading(said, "power", int),
-        power_limit_mw=parse_reading(said, "power_limit", int),
-        default_power_limit_mw=parse_reading(said, "default_power_limit", int),
-        utilisation_percent=parse_reading(said, "utilisation", int),
-        pcie_width=parse_reading(said, "pcie_width", int),
-        pcie_max_width=parse_reading(said, "pcie_max_width", int),
-        pcie_generation=parse_reading(said, "pcie_generation", int),
-        pcie_max_generation=parse_reading(said, "pcie_max_generation", int),
-        sm_clock_mhz=parse_reading(said, "sm_clock", int),
-        sm_max_clock_mhz=parse_reading(said, "sm_max_clock", int),
-        application_clock_mhz=parse_reading(said, "application_clock", int),
-        default_application_clock_mhz=parse_reading(said, "default_application_clock", int),
-        processes=parse_reading(said, "processes", _processes),
-        virtualisation=parse_reading(said, "virtualisation", _named(VIRTUALISATION_MODES)),
-        licence=parse_reading(said, "licence", _named(LICENCE_STATES)),
-        fabric_state=parse_reading(said, "fabric", lambda pair: _named(FABRIC_STATES)(pair[0])),
-        fabric_status=parse_reading(said, "fabric", lambda pair: int(pair[1])),
-        inforom_ok=_inforom_ok(said),
-        brand=parse_reading(said, "brand", _named(BRANDS)),
-        recovery_action=parse_reading(said, "recovery_action", _named(RECOVERY_ACTIONS)),
-    )
-
-
-def format_sysfs_address(bus_id: str) -> str:
-    """Format 00000000:01:00.0, as NVML writes it, as sysfs does: 0000:01:00.0."""
-    domain, _, rest = bus_id.lower().partition(":")
-    return f"{int(domain or '0', 16):04x}:{rest}"
-
-
-def parse_reading(said: Mapping[str, Any], name: str, meaning: Callable[[Any], T]) -> T | Unknown:
-    """Parse one reading. A value of another shape than expected is unknown, not an error."""
-    answer = said.get(name)
-    if not isinstance(answer, Mapping):
-        return DOES_NOT_APPLY
-    if "value" not in answer:
-        return Unknown(str(answer.get("unknown") or "NVML did not say"))
-    try:
-        return meaning(answer["value"])
-    except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
-        return Unknown(f"NVML answered {answer['value']!r}")
-
-
-def _named(names: tuple[str, ...]) -> Callable[[int], str]:
-    return lambda number: names[number] if 0 <= number < len(names) else f"{number}"
-
-
-def _flag_at(place: int) -> Callable[[Any], bool]:
-    return lambda values: bool(values[place])
-
-
-def _clock_reasons(bits: int) -> tuple[str, ...]:
-    return tuple(name for bit, name in enumerate(CLOCK_REASONS) if bits >> bit & 1)
-
-
-def _processes(entries: list[list[Any]]) -> tuple[GpuProcess, ...]:
-    hidden = Unknown("the driver does not say")
-    return tuple(GpuProcess(int(pid), str(name), hidden if held is None else int(held)) for pid, name, held in entries)
-
-
-def _inforom_ok(said: Mapping[str, Any]) -> bool | Unknown:
-    """Corrupted when any call ends with that very error; good when the checksum can be read."""
-    if any(isinstance(reading, Mapping) and reading.get("code") == CORRUPTED_INFOROM for reading in said.values()):
-        return False
-    return parse_reading(said, "inforom", lambda checksum: True)
-
-
 LIBRARY_NOT_FOUND = 12
 TIMEOUT = 10
 UNKNOWN = 999
 """NVML return values, as in nvml.h."""
-
 IMPORTING = "import pynvml"
 """What the child says it does before it calls NVML."""
-
 MAX_GPUS = 1024
 """No machine has as many; a library that counts more does not know what it says."""
-
 _HUNG_SHARE = 0.5
 """A call that ran for less of an attempt was one of many slow ones: GPUs without persistence wake up one by one."""
 _SHORTEST_HANG_S = 0.3
@@ -234,10 +144,6 @@ def read_nvml(host: Host, *, deadline_s: float) -> NvmlAnswer | NvmlFailure | Un
     )
 
 
-def _first_missing(gpus: dict[int, Gpu | FailedGpu], count: int) -> int:
-    return next((index for index in range(count) if index not in gpus), count)
-
-
 def _run_child(host: Host, *, first_gpu: int, deadline_s: float) -> _Transcript:
     done = host.run(
         build_child_command(host, "ask_nvml", *([str(first_gpu)] if first_gpu else [])), deadline_s=deadline_s
@@ -286,6 +192,10 @@ def _failure(said: _Transcript) -> NvmlFailure | Unknown:
     return Unknown(f"the NVML child ended with status {said.code}: {said.last_words}")
 
 
+def _first_missing(gpus: dict[int, Gpu | FailedGpu], count: int) -> int:
+    return next((index for index in range(count) if index not in gpus), count)
+
+
 def _failed_gpu(index: int, said: _Transcript) -> FailedGpu:
     """The GPU at which a child stopped."""
     if said.code == TIMED_OUT:
@@ -297,3 +207,87 @@ def _failed_gpu(index: int, said: _Transcript) -> FailedGpu:
             index, get_int(error, "code") or UNKNOWN, f"{get_text(error, 'call')}: {get_text(error, 'message')}"
         )
     return FailedGpu(index, TIMEOUT, f"the NVML child ended with status {said.code} in {said.call}: {said.last_words}")
+
+
+def parse_gpu_health(said: Mapping[str, Any] | None) -> GpuHealth | Unknown:
+    """Parse the health that the NVML child printed of one GPU; unknown where it printed none."""
+    if not said:
+        return HEALTH_NOT_READ
+    remap_pending, remap_failed = (parse_reading(said, "remapped_rows", _flag_at(place)) for place in (2, 3))
+    return GpuHealth(
+        pci_address=parse_reading(said, "pci", format_sysfs_address),
+        persistence=parse_reading(said, "persistence", bool),
+        compute_mode=parse_reading(said, "compute_mode", _named(COMPUTE_MODES)),
+        display_active=parse_reading(said, "display_active", bool),
+        ecc_enabled=parse_reading(said, "ecc", _flag_at(0)),
+        ecc_uncorrected=parse_reading(said, "ecc_uncorrected", int),
+        remap_pending=remap_pending,
+        remap_failed=remap_failed,
+        retirement_pending=parse_reading(said, "retirement_pending", bool),
+        clock_reasons=parse_reading(said, "clock_reasons", _clock_reasons),
+        temperature_c=parse_reading(said, "temperature", int),
+        slowdown_c=parse_reading(said, "slowdown", int),
+        power_mw=parse_reading(said, "power", int),
+        power_limit_mw=parse_reading(said, "power_limit", int),
+        default_power_limit_mw=parse_reading(said, "default_power_limit", int),
+        utilisation_percent=parse_reading(said, "utilisation", int),
+        pcie_width=parse_reading(said, "pcie_width", int),
+        pcie_max_width=parse_reading(said, "pcie_max_width", int),
+        pcie_generation=parse_reading(said, "pcie_generation", int),
+        pcie_max_generation=parse_reading(said, "pcie_max_generation", int),
+        sm_clock_mhz=parse_reading(said, "sm_clock", int),
+        sm_max_clock_mhz=parse_reading(said, "sm_max_clock", int),
+        application_clock_mhz=parse_reading(said, "application_clock", int),
+        default_application_clock_mhz=parse_reading(said, "default_application_clock", int),
+        processes=parse_reading(said, "processes", _processes),
+        virtualisation=parse_reading(said, "virtualisation", _named(VIRTUALISATION_MODES)),
+        licence=parse_reading(said, "licence", _named(LICENCE_STATES)),
+        fabric_state=parse_reading(said, "fabric", lambda pair: _named(FABRIC_STATES)(pair[0])),
+        fabric_status=parse_reading(said, "fabric", lambda pair: int(pair[1])),
+        inforom_ok=_inforom_ok(said),
+        brand=parse_reading(said, "brand", _named(BRANDS)),
+        recovery_action=parse_reading(said, "recovery_action", _named(RECOVERY_ACTIONS)),
+    )
+
+
+def _flag_at(place: int) -> Callable[[Any], bool]:
+    return lambda values: bool(values[place])
+
+
+def _named(names: tuple[str, ...]) -> Callable[[int], str]:
+    return lambda number: names[number] if 0 <= number < len(names) else f"{number}"
+
+
+def _clock_reasons(bits: int) -> tuple[str, ...]:
+    return tuple(name for bit, name in enumerate(CLOCK_REASONS) if bits >> bit & 1)
+
+
+def _processes(entries: list[list[Any]]) -> tuple[GpuProcess, ...]:
+    hidden = Unknown("the driver does not say")
+    return tuple(GpuProcess(int(pid), str(name), hidden if held is None else int(held)) for pid, name, held in entries)
+
+
+def _inforom_ok(said: Mapping[str, Any]) -> bool | Unknown:
+    """Corrupted when any call ends with that very error; good when the checksum can be read."""
+    if any(isinstance(reading, Mapping) and reading.get("code") == CORRUPTED_INFOROM for reading in said.values()):
+        return False
+    return parse_reading(said, "inforom", lambda checksum: True)
+
+
+def format_sysfs_address(bus_id: str) -> str:
+    """Format 00000000:01:00.0, as NVML writes it, as sysfs does: 0000:01:00.0."""
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{int(domain or '0', 16):04x}:{rest}"
+
+
+def parse_reading(said: Mapping[str, Any], name: str, meaning: Callable[[Any], T]) -> T | Unknown:
+    """Parse one reading. A value of another shape than expected is unknown, not an error."""
+    answer = said.get(name)
+    if not isinstance(answer, Mapping):
+        return DOES_NOT_APPLY
+    if "value" not in answer:
+        return Unknown(str(answer.get("unknown") or "NVML did not say"))
+    try:
+        return meaning(answer["value"])
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
+        return Unknown(f"NVML answered {answer['value']!r}")

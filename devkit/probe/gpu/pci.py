@@ -12,7 +12,6 @@ NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
 """VGA controllers and 3D controllers; 0x0403 is the sound function beside them."""
 NVSWITCH_CLASS = "0x0680"
-
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 _REGION = re.compile(r"(0x[0-9a-f]+) (0x[0-9a-f]+) (0x[0-9a-f]+)")
 _BARS = 6
@@ -20,15 +19,6 @@ _IS_64_BIT = 0x0010_0000
 """IORESOURCE_MEM_64 in the kernel's include/linux/ioport.h: the BAR fills two registers; its second line is empty."""
 _IS_UNSET = 0x2000_0000
 """IORESOURCE_UNSET: the kernel knows the size, and has found no address."""
-
-
-def list_nvidia_functions(host: Host) -> tuple[tuple[str, str], ...] | Unknown:
-    """List address and class of every NVIDIA function on the bus."""
-    addresses = host.list(PCI_DEVICES)
-    if not addresses:
-        return Unknown(f"{PCI_DEVICES} is not visible here")
-    ours = (name for name in addresses if _attribute(host, name, "vendor") == NVIDIA_VENDOR)
-    return tuple((name, _attribute(host, name, "class")) for name in ours)
 
 
 def read_pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
@@ -49,14 +39,6 @@ def read_pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
         if kind.startswith(DISPLAY_CLASSES)
     )
     return gpus, any(kind.startswith(NVSWITCH_CLASS) for _, kind in functions)
-
-
-def has_nvidia_function(host: Host) -> bool:
-    """Return whether any GPU or NVSwitch of NVIDIA is on the bus; false where the bus is hidden."""
-    functions = list_nvidia_functions(host)
-    return not isinstance(functions, Unknown) and any(
-        kind.startswith((*DISPLAY_CLASSES, NVSWITCH_CLASS)) for _, kind in functions
-    )
 
 
 def _attribute(host: Host, address: str, name: str) -> str:
@@ -88,3 +70,20 @@ def _bar1_bytes(resource: str) -> int | Unknown:
         return Unknown("the kernel does not list the function's memory regions")
     start, end, flags = (int(text, 16) for text in region.groups())
     return end - start + 1 if end and not flags & _IS_UNSET else 0
+
+
+def has_nvidia_function(host: Host) -> bool:
+    """Return whether any GPU or NVSwitch of NVIDIA is on the bus; false where the bus is hidden."""
+    functions = list_nvidia_functions(host)
+    return not isinstance(functions, Unknown) and any(
+        kind.startswith((*DISPLAY_CLASSES, NVSWITCH_CLASS)) for _, kind in functions
+    )
+
+
+def list_nvidia_functions(host: Host) -> tuple[tuple[str, str], ...] | Unknown:
+    """List address and class of every NVIDIA function on the bus."""
+    addresses = host.list(PCI_DEVICES)
+    if not addresses:
+        return Unknown(f"{PCI_DEVICES} is not visible here")
+    ours = (name for name in addresses if _attribute(host, name, "vendor") == NVIDIA_VENDOR)
+    return tuple((name, _attribute(host, name, "class")) for name in ours)

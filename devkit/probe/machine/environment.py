@@ -11,10 +11,23 @@ from devkit.probe.machine.programs import find_libraries, find_program, read_loa
 from devkit.probe.machine.python import find_workload_python
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - read, not written
-
 _CGROUP_SIGNS = (("kubepods", "kubernetes"), ("docker", "docker"), ("libpod", "podman"))
 _COMPAT = re.compile(r"/cuda[^/]*/compat/")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+WSL_LIBRARIES = "/usr/lib/wsl/lib"
+WSL_DRIVERS = "/usr/lib/wsl/drivers"
+DESKTOP_TOOLS = "/mnt/wsl/docker-desktop/cli-tools"
+HARDWARE_CLOCK = "/sys/class/rtc/rtc0/since_epoch"
+SYSTEM_CLOCK = ("date", "+%s")
+RPM_PACKAGES = ("rpm", "-qa")
+IMAGE_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
+IMAGE_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "libdxcore.so")
+_DRIVER_FOLDER = re.compile(r"nv[a-z_]*\.inf_", re.IGNORECASE)
+_LINUX_DRIVER = re.compile(
+    r"^(?:nvidia-driver-|nvidia-dkms|nvidia-kernel-|nvidia-utils|nvidia-compute-utils|libnvidia-compute|libnvidia-gl"
+    r"|libcuda1|cuda-drivers|nvidia-open|kmod-nvidia|akmod-nvidia|xorg-x11-drv-nvidia)"
+)
 
 
 def read_container(host: Host) -> Container | None:
@@ -38,29 +51,6 @@ def read_container(host: Host) -> Container | None:
     )
 
 
-def detect_container(host: Host) -> str:
-    """Return "docker", "podman", "kubernetes", "apptainer" or "unknown"; "" outside of a container."""
-    if "APPTAINER_CONTAINER" in host.env or "SINGULARITY_CONTAINER" in host.env:
-        return "apptainer"
-    if "KUBERNETES_SERVICE_HOST" in host.env:
-        return "kubernetes"
-    if host.stat("/run/.containerenv") is not None:
-        return "podman"
-    if host.stat("/.dockerenv") is not None:
-        return "docker"
-    cgroups = host.read("/proc/1/cgroup") or ""
-    by_cgroup = next((kind for sign, kind in _CGROUP_SIGNS if sign in cgroups), "")
-    return by_cgroup or ("unknown" if host.env.get("container") else "")
-
-
-def _nameless_groups(host: Host) -> tuple[int, ...] | Unknown:
-    named = host.read("/etc/group")
-    if named is None or host.read("/proc/self/status") is None:
-        return Unknown("/etc/group or /proc/self/status cannot be read")
-    numbers = {fields[2] for line in named.splitlines() if len(fields := line.split(":")) > 2}
-    return tuple(number for number in sorted(set(read_group_ids(host))) if str(number) not in numbers)
-
-
 def _shm_bytes(host: Host) -> int | Unknown:
     """The size of /dev/shm by its mount options; the kernel's default is half of the memory."""
     mounts = (line.split() for line in (host.read("/proc/mounts") or "").splitlines())
@@ -80,20 +70,12 @@ def _python_headers(host: Host) -> bool | Unknown:
     return any(host.stat(f"{folder}/Python.h") is not None for folder in python.include_folders)
 
 
-WSL_LIBRARIES = "/usr/lib/wsl/lib"
-WSL_DRIVERS = "/usr/lib/wsl/drivers"
-DESKTOP_TOOLS = "/mnt/wsl/docker-desktop/cli-tools"
-HARDWARE_CLOCK = "/sys/class/rtc/rtc0/since_epoch"
-SYSTEM_CLOCK = ("date", "+%s")
-RPM_PACKAGES = ("rpm", "-qa")
-IMAGE_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
-IMAGE_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "libdxcore.so")
-
-_DRIVER_FOLDER = re.compile(r"nv[a-z_]*\.inf_", re.IGNORECASE)
-_LINUX_DRIVER = re.compile(
-    r"^(?:nvidia-driver-|nvidia-dkms|nvidia-kernel-|nvidia-utils|nvidia-compute-utils|libnvidia-compute|libnvidia-gl"
-    r"|libcuda1|cuda-drivers|nvidia-open|kmod-nvidia|akmod-nvidia|xorg-x11-drv-nvidia)"
-)
+def _nameless_groups(host: Host) -> tuple[int, ...] | Unknown:
+    named = host.read("/etc/group")
+    if named is None or host.read("/proc/self/status") is None:
+        return Unknown("/etc/group or /proc/self/status cannot be read")
+    numbers = {fields[2] for line in named.splitlines() if len(fields := line.split(":")) > 2}
+    return tuple(number for number in sorted(set(read_group_ids(host))) if str(number) not in numbers)
 
 
 def read_wsl(host: Host) -> Wsl | Unknown | None:
@@ -118,6 +100,20 @@ def read_wsl(host: Host) -> Wsl | Unknown | None:
     )
 
 
+def _linux_driver_packages(host: Host) -> tuple[str, ...]:
+    """Driver packages that are installed in the guest, by dpkg's or rpm's records."""
+    suspects = [name.removesuffix(".list") for name in host.list("/var/lib/dpkg/info") if name.endswith(".list")]
+    suspects = [name for name in suspects if _LINUX_DRIVER.match(name)]
+    if suspects:
+        # A removed package may leave its list of configuration files behind; only the status file knows.
+        status = host.read("/var/lib/dpkg/status") or ""
+        installed = set(re.findall(r"^Package: (\S+)\nStatus: \S+ ok installed$", status, re.MULTILINE))
+        return tuple(name for name in suspects if name.partition(":")[0] in installed)
+    if host.list("/usr/lib/sysimage/rpm") or host.list("/var/lib/rpm"):
+        return tuple(sorted(name for name in host.run(RPM_PACKAGES).out.split() if _LINUX_DRIVER.match(name)))
+    return ()
+
+
 def _image_libraries(host: Host) -> tuple[str, ...]:
     """Driver libraries on the container's own file system: those of Windows are mounts, or links to them."""
     mounted = {fields[1] for line in (host.read("/proc/mounts") or "").splitlines() if len(fields := line.split()) > 1}
@@ -136,15 +132,16 @@ def _clock_behind_s(host: Host) -> int | Unknown:
     return Unknown("date did not say the time") if guest_s is None else hardware_s - guest_s
 
 
-def _linux_driver_packages(host: Host) -> tuple[str, ...]:
-    """Driver packages that are installed in the guest, by dpkg's or rpm's records."""
-    suspects = [name.removesuffix(".list") for name in host.list("/var/lib/dpkg/info") if name.endswith(".list")]
-    suspects = [name for name in suspects if _LINUX_DRIVER.match(name)]
-    if suspects:
-        # A removed package may leave its list of configuration files behind; only the status file knows.
-        status = host.read("/var/lib/dpkg/status") or ""
-        installed = set(re.findall(r"^Package: (\S+)\nStatus: \S+ ok installed$", status, re.MULTILINE))
-        return tuple(name for name in suspects if name.partition(":")[0] in installed)
-    if host.list("/usr/lib/sysimage/rpm") or host.list("/var/lib/rpm"):
-        return tuple(sorted(name for name in host.run(RPM_PACKAGES).out.split() if _LINUX_DRIVER.match(name)))
-    return ()
+def detect_container(host: Host) -> str:
+    """Return "docker", "podman", "kubernetes", "apptainer" or "unknown"; "" outside of a container."""
+    if "APPTAINER_CONTAINER" in host.env or "SINGULARITY_CONTAINER" in host.env:
+        return "apptainer"
+    if "KUBERNETES_SERVICE_HOST" in host.env:
+        return "kubernetes"
+    if host.stat("/run/.containerenv") is not None:
+        return "podman"
+    if host.stat("/.dockerenv") is not None:
+        return "docker"
+    cgroups = host.read("/proc/1/cgroup") or ""
+    by_cgroup = next((kind for sign, kind in _CGROUP_SIGNS if sign in cgroups), "")
+    return by_cgroup or ("unknown" if host.env.get("container") else "")

@@ -8,59 +8,15 @@ from devkit.probe.documents import parse_int
 from devkit.probe.host import Host
 
 # Jetson boards, whose GPU and driver are part of the board.
-
 TEGRA_MODEL = "/proc/device-tree/model"
 """Shows through into containers."""
 TEGRA_RELEASE = "/etc/nv_tegra_release"
-
 _BOARD = re.compile(r"jetson|tegra|nvidia .*(?:orin|xavier|thor)", re.IGNORECASE)
 
-
-def read_tegra(host: Host) -> Tegra | None:
-    """Read the board and its L4T release; None on any other machine."""
-    model = (host.read(TEGRA_MODEL) or "").strip("\0\n ")
-    text = host.read(TEGRA_RELEASE) or ""
-    # "# R36 (release), REVISION: 4.7, GCID: …"
-    said = re.search(r"R(\d+)\s*\(release\),\s*REVISION:\s*([\d.]+)", text)
-    if said is None and not _BOARD.search(model):
-        return None
-    return Tegra(model, Release.parse(f"{said[1]}.{said[2]}") if said else None)
-
-
 # The file .wslconfig, which is on the Windows side and configures the guest.
-
 WSL_SETTINGS_FILE = ".wslconfig"
-
 _USER_ON_PATH = re.compile(r"(?:^|:)(/mnt/[a-z]/Users/[^/:]+)/")
 """WSL appends Windows's PATH, which holds folders of the Windows user."""
-
-
-def read_wsl_settings(host: Host, platform: Platform) -> WslSettings | Unknown | None:
-    """Read the settings of the Windows user's WSL; None when there is no such file, or no WSL."""
-    if platform is Platform.WINDOWS:
-        home = host.env.get("USERPROFILE", "")
-        path = f"{home}\\{WSL_SETTINGS_FILE}" if home else ""
-    elif platform in (Platform.WSL2, Platform.WSL1):
-        user = _USER_ON_PATH.search(host.env.get("PATH", ""))
-        path = f"{user[1]}/{WSL_SETTINGS_FILE}" if user else ""
-    else:
-        return None
-    if not path:
-        return Unknown("the Windows user is not known here")
-    text = host.read(path)
-    if text is None:
-        return None if host.stat(path) is None else Unknown(f"{path} cannot be read")
-    # Its keys without regard to case, in whatever section: some moved from [experimental] to [wsl2].
-    pairs = re.findall(r"^[ \t]*(\w+)[ \t]*=[ \t]*([^#;\r\n]*)", text.lstrip("\ufeff"), re.MULTILINE)
-    values = {key.lower(): value.strip() for key, value in pairs}
-    return WslSettings(
-        path=path,
-        memory=values.get("memory", ""),
-        kernel=values.get("kernel", ""),
-        gpu_support=values.get("gpusupport", "true").lower() not in ("false", "0"),
-        networking=values.get("networkingmode", "").lower(),
-    )
-
 
 UNAME = ("uname", "-s", "-r", "-m")
 GLIBC = ("getconf", "GNU_LIBC_VERSION")
@@ -68,10 +24,8 @@ MACOS_MEMORY = ("sysctl", "-n", "hw.memsize")
 MAX_GROUPS = 65536
 """Linux's own limit. Source: include/uapi/linux/limits.h, NGROUPS_MAX."""
 USER_AND_GROUPS = ("id", "-u"), ("id", "-G")
-
 _NAME = re.compile(r"[\w.+~-]{1,100}", re.ASCII)
 """A kernel's release and hardware name: they become part of paths and commands."""
-
 _WSL_SIGNS = ("/proc/sys/fs/binfmt_misc/WSLInterop", "/run/WSL", "/usr/lib/wsl/lib")
 _SURE_WSL_SIGN = "/run/WSL"
 """Where a running guest keeps the sockets to Windows."""
@@ -100,75 +54,6 @@ def read_system(host: Host) -> System:
         tegra=read_tegra(host),
         host_name=name or Unknown("neither the kernel nor the environment says it"),
     )
-
-
-def read_platform(host: Host) -> Platform:
-    """Detect Linux, WSL 1 or 2, macOS or Windows; a container on a WSL 2 kernel counts as WSL 2."""
-    if host.env.get("OS") == "Windows_NT" and host.read("/proc/sys/kernel/osrelease") is None:
-        return Platform.WINDOWS
-    release = host.read("/proc/sys/kernel/osrelease") or host.run(UNAME).out
-    if release.startswith("Darwin"):
-        return Platform.MACOS
-    if "wsl2" in release.lower():
-        return Platform.WSL2
-    if "Microsoft" in release:
-        return Platform.WSL1
-    # A kernel that the user built for WSL need not carry the name, nor show the GPU.
-    if host.stat(_SURE_WSL_SIGN) is not None:
-        return Platform.WSL2
-    is_wsl = "WSL_DISTRO_NAME" in host.env or any(host.stat(sign) for sign in _WSL_SIGNS)
-    return Platform.WSL2 if is_wsl and host.stat("/dev/dxg") else Platform.LINUX
-
-
-def read_kernel_and_machine(host: Host) -> tuple[str, str]:
-    """Read the kernel's release and the hardware name: ("6.8.0-45-generic", "x86_64")."""
-    words = host.run(UNAME).out.split()
-    if len(words) >= 3 and _NAME.fullmatch(words[1]) and _NAME.fullmatch(words[2]):
-        return words[1], {"arm64": "aarch64", "amd64": "x86_64"}.get(words[2].lower(), words[2])
-    machine = host.env.get("PROCESSOR_ARCHITECTURE", "").lower()
-    return "", {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
-
-
-def _distribution(host: Host) -> Distribution | Unknown:
-    text = host.read("/etc/os-release") or host.read("/usr/lib/os-release")
-    if text is None:
-        return Unknown("there is no /etc/os-release")
-    pairs = re.findall(r"^([A-Z_]+)=[\"']?(.*?)[\"']?$", text, re.MULTILINE)
-    values: dict[str, str] = dict(pairs)
-    return Distribution(
-        id=values.get("ID", "linux"),
-        like=tuple(values.get("ID_LIKE", "").split()),
-        version=values.get("VERSION_ID", ""),
-        name=values.get("PRETTY_NAME", values.get("NAME", "Linux")),
-    )
-
-
-def _glibc(host: Host) -> Release | Unknown:
-    done = host.run(GLIBC)
-    if done.code != 0 or not re.match(r"glibc \d", done.out):
-        return Unknown("the C library is not glibc, or getconf is missing")
-    return Release.parse(done.out)
-
-
-def read_memory_bytes(host: Host) -> int | Unknown:
-    """Read the machine's memory in bytes; inside a container still the whole machine's."""
-    text = host.read("/proc/meminfo")
-    if text is not None:
-        total = re.search(r"^MemTotal:\s+(\d{1,18}) kB", text, re.MULTILINE)
-        return int(total[1]) * 1024 if total else Unknown("/proc/meminfo has no MemTotal")
-    done = host.run(MACOS_MEMORY)
-    total_bytes = parse_int(done.out)
-    return Unknown("this platform's memory size is not read") if total_bytes is None else total_bytes
-
-
-def read_user_id(host: Host) -> int | None:
-    """Read the effective user's number; None where users have none."""
-    return _user_and_groups(host)[0]
-
-
-def read_group_ids(host: Host) -> tuple[int, ...]:
-    """Read the numbers of all groups that this process has."""
-    return _user_and_groups(host)[1]
 
 
 def _user_and_groups(host: Host) -> tuple[int | None, tuple[int, ...]]:
@@ -203,3 +88,110 @@ def _user_name(host: Host, user: int | None) -> str:
         if len(fields) > 2 and fields[2] == str(user):
             return fields[0]
     return host.env.get("USER") or host.env.get("LOGNAME") or "?"
+
+
+def _distribution(host: Host) -> Distribution | Unknown:
+    text = host.read("/etc/os-release") or host.read("/usr/lib/os-release")
+    if text is None:
+        return Unknown("there is no /etc/os-release")
+    pairs = re.findall(r"^([A-Z_]+)=[\"']?(.*?)[\"']?$", text, re.MULTILINE)
+    values: dict[str, str] = dict(pairs)
+    return Distribution(
+        id=values.get("ID", "linux"),
+        like=tuple(values.get("ID_LIKE", "").split()),
+        version=values.get("VERSION_ID", ""),
+        name=values.get("PRETTY_NAME", values.get("NAME", "Linux")),
+    )
+
+
+def _glibc(host: Host) -> Release | Unknown:
+    done = host.run(GLIBC)
+    if done.code != 0 or not re.match(r"glibc \d", done.out):
+        return Unknown("the C library is not glibc, or getconf is missing")
+    return Release.parse(done.out)
+
+
+def read_user_id(host: Host) -> int | None:
+    """Read the effective user's number; None where users have none."""
+    return _user_and_groups(host)[0]
+
+
+def read_group_ids(host: Host) -> tuple[int, ...]:
+    """Read the numbers of all groups that this process has."""
+    return _user_and_groups(host)[1]
+
+
+def read_tegra(host: Host) -> Tegra | None:
+    """Read the board and its L4T release; None on any other machine."""
+    model = (host.read(TEGRA_MODEL) or "").strip("\0\n ")
+    text = host.read(TEGRA_RELEASE) or ""
+    # "# R36 (release), REVISION: 4.7, GCID: …"
+    said = re.search(r"R(\d+)\s*\(release\),\s*REVISION:\s*([\d.]+)", text)
+    if said is None and not _BOARD.search(model):
+        return None
+    return Tegra(model, Release.parse(f"{said[1]}.{said[2]}") if said else None)
+
+
+def read_wsl_settings(host: Host, platform: Platform) -> WslSettings | Unknown | None:
+    """Read the settings of the Windows user's WSL; None when there is no such file, or no WSL."""
+    if platform is Platform.WINDOWS:
+        home = host.env.get("USERPROFILE", "")
+        path = f"{home}\\{WSL_SETTINGS_FILE}" if home else ""
+    elif platform in (Platform.WSL2, Platform.WSL1):
+        user = _USER_ON_PATH.search(host.env.get("PATH", ""))
+        path = f"{user[1]}/{WSL_SETTINGS_FILE}" if user else ""
+    else:
+        return None
+    if not path:
+        return Unknown("the Windows user is not known here")
+    text = host.read(path)
+    if text is None:
+        return None if host.stat(path) is None else Unknown(f"{path} cannot be read")
+    # Its keys without regard to case, in whatever section: some moved from [experimental] to [wsl2].
+    pairs = re.findall(r"^[ \t]*(\w+)[ \t]*=[ \t]*([^#;\r\n]*)", text.lstrip("\ufeff"), re.MULTILINE)
+    values = {key.lower(): value.strip() for key, value in pairs}
+    return WslSettings(
+        path=path,
+        memory=values.get("memory", ""),
+        kernel=values.get("kernel", ""),
+        gpu_support=values.get("gpusupport", "true").lower() not in ("false", "0"),
+        networking=values.get("networkingmode", "").lower(),
+    )
+
+
+def read_platform(host: Host) -> Platform:
+    """Detect Linux, WSL 1 or 2, macOS or Windows; a container on a WSL 2 kernel counts as WSL 2."""
+    if host.env.get("OS") == "Windows_NT" and host.read("/proc/sys/kernel/osrelease") is None:
+        return Platform.WINDOWS
+    release = host.read("/proc/sys/kernel/osrelease") or host.run(UNAME).out
+    if release.startswith("Darwin"):
+        return Platform.MACOS
+    if "wsl2" in release.lower():
+        return Platform.WSL2
+    if "Microsoft" in release:
+        return Platform.WSL1
+    # A kernel that the user built for WSL need not carry the name, nor show the GPU.
+    if host.stat(_SURE_WSL_SIGN) is not None:
+        return Platform.WSL2
+    is_wsl = "WSL_DISTRO_NAME" in host.env or any(host.stat(sign) for sign in _WSL_SIGNS)
+    return Platform.WSL2 if is_wsl and host.stat("/dev/dxg") else Platform.LINUX
+
+
+def read_kernel_and_machine(host: Host) -> tuple[str, str]:
+    """Read the kernel's release and the hardware name: ("6.8.0-45-generic", "x86_64")."""
+    words = host.run(UNAME).out.split()
+    if len(words) >= 3 and _NAME.fullmatch(words[1]) and _NAME.fullmatch(words[2]):
+        return words[1], {"arm64": "aarch64", "amd64": "x86_64"}.get(words[2].lower(), words[2])
+    machine = host.env.get("PROCESSOR_ARCHITECTURE", "").lower()
+    return "", {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+
+
+def read_memory_bytes(host: Host) -> int | Unknown:
+    """Read the machine's memory in bytes; inside a container still the whole machine's."""
+    text = host.read("/proc/meminfo")
+    if text is not None:
+        total = re.search(r"^MemTotal:\s+(\d{1,18}) kB", text, re.MULTILINE)
+        return int(total[1]) * 1024 if total else Unknown("/proc/meminfo has no MemTotal")
+    done = host.run(MACOS_MEMORY)
+    total_bytes = parse_int(done.out)
+    return Unknown("this platform's memory size is not read") if total_bytes is None else total_bytes

@@ -6,10 +6,8 @@ from devkit.facts.values import Release, Unknown
 from devkit.probe.host import Host
 
 LOADER_CACHE = ("ldconfig", "-p")
-
 SYSTEM_PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 """The PATH that systemd gives to a daemon that sets none."""
-
 _ANY_EXECUTE_BIT = 0o111
 _LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
@@ -21,13 +19,6 @@ _LIBRARY_FOLDERS = (
 )
 _FOREIGN = re.compile(r"\((?!libc6,(?:x86-64|AArch64))")
 """Cache entries of another word size, such as the i386 libraries beside Steam."""
-
-
-def split_search_path(path: str) -> tuple[str, ...]:
-    """Split the absolute directories of a PATH-like variable, in order."""
-    if re.match(r"[A-Za-z]:\\", path):
-        return tuple(folder.rstrip("\\") for folder in path.split(";") if folder)
-    return tuple(folder.rstrip("/") or "/" for folder in path.split(":") if folder.startswith("/"))
 
 
 def find_program(host: Host, name: str, *, folders: tuple[str, ...] | None = None) -> str:
@@ -80,3 +71,10 @@ def read_library_release(host: Host, path: str) -> Release | Unknown:
         return Release.parse(tail)
     except ValueError:
         return Unknown(f"the file name {real} carries no version")
+
+
+def split_search_path(path: str) -> tuple[str, ...]:
+    """Split the absolute directories of a PATH-like variable, in order."""
+    if re.match(r"[A-Za-z]:\\", path):
+        return tuple(folder.rstrip("\\") for folder in path.split(";") if folder)
+    return tuple(folder.rstrip("/") or "/" for folder in path.split(":") if folder.startswith("/"))

@@ -12,91 +12,9 @@ from devkit.probe.machine.environment import detect_container
 from devkit.probe.machine.operating_system import read_platform, read_user_id
 
 # The control group around this process, version 1 and 2: memory, CPUs, and what was killed in it.
-
 Number = TypeVar("Number", int, float)
-
 CGROUP_ROOT = "/sys/fs/cgroup"
 CGROUP_MEMBERSHIP = "/proc/self/cgroup"
-
-
-@record
-class Cgroup:
-    """The limits of a control group. None for no limit."""
-
-    version: str | Unknown
-    memory_bytes: int | Unknown | None
-    kills: int | Unknown
-    cpu_count: float | Unknown | None
-
-
-def read_cgroup(host: Host) -> Cgroup:
-    """Read the group of this process; the tightest limit on the way up to the root counts."""
-    membership = host.read(CGROUP_MEMBERSHIP)
-    if membership is None:
-        gone = Unknown(f"{CGROUP_MEMBERSHIP} cannot be read")
-        return Cgroup(gone, gone, gone, gone)
-    if host.stat(f"{CGROUP_ROOT}/memory") is not None:
-        version = "hybrid" if host.stat(f"{CGROUP_ROOT}/unified") is not None else "1"
-        return Cgroup(version, *_version_1(host, membership))
-    own = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), "/")
-    folders = tuple(_upwards(CGROUP_ROOT, own))
-    memory = [host.read(f"{folder}/memory.max") for folder in folders]
-    events = next((f"{folder}/memory.events" for folder in folders if host.read(f"{folder}/memory.events")), "")
-    cpus = [_ratio((host.read(f"{folder}/cpu.max") or "").split()) for folder in folders]
-    return Cgroup(
-        "2",
-        _tightest([number for text in memory if (number := parse_int(text or "")) is not None]),
-        _kills(host.read(events) if events else None, "memory.events"),
-        _tightest([count for count in cpus if count is not None]),
-    )
-
-
-def _version_1(host: Host, membership: str) -> tuple[int | Unknown | None, int | Unknown, float | Unknown | None]:
-    memory, cpu = (tuple(_upwards(f"{CGROUP_ROOT}/{name}", _path_of(membership, name))) for name in ("memory", "cpu"))
-    limits = [host.read(f"{folder}/memory.limit_in_bytes") for folder in memory]
-    quotas = [
-        _ratio([(host.read(f"{folder}/cpu.cfs_{part}_us") or "").strip() for part in ("quota", "period")])
-        for folder in cpu
-    ]
-    # Where there is no limit, version 1 writes a number of 19 digits, which `parse_int` takes for none.
-    found = [number for text in limits if (number := parse_int(text or "")) is not None]
-    own = next((f"{folder}/memory.oom_control" for folder in memory if host.read(f"{folder}/memory.oom_control")), "")
-    return (
-        _tightest(found),
-        _kills(host.read(own) if own else None, "memory.oom_control"),
-        _tightest([count for count in quotas if count is not None]),
-    )
-
-
-def _upwards(root: str, path: str) -> Iterator[str]:
-    """The folder of the group and those above it; in a container only the root may be there, and is the own."""
-    parts = [part for part in path.split("/") if part and part != ".."]
-    for depth in range(len(parts), -1, -1):
-        yield "/".join((root, *parts[:depth]))
-
-
-def _path_of(membership: str, controller: str) -> str:
-    for line in membership.splitlines():
-        fields = line.split(":", 2)
-        if len(fields) == 3 and controller in fields[1].split(","):
-            return fields[2]
-    return "/"
-
-
-def _ratio(fields: list[str]) -> float | None:
-    """CPUs from a quota and its period; None for "max", for -1, and for what is no number."""
-    quota, period = (parse_int(field) for field in (fields if len(fields) == 2 else ("", "")))
-    return quota / period if quota is not None and period else None
-
-
-def _tightest(found: list[Number]) -> Number | None:
-    return min(found, default=None)
-
-
-def _kills(text: str | None, path: str) -> int | Unknown:
-    found = re.search(r"^oom_kill (\d{1,18})$", text or "", re.MULTILINE)
-    return int(found[1]) if found else Unknown(f"{path} does not say how many were killed")
-
 
 LIMITS = "/proc/self/limits"
 SELINUX = "/sys/fs/selinux"
@@ -105,7 +23,6 @@ IOMMU_GROUPS = "/sys/kernel/iommu_groups"
 INTERFACES = "/sys/class/net"
 ROUTES = "/proc/net/route"
 INFINIBAND = "/sys/class/infiniband"
-
 NCCL_FILES = ("/etc/nccl.conf", "{home}/.nccl.conf")
 """Source: NVIDIA, NCCL user guide, "Environment Variables"; the environment wins over both."""
 _OF_NCCL = (
@@ -121,6 +38,24 @@ _OF_NCCL = (
 _OF_LAUNCHERS = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _DISPLAY_CLASSES = ("0x0300", "0x0302")
+
+# The directories that devkit, an engine or a hub library will write to.
+NOBODY_KNOWN = -1
+"""The owner of a directory that does not exist, and every user on Windows."""
+
+ENGINE_FOLDERS = ("/var/lib/docker", "/var/snap/docker/common/var-lib-docker", "/var/lib/containers/storage")
+WINDOWS_DRIVE = "/mnt/c"
+USERS_ENGINE_FOLDERS = (".local/share/docker", ".local/share/containers/storage")
+
+
+@record
+class Cgroup:
+    """The limits of a control group. None for no limit."""
+
+    version: str | Unknown
+    memory_bytes: int | Unknown | None
+    kills: int | Unknown
+    cpu_count: float | Unknown | None
 
 
 def read_limits(host: Host) -> Limits | Unknown:
@@ -221,17 +156,6 @@ def _selinux_switch(host: Host) -> bool | Unknown:
     return text.split()[0] == "1"
 
 
-# The directories that devkit, an engine or a hub library will write to.
-
-NOBODY_KNOWN = -1
-"""The owner of a directory that does not exist, and every user on Windows."""
-
-
-ENGINE_FOLDERS = ("/var/lib/docker", "/var/snap/docker/common/var-lib-docker", "/var/lib/containers/storage")
-WINDOWS_DRIVE = "/mnt/c"
-USERS_ENGINE_FOLDERS = (".local/share/docker", ".local/share/containers/storage")
-
-
 def read_storage(host: Host, *, project: str) -> Storage:
     """Read hub cache, `project` (the workspace's absolute path), engine data, temporary files, and the user."""
     user = read_user_id(host)
@@ -250,19 +174,6 @@ def read_storage(host: Host, *, project: str) -> Storage:
     mounts = tuple(sorted(pairs, key=lambda pair: len(pair[0]), reverse=True))
     directories = tuple(_directory(host, path, purpose, mounts) for purpose, path in wanted if path)
     return Storage(NOBODY_KNOWN if user is None else user, directories)
-
-
-def find_hub_cache(host: Host) -> str:
-    """Find the model cache of huggingface_hub: HF_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME or ~/.cache; "" without a home."""
-    home = find_hub_home(host)
-    return host.env.get("HF_HUB_CACHE") or host.env.get("HUGGINGFACE_HUB_CACHE") or (f"{home}/hub" if home else "")
-
-
-def find_hub_home(host: Host) -> str:
-    """Find the folder of huggingface_hub: HF_HOME, XDG_CACHE_HOME/huggingface or ~/.cache/huggingface; "" without a home."""
-    home = host.env.get("HOME") or host.env.get("USERPROFILE")
-    caches = host.env.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
-    return host.env.get("HF_HOME") or (f"{caches}/huggingface" if caches else "")
 
 
 def _engine_folders(host: Host) -> tuple[str, ...]:
@@ -296,3 +207,85 @@ def _file_system(path: str, mounts: tuple[tuple[str, str], ...]) -> str:
         if path == point or path.startswith(point.rstrip("/") + "/"):
             return kind
     return ""
+
+
+def read_cgroup(host: Host) -> Cgroup:
+    """Read the group of this process; the tightest limit on the way up to the root counts."""
+    membership = host.read(CGROUP_MEMBERSHIP)
+    if membership is None:
+        gone = Unknown(f"{CGROUP_MEMBERSHIP} cannot be read")
+        return Cgroup(gone, gone, gone, gone)
+    if host.stat(f"{CGROUP_ROOT}/memory") is not None:
+        version = "hybrid" if host.stat(f"{CGROUP_ROOT}/unified") is not None else "1"
+        return Cgroup(version, *_version_1(host, membership))
+    own = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), "/")
+    folders = tuple(_upwards(CGROUP_ROOT, own))
+    memory = [host.read(f"{folder}/memory.max") for folder in folders]
+    events = next((f"{folder}/memory.events" for folder in folders if host.read(f"{folder}/memory.events")), "")
+    cpus = [_ratio((host.read(f"{folder}/cpu.max") or "").split()) for folder in folders]
+    return Cgroup(
+        "2",
+        _tightest([number for text in memory if (number := parse_int(text or "")) is not None]),
+        _kills(host.read(events) if events else None, "memory.events"),
+        _tightest([count for count in cpus if count is not None]),
+    )
+
+
+def _version_1(host: Host, membership: str) -> tuple[int | Unknown | None, int | Unknown, float | Unknown | None]:
+    memory, cpu = (tuple(_upwards(f"{CGROUP_ROOT}/{name}", _path_of(membership, name))) for name in ("memory", "cpu"))
+    limits = [host.read(f"{folder}/memory.limit_in_bytes") for folder in memory]
+    quotas = [
+        _ratio([(host.read(f"{folder}/cpu.cfs_{part}_us") or "").strip() for part in ("quota", "period")])
+        for folder in cpu
+    ]
+    # Where there is no limit, version 1 writes a number of 19 digits, which `parse_int` takes for none.
+    found = [number for text in limits if (number := parse_int(text or "")) is not None]
+    own = next((f"{folder}/memory.oom_control" for folder in memory if host.read(f"{folder}/memory.oom_control")), "")
+    return (
+        _tightest(found),
+        _kills(host.read(own) if own else None, "memory.oom_control"),
+        _tightest([count for count in quotas if count is not None]),
+    )
+
+
+def _upwards(root: str, path: str) -> Iterator[str]:
+    """The folder of the group and those above it; in a container only the root may be there, and is the own."""
+    parts = [part for part in path.split("/") if part and part != ".."]
+    for depth in range(len(parts), -1, -1):
+        yield "/".join((root, *parts[:depth]))
+
+
+def _path_of(membership: str, controller: str) -> str:
+    for line in membership.splitlines():
+        fields = line.split(":", 2)
+        if len(fields) == 3 and controller in fields[1].split(","):
+            return fields[2]
+    return "/"
+
+
+def _ratio(fields: list[str]) -> float | None:
+    """CPUs from a quota and its period; None for "max", for -1, and for what is no number."""
+    quota, period = (parse_int(field) for field in (fields if len(fields) == 2 else ("", "")))
+    return quota / period if quota is not None and period else None
+
+
+def _tightest(found: list[Number]) -> Number | None:
+    return min(found, default=None)
+
+
+def _kills(text: str | None, path: str) -> int | Unknown:
+    found = re.search(r"^oom_kill (\d{1,18})$", text or "", re.MULTILINE)
+    return int(found[1]) if found else Unknown(f"{path} does not say how many were killed")
+
+
+def find_hub_cache(host: Host) -> str:
+    """Find the model cache of huggingface_hub: HF_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME or ~/.cache; "" without a home."""
+    home = find_hub_home(host)
+    return host.env.get("HF_HUB_CACHE") or host.env.get("HUGGINGFACE_HUB_CACHE") or (f"{home}/hub" if home else "")
+
+
+def find_hub_home(host: Host) -> str:
+    """Find the folder of huggingface_hub: HF_HOME, XDG_CACHE_HOME/huggingface or ~/.cache/huggingface; "" without a home."""
+    home = host.env.get("HOME") or host.env.get("USERPROFILE")
+    caches = host.env.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
+    return host.env.get("HF_HOME") or (f"{caches}/huggingface" if caches else "")

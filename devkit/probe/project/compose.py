@@ -19,6 +19,26 @@ from devkit.probe.project.mounts_and_variables import (
 MAX_EXTENDS = 10
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?[^}]*\}|\$(\w+)")
 
+COMPOSE_NAMES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
+"""Where Compose looks by itself, the first that exists. Source: Compose specification, "The Compose file"."""
+OVERRIDE_NAMES = (
+    "compose.override.yaml",
+    "compose.override.yml",
+    "docker-compose.override.yaml",
+    "docker-compose.override.yml",
+)
+_PLAIN = {
+    "ipc": "ipc",
+    "shm_size": "shm_size",
+    "privileged": "privileged",
+    "user": "user",
+    "pid": "pid",
+    "network_mode": "network",
+    "userns_mode": "userns",
+}
+_LISTS = ("security_opt", "cap_add", "profiles")
+_RESERVED = ("deploy", "resources", "reservations", "devices")
+
 
 @dataclass(frozen=True)
 class ServiceTree:
@@ -159,27 +179,6 @@ class ComposeTree:
         return posixpath.join(self._files.folder, posixpath.dirname(start), path)
 
 
-COMPOSE_NAMES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
-"""Where Compose looks by itself, the first that exists. Source: Compose specification, "The Compose file"."""
-OVERRIDE_NAMES = (
-    "compose.override.yaml",
-    "compose.override.yml",
-    "docker-compose.override.yaml",
-    "docker-compose.override.yml",
-)
-_PLAIN = {
-    "ipc": "ipc",
-    "shm_size": "shm_size",
-    "privileged": "privileged",
-    "user": "user",
-    "pid": "pid",
-    "network_mode": "network",
-    "userns_mode": "userns",
-}
-_LISTS = ("security_opt", "cap_add", "profiles")
-_RESERVED = ("deploy", "resources", "reservations", "devices")
-
-
 def find_default_compose_files(files: ProjectFiles) -> tuple[str, ...]:
     """Find the Compose file of the project's folder and its override."""
     found = [name for name in COMPOSE_NAMES if files.has(name)][:1]
@@ -234,11 +233,9 @@ def _build(node: DocumentNode, files: ProjectFiles) -> Build | None:
     )
 
 
-def read_compose_build_args(named: tuple[DocumentNode | str, ...], files: ProjectFiles) -> dict[str, str]:
-    """Build arguments with plain values, for the Dockerfile's own reading; they never become facts."""
-    nodes = [tree.node.at("build", "args") for tree in ComposeTree(files).resolve_services(named)]
-    pairs = [(name, value) for node in nodes for name, value, _ in _pairs(node)]
-    return {name: value for name, value in pairs if value is not None and "$" not in value}
+def _variables(node: DocumentNode) -> Iterator[Variable]:
+    for name, value, where in _pairs(node):
+        yield build_variable(name, value, place="environment", path=where.file, line=where.line)
 
 
 def _pairs(node: DocumentNode) -> Iterator[tuple[str, str | None, DocumentNode]]:
@@ -249,27 +246,6 @@ def _pairs(node: DocumentNode) -> Iterator[tuple[str, str | None, DocumentNode]]
     for name, item in last.items():
         _, has_value, value_text = item.text.partition("=")
         yield name, value_text if has_value else None, item
-
-
-def _variables(node: DocumentNode) -> Iterator[Variable]:
-    for name, value, where in _pairs(node):
-        yield build_variable(name, value, place="environment", path=where.file, line=where.line)
-
-
-def _settings(node: DocumentNode) -> Iterator[Setting]:
-    for name, called in _PLAIN.items():
-        value = node.at(name)
-        if value.is_scalar:
-            yield Setting(called, value.text, value.file, value.line)
-    for name in _LISTS:
-        for item in node.at(name).items:
-            yield Setting(name, item.text, item.file, item.line)
-
-
-def _mounts(node: DocumentNode, files: ProjectFiles) -> Iterator[Mount]:
-    """Volumes, the later of two on one target."""
-    found = [mount for item in node.items if (mount := parse_mount_node(item, files)) is not None]
-    yield from {mount.target: mount for mount in found}.values()
 
 
 def _requests(tree: ServiceTree) -> Iterator[GpuRequest]:
@@ -330,3 +306,26 @@ def _request(item: DocumentNode, form: RequestForm, key: tuple[str, ...]) -> Gpu
         device_ids=tuple(one.text for one in item.at("device_ids").items),
         capabilities=None if form is RequestForm.GPUS_KEY and not listed else listed,
     )
+
+
+def _mounts(node: DocumentNode, files: ProjectFiles) -> Iterator[Mount]:
+    """Volumes, the later of two on one target."""
+    found = [mount for item in node.items if (mount := parse_mount_node(item, files)) is not None]
+    yield from {mount.target: mount for mount in found}.values()
+
+
+def _settings(node: DocumentNode) -> Iterator[Setting]:
+    for name, called in _PLAIN.items():
+        value = node.at(name)
+        if value.is_scalar:
+            yield Setting(called, value.text, value.file, value.line)
+    for name in _LISTS:
+        for item in node.at(name).items:
+            yield Setting(name, item.text, item.file, item.line)
+
+
+def read_compose_build_args(named: tuple[DocumentNode | str, ...], files: ProjectFiles) -> dict[str, str]:
+    """Build arguments with plain values, for the Dockerfile's own reading; they never become facts."""
+    nodes = [tree.node.at("build", "args") for tree in ComposeTree(files).resolve_services(named)]
+    pairs = [(name, value) for node in nodes for name, value, _ in _pairs(node)]
+    return {name: value for name, value in pairs if value is not None and "$" not in value}

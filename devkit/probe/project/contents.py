@@ -20,28 +20,6 @@ from devkit.probe.project.gpu_packages import find_lock_files, read_gpu_requirem
 
 POLICY_FILE = "devkit.toml"
 
-
-def read_policy(files: ProjectFiles) -> Policy | Unknown | None:
-    """Read the [policy] of a project; None without one."""
-    text = files.read(POLICY_FILE, POLICY_FILE)
-    if text is None:
-        return Unknown(f"{POLICY_FILE} cannot be read") if files.has(POLICY_FILE) else None
-    import tomllib
-
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        place = re.search(r"at line (\d+)", str(error))
-        files.broken(POLICY_FILE, str(error), int(place[1]) if place else 1)
-        return Unknown(f"{POLICY_FILE} is not TOML")
-    if "policy" not in document:
-        return None
-    try:
-        return parse_policy(document["policy"])
-    except InvalidPolicy as wrong:
-        return Unknown(f"{POLICY_FILE}: {wrong}")
-
-
 MAX_DEV_CONTAINERS = 20
 DOCKERFILES = ("Dockerfile", ".devcontainer/Dockerfile")
 """Looked at when nothing names a Dockerfile."""
@@ -150,3 +128,24 @@ def _is_ignored_by_git(path: str, files: ProjectFiles) -> bool | None:
     if not any(text is not None for text in texts):
         return None
     return bool(lines & {".env", "/.env", "*.env", ".env*", "**/.env", ".env.*", path, f"/{path}", "*"})
+
+
+def read_policy(files: ProjectFiles) -> Policy | Unknown | None:
+    """Read the [policy] of a project; None without one."""
+    text = files.read(POLICY_FILE, POLICY_FILE)
+    if text is None:
+        return Unknown(f"{POLICY_FILE} cannot be read") if files.has(POLICY_FILE) else None
+    import tomllib
+
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        place = re.search(r"at line (\d+)", str(error))
+        files.broken(POLICY_FILE, str(error), int(place[1]) if place else 1)
+        return Unknown(f"{POLICY_FILE} is not TOML")
+    if "policy" not in document:
+        return None
+    try:
+        return parse_policy(document["policy"])
+    except InvalidPolicy as wrong:
+        return Unknown(f"{POLICY_FILE}: {wrong}")

@@ -18,72 +18,20 @@ from devkit.probe.project.mounts_and_variables import (
 )
 
 # Files with secrets that a build takes in: those of COPY without those in the ignore file.
-
 SECRET_FILES = (".netrc", ".pypirc", "id_rsa", "id_ed25519", ".git-credentials", "kaggle.json", "credentials.json")
 _NAME = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*[^\s#]", re.MULTILINE)
-
-
-def find_secret_files(source: str, *, files: ProjectFiles, context: str, dockerfile: str) -> tuple[str, ...]:
-    """Find files with secrets that `COPY source` takes: by name, or an .env file that sets a variable named like a secret.
-
-    Only the top of the context is looked at. Source: Dockerfile reference, "COPY"; Docker, ".dockerignore files".
-    """
-    relative = files.within(f"{context}/{source.removeprefix('./').lstrip('/')}")
-    if relative is None or "$" in source:
-        return ()
-    base = files.within(context) or "."
-    if source.rstrip("/") in (".", "./", "", "*"):
-        candidates = [name for name in files.names(base) if _is_candidate(name)]
-    else:
-        candidates = [relative.removeprefix(f"{base}/")] if _is_candidate(relative.rpartition("/")[2]) else []
-    kept = [name for name in candidates if not is_ignored(name, _ignore_lines(files, base, dockerfile))]
-    return tuple(name for name in kept if files.has(f"{base}/{name}") and _holds_secret(files, f"{base}/{name}"))
-
-
-def _is_candidate(name: str) -> bool:
-    is_sample = name.endswith((".example", ".sample", ".template", ".dist"))
-    return not is_sample and (name in SECRET_FILES or name == ".env" or name.startswith(".env."))
-
-
-def _holds_secret(files: ProjectFiles, path: str) -> bool:
-    if path.rpartition("/")[2] in SECRET_FILES:
-        return True
-    text = files.read(path, ".env") or ""
-    return any(is_secret_name(name) for name in _NAME.findall(text))
-
-
-def _ignore_lines(files: ProjectFiles, context: str, dockerfile: str) -> list[str]:
-    """The ignore file named for the Dockerfile goes before the one of the context."""
-    for path in (f"{dockerfile}.dockerignore", f"{context}/.dockerignore"):
-        text = files.read(path.removeprefix("./"), "ignore")
-        if text is not None:
-            return parse_ignore_file(text)
-    return []
-
-
-def parse_ignore_file(text: str) -> list[str]:
-    """Return the patterns of an ignore file."""
-    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-
-
-def is_ignored(name: str, lines: list[str]) -> bool:
-    """Return whether an ignore file excludes `name`. The last line that matches decides; `!` includes a file again."""
-    ignored = False
-    for line in lines:
-        pattern = line.removeprefix("!").removeprefix("/").removeprefix("**/").rstrip("/")
-        if fnmatch.fnmatchcase(name, pattern) or pattern in ("*", "**", "."):
-            ignored = not line.startswith("!")
-    return ignored
-
 
 _INSTRUCTION = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
 _HEREDOC = re.compile(r"<<(-?)\s*([\"']?)([A-Za-z_]\w*)\2")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?([-+])([^}]*))?\}|(\w+))")
 _FLAG = re.compile(r"^(?:--[\w-]+(?:=\S*)?\s+)+")
 _LONGEST = 160
-
 FindSecretFiles = Callable[[str], tuple[str, ...]]
 """Tells which files with secrets a COPY source takes in."""
+
+_LABEL = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s="']+)=("(?:[^"\\]|\\.)*"|'[^']*'|(?:\\.|[^\s\\])*)""")
+
+_PAIR = re.compile(r"""([A-Za-z_]\w*)(?:=((?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s\\])*))?""")
 
 
 @dataclass(frozen=True)
@@ -111,6 +59,44 @@ class _Open:
         self.found.setdefault(name, []).extend(values)
 
 
+def find_secret_files(source: str, *, files: ProjectFiles, context: str, dockerfile: str) -> tuple[str, ...]:
+    """Find files with secrets that `COPY source` takes: by name, or an .env file that sets a variable named like a secret.
+
+    Only the top of the context is looked at. Source: Dockerfile reference, "COPY"; Docker, ".dockerignore files".
+    """
+    relative = files.within(f"{context}/{source.removeprefix('./').lstrip('/')}")
+    if relative is None or "$" in source:
+        return ()
+    base = files.within(context) or "."
+    if source.rstrip("/") in (".", "./", "", "*"):
+        candidates = [name for name in files.names(base) if _is_candidate(name)]
+    else:
+        candidates = [relative.removeprefix(f"{base}/")] if _is_candidate(relative.rpartition("/")[2]) else []
+    kept = [name for name in candidates if not is_ignored(name, _ignore_lines(files, base, dockerfile))]
+    return tuple(name for name in kept if files.has(f"{base}/{name}") and _holds_secret(files, f"{base}/{name}"))
+
+
+def _is_candidate(name: str) -> bool:
+    is_sample = name.endswith((".example", ".sample", ".template", ".dist"))
+    return not is_sample and (name in SECRET_FILES or name == ".env" or name.startswith(".env."))
+
+
+def _ignore_lines(files: ProjectFiles, context: str, dockerfile: str) -> list[str]:
+    """The ignore file named for the Dockerfile goes before the one of the context."""
+    for path in (f"{dockerfile}.dockerignore", f"{context}/.dockerignore"):
+        text = files.read(path.removeprefix("./"), "ignore")
+        if text is not None:
+            return parse_ignore_file(text)
+    return []
+
+
+def _holds_secret(files: ProjectFiles, path: str) -> bool:
+    if path.rpartition("/")[2] in SECRET_FILES:
+        return True
+    text = files.read(path, ".env") or ""
+    return any(is_secret_name(name) for name in _NAME.findall(text))
+
+
 def parse_dockerfile(
     text: str, *, path: str, arguments: Mapping[str, str], secret_files: FindSecretFiles = lambda _: ()
 ) -> Dockerfile:
@@ -134,56 +120,9 @@ def parse_dockerfile(
     return Dockerfile(path, tuple(before), tuple(stages))
 
 
-def parse_instructions(text: str) -> Iterator[Instruction]:
-    """Yield the instructions of a Dockerfile without comments. Source: Dockerfile reference, "Format", "Here-documents"."""
-    lines = text.removeprefix("\ufeff").splitlines()
-    directive = re.match(r"#\s*escape\s*=\s*(`)", text, re.IGNORECASE)
-    escape = directive[1] if directive else "\\"
-    place = 0
-    while place < len(lines):
-        start, joined, place = place + 1, *_joined(lines, place, escape)
-        found = _INSTRUCTION.match(joined)
-        if found is None:
-            continue
-        keyword, rest = found[1].upper(), found[2].strip()
-        heredoc: list[str] = []
-        if keyword in ("RUN", "COPY", "ADD"):
-            for dash, _, word in _HEREDOC.findall(rest):
-                while place < len(lines) and (lines[place].strip() if dash else lines[place].rstrip()) != word:
-                    heredoc.append(lines[place])
-                    place += 1
-                place += 1
-        yield Instruction(keyword, rest, start, "\n".join(heredoc))
-
-
-def _joined(lines: list[str], place: int, escape: str) -> tuple[str, int]:
-    """The text from `place` with its continuation lines, and where the next begins."""
-    parts: list[str] = []
-    while place < len(lines):
-        line = lines[place]
-        place += 1
-        is_comment = line.lstrip().startswith("#")
-        if is_comment or (parts and not line.strip()):
-            if not parts:
-                break
-            continue
-        ends = line.rstrip().endswith(escape)
-        parts.append(line.rstrip()[:-1] if ends else line)
-        if not ends:
-            break
-    return " ".join(parts), place
-
-
-def expand_variables(text: str, values: Mapping[str, str]) -> str:
-    """Return `text` with variables replaced; one without value or default stays as written."""
-
-    def value_of(found: re.Match[str]) -> str:
-        name, sign, default = found[1] or found[4], found[2], found[3]
-        if sign == "+":
-            return default if values.get(name) else ""
-        return values.get(name) or (default if sign == "-" else found[0])
-
-    return _VARIABLE.sub(value_of, text)
+def _closed(current: _Open) -> Stage:
+    found: dict[str, Any] = {name: tuple(values) for name, values in current.found.items()}
+    return replace(current.stage, **found)
 
 
 def _opened(instruction: Instruction, defaults: dict[str, str], given: Mapping[str, str]) -> _Open:
@@ -195,9 +134,29 @@ def _opened(instruction: Instruction, defaults: dict[str, str], given: Mapping[s
     return _Open(stage, given, dict(defaults))
 
 
-def _closed(current: _Open) -> Stage:
-    found: dict[str, Any] = {name: tuple(values) for name, values in current.found.items()}
-    return replace(current.stage, **found)
+def _variables(instruction: Instruction, place: str, path: str) -> list[Variable]:
+    found = [
+        build_variable(name, value, place=place, path=path, line=instruction.line)
+        for name, value in _pairs(instruction.text)
+    ]
+    return [one for one in found if is_relevant(one)]
+
+
+def _pairs(text: str) -> list[tuple[str, str | None]]:
+    """Names and values of ARG and ENV, in either form: NAME=value NAME=value, or NAME value."""
+    first = text.split(maxsplit=1)
+    if len(first) == 2 and "=" not in first[0]:
+        return [(first[0], first[1].strip())]
+    return [
+        (name, value.strip("\"'") if "=" in whole else None)
+        for whole, name, value in ((found[0], found[1], found[2] or "") for found in _PAIR.finditer(text))
+    ]
+
+
+def _values(instruction: Instruction, given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """Return the values for later substitution; secrets are never substituted."""
+    pairs = [(name, given.get(name, value)) for name, value in _pairs(instruction.text) if not is_secret_name(name)]
+    return {name: expand_variables(value, known) for name, value in pairs if value and not contains_token(value)}
 
 
 def _take(current: _Open, instruction: Instruction, path: str, secret_files: FindSecretFiles) -> None:
@@ -260,23 +219,6 @@ def _excerpt(text: str) -> str:
     return blank_secrets(" ".join(text.split()))[:_LONGEST]
 
 
-def _values(instruction: Instruction, given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    """Return the values for later substitution; secrets are never substituted."""
-    pairs = [(name, given.get(name, value)) for name, value in _pairs(instruction.text) if not is_secret_name(name)]
-    return {name: expand_variables(value, known) for name, value in pairs if value and not contains_token(value)}
-
-
-def _variables(instruction: Instruction, place: str, path: str) -> list[Variable]:
-    found = [
-        build_variable(name, value, place=place, path=path, line=instruction.line)
-        for name, value in _pairs(instruction.text)
-    ]
-    return [one for one in found if is_relevant(one)]
-
-
-_LABEL = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s="']+)=("(?:[^"\\]|\\.)*"|'[^']*'|(?:\\.|[^\s\\])*)""")
-
-
 def _labels(text: str, values: Mapping[str, str]) -> list[tuple[str, str]]:
     """Names and values of LABEL, in either form: name=value name="value", or name value."""
     first = text.split(maxsplit=1)
@@ -293,15 +235,68 @@ def _unquoted(text: str, values: Mapping[str, str]) -> str:
     return "".join(part[1] if part[:1] == "\\" and len(part) == 2 else expand_variables(part, values) for part in parts)
 
 
-_PAIR = re.compile(r"""([A-Za-z_]\w*)(?:=((?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s\\])*))?""")
+def parse_ignore_file(text: str) -> list[str]:
+    """Return the patterns of an ignore file."""
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
-def _pairs(text: str) -> list[tuple[str, str | None]]:
-    """Names and values of ARG and ENV, in either form: NAME=value NAME=value, or NAME value."""
-    first = text.split(maxsplit=1)
-    if len(first) == 2 and "=" not in first[0]:
-        return [(first[0], first[1].strip())]
-    return [
-        (name, value.strip("\"'") if "=" in whole else None)
-        for whole, name, value in ((found[0], found[1], found[2] or "") for found in _PAIR.finditer(text))
-    ]
+def is_ignored(name: str, lines: list[str]) -> bool:
+    """Return whether an ignore file excludes `name`. The last line that matches decides; `!` includes a file again."""
+    ignored = False
+    for line in lines:
+        pattern = line.removeprefix("!").removeprefix("/").removeprefix("**/").rstrip("/")
+        if fnmatch.fnmatchcase(name, pattern) or pattern in ("*", "**", "."):
+            ignored = not line.startswith("!")
+    return ignored
+
+
+def parse_instructions(text: str) -> Iterator[Instruction]:
+    """Yield the instructions of a Dockerfile without comments. Source: Dockerfile reference, "Format", "Here-documents"."""
+    lines = text.removeprefix("\ufeff").splitlines()
+    directive = re.match(r"#\s*escape\s*=\s*(`)", text, re.IGNORECASE)
+    escape = directive[1] if directive else "\\"
+    place = 0
+    while place < len(lines):
+        start, joined, place = place + 1, *_joined(lines, place, escape)
+        found = _INSTRUCTION.match(joined)
+        if found is None:
+            continue
+        keyword, rest = found[1].upper(), found[2].strip()
+        heredoc: list[str] = []
+        if keyword in ("RUN", "COPY", "ADD"):
+            for dash, _, word in _HEREDOC.findall(rest):
+                while place < len(lines) and (lines[place].strip() if dash else lines[place].rstrip()) != word:
+                    heredoc.append(lines[place])
+                    place += 1
+                place += 1
+        yield Instruction(keyword, rest, start, "\n".join(heredoc))
+
+
+def _joined(lines: list[str], place: int, escape: str) -> tuple[str, int]:
+    """The text from `place` with its continuation lines, and where the next begins."""
+    parts: list[str] = []
+    while place < len(lines):
+        line = lines[place]
+        place += 1
+        is_comment = line.lstrip().startswith("#")
+        if is_comment or (parts and not line.strip()):
+            if not parts:
+                break
+            continue
+        ends = line.rstrip().endswith(escape)
+        parts.append(line.rstrip()[:-1] if ends else line)
+        if not ends:
+            break
+    return " ".join(parts), place
+
+
+def expand_variables(text: str, values: Mapping[str, str]) -> str:
+    """Return `text` with variables replaced; one without value or default stays as written."""
+
+    def value_of(found: re.Match[str]) -> str:
+        name, sign, default = found[1] or found[4], found[2], found[3]
+        if sign == "+":
+            return default if values.get(name) else ""
+        return values.get(name) or (default if sign == "-" else found[0])
+
+    return _VARIABLE.sub(value_of, text)

@@ -35,7 +35,6 @@ CUDA_PACKAGES = frozenset(
     }
 )
 """Python packages that use or choose CUDA; all others are left out of the facts."""
-
 _INDEX = re.compile(r"/whl/(?:nightly/|test/)?(cu\d+|cpu|rocm[\d.]+|xpu)\b")
 _INDEX_URL = re.compile(
     r"^\s*(?:-i|--index-url|--extra-index-url|--index|--default-index)[ =]+(?:[\w-]+=)?(['\"]?[a-z+]+://\S+)",
@@ -44,14 +43,12 @@ _INDEX_URL = re.compile(
 _LOCAL = re.compile(r"\+(cu\d+|cpu|rocm[\d.]+)\b")
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*([=<>!~@;].*)?$")
 _GIT_NAME = re.compile(r"git\+\S+/([\w.-]+?)(?:\.git)?(?:[@#/].*)?$")
-
 REQUIREMENT_FOLDERS = (".", ".devcontainer", "requirements")
 REQUIREMENT_FILE_NAMES = re.compile(
     r"^(?:requirements[\w.-]*\.(?:txt|in)|requirements|environment\.ya?ml|pyproject\.toml)$"
 )
 LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "pixi.lock", "Pipfile.lock", "requirements.lock", "conda-lock.yml")
 MAX_FILES = 30
-
 _LINE_OF_LIST = re.compile(r"^\s*-\s*(.+?)\s*$")
 
 
@@ -73,21 +70,6 @@ def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
             )
             found.append(Install("file", requirements, (), label, _backend(text), path, line, urls))
     return tuple(found)
-
-
-def find_lock_files(files: ProjectFiles) -> tuple[str, ...]:
-    """Find lock files in the project's folder, by name alone."""
-    return tuple(name for name in LOCK_FILES if files.has(name))
-
-
-def _of_lines(text: str, path: str) -> Iterator[Requirement]:
-    is_yaml = path.endswith((".yml", ".yaml"))
-    for number, line in enumerate(text.splitlines(), 1):
-        bare = re.sub(r"(?:^|\s)#.*$", "", line).rstrip("\\ ")
-        listed = _LINE_OF_LIST.match(bare) if is_yaml else None
-        found = parse_gpu_requirement(listed[1] if listed else bare, path=path, line=number)
-        if found is not None:
-            yield found
 
 
 def _of_pyproject(text: str, path: str, files: ProjectFiles) -> Iterator[Requirement]:
@@ -117,6 +99,20 @@ def _dependencies(document: dict[str, Any]) -> Iterator[str]:
     yield from _table(poetry)
 
 
+def _table(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _of_lines(text: str, path: str) -> Iterator[Requirement]:
+    is_yaml = path.endswith((".yml", ".yaml"))
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = re.sub(r"(?:^|\s)#.*$", "", line).rstrip("\\ ")
+        listed = _LINE_OF_LIST.match(bare) if is_yaml else None
+        found = parse_gpu_requirement(listed[1] if listed else bare, path=path, line=number)
+        if found is not None:
+            yield found
+
+
 def _named_indexes(text: str, path: str) -> tuple[str, ...]:
     """The package indexes that a pyproject.toml names for uv, Poetry or PDM."""
     if not path.endswith(".toml"):
@@ -131,13 +127,14 @@ def _named_indexes(text: str, path: str) -> tuple[str, ...]:
     return find_index_urls("\n".join(f"--index {url}" for url in entries if isinstance(url, str)))
 
 
-def _table(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _backend(text: str) -> str:
     found = re.search(r"^\s*torch-backend\s*=\s*[\"'](\w+)", text, re.MULTILINE)
     return found[1] if found else ""
+
+
+def find_lock_files(files: ProjectFiles) -> tuple[str, ...]:
+    """Find lock files in the project's folder, by name alone."""
+    return tuple(name for name in LOCK_FILES if files.has(name))
 
 
 def find_installs(commands: Iterable[ShellCommand], *, path: str, line: int, text: str = "") -> Iterator[Install]:

@@ -13,6 +13,67 @@ _LOCAL = re.compile(r"\$\{(?:localEnv|env):(\w+)(?::([^}]*))?\}")
 _DEFAULT = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
 _DRIVE = re.compile(r"^[A-Za-z]:[\\/]")
 
+# Secrets by name and by value.
+_SECRET_WORDS = frozenset({"TOKEN", "SECRET", "APIKEY", "CREDENTIAL", "CREDENTIALS"})
+_KEY_WORDS = frozenset({"API", "ACCESS", "SECRET", "PRIVATE", "AUTH"})
+_NO_SECRET_ENDS = frozenset({"PATH", "FILE", "DIR", "URL", "URI", "NAME", "ID", "TYPE", "TTL", "LIMIT", "ENDPOINT"})
+HARMLESS_VARIABLES = frozenset(
+    {
+        "HF_HOME",
+        "HF_HUB_CACHE",
+        "HUGGINGFACE_HUB_CACHE",
+        "HF_TOKEN_PATH",
+        "TRANSFORMERS_CACHE",
+        "LD_LIBRARY_PATH",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_DISABLE_REQUIRE",
+        "CUDA_VISIBLE_DEVICES",
+        "TORCH_CUDA_ARCH_LIST",
+        "UV_TORCH_BACKEND",
+        "HOME",
+    }
+)
+"""Variables whose value matters for GPUs and holds no secret."""
+_STAND_IN = re.compile(r"^(?:|x+|\*+|\.+|<.*>|.*(?:change[-_ ]?me|your[-_ ]|placeholder|example|dummy|todo).*)$", re.I)
+_ASSIGNED = re.compile(r"(?P<name>\b[A-Za-z_]\w*)=(?P<value>\"[^\"]*\"|'[^']*'|[^\s\"']+)")
+
+
+def parse_mount_node(node: DocumentNode, files: ProjectFiles) -> Mount | None:
+    """Parse a mount from an item of a list: text, or an object with type, source and target."""
+    if node.fields:
+        return build_mount(
+            files,
+            kind=node.at("type").text or "volume",
+            source=node.at("source").text or node.at("src").text,
+            target=node.at("target").text or node.at("dst").text,
+            path=node.file,
+            line=node.line,
+        )
+    return parse_mount(node.text, files, path=node.file, line=node.line) if node.is_scalar else None
+
+
+def build_variable(name: str, value: str | None, *, place: str, path: str, line: int) -> Variable:
+    """Build a variable without its value, unless the name never holds a secret. None means the host's value."""
+    text = "" if value is None else value.strip()
+    is_variable = value is None or "$" in text
+    origin = Origin.VARIABLE if is_variable else Origin.EMPTY if _STAND_IN.match(text) else Origin.LITERAL
+    return Variable(
+        name=name,
+        place=place,
+        path=path,
+        line=line,
+        origin=origin,
+        value=blank_secrets(text) if name in HARMLESS_VARIABLES else "",
+        names_secret=is_secret_name(name),
+        holds_token=contains_token(text),
+    )
+
+
+def is_relevant(found: Variable) -> bool:
+    """Return whether a variable belongs in the facts: one about GPUs, caches or secrets."""
+    return found.name in HARMLESS_VARIABLES or found.names_secret or found.holds_token
+
 
 def parse_mount(text: str, files: ProjectFiles, *, path: str, line: int) -> Mount | None:
     """Parse a mount from `type=bind,source=…,target=…` or `source:target:options`; None without a target."""
@@ -28,20 +89,6 @@ def parse_mount(text: str, files: ProjectFiles, *, path: str, line: int) -> Moun
     source = drive + parts[0]
     kind = "bind" if drive or source.startswith(("/", ".", "~", "$")) else "volume"
     return build_mount(files, kind=kind, source=source, target=parts[1], path=path, line=line)
-
-
-def parse_mount_node(node: DocumentNode, files: ProjectFiles) -> Mount | None:
-    """Parse a mount from an item of a list: text, or an object with type, source and target."""
-    if node.fields:
-        return build_mount(
-            files,
-            kind=node.at("type").text or "volume",
-            source=node.at("source").text or node.at("src").text,
-            target=node.at("target").text or node.at("dst").text,
-            path=node.file,
-            line=node.line,
-        )
-    return parse_mount(node.text, files, path=node.file, line=node.line) if node.is_scalar else None
 
 
 def build_mount(files: ProjectFiles, *, kind: str, source: str, target: str, path: str, line: int) -> Mount | None:
@@ -71,35 +118,6 @@ def _real(source: str, files: ProjectFiles, *, beside: str) -> str | None:
     return files.absolute(f"{beside.rpartition('/')[0] or '.'}/{text}")
 
 
-# Secrets by name and by value.
-
-_SECRET_WORDS = frozenset({"TOKEN", "SECRET", "APIKEY", "CREDENTIAL", "CREDENTIALS"})
-_KEY_WORDS = frozenset({"API", "ACCESS", "SECRET", "PRIVATE", "AUTH"})
-_NO_SECRET_ENDS = frozenset({"PATH", "FILE", "DIR", "URL", "URI", "NAME", "ID", "TYPE", "TTL", "LIMIT", "ENDPOINT"})
-
-HARMLESS_VARIABLES = frozenset(
-    {
-        "HF_HOME",
-        "HF_HUB_CACHE",
-        "HUGGINGFACE_HUB_CACHE",
-        "HF_TOKEN_PATH",
-        "TRANSFORMERS_CACHE",
-        "LD_LIBRARY_PATH",
-        "NVIDIA_DRIVER_CAPABILITIES",
-        "NVIDIA_VISIBLE_DEVICES",
-        "NVIDIA_DISABLE_REQUIRE",
-        "CUDA_VISIBLE_DEVICES",
-        "TORCH_CUDA_ARCH_LIST",
-        "UV_TORCH_BACKEND",
-        "HOME",
-    }
-)
-"""Variables whose value matters for GPUs and holds no secret."""
-
-_STAND_IN = re.compile(r"^(?:|x+|\*+|\.+|<.*>|.*(?:change[-_ ]?me|your[-_ ]|placeholder|example|dummy|todo).*)$", re.I)
-_ASSIGNED = re.compile(r"(?P<name>\b[A-Za-z_]\w*)=(?P<value>\"[^\"]*\"|'[^']*'|[^\s\"']+)")
-
-
 def is_secret_name(name: str) -> bool:
     """Return whether a variable is named like a token or key: HF_TOKEN, WANDB_API_KEY; not HF_TOKEN_PATH."""
     words = re.split(r"[_\W]+", name.upper())
@@ -119,25 +137,3 @@ def blank_secrets(text: str) -> str:
     for shape in SECRETS:
         text = shape.sub("…", text)
     return _ASSIGNED.sub(lambda found: f"{found['name']}=…" if is_secret_name(found["name"]) else found[0], text)
-
-
-def build_variable(name: str, value: str | None, *, place: str, path: str, line: int) -> Variable:
-    """Build a variable without its value, unless the name never holds a secret. None means the host's value."""
-    text = "" if value is None else value.strip()
-    is_variable = value is None or "$" in text
-    origin = Origin.VARIABLE if is_variable else Origin.EMPTY if _STAND_IN.match(text) else Origin.LITERAL
-    return Variable(
-        name=name,
-        place=place,
-        path=path,
-        line=line,
-        origin=origin,
-        value=blank_secrets(text) if name in HARMLESS_VARIABLES else "",
-        names_secret=is_secret_name(name),
-        holds_token=contains_token(text),
-    )
-
-
-def is_relevant(found: Variable) -> bool:
-    """Return whether a variable belongs in the facts: one about GPUs, caches or secrets."""
-    return found.name in HARMLESS_VARIABLES or found.names_secret or found.holds_token

@@ -21,6 +21,11 @@ DEPENDENCY_FILE_NAMES = re.compile(
 MAX_LOCK_BYTES = 16 << 20
 """A lock file of a large project holds a few mebibytes."""
 
+CONTAINER_FILE_NAMES = re.compile(
+    r"(?i)\.devcontainer|.*compose|.*docker|\.env|.*requirements|environment|pyproject|pipfile|conda|devkit\.toml|.*\.lock"
+)
+"""How the names begin of all files and folders that are read in a project's own folder."""
+
 
 def read_local_dependencies(folder: str) -> Dependencies:
     """Read the requirements of a folder of this machine. Without a file that could have any, no reader is loaded."""
@@ -33,25 +38,6 @@ def read_local_dependencies(folder: str) -> Dependencies:
     from devkit.probe.host import LocalHost
 
     return read_dependencies(LocalHost(), project=folder)
-
-
-def read_dependencies(host: "Host", *, project: str) -> Dependencies:
-    """Read the requirements of the folder `project`; never raises for what its files contain."""
-    from devkit.probe.dependencies.package_manager import read_with_package_manager
-    from devkit.probe.project.files import ProjectFiles
-
-    files = ProjectFiles(host, project, most_bytes=MAX_LOCK_BYTES)
-    return (
-        read_with_package_manager(files)
-        if any(map(DEPENDENCY_FILE_NAMES.fullmatch, files.names(".")))
-        else NO_DEPENDENCIES
-    )
-
-
-CONTAINER_FILE_NAMES = re.compile(
-    r"(?i)\.devcontainer|.*compose|.*docker|\.env|.*requirements|environment|pyproject|pipfile|conda|devkit\.toml|.*\.lock"
-)
-"""How the names begin of all files and folders that are read in a project's own folder."""
 
 
 def read_project(host: Host, *, project: str) -> Project | Unknown | None:
@@ -75,3 +61,16 @@ def read_project(host: Host, *, project: str) -> Project | Unknown | None:
     from devkit.probe.project.contents import read_project_contents
 
     return read_project_contents(files)
+
+
+def read_dependencies(host: "Host", *, project: str) -> Dependencies:
+    """Read the requirements of the folder `project`; never raises for what its files contain."""
+    from devkit.probe.dependencies.package_manager import read_with_package_manager
+    from devkit.probe.project.files import ProjectFiles
+
+    files = ProjectFiles(host, project, most_bytes=MAX_LOCK_BYTES)
+    return (
+        read_with_package_manager(files)
+        if any(map(DEPENDENCY_FILE_NAMES.fullmatch, files.names(".")))
+        else NO_DEPENDENCIES
+    )
