@@ -18,8 +18,8 @@ from devkit.probe.documents import (
     parse_toml,
     parse_yaml,
     parse_yaml_tree,
+    strip_url_credentials,
 )
-from devkit.probe.documents import strip_url_credentials
 from devkit.text import to_one_line
 from tests.doctor.machines import healthy, inside
 from tests.faults.probes import PROBES
