@@ -1,4 +1,4 @@
-"""How much memory generating text takes: weights, the cache of past tokens, and the prompt's own activations."""
+"""Memory of text generation in closed form: weights, the KV cache, and activations of the prompt."""
 
 from devkit.errors import DevkitError
 from devkit.estimate.memory import (
@@ -12,9 +12,7 @@ from devkit.estimate.memory import (
     MemoryEstimate,
     MemoryPhase,
     Term,
-    add_overhead,
-    drop_empty,
-    sum_bytes,
+    build_memory_estimate,
 )
 from devkit.estimate.settings import Attention, CacheKind, InferenceSettings, Quantization
 from devkit.estimate.shape import LayerShape, ModelShape
@@ -25,30 +23,7 @@ PAGE_TOKENS = 16
 
 
 def estimate_inference(shape: ModelShape, settings: InferenceSettings) -> MemoryEstimate:
-    """The peak of one process. Raises DevkitError for settings that make no sense."""
-    _refuse(shape, settings)
-    parts = _Parts(shape, settings)
-    phases = {phase: drop_empty(terms) for phase, terms in parts.phases().items()}
-    fullest = max(phases, key=lambda phase: sum_bytes(phases[phase]))
-    warnings = []
-    wanted = settings.prompt + (settings.new if shape.is_decoder else 0)
-    if shape.max_positions and wanted > shape.max_positions:
-        warnings.append(f"the model was made for at most {shape.max_positions:,} tokens, not {wanted:,}")
-    return add_overhead(
-        fullest, phases, largest_bytes=parts.largest_bytes, world=settings.world, warnings=tuple(warnings)
-    )
-
-
-def compute_cache_bytes_per_token(shape: ModelShape, settings: InferenceSettings) -> int:
-    """What one token leaves in the caches of all layers, as if none slid."""
-    return shape.depth * shape.cache_width * _cache_each(settings)
-
-
-def _cache_each(settings: InferenceSettings) -> int:
-    return (settings.cache_precision or settings.precision).bytes
-
-
-def _refuse(shape: ModelShape, settings: InferenceSettings) -> None:
+    """Estimate the peak of one process, in bytes. Raises DevkitError for settings that make no sense."""
     sizes = {
         "--seq": settings.prompt,
         "--new-tokens": settings.new + 1,
@@ -63,123 +38,119 @@ def _refuse(shape: ModelShape, settings: InferenceSettings) -> None:
             f"{shape.heads} attention heads cannot be shared out among {settings.world} GPUs",
             "Give a --world that divides the number of heads.",
         )
+    warnings = ()
+    tokens = settings.prompt + (settings.new if shape.is_decoder else 0)
+    if shape.max_positions and tokens > shape.max_positions:
+        warnings = (f"the model was made for at most {shape.max_positions:,} tokens, not {tokens:,}",)
+    generation = _Generation(shape, settings)
+    prompt = generation.prompt_terms()
+    return build_memory_estimate(
+        generation.phases(prompt),
+        largest_bytes=max(term.bytes for term in prompt),
+        world=settings.world,
+        warnings=warnings,
+    )
 
 
-class _Parts:
-    """The terms of prompt and generation, and of loading."""
+def compute_cache_bytes_per_token(shape: ModelShape, settings: InferenceSettings) -> int:
+    """Compute the bytes that one token adds to the KV caches of all layers, sliding windows ignored."""
+    return shape.depth * shape.cache_width * _get_cache_precision_bytes(settings)
+
+
+def _get_cache_precision_bytes(settings: InferenceSettings) -> int:
+    return (settings.cache_precision or settings.precision).bytes
+
+
+class _Generation:
+    """The terms of loading, prefill and decoding."""
 
     def __init__(self, shape: ModelShape, settings: InferenceSettings) -> None:
         self._shape, self._settings = shape, settings
-        whole = compute_weight_terms(shape, settings.quantisation, settings.precision)
-        self._weights = tuple(self._split(term) for term in whole)
-        self._workspace = CUBLAS_WORKSPACE
+        weights = compute_weight_terms(shape, settings.quantisation, settings.precision)
+        self._weights = tuple(_split(term, settings.world) for term in weights)
+        # A tensor in 16 bits is in memory next to the one it is packed to; unpacked, it is needed for every product.
+        largest = max(linear.weights for layer in shape.layers for linear in layer.linears)
+        size, formula = largest * settings.precision.bytes, f"the largest, {largest:,} x {settings.precision.bytes} B"
+        is_packed = settings.quantisation is not Quantization.NONE
+        self._packing = (Term("weight being packed", size, formula, QLORA_SOURCE),) if is_packed else ()
+        self._unpacked = (Term("unpacked weight", size, formula, QLORA_SOURCE),) if is_packed else ()
+        rows, each = settings.sequences, settings.precision.bytes + 4
+        formula = f"{rows} rows x {shape.vocabulary:,} x {each} B"
+        # Of the last token alone: generate computes no others.
+        logits = Term("logits", rows * shape.vocabulary * each, formula, LLAMA_SOURCE)
+        self._logits = (logits,) if shape.is_decoder else ()
 
-    def phases(self) -> dict[MemoryPhase, tuple[Term, ...]]:
-        """The moments at which memory may be fullest."""
-        held = (*self._weights, self._workspace)
+    def phases(self, prompt: tuple[Term, ...]) -> dict[MemoryPhase, tuple[Term, ...]]:
+        """The terms in memory in every phase. `prompt` are those of `prompt_terms`."""
+        settings, fixed = self._settings, (*self._weights, CUBLAS_WORKSPACE)
         found = {
-            MemoryPhase.LOAD: (*self._weights, *self._loading()),
-            MemoryPhase.PREFILL: (*held, *self._cache(self._settings.prompt), *self._prompt()),
+            MemoryPhase.LOAD: (*self._weights, *self._packing),
+            MemoryPhase.PREFILL: (*fixed, *self._compute_cache(settings.prompt), *prompt),
         }
-        if self._shape.is_decoder and self._settings.new:
-            length = self._settings.prompt + self._settings.new
-            found[MemoryPhase.DECODE] = (*held, *self._cache(length), *self._joining(length), *self._logits())
+        if self._shape.is_decoder and settings.new:
+            cache = self._compute_cache(settings.prompt + settings.new)
+            if settings.cache is CacheKind.DYNAMIC:
+                # It writes old and new tokens of one layer to a new tensor before it drops the old one.
+                sizes = (
+                    self._compute_layer_cache(layer, settings.prompt + settings.new) for layer in self._shape.layers
+                )
+                joining = Term("cache being joined", max(sizes) // 2, "keys of one layer, old beside new", CACHE_SOURCE)
+                cache = (*cache, _split(joining, self._cache_shards))
+            found[MemoryPhase.DECODE] = (*fixed, *cache, *self._logits)
         return found
 
-    @property
-    def largest_bytes(self) -> int:
-        return max(term.bytes for term in self._prompt())
-
-    def _split(self, term: Term) -> Term:
-        world = self._settings.world
-        if world == 1:
-            return term
-        return Term(term.name, -(-term.bytes // world), f"({term.formula}) / {world}", MEGATRON_SOURCE)
-
-    def _loading(self) -> tuple[Term, ...]:
-        """A tensor in 16 bits stands beside what it is packed to."""
-        if self._settings.quantisation is Quantization.NONE:
-            return ()
-        largest = max(linear.weights for layer in self._shape.layers for linear in layer.linears)
-        each = self._settings.precision.bytes
-        return (Term("weight being packed", largest * each, f"the largest, {largest:,} x {each} B", QLORA_SOURCE),)
-
-    def _cache(self, length: int) -> tuple[Term, ...]:
-        size = sum(layer.count * self._cached(layer, length) for layer in self._shape.layers)
-        if not size:
-            return ()
-        settings = self._settings
-        formula = (
-            f"{settings.sequences} x {length:,} tokens x {self._shape.depth} layers x {self._shape.cache_width:,} x "
-            f"{_cache_each(settings)} B"
-        )
-        windows = {layer.window for layer in self._shape.layers} - {None}
-        if windows:
-            formula += f", sliding layers at most {max(window for window in windows if window):,} tokens"
-        return (self._split_cache(Term("key-value cache", size, formula, self._cache_source())),)
-
-    def _cache_source(self) -> str:
-        return PAGED_ATTENTION_SOURCE if self._settings.cache is CacheKind.PAGED else CACHE_SOURCE
-
-    def _split_cache(self, term: Term) -> Term:
-        """Heads are shared out among GPUs, but a group's keys and values are not split, nor is a latent vector."""
-        is_latent = self._shape.cache_width < self._shape.kv_width
-        ways = 1 if is_latent else min(self._settings.world, self._shape.kv_heads)
-        return (
-            term
-            if ways == 1
-            else Term(term.name, -(-term.bytes // ways), f"({term.formula}) / {ways}", MEGATRON_SOURCE)
-        )
-
-    def _cached(self, layer: LayerShape, length: int) -> int:
-        """Bytes of one layer's cache for all sequences."""
-        settings = self._settings
-        most = settings.prompt + settings.new
-        tokens = most if settings.cache is CacheKind.STATIC else length
-        if layer.window is not None:
-            tokens = min(tokens, layer.window)
-        if settings.cache is CacheKind.PAGED:
-            tokens = -(-tokens // PAGE_TOKENS) * PAGE_TOKENS
-        return settings.sequences * tokens * self._shape.cache_width * _cache_each(settings)
-
-    def _joining(self, length: int) -> tuple[Term, ...]:
-        """A dynamic cache writes old and new tokens of one layer side by side before it drops the old."""
-        if self._settings.cache is not CacheKind.DYNAMIC:
-            return ()
-        largest = max(self._cached(layer, length) for layer in self._shape.layers) // 2
-        term = Term("cache being joined", largest, "keys of one layer, old beside new", CACHE_SOURCE)
-        return (self._split_cache(term),)
-
-    def _prompt(self) -> tuple[Term, ...]:
-        """The widest moment of one layer: attention, or the MLP with gate, activated gate and the other half."""
+    def prompt_terms(self) -> tuple[Term, ...]:
+        """The terms at the fullest moment of one layer: attention, or gate, activated gate and up projection of the MLP."""
         shape, settings = self._shape, self._settings
         tokens, each = settings.prompt * settings.sequences, settings.precision.bytes
         width = max(layer.active_width for layer in shape.layers) // settings.world
         inside = max(3 * width, 2 * (shape.query_width + shape.kv_width) // settings.world)
-        size = tokens * each * (inside + 2 * shape.hidden)
         formula = f"{tokens:,} tokens x ({inside:,} + 2 x {shape.hidden:,}) x {each} B"
-        return (
-            Term("activations of the prompt", size, formula, LLAMA_SOURCE),
-            self._scores(),
-            *self._unpacked(),
-            *self._logits(),
-        )
-
-    def _scores(self) -> Term:
-        shape, settings = self._shape, self._settings
         is_eager = settings.attention is Attention.EAGER or shape.blocks.needs_eager_attention
         pairs = settings.sequences * settings.prompt**2 if is_eager else 0
-        each = shape.heads // settings.world * (4 + settings.precision.bytes)
-        formula = f"{settings.sequences} x {settings.prompt:,}^2 pairs x {each} B, not fused"
-        return Term("attention scores", pairs * each, formula, SDPA_SOURCE)
+        per_pair = shape.heads // settings.world * (4 + each)
+        pairs_formula = f"{settings.sequences} x {settings.prompt:,}^2 pairs x {per_pair} B, not fused"
+        return (
+            Term("activations of the prompt", tokens * each * (inside + 2 * shape.hidden), formula, LLAMA_SOURCE),
+            Term("attention scores", pairs * per_pair, pairs_formula, SDPA_SOURCE),
+            *self._unpacked,
+            *self._logits,
+        )
 
-    def _unpacked(self) -> tuple[Term, ...]:
-        return tuple(Term("unpacked weight", term.bytes, term.formula, term.source) for term in self._loading())
-
-    def _logits(self) -> tuple[Term, ...]:
-        """Of the last token alone: generate asks for no others."""
-        if not self._shape.is_decoder:
+    def _compute_cache(self, length: int) -> tuple[Term, ...]:
+        shape, settings = self._shape, self._settings
+        size = sum(layer.count * self._compute_layer_cache(layer, length) for layer in shape.layers)
+        if not size:
             return ()
-        rows, each = self._settings.sequences, self._settings.precision.bytes + 4
-        formula = f"{rows} rows x {self._shape.vocabulary:,} x {each} B"
-        return (Term("logits", rows * self._shape.vocabulary * each, formula, LLAMA_SOURCE),)
+        formula = (
+            f"{settings.sequences} x {length:,} tokens x {shape.depth} layers x {shape.cache_width:,} x "
+            f"{_get_cache_precision_bytes(settings)} B"
+        )
+        windows = [layer.window for layer in shape.layers if layer.window]
+        if windows:
+            formula += f", sliding layers at most {max(windows):,} tokens"
+        source = PAGED_ATTENTION_SOURCE if settings.cache is CacheKind.PAGED else CACHE_SOURCE
+        return (_split(Term("key-value cache", size, formula, source), self._cache_shards),)
+
+    @property
+    def _cache_shards(self) -> int:
+        """Among how many GPUs the cache is split: by heads, but a group's keys and values and a latent vector are whole."""
+        is_latent = self._shape.cache_width < self._shape.kv_width
+        return 1 if is_latent else min(self._settings.world, self._shape.kv_heads)
+
+    def _compute_layer_cache(self, layer: LayerShape, length: int) -> int:
+        """Compute the bytes of one layer's cache for all sequences."""
+        settings = self._settings
+        tokens = settings.prompt + settings.new if settings.cache is CacheKind.STATIC else length
+        if layer.window is not None:
+            tokens = min(tokens, layer.window)
+        if settings.cache is CacheKind.PAGED:
+            tokens = -(-tokens // PAGE_TOKENS) * PAGE_TOKENS
+        return settings.sequences * tokens * self._shape.cache_width * _get_cache_precision_bytes(settings)
+
+
+def _split(term: Term, shards: int) -> Term:
+    """Split a term among GPUs (tensor parallel)."""
+    if shards == 1:
+        return term
+    return Term(term.name, -(-term.bytes // shards), f"({term.formula}) / {shards}", MEGATRON_SOURCE)

@@ -1,4 +1,4 @@
-"""From tensors to what is taken of the GPU: allocator, CUDA context, communication."""
+"""Memory estimates: terms with formula and source, peaks with bounds, and overhead from tensors to the device."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -6,11 +6,9 @@ from enum import StrEnum
 
 from devkit.facts.values import keyword_record, record
 
-# What an estimate says: three peaks, each with a bound, and the terms they are made of.
-
 
 class MemoryPhase(StrEnum):
-    """When memory is fullest."""
+    """The phase in which memory is fullest."""
 
     LOAD = "load"
     LOSS = "loss"
@@ -30,7 +28,7 @@ class Interval:
 
 @record
 class Term:
-    """A part of the peak. `formula` shows the numbers that went in, `source` is where the formula was read."""
+    """A part of the peak. `formula` shows its numbers, `source` is where the formula was read."""
 
     name: str
     bytes: int
@@ -43,14 +41,14 @@ class MemoryEstimate:
     """Peak memory of one process on one GPU, in bytes.
 
     Allocated: tensors, as torch.cuda.max_memory_allocated counts them. Reserved: what torch's allocator holds for
-    them, max_memory_reserved. Device: what is taken of the GPU, with the CUDA context and communication buffers.
+    them, max_memory_reserved. Device: memory used on the GPU, with the CUDA context and communication buffers.
     """
 
     phase: MemoryPhase
     """The fullest phase; its terms are `terms` and add up to `allocated_peak_bytes`."""
     terms: tuple[Term, ...]
     overheads: tuple[Term, ...]
-    """What lies between tensors and device: allocator slack, CUDA context, communication buffers."""
+    """The difference between tensors and device: allocator slack, CUDA context, communication buffers."""
     phases: tuple[tuple[MemoryPhase, int], ...]
     """Bytes of tensors in every phase."""
     allocated_peak_bytes: int
@@ -58,10 +56,8 @@ class MemoryEstimate:
     device_peak_bytes: Interval
     warnings: tuple[str, ...] = ()
     method: str = "closed form"
-    """How it was found: "closed form", or "traced" with the versions of what was traced."""
+    """The method: "closed form", or "traced" with the versions of what was traced."""
 
-
-# Parts of a sum in bytes, and the sources that their formulas were read in.
 
 _TRANSFORMERS = "https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers"
 _TORCH = "https://github.com/pytorch/pytorch/blob/v2.13.0"
@@ -90,22 +86,12 @@ MEGATRON_SOURCE = "https://arxiv.org/abs/1909.08053"
 
 
 def sum_bytes(terms: Iterable[Term]) -> int:
-    """Their sum in bytes."""
+    """Sum the bytes of terms."""
     return sum(term.bytes for term in terms)
 
 
-def drop_empty(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Those that take any memory."""
-    return tuple(term for term in terms if term.bytes > 0)
-
-
-def rounded(count: float) -> int:
-    """Whole bytes."""
-    return round(count)
-
-
 def format_millions(count: int) -> str:
-    """A number of parameters in a formula: 8,030.3 M."""
+    """Format a number of parameters in a formula: 8,030.3 M."""
     return f"{count / 1e6:,.1f} M"
 
 
@@ -135,8 +121,7 @@ NCCL_UPPER = 1024 * MIB
 """Communicators with their channels and buffers."""
 
 
-def add_overhead(
-    phase: MemoryPhase,
+def build_memory_estimate(
     phases: Mapping[MemoryPhase, tuple[Term, ...]],
     *,
     largest_bytes: int,
@@ -144,11 +129,17 @@ def add_overhead(
     world: int = 1,
     warnings: tuple[str, ...] = (),
 ) -> MemoryEstimate:
-    """The estimate of which these are the phases. `largest_bytes` is the largest tensor that comes and goes.
+    """Build the estimate of these phases, with the overhead of allocator, CUDA context and communication.
 
-    A tensor that finds no block of its size is given a new one, so one of the largest may be lost to gaps.
-    `pageable_bytes` may be on the GPU or not, as there is room.
+    Args:
+        phases: the terms in memory in every phase.
+        largest_bytes: the largest tensor that comes and goes; a tensor that finds no block of its size gets a new one,
+            so one of the largest may be lost to gaps.
+        pageable_bytes: paged optimizer state, which is on the GPU only while it fits.
+        world: the number of ranks.
+        warnings: limits of the estimate.
     """
+    phase = max(phases, key=lambda each: sum_bytes(phases[each]))
     allocated = sum_bytes(phases[phase])
     expected = round(allocated * SLACK_SHARE + largest_bytes * SLACK_OF_LARGEST) + SLACK_BYTES
     most = round(allocated * SLACK_UPPER + largest_bytes * SLACK_OF_LARGEST_UPPER) + SLACK_BYTES
@@ -167,7 +158,7 @@ def add_overhead(
     )
     return MemoryEstimate(
         phase=phase,
-        terms=tuple(sorted(phases[phase], key=lambda term: -term.bytes)),
+        terms=tuple(sorted((term for term in phases[phase] if term.bytes), key=lambda term: -term.bytes)),
         overheads=tuple(term for term in overheads if term.bytes),
         phases=tuple((each, sum_bytes(terms)) for each, terms in phases.items()),
         allocated_peak_bytes=allocated,
@@ -178,7 +169,7 @@ def add_overhead(
 
 
 def drop_gpu_overhead(estimate: MemoryEstimate) -> MemoryEstimate:
-    """The same training step without what only a GPU has: cuBLAS's workspace, the CUDA context and NCCL's buffers."""
+    """Return the estimate for a CPU: without cuBLAS's workspace, the CUDA context and NCCL's buffers."""
     less = sum(term.bytes for term in estimate.terms if term == CUBLAS_WORKSPACE)
     peak = estimate.reserved_peak_bytes
     reserved = Interval(point=peak.point - less, upper=peak.upper - less)
