@@ -300,7 +300,7 @@ def _question(asked: _Asked, flags: "Mapping[str, EstimateOptions]") -> "tuple[S
     question = Scenario(
         shape=build_model_shape(config, name=name),
         settings=settings,
-        cards=cards,
+        gpus=cards,
         tokens=asked.tokens or 0,
         prices=_prices(asked.price_file) if asked.price_file else None,
         rules=_rules(asked.rule_names),

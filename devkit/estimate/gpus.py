@@ -1,4 +1,4 @@
-"""GPUs as an estimate meets them: how much memory they have for it, and whether it fits."""
+"""GPUs of an estimate: their usable memory, and whether the estimate fits."""
 
 import re
 from enum import StrEnum
@@ -23,7 +23,7 @@ ECC_SHARE = 15 / 16
 Source: https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/, "Theoretical Bandwidth Calculation"."""
 _HBM_GB_PER_S = 1200
 _HBM_CAPABILITIES = frozenset({(6, 0), (7, 0)})
-"""GDDR stays below that bandwidth on data center cards; the P100 and V100 are HBM cards that do, too."""
+"""GDDR stays below that bandwidth on data center GPUs; the P100 and V100 have HBM and do, too."""
 
 
 OLDEST_MAJOR = 7
@@ -35,7 +35,7 @@ FIRST_BF16_MAJOR = 8
 
 
 class Fit(StrEnum):
-    """Whether an estimate fits: even its upper bound does, only what is expected does, or not even that."""
+    """The verdict on a GPU: the upper bound of the estimate fits, only the expected value does, or not even that."""
 
     FITS = "fits"
     TIGHT = "tight"
@@ -63,14 +63,14 @@ class GpuSpec:
     flops: float | None = None
     bytes_per_s: float | None = None
     lacks_bf16: bool = False
-    """Whether it computes bf16 only by taking detours, as GPUs before compute capability 8.0 do."""
+    """Whether it computes bf16 in software, as GPUs before compute capability 8.0 do."""
     is_measured: bool = False
     """Whether the memory was read from the GPU, and not from its data sheet."""
 
     bounds: CalibratedBounds | None = None
 
     def peak(self, estimate: MemoryEstimate) -> Interval:
-        """The estimate's peak on this GPU: with the bounds learned here, never wider than without them."""
+        """Return the estimate's peak on this GPU: with calibrated bounds never wider than without them."""
         general, bounds = estimate.device_peak_bytes, self.bounds
         if bounds is None:
             return general
@@ -82,7 +82,7 @@ class GpuSpec:
         return Interval(point=round(point), upper=min(general.upper, round(max(upper, point))))
 
     def verdict(self, estimate: MemoryEstimate) -> Fit:
-        """Whether the estimate fits on one of them."""
+        """Return whether the estimate fits on one of them."""
         peak = self.peak(estimate)
         if peak.upper <= self.memory_bytes:
             return Fit.FITS
@@ -90,96 +90,79 @@ class GpuSpec:
 
 
 def find_gpu_spec(text: str, precision: Precision) -> GpuSpec:
-    """A GPU by name, such as "RTX 4090", "A100 80GB" or "H100 MIG 3g.40gb". Raises DevkitError for one that is none."""
-    found = _MIG.match(text.strip())
-    if found:
-        return _slice(
-            find_gpu_spec(found["whole"], precision), int(found["slices"]), int(found["gigabytes"]), precision
-        )
-    # "V100 32GB" names a family and a size: the size says which card of the family, and is looked up below.
-    named = find_gpu(text) or find_gpu(_SIZED.sub("", text))
+    """Find a GPU by name, such as "RTX 4090", "A100 80GB" or "H100 MIG 3g.40gb".
+
+    Raises DevkitError for an unknown name, and for a MIG device that the GPU does not offer.
+    """
+    mig = _MIG.match(text.strip())
+    if mig:
+        whole = find_gpu_spec(mig["whole"], precision)
+        profile = f"{int(mig['slices'])}g.{int(mig['gigabytes'])}gb"
+        name, memory = f"{whole.name} MIG {profile}", round(int(mig["gigabytes"]) * GIB * DRIVER_SHARE)
+        if memory > whole.memory_bytes or find_datasheet(name) is None:
+            raise DevkitError(f"{whole.name} has no MIG slice {profile}", "List them: nvidia-smi mig -lgip")
+        return GpuSpec(name=name, memory_bytes=memory, flops=_find_flops(name, precision), bytes_per_s=_find_rate(name))
+    # "V100 32GB" names a family and a size: the size says which model of the family.
+    family = _SIZED.sub("", text)
+    named = find_gpu(text) or find_gpu(family)
     if named is None or named.model is None:
         near = find_closest_gpus(text)
         known = f"Did you mean {' or '.join(near)}?" if near else "Name it as nvidia-smi does, such as RTX 4090."
         raise DevkitError(f"there is no GPU {text!r} in the tables", known)
-    model = _of_size(text, named.model)
-    return _build_spec(model, precision, gib=_asked_gib(text, model))
-
-
-def _slice(whole: GpuSpec, slices: int, gigabytes: int, precision: Precision) -> GpuSpec:
-    """A part of a GPU that MIG divides."""
-    name = f"{whole.name} MIG {slices}g.{gigabytes}gb"
-    memory = round(gigabytes * GIB * DRIVER_SHARE)
-    if memory > whole.memory_bytes or find_datasheet(name) is None:
-        raise DevkitError(f"{whole.name} has no MIG slice {slices}g.{gigabytes}gb", "List them: nvidia-smi mig -lgip")
-    return GpuSpec(name=name, memory_bytes=memory, flops=_flops(name, precision), bytes_per_s=_bandwidth(name))
+    model, family = named.model, family.strip(" -_").lower()
+    sized = _SIZED.search(text)
+    size = int(sized["size"]) if sized else 0
+    if size and size not in model.memory_gib and family:
+        # "A100-40GB" is not the one with 80.
+        alike = (row for row in load_tables().gpus.models if family in row.name.lower() and size in row.memory_gib)
+        model = next(alike, model)
+    # Without a size, the smallest: what fits there fits on the larger ones, too.
+    gib = size if size in model.memory_gib else min(model.memory_gib)
+    return GpuSpec(
+        name=_format_name(model, gib),
+        lacks_bf16=model.capability.major < FIRST_BF16_MAJOR,
+        memory_bytes=round(gib * GIB * _find_usable_share(model)),
+        flops=_find_flops(model.name, precision),
+        bytes_per_s=_find_rate(model.name),
+    )
 
 
 def find_smallest_gpu(estimate: MemoryEstimate) -> GpuSpec | None:
-    """The NVIDIA card with the least memory on which the estimate is sure to fit; None where it is on none."""
+    """Find the NVIDIA GPU with the least memory on which the estimate is sure to fit; None where it fits on none."""
     rows = (row for row in load_tables().gpus.models if row.kind != "jetson" and row.capability.major >= OLDEST_MAJOR)
-    sized = ((round(gib * GIB * _usable_share(row)), row, gib) for row in rows for gib in row.memory_gib)
+    sized = ((round(gib * GIB * _find_usable_share(row)), row, gib) for row in rows for gib in row.memory_gib)
     fitting = [each for each in sized if estimate.device_peak_bytes.upper <= each[0]]
     if not fitting:
         return None
     memory, row, gib = min(fitting, key=lambda each: (each[0], each[1].name))
-    return GpuSpec(name=_name(row, gib), memory_bytes=memory)
+    return GpuSpec(name=_format_name(row, gib), memory_bytes=memory)
 
 
 def group_gpus(gpus: tuple[Gpu, ...], precision: Precision) -> tuple[GpuSpec, ...]:
-    """The GPUs of a machine; those that are alike stand together, with the least memory that one of them has."""
+    """Group the GPUs of a machine by name, with the least memory that one of a group has."""
     found: dict[str, GpuSpec] = {}
     for gpu in gpus:
         if isinstance(gpu.memory_bytes, Unknown):
             continue
-        count = found[gpu.name].count + 1 if gpu.name in found else 1
-        least = min(gpu.memory_bytes, found[gpu.name].memory_bytes) if gpu.name in found else gpu.memory_bytes
+        known = found.get(gpu.name)
         found[gpu.name] = GpuSpec(
             name=gpu.name,
-            memory_bytes=least,
-            count=count,
-            flops=_flops(gpu.name, precision),
-            bytes_per_s=_bandwidth(gpu.name),
+            memory_bytes=min(gpu.memory_bytes, known.memory_bytes) if known else gpu.memory_bytes,
+            count=known.count + 1 if known else 1,
+            flops=_find_flops(gpu.name, precision),
+            bytes_per_s=_find_rate(gpu.name),
             lacks_bf16=not isinstance(gpu.capability, Unknown) and gpu.capability.major < FIRST_BF16_MAJOR,
             is_measured=True,
         )
     return tuple(found.values())
 
 
-def _of_size(text: str, model: GpuModel) -> GpuModel:
-    """The card of the family that is sold in the size that the name asks for: "A100-40GB" is not the one with 80."""
-    asked = _SIZED.search(text)
-    size = int(asked["size"]) if asked else 0
-    family = _SIZED.sub("", text).strip(" -_").lower()
-    if not size or size in model.memory_gib or not family:
-        return model
-    alike = (row for row in load_tables().gpus.models if family in row.name.lower() and size in row.memory_gib)
-    return next(alike, model)
-
-
-def _asked_gib(text: str, model: GpuModel) -> int:
-    """The size in the name, else the smallest: a promise that holds for the larger ones, too."""
-    asked = _SIZED.search(text)
-    size = int(asked["size"]) if asked else 0
-    return size if size in model.memory_gib else min(model.memory_gib)
-
-
-def _build_spec(model: GpuModel, precision: Precision, *, gib: int) -> GpuSpec:
-    return GpuSpec(
-        name=_name(model, gib),
-        lacks_bf16=model.capability.major < FIRST_BF16_MAJOR,
-        memory_bytes=round(gib * GIB * _usable_share(model)),
-        flops=_flops(model.name, precision),
-        bytes_per_s=_bandwidth(model.name),
-    )
-
-
-def _name(model: GpuModel, gib: int) -> str:
-    """The card's name, with its size where it is sold in several."""
+def _format_name(model: GpuModel, gib: int) -> str:
+    """Format a model's name, with its size where it is sold in several."""
     return model.name if len(model.memory_gib) == 1 or _SIZED.search(model.name) else f"{model.name} {gib}GB"
 
 
-def _usable_share(model: GpuModel) -> float:
+def _find_usable_share(model: GpuModel) -> float:
     if model.kind != "datacenter":
         return DRIVER_SHARE
     rates = load_tables().gpus.rates.get(model.id)
@@ -188,16 +171,15 @@ def _usable_share(model: GpuModel) -> float:
     return DRIVER_SHARE if is_hbm else ECC_SHARE
 
 
-def _flops(name: str, precision: Precision) -> float | None:
+def _find_flops(name: str, precision: Precision) -> float | None:
     rates = find_datasheet(name)
     if rates is None:
         return None
-    # fp32 matrices run on TF32 units, at half the rate of 16-bit ones.
     tflops = rates.fp16_tflops if precision is Precision.FP16 else rates.bf16_tflops
-    shared = tflops / 2 if precision is Precision.FP32 else tflops
-    return shared * 1e12 or None
+    # fp32 matrices run on TF32 units, at half the rate of 16-bit ones.
+    return (tflops / 2 if precision is Precision.FP32 else tflops) * 1e12 or None
 
 
-def _bandwidth(name: str) -> float | None:
+def _find_rate(name: str) -> float | None:
     rates = find_datasheet(name)
     return rates.bandwidth_gb_per_s * 1e9 if rates is not None and rates.bandwidth_gb_per_s else None

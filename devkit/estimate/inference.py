@@ -38,7 +38,7 @@ def estimate_inference(shape: ModelShape, settings: InferenceSettings) -> Memory
             f"{shape.heads} attention heads cannot be shared out among {settings.world} GPUs",
             "Give a --world that divides the number of heads.",
         )
-    warnings = ()
+    warnings: tuple[str, ...] = ()
     tokens = settings.prompt + (settings.new if shape.is_decoder else 0)
     if shape.max_positions and tokens > shape.max_positions:
         warnings = (f"the model was made for at most {shape.max_positions:,} tokens, not {tokens:,}",)
