@@ -1,8 +1,7 @@
-"""devkit.toml: what the user chose. devkit writes it once; after that it belongs to the user."""
+"""devkit.toml: the user's settings of a project. devkit writes it once; after that it belongs to the user."""
 
 import re
 import tomllib
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -20,13 +19,13 @@ DEVKIT_TOML = "devkit.toml"
 
 @dataclass(frozen=True)
 class ProjectSettings:
-    """Everything devkit.toml can say. "" and () leave the choice to devkit.
+    """The settings of devkit.toml. "" and () leave the choice to devkit.
 
     `engine` is docker or podman, `gpu_runtime` legacy or cdi, `devices` GPU indices, UUIDs or MIG UUIDs.
     `ca_certificates` is the path of a PEM file, relative to the project. `wheelhouse` builds without an index.
     `index`, `torch_index` and `hub` are mirrors' URLs. `ignore_dependencies` leaves the project's own packages out.
-    `install_from` is "" for where devkit itself came from, or "checkout" in devkit's own repository. `policy` is None
-    where there are no rules to keep.
+    `install_from` is "" for the origin of the running devkit, or "checkout" in devkit's own repository. `policy` is
+    None where there are no rules.
     """
 
     name: str = ""
@@ -57,9 +56,10 @@ class ProjectSettings:
     install_from: str = ""
 
     def with_flags(self, flags: "ProjectSettings") -> "ProjectSettings":
-        """These choices, with every one that `flags` makes in its place."""
-        made = {each.name: getattr(flags, each.name) for each in fields(flags) if getattr(flags, each.name)}
-        return replace(self, **made)
+        """Return these settings with those of `flags` in their place."""
+        return replace(
+            self, **{each.name: getattr(flags, each.name) for each in fields(flags) if getattr(flags, each.name)}
+        )
 
 
 SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
@@ -79,7 +79,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         },
     ),
     "versions": (
-        "Versions that must be just so. devkit chooses the others to fit.",
+        "Exact versions. devkit chooses the others to fit.",
         {
             "torch": ('"2.13.0"', "or with the CUDA of its wheel: 2.13.0+cu130"),
             "cuda": ('"13.0"', "CUDA of the torch wheel"),
@@ -88,7 +88,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "features": ('["nf4"]', "what must work: bf16, nf4, fp8 …"),
         },
     ),
-    "pins": ('Other packages that must be just so, such as: peft = "0.21.2"', {}),
+    "pins": ('Exact versions of other packages, such as: peft = "0.21.2"', {}),
     "dependencies": (
         "What the project itself needs, as its requirement files say.",
         {"ignore_dependencies": ("true", "leave it out of the image")},
@@ -111,7 +111,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         },
     ),
     "policy": (
-        "Rules that plan, init and doctor hold the dev container against. With this table, root and privileged\n"
+        "Rules for the dev container, which plan, init and doctor enforce. With this table, root and privileged\n"
         "# containers are forbidden.",
         {
             "registries": ('["docker.io/library"]', "images may come from these registries, or parts of them"),
@@ -124,10 +124,10 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     ),
     "devkit": ("How devkit gets into the image.", {"install_from": ('"checkout"', "for devkit's own repository")}),
 }
-"""Section -> (what it is for, key -> (an example, what it means)). "" is the top of the file."""
+"""Section -> (its purpose, key -> (an example, its meaning)). "" is the top of the file."""
 
 FOREIGN_TABLES = ("job",)
-"""Tables of devkit.toml that others read: `devkit export` reads [job]."""
+"""Tables of devkit.toml that other modules parse: [job] belongs to `devkit export`."""
 
 _ONE_OF = {
     "machine": ("x86_64", "aarch64"),
@@ -136,99 +136,163 @@ _ONE_OF = {
     "engine": ("docker", "podman"),
     "gpu_runtime": ("legacy", "cdi"),
 }
-"""What the settings with few possible values can be; their flags know the same."""
+"""Setting -> its possible values, the same as those of its flag."""
+
+_PUBLIC_INDEXES = (
+    ("index", "https://pypi.org/simple"),
+    ("torch_index", "https://download.pytorch.org/whl"),
+)
+"""The indexes of packages without a mirror."""
 
 
 def parse_devkit_toml(content: bytes) -> ProjectSettings:
-    """What a devkit.toml says. Raises DevkitError for TOML errors, unknown keys and wrong types, with the place."""
-    text = _decode(content)
+    """Parse devkit.toml. Raises DevkitError for TOML errors, unknown keys and wrong types, with line and column."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        lines = content[: error.start].split(b"\n")
+        position = f"{len(lines)}:{len(lines[-1]) + 1}"
+        raise DevkitError(
+            f"{_format_place(position)} is not TOML: it is not UTF-8", "Save the file as UTF-8."
+        ) from None
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        # Not only TOMLDecodeError: a number of five thousand digits, and brackets without end, are others.
-        problem, place = split_toml_error(str(error), text)
-        raise DevkitError(f"{_at(place)} is not TOML: {problem}", "Correct that line.") from None
+        # Not only TOMLDecodeError: a number of five thousand digits, and brackets without end, raise others.
+        problem, position = split_toml_error(str(error), text)
+        raise DevkitError(f"{_format_place(position)} is not TOML: {problem}", "Correct that line.") from None
     found: dict[str, object] = {}
     for key, value in document.items():
         if key in FOREIGN_TABLES:
             continue
-        if key in _WHOLE:
-            found[key] = _WHOLE[key](value, text)
+        if key == "pins":
+            found[key] = _parse_pins(value, text)
+        elif key == "policy":
+            found[key] = _parse_policy(value, text)
         elif isinstance(value, dict):
-            for inner, setting in value.items():
-                found[inner] = _validate_value(key, inner, setting, text)
+            found |= {name: _parse_value(key, name, setting, text) for name, setting in value.items()}
         else:
-            found[key] = _validate_value("", key, value, text)
+            found[key] = _parse_value("", key, value, text)
     return replace(ProjectSettings(), **found)  # type: ignore[arg-type]
 
 
-def _decode(content: bytes) -> str:
+def _parse_value(section: str, key: str, value: object, text: str) -> object:
+    allowed = SECTIONS.get(section, ("", {}))[1]
+    shown = f"{section}.{key}" if section else key
+    place = _format_place(find_key_position(text, (section, key) if section else (key,)))
+    if key not in allowed:
+        raise _unknown_setting(place, shown)
     try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        lines = content[: error.start].split(b"\n")
-        place = f"{len(lines)}:{len(lines[-1]) + 1}"
-        raise DevkitError(f"{_at(place)} is not TOML: it is not UTF-8", "Save the file as UTF-8.") from None
+        decoded: object = get_field_decoders(ProjectSettings)[key](value)
+    except InvalidValue as error:
+        wanted = error.expected
+        raise DevkitError(f"{place}: {shown} must be {wanted}, not {value!r}", f"Write it as {wanted}.") from None
+    if value and key in _ONE_OF and value not in _ONE_OF[key]:
+        raise DevkitError(f"{place}: {shown} cannot be {value!r}", f"It can be {join_words(_ONE_OF[key], 'or')}.")
+    return decoded
 
 
-def _at(place: str) -> str:
-    return f"{DEVKIT_TOML}:{place}" if place else DEVKIT_TOML
+def _parse_pins(value: object, text: str) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict):
+        place = _format_place(find_key_position(text, ("pins",)))
+        raise DevkitError(f"{place}: pins must map package names to versions", 'Write, for example, peft = "0.15.2".')
+    for name, version in value.items():
+        if not isinstance(version, str):
+            place = _format_place(find_key_position(text, ("pins", name)))
+            raise DevkitError(f"{place}: pins.{name} must be a version in quotes, not {version!r}", "Quote it.")
+    return tuple(value.items())
 
 
-def render_devkit_toml(choices: ProjectSettings, existing: bytes | None) -> str:
-    """devkit.toml with these choices: written anew with comments, or edited in place where one differs.
+def _parse_policy(value: object, text: str) -> Policy:
+    try:
+        return parse_policy(value)
+    except InvalidPolicy as error:
+        place = _format_place(find_key_position(text, ("policy", *error.key.split(".", 1))))
+        if not error.wanted:
+            raise _unknown_setting(place, f"policy.{error.key}") from None
+        name = error.key.split(".")[0]
+        row = SECTIONS["policy"][1].get(name)
+        hint = f"Such as {name} = {row[0]}." if row else "Write it as [policy]."
+        raise DevkitError(f"{place}: {str(error).replace('policy. ', 'policy ')}", hint) from None
+
+
+def _unknown_setting(place: str, shown: str) -> DevkitError:
+    import difflib
+
+    known = [f"{name}.{each}" if name else each for name, (_, keys) in SECTIONS.items() for each in keys]
+    misplaced = [each for each in known if each.rpartition(".")[2] == shown.rpartition(".")[2]]
+    close = misplaced or difflib.get_close_matches(shown, known, n=1, cutoff=0.6)
+    return DevkitError(
+        f"{place}: devkit does not know the setting {shown}",
+        f"Did you mean {close[0]}?" if close else f"It knows {', '.join(known)}.",
+    )
+
+
+def _format_place(position: str) -> str:
+    return f"{DEVKIT_TOML}:{position}" if position else DEVKIT_TOML
+
+
+def validate_indexes(settings: ProjectSettings) -> None:
+    """Raise DevkitError when packages would come from an index that the policy does not allow."""
+    if settings.policy is None or settings.wheelhouse:
+        return
+    for key, public in _PUBLIC_INDEXES:
+        url = getattr(settings, key) or public
+        if not settings.policy.allows_index(url):
+            raise DevkitError(
+                f"{DEVKIT_TOML}: packages would come from {url}, which policy.indexes does not allow",
+                f"Name an allowed one as network.{key}: {', '.join(settings.policy.indexes)}.",
+            )
+
+
+def render_devkit_toml(settings: ProjectSettings, existing: bytes | None) -> str:
+    """Render devkit.toml with these settings: a new file with comments, or `existing` with the settings that differ.
 
     Comments, order and spelling of an existing file stay as they are.
     """
     if existing is None:
-        return _new_text(choices)
-    if parse_devkit_toml(existing) == choices:
-        return existing.decode()
-    return _edited(choices, existing.decode())
+        return _render_new(settings)
+    before, text = parse_devkit_toml(existing), existing.decode()
+    if before == settings:
+        return text
+    import tomlkit
+
+    bom = "\ufeff" if text.startswith("\ufeff") else ""
+    document = tomlkit.parse(text.removeprefix(bom))
+    for section, (_, keys) in SECTIONS.items():
+        for key in keys:
+            value = _get_value(settings, section, key)
+            if value != _get_value(before, section, key):
+                table = document.setdefault(section, tomlkit.table()) if section else document
+                table[key] = _to_toml_item(value)
+    if settings.pins != before.pins:
+        document.setdefault("pins", tomlkit.table()).update(dict(settings.pins))
+    return bom + tomlkit.dumps(document)
 
 
-def _new_text(choices: ProjectSettings) -> str:
+def _render_new(settings: ProjectSettings) -> str:
     lines = ["# What this project asks of its dev container. Edit it, then run `devkit init` again."]
     for section, (purpose, keys) in SECTIONS.items():
-        if section == "devkit" and not choices.install_from:
+        if section == "devkit" and not settings.install_from:
             continue
-        # An empty table of rules would be one, too.
-        header = f"# [{section}]" if section == "policy" and choices.policy is None else f"[{section}]"
+        # An empty table would be a policy, too.
+        header = f"# [{section}]" if section == "policy" and settings.policy is None else f"[{section}]"
         lines += ["", header, f"# {purpose}"] if section else [""]
         for key, (example, meaning) in keys.items():
-            value = _get_value(choices, section, key)
-            lines.append(
-                f"{key} = {_format_toml(value)}  # {meaning}" if value else f"# {key} = {example}  # {meaning}"
-            )
+            value = _get_value(settings, section, key)
+            setting = f"{key} = {_format_toml(value)}" if value else f"# {key} = {example}"
+            lines.append(f"{setting}  # {meaning}")
         if section == "pins":
-            lines += [f"{_format_toml(name)} = {_format_toml(version)}" for name, version in choices.pins]
+            lines += [f"{_format_toml(name)} = {_format_toml(version)}" for name, version in settings.pins]
     return "\n".join([*lines, ""])
 
 
-def _edited(choices: ProjectSettings, text: str) -> str:
-    import tomlkit
-
-    before = parse_devkit_toml(text.encode())
-    mark = "\ufeff" if text.startswith("\ufeff") else ""
-    document = tomlkit.parse(text.removeprefix(mark))
-    for section, (_, keys) in SECTIONS.items():
-        for key in keys:
-            value = _get_value(choices, section, key)
-            if value == _get_value(before, section, key):
-                continue
-            table = document.setdefault(section, tomlkit.table()) if section else document
-            table[key] = _to_toml_item(value)
-    if choices.pins != before.pins:
-        document.setdefault("pins", tomlkit.table()).update(dict(choices.pins))
-    return mark + tomlkit.dumps(document)
-
-
-def _get_value(choices: ProjectSettings, section: str, key: str) -> object:
-    return getattr(choices.policy or Policy(), key) if section == "policy" else getattr(choices, key)
+def _get_value(settings: ProjectSettings, section: str, key: str) -> object:
+    return getattr(settings.policy or Policy(), key) if section == "policy" else getattr(settings, key)
 
 
 def _to_toml_item(value: object) -> "Item":
-    """The value as TOML: pairs are a table on one line."""
+    """Return the value as TOML: pairs are a table on one line."""
     import tomlkit
 
     if isinstance(value, tuple) and value and isinstance(value[0], tuple):
@@ -243,91 +307,3 @@ def _format_toml(value: object) -> str:
     if not text.isascii() and re.search("[\ud800-\udfff]", text):
         raise DevkitError(f"{DEVKIT_TOML} cannot hold {value!r}, which is no text", "Write it in UTF-8.")
     return text
-
-
-def _validate_value(section: str, key: str, value: object, text: str) -> object:
-    allowed = SECTIONS.get(section, ("", {}))[1]
-    shown = f"{section}.{key}" if section else key
-    where = _at(find_key_position(text, (section, key) if section else (key,)))
-    if key not in allowed:
-        raise _unknown(where, shown)
-    try:
-        decoded: object = get_field_decoders(ProjectSettings)[key](value)
-    except InvalidValue as error:
-        wanted = error.expected
-        raise DevkitError(f"{where}: {shown} must be {wanted}, not {value!r}", f"Write it as {wanted}.") from None
-    if value and key in _ONE_OF and value not in _ONE_OF[key]:
-        raise DevkitError(f"{where}: {shown} cannot be {value!r}", f"It can be {join_words(_ONE_OF[key], 'or')}.")
-    return decoded
-
-
-def _unknown(where: str, shown: str) -> DevkitError:
-    import difflib
-
-    known = [f"{name}.{each}" if name else each for name, (_, keys) in SECTIONS.items() for each in keys]
-    misplaced = [each for each in known if each.rpartition(".")[2] == shown.rpartition(".")[2]]
-    close = misplaced or difflib.get_close_matches(shown, known, n=1, cutoff=0.6)
-    return DevkitError(
-        f"{where}: devkit does not know the setting {shown}",
-        f"Did you mean {close[0]}?" if close else f"It knows {', '.join(known)}.",
-    )
-
-
-def _pins(value: object, text: str) -> tuple[tuple[str, str], ...]:
-    if not isinstance(value, dict):
-        hint = 'Write, for example, peft = "0.15.2".'
-        raise DevkitError(f"{_at(find_key_position(text, ('pins',)))}: pins must map package names to versions", hint)
-    for name, version in value.items():
-        if not isinstance(version, str):
-            where = _at(find_key_position(text, ("pins", name)))
-            raise DevkitError(f"{where}: pins.{name} must be a version in quotes, not {version!r}", "Quote it.")
-    return tuple(value.items())
-
-
-def _policy(value: object, text: str) -> Policy:
-    try:
-        return parse_policy(value)
-    except InvalidPolicy as wrong:
-        where = _at(find_key_position(text, ("policy", *wrong.key.split(".", 1))))
-        if not wrong.wanted:
-            raise _unknown(where, f"policy.{wrong.key}") from None
-        hint = SECTIONS["policy"][1].get(wrong.key.split(".")[0])
-        example = f"Such as {wrong.key.split('.')[0]} = {hint[0]}." if hint else "Write it as [policy]."
-        raise DevkitError(f"{where}: {str(wrong).replace('policy. ', 'policy ')}", example) from None
-
-
-_WHOLE: dict[str, Callable[[object, str], object]] = {"pins": _pins, "policy": _policy}
-"""Sections that are one choice as a whole."""
-
-
-# What the policy asks of a project's settings, before anything is rendered.
-
-_PUBLIC = (
-    ("index", "https://pypi.org/simple"),
-    ("torch_index", "https://download.pytorch.org/whl"),
-)
-"""Where packages come from without a mirror."""
-
-
-def validate_indexes(choices: ProjectSettings) -> None:
-    """Raise DevkitError when packages would come from an index that the policy does not allow."""
-    if choices.policy is None or choices.wheelhouse:
-        return
-    for key, public in _PUBLIC:
-        url = getattr(choices, key) or public
-        if not choices.policy.allows_index(url):
-            raise DevkitError(
-                f"{DEVKIT_TOML}: packages would come from {url}, which policy.indexes does not allow",
-                f"Name an allowed one as network.{key}: {', '.join(choices.policy.indexes)}.",
-            )
-
-
-def resolve_allowed_image(image: str, policy: Policy) -> str:
-    """A service's image under the name that the policy gives it. Raises DevkitError for one that is not allowed."""
-    found = policy.resolve_mirror(image)
-    if not policy.allows_image(found):
-        raise DevkitError(
-            f"a profile needs {found}, which is not of an allowed registry: {join_words(policy.registries, 'or')}",
-            f"Leave the profile out, or name where the image may be taken from in policy.mirrors of {DEVKIT_TOML}.",
-        )
-    return found

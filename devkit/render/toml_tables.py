@@ -1,4 +1,4 @@
-"""Settings from a TOML table whose keys are the settings' names, with the place of whatever is wrong."""
+"""TOML files of the user's: the positions of keys, which tomllib does not tell, settings of a table, and edits."""
 
 import difflib
 import re
@@ -12,35 +12,33 @@ from devkit.facts.decode import InvalidValue, describe_type, get_field_decoders,
 from devkit.facts.settings import describe_settings, find_setting_type
 from devkit.text import join_words
 
-# Where a key stands in a TOML text: tomllib tells what it says, and not where.
-
 _KEY = r"""(?:[\w-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
 _KEYS = re.compile(rf"\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*(=|\])")
 _PART = re.compile(_KEY)
-_ERROR_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)")
+_ERROR_POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
 def find_key_position(text: str, path: tuple[str, ...]) -> str:
-    """LINE:COLUMN of the key at `path`, such as ("versions", "torch"), or of what holds it; "" when it is not found."""
-    best, place = 0, ""
-    for keys, found in _keys(text):
+    """Return LINE:COLUMN of the key at `path`, such as ("versions", "torch"), or of its table; "" when not found."""
+    best, position = 0, ""
+    for keys, found in _list_keys(text):
         if len(keys) > best and keys == path[: len(keys)]:
-            best, place = len(keys), found
-    return place
+            best, position = len(keys), found
+    return position
 
 
 def split_toml_error(message: str, text: str) -> tuple[str, str]:
-    """What tomllib has against a text, and LINE:COLUMN of it."""
-    found = _ERROR_PLACE.search(message)
+    """Split an error of tomllib into its message and LINE:COLUMN."""
+    found = _ERROR_POSITION.search(message)
     if found is None:
         return message, ""
     lines = text.split("\n")
-    place = f"{found[1]}:{found[2]}" if found[1] else f"{len(lines)}:{len(lines[-1]) + 1}"
-    return _ERROR_PLACE.sub("", message), place
+    position = f"{found[1]}:{found[2]}" if found[1] else f"{len(lines)}:{len(lines[-1]) + 1}"
+    return _ERROR_POSITION.sub("", message), position
 
 
-def _keys(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Each header and key with its whole path and place; what stands inside of long strings is passed over."""
+def _list_keys(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield each header and key with its whole path and position; multi-line strings are skipped."""
     section: tuple[str, ...] = ()
     fence = ""
     for number, line in enumerate(text.split("\n"), start=1):
@@ -59,22 +57,22 @@ def _keys(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
 
 @dataclass(frozen=True)
 class TableSource:
-    """Where a table stands: the file as people name it, its text, and the keys that lead to the table."""
+    """The origin of a table: the file's name for messages, its text, and the keys that lead to the table."""
 
     shown_as: str
     text: str
     within: tuple[str, ...] = ()
 
     def at(self, *keys: str) -> str:
-        """FILE:LINE:COLUMN of a key in the table, or FILE alone."""
-        place = find_key_position(self.text, (*self.within, *keys))
-        return f"{self.shown_as}:{place}" if place else self.shown_as
+        """Return FILE:LINE:COLUMN of a key in the table, or FILE alone."""
+        position = find_key_position(self.text, (*self.within, *keys))
+        return f"{self.shown_as}:{position}" if position else self.shown_as
 
 
 def parse_table(table: Mapping[str, Any], settings: type, source: TableSource) -> dict[str, Any]:
-    """What the table sets, by name of setting. Raises DevkitError with line and column for unknown keys, wrong types.
+    """Decode the settings of a table, by name. Raises DevkitError with line and column for unknown keys, wrong types.
 
-    Keys may have dashes, as flags do, and a string may stand for a list of one.
+    Keys may have dashes, as flags do, and a string may replace a list of one.
     """
     found: dict[str, Any] = {}
     decoders = get_field_decoders(settings)
@@ -99,10 +97,8 @@ def parse_table(table: Mapping[str, Any], settings: type, source: TableSource) -
     return found
 
 
-# Values put into a TOML file of the user's: comments, order and spelling of everything else stay.
-
-_MARK = "\ufeff"
-_LONGEST_COMMENT = 100
+_BOM = "\ufeff"
+_MAX_COMMENTED_LINE = 100
 
 
 def set_toml_values(
@@ -112,30 +108,30 @@ def set_toml_values(
     *,
     shown_as: str,
 ) -> bytes:
-    """The file with `values` in the place of what stands at their paths, such as ("job", "gpus").
+    """Set values at their paths, such as ("job", "gpus"); comments, order and spelling of everything else stay.
 
     `content` is TOML, None for no file yet. A new key gets its comment, a new table an empty line before it.
-    Raises DevkitError where the file is written in a way that no value can be put into.
+    Raises: DevkitError for a layout into which no value can be put.
     """
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
     text = (content or b"").decode()
-    mark = _MARK if text.startswith(_MARK) else ""
+    bom = _BOM if text.startswith(_BOM) else ""
     try:
-        document = tomlkit.parse(text.removeprefix(mark))
+        document = tomlkit.parse(text.removeprefix(bom))
         for path, value in values.items():
             _set_item(document, path, value, comments.get(path, ""))
-        made = tomlkit.dumps(document)
-        stands = all(_get_value(tomllib.loads(made), path) == value for path, value in values.items())
+        edited = tomlkit.dumps(document)
+        is_set = all(_get_value(tomllib.loads(edited), path) == value for path, value in values.items())
     except (TOMLKitError, ValueError, TypeError):
-        stands = False
-    if not stands:
+        is_set = False
+    if not is_set:
         raise DevkitError(
-            f"{shown_as} is written in a way that {_format_keys(values)} cannot be put into",
+            f"{shown_as} is written in a way that {', '.join('.'.join(path) for path in values)} cannot be put into",
             f"Write the table as [{'.'.join(next(iter(values))[:-1])}] with a line for each setting.",
         )
-    return (mark + made).encode()
+    return (bom + edited).encode()
 
 
 def _set_item(document: Any, path: tuple[str, ...], value: object, comment: str) -> None:  # noqa: ANN401 - tomlkit's
@@ -148,7 +144,7 @@ def _set_item(document: Any, path: tuple[str, ...], value: object, comment: str)
     item = tomlkit.item(value)
     line = f"{path[-1]} = {item.as_string()}  # {comment}"
     is_inline = isinstance(table, InlineTable)
-    if path[-1] not in table and comment and not is_inline and len(line) <= _LONGEST_COMMENT:
+    if path[-1] not in table and comment and not is_inline and len(line) <= _MAX_COMMENTED_LINE:
         item.comment(comment)
         item.trivia.comment_ws = "  "
     table[path[-1]] = item
@@ -176,7 +172,3 @@ def _get_value(document: Any, path: tuple[str, ...]) -> object:  # noqa: ANN401 
         document = document.get(key) if isinstance(document, Mapping) else None
     found: object = document
     return found
-
-
-def _format_keys(values: Mapping[tuple[str, ...], object]) -> str:
-    return ", ".join(".".join(path) for path in values)

@@ -87,7 +87,7 @@ def _render_project(wanted: LockRequirements, sources: PackageSources) -> str:
 
     uv: dict[str, object] = {
         "environments": list(wanted.environments),
-        "constraint-dependencies": list(wanted.limits),
+        "constraint-dependencies": list(wanted.constraints),
     }
     if not sources.wheelhouse:
         torch_index = {"name": "torch", "url": sources.torch_index, "explicit": not _needs_whole_torch_index(wanted)}

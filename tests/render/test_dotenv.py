@@ -26,7 +26,7 @@ def test_with_setting(before, after):
     "path", ["/it's", "/a\nb", "C:\\wheels\\"], ids=["a single quote", "a line break", "a backslash at the end"]
 )
 def test_a_path_that_cannot_be_quoted_is_refused(path):
-    with pytest.raises(DevkitError, match=r"cannot stand in an \.env file"):
+    with pytest.raises(DevkitError, match=r"cannot be written to an \.env file"):
         set_env_value("", "A", path)
 
 

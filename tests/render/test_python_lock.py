@@ -194,7 +194,7 @@ def test_what_the_project_asks_for_is_locked_and_then_installed_from_the_lock_al
     settings = project_that_asks(TRL, limit)
     asked = collect_lock_requirements(PLAN, settings)
     assert "trl>=0.20" in asked.requirements
-    assert asked.limits == ("numpy<3",)
+    assert asked.constraints == ("numpy<3",)
     assert "does not hold trl>=0.20" in find_lock_mismatch(LOCK, asked)
     locked = replace(settings, python_lock=render_python_lock(asked, RESOLVED))
     assert "from=project" in render_dockerfile(PLAN, settings)

@@ -1,4 +1,4 @@
-"""The Compose file, its overlays for each way to a GPU, and the host's script that chooses among them."""
+"""The Compose file, an overlay for each way to pass on GPUs, and the host's script that chooses among them."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,6 @@ from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.render.templates import render_template
 from devkit.solver.plan import Plan
 
-# The ways to give a container its GPU: which of them a project gets, and how each names the GPUs.
-
 ENGINES = ("docker", "podman")
 
 _INDEX = re.compile(r"\d{1,3}", re.ASCII)
@@ -25,10 +23,10 @@ _MIG = re.compile(r"\d{1,3}:\d{1,2}|MIG-[0-9a-fA-F-]{4,36}", re.ASCII)
 
 @dataclass(frozen=True)
 class GpuOverlay:
-    """One way to a GPU, which gpu.<mode>.yml holds, for the plans of one vendor and for some engines.
+    """One way to pass on GPUs, in gpu.<mode>.yml, for the plans of one vendor and for some engines.
 
     One line of the file names the GPUs: `every` for all of them, otherwise `some` with a comma-separated list of
-    `each`. "" where there is none to name. `machine` is the only kind of processor it is for, "" for every kind.
+    `each`; "" for the CPU. `machine` is the only architecture that it is for, "" for every one.
     """
 
     mode: str
@@ -40,7 +38,7 @@ class GpuOverlay:
     machine: str = ""
 
     def format_devices(self, devices: Sequence[str]) -> str:
-        """The line that names these GPUs; () are all."""
+        """Return the line that names these GPUs; () are all."""
         if not devices or not self.some:
             return self.every
         return self.some % ",".join(self.each % device for device in devices)
@@ -60,36 +58,35 @@ GPU_OVERLAYS = (
     ),
     GpuOverlay("rocm", "rocm", ENGINES, "- ROCR_VISIBLE_DEVICES", "- ROCR_VISIBLE_DEVICES=%s", "%s"),
 )
-"""Every way to a GPU. A file never asks for another vendor's."""
+"""Every way to pass on GPUs. A file never requests another vendor's."""
 
 
 def find_gpu_overlays(plan: Plan, engine: str) -> tuple[GpuOverlay, ...]:
-    """The overlays that a plan's project needs: without a GPU first, then each that fits the vendor and the engine.
+    """Find the overlays of a plan: without a GPU first, then each that fits the vendor and the engine.
 
     `engine` is docker or podman; "" is either. Raises DevkitError for another.
     """
     if engine not in ("", *ENGINES):
         raise DevkitError(f"target.engine is {engine!r}", 'It can be "docker" or "podman", or left out for both.')
-    fitting = [overlay for overlay in GPU_OVERLAYS if overlay.vendor == plan.vendor.value]
-    return (
-        CPU_OVERLAY,
-        *(
-            overlay
-            for overlay in fitting
-            if (not engine or engine in overlay.engines) and overlay.machine in ("", *plan.architectures)
-        ),
+    fitting = (
+        overlay
+        for overlay in GPU_OVERLAYS
+        if overlay.vendor == plan.vendor.value
+        and (not engine or engine in overlay.engines)
+        and overlay.machine in ("", *plan.architectures)
     )
+    return (CPU_OVERLAY, *fitting)
 
 
 def validate_devices(devices: Sequence[str], vendor: str, engine: str = "") -> tuple[str, ...]:
-    """The GPUs to pass on, as given. Raises DevkitError for a name that no engine takes, and for one given twice."""
+    """Return the GPUs to pass on. Raises DevkitError for a name that no engine takes, and for one given twice."""
     forms = (_INDEX, _UUID) if vendor == "rocm" else (_INDEX, _UUID, _MIG)
     for device in devices:
         if not any(form.fullmatch(device) for form in forms):
             migs = "" if vendor == "rocm" else ", a MIG slice such as 0:1, or its MIG-… UUID"
             raise DevkitError(f"{device!r} names no GPU", f"Give an index such as 0, a GPU-… UUID{migs}.")
         if engine == "podman" and ":" in device:
-            # Compose parts a device's name at its colons before Podman sees it.
+            # Compose splits a device's name at its colons before Podman sees it.
             raise DevkitError(f"Podman takes no MIG slice by the name {device}", "Give the slice's MIG-… UUID.")
         if devices.count(device) > 1:
             raise DevkitError(f"the GPU {device} is given twice", "Name each GPU once.")
@@ -97,12 +94,21 @@ def validate_devices(devices: Sequence[str], vendor: str, engine: str = "") -> t
 
 
 def render_devcontainer_compose(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
-    """What Compose reads, and the script that writes its .env, once for POSIX shells and once for Windows.
+    """Render the Compose file, and the script that writes its .env, once for POSIX shells and once for Windows.
 
     Raises: DevkitError for an engine or a GPU's name that does not exist.
     """
-    known = _build_context(plan, settings.engine) | {"slug": settings.slug}
-    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/docker-compose.yml", _render_compose_file(plan, settings, known))
+    text = render_template(
+        "devcontainer/docker-compose.yml.j2",
+        slug=settings.slug,
+        uses_wheelhouse=settings.uses_wheelhouse,
+        uses_project=has_project_files(settings),
+        may_need_login=may_need_login(settings),
+        profile_services=render_profile_services(plan, settings),
+        profile_volumes=find_profile_volumes(settings),
+        **_build_context(plan, settings.engine),
+    )
+    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/docker-compose.yml", text)
     yield from render_gpu_files(
         plan,
         DEVCONTAINER_FOLDER,
@@ -116,21 +122,21 @@ def render_devcontainer_compose(plan: Plan, settings: ContainerSettings) -> Iter
 def render_gpu_files(
     plan: Plan, folder: str, *, engine: str = "", devices: Sequence[str] = (), slug: str = "", wheel: str = ""
 ) -> Iterator[Artifact]:
-    """Each way to the GPU as a service to extend, and the script that chooses among them, in two languages.
+    """Render each overlay as a service to extend, and the script that chooses among them, in two languages.
 
     Without a `slug` they belong to a Compose project of somebody else's, whose .env they write into. `wheel` is the
     path of devkit's wheel in `folder`, "" where the image takes devkit from elsewhere.
     Raises: DevkitError for an engine or a GPU's name that does not exist.
     """
     named = validate_devices(devices, plan.vendor.value, engine)
-    known = _build_context(plan, engine)
+    context = _build_context(plan, engine)
     for overlay in find_gpu_overlays(plan, engine):
         name = f"gpu.{overlay.mode}.yml"
-        text = render_template(f"devcontainer/{name}.j2", naming=overlay.format_devices(named), **known)
+        text = render_template(f"devcontainer/{name}.j2", naming=overlay.format_devices(named), **context)
         yield Artifact.from_text(f"{folder}/{name}", text)
-    known |= {"slug": slug, "is_guest": not slug, "wheel": wheel}
-    yield Artifact.from_text(f"{folder}/gpu.sh", render_template("devcontainer/gpu.sh.j2", **known), 0o755)
-    yield Artifact.from_text(f"{folder}/gpu.ps1", render_template("devcontainer/gpu.ps1.j2", **known))
+    context |= {"slug": slug, "is_guest": not slug, "wheel": wheel}
+    yield Artifact.from_text(f"{folder}/gpu.sh", render_template("devcontainer/gpu.sh.j2", **context), 0o755)
+    yield Artifact.from_text(f"{folder}/gpu.ps1", render_template("devcontainer/gpu.ps1.j2", **context))
 
 
 def _build_context(plan: Plan, engine: str) -> dict[str, object]:
@@ -142,15 +148,3 @@ def _build_context(plan: Plan, engine: str) -> dict[str, object]:
         "overlays": overlays,
         "modes": [overlay.mode for overlay in overlays],
     }
-
-
-def _render_compose_file(plan: Plan, settings: ContainerSettings, known: dict[str, object]) -> str:
-    return render_template(
-        "devcontainer/docker-compose.yml.j2",
-        uses_wheelhouse=settings.uses_wheelhouse,
-        uses_project=has_project_files(settings),
-        may_need_login=may_need_login(settings),
-        profile_services=render_profile_services(plan, settings),
-        profile_volumes=find_profile_volumes(settings),
-        **known,
-    )

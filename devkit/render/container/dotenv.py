@@ -1,4 +1,4 @@
-"""The .env file beside the Compose file: this host's own settings, kept out of version control."""
+"""The .env file beside the Compose file, kept out of version control, and .env.example, which explains its variables."""
 
 import re
 import textwrap
@@ -12,45 +12,12 @@ from devkit.render.container.settings import ContainerSettings
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.solver.plan import Plan, Vendor
 
-
-def parse_env_value(text: str, name: str) -> str:
-    """The value of `name`, without the quotes around it, "" when it is not set; the last line counts, as in Compose."""
-    values = re.findall(rf"^(?:export )?{re.escape(name)}=(.*)$", text, re.MULTILINE)
-    value = str(values[-1]).strip() if values else ""
-    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
-
-
-def set_env_value(text: str, name: str, value: str) -> str:
-    """`text` with `name` set to `value`, every other line as it was.
-
-    Compose takes what stands between single quotes as it is, and has no way to write a single quote there. A
-    backslash at the end would take the closing quote along.
-    Raises: DevkitError for a value with a single quote, a line break or a backslash at its end.
-    """
-    if "'" in value or "\n" in value or "\r" in value or value.endswith("\\"):
-        raise DevkitError(
-            f"the path {value!r} cannot stand in an .env file",
-            "Use one without single quotes, line breaks, and a backslash at its end.",
-        )
-    line = f"{name}='{value}'"
-    pattern = re.compile(rf"^(?:export )?{re.escape(name)}=.*$", re.MULTILINE)
-    if pattern.search(text):
-        return pattern.sub(lambda _: line, text)
-    return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{line}\n"
-
-
-# Every variable that the Compose file and the host's script take from .env, and .env.example, which explains them.
-
 _HEAD = f"""\
 # Written by devkit {__version__}. What each line of .env may say; none of them is needed.
 #
 # Copy a line into .devcontainer/.env and take the mark off. .env is this host's own and stays out of version control.
 # gpu.sh keeps what it finds out between two marked lines there, and never touches a line outside of them.
 """
-
-
-def _always(_plan: Plan, _settings: ContainerSettings) -> bool:
-    return True
 
 
 def _for_gpus(plan: Plan, _settings: ContainerSettings) -> bool:
@@ -63,12 +30,12 @@ def _for_profile(name: str) -> Callable[[Plan, ContainerSettings], bool]:
 
 @dataclass(frozen=True)
 class EnvVariable:
-    """A variable, a value as an example, what it means, and the projects whose files use it."""
+    """A variable of .env, with an example, its meaning, and a predicate for the projects whose files use it."""
 
     name: str
     example: str
     meaning: str
-    is_used: Callable[[Plan, ContainerSettings], bool] = _always
+    is_used: Callable[[Plan, ContainerSettings], bool] = lambda _plan, _settings: True
 
 
 ENV_VARIABLES = (
@@ -144,10 +111,36 @@ ENV_VARIABLES = (
 
 
 def render_env_example(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
-    """.env.example, which is committed, so that nobody has to search for the names."""
+    """Render .env.example, which is committed."""
     lines = [_HEAD]
     for variable in ENV_VARIABLES:
         if variable.is_used(plan, settings):
             meaning = textwrap.wrap(variable.meaning, width=110, initial_indent="# ", subsequent_indent="# ")
             lines.append("\n".join([*meaning, f"#{variable.name}={variable.example}", ""]))
     yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/.env.example", "\n".join(lines))
+
+
+def parse_env_value(text: str, name: str) -> str:
+    """Return the value of `name` without its quotes, "" when it is not set; the last line counts, as in Compose."""
+    values = re.findall(rf"^(?:export )?{re.escape(name)}=(.*)$", text, re.MULTILINE)
+    value = str(values[-1]).strip() if values else ""
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+
+
+def set_env_value(text: str, name: str, value: str) -> str:
+    """Return `text` with `name` set to `value`, every other line as it was.
+
+    Compose takes text between single quotes literally, and has no way to write a single quote there. A backslash at the
+    end would escape the closing quote.
+    Raises: DevkitError for a value with a single quote, a line break or a backslash at its end.
+    """
+    if "'" in value or "\n" in value or "\r" in value or value.endswith("\\"):
+        raise DevkitError(
+            f"the path {value!r} cannot be written to an .env file",
+            "Use one without single quotes, line breaks, and a backslash at its end.",
+        )
+    line = f"{name}='{value}'"
+    pattern = re.compile(rf"^(?:export )?{re.escape(name)}=.*$", re.MULTILINE)
+    if pattern.search(text):
+        return pattern.sub(lambda _: line, text)
+    return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{line}\n"

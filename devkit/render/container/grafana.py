@@ -1,4 +1,4 @@
-"""The Grafana dashboard: what the GPUs and the machine do while a model trains.
+"""Grafana dashboards of the GPUs and the machine while a model trains.
 
 Source of the JSON's shape: https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
 """
@@ -13,7 +13,10 @@ DATASOURCE_UID = "prometheus"
 """The uid of the data source that is provisioned beside it."""
 
 DATASOURCE_VARIABLE = "${datasource}"
-"""The data source that the viewer chooses, where nobody knows what a cluster calls its own."""
+"""The data source that the viewer chooses, because every cluster has its own name for it."""
+
+_METRIC = re.compile(r"\b(?:DCGM_FI|gpu)_\w+")
+"""The name of a GPU's metric, as in the vendors' exporters."""
 
 _SCHEMA_VERSION = 39
 _COLUMNS = 2
@@ -22,14 +25,14 @@ _HEIGHT = 8
 
 
 def build_dashboard(vendor: str, panels: Iterable[DashboardPanel]) -> dict[str, object]:
-    """The dashboard for machines of this vendor: its GPUs' panels first, then those of every machine."""
+    """Build the dashboard for machines of this vendor: its GPUs' panels first, then those of every machine."""
     shown = [panel for panel in panels if panel.vendor in (vendor, "")]
-    return _document("devkit-training", "Training", shown, source=DATASOURCE_UID)
+    return _build_document("devkit-training", "Training", shown, source=DATASOURCE_UID)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardPods:
-    """The pods of a job, as regular expressions, and what the series of their GPUs call their two labels."""
+    """The pods of a job, as regular expressions, and the names of their two labels in the series of their GPUs."""
 
     namespaces: str
     pods: str
@@ -46,7 +49,7 @@ def build_cluster_dashboard(
     title: str,
     pods: DashboardPods,
 ) -> dict[str, object]:
-    """The dashboard for a job in a cluster: the panels of its vendor's GPUs, then `cluster_panels`; pods are chosen.
+    """Build the dashboard for a job in a cluster: the panels of its vendor's GPUs, then `cluster_panels`.
 
     Source: https://grafana.com/docs/grafana/latest/datasources/prometheus/template-variables/
     """
@@ -60,16 +63,12 @@ def build_cluster_dashboard(
         if panel.vendor == vendor
     ]
     shown += [replace(panel, query=panel.query.replace("<pods>", of_pods)) for panel in cluster_panels]
-    document = _document(uid, title, shown, source=DATASOURCE_VARIABLE)
-    return document | {"templating": {"list": _variables(pods)}}
+    document = _build_document(uid, title, shown, source=DATASOURCE_VARIABLE)
+    return document | {"templating": {"list": _build_variables(pods)}}
 
 
-_METRIC = re.compile(r"\b(?:DCGM_FI|gpu)_\w+")
-"""The name of a GPU's metric, as the vendors' exporters give it."""
-
-
-def _variables(pods: DashboardPods) -> list[dict[str, object]]:
-    """What the viewer chooses; every pod of the job to begin with."""
+def _build_variables(pods: DashboardPods) -> list[dict[str, object]]:
+    """Build the dashboard's variables; at first they select every pod of the job."""
     source: dict[str, object] = {
         "name": "datasource",
         "type": "datasource",
@@ -78,12 +77,14 @@ def _variables(pods: DashboardPods) -> list[dict[str, object]]:
     }
     return [
         source,
-        _choice("namespace", "label_values(kube_pod_info, namespace)", pods.namespaces),
-        _choice("pod", f'label_values(kube_pod_info{{namespace=~"$namespace",pod=~"{pods.pods}"}}, pod)', pods.pods),
+        _build_variable("namespace", "label_values(kube_pod_info, namespace)", pods.namespaces),
+        _build_variable(
+            "pod", f'label_values(kube_pod_info{{namespace=~"$namespace",pod=~"{pods.pods}"}}, pod)', pods.pods
+        ),
     ]
 
 
-def _choice(name: str, query: str, everything: str) -> dict[str, object]:
+def _build_variable(name: str, query: str, everything: str) -> dict[str, object]:
     return {
         "name": name,
         "type": "query",
@@ -98,7 +99,7 @@ def _choice(name: str, query: str, everything: str) -> dict[str, object]:
     }
 
 
-def _document(uid: str, title: str, shown: Iterable[DashboardPanel], *, source: str) -> dict[str, object]:
+def _build_document(uid: str, title: str, shown: Iterable[DashboardPanel], *, source: str) -> dict[str, object]:
     return {
         "uid": uid,
         "title": title,
@@ -108,12 +109,12 @@ def _document(uid: str, title: str, shown: Iterable[DashboardPanel], *, source: 
         "refresh": "10s",
         "time": {"from": "now-30m", "to": "now"},
         "graphTooltip": 1,
-        "panels": [_panel(number, panel, source) for number, panel in enumerate(shown)],
+        "panels": [_build_panel(number, panel, source) for number, panel in enumerate(shown)],
     }
 
 
 def render_dcgm_counters(panels: Iterable[DashboardPanel]) -> str:
-    """The counters that the dashboard asks DCGM's exporter for, as the file that the exporter reads.
+    """Render the list of counters for DCGM's exporter, as many as the dashboard uses.
 
     Source: https://docs.nvidia.com/datacenter/dcgm/latest/reference/command-line-reference/dcgm-exporter.html
     """
@@ -121,9 +122,11 @@ def render_dcgm_counters(panels: Iterable[DashboardPanel]) -> str:
     return "".join(f"{field}, gauge, {title}\n" for field, title in counters.items())
 
 
-def _panel(number: int, panel: DashboardPanel, uid: str) -> dict[str, object]:
+def _build_panel(number: int, panel: DashboardPanel, uid: str) -> dict[str, object]:
     source = {"type": "prometheus", "uid": uid}
     row, column = divmod(number, _COLUMNS)
+    highest = {"max": 100} if panel.unit == "percent" else {}
+    defaults = {"unit": panel.unit, "min": 0, **highest, "custom": {"drawStyle": "line", "fillOpacity": 10}}
     return {
         "id": number + 1,
         "type": "timeseries",
@@ -131,15 +134,10 @@ def _panel(number: int, panel: DashboardPanel, uid: str) -> dict[str, object]:
         "description": panel.about,
         "datasource": source,
         "gridPos": {"x": column * _WIDTH, "y": row * _HEIGHT, "w": _WIDTH, "h": _HEIGHT},
-        "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
+        "fieldConfig": {"defaults": defaults, "overrides": []},
         "options": {
             "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
             "tooltip": {"mode": "multi", "sort": "desc"},
         },
         "targets": [{"refId": "A", "datasource": source, "expr": panel.query, "legendFormat": panel.legend}],
     }
-
-
-def _defaults(panel: DashboardPanel) -> dict[str, object]:
-    highest = {"max": 100} if panel.unit == "percent" else {}
-    return {"unit": panel.unit, "min": 0, **highest, "custom": {"drawStyle": "line", "fillOpacity": 10}}

@@ -1,4 +1,4 @@
-"""The Dockerfile and the requirements that it installs."""
+"""The files from which the image is built: Dockerfile, requirements.txt, docker-bake.hcl, and ignore files."""
 
 import re
 from collections.abc import Iterator
@@ -33,34 +33,8 @@ from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.render.templates import render_template
 from devkit.solver.plan import Plan
 
-# The file with which a build server publishes the image: for every processor, with SBOM and provenance.
-#
-# Compose has keys for both since 2.39, and so would refuse the file before; and since Docker's own builder refuses to
-# attest anything with its classic image store, a Compose file that asks for it would stop the build on most machines.
-# Sources: https://docs.docker.com/compose/releases/release-notes/, https://docs.docker.com/build/metadata/attestations/.
-
 _PLATFORMS = {"x86_64": '"linux/amd64"', "aarch64": '"linux/arm64"'}
-
-
-def render_bake_file(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
-    """docker-bake.hcl, unless the project is for Podman alone, which has no buildx."""
-    if settings.engine == "podman":
-        return
-    text = render_template(
-        "devcontainer/docker-bake.hcl.j2",
-        devkit_version=__version__,
-        slug=settings.slug,
-        platforms=[_PLATFORMS[machine] for machine in plan.architectures if machine in _PLATFORMS],
-        uses_wheelhouse=settings.uses_wheelhouse,
-        uses_project=has_project_files(settings),
-        may_need_login=may_need_login(settings),
-    )
-    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/docker-bake.hcl", text)
-
-
-# What git and the image build leave out.
-
-_IGNORED_BY_GIT = """\
+_GIT_IGNORE = """\
 # Written by devkit. What differs from host to host stays out of version control.
 .env*
 gpu.*.local.yml
@@ -76,51 +50,16 @@ wheelhouse/
 !*.lock
 """
 # A clone has this file, and with it the folder that the build mounts.
-_IGNORED_WHEELS = "# Written by devkit, whose wheel is large: in a clone, `devkit update` writes it again.\n*.whl\n"
+_WHEELS_GIT_IGNORE = "# Written by devkit, whose wheel is large: in a clone, `devkit update` writes it again.\n*.whl\n"
 # A shell script and a Dockerfile with carriage returns do not run, whatever git does with the rest.
 _GIT_ATTRIBUTES = "# Written by devkit.\n* text eol=lf\n*.whl binary\n"
-
-
-def render_ignore_files(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
-    """Files that say what others leave out."""
-    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/.gitignore", _IGNORED_BY_GIT)
-    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/.gitattributes", _GIT_ATTRIBUTES)
-    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/.dockerignore", _dockerignore(plan, settings))
-
-
-def _dockerignore(plan: Plan, settings: ContainerSettings) -> str:
-    allowed = ["installer.lock", "torch.lock", "requirements.lock"] if settings.python_lock else ["requirements.txt"]
-    allowed += [PROJECT_REQUIREMENTS] if any(render_project_requirements(plan, settings)) else []
-    allowed += ["certificates"] if settings.certificates else []
-    allowed += ["wheels"] if isinstance(settings.source, FromWheel) else []
-    header = "# Written by devkit. The image is built from these files and nothing else: no .env, no project data.\n*\n"
-    return header + "".join(f"!{name}\n" for name in allowed)
-
-
-# The labels that a policy asks of the image, as a Dockerfile quotes them.
-
-
-def quote_labels(settings: ContainerSettings) -> tuple[str, ...]:
-    """`"name"="value"` for each label, sorted. Raises DevkitError for one that a Dockerfile cannot hold."""
-    return tuple(
-        f"{_quote_label(name)}={_quote_label(value)}" for name, value in sorted(settings.policy.required_labels)
-    )
-
-
-def _quote_label(text: str) -> str:
-    """Between double quotes a backslash, a quote and the dollar of a variable are escaped, and a line cannot end.
-
-    Source: Docker, "Dockerfile reference", LABEL and "Environment replacement".
-    """
-    if not text.isprintable():
-        raise DevkitError(f"{text!r} cannot be a label: it is not one line of text", "Correct it in devkit.toml.")
-    for letter in ("\\", '"', "$"):
-        text = text.replace(letter, f"\\{letter}")
-    return f'"{text}"'
+_DOCKER_IGNORE = (
+    "# Written by devkit. The image is built from these files and nothing else: no .env, no project data.\n*\n"
+)
 
 
 def render_image_files(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
-    """What the image is built from. Raises DevkitError when a value of the plan could not stand in a Dockerfile."""
+    """Render the files from which the image is built. Raises DevkitError for a value that a Dockerfile cannot hold."""
     yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/Dockerfile", render_dockerfile(plan, settings))
     yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/requirements.txt", render_requirements(plan, settings))
     yield from render_project_requirements(plan, settings)
@@ -129,16 +68,16 @@ def render_image_files(plan: Plan, settings: ContainerSettings) -> Iterator[Arti
     if isinstance(settings.source, FromWheel):
         wheels = f"{DEVCONTAINER_FOLDER}/wheels"
         yield Artifact(f"{wheels}/{settings.source.filename}", settings.source.content, is_local=True)
-        yield Artifact.from_text(f"{wheels}/.gitignore", _IGNORED_WHEELS)
+        yield Artifact.from_text(f"{wheels}/.gitignore", _WHEELS_GIT_IGNORE)
 
 
 def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
-    """The Dockerfile, with the plan's reasons as comments."""
+    """Render the Dockerfile, with the plan's reasons as comments."""
     has_python = re.fullmatch(r"(?:[^:@]*/)?python[:@].*", plan.base_image) is not None
     packages = ["ca-certificates", "g++", "gcc", "git", "libc6-dev"]
     packages += [] if has_python else ["python3", "python3-dev", "python3-venv"]
     for_editors = find_editor_packages(settings.editors)
-    requirement, reason = _devkit(settings)
+    requirement, reason = _describe_devkit(settings)
     validate_plan(plan)
     digest = f"@{require_safe('digest', settings.image_digest)}" if settings.image_digest else ""
     install = build_install_commands(plan, settings)
@@ -164,22 +103,8 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
     )
 
 
-def render_requirements(plan: Plan, settings: ContainerSettings) -> str:
-    """requirements.txt: every package of the plan, pinned, with its reason."""
-    lines = [
-        f"# Written by devkit {__version__}. To change it, edit devkit.toml and run `devkit init` again.",
-        f"# torch is installed before, from {find_torch_index(plan, settings)}; its pin here holds it in place.",
-    ]
-    if INSTALLER not in dict(plan.packages):
-        lines += ["", f"# {INSTALLER} installs the others.", f"{INSTALLER}=={find_installer_version(plan)}"]
-    for name, version in plan.packages:
-        lines += ["", f"# {format_reason_comment(plan, name)}", f"{name}=={version}"]
-    for row in find_profile_packages(plan, settings):
-        lines += ["", f"# {row.name} {row.version}: {row.because}", f"{row.name}=={row.version}"]
-    return "\n".join([*lines, ""])
-
-
-def _devkit(settings: ContainerSettings) -> tuple[str, str]:
+def _describe_devkit(settings: ContainerSettings) -> tuple[str, str]:
+    """Return the requirement that installs devkit, and a comment; "" where the lock has it or the project is devkit."""
     match settings.source:
         case FromIndex() if settings.python_lock:
             return "", ""  # The index has it, so the lock has it.
@@ -196,3 +121,69 @@ def _devkit(settings: ContainerSettings) -> tuple[str, str]:
             return "", ""
         case _:
             assert_never(settings.source)
+
+
+def render_requirements(plan: Plan, settings: ContainerSettings) -> str:
+    """Render requirements.txt: every package of the plan, pinned, with its reason."""
+    lines = [
+        f"# Written by devkit {__version__}. To change it, edit devkit.toml and run `devkit init` again.",
+        f"# torch is installed before, from {find_torch_index(plan, settings)}; its pin here holds it in place.",
+    ]
+    if INSTALLER not in dict(plan.packages):
+        lines += ["", f"# {INSTALLER} installs the others.", f"{INSTALLER}=={find_installer_version(plan)}"]
+    for name, version in plan.packages:
+        lines += ["", f"# {format_reason_comment(plan, name)}", f"{name}=={version}"]
+    for row in find_profile_packages(plan, settings):
+        lines += ["", f"# {row.name} {row.version}: {row.because}", f"{row.name}=={row.version}"]
+    return "\n".join([*lines, ""])
+
+
+def quote_labels(settings: ContainerSettings) -> tuple[str, ...]:
+    """Return `"name"="value"` for each label of the policy, sorted. Raises DevkitError for an invalid one."""
+    labels = sorted(settings.policy.required_labels)
+    return tuple(f"{_quote_label(name)}={_quote_label(value)}" for name, value in labels)
+
+
+def _quote_label(text: str) -> str:
+    """Quote a text: between double quotes a backslash, a quote and the dollar of a variable are escaped.
+
+    Source: Docker, "Dockerfile reference", LABEL and "Environment replacement".
+    """
+    if not text.isprintable():
+        raise DevkitError(f"{text!r} cannot be a label: it is not one line of text", "Correct it in devkit.toml.")
+    return '"' + re.sub(r'[\\"$]', r"\\\g<0>", text) + '"'
+
+
+def render_bake_file(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
+    """Render docker-bake.hcl, unless the project is for Podman alone, which has no buildx.
+
+    With it a build server publishes the image for every architecture, with SBOM and provenance. Compose has keys for
+    both since 2.39, and so would refuse the file before; and since Docker's own builder refuses to attest anything with
+    its classic image store, a Compose file with these keys would stop the build on most machines.
+    Sources: https://docs.docker.com/compose/releases/release-notes/, https://docs.docker.com/build/metadata/attestations/.
+    """
+    if settings.engine == "podman":
+        return
+    text = render_template(
+        "devcontainer/docker-bake.hcl.j2",
+        devkit_version=__version__,
+        slug=settings.slug,
+        platforms=[_PLATFORMS[machine] for machine in plan.architectures if machine in _PLATFORMS],
+        uses_wheelhouse=settings.uses_wheelhouse,
+        uses_project=has_project_files(settings),
+        may_need_login=may_need_login(settings),
+    )
+    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/docker-bake.hcl", text)
+
+
+def render_ignore_files(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
+    """Render the ignore files of git and of the image build."""
+    allowed = ["installer.lock", "torch.lock", "requirements.lock"] if settings.python_lock else ["requirements.txt"]
+    allowed += [PROJECT_REQUIREMENTS] if any(render_project_requirements(plan, settings)) else []
+    allowed += ["certificates"] if settings.certificates else []
+    allowed += ["wheels"] if isinstance(settings.source, FromWheel) else []
+    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/.gitignore", _GIT_IGNORE)
+    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/.gitattributes", _GIT_ATTRIBUTES)
+    yield Artifact.from_text(
+        f"{DEVCONTAINER_FOLDER}/.dockerignore", _DOCKER_IGNORE + "".join(f"!{name}\n" for name in allowed)
+    )
