@@ -206,7 +206,7 @@ def _answer(settings: GenerateSettings, given: dict[str, Any]) -> None:
         for prompt, answer in zip(prompts, generation.generate_many(prompts), strict=False):
             click.echo(json.dumps(_answered(prompt, answer), ensure_ascii=False))
     if given["stats"]:
-        _remark(f"{generation.speed()}")
+        _remark(f"{generation.compute_speed()}")
 
 
 def _prompts(given: dict[str, Any]) -> "tuple[Prompt, ...]":
@@ -244,6 +244,6 @@ def _print_document(settings: GenerateSettings, generation: "GenerationSession",
         "model": settings.model,
         "adapter": f"{settings.adapter}" if settings.adapter else None,
         "answers": found,
-        "speed": generation.speed().to_document(),
+        "speed": generation.compute_speed().to_document(),
     }
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""A conversation on the terminal: every turn is answered with all turns before it in mind."""
+"""A chat on the terminal: the model answers each turn with all earlier turns as context."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from devkit.workload.generation.settings import DecodingSettings
 from devkit.workload.generation.tokenization import TextStreamer, encode_chat
 
 MIN_ANSWER_TOKENS = 16
-"""An answer shorter than this helps nobody: the oldest turns are forgotten before."""
+"""Shorter answers are useless: rather, the oldest turns are dropped."""
 
 
 @dataclass
@@ -27,71 +27,79 @@ class ChatSession:
     _answered: int = field(default=0, init=False)
 
     def run(self, read: Callable[[], str | None]) -> None:
-        """Answer what `read` gives until it gives None. Raises DevkitError for a model that is made for no chats."""
-        while (said := read()) is not None:
-            if said.strip():
-                self.answer(said)
+        """Answer what `read` returns until it returns None. Raises DevkitError for a model without a chat template."""
+        while (text := read()) is not None:
+            if text.strip():
+                self.answer(text)
 
-    def answer(self, said: str) -> Completion | None:
-        """One turn, shown while it is made. Ctrl-C ends the answer, and what there is of it is remembered.
+    def answer(self, text: str) -> Completion | None:
+        """Answer one turn, streamed. Ctrl-C ends the answer, and its beginning stays in the chat.
 
-        None, and nothing is remembered, where the turn does not fit the model even alone.
+        Returns None, and drops the turn, if it does not fit the model even alone.
         """
-        turn = {"role": "user", "content": said}
+        turn = {"role": "user", "content": text}
         if self._is_too_long(turn):
             return None
         self.turns.append(turn)
-        ids = self._fitting()
-        words = TextStreamer(self.generator.tokenizer, self.say, self.generator.find_stop_texts(self.decoding))
-        with catch_interrupt() as asked:
-            found = generate_one(self.generator, ids, self.decoding, number=self._answered, words=words, asked=asked)
+        ids = self._encode_fitting()
+        stops = self.generator.find_stop_texts(self.decoding)
+        streamer = TextStreamer(self.generator.tokenizer, self.say, stops)
+        with catch_interrupt() as should_stop:
+            completion = generate_one(
+                self.generator,
+                ids,
+                self.decoding,
+                number=self._answered,
+                streamer=streamer,
+                should_stop=should_stop,
+            )
             self.say("\n")
         self._answered += 1
-        if found.finish_reason is FinishReason.STOPPED:
+        if completion.finish_reason is FinishReason.STOPPED:
             self.remark("(stopped)")
-        elif found.finish_reason is FinishReason.LENGTH:
-            self.remark(f"(cut after {len(found.ids)} tokens)")
-        self.turns.append({"role": "assistant", "content": found.text})
-        return found
+        elif completion.finish_reason is FinishReason.LENGTH:
+            self.remark(f"(cut after {len(completion.ids)} tokens)")
+        self.turns.append({"role": "assistant", "content": completion.text})
+        return completion
 
     def _is_too_long(self, turn: dict[str, Any]) -> bool:
         limit = self.generator.context_length
-        kept = [each for each in self.turns[:1] if each["role"] == "system"]
-        length = len(encode_chat([*kept, turn], self.generator.tokenizer))
+        system = [each for each in self.turns[:1] if each["role"] == "system"]
+        length = len(encode_chat([*system, turn], self.generator.tokenizer))
         if limit is None or length < limit:
             return False
-        self.remark(f"(too long: {length} tokens, and the model holds {limit} with its answer; say it shorter)")
+        self.remark(f"(too long: {length} tokens, and the context length is {limit}, answer included; shorten it)")
         return True
 
-    def _fitting(self) -> list[int]:
-        """The ids of the chat, its oldest turns left out where the model could not hold it."""
-        first = 0
-        keeps_system = self.turns[0]["role"] == "system"
+    def _encode_fitting(self) -> list[int]:
+        """Encode the chat, and drop its oldest turns if it would fill the context."""
+        dropped = 0
+        has_system = self.turns[0]["role"] == "system"
         while True:
-            kept = [*self.turns[:keeps_system], *self.turns[keeps_system + first :]]
+            kept = [*self.turns[:has_system], *self.turns[has_system + dropped :]]
             ids = encode_chat(kept, self.generator.tokenizer)
             limit = self.generator.context_length
-            if limit is None or len(ids) + MIN_ANSWER_TOKENS <= limit or len(kept) <= keeps_system + 1:
+            if limit is None or len(ids) + MIN_ANSWER_TOKENS <= limit or len(kept) <= has_system + 1:
                 break
-            # A turn of the user and its answer go together: templates want them by turns.
-            first += 2
-        if first:
-            self.remark(f"(the first {first} turns no longer fit the model and are forgotten)")
-            del self.turns[keeps_system : keeps_system + first]
+            # A turn of the user goes with its answer: templates require them to alternate.
+            dropped += 2
+        if dropped:
+            self.remark(f"(the first {dropped} turns no longer fit the model and are forgotten)")
+            del self.turns[has_system : has_system + dropped]
         return ids
 
 
 @contextmanager
 def catch_interrupt() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C sets a flag inside, and interrupts as ever outside."""
-    asked = False
+    """Let Ctrl-C set a flag within the block, which the yielded function returns."""
+    is_interrupted = False
 
-    def ask(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
 
-    before = signal.signal(signal.SIGINT, ask)
+    previous = signal.signal(signal.SIGINT, interrupt)
     try:
-        yield lambda: asked
+        yield lambda: is_interrupted
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)

@@ -1,4 +1,4 @@
-"""Token ids in, answers out: one batch through the model."""
+"""Decoding: token ids in, completions out, in batches that are halved when memory runs out."""
 
 import gc
 import importlib.util
@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -34,106 +34,22 @@ from devkit.workload.generation.settings import DecodingSettings
 from devkit.workload.generation.tokenization import TextStreamer, find_turn_end
 from devkit.workload.models import Model
 
-# When decoding is worth compiling: it needs a cache of fixed size, a compiler, and answers enough to pay for it.
-
 MIN_STEPS_TO_COMPILE = 10_000
-"""Steps of decoding from which compiling takes less time than it saves.
+"""Decoding steps from which compiling takes less time than it saves.
 
-Reckoned, not measured: a step of an 8B model takes 8 ms as it stands and 5 ms from CUDA graphs, so 10,000 steps save
-half a minute, which is about what compiling takes. `--static-cache` and `--dynamic-cache` overrule it.
+Calculated, not measured: a step of an 8B model takes 8 ms in eager mode and 5 ms with CUDA graphs, so 10,000 steps save
+half a minute, which is about what compiling takes. `--static-cache` and `--dynamic-cache` override it.
 """
 
-
-def has_compiler(device: torch.device) -> bool:
-    """Whether torch.compile can make kernels for the device: Triton for GPUs, and a C compiler for what starts them."""
-    names = (os.environ.get("CC") or "cc", "gcc", "clang")
-    has_c = any(shutil.which(name) for name in names)
-    return device.type == "cuda" and has_c and importlib.util.find_spec("triton") is not None
-
-
-def is_compiling_worthwhile(device: torch.device, *, prompts: int, batch: int, tokens: int) -> bool:
-    """Whether so many prompts, answered with up to `tokens` tokens each, pay for compiling on this device."""
-    steps = -(-prompts // batch) * tokens
-    return steps >= MIN_STEPS_TO_COMPILE and has_compiler(device)
-
-
-# The next token where chance decides: drawn by its place and not in turn, so that nothing beside an answer matters.
-
 BELOW_ONE = 1 - 1e-6
-"""Rounding must not draw what lies behind the last token that may come."""
-
-
-class SeededSampler(LogitsProcessor):  # type: ignore[misc] # untyped library
-    """Leaves each row one token: the one that chance chooses, as `decoding` narrows it down.
-
-    `numbers` are the prompts', one a row, and `prompt` is their length in tokens, with padding. What is drawn depends
-    on the seed, the number and the place in the answer alone: not on what is answered beside it, or was before.
-    """
-
-    def __init__(self, decoding: DecodingSettings, numbers: Sequence[int], *, prompt: int) -> None:
-        self._seed, self._numbers, self._prompt = decoding.seed, tuple(numbers), prompt
-        self._narrow = LogitsProcessorList([TemperatureLogitsWarper(decoding.temperature)])
-        if decoding.top_k:
-            self._narrow.append(TopKLogitsWarper(decoding.top_k))
-        if decoding.top_p < 1:
-            self._narrow.append(TopPLogitsWarper(decoding.top_p))
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """`scores`, [rows, vocabulary], with one finite number in each row."""
-        place = input_ids.shape[1] - self._prompt
-        reached = self._narrow(input_ids, scores.float()).softmax(-1).cumsum(-1)
-        chances = [_chance(self._seed, number, place) * BELOW_ONE for number in self._numbers]
-        wanted = torch.tensor(chances, device=scores.device).unsqueeze(1) * reached[:, -1:]
-        # A token that may not come reaches no further than the one before it, and is passed over.
-        chosen = (reached > wanted).int().argmax(-1, keepdim=True)
-        return torch.full_like(scores, -torch.inf).scatter_(1, chosen, 0.0)
-
-
-def _chance(seed: int, number: int, place: int) -> float:
-    """From 0 to below 1. Python promises these numbers from one release to the next; torch promises none."""
-    return random.Random(f"devkit answers, seed {seed}, prompt {number}, token {place}").random()  # noqa: S311 - no secret
-
-
-# When an answer ends before its last token: at a text, at the user's wish.
+"""Rounding must not sample beyond the last token that has a probability."""
 
 STOP_MARGIN_TOKENS = 4
 """A stop text may begin in the middle of a token and end in another."""
 
 
-class StopOnText(StoppingCriteria):  # type: ignore[misc] # untyped library
-    """Ends a row as soon as its answer, behind the `prompt` first tokens, holds one of the texts."""
-
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], *, prompt: int) -> None:
-        self._tokenizer, self._stops, self._prompt = tokenizer, stops, prompt
-        # A token is at least a byte, so this many hold every stop text that ends with the newest one.
-        self._window = max(len(stop.encode()) for stop in stops) + STOP_MARGIN_TOKENS
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
-        """One truth value a row."""
-        tails = self._tokenizer.batch_decode(input_ids[:, max(self._prompt, input_ids.shape[1] - self._window) :])
-        ended = [any(stop in tail for stop in self._stops) for tail in tails]
-        return torch.tensor(ended, device=input_ids.device)
-
-
-class StopOnRequest(StoppingCriteria):  # type: ignore[misc] # untyped library
-    """Ends every row as soon as somebody asked for it."""
-
-    def __init__(self, asked: Callable[[], bool]) -> None:
-        self._asked = asked
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
-        """The same truth value for all rows."""
-        return torch.full((input_ids.shape[0],), self._asked(), device=input_ids.device)
-
-
-def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """`text` up to the first of `stops`, and whether there was one."""
-    found = [place for stop in stops if (place := text.find(stop)) >= 0]
-    return (text[: min(found)], True) if found else (text, False)
-
-
 class FinishReason(StrEnum):
-    """Why an answer is over: the model ended it, it has all tokens that it may have, or somebody stopped it."""
+    """The reason why an answer ended: the model ended it, it has its most tokens, or the user stopped it."""
 
     END = "end"
     LENGTH = "length"
@@ -142,7 +58,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True)
 class Completion:
-    """What the model said. `ids` are without the end token, and end with a stop text if one ended the answer.
+    """An answer of the model. `ids` are without the end token, and end with a stop text if one ended the answer.
 
     `seconds` is the time of the whole batch.
     """
@@ -155,14 +71,14 @@ class Completion:
 
 @dataclass(frozen=True)
 class TextGenerator:
-    """A model that generates: with its adapter, if any, and its tokenizer."""
+    """A model that generates, with its adapter, if any, and its tokenizer."""
 
     model: Model
     tokenizer: Tokenizer
 
     @cached_property
     def turn_end(self) -> str:
-        """What ends a turn in the model's chats; "" where it has none. Not every model's makers name it as an end."""
+        """The text that ends a turn in the model's chats; "" for none. Not every model declares it as an end token."""
         return find_turn_end(self.tokenizer)
 
     @property
@@ -172,214 +88,89 @@ class TextGenerator:
 
     @property
     def device(self) -> torch.device:
-        """Where the model lies."""
-        found: torch.device = next(self.model.parameters()).device
-        return found
+        """The device of the model."""
+        device: torch.device = next(self.model.parameters()).device
+        return device
 
     @property
     def context_length(self) -> int | None:
-        """How many tokens prompt and answer may have together; None where the model sets no limit."""
+        """The most tokens of prompt and answer together; None where the model sets no limit."""
         limit = getattr(self.base_model.config.get_text_config(), "max_position_embeddings", None)
         return limit if isinstance(limit, int) else None
 
     @property
     def eos_token_ids(self) -> list[int]:
-        """The tokens that end an answer: the tokenizer's, those that the model's makers name, and a turn's."""
-        named = self.base_model.generation_config.eos_token_id
-        named = named if isinstance(named, list) else [named]
-        found = [*named, self.tokenizer.eos_token_id, self.tokenizer.get_vocab().get(self.turn_end)]
+        """The tokens that end an answer: the tokenizer's, those of the model's generation config, and a turn's."""
+        configured = self.base_model.generation_config.eos_token_id
+        configured = configured if isinstance(configured, list) else [configured]
+        found = [*configured, self.tokenizer.eos_token_id, self.tokenizer.get_vocab().get(self.turn_end)]
         return list(dict.fromkeys(each for each in found if each is not None))
 
     def find_stop_texts(self, decoding: DecodingSettings) -> tuple[str, ...]:
-        """The texts that end an answer: those asked for, and a turn's end that is no token of its own."""
+        """Return the texts that end an answer: those of the settings, and a turn's end that is no token of its own."""
         is_token = self.turn_end in self.tokenizer.get_vocab()
         return decoding.stops if is_token or not self.turn_end else (*decoding.stops, self.turn_end)
 
 
-def generate_batch(
-    speaker: TextGenerator,
-    prompts: Sequence[Sequence[int]],
-    decoding: DecodingSettings,
-    *,
-    numbers: Sequence[int] | None = None,
-    streamer: Any = None,  # noqa: ANN401 - what transformers calls with each token
-    asked: Callable[[], bool] = lambda: False,
-) -> list[Completion]:
-    """One answer a prompt, in order, all generated side by side. `asked` is polled after each token.
-
-    Prompts of unequal length get padding in front, which no token sees, and what is drawn for them depends on their
-    `numbers` (counted from 0 where none are given): answers are those of each prompt alone. Raises DevkitError for a
-    prompt that leaves no room for an answer.
-    """
-    longest = max(map(len, prompts))
-    tokens = remaining_tokens(speaker, longest, decoding.tokens)
-    filler = _filler(speaker)
-    ids = torch.tensor([[*[filler] * (longest - len(each)), *each] for each in prompts], device=speaker.device)
-    mask = torch.tensor([[0] * (longest - len(each)) + [1] * len(each) for each in prompts], device=speaker.device)
-    stopping = StoppingCriteriaList([StopOnRequest(asked)])
-    stops = speaker.find_stop_texts(decoding)
-    if stops:
-        stopping.append(StopOnText(speaker.tokenizer, stops, prompt=longest))
-    started = perf_counter()
-    config = _config(speaker, decoding, tokens, filler)
-    drawn = (
-        [SeededSampler(decoding, numbers or range(len(prompts)), prompt=longest)] if decoding.temperature > 0 else []
-    )
-    with torch.inference_mode(), silence_loading(), _configured(speaker.base_model, config):
-        found = speaker.base_model.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            logits_processor=LogitsProcessorList(drawn),
-            stopping_criteria=stopping,
-            streamer=streamer,
-        )
-    seconds = perf_counter() - started
-    rows = found[:, longest:].tolist()
-    return [_answer(speaker, row, stops, is_cut=len(row) >= tokens, seconds=seconds) for row in rows]
-
-
-def remaining_tokens(speaker: TextGenerator, length: int, tokens: int) -> int:
-    """How many of `tokens` the answer to a prompt of that length may have. Raises DevkitError where it is none."""
-    limit = speaker.context_length
+def remaining_tokens(generator: TextGenerator, prompt_length: int, tokens: int) -> int:
+    """Return how many of `tokens` the answer to a prompt of that length may have. Raises DevkitError for none."""
+    limit = generator.context_length
     if limit is None:
         return tokens
-    if length >= limit:
+    if prompt_length >= limit:
         raise DevkitError(
-            f"a prompt has {length} tokens, and prompt and answer may have {limit} together", "Shorten the prompt."
+            f"a prompt has {prompt_length} tokens, and the model's context length is {limit}, answer included",
+            "Shorten the prompt.",
         )
-    return min(tokens, limit - length)
-
-
-def _filler(speaker: TextGenerator) -> int:
-    """Any token does for padding, for none is ever looked at; but rows that ended are filled with it, too."""
-    padding = speaker.tokenizer.pad_token_id
-    if padding is not None:
-        return int(padding)
-    return speaker.eos_token_ids[0] if speaker.eos_token_ids else 0
-
-
-def _config(speaker: TextGenerator, decoding: DecodingSettings, tokens: int, filler: int) -> GenerationConfig:
-    """Made anew and not from the model's, so that nothing is sampled or punished that nobody asked for."""
-    return GenerationConfig(
-        max_new_tokens=tokens,
-        do_sample=False,
-        eos_token_id=speaker.eos_token_ids or None,
-        pad_token_id=filler,
-        compile_config=speaker.base_model.generation_config.compile_config,
-        # With a static cache transformers compiles by itself on GPUs, and fails where there is no compiler.
-        disable_compile=speaker.device.type == "cuda" and not has_compiler(speaker.device),
-        cache_implementation="static" if decoding.static_cache and supports_static_cache(speaker.base_model) else None,
-    )
-
-
-@contextmanager
-def _configured(model: Model, config: GenerationConfig) -> Iterator[None]:
-    """Put `config` in the place of the model's own, from which transformers takes whatever another leaves open."""
-    own = model.generation_config
-    model.generation_config = config
-    try:
-        yield
-    finally:
-        model.generation_config = own
-
-
-def supports_static_cache(model: Model) -> bool:
-    """Whether the model's keys and values fit a cache of fixed size, as those of plain attention do."""
-    return bool(getattr(model, "_can_compile_fullgraph", False))
-
-
-def _answer(
-    speaker: TextGenerator, row: Sequence[int], stops: Sequence[str], *, is_cut: bool, seconds: float
-) -> Completion:
-    ends = set(speaker.eos_token_ids)
-    length = next((place for place, each in enumerate(row) if each in ends), None)
-    ids = tuple(row if length is None else row[:length])
-    stopped_at = _stopped_at(speaker.tokenizer, ids, stops)
-    # Rows that ended before others of their batch are filled up behind.
-    ids = ids[:stopped_at]
-    text, was_cut = cut_at_stop(speaker.tokenizer.decode(ids, skip_special_tokens=True), stops)
-    if stopped_at is not None or was_cut or length is not None:
-        return Completion(text, ids, FinishReason.END, seconds)
-    return Completion(text, ids, FinishReason.LENGTH if is_cut else FinishReason.STOPPED, seconds)
-
-
-def _stopped_at(tokenizer: Tokenizer, ids: Sequence[int], stops: Sequence[str]) -> int | None:
-    """With how many tokens the first stop text is whole, special tokens written out; None where there is none."""
-
-    def holds_one(count: int) -> bool:
-        text = tokenizer.decode(ids[:count])
-        return any(stop in text for stop in stops)
-
-    # One that is there stays there, so the first count is found by halving.
-    return bisect_left(range(len(ids)), True, key=holds_one) if stops and holds_one(len(ids)) else None
-
-
-# Many prompts through one model: alike lengths side by side, answers in the order of the prompts.
+    return min(tokens, limit - prompt_length)
 
 
 def generate_in_order(
-    speaker: TextGenerator,
+    generator: TextGenerator,
     prompts: Sequence[Sequence[int]],
     decoding: DecodingSettings,
     *,
-    asked: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Completion]:
-    """The answers to `prompts`, in their order, each as soon as all before it are there.
+    """Yield the answers to `prompts`, in their order, each as soon as all before it are complete.
 
-    Prompts of like length are put together, the longest first: there is little padding, and what does not fit into
-    memory shows at once. Then the batch is halved. A prompt that fills the model so far that its answer must be short
-    shortens no other's. Ends early, with whole answers alone, once `asked`.
+    Prompts of similar length are batched, the longest first: there is little padding, and a batch that does not fit
+    into memory shows at once. Then the batch size is halved. A prompt that nearly fills the context is batched only
+    with others whose answers are as short. Ends early, with complete answers alone, once `should_stop`.
     """
     longest_first = sorted(range(len(prompts)), key=lambda index: (-len(prompts[index]), index))
-    rooms = [remaining_tokens(speaker, len(prompt), decoding.tokens) for prompt in prompts]
+    limits = [remaining_tokens(generator, len(prompt), decoding.tokens) for prompt in prompts]
     done: dict[int, Completion] = {}
-    handed_on, begun, batch = 0, 0, decoding.batch
-    while begun < len(prompts) and not asked():
-        chosen = _with_equal_room(longest_first[begun : begun + batch], rooms)
-        found = _tried(speaker, {index: prompts[index] for index in chosen}, decoding, asked)
-        if found is None:
-            batch = _halved(len(chosen))
+    yielded, started, batch_size = 0, 0, decoding.batch
+    while started < len(prompts) and not should_stop():
+        candidates = longest_first[started : started + batch_size]
+        batch = list(takewhile(lambda index: limits[index] == limits[candidates[0]], candidates))  # noqa: B023 - used at once
+        completions = _try_batch(generator, [prompts[index] for index in batch], decoding, batch, should_stop)
+        if completions is None:
+            if len(batch) == 1:
+                raise _too_large()
+            batch_size = len(batch) // 2
             continue
-        if asked():
+        if should_stop():
             return
-        begun += len(chosen)
-        done |= zip(chosen, found, strict=True)
-        while handed_on in done:
-            yield done.pop(handed_on)
-            handed_on += 1
+        started += len(batch)
+        done |= zip(batch, completions, strict=True)
+        while yielded in done:
+            yield done.pop(yielded)
+            yielded += 1
 
 
-def _with_equal_room(indices: Sequence[int], rooms: Sequence[int]) -> list[int]:
-    """The first of `indices`, and those directly behind it whose answers may be as long as its own."""
-    return list(takewhile(lambda index: rooms[index] == rooms[indices[0]], indices))
-
-
-def generate_one(
-    speaker: TextGenerator,
-    prompt: Sequence[int],
+def _try_batch(
+    generator: TextGenerator,
+    prompts: Sequence[Sequence[int]],
     decoding: DecodingSettings,
-    *,
-    number: int = 0,
-    words: TextStreamer,
-    asked: Callable[[], bool],
-) -> Completion:
-    """The answer to one prompt, shown while it is made. Raises DevkitError, also where memory runs out."""
-    try:
-        (answer,) = generate_batch(speaker, [prompt], decoding, numbers=[number], streamer=words, asked=asked)
-    except RuntimeError as error:
-        if is_out_of_memory(error):
-            raise _too_large() from error
-        raise
-    return answer
-
-
-def _tried(
-    speaker: TextGenerator, prompts: Mapping[int, Sequence[int]], decoding: DecodingSettings, asked: Callable[[], bool]
+    numbers: Sequence[int],
+    should_stop: Callable[[], bool],
 ) -> list[Completion] | None:
-    """The answers to `prompts`, by their numbers; None where memory ran out, after what was allocated is free again."""
-    how = replace(decoding, batch=len(prompts))
+    """Generate a batch. Returns None where memory ran out, after its memory has been freed."""
+    decoding = replace(decoding, batch=len(prompts))
     try:
-        return generate_batch(speaker, list(prompts.values()), how, numbers=list(prompts), asked=asked)
+        return generate_batch(generator, prompts, decoding, numbers=numbers, should_stop=should_stop)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -390,14 +181,205 @@ def _tried(
     return None
 
 
-def _halved(batch: int) -> int:
-    if batch > 1:
-        return batch // 2
-    raise _too_large()
+def generate_one(
+    generator: TextGenerator,
+    prompt: Sequence[int],
+    decoding: DecodingSettings,
+    *,
+    number: int = 0,
+    streamer: TextStreamer,
+    should_stop: Callable[[], bool],
+) -> Completion:
+    """Generate the answer to one prompt, streamed. Raises DevkitError, also where memory runs out."""
+    try:
+        (completion,) = generate_batch(
+            generator, [prompt], decoding, numbers=[number], streamer=streamer, should_stop=should_stop
+        )
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise _too_large() from error
+        raise
+    return completion
 
 
 def _too_large() -> DevkitError:
     return DevkitError(
         "memory ran out with a single prompt",
-        "Ask for fewer --tokens, or keep the base in 4 bits with --quantisation nf4.",
+        "Reduce --tokens, or keep the base in 4 bits with --quantisation nf4.",
     )
+
+
+def generate_batch(
+    generator: TextGenerator,
+    prompts: Sequence[Sequence[int]],
+    decoding: DecodingSettings,
+    *,
+    numbers: Sequence[int] | None = None,
+    streamer: Any = None,  # noqa: ANN401 - what transformers calls with each token
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[Completion]:
+    """Generate one answer per prompt, in order, in one batch. `should_stop` is polled after each token.
+
+    Prompts of unequal length are padded on the left, where no token attends to, and what is sampled for them depends on
+    their `numbers` (0, 1, … by default): the answers are those of each prompt alone. Raises DevkitError for a prompt
+    that fills the context.
+    """
+    longest = max(map(len, prompts))
+    tokens = remaining_tokens(generator, longest, decoding.tokens)
+    base_model, eos_token_ids = generator.base_model, generator.eos_token_ids
+    padding = generator.tokenizer.pad_token_id
+    if padding is None:
+        # Any token does for padding, which is never attended to; but rows that ended are filled with it, too.
+        padding = eos_token_ids[0] if eos_token_ids else 0
+    pads = [longest - len(prompt) for prompt in prompts]
+    rows = [[*[int(padding)] * pad, *prompt] for pad, prompt in zip(pads, prompts, strict=True)]
+    mask = [[0] * pad + [1] * len(prompt) for pad, prompt in zip(pads, prompts, strict=True)]
+    stopping = StoppingCriteriaList([StopOnRequest(should_stop)])
+    stops = generator.find_stop_texts(decoding)
+    if stops:
+        stopping.append(StopOnText(generator.tokenizer, stops, prompt_length=longest))
+    samplers = LogitsProcessorList()
+    if decoding.temperature > 0:
+        samplers.append(SeededSampler(decoding, numbers or range(len(prompts)), prompt_length=longest))
+    # New and not the model's own, so that nothing is sampled or penalized that was not requested.
+    config = GenerationConfig(
+        max_new_tokens=tokens,
+        do_sample=False,
+        eos_token_id=eos_token_ids or None,
+        pad_token_id=int(padding),
+        compile_config=base_model.generation_config.compile_config,
+        # With a static cache transformers compiles by itself on GPUs, and fails where there is no compiler.
+        disable_compile=generator.device.type == "cuda" and not has_compiler(generator.device),
+        cache_implementation="static" if decoding.static_cache and supports_static_cache(base_model) else None,
+    )
+    started = perf_counter()
+    with torch.inference_mode(), silence_loading(), _replace_generation_config(base_model, config):
+        output = base_model.generate(
+            input_ids=torch.tensor(rows, device=generator.device),
+            attention_mask=torch.tensor(mask, device=generator.device),
+            logits_processor=samplers,
+            stopping_criteria=stopping,
+            streamer=streamer,
+        )
+    seconds = perf_counter() - started
+    answers = output[:, longest:].tolist()
+    return [_complete(generator, row, stops, is_cut=len(row) >= tokens, seconds=seconds) for row in answers]
+
+
+@contextmanager
+def _replace_generation_config(model: Model, config: GenerationConfig) -> Iterator[None]:
+    """Replace the model's own configuration, from which transformers takes whatever another leaves open."""
+    own = model.generation_config
+    model.generation_config = config
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
+def _complete(
+    generator: TextGenerator, row: Sequence[int], stops: Sequence[str], *, is_cut: bool, seconds: float
+) -> Completion:
+    """Cut a generated row at its end token or stop text; rows that ended before others of the batch are padded."""
+    eos_token_ids = set(generator.eos_token_ids)
+    length = next((index for index, token in enumerate(row) if token in eos_token_ids), None)
+    ids = tuple(row[:length])
+    stopped_at = _find_stop(generator.tokenizer, ids, stops)
+    ids = ids[:stopped_at]
+    text, has_stop = cut_at_stop(generator.tokenizer.decode(ids, skip_special_tokens=True), stops)
+    if stopped_at is not None or has_stop or length is not None:
+        return Completion(text, ids, FinishReason.END, seconds)
+    return Completion(text, ids, FinishReason.LENGTH if is_cut else FinishReason.STOPPED, seconds)
+
+
+def _find_stop(tokenizer: Tokenizer, ids: Sequence[int], stops: Sequence[str]) -> int | None:
+    """Return after how many tokens the first stop text is complete, special tokens included; None for none."""
+
+    def has_stop(count: int) -> bool:
+        text = tokenizer.decode(ids[:count])
+        return any(stop in text for stop in stops)
+
+    # A stop text that is complete stays so, so that the first count is found by bisection.
+    return bisect_left(range(len(ids)), True, key=has_stop) if stops and has_stop(len(ids)) else None
+
+
+def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """Return `text` up to the first of `stops`, and whether there was one."""
+    found = [start for stop in stops if (start := text.find(stop)) >= 0]
+    return (text[: min(found)], True) if found else (text, False)
+
+
+class SeededSampler(LogitsProcessor):  # type: ignore[misc] # untyped library
+    """Leaves each row one token, sampled by temperature, top-k and top-p.
+
+    `numbers` are the prompts', one a row, and `prompt_length` counts their tokens, with padding. The sample depends on
+    the seed, the number and the position in the answer alone: not on other answers of the batch, nor on earlier ones.
+    """
+
+    def __init__(self, decoding: DecodingSettings, numbers: Sequence[int], *, prompt_length: int) -> None:
+        self._seed, self._numbers, self._prompt_length = decoding.seed, tuple(numbers), prompt_length
+        self._warpers = LogitsProcessorList([TemperatureLogitsWarper(decoding.temperature)])
+        if decoding.top_k:
+            self._warpers.append(TopKLogitsWarper(decoding.top_k))
+        if decoding.top_p < 1:
+            self._warpers.append(TopPLogitsWarper(decoding.top_p))
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Return `scores`, [rows, vocabulary], with one finite number in each row."""
+        position = input_ids.shape[1] - self._prompt_length
+        cumulative = self._warpers(input_ids, scores.float()).softmax(-1).cumsum(-1)
+        samples = [_sample(self._seed, number, position) * BELOW_ONE for number in self._numbers]
+        target = torch.tensor(samples, device=scores.device).unsqueeze(1) * cumulative[:, -1:]
+        # A token of probability 0 does not raise the cumulative sum, and is never chosen.
+        chosen = (cumulative > target).int().argmax(-1, keepdim=True)
+        return torch.full_like(scores, -torch.inf).scatter_(1, chosen, 0.0)
+
+
+def _sample(seed: int, number: int, position: int) -> float:
+    """Return a random number in [0, 1). Python keeps these numbers the same between releases; torch does not."""
+    return random.Random(f"devkit answers, seed {seed}, prompt {number}, token {position}").random()  # noqa: S311 - no secret
+
+
+class StopOnText(StoppingCriteria):  # type: ignore[misc] # untyped library
+    """Ends a row as soon as its answer, after the first `prompt_length` tokens, holds one of the texts."""
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], *, prompt_length: int) -> None:
+        self._tokenizer, self._stops, self._prompt_length = tokenizer, stops, prompt_length
+        # A token is at least a byte, so this many hold every stop text that ends with the newest one.
+        self._window = max(len(stop.encode()) for stop in stops) + STOP_MARGIN_TOKENS
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
+        """Return whether each row has ended. Shape: [rows]."""
+        first = max(self._prompt_length, input_ids.shape[1] - self._window)
+        tails = self._tokenizer.batch_decode(input_ids[:, first:])
+        ended = [any(stop in tail for stop in self._stops) for tail in tails]
+        return torch.tensor(ended, device=input_ids.device)
+
+
+class StopOnRequest(StoppingCriteria):  # type: ignore[misc] # untyped library
+    """Ends every row once `should_stop`."""
+
+    def __init__(self, should_stop: Callable[[], bool]) -> None:
+        self._should_stop = should_stop
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
+        """Return the same truth value for all rows. Shape: [rows]."""
+        return torch.full((input_ids.shape[0],), self._should_stop(), device=input_ids.device)
+
+
+def supports_static_cache(model: Model) -> bool:
+    """Return whether the model's keys and values fit a static KV cache, as those of plain attention do."""
+    return bool(getattr(model, "_can_compile_fullgraph", False))
+
+
+def has_compiler(device: torch.device) -> bool:
+    """Return whether torch.compile works on the device: with Triton for GPUs, and a C compiler for its launchers."""
+    names = (os.environ.get("CC") or "cc", "gcc", "clang")
+    has_c = any(shutil.which(name) for name in names)
+    return device.type == "cuda" and has_c and importlib.util.find_spec("triton") is not None
+
+
+def is_compiling_worthwhile(device: torch.device, *, prompts: int, batch: int, tokens: int) -> bool:
+    """Return whether answers of up to `tokens` tokens to so many prompts take enough steps to pay for compiling."""
+    steps = -(-prompts // batch) * tokens
+    return steps >= MIN_STEPS_TO_COMPILE and has_compiler(device)

@@ -1,4 +1,4 @@
-"""From settings to a model that answers: what `devkit generate` calls once its flags are read."""
+"""`devkit generate` after its options are read: resolve the model, load it, answer prompts, measure, or merge."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -34,19 +34,58 @@ from devkit.workload.generation.decoding import (
     remaining_tokens,
 )
 from devkit.workload.generation.files import GenerationFiles, Prompt
-from devkit.workload.generation.settings import DecodingSettings, GenerateSettings
+from devkit.workload.generation.settings import GenerateSettings
 from devkit.workload.generation.tokenization import TextStreamer, encode_prompt
 from devkit.workload.models import Model
 
-# How fast answers came, and how near that is to what the GPU's memory allows.
+
+@dataclass(frozen=True)
+class ResolvedModel:
+    """The files of a base and of an adapter that fits it, checked and not loaded."""
+
+    settings: GenerateSettings
+    files: ModelFiles
+    adapter: SavedAdapter | None
+    device: Device
+
+    def load(self, precision: Precision) -> LoadedBase:
+        """Load the base onto the device and its tokenizer, with the chat template that the adapter was trained with."""
+        load_settings = LoadSettings(
+            precision=precision, device=f"{self.device.torch_device}", quantisation=self.quantisation()
+        )
+        notes = find_load_notes(self.files, load_settings)
+        try:
+            base, tokenizer = load_base(self.files, load_settings), load_tokenizer(self.files.folder)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise DevkitError(
+                f"memory ran out while {self.files.folder} was loaded onto {self.device.name}",
+                "Keep it in 4 bits with --quantisation nf4; or see what fits: devkit estimate MODEL --inference.",
+            ) from error
+        if self.adapter and self.adapter.chat_template:
+            tokenizer.chat_template = self.adapter.chat_template
+        return LoadedBase(self.settings.model, self.files, base, tokenizer, notes)
+
+    def quantisation(self) -> BaseQuantization:
+        """Return the quantization to load with: weights that are stored in 4 or 8 bits stay so."""
+        return self.settings.quantisation if self.files.quantised is BaseQuantization.NONE else self.files.quantised
+
+
+def resolve_model(found: GenerationFiles) -> ResolvedModel:
+    """Check that the adapter fits, before anything large is read. Raises DevkitError."""
+    if found.adapter:
+        shape = build_meta_model(found.files.folder)
+        require_adapter_fits(found.adapter, shape, found.files, any_base=found.settings.any_base)
+    return ResolvedModel(found.settings, found.files, found.adapter, choose_device(found.settings.precision))
 
 
 @dataclass(frozen=True)
 class GenerationSpeed:
-    """Figures of one generation. `rows` were generated side by side; `bandwidth` is the data sheet's, bytes per second.
+    """The speed of a generation in batches of `rows`; `bandwidth` is the data sheet's, in bytes per second.
 
-    Each step reads every weight once, so steps cannot come faster than bandwidth through bytes. The cache of keys and
-    values is left out and the prompt's time is not, so the share of that roofline is a lower bound.
+    Each step reads every weight once, so that steps cannot be faster than bandwidth divided by bytes. The KV cache is
+    left out and the prompt's time is not, so that the share of that roofline is a lower bound.
     """
 
     tokens: int
@@ -57,18 +96,18 @@ class GenerationSpeed:
 
     @property
     def tokens_per_s(self) -> float:
-        """Over all rows side by side."""
+        """Tokens per second over all rows of the batch."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
     @property
     def roofline(self) -> float | None:
-        """The share of the fastest possible decoding; None where no data sheet is known."""
+        """The share of the fastest possible decoding; None without a data sheet."""
         if not self.bandwidth:
             return None
         return self.tokens_per_s / max(1, self.rows) * self.bytes_per_step / self.bandwidth
 
     def to_document(self) -> dict[str, Any]:
-        """As it stands in devkit.generate/1."""
+        """Return the figures as in devkit.generate/1."""
         share = {} if self.roofline is None else {"roofline": round(self.roofline, 4)}
         return {
             "tokens": self.tokens,
@@ -85,16 +124,17 @@ class GenerationSpeed:
         return f"{shown}, {self.roofline:.0%} of what the GPU's memory allows"
 
 
-def compute_speed(speaker: TextGenerator, *, tokens: int, seconds: float, rows: int) -> GenerationSpeed:
-    """The figures of a generation on the speaker's device."""
-    name = torch.cuda.get_device_name(speaker.device) if speaker.device.type == "cuda" else ""
-    rates = find_datasheet(name) if name else None
-    bandwidth = rates.bandwidth_gb_per_s * 1e9 if rates else None
-    return GenerationSpeed(tokens, seconds, rows, count_bytes_per_step(speaker.base_model), bandwidth)
+def compute_speed(generator: TextGenerator, *, tokens: int, seconds: float, rows: int) -> GenerationSpeed:
+    """Compute the figures of a generation on the model's device."""
+    datasheet = (
+        find_datasheet(torch.cuda.get_device_name(generator.device)) if generator.device.type == "cuda" else None
+    )
+    bandwidth = datasheet.bandwidth_gb_per_s * 1e9 if datasheet else None
+    return GenerationSpeed(tokens, seconds, rows, count_bytes_per_step(generator.base_model), bandwidth)
 
 
 def count_bytes_per_step(model: Model) -> int:
-    """The bytes that one step reads: all weights but the table of input embeddings, of which it takes single rows."""
+    """Count the bytes that one step reads: all weights but the input embeddings, of which it reads single rows."""
     table = model.get_input_embeddings().weight
     head = model.get_output_embeddings()
     is_tied = head is not None and head.weight is table
@@ -102,49 +142,8 @@ def count_bytes_per_step(model: Model) -> int:
     return int(total if is_tied else total - table.numel() * table.element_size())
 
 
-@dataclass(frozen=True)
-class ResolvedModel:
-    """The files of a base and of an adapter that fits it, looked at and not loaded."""
-
-    settings: GenerateSettings
-    files: ModelFiles
-    adapter: SavedAdapter | None
-    device: Device
-
-    def load(self, precision: Precision) -> LoadedBase:
-        """The base on the device and its tokenizer, with the chat template that the adapter learned from."""
-        choices = LoadSettings(
-            precision=precision, device=f"{self.device.torch_device}", quantisation=self.quantisation()
-        )
-        notes = find_load_notes(self.files, choices)
-        try:
-            base, tokenizer = load_base(self.files, choices), load_tokenizer(self.files.folder)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise DevkitError(
-                f"memory ran out while {self.files.folder} was loaded onto {self.device.name}",
-                "Keep it in 4 bits with --quantisation nf4; or see what fits: devkit estimate MODEL --inference.",
-            ) from error
-        if self.adapter and self.adapter.chat_template:
-            tokenizer.chat_template = self.adapter.chat_template
-        return LoadedBase(self.settings.model, self.files, base, tokenizer, notes)
-
-    def quantisation(self) -> BaseQuantization:
-        """Weights that are stored in 4 or 8 bits stay so."""
-        return self.settings.quantisation if self.files.quantised is BaseQuantization.NONE else self.files.quantised
-
-
-def resolve_model(found: GenerationFiles) -> ResolvedModel:
-    """What was looked up, refused where the adapter does not fit, before anything large is read."""
-    if found.adapter:
-        shape = build_meta_model(found.files.folder)
-        require_adapter_fits(found.adapter, shape, found.files, any_base=found.settings.any_base)
-    return ResolvedModel(found.settings, found.files, found.adapter, choose_device(found.settings.precision))
-
-
 class GenerationSession:
-    """A loaded model that answers prompts, and keeps the time."""
+    """A loaded model that answers prompts and measures its speed."""
 
     def __init__(self, found: ResolvedModel) -> None:
         self._settings = found.settings
@@ -156,70 +155,65 @@ class GenerationSession:
         self._tokens, self._seconds, self._rows = 0, 0.0, 1
 
     def generate(self, prompt: Prompt, show: Callable[[str], None]) -> Completion:
-        """The answer to one prompt, shown while it is made. Ctrl-C ends it early."""
+        """Answer one prompt, streamed to `show`. Ctrl-C ends it early."""
         decoding = self._settings.decoding
-        words = TextStreamer(self.generator.tokenizer, show, self.generator.find_stop_texts(decoding))
+        streamer = TextStreamer(self.generator.tokenizer, show, self.generator.find_stop_texts(decoding))
         started = perf_counter()
-        with catch_interrupt() as asked:
-            answer = generate_one(self.generator, self._ids(prompt), decoding, words=words, asked=asked)
-        self._count(len(answer.ids), perf_counter() - started, rows=1)
-        return answer
+        with catch_interrupt() as should_stop:
+            ids = self._encode(prompt)
+            completion = generate_one(self.generator, ids, decoding, streamer=streamer, should_stop=should_stop)
+        self._count(len(completion.ids), perf_counter() - started, rows=1)
+        return completion
 
     def generate_many(self, prompts: Sequence[Prompt]) -> Iterator[Completion]:
-        """The answers to prompts, in their order."""
-        ids = [self._ids(prompt) for prompt in prompts]
+        """Answer prompts, in their order."""
+        ids = [self._encode(prompt) for prompt in prompts]
+        decoding = self._settings.decoding
+        if decoding.static_cache is None:
+            is_static = is_compiling_worthwhile(
+                self.generator.device, prompts=len(ids), batch=decoding.batch, tokens=decoding.tokens
+            )
+            decoding = replace(decoding, static_cache=is_static)
         started = perf_counter()
         tokens = 0
-        for answer in generate_in_order(self.generator, ids, self._decoding_of(len(ids))):
-            tokens += len(answer.ids)
-            yield answer
-        self._count(tokens, perf_counter() - started, rows=min(len(ids), self._settings.decoding.batch))
+        for completion in generate_in_order(self.generator, ids, decoding):
+            tokens += len(completion.ids)
+            yield completion
+        self._count(tokens, perf_counter() - started, rows=min(len(ids), decoding.batch))
 
-    def _decoding_of(self, prompts: int) -> DecodingSettings:
-        asked = self._settings.decoding
-        if asked.static_cache is not None:
-            return asked
-        is_static = is_compiling_worthwhile(
-            self.generator.device, prompts=prompts, batch=asked.batch, tokens=asked.tokens
-        )
-        return replace(asked, static_cache=is_static)
-
-    def speed(self) -> GenerationSpeed:
-        """The figures of everything that was answered so far."""
+    def compute_speed(self) -> GenerationSpeed:
+        """Compute the figures of all answers so far."""
         return compute_speed(self.generator, tokens=self._tokens, seconds=self._seconds, rows=self._rows)
 
-    def _ids(self, prompt: Prompt) -> list[int]:
+    def _encode(self, prompt: Prompt) -> list[int]:
         try:
             ids = encode_prompt(prompt, self.generator.tokenizer, raw=self._settings.raw)
             remaining_tokens(self.generator, len(ids), 1)
         except DevkitError as error:
-            # One of a thousand lines: which?
-            raise DevkitError(
-                f"{prompt.place}: {error.message}" if prompt.place else error.message, error.hint
-            ) from error
+            # Name the file and line: there may be a thousand.
+            message = f"{prompt.place}: {error.message}" if prompt.place else error.message
+            raise DevkitError(message, error.hint) from error
         return ids
 
     def _count(self, tokens: int, seconds: float, *, rows: int) -> None:
         self._tokens, self._seconds, self._rows = self._tokens + tokens, self._seconds + seconds, rows
 
 
-def merge_adapter_into(looked: GenerationFiles, folder: Path, remark: Callable[[str], None]) -> None:
-    """Write base and adapter as one model into `folder`, and say what that changed. Raises DevkitError."""
+def merge_adapter_into(files: GenerationFiles, folder: Path, remark: Callable[[str], None]) -> None:
+    """Write base and adapter as one model into `folder`, and report what that changed. Raises DevkitError."""
     merging.require_empty_folder(folder)
-    found = resolve_model(looked)
-    if found.adapter is None:
+    resolved = resolve_model(files)
+    if resolved.adapter is None:
         raise DevkitError("there is nothing to merge", "Name the adapter with --adapter.")
-    precision = found.settings.precision or merging.find_stored_precision(found.files)
-    base = found.load(precision)
-    quantisation = found.quantisation()
+    precision = resolved.settings.precision or merging.find_stored_precision(resolved.files)
+    base = resolved.load(precision)
+    quantisation = resolved.quantisation()
     if quantisation is not BaseQuantization.NONE:
-        remark(
-            f"The base is in {quantisation.value}: merged into the {precision.value} weights that those bits stand for."
-        )
-    whole = merging.merge_adapter(base, found.adapter, precision=precision, quantisation=quantisation)
-    merging.write_merged_model(whole.model, base, folder)
-    allowed = merging.MERGE_TOLERANCE[precision]
+        remark(f"The base is in {quantisation.value}: merged into its weights dequantized to {precision.value}.")
+    merged = merging.merge_adapter(base, resolved.adapter, precision=precision, quantisation=quantisation)
+    merging.write_merged_model(merged.model, base, folder)
+    change, allowed = format_number(merged.max_logit_change), merging.MERGE_TOLERANCE[precision]
     remark(
-        f"Merged in {precision.value} into {folder}: no logit moved by more than {format_number(whole.max_logit_change)} of their "
-        f"range ({allowed:g} is allowed)."
+        f"Merged in {precision.value} into {folder}: no logit changed by more than {change} of their range "
+        f"({allowed:g} is allowed)."
     )

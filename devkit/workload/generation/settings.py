@@ -1,4 +1,4 @@
-"""What a generation is asked to do. Importable without torch."""
+"""Settings of `devkit generate`. Importable without torch."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from devkit.estimate.settings import Precision
 from devkit.workload.finetune.model.files import BaseQuantization
 
 MIN_TEMPERATURE = 1e-4
-"""Logits are divided by it: below, fp32 runs out of numbers, and the likeliest token was certain long before."""
+"""Logits are divided by it: below, fp32 overflows, and the likeliest token has been certain long before."""
 
 MAX_SEED = 2**63 - 1
 """torch takes 64 bits, one of them for the sign."""
@@ -17,10 +17,10 @@ MAX_SEED = 2**63 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingSettings:
-    """How tokens are chosen. `temperature` 0 always takes the likeliest; `top_k` 0 and `top_p` 1 leave none out.
+    """Settings of sampling. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave no token out.
 
     `tokens` is the most that an answer has. An answer ends before a text of `stops`. `static_cache` None means: for a
-    file of prompts where compiling pays, see `compiling`; else a cache that grows.
+    file of prompts if compiling is worthwhile, see `is_compiling_worthwhile`; else a dynamic KV cache.
     """
 
     tokens: int = 256
@@ -35,9 +35,9 @@ class DecodingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateSettings:
-    """A model, an adapter on it or None, and how to generate with them. `precision` None: chosen for the device.
+    """A model, an adapter for it or None, and the settings of decoding. `precision` None: chosen for the device.
 
-    `raw` gives prompts to the model as they stand, without its chat template.
+    `raw` passes prompts to the model without its chat template.
     """
 
     model: str
@@ -50,9 +50,9 @@ class GenerateSettings:
 
 
 def validate_decoding(decoding: DecodingSettings) -> DecodingSettings:
-    """`decoding`, or a DevkitError where its numbers mean nothing together."""
+    """Return `decoding`. Raises DevkitError for values that mean nothing together."""
     if math.isnan(decoding.top_p) or not math.isfinite(decoding.temperature):
-        raise DevkitError("--temperature and --top-p want finite numbers", "Such as --temperature 0.7 --top-p 0.9.")
+        raise DevkitError("--temperature and --top-p must be finite numbers", "Such as --temperature 0.7 --top-p 0.9.")
     if 0 < decoding.temperature < MIN_TEMPERATURE:
         raise DevkitError(
             f"--temperature {decoding.temperature:g} is too small to divide by",

@@ -70,7 +70,7 @@ def test_a_turn_that_does_not_fit_even_alone_is_taken_back_and_the_chat_goes_on(
     before = list(chat.turns)
     assert chat.answer("long " * 60) is None
     assert remarks[-1].startswith("(too long: 3")
-    assert "the model holds 128" in remarks[-1]
+    assert "the context length is 128" in remarks[-1]
     assert not any("forgotten" in each for each in remarks)
     assert chat.turns == before
     assert chat.answer("short") is not None

@@ -169,7 +169,7 @@ def test_a_special_token_ends_an_answer_as_any_stop_text_does(speaker, prompts, 
 
 def test_an_answer_that_somebody_stops_keeps_what_it_has(speaker, prompts, truth):
     polled = iter([False, False, True, True, True])
-    (found,) = generate_batch(speaker, prompts[LONG:][:1], GREEDY, asked=lambda: next(polled))
+    (found,) = generate_batch(speaker, prompts[LONG:][:1], GREEDY, should_stop=lambda: next(polled))
     assert found.finish_reason is FinishReason.STOPPED
     assert found.ids == truth[LONG][: len(found.ids)]
     assert 0 < len(found.ids) < GREEDY.tokens
@@ -177,7 +177,7 @@ def test_an_answer_that_somebody_stops_keeps_what_it_has(speaker, prompts, truth
 
 def test_a_file_of_prompts_that_is_stopped_gives_whole_answers_alone(speaker, prompts, truth):
     asked = iter([False, False] + [True] * 99)
-    found = list(generate_in_order(speaker, prompts[:1] * 3, replace(GREEDY, batch=1), asked=lambda: next(asked)))
+    found = list(generate_in_order(speaker, prompts[:1] * 3, replace(GREEDY, batch=1), should_stop=lambda: next(asked)))
     assert [each.ids for each in found] in ([], [truth[0]])
 
 
@@ -196,7 +196,7 @@ def test_what_chance_gives_depends_on_nothing_that_is_answered_beside_it(speaker
     for batch in (1, 2, 3):
         assert [each.ids for each in generate_in_order(speaker, prompts, replace(how, batch=batch))] == whole
     words = TextStreamer(speaker.tokenizer, str)
-    shown = generate_one(speaker, prompts[1], how, number=1, words=words, asked=lambda: False)
+    shown = generate_one(speaker, prompts[1], how, number=1, streamer=words, should_stop=lambda: False)
     assert shown.ids == whole[1]
     twice = [each.ids for each in generate_in_order(speaker, [prompts[0]] * 2, how)]
     assert twice[0] != twice[1], "the same prompt is answered anew"
@@ -205,7 +205,7 @@ def test_what_chance_gives_depends_on_nothing_that_is_answered_beside_it(speaker
 def test_prompt_and_answer_stay_within_what_the_model_holds(speaker):
     (found,) = generate_batch(speaker, [[40] * 120], replace(GREEDY, tokens=50))
     assert len(found.ids) <= 8
-    with pytest.raises(DevkitError, match="a prompt has 128 tokens, and prompt and answer may have 128 together"):
+    with pytest.raises(DevkitError, match="a prompt has 128 tokens, and the model's context length is 128"):
         generate_batch(speaker, [[40] * 128], GREEDY)
 
 
@@ -220,7 +220,9 @@ def test_a_prompt_that_nearly_fills_the_model_shortens_no_answer_but_its_own(spe
 def test_memory_that_runs_out_while_one_prompt_is_answered_is_said(speaker, prompts, monkeypatch):
     monkeypatch.setattr(decoding, "generate_batch", lambda *_, **__: (_ for _ in ()).throw(torch.OutOfMemoryError()))
     with pytest.raises(DevkitError, match="memory ran out with a single prompt"):
-        generate_one(speaker, prompts[0], GREEDY, words=TextStreamer(speaker.tokenizer, str), asked=lambda: False)
+        generate_one(
+            speaker, prompts[0], GREEDY, streamer=TextStreamer(speaker.tokenizer, str), should_stop=lambda: False
+        )
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def drawn(how, numbers, scores=SCORES, place=0):
     """The token of each prompt."""
     rows = scores.repeat(len(numbers), 1)
     ids = torch.zeros(len(numbers), 3 + place, dtype=torch.long)
-    found = SeededSampler(how, numbers, prompt=3)(ids, rows)
+    found = SeededSampler(how, numbers, prompt_length=3)(ids, rows)
     assert (found.isfinite().sum(-1) == 1).all()
     return found.argmax(-1)
 
@@ -53,7 +53,7 @@ def test_places_and_prompts_have_nothing_in_common():
 
 @pytest.mark.parametrize(("chance", "token"), [(0.0, 0), (1 - 2**-53, 4)])
 def test_at_the_ends_of_chance_a_token_comes_that_may(monkeypatch, chance, token):
-    monkeypatch.setattr(decoding, "_chance", lambda *_: chance)
+    monkeypatch.setattr(decoding, "_sample", lambda *_: chance)
     assert drawn(DecodingSettings(temperature=1.0), [0]).tolist() == [token]
     turned = drawn(DecodingSettings(temperature=1.0), [0], scores=SCORES.flip(0))
     assert SCORES.flip(0)[turned[0]].isfinite()
