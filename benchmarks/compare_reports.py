@@ -15,8 +15,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import compiled, record, versions
-from tests.doctor.comparing.cluster import cluster, put, written
-from tests.doctor.comparing.proofs import changed, proofs
+from tests.doctor.comparison.cluster import cluster, put, written
+from tests.doctor.comparison.proofs import changed, proofs
 
 COUNT = 1000
 RUNS = 5

@@ -69,7 +69,7 @@ def compare(
         lines = format_comparison(comparison, width=width, marks=choose_marks(printing), shows_all=keeps_all)
         text = style_lines(lines, is_plain=output is not None)
     write_output(text, printing)
-    ctx.exit(exit_codes.ANSWER_IS_NO if comparison.differs else exit_codes.DONE)
+    ctx.exit(exit_codes.ANSWER_IS_NO if comparison.has_differences else exit_codes.DONE)
 
 
 def _compared(reports: "ReportReader", *, keeps_all: bool, keep_going: bool) -> "Comparison":

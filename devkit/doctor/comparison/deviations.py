@@ -1,4 +1,4 @@
-"""What deviates in a group: from the value that most nodes have, or from the middle of the readings."""
+"""Deviations in a group: from the value that most nodes have, or from the usual range of a measured number."""
 
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -8,10 +8,12 @@ from devkit.doctor.comparison.leaves import Leaf, Mark
 from devkit.doctor.comparison.rules import EQUAL, ComparisonKind, FieldRule
 from devkit.facts.values import record
 
-# What is usual among measured numbers, and what lies far from it.
-
-MOST_DEVIATIONS = 3.5
-NORMAL = 0.6745
+MAX_NUMBER = 1e300
+"""Beyond this no median can be computed."""
+MAX_SCATTER = 3.0
+"""Tolerances that the scatter of a group may add up to: beyond, deviations are always flagged."""
+MAX_Z_SCORE = 3.5
+MAD_FACTOR = 0.6745
 """Modified z-score: 0.6745 * |x - median| / MAD, an outlier above 3.5.
 
 Source: B. Iglewicz and D. Hoaglin, "How to Detect and Handle Outliers", 1993, as in the NIST/SEMATECH e-Handbook of
@@ -19,42 +21,8 @@ Statistical Methods, 1.3.5.17, https://www.itl.nist.gov/div898/handbook/eda/sect
 """
 
 
-@record
-class UsualRange:
-    """The middle of a group's readings, and how far from it a reading still is no difference."""
-
-    middle: float
-    reach: float
-
-    def has(self, value: float) -> bool:
-        """Whether a reading is as usual."""
-        return abs(value - self.middle) <= self.reach
-
-
-def find_usual_range(values: Sequence[float], rule: FieldRule) -> UsualRange:
-    """What is usual among readings: within the rule's tolerance, and within the scatter of the group itself.
-
-    The median and the median deviation from it do not move for a few odd readings, as mean and standard deviation do.
-    """
-    middle = float(median(values))
-    scatter = float(median(abs(value - middle) for value in values))
-    allowed = max(rule.tolerance * abs(middle), rule.span)
-    if len(values) > 2:
-        allowed = max(allowed, MOST_DEVIATIONS * scatter / NORMAL)
-        return UsualRange(middle, allowed)
-    # Of two readings the middle lies between them: a difference is their whole distance.
-    largest = max(abs(value) for value in values)
-    return UsualRange(middle, max(rule.tolerance * largest, rule.span) / 2)
-
-
-# Counts of values by field: all that is kept of a thousand reports, four bytes for each reading.
-
-MAX_NUMBER = 1e300
-"""Beyond this no median can be taken."""
-
-
 class FieldTally:
-    """One field over many nodes: which value stands on which nodes, and the numbers of measured ones."""
+    """One field over many nodes: the nodes of each value, and the numbers of measured ones."""
 
     __slots__ = ("number_nodes", "number_rule", "numbers", "values")
 
@@ -72,13 +40,16 @@ class FieldTally:
         self.number_nodes.extend(other.number_nodes)
         self.number_rule = self.number_rule or other.number_rule
 
-    def number_of(self, node: int) -> float:
-        """The number that stands here on a node that has one."""
+    def get_number(self, node: int) -> float:
+        """Return the number of a node that has one."""
         return self.numbers[self.number_nodes.index(node)]
 
 
 class Tally:
-    """Every field of a group of nodes. Nodes are numbers in the order of reading."""
+    """Counts of values by field: all that is kept of a thousand reports, four bytes for each reading.
+
+    Nodes are numbers in the order of reading.
+    """
 
     def __init__(self) -> None:
         self.nodes: array[int] = array("I")
@@ -86,47 +57,47 @@ class Tally:
         self._sizes: set[int] = set()
 
     def has_news(self, leaves: list[Leaf]) -> bool:
-        """Whether these leaves hold what no node had so far: another path, another value, or fewer of them.
+        """Return True for leaves that no node had so far: another path, another value, or fewer of them.
 
-        What is live or left out is no news where it is a number or text, as it was before.
+        A transient or ignored field is no news where it is a number or text, as it was before.
         """
         if len(leaves) not in self._sizes:
             return True
         for path, rule, value in leaves:
             field = self.fields.get(path)
             if field is None:
-                if rule.how is not ComparisonKind.LEFT_OUT:
+                if rule.kind is not ComparisonKind.IGNORED:
                     return True
-            elif rule.how is ComparisonKind.EQUAL:
+            elif rule.kind is ComparisonKind.EQUAL:
                 if value not in field.values:
                     return True
-            elif is_measured(rule, value) and not field.number_nodes:
+            elif _is_measured(rule, value) and not field.number_nodes:
                 return True
         return False
 
     def add(self, node: int, leaves: Iterable[Leaf]) -> None:
-        """Count the leaves of one node; those left out are only known to be there."""
+        """Count the leaves of one node, without the ignored ones."""
         self.nodes.append(node)
         size = 0
         for path, rule, value in leaves:
             size += 1
-            if rule.how is ComparisonKind.LEFT_OUT:
+            if rule.kind is ComparisonKind.IGNORED:
                 continue
             field = self.fields.get(path)
             if field is None:
                 field = self.fields[path] = FieldTally()
-            if is_measured(rule, value):
-                field.numbers.append(value)  # type: ignore[arg-type]  # a number, as was just asked
+            if _is_measured(rule, value):
+                field.numbers.append(value)  # type: ignore[arg-type]  # a number, as was just checked
                 field.number_nodes.append(node)
                 field.number_rule = rule
                 continue
-            kept = field.values.get(value)
-            if kept is None:
-                kept = field.values[value] = (rule, array("I"))
-            kept[1].append(node)
+            counted = field.values.get(value)
+            if counted is None:
+                counted = field.values[value] = (rule, array("I"))
+            counted[1].append(node)
         self._sizes.add(size)
 
-    def label(self, path: str, rule: FieldRule, value: str) -> None:
+    def set_field(self, path: str, rule: FieldRule, value: str) -> None:
         """Give all nodes so far the same value of one more field."""
         self.fields[path] = field = FieldTally()
         field.values[value] = (rule, array("I", self.nodes))
@@ -137,8 +108,11 @@ class Tally:
         for path, field in other.fields.items():
             self.fields.setdefault(path, FieldTally()).absorb(field)
 
-    def counted(self, field: FieldTally) -> Iterator[tuple[Hashable, FieldRule, "array[int]"]]:
-        """Each value of a field with its rule and nodes; numbers are one value, and so are the nodes without any."""
+    def count_values(self, field: FieldTally) -> Iterator[tuple[Hashable, FieldRule, "array[int]"]]:
+        """Yield each value of a field with its rule and nodes.
+
+        Numbers are one value, `float`, and so are the nodes without any, `Mark.ABSENT`.
+        """
         present = 0
         for value, (rule, nodes) in field.values.items():
             present += len(nodes)
@@ -149,26 +123,49 @@ class Tally:
         if present < len(self.nodes):
             having = {node for _, nodes in field.values.values() for node in nodes} | set(field.number_nodes)
             rule = field.number_rule or next(iter(field.values.values()))[0]
-            if rule.is_optional:
-                return
-            yield Mark.ABSENT, rule, array("I", (node for node in self.nodes if node not in having))
+            if not rule.is_optional:
+                yield Mark.ABSENT, rule, array("I", (node for node in self.nodes if node not in having))
 
 
-def is_measured(rule: FieldRule, value: object) -> bool:
-    """Whether a leaf is a number that is compared by how far it is from what is usual."""
-    if rule.how is ComparisonKind.EQUAL or not (rule.tolerance or rule.span):
+def _is_measured(rule: FieldRule, value: object) -> bool:
+    """Return True for a number that is compared by its distance from the usual range."""
+    if rule.kind is ComparisonKind.EQUAL or not (rule.relative_tolerance or rule.absolute_tolerance):
         return False
-    # Not a number, infinity and what no decimal number holds are values as any other.
+    # NaN, infinity and what no decimal number holds are values as any other.
     return isinstance(value, int | float) and not isinstance(value, bool) and -MAX_NUMBER < value < MAX_NUMBER
 
 
-MAX_SCATTER_TOLERANCES = 3.0
-"""How many tolerances the scatter of a group may add up to: beyond, the readings have no middle to be near to."""
+@record
+class UsualRange:
+    """The median of a group's readings, and the distance from it that is no difference yet."""
+
+    median: float
+    tolerance: float
+
+    def contains(self, value: float) -> bool:
+        """Return True for a usual reading."""
+        return abs(value - self.median) <= self.tolerance
+
+
+def find_usual_range(values: Sequence[float], rule: FieldRule) -> UsualRange:
+    """Return the usual range of readings: the rule's tolerance, or the scatter of the group where that is larger.
+
+    A few outliers do not move the median and the median absolute deviation, as they do the mean and the standard
+    deviation.
+    """
+    middle = float(median(values))
+    tolerance = max(rule.relative_tolerance * abs(middle), rule.absolute_tolerance)
+    if len(values) > 2:
+        scatter = float(median(abs(value - middle) for value in values))
+        return UsualRange(middle, max(tolerance, MAX_Z_SCORE * scatter / MAD_FACTOR))
+    # The median of two readings is between them: a difference is their whole distance.
+    largest = max(abs(value) for value in values)
+    return UsualRange(middle, max(rule.relative_tolerance * largest, rule.absolute_tolerance) / 2)
 
 
 @record
 class Deviation:
-    """A field in which a node differs from what is usual. `agreeing` of the group's nodes have the usual value."""
+    """A field in which a node differs from the usual value, which `agreeing` of the group's nodes have."""
 
     path: str
     value: Hashable
@@ -188,14 +185,14 @@ class Split:
 
 @record
 class Deviations:
-    """Everything that is not the same in a group: by node, and what no majority is found for."""
+    """Everything that is not the same in a group: by node, and the fields without a majority."""
 
     by_node: dict[int, tuple[Deviation, ...]]
     splits: tuple[Split, ...]
 
 
 def find_deviations(tally: Tally) -> Deviations:
-    """What deviates in a group of nodes. In a pair nothing is usual: every difference is a split."""
+    """Find the deviations in a group of nodes. Of two nodes neither is usual: every difference is a split."""
     by_node: dict[int, list[Deviation]] = {}
     splits = []
     for path, field in tally.fields.items():
@@ -203,82 +200,75 @@ def find_deviations(tally: Tally) -> Deviations:
             (_, nodes), *_ = field.values.values()
             if len(nodes) == len(tally.nodes):
                 continue  # the same everywhere, as most are
-        for found in _of_field(path, field, tally):
+        for found in _compare_field(path, field, tally):
             if isinstance(found, Split):
                 splits.append(found)
             else:
                 node, deviation = found
                 by_node.setdefault(node, []).append(deviation)
-    kept = {node: _without_consequences(found) for node, found in by_node.items()}
-    return Deviations(kept, _without_consequences(splits))
+    return Deviations({node: _drop_nested(found) for node, found in by_node.items()}, _drop_nested(splits))
 
 
-def _of_field(path: str, field: FieldTally, tally: Tally) -> Iterator[Split | tuple[int, Deviation]]:
-    counted = sorted(tally.counted(field), key=lambda each: -len(each[2]))
+def _compare_field(path: str, field: FieldTally, tally: Tally) -> Iterator[Split | tuple[int, Deviation]]:
+    counted = sorted(tally.count_values(field), key=lambda each: -len(each[2]))
     top, top_rule, top_nodes = counted[0]
     if len(counted) > 1 and len(top_nodes) * 2 <= sum(len(nodes) for _, _, nodes in counted):
-        yield Split(path, tuple(_shown(field, value, nodes) for value, _, nodes in counted), _heaviest(counted))
+        # Several numbers are one entry; a single one is shown.
+        values = tuple(
+            (field.get_number(nodes[0]) if value is float and len(nodes) == 1 else value, tuple(nodes))
+            for value, _, nodes in counted
+        )
+        rules = (rule for _, rule, _ in counted)
+        yield Split(path, values, max(rules, key=lambda rule: (rule.grade, -rule.kind)))
         return
-    is_number = top is float
-    middle = _middle(field).middle if is_number else None
+    usual = _find_clipped_range(field) if top is float else None
     for value, rule, nodes in counted[1:]:
-        weight = max(rule, top_rule, key=lambda each: each.grade)
+        higher = max(rule, top_rule, key=lambda each: each.grade)
         for node in nodes:
-            own = field.number_of(node) if value is float else value
-            yield node, Deviation(path, own, middle if is_number else top, len(top_nodes), weight)
-    if is_number:
-        yield from _outliers(path, field, tally)
+            own = field.get_number(node) if value is float else value
+            yield node, Deviation(path, own, usual.median if usual else top, len(top_nodes), higher)
+    if usual:
+        yield from _find_outliers(path, field, tally, usual)
 
 
-def _shown(field: FieldTally, value: Hashable, nodes: "array[int]") -> tuple[Hashable, tuple[int, ...]]:
-    """A value with its nodes; several numbers stay one entry, a single one is shown."""
-    return (field.number_of(nodes[0]) if value is float and len(nodes) == 1 else value), tuple(nodes)
-
-
-def _heaviest(counted: "Iterable[tuple[Hashable, FieldRule, array[int]]]") -> FieldRule:
-    return max((rule for _, rule, _ in counted), key=lambda rule: (rule.grade, -rule.how))
-
-
-def _middle(field: FieldTally) -> UsualRange:
+def _find_clipped_range(field: FieldTally) -> UsualRange:
+    """Return the usual range of a field's numbers; a wide scatter does not excuse any distance."""
     rule = field.number_rule or EQUAL
-    around = find_usual_range(field.numbers, rule)
-    if rule.how is not ComparisonKind.MEASURED:
-        return around
-    allowed = MAX_SCATTER_TOLERANCES * max(rule.tolerance * abs(around.middle), rule.span)
-    return UsualRange(around.middle, min(around.reach, allowed))
+    usual = find_usual_range(field.numbers, rule)
+    if rule.kind is not ComparisonKind.MEASURED:
+        return usual
+    allowed = MAX_SCATTER * max(rule.relative_tolerance * abs(usual.median), rule.absolute_tolerance)
+    return UsualRange(usual.median, min(usual.tolerance, allowed))
 
 
-def _outliers(path: str, field: FieldTally, tally: Tally) -> Iterator[Split | tuple[int, Deviation]]:
-    rule, around = field.number_rule or EQUAL, _middle(field)
-    far = [place for place, number in enumerate(field.numbers) if not around.has(number)]
-    if not far:
-        return
-    if len(far) * 2 >= len(tally.nodes):
+def _find_outliers(
+    path: str, field: FieldTally, tally: Tally, usual: UsualRange
+) -> Iterator[Split | tuple[int, Deviation]]:
+    rule = field.number_rule or EQUAL
+    far = [place for place, number in enumerate(field.numbers) if not usual.contains(number)]
+    if far and len(far) * 2 >= len(tally.nodes):
         by_number = sorted(zip(field.numbers, field.number_nodes, strict=True))
         yield Split(path, tuple((number, (node,)) for number, node in by_number), rule)
         return
     for place in far:
-        node, number = field.number_nodes[place], field.numbers[place]
-        yield node, Deviation(path, number, around.middle, len(field.numbers) - len(far), rule)
+        agreeing = len(field.numbers) - len(far)
+        yield field.number_nodes[place], Deviation(path, field.numbers[place], usual.median, agreeing, rule)
 
 
-def _without_consequences(found: Iterable[Deviation | Split]) -> tuple:  # type: ignore[type-arg]  # of what came in
-    """Without fields that are there or not only because the record around them is another one."""
+def _drop_nested(found: Iterable[Deviation | Split]) -> tuple:  # type: ignore[type-arg]  # of what came in
+    """Drop fields that are present or absent only because the record around them differs."""
     kept: list[Deviation | Split] = []
     paths: set[str] = set()
     for each in sorted(found, key=lambda one: len(one.path)):
-        if not (_comes_or_goes(each) and any(outer in paths for outer in _around(each.path))):
+        # Keys with dots bring some outer paths that nothing has.
+        outer = (each.path[:place] for place, char in enumerate(each.path) if char in ".[")
+        if not (_is_absent_somewhere(each) and any(path in paths for path in outer)):
             kept.append(each)
             paths.add(each.path)
     return tuple(kept)
 
 
-def _comes_or_goes(found: Deviation | Split) -> bool:
+def _is_absent_somewhere(found: Deviation | Split) -> bool:
     if isinstance(found, Deviation):
         return Mark.ABSENT in (found.value, found.usual)
     return any(value is Mark.ABSENT for value, _ in found.values)
-
-
-def _around(path: str) -> Iterator[str]:
-    """Every path that this one may stand in; keys with dots bring some that nothing has."""
-    return (path[:place] for place, char in enumerate(path) if char in ".[")

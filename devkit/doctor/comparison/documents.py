@@ -1,22 +1,23 @@
-"""Which machines are of one make: only those have anything in common that one of them could lack."""
+"""Documents that can be compared: their kind, their form, and the hardware that they are of."""
 
 from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from devkit.facts.store import FACTS_SCHEMA as FACTS_SCHEMA
+from devkit.facts.store import FACTS_SCHEMA
 from devkit.facts.values import record
 from devkit.text import join_words
 
-# Which documents can be compared, and with which: only those of one kind.
-
-LONGEST_SCHEMA = 80
+MAX_SCHEMA_LENGTH = 80
 """Characters of an unknown schema's name that a message repeats."""
+MIN_SHARE = 10
+"""Hardware of fewer than one in ten nodes is no group of its own, but a few nodes that lost something."""
+MUCH_LARGER = 3
 
 
 class ReportKind(StrEnum):
-    """A kind of document, by its schema. A newer schema is another kind, and unknown here."""
+    """A kind of document, by its schema; only documents of one kind are compared. A newer schema is unknown here."""
 
     FACTS = FACTS_SCHEMA
     DOCTOR = "devkit.doctor/1"
@@ -25,7 +26,7 @@ class ReportKind(StrEnum):
 
     @property
     def plural(self) -> str:
-        """What several documents of the kind are called."""
+        """The name of several documents of the kind."""
         return _PLURALS[self]
 
 
@@ -37,12 +38,16 @@ _PLURALS = {
 }
 
 
-class InvalidReport(ValueError):  # noqa: N818 - named for what was read, as a user would say it
+class InvalidReport(ValueError):  # noqa: N818 - named for the document, as a user would say it
     """A document that cannot be compared; the text says why."""
 
 
 def parse_report_kind(document: object) -> ReportKind:
-    """The kind of a document. Raises WrongReport."""
+    """Return the kind of a document.
+
+    Raises:
+        InvalidReport: It names no schema, or one that cannot be compared.
+    """
     if not isinstance(document, dict):
         raise InvalidReport("not a JSON object")
     schema = document.get("schema")
@@ -50,129 +55,130 @@ def parse_report_kind(document: object) -> ReportKind:
         return ReportKind(schema)
     if not isinstance(schema, str):
         raise InvalidReport("it names no schema, so it is no document of devkit")
-    shown = schema if len(schema) <= LONGEST_SCHEMA else f"{schema[: LONGEST_SCHEMA - 1]}…"
+    shown = schema if len(schema) <= MAX_SCHEMA_LENGTH else f"{schema[: MAX_SCHEMA_LENGTH - 1]}…"
     raise InvalidReport(f"its schema is {shown!r}; this devkit compares {', '.join(ReportKind)}")
 
 
-def validate_form(document: Mapping[str, Any], kind: ReportKind) -> None:
-    """Raises WrongReport where a report is not what its schema promises, as far as comparing reads it.
+_ROWS: dict[ReportKind, tuple[str, str, str, type | None]] = {
+    ReportKind.DOCTOR: ("outcomes", "code", "findings", list),
+    ReportKind.VERIFY: ("stages", "name", "measured", dict),
+    ReportKind.VERIFY_CHECK: ("points", "name", "", None),
+}
+"""By kind: the list of rows in a report, the name of a row, and a field of a row with its type."""
 
-    Facts are not looked at: `devkit.facts.store` reads them whole.
+
+def validate_form(document: Mapping[str, Any], kind: ReportKind) -> None:
+    """Check that a report has the fields that the comparison reads.
+
+    Facts are not checked here: `devkit.facts.store` reads them completely.
+
+    Raises:
+        InvalidReport: A field is missing or has another type.
     """
     if kind is ReportKind.FACTS:
         return
-    lists = {
-        ReportKind.DOCTOR: ("outcomes", "code"),
-        ReportKind.VERIFY: ("stages", "name"),
-        ReportKind.VERIFY_CHECK: ("points", "name"),
-    }
-    field, name = lists[kind]
+    field, name, inner, inner_type = _ROWS[kind]
     rows = document.get(field)
     if not isinstance(rows, list):
         raise InvalidReport(f"{field}: expected a list")
     for place, row in enumerate(rows):
         if not isinstance(row, dict) or not isinstance(row.get(name), str) or not isinstance(row.get("status"), str):
             raise InvalidReport(f"{field}[{place}]: expected an object with {name} and status")
-    _check_parts(document, rows, kind)
-
-
-def _check_parts(document: Mapping[str, Any], rows: list[dict[str, Any]], kind: ReportKind) -> None:
     if kind is ReportKind.VERIFY:
-        for field in ("device", "environment"):
-            if not isinstance(document.get(field), dict):
-                raise InvalidReport(f"{field}: expected an object")
-    inner = {ReportKind.DOCTOR: ("findings", list), ReportKind.VERIFY: ("measured", dict)}.get(kind)
-    for row in rows if inner else ():
-        name, wanted = inner  # type: ignore[misc]  # the loop is empty without
-        if not isinstance(row.get(name), wanted):
-            raise InvalidReport(f"{row.get('code') or row.get('name')}: {name} is missing")
-        if wanted is list and not all(isinstance(each, dict) for each in row[name]):
-            raise InvalidReport(f"{row.get('code')}: {name} holds what is no finding")
-
-
-SMALLEST_SHARE = 10
-"""A make that fewer than one in ten nodes are of is no make of its own, but a few nodes that lost something."""
-MUCH_LARGER = 3
+        for part in ("device", "environment"):
+            if not isinstance(document.get(part), dict):
+                raise InvalidReport(f"{part}: expected an object")
+    if inner_type is None:
+        return
+    for row in rows:
+        if not isinstance(row.get(inner), inner_type):
+            raise InvalidReport(f"{row.get('code') or row.get('name')}: {inner} is missing")
+        if inner_type is list and not all(isinstance(each, dict) for each in row[inner]):
+            raise InvalidReport(f"{row.get('code')}: {inner} holds something other than a finding")
 
 
 @record
 class HardwareClass:
-    """The GPUs of a node by model, with how many of each, and where it was looked at from."""
+    """The GPUs of a node by model, with the number of each, and the side that it was examined from."""
 
     models: tuple[tuple[str, int], ...]
     side: str = ""
 
     @property
     def label(self) -> str:
-        """In words: 8 x NVIDIA H100 80GB HBM3, in docker."""
+        """A phrase such as 8 x NVIDIA H100 80GB HBM3, in docker."""
         if self == ANY_HARDWARE:
             return ""
         gpus = join_words(f"{count} x {name}" for name, count in self.models) or "no GPU"
         return f"{gpus}, {self.side}" if self.side else gpus
 
     def resembles(self, other: "HardwareClass") -> bool:
-        """A model in common, looked at from the same side, whatever the number."""
+        """Return True for a model in common, examined from the same side, whatever the number."""
         return self.side == other.side and bool(dict(self.models).keys() & dict(other.models).keys())
 
 
 ANY_HARDWARE = HardwareClass((("any machine", 0),))
-"""The make of reports that do not say what machine they are of."""
+"""The hardware of reports that do not say what machine they are of."""
 
 
 def find_hardware_class(document: Mapping[str, Any], kind: ReportKind) -> HardwareClass:
-    """The make of the machine that a document is of. Its form may be anything; facts are checked after this."""
+    """Return the hardware that a document is of. Its form may be anything; facts are validated after this."""
     match kind:
         case ReportKind.FACTS:
-            return HardwareClass(_models(document), _side(document))
+            container = _get_object(document, "container")
+            platform = _get_object(document, "system").get("platform")
+            where = [str(platform)] * (platform not in (None, "linux"))
+            where += [f"in {container.get('kind', 'a container')}"] * bool(container)
+            return HardwareClass(_count_models(document), " ".join(where))
         case ReportKind.VERIFY:
-            return HardwareClass(_device(document["device"]), str(document.get("where", "")))
+            device = document["device"]
+            name, count = str(device.get("name", device.get("kind", "unknown"))), device.get("count")
+            models = ((name, count if isinstance(count, int) and count > 0 else 1),)
+            return HardwareClass(models, str(document.get("where", "")))
         case ReportKind.DOCTOR | ReportKind.VERIFY_CHECK:
             return ANY_HARDWARE
 
 
-def _models(document: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    nvml, driver, amd = (_object(document.get(name)) for name in ("nvml", "driver", "amd"))
-    found = Counter(str(gpu.get("name", "GPU that does not answer")) for gpu in _objects(nvml.get("gpus")))
+def _count_models(document: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    nvml, driver, amd = (_get_object(document, name) for name in ("nvml", "driver", "amd"))
+    found = Counter(str(gpu.get("name", "GPU that does not answer")) for gpu in _get_objects(nvml, "gpus"))
     if not found:
-        found.update(f"GPU {gpu.get('device_id', '')} without NVML" for gpu in _objects(driver.get("pci_gpus")))
-    found.update(str(gpu.get("name") or gpu.get("target")) for gpu in _objects(amd.get("gpus")))
+        found.update(f"GPU {gpu.get('device_id', '')} without NVML" for gpu in _get_objects(driver, "pci_gpus"))
+    found.update(str(gpu.get("name") or gpu.get("target")) for gpu in _get_objects(amd, "gpus"))
     return tuple(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def _side(document: Mapping[str, Any]) -> str:
-    container = _object(document.get("container"))
-    platform = _object(document.get("system")).get("platform")
-    where = [str(platform)] * (platform not in (None, "linux"))
-    return " ".join([*where, *([f"in {container.get('kind', 'a container')}"] if container else [])])
-
-
-def _device(device: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    name, count = str(device.get("name", device.get("kind", "unknown"))), device.get("count")
-    return ((name, count if isinstance(count, int) and count > 0 else 1),)
-
-
-def _object(value: object) -> dict[str, Any]:
+def _get_object(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = document.get(name)
     return value if isinstance(value, dict) else {}
 
 
-def _objects(value: object) -> list[dict[str, Any]]:
+def _get_objects(document: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    value = document.get(name)
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def assign_groups(sizes: Mapping[HardwareClass, int]) -> dict[HardwareClass, HardwareClass]:
-    """For each make the one whose group its nodes are compared in: itself, or where they are few, the nearest."""
+    """Assign each hardware class to the group that its nodes are compared in.
+
+    Args:
+        sizes: The number of nodes of each class.
+
+    Returns:
+        By class, the class itself, or the nearest one where its nodes are too few for a group.
+    """
     total = sum(sizes.values())
-    own = [make for make in sizes if _stands_alone(make, sizes, total)]
-    own = own or [max(sizes, key=lambda make: sizes[make])]
-    return {make: make if make in own else _nearest(make, own, sizes) for make in sizes}
 
+    def is_group(hardware: HardwareClass) -> bool:
+        size = sizes[hardware]
+        if size < 2 or size * MIN_SHARE < total:
+            return False
+        others = (other for other in sizes if other != hardware and hardware.resembles(other))
+        return not any(sizes[other] >= MUCH_LARGER * size for other in others)
 
-def _stands_alone(make: HardwareClass, sizes: Mapping[HardwareClass, int], total: int) -> bool:
-    size = sizes[make]
-    if size < 2 or size * SMALLEST_SHARE < total:
-        return False
-    return not any(sizes[other] >= MUCH_LARGER * size and make.resembles(other) for other in sizes if other != make)
+    groups = [hardware for hardware in sizes if is_group(hardware)] or [max(sizes, key=lambda each: sizes[each])]
 
+    def find_nearest(hardware: HardwareClass) -> HardwareClass:
+        return max(groups, key=lambda other: (hardware.resembles(other), hardware.side == other.side, sizes[other]))
 
-def _nearest(make: HardwareClass, own: list[HardwareClass], sizes: Mapping[HardwareClass, int]) -> HardwareClass:
-    return max(own, key=lambda other: (make.resembles(other), make.side == other.side, sizes[other]))
+    return {hardware: hardware if hardware in groups else find_nearest(hardware) for hardware in sizes}

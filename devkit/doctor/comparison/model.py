@@ -1,4 +1,4 @@
-"""What a comparison says: groups of one make, the odd nodes of each, and the fields in which they differ."""
+"""The result of a comparison: groups of the same hardware, their outliers, and the fields in which they differ."""
 
 from collections.abc import Hashable
 
@@ -9,10 +9,10 @@ from devkit.facts.values import record
 
 @record
 class Difference:
-    """A field in which a node differs from what is usual in its group.
+    """A field in which a node differs from the usual value of its group.
 
-    `checks` are the codes of the checks, or names of the stages, that look at the field; `settles` those whose finding
-    goes away when the field gets the usual value. `agreeing` of `of` nodes have the usual value.
+    `checks` are the codes of the checks, or names of the stages, that read the field; `settles` those whose finding
+    disappears when the field gets the usual value. `agreeing` of `of` nodes have the usual value.
     """
 
     field: str
@@ -27,7 +27,7 @@ class Difference:
 
 @record
 class OutlierFinding:
-    """What the doctor finds on a node and not on a usual one of its group."""
+    """A finding of the doctor on a node that a usual one of its group does not have."""
 
     code: str
     message: str
@@ -43,15 +43,15 @@ class Outlier:
 
     @property
     def grade(self) -> Grade:
-        """The heaviest of its differences."""
+        """The highest grade of its differences."""
         found = max((each.grade for each in self.differences), default=Grade.NONE)
         return Grade.DECIDES if self.findings else found
 
     @property
     def weight(self) -> tuple[int, int, float]:
-        """What puts the oddest first: the grade, the findings and differences of it, and how few nodes are so."""
-        heavy = sum(each.grade is self.grade for each in self.differences)
-        return self.grade, len(self.findings) + heavy, 1 / len(self.nodes)
+        """The sort key of outliers: the grade, the findings and differences of it, and how few nodes there are."""
+        highest = sum(each.grade is self.grade for each in self.differences)
+        return self.grade, len(self.findings) + highest, 1 / len(self.nodes)
 
 
 @record
@@ -67,20 +67,20 @@ class NoMajority:
 
 @record
 class ComparisonGroup:
-    """Nodes of one make, and of one kind of document."""
+    """Nodes of the same hardware, and of one kind of document."""
 
     kind: ReportKind
-    make: HardwareClass
+    hardware: HardwareClass
     nodes: tuple[str, ...]
-    odd: tuple[Outlier, ...]
-    divisions: tuple[NoMajority, ...]
+    outliers: tuple[Outlier, ...]
+    no_majority: tuple[NoMajority, ...]
     not_judged: int = 0
-    """Nodes that differ, of which the checks were not asked, because too many differ."""
+    """Outliers on which the checks were not run, because there are too many."""
 
     @property
     def grade(self) -> Grade:
-        """The heaviest difference in the group."""
-        grades = [*(each.grade for each in self.odd), *(each.grade for each in self.divisions)]
+        """The highest grade in the group."""
+        grades = [*(each.grade for each in self.outliers), *(each.grade for each in self.no_majority)]
         return max([*grades, Grade.READ if self.not_judged else Grade.NONE])
 
 
@@ -94,17 +94,17 @@ class UnreadableReport:
 
 @record
 class Comparison:
-    """The whole answer."""
+    """The whole result."""
 
     groups: tuple[ComparisonGroup, ...]
     unreadable: tuple[UnreadableReport, ...] = ()
 
     @property
-    def differs(self) -> bool:
-        """Whether anything differs that matters, or a node could not be looked at."""
+    def has_differences(self) -> bool:
+        """True for a relevant difference, and for a node that could not be examined."""
         return bool(self.unreadable) or any(group.grade > Grade.NONE for group in self.groups)
 
     @property
     def node_count(self) -> int:
-        """How many documents were compared."""
+        """The number of documents that were compared."""
         return sum(len(group.nodes) for group in self.groups)

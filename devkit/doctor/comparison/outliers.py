@@ -1,4 +1,4 @@
-"""From the counts of one group to its odd nodes: what deviates, judged where checks can be asked."""
+"""Outliers: documents are counted one by one, and nodes that deviate from their group are assessed by the checks."""
 
 import re
 from collections import Counter
@@ -17,366 +17,37 @@ from devkit.doctor.comparison.documents import (
     validate_form,
 )
 from devkit.doctor.comparison.impact import ImpactAnalysis, NodeAssessment, Relevance, find_root_findings
-from devkit.doctor.comparison.leaves import FactsFlattener, Leaf, Mark, flatten_report
+from devkit.doctor.comparison.leaves import FactsFlattener, Mark, flatten_report
 from devkit.doctor.comparison.model import ComparisonGroup, Difference, NoMajority, Outlier
 from devkit.doctor.comparison.rules import TRANSIENT, ComparisonKind, FieldRule, Grade
 from devkit.facts.model import Facts
 from devkit.facts.store import InvalidFacts, parse_facts_document
 from devkit.facts.values import record
 
-# The same difference on several GPUs of a node as one: nvml.gpus[0-7].health.persistence.
-
-_PLACE = re.compile(r"\[(\d+)\]")
-
-
-def merge_gpu_differences(differences: Iterable[Difference]) -> list[Difference]:
-    """Differences that are the same but for the first number in brackets, each set of them as one."""
-    sets: dict[tuple[object, ...], list[Difference]] = {}
-    for each in differences:
-        shape = _PLACE.sub("[]", each.field, count=1)
-        alike = (shape, each.value, each.usual, each.grade, each.checks, each.settles)
-        sets.setdefault(alike, []).append(each)
-    return [_one(alike) for alike in sets.values()]
-
-
-def _one(alike: list[Difference]) -> Difference:
-    first = alike[0]
-    if len(alike) == 1:
-        return first
-    places = sorted(int(found[1]) for each in alike if (found := _PLACE.search(each.field)))
-    agreeing = min(each.agreeing for each in alike)
-    return replace(first, field=_PLACE.sub(f"[{_ranges(places)}]", first.field, count=1), agreeing=agreeing)
-
-
-def _ranges(places: list[int]) -> str:
-    """Sorted numbers in short: 0-3,5."""
-    runs: list[list[int]] = []
-    for place in places:
-        if runs and place == runs[-1][1] + 1:
-            runs[-1][1] = place
-        else:
-            runs.append([place, place])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-# Ways of being odd: nodes that differ from their group in the same fields with the same values.
-
+Reread = Callable[[Sequence[int]], Iterator[tuple[int, dict[str, Any]]]]
+"""Reads documents again, by their numbers in the order in which they were added; yields them in any order."""
 Reading = tuple[str, Hashable]
 """A path and the value there."""
 
-_OF_GPUS = re.compile(
-    r"(nvml\.gpus|driver\.pci_gpus|cdi)\[[^\]]*\](?!\Z)|driver\.device_nodes|.*\.gpu_\d+_.*|engine\.cdi_.*"
-)
-"""Fields that say no more than another number or model of GPUs does."""
-
-
-@record
-class DeviationPattern:
-    """One way of being odd: the differences, and the nodes that have them."""
-
-    deviations: tuple[Deviation, ...]
-    nodes: tuple[int, ...]
-
-    @property
-    def is_firm(self) -> bool:
-        """Whether anything but readings of the moment differs."""
-        return any(each.rule.how is not ComparisonKind.LIVE for each in self.deviations)
-
-    @property
-    def readings(self) -> frozenset[Reading]:
-        """What is read there."""
-        return frozenset((each.path, each.value) for each in self.deviations)
-
-    def telling(self, judged: NodeAssessment) -> set[Reading]:
-        """The readings on which a finding hangs."""
-        pairs = zip(self.deviations, judged.weighed, strict=True)
-        return {(each.path, each.value) for each, weighed in pairs if weighed is not None and weighed.settles}
-
-
-def find_patterns(found: Deviations) -> list[DeviationPattern]:
-    """The nodes that differ, by the way in which they do; readings of the moment do not make it another way.
-
-    Nodes that are not alone in a way have one of their own for those readings.
-    """
-    firm: dict[frozenset[Reading], list[int]] = {}
-    for node, deviations in found.by_node.items():
-        firm.setdefault(_signature(deviations, is_live=False), []).append(node)
-    steady = firm.pop(frozenset(), [])
-    alone = {nodes[0] for nodes in firm.values() if len(nodes) == 1}
-    live: dict[frozenset[Reading], list[int]] = {}
-    for node in (*steady, *(node for nodes in firm.values() for node in nodes if node not in alone)):
-        live.setdefault(_signature(found.by_node[node], is_live=True), []).append(node)
-    live.pop(frozenset(), None)
-    ways = [
-        DeviationPattern(_without_repetition(found.by_node[nodes[0]]), tuple(sorted(nodes))) for nodes in firm.values()
-    ]
-    return ways + [DeviationPattern(_live(found.by_node[nodes[0]]), tuple(sorted(nodes))) for nodes in live.values()]
-
-
-def _signature(deviations: Iterable[Deviation], *, is_live: bool) -> frozenset[Reading]:
-    return frozenset(
-        (each.path, each.value) for each in deviations if (each.rule.how is ComparisonKind.LIVE) is is_live
-    )
-
-
-def _live(deviations: Iterable[Deviation]) -> tuple[Deviation, ...]:
-    return tuple(each for each in deviations if each.rule.how is ComparisonKind.LIVE)
-
-
-def drop_own_transients(way: DeviationPattern, judged: NodeAssessment) -> NodeAssessment:
-    """What was found on the one node that was judged, without what hangs on its own readings of the moment."""
-    if len(way.nodes) == 1 or not way.is_firm:
-        return judged
-    pairs = list(zip(way.deviations, judged.weighed, strict=True))
-    of_moment = _settled(each for each in pairs if each[0].rule.how is ComparisonKind.LIVE)
-    of_moment -= _settled(each for each in pairs if each[0].rule.how is not ComparisonKind.LIVE)
-    weighed = tuple(None if each.rule.how is ComparisonKind.LIVE else own for each, own in pairs)
-    return NodeAssessment(tuple(finding for finding in judged.findings if finding.code not in of_moment), weighed)
-
-
-def _settled(pairs: Iterable[tuple[Deviation, Relevance | None]]) -> set[str]:
-    return {code for _, weighed in pairs if weighed is not None for code in weighed.settles}
-
-
-def _without_repetition(deviations: tuple[Deviation, ...]) -> tuple[Deviation, ...]:
-    """Where the GPUs themselves are others, without the fields that only repeat it."""
-    if not any(each.path == "gpus" for each in deviations):
-        return deviations
-    return tuple(each for each in deviations if not _OF_GPUS.match(each.path))
-
-
-def find_covering_patterns(ways: Iterable[DeviationPattern]) -> list[DeviationPattern]:
-    """Some of the ways, in which every reading of any of them occurs."""
-    seen: set[Reading] = set()
-    kept = []
-    for way in ways:
-        if not way.readings <= seen:
-            kept.append(way)
-            seen |= way.readings
-    return kept
-
-
-Reread = Callable[[Sequence[int]], Iterator[tuple[int, dict[str, Any]]]]
-
-MOST_JUDGED = 100
-"""Ways of being odd, in one group, for which the checks are asked: each costs some hundredths of a second."""
-MOST_GLANCES = 300
-"""Ways of standing out by readings of the moment alone, which cost a tenth of that where nothing is found."""
+MAX_ASSESSED = 100
+"""Patterns in one group that the checks are run on: each costs some hundredths of a second."""
+MAX_TRANSIENT_ASSESSED = 300
+"""Patterns of transient deviations alone, which cost a tenth of that where nothing is found."""
 SPLIT_SHARE = 10
-"""A value that one in ten nodes have, and no other more, is what the others are held against for a live reading."""
-SHOWN_NODES = 5
-SHOWN_VALUES = 3
-MOST_CANDIDATES = 12
-
-
-def build_group(
-    tally: Tally, *, kind: ReportKind, make: HardwareClass, names: Sequence[str], reread: Reread, keeps_all: bool
-) -> ComparisonGroup:
-    """One group with its odd nodes, the oddest first."""
-    found = find_deviations(tally)
-    if kind is not ReportKind.FACTS:
-        found = _paired(found, tally, usual=tally.nodes[0])
-        odd = [_odd(way, _by_rule(way.deviations), tally, names) for way in find_patterns(found)]
-        divisions = tuple(
-            _division(split, Relevance(split.rule.grade, split.rule.subjects, ()), names) for split in found.splits
-        )
-        return _group(kind, make, tally, names, odd, divisions)
-    judging = _Judging(tally, found, reread, names, keeps_all=keeps_all)
-    odd = [_odd(way, judged, tally, names) for way, judged in judging.ways()]
-    divisions = tuple(_division(split, weighed, names) for split, weighed in judging.splits() if weighed is not None)
-    return _group(kind, make, tally, names, odd, divisions, not_judged=judging.not_judged)
-
-
-def _group(
-    kind: ReportKind,
-    make: HardwareClass,
-    tally: Tally,
-    names: Sequence[str],
-    odd: Iterable[Outlier],
-    divisions: tuple[NoMajority, ...],
-    *,
-    not_judged: int = 0,
-) -> ComparisonGroup:
-    told = sorted(
-        (each for each in odd if each.differences or each.findings), key=lambda each: each.weight, reverse=True
-    )
-    heavy = tuple(sorted(divisions, key=lambda each: (-each.grade, each.field)))
-    return ComparisonGroup(kind, make, tuple(names[node] for node in tally.nodes), tuple(told), heavy, not_judged)
-
-
-class _Judging:
-    """Asks the checks about the ways of being odd in one group of facts."""
-
-    def __init__(
-        self, tally: Tally, found: Deviations, reread: Reread, names: Sequence[str], *, keeps_all: bool
-    ) -> None:
-        self._reread = reread
-        self._names = names
-        self.not_judged = 0
-        usual = self._healthiest(_usual_nodes(tally, found))
-        ((_, document, facts),) = self._read([usual])
-        paired = _paired(found, tally, usual=usual)
-        self._found = paired if keeps_all else _held_against_usual(paired, tally, usual)
-        undecided = {split.path for split in self._found.splits if split.rule.how is not ComparisonKind.LIVE}
-        self._weighing_of_group = ImpactAnalysis(document, facts, undecided=undecided, keeps_all=keeps_all)
-
-    def _read(self, nodes: Sequence[int]) -> Iterator[tuple[int, dict[str, Any], Facts]]:
-        """Documents of some nodes, with their facts. Raises WrongReport where they hold none after all."""
-        for node, document in self._reread(nodes):
-            try:
-                facts = parse_facts_document(document)
-            except InvalidFacts as error:
-                raise InvalidReport(f"{self._names[node]}: {error}") from error
-            yield node, document, facts
-
-    def _healthiest(self, nodes: Sequence[int]) -> int:
-        """Of nodes that are as usual as another, the first with the fewest findings."""
-        if len(nodes) == 1:
-            return nodes[0]
-        found = {node: len(find_root_findings(facts)) for node, _, facts in self._read(nodes)}
-        return min(nodes, key=lambda node: (found[node], nodes.index(node)))
-
-    def ways(self) -> Iterator[tuple[DeviationPattern, NodeAssessment]]:
-        """Every way of being odd with what the checks say of it; those with few nodes first, where there are many.
-
-        A reading of the moment is judged on one node that has it, and where a finding hangs on it, on all of those.
-        """
-        ways = sorted(find_patterns(self._found), key=lambda way: len(way.nodes))
-        firm = [way for way in ways if way.is_firm]
-        self.not_judged += sum(len(way.nodes) for way in firm[MOST_JUDGED:])
-        telling: set[Reading] = set()
-        for way, judged in self._judged(firm[:MOST_JUDGED]):
-            telling |= way.telling(judged)
-            yield way, drop_own_transients(way, judged)
-        live = [way for way in ways if not way.is_firm]
-        first = find_covering_patterns(live)
-        for way, judged in self._judged(first[:MOST_GLANCES]):
-            telling |= way.telling(judged)
-            yield way, judged
-        asked = {way.nodes[0] for way in first}
-        alike = [way for way in live if way.nodes[0] not in asked and way.readings & telling]
-        self.not_judged += sum(len(way.nodes) for way in (*first[MOST_GLANCES:], *alike[MOST_GLANCES:]))
-        yield from self._judged(alike[:MOST_GLANCES])
-
-    def _judged(self, ways: Iterable[DeviationPattern]) -> Iterator[tuple[DeviationPattern, NodeAssessment]]:
-        by_carrier = {way.nodes[0]: way for way in ways}
-        for node, document, facts in self._read(sorted(by_carrier)):
-            way = by_carrier[node]
-            yield way, self._weighing_of_group.assess(document, facts, way.deviations)
-
-    def splits(self) -> Iterator[tuple[Split, Relevance | None]]:
-        """Every field without a usual value, with what it matters to."""
-        splits = self._found.splits
-        asked: dict[int, list[int]] = {}
-        for place, split in enumerate(splits):
-            for _, nodes in split.values[:SHOWN_NODES]:
-                asked.setdefault(nodes[0], []).append(place)
-        weighed: dict[int, Relevance | None] = {}
-        for node, document, facts in self._read(sorted(asked)[:MOST_JUDGED]):
-            held = [Deviation(splits[place].path, None, None, 0, splits[place].rule) for place in asked[node]]
-            judged = self._weighing_of_group.assess(document, facts, held)
-            for place, each in zip(asked[node], judged.weighed, strict=True):
-                weighed[place] = _heavier(weighed.get(place), each)
-        for place, split in enumerate(splits):
-            yield split, weighed.get(place)
-
-
-def _heavier(one: Relevance | None, other: Relevance | None) -> Relevance | None:
-    if one is None or other is None:
-        return one or other
-    settles = tuple(dict.fromkeys((*one.settles, *other.settles)))
-    return Relevance(max(one.grade, other.grade), tuple(dict.fromkeys((*one.checks, *other.checks))), settles)
-
-
-def _by_rule(deviations: Iterable[Deviation]) -> NodeAssessment:
-    """Reports say themselves what they are of: each field's rule has its weight."""
-    return NodeAssessment((), tuple(Relevance(each.rule.grade, each.rule.subjects, ()) for each in deviations))
-
-
-def _usual_nodes(tally: Tally, found: Deviations) -> list[int]:
-    """Nodes that are as usual as any: the one with the fewest differences, and one for each value that halves have.
-
-    In a small group it may be any node.
-    """
-    frequent: Counter[int] = Counter()
-    for split in found.splits:
-        frequent.update(split.values[0][1])
-    ordered = sorted(tally.nodes, key=lambda node: (len(found.by_node.get(node, ())), -frequent[node], node))
-    place = {node: number for number, node in enumerate(ordered)}
-    firm = [split for split in found.splits if split.rule.how is not ComparisonKind.LIVE]
-    best = [min(nodes, key=lambda node: place[node]) for split in firm for _, nodes in split.values[:SHOWN_VALUES]]
-    others = ordered if len(ordered) <= MOST_CANDIDATES and found.splits else best
-    return list(dict.fromkeys([ordered[0], *others]))[:MOST_CANDIDATES]
-
-
-def _paired(found: Deviations, tally: Tally, *, usual: int) -> Deviations:
-    """Of a pair no value is usual by number: what the other node has is held against the `usual` one's."""
-    if len(tally.nodes) != 2:
-        return found
-    other = next(node for node in tally.nodes if node != usual)
-    held = []
-    for split in found.splits:
-        value_of = {node: value for value, nodes in split.values for node in nodes}
-        held.append(Deviation(split.path, value_of[other], value_of[usual], 1, split.rule))
-    return Deviations({other: tuple(held)} if held else {}, ())
-
-
-def _held_against_usual(found: Deviations, tally: Tally, usual: int) -> Deviations:
-    """Live readings without a majority are held against the usual node's, where that is frequent at all."""
-    by_node = dict(found.by_node)
-    kept = []
-    for split in found.splits:
-        top, top_nodes = next((each for each in split.values if usual in each[1]), split.values[0])
-        if split.rule.how is not ComparisonKind.LIVE:
-            kept.append(split)
-        elif len(top_nodes) * SPLIT_SHARE >= len(tally.nodes):
-            for value, nodes in split.values:
-                if value == top or Mark.ABSENT in (value, top):
-                    continue  # what is absent, is with the record around it, which is told
-                held = Deviation(split.path, value, top, len(top_nodes), split.rule)
-                by_node.update({node: (*by_node.get(node, ()), held) for node in nodes})
-    return Deviations(by_node, tuple(kept))
-
-
-def _odd(way: DeviationPattern, judged: NodeAssessment, tally: Tally, names: Sequence[str]) -> Outlier:
-    differences = [
-        Difference(
-            each.path,
-            each.value,
-            each.usual,
-            each.agreeing,
-            len(tally.nodes),
-            weighed.grade,
-            weighed.checks,
-            weighed.settles,
-        )
-        for each, weighed in zip(way.deviations, judged.weighed, strict=True)
-        if weighed is not None
-    ]
-    ordered = sorted(
-        merge_gpu_differences(differences),
-        key=lambda each: (-each.grade, each.field != "gpus", -len(each.settles), each.field),
-    )
-    return Outlier(tuple(names[node] for node in way.nodes), tuple(ordered), judged.findings)
-
-
-def _division(split: Split, weighed: Relevance, names: Sequence[str]) -> NoMajority:
-    values = tuple(
-        (value, len(nodes), tuple(names[node] for node in nodes[:SHOWN_NODES])) for value, nodes in split.values
-    )
-    return NoMajority(split.path, values, weighed.grade, weighed.checks, weighed.settles)
-
-
-# Takes in documents one by one, keeping counts of them alone, and groups their nodes by kind and make.
-
-RereadDocuments = Callable[[Sequence[int]], Iterator[tuple[int, dict[str, Any]]]]
-"""Reads documents again, by their numbers in the order in which they were added; yields them in any order."""
+"""A transient value of at least one in ten nodes is usual enough to compare the others with it."""
+MAX_NODES = 5
+MAX_VALUES = 3
+MAX_CANDIDATES = 12
 
 DECIDING_RULE = FieldRule(ComparisonKind.EQUAL, grade=Grade.DECIDES)
 
 
 class ComparisonBuilder:
-    """A comparison in the making. `keeps_all` also compares times, serial numbers and readings of the moment."""
+    """Builds a comparison from documents, of which only counts are kept.
+
+    Args:
+        keeps_all: Whether times, serial numbers and transient metrics are compared, too.
+    """
 
     def __init__(self, *, keeps_all: bool = False) -> None:
         self._keeps_all = keeps_all
@@ -384,74 +55,377 @@ class ComparisonBuilder:
         self._tallies: dict[tuple[ReportKind, HardwareClass], Tally] = {}
         self._facts = FactsFlattener()
 
-    def add(self, name: str, document: object, *, is_changed: bool = False) -> None:
-        """Count one document. `is_changed`: its own hash says that it was changed later. Raises WrongReport."""
-        kind = parse_report_kind(document)
-        if not isinstance(document, dict):
-            raise InvalidReport("not a JSON object")
-        validate_form(document, kind)
-        try:
-            leaves = self._leaves(document, kind)
-        except RecursionError as error:
-            raise InvalidReport("it is nested too deep") from error
-        if kind is ReportKind.VERIFY:
-            leaves.append(("report_sha256", DECIDING_RULE, "not its own" if is_changed else "its own"))
-        tally = self._tallies.setdefault((kind, find_hardware_class(document, kind)), Tally())
-        if kind is ReportKind.FACTS and tally.has_news(leaves):
-            # Only a document with something new in it can be wrong: what was there before, was right.
-            _check_facts(document)
-        tally.add(len(self._names), leaves)
-        self._names.append(name)
-
-    def _leaves(self, document: dict[str, Any], kind: ReportKind) -> list[Leaf]:
-        found = self._facts.flatten(document) if kind is ReportKind.FACTS else list(flatten_report(document, kind))
-        if not self._keeps_all:
-            return found
-        return [
-            (path, TRANSIENT if rule.how is ComparisonKind.LEFT_OUT else rule, value) for path, rule, value in found
-        ]
-
     @property
     def kinds(self) -> dict[ReportKind, int]:
-        """How many documents there are of each kind, in the order in which kinds came."""
+        """The number of documents of each kind, in the order in which the kinds came."""
         counts: dict[ReportKind, int] = {}
         for (kind, _), tally in self._tallies.items():
             counts[kind] = counts.get(kind, 0) + len(tally.nodes)
         return counts
 
-    def finish(self, reread: RereadDocuments) -> tuple[ComparisonGroup, ...]:
-        """The groups, the largest first within a kind. `reread` is asked for the few documents that stand out.
+    def add(self, name: str, document: object, *, is_changed: bool = False) -> None:
+        """Count one document.
 
-        Raises WrongReport for a document that only now shows to be wrong: in what is not compared.
+        Args:
+            name: The name of its node.
+            document: The document.
+            is_changed: Whether its own hash says that it was changed later.
+
+        Raises:
+            InvalidReport: It cannot be compared.
+        """
+        kind = parse_report_kind(document)
+        if not isinstance(document, dict):
+            raise InvalidReport("not a JSON object")
+        validate_form(document, kind)
+        try:
+            leaves = self._facts.flatten(document) if kind is ReportKind.FACTS else list(flatten_report(document, kind))
+        except RecursionError as error:
+            raise InvalidReport("it is nested too deep") from error
+        if self._keeps_all:
+            leaves = [
+                (path, TRANSIENT if rule.kind is ComparisonKind.IGNORED else rule, value)
+                for path, rule, value in leaves
+            ]
+        if kind is ReportKind.VERIFY:
+            leaves.append(("report_sha256", DECIDING_RULE, "not its own" if is_changed else "its own"))
+        tally = self._tallies.setdefault((kind, find_hardware_class(document, kind)), Tally())
+        if kind is ReportKind.FACTS and tally.has_news(leaves):
+            # Only a document with something new in it can be invalid: what was there before, was valid.
+            try:
+                parse_facts_document(document)
+            except (InvalidFacts, RecursionError) as error:
+                raise InvalidReport(str(error) or "it is nested too deep") from error
+        tally.add(len(self._names), leaves)
+        self._names.append(name)
+
+    def finish(self, reread: Reread) -> tuple[ComparisonGroup, ...]:
+        """Return the groups, the largest first within a kind.
+
+        Args:
+            reread: Reads the few documents again that deviate.
+
+        Raises:
+            InvalidReport: A document turns out to be invalid only now, in what is not compared.
         """
         return tuple(
-            build_group(tally, kind=kind, make=make, names=self._names, reread=reread, keeps_all=self._keeps_all)
+            _GroupBuilder(kind, hardware, tally, self._names, reread, keeps_all=self._keeps_all).build()
             for kind in self.kinds
-            for make, tally in self._groups(kind)
+            for hardware, tally in self._merge_tallies(kind)
         )
 
-    def _groups(self, kind: ReportKind) -> list[tuple[HardwareClass, Tally]]:
-        """Tallies of a kind by make, with those of few nodes taken into the nearest."""
-        own = {make: tally for (each, make), tally in self._tallies.items() if each is kind}
-        homes = assign_groups({make: len(tally.nodes) for make, tally in own.items()})
-        for home in set(homes.values()):
-            guests = [make for make, into in homes.items() if into == home and make != home]
-            if guests:
-                _label(own[home], home)
-            for make in guests:
-                _label(own[make], make)
-                own[home].absorb(own[make])
-        kept = [(make, own[make]) for make in own if homes[make] == make]
+    def _merge_tallies(self, kind: ReportKind) -> list[tuple[HardwareClass, Tally]]:
+        """Return the tallies of a kind by hardware, with those of few nodes merged into the nearest."""
+        own = {hardware: tally for (each, hardware), tally in self._tallies.items() if each is kind}
+        groups = assign_groups({hardware: len(tally.nodes) for hardware, tally in own.items()})
+        for group in set(groups.values()):
+            merged = [hardware for hardware, into in groups.items() if into == group and hardware != group]
+            for hardware in (group, *merged) if merged else ():
+                # As a field of their own: nodes of other hardware than the group's differ in it.
+                own[hardware].set_field("gpus", DECIDING_RULE, hardware.label)
+            for hardware in merged:
+                own[group].absorb(own[hardware])
+        kept = [(hardware, own[hardware]) for hardware in own if groups[hardware] == hardware]
         return sorted(kept, key=lambda pair: -len(pair[1].nodes))
 
 
-def _label(tally: Tally, make: HardwareClass) -> None:
-    """Make the GPUs a field of their own, so that nodes of another make than the group's differ in it."""
-    tally.label("gpus", DECIDING_RULE, make.label)
+_GPU_FIELDS = re.compile(
+    r"(nvml\.gpus|driver\.pci_gpus|cdi)\[[^\]]*\](?!\Z)|driver\.device_nodes|.*\.gpu_\d+_.*|engine\.cdi_.*"
+)
+"""Fields that say no more than another number or model of GPUs does."""
 
 
-def _check_facts(document: object) -> None:
-    try:
-        parse_facts_document(document)
-    except (InvalidFacts, RecursionError) as error:
-        raise InvalidReport(str(error) or "it is nested too deep") from error
+@record
+class DeviationPattern:
+    """Nodes that deviate from their group in the same fields with the same values."""
+
+    deviations: tuple[Deviation, ...]
+    nodes: tuple[int, ...]
+
+    @property
+    def is_steady(self) -> bool:
+        """True if more than transient metrics deviate."""
+        return any(not each.rule.is_transient for each in self.deviations)
+
+    @property
+    def readings(self) -> frozenset[Reading]:
+        """The paths with the values there."""
+        return frozenset((each.path, each.value) for each in self.deviations)
+
+    def find_causes(self, assessment: NodeAssessment) -> set[Reading]:
+        """Return the readings that cause a finding."""
+        pairs = zip(self.deviations, assessment.relevance, strict=True)
+        return {(each.path, each.value) for each, relevance in pairs if relevance is not None and relevance.settles}
+
+
+def find_patterns(found: Deviations) -> list[DeviationPattern]:
+    """Group the nodes that deviate by their pattern; transient metrics do not make it another pattern.
+
+    Nodes that share a pattern with others have one of their own for their transient deviations.
+    """
+
+    def find_signature(node: int, *, is_transient: bool) -> frozenset[Reading]:
+        of_kind = (each for each in found.by_node[node] if each.rule.is_transient is is_transient)
+        return frozenset((each.path, each.value) for each in of_kind)
+
+    steady: dict[frozenset[Reading], list[int]] = {}
+    for node in found.by_node:
+        steady.setdefault(find_signature(node, is_transient=False), []).append(node)
+    only_transient = steady.pop(frozenset(), [])
+    sharing = (node for nodes in steady.values() if len(nodes) > 1 for node in nodes)
+    transient: dict[frozenset[Reading], list[int]] = {}
+    for node in (*only_transient, *sharing):
+        transient.setdefault(find_signature(node, is_transient=True), []).append(node)
+    transient.pop(frozenset(), None)
+    patterns = []
+    for nodes in steady.values():
+        deviations = found.by_node[nodes[0]]
+        if any(each.path == "gpus" for each in deviations):
+            # Where the GPUs themselves differ, fields that only repeat it are dropped.
+            deviations = tuple(each for each in deviations if not _GPU_FIELDS.match(each.path))
+        patterns.append(DeviationPattern(deviations, tuple(sorted(nodes))))
+    for nodes in transient.values():
+        deviations = tuple(each for each in found.by_node[nodes[0]] if each.rule.is_transient)
+        patterns.append(DeviationPattern(deviations, tuple(sorted(nodes))))
+    return patterns
+
+
+def drop_own_transients(pattern: DeviationPattern, assessment: NodeAssessment) -> NodeAssessment:
+    """Drop from the assessment of one node what only its own transient metrics cause, where others share its pattern."""
+    if len(pattern.nodes) == 1 or not pattern.is_steady:
+        return assessment
+    pairs = list(zip(pattern.deviations, assessment.relevance, strict=True))
+    caused: dict[bool, set[str]] = {True: set(), False: set()}
+    for each, relevance in pairs:
+        caused[each.rule.is_transient].update(relevance.settles if relevance else ())
+    dropped = caused[True] - caused[False]
+    findings = tuple(finding for finding in assessment.findings if finding.code not in dropped)
+    return NodeAssessment(findings, tuple(None if each.rule.is_transient else own for each, own in pairs))
+
+
+def find_covering_patterns(patterns: Iterable[DeviationPattern]) -> list[DeviationPattern]:
+    """Choose some of the patterns, in which every reading of any of them occurs."""
+    seen: set[Reading] = set()
+    chosen = []
+    for pattern in patterns:
+        if not pattern.readings <= seen:
+            chosen.append(pattern)
+            seen |= pattern.readings
+    return chosen
+
+
+class _GroupBuilder:
+    """Builds the result of one group from its counts."""
+
+    def __init__(
+        self,
+        kind: ReportKind,
+        hardware: HardwareClass,
+        tally: Tally,
+        names: Sequence[str],
+        reread: Reread,
+        *,
+        keeps_all: bool,
+    ) -> None:
+        self._kind = kind
+        self._hardware = hardware
+        self._tally = tally
+        self._names = names
+        self._reread = reread
+        self._keeps_all = keeps_all
+        self._not_judged = 0
+
+    def build(self) -> ComparisonGroup:
+        """Return the group with its outliers, the worst first."""
+        found = find_deviations(self._tally)
+        if self._kind is ReportKind.FACTS:
+            outliers, no_majority = self._assess_facts(found)
+        else:
+            # In reports each field's rule says how relevant it is.
+            found = self._compare_pair(found, usual=self._tally.nodes[0])
+            outliers = []
+            for pattern in find_patterns(found):
+                rules = (each.rule for each in pattern.deviations)
+                relevance = tuple(Relevance(rule.grade, rule.subjects, ()) for rule in rules)
+                outliers.append(self._build_outlier(pattern, NodeAssessment((), relevance)))
+            no_majority = [
+                self._build_no_majority(split, Relevance(split.rule.grade, split.rule.subjects, ()))
+                for split in found.splits
+            ]
+        shown = [each for each in outliers if each.differences or each.findings]
+        return ComparisonGroup(
+            self._kind,
+            self._hardware,
+            tuple(self._names[node] for node in self._tally.nodes),
+            tuple(sorted(shown, key=lambda each: each.weight, reverse=True)),
+            tuple(sorted(no_majority, key=lambda each: (-each.grade, each.field))),
+            self._not_judged,
+        )
+
+    def _assess_facts(self, found: Deviations) -> tuple[list[Outlier], list[NoMajority]]:
+        """Run the checks on the patterns of a group."""
+        usual = self._choose_usual_node(found)
+        ((_, document, facts),) = self._read([usual])
+        found = self._compare_pair(found, usual=usual)
+        if not self._keeps_all:
+            found = self._compare_transient_splits(found, usual)
+        undecided = {split.path for split in found.splits if not split.rule.is_transient}
+        analysis = ImpactAnalysis(document, facts, undecided=undecided, keeps_all=self._keeps_all)
+        outliers = [self._build_outlier(*assessed) for assessed in self._assess_patterns(found, analysis)]
+        relevance = self._assess_splits(found.splits, analysis)
+        pairs = zip(found.splits, relevance, strict=True)
+        return outliers, [self._build_no_majority(split, own) for split, own in pairs if own is not None]
+
+    def _read(self, nodes: Sequence[int]) -> Iterator[tuple[int, dict[str, Any], Facts]]:
+        """Read documents of some nodes again, with their facts."""
+        for node, document in self._reread(nodes):
+            try:
+                facts = parse_facts_document(document)
+            except InvalidFacts as error:
+                raise InvalidReport(f"{self._names[node]}: {error}") from error
+            yield node, document, facts
+
+    def _choose_usual_node(self, found: Deviations) -> int:
+        """Choose a node to compare the others with: of the most usual ones the first with the fewest findings.
+
+        Candidates are the node with the fewest differences, and one for each value that many nodes have; in a small
+        group any node.
+        """
+        frequent: Counter[int] = Counter()
+        for split in found.splits:
+            frequent.update(split.values[0][1])
+        ordered = sorted(self._tally.nodes, key=lambda node: (len(found.by_node.get(node, ())), -frequent[node], node))
+        place = {node: number for number, node in enumerate(ordered)}
+        steady = [split for split in found.splits if not split.rule.is_transient]
+        best = [min(nodes, key=lambda node: place[node]) for split in steady for _, nodes in split.values[:MAX_VALUES]]
+        others = ordered if len(ordered) <= MAX_CANDIDATES and found.splits else best
+        candidates = list(dict.fromkeys([ordered[0], *others]))[:MAX_CANDIDATES]
+        if len(candidates) == 1:
+            return candidates[0]
+        counts = {node: len(find_root_findings(facts)) for node, _, facts in self._read(candidates)}
+        return min(candidates, key=lambda node: (counts[node], candidates.index(node)))
+
+    def _compare_pair(self, found: Deviations, *, usual: int) -> Deviations:
+        """Compare the other of two nodes with the `usual` one: of a pair no value has a majority."""
+        if len(self._tally.nodes) != 2:
+            return found
+        other = next(node for node in self._tally.nodes if node != usual)
+        deviations = []
+        for split in found.splits:
+            value_of = {node: value for value, nodes in split.values for node in nodes}
+            deviations.append(Deviation(split.path, value_of[other], value_of[usual], 1, split.rule))
+        return Deviations({other: tuple(deviations)} if deviations else {}, ())
+
+    def _compare_transient_splits(self, found: Deviations, usual: int) -> Deviations:
+        """Compare transient metrics without a majority with the usual node's, where its value is frequent at all."""
+        by_node = dict(found.by_node)
+        kept = []
+        for split in found.splits:
+            top, top_nodes = next((each for each in split.values if usual in each[1]), split.values[0])
+            if not split.rule.is_transient:
+                kept.append(split)
+            elif len(top_nodes) * SPLIT_SHARE >= len(self._tally.nodes):
+                for value, nodes in split.values:
+                    if value == top or Mark.ABSENT in (value, top):
+                        continue  # an absent field goes with the record around it, which is reported
+                    deviation = Deviation(split.path, value, top, len(top_nodes), split.rule)
+                    by_node.update({node: (*by_node.get(node, ()), deviation) for node in nodes})
+        return Deviations(by_node, tuple(kept))
+
+    def _assess_patterns(
+        self, found: Deviations, analysis: ImpactAnalysis
+    ) -> Iterator[tuple[DeviationPattern, NodeAssessment]]:
+        """Yield every pattern with its assessment; those with few nodes first, where there are many.
+
+        A transient metric is assessed on one node that has it, and where it causes a finding, on all of those.
+        """
+
+        def assess(patterns: Iterable[DeviationPattern]) -> Iterator[tuple[DeviationPattern, NodeAssessment]]:
+            by_node = {pattern.nodes[0]: pattern for pattern in patterns}
+            for node, document, facts in self._read(sorted(by_node)):
+                yield by_node[node], analysis.assess(document, facts, by_node[node].deviations)
+
+        patterns = sorted(find_patterns(found), key=lambda pattern: len(pattern.nodes))
+        steady = [pattern for pattern in patterns if pattern.is_steady]
+        causes: set[Reading] = set()
+        for pattern, assessment in assess(steady[:MAX_ASSESSED]):
+            causes |= pattern.find_causes(assessment)
+            yield pattern, drop_own_transients(pattern, assessment)
+        transient = [pattern for pattern in patterns if not pattern.is_steady]
+        first = find_covering_patterns(transient)
+        for pattern, assessment in assess(first[:MAX_TRANSIENT_ASSESSED]):
+            causes |= pattern.find_causes(assessment)
+            yield pattern, assessment
+        assessed = {pattern.nodes[0] for pattern in first}
+        rest = [each for each in transient if each.nodes[0] not in assessed and each.readings & causes]
+        left_out = (*steady[MAX_ASSESSED:], *first[MAX_TRANSIENT_ASSESSED:], *rest[MAX_TRANSIENT_ASSESSED:])
+        self._not_judged += sum(len(pattern.nodes) for pattern in left_out)
+        yield from assess(rest[:MAX_TRANSIENT_ASSESSED])
+
+    def _assess_splits(self, splits: Sequence[Split], analysis: ImpactAnalysis) -> list[Relevance | None]:
+        """Return the relevance of each field without a majority, assessed on one node of each value."""
+        places: dict[int, list[int]] = {}
+        for place, split in enumerate(splits):
+            for _, nodes in split.values[:MAX_NODES]:
+                places.setdefault(nodes[0], []).append(place)
+        found: list[Relevance | None] = [None] * len(splits)
+        for node, document, facts in self._read(sorted(places)[:MAX_ASSESSED]):
+            deviations = [Deviation(splits[place].path, None, None, 0, splits[place].rule) for place in places[node]]
+            assessment = analysis.assess(document, facts, deviations)
+            for place, own in zip(places[node], assessment.relevance, strict=True):
+                one = found[place]
+                if one is None or own is None:
+                    found[place] = one or own
+                    continue
+                checks, settles = dict.fromkeys((*one.checks, *own.checks)), dict.fromkeys((*one.settles, *own.settles))
+                found[place] = Relevance(max(one.grade, own.grade), tuple(checks), tuple(settles))
+        return found
+
+    def _build_outlier(self, pattern: DeviationPattern, assessment: NodeAssessment) -> Outlier:
+        count = len(self._tally.nodes)
+        differences = [
+            Difference(each.path, each.value, each.usual, each.agreeing, count, own.grade, own.checks, own.settles)
+            for each, own in zip(pattern.deviations, assessment.relevance, strict=True)
+            if own is not None
+        ]
+        merged = merge_gpu_differences(differences)
+        ordered = sorted(merged, key=lambda each: (-each.grade, each.field != "gpus", -len(each.settles), each.field))
+        return Outlier(tuple(self._names[node] for node in pattern.nodes), tuple(ordered), assessment.findings)
+
+    def _build_no_majority(self, split: Split, relevance: Relevance) -> NoMajority:
+        values = tuple(
+            (value, len(nodes), tuple(self._names[node] for node in nodes[:MAX_NODES])) for value, nodes in split.values
+        )
+        return NoMajority(split.path, values, relevance.grade, relevance.checks, relevance.settles)
+
+
+_INDEX = re.compile(r"\[(\d+)\]")
+
+
+def merge_gpu_differences(differences: Iterable[Difference]) -> list[Difference]:
+    """Merge differences that are the same but for the first index: nvml.gpus[0-7].health.persistence."""
+    sets: dict[tuple[object, ...], list[Difference]] = {}
+    for each in differences:
+        shape = _INDEX.sub("[]", each.field, count=1)
+        sets.setdefault((shape, each.value, each.usual, each.grade, each.checks, each.settles), []).append(each)
+    merged = []
+    for first, *others in sets.values():
+        if others:
+            alike = (first, *others)
+            indices = sorted(int(found[1]) for each in alike if (found := _INDEX.search(each.field)))
+            field = _INDEX.sub(f"[{_format_ranges(indices)}]", first.field, count=1)
+            merged.append(replace(first, field=field, agreeing=min(each.agreeing for each in alike)))
+        else:
+            merged.append(first)
+    return merged
+
+
+def _format_ranges(numbers: list[int]) -> str:
+    """Format sorted numbers as ranges: 0-3,5."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

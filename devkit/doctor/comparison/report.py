@@ -1,4 +1,4 @@
-"""The comparison for people: who is the odd one out, in what, and which check it matters to."""
+"""The report of a comparison: the document devkit.compare/1, and the text for people."""
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
@@ -11,75 +11,73 @@ from devkit.doctor.report.lines import MAX_WIDTH, MIN_WIDTH, Line, Marks, Tone
 from devkit.facts import model
 from devkit.text import format_bytes, format_count, join_words, to_one_line, wrap_text
 
-# The comparison as the document devkit.compare/1.
-
 SCHEMA = "devkit.compare/1"
+
+MAX_CODES = 6
+MAX_NAMES = 4
+MAX_FIELDS = 8
+MAX_OUTLIERS = 20
+MAX_VALUES = 4
+MAX_QUIET = 5
+MAX_VALUE_LENGTH = 60
+
+_GRADE_WORDS = {Grade.NONE: "no", Grade.READ: "read", Grade.DECIDES: "decides"}
 
 
 def build_comparison_document(comparison: Comparison) -> dict[str, Any]:
-    """The document behind `--json`; its fields are a contract."""
+    """Return the document behind `--json`; its fields are a contract."""
     return {
         "schema": SCHEMA,
-        "verdict": "differ" if comparison.differs else "alike",
+        "verdict": "differ" if comparison.has_differences else "alike",
         "nodes": comparison.node_count,
-        "groups": [_group(group) for group in comparison.groups],
+        "groups": [
+            {
+                "kind": group.kind.value,
+                "of": group.hardware.label,
+                "nodes": len(group.nodes),
+                "odd": [_build_outlier_document(each) for each in group.outliers],
+                "without_majority": [_build_no_majority_document(each) for each in group.no_majority],
+                "not_judged": group.not_judged,
+            }
+            for group in comparison.groups
+        ],
         "unreadable": [{"name": each.name, "problem": each.problem} for each in comparison.unreadable],
     }
 
 
-def _group(group: ComparisonGroup) -> dict[str, Any]:
+def _build_outlier_document(outlier: Outlier) -> dict[str, Any]:
+    differences = [
+        {
+            "field": each.field,
+            "value": to_json_value(each.value),
+            "usual": to_json_value(each.usual),
+            "agreeing": each.agreeing,
+            "of": each.of,
+            **_build_relevance_document(each),
+        }
+        for each in outlier.differences
+    ]
     return {
-        "kind": group.kind.value,
-        "of": group.make.label,
-        "nodes": len(group.nodes),
-        "odd": [_odd(each) for each in group.odd],
-        "without_majority": [_division(each) for each in group.divisions],
-        "not_judged": group.not_judged,
+        "nodes": list(outlier.nodes),
+        "matters": _GRADE_WORDS[outlier.grade],
+        "findings": [{"code": each.code, "message": each.message} for each in outlier.findings],
+        "differences": differences,
     }
 
 
-def _odd(odd: Outlier) -> dict[str, Any]:
-    return {
-        "nodes": list(odd.nodes),
-        "matters": name_grade(odd.grade),
-        "findings": [{"code": each.code, "message": each.message} for each in odd.findings],
-        "differences": [_difference(each) for each in odd.differences],
-    }
-
-
-def _difference(each: Difference) -> dict[str, Any]:
-    return {
-        "field": each.field,
-        "value": to_json_value(each.value),
-        "usual": to_json_value(each.usual),
-        "agreeing": each.agreeing,
-        "of": each.of,
-        "matters": name_grade(each.grade),
-        "checks": list(each.checks),
-        "settles": list(each.settles),
-    }
-
-
-def _division(each: NoMajority) -> dict[str, Any]:
+def _build_no_majority_document(each: NoMajority) -> dict[str, Any]:
     values = [
         {"value": to_json_value(value), "nodes": count, "such_as": list(names)} for value, count, names in each.values
     ]
-    return {
-        "field": each.field,
-        "values": values,
-        "matters": name_grade(each.grade),
-        "checks": list(each.checks),
-        "settles": list(each.settles),
-    }
+    return {"field": each.field, "values": values, **_build_relevance_document(each)}
 
 
-def name_grade(grade: Grade) -> str:
-    """A grade as the document has it."""
-    return {Grade.NONE: "no", Grade.READ: "read", Grade.DECIDES: "decides"}[grade]
+def _build_relevance_document(each: Difference | NoMajority) -> dict[str, Any]:
+    return {"matters": _GRADE_WORDS[each.grade], "checks": list(each.checks), "settles": list(each.settles)}
 
 
 def to_json_value(value: Hashable) -> Any:  # noqa: ANN401 - a value of JSON
-    """A counted value as JSON; what was not read and what is not there as words in an object."""
+    """Return a counted value as JSON; what was not read and what is absent as words in an object."""
     if isinstance(value, Mark):
         return {"is": value.value}
     if value is float:
@@ -89,26 +87,17 @@ def to_json_value(value: Hashable) -> Any:  # noqa: ANN401 - a value of JSON
     return [to_json_value(each) for each in value] if isinstance(value, tuple) else value
 
 
-MOST_CODES = 6
-MOST_NAMES = 4
-MOST_FIELDS = 8
-MOST_ODD = 20
-MOST_VALUES = 4
-MOST_QUIET = 5
-LONGEST_VALUE = 60
-
-
 def format_comparison(comparison: Comparison, *, width: int, marks: Marks, shows_all: bool = False) -> tuple[Line, ...]:
-    """The comparison in lines of at most `width` columns; names and values without a blank are never broken.
+    """Format the comparison in lines of at most `width` columns; names and values without a space are never broken.
 
-    Of what is long the first are shown, and of what no check looks at little, unless `shows_all`.
+    Long lists are shortened, and of differences that no check reads few are shown, unless `shows_all`.
     """
     page = _Page(max(MIN_WIDTH, min(width, MAX_WIDTH)), marks, shows_all=shows_all)
-    page.headline(comparison)
+    page.add_headline(comparison)
     for group in comparison.groups:
-        page.group(group)
+        page.add_group(group)
     for each in comparison.unreadable:
-        page.say(f"{marks.error} not read: {each.name}: {each.problem}", tone=Tone.BAD)
+        page.add(f"{marks.error} not read: {each.name}: {each.problem}", tone=Tone.BAD)
     return tuple(page.lines)
 
 
@@ -119,179 +108,162 @@ class _Page:
         self._marks = marks
         self._shows_all = shows_all
 
-    def say(self, text: str, *, indent: str = "", tone: Tone = Tone.PLAIN) -> None:
-        """Add `text`, folded, with nothing in it that a terminal would act on: names come from files."""
-        folded = wrap_text(to_one_line(text), width=self._width, indent=indent, hanging="  ") if text else ""
-        self.lines += [Line(line, tone) for line in folded.split("\n")]
+    def add(self, text: str, *, indent: str = "", tone: Tone = Tone.PLAIN) -> None:
+        """Add a text, wrapped, with nothing in it that a terminal would act on: names come from files."""
+        wrapped = wrap_text(to_one_line(text), width=self._width, indent=indent, hanging="  ") if text else ""
+        self.lines += [Line(line, tone) for line in wrapped.split("\n")]
 
-    def headline(self, comparison: Comparison) -> None:
-        """The answer in one line: the odd one out, or that there is none."""
-        odd = [each for group in comparison.groups for each in group.odd if each.grade > Grade.NONE]
+    def add_headline(self, comparison: Comparison) -> None:
+        """Add the answer in one line: the worst outlier, or that there is none."""
+        outliers = [each for group in comparison.groups for each in group.outliers if each.grade > Grade.NONE]
         total = f"{comparison.node_count} compared"
-        if odd and any(len(group.nodes) > 2 for group in comparison.groups):
-            worst = max(odd, key=lambda each: each.weight)
-            count = sum(len(each.nodes) for each in odd)
-            left = count - len(worst.nodes)
+        if outliers and any(len(group.nodes) > 2 for group in comparison.groups):
+            worst = max(outliers, key=lambda each: each.weight)
+            left = sum(len(each.nodes) for each in outliers) - len(worst.nodes)
             more = f"; {left} more differ{'s' * (left == 1)}" if left else ""
-            said = f"odd one out: {_names(worst.nodes)} ({total}{more})"
-            self.say(f"{self._marks.error} {said}", tone=Tone.BAD)
-        elif comparison.differs:
-            self.say(f"{self._marks.warning} they differ ({total})", tone=Tone.WARN)
+            self.add(f"{self._marks.error} outlier: {_join_names(worst.nodes)} ({total}{more})", tone=Tone.BAD)
+        elif comparison.has_differences:
+            self.add(f"{self._marks.warning} they differ ({total})", tone=Tone.WARN)
         else:
-            self.say(f"{self._marks.passed} nothing differs that matters ({total})", tone=Tone.GOOD)
+            self.add(f"{self._marks.passed} no relevant difference ({total})", tone=Tone.GOOD)
 
-    def group(self, group: ComparisonGroup) -> None:
-        """One group: what it is of, its odd nodes, and the fields without a usual value."""
-        self.say("")
-        self.say(f"{_of(group)}:", tone=Tone.QUIET)
-        if len(group.nodes) == 1:
-            self.say("nothing of its kind and make to compare it with", indent="  ")
-        shown = [each for each in group.odd if each.grade > Grade.NONE or self._shows_all]
-        for odd in shown if self._shows_all else shown[:MOST_ODD]:
-            self._odd(odd, group)
-        self._divisions(group)
-        quiet = [] if self._shows_all else [each for each in group.odd if each.grade is Grade.NONE]
-        for odd in quiet[:MOST_QUIET]:
-            self._quiet(odd)
-        self._left_out(group, shown, quiet)
+    def add_group(self, group: ComparisonGroup) -> None:
+        """Add one group: its hardware, its outliers, and the fields without a majority."""
+        count = len(group.nodes)
+        heading = ", ".join([*([group.hardware.label] if group.hardware.label else []), f"{count} {group.kind.plural}"])
+        if count >= 3:
+            differing = sum(len(each.nodes) for each in group.outliers if each.grade > Grade.NONE)
+            heading += f", {count - differing} without a relevant difference"
+        self.add("")
+        self.add(f"{heading}:", tone=Tone.QUIET)
+        if count == 1:
+            self.add("nothing of its kind and hardware to compare it with", indent="  ")
+        shown = [each for each in group.outliers if each.grade > Grade.NONE or self._shows_all]
+        for outlier in shown if self._shows_all else shown[:MAX_OUTLIERS]:
+            self._add_outlier(outlier, group)
+        for each in group.no_majority:
+            if each.grade > Grade.NONE or self._shows_all:
+                self.add(f"{self._marks.warning} no majority: {each.field}", indent="  ", tone=Tone.WARN)
+                for line in _format_values(each):
+                    self.add(line, indent="      ")
+                self._add_relevance(each.settles, each.checks)
+        quiet = [] if self._shows_all else [each for each in group.outliers if each.grade is Grade.NONE]
+        for outlier in quiet[:MAX_QUIET]:
+            self._add_quiet(outlier)
+        self._add_omitted(group, len(shown), quiet)
 
-    def _odd(self, odd: Outlier, group: ComparisonGroup) -> None:
-        is_bad = odd.grade is Grade.DECIDES
-        mark = self._marks.error if is_bad else self._marks.warning if odd.grade is Grade.READ else self._marks.note
-        what = (
-            _names(odd.nodes) if len(group.nodes) > 2 else f"{_names(odd.nodes)} beside {_names(_others(odd, group))}"
-        )
-        count = f" ({format_count(len(odd.nodes), 'node')})" if len(odd.nodes) > 1 else ""
-        self.say(f"{mark} {what}{count}", indent="  ", tone=Tone.BAD if is_bad else Tone.WARN)
-        for finding in odd.findings:
-            self.say(f"{finding.code}: {finding.message}", indent="      ")
-        heavy = [each for each in odd.differences if each.grade > Grade.NONE or self._shows_all]
-        shown = heavy if self._shows_all else heavy[:MOST_FIELDS]
+    def _add_outlier(self, outlier: Outlier, group: ComparisonGroup) -> None:
+        is_pair = len(group.nodes) == 2
+        is_bad = outlier.grade is Grade.DECIDES
+        mark = self._marks.error if is_bad else self._marks.warning if outlier.grade is Grade.READ else self._marks.note
+        names = _join_names(outlier.nodes)
+        if is_pair:
+            names += f" beside {_join_names([name for name in group.nodes if name not in outlier.nodes])}"
+        count = f" ({format_count(len(outlier.nodes), 'node')})" if len(outlier.nodes) > 1 else ""
+        self.add(f"{mark} {names}{count}", indent="  ", tone=Tone.BAD if is_bad else Tone.WARN)
+        for finding in outlier.findings:
+            self.add(f"{finding.code}: {finding.message}", indent="      ")
+        relevant = [each for each in outlier.differences if each.grade > Grade.NONE or self._shows_all]
+        shown = relevant if self._shows_all else relevant[:MAX_FIELDS]
         for each in shown:
-            self._difference(each, is_pair=len(group.nodes) == 2)
-        quiet = len(odd.differences) - len(heavy)
-        more = [f"{format_count(len(heavy) - len(shown), 'more difference')}"] * (len(heavy) > len(shown))
-        more += [f"{format_count(quiet, 'difference')} at which no check looks"] * bool(quiet)
+            self._add_difference(each, is_pair=is_pair)
+        quiet = len(outlier.differences) - len(relevant)
+        more = [f"{format_count(len(relevant) - len(shown), 'more difference')}"] * (len(relevant) > len(shown))
+        more += [f"{format_count(quiet, 'difference')} that no check reads"] * bool(quiet)
         if more:
-            self.say(f"and {join_words(more)} (--all)", indent="      ", tone=Tone.QUIET)
+            self.add(f"and {join_words(more)} (--all)", indent="      ", tone=Tone.QUIET)
 
-    def _difference(self, each: Difference, *, is_pair: bool) -> None:
+    def _add_difference(self, each: Difference, *, is_pair: bool) -> None:
         field, number = each.field, f"{each.agreeing} of {each.of}"
         if each.value is Mark.ABSENT:
-            self.say(f"{field} is missing; {'the other has' if is_pair else f'{number} have'} it", indent="      ")
+            self.add(f"{field} is missing; {'the other has' if is_pair else f'{number} have'} it", indent="      ")
         elif each.usual is Mark.ABSENT:
-            self.say(f"{field} is there; {'the other lacks' if is_pair else f'{number} lack'} it", indent="      ")
-        elif lists := _beside(each):
-            self.say(f"{field} {lists}, beside {'the other' if is_pair else number}", indent="      ")
+            self.add(f"{field} is present; {'the other lacks' if is_pair else f'{number} lack'} it", indent="      ")
+        elif lists := _compare_lists(each):
+            self.add(f"{field} {lists}, unlike {'the other' if is_pair else number}", indent="      ")
         else:
-            value, usual = _shown(each.value, each.field, each.usual), _shown(each.usual, each.field, each.value)
+            value = _format_value(each.value, field, each.usual)
+            usual = _format_value(each.usual, field, each.value)
             many = f"{number} are near" if isinstance(each.usual, float) else f"{number} have"
-            who = "the other has" if is_pair else many
-            self.say(f"{field} is {value}; {who} {usual}", indent="      ")
-        self._matters(each.settles, each.checks)
+            self.add(f"{field} is {value}; {'the other has' if is_pair else many} {usual}", indent="      ")
+        self._add_relevance(each.settles, each.checks)
 
-    def _matters(self, settles: Sequence[str], checks: Sequence[str]) -> None:
+    def _add_relevance(self, settles: Sequence[str], checks: Sequence[str]) -> None:
         others = [code for code in checks if code not in settles]
-        said = [f"{join_words(settles)} hang{'s' * (len(settles) == 1)} on it"] * bool(settles)
-        said += [f"{'also ' * bool(settles)}matters to {_codes(others)}"] * bool(others)
-        if said:
-            self.say("; ".join(said), indent="        ", tone=Tone.QUIET)
+        left = len(others) - MAX_CODES
+        codes = join_words([*others[:MAX_CODES], *([f"{left} more"] if left > 0 else [])])
+        words = [f"causes {join_words(settles)}"] * bool(settles)
+        words += [f"{'also ' * bool(settles)}read by {codes}"] * bool(others)
+        if words:
+            self.add("; ".join(words), indent="        ", tone=Tone.QUIET)
 
-    def _divisions(self, group: ComparisonGroup) -> None:
-        for each in group.divisions:
-            if each.grade > Grade.NONE or self._shows_all:
-                self.say(f"{self._marks.warning} no usual value: {each.field}", indent="  ", tone=Tone.WARN)
-                for line in _division_lines(each):
-                    self.say(line, indent="      ")
-                self._matters(each.settles, each.checks)
-
-    def _quiet(self, odd: Outlier) -> None:
-        """A node that differs in nothing that any check looks at, in a line."""
-        first, more = odd.differences[0], len(odd.differences) - 1
-        value, usual = _shown(first.value, first.field, first.usual), _shown(first.usual, first.field, first.value)
+    def _add_quiet(self, outlier: Outlier) -> None:
+        """Add a node that differs only in what no check reads, in a line."""
+        first, more = outlier.differences[0], len(outlier.differences) - 1
+        value = _format_value(first.value, first.field, first.usual)
+        usual = _format_value(first.usual, first.field, first.value)
         many = f" and {format_count(more, 'more field')}" if more else ""
-        said = f"{_names(odd.nodes)}: {first.field} is {value}, not {usual}{many}; no check looks at it"
-        self.say(f"{self._marks.note} {said}", indent="  ", tone=Tone.QUIET)
+        text = f"{_join_names(outlier.nodes)}: {first.field} is {value}, not {usual}{many}; no check reads it"
+        self.add(f"{self._marks.note} {text}", indent="  ", tone=Tone.QUIET)
 
-    def _left_out(self, group: ComparisonGroup, shown: list[Outlier], quiet: list[Outlier]) -> None:
-        if len(shown) > MOST_ODD and not self._shows_all:
-            self.say(
-                f"and {len(shown) - MOST_ODD} more ways of being odd (--all, --json)", indent="  ", tone=Tone.QUIET
-            )
+    def _add_omitted(self, group: ComparisonGroup, shown: int, quiet: list[Outlier]) -> None:
+        if shown > MAX_OUTLIERS and not self._shows_all:
+            text = f"and {shown - MAX_OUTLIERS} more kinds of outliers (--all, --json)"
+            self.add(text, indent="  ", tone=Tone.QUIET)
         if group.not_judged:
             count = format_count(group.not_judged, "node")
-            self.say(f"{count} more differ: too many for the checks to be asked of each", indent="  ", tone=Tone.WARN)
-        quiet_count = sum(len(each.nodes) for each in quiet[MOST_QUIET:])
-        fields = sum(each.grade is Grade.NONE for each in group.divisions)
-        said = [f"{format_count(quiet_count, 'more node')} in what no check looks at"] * bool(quiet_count)
-        said += [f"{format_count(fields, 'field')} without a usual value at which none looks"] * bool(fields)
-        if said and not self._shows_all:
-            self.say(f"different too: {join_words(said)} (--all)", indent="  ", tone=Tone.QUIET)
+            self.add(f"{count} more differ: too many to run the checks on each", indent="  ", tone=Tone.WARN)
+        nodes = sum(len(each.nodes) for each in quiet[MAX_QUIET:])
+        fields = sum(each.grade is Grade.NONE for each in group.no_majority)
+        words = [f"{format_count(nodes, 'more node')} in what no check reads"] * bool(nodes)
+        words += [f"{format_count(fields, 'field')} without a majority that no check reads"] * bool(fields)
+        if words and not self._shows_all:
+            self.add(f"also different: {join_words(words)} (--all)", indent="  ", tone=Tone.QUIET)
 
 
-def _of(group: ComparisonGroup) -> str:
-    count = len(group.nodes)
-    odd = sum(len(each.nodes) for each in group.odd if each.grade > Grade.NONE)
-    heading = ", ".join([*([group.make.label] if group.make.label else []), f"{count} {group.kind.plural}"])
-    return heading if count < 3 else f"{heading}, {count - odd} alike in all that matters"
-
-
-def _others(odd: Outlier, group: ComparisonGroup) -> tuple[str, ...]:
-    return tuple(name for name in group.nodes if name not in odd.nodes)
-
-
-def _names(names: Sequence[str]) -> str:
-    shown = list(names[:MOST_NAMES])
+def _join_names(names: Sequence[str]) -> str:
+    shown = list(names[:MAX_NAMES])
     left = len(names) - len(shown)
     return join_words([*shown, f"{left} more"] if left else shown)
 
 
-def _codes(codes: Sequence[str]) -> str:
-    left = len(codes) - MOST_CODES
-    return join_words([*codes[:MOST_CODES], *([f"{left} more"] if left > 0 else [])])
-
-
-def _beside(each: Difference) -> str:
-    """Of two lists what the one has and the other has not; "" for anything else, and for another order."""
+def _compare_lists(each: Difference) -> str:
+    """Return what one of two lists has and the other lacks; "" for anything else, and for another order."""
     value, usual = each.value, each.usual
     if not isinstance(value, tuple) or not isinstance(usual, tuple):
         return ""
     more = tuple(entry for entry in value if entry not in usual)
     less = tuple(entry for entry in usual if entry not in value)
-    words = [f"lacks {_shown(less, each.field)}"] * bool(less) + [f"also has {_shown(more, each.field)}"] * bool(more)
-    return "; ".join(words)
+    words = [f"lacks {_format_value(less, each.field)}"] * bool(less)
+    return "; ".join(words + [f"also has {_format_value(more, each.field)}"] * bool(more))
 
 
-def _shown(value: Hashable, field: str, other: Hashable = None) -> str:
-    """A value in words. A record is only called by its kind where the `other` value is one, too."""
-    if isinstance(value, str) and isinstance(other, Mark) and hasattr(model, value):
-        return "there"
-    text = _in_words(value, field)
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
-
-
-def _in_words(value: Hashable, field: str) -> str:
+def _format_value(value: Hashable, field: str, other: Hashable = None) -> str:
+    """Format a value. A record is only called by its type where the `other` value is one, too."""
     match value:
+        case str() if isinstance(other, Mark) and hasattr(model, value):
+            return "present"
         case Mark():
-            return value.value
+            text = value.value
         case bool():
-            return "true" if value else "false"
+            text = "true" if value else "false"
         case None:
-            return "none"
+            text = "none"
         case tuple():
-            return join_words(_shown(entry, field) for entry in value) or "empty"
+            text = join_words(_format_value(entry, field) for entry in value) or "empty"
         case int() | float() if field.endswith("_bytes"):
-            return format_bytes(round(value))
+            text = format_bytes(round(value))
         case float():
-            return f"{value:.6g}"
+            text = f"{value:.6g}"
         case _:
-            return "a number" if value is float else str(value) or '""'
+            text = "a number" if value is float else str(value) or '""'
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[: MAX_VALUE_LENGTH - 1]}…"
 
 
-def _division_lines(each: NoMajority) -> Iterator[str]:
-    for value, count, names in each.values[:MOST_VALUES]:
+def _format_values(each: NoMajority) -> Iterator[str]:
+    for value, count, names in each.values[:MAX_VALUES]:
         more = f" and {count - len(names)} more" if count > len(names) else ""
-        yield f"{_shown(value, each.field)}: {', '.join(names)}{more}"
-    left = each.values[MOST_VALUES:]
-    if left:
-        yield f"{format_count(len(left), 'more value')} on {format_count(sum(count for _, count, _ in left), 'node')}"
+        yield f"{_format_value(value, each.field)}: {', '.join(names)}{more}"
+    if left := each.values[MAX_VALUES:]:
+        nodes = format_count(sum(count for _, count, _ in left), "node")
+        yield f"{format_count(len(left), 'more value')} on {nodes}"

@@ -1,4 +1,4 @@
-"""How each field is compared: for equality, within a tolerance, only where a finding hangs on it, or not at all."""
+"""Rules of comparing: for equality, within a tolerance, only where it causes a finding, or not at all."""
 
 import re
 from enum import IntEnum
@@ -7,60 +7,65 @@ from devkit.facts.values import record
 
 
 class ComparisonKind(IntEnum):
-    """The ways of comparing."""
+    """A way of comparing a field."""
 
     EQUAL = 0
     MEASURED = 1
-    """A number that scatters: it differs when it is far from what is usual in the group."""
-    LIVE = 2
-    """A reading of the moment, such as heat or free space: it counts only where a check's finding hangs on it."""
-    LEFT_OUT = 3
+    """A number that scatters: it differs when it is far from the usual range of the group."""
+    TRANSIENT = 2
+    """A metric of the moment, such as temperature or free space: it counts only where it causes a finding."""
+    IGNORED = 3
     """Different on every machine by its nature: a time, a serial number."""
 
 
 class Grade(IntEnum):
-    """How much a difference weighs."""
+    """The relevance of a difference."""
 
     NONE = 0
-    """No check looks at it."""
+    """No check reads it."""
     READ = 1
-    """A check looks at it, and comes to the same answer."""
+    """A check reads it, and comes to the same answer."""
     DECIDES = 2
-    """A finding hangs on it, or a proof failed."""
+    """It causes a finding, or a proof failed."""
 
 
 @record
 class FieldRule:
-    """How to compare a field. `tolerance` is relative; `span` an absolute distance that is no difference yet.
+    """The way in which a field is compared.
 
-    `grade` and `subjects` say how much it weighs and for what where no check can be asked: in reports. For facts
-    the checks themselves are asked. `is_whole` keeps a list in one piece instead of going into it; `is_blurred` takes
-    texts that differ in their numbers alone for the same; entries of a list that begin with `without` are dropped. A
-    field that `is_optional` is compared among the nodes that have it.
+    `grade` and `subjects` say how relevant a difference in a report is, and for which checks or stages; for facts the
+    checks themselves are run. `is_whole` compares a list as one value instead of its entries; `masks_numbers` treats
+    texts that differ only in their numbers as equal; list entries that begin with `ignored_prefix` are dropped. A field
+    that `is_optional` is compared among the nodes that have it.
     """
 
-    how: ComparisonKind
-    tolerance: float = 0.0
-    span: float = 0.0
+    kind: ComparisonKind
+    relative_tolerance: float = 0.0
+    absolute_tolerance: float = 0.0
     grade: Grade = Grade.NONE
     subjects: tuple[str, ...] = ()
     is_whole: bool = False
-    is_blurred: bool = False
+    masks_numbers: bool = False
     is_optional: bool = False
-    without: str = ""
+    ignored_prefix: str = ""
+
+    @property
+    def is_transient(self) -> bool:
+        """True for a metric of the moment."""
+        return self.kind is ComparisonKind.TRANSIENT
 
 
 EQUAL = FieldRule(ComparisonKind.EQUAL)
-IGNORED = FieldRule(ComparisonKind.LEFT_OUT)
-TRANSIENT = FieldRule(ComparisonKind.LIVE, is_whole=True)
-LOG = FieldRule(ComparisonKind.LIVE, is_whole=True, is_blurred=True)
-"""Lines of a log, which carry times, addresses and counts."""
-CAPACITY = FieldRule(ComparisonKind.MEASURED, tolerance=0.02)
-"""Memory as the system reports it: firmware, ECC and the driver keep back a little more or less of the same boards."""
-HEAT = FieldRule(ComparisonKind.LIVE, tolerance=0.1, span=10)
+IGNORED = FieldRule(ComparisonKind.IGNORED)
+TRANSIENT = FieldRule(ComparisonKind.TRANSIENT, is_whole=True)
+LOG = FieldRule(ComparisonKind.TRANSIENT, is_whole=True, masks_numbers=True)
+"""Lines of a log, which contain times, addresses and counts."""
+CAPACITY = FieldRule(ComparisonKind.MEASURED, relative_tolerance=0.02)
+"""Memory as the system reports it: firmware, ECC and the driver reserve a little more or less on identical boards."""
+HEAT = FieldRule(ComparisonKind.TRANSIENT, relative_tolerance=0.1, absolute_tolerance=10)
 """Degrees Celsius, percent: two idle machines differ by a few."""
-SHARE = FieldRule(ComparisonKind.LIVE, tolerance=0.25)
-"""Free space and memory, clocks, power: far from usual begins where a quarter is."""
+SHARE = FieldRule(ComparisonKind.TRANSIENT, relative_tolerance=0.25)
+"""Free space and memory, clocks, power: a quarter away from the usual value is far."""
 
 _FACTS: tuple[tuple[str, FieldRule], ...] = (
     (r"taken_at|schema|system\.host_name|.*\.uuid|verification\.(taken_at|log)", IGNORED),
@@ -68,22 +73,23 @@ _FACTS: tuple[tuple[str, FieldRule], ...] = (
     (r"(system|nvml\.gpus\[\]|amd\.gpus\[\])\.memory_bytes|(limits|wsl)\.swap_bytes", CAPACITY),
     (r".*\.(temperature_c|utilisation_percent)", HEAT),
     (r".*\.(free_bytes|free_files|available_bytes|power_mw|sm_clock_mhz)|training(\..*)?", SHARE),
-    (r".*\.(ecc_uncorrected|out_of_memory_kills|clock_ahead_s|clock_behind_s)", FieldRule(ComparisonKind.LIVE, span=1)),
+    (
+        r".*\.(ecc_uncorrected|out_of_memory_kills|clock_ahead_s|clock_behind_s)",
+        FieldRule(ComparisonKind.TRANSIENT, absolute_tolerance=1),
+    ),
     (r".*\.(processes|clock_reasons|display_active|pcie_generation|link_width|mig_instances)", TRANSIENT),
     (r"kernel_log\.driver_lines|driver\.upgraded_packages", LOG),
     (r"engine\.(containers|stopped|images)|kernel_log(\..*)?|driver\.booted_at", TRANSIENT),
     (r".*\.(pci_address|address)", TRANSIENT),
-    (
-        r"limits\.nccl",
-        FieldRule(ComparisonKind.EQUAL, without="MASTER_ADDR="),
-    ),  # of the nodes of one job, one is the master
+    # of the nodes of one job, one is the master
+    (r"limits\.nccl", FieldRule(ComparisonKind.EQUAL, ignored_prefix="MASTER_ADDR=")),
 )
-"""Patterns of fields of facts and their rules; the first that matches whole. The rest is compared for equality."""
+"""Patterns of fields of facts and their rules: the first that matches completely. Others are compared for equality."""
 
-_COMPILED = tuple((re.compile(pattern), rule) for pattern, rule in _FACTS)
+FACTS_RULES = tuple((re.compile(pattern), rule) for pattern, rule in _FACTS)
 
 
 def find_facts_rule(pattern: str) -> FieldRule:
-    """The rule of a field of facts; `pattern` is its path with [] for every place in a list."""
+    """Return the rule of a field of facts; `pattern` is its path with [] for every place in a list."""
     own = pattern.removeprefix("inside.")
-    return next((rule for words, rule in _COMPILED if words.fullmatch(own)), EQUAL)
+    return next((rule for words, rule in FACTS_RULES if words.fullmatch(own)), EQUAL)

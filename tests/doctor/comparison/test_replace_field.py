@@ -7,7 +7,7 @@ import pytest
 from devkit.doctor.comparison.impact import replace_field
 from devkit.doctor.comparison.leaves import FactsFlattener
 from devkit.facts.store import parse_facts_document
-from tests.doctor.comparing.cluster import put, recorded
+from tests.doctor.comparison.cluster import put, recorded
 
 HERE = recorded("dgx-h100-ok")
 

@@ -5,8 +5,8 @@ import tracemalloc
 
 from devkit.doctor.comparison.leaves import FactsFlattener
 from devkit.doctor.comparison.outliers import ComparisonBuilder
-from devkit.doctor.comparison.rules import _COMPILED, EQUAL, find_facts_rule
-from tests.doctor.comparing.cluster import recorded, varied
+from devkit.doctor.comparison.rules import EQUAL, FACTS_RULES, find_facts_rule
+from tests.doctor.comparison.cluster import recorded, varied
 from tests.hosts import MACHINES
 
 KEPT_BYTES = 8192
@@ -54,7 +54,7 @@ def patterns():
 
 def test_every_rule_is_for_a_field_that_there_is():
     found = patterns()
-    unused = [words.pattern for words, _ in _COMPILED if not any(words.fullmatch(each) for each in found)]
+    unused = [words.pattern for words, _ in FACTS_RULES if not any(words.fullmatch(each) for each in found)]
     assert not unused
 
 

@@ -5,8 +5,8 @@ import pytest
 from devkit.doctor.comparison.deviations import find_usual_range
 from devkit.doctor.comparison.rules import ComparisonKind, FieldRule
 
-TENTH = FieldRule(ComparisonKind.MEASURED, tolerance=0.1)
-DEGREES = FieldRule(ComparisonKind.LIVE, span=10)
+TENTH = FieldRule(ComparisonKind.MEASURED, relative_tolerance=0.1)
+DEGREES = FieldRule(ComparisonKind.TRANSIENT, absolute_tolerance=10)
 ALIKE = [100.0] * 20
 
 
@@ -22,7 +22,10 @@ ALIKE = [100.0] * 20
         pytest.param([30, 31, 32, 40, 42], DEGREES, [], id="within the span"),
         pytest.param([30, 31, 31, 31, 42], DEGREES, [42], id="beyond the span"),
         pytest.param(
-            [0, 0, 0, 0, 1], FieldRule(ComparisonKind.LIVE, span=0.5), [1], id="around nothing the span alone counts"
+            [0, 0, 0, 0, 1],
+            FieldRule(ComparisonKind.TRANSIENT, absolute_tolerance=0.5),
+            [1],
+            id="around nothing the span alone counts",
         ),
         pytest.param([100, 89], TENTH, [100, 89], id="of a pair both or none"),
         pytest.param([100, 91], TENTH, [], id="a pair within the tolerance of the larger"),
@@ -31,10 +34,10 @@ ALIKE = [100.0] * 20
 )
 def test_odd_readings(values, rule, odd):
     around = find_usual_range(values, rule)
-    assert [value for value in values if not around.has(value)] == odd
+    assert [value for value in values if not around.contains(value)] == odd
 
 
 def test_one_in_a_thousand_with_half_the_rate_does_not_move_the_middle():
     values = [2600 + step % 50 for step in range(999)] + [1300]
     around = find_usual_range(values, TENTH)
-    assert around.middle == pytest.approx(2624, abs=2) and not around.has(1300) and around.has(2649)
+    assert around.median == pytest.approx(2624, abs=2) and not around.contains(1300) and around.contains(2649)

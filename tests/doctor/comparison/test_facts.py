@@ -5,8 +5,8 @@ import pytest
 from devkit.doctor.comparison.documents import HardwareClass
 from devkit.doctor.comparison.leaves import Mark
 from devkit.doctor.comparison.rules import Grade
-from tests.doctor.comparing.asking import compared, fields_of, odd_nodes, only_group
-from tests.doctor.comparing.cluster import cluster, put, recorded, varied
+from tests.doctor.comparison.cluster import cluster, put, recorded, varied
+from tests.doctor.comparison.helpers import compare, differences_by_field, get_only_group, outlier_names
 
 NODES = cluster(30)
 ODD = "node-0012"
@@ -31,9 +31,9 @@ def with_odd(*changes):
 
 
 def test_what_differs_on_all_machines_in_real_life_is_no_difference():
-    comparison = compared(NODES)
-    assert not comparison.differs
-    assert odd_nodes(comparison) == [] and only_group(comparison).odd == ()
+    comparison = compare(NODES)
+    assert not comparison.has_differences
+    assert outlier_names(comparison) == [] and get_only_group(comparison).outliers == ()
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_what_differs_on_all_machines_in_real_life_is_no_difference():
     ],
 )
 def test_one_changed_field_makes_the_odd_one_out(changes, field, seen, settles):
-    comparison = compared(with_odd(*changes))
-    assert odd_nodes(comparison) == [ODD]
-    (odd,) = only_group(comparison).odd
-    value, usual, settled = fields_of(odd)[field]
+    comparison = compare(with_odd(*changes))
+    assert outlier_names(comparison) == [ODD]
+    (odd,) = get_only_group(comparison).outliers
+    value, usual, settled = differences_by_field(odd)[field]
     assert (value, usual) == seen
     assert settles is None or set(settled) == settles
     assert {finding.code for finding in odd.findings} >= set(settled)
@@ -76,7 +76,7 @@ def test_one_changed_field_makes_the_odd_one_out(changes, field, seen, settles):
 
 def test_a_version_that_breaks_nothing_still_names_the_checks_that_look_at_it():
     versions = ["driver.loaded", "driver.on_disk", "driver.libnvidia_ml", "driver.libcuda", "nvml.driver"]
-    (odd,) = only_group(compared(with_odd(*((path, "570.172.09") for path in versions)))).odd
+    (odd,) = get_only_group(compare(with_odd(*((path, "570.172.09") for path in versions)))).outliers
     looked_at = {each.field: each.checks for each in odd.differences}
     assert set(looked_at) == set(versions)
     assert "CUD001" in looked_at["nvml.driver"] and "DRV002" in looked_at["driver.loaded"]
@@ -104,8 +104,8 @@ def test_a_version_that_breaks_nothing_still_names_the_checks_that_look_at_it():
     ],
 )
 def test_a_reading_of_the_moment_counts_where_a_finding_hangs_on_it(changes, field, code):
-    (odd,) = only_group(compared(with_odd(*changes))).odd
-    found = fields_of(odd)
+    (odd,) = get_only_group(compare(with_odd(*changes))).outliers
+    found = differences_by_field(odd)
     field = field or next(iter(found))
     assert odd.nodes == (ODD,)
     assert code in found[field][2]
@@ -122,28 +122,28 @@ def test_a_reading_of_the_moment_counts_where_a_finding_hangs_on_it(changes, fie
     ],
 )
 def test_a_reading_of_the_moment_on_which_nothing_hangs_is_no_difference(changes):
-    comparison = compared(with_odd(*changes))
-    assert not comparison.differs and only_group(comparison).odd == ()
+    comparison = compare(with_odd(*changes))
+    assert not comparison.has_differences and get_only_group(comparison).outliers == ()
 
 
 def test_with_all_readings_of_the_moment_are_told_and_weigh_nothing():
-    comparison = compared(with_odd(("nvml.gpus.5.health.temperature_c", 70)), keeps_all=True)
-    odd = next(each for each in only_group(comparison).odd if each.nodes == (ODD,))
+    comparison = compare(with_odd(("nvml.gpus.5.health.temperature_c", 70)), keeps_all=True)
+    odd = next(each for each in get_only_group(comparison).outliers if each.nodes == (ODD,))
     assert "nvml.gpus[5].health.temperature_c" in {each.field for each in odd.differences}
-    assert not comparison.differs
-    assert any(each.field == "nvml.gpus[0].uuid" for each in only_group(comparison).divisions)
+    assert not comparison.has_differences
+    assert any(each.field == "nvml.gpus[0].uuid" for each in get_only_group(comparison).no_majority)
 
 
 def test_a_field_that_no_check_reads_is_told_and_weighs_nothing():
-    comparison = compared(with_odd(("system.kernel", "6.5.0-1")))
-    (odd,) = only_group(comparison).odd
+    comparison = compare(with_odd(("system.kernel", "6.5.0-1")))
+    (odd,) = get_only_group(comparison).outliers
     assert [(each.field, each.grade, each.checks) for each in odd.differences] == [("system.kernel", Grade.NONE, ())]
-    assert not comparison.differs
+    assert not comparison.has_differences
 
 
 def test_the_same_on_every_gpu_is_one_difference():
     changes = [(f"nvml.gpus.{index}.health.persistence", False) for index in (0, 1, 2, 5)]
-    (odd,) = only_group(compared(with_odd(*changes))).odd
+    (odd,) = get_only_group(compare(with_odd(*changes))).outliers
     assert [each.field for each in odd.differences] == ["nvml.gpus[0-2,5].health.persistence"]
 
 
@@ -152,14 +152,14 @@ def test_a_reading_on_which_a_finding_hangs_is_judged_on_every_node_that_has_it(
     for name in ("node-3", "node-5"):
         put(nodes[name], "kernel_log.xids", [FELL_OFF])
     put(nodes["node-3"], "nvml.gpus.0.health.clock_reasons", ["sync-boost"])
-    assert sorted(odd_nodes(compared(nodes))) == ["node-3", "node-5"]
+    assert sorted(outlier_names(compare(nodes))) == ["node-3", "node-5"]
 
 
 def test_two_hot_gpus_do_not_hide_each_other():
     hot = [(f"nvml.gpus.{index}.health.temperature_c", 93) for index in (2, 5)]
-    (odd,) = only_group(compared(with_odd(*hot))).odd
+    (odd,) = get_only_group(compare(with_odd(*hot))).outliers
     assert [finding.code for finding in odd.findings] == ["GPU013"]
-    assert {field: found[2] for field, found in fields_of(odd).items()} == {
+    assert {field: found[2] for field, found in differences_by_field(odd).items()} == {
         "nvml.gpus[2].health.temperature_c": ("GPU013",),
         "nvml.gpus[5].health.temperature_c": ("GPU013",),
     }
@@ -171,9 +171,9 @@ def test_of_the_nodes_of_a_job_one_is_the_master_and_no_odd_one():
     own = nodes["node-0"]["limits"]["nccl"]
     assert "MASTER_ADDR=another name" in own
     own[own.index("MASTER_ADDR=another name")] = "MASTER_ADDR=this machine"
-    assert only_group(compared(nodes)).odd == ()
+    assert get_only_group(compare(nodes)).outliers == ()
     own.append("NCCL_IB_DISABLE=1")
-    assert odd_nodes(compared(nodes)) == ["node-0"]
+    assert outlier_names(compare(nodes)) == ["node-0"]
 
 
 def test_what_is_found_on_all_is_not_said_of_the_odd_one():
@@ -181,13 +181,13 @@ def test_what_is_found_on_all_is_not_said_of_the_odd_one():
     for document in nodes.values():
         put(document, "driver.fabric_manager", "inactive")
     put(nodes["node-0002"], "system.glibc", "2.36")
-    (odd,) = only_group(compared(nodes)).odd
+    (odd,) = get_only_group(compare(nodes)).outliers
     assert odd.nodes == ("node-0002",) and odd.findings == ()
 
 
 def test_what_differs_from_gpu_to_gpu_is_told_for_each():
     changes = [("nvml.gpus.1.health.slowdown_c", 90), ("nvml.gpus.2.health.slowdown_c", 91)]
-    (odd,) = only_group(compared(with_odd(*changes))).odd
+    (odd,) = get_only_group(compare(with_odd(*changes))).outliers
     assert {each.field: each.value for each in odd.differences} == {
         "nvml.gpus[1].health.slowdown_c": 90,
         "nvml.gpus[2].health.slowdown_c": 91,
@@ -195,24 +195,24 @@ def test_what_differs_from_gpu_to_gpu_is_told_for_each():
 
 
 def test_an_entry_that_is_missing_is_one_difference():
-    (odd,) = only_group(compared(with_odd(("cdi", [])))).odd
-    fields = fields_of(odd)
+    (odd,) = get_only_group(compare(with_odd(("cdi", [])))).outliers
+    fields = differences_by_field(odd)
     assert fields["cdi[/etc/cdi/nvidia.json]"][:2] == (Mark.ABSENT, "CdiSpec")
     assert not [name for name in fields if "]." in name]
 
 
 def test_an_entry_too_many_is_one_difference():
     more = [*recorded()["cdi"], {**recorded()["cdi"][0], "path": "/var/run/cdi/nvidia.yaml"}]
-    (odd,) = only_group(compared(with_odd(("cdi", more)))).odd
-    fields = fields_of(odd)
+    (odd,) = get_only_group(compare(with_odd(("cdi", more)))).outliers
+    fields = differences_by_field(odd)
     assert fields["cdi[/var/run/cdi/nvidia.yaml]"][:2] == ("CdiSpec", Mark.ABSENT)
     assert not [name for name in fields if "]." in name]
 
 
 def test_a_node_without_nvml_differs_in_that_and_not_in_all_that_nvml_would_have_said():
     failure = {"type": "NvmlFailure", "end": "error", "code": 9, "message": "Driver Not Loaded", "call": "nvmlInit_v2"}
-    (odd,) = only_group(compared(with_odd(("nvml", failure), ("driver.loaded", None)))).odd
-    fields = fields_of(odd)
+    (odd,) = get_only_group(compare(with_odd(("nvml", failure), ("driver.loaded", None)))).outliers
+    fields = differences_by_field(odd)
     assert fields["nvml"][:2] == ("NvmlFailure", "NvmlAnswer")
     assert not [name for name in fields if name.startswith("nvml.")]
     assert fields["gpus"][0] == "8 x GPU 0x2330 without NVML"
@@ -220,60 +220,63 @@ def test_a_node_without_nvml_differs_in_that_and_not_in_all_that_nvml_would_have
 
 
 def test_a_reading_that_could_not_be_taken_differs_from_one_that_was():
-    (odd,) = only_group(compared(with_odd(("engine", {"unknown": "it did not answer in 4.7 s"})))).odd
-    assert fields_of(odd)["engine"][:2] == (Mark.UNREAD, "Engine")
+    (odd,) = get_only_group(compare(with_odd(("engine", {"unknown": "it did not answer in 4.7 s"})))).outliers
+    assert differences_by_field(odd)["engine"][:2] == (Mark.UNREAD, "Engine")
 
 
 def test_why_a_reading_could_not_be_taken_is_no_difference():
     nodes = cluster(4)
     for number, document in enumerate(nodes.values()):
         put(document, "engine", {"unknown": f"it did not answer in 4.{number} s"})
-    assert not compared(nodes).differs
+    assert not compare(nodes).has_differences
 
 
 class TestMakes:
     def test_machines_with_other_gpus_are_groups_of_their_own(self):
         nodes = {**cluster(6), **{f"small-{n}": varied(recorded("ubuntu-4090-ok"), n) for n in range(4)}}
-        comparison = compared(nodes)
-        assert [(len(group.nodes), group.make.models) for group in comparison.groups] == [
+        comparison = compare(nodes)
+        assert [(len(group.nodes), group.hardware.models) for group in comparison.groups] == [
             (6, (("NVIDIA H100 80GB HBM3", 8),)),
             (4, (("NVIDIA GeForce RTX 4090", 1),)),
         ]
-        assert not comparison.differs
+        assert not comparison.has_differences
 
     def test_a_few_nodes_that_lost_a_gpu_are_odd_and_no_make_of_their_own(self):
         nodes = cluster(30)
         for name in ("node-0003", "node-0004", "node-0005"):
             nodes[name]["nvml"]["gpus"].pop()
-        comparison = compared(nodes)
-        assert sorted(odd_nodes(comparison)) == ["node-0003", "node-0004", "node-0005"]
-        (odd,) = only_group(comparison).odd
+        comparison = compare(nodes)
+        assert sorted(outlier_names(comparison)) == ["node-0003", "node-0004", "node-0005"]
+        (odd,) = get_only_group(comparison).outliers
         first = odd.differences[0]
         assert (first.field, first.value) == ("gpus", "7 x NVIDIA H100 80GB HBM3")
         assert first.grade is Grade.DECIDES and first.agreeing == 27
 
     def test_two_of_another_model_among_forty_are_odd_and_no_make_of_their_own(self):
         nodes = {**cluster(38), **{f"guest-{n}": varied(recorded("ubuntu-4090-ok"), n) for n in range(2)}}
-        comparison = compared(nodes)
-        fields = {each.field for odd in only_group(comparison).odd for each in odd.differences}
+        comparison = compare(nodes)
+        fields = {each.field for odd in get_only_group(comparison).outliers for each in odd.differences}
         assert "gpus" in fields and not [name for name in fields if name.startswith("nvml.gpus[0].")]
-        assert sorted(odd_nodes(comparison)) == ["guest-0", "guest-1"] and only_group(comparison).make.models[0][1] == 8
+        assert (
+            sorted(outlier_names(comparison)) == ["guest-0", "guest-1"]
+            and get_only_group(comparison).hardware.models[0][1] == 8
+        )
 
     def test_a_third_of_the_nodes_with_fewer_gpus_are_still_the_odd_ones(self):
         nodes = cluster(8)
         for name in list(nodes)[:2]:
             nodes[name]["nvml"]["gpus"].pop()
-        assert sorted(odd_nodes(compared(nodes))) == ["node-0001", "node-0002"]
+        assert sorted(outlier_names(compare(nodes))) == ["node-0001", "node-0002"]
 
     def test_a_container_and_its_host_are_not_held_against_each_other(self):
         nodes = {**cluster(3), **{f"inside-{n}": recorded("in-container-ok") for n in range(3)}}
-        assert sorted(group.make.side for group in compared(nodes).groups) == ["", "in docker"]
+        assert sorted(group.hardware.side for group in compare(nodes).groups) == ["", "in docker"]
 
     def test_one_machine_of_another_make_is_the_odd_one_of_the_nearest_group(self):
         nodes = {**cluster(9), "guest": recorded("ubuntu-4090-ok")}
-        comparison = compared(nodes)
-        assert odd_nodes(comparison) == ["guest"]
-        assert len(only_group(comparison).odd[0].differences) > 10
+        comparison = compare(nodes)
+        assert outlier_names(comparison) == ["guest"]
+        assert len(get_only_group(comparison).outliers[0].differences) > 10
 
     def test_labels_say_what_stands_in_the_machine(self):
         assert HardwareClass((("A", 2), ("B", 1)), "in docker").label == "2 x A and 1 x B, in docker"
@@ -284,28 +287,28 @@ class TestWithoutMajority:
     def test_two_are_held_against_each_other_and_the_healthier_one_is_the_measure(self):
         nodes = cluster(2)
         put(nodes["node-0001"], "driver.fabric_manager", "inactive")
-        (odd,) = only_group(compared(nodes)).odd
+        (odd,) = get_only_group(compare(nodes)).outliers
         assert odd.nodes == ("node-0001",)
-        assert fields_of(odd)["driver.fabric_manager"] == ("inactive", "active", ("GPU004",))
+        assert differences_by_field(odd)["driver.fabric_manager"] == ("inactive", "active", ("GPU004",))
 
     def test_two_of_one_kind_that_agree_do_not_differ(self):
-        assert not compared(cluster(2)).differs
+        assert not compare(cluster(2)).has_differences
 
     def test_halves_are_told_as_values_with_their_nodes(self):
         nodes = cluster(6)
         for name in list(nodes)[:3]:
             put(nodes[name], "system.glibc", "2.36")
-        comparison = compared(nodes)
-        (division,) = only_group(comparison).divisions
+        comparison = compare(nodes)
+        (division,) = get_only_group(comparison).no_majority
         assert division.field == "system.glibc" and division.grade is Grade.READ
         assert {(value, count) for value, count, _ in division.values} == {("2.36", 3), ("2.39", 3)}
-        assert comparison.differs and odd_nodes(comparison) == []
+        assert comparison.has_differences and outlier_names(comparison) == []
 
     def test_a_finding_that_hangs_on_one_of_the_halves_is_named(self):
         nodes = cluster(6)
         for name in list(nodes)[:3]:
             put(nodes[name], "driver.fabric_manager", "inactive")
-        (division,) = only_group(compared(nodes)).divisions
+        (division,) = get_only_group(compare(nodes)).no_majority
         assert division.settles == ("GPU004",)
 
     def test_a_finding_of_one_half_is_not_said_of_a_node_that_is_odd_otherwise(self):
@@ -313,14 +316,14 @@ class TestWithoutMajority:
         for name in list(nodes)[:3]:
             put(nodes[name], "driver.fabric_manager", "inactive")
         put(nodes["node-0001"], "system.glibc", "2.36")
-        (odd,) = only_group(compared(nodes)).odd
+        (odd,) = get_only_group(compare(nodes)).outliers
         assert odd.nodes == ("node-0001",) and odd.findings == ()
 
     def test_three_with_three_different_xids_are_judged_though_no_value_is_usual(self):
         nodes = cluster(3)
         put(nodes["node-0001"], "kernel_log.xids", [FELL_OFF])
         put(nodes["node-0002"], "kernel_log.xids", [{**FELL_OFF, "number": 48}])
-        assert sorted(odd_nodes(compared(nodes))) == ["node-0001", "node-0002"]
+        assert sorted(outlier_names(compare(nodes))) == ["node-0001", "node-0002"]
 
 
 def test_nodes_odd_in_the_same_way_are_told_together():
@@ -328,7 +331,7 @@ def test_nodes_odd_in_the_same_way_are_told_together():
     for name in ("node-0002", "node-0009"):
         put(nodes[name], "system.kernel", "6.5.0-1")
     put(nodes["node-0009"], "nvml.gpus.5.health.temperature_c", 93)
-    odd = {each.nodes: each for each in only_group(compared(nodes)).odd}
+    odd = {each.nodes: each for each in get_only_group(compare(nodes)).outliers}
     assert set(odd) == {("node-0002", "node-0009"), ("node-0009",)}
     assert not odd["node-0002", "node-0009"].findings
     assert [finding.code for finding in odd["node-0009",].findings] == ["GPU013"]
@@ -339,7 +342,7 @@ def test_the_heat_of_the_node_that_is_judged_is_not_said_of_the_others():
     for name in ("node-0002", "node-0009"):
         put(nodes[name], "system.kernel", "6.5.0-1")
     put(nodes["node-0002"], "nvml.gpus.5.health.temperature_c", 93)
-    odd = {each.nodes: each for each in only_group(compared(nodes)).odd}
+    odd = {each.nodes: each for each in get_only_group(compare(nodes)).outliers}
     assert not odd["node-0002", "node-0009"].findings
     assert [finding.code for finding in odd["node-0002",].findings] == ["GPU013"]
 
@@ -348,13 +351,13 @@ def test_the_node_with_a_finding_of_its_own_stands_before_one_that_only_differs(
     nodes = cluster(20)
     put(nodes["node-0002"], "system.glibc", "2.36")
     put(nodes["node-0015"], "driver.fabric_manager", "inactive")
-    assert odd_nodes(compared(nodes)) == ["node-0015", "node-0002"]
+    assert outlier_names(compare(nodes)) == ["node-0015", "node-0002"]
 
 
 def test_of_a_thousand_different_ways_the_ones_that_nobody_judged_are_counted():
     nodes = cluster(250)
     for number, name in enumerate(list(nodes)[:120]):
         put(nodes[name], "system.glibc", f"2.36.{number + 1}")
-    group = only_group(compared(nodes))
-    assert len(group.odd) == 100 and group.not_judged == 20
-    assert compared(nodes).differs
+    group = get_only_group(compare(nodes))
+    assert len(group.outliers) == 100 and group.not_judged == 20
+    assert compare(nodes).has_differences

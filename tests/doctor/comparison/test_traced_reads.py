@@ -2,26 +2,26 @@
 
 import pytest
 
-from devkit.doctor.comparison.impact import _watched, trace_reads
+from devkit.doctor.comparison.impact import trace_facts, trace_reads
 from devkit.doctor.comparison.leaves import FactsFlattener
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.runner import run_on_host_and_container
 from devkit.facts.store import parse_facts_document
 from tests.amount import every
-from tests.doctor.comparing.cluster import recorded
+from tests.doctor.comparison.cluster import recorded
 from tests.hosts import MACHINES
 
 
 @pytest.mark.parametrize("name", every(4, MACHINES))
 def test_checks_say_the_same_of_facts_that_note_every_look(name):
     facts = parse_facts_document(recorded(name))
-    noted = run_on_host_and_container(CHECKS, _watched(facts, "", set()), clock=float)
+    noted = run_on_host_and_container(CHECKS, trace_facts(facts, "", set()), clock=float)
     assert noted == run_on_host_and_container(CHECKS, facts, clock=float)
 
 
 def test_a_record_that_notes_looks_equals_the_plain_one():
     facts = parse_facts_document(recorded("dgx-h100-ok"))
-    watched = _watched(facts, "", set())
+    watched = trace_facts(facts, "", set())
     assert watched == facts and facts.driver == watched.driver
     assert watched != parse_facts_document(recorded("ubuntu-4090-ok"))
 

@@ -14,9 +14,9 @@ from devkit.facts.store import parse_facts_document
 from devkit.verify.report import REPORT_SCHEMA as VERIFY_SCHEMA
 from devkit.verify.report import add_hash
 from devkit.verify.report_check import CHECK_SCHEMA, build_check_document, check_report
-from tests.doctor.comparing.asking import compared, fields_of, odd_nodes, only_group
-from tests.doctor.comparing.cluster import cluster, put
-from tests.doctor.comparing.proofs import changed, proof, proofs
+from tests.doctor.comparison.cluster import cluster, put
+from tests.doctor.comparison.helpers import compare, differences_by_field, get_only_group, outlier_names
+from tests.doctor.comparison.proofs import changed, proof, proofs
 
 ODD = "node-0007"
 
@@ -39,8 +39,8 @@ def test_the_schemas_are_those_of_whoever_writes_them():
 
 class TestProofs:
     def test_times_and_the_scatter_of_rates_are_no_difference(self):
-        comparison = compared(proofs(12))
-        assert not comparison.differs and only_group(comparison).odd == ()
+        comparison = compare(proofs(12))
+        assert not comparison.has_differences and get_only_group(comparison).outliers == ()
 
     @pytest.mark.parametrize(
         ("stage", "changes", "field", "grade"),
@@ -59,9 +59,9 @@ class TestProofs:
         ],
     )
     def test_the_odd_node_is_found_with_the_stage_it_matters_to(self, stage, changes, field, grade):
-        comparison = compared(with_odd(stage, **changes))
-        assert odd_nodes(comparison) == [ODD]
-        (difference,) = only_group(comparison).odd[0].differences
+        comparison = compare(with_odd(stage, **changes))
+        assert outlier_names(comparison) == [ODD]
+        (difference,) = get_only_group(comparison).outliers[0].differences
         assert (difference.field, difference.grade, difference.checks) == (field, grade, (stage,))
         assert difference.agreeing == 11
 
@@ -75,20 +75,22 @@ class TestProofs:
         ],
     )
     def test_what_scatters_by_its_nature_is_no_difference(self, stage, changes):
-        assert not compared(with_odd(stage, **changes)).differs
+        assert not compare(with_odd(stage, **changes)).has_differences
 
     def test_another_hash_of_the_reference_counts_on_the_same_processor_and_software(self):
-        (odd,) = only_group(compared(with_odd("reference", adapter_sha256="0" * 64))).odd
+        (odd,) = get_only_group(compare(with_odd("reference", adapter_sha256="0" * 64))).outliers
         (difference,) = odd.differences
         assert difference.value == "0" * 64 and difference.checks == ("reference",)
 
     def test_on_another_processor_another_hash_is_expected(self):
         nodes = with_odd("reference", adapter_sha256="0" * 64, processor="AMD EPYC 9654")
-        (odd,) = only_group(compared(nodes)).odd
+        (odd,) = get_only_group(compare(nodes)).outliers
         assert [each.field for each in odd.differences] == ["stages.reference.processor"]
 
     def test_a_failed_stage_names_the_check_behind_it(self):
-        (odd,) = only_group(compared(with_odd("nccl", status="failed", reason="it did not finish within 25 s"))).odd
+        (odd,) = get_only_group(
+            compare(with_odd("nccl", status="failed", reason="it did not finish within 25 s"))
+        ).outliers
         first = odd.differences[0]
         assert (first.value, first.usual) == ("failed: it did not finish within # s", "passed")
         assert first.checks == ("nccl", "NET001") and first.grade is Grade.DECIDES
@@ -99,46 +101,49 @@ class TestProofs:
         for name, document in nodes:
             gathering.add(name, document, is_changed=name == "node-0003")
         (group,) = gathering.finish(lambda numbers: ((number, nodes[number][1]) for number in numbers))
-        (odd,) = group.odd
-        assert odd.nodes == ("node-0003",) and fields_of(odd)["report_sha256"][:2] == ("not its own", "its own")
+        (odd,) = group.outliers
+        assert odd.nodes == ("node-0003",) and differences_by_field(odd)["report_sha256"][:2] == (
+            "not its own",
+            "its own",
+        )
 
     def test_machines_with_another_number_of_gpus_are_another_group(self):
         nodes = {**proofs(4), **{f"four-{n}": proof(n, count=4) for n in range(3)}}
-        assert [group.make.label for group in compared(nodes).groups] == [
+        assert [group.hardware.label for group in compare(nodes).groups] == [
             "2 x NVIDIA H100 80GB HBM3, container",
             "4 x NVIDIA H100 80GB HBM3, container",
         ]
 
     def test_not_a_number_as_a_rate_is_a_difference_and_no_error(self):
         nodes = json.loads(json.dumps(with_odd("nccl", bus_gb_per_s="nan")))
-        assert odd_nodes(compared(nodes)) == [ODD]
+        assert outlier_names(compare(nodes)) == [ODD]
 
     def test_half_of_the_nodes_at_half_of_the_rate_have_no_usual_one(self):
         nodes = proofs(8)
         for name in list(nodes)[:4]:
             nodes[name] = changed(nodes[name], "nccl", bus_gb_per_s=155.0)
-        comparison = compared(nodes)
-        assert [each.field for each in only_group(comparison).divisions] == ["stages.nccl.bus_gb_per_s"]
-        assert comparison.differs
+        comparison = compare(nodes)
+        assert [each.field for each in get_only_group(comparison).no_majority] == ["stages.nccl.bus_gb_per_s"]
+        assert comparison.has_differences
 
     def test_checks_of_reports_are_compared_by_their_points(self):
         right = build_check_document(check_report(proof(1)))
         wrong = build_check_document(check_report({**proof(2), "conclusion": "proved on a toaster"}))
-        comparison = compared({"a": right, "b": right, "c": wrong})
-        assert odd_nodes(comparison) == ["c"]
-        assert set(fields_of(only_group(comparison).odd[0])) == {"hash", "conclusion"}
+        comparison = compare({"a": right, "b": right, "c": wrong})
+        assert outlier_names(comparison) == ["c"]
+        assert set(differences_by_field(get_only_group(comparison).outliers[0])) == {"hash", "conclusion"}
 
 
 class TestDoctorReports:
     def test_times_and_numbers_in_messages_are_no_difference(self):
-        assert not compared({name: doctor_report(each) for name, each in cluster(3).items()}).differs
+        assert not compare({name: doctor_report(each) for name, each in cluster(3).items()}).has_differences
 
     def test_a_finding_that_one_node_alone_has_makes_it_odd(self):
         nodes = cluster(4)
         put(nodes["node-0003"], "driver.fabric_manager", "inactive")
-        comparison = compared({name: doctor_report(each) for name, each in nodes.items()})
-        assert odd_nodes(comparison) == ["node-0003"]
-        found = fields_of(only_group(comparison).odd[0])
+        comparison = compare({name: doctor_report(each) for name, each in nodes.items()})
+        assert outlier_names(comparison) == ["node-0003"]
+        found = differences_by_field(get_only_group(comparison).outliers[0])
         assert found["GPU004"][:2] == ("found: error", "passed")
 
     def test_what_follows_from_a_finding_weighs_less_than_it(self):
@@ -146,7 +151,7 @@ class TestDoctorReports:
         cause, effect = nodes["node-0003"]["outcomes"][:2]
         cause.update(status="found", findings=[{"severity": "error", "message": "it is off", "follows_from": None}])
         effect.update(status="found", findings=[{"severity": "error", "message": "so", "follows_from": cause["code"]}])
-        (odd,) = only_group(compared(nodes)).odd
+        (odd,) = get_only_group(compare(nodes)).outliers
         grades = {each.field: (each.value, each.grade) for each in odd.differences if each.grade}
         assert grades == {
             cause["code"]: ("found: error", Grade.DECIDES),
@@ -156,7 +161,7 @@ class TestDoctorReports:
     def test_another_devkit_or_older_tables_are_told(self):
         report = doctor_report(cluster(1)["node-0001"])
         nodes = {"a": report, "b": report, "c": {**report, "devkit": "0.0.9"}}
-        assert odd_nodes(compared(nodes)) == ["c"]
+        assert outlier_names(compare(nodes)) == ["c"]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +188,7 @@ class TestDoctorReports:
         ),
         pytest.param(
             {"schema": "devkit.doctor/1", "outcomes": [{"code": "A", "status": "found", "findings": [1]}]},
-            "holds what is no finding",
+            "holds something other than a finding",
             id="a finding that is a number",
         ),
         pytest.param({"schema": "devkit.verify/1", "stages": {}}, "stages: expected a list", id="stages by name"),
@@ -203,7 +208,7 @@ class TestDoctorReports:
 )
 def test_what_cannot_be_compared_is_refused_with_the_reason(document, says):
     with pytest.raises(InvalidReport) as refused:
-        compared({"a": document})
+        compare({"a": document})
     assert says in str(refused.value) and len(str(refused.value)) < 300
 
 
@@ -211,7 +216,7 @@ def test_a_wrong_document_after_many_right_ones_is_refused_all_the_same():
     nodes = cluster(4)
     put(nodes["node-0004"], "system.platform", "amiga")
     with pytest.raises(InvalidReport, match=r"system\.platform: expected one of"):
-        compared(nodes)
+        compare(nodes)
 
 
 def test_a_wrong_value_is_refused_when_it_is_added_so_that_the_others_can_go_on():
@@ -230,10 +235,10 @@ def test_a_field_missing_after_many_right_ones_is_refused():
     nodes = cluster(4)
     del nodes["node-0004"]["system"]["kernel"]
     with pytest.raises(InvalidReport, match=r"system\.kernel: missing"):
-        compared(nodes)
+        compare(nodes)
 
 
 def test_kinds_are_compared_each_by_itself():
     nodes = {**cluster(3), **{f"proof-{name}": each for name, each in proofs(3).items()}}
-    assert [group.kind for group in compared(nodes).groups] == [ReportKind.FACTS, ReportKind.VERIFY]
+    assert [group.kind for group in compare(nodes).groups] == [ReportKind.FACTS, ReportKind.VERIFY]
     assert parse_report_kind(add_hash({"schema": "devkit.verify/1"})) is ReportKind.VERIFY
