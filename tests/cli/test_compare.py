@@ -178,7 +178,7 @@ class TestRefusals:
         put(nodes["node-0005"], "nvml.gpus.0.health.processes", [guest])
         put(nodes["node-0005"], "nvml.gpus.0.health.temperature_c", 93)
         error = refused(written(tmp_path, nodes))
-        assert "node-0005" in error.message and "processes[0].pid: expected a number" in error.message
+        assert "node-0005" in error.message and "processes[0].pid: expected a whole number" in error.message
 
     @pytest.mark.parametrize(
         "value", ["1" + "0" * 400, "NaN", "-Infinity"], ids=["too large", "not a number", "infinite"]
@@ -196,9 +196,9 @@ class TestRefusals:
 
     def test_facts_nested_without_end_are_refused(self):
         document = cluster(1)["node-0001"]
-        for _ in range(900):
+        for _ in range(700):
             document = {**document, "system": {"type": "System", "kernel": document["system"]}}
-        assert "nested too deep" in refused("-", data=lines({**cluster(1), "deep": document})).message
+        assert "deep cannot be compared" in refused("-", data=lines({**cluster(1), "deep": document})).message
 
     def test_a_file_that_changes_while_it_is_read_is_refused(self, tmp_path, monkeypatch):
         from devkit.cli.compare import ReportReader

@@ -215,7 +215,7 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(document, says):
 def test_a_wrong_document_after_many_right_ones_is_refused_all_the_same():
     nodes = cluster(4)
     put(nodes["node-0004"], "system.platform", "amiga")
-    with pytest.raises(InvalidReport, match=r"system\.platform: expected one of"):
+    with pytest.raises(InvalidReport, match=r'system\.platform: expected "linux", "wsl2"'):
         compare(nodes)
 
 
@@ -226,7 +226,7 @@ def test_a_wrong_value_is_refused_when_it_is_added_so_that_the_others_can_go_on(
     *right, wrong = nodes.values()
     for document in right:
         gathering.add("right", document)
-    with pytest.raises(InvalidReport, match=r"engine\.kind: expected one of"):
+    with pytest.raises(InvalidReport, match=r'engine\.kind: expected "docker", "docker-desktop"'):
         gathering.add("wrong", wrong)
     assert sum(gathering.kinds.values()) == 3
 
