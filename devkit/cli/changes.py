@@ -119,11 +119,11 @@ def print_editor_reports(choices: "ProjectSettings") -> None:
     for report in build_reports_for_settings(choices):
         said = f"{report.title}: {report.note}" if report.note else f"{report.title}:"
         click.echo(wrap_text(said, width=width, hanging="  "))
-        for each in report.ignored:
+        for each in report.dropped:
             doubt = "" if each.is_sure else " (not checked at its source)"
             line = f"{each.key}: {each.tool} {each.effect}; {each.instead}{doubt}"
             click.echo(wrap_text(line, width=width, indent="  ", hanging="  "))
-        for source in dict.fromkeys(each.source for each in report.ignored):
+        for source in dict.fromkeys(each.source for each in report.dropped):
             click.echo(f"  see {source}")
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "devkit" / "probe"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "devkit" / "probe" / "children"))
 import ask_nvml
 
 

@@ -159,7 +159,7 @@ class EditorReport:
     name: str
     title: str
     note: str
-    ignored: tuple[IgnoredProperty, ...]
+    dropped: tuple[IgnoredProperty, ...]
 
 
 def build_reports_for_settings(project_settings: ProjectSettings) -> tuple[EditorReport, ...]:
