@@ -9,7 +9,7 @@ from typing import Any
 
 from devkit.facts.model import Facts
 from devkit.probe.gather import gather_facts
-from devkit.probe.recorded import RecordedHost
+from tests.hosts.recorded_host import RecordedHost
 
 FOLDER = Path(__file__).parent
 MACHINES = tuple(sorted(path.parent.name for path in FOLDER.glob("*/machine.toml")))

@@ -8,8 +8,8 @@ from devkit.facts.gpu import Amd
 from devkit.facts.values import Unknown
 from devkit.probe.gpu.amd import TOPOLOGY, format_gfx_target, read_amd
 from devkit.probe.host import LocalHost
-from devkit.probe.recorded import RecordedHost
 from tests.hosts import FOLDER
+from tests.hosts.recorded_host import RecordedHost
 
 
 def amd_of(name: str) -> Amd:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from devkit.facts.model import AptSource, Driver, DriverPackage, Platform
 from devkit.facts.values import Release, Unknown
@@ -41,6 +42,19 @@ MODULE_PARAMETERS = "/proc/driver/nvidia/params"
 TELLING_PARAMETERS = ("DeviceFile", "ModifyDeviceFiles", "EnableGpuFirmware", "PreserveVideoMemoryAllocations")
 INFINIBAND = "/sys/class/infiniband"
 MAX_ERROR_CHARACTERS = 200
+_INSTALLATION = (
+    *(
+        "module_signer",
+        "signer_is_enrolled",
+        "build_error",
+        "firmware_present",
+        "parameters",
+        "packages",
+        "apt_sources",
+    ),
+    *("closed_nodes", "booted_at", "modules", "has_infiniband", "fabric_manager_version"),
+)
+"""Facts of the driver that are only read beside a GPU."""
 _PACKAGES = ("nvidia-", "libnvidia-", "cuda-drivers", "linux-modules-nvidia", "libcuda1")
 _PARAGRAPHS = tuple(f"Package: {name}" for name in _PACKAGES)
 _FIELD = re.compile(r"^(Package|Status|Version): (.+)$", re.MULTILINE)
@@ -186,7 +200,9 @@ def add_installation(host: Host, driver: Driver) -> Driver:
     gpus = driver.pci_gpus
     is_here = isinstance(driver.loaded, Release) or (not isinstance(gpus, Unknown) and bool(gpus))
     if not is_here or read_platform(host) is not Platform.LINUX:
-        return _without_installation(driver)
+        unread = Unknown("only read beside an NVIDIA GPU of this system")
+        fields: dict[str, Any] = dict.fromkeys(_INSTALLATION, unread)
+        return replace(driver, **fields)
     signer, is_enrolled = _signature(host, driver)
     text = host.read("/proc/modules")
     return replace(
@@ -203,25 +219,6 @@ def add_installation(host: Host, driver: Driver) -> Driver:
         modules=tuple(sorted(_MODULE.findall(text))) if text else Unknown("/proc/modules is not visible here"),
         has_infiniband=bool(host.list(INFINIBAND)),
         fabric_manager_version=read_fabric_manager_version(host, driver.nvswitch_present),
-    )
-
-
-def _without_installation(driver: Driver) -> Driver:
-    unread = Unknown("only read beside an NVIDIA GPU of this system")
-    return replace(
-        driver,
-        module_signer=unread,
-        signer_is_enrolled=unread,
-        build_error=unread,
-        firmware_present=unread,
-        parameters=unread,
-        packages=unread,
-        apt_sources=unread,
-        closed_nodes=unread,
-        booted_at=unread,
-        modules=unread,
-        has_infiniband=unread,
-        fabric_manager_version=unread,
     )
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from devkit.facts.project import Build, GpuRequest, Mount, RequestForm, Service, Setting, Variable
+from devkit.facts.project import Build, GpuRequest, RequestForm, Service, Setting, Variable
 from devkit.probe.documents import ABSENT, DocumentNode, InvalidDocument, NodeKind, merge_compose_nodes, parse_yaml_tree
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.mounts_and_variables import (
@@ -195,24 +195,22 @@ def read_compose_services(named: tuple[DocumentNode | str, ...], files: ProjectF
 
 def _service(tree: ServiceTree, paths: tuple[str, ...], files: ProjectFiles) -> Service:
     node = tree.node
-    limits = node.at("deploy", "resources", "limits", "devices")
+    image, limits = node.at("image"), node.at("deploy", "resources", "limits", "devices")
+    mounts = [parse_mount_node(item, files) for item in node.at("volumes").items]
     return Service(
         name=tree.name,
         files=paths,
         path=node.file,
         line=node.line,
-        image=_plain(node.at("image"), "image"),
+        image=Setting("image", blank_secrets(image.text), image.file, image.line) if image.is_scalar else None,
         build=_build(node.at("build"), files),
         requests=tuple(_requests(tree)),
-        mounts=tuple(_mounts(node.at("volumes"), files)),
+        # Of two volumes on one target the later counts.
+        mounts=tuple({mount.target: mount for mount in mounts if mount is not None}.values()),
         variables=tuple(one for one in _variables(node.at("environment")) if is_relevant(one)),
         settings=tuple(_settings(node)),
         misplaced_devices=Setting("devices", "", limits.file, limits.line) if limits else None,
     )
-
-
-def _plain(node: DocumentNode, name: str) -> Setting | None:
-    return Setting(name, blank_secrets(node.text), node.file, node.line) if node.is_scalar else None
 
 
 def _build(node: DocumentNode, files: ProjectFiles) -> Build | None:
@@ -306,12 +304,6 @@ def _request(item: DocumentNode, form: RequestForm, key: tuple[str, ...]) -> Gpu
         device_ids=tuple(one.text for one in item.at("device_ids").items),
         capabilities=None if form is RequestForm.GPUS_KEY and not listed else listed,
     )
-
-
-def _mounts(node: DocumentNode, files: ProjectFiles) -> Iterator[Mount]:
-    """Volumes, the later of two on one target."""
-    found = [mount for item in node.items if (mount := parse_mount_node(item, files)) is not None]
-    yield from {mount.target: mount for mount in found}.values()
 
 
 def _settings(node: DocumentNode) -> Iterator[Setting]:

@@ -12,9 +12,7 @@ from devkit.facts.project import (
     DevContainer,
     GpuRequest,
     HostRequirement,
-    Install,
     Key,
-    Mount,
     RequestForm,
     RunArgument,
     Setting,
@@ -47,6 +45,7 @@ _SETTINGS = {
     "--cap-add": "cap_add",
 }
 _NAME_AND_VALUE = re.compile(r"^([^=\s]*)(=|\s+|)(.*)", re.DOTALL)
+_MOUNTS = ("-v", "--volume", "--mount")
 _SWITCHES = {"--privileged": "privileged", "--init": "init"}
 
 SCALAR_KEYS = ("remoteUser", "containerUser", "updateRemoteUserUID", "privileged", "init", "overrideCommand")
@@ -73,40 +72,97 @@ class RunOption:
 
 def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer:
     """Return what a devcontainer.json says about images, GPUs, mounts, users and commands."""
-    arguments = root.at("runArgs")
+    arguments, image, path = root.at("runArgs"), root.at("image"), root.file
+    options = tuple(parse_run_options(arguments))
+    texts = {stage: tuple(_shell_texts(root.at(stage))) for stage in LIFECYCLE}
+    variables = (*_variables(root), *_run_variables(options, path))
+    run_mounts = (parse_mount(one.value, files, path=path, line=one.line) for one in options if one.name in _MOUNTS)
+    mounts = (*(parse_mount_node(node, files) for node in root.at("mounts").items), *run_mounts)
     return DevContainer(
-        path=root.file,
-        image=_setting(root, "image"),
+        path=path,
+        image=Setting("image", blank_secrets(image.text), image.file, image.line) if image.is_scalar else None,
         build=_build(root, files),
         compose_files=tuple(
-            found for node in _one_or_more(root.at("dockerComposeFile")) if (found := _path(node, files)) is not None
+            found for node in find_compose_file_nodes(root) if (found := _path(node, files)) is not None
         ),
         service=root.at("service").text,
         run_args=parse_run_args(arguments),
         run_args_line=arguments.line if arguments else 0,
         host_requirements=tuple(_host_requirements(root.at("hostRequirements"), "")),
-        requests=tuple(find_run_gpu_requests(arguments)),
-        mounts=(*_mounts(root, files), *find_run_mounts(arguments, files)),
-        variables=tuple(one for one in (*_variables(root), *find_run_variables(arguments)) if is_relevant(one)),
-        keys=tuple(Key(name, root.file, node.line) for name, node in root.fields.items()),
-        settings=(*_settings(root), *find_run_settings(arguments)),
-        commands=tuple(_commands(root)),
+        requests=tuple(_gpu_requests(options, path)),
+        mounts=tuple(mount for mount in mounts if mount is not None),
+        variables=tuple(one for one in variables if is_relevant(one)),
+        keys=tuple(Key(name, path, node.line) for name, node in root.fields.items()),
+        settings=tuple(_settings(root, options)),
+        commands=tuple(
+            Command(stage, path, root.at(stage).line, _needs_gpu(texts[stage])) for stage in LIFECYCLE if root.at(stage)
+        ),
         features=tuple(
-            Setting(name, node.at("cudaVersion").text or node.at("version").text, root.file, node.line)
+            Setting(name, node.at("cudaVersion").text or node.at("version").text, path, node.line)
             for name, node in root.at("features").fields.items()
         ),
-        installs=tuple(_installs(root)),
+        installs=tuple(
+            install
+            for stage in LIFECYCLE[1:]
+            for text in texts[stage]
+            for install in gpu_packages.find_installs(
+                shell.parse_shell_text(text), path=path, line=root.at(stage).line, text=text
+            )
+        ),
         build_args_not_text=tuple(
-            Key(name, root.file, node.line)
+            Key(name, path, node.line)
             for name, node in root.at("build", "args").fields.items()
             if node.kind is not NodeKind.TEXT
         ),
     )
 
 
-def _setting(root: DocumentNode, name: str) -> Setting | None:
-    node = root.at(name)
-    return Setting(name, blank_secrets(node.text), node.file, node.line) if node.is_scalar else None
+def _needs_gpu(texts: tuple[str, ...]) -> bool:
+    uses = [use for text in texts for use in shell.find_gpu_uses(shell.parse_shell_text(text))]
+    return "nvidia-smi" in uses or "torch.cuda" in uses
+
+
+def _variables(root: DocumentNode) -> Iterator[Variable]:
+    for place in ("containerEnv", "remoteEnv"):
+        for name, node in root.at(place).fields.items():
+            if node.kind is not NodeKind.NULL:
+                yield build_variable(name, node.text, place=place, path=root.file, line=node.line)
+
+
+def _run_variables(options: tuple[RunOption, ...], path: str) -> Iterator[Variable]:
+    for option in options:
+        if option.name in ("-e", "--env"):
+            name, has_value, value = option.value.partition("=")
+            text = value if has_value else None
+            yield build_variable(name, text, place="runArgs", path=path, line=option.line)
+
+
+def _gpu_requests(options: tuple[RunOption, ...], path: str) -> Iterator[GpuRequest]:
+    """Requests for GPUs: --gpus, the nvidia runtime, CDI devices."""
+    key = ("runArgs",)
+    for option in options:
+        if option.name == "--gpus":
+            yield GpuRequest(RequestForm.GPUS_FLAG, path, option.line, key, count=option.value)
+        elif option.name == "--runtime" and option.value == "nvidia":
+            yield GpuRequest(RequestForm.RUNTIME, path, option.line, key, driver="nvidia")
+        elif option.name == "--device" and CDI_GPU.match(option.value):
+            yield GpuRequest(RequestForm.CDI, path, option.line, key, driver="cdi", device_ids=(option.value,))
+
+
+def _settings(root: DocumentNode, options: tuple[RunOption, ...]) -> Iterator[Setting]:
+    """Plain keys, and under Compose's names the options that Compose has as well."""
+    for name in SCALAR_KEYS:
+        node = root.at(name)
+        if node.is_scalar:
+            yield Setting(name, node.text, root.file, node.line)
+    for name, compose_name in NAMED_LIKE_COMPOSE.items():
+        for node in root.at(name).items:
+            yield Setting(compose_name, node.text, root.file, node.line)
+    for option in options:
+        if option.name in _SETTINGS:
+            yield Setting(_SETTINGS[option.name], blank_secrets(option.value), root.file, option.line)
+        elif option.name in _SWITCHES:
+            yield Setting(_SWITCHES[option.name], option.value or "true", root.file, option.line)
 
 
 def _build(root: DocumentNode, files: ProjectFiles) -> Build | None:
@@ -137,10 +193,6 @@ def _path(node: DocumentNode, files: ProjectFiles) -> str | None:
     return files.within(node.text.replace(_LOCAL_FOLDER, files.folder), beside=node.file)
 
 
-def _one_or_more(node: DocumentNode) -> tuple[DocumentNode, ...]:
-    return node.items or ((node,) if node.is_scalar else ())
-
-
 def _host_requirements(node: DocumentNode, above: str) -> Iterator[HostRequirement]:
     for name, value in node.fields.items():
         full = f"{above}{name}"
@@ -148,59 +200,20 @@ def _host_requirements(node: DocumentNode, above: str) -> Iterator[HostRequireme
         yield from _host_requirements(value, f"{full}.")
 
 
-def _mounts(root: DocumentNode, files: ProjectFiles) -> Iterator[Mount]:
-    for node in root.at("mounts").items:
-        found = parse_mount_node(node, files)
-        if found is not None:
-            yield found
-
-
-def _variables(root: DocumentNode) -> Iterator[Variable]:
-    for place in ("containerEnv", "remoteEnv"):
-        for name, node in root.at(place).fields.items():
-            if node.kind is not NodeKind.NULL:
-                yield build_variable(name, node.text, place=place, path=root.file, line=node.line)
-
-
-def _settings(root: DocumentNode) -> Iterator[Setting]:
-    for name in SCALAR_KEYS:
-        node = root.at(name)
-        if node.is_scalar:
-            yield Setting(name, node.text, root.file, node.line)
-    for name, compose_name in NAMED_LIKE_COMPOSE.items():
-        for node in root.at(name).items:
-            yield Setting(compose_name, node.text, root.file, node.line)
-
-
-def _commands(root: DocumentNode) -> Iterator[Command]:
-    for stage in LIFECYCLE:
-        node = root.at(stage)
-        if node:
-            uses = [use for text in _texts(node) for use in shell.find_gpu_uses(shell.parse_shell_text(text))]
-            yield Command(stage, root.file, node.line, "nvidia-smi" in uses or "torch.cuda" in uses)
-
-
-def _texts(node: DocumentNode) -> Iterator[str]:
+def _shell_texts(node: DocumentNode) -> Iterator[str]:
     """The shell texts of a lifecycle command: one, or several side by side; a list is one command's words."""
     if node.is_scalar:
         yield node.text
     elif node.items:
         yield " ".join(item.text for item in node.items)
     for value in node.fields.values():
-        yield from _texts(value)
-
-
-def _installs(root: DocumentNode) -> Iterator[Install]:
-    for stage in LIFECYCLE[1:]:
-        node = root.at(stage)
-        for text in _texts(node):
-            commands = shell.parse_shell_text(text)
-            yield from gpu_packages.find_installs(commands, path=root.file, line=node.line, text=text)
+        yield from _shell_texts(value)
 
 
 def find_compose_file_nodes(root: DocumentNode) -> tuple[DocumentNode, ...]:
     """Return the values of dockerComposeFile."""
-    return _one_or_more(root.at("dockerComposeFile"))
+    node = root.at("dockerComposeFile")
+    return node.items or ((node,) if node.is_scalar else ())
 
 
 def read_dev_container_build_args(root: DocumentNode) -> dict[str, str]:
@@ -236,43 +249,3 @@ def parse_run_args(arguments: DocumentNode) -> tuple[RunArgument, ...]:
         found.append(RunArgument(blank_secrets(text), node.line))
         before = node.text
     return tuple(found)
-
-
-def find_run_gpu_requests(arguments: DocumentNode) -> Iterator[GpuRequest]:
-    """Yield requests for GPUs: --gpus, the nvidia runtime, CDI devices."""
-    key = ("runArgs",)
-    for option in parse_run_options(arguments):
-        file, line = arguments.file, option.line
-        if option.name == "--gpus":
-            yield GpuRequest(RequestForm.GPUS_FLAG, file, line, key, count=option.value)
-        elif option.name == "--runtime" and option.value == "nvidia":
-            yield GpuRequest(RequestForm.RUNTIME, file, line, key, driver="nvidia")
-        elif option.name == "--device" and CDI_GPU.match(option.value):
-            yield GpuRequest(RequestForm.CDI, file, line, key, driver="cdi", device_ids=(option.value,))
-
-
-def find_run_settings(arguments: DocumentNode) -> Iterator[Setting]:
-    """Yield options under the names that Compose gives them."""
-    for option in parse_run_options(arguments):
-        if option.name in _SETTINGS:
-            yield Setting(_SETTINGS[option.name], blank_secrets(option.value), arguments.file, option.line)
-        elif option.name in _SWITCHES:
-            yield Setting(_SWITCHES[option.name], option.value or "true", arguments.file, option.line)
-
-
-def find_run_mounts(arguments: DocumentNode, files: ProjectFiles) -> Iterator[Mount]:
-    """Yield the mounts of -v, --volume and --mount."""
-    for option in parse_run_options(arguments):
-        if option.name in ("-v", "--volume", "--mount"):
-            found = parse_mount(option.value, files, path=arguments.file, line=option.line)
-            if found is not None:
-                yield found
-
-
-def find_run_variables(arguments: DocumentNode) -> Iterator[Variable]:
-    """Yield the variables of -e and --env."""
-    for option in parse_run_options(arguments):
-        if option.name in ("-e", "--env"):
-            name, has_value, value = option.value.partition("=")
-            text = value if has_value else None
-            yield build_variable(name, text, place="runArgs", path=arguments.file, line=option.line)

@@ -3,10 +3,10 @@
 import fnmatch
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from devkit.facts.project import Dockerfile, Install, Setting, Stage, Variable
+from devkit.facts.project import Dockerfile, Setting, Stage, Variable
 from devkit.probe.project import gpu_packages, shell
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.mounts_and_variables import (
@@ -26,6 +26,7 @@ _HEREDOC = re.compile(r"<<(-?)\s*([\"']?)([A-Za-z_]\w*)\2")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?([-+])([^}]*))?\}|(\w+))")
 _FLAG = re.compile(r"^(?:--[\w-]+(?:=\S*)?\s+)+")
 _LONGEST = 160
+_ROOT = ("", "root", "0")
 FindSecretFiles = Callable[[str], tuple[str, ...]]
 """Tells which files with secrets a COPY source takes in."""
 
@@ -44,19 +45,90 @@ class Instruction:
     heredoc: str = ""
 
 
-@dataclass
-class _Open:
-    """A stage while it is read."""
+class _StageReader:
+    """One FROM and what follows. `given` are build arguments from outside, which win over defaults."""
 
-    stage: Stage
-    given: Mapping[str, str]
-    """Build arguments from outside, which win over defaults."""
-    arguments: dict[str, str]
-    user: str = ""
-    found: dict[str, list[object]] = field(default_factory=dict)
+    def __init__(
+        self,
+        instruction: Instruction,
+        path: str,
+        defaults: Mapping[str, str],
+        *,
+        given: Mapping[str, str],
+        secret_files: FindSecretFiles,
+    ) -> None:
+        words = _FLAG.sub("", instruction.text).split()
+        name = words[2] if len(words) > 2 and words[1].upper() == "AS" else ""
+        written = words[0] if words else ""
+        image, line = expand_variables(written, defaults), instruction.line
+        self._stage = Stage(name, image, written, line, None, (), (), (), (), (), False, (), (), (), labels=())
+        self._path, self._given, self._secret_files = path, given, secret_files
+        self._arguments = dict(defaults)
+        self._user = ""
+        self._found: dict[str, list[object]] = {}
 
-    def add(self, name: str, *values: object) -> None:
-        self.found.setdefault(name, []).extend(values)
+    def stage(self) -> Stage:
+        """Return the stage with all that was found in it."""
+        found: dict[str, Any] = {name: tuple(values) for name, values in self._found.items()}
+        return replace(self._stage, **found)
+
+    def take(self, instruction: Instruction) -> None:
+        """Read one instruction of the stage."""
+        keyword, text, line = instruction.keyword, instruction.text, instruction.line
+        if keyword in ("ARG", "ENV"):
+            self._add("variables", *_variables(instruction, keyword, self._path))
+            self._arguments |= _values(instruction, self._given if keyword == "ARG" else {}, self._arguments)
+        elif keyword == "USER" and text:
+            self._user = expand_variables(text.split()[0], self._arguments).partition(":")[0]
+            self._stage = replace(self._stage, user=Setting("USER", self._user, self._path, line))
+        elif keyword == "WORKDIR" and self._user not in _ROOT:
+            self._add("folders", expand_variables(text, self._arguments).rstrip("/"))
+        elif keyword in ("COPY", "ADD"):
+            self._copy(instruction)
+        elif keyword == "RUN":
+            self._run(instruction)
+        elif keyword == "LABEL":
+            self._add("labels", *(Setting(name, value, self._path, line) for name, value in self._labels(text)))
+
+    def _labels(self, text: str) -> Iterator[tuple[str, str]]:
+        """Names and values of LABEL, in either form: name=value name="value", or name value."""
+        first = text.split(maxsplit=1)
+        if len(first) == 2 and "=" not in first[0]:
+            yield first[0], first[1]
+            return
+        for name, value in _LABEL.findall(text):
+            yield _unquoted(name, self._arguments), _unquoted(value, self._arguments)
+
+    def _add(self, name: str, *values: object) -> None:
+        self._found.setdefault(name, []).extend(values)
+
+    def _copy(self, instruction: Instruction) -> None:
+        flags = _FLAG.match(instruction.text)
+        words = _FLAG.sub("", instruction.text).strip('[]"').replace('", "', " ").replace('","', " ").split()
+        if flags and "--chown" in flags[0] and words:
+            self._add("folders", words[-1].rstrip("/"))
+        if flags and "--from" in flags[0]:
+            return
+        for source in words[:-1]:
+            for name in self._secret_files(expand_variables(source, self._arguments)):
+                self._add("secret_files", Setting(instruction.keyword, name, self._path, instruction.line))
+
+    def _run(self, instruction: Instruction) -> None:
+        path, line = self._path, instruction.line
+        text = expand_variables(_FLAG.sub("", instruction.text), self._arguments)
+        interpreter = text.split("<<")[0].split()[:1]
+        is_script = bool(instruction.heredoc) and (not interpreter or interpreter[0].endswith("sh"))
+        commands = shell.parse_shell_text(instruction.heredoc if is_script else text)
+        self._add("installs", *gpu_packages.find_installs(commands, path=path, line=line, text=text))
+        self._add("compilers", *shell.find_compilers(commands))
+        self._add("folders", *shell.find_created_folders(commands, as_user=self._user not in _ROOT))
+        self._add("users", *shell.find_created_users(commands, line=line))
+        for use in shell.find_gpu_uses(commands, heredoc="" if is_script else instruction.heredoc):
+            self._add("gpu_uses", Setting(use, _excerpt(f"{text} {instruction.heredoc}"), path, line))
+        if shell.removes_users(commands):
+            self._stage = replace(self._stage, removes_users=True)
+        if contains_token(instruction.text) or contains_token(instruction.heredoc):
+            self._add("tokens_in_commands", Setting("RUN", _excerpt(text), path, line))
 
 
 def find_secret_files(source: str, *, files: ProjectFiles, context: str, dockerfile: str) -> tuple[str, ...]:
@@ -72,29 +144,24 @@ def find_secret_files(source: str, *, files: ProjectFiles, context: str, dockerf
         candidates = [name for name in files.names(base) if _is_candidate(name)]
     else:
         candidates = [relative.removeprefix(f"{base}/")] if _is_candidate(relative.rpartition("/")[2]) else []
-    kept = [name for name in candidates if not is_ignored(name, _ignore_lines(files, base, dockerfile))]
-    return tuple(name for name in kept if files.has(f"{base}/{name}") and _holds_secret(files, f"{base}/{name}"))
+    if not candidates:
+        return ()
+    # The ignore file named for the Dockerfile goes before the one of the context.
+    ignore_files = (f"{dockerfile}.dockerignore", f"{base}/.dockerignore".removeprefix("./"))
+    texts = (files.read(path.removeprefix("./"), "ignore") for path in ignore_files)
+    lines = parse_ignore_file(next((text for text in texts if text is not None), ""))
+    kept = [name for name in candidates if not is_ignored(name, lines) and files.has(f"{base}/{name}")]
+    return tuple(
+        name
+        for name in kept
+        if name.rpartition("/")[2] in SECRET_FILES
+        or any(is_secret_name(key) for key in _NAME.findall(files.read(f"{base}/{name}", ".env") or ""))
+    )
 
 
 def _is_candidate(name: str) -> bool:
     is_sample = name.endswith((".example", ".sample", ".template", ".dist"))
     return not is_sample and (name in SECRET_FILES or name == ".env" or name.startswith(".env."))
-
-
-def _ignore_lines(files: ProjectFiles, context: str, dockerfile: str) -> list[str]:
-    """The ignore file named for the Dockerfile goes before the one of the context."""
-    for path in (f"{dockerfile}.dockerignore", f"{context}/.dockerignore"):
-        text = files.read(path.removeprefix("./"), "ignore")
-        if text is not None:
-            return parse_ignore_file(text)
-    return []
-
-
-def _holds_secret(files: ProjectFiles, path: str) -> bool:
-    if path.rpartition("/")[2] in SECRET_FILES:
-        return True
-    text = files.read(path, ".env") or ""
-    return any(is_secret_name(name) for name in _NAME.findall(text))
 
 
 def parse_dockerfile(
@@ -105,33 +172,18 @@ def parse_dockerfile(
     before: list[Variable] = []
     defaults: dict[str, str] = {}
     stages: list[Stage] = []
-    current: _Open | None = None
+    current: _StageReader | None = None
     for instruction in parse_instructions(text):
         if instruction.keyword == "FROM":
-            stages += [_closed(current)] if current else []
-            current = _opened(instruction, defaults, plain)
-        elif current is None:
-            if instruction.keyword == "ARG":
-                before += _variables(instruction, "ARG", path)
-                defaults |= _values(instruction, plain, defaults)
-        else:
-            _take(current, instruction, path, secret_files)
-    stages += [_closed(current)] if current else []
+            stages += [current.stage()] if current else []
+            current = _StageReader(instruction, path, defaults, given=plain, secret_files=secret_files)
+        elif current is not None:
+            current.take(instruction)
+        elif instruction.keyword == "ARG":
+            before += _variables(instruction, "ARG", path)
+            defaults |= _values(instruction, plain, defaults)
+    stages += [current.stage()] if current else []
     return Dockerfile(path, tuple(before), tuple(stages))
-
-
-def _closed(current: _Open) -> Stage:
-    found: dict[str, Any] = {name: tuple(values) for name, values in current.found.items()}
-    return replace(current.stage, **found)
-
-
-def _opened(instruction: Instruction, defaults: dict[str, str], given: Mapping[str, str]) -> _Open:
-    words = _FLAG.sub("", instruction.text).split()
-    name = words[2] if len(words) > 2 and words[1].upper() == "AS" else ""
-    image = words[0] if words else ""
-    read = expand_variables(image, defaults)
-    stage = Stage(name, read, image, instruction.line, None, (), (), (), (), (), False, (), (), (), labels=())
-    return _Open(stage, given, dict(defaults))
 
 
 def _variables(instruction: Instruction, place: str, path: str) -> list[Variable]:
@@ -159,72 +211,8 @@ def _values(instruction: Instruction, given: Mapping[str, str], known: Mapping[s
     return {name: expand_variables(value, known) for name, value in pairs if value and not contains_token(value)}
 
 
-def _take(current: _Open, instruction: Instruction, path: str, secret_files: FindSecretFiles) -> None:
-    keyword, text, line = instruction.keyword, instruction.text, instruction.line
-    if keyword in ("ARG", "ENV"):
-        found = _variables(instruction, keyword, path)
-        current.add("variables", *found)
-        current.arguments |= _values(instruction, current.given if keyword == "ARG" else {}, current.arguments)
-    elif keyword == "USER" and text:
-        current.user = expand_variables(text.split()[0], current.arguments).partition(":")[0]
-        current.stage = replace(current.stage, user=Setting("USER", current.user, path, line))
-    elif keyword == "WORKDIR" and _is_user(current.user):
-        current.add("folders", expand_variables(text, current.arguments).rstrip("/"))
-    elif keyword in ("COPY", "ADD"):
-        _take_copy(current, instruction, path, secret_files)
-    elif keyword == "RUN":
-        _take_run(current, instruction, path)
-    elif keyword == "LABEL":
-        pairs = _labels(text, current.arguments)
-        current.add("labels", *(Setting(name, value, path, line) for name, value in pairs))
-
-
-def _is_user(name: str) -> bool:
-    return name not in ("", "root", "0")
-
-
-def _take_copy(current: _Open, instruction: Instruction, path: str, secret_files: FindSecretFiles) -> None:
-    flags = _FLAG.match(instruction.text)
-    words = _FLAG.sub("", instruction.text).strip('[]"').replace('", "', " ").replace('","', " ").split()
-    if flags and "--chown" in flags[0] and words:
-        current.add("folders", words[-1].rstrip("/"))
-    if flags and "--from" in flags[0]:
-        return
-    for source in words[:-1]:
-        for name in secret_files(expand_variables(source, current.arguments)):
-            current.add("secret_files", Setting(instruction.keyword, name, path, instruction.line))
-
-
-def _take_run(current: _Open, instruction: Instruction, path: str) -> None:
-    line = instruction.line
-    text = expand_variables(_FLAG.sub("", instruction.text), current.arguments)
-    interpreter = text.split("<<")[0].split()[:1]
-    is_script = bool(instruction.heredoc) and (not interpreter or interpreter[0].endswith("sh"))
-    commands = shell.parse_shell_text(instruction.heredoc if is_script else text)
-    heredoc = "" if is_script else instruction.heredoc
-    installs: tuple[Install, ...] = tuple(gpu_packages.find_installs(commands, path=path, line=line, text=text))
-    current.add("installs", *installs)
-    current.add("compilers", *shell.find_compilers(commands))
-    current.add("folders", *shell.find_created_folders(commands, as_user=_is_user(current.user)))
-    current.add("users", *shell.find_created_users(commands, line=line))
-    for use in shell.find_gpu_uses(commands, heredoc=heredoc):
-        current.add("gpu_uses", Setting(use, _excerpt(f"{text} {instruction.heredoc}"), path, line))
-    if shell.removes_users(commands):
-        current.stage = replace(current.stage, removes_users=True)
-    if contains_token(instruction.text) or contains_token(instruction.heredoc):
-        current.add("tokens_in_commands", Setting("RUN", _excerpt(text), path, line))
-
-
 def _excerpt(text: str) -> str:
     return blank_secrets(" ".join(text.split()))[:_LONGEST]
-
-
-def _labels(text: str, values: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Names and values of LABEL, in either form: name=value name="value", or name value."""
-    first = text.split(maxsplit=1)
-    if len(first) == 2 and "=" not in first[0]:
-        return [(first[0], first[1])]
-    return [(_unquoted(name, values), _unquoted(value, values)) for name, value in _LABEL.findall(text)]
 
 
 def _unquoted(text: str, values: Mapping[str, str]) -> str:
