@@ -246,10 +246,12 @@ def parse_int(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
-def get_object(record: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the object at `key`, empty when there is none."""
-    value = record.get(key)
-    return value if isinstance(value, dict) else {}
+def get_object(record: Mapping[str, Any], *path: str) -> dict[str, Any]:
+    """Return the object below these keys, empty when there is none."""
+    found: Any = record
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, dict) else {}
 
 
 def get_list(record: Mapping[str, Any], key: str) -> list[Any]:

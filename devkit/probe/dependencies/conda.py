@@ -9,18 +9,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from devkit.facts.dependencies import LOCAL_TO_PROJECT
 from devkit.probe.dependencies.lock_files import FROM_CONDA
 from devkit.probe.dependencies.manifests import convert_poetry_version
 from devkit.probe.dependencies.requirements import PYTHON, RequirementCollector, find_line, read_requirement_lines
 from devkit.probe.documents import (
-    DocumentNode,
     InvalidDocument,
     NodeKind,
     get_object,
     get_objects,
     get_text,
-    get_texts,
     parse_yaml_tree,
 )
 
@@ -28,7 +25,7 @@ BY_CONDA = "conda brings it, and the image is made with Python's own packages"
 _SPEC = re.compile(r"(?:[\w./:-]+::)?([A-Za-z0-9_][\w.-]*)(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
 _BUILD = re.compile(r"^(={1,2}\s*[^=\s]+)(?:=\S+|\s+\S+)$")
 _OF_THE_PLAN = ("pip", "setuptools", "wheel", "uv", PYTHON, "pytorch-cuda", "cudatoolkit", "cuda-version")
-"""What every environment of devkit has, or torch brings, so that nothing is missing."""
+"""Packages that every environment of devkit has, or that torch brings."""
 
 
 def read_conda_environment(path: str, found: RequirementCollector) -> None:
@@ -43,21 +40,13 @@ def read_conda_environment(path: str, found: RequirementCollector) -> None:
         return
     for item in root.at("dependencies").items:
         if item.kind is NodeKind.TEXT:
-            _conda_spec(item.text, path, item.line, found)
-        for line in _pip_lines(item):
-            read_requirement_lines(iter([line]), path, found)
-
-
-def _conda_spec(spec: str, path: str, line: int, found: RequirementCollector) -> None:
-    named = _SPEC.fullmatch(spec.strip())
-    if named is None:
-        found.add_unreadable(path, line, f"{ascii(spec)[:60]} is no package of conda")
-        return
-    add_conda_package(named[1], named[2], path, line, found)
-
-
-def _pip_lines(item: DocumentNode) -> list[tuple[int, str]]:
-    return [(line.line, line.text.strip()) for line in item.at("pip").items if line.kind is NodeKind.TEXT]
+            named = _SPEC.fullmatch(item.text.strip())
+            if named is None:
+                found.add_unreadable(path, item.line, f"{ascii(item.text)[:60]} is no package of conda")
+            else:
+                add_conda_package(named[1], named[2], path, item.line, found)
+        lines = [(line.line, line.text.strip()) for line in item.at("pip").items if line.kind is NodeKind.TEXT]
+        read_requirement_lines(iter(lines), path, found)
 
 
 def read_pixi_tables(document: Mapping[str, Any], content: str, path: str, found: RequirementCollector) -> None:
@@ -69,25 +58,14 @@ def read_pixi_tables(document: Mapping[str, Any], content: str, path: str, found
             version = get_text(wanted, "version") if isinstance(wanted, dict) else str(wanted)
             add_conda_package(name, version, path, find_line(content, name), found)
         for name, wanted in get_object(table, "pypi-dependencies").items():
-            _from_index(name, wanted, path, find_line(content, name), found)
+            table = wanted if isinstance(wanted, dict) else {"version": str(wanted)}
+            version = convert_poetry_version(get_text(table, "version"))
+            found.need_table(name, table, path, find_line(content, name), version=version)
     for name in get_object(document, "feature"):
         because = "only pixi's default environment is looked at"
         found.exclude(f"the feature {name}", path, find_line(content, f"feature.{name}"), because)
     for channel in get_objects(get_object(document, "workspace"), "channels"):
         found.index(get_text(channel, "channel"), path, find_line(content, "channels"))
-
-
-def _from_index(name: str, wanted: object, path: str, line: int, found: RequirementCollector) -> None:
-    table = wanted if isinstance(wanted, dict) else {"version": str(wanted)}
-    if "path" in table:
-        found.exclude(name, path, line, LOCAL_TO_PROJECT)
-        return
-    extras = ",".join(get_texts(table, "extras"))
-    git = get_text(table, "git")
-    revision = get_text(table, "rev") or get_text(table, "tag") or get_text(table, "branch")
-    url = f"git+{git}@{revision}".rstrip("@") if git else get_text(table, "url")
-    version = "" if url else convert_poetry_version(get_text(table, "version"))
-    found.need(f"{name}[{extras}]{version}" if extras else f"{name}{version}", path, line, url=url)
 
 
 def add_conda_package(name: str, version: str, path: str, line: int, found: RequirementCollector) -> None:

@@ -16,6 +16,7 @@ from devkit.facts.dependencies import LOCAL_TO_PROJECT, RequirementRole
 from devkit.probe.dependencies.requirements import (
     PYTHON,
     RequirementCollector,
+    build_source_url,
     find_line,
     is_local_path,
     read_requirements_file,
@@ -53,7 +54,7 @@ def read_project_table(document: Mapping[str, Any], content: str, found: Require
     for group in find_default_groups(document):
         standard += [(entry, group) for entry in _of_group(document, group, seen=set())]
         older += [(entry, group) for entry in get_texts(_of_pdm(document), group)]
-    sources = get_object(get_object(get_object(document, "tool"), "uv"), "sources")
+    sources = get_object(document, "tool", "uv", "sources")
     # An installer takes the whole table, or a generated list: it would look for folders, or start the build.
     is_whole = not is_computed and not any(_is_of_project(entry, sources) for entry, _ in standard)
     _needs(
@@ -66,10 +67,13 @@ def read_project_table(document: Mapping[str, Any], content: str, found: Require
     _needs(older, content, found, sources, role=RequirementRole.GENERATED)
     if standard and is_whole:
         found.lists.append(PYPROJECT)
-    _extras(project, content, found)
+    for extra in get_object(project, "optional-dependencies"):
+        found.exclude(f"the extra {extra}", PYPROJECT, find_line(content, extra), "they are optional")
     if is_computed:
         _dynamic(document, content, found)
-    _indexes(document, content, found)
+    for index in (each for tool, key in _INDEXES for each in get_objects(get_object(document, "tool", tool), key)):
+        if url := get_text(index, "url"):
+            found.index(url, PYPROJECT, find_line(content, url))
 
 
 def _of_group(document: Mapping[str, Any], group: str, *, seen: set[str]) -> Iterator[str]:
@@ -85,7 +89,7 @@ def _of_group(document: Mapping[str, Any], group: str, *, seen: set[str]) -> Ite
 
 
 def _of_pdm(document: Mapping[str, Any]) -> dict[str, Any]:
-    return get_object(get_object(get_object(document, "tool"), "pdm"), "dev-dependencies")
+    return get_object(document, "tool", "pdm", "dev-dependencies")
 
 
 def _is_of_project(entry: str, sources: Mapping[str, Any]) -> bool:
@@ -113,30 +117,15 @@ def _needs(
         if _is_of_project(entry, sources):
             found.exclude(entry, PYPROJECT, line, LOCAL_TO_PROJECT)
         else:
-            found.need(entry, PYPROJECT, line, group=group, url=_url(_source(entry, sources)))
+            found.need(entry, PYPROJECT, line, group=group, url=build_source_url(_source(entry, sources)))
     found.role = RequirementRole.PASSED_THROUGH
-
-
-def _url(source: Mapping[str, Any]) -> str:
-    """The address of a source of uv. Source: https://docs.astral.sh/uv/concepts/projects/dependencies/."""
-    git = get_text(source, "git")
-    if not git:
-        return get_text(source, "url")
-    revision = get_text(source, "rev") or get_text(source, "tag") or get_text(source, "branch")
-    return f"git+{git}@{revision}" if revision else f"git+{git}"
-
-
-def _extras(project: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
-    for extra in get_object(project, "optional-dependencies"):
-        because = "they are optional"
-        found.exclude(f"the extra {extra}", PYPROJECT, find_line(content, extra), because)
 
 
 def _dynamic(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
     """Dependencies that setuptools or a plugin of Hatch takes from requirement files."""
     tool = get_object(document, "tool")
-    listed = get_object(get_object(get_object(tool, "setuptools"), "dynamic"), "dependencies")
-    hook = get_object(get_object(get_object(get_object(tool, "hatch"), "metadata"), "hooks"), "requirements_txt")
+    listed = get_object(tool, "setuptools", "dynamic", "dependencies")
+    hook = get_object(tool, "hatch", "metadata", "hooks", "requirements_txt")
     names = (*get_texts(listed, "file"), get_text(listed, "file"), *get_texts(hook, "files"))
     files = tuple(name for name in names if name)
     for name in files:
@@ -145,16 +134,9 @@ def _dynamic(document: Mapping[str, Any], content: str, found: RequirementCollec
         found.add_unreadable(PYPROJECT, find_line(content, "dynamic"), "its dependencies are computed by the build")
 
 
-def _indexes(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
-    tool = get_object(document, "tool")
-    for index in (each for name, key in _INDEXES for each in get_objects(get_object(tool, name), key)):
-        if url := get_text(index, "url"):
-            found.index(url, PYPROJECT, find_line(content, url))
-
-
 def read_hatch_environment(document: Mapping[str, Any]) -> tuple[str, ...]:
     """Read the requirements of Hatch's default environment besides the project. Source: https://hatch.pypa.io/latest/config/."""
-    default = get_object(get_object(get_object(get_object(document, "tool"), "hatch"), "envs"), "default")
+    default = get_object(document, "tool", "hatch", "envs", "default")
     return (*get_texts(default, "dependencies"), *get_texts(default, "extra-dependencies"))
 
 
@@ -168,28 +150,17 @@ def read_pipfile(found: RequirementCollector) -> None:
     if python := get_text(requires, "python_version") or get_text(requires, "python_full_version"):
         specifier = f"=={python}.*" if python.count(".") == 1 else f"=={python}"
         found.add_python(specifier, PIPFILE, find_line(content, "python_"))
-    for table, group in ((get_object(document, "packages"), ""), (get_object(document, "dev-packages"), DEV_GROUP)):
-        for name, wanted in table.items():
-            _add_pipfile_package(name, wanted, found, line=find_line(content, name), group=group)
+    for key, group in (("packages", ""), ("dev-packages", DEV_GROUP)):
+        for name, wanted in get_object(document, key).items():
+            table = wanted if isinstance(wanted, dict) else {"version": wanted}
+            version = get_text(table, "version").removeprefix("*")
+            line = find_line(content, name)
+            found.need_table(
+                name, table, PIPFILE, line, group=group, version=version, marker=get_text(table, "markers")
+            )
     for source in get_objects(document, "source"):
         if url := get_text(source, "url"):
             found.index(url, PIPFILE, find_line(content, url))
-
-
-def _add_pipfile_package(name: str, wanted: object, found: RequirementCollector, *, line: int, group: str) -> None:
-    table = wanted if isinstance(wanted, dict) else {"version": wanted}
-    if "path" in table or table.get("editable") is True:
-        found.exclude(name, PIPFILE, line, LOCAL_TO_PROJECT)
-        return
-    extras = ",".join(get_texts(table, "extras"))
-    written = f"{name}[{extras}]" if extras else name
-    version = (
-        get_text(table, "version").replace("*", "") if get_text(table, "version") == "*" else get_text(table, "version")
-    )
-    git = get_text(table, "git")
-    url = f"git+{git}@{get_text(table, 'ref')}".rstrip("@") if git else get_text(table, "file")
-    marker = f" ; {get_text(table, 'markers')}" if get_text(table, "markers") else ""
-    found.need(f"{written}{'' if url else version}{marker}", PIPFILE, line, group=group, url=url)
 
 
 def read_pipfile_lock(found: RequirementCollector) -> tuple[str, ...]:
@@ -218,56 +189,28 @@ def read_pipfile_lock(found: RequirementCollector) -> tuple[str, ...]:
 
 def read_poetry(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
     """Read [tool.poetry.dependencies] and the group dev; optional packages and other groups are excluded by name."""
-    poetry = get_object(get_object(document, "tool"), "poetry")
-    for name, group, wanted in _poetry_packages(poetry):
-        line = _find_poetry_line(content, name)
+    poetry = get_object(document, "tool", "poetry")
+    tables = (
+        ("", ("dependencies",)),
+        (DEV_GROUP, ("group", DEV_GROUP, "dependencies")),
+        (DEV_GROUP, ("dev-dependencies",)),
+    )
+    packages = [(name, group, wanted) for group, keys in tables for name, wanted in get_object(poetry, *keys).items()]
+    for name, group, wanted in packages:
+        key = re.compile(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=")
+        line = next((number for number, text in enumerate(content.splitlines(), 1) if key.match(text)), 1)
         if name.lower() == PYTHON:
             found.add_python(convert_poetry_version(wanted if isinstance(wanted, str) else ""), PYPROJECT, line)
             continue
         for each in wanted if isinstance(wanted, list) else [wanted]:
-            _add_poetry_package(name, each, found, line=line, group=group)
+            table = each if isinstance(each, dict) else {"version": each}
+            marker = " and ".join(f"({each})" for each in _poetry_markers(table))
+            version = convert_poetry_version(get_text(table, "version"))
+            found.need_table(name, table, PYPROJECT, line, group=group, version=version, marker=marker)
     for group, table in get_object(poetry, "group").items():
         if group != DEV_GROUP and isinstance(table, dict):
             because = f"only the group {DEV_GROUP} is installed besides the main one"
             found.exclude(f"the group {group}", PYPROJECT, find_line(content, f"tool.poetry.group.{group}"), because)
-
-
-def _poetry_packages(poetry: Mapping[str, Any]) -> Iterator[tuple[str, str, object]]:
-    dev = get_object(get_object(get_object(poetry, "group"), DEV_GROUP), "dependencies")
-    tables = (
-        (get_object(poetry, "dependencies"), ""),
-        (dev, DEV_GROUP),
-        (get_object(poetry, "dev-dependencies"), DEV_GROUP),
-    )
-    for table, group in tables:
-        for name, wanted in table.items():
-            yield name, group, wanted
-
-
-def _find_poetry_line(content: str, name: str) -> int:
-    for number, line in enumerate(content.splitlines(), 1):
-        if re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=", line):
-            return number
-    return 1
-
-
-def _add_poetry_package(name: str, wanted: object, found: RequirementCollector, *, line: int, group: str) -> None:
-    """One dependency: a version, or a table with a version or a source."""
-    table = wanted if isinstance(wanted, dict) else {"version": wanted}
-    if "path" in table:
-        found.exclude(name, PYPROJECT, line, LOCAL_TO_PROJECT)
-        return
-    if table.get("optional") is True:
-        found.exclude(name, PYPROJECT, line, "it is optional")
-        return
-    extras = ",".join(get_texts(table, "extras"))
-    marker = " and ".join(f"({each})" for each in _poetry_markers(table))
-    written = f"{name}[{extras}]" if extras else name
-    git = get_text(table, "git")
-    revision = get_text(table, "rev") or get_text(table, "tag") or get_text(table, "branch")
-    url = f"git+{git}@{revision}".rstrip("@") if git else get_text(table, "url")
-    version = "" if url else convert_poetry_version(get_text(table, "version"))
-    found.need(f"{written}{version}{f' ; {marker}' if marker else ''}", PYPROJECT, line, group=group, url=url)
 
 
 def _poetry_markers(table: Mapping[str, Any]) -> Iterator[str]:
@@ -283,7 +226,7 @@ def _poetry_markers(table: Mapping[str, Any]) -> Iterator[str]:
 
 def find_poetry_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the group dev where Poetry's own tables define it."""
-    poetry = get_object(get_object(document, "tool"), "poetry")
+    poetry = get_object(document, "tool", "poetry")
     is_there = DEV_GROUP in get_object(poetry, "group") or "dev-dependencies" in poetry
     return (DEV_GROUP,) if is_there else ()
 
@@ -321,33 +264,26 @@ def read_setup_py(found: RequirementCollector) -> None:
         return
     try:
         tree = ast.parse(content)
-        call = next(_setup_calls(tree), None)
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+        call = next(
+            (node for node in calls if "setup" in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))), None
+        )
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         found.add_unreadable(SETUP_PY, getattr(error, "lineno", None) or 1, "it is not Python")
         return
     if call is None:
         return
-    named = dict(_literals(tree))
+    # Names that the module gives a value once, at its top.
+    named = {
+        node.targets[0].id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+    }
     for keyword in call.keywords:
         if keyword.arg in ("install_requires", "python_requires"):
             _keyword(keyword.arg, keyword.value, named, found)
         elif keyword.arg is None:
             found.add_unreadable(SETUP_PY, call.lineno, COMPUTED_BY_SETUP_PY)
-
-
-def _setup_calls(tree: ast.Module) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-            if name == "setup":
-                yield node
-
-
-def _literals(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Names that the module gives a value once, at its top."""
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            yield node.targets[0].id, node.value
 
 
 def _keyword(name: str, value: ast.expr, named: dict[str, ast.expr], found: RequirementCollector) -> None:
@@ -379,7 +315,7 @@ def read_toml_file(path: str, found: RequirementCollector) -> tuple[dict[str, An
 
 def find_default_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
     """Find the groups of PEP 735, and PDM's older ones, that belong to a development environment."""
-    uv = get_object(get_object(document, "tool"), "uv")
+    uv = get_object(document, "tool", "uv")
     named = get_texts(uv, "default-groups") if isinstance(uv.get("default-groups"), list) else (DEV_GROUP,)
     known = {**_of_pdm(document), **get_object(document, "dependency-groups")}
     return tuple(group for group in (known if uv.get("default-groups") == "all" else named) if group in known)

@@ -84,7 +84,7 @@ def read_with_package_manager(files: ProjectFiles) -> Dependencies:
         unread=tuple(found.unread),
         left_out=tuple(found.left_out),
         torch_family=family,
-        has_members="workspace" in get_object(get_object(document, "tool"), "uv"),
+        has_members="workspace" in get_object(document, "tool", "uv"),
         builds_itself=not is_no_package and ("build-system" in document or files.has(SETUP_PY)),
     )
 
@@ -102,11 +102,7 @@ def _tool(document: dict[str, Any], files: ProjectFiles) -> tuple[PackageManager
     for tool, is_there, shown in by_table:
         if is_there:
             return tool, f"{PYPROJECT} has a table {shown}"
-    return _without_own_file(tables, files)
-
-
-def _without_own_file(tables: dict[str, Any], files: ProjectFiles) -> tuple[PackageManager, str]:
-    """A list for pip goes before settings of uv and PDM, which also stand there for other ends."""
+    # A list for pip goes before settings of uv and PDM, which may be there for other purposes as well.
     lists = next((name for name in (*MAIN_LISTS, *DEVELOPMENT_LISTS) if files.has(name)), "")
     for tool, key in ((PackageManager.UV, "uv"), (PackageManager.PDM, "pdm")):
         if key in tables and not lists:
@@ -123,7 +119,9 @@ def _read(
         case PackageManager.UV | PackageManager.POETRY | PackageManager.PDM:
             return _of_pyproject(tool, document, content, found)
         case PackageManager.PIPENV:
-            return _of_pipenv(found)
+            found.role = RequirementRole.GENERATED
+            read_pipfile(found)
+            return (PIPFILE_LOCK, read_pipfile_lock(found)) if found.files.has(PIPFILE_LOCK) else ("", ())
         case PackageManager.PIXI:
             return _of_pixi(document, content, found), ()
         case PackageManager.CONDA:
@@ -154,14 +152,6 @@ def _of_pyproject(
     return path, find_torch_only_packages(packages, found.needs)
 
 
-def _of_pipenv(found: RequirementCollector) -> tuple[str, tuple[str, ...]]:
-    found.role = RequirementRole.GENERATED
-    read_pipfile(found)
-    if not found.files.has(PIPFILE_LOCK):
-        return "", ()
-    return PIPFILE_LOCK, read_pipfile_lock(found)
-
-
 def _of_pixi(document: dict[str, Any], content: str, found: RequirementCollector) -> str:
     read_project_table(document, content, found)
     found.role = RequirementRole.GENERATED
@@ -170,7 +160,7 @@ def _of_pixi(document: dict[str, Any], content: str, found: RequirementCollector
         if own is not None:
             read_pixi_tables(own[0], own[1], "pixi.toml", found)
     else:
-        read_pixi_tables(get_object(get_object(document, "tool"), "pixi"), content, PYPROJECT, found)
+        read_pixi_tables(get_object(document, "tool", "pixi"), content, PYPROJECT, found)
     locked = found.text("pixi.lock") if found.files.has("pixi.lock") else None
     if locked is not None:
         add_locked_packages(parse_pixi_lock(locked), "pixi.lock", found)

@@ -4,8 +4,9 @@ Source: https://pip.pypa.io/en/stable/reference/requirements-file-format/
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -21,6 +22,7 @@ from devkit.facts.dependencies import (
 )
 from devkit.facts.project import FileState
 from devkit.facts.values import MAX_SHOWN_CHARACTERS
+from devkit.probe.documents import get_text, get_texts
 from devkit.probe.project.files import ProjectFiles
 
 MAX_DEPENDENCY_FILES = 40
@@ -56,12 +58,12 @@ class RequirementCollector:
     def __init__(self, files: ProjectFiles) -> None:
         self.files = files
         self.role = RequirementRole.PASSED_THROUGH
-        """What becomes of the requirements that are read next."""
+        """The role of the requirements that are read next."""
         self.paths: list[str] = []
         self.lists: list[str] = []
         self.included: list[str] = []
         self.is_whole = True
-        """Whether an installer can be handed the lists as they are."""
+        """False when no installer takes the lists as they are."""
         self.needs: list[PackageRequirement] = []
         self.python: list[PackageRequirement] = []
         self.indexes: list[PackageIndex] = []
@@ -117,6 +119,30 @@ class RequirementCollector:
         )
         self.needs.append(need)
 
+    def need_table(
+        self,
+        name: str,
+        table: Mapping[str, Any],
+        path: str,
+        line: int,
+        *,
+        version: str,
+        group: str = "",
+        marker: str = "",
+    ) -> None:
+        """Add a requirement that Poetry, Pipenv or pixi writes as a table: extras, a version or a source."""
+        if "path" in table or table.get("editable") is True:
+            self.exclude(name, path, line, LOCAL_TO_PROJECT)
+        elif table.get("optional") is True:
+            self.exclude(name, path, line, "it is optional")
+        else:
+            extras = ",".join(get_texts(table, "extras"))
+            url = build_source_url(table)
+            written = f"{name}[{extras}]" if extras else name
+            self.need(
+                f"{written}{'' if url else version}{f' ; {marker}' if marker else ''}", path, line, group=group, url=url
+            )
+
     def add_python(self, specifier: str, path: str, line: int) -> None:
         """Add a requirement of Python itself."""
         try:
@@ -143,6 +169,15 @@ class RequirementCollector:
     def exclude(self, what: str, path: str, line: int, because: str) -> None:
         """Add something that the image does not install."""
         self.left_out.append(ExcludedPackage(_shown(what), path, line, because))
+
+
+def build_source_url(table: Mapping[str, Any]) -> str:
+    """Build the address of a git repository with its revision, or return that of a file; "" for neither."""
+    git = get_text(table, "git")
+    if not git:
+        return get_text(table, "url") or get_text(table, "file")
+    revision = next((get_text(table, key) for key in ("rev", "tag", "branch", "ref") if get_text(table, key)), "")
+    return f"git+{git}@{revision}" if revision else f"git+{git}"
 
 
 def find_line(text: str, *words: str, after: int = 0) -> int:

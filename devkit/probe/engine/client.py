@@ -68,7 +68,7 @@ def resolve_endpoint(host: Host) -> ChosenEndpoint:
 
     folder = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
     meta = _read_object(host, f"{find_docker_config(host)}/contexts/meta/{folder}/meta.json")
-    url = get_text(get_object(get_object(meta, "Endpoints"), "docker"), "Host")
+    url = get_text(get_object(meta, "Endpoints", "docker"), "Host")
     if not url:
         return ChosenEndpoint(Endpoint("", chosen_by), problem=f"there is no Docker context named {name!r}")
     tls = f"{find_docker_config(host)}/contexts/tls/{folder}/docker"
