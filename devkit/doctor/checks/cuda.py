@@ -32,7 +32,7 @@ from devkit.doctor.wheels import (
     format_wheel_install_command,
     is_forward_compatible,
 )
-from devkit.facts.model import CudaCall, CudaFolder, CudaStop, Driver, Facts, StepEnd, Tegra, Torch
+from devkit.facts.model import CudaCall, CudaFolder, Driver, Facts, StepEnd, Tegra, Torch
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
@@ -146,13 +146,12 @@ def find_unmet_cuda(requirement: str, driver: DriverCuda, gpu_names: tuple[str, 
     if wanted is None:
         return None
     alternatives = requirement.split()
-    if any(_is_alternative_met(alternative, driver, gpu_names) for alternative in alternatives):
+    if any(
+        all(_is_condition_met(condition, driver, gpu_names) for condition in alternative.split(","))
+        for alternative in alternatives
+    ):
         return None
     return Release.parse(wanted[1])
-
-
-def _is_alternative_met(alternative: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> bool:
-    return all(_is_condition_met(condition, driver, gpu_names) for condition in alternative.split(","))
 
 
 def _is_condition_met(condition: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> bool:
@@ -582,7 +581,11 @@ def cuda_starts(facts: Facts) -> Iterator[Finding]:
                 facts, CUDA_ERRORS.get(answer.code, _OTHER), f"cuInit returns {answer.code}{name}", answer.libcuda
             )
         return
-    yield _stop_finding(facts, answer)
+    meaning, what = {
+        StepEnd.TIMED_OUT: (_HANGS, f"{answer.call} hangs"),
+        StepEnd.CRASHED: (_CRASHES, f"{answer.call} crashes"),
+    }.get(answer.end, (_NO_LIBRARY, "libcuda cannot be loaded"))
+    yield _init_finding(facts, meaning, what, answer.libcuda, answer.message)
 
 
 def _init_finding(facts: Facts, meaning: CudaErrorMeaning, what: str, libcuda: str, *readings: str) -> Finding:
@@ -601,13 +604,3 @@ def _init_finding(facts: Facts, meaning: CudaErrorMeaning, what: str, libcuda: s
         evidence=(what, *readings, f"libcuda: {libcuda or 'not loaded'}"),
         confidence=meaning.confidence,
     )
-
-
-def _stop_finding(facts: Facts, stop: CudaStop) -> Finding:
-    match stop.end:
-        case StepEnd.TIMED_OUT:
-            return _init_finding(facts, _HANGS, f"{stop.call} hangs", stop.libcuda, stop.message)
-        case StepEnd.CRASHED:
-            return _init_finding(facts, _CRASHES, f"{stop.call} crashes", stop.libcuda, stop.message)
-        case _:
-            return _init_finding(facts, _NO_LIBRARY, "libcuda cannot be loaded", stop.libcuda, stop.message)

@@ -271,21 +271,19 @@ def hub_answers(facts: Facts) -> Iterator[Finding]:
     call = _require_hub_call(facts)
     if not call.failure and call.status != _PROXY_AUTHENTICATION:
         return
+    hub = facts.hub
+    proxies = () if not isinstance(hub, Hub) or isinstance(hub.proxies, Unknown) else hub.proxies
     why, what = _REASONS.get(call.failure or "proxy", (call.message, "Check the network of this side."))
     yield Finding(
         Severity.ERROR,
         f"the model hub cannot be reached at {call.url}: {why}",
         Fix(what, (f"curl -sSI {call.url} | head -1",), find_workload_side(facts)),
         subject=call.url,
-        evidence=(f"HEAD {call.url}: {call.message or call.status} after {call.took_ms} ms", *_list_proxies(facts)),
+        evidence=(
+            f"HEAD {call.url}: {call.message or call.status} after {call.took_ms} ms",
+            *(f"{proxy.variable}={proxy.url}" for proxy in proxies),
+        ),
     )
-
-
-def _list_proxies(facts: Facts) -> tuple[str, ...]:
-    hub = facts.hub
-    if not isinstance(hub, Hub) or isinstance(hub.proxies, Unknown):
-        return ()
-    return tuple(f"{proxy.variable}={proxy.url}" for proxy in hub.proxies)
 
 
 @check("HUB008", "The hub accepts the token and gives the model")

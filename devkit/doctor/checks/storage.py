@@ -13,7 +13,6 @@ from devkit.doctor.thresholds import (
     HUB_FREE_BYTES,
     WAITING_FOR_DATA_PERCENT,
     WINDOWS_DRIVE_BYTES,
-    Limit,
 )
 from devkit.doctor.wheels import find_workload_side
 from devkit.facts.model import Directory, Engine, EngineKind, Facts
@@ -35,6 +34,9 @@ _WINDOWS_FILE_SYSTEMS = ("9p", "drvfs", "v9fs")
 
 def _directories(facts: Facts) -> tuple[Directory, ...]:
     return require(facts.storage).directories
+
+
+_NEEDED_BYTES = {_HUB_CACHE: HUB_FREE_BYTES, _ENGINE_DATA: ENGINE_FREE_BYTES, _WINDOWS_DRIVE: WINDOWS_DRIVE_BYTES}
 
 
 @check("STO001", "The hub cache is writable")
@@ -119,7 +121,7 @@ def disk_space_suffices(facts: Facts) -> Iterator[Finding]:
     for directory in _list_judged(facts):
         if isinstance(directory.free_bytes, Unknown):
             continue
-        wanted = _find_needed_space(directory) if needs_space else FULL_BYTES
+        wanted = _NEEDED_BYTES.get(directory.purpose, FULL_BYTES) if needs_space else FULL_BYTES
         if directory.free_bytes < wanted.value:
             yield Finding(
                 Severity.ERROR if directory.free_bytes < FULL_BYTES.value else Severity.WARNING,
@@ -131,11 +133,6 @@ def disk_space_suffices(facts: Facts) -> Iterator[Finding]:
                     f" {format_bytes(directory.free_bytes)} free; {format_bytes(wanted.value)} wanted",
                 ),
             )
-
-
-def _find_needed_space(directory: Directory) -> Limit[int]:
-    by_purpose = {_HUB_CACHE: HUB_FREE_BYTES, _ENGINE_DATA: ENGINE_FREE_BYTES, _WINDOWS_DRIVE: WINDOWS_DRIVE_BYTES}
-    return by_purpose.get(directory.purpose, FULL_BYTES)
 
 
 @check("STO003", "Project and hub cache are not on a Windows drive")

@@ -213,7 +213,11 @@ def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Finding]:
     How it is seen: gpuSupport in %UserProfile%\\.wslconfig, read from Windows, or from the guest through /mnt/c.
     Source: Microsoft Learn, "Advanced settings configuration in WSL", gpuSupport.
     """
-    settings = _require_wslconfig(facts)
+    if is_in_container(facts):
+        raise NotApplicable("only the WSL guest and Windows show .wslconfig")
+    settings = require(require_system(facts).wsl_settings)
+    if settings is None:
+        raise NotApplicable("there is no .wslconfig")
     if settings.gpu_support:
         return
     yield Finding(
@@ -229,15 +233,6 @@ def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Finding]:
         subject=settings.path,
         evidence=(f"{settings.path}: gpuSupport=false",),
     )
-
-
-def _require_wslconfig(facts: Facts) -> WslSettings:
-    if is_in_container(facts):
-        raise NotApplicable("only the WSL guest and Windows show .wslconfig")
-    settings = require(require_system(facts).wsl_settings)
-    if settings is None:
-        raise NotApplicable("there is no .wslconfig")
-    return settings
 
 
 @check("WSL006", "WSL has memory to load a model")

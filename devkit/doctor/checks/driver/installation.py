@@ -35,6 +35,18 @@ _DRIVER = re.compile(
 _OF_UBUNTU = re.compile(r"ubuntu0\.\d\d\.\d\d")
 """How Ubuntu marks its own builds: 580.95.05-0ubuntu0.24.04.2; NVIDIA's repository has 580.95.05-0ubuntu1."""
 
+_FINISH_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
+    DistroFamily.UBUNTU: (
+        "sudo apt-get install --fix-broken",
+        "dpkg -l | grep -E 'nvidia.*[0-9]{3}' | grep -v BRANCH",
+        "sudo dkms autoinstall || sudo ubuntu-drivers install",
+        "sudo reboot",
+    ),
+    DistroFamily.DEBIAN: ("sudo apt-get install --fix-broken", "sudo dkms autoinstall", "sudo reboot"),
+    DistroFamily.FEDORA: ("sudo akmods --force", "sudo reboot"),
+    DistroFamily.ARCH: ("sudo pacman -Syu", "sudo reboot"),
+}
+
 
 @check("DRV011", "Package lists agree on the Container Toolkit's key")
 def apt_sources_agree(facts: Facts) -> Iterator[Finding]:
@@ -87,6 +99,8 @@ def driver_is_of_one_version(facts: Facts) -> Iterator[Finding]:
     differ = isinstance(on_disk, Release) and isinstance(library, Release) and on_disk != library
     if not differ and not broken:
         return
+    branch = str(library.major) if isinstance(library, Release) else "<branch>"
+    commands = _FINISH_COMMANDS.get(find_distro_family(facts), ("sudo dkms autoinstall", "sudo reboot"))
     yield Finding(
         Severity.ERROR if differ else Severity.WARNING,
         f"the module on disk is {on_disk}, but the libraries are {library}: a reboot does not bring them together"
@@ -94,7 +108,7 @@ def driver_is_of_one_version(facts: Facts) -> Iterator[Finding]:
         else f"{join_words(package.name for package in broken)} of the driver are only half installed",
         Fix(
             "Finish the installation, so that module and libraries are of one version; then reboot.",
-            _finish_commands(facts, library if isinstance(library, Release) else None),
+            tuple(command.replace("BRANCH", branch) for command in commands),
             root=True,
             restart=Restart.HOST,
         ),
@@ -108,26 +122,6 @@ def driver_is_of_one_version(facts: Facts) -> Iterator[Finding]:
 
 def _packages(driver: Driver) -> tuple[DriverPackage, ...]:
     return () if isinstance(driver.packages, Unknown) else driver.packages
-
-
-def _finish_commands(facts: Facts, library: Release | None) -> tuple[str, ...]:
-    branch = f"{library.major}" if library else "<branch>"
-    match find_distro_family(facts):
-        case DistroFamily.UBUNTU:
-            return (
-                "sudo apt-get install --fix-broken",
-                f"dpkg -l | grep -E 'nvidia.*[0-9]{{3}}' | grep -v {branch}",
-                "sudo dkms autoinstall || sudo ubuntu-drivers install",
-                "sudo reboot",
-            )
-        case DistroFamily.DEBIAN:
-            return ("sudo apt-get install --fix-broken", "sudo dkms autoinstall", "sudo reboot")
-        case DistroFamily.FEDORA:
-            return ("sudo akmods --force", "sudo reboot")
-        case DistroFamily.ARCH:
-            return ("sudo pacman -Syu", "sudo reboot")
-        case _:
-            return ("sudo dkms autoinstall", "sudo reboot")
 
 
 def _find_branches(driver: Driver) -> list[DriverPackage]:

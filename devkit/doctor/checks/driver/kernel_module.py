@@ -1,6 +1,6 @@
 """Checks of the driver's kernel module: loaded, of a branch and flavor that drive every GPU."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from devkit.doctor.checks.cascades import NEEDS_DRIVER_CODES
 from devkit.doctor.fixes import (
@@ -53,6 +53,43 @@ _UNFINISHED = ("added", "built")
 LEGACY_GPU_LINES = ("Legacy drivers", "required GPU System Processor", "not supported by the NVIDIA")
 
 OPEN_MODULE_LINE = "requires use of the NVIDIA open kernel modules"
+
+_OPEN_MODULE_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
+    DistroFamily.UBUNTU: ("sudo apt-get install -y nvidia-driver-BRANCH-open", "sudo reboot"),
+    DistroFamily.DEBIAN: ("sudo apt-get install -y nvidia-open", "sudo reboot"),
+    DistroFamily.FEDORA: (
+        "echo '%_with_kmod_nvidia_open 1' | sudo tee /etc/rpm/macros.nvidia-kmod",
+        "sudo akmods --force --rebuild",
+        "sudo reboot",
+    ),
+    DistroFamily.RHEL: ("sudo dnf install -y --allowerasing nvidia-open", "sudo reboot"),
+    DistroFamily.SUSE: ("sudo zypper install -y nvidia-open-driver-G06-signed-kmp-default", "sudo reboot"),
+    DistroFamily.ARCH: ("sudo pacman -S nvidia-open", "sudo reboot"),
+    DistroFamily.NIXOS: (
+        "# in configuration.nix: hardware.nvidia.open = true;",
+        "sudo nixos-rebuild boot",
+        "sudo reboot",
+    ),
+}
+_LEGACY_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
+    DistroFamily.UBUNTU: (
+        "sudo apt-get install -y nvidia-driver-BRANCH",
+        "sudo apt-mark hold nvidia-driver-BRANCH",
+        "sudo reboot",
+    ),
+    DistroFamily.DEBIAN: ("sudo apt-get install -y nvidia-driver", "sudo reboot"),
+    DistroFamily.FEDORA: (
+        "sudo dnf install -y --allowerasing akmod-nvidia-BRANCHxx xorg-x11-drv-nvidia-BRANCHxx-cuda",
+        "sudo reboot",
+    ),
+    DistroFamily.ARCH: ("# from the AUR: nvidia-BRANCHxx-dkms nvidia-BRANCHxx-utils", "sudo reboot"),
+    DistroFamily.NIXOS: (
+        "# in configuration.nix: hardware.nvidia.package = config.boot.kernelPackages.nvidiaPackages.legacy_BRANCH;",
+        "sudo nixos-rebuild boot",
+        "sudo reboot",
+    ),
+}
+"""The proprietary driver of an older branch, which still drives an older GPU."""
 
 
 @check("DRV001", "The NVIDIA kernel driver is loaded", causes=NEEDS_DRIVER_CODES)
@@ -289,7 +326,7 @@ def module_is_open_where_required(facts: Facts) -> Iterator[Finding]:
         " which needs the open one",
         Fix(
             f"Replace the module of branch {release.major} by its open flavour, and reboot.",
-            _open_module_commands(facts, release),
+            _fill_branch(_OPEN_MODULE_COMMANDS.get(find_distro_family(facts), ()), release.major),
             root=True,
             restart=Restart.HOST,
             docs=DRIVER_GUIDE,
@@ -309,28 +346,8 @@ def _needs_open_module(gpu: PciGpu, log_lines: tuple[str, ...]) -> bool:
         return False
 
 
-def _open_module_commands(facts: Facts, release: Release) -> tuple[str, ...]:
-    match find_distro_family(facts):
-        case DistroFamily.UBUNTU:
-            return (f"sudo apt-get install -y nvidia-driver-{release.major}-open", "sudo reboot")
-        case DistroFamily.DEBIAN:
-            return ("sudo apt-get install -y nvidia-open", "sudo reboot")
-        case DistroFamily.FEDORA:
-            return (
-                "echo '%_with_kmod_nvidia_open 1' | sudo tee /etc/rpm/macros.nvidia-kmod",
-                "sudo akmods --force --rebuild",
-                "sudo reboot",
-            )
-        case DistroFamily.RHEL:
-            return ("sudo dnf install -y --allowerasing nvidia-open", "sudo reboot")
-        case DistroFamily.SUSE:
-            return ("sudo zypper install -y nvidia-open-driver-G06-signed-kmp-default", "sudo reboot")
-        case DistroFamily.ARCH:
-            return ("sudo pacman -S nvidia-open", "sudo reboot")
-        case DistroFamily.NIXOS:
-            return ("# in configuration.nix: hardware.nvidia.open = true;", "sudo nixos-rebuild boot", "sudo reboot")
-        case _:
-            return ()
+def _fill_branch(commands: tuple[str, ...], branch: int) -> tuple[str, ...]:
+    return tuple(command.replace("BRANCH", str(branch)) for command in commands)
 
 
 @check("DRV008", "The driver branch still supports every GPU", causes=("DRV001", *NEEDS_DRIVER_CODES))
@@ -346,7 +363,8 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
     require_host(facts)
     driver = require_driver(facts)
     log_lines = find_driver_lines(facts, *LEGACY_GPU_LINES)
-    release = _find_installed_version(driver)
+    # The module on disk may have refused to load.
+    release = next((version for version in (driver.loaded, driver.on_disk) if isinstance(version, Release)), None)
     old = [
         gpu
         for gpu in find_driver_gpus(facts)
@@ -369,7 +387,7 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
         Fix(
             f"Install branch {last}, proprietary, and keep it from being upgraded. Packages for CUDA 13 have no code"
             " for this GPU: take those for CUDA 12.",
-            _legacy_commands(facts, last),
+            _fill_branch(_LEGACY_COMMANDS.get(find_distro_family(facts), ()), last),
             root=True,
             restart=Restart.HOST,
             docs="https://www.nvidia.com/en-us/drivers/unix/legacy-gpu/",
@@ -378,14 +396,6 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
         evidence=(*log_lines[:MAX_LOG_LINES], *(f"{gpu.address} has device id {gpu.device_id}" for gpu in old)),
         confidence=Confidence.CERTAIN if log_lines else Confidence.LIKELY,
     )
-
-
-def _find_installed_version(driver: Driver) -> Release | None:
-    """The loaded module's version, or that of the one on disk which may have refused to load."""
-    for release in (driver.loaded, driver.on_disk):
-        if isinstance(release, Release):
-            return release
-    return None
 
 
 def _is_too_old(gpu: PciGpu, release: Release | None, driver: Driver) -> bool:
@@ -401,23 +411,3 @@ def _parse_device_id(gpu: PciGpu) -> int:
         return int(gpu.device_id, 16)
     except ValueError:
         return FIRST_TURING_DEVICE_ID.value
-
-
-def _legacy_commands(facts: Facts, branch: int) -> tuple[str, ...]:
-    commands: tuple[str, ...]
-    match find_distro_family(facts):
-        case DistroFamily.UBUNTU:
-            commands = (f"sudo apt-get install -y nvidia-driver-{branch}", f"sudo apt-mark hold nvidia-driver-{branch}")
-        case DistroFamily.DEBIAN:
-            commands = ("sudo apt-get install -y nvidia-driver",)
-        case DistroFamily.FEDORA:
-            packages = f"akmod-nvidia-{branch}xx xorg-x11-drv-nvidia-{branch}xx-cuda"
-            commands = (f"sudo dnf install -y --allowerasing {packages}",)
-        case DistroFamily.ARCH:
-            commands = (f"# from the AUR: nvidia-{branch}xx-dkms nvidia-{branch}xx-utils",)
-        case DistroFamily.NIXOS:
-            package = f"config.boot.kernelPackages.nvidiaPackages.legacy_{branch}"
-            commands = (f"# in configuration.nix: hardware.nvidia.package = {package};", "sudo nixos-rebuild boot")
-        case _:
-            return ()
-    return (*commands, "sudo reboot")

@@ -1,6 +1,6 @@
 """Checks that NVML answers, and that its libraries match the loaded kernel module."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import assert_never
 
 from devkit.doctor.checks.cascades import (
@@ -45,6 +45,13 @@ _LIBRARY_PACKAGE: Mapping[DistroFamily, str] = {
     DistroFamily.ARCH: "sudo pacman -S --needed nvidia-utils",
 }
 
+_HOLD_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
+    DistroFamily.UBUNTU: ("sudo apt-mark hold 'nvidia-driver-*' 'libnvidia-compute-*'",),
+    DistroFamily.DEBIAN: ("sudo apt-mark hold 'nvidia-driver-*' 'libnvidia-compute-*'",),
+    DistroFamily.FEDORA: ("sudo dnf versionlock add '*nvidia*'",),
+    DistroFamily.RHEL: ("sudo dnf versionlock add '*nvidia*'",),
+}
+
 _Explanation = tuple[str, Fix, Confidence]
 
 
@@ -63,7 +70,9 @@ def libraries_match_module(facts: Facts) -> Iterator[Finding]:
     driver = None if is_in_wsl(facts) or isinstance(facts.driver, Unknown) else facts.driver
     if driver is None and not nvml_says_so:
         raise NotApplicable("in WSL the driver belongs to Windows")
-    versions = _versions(driver)
+    versions: tuple[Release, Release] | None = None
+    if driver is not None and isinstance(driver.loaded, Release) and isinstance(driver.libnvidia_ml, Release):
+        versions = driver.loaded, driver.libnvidia_ml
     if not nvml_says_so:
         require_loaded_driver(facts)
         if versions is None:
@@ -85,13 +94,6 @@ def libraries_match_module(facts: Facts) -> Iterator[Finding]:
         _mismatch_fix(facts, driver),
         evidence=tuple(evidence),
     )
-
-
-def _versions(driver: Driver | None) -> tuple[Release, Release] | None:
-    """Module and library version, where both are known."""
-    if driver is None or not isinstance(driver.loaded, Release) or not isinstance(driver.libnvidia_ml, Release):
-        return None
-    return driver.loaded, driver.libnvidia_ml
 
 
 def _mismatch_fix(facts: Facts, driver: Driver | None) -> Fix:
@@ -120,7 +122,7 @@ def _mismatch_fix(facts: Facts, driver: Driver | None) -> Fix:
     return Fix(
         "Reboot the host, so that the new module is loaded. Reinstalling packages does not help."
         " To keep it from coming back, exclude driver packages from automatic upgrades.",
-        ("sudo reboot", *_hold_commands(facts)),
+        ("sudo reboot", *_HOLD_COMMANDS.get(find_distro_family(facts), ())),
         root=True,
         restart=Restart.HOST,
     )
@@ -132,16 +134,6 @@ def _is_rebooted_since_upgrade(driver: Driver) -> bool:
         return False
     running_s = compute_seconds_between(driver.upgraded_packages[-1], driver.booted_at)
     return running_s is not None and running_s > DAY_S
-
-
-def _hold_commands(facts: Facts) -> tuple[str, ...]:
-    match find_distro_family(facts):
-        case DistroFamily.UBUNTU | DistroFamily.DEBIAN:
-            return ("sudo apt-mark hold 'nvidia-driver-*' 'libnvidia-compute-*'",)
-        case DistroFamily.FEDORA | DistroFamily.RHEL:
-            return ("sudo dnf versionlock add '*nvidia*'",)
-        case _:
-            return ()
 
 
 @check(
@@ -203,11 +195,36 @@ def _explain(facts: Facts, failure: NvmlFailure) -> _Explanation:
                 Confidence.LIKELY,
             )
         case NvmlEnd.LIBRARY_NOT_FOUND:
-            return _explain_missing_library(facts, failure)
+            return _explain_missing_library(facts)
         case NvmlEnd.ERROR:
-            return _BY_CODE.get(failure.code, _explain_other)(facts, failure)
+            return _explain_code(facts, failure)
         case _ as never:
             assert_never(never)
+
+
+def _explain_code(facts: Facts, failure: NvmlFailure) -> _Explanation:
+    """Explain an NVML return value. Source: NVIDIA, NVML API reference, nvmlReturn_t."""
+    match failure.code:
+        case 4:
+            return _explain_no_permission(facts)
+        case 9:
+            return _explain_not_loaded(facts)
+        case 12:
+            return _explain_missing_library(facts)
+        case 15:
+            message = "a GPU is lost: it has fallen off the PCI bus, and NVML does not start without it"
+            advice = "Power off rather than reboot if it comes back dead; check power and the slot."
+            return message, _restart_fix(facts, advice), Confidence.CERTAIN
+        case 17:
+            return "Windows blocks the GPU for WSL", _windows_driver_fix(), Confidence.LIKELY
+        case 18:
+            message = "NVML is of another version than the loaded driver"
+            return message, _restart_fix(facts, "The new libraries need the new module."), Confidence.CERTAIN
+        case 999:
+            return _explain_unknown_error(facts)
+        case _:
+            message = f"NVML does not start: {failure.message or f'return value {failure.code}'}"
+            return message, _restart_fix(facts, "Read the kernel log."), Confidence.POSSIBLE
 
 
 def _restart_fix(facts: Facts, summary: str) -> Fix:
@@ -221,7 +238,7 @@ def _restart_fix(facts: Facts, summary: str) -> Fix:
     return Fix(f"{summary} Then reboot the host.", (_READ_KERNEL_LOG, "sudo reboot"), root=True, restart=Restart.HOST)
 
 
-def _explain_missing_library(facts: Facts, failure: NvmlFailure) -> _Explanation:
+def _explain_missing_library(facts: Facts) -> _Explanation:
     if is_in_container(facts):
         return (
             "libnvidia-ml.so.1 was not given to this container",
@@ -245,7 +262,7 @@ def _explain_missing_library(facts: Facts, failure: NvmlFailure) -> _Explanation
     )
 
 
-def _explain_no_permission(facts: Facts, failure: NvmlFailure) -> _Explanation:
+def _explain_no_permission(facts: Facts) -> _Explanation:
     has_selinux = isinstance(facts.engine, Engine) and facts.engine.has_selinux
     if is_in_container(facts):
         return (
@@ -271,7 +288,7 @@ def _explain_no_permission(facts: Facts, failure: NvmlFailure) -> _Explanation:
     )
 
 
-def _explain_not_loaded(facts: Facts, failure: NvmlFailure) -> _Explanation:
+def _explain_not_loaded(facts: Facts) -> _Explanation:
     if find_driver_side(facts) is Side.WINDOWS:
         return (
             "NVML reaches no driver: the one on Windows is missing, broken or too old for WSL",
@@ -295,31 +312,7 @@ def _windows_driver_fix() -> Fix:
     )
 
 
-def _explain_lost_gpu(facts: Facts, failure: NvmlFailure) -> _Explanation:
-    return (
-        "a GPU is lost: it has fallen off the PCI bus, and NVML does not start without it",
-        _restart_fix(facts, "Power off rather than reboot if it comes back dead; check power and the slot."),
-        Confidence.CERTAIN,
-    )
-
-
-def _explain_blocked(facts: Facts, failure: NvmlFailure) -> _Explanation:
-    return (
-        "Windows blocks the GPU for WSL",
-        _windows_driver_fix(),
-        Confidence.LIKELY,
-    )
-
-
-def _explain_mismatch(facts: Facts, failure: NvmlFailure) -> _Explanation:
-    return (
-        "NVML is of another version than the loaded driver",
-        _restart_fix(facts, "The new libraries need the new module."),
-        Confidence.CERTAIN,
-    )
-
-
-def _explain_unknown_error(facts: Facts, failure: NvmlFailure) -> _Explanation:
+def _explain_unknown_error(facts: Facts) -> _Explanation:
     if is_in_container(facts):
         return (
             "NVML fails with Unknown Error: this container has most likely lost its GPU",
@@ -334,24 +327,4 @@ def _explain_unknown_error(facts: Facts, failure: NvmlFailure) -> _Explanation:
         "NVML fails with Unknown Error: a GPU or the driver is in a bad state",
         _restart_fix(facts, "Read the kernel log for an Xid."),
         Confidence.LIKELY,
-    )
-
-
-_BY_CODE: Mapping[int, Callable[[Facts, NvmlFailure], _Explanation]] = {
-    4: _explain_no_permission,
-    9: _explain_not_loaded,
-    12: _explain_missing_library,
-    15: _explain_lost_gpu,
-    17: _explain_blocked,
-    18: _explain_mismatch,
-    999: _explain_unknown_error,
-}
-"""By NVML return value. Source: NVIDIA, NVML API reference, nvmlReturn_t."""
-
-
-def _explain_other(facts: Facts, failure: NvmlFailure) -> _Explanation:
-    return (
-        f"NVML does not start: {failure.message or f'return value {failure.code}'}",
-        _restart_fix(facts, "Read the kernel log."),
-        Confidence.POSSIBLE,
     )

@@ -194,9 +194,14 @@ def _start_fix(facts: Facts, failure: EngineFailure) -> Fix:
         )
     if _is_rootless(failure):
         return Fix("Start your rootless Docker.", ("systemctl --user enable --now docker",))
+    hint = ""
+    if is_in_wsl(facts) and not has_systemd(facts):
+        hint = " Services start by themselves once /etc/wsl.conf has systemd=true under [boot] and WSL was restarted."
+    if is_in_wsl(facts):
+        hint += " If Docker Desktop is your engine, start it on Windows and switch on its WSL integration."
     start = "sudo systemctl enable --now docker" if has_systemd(facts) else "sudo service docker start"
     return Fix(
-        "Start Docker." + (_format_wsl_hint(facts) if is_in_wsl(facts) else ""),
+        f"Start Docker.{hint}",
         (start,),
         where=find_host_side(facts),
         root=True,
@@ -206,12 +211,6 @@ def _start_fix(facts: Facts, failure: EngineFailure) -> Fix:
 def _is_rootless(failure: EngineFailure) -> bool:
     """Say if the socket belongs to a rootless engine."""
     return "/run/user/" in failure.endpoint.url
-
-
-def _format_wsl_hint(facts: Facts) -> str:
-    systemd = " Services start by themselves once /etc/wsl.conf has systemd=true under [boot] and WSL was restarted."
-    desktop = " If Docker Desktop is your engine, start it on Windows and switch on its WSL integration."
-    return desktop if has_systemd(facts) else systemd + desktop
 
 
 def _explain_no_permission(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:

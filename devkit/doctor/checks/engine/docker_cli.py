@@ -6,18 +6,14 @@ from devkit.compat.version_tables import load_tables
 from devkit.doctor.fixes import ENGINE_GUIDE, ENGINE_INSTALL_COMMANDS, find_distro_family, find_host_side
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Repair, RepairKind, Severity, check
 from devkit.doctor.preconditions import require, require_nvidia_gpu
-from devkit.facts.model import Client, Clients, Engine, EngineKind, Facts
-from devkit.facts.values import Unknown
+from devkit.facts.model import Client, Engine, EngineKind, Facts
+from devkit.facts.values import Release, Unknown
 
 _LOGIN_GUIDE = "https://docs.docker.com/reference/cli/docker/login/#credential-stores"
 
 
-def _clients(facts: Facts) -> Clients:
-    return require(facts.clients)
-
-
 def _docker(facts: Facts) -> Client:
-    docker = _clients(facts).named("docker")
+    docker = require(facts.clients).named("docker")
     if docker is None:
         raise NotApplicable("there is no docker command on this side")
     return docker
@@ -37,7 +33,8 @@ def docker_cli_is_current(facts: Facts) -> Iterator[Finding]:
     if require(docker.is_podman):
         raise NotApplicable("the docker command is Podman's")
     version = require(docker.version)
-    problem = _too_old_for_gpus(docker) or _too_old_for_engine(facts, docker)
+    engine = facts.engine if isinstance(facts.engine, Engine) else None
+    problem = _find_version_problem(version, engine)
     if not problem:
         return
     yield Finding(
@@ -53,32 +50,19 @@ def docker_cli_is_current(facts: Facts) -> Iterator[Finding]:
         subject=docker.path,
         evidence=(
             f"{docker.path} --version: {version}",
-            *(
-                ()
-                if not isinstance(facts.engine, Engine)
-                else (f"engine: API {facts.engine.api_version}, at least {facts.engine.min_api_version}",)
-            ),
+            *([f"engine: API {engine.api_version}, at least {engine.min_api_version}"] if engine else []),
         ),
     )
 
 
-def _too_old_for_gpus(docker: Client) -> str:
-    version, floor = require(docker.version), load_tables().engines.features["docker", "gpus-flag"]
-    if version >= floor.version:
+def _find_version_problem(version: Release, engine: Engine | None) -> str:
+    features = load_tables().engines.features
+    floor = features["docker", "gpus-flag"]
+    if version < floor.version:
+        return f"the docker command is {version}, which knows no --gpus; {floor.version} is the first that does"
+    if engine is None or engine.kind is EngineKind.PODMAN or isinstance(engine.min_api_version, Unknown):
         return ""
-    return f"the docker command is {version}, which knows no --gpus; {floor.version} is the first that does"
-
-
-def _too_old_for_engine(facts: Facts, docker: Client) -> str:
-    engine = facts.engine
-    if (
-        not isinstance(engine, Engine)
-        or engine.kind is EngineKind.PODMAN
-        or isinstance(engine.min_api_version, Unknown)
-    ):
-        return ""
-    first = load_tables().engines.features.get(("docker", f"api-{engine.min_api_version}"))
-    version = require(docker.version)
+    first = features.get(("docker", f"api-{engine.min_api_version}"))
     if first is None or version >= first.version:
         return ""
     return (
@@ -130,7 +114,7 @@ def docker_cli_config_is_usable(facts: Facts) -> Iterator[Finding]:
     How it is seen: devkit parses the file and looks for docker-credential-… on PATH. It reads no login.
     Source: docker/for-win issues 12091 and 14039; docker/for-mac issue 3785.
     """
-    clients = _clients(facts)
+    clients = require(facts.clients)
     _docker(facts)
     settings = require(clients.settings)
     if settings.error:

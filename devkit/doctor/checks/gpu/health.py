@@ -118,13 +118,10 @@ def _xid_finding(facts: Facts, xid: Xid, *others: Xid) -> Finding:
 def _xid_severity(facts: Facts, xid: Xid, failing: bool | Unknown) -> Severity:
     if failing is True:
         return Severity.ERROR
-    return Severity.NOTE if failing is False and _is_history(facts, xid) else Severity.WARNING
-
-
-def _is_history(facts: Facts, xid: Xid) -> bool:
-    """Say if the report is so old that a GPU which works now has left it behind."""
+    # A GPU that works now has left an old report behind.
     age_s = compute_seconds_between(str(xid.at), facts.taken_at)
-    return age_s is not None and age_s > STILL_FRESH_HOURS.value * _HOUR_S
+    is_old = age_s is not None and age_s > STILL_FRESH_HOURS.value * _HOUR_S
+    return Severity.NOTE if failing is False and is_old else Severity.WARNING
 
 
 def _format_times(xid: Xid) -> str:

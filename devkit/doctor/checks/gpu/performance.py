@@ -122,17 +122,13 @@ def pcie_link_has_all_lanes(facts: Facts) -> Iterator[Finding]:
     for gpu, health in states:
         lanes, most = health.pcie_width, health.pcie_max_width
         if isinstance(lanes, int) and isinstance(most, int) and 0 < lanes < most:
-            yield _narrow_link_finding(facts, gpu, health, lanes=lanes, most=most)
+            is_felt = is_gpu_busy(health) or lanes <= most * FULL_LANES_SHARE.value
+            severity = Severity.WARNING if is_felt else Severity.NOTE
+            yield _slow_link_finding(facts, gpu, health, f"{lanes} of {most} PCIe lanes", severity)
         now, best = health.pcie_generation, health.pcie_max_generation
         if is_gpu_busy(health) and isinstance(now, int) and isinstance(best, int) and 0 < now < best:
             message = f"PCIe {now} under load, where PCIe {best} is possible"
             yield _slow_link_finding(facts, gpu, health, message, Severity.WARNING)
-
-
-def _narrow_link_finding(facts: Facts, gpu: Gpu, health: GpuHealth, *, lanes: int, most: int) -> Finding:
-    is_felt = is_gpu_busy(health) or lanes <= most * FULL_LANES_SHARE.value
-    message = f"{lanes} of {most} PCIe lanes"
-    return _slow_link_finding(facts, gpu, health, message, Severity.WARNING if is_felt else Severity.NOTE)
 
 
 def _slow_link_finding(facts: Facts, gpu: Gpu, health: GpuHealth, message: str, severity: Severity) -> Finding:

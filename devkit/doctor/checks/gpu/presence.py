@@ -53,10 +53,15 @@ def gpu_present(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.amd, Amd):
         yield _amd_finding(facts, facts.amd)
         return
+    summary = "Nothing to fix, unless this machine should have one. To prove the CPU set-up:"
+    if find_platform(facts) is Platform.WSL2:
+        summary = "If Windows has an NVIDIA GPU, install its driver there, never inside WSL. To prove the CPU set-up:"
+    if find_platform(facts) is Platform.MACOS:
+        summary = "Nothing to fix: no supported Mac has an NVIDIA GPU. To prove the CPU set-up:"
     yield Finding(
         Severity.NOTE,
         "no NVIDIA GPU on this machine; plans for other machines and the CPU proof still work",
-        Fix(_no_gpu_summary(find_platform(facts)), ("devkit verify --here",), where=find_driver_side(facts)),
+        Fix(summary, ("devkit verify --here",), where=find_driver_side(facts)),
     )
 
 
@@ -90,16 +95,6 @@ def _amd_finding(facts: Facts, amd: Amd) -> Finding:
         ),
         evidence=(*evidence, f"/dev/kfd: {amd.kfd}"),
     )
-
-
-def _no_gpu_summary(platform: Platform | None) -> str:
-    match platform:
-        case Platform.WSL2:
-            return "If Windows has an NVIDIA GPU, install its driver there, never inside WSL. To prove the CPU set-up:"
-        case Platform.MACOS:
-            return "Nothing to fix: no supported Mac has an NVIDIA GPU. To prove the CPU set-up:"
-        case _:
-            return "Nothing to fix, unless this machine should have one. To prove the CPU set-up:"
 
 
 @check("GPU002", "Every GPU answers", causes=("GPU005",))
