@@ -29,11 +29,11 @@ def other(*changes):
         pytest.param([("system.kernel", "6.5")], "system.kernel", id="a text"),
         pytest.param([("nvml.gpus.3.health.pcie_width", 8)], "nvml.gpus[3].health.pcie_width", id="on one GPU"),
         pytest.param([("driver.modules", [])], "driver.modules", id="a list of texts"),
-        pytest.param([("engine", {"unknown": "asked nobody"})], "engine", id="a record that was not read"),
+        pytest.param([("engine", {"unknown": "not read"})], "engine", id="a record that was not read"),
         pytest.param([("cdi", [])], "cdi[/etc/cdi/nvidia.json]", id="an entry that is missing here"),
     ],
 )
-def test_the_field_is_as_usual_and_all_else_as_it_was(changes, path):
+def test_the_field_is_as_usual_and_the_rest_unchanged(changes, path):
     document = other(*changes)
     before = json.dumps(document)
     changed = replace_field(document, path, HERE)
@@ -42,13 +42,13 @@ def test_the_field_is_as_usual_and_all_else_as_it_was(changes, path):
     parse_facts_document(changed)
 
 
-def test_an_entry_that_is_not_there_usually_goes():
+def test_an_entry_that_the_usual_document_lacks_is_removed():
     document = other()
     document["nvml"]["gpus"].append({**document["nvml"]["gpus"][0], "index": 8})
     assert leaves(replace_field(document, "nvml.gpus[8]", HERE)) == leaves(HERE)
 
 
-def test_only_the_named_one_of_two_differences_goes():
+def test_only_the_named_field_is_replaced():
     document = other(("system.kernel", "6.5"), ("driver.loaded", "1.2"))
     changed = replace_field(document, "system.kernel", HERE)
     assert changed["system"]["kernel"] == HERE["system"]["kernel"] and changed["driver"]["loaded"] == "1.2"
@@ -58,8 +58,8 @@ def test_only_the_named_one_of_two_differences_goes():
     ("document", "path"),
     [
         pytest.param(HERE, "system.colour", id="a field of neither"),
-        pytest.param(other(("nvml", {"unknown": "asked nobody"})), "nvml.gpus[3].name", id="nothing to put it into"),
+        pytest.param(other(("nvml", {"unknown": "not read"})), "nvml.gpus[3].name", id="nothing to put it into"),
     ],
 )
-def test_where_the_field_has_no_place_there_is_no_answer(document, path):
+def test_a_field_without_a_parent_cannot_be_replaced(document, path):
     assert replace_field(document, path, HERE) is None

@@ -21,7 +21,7 @@ from tests.doctor.comparison.proofs import changed, proof, proofs
 ODD = "node-0007"
 
 
-def with_odd(stage, **changes):
+def with_outlier(stage, **changes):
     nodes = proofs(12)
     nodes[ODD] = changed(nodes[ODD], stage, **changes)
     return nodes
@@ -58,8 +58,8 @@ class TestProofs:
             pytest.param("lora-memorises", {"steps": 79}, "stages.lora-memorises.steps", 1, id="other steps"),
         ],
     )
-    def test_the_odd_node_is_found_with_the_stage_it_matters_to(self, stage, changes, field, grade):
-        comparison = compare(with_odd(stage, **changes))
+    def test_the_outlier_is_found_with_the_stage_that_it_affects(self, stage, changes, field, grade):
+        comparison = compare(with_outlier(stage, **changes))
         assert outlier_names(comparison) == [ODD]
         (difference,) = get_only_group(comparison).outliers[0].differences
         assert (difference.field, difference.grade, difference.checks) == (field, grade, (stage,))
@@ -70,39 +70,39 @@ class TestProofs:
         [
             pytest.param("nccl", {"bus_gb_per_s": 290.0}, id="a rate within a tenth"),
             pytest.param("reference", {"last_loss": 0.68237}, id="a loss within rounding"),
-            pytest.param("lora-memorises", {"last_loss": 0.05}, id="a loss near nothing"),
+            pytest.param("lora-memorises", {"last_loss": 0.05}, id="a loss near zero"),
             pytest.param("kernel", {"matmul_bf16_error": 4e-6}, id="an error of rounding"),
         ],
     )
     def test_what_scatters_by_its_nature_is_no_difference(self, stage, changes):
-        assert not compare(with_odd(stage, **changes)).has_differences
+        assert not compare(with_outlier(stage, **changes)).has_differences
 
     def test_another_hash_of_the_reference_counts_on_the_same_processor_and_software(self):
-        (odd,) = get_only_group(compare(with_odd("reference", adapter_sha256="0" * 64))).outliers
-        (difference,) = odd.differences
+        (outlier,) = get_only_group(compare(with_outlier("reference", adapter_sha256="0" * 64))).outliers
+        (difference,) = outlier.differences
         assert difference.value == "0" * 64 and difference.checks == ("reference",)
 
     def test_on_another_processor_another_hash_is_expected(self):
-        nodes = with_odd("reference", adapter_sha256="0" * 64, processor="AMD EPYC 9654")
-        (odd,) = get_only_group(compare(nodes)).outliers
-        assert [each.field for each in odd.differences] == ["stages.reference.processor"]
+        nodes = with_outlier("reference", adapter_sha256="0" * 64, processor="AMD EPYC 9654")
+        (outlier,) = get_only_group(compare(nodes)).outliers
+        assert [each.field for each in outlier.differences] == ["stages.reference.processor"]
 
     def test_a_failed_stage_names_the_check_behind_it(self):
-        (odd,) = get_only_group(
-            compare(with_odd("nccl", status="failed", reason="it did not finish within 25 s"))
+        (outlier,) = get_only_group(
+            compare(with_outlier("nccl", status="failed", reason="it did not finish within 25 s"))
         ).outliers
-        first = odd.differences[0]
+        first = outlier.differences[0]
         assert (first.value, first.usual) == ("failed: it did not finish within # s", "passed")
         assert first.checks == ("nccl", "NET001") and first.grade is Grade.DECIDES
 
-    def test_a_report_that_was_changed_later_is_told(self):
+    def test_a_report_that_was_changed_later_is_an_outlier(self):
         nodes = list(proofs(4).items())
-        gathering = ComparisonBuilder()
+        builder = ComparisonBuilder()
         for name, document in nodes:
-            gathering.add(name, document, is_changed=name == "node-0003")
-        (group,) = gathering.finish(lambda numbers: ((number, nodes[number][1]) for number in numbers))
-        (odd,) = group.outliers
-        assert odd.nodes == ("node-0003",) and differences_by_field(odd)["report_sha256"][:2] == (
+            builder.add(name, document, is_changed=name == "node-0003")
+        (group,) = builder.finish(lambda numbers: ((number, nodes[number][1]) for number in numbers))
+        (outlier,) = group.outliers
+        assert outlier.nodes == ("node-0003",) and differences_by_field(outlier)["report_sha256"][:2] == (
             "not its own",
             "its own",
         )
@@ -115,10 +115,10 @@ class TestProofs:
         ]
 
     def test_not_a_number_as_a_rate_is_a_difference_and_no_error(self):
-        nodes = json.loads(json.dumps(with_odd("nccl", bus_gb_per_s="nan")))
+        nodes = json.loads(json.dumps(with_outlier("nccl", bus_gb_per_s="nan")))
         assert outlier_names(compare(nodes)) == [ODD]
 
-    def test_half_of_the_nodes_at_half_of_the_rate_have_no_usual_one(self):
+    def test_half_of_the_nodes_at_half_of_the_rate_is_no_majority(self):
         nodes = proofs(8)
         for name in list(nodes)[:4]:
             nodes[name] = changed(nodes[name], "nccl", bus_gb_per_s=155.0)
@@ -138,7 +138,7 @@ class TestDoctorReports:
     def test_times_and_numbers_in_messages_are_no_difference(self):
         assert not compare({name: doctor_report(each) for name, each in cluster(3).items()}).has_differences
 
-    def test_a_finding_that_one_node_alone_has_makes_it_odd(self):
+    def test_a_finding_of_one_node_makes_it_an_outlier(self):
         nodes = cluster(4)
         put(nodes["node-0003"], "driver.fabric_manager", "inactive")
         comparison = compare({name: doctor_report(each) for name, each in nodes.items()})
@@ -146,19 +146,19 @@ class TestDoctorReports:
         found = differences_by_field(get_only_group(comparison).outliers[0])
         assert found["GPU004"][:2] == ("found: error", "passed")
 
-    def test_what_follows_from_a_finding_weighs_less_than_it(self):
+    def test_a_finding_that_follows_from_another_is_less_relevant(self):
         nodes = {name: doctor_report(each) for name, each in cluster(4).items()}
         cause, effect = nodes["node-0003"]["outcomes"][:2]
         cause.update(status="found", findings=[{"severity": "error", "message": "it is off", "follows_from": None}])
         effect.update(status="found", findings=[{"severity": "error", "message": "so", "follows_from": cause["code"]}])
-        (odd,) = get_only_group(compare(nodes)).outliers
-        grades = {each.field: (each.value, each.grade) for each in odd.differences if each.grade}
+        (outlier,) = get_only_group(compare(nodes)).outliers
+        grades = {each.field: (each.value, each.grade) for each in outlier.differences if each.grade}
         assert grades == {
             cause["code"]: ("found: error", Grade.DECIDES),
             effect["code"]: (f"found: error, by {cause['code']}", Grade.READ),
         }
 
-    def test_another_devkit_or_older_tables_are_told(self):
+    def test_another_devkit_or_older_tables_are_differences(self):
         report = doctor_report(cluster(1)["node-0001"])
         nodes = {"a": report, "b": report, "c": {**report, "devkit": "0.0.9"}}
         assert outlier_names(compare(nodes)) == ["c"]
@@ -219,16 +219,16 @@ def test_a_wrong_document_after_many_right_ones_is_refused_all_the_same():
         compare(nodes)
 
 
-def test_a_wrong_value_is_refused_when_it_is_added_so_that_the_others_can_go_on():
-    gathering = ComparisonBuilder()
+def test_a_wrong_value_is_refused_when_it_is_added_so_that_the_others_can_be_compared():
+    builder = ComparisonBuilder()
     nodes = cluster(4)
     put(nodes["node-0004"], "engine.kind", "hypervisor")
     *right, wrong = nodes.values()
     for document in right:
-        gathering.add("right", document)
+        builder.add("right", document)
     with pytest.raises(InvalidReport, match=r'engine\.kind: expected "docker", "docker-desktop"'):
-        gathering.add("wrong", wrong)
-    assert sum(gathering.kinds.values()) == 3
+        builder.add("wrong", wrong)
+    assert sum(builder.kinds.values()) == 3
 
 
 def test_a_field_missing_after_many_right_ones_is_refused():

@@ -15,32 +15,32 @@ NOT_RECORDED = {"nvml.gpus[].health.display_active"}
 
 
 def test_a_report_more_takes_a_few_bytes_for_each_field():
-    gathering, document = ComparisonBuilder(), recorded()
+    builder, document = ComparisonBuilder(), recorded()
     for number in range(20):
-        gathering.add(f"node-{number}", varied(document, number))
+        builder.add(f"node-{number}", varied(document, number))
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     for number in range(20, 140):
-        gathering.add(f"node-{number}", varied(document, number))
+        builder.add(f"node-{number}", varied(document, number))
     after, _ = tracemalloc.get_traced_memory()
     one = len(json.dumps(document))
     tracemalloc.stop()
     assert (after - before) / 120 < KEPT_BYTES < one
 
 
-def test_only_what_stands_out_is_read_again():
-    gathering, document = ComparisonBuilder(), recorded()
+def test_only_outliers_are_read_again():
+    builder, document = ComparisonBuilder(), recorded()
     own = [varied(document, number) for number in range(50)]
     own[7]["driver"]["fabric_manager"] = "inactive"
     for number, each in enumerate(own):
-        gathering.add(f"node-{number}", each)
+        builder.add(f"node-{number}", each)
     asked = []
 
     def reread(numbers):
         asked.extend(numbers)
         return ((number, own[number]) for number in numbers)
 
-    gathering.finish(reread)
+    builder.finish(reread)
     assert 7 in asked and len(set(asked)) <= 12
 
 
@@ -52,7 +52,7 @@ def patterns():
     return {pattern for _, pattern, _ in cut._places.values()}
 
 
-def test_every_rule_is_for_a_field_that_there_is():
+def test_every_rule_is_for_an_existing_field():
     found = patterns()
     unused = [words.pattern for words, _ in FACTS_RULES if not any(words.fullmatch(each) for each in found)]
     assert not unused
@@ -64,5 +64,5 @@ def test_the_inside_of_a_container_is_compared_by_the_same_rules():
             assert find_facts_rule(f"inside.{pattern}") == find_facts_rule(pattern)
 
 
-def test_what_no_rule_names_is_compared_for_equality():
+def test_a_field_without_a_rule_is_compared_for_equality():
     assert find_facts_rule("driver.loaded") == find_facts_rule("a.field.of.tomorrow") == EQUAL

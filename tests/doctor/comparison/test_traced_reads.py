@@ -13,20 +13,20 @@ from tests.hosts import MACHINES
 
 
 @pytest.mark.parametrize("name", every(4, MACHINES))
-def test_checks_say_the_same_of_facts_that_note_every_look(name):
+def test_checks_find_the_same_on_traced_facts(name):
     facts = parse_facts_document(recorded(name))
     noted = run_on_host_and_container(CHECKS, trace_facts(facts, "", set()), clock=float)
     assert noted == run_on_host_and_container(CHECKS, facts, clock=float)
 
 
-def test_a_record_that_notes_looks_equals_the_plain_one():
+def test_a_traced_record_equals_the_plain_one():
     facts = parse_facts_document(recorded("dgx-h100-ok"))
     watched = trace_facts(facts, "", set())
     assert watched == facts and facts.driver == watched.driver
     assert watched != parse_facts_document(recorded("ubuntu-4090-ok"))
 
 
-def test_a_look_is_noted_with_the_path_that_the_leaf_has():
+def test_a_read_has_the_path_of_its_leaf():
     document = recorded("dgx-h100-ok")
     reads = trace_reads(CHECKS, parse_facts_document(document))
     leaves = {path for path, _, _ in FactsFlattener().flatten(document)}
@@ -47,11 +47,11 @@ def test_a_look_is_noted_with_the_path_that_the_leaf_has():
         ("STO001", "nvml", False),
     ],
 )
-def test_each_check_reads_what_it_judges_and_no_more(code, path, is_read):
+def test_each_check_reads_its_fields_and_no_others(code, path, is_read):
     assert (path in trace_reads(CHECKS, parse_facts_document(recorded("dgx-h100-ok")))[code]) is is_read
 
 
-def test_facts_of_the_inside_are_noted_below_inside():
+def test_reads_of_the_facts_inside_a_container_are_below_inside():
     document = {**recorded("ubuntu-4090-ok"), "inside": {"type": "Facts", **recorded("in-container-ok")}}
     reads = trace_reads(CHECKS, parse_facts_document(document))
     assert any(path.startswith("inside.container.") for path in set().union(*reads.values()))
