@@ -11,7 +11,7 @@ ALIKE = [100.0] * 20
 
 
 @pytest.mark.parametrize(
-    ("values", "rule", "odd"),
+    ("values", "rule", "outliers"),
     [
         pytest.param([*ALIKE, 50], TENTH, [50], id="half of what all the others have"),
         pytest.param([*ALIKE, 90], TENTH, [], id="at the tolerance"),
@@ -32,9 +32,9 @@ ALIKE = [100.0] * 20
         pytest.param([-100, -50], TENTH, [-100, -50], id="two negative readings"),
     ],
 )
-def test_outliers_among_readings(values, rule, outlier):
+def test_outliers_among_readings(values, rule, outliers):
     around = find_usual_range(values, rule)
-    assert [value for value in values if not around.contains(value)] == outlier
+    assert [value for value in values if not around.contains(value)] == outliers
 
 
 def test_one_in_a_thousand_with_half_the_rate_does_not_move_the_median():
