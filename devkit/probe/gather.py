@@ -113,20 +113,15 @@ def _followers(
     """Yield the probes that need the engine's answer: its own CDI folders, and the inside of the dev container."""
     if field != "engine":
         return
-    folders = _engines_own_folders(reading)
+    # A Docker daemon on this machine may look for CDI specifications in folders of its own.
+    folders: tuple[str, ...] = ()
+    if isinstance(reading, Engine) and reading.kind is EngineKind.DOCKER and reading.endpoint.url.startswith("unix://"):
+        folders = tuple(folder for folder in reading.cdi_spec_dirs if folder not in SPEC_FOLDERS)
     if folders and (not only or "cdi" in only):
         yield _CDI_OF_ENGINE, partial(read_cdi, host, engine_folders=folders)
     if not only:
         left_s = max(0.1, ends_at - time.monotonic() - _TO_JUDGE_S)
         yield "inside", partial(read_facts_inside, host, reading, project=project, deadline_s=left_s)
-
-
-def _engines_own_folders(engine: object) -> tuple[str, ...]:
-    """Return where a Docker daemon on this machine looks for CDI specifications besides the standard folders."""
-    if not isinstance(engine, Engine) or engine.kind is not EngineKind.DOCKER:
-        return ()
-    is_local = engine.endpoint.url.startswith("unix://")
-    return tuple(folder for folder in engine.cdi_spec_dirs if is_local and folder not in SPEC_FOLDERS)
 
 
 def _side_by_side(

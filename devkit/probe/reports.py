@@ -8,6 +8,7 @@ from typing import Any
 
 from devkit.facts.model import ProofReading, ProofStage, TrainingRun, Verification, WatchedGpu
 from devkit.facts.values import Unknown
+from devkit.probe.documents import get_objects, parse_json
 from devkit.probe.host import Host
 
 RECORD_FILE, METRICS_FILE, SAMPLES_FILE = "run.json", "metrics.jsonl", "gpu.jsonl"
@@ -27,19 +28,27 @@ def read_training_run(host: Host, folder: str) -> TrainingRun | Unknown:
     steps = [event for event in _lines(host, f"{folder}/{METRICS_FILE}") if event.get("event") == "step"]
     if not steps:
         return Unknown(f"{folder} holds no steps of a run of devkit finetune")
-    record = _document(host, f"{folder}/{RECORD_FILE}")
+    try:
+        record = parse_json(host.read(f"{folder}/{RECORD_FILE}") or "{}")
+    except ValueError:
+        record = {}
     settled = steps[WARM_UP_STEPS:] or steps
-    decisions = {each["name"]: each["value"] for each in record.get("decisions", []) if "name" in each}
+    record = record if isinstance(record, dict) else {}
+    decisions = {each["name"]: each["value"] for each in get_objects(record, "decisions") if "name" in each}
+    timed = [step for step in settled if _numbers([step], "waited_s") and step.get("seconds")]
+    waited = [float(step["waited_s"]) / float(step["seconds"]) for step in timed]
+    on_gpu, elsewhere = _numbers(steps, "peak_allocated_bytes"), _numbers(steps, "peak_resident_bytes")
     known = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
     found = known.get(str(decisions.get("checkpointing")).lower())
     return TrainingRun(
         steps=len(steps),
         step_ms=_rounded(median(_numbers(settled, "seconds") or [0.0]) * 1000, "the run tells no times"),
-        waiting_percent=_waiting(settled),
+        waiting_percent=round(100 * median(waited)) if waited else Unknown("the run tells no waiting"),
         checkpointing=Unknown("the run tells no checkpointing") if found is None else found,
         attention=str(decisions.get("attention", "")) or Unknown("the run tells no attention"),
-        on_cuda=_on_cuda(steps),
-        peak_bytes=_rounded(max(_numbers(steps, "peak_allocated_bytes"), default=0), "no GPU memory was counted"),
+        # Tensors on a GPU are counted there, the whole process elsewhere.
+        on_cuda=True if on_gpu else False if elsewhere else Unknown("the run does not tell where it trained"),
+        peak_bytes=_rounded(max(on_gpu, default=0), "no GPU memory was counted"),
         gpus=_gpus(host, folder),
     )
 
@@ -56,35 +65,12 @@ def _lines(host: Host, path: str) -> list[dict[str, Any]]:
     return [each for each in found if isinstance(each, dict)]
 
 
-def _document(host: Host, path: str) -> dict[str, Any]:
-    text = host.read(path)
-    try:
-        document = json.loads(text) if isinstance(text, str) else {}
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
 def _rounded(value: float, otherwise: str) -> int | Unknown:
     return round(value) if value else Unknown(otherwise)
 
 
 def _numbers(lines: Iterable[Mapping[str, Any]], name: str) -> list[float]:
     return [line[name] for line in lines if isinstance(line.get(name), int | float)]
-
-
-def _waiting(steps: Sequence[Mapping[str, Any]]) -> int | Unknown:
-    timed = [step for step in steps if _numbers([step], "waited_s") and step.get("seconds")]
-    if not timed:
-        return Unknown("the run tells no waiting")
-    return round(100 * median([float(step["waited_s"]) / float(step["seconds"]) for step in timed]))
-
-
-def _on_cuda(steps: Sequence[Mapping[str, Any]]) -> bool | Unknown:
-    """By what was counted: tensors on a GPU, the whole process elsewhere."""
-    if _numbers(steps, "peak_allocated_bytes"):
-        return True
-    return False if _numbers(steps, "peak_resident_bytes") else Unknown("the run does not tell where it trained")
 
 
 def _gpus(host: Host, folder: str) -> tuple[WatchedGpu, ...] | Unknown:

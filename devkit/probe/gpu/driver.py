@@ -189,10 +189,9 @@ def read_fabric_manager_version(host: Host, nvswitch: bool | Unknown) -> Release
     if not program:
         return None
     done = host.run((program, "--version"))
-    try:
-        return Release.parse(done.out)
-    except ValueError:
-        return Unknown(f"{FABRIC_MANAGER} --version ended with status {done.code} and named no version")
+    return Release.find(done.out) or Unknown(
+        f"{FABRIC_MANAGER} --version ended with status {done.code} and named no version"
+    )
 
 
 def add_installation(host: Host, driver: Driver) -> Driver:
@@ -204,19 +203,24 @@ def add_installation(host: Host, driver: Driver) -> Driver:
         fields: dict[str, Any] = dict.fromkeys(_INSTALLATION, unread)
         return replace(driver, **fields)
     signer, is_enrolled = _signature(host, driver)
-    text = host.read("/proc/modules")
+    modules, parameters = host.read("/proc/modules"), host.read(MODULE_PARAMETERS)
+    started = re.search(r"^btime (\d{9,11})$", host.read("/proc/stat") or "", re.MULTILINE)
     return replace(
         driver,
         module_signer=signer,
         signer_is_enrolled=is_enrolled,
         build_error=_build_error(host, driver),
         firmware_present=_firmware_present(host, driver),
-        parameters=_parameters(host),
+        parameters=tuple(line for line in parameters.splitlines() if line.startswith(TELLING_PARAMETERS))
+        if parameters
+        else Unknown(f"{MODULE_PARAMETERS} is not visible here"),
         packages=_packages(host),
         apt_sources=tuple(_apt_sources(host)),
         closed_nodes=_closed_nodes(host),
-        booted_at=_booted_at(host),
-        modules=tuple(sorted(_MODULE.findall(text))) if text else Unknown("/proc/modules is not visible here"),
+        booted_at=datetime.fromtimestamp(int(started[1]), UTC).isoformat(timespec="seconds")
+        if started
+        else Unknown("/proc/stat does not say"),
+        modules=tuple(sorted(_MODULE.findall(modules))) if modules else Unknown("/proc/modules is not visible here"),
         has_infiniband=bool(host.list(INFINIBAND)),
         fabric_manager_version=read_fabric_manager_version(host, driver.nvswitch_present),
     )
@@ -260,13 +264,6 @@ def _firmware_present(host: Host, driver: Driver) -> bool | Unknown:
         return Unknown("only read where the driver is loaded, outside of containers")
     folders = (f"{folder}/nvidia/{driver.loaded}" for folder in FIRMWARE_FOLDERS)
     return any(name.startswith("gsp") for folder in folders for name in host.list(folder))
-
-
-def _parameters(host: Host) -> tuple[str, ...] | Unknown:
-    text = host.read(MODULE_PARAMETERS)
-    if not text:
-        return Unknown(f"{MODULE_PARAMETERS} is not visible here")
-    return tuple(line for line in text.splitlines() if line.startswith(TELLING_PARAMETERS))
 
 
 def _packages(host: Host) -> tuple[DriverPackage, ...] | Unknown:
@@ -323,10 +320,3 @@ def _closed_nodes(host: Host) -> tuple[str, ...] | Unknown:
         if node.mode >> shift & 0o6 != 0o6:
             closed.append(f"/dev/{name}: mode {node.mode:04o}, user {node.uid}, group {node.gid}")
     return tuple(closed)
-
-
-def _booted_at(host: Host) -> str | Unknown:
-    found = re.search(r"^btime (\d{9,11})$", host.read("/proc/stat") or "", re.MULTILINE)
-    if found is None:
-        return Unknown("/proc/stat does not say")
-    return datetime.fromtimestamp(int(found[1]), UTC).isoformat(timespec="seconds")

@@ -102,17 +102,11 @@ def _torch(host: Host, python: WorkloadPython) -> Torch | Unknown | None:
         values = {name: value.strip("'\"") for name, value in _TORCH_VALUE.findall(text)}
         if not values.get("__version__"):
             return Unknown(f"{folder}/torch/version.py does not say its version")
-        hip = values.get("hip")
-        return Torch(values["__version__"], _torch_cuda(values, folder), None if hip in (None, "None") else hip)
+        hip, written = values.get("hip"), values.get("cuda", "")
+        # A file without the line says nothing; only `None` means a CPU build.
+        cuda = Release.find(written) or Unknown(f"{folder}/torch/version.py does not say its CUDA")
+        return Torch(values["__version__"], None if written == "None" else cuda, None if hip in (None, "None") else hip)
     return None
-
-
-def _torch_cuda(values: dict[str, str], folder: str) -> Release | Unknown | None:
-    """The CUDA that torch was built with. A file without the line says nothing; only `None` means a CPU build."""
-    cuda = values.get("cuda", "")
-    if cuda == "None":
-        return None
-    return Release.find(cuda) or Unknown(f"{folder}/torch/version.py does not say its CUDA")
 
 
 def _packages(host: Host, entries: tuple[_Entry, ...]) -> tuple[Package, ...]:
@@ -120,24 +114,20 @@ def _packages(host: Host, entries: tuple[_Entry, ...]) -> tuple[Package, ...]:
     for entry in entries:
         if entry.name not in found:
             wheel = re.search(r"^Tag: (\S+)", host.read(f"{entry.path}/WHEEL") or "", re.MULTILINE)
+            metadata = host.read(f"{entry.path}/METADATA")
+            lines = re.findall(r"^Requires-Dist: *(.+?)\s*$", (metadata or "").partition("\n\n")[0], re.MULTILINE)
+            # Requirements on packages that matter here, without those of extras.
+            named = ((line, re.match(r"[\w.-]+", line)) for line in lines if not re.search(r"\bextra\s*==", line))
+            requires = tuple(
+                line for line, name in named if name and GPU_PACKAGES.fullmatch(canonicalize_name(name[0]))
+            )
             found[entry.name] = Package(
-                entry.name, entry.version, wheel[1] if wheel else "", _requires(host.read(f"{entry.path}/METADATA"))
+                name=entry.name,
+                version=entry.version,
+                tag=wheel[1] if wheel else "",
+                requires=Unknown("the package came without metadata") if metadata is None else requires,
             )
     return tuple(found[name] for name in sorted(found))
-
-
-def _requires(metadata: str | None) -> tuple[str, ...] | Unknown:
-    """Requirement lines on packages that matter here, without those of extras."""
-    if metadata is None:
-        return Unknown("the package came without metadata")
-    head = metadata.partition("\n\n")[0]
-    lines = re.findall(r"^Requires-Dist: *(.+?)\s*$", head, re.MULTILINE)
-    return tuple(line for line in lines if _matters(line) and not re.search(r"\bextra\s*==", line))
-
-
-def _matters(requirement: str) -> bool:
-    name = re.match(r"[\w.-]+", requirement)
-    return name is not None and GPU_PACKAGES.fullmatch(canonicalize_name(name[0])) is not None
 
 
 def _bitsandbytes_cuda(host: Host, python: WorkloadPython) -> tuple[str, ...]:
@@ -198,10 +188,7 @@ def _toolkit_release(host: Host, folder: str) -> Release | Unknown:
     if not text:
         # Packages of a distribution install without the file, into a folder that is named for the release.
         text = (host.link(folder) or "").rpartition("/cuda-")[2]
-    try:
-        return Release.parse(text)
-    except ValueError:
-        return Unknown(f"{folder} does not say its version")
+    return Release.find(text) or Unknown(f"{folder} does not say its version")
 
 
 def read_libstdcxx(host: Host, prefix: str) -> Library | None:
@@ -221,59 +208,34 @@ def find_workload_python(host: Host) -> WorkloadPython | Unknown:
     if done.code != 0 or not re.match(r"Python \d+\.\d", done.out):
         return Unknown(f"{executable} --version ended with status {done.code}")
     version = Release.parse(done.out)
-    # lib64 is often a link to lib; what is found twice is still one folder.
-    user_site = _user_site(host, executable, version)
-    own, shared = _site_folders(executable, version), _shared_folders(host, executable, version)
+    minor = ".".join(str(number) for number in version.numbers[:2])
+    settings = host.read(f"{_prefix(executable)}/pyvenv.cfg")
+    base = re.search(r"^home\s*=\s*(\S+)", settings or "", re.MULTILINE)
+    shares_system = settings is not None and _SHARES_SYSTEM.search(settings) is not None
+    # A virtual environment reads the user's own packages only with the system's, and PYTHONNOUSERSITE switches them off.
+    # Source: Python documentation, module site.
+    user_base = host.env.get("PYTHONUSERBASE") or f"{host.env.get('HOME', '')}/.local"
+    user_site = f"{user_base}/lib/python{minor}/site-packages"
+    is_read = not host.env.get("PYTHONNOUSERSITE") and (settings is None or shares_system) and user_base != "/.local"
+    user_site = user_site if is_read and host.stat(user_site) is not None else ""
+    own = _site_folders(executable, minor)
+    shared = _site_folders(f"{base[1]}/python3", minor) if base and shares_system else ()
     # The user's folder comes before the system's, but after those of a virtual environment.
     searched = (*own, user_site, *shared) if shared else (user_site, *own)
+    # lib64 is often a link to lib; what is found twice is still one folder.
     folders = dict.fromkeys(filter(None, (host.link(folder) for folder in searched if folder)))
-    return WorkloadPython(executable, version, tuple(folders), _includes(host, executable, version), user_site)
+    # Python.h is under this prefix, or under the one that a virtual environment was made from.
+    prefixes = [_prefix(executable), *([base[1].rpartition("/")[0]] if base else [])]
+    prefixes += [_prefix(real)] if (real := host.link(executable)) else []
+    includes = tuple(f"{prefix}/include/python{minor}" for prefix in dict.fromkeys(prefixes))
+    return WorkloadPython(executable, version, tuple(folders), includes, user_site)
 
 
-def _user_site(host: Host, executable: str, version: Release) -> str:
-    """~/.local/lib/python3.12/site-packages where it exists and is read.
-
-    A virtual environment reads it only with the system's packages, and PYTHONNOUSERSITE switches it off.
-    Source: Python documentation, module site.
-    """
-    settings = host.read(f"{_prefix(executable)}/pyvenv.cfg")
-    if host.env.get("PYTHONNOUSERSITE") or (settings is not None and not _SHARES_SYSTEM.search(settings)):
-        return ""
-    base = host.env.get("PYTHONUSERBASE") or f"{host.env.get('HOME', '')}/.local"
-    folder = f"{base}/lib/python{_minor(version)}/site-packages"
-    return folder if base != "/.local" and host.stat(folder) is not None else ""
-
-
-def _minor(version: Release) -> str:
-    return ".".join(str(number) for number in version.numbers[:2])
-
-
-def _site_folders(executable: str, version: Release) -> tuple[str, ...]:
+def _site_folders(executable: str, minor: str) -> tuple[str, ...]:
     prefix = _prefix(executable)
     if "\\" in executable:
         return (f"{prefix}\\Lib\\site-packages", f"{executable.rpartition(chr(92))[0]}\\Lib\\site-packages")
-    minor = _minor(version)
     folders = [f"{prefix}/{lib}/python{minor}/site-packages" for lib in ("lib", "lib64", "local/lib")]
     # Debian's own layout for the system's Python.
     folders += [f"{prefix}/local/lib/python{minor}/dist-packages", f"{prefix}/lib/python3/dist-packages"]
     return tuple(folders)
-
-
-def _shared_folders(host: Host, executable: str, version: Release) -> tuple[str, ...]:
-    """The base Python's folders, where a virtual environment was made with --system-site-packages."""
-    settings = host.read(f"{_prefix(executable)}/pyvenv.cfg") or ""
-    home = re.search(r"^home\s*=\s*(\S+)", settings, re.MULTILINE)
-    if home is None or not _SHARES_SYSTEM.search(settings):
-        return ()
-    return _site_folders(f"{home[1]}/python3", version)
-
-
-def _includes(host: Host, executable: str, version: Release) -> tuple[str, ...]:
-    """Return where Python.h may be: under this prefix, or under the one that a virtual environment was made from."""
-    prefixes = [_prefix(executable)]
-    settings = host.read(f"{_prefix(executable)}/pyvenv.cfg") or ""
-    if home := re.search(r"^home\s*=\s*(\S+)", settings, re.MULTILINE):
-        prefixes.append(home[1].rpartition("/")[0])
-    if real := host.link(executable):
-        prefixes.append(_prefix(real))
-    return tuple(f"{prefix}/include/python{_minor(version)}" for prefix in dict.fromkeys(prefixes))

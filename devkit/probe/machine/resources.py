@@ -65,6 +65,8 @@ def read_limits(host: Host) -> Limits | Unknown:
     if limits is None and memory is None:
         return Unknown("this system has no /proc with limits")
     group = read_cgroup(host)
+    # The first number is what holds now, the second what a pending change would make of it.
+    switch = (host.read(f"{SELINUX}/booleans/container_use_devices") or "").split()
     interfaces = tuple(name for name in host.list(INTERFACES) if name != "lo")
     return Limits(
         locked_memory_bytes=_limit(limits, "Max locked memory"),
@@ -82,7 +84,9 @@ def read_limits(host: Host) -> Limits | Unknown:
         nccl=tuple(_nccl(host)),
         iommu_domains=tuple(_iommu_domains(host)),
         selinux=_selinux(host),
-        selinux_allows_devices=_selinux_switch(host),
+        selinux_allows_devices=switch[0] == "1"
+        if switch
+        else Unknown("the policy has no switch container_use_devices, or it cannot be read"),
     )
 
 
@@ -148,23 +152,18 @@ def _selinux(host: Host) -> str | Unknown:
     return "enforcing" if text.strip() == "1" else "permissive"
 
 
-def _selinux_switch(host: Host) -> bool | Unknown:
-    """The first number is what holds now, the second what a pending change would make of it."""
-    text = host.read(f"{SELINUX}/booleans/container_use_devices")
-    if not text or not text.split():
-        return Unknown("the policy has no switch container_use_devices, or it cannot be read")
-    return text.split()[0] == "1"
-
-
 def read_storage(host: Host, *, project: str) -> Storage:
     """Read hub cache, `project` (the workspace's absolute path), engine data, temporary files, and the user."""
     user = read_user_id(host)
     # WSL shows the drive of Windows that holds the guest's own disk, as a file that grows.
     is_guest = read_platform(host) is Platform.WSL2 and not detect_container(host)
+    # Engines keep images in these folders; the engine itself says which one is in use.
+    home = host.env.get("HOME")
+    engine_folders = [*ENGINE_FOLDERS, *(f"{home}/{folder}" for folder in USERS_ENGINE_FOLDERS if home)]
     wanted = [
         ("hub cache", find_hub_cache(host)),
         ("workspace", project),
-        *(("engine data", path) for path in _engine_folders(host)),
+        *(("engine data", path) for path in engine_folders if host.stat(path) is not None),
         ("temporary", host.env.get("TMPDIR") or host.env.get("TEMP") or "/tmp"),  # noqa: S108 - read, not written
         ("Windows drive", WINDOWS_DRIVE if is_guest and host.stat(WINDOWS_DRIVE) is not None else ""),
     ]
@@ -176,19 +175,12 @@ def read_storage(host: Host, *, project: str) -> Storage:
     return Storage(NOBODY_KNOWN if user is None else user, directories)
 
 
-def _engine_folders(host: Host) -> tuple[str, ...]:
-    """Return where engines keep images, as far as they exist; which one is in use, the engine itself says."""
-    home = host.env.get("HOME")
-    users = (f"{home}/{folder}" for folder in USERS_ENGINE_FOLDERS) if home else ()
-    return tuple(path for path in (*ENGINE_FOLDERS, *users) if host.stat(path) is not None)
-
-
 def _directory(host: Host, path: str, purpose: str, mounts: tuple[tuple[str, str], ...]) -> Directory:
     found = host.stat(path)
     nearest = path
     while host.stat(nearest) is None and "/" in nearest.strip("/"):
         nearest = nearest.rpartition("/")[0]
-    free, files = host.free_bytes(nearest), host.free_files(nearest)
+    free, files, real = host.free_bytes(nearest), host.free_files(nearest), (host.link(nearest) or nearest).rstrip("/")
     return Directory(
         path=path,
         purpose=purpose,
@@ -196,17 +188,10 @@ def _directory(host: Host, path: str, purpose: str, mounts: tuple[tuple[str, str
         # What does not exist yet is as writable as the parent it will be made in.
         is_writable=host.is_writable(nearest),
         owner_uid=found.uid if found else NOBODY_KNOWN,
-        file_system=_file_system(host.link(nearest) or nearest, mounts),
+        file_system=next((kind for point, kind in mounts if f"{real}/".startswith(point.rstrip("/") + "/")), ""),
         free_bytes=Unknown(f"the file system of {nearest} does not say") if free is None else free,
         free_files=Unknown(f"the file system of {nearest} does not count its files") if files is None else files,
     )
-
-
-def _file_system(path: str, mounts: tuple[tuple[str, str], ...]) -> str:
-    for point, kind in mounts:
-        if path == point or path.startswith(point.rstrip("/") + "/"):
-            return kind
-    return ""
 
 
 def read_cgroup(host: Host) -> Cgroup:
@@ -232,7 +217,9 @@ def read_cgroup(host: Host) -> Cgroup:
 
 
 def _version_1(host: Host, membership: str) -> tuple[int | Unknown | None, int | Unknown, float | Unknown | None]:
-    memory, cpu = (tuple(_upwards(f"{CGROUP_ROOT}/{name}", _path_of(membership, name))) for name in ("memory", "cpu"))
+    rows = [fields for line in membership.splitlines() if len(fields := line.split(":", 2)) == 3]
+    groups = {name: fields[2] for fields in reversed(rows) for name in fields[1].split(",")}
+    memory, cpu = (tuple(_upwards(f"{CGROUP_ROOT}/{name}", groups.get(name, "/"))) for name in ("memory", "cpu"))
     limits = [host.read(f"{folder}/memory.limit_in_bytes") for folder in memory]
     quotas = [
         _ratio([(host.read(f"{folder}/cpu.cfs_{part}_us") or "").strip() for part in ("quota", "period")])
@@ -253,14 +240,6 @@ def _upwards(root: str, path: str) -> Iterator[str]:
     parts = [part for part in path.split("/") if part and part != ".."]
     for depth in range(len(parts), -1, -1):
         yield "/".join((root, *parts[:depth]))
-
-
-def _path_of(membership: str, controller: str) -> str:
-    for line in membership.splitlines():
-        fields = line.split(":", 2)
-        if len(fields) == 3 and controller in fields[1].split(","):
-            return fields[2]
-    return "/"
 
 
 def _ratio(fields: list[str]) -> float | None:
