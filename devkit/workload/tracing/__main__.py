@@ -13,10 +13,10 @@ from devkit.workload.tracing.request import dump_estimate, parse_request
 
 
 def main() -> int:
-    """Exit codes: 0 traced, 2 cannot be traced; what cannot be is said in the answer."""
+    """Trace a request. Exit codes: 0 traced, 2 cannot be traced, with the reason on stderr."""
     request = parse_request(sys.stdin.read())
     prepare_process()
-    # What libraries say of themselves would stand before the two lines that the parent shows.
+    # Output of libraries would come before the two lines that the parent shows.
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     import torch
@@ -25,7 +25,7 @@ def main() -> int:
 
     torch.set_num_threads(1)
     try:
-        print(dump_estimate(estimate_from_trace(request)))  # noqa: T201 - the answer is the output
+        print(dump_estimate(estimate_from_trace(request)))  # noqa: T201 - the estimate is the output
     except DevkitError as error:
         print(f"{error.message}\n{error.hint}", file=sys.stderr)  # noqa: T201 - two lines that the parent shows
         return 2

@@ -1,7 +1,7 @@
-"""PyTorch's caching allocator on paper: which blocks it would take from the device for a stream of allocations.
+"""A model of PyTorch's caching allocator: the blocks that it would take from the device for a stream of allocations.
 
 The rules and constants are those of https://github.com/pytorch/pytorch/blob/main/c10/cuda/CUDACachingAllocator.cpp
-(get_allocation_size, should_split, free_block). A device that is never full is assumed: nothing is given back.
+(get_allocation_size, should_split, free_block). The device is assumed to be never full: no segment is freed.
 """
 
 from bisect import bisect_left, insort
@@ -12,9 +12,9 @@ from devkit.workload.tracing.stream import Allocation, MemoryEvent, Section, rou
 
 MIB = 2**20
 SMALL_BYTES = 1 * MIB
-"""The largest request of the small pool, and the smallest rest that is split off a large block (kSmallSize)."""
+"""The largest request of the small pool, and the smallest remainder split off a large block (kSmallSize)."""
 SMALL_SEGMENT_BYTES = 2 * MIB
-"""What the small pool takes from the device at once (kSmallBuffer)."""
+"""Size of the small pool's segments (kSmallBuffer)."""
 MEDIUM_BYTES = 10 * MIB
 """Requests below this share segments of the large pool (kMinLargeAlloc)."""
 MEDIUM_SEGMENT_BYTES = 20 * MIB
@@ -27,7 +27,7 @@ LARGE_STEP_BYTES = 2 * MIB
 class _Block:
     size_bytes: int
     order: int
-    """Stands for the address: earlier segments lie lower."""
+    """Represents the address: earlier segments have lower ones."""
     is_free: bool = True
     before: "_Block | None" = None
     after: "_Block | None" = None
@@ -39,7 +39,7 @@ class _Block:
 
 @dataclass
 class _Pool:
-    """Free blocks by size, as best fit wants them."""
+    """The free blocks of a pool, sorted by size for best fit."""
 
     is_small: bool
     is_expandable: bool
@@ -55,30 +55,30 @@ class _Pool:
         del self.free[bisect_left(self.free, block.key)]
         del self.blocks[block.order]
 
-    def best(self, size_bytes: int) -> _Block | None:
+    def find_best_fit(self, size_bytes: int) -> _Block | None:
         at = bisect_left(self.free, (size_bytes, -1))
         return self.blocks[self.free[at][1]] if at < len(self.free) else None
 
 
 class CachingAllocator:
-    """Counts as torch.cuda does: `allocated_bytes` by blocks, `reserved_bytes` by segments; peaks since the start."""
+    """A caching allocator with the counters of torch.cuda: allocated bytes by blocks, reserved bytes by segments."""
 
     def __init__(self, *, expandable_segments: bool = False) -> None:
         self.allocated_bytes = self.reserved_bytes = 0
         self.allocated_peak_bytes = self.reserved_peak_bytes = 0
         self._pools = {small: _Pool(small, expandable_segments) for small in (True, False)}
         self._used: dict[object, tuple[_Block, _Pool]] = {}
-        self._orders = 0
+        self._last_order = 0
 
     def allocate(self, name: object, size_bytes: int) -> None:
-        """Give `size_bytes` to `name`, from a free block where one fits."""
+        """Allocate `size_bytes` under `name`, from a free block where one fits."""
         size = round_to_block(size_bytes)
         pool = self._pools[size <= SMALL_BYTES]
-        block = pool.best(size)
+        block = pool.find_best_fit(size)
         if block is None:
-            block = self._grown(pool, size) if pool.is_expandable else self._segment(pool, size)
+            block = self._grow(pool, size) if pool.is_expandable else self._add_segment(pool, size)
         pool.remove(block)
-        if self._is_worth_splitting(pool, block.size_bytes - size):
+        if self._should_split(pool, block.size_bytes - size):
             pool.add(self._split(pool, block, size))
         block.is_free = False
         self._used[name] = block, pool
@@ -86,27 +86,27 @@ class CachingAllocator:
         self.allocated_peak_bytes = max(self.allocated_peak_bytes, self.allocated_bytes)
 
     def release(self, name: object) -> None:
-        """Take back what `name` has, and join it with free neighbours."""
+        """Free the block of `name`, and merge it with free neighbors."""
         block, pool = self._used.pop(name)
         self.allocated_bytes -= block.size_bytes
         block.is_free = True
         for other in (block.before, block.after):
             if other is not None and other.is_free:
                 pool.remove(other)
-                self._join(pool, block, other)
+                self._merge(pool, block, other)
         pool.add(block)
 
     def reset_peaks(self) -> None:
-        """Forget earlier peaks, as torch.cuda.reset_peak_memory_stats does."""
+        """Reset the peaks, as torch.cuda.reset_peak_memory_stats does."""
         self.allocated_peak_bytes, self.reserved_peak_bytes = self.allocated_bytes, self.reserved_bytes
 
-    def _segment(self, pool: _Pool, size: int) -> _Block:
-        block = _Block(_segment_bytes(size), self._next_order())
+    def _add_segment(self, pool: _Pool, size: int) -> _Block:
+        block = _Block(_find_segment_bytes(size), self._next_order())
         self._reserve(block.size_bytes)
         pool.add(block)
         return block
 
-    def _grown(self, pool: _Pool, size: int) -> _Block:
+    def _grow(self, pool: _Pool, size: int) -> _Block:
         step = SMALL_SEGMENT_BYTES if pool.is_small else MEDIUM_SEGMENT_BYTES
         tail = pool.tail
         free = tail.size_bytes if tail is not None and tail.is_free else 0
@@ -129,8 +129,8 @@ class CachingAllocator:
         self.reserved_peak_bytes = max(self.reserved_peak_bytes, self.reserved_bytes)
 
     @staticmethod
-    def _is_worth_splitting(pool: _Pool, rest: int) -> bool:
-        return rest >= round_to_block(1) if pool.is_small or pool.is_expandable else rest > SMALL_BYTES
+    def _should_split(pool: _Pool, remainder: int) -> bool:
+        return remainder >= round_to_block(1) if pool.is_small or pool.is_expandable else remainder > SMALL_BYTES
 
     def _split(self, pool: _Pool, block: _Block, size: int) -> _Block:
         rest = _Block(block.size_bytes - size, self._next_order(), before=block, after=block.after)
@@ -142,7 +142,7 @@ class CachingAllocator:
         return rest
 
     @staticmethod
-    def _join(pool: _Pool, block: _Block, other: _Block) -> None:
+    def _merge(pool: _Pool, block: _Block, other: _Block) -> None:
         block.size_bytes += other.size_bytes
         if other is block.before:
             block.before = other.before
@@ -156,11 +156,11 @@ class CachingAllocator:
             pool.tail = block
 
     def _next_order(self) -> int:
-        self._orders += 1
-        return self._orders
+        self._last_order += 1
+        return self._last_order
 
 
-def _segment_bytes(size: int) -> int:
+def _find_segment_bytes(size: int) -> int:
     if size <= SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     if size < MEDIUM_BYTES:
@@ -169,7 +169,7 @@ def _segment_bytes(size: int) -> int:
 
 
 def replay_stream(allocator: CachingAllocator, stream: Iterable[MemoryEvent]) -> tuple[int, Section]:
-    """Run `stream` through the allocator: how full it was at most in bytes, and where."""
+    """Run `stream` through the allocator. Returns the peak of the allocated bytes, and its section."""
     peak, where = allocator.allocated_bytes, None
     section: Section | None = None
     for event in stream:

@@ -1,7 +1,8 @@
-"""Linear layers that take the memory of bitsandbytes' 4-bit and 8-bit ones, on tensors without data.
+"""Emulation of GPU kernels on tensors without data, where a trace on a CPU would differ from a run on a GPU.
 
-The real ones quantise when they move to a device and call native code, neither of which a trace can follow. What
-counts here is what they keep, what they save for the backward pass and what they make for a moment.
+The linear layers take the memory of bitsandbytes' 4-bit and 8-bit ones. The real ones quantize when they move to a
+device and call native code, neither of which a trace can follow: what counts here is what they keep, what they save for
+the backward pass and what they allocate temporarily.
 Sources: https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/bitsandbytes/autograd/_functions.py
 (MatMul4Bit, MatMul8bitLt) and .../bitsandbytes/nn/modules.py (Linear4bit, Linear8bitLt).
 """
@@ -18,61 +19,29 @@ from transformers import masking_utils
 
 from devkit.errors import DevkitError
 
-# Liger's fused loss in shapes: its Triton kernel writes gradients over logits, a chunk of tokens at a time.
-#
-# Source: https://github.com/linkedin/Liger-Kernel/blob/main/src/liger_kernel/ops/fused_linear_cross_entropy.py
+SCALE_BLOCK = 64
+"""Weights that share one scale in 4 bits. Source: QLoRA, https://arxiv.org/abs/2305.14314, section 3."""
+NESTED_SCALE_BLOCK = 256
+"""Scales that share one second-level scale under double quantization. Source: as above."""
 
-
-class EmulatedFusedLoss(Function):
-    """Hidden states [tokens, width] and the head's weight [vocabulary, width] to a loss of shape []."""
-
-    @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # noqa: ANN401 - torch's context
-        """Gradients are made here already, as the kernel does."""
-        of_states = torch.zeros_like(states)
-        of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-        losses = states.new_empty(len(states), dtype=torch.float32)
-        for some in torch.split(states, count_chunk_tokens(states, weight)):
-            logits = some @ weight.T
-            of_states[: len(some)] = logits @ weight
-            if of_weight is not None:
-                of_weight.addmm_(logits.T, some)
-            del logits
-        ctx.save_for_backward(of_states, of_weight)
-        return losses.sum()
-
-    @staticmethod
-    def backward(ctx: Any, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:  # noqa: ANN401 - as above
-        """The gradients of the forward pass, scaled in place."""
-        of_states, of_weight = ctx.saved_tensors
-        return of_states, of_weight
-
-
-def count_chunk_tokens(states: torch.Tensor, weight: torch.Tensor) -> int:
-    """How many tokens have their logits in memory at once: so many that these are as large as the states."""
-    ratio = -(-weight.shape[0] // weight.shape[1])
-    tokens = -(-len(states) // ratio)
-    return int(1 << (tokens - 1).bit_length())
-
-
-# Where a trace on a CPU without data would go another way than a run on a GPU, and how it is led back.
+FP32_BYTES = 4
 
 
 @contextmanager
 def emulate_gpu() -> Iterator[None]:
-    """Within, softmax treats half precision as CUDA's kernel does, and no row is taken for several packed texts."""
+    """Let softmax treat half precision as CUDA's kernel does, and take no row for several packed texts."""
     with (
-        _replaced(functional, "softmax", _softmax),
-        _replaced(masking_utils, "find_packed_sequence_indices", _unpacked),
+        _patch(functional, "softmax", _softmax),
+        _patch(masking_utils, "find_packed_sequence_indices", _find_no_packed_sequences),
     ):
         yield
 
 
 @contextmanager
 def refuse_mixed_precision_experts() -> Iterator[None]:
-    """Within, fused experts that are asked to compute in another type are refused: a limit of torch, no bug of devkit.
+    """Raise DevkitError for fused experts in another dtype than bf16: a limit of torch, no bug of devkit.
 
-    Raises DevkitError. Source: _grouped_mm_validate_inputs, which wants bf16 of both matrices, in
+    Source: _grouped_mm_validate_inputs, which requires bf16 of both matrices, in
     https://github.com/pytorch/pytorch/blob/main/torch/_meta_registrations.py
     """
     try:
@@ -82,12 +51,12 @@ def refuse_mixed_precision_experts() -> Iterator[None]:
             raise
         raise DevkitError(
             "torch multiplies fused experts in bf16 alone, and these are in another type",
-            "Take --dtype bf16 and --no-kbit-upcast, or estimate without --exact.",
+            "Use --dtype bf16 and --no-kbit-upcast, or estimate without --exact.",
         ) from error
 
 
 def _softmax(scores: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Half-precision scores become fp32 inside the kernel, and so do their gradients.
+    """Compute softmax as CUDA's kernel: it converts half-precision scores to fp32 inside, and so their gradients.
 
     Source: softmax in https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/SoftMax.cpp
     """
@@ -97,32 +66,25 @@ def _softmax(scores: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = No
     return torch.softmax(scores, dim, dtype=dtype)
 
 
-def _unpacked(*_: object) -> None:
-    """transformers looks at the positions for rows of several texts, and makes a mask where it cannot look.
+def _find_no_packed_sequences(*_: object) -> None:
+    """Find no packed texts. transformers looks for them in the positions, and makes a mask where these have no data.
 
-    Positions without data cannot be looked at; the mask, and keys and values repeated for every head with it, would be
-    traced where a real run has neither.
+    The mask, and keys and values repeated for every head with it, would be traced where a real run has neither.
     """
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, stand_in: Any) -> Iterator[None]:  # noqa: ANN401 - a module and what is in it
-    before = getattr(owner, name)
-    setattr(owner, name, stand_in)
+def _patch(owner: Any, name: str, substitute: Any) -> Iterator[None]:  # noqa: ANN401 - a module and what is in it
+    original = getattr(owner, name)
+    setattr(owner, name, substitute)
     try:
         yield
     finally:
-        setattr(owner, name, before)
-
-
-SCALE_BLOCK = 64
-"""Weights that share one scale in 4 bits. Source: QLoRA, https://arxiv.org/abs/2305.14314, section 3."""
-NESTED_SCALE_BLOCK = 256
-"""Scales that share one second-level scale under double quantisation. Source: as above."""
+        setattr(owner, name, original)
 
 
 class _Multiply4bit(Function):
-    """Saves no input: the weight is unpacked again in the backward pass."""
+    """A 4-bit product. It saves no input: the weight is unpacked again in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, inputs: torch.Tensor, layer: "Linear4bit") -> torch.Tensor:  # noqa: ANN401 - torch's context
@@ -145,10 +107,10 @@ class _Multiply8bit(Function):
         scales = scaled.new_empty(len(flat), dtype=torch.float32)
         del scaled
         product = rows.new_empty((len(flat), layer.out_features), dtype=torch.int32)
-        made = product.new_empty(product.shape, dtype=inputs.dtype)
+        output = product.new_empty(product.shape, dtype=inputs.dtype)
         del product, rows, scales
         ctx.kept, ctx.layer, ctx.shape = flat, layer, inputs.shape
-        return made.reshape(*inputs.shape[:-1], layer.out_features)
+        return output.reshape(*inputs.shape[:-1], layer.out_features)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401 - torch's context
@@ -156,8 +118,8 @@ class _Multiply8bit(Function):
         return (flat @ ctx.layer.unpack_weight(gradient.dtype)).view(ctx.shape), None
 
 
-class _Packed(nn.Linear):
-    """A linear layer whose weight is kept packed; `weight` unpacks it, as DoRA does for its norm."""
+class _PackedLinear(nn.Linear):
+    """A linear layer with a packed weight; `weight` unpacks it, as DoRA does for its norm."""
 
     packed: torch.Tensor
 
@@ -168,20 +130,20 @@ class _Packed(nn.Linear):
         self.bias = like.bias
 
     @property
-    def weight(self) -> torch.Tensor:  # type: ignore[override] # a parameter in the parent, made on demand here
+    def weight(self) -> torch.Tensor:  # type: ignore[override] # a parameter in the parent, computed here
         return self.unpack_weight(self._compute)
 
     def unpack_weight(self, dtype: torch.dtype) -> torch.Tensor:
-        """A dense weight of `dtype`, made anew on each call. Shape: [outputs, inputs]."""
+        """Allocate a dense weight of `dtype`, a new one on each call. Shape: [outputs, inputs]."""
         return self.packed.new_empty((self.out_features, self.in_features), dtype=dtype)
 
     def cast_bias(self, dtype: torch.dtype) -> torch.Tensor | None:
-        """The bias in the type of the computation."""
+        """Return the bias in the dtype of the computation."""
         return None if self.bias is None else self.bias.to(dtype)
 
 
-class Linear4bit(_Packed):
-    """nf4 or fp4 in blocks of 64; its scales in fp32, or in 8 bits in blocks of 256 under double quantisation."""
+class Linear4bit(_PackedLinear):
+    """A layer in nf4 or fp4, in blocks of 64; scales in fp32, or in 8 bits in blocks of 256 with double quantization."""
 
     def __init__(self, like: nn.Linear, *, double_quantisation: bool) -> None:
         super().__init__(like)
@@ -196,17 +158,17 @@ class Linear4bit(_Packed):
             self.register_buffer("codes", torch.empty(1 + 256 + 16, device=device))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """`inputs` times the unpacked weight, computed in the layer's own type, in the type of the inputs."""
+        """Multiply `inputs` with the unpacked weight in the layer's own dtype. Returns the dtype of the inputs."""
         if inputs.numel() == self.in_features and not torch.is_grad_enabled():
-            # One token is multiplied with the packed weight as it is (gemv_4bit).
+            # One token is multiplied with the packed weight itself (gemv_4bit).
             return inputs.new_empty((*inputs.shape[:-1], self.out_features))
-        made: torch.Tensor = _Multiply4bit.apply(inputs.to(self._compute), self)  # type: ignore[no-untyped-call]
+        product: torch.Tensor = _Multiply4bit.apply(inputs.to(self._compute), self)  # type: ignore[no-untyped-call]
         # peft clones the product of a 4-bit layer before it adds the adapter's.
-        return made.to(inputs.dtype).clone()
+        return product.to(inputs.dtype).clone()
 
 
-class Linear8bit(_Packed):
-    """LLM.int8(): one byte a weight and one fp32 scale a row."""
+class Linear8bit(_PackedLinear):
+    """A layer in LLM.int8(): one byte for each weight and one fp32 scale for each row."""
 
     def __init__(self, like: nn.Linear) -> None:
         super().__init__(like)
@@ -215,19 +177,50 @@ class Linear8bit(_Packed):
         self.register_buffer("scales", torch.empty(like.out_features, device=device))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """`inputs` times the weight, in the type of the inputs."""
-        made: torch.Tensor = _Multiply8bit.apply(inputs, self)  # type: ignore[no-untyped-call]
-        bias = self.cast_bias(made.dtype)
-        return made if bias is None else made + bias
+        """Multiply `inputs` with the weight. Returns the dtype of the inputs."""
+        product: torch.Tensor = _Multiply8bit.apply(inputs, self)  # type: ignore[no-untyped-call]
+        bias = self.cast_bias(product.dtype)
+        return product if bias is None else product + bias
 
 
-# Memory that CUDA's kernels take for a moment and the CPU's, which shapes are traced by, do not.
+class EmulatedFusedLoss(Function):
+    """Liger's fused loss: hidden states [tokens, width] and the head's weight [vocabulary, width] to a loss [].
 
-FP32_BYTES = 4
+    Its Triton kernel overwrites the logits with their gradients, a chunk of tokens at a time.
+    Source: https://github.com/linkedin/Liger-Kernel/blob/main/src/liger_kernel/ops/fused_linear_cross_entropy.py
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # noqa: ANN401 - torch's context
+        """Compute the gradients already here, as the kernel does."""
+        state_gradients = torch.zeros_like(states)
+        weight_gradient = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        losses = states.new_empty(len(states), dtype=torch.float32)
+        for chunk in torch.split(states, count_chunk_tokens(states, weight)):
+            logits = chunk @ weight.T
+            state_gradients[: len(chunk)] = logits @ weight
+            if weight_gradient is not None:
+                weight_gradient.addmm_(logits.T, chunk)
+            del logits
+        ctx.save_for_backward(state_gradients, weight_gradient)
+        return losses.sum()
+
+    @staticmethod
+    def backward(ctx: Any, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:  # noqa: ANN401 - as above
+        """Return the gradients of the forward pass, scaled in place."""
+        state_gradients, weight_gradient = ctx.saved_tensors
+        return state_gradients, weight_gradient
+
+
+def count_chunk_tokens(states: torch.Tensor, weight: torch.Tensor) -> int:
+    """Count the tokens whose logits are in memory at once: so many that these are as large as the states."""
+    ratio = -(-weight.shape[0] // weight.shape[1])
+    tokens = -(-len(states) // ratio)
+    return int(1 << (tokens - 1).bit_length())
 
 
 def _softmax_backward(gradient: torch.Tensor, *_: object) -> int:
-    """The product of gradient and output is made first.
+    """Count the bytes of the product of gradient and output, which is computed first.
 
     Source: softmax_backward_cuda_out, https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cuda/SoftMax.cu
     """
@@ -235,7 +228,7 @@ def _softmax_backward(gradient: torch.Tensor, *_: object) -> int:
 
 
 def _flash_backward(_: torch.Tensor, query: torch.Tensor, key: torch.Tensor, *__: object) -> int:
-    """The gradient of the queries is added up in fp32; those of shared keys and values are made per query head first.
+    """Count the bytes of the queries' gradient in fp32, and of shared keys' and values' gradients per query head.
 
     Source: mha_bwd, https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp
     """
@@ -248,4 +241,4 @@ SCRATCH_BYTES: dict[object, Callable[..., int]] = {
     _aten._softmax_backward_data.default: _softmax_backward,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _flash_backward,
 }
-"""Bytes of scratch memory by operator, from its arguments."""
+"""Bytes of scratch memory, by operator, from its arguments: CUDA's kernels take it, and the CPU's do not."""

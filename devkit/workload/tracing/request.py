@@ -1,4 +1,4 @@
-"""What to trace, and how the question and its answer travel between processes. Importable without torch."""
+"""The request for a trace, and its JSON and that of the estimate between processes. Importable without torch."""
 
 import json
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ SETTINGS_KINDS: dict[str, type[TracedSettings]] = {"training": TrainingSettings,
 class TraceRequest:
     """A model's config.json and the settings of a run.
 
-    `whole` runs every layer instead of repeating one of five. `lingering` outputs outlive their step, as in a loop that
-    stands in no function; one that is `emptied` calls torch.cuda.empty_cache() after each step. `expandable` is
-    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
+    `trace_every_layer` runs all layers instead of repeating one of five. With `keep_outputs` those of a step outlive it,
+    as in a loop that is in no function; `empty_cache` means torch.cuda.empty_cache() after each step, and
+    `expandable_segments` PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
     """
 
     document: Mapping[str, Any]
@@ -31,7 +31,7 @@ class TraceRequest:
 
 
 def dump_request(request: TraceRequest) -> str:
-    """A request as JSON."""
+    """Serialize a request as JSON."""
     kind = next(name for name, each in SETTINGS_KINDS.items() if type(request.settings) is each)
     return json.dumps(
         {**vars(request), "document": dict(request.document), "settings": vars(request.settings), "kind": kind}
@@ -39,29 +39,29 @@ def dump_request(request: TraceRequest) -> str:
 
 
 def parse_request(text: str) -> TraceRequest:
-    """The request in a JSON text that `request_text` wrote."""
-    said = json.loads(text)
-    kind = SETTINGS_KINDS[said.pop("kind")]
-    return TraceRequest(**said | {"settings": decode_settings(kind, said["settings"])})
+    """Parse a JSON text that `dump_request` wrote."""
+    document = json.loads(text)
+    kind = SETTINGS_KINDS[document.pop("kind")]
+    return TraceRequest(**document | {"settings": decode_settings(kind, document["settings"])})
 
 
 def dump_estimate(estimate: MemoryEstimate) -> str:
-    """An estimate as JSON."""
+    """Serialize an estimate as JSON."""
     return json.dumps(vars(estimate), default=vars)
 
 
 def parse_estimate(text: str) -> MemoryEstimate:
-    """The estimate in a JSON text that `estimate_text` wrote."""
-    said = json.loads(text)
+    """Parse a JSON text that `dump_estimate` wrote."""
+    document = json.loads(text)
     return MemoryEstimate(
-        **said
+        **document
         | {
-            "phase": MemoryPhase(said["phase"]),
-            "terms": tuple(Term(**each) for each in said["terms"]),
-            "overheads": tuple(Term(**each) for each in said["overheads"]),
-            "phases": tuple((MemoryPhase(name), size) for name, size in said["phases"]),
-            "reserved_peak_bytes": Interval(**said["reserved_peak_bytes"]),
-            "device_peak_bytes": Interval(**said["device_peak_bytes"]),
-            "warnings": tuple(said["warnings"]),
+            "phase": MemoryPhase(document["phase"]),
+            "terms": tuple(Term(**each) for each in document["terms"]),
+            "overheads": tuple(Term(**each) for each in document["overheads"]),
+            "phases": tuple((MemoryPhase(name), size) for name, size in document["phases"]),
+            "reserved_peak_bytes": Interval(**document["reserved_peak_bytes"]),
+            "device_peak_bytes": Interval(**document["device_peak_bytes"]),
+            "warnings": tuple(document["warnings"]),
         }
     )

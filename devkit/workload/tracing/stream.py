@@ -1,18 +1,24 @@
-"""What a traced step did with memory: allocations and releases in order, each with its place in the step."""
+"""The memory events of a traced step: allocations and deallocations in order, each with its section of the step.
+
+Finds the peak of each phase, and unrolls the stream of a shallow model to that of a deep one: five layers are traced.
+The first and the last differ from the others; the three in between do the same in the same order, so that the one in
+the middle can stand for all further layers.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 
 MIN_BLOCK_BYTES = 512
-"""CUDA's caching allocator hands out multiples of this.
+"""CUDA's caching allocator rounds up to multiples of this.
 
 Source: kMinBlockSize, https://github.com/pytorch/pytorch/blob/main/c10/cuda/CUDACachingAllocator.cpp
 """
 
 
 class StepPhase(StrEnum):
-    """What the step is doing."""
+    """The phase of a step."""
 
     LOAD = "load"
     FORWARD = "forward"
@@ -24,7 +30,7 @@ class StepPhase(StrEnum):
 
 
 class TensorKind(StrEnum):
-    """What an allocation holds, as far as the moment of its making tells."""
+    """The kind of tensor in an allocation, as far as it is known when it is made."""
 
     WEIGHTS = "weights"
     ADAPTERS = "adapters"
@@ -37,9 +43,9 @@ class TensorKind(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class Section:
-    """A stretch of the step: a phase, within one decoder layer or outside of all (`layer` is None).
+    """A section of the step: a phase, within one decoder layer or outside of all (`layer` is None).
 
-    `part` tells stretches outside of the layers apart: what comes before the first from what comes after the last.
+    `part` distinguishes sections outside of the layers, such as those before the first and after the last layer.
     """
 
     phase: StepPhase
@@ -49,7 +55,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Allocation:
-    """Bytes taken within `section`; it is the `ordinal`-th of that section. `bytes` are as asked for, not rounded."""
+    """Bytes allocated within `section`, as its `ordinal`-th allocation. `bytes` are as requested, not rounded."""
 
     section: Section
     ordinal: int
@@ -57,36 +63,32 @@ class Allocation:
     kind: TensorKind = TensorKind.OTHER
 
     @property
-    def name(self) -> tuple[Section, int]:
-        """What a release calls it by."""
+    def name(self) -> "AllocationName":
+        """The name by which a deallocation refers to it."""
         return self.section, self.ordinal
 
 
 @dataclass(frozen=True)
 class Deallocation:
-    """Bytes given back within `section`: those of the allocation `name`."""
+    """The bytes of the allocation `name` freed within `section`."""
 
     section: Section
-    name: tuple[Section, int]
+    name: "AllocationName"
 
 
+AllocationName = tuple[Section, int]
 MemoryEvent = Allocation | Deallocation
 EventStream = list[MemoryEvent]
 
 
 def round_to_block(size_bytes: int) -> int:
-    """Bytes that the allocator counts for a request of `size_bytes`."""
+    """Return the bytes that the allocator counts for a request of `size_bytes`."""
     return -(-size_bytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
-
-
-# The fullest moment of a stream, and what memory holds then.
-
-AllocationName = tuple[Section, int]
 
 
 @dataclass(frozen=True)
 class PeakMoment:
-    """Tensors in memory at one moment: its section, bytes in all, and bytes by what they are."""
+    """The tensors in memory at one moment: its section, the total bytes, and the bytes by what they hold."""
 
     section: Section
     bytes: int
@@ -94,160 +96,137 @@ class PeakMoment:
 
 
 def peak_by_phase(resident: Sequence[MemoryEvent], step: Sequence[MemoryEvent]) -> dict[StepPhase, PeakMoment]:
-    """The fullest moment of each phase of `step`, in which what `resident` left behind lies in memory all the time."""
-    released = {event.name: event.section for event in step if isinstance(event, Deallocation)}
-    live: dict[AllocationName, Allocation] = dict(_left(resident))
-    now = sum(round_to_block(each.bytes) for each in live.values())
-    found: dict[StepPhase, tuple[int, int]] = {}
+    """Find the peak of each phase of `step`. What `resident` left allocated stays in memory all the time."""
+    live = _find_live(resident)
+    now_bytes = sum(round_to_block(each.bytes) for each in live.values())
+    peaks: dict[StepPhase, tuple[int, int]] = {}
     for index, event in enumerate(step):
         if isinstance(event, Allocation):
             live[event.name] = event
-            now += round_to_block(event.bytes)
-            if now > found.get(event.section.phase, (0, 0))[0]:
-                found[event.section.phase] = now, index
+            now_bytes += round_to_block(event.bytes)
+            if now_bytes > peaks.get(event.section.phase, (0, 0))[0]:
+                peaks[event.section.phase] = now_bytes, index
         else:
-            now -= round_to_block(live.pop(event.name).bytes)
-    return {phase: _moment(resident, step, index, released) for phase, (_, index) in found.items()}
+            now_bytes -= round_to_block(live.pop(event.name).bytes)
+    freed_in = {event.name: event.section for event in step if isinstance(event, Deallocation)}
+    moments = {}
+    for phase, (_, index) in peaks.items():
+        parts: dict[str, int] = {}
+        for each in _find_live([*resident, *step[: index + 1]]).values():
+            part = _classify(each, freed_in.get(each.name))
+            parts[part] = parts.get(part, 0) + round_to_block(each.bytes)
+        moments[phase] = PeakMoment(step[index].section, sum(parts.values()), parts)
+    return moments
 
 
-def _moment(
-    resident: Sequence[MemoryEvent], step: Sequence[MemoryEvent], index: int, released: dict[AllocationName, Section]
-) -> PeakMoment:
-    parts: dict[str, int] = {}
-    for _, made in _left([*resident, *step[: index + 1]]):
-        part = _part(made, released.get(made.name))
-        parts[part] = parts.get(part, 0) + round_to_block(made.bytes)
-    return PeakMoment(step[index].section, sum(parts.values()), parts)
-
-
-def _left(events: Sequence[MemoryEvent]) -> Iterator[tuple[AllocationName, Allocation]]:
+def _find_live(events: Sequence[MemoryEvent]) -> dict[AllocationName, Allocation]:
     live: dict[AllocationName, Allocation] = {}
     for event in events:
         if isinstance(event, Allocation):
             live[event.name] = event
         else:
             del live[event.name]
-    yield from live.items()
+    return live
 
 
-def _part(made: Allocation, released: Section | None) -> str:
-    """What an allocation is, told by its kind, by when it was made and by whether it outlives its stretch."""
-    if made.kind is not TensorKind.OTHER:
-        return made.kind.value
-    phase = made.section.phase
+def _classify(allocation: Allocation, freed_in: Section | None) -> str:
+    """Return what an allocation holds, by its kind, its phase and whether it outlives its section."""
+    if allocation.kind is not TensorKind.OTHER:
+        return allocation.kind.value
+    phase = allocation.section.phase
     if phase is StepPhase.LOSS:
         return "logits and loss"
-    if phase is StepPhase.FORWARD and released != made.section:
+    if phase is StepPhase.FORWARD and freed_in != allocation.section:
         return "activations"
     return "temporaries"
 
 
-# A step of a deep model from the step of a shallow one: its middle layer, repeated.
-#
-# Five layers are traced. The first and the last have neighbours of another kind; the three between do the same things
-# in the same order, so the one in the middle stands for every further layer.
-
 TRACED_LAYERS = 5
 MIDDLE_LAYER = 2
-"""The layer that is repeated; those beside it are like it, so what it releases of theirs exists in each copy."""
+"""The layer that is repeated; its neighbors are like it, so that what it frees of theirs exists in each copy."""
 
 
 def is_periodic(stream: EventStream) -> bool:
-    """Whether the middle layers of a five-layer stream do the same, so that one may stand for all."""
-    if any(_reaches_far(event) for event in stream):
+    """Return whether the middle layers of a five-layer stream do the same, so that one may stand for all."""
+    if any(_frees_distant_layer(event) for event in stream):
         return False
     for phase in StepPhase:
-        shapes = {layer: _doings(stream, phase, layer) for layer in (1, MIDDLE_LAYER, 3)}
-        if not shapes[1] == shapes[MIDDLE_LAYER] == shapes[3]:
+        first, middle, last = (_describe_layer(stream, phase, layer) for layer in (1, MIDDLE_LAYER, 3))
+        if not first == middle == last:
             return False
     return True
 
 
-def _reaches_far(event: MemoryEvent) -> bool:
-    """Whether a layer releases what is neither its own nor a neighbour's; the first and last may do so outside."""
+def _frees_distant_layer(event: MemoryEvent) -> bool:
+    """Return whether a layer frees memory of another but a neighbor; the first and last may do so outside of layers."""
     layer = event.section.layer
     if isinstance(event, Allocation) or layer is None:
         return False
-    made = event.name[0].layer
-    return layer in {1, MIDDLE_LAYER, 3} if made is None else abs(made - layer) > 1
+    made_in = event.name[0].layer
+    return layer in {1, MIDDLE_LAYER, 3} if made_in is None else abs(made_in - layer) > 1
 
 
-def _doings(stream: EventStream, phase: StepPhase, layer: int) -> list[tuple[object, ...]]:
-    """What happens within one layer, told without the layer's number."""
-    return [_told(event, layer) for event in stream if event.section.phase is phase and event.section.layer == layer]
-
-
-def _told(event: MemoryEvent, layer: int) -> tuple[object, ...]:
-    if isinstance(event, Allocation):
-        return event.section.part, event.bytes, event.kind
-    made, ordinal = event.name
-    return event.section.part, made.phase, made.part, None if made.layer is None else made.layer - layer, ordinal
+def _describe_layer(stream: EventStream, phase: StepPhase, layer: int) -> list[tuple[object, ...]]:
+    """Describe the events within one layer, without the layer's number."""
+    described: list[tuple[object, ...]] = []
+    for event in stream:
+        if event.section.phase is not phase or event.section.layer != layer:
+            continue
+        if isinstance(event, Allocation):
+            described.append((event.section.part, event.bytes, event.kind))
+        else:
+            made, ordinal = event.name
+            offset = None if made.layer is None else made.layer - layer
+            described.append((event.section.part, made.phase, made.part, offset, ordinal))
+    return described
 
 
 def unroll_layers(stream: EventStream, depth: int) -> EventStream:
-    """The stream of `depth` layers, from one of five.
+    """Unroll the stream of five layers to that of `depth` layers.
 
     Raises ValueError for fewer than five, which are better traced whole.
     """
     if depth < TRACED_LAYERS:
         raise ValueError(f"{depth} layers are fewer than the {TRACED_LAYERS} that were traced")
-    return [event for run in _runs(stream) for event in _repeated(run, depth)]
-
-
-def _runs(stream: EventStream) -> Iterator[EventStream]:
-    """Stretches of one section each; the middle layer's are repeated as a whole."""
-    run: EventStream = []
-    for event in stream:
-        if run and event.section != run[0].section:
-            yield run
-            run = []
-        run.append(event)
-    if run:
-        yield run
-
-
-def _repeated(run: EventStream, depth: int) -> Iterator[MemoryEvent]:
-    section = run[0].section
-    if section.layer is None:
-        for event in run:
-            yield from _outside(event, depth)
-        return
     added = depth - TRACED_LAYERS
-    for shift in _shifts(section, added):
-        for event in run:
-            yield _moved(event, shift)
+    unrolled: EventStream = []
+    # Runs of one section each; those of the middle layer are repeated as a whole.
+    for section, run in groupby(stream, key=lambda event: event.section):
+        events = list(run)
+        if section.layer is None:
+            unrolled += [copy for event in events for copy in _unroll_outside(event, added)]
+        else:
+            unrolled += [_shift_event(event, shift) for shift in _list_shifts(section, added) for event in events]
+    return unrolled
 
 
-def _shifts(section: Section, added: int) -> Iterator[int]:
-    """By how much each copy of a layer's stretch is moved. Backward passes go from the last layer to the first."""
+def _list_shifts(section: Section, added: int) -> Sequence[int]:
+    """List how many layers each copy of a section is shifted by. Backward passes go from the last layer to the first."""
     if section.layer is None or section.layer < MIDDLE_LAYER:
-        yield 0
-    elif section.layer > MIDDLE_LAYER:
-        yield added
-    elif section.phase is StepPhase.BACKWARD:
-        yield from range(added, -1, -1)
-    else:
-        yield from range(added + 1)
+        return (0,)
+    if section.layer > MIDDLE_LAYER:
+        return (added,)
+    return range(added, -1, -1) if section.phase is StepPhase.BACKWARD else range(added + 1)
 
 
-def _outside(event: MemoryEvent, depth: int) -> Iterator[MemoryEvent]:
-    """Outside of the layers, releasing something of the middle layer means releasing it of every copy."""
+def _unroll_outside(event: MemoryEvent, added: int) -> Iterator[MemoryEvent]:
+    """Unroll an event outside of the layers: freeing memory of the middle layer means freeing that of every copy."""
     if isinstance(event, Allocation):
         yield event
         return
     made, ordinal = event.name
-    for shift in _shifts(made, depth - TRACED_LAYERS):
-        yield Deallocation(event.section, (_shifted(made, shift), ordinal))
+    for shift in _list_shifts(made, added):
+        yield Deallocation(event.section, (_shift_section(made, shift), ordinal))
 
 
-def _moved(event: MemoryEvent, shift: int) -> MemoryEvent:
-    section = _shifted(event.section, shift)
+def _shift_event(event: MemoryEvent, shift: int) -> MemoryEvent:
+    section = _shift_section(event.section, shift)
     if isinstance(event, Allocation):
         return Allocation(section, event.ordinal, event.bytes, event.kind)
     made, ordinal = event.name
-    # What belongs to a neighbour moves along with the layer; the last layers moved as far as they could.
-    return Deallocation(section, (_shifted(made, shift), ordinal))
+    # Memory of a neighbor is shifted with the layer; the last layers are shifted to the end.
+    return Deallocation(section, (_shift_section(made, shift), ordinal))
 
 
-def _shifted(section: Section, shift: int) -> Section:
+def _shift_section(section: Section, shift: int) -> Section:
     return Section(section.phase, None if section.layer is None else section.layer + shift, section.part)
