@@ -1,4 +1,4 @@
-"""TensorBoard's event files, written by its own writer while a run goes on."""
+"""The listeners of a run: samples of its GPUs, TensorBoard's event files, and the plot at its end."""
 
 import importlib.util
 import os
@@ -16,61 +16,9 @@ from devkit.probe.children import sample_gpu
 from devkit.workload.finetune.events import Event, Listener
 from devkit.workload.monitoring.plot import plot_run, validate_svg_path
 
-# Samples of the GPUs that a run uses, taken by a child process beside it.
-
 SAMPLES_FILE = "gpu.jsonl"
 INTERVAL_S = 1.0
 _END_GRACE_S = 2.0
-
-
-@contextmanager
-def sample_gpus(file: Path, uuids: tuple[str, ...], *, interval_s: float = INTERVAL_S) -> Iterator[None]:
-    """Append samples of these GPUs to `file` while the context lasts. A child that cannot start costs them alone.
-
-    The child ends with its standard input, so also when this process is killed.
-    """
-    program = str(Path(sample_gpu.__file__))
-    try:
-        child = subprocess.Popen(
-            [sys.executable, "-P", program, str(file), str(interval_s), *uuids],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            # Ctrl-C asks the run for a checkpoint; the samples of that time count, too.
-            start_new_session=True,
-        )
-    except OSError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        _end(child)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    if child.stdin is not None:
-        with suppress(OSError):
-            child.stdin.close()
-    try:
-        child.wait(_END_GRACE_S)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        # A wedged driver may hold it in the kernel: it is nobody's to wait for.
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(_END_GRACE_S)
-
-
-def find_run_gpus() -> tuple[str, ...]:
-    """UUIDs, as NVML has them, of the GPUs that this machine's processes of the run use; empty on a CPU."""
-    import torch
-
-    if not torch.cuda.is_available() or torch.version.hip is not None:
-        return ()
-    count = min(torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    found = (str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) for index in range(count))
-    return tuple(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}" for uuid in found if uuid)
-
 
 TENSORBOARD_SCALARS = {
     "step": {
@@ -86,115 +34,23 @@ TENSORBOARD_SCALARS = {
 """Event -> tag in TensorBoard -> field of the event."""
 
 
-class TensorBoardListener:
-    """A listener that writes `folder`. A run that goes on takes back what the folder holds of steps done again."""
-
-    def __init__(self, folder: Path) -> None:
-        if importlib.util.find_spec("tensorboard") is None:
-            raise DevkitError(f"TensorBoard is not installed for {sys.executable}", "pip install tensorboard")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            # Refuse now what could not be written after hours.
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except OSError as error:
-            raise DevkitError(
-                f"cannot write {folder}: {error.strerror}", "Name a folder that you may write to with --tensorboard."
-            ) from error
-        self._folder = folder
-        self._writer: Any = None
-        self._gave_up = False
-        self._while_open = ExitStack()
-
-    def __call__(self, event: Event) -> None:
-        """Write the numbers of a step or an evaluation; other events have none."""
-        for tag, field in TENSORBOARD_SCALARS.get(event["event"], {}).items():
-            value = _number(event.get(field))
-            if value is not None and not self._gave_up:
-                self._add(tag, value, event["step"])
-
-    def _add(self, tag: str, value: float, step: int) -> None:
-        try:
-            self._opened(step).add_scalar(tag, value, step)
-        except OSError as error:
-            self._give_up(error)
-
-    def _give_up(self, error: OSError) -> None:
-        """The run goes on: what these files would show stands in metrics.jsonl."""
-        self._gave_up = True
-        sys.stderr.write(f"note: nothing more is written for TensorBoard, {self._folder}: {error.strerror}\n")
-
-    def _opened(self, step: int) -> Any:  # noqa: ANN401 - TensorBoard's writer has no types
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._while_open.enter_context(_quiet_thread())
-            self._writer = SummaryWriter(str(self._folder), purge_step=step)
-        return self._writer
-
-    def close(self) -> None:
-        """Write what is left."""
-        if self._writer is None:
-            return
-        with self._while_open:
-            try:
-                self._writer.close()
-            except OSError as error:
-                if not self._gave_up:
-                    self._give_up(error)
-
-
-@contextmanager
-def _quiet_thread() -> Iterator[None]:
-    """Keep the thread that writes from a traceback of its own: what the disk refuses it, the next call raises here.
-
-    Source: tensorboard 2.21, summary/writer/event_file_writer.py, _AsyncWriterThread.run.
-    """
-    others = threading.excepthook
-
-    def heard(args: threading.ExceptHookArgs) -> None:
-        is_the_writers = type(args.thread).__module__.startswith("tensorboard.")
-        if not (is_the_writers and issubclass(args.exc_type, OSError)):
-            others(args)
-
-    threading.excepthook = heard
-    try:
-        yield
-    finally:
-        if threading.excepthook is heard:
-            threading.excepthook = others
-
-
-def _number(value: object) -> float | None:
-    """Events spell what JSON cannot hold, such as "nan"; TensorBoard draws that."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value)
-    except ValueError:
-        return None
-
-
-# Everybody who watches a run, as one listener: TensorBoard, the samples of its GPUs, the picture at its end.
-
-
 @contextmanager
 def monitor_run(output: Path, *, plot: Path | None, tensorboard: Path | None) -> Iterator[Listener]:
-    """A listener for the run whose folder is `output`. GPUs are sampled from the first step on, wherever there are any.
+    """Yield a listener for the run whose folder is `output`, which also samples its GPUs, if any, from the start on.
 
-    The picture is drawn when the context is left, however that happens. A process that hears no event, as every one but
-    the first of a run, does nothing. Raises DevkitError for a picture or files that could not be written.
+    The plot is drawn when the context ends in any way. A process without events, as all but rank 0 of each node, does
+    nothing. Raises DevkitError for a plot or files that cannot be written.
     """
     if plot is not None:
         validate_svg_path(plot)
     board = TensorBoardListener(tensorboard) if tensorboard is not None else None
     with ExitStack() as stack:
-        heard = False
+        has_started = False
 
         def listen(event: Event) -> None:
-            nonlocal heard
-            if not heard and event["event"] == "start":
-                heard = True
+            nonlocal has_started
+            if not has_started and event["event"] == "start":
+                has_started = True
                 if gpus := find_run_gpus():
                     stack.enter_context(sample_gpus(output / SAMPLES_FILE, gpus))
                 if plot is not None:
@@ -205,3 +61,135 @@ def monitor_run(output: Path, *, plot: Path | None, tensorboard: Path | None) ->
         if board is not None:
             stack.callback(board.close)
         yield listen
+
+
+@contextmanager
+def sample_gpus(file: Path, uuids: tuple[str, ...], *, interval_s: float = INTERVAL_S) -> Iterator[None]:
+    """Append samples of these GPUs to `file` within the context, by a child process. Without the child there are none.
+
+    The child ends with its standard input, so that it also ends when this process is killed.
+    """
+    program = str(Path(sample_gpu.__file__))
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-P", program, str(file), str(interval_s), *uuids],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Ctrl-C makes the run save a checkpoint; the samples of that time count, too.
+            start_new_session=True,
+        )
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        if child.stdin is not None:
+            with suppress(OSError):
+                child.stdin.close()
+        try:
+            child.wait(_END_GRACE_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            # A hung driver may hold it in the kernel, and then it is left there.
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(_END_GRACE_S)
+
+
+def find_run_gpus() -> tuple[str, ...]:
+    """Return the UUIDs, as NVML has them, of the GPUs that the run uses on this machine; empty on a CPU."""
+    import torch
+
+    if not torch.cuda.is_available() or torch.version.hip is not None:
+        return ()
+    count = min(torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    found = (str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) for index in range(count))
+    return tuple(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}" for uuid in found if uuid)
+
+
+class TensorBoardListener:
+    """A listener that writes TensorBoard's files to `folder`. A resumed run purges the steps that it repeats."""
+
+    def __init__(self, folder: Path) -> None:
+        if importlib.util.find_spec("tensorboard") is None:
+            raise DevkitError(f"TensorBoard is not installed for {sys.executable}", "pip install tensorboard")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # Fail now rather than after hours.
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise DevkitError(
+                f"cannot write {folder}: {error.strerror}", "Name a folder that you may write to with --tensorboard."
+            ) from error
+        self._folder = folder
+        self._writer: Any = None
+        self._has_failed = False
+        self._while_open = ExitStack()
+
+    def __call__(self, event: Event) -> None:
+        """Write the numbers of a step or an evaluation; other events have none."""
+        for tag, field in TENSORBOARD_SCALARS.get(event["event"], {}).items():
+            value = _parse_number(event.get(field))
+            if value is None or self._has_failed:
+                continue
+            try:
+                self._open_writer(event["step"]).add_scalar(tag, value, event["step"])
+            except OSError as error:
+                self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        """Write no more. The run continues: metrics.jsonl holds the same values."""
+        self._has_failed = True
+        sys.stderr.write(f"note: nothing more is written for TensorBoard, {self._folder}: {error.strerror}\n")
+
+    def _open_writer(self, step: int) -> Any:  # noqa: ANN401 - TensorBoard's writer has no types
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._while_open.enter_context(_silence_writer_thread())
+            self._writer = SummaryWriter(str(self._folder), purge_step=step)
+        return self._writer
+
+    def close(self) -> None:
+        """Flush and close the files."""
+        if self._writer is None:
+            return
+        with self._while_open:
+            try:
+                self._writer.close()
+            except OSError as error:
+                if not self._has_failed:
+                    self._fail(error)
+
+
+@contextmanager
+def _silence_writer_thread() -> Iterator[None]:
+    """Suppress the traceback of the writer's thread: the next call raises the same error here.
+
+    Source: tensorboard 2.21, summary/writer/event_file_writer.py, _AsyncWriterThread.run.
+    """
+    previous = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        is_writer = type(args.thread).__module__.startswith("tensorboard.")
+        if not (is_writer and issubclass(args.exc_type, OSError)):
+            previous(args)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        if threading.excepthook is hook:
+            threading.excepthook = previous
+
+
+def _parse_number(value: object) -> float | None:
+    """Parse an event's number, which is text where JSON cannot hold it, such as "nan"; TensorBoard shows that."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None

@@ -167,4 +167,4 @@ def test_a_picture_that_the_disk_does_not_take_is_named_and_not_called_standard_
     (tmp_path / "metrics.jsonl").write_text(json.dumps(step(1, 2.0)) + "\n")
     with pytest.raises(DevkitError, match=r"^cannot write /dev/full: No space left on device$") as refused:
         plot_run(tmp_path, Path("/dev/full"), title="run")
-    assert "The run is not touched" in refused.value.hint
+    assert "The run is not affected" in refused.value.hint
