@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -287,30 +288,31 @@ FAMILIES: dict[str, ModelFamily] = {
 
 
 MAX_SIZE = 1 << 34
-"""No size in a config is larger: beyond it somebody mistyped."""
+"""No size in a config is larger: beyond it is a typing error."""
 
 
 def build_model_shape(config: Mapping[str, Any], *, name: str = "") -> ModelShape:
-    """The model that a config.json describes. Of a vision-language model, the text part.
+    """Build the shape of the model that a config.json describes; of a vision-language model, the text part.
 
     Raises DevkitError for an architecture that is not known, and for sizes that are missing or make no sense.
     """
     text = config.get("text_config")
     if isinstance(text, Mapping):
-        shape = _shape({"tie_word_embeddings": config.get("tie_word_embeddings", False), **text}, name)
-        return _noted(shape, "text part only: images and their encoder come on top")
-    return _shape(config, name)
+        shape = _build_shape({"tie_word_embeddings": config.get("tie_word_embeddings", False), **text}, name)
+        return replace(shape, note="text part only: images and their encoder come on top")
+    return _build_shape(config, name)
 
 
-def _noted(shape: ModelShape, note: str) -> ModelShape:
-    return ModelShape(**{**vars(shape), "note": note})
-
-
-def _shape(config: Mapping[str, Any], name: str) -> ModelShape:
+def _build_shape(config: Mapping[str, Any], name: str) -> ModelShape:
     read = _Reader(config, name)
     hidden, vocabulary = read.size("hidden_size"), read.size("vocab_size")
     attention = _LatentAttention(read) if read.family.is_latent else _Attention(read)
-    layers = _layers(read, attention)
+    depth = read.size("num_hidden_layers")
+    kinds = Counter((_find_window(read, index), _has_experts(read, index)) for index in range(depth))
+    layers = tuple(
+        _build_layer(read, attention, count=count, window=window, has_experts=has_experts)
+        for (window, has_experts), count in kinds.items()
+    )
     family = read.family
     is_tied = bool(read.value("tie_word_embeddings", False))
     head = 0 if is_tied or not family.is_decoder else vocabulary * hidden
@@ -328,10 +330,10 @@ def _shape(config: Mapping[str, Any], name: str) -> ModelShape:
         layers=layers,
         embedding_parameters=vocabulary * hidden,
         head_parameters=head,
-        other_parameters=_outside(read, hidden, vocabulary),
+        other_parameters=_count_outside(read, hidden, vocabulary),
         blocks=family.blocks,
-        mlp_tensors=3 if family.blocks.is_gated else 4 if _activation(read) in WRITTEN_OUT else 1,
-        keeps_activated=_activation(read) == "relu",
+        mlp_tensors=3 if family.blocks.is_gated else 4 if _find_activation(read) in WRITTEN_OUT else 1,
+        keeps_activated=_find_activation(read) == "relu",
         max_positions=read.optional_size("max_position_embeddings", 0),
         is_decoder=family.is_decoder,
         note=family.note,
@@ -339,7 +341,7 @@ def _shape(config: Mapping[str, Any], name: str) -> ModelShape:
 
 
 def find_family_name(config: Mapping[str, Any]) -> str:
-    """The architecture that a config names. Raises DevkitError where devkit knows none of that name."""
+    """Find the architecture that a config names. Raises DevkitError for an unknown one."""
     kind = config.get("model_type")
     if isinstance(kind, str) and kind in FAMILIES:
         return kind
@@ -357,7 +359,7 @@ def find_family_name(config: Mapping[str, Any]) -> str:
 
 
 _ALSO_CALLED = {"num_experts": "num_local_experts", "n_routed_experts": "num_local_experts"}
-"""Names that transformers 5 writes for what published files call otherwise."""
+"""Keys of published files -> keys that transformers 5 writes instead."""
 
 
 class _Reader:
@@ -460,23 +462,14 @@ class _LatentAttention:
         self.norm_parameters = query_rank + rank
 
 
-def _layers(read: _Reader, attention: _Attention | _LatentAttention) -> tuple[LayerShape, ...]:
-    depth = read.size("num_hidden_layers")
-    kinds = Counter((_window(read, index), _has_experts(read, index)) for index in range(depth))
-    return tuple(
-        _layer(read, attention, count=count, window=window, has_experts=has_experts)
-        for (window, has_experts), count in kinds.items()
-    )
-
-
-def _layer(
+def _build_layer(
     read: _Reader, attention: _Attention | _LatentAttention, *, count: int, window: int | None, has_experts: bool
 ) -> LayerShape:
     family, hidden = read.family, read.size("hidden_size")
     norms = family.blocks.norms * family.norm_width * hidden + attention.norm_parameters
     if not has_experts or family.experts is None:
         width = read.optional_size("intermediate_size", 4 * hidden)
-        mlp = _mlp(read, width)
+        mlp = _build_mlp(read, width)
         return LayerShape(
             count=count,
             linears=(*attention.linears, *mlp),
@@ -484,10 +477,12 @@ def _layer(
             intermediate=width,
             window=window,
         )
-    experts, shared, router = _experts(read, family.experts)
+    experts, shared, router = _build_experts(read, family.experts)
+    has_gate = family.experts.has_shared_gate
+    gate = (LinearShape("shared_expert_gate", hidden, 1, LinearInput.MLP_INPUT),) if has_gate else ()
     return LayerShape(
         count=count,
-        linears=(*attention.linears, *(_mlp(read, shared) if shared else ()), *_shared_gate(family.experts, hidden)),
+        linears=(*attention.linears, *(_build_mlp(read, shared) if shared else ()), *gate),
         other_parameters=norms + router,
         intermediate=shared,
         experts=experts,
@@ -495,7 +490,7 @@ def _layer(
     )
 
 
-def _mlp(read: _Reader, width: int) -> tuple[LinearShape, ...]:
+def _build_mlp(read: _Reader, width: int) -> tuple[LinearShape, ...]:
     *inside, out = read.family.mlp
     hidden, has_bias = read.size("hidden_size"), read.says(read.family.mlp_bias)
     is_fused = read.family.blocks.is_gated and len(inside) == 1
@@ -506,7 +501,7 @@ def _mlp(read: _Reader, width: int) -> tuple[LinearShape, ...]:
     )
 
 
-def _experts(read: _Reader, keys: ExpertKeys) -> tuple[ExpertShape, int, int]:
+def _build_experts(read: _Reader, keys: ExpertKeys) -> tuple[ExpertShape, int, int]:
     """The experts of a layer, the width of the shared ones, and the router's parameters."""
     hidden, width, count = read.size("hidden_size"), read.size(keys.width), read.size(keys.count)
     each = 3 * hidden * width + (2 * width + hidden if keys.has_bias else 0)
@@ -516,15 +511,11 @@ def _experts(read: _Reader, keys: ExpertKeys) -> tuple[ExpertShape, int, int]:
     return experts, shared * width if keys.counts_shared else shared, router
 
 
-def _shared_gate(keys: ExpertKeys, hidden: int) -> tuple[LinearShape, ...]:
-    return (LinearShape("shared_expert_gate", hidden, 1, LinearInput.MLP_INPUT),) if keys.has_shared_gate else ()
-
-
 WRITTEN_OUT = frozenset({"gelu_new", "gelu_fast"})
 """Activations that transformers writes out in Python, so that each of their steps keeps a tensor."""
 
 
-def _activation(read: _Reader) -> str:
+def _find_activation(read: _Reader) -> str:
     """The MLP's activation, by its name in transformers."""
     names = ("hidden_act", "activation_function", "activation", "hidden_activation")
     return next((str(read.value(name)) for name in names if read.value(name)), "")
@@ -538,7 +529,7 @@ def _has_experts(read: _Reader, index: int) -> bool:
     return bool((index + 1) % read.optional_size("decoder_sparse_step", 1) == 0)
 
 
-def _window(read: _Reader, index: int) -> int | None:
+def _find_window(read: _Reader, index: int) -> int | None:
     window = read.value("sliding_window")
     if not window or read.value("use_sliding_window") is False:
         return None
@@ -551,7 +542,7 @@ def _window(read: _Reader, index: int) -> int | None:
     return read.size("sliding_window") if slides else None
 
 
-def _outside(read: _Reader, hidden: int, vocabulary: int) -> int:
+def _count_outside(read: _Reader, hidden: int, vocabulary: int) -> int:
     """Parameters that are neither in layers nor in embedding and head."""
     family = read.family
     norm = family.norm_width * hidden

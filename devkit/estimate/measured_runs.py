@@ -1,4 +1,4 @@
-"""What measured runs say about one kind of GPU: how far the bounds can be drawn in there."""
+"""Measured runs: published ones to score estimates by, and the user's own, which calibrate the bounds of a GPU."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -24,7 +24,7 @@ _HINT = "Give run.json of a finished devkit finetune, or the report of devkit ve
 
 @keyword_record
 class ObservedRun:
-    """One run: the GPU, what was measured, and what had been estimated for its tensors. Bytes; 0 where not measured."""
+    """A run of the user's: its GPU, the measured bytes, and the estimate for its tensors; 0 where not measured."""
 
     gpu: str
     allocated_bytes: int
@@ -34,17 +34,17 @@ class ObservedRun:
 
     @property
     def error(self) -> float:
-        """By how much the estimate of the tensors was too high, as a share of what they took."""
+        """The relative error of the estimate of the tensors; positive where it was too high."""
         return self.estimated_bytes / self.allocated_bytes - 1
 
     @property
     def slack(self) -> float:
-        """What the allocator held beyond the tensors, as a share of them."""
+        """Memory that the allocator held beyond the tensors, as a share of them."""
         return self.reserved_bytes / self.allocated_bytes - 1
 
 
 def parse_observed_runs(document: Mapping[str, Any], *, origin: str) -> tuple[ObservedRun, ...]:
-    """The runs in a parsed file. Raises DevkitError where there are none to learn from."""
+    """Parse the runs in a document of one of the schemas above. Raises DevkitError where there are none."""
     schema = document.get("schema")
     if not isinstance(schema, str) or schema not in _ROWS:
         raise DevkitError(f"{origin} holds no measured run (schema {schema!r})", _HINT)
@@ -56,7 +56,7 @@ def parse_observed_runs(document: Mapping[str, Any], *, origin: str) -> tuple[Ob
         wrong = f"{error.path[0]} is {error.value!r}, not {error.expected}"
         raise DevkitError(f"in a run of {origin} {wrong}", _HINT) from None
     except (KeyError, TypeError) as error:
-        raise DevkitError(f"{origin} tells no {error} of what was measured", _HINT) from None
+        raise DevkitError(f"{origin} has no {error} among its measurements", _HINT) from None
     if not found:
         raise DevkitError(f"{origin} holds no measured run", _HINT)
     for each in found:
@@ -68,20 +68,20 @@ def parse_observed_runs(document: Mapping[str, Any], *, origin: str) -> tuple[Ob
 _ESTIMATED = "estimated_allocated_peak_bytes"
 
 
-def _run(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One run of finetune as a row."""
+def _list_finetune_runs(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the one run of a finetune document."""
     measured, estimated = document["measured"] or {}, document["estimated"] or {}
-    return [_row(document["gpu"], measured, estimated["allocated_peak_bytes"])]
+    return [_build_row(document["gpu"], measured, estimated["allocated_peak_bytes"])]
 
 
-def _proof(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The stages of a proof that trained and counted memory, a row each."""
+def _list_proof_runs(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the stages of a proof that trained and measured memory."""
     found = (stage["measured"] for stage in document["stages"] if stage["status"] == "passed")
     counted = (measured for measured in found if _ESTIMATED in measured)
-    return [_row(document["device"]["name"], measured, measured[_ESTIMATED]) for measured in counted]
+    return [_build_row(document["device"]["name"], measured, measured[_ESTIMATED]) for measured in counted]
 
 
-def _row(gpu: str, measured: Mapping[str, Any], estimated_bytes: int) -> dict[str, Any]:
+def _build_row(gpu: str, measured: Mapping[str, Any], estimated_bytes: int) -> dict[str, Any]:
     return {
         "gpu": gpu,
         "allocated_bytes": measured["allocated_peak_bytes"],
@@ -93,19 +93,19 @@ def _row(gpu: str, measured: Mapping[str, Any], estimated_bytes: int) -> dict[st
 
 _ROWS: dict[str, Callable[[Mapping[str, Any]], list[dict[str, Any]]]] = {
     SCHEMA: lambda document: document["runs"],
-    RUN_SCHEMA: _run,
-    PROOF_SCHEMA: _proof,
+    RUN_SCHEMA: _list_finetune_runs,
+    PROOF_SCHEMA: _list_proof_runs,
 }
-"""Schema -> how its runs are found."""
+"""Schema -> function that lists its runs."""
 
 
 def serialize_observed_runs(found: Iterable[ObservedRun]) -> dict[str, Any]:
-    """The runs as the user's own file keeps them."""
+    """Serialize runs for the user's own file."""
     return {"schema": SCHEMA, "runs": [vars(each) for each in found]}
 
 
 def calibrate_bounds(found: Iterable[ObservedRun], gpu: str) -> CalibratedBounds | None:
-    """How far the bounds can be drawn in on GPUs of that name; None where too few runs were measured."""
+    """Calibrate the bounds for GPUs of that name; None where too few runs were measured."""
     here = [each for each in found if each.gpu == gpu]
     if len(here) < ENOUGH_RUNS:
         return None
@@ -121,8 +121,6 @@ def calibrate_bounds(found: Iterable[ObservedRun], gpu: str) -> CalibratedBounds
         runs=len(here),
     )
 
-
-# Peak memory that was measured: published runs, each with its settings and its source.
 
 MIB = 1 << 20
 
@@ -147,7 +145,7 @@ class RunGroup(TableRow):
 
 @record
 class RunRow:
-    """One row as the table has it."""
+    """A run as the table has it."""
 
     id: str
     group: str
@@ -161,13 +159,13 @@ class RunRow:
 
 
 class MeasuredTable(Table):
-    """Groups and their runs."""
+    """The table of published runs and their groups."""
 
     groups = KeyedArray("group", RunGroup, unique=("id",))
 
     @property
     def runs(self) -> tuple[RunRow, ...]:
-        """Every row; its source is its group's."""
+        """Every run; its source is its group's."""
         return tuple(RunRow(**decode_fields(row, RunRow)) for row in self._document["run"])
 
 
@@ -188,33 +186,30 @@ class MeasuredRun:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the estimates claim to know this run."""
+        """Whether the run counts in the score of the estimates."""
         return not self.excluded
 
 
 @cache
 def load_measured_runs() -> tuple[MeasuredRun, ...]:
-    """Every published run, in the table's order."""
+    """Load every published run, in the table's order."""
     table = MeasuredTable(LazyDocument((get_data("devkit.estimate", "tables/measured.toml") or b"").decode()))
-    return tuple(_typed(run, table.groups[run.group]) for run in table.runs)
-
-
-def _typed(run: RunRow, group: RunGroup) -> MeasuredRun:
-    spelled = {**group.settings, **run.settings}
-    return MeasuredRun(
-        id=run.id,
-        group=group,
-        model=run.model,
-        settings=_settings(spelled),
-        allocated_bytes=round(run.allocated_mib * MIB),
-        reserved_bytes=round(run.reserved_mib * MIB),
-        weights_bytes=round(run.weights_mib * MIB),
-        optimizer_bytes=round(run.optimizer_mib * MIB),
-        excluded=run.excluded or group.excluded,
-    )
-
-
-def _settings(spelled: Mapping[str, Any]) -> TrainingSettings | InferenceSettings:
-    if "prompt" in spelled:
-        return decode_settings(InferenceSettings, spelled)
-    return decode_settings(TrainingSettings, spelled)
+    found = []
+    for run in table.runs:
+        group = table.groups[run.group]
+        values = {**group.settings, **run.settings}
+        kind: type[TrainingSettings | InferenceSettings] = InferenceSettings if "prompt" in values else TrainingSettings
+        found.append(
+            MeasuredRun(
+                id=run.id,
+                group=group,
+                model=run.model,
+                settings=decode_settings(kind, values),
+                allocated_bytes=round(run.allocated_mib * MIB),
+                reserved_bytes=round(run.reserved_mib * MIB),
+                weights_bytes=round(run.weights_mib * MIB),
+                optimizer_bytes=round(run.optimizer_mib * MIB),
+                excluded=run.excluded or group.excluded,
+            )
+        )
+    return tuple(found)

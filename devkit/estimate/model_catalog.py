@@ -1,4 +1,4 @@
-"""Well-known open models by name: the sizes in their config.json, offline."""
+"""Catalog of well-known open models: the sizes in their config.json by name, offline."""
 
 import re
 from collections.abc import Mapping
@@ -11,14 +11,12 @@ from devkit.compat.version_tables import Array, LazyDocument, Table, TableRow
 from devkit.facts.values import keyword_record
 
 _ROW = re.compile(r'^  \{ id = "([^"]+)", aliases = \[([^\]]*)\].*\n', re.MULTILINE)
-
-
 _SEPARATORS = {ord(letter): None for letter in " \t_-"}
 
 
 @keyword_record
 class KnownModel(TableRow):
-    """A model as published. `config` is what of its config.json decides sizes."""
+    """A model as published. `config` holds those keys of its config.json that decide sizes."""
 
     id: str
     aliases: tuple[str, ...]
@@ -27,7 +25,7 @@ class KnownModel(TableRow):
 
     @property
     def url(self) -> str:
-        """Where its config.json stands."""
+        """The address of its config.json."""
         return f"https://huggingface.co/{self.id}/blob/main/config.json"
 
 
@@ -38,46 +36,46 @@ class ModelTable(Table):
 
 
 def find_model(name: str) -> KnownModel | None:
-    """The model of that name, whatever its case and with or without its publisher; None for one that is not known."""
-    id_ = _ids().get(_plain(name)) or _ids().get(_plain(name.rpartition("/")[2]))
+    """Find a model by name, whatever its case and with or without its publisher; None for an unknown one."""
+    id_ = _index_ids().get(_normalize(name)) or _index_ids().get(_normalize(name.rpartition("/")[2]))
     if id_ is None:
         return None
-    # Parsing the line in question takes a hundredth of what parsing them all does.
-    kept = _ROW.sub(lambda row: row[0] if row[1] == id_ else "", _text())
-    return ModelTable(LazyDocument(kept)).models[0]
+    # Parsing one line takes a hundredth of the time of parsing them all.
+    text = _ROW.sub(lambda row: row[0] if row[1] == id_ else "", _read_text())
+    return ModelTable(LazyDocument(text)).models[0]
 
 
 def find_closest_models(name: str, *, count: int = 3) -> tuple[str, ...]:
-    """Names of known models that look like `name`, best first."""
-    near = get_close_matches(_plain(name.rpartition("/")[2]), _ids(), n=3 * count, cutoff=0.5)
-    return tuple(dict.fromkeys(_ids()[each] for each in near))[:count]
+    """Find names of known models that look like `name`, best first."""
+    near = get_close_matches(_normalize(name.rpartition("/")[2]), _index_ids(), n=3 * count, cutoff=0.5)
+    return tuple(dict.fromkeys(_index_ids()[each] for each in near))[:count]
 
 
 def list_models() -> tuple[KnownModel, ...]:
-    """Every row."""
-    return ModelTable(LazyDocument(_text())).models
+    """List every model."""
+    return ModelTable(LazyDocument(_read_text())).models
 
 
 def count_models() -> int:
-    """How many models there are."""
-    return len(set(_ids().values()))
+    """Count the models."""
+    return len(set(_index_ids().values()))
 
 
 @cache
-def _text() -> str:
+def _read_text() -> str:
     return (get_data("devkit.estimate", "tables/models.toml") or b"").decode()
 
 
 @cache
-def _ids() -> dict[str, str]:
-    """The id by every name in plain form."""
+def _index_ids() -> dict[str, str]:
+    """Map every normalized name to its id."""
     found: dict[str, str] = {}
-    for row in _ROW.finditer(_text()):
+    for row in _ROW.finditer(_read_text()):
         names = (row[1], *re.findall(r'"([^"]+)"', row[2]))
-        spelled = (_plain(each) for name in names for each in (name, name.rpartition("/")[2]))
+        spelled = (_normalize(each) for name in names for each in (name, name.rpartition("/")[2]))
         found |= {plain: row[1] for plain in spelled if plain not in found}
     return found
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.lower().translate(_SEPARATORS)

@@ -1,4 +1,4 @@
-"""How long training takes, and which settings are faster: operations per token, and what each setting costs."""
+"""Resources of a run beside GPU memory: host memory, disk and cores, time by settings, and money by price files."""
 
 import math
 from collections.abc import Mapping
@@ -10,29 +10,26 @@ from devkit.estimate.gpus import GIB
 from devkit.estimate.settings import Loss, Method, Optimizer, Precision, Sharding, TrainingSettings
 from devkit.estimate.shape import ModelShape
 from devkit.estimate.training import PAGED_OPTIMIZERS, compute_optimizer_terms, count_trained_parameters
-from devkit.estimate.weights import count_adapter_parameters
 from devkit.facts.values import keyword_record, record
-
-# What a run needs beside the GPU: memory of the machine, disk, processor cores.
 
 PROCESS_BYTES = 6 * GIB
 """A Python process with torch and a CUDA context."""
 WORKER_BYTES = 1 * GIB
 """A process that prepares data."""
 SHARD_BYTES = 5 * 10**9
-"""Largest file that transformers writes a model in by default: it is what loading holds at a time."""
+"""Largest file of a model that transformers writes by default; loading holds one at a time."""
 WORKERS = 4
 CORES_PER_GPU = 8
-"""What the University of Virginia's course on language models starts with; four feed data, the rest the GPU."""
+"""From the University of Virginia's course on language models; four feed data, the rest the GPU."""
 TOKEN_BYTES = 6
 """Text of one token with its id: four letters on average in English, four bytes for the id, less after compression."""
 CHECKPOINTS = 3
-"""How many a run keeps: the newest two and the one being written."""
+"""The newest two and the one being written."""
 
 
 @keyword_record
 class HostRequirements:
-    """For one GPU; several processes on a machine need as much each, the files on disk once."""
+    """The requirements for one GPU; each rank on a machine needs as much, the files on disk are needed once."""
 
     memory_bytes: int
     comfortable_memory_bytes: int
@@ -46,36 +43,31 @@ class HostRequirements:
 
 
 def estimate_host(shape: ModelShape, settings: TrainingSettings, *, tokens: int = 0) -> HostRequirements:
-    """What training needs of the machine. `tokens` is the size of the data set."""
+    """Estimate what training requires of the machine. `tokens` is the size of the data set."""
     model = shape.parameters * settings.precision.bytes
-    what = count_trained_parameters(shape, settings)
-    state = sum(term.bytes for term in compute_optimizer_terms(what, settings))
+    trained = count_trained_parameters(shape, settings)
+    state = sum(term.bytes for term in compute_optimizer_terms(trained, settings))
     paged = state if settings.optimizer in PAGED_OPTIMIZERS else 0
-    is_full = settings.method is Method.FULL
-    kept = model if is_full else count_adapter_parameters(shape, settings) * settings.adapter_precision.bytes
     memory = PROCESS_BYTES + WORKERS * WORKER_BYTES + min(model, SHARD_BYTES) + paged
-    checkpoints = CHECKPOINTS * (kept + state)
-    data = tokens * TOKEN_BYTES
+    checkpoint, data = trained.bytes + state, tokens * TOKEN_BYTES
     return HostRequirements(
         memory_bytes=memory,
         comfortable_memory_bytes=memory + max(0, model - SHARD_BYTES),
-        disk_bytes=model + checkpoints + data,
+        disk_bytes=model + CHECKPOINTS * checkpoint + data,
         model_bytes=model,
-        checkpoint_bytes=kept + state,
+        checkpoint_bytes=checkpoint,
         data_bytes=data,
         cores=CORES_PER_GPU,
         workers=WORKERS,
     )
 
 
-# What a run costs, by prices that the user keeps: devkit has none of its own.
-
 _HINT = "See examples/prices.toml for what a price file holds."
 
 
 @keyword_record
 class Price:
-    """One hour of one GPU: rented, or of one's own as its share of the purchase and its electricity."""
+    """The price of a GPU hour: rented, or of one's own GPU as its share of the purchase and its electricity."""
 
     gpu: str
     per_hour: float
@@ -85,56 +77,51 @@ class Price:
 
 @keyword_record
 class Prices:
-    """A price file. `as_of` is the day on which its owner looked the prices up."""
+    """A price file of the user's; devkit has no prices of its own. `as_of` is the day they were looked up."""
 
     as_of: str
     currency: str
     prices: tuple[Price, ...]
 
     def for_gpu(self, name: str) -> tuple[Price, ...]:
-        """The prices for that GPU, cheapest first."""
+        """Return the prices for that GPU, cheapest first."""
         wanted = find_gpu(name)
-        rows = [each for each in self.prices if each.gpu.lower() == name.lower() or _is_same(each.gpu, wanted)]
+        models = {each.gpu: found.model for each in self.prices if (found := find_gpu(each.gpu))}
+        rows = [
+            each
+            for each in self.prices
+            if each.gpu.lower() == name.lower() or (wanted and wanted.model and models.get(each.gpu) == wanted.model)
+        ]
         return tuple(sorted(rows, key=lambda price: price.per_hour))
 
 
-def _is_same(name: str, wanted: object) -> bool:
-    found = find_gpu(name)
-    return found is not None and found.model is not None and found.model == getattr(wanted, "model", None)
-
-
 def parse_prices(document: Mapping[str, Any], *, origin: str) -> Prices:
-    """The prices in a parsed file. Raises DevkitError where something is missing or no number."""
+    """Parse the document of a price file. Raises DevkitError where something is missing or no number."""
     as_of, currency = str(document.get("as_of", "")), str(document.get("currency", ""))
     if not as_of or not currency:
         raise DevkitError(f"{origin} says no {'as_of' if not as_of else 'currency'}", _HINT)
-    rented = tuple(_rented(row, origin) for row in document.get("rented", ()))
-    own = tuple(_own(row, origin) for row in document.get("own", ()))
-    if not rented and not own:
+    prices = []
+    for row in document.get("rented", ()):
+        gpu, per_hour = _get_gpu(row, origin), _get_number(row, "per_hour", origin)
+        prices.append(Price(gpu=gpu, per_hour=per_hour, where=str(row.get("where", ""))))
+    for row in document.get("own", ()):
+        # The purchase spread over the hours of use, and the electricity.
+        share = _get_number(row, "purchase", origin) / _get_number(row, "hours_of_use", origin)
+        power = _get_number(row, "power_w", origin) / 1000 * _get_number(row, "electricity_per_kwh", origin)
+        gpu, where = _get_gpu(row, origin), str(row.get("where", "own"))
+        prices.append(Price(gpu=gpu, per_hour=share + power, where=where, is_own=True))
+    if not prices:
         raise DevkitError(f"{origin} holds no prices", _HINT)
-    return Prices(as_of=as_of, currency=currency, prices=(*rented, *own))
+    return Prices(as_of=as_of, currency=currency, prices=tuple(prices))
 
 
-def _rented(row: Mapping[str, Any], origin: str) -> Price:
-    return Price(
-        gpu=_text(row, "gpu", origin), per_hour=_number(row, "per_hour", origin), where=str(row.get("where", ""))
-    )
+def _get_gpu(row: Mapping[str, Any], origin: str) -> str:
+    if not isinstance(row.get("gpu"), str) or not row["gpu"]:
+        raise DevkitError(f"a price in {origin} names no gpu", _HINT)
+    return str(row["gpu"])
 
 
-def _own(row: Mapping[str, Any], origin: str) -> Price:
-    """A GPU of one's own: what it cost, spread over the hours that it will work, and its electricity."""
-    share = _number(row, "purchase", origin) / _number(row, "hours_of_use", origin)
-    power = _number(row, "power_w", origin) / 1000 * _number(row, "electricity_per_kwh", origin)
-    return Price(gpu=_text(row, "gpu", origin), per_hour=share + power, where=str(row.get("where", "own")), is_own=True)
-
-
-def _text(row: Mapping[str, Any], key: str, origin: str) -> str:
-    if not isinstance(row.get(key), str) or not row[key]:
-        raise DevkitError(f"a price in {origin} names no {key}", _HINT)
-    return str(row[key])
-
-
-def _number(row: Mapping[str, Any], key: str, origin: str) -> float:
+def _get_number(row: Mapping[str, Any], key: str, origin: str) -> float:
     value = row.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
         raise DevkitError(
@@ -144,18 +131,18 @@ def _number(row: Mapping[str, Any], key: str, origin: str) -> float:
 
 
 UTILISATION = (0.2, 0.5)
-"""Share of the data sheet's dense rate that training reaches, recomputation not counted as useful: plain stacks lie at
+"""Share of the data sheet's dense rate that training reaches, recomputation not counted as useful: plain stacks are at
 the lower end, packed and compiled ones at the upper. Sources: https://github.com/pytorch/torchtune (57 % of an A100 in
 full fine-tuning, 34 % with LoRA), https://github.com/hiyouga/LLaMA-Factory/wiki/Performance-comparison (20 to 34 %)."""
 
 ENOUGH_TOKENS = 1024
 """Tokens in one pass from which matrix products keep a GPU busy: compute over bandwidth is about 200 operations for
-each byte, five times that leaves room for everything else."""
+each byte; five times that leaves time for everything else."""
 
 
 @record
 class Slowdown:
-    """What a setting costs: how many times as long a step takes, in words, and where that was measured."""
+    """The cost of a setting: by which factor a step takes longer, in words, and where that was measured."""
 
     factor: float
     says: str
@@ -186,7 +173,7 @@ ZERO2_SLOWDOWN = Slowdown(1.05, "gradients are shared out after every pass", "ht
 
 
 def find_slowdowns(settings: TrainingSettings) -> tuple[Slowdown, ...]:
-    """What the settings cost against the fastest way to do the same."""
+    """Find what slows these settings down against the fastest ones for the same training."""
     by_optimizer = {
         Optimizer.ADAMW_8BIT: (OPTIMIZER_8BIT_SLOWDOWN,),
         Optimizer.PAGED_ADAMW: (PAGED_OPTIMIZER_SLOWDOWN,),
@@ -206,19 +193,17 @@ def find_slowdowns(settings: TrainingSettings) -> tuple[Slowdown, ...]:
 
 
 def compute_slowness(settings: TrainingSettings) -> float:
-    """How many times as long a token takes as with the fastest settings; for ranking alone."""
-    factor = 1.0
-    for cost in find_slowdowns(settings):
-        factor *= cost.factor
+    """Compute by which factor a token takes longer than with the fastest settings; for ranking alone."""
+    factor = math.prod((each.factor for each in find_slowdowns(settings)), start=1.0)
     tokens = settings.micro_batch * settings.sequence
     return factor * max(1.0, math.sqrt(ENOUGH_TOKENS / tokens))
 
 
 def count_flops_per_token(shape: ModelShape, settings: TrainingSettings) -> float:
-    """Useful operations for one token, forward and backward; what checkpointing repeats is not counted.
+    """Count useful operations for one token, forward and backward; what checkpointing repeats is not counted.
 
     Every weight that a token meets is multiplied and added once forward, once for the gradient of what came in, and
-    once more for its own gradient where it trains. Causal attention adds half of all pairs, in two products.
+    once more for its own gradient where it is trainable. Causal attention adds half of all pairs, in two products.
     """
     passes = 3 if settings.method is Method.FULL else 2
     attention = 2.0 * shape.depth * settings.sequence * shape.query_width
@@ -228,7 +213,7 @@ def count_flops_per_token(shape: ModelShape, settings: TrainingSettings) -> floa
 def estimate_seconds(
     tokens: int, shape: ModelShape, settings: TrainingSettings, *, flops: float
 ) -> tuple[float, float]:
-    """The shortest and the longest time for that many tokens on `settings.world` GPUs of `flops` dense operations."""
+    """Estimate the shortest and the longest time for these tokens on `settings.world` GPUs of `flops` dense operations."""
     work = tokens * count_flops_per_token(shape, settings) / (flops * settings.world)
     slower = compute_slowness(settings)
     low, high = UTILISATION

@@ -1,4 +1,4 @@
-"""Rules of thumb that are passed around, so that their answers can stand beside an estimate."""
+"""Rules of thumb that are passed around, to compare with an estimate."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ _GB = 10**9
 
 @record
 class RuleOfThumb:
-    """A rule: what it says in bytes, None where it says nothing, how it goes, and who says so."""
+    """A rule of thumb in words, its source, and its result in bytes; None where it does not apply."""
 
     name: str
     says: str
@@ -62,7 +62,7 @@ RULES_OF_THUMB: dict[str, RuleOfThumb] = {
 
 
 def find_rule_of_thumb(name: str) -> RuleOfThumb:
-    """The rule of that name. Raises DevkitError for one that is not known."""
+    """Find a rule by name. Raises DevkitError for an unknown one."""
     if name not in RULES_OF_THUMB:
         raise DevkitError(f"there is no rule {name!r}", f"Known: {', '.join(RULES_OF_THUMB)}.")
     return RULES_OF_THUMB[name]

@@ -1,4 +1,4 @@
-"""What a training run is asked to do, in the words that estimate, finetune and export share."""
+"""Settings of training and inference runs that estimate, finetune and export share."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -25,7 +25,7 @@ class Precision(StrEnum):
 
 
 class Method(StrEnum):
-    """What is trained, and how the base is kept meanwhile."""
+    """The training method: adapters on a base in one of several formats, or all weights."""
 
     LORA = "lora"
     QLORA = "qlora"
@@ -34,7 +34,7 @@ class Method(StrEnum):
 
 
 class Optimizer(StrEnum):
-    """How weights are moved. `foreach` is torch's default on CUDA; paged ones may move their state to host memory."""
+    """The optimizer. `foreach` is torch's default on CUDA; paged ones may move their state to host memory."""
 
     ADAMW = "adamw"
     ADAMW_FOREACH = "adamw-foreach"
@@ -44,7 +44,7 @@ class Optimizer(StrEnum):
 
 
 class Loss(StrEnum):
-    """How the cross-entropy is computed: on whole logits, on slices of them, or by a kernel that never has them."""
+    """The implementation of cross-entropy: on whole logits, on chunks, or by a kernel that never materializes them."""
 
     STANDARD = "standard"
     CHUNKED = "chunked"
@@ -52,7 +52,7 @@ class Loss(StrEnum):
 
 
 class Attention(StrEnum):
-    """Who computes attention. `varlen` is ours: one call for rows that hold several texts."""
+    """The implementation of attention. `varlen` is ours: one call for packed rows."""
 
     EAGER = "eager"
     SDPA = "sdpa"
@@ -61,7 +61,7 @@ class Attention(StrEnum):
 
 
 class Sharding(StrEnum):
-    """How several processes share the work. FSDP2's full shard is zero3."""
+    """Data parallelism with or without sharding. FSDP2's full shard is zero3."""
 
     DDP = "ddp"
     ZERO1 = "zero1"
@@ -70,7 +70,7 @@ class Sharding(StrEnum):
 
 
 class Stack(StrEnum):
-    """Whose training loop: what it keeps in memory differs by gigabytes."""
+    """The training loop; what loops keep in memory differs by gigabytes."""
 
     DEVKIT = "devkit"
     TRAINER = "trainer"
@@ -78,7 +78,7 @@ class Stack(StrEnum):
 
 
 class CacheKind(StrEnum):
-    """How keys and values of past tokens are kept: joined anew for every token, laid out in full at once, or in pages
+    """The KV cache: concatenated anew for every token, allocated in full at once, or in pages
     of a pool that a server shares out."""
 
     DYNAMIC = "dynamic"
@@ -87,7 +87,7 @@ class CacheKind(StrEnum):
 
 
 class Quantization(StrEnum):
-    """How the weights are kept for inference."""
+    """The format of the base model's weights."""
 
     NONE = "none"
     NF4 = "nf4"
@@ -125,7 +125,7 @@ class TrainingSettings:
     checkpointing: bool = True
     stack: Stack = Stack.DEVKIT
     keeps_outputs: bool = False
-    """Whether the loop still holds the model's outputs, and so the logits, while it goes backward."""
+    """Whether the loop still holds the model's outputs, and so the logits, in the backward pass."""
     accumulation: int = 1
     """Backward passes before a step: from two on, gradients are in memory all the time."""
     world: int = 1
@@ -133,7 +133,7 @@ class TrainingSettings:
 
     @property
     def has_masters(self) -> bool:
-        """Whether copies in fp32 are what moves: devkit's own AdamW keeps them of adapters in 16 bits."""
+        """Whether the optimizer updates fp32 master weights: devkit's own AdamW does for adapters in 16 bits."""
         return (
             self.stack is Stack.DEVKIT
             and self.method is not Method.FULL

@@ -1,4 +1,4 @@
-"""The shape of a language model: what of it takes memory, layer by layer."""
+"""Shape of a language model: everything that decides its memory, layer by layer."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from devkit.facts.values import keyword_record, record
 
 
 class LinearInput(StrEnum):
-    """Which tensor a linear reads: siblings that read the same one share it."""
+    """The tensor that a linear reads: siblings that read the same one share it."""
 
     ATTENTION_INPUT = "attention input"
     QUERY_LATENT = "query latent"
@@ -78,13 +78,13 @@ class LayerShape:
 
     @property
     def active_width(self) -> int:
-        """How many MLP neurons a token passes through."""
+        """The MLP neurons that a token passes through."""
         return self.intermediate + (self.experts.active * self.experts.width if self.experts else 0)
 
 
 @keyword_record
 class BlockTraits:
-    """How the blocks of an architecture compute, as far as it decides what they keep for the backward pass."""
+    """Traits of an architecture's blocks that decide what they save for the backward pass."""
 
     is_gated: bool = True
     """Whether the MLP multiplies an activated half with a plain one (SwiGLU, GeGLU)."""

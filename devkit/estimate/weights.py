@@ -1,4 +1,4 @@
-"""The weights of the base model: in 16 or 32 bits, or packed by bitsandbytes."""
+"""Weights of the base model, in 16 or 32 bits or packed by bitsandbytes, and LoRA and DoRA adapters."""
 
 from devkit.errors import DevkitError
 from devkit.estimate.memory import BITSANDBYTES_SOURCE, KBIT_SOURCE, LLAMA_SOURCE, QLORA_SOURCE, Term, format_millions
@@ -14,7 +14,7 @@ SCALE_BLOCK = 256
 def compute_weight_terms(
     shape: ModelShape, quantisation: Quantization, precision: Precision, *, is_upcast: bool = False
 ) -> tuple[Term, ...]:
-    """All weights of the base on one GPU. `is_upcast`: what is not packed was turned to fp32 for training."""
+    """Compute the base weights on one GPU. `is_upcast`: everything that is not packed was cast to fp32 for training."""
     if quantisation is Quantization.NONE:
         formula = f"{format_millions(shape.parameters)} parameters x {precision.bytes} B"
         return (Term("weights", shape.parameters * precision.bytes, formula, LLAMA_SOURCE),)
@@ -22,7 +22,7 @@ def compute_weight_terms(
     each = Precision.FP32.bytes if is_upcast else precision.bytes
     why = "fp32 by prepare_model_for_kbit_training" if is_upcast else "never quantised"
     return (
-        *_packed(shape, quantisation),
+        *_compute_packed_terms(shape, quantisation),
         Term(
             "unquantised weights",
             rest * each,
@@ -32,7 +32,7 @@ def compute_weight_terms(
     )
 
 
-def _packed(shape: ModelShape, quantisation: Quantization) -> tuple[Term, Term]:
+def _compute_packed_terms(shape: ModelShape, quantisation: Quantization) -> tuple[Term, Term]:
     packed = shape.packed_weights
     if quantisation is Quantization.INT8:
         rows = sum(layer.count * linear.outputs for layer in shape.layers for linear in layer.linears)
@@ -52,48 +52,46 @@ def _packed(shape: ModelShape, quantisation: Quantization) -> tuple[Term, Term]:
     )
 
 
-# LoRA and DoRA adapters: where they sit, and how many numbers they hold.
-
 OUTPUT_HEAD = "lm_head"
-"""What transformers calls the output head in every family that is known here."""
+"""The output head's name in transformers in every family that is known here."""
 
 
 def find_adapted_linears(layer: LayerShape, settings: TrainingSettings) -> tuple[LinearShape, ...]:
-    """The linears of a layer that carry an adapter. Experts in fused tensors never do."""
+    """Find the linears of a layer that carry an adapter. Experts in fused tensors never do."""
     if settings.targets == ALL_LINEAR:
         return layer.linears
     return tuple(linear for linear in layer.linears if linear.name in settings.targets)
 
 
 def find_adapted_head(shape: ModelShape, settings: TrainingSettings) -> LinearShape | None:
-    """The output head where it carries an adapter. One that is the embedding never does: merged, it would be both."""
-    return _head(shape) if OUTPUT_HEAD in settings.targets else None
+    """Find the output head if it carries an adapter. One that is the embedding never does: merged, it would be both."""
+    return _build_head(shape) if OUTPUT_HEAD in settings.targets else None
 
 
-def _head(shape: ModelShape) -> LinearShape | None:
+def _build_head(shape: ModelShape) -> LinearShape | None:
     if shape.is_tied or not shape.is_decoder:
         return None
     return LinearShape(OUTPUT_HEAD, shape.hidden, shape.vocabulary, LinearInput.LAST_STATE)
 
 
 def count_adapter_parameters(shape: ModelShape, settings: TrainingSettings) -> int:
-    """Numbers in all adapters. Raises DevkitError for a target that no layer has."""
+    """Count the parameters of all adapters. Raises DevkitError for a target that no layer has."""
     known = {linear.name: None for layer in shape.layers for linear in layer.linears}
-    if _head(shape) is not None:
+    if _build_head(shape) is not None:
         known[OUTPUT_HEAD] = None
-    unknown = [target for target in settings.targets if settings.targets != ALL_LINEAR and target not in known]
-    if unknown:
+    unknown = [target for target in settings.targets if target not in known]
+    if unknown and settings.targets != ALL_LINEAR:
         raise DevkitError(
             f"{shape.name} has no linear module {unknown[0]!r} to put an adapter on",
             f"It has {', '.join(known)}; {ALL_LINEAR[0]} means all of them but the output head.",
         )
     inside = sum(
-        layer.count * sum(_parameters(linear, settings) for linear in find_adapted_linears(layer, settings))
+        layer.count * sum(_count_parameters(linear, settings) for linear in find_adapted_linears(layer, settings))
         for layer in shape.layers
     )
     head = find_adapted_head(shape, settings)
-    return inside + (_parameters(head, settings) if head is not None else 0)
+    return inside + (_count_parameters(head, settings) if head is not None else 0)
 
 
-def _parameters(linear: LinearShape, settings: TrainingSettings) -> int:
+def _count_parameters(linear: LinearShape, settings: TrainingSettings) -> int:
     return settings.rank * (linear.inputs + linear.outputs) + (linear.outputs if settings.dora else 0)
