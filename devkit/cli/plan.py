@@ -52,7 +52,7 @@ def plan(selection: PlanOptions, project: str, ignore_dependencies: bool, why: s
     else:
         asked_for_cpu = request.vendor is Vendor.CPU
         width = shutil.get_terminal_size().columns
-        click.echo(format_answer(answer, width=width, was_asked_for_cpu=asked_for_cpu, today=today()))
+        click.echo(format_answer(answer, width=width, is_cpu_requested=asked_for_cpu, today=today()))
     return exit_codes.ANSWER_IS_NO if isinstance(answer, Conflict) else exit_codes.DONE
 
 

@@ -35,7 +35,7 @@ class TableRow:
 
     @property
     def is_inferred(self) -> bool:
-        """Whether the row was inferred instead of read at its source."""
+        """True if the row was inferred instead of read at its source."""
         return self.confidence is RowConfidence.INFERRED
 
 

@@ -186,7 +186,7 @@ class MeasuredRun:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the run counts in the score of the estimates."""
+        """True if the run counts in the score of the estimates."""
         return not self.excluded
 
 

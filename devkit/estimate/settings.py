@@ -133,7 +133,7 @@ class TrainingSettings:
 
     @property
     def has_masters(self) -> bool:
-        """Whether the optimizer updates fp32 master weights: devkit's own AdamW does for adapters in 16 bits."""
+        """True if the optimizer updates fp32 master weights: devkit's own AdamW does for adapters in 16 bits."""
         return (
             self.stack is Stack.DEVKIT
             and self.method is not Method.FULL

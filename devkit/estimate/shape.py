@@ -147,7 +147,7 @@ class ModelShape:
 
     @property
     def is_tied(self) -> bool:
-        """Whether the output head is the embedding."""
+        """True if the output head is the embedding."""
         return self.is_decoder and self.head_parameters == 0
 
     @property

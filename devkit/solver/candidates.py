@@ -118,7 +118,7 @@ class BaseImage:
 
     @property
     def tells_compiler(self) -> bool:
-        """Whether the tables say if the image has nvcc; a system's row does not say what else was installed."""
+        """True if the tables say whether the image has nvcc; a system's row does not say what else was installed."""
         return self.cuda is not None or (self.row is not None and not isinstance(self.row, SystemImage))
 
 
@@ -200,16 +200,21 @@ def choose_vendor(request: Request) -> Vendor:
 
 def list_candidates(problem: Problem) -> tuple[Candidate, ...]:
     """List every torch build that the request itself allows, newest first."""
-    wanted, variant = parse_torch(problem.request.torch)
+    tables, request = problem.tables, problem.request
+    wanted, variant = parse_torch(request.torch)
+    cuda = Release.parse(request.cuda).numbers if request.cuda else ()
+    machines = dict.fromkeys(machine.machine for machine in problem.machines)
     found = []
-    for release in problem.tables.torch.releases:
+    for release in tables.torch.releases:
         if wanted and wanted not in (str(release.version), release.minor):
             continue
-        found += [
-            Candidate(release, index, _find_wheels(release, index.label, problem))
-            for index in _list_indexes(release, problem)
-            if variant in ("", index.label) and _has_cuda(index, problem.request.cuda)
-        ]
+        for index in _list_indexes(release, problem):
+            label, numbers = index.label, index.cuda.numbers if index.cuda else cuda
+            if variant not in ("", label) or numbers[: len(cuda)] != cuda[: len(numbers)]:
+                continue
+            keys = ((release.minor, label, machine) for machine in machines)
+            wheels = tuple(tables.torch.wheels[key] for key in keys if key in tables.torch.wheels)
+            found.append(Candidate(release, index, wheels))
     return tuple(sorted(found, key=lambda each: (each.release.version, each.cuda or Release.parse("0")), reverse=True))
 
 
@@ -233,16 +238,3 @@ def _list_indexes(release: TorchRelease, problem: Problem) -> list[WheelIndex]:
             return [problem.tables.rocm.indexes[label] for label in row.variants] if row else []
         case Vendor.CPU:
             return [problem.tables.torch.indexes["cpu"]]
-
-
-def _has_cuda(index: WheelIndex, wanted: str | None) -> bool:
-    if wanted is None or index.cuda is None:
-        return True
-    numbers = Release.parse(wanted).numbers
-    return index.cuda.numbers[: len(numbers)] == numbers[: len(index.cuda.numbers)]
-
-
-def _find_wheels(release: TorchRelease, label: str, problem: Problem) -> tuple[TorchWheel, ...]:
-    rows = problem.tables.torch.wheels
-    machines = dict.fromkeys(machine.machine for machine in problem.machines)
-    return tuple(rows[key] for machine in machines if (key := (release.minor, label, machine)) in rows)

@@ -52,7 +52,7 @@ class Evaluation:
 
     @property
     def is_clean(self) -> bool:
-        """Whether there is no objection, and no need for forward compatibility."""
+        """True if there is no objection, and no need for forward compatibility."""
         return not self.objections and self.environment.support is not CudaSupport.FORWARD
 
     @property

@@ -12,7 +12,7 @@ from devkit.compat.rules import (
     find_toolkit_driver,
 )
 from devkit.compat.version_tables import Capability, RocmIndex, TorchWheel
-from devkit.facts.values import ComputeCapability, Release
+from devkit.facts.values import ComputeCapability
 from devkit.solver.candidates import Candidate, Environment, Objection, Problem, describe_amd_gpu, describe_gpu
 from devkit.solver.plan import FLAGS_ORIGIN, Machine, Vendor
 
@@ -223,21 +223,16 @@ def _validate_wheel_code(
             yield Objection("A3", says, wheel.source[0], refuses=False)
         case CodeSupport.NONE:
             says = f"{candidate} has no kernels for {gpu}: it holds {', '.join(wheel.sass)}"
-            objection = Objection.from_row(wheel, "A1", says)
-            yield objection if objection.refuses else _settle_by_toolkit(objection, cuda, row)
-
-
-def _settle_by_toolkit(doubt: Objection, cuda: Release, row: Capability | None) -> Objection:
-    """Refuse an unread wheel where the CUDA Toolkit it was built with cannot build code for the GPU (A5)."""
-    if row is None or row.is_inferred:
-        return doubt
-    if cuda < row.first_cuda:
-        says = f"{doubt.says}; CUDA {row.first_cuda} is the first that can build for it"
-        return Objection("A5", says, row.source[0])
-    if row.last_cuda is not None and cuda > row.last_cuda:
-        says = f"{doubt.says}; CUDA {row.last_cuda} is the last that can build for it"
-        return Objection("A5", says, row.source[0])
-    return doubt
+            # Where the wheel was not read, the CUDA Toolkit may settle that it cannot have code for the GPU (A5).
+            is_settled = wheel.is_inferred and row is not None and not row.is_inferred
+            if is_settled and row is not None and cuda < row.first_cuda:
+                says = f"{says}; CUDA {row.first_cuda} is the first that can build for it"
+                yield Objection("A5", says, row.source[0])
+            elif is_settled and row is not None and row.last_cuda is not None and cuda > row.last_cuda:
+                says = f"{says}; CUDA {row.last_cuda} is the last that can build for it"
+                yield Objection("A5", says, row.source[0])
+            else:
+                yield Objection.from_row(wheel, "A1", says)
 
 
 def _driver_word(machine: Machine) -> str:

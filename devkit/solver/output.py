@@ -76,14 +76,14 @@ def serialize_age(answer: Plan | Conflict, today: str | None) -> Json:
 
 
 def format_answer(
-    answer: Plan | Conflict, *, width: int, was_asked_for_cpu: bool = False, today: str | None = None
+    answer: Plan | Conflict, *, width: int, is_cpu_requested: bool = False, today: str | None = None
 ) -> str:
-    """Format an answer, folded to `width` columns. A CPU plan that nobody requested says how to plan for a GPU."""
+    """Format an answer, folded to `width` columns. A CPU plan that was not requested says how to plan for a GPU."""
     if isinstance(answer, Conflict):
         parts = [format_conflict(answer, width=width)]
     else:
         parts = [_format_reasons(answer, width=width), _format_warnings(answer.warnings, width=width)]
-    if isinstance(answer, Plan) and answer.vendor is Vendor.CPU and not was_asked_for_cpu:
+    if isinstance(answer, Plan) and answer.vendor is Vendor.CPU and not is_cpu_requested:
         hint = 'To plan for a machine with a GPU: --gpu "RTX 4090" --driver 570.124.06, or --facts FILE from there.'
         parts.append(wrap_text(hint, width=width))
     stale = format_stale_warning(answer.data_as_of, today) if today else None

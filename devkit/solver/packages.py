@@ -16,7 +16,6 @@ COMPANIONS = ("transformers", "huggingface-hub", "accelerate", "peft")
 """Packages of every plan besides torch and bitsandbytes; the first keeps its newest release longest."""
 
 _NEEDS_BITSANDBYTES = ("nf4", "llm-int8")
-_EXACT = ("==", "===")
 
 
 def choose_packages(environment: Environment, problem: Problem) -> Packages:
@@ -29,7 +28,9 @@ def list_releases(name: str, problem: Problem) -> tuple[PackageRelease, ...]:
     """List the releases of a package to choose from, newest first: the pinned one, else those the project allows."""
     rows = tuple(row for row in problem.tables.stack.packages if row.name == name)
     constraints = problem.request.constraints_on(name)
-    exact = dict(problem.request.pins).get(name) or _find_exact_version(constraints)
+    specifiers = (each.specifier for each in constraints if "," not in each.specifier and "*" not in each.specifier)
+    named = next((each.lstrip("=").strip() for each in specifiers if each.startswith("==")), None)
+    exact = dict(problem.request.pins).get(name) or named
     if exact is not None:
         return tuple(row for row in rows if row.version == exact) or (
             replace(rows[0], version=exact, python="", requires=()),
@@ -119,13 +120,22 @@ def _choose_companions(environment: Environment, problem: Problem) -> tuple[Chos
     pins, release = dict(problem.request.pins), environment.candidate.release
     names = (*COMPANIONS, *(split_requirement(line)[0] for line in release.requires))
     choices = [list_releases(name, problem) for name in names]
+    combinations = product(*(choice for choice in choices if choice))
+    rows = next((rows for rows in combinations if _fit_together(rows, environment, pins.get(BITSANDBYTES))), None)
+    if rows is None:
+        return None
+    listed = {(row.name, row.version) for row in problem.tables.stack.packages}
+    found = []
+    for row in rows:
+        because = f"newest release that fits torch {release.version}, Python {environment.python} and the others"
+        if row.name in pins:
+            because = "requested"
+        elif constraints := problem.request.constraints_on(row.name):
+            because = " and ".join(map(str, constraints))
+        found.append(ChosenPackage(row.name, row.version, row if (row.name, row.version) in listed else None, because))
     # Pins of packages that the plan would not hold by itself are kept as they are.
     others = (pin for pin in pins.items() if pin[0] not in (*names, BITSANDBYTES))
-    for rows in product(*(choice for choice in choices if choice)):
-        if _fit_together(rows, environment, pins.get(BITSANDBYTES)):
-            chosen = (_build_companion(row, environment, problem) for row in rows)
-            return (*chosen, *(ChosenPackage(name, version, None, "requested") for name, version in others))
-    return None
+    return (*found, *(ChosenPackage(name, version, None, "requested") for name, version in others))
 
 
 def _fit_together(rows: tuple[PackageRelease, ...], environment: Environment, bitsandbytes: str | None) -> bool:
@@ -137,18 +147,6 @@ def _fit_together(rows: tuple[PackageRelease, ...], environment: Environment, bi
         return False
     needs = map(split_requirement, (*release.requires, *(line for row in rows for line in row.requires)))
     return all(satisfies(versions[name], specifier) for name, specifier in needs if name in versions)
-
-
-def _build_companion(row: PackageRelease, environment: Environment, problem: Problem) -> ChosenPackage:
-    is_listed = any((row.name, row.version) == (each.name, each.version) for each in problem.tables.stack.packages)
-    if row.name in dict(problem.request.pins):
-        because = "requested"
-    elif constraints := problem.request.constraints_on(row.name):
-        because = " and ".join(map(str, constraints))
-    else:
-        torch = environment.candidate.release.version
-        because = f"newest release that fits torch {torch}, Python {environment.python} and the others"
-    return ChosenPackage(row.name, row.version, row if is_listed else None, because)
 
 
 def _choose_bitsandbytes(
@@ -164,8 +162,13 @@ def _choose_bitsandbytes(
     for row in rows:
         is_allowed = pinned in (None, row.version) and all(each.is_met_by(row.version) for each in constraints)
         if is_allowed and satisfies(row.version, specifier) and _is_bitsandbytes_fit(row, environment, problem):
-            because = "requested" if pinned else _explain_bitsandbytes(environment.candidate, problem)
-            return ChosenPackage(BITSANDBYTES, row.version, row, because)
+            candidate, gpus = environment.candidate, _list_gpu_targets(problem)
+            because = (
+                f"newest release with a library for {candidate.built_for}{f' with code for {gpus}' if gpus else ''}"
+            )
+            if candidate.cuda is None and candidate.rocm is None:
+                because = f"newest release that fits torch {candidate.release.version} and runs on the CPU"
+            return ChosenPackage(BITSANDBYTES, row.version, row, "requested" if pinned else because)
     return None
 
 
@@ -219,13 +222,6 @@ def _explain_missing_library(
     )
 
 
-def _explain_bitsandbytes(candidate: Candidate, problem: Problem) -> str:
-    if candidate.cuda is None and candidate.rocm is None:
-        return f"newest release that fits torch {candidate.release.version} and runs on the CPU"
-    gpus = _list_gpu_targets(problem)
-    return f"newest release with a library for {candidate.built_for}{f' with code for {gpus}' if gpus else ''}"
-
-
 def _list_gpu_targets(problem: Problem) -> str:
     capabilities = [str(capability) for _, capability in problem.gpus]
     return ", ".join(dict.fromkeys([*capabilities, *(target for _, target in problem.amd_gpus)]))
@@ -235,14 +231,6 @@ def _combine_specifiers(packages: tuple[ChosenPackage, ...], name: str) -> str:
     """Combine what the chosen packages require of another one, as one specifier."""
     lines = [line for each in packages if isinstance(each.row, PackageRelease) for line in each.row.requires]
     return ",".join(specifier for needed, specifier in map(split_requirement, lines) if needed == name)
-
-
-def _find_exact_version(constraints: tuple[Constraint, ...]) -> str | None:
-    """Find the version that a constraint names, where one names just one."""
-    for each in constraints:
-        if each.specifier.startswith(_EXACT) and "," not in each.specifier and "*" not in each.specifier:
-            return each.specifier.lstrip("=").strip()
-    return None
 
 
 def _find_contradictions(problem: Problem) -> tuple[Constraint, ...]:

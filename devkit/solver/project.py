@@ -11,6 +11,21 @@ from devkit.text import join_words
 MAX_NAMED = 8
 TORCH_WHEELS = "download.pytorch.org/whl"
 
+_MARKER_VARIABLES = {
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_python_implementation": "CPython",
+    "platform_release": "",
+    "platform_system": "Linux",
+    "platform_version": "",
+    "sys_platform": "linux",
+    "extra": "",
+}
+"""The container's marker variables (PEP 508), but for machine and Python.
+
+Source: https://packaging.python.org/specifications/dependency-specifiers/.
+"""
+
 
 def add_project_constraints(request: Request, dependencies: Dependencies, *, python: str | None) -> Request:
     """Add the constraints of the project on this Python; None as long as the Python is open."""
@@ -60,30 +75,14 @@ def _applies(requirement: PackageRequirement, machines: tuple[str, ...], python:
         return True
     if python is None and "python_" in requirement.marker:
         return False
+    version = {"python_version": python or "3", "python_full_version": f"{python or '3'}.0"}
     from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 
     try:
         marker = Marker(requirement.marker)
-        return any(marker.evaluate(_build_environment(each, python or "3")) for each in machines or ("x86_64",))
+        return any(
+            marker.evaluate({**_MARKER_VARIABLES, "platform_machine": each, **version})
+            for each in machines or ("x86_64",)
+        )
     except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
         return True
-
-
-def _build_environment(machine: str, python: str) -> dict[str, str]:
-    """Build the container's marker variables (PEP 508).
-
-    Source: https://packaging.python.org/specifications/dependency-specifiers/.
-    """
-    return {
-        "implementation_name": "cpython",
-        "os_name": "posix",
-        "platform_machine": machine,
-        "platform_python_implementation": "CPython",
-        "platform_release": "",
-        "platform_system": "Linux",
-        "platform_version": "",
-        "python_full_version": f"{python}.0",
-        "python_version": python,
-        "sys_platform": "linux",
-        "extra": "",
-    }

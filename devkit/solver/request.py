@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from typing import NoReturn
 
 from devkit.compat.gpus import NamedAmdGpu, NamedGpu, find_amd_gpu, find_closest_gpus, find_gpu
 from devkit.compat.specifiers import canonicalize_name
@@ -41,7 +40,12 @@ def build_request(
             not exist, and for flags that exclude each other. A version that exists and does not fit is a conflict,
             which `solve` answers.
     """
-    pairs = dict(_parse_pin(text) for text in pins)
+    pairs = {}
+    for text in pins:
+        pin = _PIN.fullmatch(text.strip())
+        if pin is None:
+            raise DevkitError(f"--pin {text!r} is not NAME==VERSION", "Such as --pin transformers==4.57.6.")
+        pairs[canonicalize_name(pin[1])] = pin[2]
     pinned_torch = pairs.pop("torch", None)
     torch = torch or pinned_torch
     _validate_versions(torch=torch, cuda=cuda, python=python, image=image)
@@ -70,7 +74,17 @@ def build_machine_from_flags(
     glibc: str | None = None,
 ) -> Machine:
     """Build the machine that flags describe. Raises DevkitError for an unknown GPU or text that is no version."""
-    named = [find_gpu(text) or find_amd_gpu(text) or _refuse_gpu(text) for text in gpus]
+    named = []
+    for text in gpus:
+        gpu = find_gpu(text) or find_amd_gpu(text)
+        if gpu is None:
+            names = find_closest_gpus(text)
+            close = f"Close names: {', '.join(names)}.\n" if names else ""
+            raise DevkitError(
+                f"unknown GPU {text!r}",
+                f"{close}Or give its compute capability, such as --gpu 9.0 (H100) or --gpu sm_120, or for AMD --gpu gfx942.",
+            )
+        named.append(gpu)
     return Machine(
         driver=_parse_version("--driver", driver) if driver else None,
         cuda=None,
@@ -149,26 +163,10 @@ def _list_amd_gpus(facts: Facts) -> tuple[tuple[tuple[str, str], ...], tuple[str
     return tuple(gpus), tuple(notes)
 
 
-def _refuse_gpu(text: str) -> NoReturn:
-    names = find_closest_gpus(text)
-    known = f"Close names: {', '.join(names)}.\n" if names else ""
-    raise DevkitError(
-        f"unknown GPU {text!r}",
-        f"{known}Or give its compute capability, such as --gpu 9.0 (H100) or --gpu sm_120, or for AMD --gpu gfx942.",
-    )
-
-
 def _parse_version(flag: str, text: str) -> Release:
     if not _VERSION.fullmatch(text.strip()):
         raise DevkitError(f"{flag} {text!r} is not a version", "Give numbers with dots, such as 570.124.06 or 13.0.")
     return Release.parse(text)
-
-
-def _parse_pin(text: str) -> tuple[str, str]:
-    found = _PIN.fullmatch(text.strip())
-    if found is None:
-        raise DevkitError(f"--pin {text!r} is not NAME==VERSION", "Such as --pin transformers==4.57.6.")
-    return canonicalize_name(found[1]), found[2]
 
 
 def _find_feature(name: str) -> str:

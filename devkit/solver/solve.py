@@ -1,6 +1,6 @@
 """The solver: the newest versions that fit every machine of a request, or why none do, and the nearest plan."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from itertools import combinations, groupby
 from typing import Any
@@ -20,6 +20,8 @@ MAX_GIVEN_UP = 3
 """Parts of a request given up at once, short of all of them: what gives up more is no longer near."""
 MAX_ROUNDS = 3
 """The project's constraints may depend on the Python, and the Python on the constraints."""
+RELAXABLE = ("image", "pins", "python", "cuda", "torch", "features", "constraints")
+"""Parts of a request in the order in which they are given up."""
 POLICY_SOURCE = "devkit.toml"
 
 
@@ -111,18 +113,13 @@ def _list_blockers(problem: Problem, evaluations: tuple[Evaluation, ...]) -> tup
     for refusal in (refusal for each in furthest for refusal in each.refusals):
         key = (refusal.rule, refusal.says if refusal.rule == "P2" else "")
         found.setdefault(key, Blocker(refusal.rule, refusal.says, refusal.source))
-    if _can_serve_gpus_apart(problem):
-        says = f"each has a wheel of its own, but no one wheel serves {join_words(problem.gpu_names)}"
-        return (Blocker("A6", says, problem.tables.torch.releases[-1].source[0]), *found.values())
-    return tuple(found.values())
-
-
-def _can_serve_gpus_apart(problem: Problem) -> bool:
-    """Return whether there are several GPUs, and a plan for each alone (A6)."""
     machines = [replace(machine, gpus=(gpu,)) for machine in problem.machines for gpu in machine.gpus]
     machines += [replace(machine, amd_gpus=(gpu,)) for machine in problem.machines for gpu in machine.amd_gpus]
     alone = (build_problem(replace(problem.request, machines=(machine,)), problem.tables) for machine in machines)
-    return len(machines) > 1 and all(_find_plan(each)[0] is not None for each in alone)
+    if len(machines) > 1 and all(_find_plan(each)[0] is not None for each in alone):
+        says = f"each has a wheel of its own, but no one wheel serves {join_words(problem.gpu_names)}"
+        return (Blocker("A6", says, problem.tables.torch.releases[-1].source[0]), *found.values())
+    return tuple(found.values())
 
 
 def _explain_no_candidate(problem: Problem) -> Blocker:
@@ -156,7 +153,26 @@ class Relaxation:
 
     def describe(self, plan: Plan) -> str:
         """Describe what to change to get `plan`: flags to pass where that is enough."""
-        return " ".join(filter(None, (_RELAXABLE[name](plan, self.original) for name in self.given_up)))
+        original, packages = self.original, dict(plan.packages)
+        pins = [f"--pin {name}=={packages[name]}" for name, _ in original.pins if name in packages]
+        torch = f" --torch {plan.torch}" if parse_torch(original.torch)[1] else ""
+        # Lines of the project's files that the plan does not meet, and the versions they would have to allow.
+        versions = {**packages, "torch": f"{plan.torch}+{plan.variant}", "python": plan.python}
+        named = [each for each in original.constraints if each.name in versions]
+        broken = [each for each in named if not each.is_met_by(versions[each.name])]
+        changes = {
+            "image": f"--image {plan.base_image}",
+            "pins": " ".join(pins) or "without --pin",
+            "python": f"--python {plan.python}",
+            "cuda": f"--cuda {plan.cuda}" if plan.cuda else "without --cuda",
+            "torch": f"--torch {plan.torch}+{plan.variant}",
+            "features": f"without {' '.join(f'--feature {name}' for name in original.features)}",
+            "constraints": ", ".join(
+                f"change {each.origin} to take {each.name} {versions[each.name]}" for each in broken
+            ),
+            "vendor": f"--vendor cpu{torch}{' without --cuda' if original.cuda else ''}",
+        }
+        return " ".join(filter(None, (changes[name] for name in self.given_up)))
 
 
 def _relax(request: Request) -> Iterator[Relaxation]:
@@ -170,7 +186,7 @@ def _relax(request: Request) -> Iterator[Relaxation]:
 
 
 def _give_up(request: Request, original: Request, before: tuple[str, ...]) -> Iterator[Relaxation]:
-    named = [name for name in _RELAXABLE if name != "vendor" and getattr(request, name)]
+    named = [name for name in RELAXABLE if getattr(request, name)]
     defaults: dict[str, Any] = {field.name: field.default for field in fields(Request)}
     for count in range(1, len(named) + 1):
         if count > MAX_GIVEN_UP and count != len(named):
@@ -178,39 +194,6 @@ def _give_up(request: Request, original: Request, before: tuple[str, ...]) -> It
         for names in combinations(named, count):
             changed = replace(request, **{name: defaults[name] for name in names})
             yield Relaxation(changed, original, (*before, *names))
-
-
-def _describe_pins(plan: Plan, original: Request) -> str:
-    packages = dict(plan.packages)
-    kept = [f"--pin {name}=={packages[name]}" for name, _ in original.pins if name in packages]
-    return " ".join(kept) or "without --pin"
-
-
-def _describe_constraints(plan: Plan, original: Request) -> str:
-    """Name the lines of the project's files that the plan does not meet, and the versions they would have to allow."""
-    versions = {**dict(plan.packages), "torch": f"{plan.torch}+{plan.variant}", "python": plan.python}
-    broken = [
-        each for each in original.constraints if each.name in versions and not each.is_met_by(versions[each.name])
-    ]
-    return ", ".join(f"change {each.origin} to take {each.name} {versions[each.name]}" for each in broken)
-
-
-def _describe_vendor(plan: Plan, original: Request) -> str:
-    torch = f" --torch {plan.torch}" if parse_torch(original.torch)[1] else ""
-    return f"--vendor cpu{torch}{' without --cuda' if original.cuda else ''}"
-
-
-_RELAXABLE: dict[str, Callable[[Plan, Request], str]] = {
-    "image": lambda plan, _: f"--image {plan.base_image}",
-    "pins": _describe_pins,
-    "python": lambda plan, _: f"--python {plan.python}",
-    "cuda": lambda plan, _: f"--cuda {plan.cuda}" if plan.cuda else "without --cuda",
-    "torch": lambda plan, _: f"--torch {plan.torch}+{plan.variant}",
-    "features": lambda _, original: f"without {' '.join(f'--feature {name}' for name in original.features)}",
-    "constraints": _describe_constraints,
-    "vendor": _describe_vendor,
-}
-"""Parts of a request that can be given up, in that order (the image first, the vendor last) -> how to do so."""
 
 
 def _apply_policy(answer: Plan | Conflict, request: Request, tables: Tables, *, policy: Policy) -> Plan | Conflict:

@@ -18,9 +18,6 @@ SCHEMA = "devkit.why/1"
 BUILD_FIELDS = ("torch", "cuda", "rocm", "torch_index")
 """Choices that are made together: each torch build is one candidate."""
 
-_INDENT = "  "
-_GAP = 2
-
 ReleaseT = TypeVar("ReleaseT", PackageRelease, BitsandbytesRelease)
 
 
@@ -80,20 +77,16 @@ def format_choice(found: Explanation, answer: Plan | Conflict, *, width: int, to
     if isinstance(answer, Conflict):
         parts.append(format_conflict(answer, width=width))
     if found.others:
-        parts.append(_format_alternatives(found.others, width=width))
+        # A line for each alternative: name, rule, and what the rule says; long texts continue below.
+        names = max(len(each.choice) for each in found.others)
+        rules = max(len(each.rule or "fits") for each in found.others)
+        left = names + rules + 6
+        lines = ["Not chosen:"]
+        for each in found.others:
+            head = f"  {each.choice:<{names}}  {each.rule or 'fits':<{rules}}  "
+            lines.append(head + wrap_text(each.says, width=max(width, left + 30), indent=" " * left)[left:])
+        parts.append("\n".join(lines))
     return "\n\n".join([*parts, format_age(answer, today)])
-
-
-def _format_alternatives(others: tuple[Alternative, ...], *, width: int) -> str:
-    """Format a line for each alternative: name, rule, and what the rule says; long texts continue below."""
-    names = max(len(each.choice) for each in others)
-    rules = max(len(each.rule or "fits") for each in others)
-    left = len(_INDENT) + names + rules + 2 * _GAP
-    lines = ["Not chosen:"]
-    for each in others:
-        head = f"{_INDENT}{each.choice:<{names}}{' ' * _GAP}{each.rule or 'fits':<{rules}}{' ' * _GAP}"
-        lines.append(head + wrap_text(each.says, width=max(width, left + 30), indent=" " * left)[left:])
-    return "\n".join(lines)
 
 
 def _list_alternatives(field: str, reason: Reason, problem: Problem, plan: Plan) -> Iterator[Alternative]:

@@ -46,7 +46,7 @@ def test_text_says_what_was_chosen_and_how_old_the_tables_are(ask):
 
 def test_a_cpu_plan_that_nobody_asked_for_says_how_to_plan_for_a_gpu(ask):
     assert "--facts FILE" in format_answer(ask(), width=100)
-    assert "--facts FILE" not in format_answer(ask(vendor="cpu"), width=100, was_asked_for_cpu=True)
+    assert "--facts FILE" not in format_answer(ask(vendor="cpu"), width=100, is_cpu_requested=True)
 
 
 def test_one_reason_in_full(ask):
