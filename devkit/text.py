@@ -1,4 +1,4 @@
-"""Numbers and lists as people read them; the only place that formats them."""
+"""Text for people: bytes, durations, counts, lists, wrapping and tables; the only place that formats them."""
 
 import re
 import textwrap
@@ -6,25 +6,25 @@ from collections.abc import Iterable, Sequence
 
 MAX_CHARACTERS = 1000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
-"""Everything that ends a line, moves the cursor, colours it or turns the direction of writing."""
+"""Everything that ends a line, moves the cursor, sets colors or turns the direction of writing."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def to_one_line(text: str) -> str:
-    """`text` from outside as one line that a terminal prints as it stands, cut after a thousand characters."""
+    """Return text from outside as one line that is safe for a terminal, cut after a thousand characters."""
     plain = _CONTROL.sub(" ", text).strip() if _CONTROL.search(text) else text
     return plain if len(plain) <= MAX_CHARACTERS else f"{plain[: MAX_CHARACTERS - 1]}…"
 
 
 def escape_controls(text: str) -> str:
-    """`text` with escapes such as \\x1b for what a terminal would act on or no encoding has; cut like `on_one_line`."""
+    """Escape what a terminal would act on or no encoding has, as in \\x1b; cut like `to_one_line`."""
     shown = text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
     return "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in shown)
 
 
 def format_bytes(count: int) -> str:
-    """`count` bytes in powers of two: 512 B, 64 MiB, 139.8 GiB."""
+    """Format bytes in powers of two: 512 B, 64 MiB, 139.8 GiB."""
     value = float(count)
     for unit in _UNITS:
         if abs(value) < 1024 or unit == _UNITS[-1]:
@@ -35,7 +35,7 @@ def format_bytes(count: int) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration: 0.4 s, 12 s, 3 min 05 s."""
+    """Format a duration: 0.4 s, 12 s, 3 min 05 s."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 60:
@@ -45,12 +45,12 @@ def format_duration(seconds: float) -> str:
 
 
 def format_count(number: int, singular: str, plural: str | None = None) -> str:
-    """`number` with its noun: 1 problem, 2 problems."""
+    """Format a number with its noun: 1 problem, 2 problems."""
     return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
 def join_words(items: Iterable[str], last: str = "and") -> str:
-    """Items in a sentence: a, b and c."""
+    """Join items for a sentence: a, b and c."""
     rest = list(items)
     if len(rest) < 2:
         return "".join(rest)
@@ -58,7 +58,7 @@ def join_words(items: Iterable[str], last: str = "and") -> str:
 
 
 def wrap_text(text: str, *, width: int, indent: str = "", hanging: str = "") -> str:
-    """`text` folded to `width` columns, `hanging` before every line but the first; long words stay whole."""
+    """Fold text to `width` columns, with `hanging` before every line but the first; long words stay whole."""
     return textwrap.fill(
         text,
         width=width,
@@ -70,7 +70,7 @@ def wrap_text(text: str, *, width: int, indent: str = "", hanging: str = "") -> 
 
 
 def format_table(rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
-    """Rows in columns, each as wide as its widest cell; the last column is not padded."""
+    """Format rows in columns, each as wide as its widest cell; the last column is not padded."""
     if not rows:
         return ""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -82,5 +82,5 @@ def format_table(rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
 
 
 def format_number(value: float) -> str:
-    """A measured number to three digits: 0.000254, 7.22, 1.6e-07, nan."""
+    """Format a measured number to three digits: 0.000254, 7.22, 1.6e-07, nan."""
     return f"{value:.3g}"
