@@ -74,9 +74,9 @@ CUDA_ERRORS: Mapping[int, CudaErrorMeaning] = {
     ),
     999: CudaErrorMeaning(
         "the module nvidia_uvm is missing, was broken by a suspend, or /dev/nvidia-uvm cannot be opened",
-        "Stop what uses CUDA, and load nvidia_uvm anew.",
+        "Stop what uses CUDA, and reload nvidia_uvm.",
         ("sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",),
-        in_container="Try CUDA on the host: if it fails there too, load nvidia_uvm anew; if not, recreate the container"
+        in_container="Try CUDA on the host: if it fails there too, reload nvidia_uvm; if not, recreate the container"
         " and compare toolkit versions, mode=legacy among them.",
         confidence=Confidence.POSSIBLE,
         needs_root=True,
@@ -156,7 +156,7 @@ class XidMeaning:
 
 
 XID_CATALOG_URL = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
-"""Read in the catalogue of 2025-10 for Ampere and newer; older GPUs share the numbers below."""
+"""Read in the catalog of 2025-10 for Ampere and newer; older GPUs share the numbers below."""
 
 XID_FALLEN_OFF_THE_BUS = 79
 XID_CLEANUP = 45
@@ -194,7 +194,7 @@ _XIDS_RESET: Mapping[int, str] = {
     120: "error in the GPU's system processor (GSP)",
     136: "an NVLink could not be trained",
     140: "unrecovered memory error",
-    143: "the GPU could not be initialised",
+    143: "the GPU could not be initialized",
     155: "NVLink error",
     156: "a bad part of the GPU is to be retired",
     158: "fatal timeout",
@@ -225,4 +225,4 @@ XID_MEANINGS: Mapping[int, XidMeaning] = {
     XID_FALLEN_OFF_THE_BUS: XidMeaning("the GPU has fallen off the bus", XidRemedy.RESTART_MACHINE),
     151: XidMeaning("key rotation failed", XidRemedy.RESTART_MACHINE),
 }
-"""By number. Source: SOURCE; numbers that the catalogue calls unused, or leaves to support, are not listed."""
+"""By number. Source: XID_CATALOG_URL; numbers that the catalog calls unused, or leaves to support, are not listed."""

@@ -137,7 +137,7 @@ def format_run_utilization(run: TrainingRun) -> tuple[str, ...]:
     """Format the utilization of each GPU during a training run, where it was sampled."""
     if isinstance(run.gpus, Unknown):
         return ()
-    return tuple(f"{gpu.name}: utilisation {gpu.utilisation_percent} %" for gpu in run.gpus if gpu.samples)
+    return tuple(f"{gpu.name}: utilization {gpu.utilisation_percent} %" for gpu in run.gpus if gpu.samples)
 
 
 DAY_S = 86_400

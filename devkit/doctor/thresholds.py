@@ -61,13 +61,13 @@ CLOCK_SKEW_S = Limit(
 WINDOWS_DRIVE_BYTES = Limit(25 * GIB, "the guest's disk is a file there, which grows with each image", "inferred")
 
 BUSY_PERCENT = Limit(
-    50, "NVML's utilisation counts time with any kernel; half of the time is more than a desktop", "inferred"
+    50, "NVML's utilization counts time with any kernel; half of the time is more than a desktop", "inferred"
 )
 FAST_ENOUGH_SHARE = Limit(
     0.5, "below half of the highest clock a GPU under load is held back, not merely warm", "inferred"
 )
 USUAL_CLOCK_SHARE = Limit(
-    0.7, "application clocks that far below the card's own default were set by somebody", "inferred"
+    0.7, "application clocks that far below the GPU's own default were set on purpose", "inferred"
 )
 USUAL_POWER_SHARE = Limit(
     0.7, "NVML names the default limit; a third below it costs more than a few percent", "inferred"

@@ -63,7 +63,7 @@ def cdi_is_current(facts: Facts) -> Iterator[Finding]:
                 Severity.ERROR,
                 f"{spec.path} describes driver {spec.driver}, but {release} is loaded",
                 Fix(
-                    "Write the CDI specification anew, and recreate containers that were made with the old one.",
+                    "Regenerate the CDI specification, and recreate containers that were made with the old one.",
                     regenerate_cdi_spec(facts, spec),
                     where=find_host_side(facts),
                     root=True,
@@ -135,7 +135,7 @@ def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
                 Severity.ERROR if is_only_way else Severity.WARNING,
                 f"{spec.path} cannot be used: {spec.error or 'it names no device'}",
                 Fix(
-                    "Write the CDI specification anew, readable by every user.",
+                    "Regenerate the CDI specification, readable by every user.",
                     (*regenerate_cdi_spec(facts, spec), f"sudo chmod 644 {spec.path}"),
                     where=find_host_side(facts),
                     root=True,
@@ -148,7 +148,7 @@ def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
 
 def _regenerate_fix(facts: Facts, spec: CdiSpec) -> Fix:
     return Fix(
-        "Write the CDI specification anew, and recreate containers that were made with the old one.",
+        "Regenerate the CDI specification, and recreate containers that were made with the old one.",
         regenerate_cdi_spec(facts, spec),
         where=find_host_side(facts),
         root=True,
@@ -167,7 +167,7 @@ def cdi_paths_exist(facts: Facts) -> Iterator[Finding]:
     """Every device node, library and hook program that a CDI specification names is on this machine.
 
     Why it matters: a container that asks for the device does not start when one of them is gone: render nodes change
-    their number when a card is added, libraries go with a driver update, hooks with the toolkit.
+    their number when a GPU is added, libraries go with a driver update, hooks with the toolkit.
     How it is seen: each host path in the specification is looked up.
     Source: NVIDIA/nvidia-container-toolkit issue 885; NVIDIA, Container Toolkit, "Support for CDI".
     """
@@ -193,7 +193,7 @@ def cdi_describes_every_gpu(facts: Facts) -> Iterator[Finding]:
     """Each GPU that NVML counts has its device in the CDI specification, and each device brings a device node.
 
     Why it matters: a specification that was written while the driver did not answer names libraries and no GPU, and one
-    from before a card was added leaves that out; containers then start with too little.
+    from before a GPU was added leaves that out; containers then start with too little.
     How it is seen: devices of the specification that are named by number, and their device nodes, against NVML. With
     MIG the names are others, so nothing is counted.
     Source: kaito-project/kaito issue 2326; NVIDIA, Container Toolkit, "Support for CDI".

@@ -288,9 +288,9 @@ def hub_answers(facts: Facts) -> Iterator[Finding]:
 
 @check("HUB008", "The hub accepts the token and gives the model")
 def hub_grants_the_model(facts: Facts) -> Iterator[Finding]:
-    """The hub knows the token, and the model that MODEL_ID names is open to whoever asks.
+    """The hub knows the token, and the model that MODEL_ID names can be downloaded.
 
-    Why it matters: a gated model needs an account that accepted its licence and a token that may read it; neither is
+    Why it matters: a gated model needs an account that accepted its license and a token that may read it; neither is
     in a fresh container. A wrong token shuts out public models too.
     How it is seen: one request for the owner of the token carries the token, to the hub's own host only; the model's
     config.json is requested without it. 401 and the hub's own error name distinguish gated from unknown.
@@ -322,11 +322,11 @@ def _find_model_problems(facts: Facts, call: HubCall) -> Iterator[Finding]:
         has_token = not isinstance(call.token_status, Unknown) and call.token_status < _UNAUTHORIZED
         yield Finding(
             Severity.NOTE if has_token else Severity.ERROR,
-            f"{call.model} is gated: the account of your token must have accepted its licence"
+            f"{call.model} is gated: the account of your token must have accepted its license"
             if has_token
             else f"{call.model} is gated, and there is no token here: it cannot be downloaded",
             Fix(
-                "Accept the licence on the model's page, and give the token the right to read gated models. Pass it"
+                "Accept the license on the model's page, and give the token the right to read gated models. Pass it"
                 " into the container by secret or remoteEnv.",
                 () if has_token else ("hf auth login",),
                 find_workload_side(facts),

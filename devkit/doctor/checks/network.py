@@ -42,7 +42,7 @@ def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
     translated = [kind for kind in require(limits.iommu_domains) if kind.startswith("DMA")]
     if len(translated) < 2 or _find_setting(limits, "NCCL_P2P_DISABLE") == "1":
         return
-    # The driver offers direct transfers on few GeForce cards: for them it is only good to know.
+    # The driver offers direct transfers on few GeForce GPUs: for them it is only good to know.
     is_direct = not any(brand in gpu.name.lower() for gpu in facts.gpus for brand in CONSUMER_BRANDS)
     yield Finding(
         Severity.WARNING if is_direct else Severity.NOTE,
@@ -65,7 +65,7 @@ def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
 def nccl_interface_exists(facts: Facts) -> Iterator[Finding]:
     """NCCL_SOCKET_IFNAME names an interface of this machine.
 
-    Why it matters: a name copied from another node, such as eth0 where this one has eno1, ends initialisation with "no
+    Why it matters: a name copied from another node, such as eth0 where this one has eno1, ends initialization with "no
     socket interface found".
     How it is seen: the variable, or nccl.conf, against /sys/class/net. Names are prefixes, = asks for the whole name, ^
     excludes.
@@ -99,7 +99,7 @@ def nodes_reach_each_other(facts: Facts) -> Iterator[Finding]:
     """In a run over several nodes, NCCL knows its interface, and a container shares the host's network.
 
     Why it matters: NCCL offers the other nodes the address of the first interface it likes. A container's own bridge,
-    or docker0 beside the real card, is an address that they cannot reach.
+    or docker0 beside the real network card, is an address that they cannot reach.
     How it is seen: the launcher's variables speak of several nodes; NCCL_SOCKET_IFNAME is unset; the interfaces are a
     container's single eth0, or several.
     Source: NVIDIA, NCCL user guide, "Troubleshooting", Networking issues; NVIDIA/nccl issue 331.

@@ -191,7 +191,7 @@ def inodes_suffice(facts: Facts) -> Iterator[Finding]:
 def hub_cache_outlives_container(facts: Facts) -> Iterator[Finding]:
     """In a dev container the hub cache is on a volume, not in the container's own layer.
 
-    Why it matters: the layer goes with the container. Each rebuild downloads the models anew, and until then they fill
+    Why it matters: the layer goes with the container. Each rebuild downloads the models again, and until then they fill
     the engine's disk through a copying file system.
     How it is seen: the type of the file system under the cache, beside a workspace that is mounted. Where nothing is
     mounted, as in a batch job, this only explains.
@@ -234,7 +234,7 @@ def training_does_not_wait_for_data(facts: Facts) -> Iterator[Finding]:
             Severity.WARNING,
             f"training waits for its data in {waited} % of each step",
             Fix(
-                "Keep the data on a fast local disk, tokenise it once before the run, and give the container more"
+                "Keep the data on a fast local disk, tokenize it once before the run, and give the container more"
                 " processor cores.",
                 where=Side.PROJECT,
             ),

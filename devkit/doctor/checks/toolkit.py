@@ -39,7 +39,7 @@ _SMI_FAILURES = ("Failed to initialize", "couldn't communicate", "No devices", "
 
 _ADVICE = {
     "starts, but finds no GPU in it": (
-        "Where settings look right, write the CDI specification anew and ask by its name.",
+        "Where settings look right, regenerate the CDI specification and request the GPU by its CDI name.",
         ("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml", "docker run --device nvidia.com/gpu=all ..."),
     ),
     "starts, but may not open /dev/nvidiactl": (
@@ -134,7 +134,7 @@ def engine_offers_gpus(facts: Facts) -> Iterator[Finding]:
 
     Why it matters: with none of them every request for a GPU is refused, whatever the Compose file says.
     How it is seen: the engine's runtimes and CDI devices as its API lists them, and the hook on the daemon's PATH.
-    Docker Desktop honours `--gpus` without listing a runtime and is not judged by name. Podman knows CDI only.
+    Docker Desktop honors `--gpus` without listing a runtime and is not judged by name. Podman knows CDI only.
     Source: ShaneIsrael/fireshare issue 689; NVIDIA, Container Toolkit, "Support for CDI".
     """
     engine = require_toolkit_engine(facts)
@@ -363,7 +363,7 @@ def toolkit_config_is_valid(facts: Facts) -> Iterator[Finding]:
         Severity.ERROR,
         f"the Container Toolkit cannot read its settings: {error}",
         Fix(
-            "Repair the line, or write the default settings anew.",
+            "Repair the line, or write the default settings again.",
             (f"sudo cp {_CONFIG_FILE} {_CONFIG_FILE}.bak", f"sudo nvidia-ctk config default --output={_CONFIG_FILE}"),
             where=find_host_side(facts),
             root=True,

@@ -159,7 +159,7 @@ def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Finding]:
     Why it matters: nvidia-smi works in PowerShell, and in WSL everything ends with "GPU access blocked by the operating
     system". Installing a driver in the guest makes it worse.
     How it is seen: NVML returns 17 although no Linux driver is in the guest. An empty driver store under
-    /usr/lib/wsl/drivers tells that Windows passes in no driver; with one, a data centre GPU in TCC mode or a driver
+    /usr/lib/wsl/drivers tells that Windows passes in no driver; with one, a data center GPU in TCC mode or a driver
     that does not fit the Windows build is the likely reason. WSL takes GPUs in WDDM mode only.
     Source: microsoft/WSL issues 9938, 9952, 11865, 12835 and 14339.
     """
@@ -186,7 +186,7 @@ def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Finding]:
         if is_empty
         else "Windows blocks the GPU for WSL: its driver does not fit, or the GPU is in TCC mode instead of WDDM",
         Fix(
-            "Update WSL, install the NVIDIA driver on Windows anew, and restart WSL. A data centre GPU must be in WDDM"
+            "Update WSL, reinstall the NVIDIA driver on Windows, and restart WSL. A data center GPU must be in WDDM"
             " mode, which not all of them know; the second command shows it.",
             (
                 "wsl.exe --update",
@@ -330,7 +330,7 @@ def image_has_no_driver_libraries(facts: Facts) -> Iterator[Finding]:
 
 @check("WSL009", "CDI specifications follow the driver in WSL")
 def cdi_follows_driver_in_wsl(facts: Facts) -> Iterator[Finding]:
-    """The toolkit in the guest writes the CDI specification anew when Windows's driver changes.
+    """The toolkit in the guest regenerates the CDI specification when Windows's driver changes.
 
     Why it matters: up to toolkit 1.19.0 the conditions of nvidia-cdi-refresh never hold in WSL. After a driver update
     on Windows the old specification names folders that are gone.
@@ -350,7 +350,7 @@ def cdi_follows_driver_in_wsl(facts: Facts) -> Iterator[Finding]:
         Severity.NOTE,
         f"Container Toolkit {version} does not refresh CDI specifications in WSL; {fixed.version} does",
         Fix(
-            "Update the toolkit, or write the specification anew after each driver update on Windows.",
+            "Update the toolkit, or regenerate the specification after each driver update on Windows.",
             (
                 *TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
                 "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",

@@ -210,7 +210,7 @@ def shared_memory_suffices(facts: Facts) -> Iterator[Finding]:
 def triton_can_compile(facts: Facts) -> Iterator[Finding]:
     """The container has a C compiler and Python.h, where a CUDA build of torch is installed.
 
-    Why it matters: Triton compiles a small launcher at run time, so torch.compile and several quantised kernels fail
+    Why it matters: Triton compiles a small launcher at run time, so torch.compile and several quantized kernels fail
     with "Failed to find C compiler" in slim images. nvcc is not needed.
     How it is seen: cc, gcc or clang on PATH, and Python.h of the interpreter that runs torch.
     Source: vllm-project/vllm issue 14075; triton-lang/triton, runtime build step.

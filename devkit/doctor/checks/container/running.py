@@ -45,7 +45,7 @@ def _normalize_folder(folder: str) -> str:
 
 
 def find_dev_containers(facts: Facts, engine: Engine) -> tuple[RunningContainer, ...]:
-    """The project's running dev containers; a service of its Compose file counts when no tool labelled another."""
+    """The project's running dev containers; a service of its Compose file counts when no tool labeled another."""
     own = [one for one in require(engine.containers) if is_project_folder(facts, one.folder)]
     labelled = tuple(one for one in own if one.is_dev_container is True)
     return labelled or (tuple(own) if len(own) == 1 else ())
@@ -122,7 +122,7 @@ def running_gpus_survive_reload(facts: Facts) -> Iterator[Finding]:
     """No running container got its GPU from the legacy hook while systemd manages the control groups.
 
     Why it matters: the container runtime knows nothing of what the hook allowed. The next `systemctl daemon-reload`,
-    which any package upgrade may do, sets the device rules anew, and training ends with "NVML: Unknown Error".
+    which any package upgrade may do, resets the device rules, and training ends with "NVML: Unknown Error".
     How it is seen: cgroup driver systemd; containers with a device request but neither CDI names nor device nodes of
     their own. Docker 29.2 and later answers such requests by CDI where it knows the devices.
     Source: NVIDIA, Container Toolkit, "Troubleshooting"; NVIDIA/nvidia-container-toolkit issues 48 and 1227;

@@ -66,7 +66,7 @@ def uvm_node_exists(facts: Facts) -> Iterator[Finding]:
 def device_nodes_are_accessible(facts: Facts) -> Iterator[Finding]:
     """The device nodes of NVIDIA's driver may be read and written by the user who asks.
 
-    Why it matters: the nodes are open to everybody by default. Where a module option or a rule gives them to a group,
+    Why it matters: all users may open the nodes by default. Where a module option or a rule gives them to a group,
     every other user, and every container that runs as one, fails as if there were no GPU.
     How it is seen: mode and owner of /dev/nvidia*, against this user and its groups.
     Source: NVIDIA, driver README, NVreg_DeviceFileUID, -GID and -Mode; NVIDIA, Container Toolkit troubleshooting.
@@ -141,7 +141,7 @@ def gsp_starts(facts: Facts) -> Iterator[Finding]:
     elif failing and has_lost_gpus:
         yield Finding(
             Severity.ERROR,
-            "the GPU's own processor (GSP) did not start: the card is stuck, or its firmware does not fit the driver",
+            "the GPU's own processor (GSP) did not start: the GPU is stuck, or its firmware does not fit the driver",
             Fix(
                 "Switch the machine off, take its power away for half a minute, and start it again: a warm reboot"
                 " leaves the processor as it is. If that does not help, try another driver branch, then another slot.",
@@ -203,7 +203,7 @@ def cuda_survives_suspend(facts: Facts) -> Iterator[Finding]:
 
 def _reload_fix(driver: Driver) -> Fix:
     return Fix(
-        "End all CUDA programs and load the module anew; a reboot does the same. To keep it from coming back, let the"
+        "End all CUDA programs and reload the module; a reboot does the same. To keep it from coming back, let the"
         " driver save GPU memory when the machine sleeps.",
         (
             _RELOAD,
@@ -241,7 +241,7 @@ def cuda_starts_without_nvswitch(facts: Facts) -> Iterator[Finding]:
         f"CUDA ends with error {code} although this machine has no NVSwitch: driver {release} and this kernel most"
         " likely disagree about shared memory management (HMM)",
         Fix(
-            "Update the driver first. If that does not help, switch HMM off in nvidia_uvm and load it anew; as a last"
+            "Update the driver first. If that does not help, switch HMM off in nvidia_uvm and reload it; as a last"
             " resort start the kernel with nokaslr.",
             (
                 "echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm-hmm.conf",

@@ -176,7 +176,7 @@ def driver_has_one_source(facts: Facts) -> Iterator[Finding]:
     """No package of NVIDIA's repository pulls another driver over that of the distribution.
 
     Why it matters: the package cuda, by way of cuda-drivers, installs NVIDIA's newest branch. Beside a driver of the
-    distribution the next upgrade mixes the two, or replaces a branch that was held on purpose.
+    distribution the next upgrade mixes the two, or replaces a branch that was pinned on purpose.
     How it is seen: cuda-drivers among the installed packages, beside driver packages of the distribution: on Ubuntu by
     their version, with RPM by the names of RPM Fusion.
     Source: NVIDIA, CUDA installation guide, "Meta Packages"; microsoft/WSL issue 9166.

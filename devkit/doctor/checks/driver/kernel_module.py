@@ -305,12 +305,12 @@ def _explain_not_built(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -
     )
 
 
-@check("DRV004", "The kernel module is the open flavour where the GPU needs it", causes=NEEDS_DRIVER_CODES)
+@check("DRV004", "The kernel module is the open flavor where the GPU needs it", causes=NEEDS_DRIVER_CODES)
 def module_is_open_where_required(facts: Facts) -> Iterator[Finding]:
     """GPUs of the Blackwell generation and later are driven by the open kernel module.
 
     Why it matters: the proprietary module does not support them; nvidia-smi then prints "No devices were found".
-    How it is seen: the kernel log's own words, or PCI device ids against the first Blackwell id; and the flavour in
+    How it is seen: the kernel log's own words, or PCI device ids against the first Blackwell id; and the flavor in
     /proc/driver/nvidia/version.
     Source: NVIDIA, driver README, "Open Linux Kernel Modules"; NVIDIA/open-gpu-kernel-modules issue 872.
     """
@@ -325,7 +325,7 @@ def module_is_open_where_required(facts: Facts) -> Iterator[Finding]:
         f"the proprietary kernel module {release} cannot drive {join_words(gpu.address for gpu in needs_open)},"
         " which needs the open one",
         Fix(
-            f"Replace the module of branch {release.major} by its open flavour, and reboot.",
+            f"Replace the module of branch {release.major} by its open flavor, and reboot.",
             _fill_branch(_OPEN_MODULE_COMMANDS.get(find_distro_family(facts), ()), release.major),
             root=True,
             restart=Restart.HOST,
@@ -352,7 +352,7 @@ def _fill_branch(commands: tuple[str, ...], branch: int) -> tuple[str, ...]:
 
 @check("DRV008", "The driver branch still supports every GPU", causes=("DRV001", *NEEDS_DRIVER_CODES))
 def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
-    """The installed driver branch, and its flavour, drive the generation of each GPU.
+    """The installed driver branch, and its flavor, drive the generation of each GPU.
 
     Why it matters: a new branch drops old generations, and the open module has never driven anything before Turing. The
     GPU then vanishes with an upgrade, though the driver loads and everything is of one version.
@@ -383,7 +383,7 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         Severity.WARNING if works else Severity.ERROR,
         f"the driver {release or 'installed here'} does not drive {join_words(gpu.address for gpu in old) or 'this GPU'}:"
-        f" {last} in its proprietary flavour is the last branch for it",
+        f" {last} in its proprietary flavor is the last branch for it",
         Fix(
             f"Install branch {last}, proprietary, and keep it from being upgraded. Packages for CUDA 13 have no code"
             " for this GPU: take those for CUDA 12.",

@@ -113,8 +113,8 @@ def _mismatch_fix(facts: Facts, driver: Driver | None) -> Fix:
     rebuild = INITRAMFS_COMMANDS.get(find_distro_family(facts))
     if driver is not None and rebuild and _is_rebooted_since_upgrade(driver):
         return Fix(
-            "The machine has been rebooted since the upgrade, so the initial RAM disk still holds the old module. Write"
-            " it anew, and reboot.",
+            "The machine has been rebooted since the upgrade, so the initial RAM disk still holds the old module. Rebuild"
+            " it, and reboot.",
             (rebuild, "sudo reboot"),
             root=True,
             restart=Restart.HOST,
@@ -146,7 +146,7 @@ def nvml_answers(facts: Facts) -> Iterator[Finding]:
     a driver that waits for hardware which never answers.
     How it is seen: NVML runs in a child process that is killed at the deadline; its return value, signal or silence
     is the reading.
-    Source: NVIDIA, NVML API reference, nvmlReturn_t; NVIDIA, XID errors catalogue.
+    Source: NVIDIA, NVML API reference, nvmlReturn_t; NVIDIA, XID errors catalog.
     """
     require_visible_gpu(facts)
     if isinstance(facts.nvml, Unknown):
@@ -304,7 +304,7 @@ def _explain_not_loaded(facts: Facts) -> _Explanation:
 
 def _windows_driver_fix() -> Fix:
     return Fix(
-        "Update WSL and the NVIDIA driver on Windows, then restart WSL. A data centre GPU must be in WDDM mode.",
+        "Update WSL and the NVIDIA driver on Windows, then restart WSL. A data center GPU must be in WDDM mode.",
         ("wsl.exe --update", "wsl.exe --shutdown"),
         where=Side.WINDOWS,
         restart=Restart.WSL,

@@ -175,7 +175,7 @@ def daemon_json_is_valid(facts: Facts) -> Iterator[Finding]:
 def engine_lists_nvidia_runtime(facts: Facts) -> Iterator[Finding]:
     """The engine lists a runtime named nvidia, which some tools take for the sign of a GPU.
 
-    Why it matters: Docker Desktop honours `--gpus all` without listing such a runtime. A dev container that only says
+    Why it matters: Docker Desktop honors `--gpus all` without listing such a runtime. A dev container that only says
     "hostRequirements": {"gpu": "optional"} then starts without a GPU and without a warning.
     How it is seen: Docker Desktop on Windows, a GPU, and no runtime of that name. A dev container that asks for the GPU
     itself works all the same, so this only explains.

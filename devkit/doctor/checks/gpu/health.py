@@ -59,8 +59,8 @@ _RECOVERY_ACTIONS = {
 def kernel_log_has_no_fault(facts: Facts) -> Iterator[Finding]:
     """The NVIDIA driver has reported no fault (Xid) since the machine started.
 
-    Why it matters: the number says whether a program, the driver, the card, its link or its power is at fault, which
-    the error that a program shows does not. A program's fault needs no new card, a lost card no new program.
+    Why it matters: the number says whether a program, the driver, the GPU, its link or its power is at fault, which
+    the error that a program shows does not. A program's fault needs no new GPU, a lost GPU no new program.
     How it is seen: lines "NVRM: Xid" of the kernel log, and lines that say the same without a number, against NVIDIA's
     table of recommended actions. A report counts as an error while NVML cannot use that GPU; afterwards it is history.
     Source: NVIDIA, "Analyzing Xid Errors with the Xid Catalog"; NVIDIA/open-gpu-kernel-modules issue 507;
@@ -143,7 +143,7 @@ def _xid_fix(facts: Facts, xid: Xid, meaning: XidMeaning | None) -> Fix:
         case XidRemedy.RESTART_PROGRAM:
             return Fix(
                 "Look for the fault in the program that ran at that time: run it again with CUDA_LAUNCH_BLOCKING=1, and"
-                " with compute-sanitizer. The card needs neither a reset nor a replacement for this.",
+                " with compute-sanitizer. The GPU needs neither a reset nor a replacement for this.",
                 ("CUDA_LAUNCH_BLOCKING=1 python …",),
                 where=Side.PROJECT,
                 docs=XID_CATALOG_URL,
@@ -154,7 +154,7 @@ def _xid_fix(facts: Facts, xid: Xid, meaning: XidMeaning | None) -> Fix:
             return reset_gpu_or_reboot(facts, find_gpu_at(facts, xid.address))
         case XidRemedy.CHECK_POWER:
             return Fix(
-                "Switch the machine off and connect the card's power cables.",
+                "Switch the machine off and connect the GPU's power cables.",
                 restart=Restart.HOST,
                 docs=XID_CATALOG_URL,
             )
@@ -237,7 +237,7 @@ def memory_has_no_uncorrectable_error(facts: Facts) -> Iterator[Finding]:
     """No GPU counts an uncorrectable memory error since its driver was loaded.
 
     Why it matters: such an error ends the program that it hits. One alone is dealt with at the next reset; a count that
-    grows again after a reset is a card that fails.
+    grows again after a reset is a GPU that fails.
     How it is seen: NVML's volatile count of uncorrectable ECC errors. Most GeForce have no ECC.
     Source: NVIDIA, GPU memory error management; NVIDIA, Xid catalog, Xid 48, 94 and 95.
     """
@@ -250,7 +250,7 @@ def memory_has_no_uncorrectable_error(facts: Facts) -> Iterator[Finding]:
             " was loaded: programs that were hit have ended, and it should be reset before long work",
             Fix(
                 "Stop the programs on the GPU and reset it, which retires the bad memory. If the count grows again soon"
-                " after, have the card tested and replaced.",
+                " after, have the GPU tested and replaced.",
                 (f"sudo nvidia-smi --gpu-reset -i {gpu.index}", f"nvidia-smi -q -d ECC -i {gpu.index}"),
                 where=find_driver_side(facts),
                 root=True,
@@ -266,7 +266,7 @@ def bad_rows_are_remapped(facts: Facts) -> Iterator[Finding]:
     """No GPU waits for a reset to replace a bad row of its memory, and none has run out of spare rows.
 
     Why it matters: until the reset the row is only avoided. A replacement that failed means that the spare rows of that
-    part are used up, for which NVIDIA takes a card back.
+    part are used up, for which NVIDIA takes a GPU back.
     How it is seen: NVML's state of row remapping, which Ampere and newer have.
     Source: NVIDIA, GPU memory error management, "Row remapping"; NVIDIA, Xid catalog, Xid 63 and 64.
     """
@@ -304,7 +304,7 @@ def bad_rows_are_remapped(facts: Facts) -> Iterator[Finding]:
 def bad_pages_are_retired(facts: Facts) -> Iterator[Finding]:
     """No GPU of the Volta generation or older waits for a reboot to retire a bad page of its memory.
 
-    Why it matters: until the driver is loaded anew, programs may still get the page and end with a memory error.
+    Why it matters: until the driver is reloaded, programs may still get the page and end with a memory error.
     How it is seen: NVML's pending status of page retirement; newer GPUs replace rows instead.
     Source: NVIDIA, Dynamic Page Retirement.
     """
@@ -313,10 +313,10 @@ def bad_pages_are_retired(facts: Facts) -> Iterator[Finding]:
             continue
         yield Finding(
             Severity.WARNING,
-            f"{format_gpu(gpu)} waits for its driver to be loaded anew, to retire a bad page of its memory",
+            f"{format_gpu(gpu)} needs a reload of its driver to retire a bad page of its memory",
             Fix(
                 "Reboot, or unload and load the driver, when no program uses the GPU. Many retired pages are a reason"
-                " to have the card replaced: the document says how many.",
+                " to have the GPU replaced: the document says how many.",
                 ("nvidia-smi -q -d PAGE_RETIREMENT", "sudo reboot"),
                 root=True,
                 restart=Restart.HOST,
@@ -342,7 +342,7 @@ def inforom_is_intact(facts: Facts) -> Iterator[Finding]:
                 Severity.WARNING,
                 f"the infoROM of {format_gpu(gpu)} is corrupted: the GPU works, but may forget its memory's errors",
                 Fix(
-                    "Work on if you must, and ask the card's vendor for a new infoROM image or a replacement.",
+                    "Work on if you must, and ask the GPU's vendor for a new infoROM image or a replacement.",
                     (f"nvidia-smi -q -i {gpu.index}",),
                     where=find_driver_side(facts),
                 ),

@@ -109,11 +109,11 @@ def no_power_brake_slowdown(facts: Facts) -> Iterator[Finding]:
 
 @check("GPU015", "GPUs use all lanes of their PCIe slot")
 def pcie_link_has_all_lanes(facts: Facts) -> Iterator[Finding]:
-    """Each GPU is connected by as many PCIe lanes as card and slot allow, and under load at full speed.
+    """Each GPU is connected by as many PCIe lanes as GPU and slot allow, and under load at full speed.
 
     Why it matters: loading a model, offloading and GPUs without NVLink take as much longer as lanes are missing.
     How it is seen: lanes in use against the most that NVML knows for this GPU in this slot. The generation is judged
-    under load alone: at rest every GPU lowers it to save power. A virtual machine's view of the link is not judged.
+    under load alone: an idle GPU lowers it to save power. A virtual machine's view of the link is not judged.
     Source: NVIDIA, NVML API reference, nvmlDeviceGetMaxPcieLinkWidth; NVIDIA/NVSentinel issue 890; Syllo/nvtop issue 6.
     """
     states = [state for state in require_gpu_health_field(facts, "pcie_width") if not is_virtual_gpu(state[1])]
@@ -136,7 +136,7 @@ def _slow_link_finding(facts: Facts, gpu: Gpu, health: GpuHealth, message: str, 
         severity,
         f"{format_gpu(gpu)} runs on {message}: loading and offloading take longer",
         Fix(
-            "Reseat the card; check riser, slot (another card may share its lanes) and the firmware's settings for the"
+            "Reseat the GPU; check riser, slot (another card may share its lanes) and the firmware's settings for the"
             " slot. Measure again while a program runs.",
             (f"nvidia-smi --query-gpu=pcie.link.width.current,pcie.link.gen.current --format=csv -i {gpu.index} -l 1",),
             where=find_driver_side(facts),
@@ -155,7 +155,7 @@ def _slow_link_finding(facts: Facts, gpu: Gpu, health: GpuHealth, message: str, 
 def clocks_are_not_locked(facts: Facts) -> Iterator[Finding]:
     """Nobody has set a GPU's clocks or power limit far below what it does by default.
 
-    Why it matters: such a setting stays until a reboot, and everybody after wonders why the GPU is slow.
+    Why it matters: such a setting stays until a reboot, and slows down later users, too.
     How it is seen: application clocks and power limit against the defaults; and under load, a clock below half of the
     highest one though neither heat nor power holds it back, which is what locked clocks look like: NVML does not tell.
     Source: nvidia-smi(1), --applications-clocks, --lock-gpu-clocks and --power-limit.
@@ -171,7 +171,7 @@ def clocks_are_not_locked(facts: Facts) -> Iterator[Finding]:
             best = health.default_application_clock_mhz if set_low else health.sm_max_clock_mhz
             yield Finding(
                 Severity.WARNING,
-                f"{format_gpu(gpu)} is held at {mhz} of {best} MHz, without heat or power as a reason",
+                f"{format_gpu(gpu)} stays at {mhz} of {best} MHz, without heat or power as a reason",
                 Fix(
                     "Reset the clocks, unless they were locked on purpose.",
                     (f"sudo nvidia-smi -i {gpu.index} -rgc", f"sudo nvidia-smi -i {gpu.index} -rac"),
@@ -208,14 +208,14 @@ def _is_below(value: object, usual: object, share: float) -> bool:
 def persistence_mode_is_on(facts: Facts) -> Iterator[Finding]:
     """Persistence mode is on where no display keeps the driver awake. This is a note: programs run either way.
 
-    Why it matters: without it the driver lets go of an idle GPU. The next program waits for seconds, on servers with
+    Why it matters: without it the driver unloads from an idle GPU. The next program waits for seconds, on servers with
     many GPUs for half a minute, and clock and power settings are lost each time.
     How it is seen: NVML's persistence mode and display state, on Linux hosts.
     Source: NVIDIA, Driver Persistence; NVIDIA, driver README, nvidia-persistenced.
     """
     require_host(facts)
     if is_in_wsl(facts) or require_system(facts).platform is not Platform.LINUX:
-        raise NotApplicable("only Linux lets go of an idle GPU")
+        raise NotApplicable("only Linux unloads the driver from an idle GPU")
     off = [
         gpu
         for gpu, health in require_gpu_health_field(facts, "persistence")
@@ -225,7 +225,7 @@ def persistence_mode_is_on(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             f"persistence mode is off on {', '.join(map(format_gpu, off))}: the first CUDA call after a pause waits for"
-            " the driver to start anew",
+            " the driver to start again",
             Fix(
                 "Let the persistence daemon keep the driver awake.",
                 ("sudo systemctl enable --now nvidia-persistenced",),
@@ -274,7 +274,7 @@ def gpu_is_busy_while_training(facts: Facts) -> Iterator[Finding]:
 
     Why it matters: an idle GPU costs as much as a busy one. Data, attention, clocks and checkpointing have checks of
     their own; where none of them finds the reason, steps are too small for the time that it takes to launch them.
-    How it is seen: with --run DIR, NVML's utilisation, sampled each second while the run trained.
+    How it is seen: with --run DIR, NVML's utilization, sampled each second while the run trained.
     Source: NVIDIA, NVML API reference, nvmlDeviceGetUtilizationRates.
     """
     for gpu in _require_samples(facts):
@@ -288,6 +288,6 @@ def gpu_is_busy_while_training(facts: Facts) -> Iterator[Finding]:
                     where=find_workload_side(facts),
                 ),
                 subject=gpu.name,
-                evidence=(f"{gpu.samples} samples, utilisation {gpu.utilisation_percent} % on average",),
+                evidence=(f"{gpu.samples} samples, utilization {gpu.utilisation_percent} % on average",),
                 confidence=Confidence.POSSIBLE,
             )

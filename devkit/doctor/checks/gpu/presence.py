@@ -87,7 +87,7 @@ def _amd_finding(facts: Facts, amd: Amd) -> Finding:
         Severity.WARNING,
         f"{names} cannot be used by this user: opening /dev/kfd ends with {amd.kfd}",
         Fix(
-            "Join the groups that may open it, and log in again." if is_closed else "Load the driver amdgpu anew.",
+            "Join the groups that may open it, and log in again." if is_closed else "Reload the driver amdgpu.",
             ("sudo usermod -aG render,video $USER",) if is_closed else ("sudo modprobe amdgpu",),
             root=True,
             restart=Restart.LOGIN if is_closed else Restart.NONE,
@@ -103,7 +103,7 @@ def every_gpu_answers(facts: Facts) -> Iterator[Finding]:
 
     Why it matters: a GPU that fell off the bus fails every job that lands on it, and may block others.
     How it is seen: the NVML return value for each GPU; 15 means lost, 16 that a reset is required.
-    Source: NVIDIA, NVML API reference, nvmlReturn_t; NVIDIA, XID errors catalogue, Xid 79.
+    Source: NVIDIA, NVML API reference, nvmlReturn_t; NVIDIA, XID errors catalog, Xid 79.
     """
     answer = require_nvml(facts)
     if not answer.gpus:
@@ -142,8 +142,8 @@ def nvml_lists_every_gpu(facts: Facts) -> Iterator[Finding]:
         Severity.ERROR if counted == 0 else Severity.WARNING,
         f"the driver owns {format_count(len(owned), 'GPU')} on the PCI bus, but NVML counts {counted}",
         Fix(
-            "Read why the driver could not start the rest. Frequent causes: a loose power cable, a card that is not"
-            " seated, a card that must be powered off once, or a GPU newer than the driver.",
+            "Read why the driver could not start the rest. Frequent causes: a loose power cable, a GPU that is not"
+            " seated, a GPU that must be powered off once, or a GPU newer than the driver.",
             ("journalctl -k -b | grep NVRM", "sudo poweroff"),
             root=True,
             restart=Restart.HOST,
@@ -163,7 +163,7 @@ def bar1_is_assigned(facts: Facts) -> Iterator[Finding]:
     """Each GPU on the bus has a window (BAR 1) through which the processor reaches its memory.
 
     Why it matters: without address space for it above 4 GiB the driver cannot start the GPU: nvidia-smi says "No devices were
-    found", though module, libraries and flavour are right.
+    found", though module, libraries and flavor are right.
     How it is seen: the second memory region in sysfs, of GPUs that NVML does not answer for. One of size zero is an
     error at once; one of 256 MiB, which is all right on most machines, only where the driver could not start the GPU.
     Source: NVIDIA/open-gpu-kernel-modules issue 862; aikitoria/open-gpu-kernel-modules issue 9.

@@ -69,7 +69,7 @@ def gpu_memory_is_accounted_for(facts: Facts) -> Iterator[Finding]:
     """Visible processes account for the used memory of each GPU.
 
     Why it matters: a model that should fit ends with "out of memory" because another container, another user or a
-    program that was killed half-way holds the memory, and no list shows it.
+    program that was not fully ended holds the memory, and no list shows it.
     How it is seen: memory in use against the sum of the processes that NVML names, on GPUs that are not divided. The
     inside of a container never sees the host's processes; there it is a note.
     Source: nvidia-smi(1), "Processes"; NVIDIA, NVML API reference, nvmlDeviceGetComputeRunningProcesses.
@@ -81,7 +81,7 @@ def gpu_memory_is_accounted_for(facts: Facts) -> Iterator[Finding]:
         inside = is_in_container(facts)
         yield Finding(
             Severity.NOTE if inside else Severity.WARNING,
-            f"{format_bytes(unseen_bytes)} of the memory of {format_gpu(gpu)} are held by no process that can be seen here",
+            f"{format_bytes(unseen_bytes)} of the memory of {format_gpu(gpu)} belong to no process that is visible here",
             Fix(
                 "Look on the host who holds the memory."
                 if inside
@@ -169,12 +169,12 @@ def process_has_one_mig_device(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("GPU021", "CDI specifications name the MIG devices of today")
+@check("GPU021", "CDI specifications name the current MIG devices")
 def cdi_names_current_mig_devices(facts: Facts) -> Iterator[Finding]:
     """The MIG devices in CDI specifications are those that NVML lists now.
 
-    Why it matters: the service that writes the specification anew after driver updates does not notice a GPU that was
-    divided anew. Containers then ask for MIG devices that are gone, and the new ones cannot be requested.
+    Why it matters: the service that regenerates the specification after driver updates does not notice a new MIG
+    layout. Containers then ask for MIG devices that are gone, and the new ones cannot be requested.
     How it is seen: MIG UUIDs and "gpu:instance" names of the specifications against NVML's list.
     Source: NVIDIA, Container Toolkit, CDI support, known limitations of nvidia-cdi-refresh.
     """
@@ -199,7 +199,7 @@ def cdi_names_current_mig_devices(facts: Facts) -> Iterator[Finding]:
         if gone
         else f"the CDI specification names none of the {format_count(len(present) // 2, 'MIG device')} of this machine",
         Fix(
-            "Write the specification anew, and do so after each change of the MIG layout.",
+            "Regenerate the specification, and do so after each change of the MIG layout.",
             (
                 refresh_cdi(facts)
                 if find_distro_family(facts) is DistroFamily.NIXOS
@@ -227,11 +227,11 @@ def _require_vgpus(facts: Facts) -> tuple[GpuWithHealth, ...]:
 
 @check("GPU025", "Virtual GPUs are licensed")
 def vgpu_is_licensed(facts: Facts) -> Iterator[Finding]:
-    """Each virtual GPU has got its licence.
+    """Each virtual GPU has got its license.
 
     Why it matters: an unlicensed one starts at full speed, and is slowed down after a grace period, in the middle of
     the work. Nothing else looks wrong.
-    How it is seen: NVML's licence state of GPUs whose virtualisation mode is vGPU guest.
+    How it is seen: NVML's license state of GPUs whose virtualisation mode is vGPU guest.
     Source: NVIDIA, Virtual GPU Client Licensing User Guide; NVIDIA, NVML API reference, nvmlGridLicensableFeature_t.
     """
     states = [(gpu, health) for gpu, health in _require_vgpus(facts) if isinstance(health.licence, str)]
@@ -244,10 +244,10 @@ def vgpu_is_licensed(facts: Facts) -> Iterator[Finding]:
         is_restricted = licence == "unlicensed-restricted"
         yield Finding(
             Severity.ERROR if is_restricted else Severity.WARNING,
-            f"{format_gpu(gpu)} {gpu.name} has no licence: it "
+            f"{format_gpu(gpu)} {gpu.name} has no license: it "
             + ("is slowed down now" if is_restricted else "is slowed down after a while"),
             Fix(
-                "Put the client token of your licence server in place, set FeatureType in gridd.conf (0 lets the driver"
+                "Put the client token of your license server in place, set FeatureType in gridd.conf (0 lets the driver"
                 " choose), and restart the service.",
                 (
                     "ls -l /etc/nvidia/ClientConfigToken/",
@@ -259,7 +259,7 @@ def vgpu_is_licensed(facts: Facts) -> Iterator[Finding]:
                 docs=_LICENSING_GUIDE,
             ),
             subject=format_gpu(gpu),
-            evidence=(f"{format_gpu(gpu)}: licence {licence}",),
+            evidence=(f"{format_gpu(gpu)}: license {licence}",),
         )
 
 
@@ -281,7 +281,7 @@ def vgpu_profile_computes(facts: Facts) -> Iterator[Finding]:
             Severity.WARNING,
             f"{format_gpu(gpu)} {gpu.name} has a profile of the {series[1]} series, which most likely has no CUDA",
             Fix(
-                "Ask whoever runs the hypervisor for a profile of the C or Q series. For unified memory the hypervisor"
+                "Ask the operator of the hypervisor for a profile of the C or Q series. For unified memory the hypervisor"
                 " must also switch it on for this machine (enable_uvm=1).",
                 docs="https://docs.nvidia.com/vgpu/latest/grid-vgpu-user-guide/",
             ),

@@ -173,7 +173,7 @@ def keys_are_supported(facts: Facts) -> Iterator[Finding]:
 
 @check("PRJ010", "Every editor supports the keys of devcontainer.json")
 def editors_support_the_keys(facts: Facts) -> Iterator[Finding]:
-    """The keys by which devcontainer.json asks for a GPU are ones that other tools than VS Code honour, too.
+    """The keys by which devcontainer.json asks for a GPU are ones that other tools than VS Code honor, too.
 
     Why it matters: hostRequirements is read by some tools and passed over by others; a colleague's container then has
     no GPU, and nothing says why.

@@ -181,7 +181,7 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
     """A container asks for its GPU in one place: a flag, the Compose file, or hostRequirements.
 
     Why it matters: nothing joins two requests. The dev container tool adds its own flag to yours, Compose appends lists
-    of devices over files, and each request runs NVIDIA's hook anew; a subset that you chose becomes all GPUs again.
+    of devices over files, and each request runs NVIDIA's hook again; a subset that you chose becomes all GPUs again.
     How it is seen: more than one request that is always used, and hostRequirements.gpu beside another request where the
     tool would add a flag on this machine.
     Source: devcontainers/cli, singleContainer.ts and dockerCompose.ts; Compose specification, "Merge".

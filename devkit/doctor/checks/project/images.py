@@ -143,7 +143,7 @@ def image_has_cuda_once(facts: Facts) -> Iterator[Finding]:
 
     Why it matters: the wheels bring CUDA, cuDNN and NCCL; a runtime or devel image adds gigabytes of the same. Where
     the versions differ, a library of the one is easily found by the other.
-    How it is seen: the base image's flavour and CUDA version, or the Feature nvidia-cuda, and the CUDA version of the
+    How it is seen: the base image's flavor and CUDA version, or the Feature nvidia-cuda, and the CUDA version of the
     torch that is installed.
     Source: pytorch/pytorch issue 116696 on image sizes; PyTorch, "Get Started", wheels by CUDA version.
     """

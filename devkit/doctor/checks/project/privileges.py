@@ -289,7 +289,7 @@ def user_can_take_host_ids(facts: Facts) -> Iterator[Finding]:
     """On Ubuntu 23.04 and later the image removes or reuses the user ubuntu, who has the ids that it needs itself.
 
     Why it matters: these images have a user `ubuntu` with id 1000. Another user gets 1001, and the editor cannot
-    change that to the host's 1000, which is taken, and says nothing: files in the workspace are then somebody else's.
+    change that to the host's 1000, which is taken, and says nothing: files in the workspace then belong to another user.
     How it is seen: such a base image, a useradd, and neither userdel nor usermod.
     Source: microsoft/vscode-remote-release issues 10030 and 9007; jupyterhub/repo2docker issue 1346.
     """

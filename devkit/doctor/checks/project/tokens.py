@@ -101,7 +101,7 @@ def _find_variable_problem(variable: Variable) -> Finding | None:
         return build_setting_finding(
             where,
             Severity.WARNING,
-            f"{variable.name} has its value in {variable.path}, which everybody with the repository can read",
+            f"{variable.name} has its value in {variable.path}, which everyone with access to the repository can read",
             _revoke_fix(variable),
             Confidence.LIKELY,
         )

@@ -204,11 +204,11 @@ def _list_unstated_needs(package: Package) -> tuple[str, ...]:
     return next((row.requires for row in load_tables().torch.releases if str(row.version) == version), ())
 
 
-@check("PYT008", "transformers has what it needs for quantised models and adapters")
+@check("PYT008", "transformers has what it needs for quantized models and adapters")
 def transformers_requirements_hold(facts: Facts) -> Iterator[Finding]:
     """accelerate, bitsandbytes and peft are as new as an installed transformers requires.
 
-    Why it matters: transformers asks for them only when it loads a quantised model, and says that a package is missing
+    Why it matters: transformers asks for them only when it loads a quantized model, and says that a package is missing
     or must be "the latest" although it is installed.
     How it is seen: versions by metadata against the floors in transformers' own source; the metadata does not state
     them. Packages in a user's own folder or in another Python are not seen from here either, which looks the same.

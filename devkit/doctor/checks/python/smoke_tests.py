@@ -74,9 +74,9 @@ def torch_works(facts: Facts) -> Iterator[Finding]:
         yield _step_finding(facts, step, "")
 
 
-@check("PYT018", "bitsandbytes quantises on the GPU")
+@check("PYT018", "bitsandbytes quantizes on the GPU")
 def bitsandbytes_works(facts: Facts) -> Iterator[Finding]:
-    """bitsandbytes imports with its real native library, and quantises a tensor to 4 bits and back.
+    """bitsandbytes imports with its real native library, and quantizes a tensor to 4 bits and back.
 
     Why it matters: without a library that loads it imports all the same, with one that only pretends, and fails at the
     first 4-bit layer: after the model was downloaded.
@@ -107,7 +107,7 @@ def bitsandbytes_works(facts: Facts) -> Iterator[Finding]:
 def triton_works(facts: Facts) -> Iterator[Finding]:
     """Triton imports, compiles a kernel of three lines and runs it.
 
-    Why it matters: torch.compile and many quantised layers rely on it. It needs a C compiler, the Python headers and
+    Why it matters: torch.compile and many quantized layers rely on it. It needs a C compiler, the Python headers and
     a libcuda to link against, each of which slim images leave out.
     How it is seen: with --deep, a kernel compiled into a cache of its own, which is removed afterwards.
     Source: triton-lang/triton, runtime build step; vllm-project/vllm issue 14075.
