@@ -10,7 +10,7 @@ from devkit.cli.export import DEPLOY_FOLDER as DEPLOY
 from devkit.cli.export import plan_export
 from devkit.cli.options.plan import PlanOptions, build_request_from_options
 from devkit.compat.version_tables import load_tables
-from devkit.export.targets import TARGET_NAMES, load_target
+from devkit.export.targets import TARGETS, load_target
 from devkit.render.changes import write_changes
 from devkit.render.container.settings import FromIndex
 from devkit.render.devkit_lock import LOCK_PATH
@@ -40,7 +40,7 @@ def generate(name: str, into: Path) -> None:
         project = Path(scratch) / "project"
         initialise(name, project)
         shutil.copy(FOLDER / name / JOB, project)
-        for target in TARGET_NAMES:
+        for target in TARGETS:
             answer = plan_export(load_target(target), project, {})
             if answer.refusal is not None:
                 sys.exit(f"{name} for {target}: {answer.refusal}")

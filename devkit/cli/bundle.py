@@ -27,16 +27,16 @@ SCHEMA = "devkit.bundle/1"
     help="The folder to write, or one file if it ends with .tar. Default: NAME-bundle beside DIR.",
 )
 @click.option("--force", is_flag=True, help="Replace a bundle that is there.")
-@click.option("--dry-run", is_flag=True, help="Say what would go in, and ask no engine.")
+@click.option("--dry-run", is_flag=True, help="List what would go in, and start no engine.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def bundle(
     ctx: click.Context, directory: Path, *, output: Path | None, force: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Put everything that DIR's dev container is built from into one place, to build it where there is no network.
+    """Collect everything that DIR's dev container is built from, to build it where there is no network.
 
     That is the base image with its system packages, every wheel with its hash, and the project's files. load.sh in
-    the bundle checks and loads it. An interrupted run is gone on with.
+    the bundle checks and loads it. The same command resumes an interrupted run.
     """
     from devkit.render.bundle import prepare_bundle
     from devkit.render.devkit_toml import ProjectSettings
@@ -46,9 +46,9 @@ def bundle(
     contents = prepare_bundle(project)
     target = (output or project.root.parent / f"{project.root.name}-bundle").absolute()
     if dry_run:
-        click.echo(_planned(contents, target, as_json=as_json))
+        click.echo(_format_dry_run(contents, target, as_json=as_json))
         ctx.exit(exit_codes.DONE)
-    document = _made(project, contents, target, force=force)
+    document = _build(project, contents, target, force=force)
     if as_json:
         click.echo(json.dumps({**document, "verdict": "written", "output": str(target)}, indent=2, ensure_ascii=False))
         return
@@ -58,24 +58,24 @@ def bundle(
     click.echo("Next: carry it over, and run `sh load.sh` in it there.")
 
 
-def _made(project: "DevkitProject", contents: "Bundle", target: Path, *, force: bool) -> dict[str, Any]:
+def _build(project: "DevkitProject", contents: "Bundle", target: Path, *, force: bool) -> dict[str, Any]:
     from devkit.probe.host import LocalHost
     from devkit.verify.bundle import BundleBuilder, build_bundle, prepare_partial_folder
     from devkit.verify.engine import require_engine
     from devkit.verify.process import interrupt_on_termination
 
-    netrc = _netrc(project)
+    netrc = _find_netrc(project)
     folder = prepare_partial_folder(target, force=force)
     try:
         with interrupt_on_termination():
             return build_bundle(BundleBuilder(contents, require_engine(LocalHost()), folder, netrc, _progress), target)
     except KeyboardInterrupt:
-        _progress(f"What is done so far is kept in {folder}; the same command goes on with it.")
+        _progress(f"What is done so far is kept in {folder}; the same command resumes from there.")
         raise
 
 
-def _netrc(project: "DevkitProject") -> Path | None:
-    """The file with the login for mirrors that this host names. Raises DevkitError when it is not there."""
+def _find_netrc(project: "DevkitProject") -> Path | None:
+    """Return the file with the login for mirrors that this host names. Raises DevkitError when it is not there."""
     from devkit.render.container.dotenv import parse_env_value
     from devkit.render.files import read_file
     from devkit.render.project import ENV_PATH
@@ -90,7 +90,7 @@ def _netrc(project: "DevkitProject") -> Path | None:
     return path
 
 
-def _planned(contents: "Bundle", target: Path, *, as_json: bool) -> str:
+def _format_dry_run(contents: "Bundle", target: Path, *, as_json: bool) -> str:
     if as_json:
         document = {
             "schema": SCHEMA,

@@ -1,4 +1,7 @@
-"""`devkit compare`: what differs between machines, and which one is the odd one out."""
+"""`devkit compare`: what differs between machines, and which one is the outlier.
+
+Reports come as files, folders or lines of JSON, compressed or not, and are read one at a time.
+"""
 
 import gzip
 import json
@@ -19,19 +22,30 @@ from devkit.cli.output import OutputOptions, choose_marks, format_json, style_li
 from devkit.errors import DevkitError
 
 if TYPE_CHECKING:
-    from devkit.doctor.comparison.model import Comparison, ComparisonGroup
+    from devkit.doctor.comparison.model import Comparison
     from devkit.doctor.comparison.outliers import ComparisonBuilder
 
 _HOW_TO_SAVE = (
     "Save one on each machine: devkit doctor --save-facts NODE.json, or devkit verify --here --output NODE.json"
 )
-_HOW_TO_GO_ON = f"{_HOW_TO_SAVE}\nWith --keep-going the others are compared without it."
+_HOW_TO_CONTINUE = f"{_HOW_TO_SAVE}\nWith --keep-going the others are compared without it."
+
+STDIN = "-"
+MAX_REPORT_BYTES = 64 << 20
+"""Thousands of times the size of a report of the doctor, and still no danger to a machine's memory."""
+_SUFFIXES = (".json", ".jsonl", ".ndjson")
+_GZIP_SUFFIX = ".gz"
+_GZIP_MAGIC = b"\x1f\x8b"
+"""Source: RFC 1952, 2.3.1."""
 
 
 @click.command()
 @click.argument("reports", metavar="REPORT...", nargs=-1, required=True)
 @click.option(
-    "--all", "keeps_all", is_flag=True, help="Show what matters to no check, too: times, serials, heat, space."
+    "--all",
+    "keeps_all",
+    is_flag=True,
+    help="Also show what matters to no check: times, serials, temperatures, free space.",
 )
 @click.option("--keep-going", is_flag=True, help="Compare the others where a report cannot be read; ends with 1 then.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -39,7 +53,7 @@ _HOW_TO_GO_ON = f"{_HOW_TO_SAVE}\nWith --keep-going the others are compared with
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the answer to FILE instead of printing it.",
+    help="Write the result to FILE instead of options it.",
 )
 @click.pass_context
 def compare(
@@ -51,114 +65,86 @@ def compare(
     as_json: bool,
     output: Path | None,
 ) -> None:
-    """Say what differs between machines, and which one is the odd one out.
+    """Show what differs between machines, and which one is the outlier.
 
-    REPORT is a file of saved facts, of a report of doctor or verify, of such reports one a line, a folder of files, or
-    - for standard input; packed with gzip or not. Ends with 0 when nothing differs that matters, and with 1 when
-    something does.
+    REPORT is a file of saved facts, of a report of doctor or verify, or of such reports one a line; a folder of files;
+    or - for standard input. Each may be compressed by gzip. Ends with 0 when nothing differs that matters, and with 1
+    when something does.
     """
     from devkit.doctor.comparison.report import build_comparison_document, format_comparison
 
-    with ReportReader(reports) as found:
-        comparison = _compared(found, keeps_all=keeps_all, keep_going=keep_going)
-    printing = OutputOptions("json" if as_json else "text", output, is_verbose=keeps_all)
+    with ReportReader(reports) as reader:
+        comparison = _compare(reader, keeps_all=keeps_all, keep_going=keep_going)
+    options = OutputOptions("json" if as_json else "text", output, is_verbose=keeps_all)
     if as_json:
         text = format_json(build_comparison_document(comparison))
     else:
         width = shutil.get_terminal_size().columns
-        lines = format_comparison(comparison, width=width, marks=choose_marks(printing), shows_all=keeps_all)
+        lines = format_comparison(comparison, width=width, marks=choose_marks(options), shows_all=keeps_all)
         text = style_lines(lines, is_plain=output is not None)
-    write_output(text, printing)
+    write_output(text, options)
     ctx.exit(exit_codes.ANSWER_IS_NO if comparison.has_differences else exit_codes.DONE)
 
 
-def _compared(reports: "ReportReader", *, keeps_all: bool, keep_going: bool) -> "Comparison":
+def _compare(reader: "ReportReader", *, keeps_all: bool, keep_going: bool) -> "Comparison":
+    from devkit.doctor.comparison.documents import InvalidReport
     from devkit.doctor.comparison.model import Comparison, UnreadableReport
     from devkit.doctor.comparison.outliers import ComparisonBuilder
 
-    gathering = ComparisonBuilder(keeps_all=keeps_all)
-    places: list[ReportLocation] = []
+    builder = ComparisonBuilder(keeps_all=keeps_all)
+    locations: list[ReportLocation] = []
     names: dict[str, int] = {}
     unreadable: list[UnreadableReport] = []
-    for found in reports:
-        problem = found.problem or _added(gathering, found, names)
+    for report in reader:
+        problem = report.problem or _add_report(builder, report, names)
         if not problem:
-            places.append(found.place)
+            locations.append(report.location)
         elif keep_going:
-            unreadable.append(UnreadableReport(found.name, problem))
+            unreadable.append(UnreadableReport(report.name, problem))
         else:
-            raise DevkitError(f"{found.name} cannot be compared: {problem}", _HOW_TO_GO_ON)
-    _require_two_of_a_kind(gathering)
-
-    return Comparison(_finished(gathering, reports, places), tuple(unreadable))
-
-
-def _finished(
-    gathering: "ComparisonBuilder", reports: "ReportReader", places: "Sequence[ReportLocation]"
-) -> "tuple[ComparisonGroup, ...]":
-    from devkit.doctor.comparison.documents import InvalidReport
+            raise DevkitError(f"{report.name} cannot be compared: {problem}", _HOW_TO_CONTINUE)
+    if all(count < 2 for count in builder.kinds.values()):
+        kinds = ", ".join(f"{count} of {kind.value}" for kind, count in builder.kinds.items())
+        raise DevkitError(
+            f"there are no two reports of one kind: {kinds or 'none that can be read'}",
+            "Facts are compared with facts, reports with reports of the same.",
+        )
 
     def reread(numbers: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-        number_of = {places[number]: number for number in numbers}
-        yield from ((number_of[place], document) for place, document in reports.again(list(number_of)))
+        number_at = {locations[number]: number for number in numbers}
+        yield from ((number_at[location], document) for location, document in reader.reread(list(number_at)))
 
     try:
-        return gathering.finish(reread)
+        groups = builder.finish(reread)
     except InvalidReport as error:
         raise DevkitError(f"a report cannot be compared: {error}", _HOW_TO_SAVE) from error
+    return Comparison(groups, tuple(unreadable))
 
 
-def _added(gathering: "ComparisonBuilder", found: "ReadReport", names: dict[str, int]) -> str:
-    """Count a document; why it cannot be, "" when it is. A node's second report gets a name of its own."""
+def _add_report(builder: "ComparisonBuilder", report: "ReadReport", names: dict[str, int]) -> str:
+    """Add a report; return why it cannot be compared, "" when it can. A node's second report gets its own name."""
     from devkit.doctor.comparison.documents import InvalidReport
+    from devkit.verify.report import HASH_FIELD, hash_document
 
-    count = names.get(found.name, 0) + 1
-    name = found.name if count == 1 else f"{found.name} #{count}"
+    document = report.document
+    is_hashed = isinstance(document, Mapping) and HASH_FIELD in document
+    count = names.get(report.name, 0) + 1
+    name = report.name if count == 1 else f"{report.name} #{count}"
     try:
-        gathering.add(name, found.document, is_changed=_was_changed(found.document))
+        builder.add(name, document, is_changed=is_hashed and document[HASH_FIELD] != hash_document(document))
     except InvalidReport as error:
         return str(error)
-    names[found.name] = count
+    names[report.name] = count
     return ""
 
 
-def _was_changed(document: object) -> bool:
-    """Whether a report has a hash that is not its own."""
-    from devkit.verify.report import HASH_FIELD, hash_document
-
-    return isinstance(document, Mapping) and HASH_FIELD in document and document[HASH_FIELD] != hash_document(document)
-
-
-def _require_two_of_a_kind(gathering: "ComparisonBuilder") -> None:
-    counts = gathering.kinds
-    if any(count > 1 for count in counts.values()):
-        return
-    said = ", ".join(f"{count} of {kind.value}" for kind, count in counts.items()) or "none that can be read"
-    raise DevkitError(
-        f"there are no two reports of one kind: {said}",
-        "Facts are compared with facts, reports with reports of the same.",
-    )
-
-
-# The reports that `devkit compare` is given: files, folders, lines of JSON, packed or not, read one at a time.
-
-STDIN = "-"
-MAX_REPORT_BYTES = 64 << 20
-"""The longest report: thousands of times what the doctor writes, and still no danger to a machine's memory."""
-
-_ENDINGS = (".json", ".jsonl", ".ndjson")
-_PACKED = ".gz"
-_MAGIC = b"\x1f\x8b"
-"""The first bytes of gzip. Source: RFC 1952, 2.3.1."""
-
-
 class ReportReadError(Exception):
-    """A file or a line that holds no JSON; the text says why."""
+    """A file or a line holds no JSON; the message says why."""
 
 
 @dataclass(frozen=True)
 class ReportLocation:
-    """Where a document stands: a file, and its line in a file of lines, 0 for the whole file."""
+    """A file, and the line in a file of JSON lines; 0 for the whole file."""
 
     file: int
     line: int
@@ -166,50 +152,51 @@ class ReportLocation:
 
 @dataclass(frozen=True)
 class ReadReport:
-    """A document, or why there is none. `name` is its node's: said by the document, else by the file."""
+    """A document, or the problem with it. `name` is its node's: that in the document, else that of the file."""
 
-    place: ReportLocation
+    location: ReportLocation
     name: str
     document: Any
     problem: str = ""
 
 
 class ReportReader:
-    """All reports of some arguments, in order. What comes through a pipe is kept in a file: some are read twice."""
+    """The reports that the arguments name, in order. Piped input is kept in a temporary file: some is read twice."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
-        self._files = [file for argument in arguments for file in _files_of(argument)]
-        self._names = _short_names(self._files)
-        self._kept: dict[int, BinaryIO] = {}
+        self._files = [file for argument in arguments for file in _find_files(argument)]
+        self._names = _shorten_names(self._files)
+        self._copies: dict[int, BinaryIO] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for kept in self._kept.values():
-            kept.close()
+        for copy in self._copies.values():
+            copy.close()
 
     def __iter__(self) -> Iterator[ReadReport]:
-        """Every document, and every file or line that holds none."""
+        """Yield every document, and every file or line that holds none."""
         for number, name in enumerate(self._names):
-            place = ReportLocation(number, 0)
+            location = ReportLocation(number, 0)
             try:
                 with self._open(number) as stream:
-                    for line, text in _texts(stream):
-                        place = ReportLocation(number, line)
-                        yield _found(place, f"{name}:{line}" if line else name, text)
+                    for line, text in _split_documents(stream):
+                        location = ReportLocation(number, line)
+                        yield _parse_report(location, f"{name}:{line}" if line else name, text)
             except (OSError, EOFError, zlib.error, ReportReadError) as error:
-                yield ReadReport(place, self._files[number], None, _reason(error))
+                reason = error.strerror if isinstance(error, OSError) else None
+                yield ReadReport(location, self._files[number], None, reason or str(error) or "it ends too early")
 
-    def again(self, places: Sequence[ReportLocation]) -> Iterator[tuple[ReportLocation, Any]]:
-        """The documents at some places, once more. Raises DevkitError where a file changed in between."""
+    def reread(self, locations: Sequence[ReportLocation]) -> Iterator[tuple[ReportLocation, Any]]:
+        """Yield the documents at these locations again. Raises DevkitError where a file changed in between."""
         wanted: dict[int, set[int]] = {}
-        for place in places:
-            wanted.setdefault(place.file, set()).add(place.line)
+        for location in locations:
+            wanted.setdefault(location.file, set()).add(location.line)
         for number, lines in wanted.items():
             try:
                 with self._open(number) as stream:
-                    for line, text in _texts(stream):
+                    for line, text in _split_documents(stream):
                         if line in lines:
                             yield ReportLocation(number, line), json.loads(text)
                         if line >= max(lines):
@@ -223,59 +210,61 @@ class ReportReader:
         file = self._files[number]
         if file != STDIN and Path(file).is_file():
             with Path(file).open("rb") as stream:
-                yield _unpacked(stream)
+                yield _decompress(stream)
             return
-        if number not in self._kept:
-            self._kept[number] = _kept(file)
-        self._kept[number].seek(0)
-        yield _unpacked(self._kept[number])
+        if number not in self._copies:
+            self._copies[number] = _copy_to_temporary(file)
+        self._copies[number].seek(0)
+        yield _decompress(self._copies[number])
 
 
-def _unpacked(stream: BinaryIO) -> BinaryIO:
-    is_packed = stream.read(len(_MAGIC)) == _MAGIC
+def _decompress(stream: BinaryIO) -> BinaryIO:
+    is_compressed = stream.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
     stream.seek(0)
-    return gzip.GzipFile(fileobj=stream) if is_packed else stream  # type: ignore[return-value]  # it reads as one
+    return gzip.GzipFile(fileobj=stream) if is_compressed else stream  # type: ignore[return-value]  # it reads as one
 
 
-def _kept(file: str) -> BinaryIO:
-    """What comes through a pipe, in a file of its own that nobody else sees."""
-    kept = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the command
+def _copy_to_temporary(file: str) -> BinaryIO:
+    """Copy piped input to a temporary file without a name."""
+    copy = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the command
     if file == STDIN:
-        shutil.copyfileobj(sys.stdin.buffer, kept)
+        shutil.copyfileobj(sys.stdin.buffer, copy)
     else:
         with Path(file).open("rb") as stream:
-            shutil.copyfileobj(stream, kept)
-    return kept
+            shutil.copyfileobj(stream, copy)
+    return copy
 
 
-def _files_of(argument: str) -> list[str]:
-    """The files that an argument names. Raises DevkitError where there are none."""
+def _find_files(argument: str) -> list[str]:
+    """Return the files that an argument names. Raises DevkitError where there are none."""
     path = Path(argument)
     if argument == STDIN or (path.exists() and not path.is_dir()):
         return [argument]
     if not path.is_dir():
         raise DevkitError(f"there is no file {argument}", "Name files or folders of reports; - is standard input.")
-    found = sorted(str(each) for each in path.rglob("*") if each.is_file() and _is_report(each.name))
+    found = sorted(
+        str(each)
+        for each in path.rglob("*")
+        if each.is_file() and each.name.removesuffix(_GZIP_SUFFIX).endswith(_SUFFIXES)
+    )
     if not found:
         raise DevkitError(
-            f"{argument} holds no reports", f"Looked for files that end with {', '.join(_ENDINGS)} or .gz."
+            f"{argument} holds no reports", f"Looked for files that end with {', '.join(_SUFFIXES)} or .gz."
         )
     return found
 
 
-def _is_report(name: str) -> bool:
-    return name.removesuffix(_PACKED).endswith(_ENDINGS)
+def _remove_suffixes(name: str) -> str:
+    name = name.removesuffix(_GZIP_SUFFIX)
+    suffix = next((each for each in _SUFFIXES if name.endswith(each) and name != each), "")
+    return name.removesuffix(suffix)
 
 
-def _stem(name: str) -> str:
-    name = name.removesuffix(_PACKED)
-    ending = next((each for each in _ENDINGS if name.endswith(each) and name != each), "")
-    return name.removesuffix(ending)
-
-
-def _short_names(files: Sequence[str]) -> list[str]:
-    """Each file's name without endings, with as many of its folders as tell it from the others."""
-    parts = [[STDIN] if file == STDIN else [*Path(file).parts[:-1], _stem(Path(file).name)] for file in files]
+def _shorten_names(files: Sequence[str]) -> list[str]:
+    """Return each file's name without suffixes, with as many of its folders as make it unique."""
+    parts = [
+        [STDIN] if file == STDIN else [*Path(file).parts[:-1], _remove_suffixes(Path(file).name)] for file in files
+    ]
     if len({each[-1] for each in parts}) == 1 and all(len(each) > 1 for each in parts) and len(parts) > 1:
         parts = [each[:-1] for each in parts]  # node-1/facts.json, node-2/facts.json
     names = [each[-1] for each in parts]
@@ -289,34 +278,30 @@ def _short_names(files: Sequence[str]) -> list[str]:
     return names
 
 
-def _texts(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Each document's text with its line, or 0 where the stream is one document. Raises NotRead."""
-    first, second, number = _line(stream), _line(stream), 2
+def _split_documents(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield each document's text with its line, 0 where the stream is one document. Raises ReportReadError."""
+    first, second, number = _read_line(stream), _read_line(stream), 2
     while second and not second.strip():
-        second, number = _line(stream), number + 1
+        second, number = _read_line(stream), number + 1
     if not second or not _is_object(first):
-        yield 0, _joined(first, second, stream)
+        rest = stream.read(MAX_REPORT_BYTES + 1)
+        if len(rest) > MAX_REPORT_BYTES:
+            raise ReportReadError(f"it is larger than {MAX_REPORT_BYTES >> 20} MiB, which no report is")
+        yield 0, first + second + rest
         return
     yield 1, first
     line = second
     while line:
         if line.strip():
             yield number, line
-        number, line = number + 1, _line(stream)
+        number, line = number + 1, _read_line(stream)
 
 
-def _line(stream: BinaryIO) -> bytes:
+def _read_line(stream: BinaryIO) -> bytes:
     line = stream.readline(MAX_REPORT_BYTES + 1)
     if len(line) > MAX_REPORT_BYTES:
         raise ReportReadError(f"a line is longer than {MAX_REPORT_BYTES >> 20} MiB, which no report is")
     return line
-
-
-def _joined(first: bytes, second: bytes, stream: BinaryIO) -> bytes:
-    rest = stream.read(MAX_REPORT_BYTES + 1)
-    if len(rest) > MAX_REPORT_BYTES:
-        raise ReportReadError(f"it is larger than {MAX_REPORT_BYTES >> 20} MiB, which no report is")
-    return first + second + rest
 
 
 def _is_object(line: bytes) -> bool:
@@ -328,19 +313,13 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-def _found(place: ReportLocation, name: str, text: bytes) -> ReadReport:
+def _parse_report(location: ReportLocation, name: str, text: bytes) -> ReadReport:
     try:
         document = json.loads(text)
     except RecursionError:
-        return ReadReport(place, name, None, "not JSON: it is nested too deep")
+        return ReadReport(location, name, None, "not JSON: it is nested too deep")
     except ValueError as error:
-        return ReadReport(place, name, None, f"not JSON: {error}" if text.strip() else "it is empty")
-    # Whoever collects reports adds it: it is no part of them, and their hash does not count it.
+        return ReadReport(location, name, None, f"not JSON: {error}" if text.strip() else "it is empty")
+    # Added when reports are collected: it is no part of them, and their hash does not cover it.
     node = document.pop("node", None) if isinstance(document, dict) else None
-    return ReadReport(place, node if isinstance(node, str) and node else name, document)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or "it ends too early"
+    return ReadReport(location, node if isinstance(node, str) and node else name, document)

@@ -1,4 +1,4 @@
-"""`devkit doctor`: read the machine, judge it, say what is wrong and how to repair it."""
+"""`devkit doctor`: read the machine, judge it, report what is wrong and how to repair it."""
 
 import sys
 import time
@@ -20,184 +20,8 @@ from devkit.text import format_count, join_words
 if TYPE_CHECKING:
     from devkit.doctor.model import Check
     from devkit.doctor.report.report import Report, ReportedFinding
-    from devkit.facts.model import Facts, TrainingRun
+    from devkit.facts.model import Facts
     from devkit.render.repair import FileEdit
-
-# What the workload left behind, for `devkit doctor` to judge: a report of verify, the folder of a finetune run.
-
-
-@dataclass(frozen=True)
-class SavedReports:
-    """The files that were named; None for those that were not."""
-
-    verification: Path | None
-    run: Path | None
-
-    def added_to(self, facts: "Facts") -> "Facts":
-        """The facts with what the files say. Raises DevkitError for a file that is not what it should be."""
-        if self.verification is not None:
-            from devkit.cli.verify import read_verification_report
-            from devkit.probe.reports import parse_verification
-
-            facts = replace(facts, verification=parse_verification(read_verification_report(self.verification)))
-        if self.run is not None:
-            facts = replace(facts, training=_training_run(self.run))
-        return facts
-
-
-def _training_run(folder: Path) -> "TrainingRun":
-    from devkit.facts.values import Unknown
-    from devkit.probe.host import LocalHost
-    from devkit.probe.reports import read_training_run
-
-    found = read_training_run(LocalHost(), str(folder))
-    if isinstance(found, Unknown):
-        raise DevkitError(found.reason, "Name the folder that devkit finetune --output was given.")
-    return found
-
-
-# The dialogue of `devkit doctor --fix`: what would change, whether it may, and what became of it.
-
-
-def apply_repairs(report: "Report", project: Path, *, is_sure: bool) -> tuple[str, ...]:
-    """Repair what the root findings allow. Returns the codes of the checks for which files were changed.
-
-    Everything is said on standard error: standard output holds the report alone.
-    """
-    from devkit.render.repair import apply_edit
-
-    repaired = []
-    for shown, edits in _repairable(report, project):
-        _say(f"{shown.check.code} {shown.finding.message}")
-        _say(f"  {shown.finding.fix.summary}")
-        for edit in edits:
-            _say_diff(edit)
-        if not (is_sure and _is_safe(shown)) and not _may(edits):
-            _say("  it stays as it is")
-            continue
-        for edit in edits:
-            _say(f"  changed {edit.path}; to undo it: {apply_edit(edit)}")
-        repaired.append(shown.check.code)
-    if not report.roots:
-        _say("there is nothing to repair")
-    _say_what_is_left(report, frozenset(repaired))
-    return tuple(dict.fromkeys(repaired))
-
-
-def report_repairs(codes: tuple[str, ...], after: "Report") -> None:
-    """After a repair: which of the findings are gone."""
-    still = {shown.check.code for shown in after.findings}
-    gone = [code for code in codes if code not in still]
-    stayed = [code for code in codes if code in still]
-    if gone:
-        _say(f"fixed: {join_words(gone)}")
-    if stayed:
-        _say(f"still found after the change: {join_words(stayed)}; the report says what is left to do")
-
-
-def _repairable(report: "Report", project: Path) -> "Iterator[tuple[ReportedFinding, tuple[FileEdit, ...]]]":
-    """Root findings with the edits that repair them, each looked at anew: an earlier one may have touched its file."""
-    from devkit.render.repair import CannotRepair, compute_edits
-
-    for shown in report.roots:
-        if not shown.finding.fix.repairs:
-            continue
-        try:
-            edits = compute_edits(shown.finding.fix.repairs, project.resolve(), home=Path.home())
-        except CannotRepair as refusal:
-            _say(f"{shown.check.code} cannot be repaired from here: {refusal}")
-            continue
-        if edits:
-            yield shown, edits
-
-
-def _is_safe(shown: "ReportedFinding") -> bool:
-    """Whether --yes covers it: what is only possible, or only a note, is changed by nobody who did not look."""
-    return shown.finding.severity != "note" and shown.finding.confidence != "possible"
-
-
-def _may(edits: "tuple[FileEdit, ...]") -> bool:
-    """Ask, where there is somebody to ask; silence is a no."""
-    if not sys.stdin.isatty():
-        _say("  not changed: there is no terminal to ask at (--yes answers for problems that are certain or likely)")
-        return False
-    return click.confirm(f"  Change {format_count(len(edits), 'file')}?", default=False, err=True)
-
-
-def _say_what_is_left(report: "Report", repaired: frozenset[str]) -> None:
-    """The commands of the findings that no change of a file repairs: printed, never run."""
-    left = [
-        shown
-        for shown in report.roots
-        if shown.finding.severity != "note" and shown.check.code not in repaired and not shown.finding.fix.repairs
-    ]
-    if left and not repaired:
-        _say("Nothing here can be repaired by a change of a file. To be done by hand:")
-    for shown in left:
-        place = f"{shown.finding.fix.where.value}{', root' if shown.finding.fix.root else ''}"
-        _say(f"{shown.check.code} by hand ({place}): {shown.finding.fix.summary}")
-        for command in shown.finding.fix.commands:
-            _say(f"      {command}")
-
-
-def _say_diff(edit: "FileEdit") -> None:
-    for line in edit.format_diff().split("\n"):
-        colour = {"+": "green", "-": "red"}.get(line[:1])
-        _say(click.style(f"    {line}", fg=colour) if colour else f"    {line}")
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
-
-
-# Flags of `devkit doctor` that contradict each other: refused at once, before anything is read.
-
-_OF_THIS_MACHINE = (
-    ("fix", "--fix", "run it on the machine itself"),
-    ("deep", "--deep", "save facts with --deep on the machine itself"),
-    ("smoke", "--smoke", "save facts with --smoke on the machine itself"),
-    ("project", "--project", "save facts with --project on the machine itself"),
-)
-
-
-def refuse_conflicting_options(flags: Mapping[str, object]) -> None:
-    """Raises DevkitError for the first contradiction. `flags` are the command's parameters by name."""
-    for message, hint in _contradictions(flags):
-        raise DevkitError(message, hint)
-
-
-def _contradictions(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    project, output = flags["project"], flags["output"]
-    yield from _of_format(flags)
-    yield from _of_saved_facts(flags)
-    if flags["yes"] and not flags["fix"]:
-        yield "--yes answers the questions of --fix, which was not given", "Add --fix, or leave --yes away."
-    if isinstance(project, Path) and not project.is_dir():
-        yield f"{project} is no directory", "Name the project's folder: devkit doctor --project DIR"
-    if output is not None and output == flags["save_facts"]:
-        yield f"--output and --save-facts both name {output}", "Name two files."
-
-
-def _of_format(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    style = flags["style"]
-    if flags["as_json"] and style not in (None, "json"):
-        yield f"--json and --format {style} contradict each other", "Give one of the two."
-    if flags["show_list"] and style in ("sarif", "markdown", "html"):
-        yield f"--list has no {style} form", "Take --format text or json."
-    if flags["show_list"] and flags["fix"]:
-        yield "--list only lists the checks, and --fix changes files", "Give one of the two."
-
-
-def _of_saved_facts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    files = flags["facts_files"]
-    if not isinstance(files, tuple) or not files:
-        return
-    for name, flag, instead in _OF_THIS_MACHINE:
-        if flags[name]:
-            yield f"{flag} works on this machine, and --facts judges a saved one", f"Leave one away, or {instead}."
-    if len(files) > 2:
-        yield f"--facts was given {len(files)} times", "Give one machine, or a host and a container on it."
-
 
 _FILE = click.Path(path_type=Path)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -207,9 +31,9 @@ _FORMATS = ("text", "json", "sarif", "markdown", "html")
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; short for --format json.")
-@click.option("--format", "style", type=click.Choice(_FORMATS), help="How to show the report. Default: text.")
+@click.option("--format", "style", type=click.Choice(_FORMATS), help="Format of the report. Default: text.")
 @click.option("--output", metavar="FILE", type=_FILE, help="Write the report to FILE instead of printing it.")
-@click.option("--project", metavar="DIR", type=_FOLDER, help="The project to look into. Default: this directory.")
+@click.option("--project", metavar="DIR", type=_FOLDER, help="The project to check. Default: this directory.")
 @click.option(
     "--facts",
     "facts_files",
@@ -220,12 +44,12 @@ _FORMATS = ("text", "json", "sarif", "markdown", "html")
 )
 @click.option("--verification", metavar="FILE", type=_FILE, help="Also judge a report of devkit verify.")
 @click.option("--run", "run_folder", metavar="DIR", type=_FOLDER, help="Also judge a run of devkit finetune.")
-@click.option("--save-facts", metavar="FILE", type=_FILE, help="Save what was read, without names and secrets.")
+@click.option("--save-facts", metavar="FILE", type=_FILE, help="Save the facts, without names and secrets.")
 @click.option("--only", metavar="CODE", multiple=True, help="Run only this check. May be repeated.")
 @click.option("--list", "show_list", is_flag=True, help="List the checks and do nothing else.")
-@click.option("--deep", is_flag=True, help="Also try CUDA and torch, in processes of their own (up to 90 s).")
-@click.option("--smoke", is_flag=True, help="Also start a throw-away container with a GPU (up to 60 s).")
-@click.option("--fix", is_flag=True, help="Repair what is in files of yours: shows each change, asks, keeps a copy.")
+@click.option("--deep", is_flag=True, help="Also try CUDA and torch in child processes (up to 90 s).")
+@click.option("--smoke", is_flag=True, help="Also start a temporary container with a GPU (up to 60 s).")
+@click.option("--fix", is_flag=True, help="Repair your own files: shows each change, asks first, keeps a copy.")
 @click.option("--yes", is_flag=True, help="With --fix: do not ask.")
 @click.option("--strict", is_flag=True, help="End with 1 on warnings too.")
 @click.option(
@@ -233,7 +57,7 @@ _FORMATS = ("text", "json", "sarif", "markdown", "html")
     metavar="SECONDS",
     type=_SECONDS,
     default=DEFAULT_TIMEOUT_S,
-    help="Longest time for reading, --deep and --smoke aside. Default: 5.",
+    help="Time limit for reading the machine, without --deep and --smoke. Default: 5.",
 )
 @click.option("--verbose", is_flag=True, help="Show consequences, passed and skipped checks, and each step.")
 @click.pass_context
@@ -265,66 +89,90 @@ def doctor(
     from devkit.verify.process import interrupt_on_termination
 
     refuse_conflicting_options(ctx.params)
-    printing = OutputOptions("json" if as_json else style or "text", output, is_verbose=verbose)
+    options = OutputOptions("json" if as_json else style or "text", output, is_verbose=verbose)
     if show_list:
-        write_output(format_check_list(_chosen(only), printing), printing)
+        write_output(format_check_list(_select_checks(only), options), options)
         ctx.exit(exit_codes.DONE)
-    reading = ReadOptions(project or Path(), timeout, is_deep=deep, is_smoke=smoke)
-    left = SavedReports(verification, run_folder)
-    run = _Run(only, reading, facts_files, left, save_facts, say=make_progress_printer(is_verbose=verbose))
+    examination = _Examination(
+        only,
+        ReadOptions(project or Path(), timeout, is_deep=deep, is_smoke=smoke),
+        facts_files,
+        SavedReports(verification, run_folder),
+        save_facts,
+        report_step=make_progress_printer(is_verbose=verbose),
+    )
     with interrupt_on_termination():
-        facts, report = _repaired(run, is_sure=yes) if fix else run.examined()
-    code = _exit_code(report, strict=strict)
-    write_output(format_doctor_report(facts, report, printing, exit_code=code), printing)
+        facts, report = examination.run()
+        if fix and (repaired := apply_repairs(report, examination.reading.project, is_confirmed=yes)):
+            facts, report = examination.run()
+            print_repair_results(repaired, report)
+    code = _choose_exit_code(report, strict=strict)
+    write_output(format_doctor_report(facts, report, options, exit_code=code), options)
     ctx.exit(code)
 
 
 @dataclass(frozen=True)
-class _Run:
-    """What to judge by which checks; may be asked again after a repair."""
+class SavedReports:
+    """Files that a workload wrote, to be judged with the machine; None for those that were not named."""
+
+    verification: Path | None
+    run: Path | None
+
+    def add_to(self, facts: "Facts") -> "Facts":
+        """Return the facts with those in the files. Raises DevkitError for a file of another kind."""
+        if self.verification is not None:
+            from devkit.cli.verify import read_verification_report
+            from devkit.probe.reports import parse_verification
+
+            facts = replace(facts, verification=parse_verification(read_verification_report(self.verification)))
+        if self.run is not None:
+            from devkit.facts.values import Unknown
+            from devkit.probe.host import LocalHost
+            from devkit.probe.reports import read_training_run
+
+            run = read_training_run(LocalHost(), str(self.run))
+            if isinstance(run, Unknown):
+                raise DevkitError(run.reason, "Name the folder that devkit finetune --output was given.")
+            facts = replace(facts, training=run)
+        return facts
+
+
+@dataclass(frozen=True)
+class _Examination:
+    """The facts to judge and the checks to run; repeated after a repair."""
 
     codes: tuple[str, ...]
     reading: ReadOptions
     facts_files: tuple[Path, ...]
-    left_behind: SavedReports
+    saved_reports: SavedReports
     save_facts: Path | None
-    say: Callable[[str], None]
+    report_step: Callable[[str], None]
 
-    def examined(self) -> "tuple[Facts, Report]":
-        """The facts, saved where that was asked for, and the report over them."""
-        facts = self.left_behind.added_to(self._facts())
-        # Only now: what judges is loaded while the machine answers.
+    def run(self) -> "tuple[Facts, Report]":
+        """Return the facts, saved where a file is named, and the report on them."""
+        if self.codes:
+            _select_checks(self.codes)  # a wrong code is an error before anything is read
+        if self.facts_files:
+            facts = load_saved_facts(self.facts_files)
+        else:
+            preload = partial(_select_checks, self.codes)
+            facts = read_this_machine(self.reading, report_step=self.report_step, meanwhile=preload)
+        facts = self.saved_reports.add_to(facts)
+        # Imported only now, so that the probes start first.
         from devkit.doctor.report.report import build_report
         from devkit.doctor.runner import run_on_host_and_container
 
         if self.save_facts:
             write_facts(facts, self.save_facts)
         return facts, build_report(
-            facts, run_on_host_and_container(_chosen(self.codes), facts, clock=time.perf_counter), devkit=__version__
+            facts,
+            run_on_host_and_container(_select_checks(self.codes), facts, clock=time.perf_counter),
+            devkit=__version__,
         )
 
-    def _facts(self) -> "Facts":
-        if self.codes:
-            _chosen(self.codes)  # a wrong code is said before anything is read
-        if self.facts_files:
-            return load_saved_facts(self.facts_files)
-        return read_this_machine(self.reading, say=self.say, meanwhile=partial(_chosen, self.codes))
 
-
-def _repaired(run: _Run, *, is_sure: bool) -> "tuple[Facts, Report]":
-    """Examine, repair what can be repaired, and where that changed anything, examine again."""
-
-    facts, before = run.examined()
-    repaired = apply_repairs(before, run.reading.project, is_sure=is_sure)
-    if not repaired:
-        return facts, before
-    facts, after = run.examined()
-    report_repairs(repaired, after)
-    return facts, after
-
-
-def _chosen(codes: Sequence[str]) -> "tuple[Check, ...]":
-    """The checks to run, in print order. Raises DevkitError for a code that no check has."""
+def _select_checks(codes: Sequence[str]) -> "tuple[Check, ...]":
+    """Return the checks to run, in print order. Raises DevkitError for a code that no check has."""
     from devkit.doctor.registry import BY_CODE, CHECKS
 
     wanted = {code.upper() for code in codes}
@@ -338,7 +186,7 @@ def _chosen(codes: Sequence[str]) -> "tuple[Check, ...]":
     return tuple(check for check in CHECKS if not wanted or check.code in wanted)
 
 
-def _exit_code(report: "Report", *, strict: bool) -> int:
+def _choose_exit_code(report: "Report", *, strict: bool) -> int:
     from devkit.doctor.report.report import Health
 
     match report.health:
@@ -348,3 +196,125 @@ def _exit_code(report: "Report", *, strict: bool) -> int:
             return exit_codes.ANSWER_IS_NO if strict else exit_codes.DONE
         case Health.PROBLEMS:
             return exit_codes.ANSWER_IS_NO
+
+
+_LIVE_ONLY = (
+    ("fix", "--fix", "run it on the machine itself"),
+    ("deep", "--deep", "save facts with --deep on the machine itself"),
+    ("smoke", "--smoke", "save facts with --smoke on the machine itself"),
+    ("project", "--project", "save facts with --project on the machine itself"),
+)
+"""Parameters that need this machine, with their flags, and what to do for a saved one."""
+
+
+def refuse_conflicting_options(flags: Mapping[str, object]) -> None:
+    """Raise DevkitError for the first contradiction. `flags` are the command's parameters by name."""
+    for message, hint in _find_conflicts(flags):
+        raise DevkitError(message, hint)
+
+
+def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield message and hint of each contradiction."""
+    style, files = flags["style"], flags["facts_files"]
+    if flags["as_json"] and style not in (None, "json"):
+        yield f"--json and --format {style} contradict each other", "Give one of the two."
+    if flags["show_list"] and style in ("sarif", "markdown", "html"):
+        yield f"--list has no {style} form", "Use --format text or json."
+    if flags["show_list"] and flags["fix"]:
+        yield "--list only lists the checks, and --fix changes files", "Give one of the two."
+    if isinstance(files, tuple) and files:
+        for name, flag, instead in _LIVE_ONLY:
+            if flags[name]:
+                yield f"{flag} works on this machine, and --facts judges a saved one", f"Leave out one, or {instead}."
+        if len(files) > 2:
+            yield f"--facts was given {len(files)} times", "Give one machine, or a host and a container on it."
+    if flags["yes"] and not flags["fix"]:
+        yield "--yes answers the questions of --fix, which was not given", "Add --fix, or leave out --yes."
+    project, output = flags["project"], flags["output"]
+    if isinstance(project, Path) and not project.is_dir():
+        yield f"{project} is no directory", "Name the project's folder: devkit doctor --project DIR"
+    if output is not None and output == flags["save_facts"]:
+        yield f"--output and --save-facts both name {output}", "Name two files."
+
+
+def apply_repairs(report: "Report", project: Path, *, is_confirmed: bool) -> tuple[str, ...]:
+    """Repair the root findings that can be repaired. Returns the codes of the checks for which files were changed.
+
+    The dialog is on standard error: standard output holds the report alone. --yes does not cover findings that are
+    only possible, or only a note: somebody has to look at those.
+    """
+    from devkit.render.repair import apply_edit
+
+    repaired = []
+    for shown, edits in _find_repairs(report, project):
+        finding = shown.finding
+        _print(f"{shown.check.code} {finding.message}")
+        _print(f"  {finding.fix.summary}")
+        for line in (line for edit in edits for line in edit.format_diff().split("\n")):
+            color = {"+": "green", "-": "red"}.get(line[:1])
+            _print(click.style(f"    {line}", fg=color) if color else f"    {line}")
+        is_safe = finding.severity != "note" and finding.confidence != "possible"
+        if not (is_confirmed and is_safe) and not _confirm_edits(edits):
+            _print("  it stays as it is")
+            continue
+        for edit in edits:
+            _print(f"  changed {edit.path}; to undo it: {apply_edit(edit)}")
+        repaired.append(shown.check.code)
+    if not report.roots:
+        _print("there is nothing to repair")
+    _print_manual_fixes(report, frozenset(repaired))
+    return tuple(dict.fromkeys(repaired))
+
+
+def print_repair_results(codes: tuple[str, ...], after: "Report") -> None:
+    """Print which of the repaired findings are gone."""
+    found = {shown.check.code for shown in after.findings}
+    gone = [code for code in codes if code not in found]
+    stayed = [code for code in codes if code in found]
+    if gone:
+        _print(f"fixed: {join_words(gone)}")
+    if stayed:
+        _print(f"still found after the change: {join_words(stayed)}; the report says what is left to do")
+
+
+def _find_repairs(report: "Report", project: Path) -> "Iterator[tuple[ReportedFinding, tuple[FileEdit, ...]]]":
+    """Yield root findings with their edits, computed one by one: an earlier edit may have changed the same file."""
+    from devkit.render.repair import CannotRepair, compute_edits
+
+    for shown in report.roots:
+        if not shown.finding.fix.repairs:
+            continue
+        try:
+            edits = compute_edits(shown.finding.fix.repairs, project.resolve(), home=Path.home())
+        except CannotRepair as refusal:
+            _print(f"{shown.check.code} cannot be repaired from here: {refusal}")
+            continue
+        if edits:
+            yield shown, edits
+
+
+def _confirm_edits(edits: "tuple[FileEdit, ...]") -> bool:
+    if not sys.stdin.isatty():
+        _print("  not changed: there is no terminal to ask at (--yes answers for problems that are certain or likely)")
+        return False
+    return click.confirm(f"  Change {format_count(len(edits), 'file')}?", default=False, err=True)
+
+
+def _print_manual_fixes(report: "Report", repaired: frozenset[str]) -> None:
+    """Print the commands of the findings that no change of a file repairs. They are never run."""
+    left = [
+        shown
+        for shown in report.roots
+        if shown.finding.severity != "note" and shown.check.code not in repaired and not shown.finding.fix.repairs
+    ]
+    if left and not repaired:
+        _print("No change of a file can repair these findings. To be done by hand:")
+    for shown in left:
+        fix = shown.finding.fix
+        _print(f"{shown.check.code} by hand ({fix.where.value}{', root' if fix.root else ''}): {fix.summary}")
+        for command in fix.commands:
+            _print(f"      {command}")
+
+
+def _print(line: str) -> None:
+    click.echo(line, err=True)

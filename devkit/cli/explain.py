@@ -1,4 +1,4 @@
-"""`devkit explain`: what a check's code or a pasted error text means, and what to do about it."""
+"""`devkit explain`: the meaning of a check's code or of a pasted error text, and what to do about it."""
 
 import codecs
 import shutil
@@ -12,13 +12,12 @@ from devkit.cli import exit_codes
 from devkit.errors import DevkitError
 
 if TYPE_CHECKING:
-    from devkit.doctor.model import Check
-    from devkit.doctor.signatures.model import Match
+    pass
 
 MIN_WIDTH = 40
 MAX_WIDTH = 100
 _CHUNK_BYTES = 1024 * 1024
-_HOW_TO_ASK = 'devkit explain "could not select device driver", or devkit explain - < build.log'
+_EXAMPLES = 'devkit explain "could not select device driver", or devkit explain - < build.log'
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -26,39 +25,50 @@ _HOW_TO_ASK = 'devkit explain "could not select device driver", or devkit explai
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def explain(ctx: click.Context, *, text: tuple[str, ...], as_json: bool) -> None:
-    """Say what an error text or a check's code means, and what to do.
+    """Explain an error text or a check's code, and what to do.
 
-    CODE is a check such as CTK001, TEXT an error as you saw it, noise and all, and - reads a log from standard input.
-    Needs no GPU and no network. Ends with 1 when no known error is in the text.
+    CODE is a check such as CTK001, TEXT an error as you saw it, including surrounding log output, and - reads a log
+    from standard input. Needs no GPU and no network. Ends with 1 when no known error is in the text.
     """
-    from devkit.doctor.explain import find_check, is_code, suggest_codes
+    from devkit.cli.output import OutputOptions, choose_marks, format_json, style_lines, write_output
+    from devkit.doctor.explain import (
+        build_explanation_document,
+        find_check,
+        format_explanation,
+        is_code,
+        suggest_codes,
+    )
 
-    said = _said(text)
-    if check := find_check(said):
-        _show_check(check, as_json=as_json)
+    is_piped = text == ("-",) or (not text and not sys.stdin.isatty())
+    error = read_log(sys.stdin.buffer) if is_piped else " ".join(text)
+    if not error.strip():
+        raise DevkitError("there is nothing to explain", f"Give a code or an error text: {_EXAMPLES}")
+    options = OutputOptions("json" if as_json else "text", None)
+    width = max(MIN_WIDTH, min(shutil.get_terminal_size().columns, MAX_WIDTH))
+    if check := find_check(error):
+        lines = format_explanation(check, width=width)
+        document = build_explanation_document(check)
+        write_output(format_json(document) if as_json else style_lines(lines, is_plain=False), options)
         ctx.exit(exit_codes.DONE)
-    from devkit.doctor.known_errors import find_known_errors
+    from devkit.doctor.known_errors import NOTHING_KNOWN, build_matches_document, find_known_errors, format_matches
 
-    found = find_known_errors(said)
-    if not found and is_code(said):
-        close = suggest_codes(said)
+    matches = find_known_errors(error)
+    if not matches and is_code(error):
+        close = suggest_codes(error)
         hint = f"Did you mean {' or '.join(close)}? " if close else ""
-        raise DevkitError(f"no check has the code {said.strip()!r}", f"{hint}`devkit doctor --list` shows all codes.")
-    _show_matches(found, said, as_json=as_json)
-    ctx.exit(exit_codes.DONE if found else exit_codes.ANSWER_IS_NO)
-
-
-def _said(words: tuple[str, ...]) -> str:
-    """What to explain. Raises DevkitError where there is nothing."""
-    is_piped = words == ("-",) or (not words and not sys.stdin.isatty())
-    text = read_log(sys.stdin.buffer) if is_piped else " ".join(words)
-    if not text.strip():
-        raise DevkitError("there is nothing to explain", f"Give a code or an error text: {_HOW_TO_ASK}")
-    return text
+        raise DevkitError(f"no check has the code {error.strip()!r}", f"{hint}`devkit doctor --list` shows all codes.")
+    if as_json:
+        write_output(format_json(build_matches_document(matches)), options)
+    elif matches:
+        lines = format_matches(matches, width=width, marks=choose_marks(options))
+        write_output(style_lines(lines, is_plain=False), options)
+    else:
+        write_output("".join(f"{line}\n" for line in (*NOTHING_KNOWN, *_suggest_file(error))), options)
+    ctx.exit(exit_codes.DONE if matches else exit_codes.ANSWER_IS_NO)
 
 
 def read_log(stream: IO[bytes]) -> str:
-    """The text of a stream: of a very long one the beginning and the end, which is all that is searched."""
+    """Read a text; of a very long one the beginning and the end, which is all that is searched."""
     from devkit.doctor.signatures.matching import HEAD, TAIL
 
     head = stream.read(HEAD)
@@ -68,56 +78,18 @@ def read_log(stream: IO[bytes]) -> str:
         tail += chunk
         if len(tail) > TAIL + _CHUNK_BYTES:
             is_cut, tail = True, tail[-TAIL:]
-    if is_cut:
-        click.echo("A long text: only its beginning and its end were read.", err=True)
-    return _decoded(head + tail) if not is_cut else f"{_decoded(head)}\n{_decoded(tail, like=head)}"
+    # PowerShell writes UTF-16 with a byte order mark, all others UTF-8.
+    marks = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+    encoding = marks.get((head + tail)[:2], "utf-8")
+    if not is_cut:
+        return (head + tail).decode(encoding, errors="replace")
+    click.echo("A long text: only its beginning and its end were read.", err=True)
+    return "\n".join(part.decode(encoding, errors="replace") for part in (head, tail))
 
 
-def _decoded(data: bytes, *, like: bytes = b"") -> str:
-    """Text of whatever encoding: PowerShell writes UTF-16 with a mark, all others UTF-8."""
-    start = like or data
-    is_wide = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    if is_wide:
-        order = "utf-16-le" if start.startswith(codecs.BOM_UTF16_LE) else "utf-16-be"
-        return data.decode(order, errors="replace")
-    return data.decode("utf-8", errors="replace")
-
-
-def _show_check(check: "Check", *, as_json: bool) -> None:
-    from devkit.cli.output import OutputOptions, format_json, style_lines, write_output
-    from devkit.doctor.explain import build_explanation_document, format_explanation
-
-    if as_json:
-        write_output(format_json(build_explanation_document(check)), OutputOptions("json", None))
-    else:
-        write_output(
-            style_lines(format_explanation(check, width=_width()), is_plain=False), OutputOptions("text", None)
-        )
-
-
-def _show_matches(found: "tuple[Match, ...]", text: str, *, as_json: bool) -> None:
-    from devkit.cli.output import OutputOptions, choose_marks, format_json, style_lines, write_output
-    from devkit.doctor.known_errors import NOTHING_KNOWN, build_matches_document, format_matches
-
-    printing = OutputOptions("json" if as_json else "text", None)
-    if as_json:
-        write_output(format_json(build_matches_document(found)), printing)
-    elif found:
-        write_output(
-            style_lines(format_matches(found, width=_width(), marks=choose_marks(printing)), is_plain=False), printing
-        )
-    else:
-        lines = [*NOTHING_KNOWN, *_file_hint(text)]
-        write_output("".join(f"{line}\n" for line in lines), printing)
-
-
-def _file_hint(text: str) -> list[str]:
-    """Help for who named a file in place of its text."""
+def _suggest_file(text: str) -> list[str]:
+    """Return a hint where the text is the name of a file."""
     is_name = len(text) < 256 and "\n" not in text and "\0" not in text
     if is_name and Path(text.strip()).is_file():
-        return [f"  To explain what stands in the file: devkit explain - < {text.strip()}"]
+        return [f"  To explain the text in the file: devkit explain - < {text.strip()}"]
     return []
-
-
-def _width() -> int:
-    return max(MIN_WIDTH, min(shutil.get_terminal_size().columns, MAX_WIDTH))

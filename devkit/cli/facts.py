@@ -1,4 +1,4 @@
-"""Where the facts of `devkit doctor` come from: this machine, or files of saved ones."""
+"""Facts for the commands: read on this machine, or loaded from saved files."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -18,15 +18,15 @@ DEFAULT_TIMEOUT_S = 5.0
 DEEP_TIMEOUT_S = 90.0
 """A first `import torch` from a cold disk takes half a minute."""
 SMOKE_TIMEOUT_S = 60.0
-_AROUND_S = 0.3
-"""What starting Python and judging take; kept back, so that `--timeout` holds for the whole command."""
+_OVERHEAD_S = 0.3
+"""The time to start Python and to judge; subtracted, so that `--timeout` holds for the whole command."""
 
 _HOW_TO_SAVE = "Save facts on the machine in question: devkit doctor --save-facts FILE"
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read on this machine, and for how long at most."""
+    """The parts of this machine to read, and the time limit."""
 
     project: Path
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -34,57 +34,62 @@ class ReadOptions:
     is_smoke: bool = False
 
 
-def read_this_machine(reading: ReadOptions, *, say: Callable[[str], None], meanwhile: Callable[[], object]) -> "Facts":
-    """The facts of this machine. `say` hears of each step before it begins; `meanwhile` is called while probes wait."""
+def read_this_machine(
+    options: ReadOptions, *, report_step: Callable[[str], None], meanwhile: Callable[[], object]
+) -> "Facts":
+    """Read the facts of this machine.
+
+    Args:
+        options: the parts to read.
+        report_step: called before each step.
+        meanwhile: called while the probes wait.
+    """
+    from devkit.facts.values import Unknown
     from devkit.probe.gather import gather_facts
     from devkit.probe.host import CachingHost, LocalHost
 
+    def warn_if_unknown(flag: str, result: object) -> None:
+        if isinstance(result, Unknown):
+            click.echo(f"devkit: {flag} tried nothing: {result.reason}", err=True)
+
     host = LocalHost()
-    say(f"reading this machine (at most {format_duration(reading.timeout_s)})")
-    deadline_s = max(reading.timeout_s - _AROUND_S, reading.timeout_s / 2)
+    report_step(f"reading this machine (at most {format_duration(options.timeout_s)})")
+    deadline_s = max(options.timeout_s - _OVERHEAD_S, options.timeout_s / 2)
     facts = gather_facts(
-        CachingHost(), deadline_s=deadline_s, project=str(reading.project.resolve()), meanwhile=meanwhile
+        CachingHost(), deadline_s=deadline_s, project=str(options.project.resolve()), meanwhile=meanwhile
     )
-    if reading.is_deep:
+    if options.is_deep:
         from devkit.probe.deep import read_deep
 
-        say(f"trying CUDA and torch in processes of their own (at most {format_duration(DEEP_TIMEOUT_S)})")
+        report_step(f"trying CUDA and torch in child processes (at most {format_duration(DEEP_TIMEOUT_S)})")
         facts = replace(facts, deep=read_deep(host, deadline_s=DEEP_TIMEOUT_S))
-        _admit("--deep", facts.deep)
-    if reading.is_smoke:
+        warn_if_unknown("--deep", facts.deep)
+    if options.is_smoke:
         from devkit.probe.engine.smoke import run_smoke
 
-        say(f"starting a throw-away container with a GPU (at most {format_duration(SMOKE_TIMEOUT_S)})")
+        report_step(f"starting a temporary container with a GPU (at most {format_duration(SMOKE_TIMEOUT_S)})")
         facts = replace(facts, smoke=run_smoke(host, facts, deadline_s=SMOKE_TIMEOUT_S))
-        _admit("--smoke", facts.smoke)
+        warn_if_unknown("--smoke", facts.smoke)
     return facts
 
 
-def _admit(flag: str, reading: object) -> None:
-    """Who asked for more than the fast tier hears when there was nothing to try it on."""
-    from devkit.facts.values import Unknown
-
-    if isinstance(reading, Unknown):
-        click.echo(f"devkit: {flag} tried nothing: {reading.reason}", err=True)
-
-
 def make_progress_printer(*, is_verbose: bool) -> Callable[[str], None]:
-    """Says steps on standard error, where somebody watches or asked for it."""
-    is_watched = is_verbose or sys.stderr.isatty()
+    """Return a function that prints a step on standard error, if that is a terminal or `is_verbose`."""
+    is_shown = is_verbose or sys.stderr.isatty()
 
-    def say(step: str) -> None:
-        if is_watched:
+    def print_step(step: str) -> None:
+        if is_shown:
             click.echo(f"devkit: {step}", err=True)
 
-    return say
+    return print_step
 
 
 def load_saved_facts(paths: Sequence[Path]) -> "Facts":
-    """The saved machine, or the host with its container where two files are given, in any order.
+    """Load a saved machine, or a host with its container where two files are given, in any order.
 
     Raises DevkitError for a file that is not there or holds no facts, and for two of the same side.
     """
-    facts = [_loaded(path) for path in paths]
+    facts = [_load(path) for path in paths]
     if len(facts) == 1:
         return facts[0]
     # False sorts first: the host before what runs on it.
@@ -103,7 +108,7 @@ def _is_inside(facts: "Facts") -> bool:
     return isinstance(facts.container, Container)
 
 
-def _loaded(path: Path) -> "Facts":
+def _load(path: Path) -> "Facts":
     from devkit.facts.store import InvalidFacts, parse_facts
 
     try:

@@ -1,7 +1,7 @@
 """`devkit finetune`: train a model on texts."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,10 +33,13 @@ if TYPE_CHECKING:
     "file",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="TOML file with any of the settings above; flags win.",
+    help="TOML file with any of the settings above; flags override it.",
 )
 @click.option(
-    "--plot", metavar="FILE.svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw the curves at the end."
+    "--plot",
+    metavar="FILE.svg",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Plot the loss curves at the end.",
 )
 @click.option(
     "--tensorboard",
@@ -44,12 +47,12 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     help="Write event files for TensorBoard.",
 )
-@click.option("--dry-run", is_flag=True, help="Show decisions and estimate, and train nothing.")
+@click.option("--dry-run", is_flag=True, help="Show decisions and memory estimate, without training.")
 @click.option(
     "--json/--text",
     "as_json",
     default=None,
-    help="Print events as JSON, one a line, or for people.  [default: text on a terminal, else JSON]",
+    help="Print events as JSON lines, or as text.  [default: text on a terminal, else JSON]",
 )
 @click.pass_context
 def finetune(
@@ -65,16 +68,16 @@ def finetune(
 ) -> None:
     """Train a model on texts: an adapter on a frozen base, or all of its weights.
 
-    What is not given is chosen for this machine and said with its reason. The same command goes on after a stop.
+    Settings that are not given are chosen for this machine, with reasons. The same command resumes a stopped run.
     """
     from devkit.workload.monitoring.listeners import monitor_run
 
-    with _word_left(ctx) as leave, raise_on_signal():
+    with _exit_code_written(ctx), raise_on_signal():
         with report_once_per_node():
             settings = validate_finetune_settings(load_finetune_settings(file, flags))
             require_workload_extra()
         with (
-            _listener(as_json=as_json) as listener,
+            _print_events(as_json=as_json) as listener,
             monitor_run(settings.output, plot=plot, tensorboard=tensorboard) as watcher,
         ):
             from devkit.workload.finetune.process import configure_libraries
@@ -83,20 +86,20 @@ def finetune(
             from devkit.workload.finetune.program import run_finetuning
 
             code = run_finetuning(settings, listeners=(listener, watcher), dry_run=dry_run)
-        leave(code)
+        write_exit_code(code)
     ctx.exit(code)
 
 
 @contextmanager
-def _word_left(ctx: click.Context) -> Iterator[Callable[[int], None]]:
-    """What writes the exit code down for whoever started torchrun, which loses it; wrong input is written down here.
+def _exit_code_written(ctx: click.Context) -> Iterator[None]:
+    """Write the exit code of a signal before the first step, and of wrong input, to the file for torchrun's caller.
 
-    Of several processes that end for one reason, one tells it. A signal before the first step leaves here.
+    torchrun itself loses it. Where several processes end for one reason, one of them reports it.
     """
     try:
-        yield write_exit_code
-    except StoppedBySignal as asked:
-        code = exit_code_for_signal(asked.signal)
+        yield
+    except StoppedBySignal as stop:
+        code = exit_code_for_signal(stop.signal)
         write_exit_code(code)
         ctx.exit(code)
     except DevkitError as error:
@@ -107,8 +110,8 @@ def _word_left(ctx: click.Context) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def _listener(*, as_json: bool | None) -> Iterator["Listener"]:
-    """Who prints the events. JSON has standard output for itself: what libraries print goes to standard error."""
+def _print_events(*, as_json: bool | None) -> Iterator["Listener"]:
+    """Print the events. JSON has standard output for itself: what libraries print goes to standard error."""
     from devkit.workload.environment import reserve_stdout_for_events
     from devkit.workload.finetune.events import throttle_reading_events
     from devkit.workload.finetune.progress import ProgressPrinter, is_terminal
@@ -120,7 +123,7 @@ def _listener(*, as_json: bool | None) -> Iterator["Listener"]:
         try:
             yield progress
         finally:
-            # What went wrong is told next, and on a line of its own.
+            # An error message comes next, on a line of its own.
             progress.clear()
         return
     with reserve_stdout_for_events() as emit:
@@ -128,6 +131,6 @@ def _listener(*, as_json: bool | None) -> Iterator["Listener"]:
 
 
 def load_finetune_settings(file: Path | None, flags: dict[str, Any]) -> FinetuneSettings:
-    """The file's settings with those of typed flags in their place. Raises DevkitError."""
-    given = read_settings_file(file) if file is not None else {}
-    return FinetuneSettings(**given | collect_setting_flags(FinetuneSettings, flags))
+    """Load the settings of the file, overridden by those of flags. Raises DevkitError."""
+    settings = read_settings_file(file) if file is not None else {}
+    return FinetuneSettings(**settings | collect_setting_flags(FinetuneSettings, flags))

@@ -1,15 +1,15 @@
-"""`devkit init`: solve, render, show what would change, write."""
+"""`devkit init`: solve, render, show the changes, write them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from devkit.cli.changes import (
+    WriteOptions,
     build_editor_fields,
     build_image_fields,
     build_plan_fields,
-    confirm_replacing,
+    confirm_and_write,
     format_document,
     print_changes,
     print_editor_reports,
@@ -18,7 +18,7 @@ from devkit.cli.changes import (
     require_plan,
     select_changed,
 )
-from devkit.cli.existing_container import WriteOptions, repair_existing_container
+from devkit.cli.existing_container import repair_existing_container
 from devkit.cli.locks import LockOptions, lock_options, lock_project
 from devkit.cli.options.plan import (
     ContainerOptions,
@@ -30,11 +30,6 @@ from devkit.cli.options.plan import (
     solve_request,
 )
 from devkit.text import format_count
-
-if TYPE_CHECKING:
-    from devkit.render.changes import FileChange
-    from devkit.render.project import DevkitProject
-    from devkit.solver.plan import Plan
 
 SCHEMA = "devkit.init/1"
 
@@ -55,7 +50,7 @@ def init(
     ctx: click.Context,
     directory: Path,
     *,
-    selection: PlanOptions,
+    options: PlanOptions,
     container: ContainerOptions,
     locking: LockOptions,
     yes: bool,
@@ -67,50 +62,37 @@ def init(
 ) -> None:
     """Write a dev container that fits this machine, or the one that the flags describe.
 
-    Choices are kept in DIR/devkit.toml; flags win over it and are recorded there.
+    Settings are kept in DIR/devkit.toml; flags override them and are recorded there.
     """
-    from devkit.render.changes import write_changes
     from devkit.render.project import compute_project_changes, open_project
 
-    project = open_project(directory, build_settings_from_options(selection, container), container.inputs)
-    request = build_project_request(project, facts=selection.facts)
-    manner = WriteOptions(SCHEMA, is_trial=dry_run, is_sure=yes, shows_diff=show_diff, as_json=as_json)
-    repair_existing_container(ctx, project, request, manner)
+    project = open_project(directory, build_settings_from_options(options, container), container.paths)
+    request = build_project_request(project, facts=options.facts)
+    writing = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)
+    repair_existing_container(ctx, project, request, writing)
     answer = require_plan(ctx, solve_request(request, project.dependencies), schema=SCHEMA, as_json=as_json)
     project = lock_project(project, answer, locking)
     changes = compute_project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:
-        print_plan(answer, asked_for_cpu=project.settings.vendor == "cpu")
+        print_plan(answer, wants_cpu=project.settings.vendor == "cpu")
         print_changes(changes, show_diff=show_diff)
         print_editor_reports(project.settings)
-    if not dry_run:
-        confirm_replacing(changes, yes=yes or as_json)
-        write_changes(project.root, changes)
-    _print_end(project, answer, changes, dry_run=dry_run, report=report, as_json=as_json)
-
-
-def _print_end(
-    project: "DevkitProject",
-    plan: "Plan",
-    changes: "tuple[FileChange, ...]",
-    *,
-    dry_run: bool,
-    report: bool,
-    as_json: bool,
-) -> None:
+    confirm_and_write(project.root, changes, writing)
     changed = select_changed(changes)
     if as_json:
         verdict = "unchanged" if not changed else "would-write" if dry_run else "written"
-        fields = build_plan_fields(plan, changes) | build_editor_fields(project.settings)
+        fields = build_plan_fields(answer, changes) | build_editor_fields(project.settings)
         fields |= {"directory": str(project.root), "verdict": verdict}
         fields |= build_image_fields(project.root) if report else {}
         click.echo(format_document(fields, schema=SCHEMA))
-    elif not changed:
+        return
+    files = format_count(len(changed), "file")
+    if not changed:
         click.echo("unchanged: the dev container is as this plan wants it.")
     elif dry_run:
-        click.echo(f"would write {format_count(len(changed), 'file')}; nothing was written.")
+        click.echo(f"would write {files}; nothing was written.")
     else:
-        click.echo(f"wrote {format_count(len(changed), 'file')} to {project.root}")
+        click.echo(f"wrote {files} to {project.root}")
         click.echo("Next: commit them, then open the folder in its container, or prove it with `devkit verify`.")
-    if report and not as_json:
+    if report:
         print_image_size(project.root)

@@ -1,6 +1,7 @@
-"""`devkit plan`: choose versions that fit, and say why."""
+"""`devkit plan`: choose versions that fit, and explain each choice."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from devkit.cli.runtime import today
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.solver.output import format_answer, serialize_answer
-from devkit.solver.plan import Conflict, Plan, Request, Vendor
+from devkit.solver.plan import Conflict, Plan, Vendor
 from devkit.solver.project import add_project_constraints
 from devkit.solver.solve import solve_project
 
@@ -30,47 +31,53 @@ _FOLDER = click.Path(exists=True, file_okay=False)
 @click.option(
     "--project", metavar="DIR", default=".", type=_FOLDER, help="The project to plan for. Default: this directory."
 )
-@click.option("--ignore-dependencies", is_flag=True, help="Plan without what the project's own files ask for.")
-@click.option("--why", metavar="FIELD", help="Explain one choice, such as torch, and what spoke against the others.")
+@click.option("--ignore-dependencies", is_flag=True, help="Plan without the project's own requirements.")
+@click.option(
+    "--why", metavar="FIELD", help="Explain one choice, such as torch, and why the alternatives were rejected."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-def plan(selection: PlanOptions, project: str, ignore_dependencies: bool, why: str | None, as_json: bool) -> int:
+def plan(options: PlanOptions, project: str, ignore_dependencies: bool, why: str | None, as_json: bool) -> int:
     """Choose versions that fit the driver and GPUs, with a reason for each.
 
-    Plans for this machine, or for those that --facts or the flags describe. Keeps to what the project's requirement
-    files ask for, and to the [policy] of its devkit.toml. Exit code 1: nothing fits.
+    Plans for this machine, or for those that --facts or the flags describe. Respects the project's requirement
+    files and the [policy] of its devkit.toml. Exit code 1: nothing fits.
     """
-    policy, dependencies = _project(project, ignore_dependencies=ignore_dependencies)
-    request = replace(build_request_from_options(selection), policy=policy)
+    policy, dependencies = _read_project(project, ignore_dependencies=ignore_dependencies)
+    request = replace(build_request_from_options(options), policy=policy)
     answer = solve_project(request, dependencies, load_tables())
+    width = shutil.get_terminal_size().columns
     if why:
-        request = add_project_constraints(
-            request, dependencies, python=answer.python if isinstance(answer, Plan) else None
-        )
-        click.echo(_explained(request, answer, why, as_json=as_json))
-    elif as_json:
-        click.echo(json.dumps(serialize_answer(answer, today=today()), indent=2, ensure_ascii=False))
+        from devkit.solver.why import BUILD_FIELDS, explain_choice, format_choice, serialize_choice
+
+        python = answer.python if isinstance(answer, Plan) else None
+        request = add_project_constraints(request, dependencies, python=python)
+        choice = explain_choice(request, load_tables(), answer, why)
+        if choice is None:
+            fields = [reason.field for reason in answer.reasons] if isinstance(answer, Plan) else BUILD_FIELDS
+            raise DevkitError(f"the plan has no choice named {why!r}", f"Known: {', '.join(fields)}.")
+        text = format_choice(choice, answer, width=width, today=today())
+        document = serialize_choice(choice, answer, today=today())
     else:
-        asked_for_cpu = request.vendor is Vendor.CPU
-        width = shutil.get_terminal_size().columns
-        click.echo(format_answer(answer, width=width, is_cpu_requested=asked_for_cpu, today=today()))
+        wants_cpu = request.vendor is Vendor.CPU
+        text = format_answer(answer, width=width, is_cpu_requested=wants_cpu, today=today())
+        document = serialize_answer(answer, today=today())
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False) if as_json else text)
     return exit_codes.ANSWER_IS_NO if isinstance(answer, Conflict) else exit_codes.DONE
 
 
-def _project(folder: str, *, ignore_dependencies: bool) -> "tuple[Policy | None, Dependencies]":
-    """The rules of a project and what its files ask for. Raises DevkitError for a devkit.toml that is wrong."""
+def _read_project(folder: str, *, ignore_dependencies: bool) -> "tuple[Policy | None, Dependencies]":
+    """Read the project's policy and requirements. Raises DevkitError for a devkit.toml that is wrong."""
     from devkit.facts.dependencies import NO_DEPENDENCIES
     from devkit.probe.project.reader import read_local_dependencies
 
-    choices = _choices(folder)
-    policy = choices.policy if choices else None
-    if ignore_dependencies or (choices and choices.ignore_dependencies):
-        return policy, NO_DEPENDENCIES
-    return policy, read_local_dependencies(folder)
+    settings = _read_settings(folder)
+    if ignore_dependencies or (settings and settings.ignore_dependencies):
+        return settings.policy if settings else None, NO_DEPENDENCIES
+    return settings.policy if settings else None, read_local_dependencies(folder)
 
 
-def _choices(folder: str) -> "ProjectSettings | None":
-    import os
-
+def _read_settings(folder: str) -> "ProjectSettings | None":
+    # Most projects have no devkit.toml: then its reader is not imported.
     if not os.access(f"{folder}/devkit.toml", os.F_OK):
         return None
     from pathlib import Path
@@ -81,18 +88,6 @@ def _choices(folder: str) -> "ProjectSettings | None":
     content = read_file(Path(folder), DEVKIT_TOML)
     if content is None:
         return None
-    choices = parse_devkit_toml(content)
-    validate_indexes(choices)
-    return choices
-
-
-def _explained(request: Request, answer: Plan | Conflict, field: str, *, as_json: bool) -> str:
-    from devkit.solver.why import BUILD_FIELDS, explain_choice, format_choice, serialize_choice
-
-    found = explain_choice(request, load_tables(), answer, field)
-    if found is None:
-        fields = [reason.field for reason in answer.reasons] if isinstance(answer, Plan) else BUILD_FIELDS
-        raise DevkitError(f"the plan has no choice named {field!r}", f"Known: {', '.join(fields)}.")
-    if as_json:
-        return json.dumps(serialize_choice(found, answer, today=today()), indent=2, ensure_ascii=False)
-    return format_choice(found, answer, width=shutil.get_terminal_size().columns, today=today())
+    settings = parse_devkit_toml(content)
+    validate_indexes(settings)
+    return settings

@@ -1,4 +1,4 @@
-"""Ctrl-C is not lost: where Python drops it, in a callback or finalizer where nobody can catch it, it comes again."""
+"""The process of a command: its interrupts, the date, and the packages that it needs."""
 
 import importlib.util
 import sys
@@ -8,25 +8,27 @@ from devkit.errors import DevkitError
 RERAISE_AFTER_S = 0.05
 """Not at once: it would be raised in the same callback, and dropped like the first."""
 
+REQUIRED_PACKAGES = ("torch", "transformers", "peft", "accelerate")
+
 
 def reraise_dropped_interrupts() -> None:
-    """From now on an interrupt that was raised where Python can only print it is raised again a moment later."""
-    told_by_python = sys.unraisablehook
+    """Raise Ctrl-C again a moment later where Python can only print it, in a callback or a finalizer."""
+    default_hook = sys.unraisablehook
 
-    def told(unraisable: "sys.UnraisableHookArgs") -> None:
+    def reraise_later(unraisable: "sys.UnraisableHookArgs") -> None:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-            told_by_python(unraisable)
+            default_hook(unraisable)
             return
         import threading
 
-        again = threading.Timer(RERAISE_AFTER_S, _interrupt)
-        again.daemon = True
-        again.start()
+        timer = threading.Timer(RERAISE_AFTER_S, _interrupt_main_thread)
+        timer.daemon = True
+        timer.start()
 
-    sys.unraisablehook = told
+    sys.unraisablehook = reraise_later
 
 
-def _interrupt() -> None:
+def _interrupt_main_thread() -> None:
     import _thread
     import signal
     import threading
@@ -37,23 +39,15 @@ def _interrupt() -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
-# The one clock of the commands: version tables carry a day, and the solver reads none.
-
-
 def today() -> str:
-    """The day it is in UTC, ISO 8601."""
+    """Return today's date in UTC, ISO 8601. The only clock of the commands: the solver reads none."""
     from datetime import UTC, datetime
 
     return datetime.now(UTC).date().isoformat()
 
 
-# The packages that training and generating need, which devkit itself does not.
-
-REQUIRED_PACKAGES = ("torch", "transformers", "peft", "accelerate")
-
-
 def require_workload_extra() -> None:
-    """Raise DevkitError where one of them is not installed."""
+    """Raise DevkitError where a package that training and generating need is not installed."""
     for name in REQUIRED_PACKAGES:
         if importlib.util.find_spec(name) is None:
             raise DevkitError(f"{name} is not installed for {sys.executable}", "pip install 'devkit-gpu[workload]'")

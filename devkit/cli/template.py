@@ -1,5 +1,6 @@
 """`devkit template`: write folders that can be published as dev container Templates."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,6 @@ from devkit.text import format_count
 
 if TYPE_CHECKING:
     from devkit.render.files import Artifact
-    from devkit.solver.plan import Conflict
 
 SCHEMA = "devkit.template/1"
 
@@ -30,17 +30,29 @@ def template(
 
     Publish them with the dev container CLI: devcontainer templates publish DIR --namespace OWNER/NAME
     """
+    from devkit.cli.options.plan import build_project_request, solve_request
     from devkit.render.changes import write_changes
-    from devkit.render.devcontainer_template import DEVCONTAINER_TEMPLATES, compute_template_changes, find_template
+    from devkit.render.devcontainer_template import (
+        DEVCONTAINER_TEMPLATES,
+        compute_template_changes,
+        find_template,
+        render_devcontainer_template,
+        select_template_source,
+    )
+    from devkit.render.project import DevkitProject, PathOptions
+    from devkit.render.wheel import find_devkit_source
     from devkit.solver.plan import Conflict
 
     artifacts: list[Artifact] = []
     for each in [find_template(name) for name in only] or DEVCONTAINER_TEMPLATES:
-        made = _rendered(each.id)
-        if isinstance(made, Conflict):
-            click.echo(format_plan_conflict(made, schema=SCHEMA, as_json=as_json))
+        settings = replace(each.settings, name="my-project")
+        request = build_project_request(DevkitProject(Path(), settings, PathOptions()))
+        answer = solve_request(request)
+        if isinstance(answer, Conflict):
+            click.echo(format_plan_conflict(answer, schema=SCHEMA, as_json=as_json))
             ctx.exit(exit_codes.ANSWER_IS_NO)
-        artifacts += made
+        source = select_template_source(find_devkit_source())
+        artifacts += render_devcontainer_template(each, answer, source, request.machines)
     changes = compute_template_changes(directory.absolute(), artifacts, force=force)
     if not dry_run:
         write_changes(directory.absolute(), changes)
@@ -51,22 +63,3 @@ def template(
     print_changes(changes, show_diff=False)
     verb = "would write" if dry_run else "wrote"
     click.echo(f"{verb} {format_count(len(select_changed(changes)), 'file')} in {directory}")
-
-
-def _rendered(template_id: str) -> "list[Artifact] | Conflict":
-    from dataclasses import replace
-
-    from devkit.cli.options.plan import build_project_request, solve_request
-    from devkit.render.devcontainer_template import find_template, render_devcontainer_template, select_template_source
-    from devkit.render.project import DevkitProject, PathOptions
-    from devkit.render.wheel import find_devkit_source
-    from devkit.solver.plan import Conflict
-
-    chosen = find_template(template_id)
-    request = build_project_request(DevkitProject(Path(), replace(chosen.settings, name="my-project"), PathOptions()))
-    answer = solve_request(request)
-    if isinstance(answer, Conflict):
-        return answer
-    return list(
-        render_devcontainer_template(chosen, answer, select_template_source(find_devkit_source()), request.machines)
-    )

@@ -28,7 +28,7 @@ DEFAULT_TIMEOUT_S = 600.0
     "--model",
     metavar="PATH_OR_ID",
     default="",
-    help="Also train and ask this model, as the place of the proof has it; an id must be in its cache.",
+    help="Also train this model and generate with it, by a path or cached id where the proof runs.",
 )
 @click.option(
     "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as JSON."
@@ -38,7 +38,7 @@ DEFAULT_TIMEOUT_S = 600.0
     "report_file",
     metavar="REPORT",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Check a written report: its hash, whether it agrees with itself, and its first losses by repeating them.",
+    help="Check a written report: its hash, its consistency, and its first losses by repeating them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
@@ -48,7 +48,7 @@ DEFAULT_TIMEOUT_S = 600.0
     type=click.FloatRange(min=1),
     default=DEFAULT_TIMEOUT_S,
     show_default=True,
-    help="Longest time for the proof; building the container does not count.",
+    help="Time limit of the proof, without building the container.",
 )
 @click.pass_context
 def verify(
@@ -65,58 +65,53 @@ def verify(
 ) -> None:
     """Prove that fine-tuning works: in the dev container of DIR, or with --here on this machine.
 
-    A model made on the spot learns a sentence with LoRA and QLoRA; every claim is asserted. Nothing is downloaded.
+    A tiny random model learns a sentence with LoRA and QLoRA; every claim is asserted. Nothing is downloaded.
     """
     from devkit.verify.process import interrupt_on_termination
+    from devkit.verify.report import format_proof_report
 
-    _require_folder(output)
-    if report_file is not None:
-        with interrupt_on_termination():
-            ctx.exit(_check(report_file, timeout_s=timeout_s, as_json=as_json))
+    if output is not None and not output.parent.is_dir():
+        # Now, and not after the proof.
+        raise DevkitError(f"{output.parent} is no directory, so {output.name} cannot be written there", "make it first")
     with interrupt_on_termination():
-        report = _report(directory, here=here, depth=depth, timeout_s=timeout_s, model=model)
+        if report_file is not None:
+            ctx.exit(_check_report(report_file, timeout_s=timeout_s, as_json=as_json))
+        report = _prove(directory, here=here, depth=depth, timeout_s=timeout_s, model=model)
     document = json.dumps(report.to_document(), indent=2, allow_nan=False)
-    refused = _write(output, document) if output is not None else None
-    click.echo(document if as_json else _text(report))
-    if refused:
-        raise refused
+    write_error = None
+    if output is not None:
+        try:
+            output.write_text(document + "\n", encoding="utf-8")
+        except OSError as error:
+            # The report took minutes: it is shown before this error is.
+            hint = "Free some space on that disk, or name another file."
+            write_error = DevkitError(f"cannot write {output}: {error.strerror}", hint)
+    click.echo(document if as_json else format_proof_report(report, width=shutil.get_terminal_size().columns))
+    if write_error:
+        raise write_error
     if report.verdict == "failed":
-        _point_to_doctor(output)
+        first = "" if output else "write the report with --output report.json, then: "
+        click.echo(f"What to do: {first}devkit doctor --verification {output or 'report.json'}", err=True)
     ctx.exit(exit_codes.DONE if report.verdict == "passed" else exit_codes.ANSWER_IS_NO)
 
 
-def _report(directory: Path, *, here: bool, depth: str, timeout_s: float, model: str) -> "VerificationReport":
+def _prove(directory: Path, *, here: bool, depth: str, timeout_s: float, model: str) -> "VerificationReport":
     from devkit.probe.host import LocalHost
     from devkit.workload.proof.stages import Depth
 
     if here:
         from devkit.verify.local_proof import prove_here
 
-        return prove_here(LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_progress, model=model)
+        return prove_here(LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_print_progress, model=model)
     from devkit.verify.dev_container import prove_in_container
 
     return prove_in_container(
-        directory, LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_progress, model=model
+        directory, LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_print_progress, model=model
     )
 
 
-def _write(output: Path, document: str) -> DevkitError | None:
-    """What is wrong with the file, if anything: the report of minutes is shown before that is said."""
-    try:
-        output.write_text(document + "\n", encoding="utf-8")
-    except OSError as error:
-        return DevkitError(f"cannot write {output}: {error.strerror}", "Make room on that disk, or name another file.")
-    return None
-
-
-def _point_to_doctor(output: Path | None) -> None:
-    """A report says what broke; what to do is the doctor's to say."""
-    first = "" if output else "write the report with --output report.json, then: "
-    click.echo(f"What to do: {first}devkit doctor --verification {output or 'report.json'}", err=True)
-
-
-def _check(file: Path, *, timeout_s: float, as_json: bool) -> int:
-    """Compare a report with itself and with this machine; the exit code."""
+def _check_report(file: Path, *, timeout_s: float, as_json: bool) -> int:
+    """Compare a report with itself and with this machine. Returns the exit code."""
     from devkit.probe.host import LocalHost
     from devkit.verify.report import VerificationReport
     from devkit.verify.report_check import (
@@ -131,37 +126,25 @@ def _check(file: Path, *, timeout_s: float, as_json: bool) -> int:
     document = read_verification_report(file)
     report = VerificationReport.from_document(document)
     points = check_report(document)
-    points += repeat_reference(report, LocalHost(), timeout_s=timeout_s, progress=_progress)
+    points += repeat_reference(report, LocalHost(), timeout_s=timeout_s, progress=_print_progress)
     click.echo(json.dumps(build_check_document(points), indent=2) if as_json else format_report_check(points))
     return exit_codes.DONE if summarize_points(points) is PointStatus.AGREES else exit_codes.ANSWER_IS_NO
 
 
 def read_verification_report(file: Path) -> dict[str, Any]:
-    """The document in a file that `devkit verify --output` wrote. Raises DevkitError for any other."""
+    """Read a report that `devkit verify --output` wrote. Raises DevkitError for any other file."""
     from devkit.verify.report import VerificationReport
 
-    how = "Write one: devkit verify --output report.json"
+    hint = "Write one: devkit verify --output report.json"
     try:
         document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         VerificationReport.from_document(document)
     except OSError as error:
-        raise DevkitError(f"cannot read {file}: {error.strerror}", how) from error
+        raise DevkitError(f"cannot read {file}: {error.strerror}", hint) from error
     except (ValueError, RecursionError) as error:
-        raise DevkitError(f"{file} holds no report of devkit verify: {error}", how) from error
+        raise DevkitError(f"{file} holds no report of devkit verify: {error}", hint) from error
     return document
 
 
-def _progress(line: str) -> None:
+def _print_progress(line: str) -> None:
     click.echo(line, err=True)
-
-
-def _text(report: "VerificationReport") -> str:
-    from devkit.verify.report import format_proof_report
-
-    return format_proof_report(report, width=shutil.get_terminal_size().columns)
-
-
-def _require_folder(output: Path | None) -> None:
-    """Refuse now what would fail after the proof."""
-    if output is not None and not output.parent.is_dir():
-        raise DevkitError(f"{output.parent} is no directory, so {output.name} cannot be written there", "make it first")

@@ -23,11 +23,11 @@ from devkit.render.templates import render_template
 from devkit.solver.plan import Vendor
 
 SIGKILL_AFTER_S = 10
-"""How long dstack's runner waits after the interrupt before it kills: killDelay in
+"""Time from the interrupt to the kill by dstack's runner: killDelay in
 https://github.com/dstackai/dstack/blob/master/runner/internal/runner/executor/executor.go. `stop_duration` is the
-server's patience with the whole node."""
+server's timeout for the whole node."""
 INSTANCE_FOLDER = "/var/lib/devkit"
-"""Where storage without a name lies on an instance."""
+"""The folder of storage without a name on an instance."""
 IMAGE_GIB = 40
 _NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
 """Source: validate_dstack_resource_name in dstack/_internal/core/services of 0.22."""
@@ -36,7 +36,7 @@ _VENDORS = {Vendor.NVIDIA: "nvidia", Vendor.ROCM: "amd", Vendor.CPU: ""}
 
 
 class DstackEditor(StrEnum):
-    """What dstack prepares an environment for. Source: https://dstack.ai/docs/reference/dstack.yml/dev-environment/"""
+    """An editor that dstack prepares an environment for. Source: https://dstack.ai/docs/reference/dstack.yml/dev-environment/"""
 
     VSCODE = "vscode"
     CURSOR = "cursor"
@@ -46,45 +46,49 @@ class DstackEditor(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class DstackSettings:
-    """What only this target knows. With `backend` and `region`, new storage is a network volume there."""
+    """The settings of this target alone. With `backend` and `region`, new storage is a network volume there."""
 
     ide: Annotated[DstackEditor, SettingInfo("Editor of the development environment.")] = DstackEditor.VSCODE
     backend: Annotated[str, SettingInfo("Cloud of new volumes, such as aws, gcp or runpod.")] = ""
     region: Annotated[str, SettingInfo("Region of new volumes.")] = ""
     hub_secret: Annotated[
-        str, SettingInfo("dstack's secret with the hub token, in place of HF_TOKEN of your shell.")
+        str, SettingInfo("dstack's secret with the hub token, instead of HF_TOKEN of your shell.")
     ] = ""
 
 
 def render_dstack(task: Task, settings: DstackSettings, context: ExportContext) -> TargetFiles:
-    """The files. Raises DevkitError for names that dstack does not take."""
-    _check(task, settings)
-    volumes = [_mount(task, settings, each) for each in task.volumes if each.source or each.role is not VolumeRole.DATA]
+    """Render the files. Raises DevkitError for names that dstack does not take."""
+    _validate(task, settings)
+    volumes = [
+        _build_mount(task, settings, each) for each in task.volumes if each.source or each.role is not VolumeRole.DATA
+    ]
     values = {
         "devkit_version": __version__,
         "task": task,
         "settings": settings,
-        "environment": _environment(task, settings),
-        "gpu": _gpu(task),
+        "environment": _build_environment(task, settings),
+        "gpu": _build_gpu(task),
         "memory_gib": round_up_to_gib(task.memory_bytes),
         "shm_gib": task.shm_bytes / GIB,
         "disk_gib": IMAGE_GIB + sum(round_up_to_gib(each.size_bytes) for each in task.volumes),
         "volumes": volumes,
-        "project": "" if task.volume(VolumeRole.DATA).source else _project(context),
+        "project": "" if task.volume(VolumeRole.DATA).source else _find_project(context),
         "idle": _LONGEST_IDLE,
         "yaml": quote_yaml,
         "said": format_comment_line,
-        "run": render_yaml_block(_run(task), 4),
+        "run": render_yaml_block(_render_script(task), 4),
     }
-    made = [
+    files = [
         Artifact.from_text("task.dstack.yml", render_template("launchers/dstack-task.yml.j2", **values)),
         Artifact.from_text("dev.dstack.yml", render_template("launchers/dstack-dev.yml.j2", **values)),
     ]
-    new = [_new_volume(task, settings, each) for each in task.volumes if _is_new(each, settings)]
-    return TargetFiles((*made, *new), _next_steps(context, [each.path for each in new]), _notes(task, settings))
+    new = [_render_volume(task, settings, each) for each in task.volumes if _is_new(each, settings)]
+    return TargetFiles(
+        (*files, *new), _list_next_steps(context, [each.path for each in new]), _list_notes(task, settings)
+    )
 
 
-def _check(task: Task, settings: DstackSettings) -> None:
+def _validate(task: Task, settings: DstackSettings) -> None:
     if not _NAME.fullmatch(task.name):
         raise DevkitError(
             f"--name {task.name!r} is no name for dstack: a letter, then 1 to 40 of a-z, 0-9 and hyphens",
@@ -99,77 +103,69 @@ def _check(task: Task, settings: DstackSettings) -> None:
         raise DevkitError(f"--hub-secret {settings.hub_secret!r} is no name", "See dstack secret list.")
 
 
-def _project(context: ExportContext) -> str:
+def _find_project(context: ExportContext) -> str:
     back = find_path_to_project(context.folder)
     if not back:
         raise DevkitError(
-            f"dstack copies the project from where its file lies, and {context.folder} is outside of it",
-            "Write into the project, or name where the project lies: --data",
+            f"dstack copies the project from the folder of its file, and {context.folder} is outside of it",
+            "Write into the project, or name the storage of the project: --data",
         )
     return back
 
 
-def _environment(task: Task, settings: DstackSettings) -> list[str]:
-    """NAME=VALUE, in which a dollar stands for itself when doubled; and the token by its name alone.
+def _build_environment(task: Task, settings: DstackSettings) -> list[str]:
+    """Build NAME=VALUE, in which a doubled dollar is a dollar, and the token by its name alone.
 
     Source: dstack/_internal/utils/interpolator.py of 0.22.
     """
     if any("\n" in value for _, value in task.environment):
         raise DevkitError("dstack takes no variable of several lines", "Leave it out: --env")
-    written = [f"{name}={value.replace('$', '$$')}" for name, value in task.environment]
+    variables = [f"{name}={value.replace('$', '$$')}" for name, value in task.environment]
     if not task.needs_token:
-        return written
+        return variables
     secret = settings.hub_secret
-    return [*written, f"HF_TOKEN=${{{{ secrets.{secret} }}}}" if secret else "HF_TOKEN"]
+    return [*variables, f"HF_TOKEN=${{{{ secrets.{secret} }}}}" if secret else "HF_TOKEN"]
 
 
-def _gpu(task: Task) -> tuple[tuple[str, str], ...]:
-    """Keys and values of resources.gpu; () for none."""
-    wanted = task.accelerator
-    if not wanted.count:
+def _build_gpu(task: Task) -> tuple[tuple[str, str], ...]:
+    """Build the keys and values of resources.gpu; () for none."""
+    accelerator = task.accelerator
+    if not accelerator.count:
         return ()
-    keys = [("vendor", _VENDORS[wanted.vendor])]
-    if wanted.name:
-        keys += _named(wanted.name)
+    keys = [("vendor", _VENDORS[accelerator.vendor])]
+    if accelerator.name:
+        gpu = find_launcher_gpu(accelerator.name)
+        if not gpu.dstack:
+            kind = (
+                "parts of GPUs" if is_mig_slice(accelerator.name) else f"GPU that devkit knows as {accelerator.name!r}"
+            )
+            raise DevkitError(f"dstack rents no {kind}", "See its names with dstack offer, and name one: --gpu")
+        keys += [("name", gpu.dstack), *([("memory", f"{gpu.gib}GB")] if gpu.gib else [])]
     elif task.fitting_gpus:
-        # The least that holds the job, in memory that programs may take: data sheets say a little more.
+        # The least that holds the job, in memory that programs can use: data sheets give a little more.
         least = find_gpu_spec(task.fitting_gpus[0], Precision.BF16).memory_bytes // GIB
         keys.append(("memory", f"{least}GB.."))
-    return (*keys, ("count", str(wanted.count)))
-
-
-def _named(name: str) -> list[tuple[str, str]]:
-    found = find_launcher_gpu(name)
-    if not found.dstack:
-        what = "parts of GPUs" if is_mig_slice(name) else f"GPU that devkit knows as {name!r}"
-        raise DevkitError(f"dstack rents no {what}", "See its names with dstack offer, and name one: --gpu")
-    memory = [("memory", f"{found.gib}GB")] if found.gib else []
-    return [("name", found.dstack), *memory]
+    return (*keys, ("count", str(accelerator.count)))
 
 
 def _is_new(volume: Volume, settings: DstackSettings) -> bool:
     return bool(settings.backend) and not volume.source and volume.role is not VolumeRole.DATA
 
 
-def _mount(task: Task, settings: DstackSettings, volume: Volume) -> tuple[str, str, str, str]:
-    """The key, the source, the path inside, and why."""
+def _build_mount(task: Task, settings: DstackSettings, volume: Volume) -> tuple[str, str, str, str]:
+    """Build the key, the source, the path in the container, and the reason."""
     if volume.source.startswith("/"):
         if ".." in volume.source.split("/"):
-            raise DevkitError(f"--{volume.role} {volume.source!r} leads out of itself", "Write it without `..`.")
+            raise DevkitError(f"--{volume.role} {volume.source!r} contains `..`", "Write it without `..`.")
         return "instance_path", volume.source, volume.path, "a folder of the instance"
     if volume.source or _is_new(volume, settings):
         return "name", _volume_name(task, volume), volume.path, "a network volume"
-    folder = f"{INSTANCE_FOLDER}/{_own(task, volume)}"
-    return "instance_path", folder, volume.path, "a folder of the instance, gone with it"
-
-
-def _own(task: Task, volume: Volume) -> str:
-    """The models are the project's, and all else the job's own."""
-    return f"{task.project if volume.role is VolumeRole.MODELS else task.name}-{volume.role}"
+    folder = f"{INSTANCE_FOLDER}/{task.name_new_volume(volume.role)}"
+    return "instance_path", folder, volume.path, "a folder of the instance, deleted with it"
 
 
 def _volume_name(task: Task, volume: Volume) -> str:
-    name = volume.source or _own(task, volume)
+    name = volume.source or task.name_new_volume(volume.role)
     if not _NAME.fullmatch(name):
         raise DevkitError(
             f"--{volume.role} {name!r} is no volume of dstack's: a letter, then 1 to 40 of a-z, 0-9 and hyphens",
@@ -178,7 +174,7 @@ def _volume_name(task: Task, volume: Volume) -> str:
     return name
 
 
-def _new_volume(task: Task, settings: DstackSettings, volume: Volume) -> Artifact:
+def _render_volume(task: Task, settings: DstackSettings, volume: Volume) -> Artifact:
     text = render_template(
         "launchers/dstack-volume.yml.j2",
         devkit_version=__version__,
@@ -190,8 +186,8 @@ def _new_volume(task: Task, settings: DstackSettings, volume: Volume) -> Artifac
     return Artifact.from_text(f"volume-{volume.role}.dstack.yml", text)
 
 
-def _run(task: Task) -> str:
-    """The script of every node. It ends as the command, which so gets the terminal's interrupt itself."""
+def _render_script(task: Task) -> str:
+    """Render the script of every node. It execs the command, which so gets the terminal's interrupt itself."""
     address, rank = "127.0.0.1", "0"
     if task.nodes > 1:
         address, rank = '"$DSTACK_MASTER_NODE_IP"', '"$DSTACK_NODE_RANK"'
@@ -206,26 +202,28 @@ def _run(task: Task) -> str:
     )
 
 
-def _next_steps(context: ExportContext, volumes: list[str]) -> tuple[str, ...]:
+def _list_next_steps(context: ExportContext, volumes: list[str]) -> tuple[str, ...]:
     files = [*volumes, "task.dstack.yml"]
     return tuple(f"dstack apply -f {quote_shell([f'{context.folder}/{path}'])}" for path in files)
 
 
-def _notes(task: Task, settings: DstackSettings) -> tuple[str, ...]:
+def _list_notes(task: Task, settings: DstackSettings) -> tuple[str, ...]:
     notes = []
     if task.grace_s > SIGKILL_AFTER_S:
         notes.append(
             f"dstack kills {SIGKILL_AFTER_S} s after it interrupts a run, whatever stop_duration says: a save that takes longer"
-            " is lost, and the checkpoint before it stands"
+            " is lost, and the run resumes from the checkpoint before"
         )
-    kept = task.volume(VolumeRole.CHECKPOINTS).source
-    if task.nodes > 1 and not kept.startswith("/"):
+    checkpoints = task.volume(VolumeRole.CHECKPOINTS).source
+    if task.nodes > 1 and not checkpoints.startswith("/"):
         notes.append(
             "every node must see the checkpoints: name a folder that all instances share, --checkpoints /mnt/X"
         )
-    elif not kept and not settings.backend:
-        notes.append("checkpoints go with the instance: name a volume, --checkpoints, or --backend and --region of one")
+    elif not checkpoints and not settings.backend:
+        notes.append(
+            "checkpoints are deleted with the instance: name a volume, --checkpoints, or --backend and --region of one"
+        )
     return tuple(notes)
 
 
-TARGET = ExportTarget("dstack", "dstack: a task and a development environment.", DstackSettings, render_dstack)
+TARGET = ExportTarget("dstack", DstackSettings, render_dstack)

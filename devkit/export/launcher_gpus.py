@@ -1,4 +1,4 @@
-"""What launchers call the GPUs that they rent: each has its own spelling, and tells sizes apart in its own way."""
+"""The launchers' names of GPUs that they rent: each has its own spelling and its own way to name memory sizes."""
 
 import re
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ _SIZE = re.compile(r"\b(\d+) ?gi?b\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class LauncherGpu:
-    """One GPU in each launcher's words; () and "" where it has no word.
+    """The names of one GPU at each launcher; () and "" where it has none.
 
-    `skypilot` are all names under which a cloud offers it. `gib` goes with `dstack`, which knows one name for GPUs
-    of several sizes; 0 where the name says enough.
+    `skypilot` are all names under which clouds offer it. `gib` is for dstack, which has one name for GPUs of several
+    memory sizes; 0 where the name is unambiguous.
     """
 
     skypilot: tuple[str, ...] = ()
@@ -26,23 +26,23 @@ class LauncherGpu:
 
 
 def find_launcher_gpu(name: str) -> LauncherGpu:
-    """The GPU of that name, as people or estimates write it; nothing but () and "" for one that nobody rents."""
+    """Find the launchers' names of a GPU, as people or estimates name it; only () and "" for one that is not rented."""
     amd = find_amd_gpu(name)
     if amd is not None:
         return _AMD.get(amd.name, LauncherGpu())
     try:
-        card = find_gpu_spec(name, Precision.BF16)
+        gpu = find_gpu_spec(name, Precision.BF16)
     except DevkitError:
         return LauncherGpu()
-    found, size = find_gpu(card.name), _SIZE.search(card.name)
-    if found is None or found.model is None or is_mig_slice(card.name):
+    found, size = find_gpu(gpu.name), _SIZE.search(gpu.name)
+    if found is None or found.model is None or is_mig_slice(gpu.name):
         return LauncherGpu()
     key = found.model.id
     return _SIZED.get((key, int(size[1]) if size else 0)) or _ROWS.get(key, LauncherGpu())
 
 
 def is_mig_slice(name: str) -> bool:
-    """Whether the name is that of a part of a GPU, which MIG divides: nobody rents those out."""
+    """True for the name of a MIG slice, which no launcher rents."""
     return " mig " in f" {name.lower()} "
 
 
@@ -111,7 +111,7 @@ _SIZED = {
     ("v100-sxm2", 32): _V100_32,
     ("v100-pcie", 32): _V100_32,
 }
-"""Rows of several sizes, where the name asks for another than the smallest."""
+"""Rows of several memory sizes, where the name says another than the smallest."""
 
 _AMD = {
     "AMD Instinct MI355X": LauncherGpu((), "MI355X", "MI355X"),

@@ -1,4 +1,4 @@
-"""Times and sizes as people and engines write them: "90m", "1-12:00:00", "64Gi", "500G"."""
+"""Sizes and durations as people and engines write them: "64Gi", "500G", "90m", "1-12:00:00"."""
 
 import re
 
@@ -12,26 +12,25 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
 
 
 def parse_size(text: str, flag: str) -> int:
-    """The size that "64Gi", "500G" or a plain number of bytes means. Raises DevkitError, naming `flag`."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None or float(found[1]) <= 0:
+    """Parse "64Gi", "500G" or a plain number of bytes. Raises DevkitError, naming `flag`."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or float(match[1]) <= 0:
         raise DevkitError(f"{flag} is {text!r}, which is no size", "Write it as 64Gi, 500G or 1Ti.")
-    unit = found[2].lower()
-    if found[3]:
-        return round(float(found[1]) * (1 << 10 * tuple(_UNITS).index(unit)))
-    return round(float(found[1]) * _UNITS[unit])
+    unit = match[2].lower()
+    if match[3]:
+        return round(float(match[1]) * (1 << 10 * tuple(_UNITS).index(unit)))
+    return round(float(match[1]) * _UNITS[unit])
 
 
 def parse_duration(text: str, flag: str) -> int:
-    """The time that "90m", "24h", "2d", "HH:MM:SS" or Slurm's "D-HH:MM:SS" means. Raises DevkitError."""
+    """Parse "90m", "24h", "2d", "HH:MM:SS" or Slurm's "D-HH:MM:SS" into seconds. Raises DevkitError, naming `flag`."""
     plain = text.strip().lower()
     clock = _TIME.fullmatch(plain)
     if clock is not None:
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     else:
-        found = re.fullmatch(r"(?:\d+[smhd])+", plain)
-        parts = re.findall(r"(\d+)([smhd])", plain) if found else []
+        parts = re.findall(r"(\d+)([smhd])", plain) if re.fullmatch(r"(?:\d+[smhd])+", plain) else []
         total = sum(int(count) * _SECONDS[unit] for count, unit in parts)
     if total <= 0:
         raise DevkitError(f"{flag} is {text!r}, which is no time", "Write it as 90m, 24h, 2d or 1-12:00:00.")
@@ -39,12 +38,12 @@ def parse_duration(text: str, flag: str) -> int:
 
 
 def round_up_to_gib(count: int) -> int:
-    """Whole GiB that hold so many bytes."""
+    """Return the bytes in GiB, rounded up."""
     return -(-count // GIB)
 
 
 def format_slurm_time(seconds: int) -> str:
-    """Slurm's form of a time: D-HH:MM:SS, or HH:MM:SS below a day."""
+    """Format a duration for Slurm: D-HH:MM:SS, or HH:MM:SS below a day."""
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)

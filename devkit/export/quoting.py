@@ -1,24 +1,24 @@
-"""Text of users in files that others read: YAML, comments, shell. What stands in quotes stays what it was."""
+"""Quoting of user text in generated files: YAML, comments, shell. The reader gets back the text as it was."""
 
 import json
 import re
 import shlex
 from collections.abc import Iterable
 
-_UNSEEN = re.compile(r"[\x7f-\x9f\ud800-\udfff\u2028\u2029\ufeff\ufffe\uffff]")
-"""What JSON leaves as it is and YAML does not: not printable, or a line break to YAML 1.1.
+_UNPRINTABLE = re.compile(r"[\x7f-\x9f\ud800-\udfff\u2028\u2029\ufeff\ufffe\uffff]")
+"""Characters that JSON keeps and YAML does not: not printable, or a line break to YAML 1.1.
 Source: https://yaml.org/spec/1.2.2/#51-character-set, https://yaml.org/spec/1.1/#id871136"""
 _PLAIN_LINES = re.compile(r"[\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]*")
 
 
 def quote_yaml(text: str) -> str:
-    """A double-quoted scalar of YAML: what JSON writes, and the rest of YAML's line breaks escaped."""
+    """Quote as a double-quoted YAML scalar: a JSON string, with the rest of YAML's line breaks escaped."""
     written = json.dumps(text, ensure_ascii=False)
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
 
 
 def render_yaml_block(text: str, indent: int) -> str:
-    """Lines of text as a literal block below a key, `indent` spaces deep; quoted where a block cannot hold them."""
+    """Render text as a literal block below a key, `indent` spaces deep; quoted where a block cannot hold it."""
     if not _PLAIN_LINES.fullmatch(text) or text[:1] in ("", " ", "\n") or text.rstrip("\n") == "":
         return quote_yaml(text)
     chomping = "|" if text.endswith("\n") and not text.endswith("\n\n") else "|+" if text.endswith("\n") else "|-"
@@ -28,7 +28,7 @@ def render_yaml_block(text: str, indent: int) -> str:
 
 
 def quote_compose(text: str) -> str:
-    """The same for a Compose file, which puts variables in place of $NAME: a dollar stands for itself when doubled.
+    """Quote for a Compose file, which replaces $NAME by variables: a doubled dollar is a dollar.
 
     Source: https://docs.docker.com/reference/compose-file/interpolation/
     """
@@ -36,17 +36,17 @@ def quote_compose(text: str) -> str:
 
 
 def format_comment_line(text: str) -> str:
-    """Text for a comment, which ends with its line."""
+    """Format text for a comment, which ends with its line."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
 def quote_shell(words: Iterable[str]) -> str:
-    """Words that a POSIX shell reads back as they were."""
+    """Quote words for a POSIX shell."""
     return shlex.join(words)
 
 
 def fold_shell_command(words: Iterable[str], *, indent: int) -> str:
-    """The same, each long option with what belongs to it on a line of its own, `indent` spaces deep."""
+    """Quote words for a POSIX shell, each long option with its values on a line of its own, `indent` spaces deep."""
     lines: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--") and lines[-1]:

@@ -1,4 +1,4 @@
-"""SkyPilot: a task for clouds and clusters, run as a managed job that comes back after spot nodes are taken away.
+"""SkyPilot: a task for clouds and clusters, run as a managed job that recovers after spot nodes are reclaimed.
 
 Source: https://docs.skypilot.co/en/latest/reference/yaml-spec.html
 """
@@ -19,9 +19,9 @@ from devkit.render.files import Artifact
 from devkit.render.templates import render_template
 
 IMAGE_GIB = 40
-"""The image, unpacked, and the system of the node."""
+"""The unpacked image and the system of the node."""
 SIGKILL_AFTER_S = 30
-"""How long SkyPilot waits after SIGTERM before it kills. Source: sky/skylet/subprocess_daemon.py of 0.14."""
+"""Time from SIGTERM to SIGKILL. Source: sky/skylet/subprocess_daemon.py of 0.14."""
 _INFRA = re.compile(r"[A-Za-z0-9*@._:/-]+")
 _BUCKET = re.compile(r"(?:s3|gs|r2|cos|oci|nebius|cw|https)://[^\s]+")
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
@@ -30,15 +30,15 @@ _CLUSTERS = ("kubernetes", "k8s", "ssh")
 
 @dataclass(frozen=True, kw_only=True)
 class SkypilotSettings:
-    """What only this target knows. "" leaves the choice to SkyPilot, which takes the cheapest."""
+    """The settings of this target alone. "" leaves the choice to SkyPilot, which takes the cheapest."""
 
-    infra: Annotated[str, SettingInfo("Where to run, in SkyPilot's words.", example="aws/us-east-1")] = ""
+    infra: Annotated[str, SettingInfo("Infrastructure, as SkyPilot names it.", example="aws/us-east-1")] = ""
     accelerator: Annotated[str, SettingInfo("SkyPilot's own name of the GPU, where devkit does not know it.")] = ""
 
 
 @dataclass(frozen=True)
 class _Mount:
-    """One entry of file_mounts or volumes: `lines` are YAML below its path."""
+    """One entry of file_mounts: `lines` are YAML below its path."""
 
     path: str
     lines: tuple[str, ...]
@@ -46,63 +46,63 @@ class _Mount:
 
 
 def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportContext) -> TargetFiles:
-    """The files. Raises DevkitError for a GPU that SkyPilot has no name for, and for storage it cannot mount."""
+    """Render the files. Raises DevkitError for a GPU that SkyPilot has no name for, and for storage it cannot mount."""
     if settings.infra and not _INFRA.fullmatch(settings.infra):
         raise DevkitError(f"--infra {settings.infra!r} is no place", "Write it as aws, aws/us-east-1 or k8s/CONTEXT.")
     on_cluster = settings.infra.partition("/")[0].lower() in _CLUSTERS
     volumes = [each for each in task.volumes if _is_volume(each, on_cluster=on_cluster)]
-    mounts = [_file_mount(task, each) for each in task.volumes if each not in volumes]
+    mounts = [_build_file_mount(task, each) for each in task.volumes if each not in volumes]
     text = render_template(
         "launchers/skypilot.yaml.j2",
         devkit_version=__version__,
         task=task,
         settings=settings,
         on_cluster=on_cluster,
-        accelerators=_accelerators(task, settings),
+        accelerators=_list_accelerators(task, settings),
         memory_gib=round_up_to_gib(task.memory_bytes),
         disk_gib=IMAGE_GIB + sum(round_up_to_gib(each.size_bytes) for each in task.volumes),
         mounts=mounts,
         volumes=[(each.path, _volume_name(task, each), each.because) for each in volumes],
-        run=render_yaml_block(_run(task), 2),
+        run=render_yaml_block(_render_script(task), 2),
         yaml=quote_yaml,
         said=format_comment_line,
     )
-    made = [_new_volume(task, settings, each) for each in volumes if not each.source]
+    new = [_render_volume(task, settings, each) for each in volumes if not each.source]
     return TargetFiles(
-        (Artifact.from_text("task.yaml", text), *made),
-        _next_steps(task, context, [each.path for each in made]),
-        _notes(task),
+        (Artifact.from_text("task.yaml", text), *new),
+        _list_next_steps(task, context, [each.path for each in new]),
+        _list_notes(task),
     )
 
 
-def _accelerators(task: Task, settings: SkypilotSettings) -> tuple[str, ...]:
-    """The names of any GPU that will do; () for none."""
-    wanted = task.accelerator
-    if not wanted.count:
+def _list_accelerators(task: Task, settings: SkypilotSettings) -> tuple[str, ...]:
+    """Return SkyPilot's names of all GPUs that fit; () for none."""
+    accelerator = task.accelerator
+    if not accelerator.count:
         return ()
     if settings.accelerator:
         return (settings.accelerator,)
-    names = (wanted.name,) if wanted.name else task.fitting_gpus
-    found = tuple(dict.fromkeys(each for name in names for each in find_launcher_gpu(name).skypilot))
-    if found:
-        return found
-    if not wanted.name:
-        raise DevkitError("SkyPilot must be told which GPU to rent", "Name it: --gpu H100")
+    names = (accelerator.name,) if accelerator.name else task.fitting_gpus
+    gpus = tuple(dict.fromkeys(each for name in names for each in find_launcher_gpu(name).skypilot))
+    if gpus:
+        return gpus
+    if not accelerator.name:
+        raise DevkitError("SkyPilot needs the name of a GPU to rent", "Name it: --gpu H100")
     raise DevkitError(
-        f"SkyPilot rents no GPU that devkit knows as {wanted.name!r}",
+        f"SkyPilot rents no GPU that devkit knows as {accelerator.name!r}",
         "See its own names with sky gpus list --all, and give one: --accelerator NAME",
     )
 
 
 def _is_volume(volume: Volume, *, on_cluster: bool) -> bool:
-    """Whether SkyPilot mounts it as a volume: one that has a plain name, or a new claim of a cluster."""
+    """True if SkyPilot mounts it as a volume: one with a plain name, or a new claim in a cluster."""
     if volume.source:
         return not _BUCKET.fullmatch(volume.source)
     return on_cluster and volume.role is not VolumeRole.DATA
 
 
 def _volume_name(task: Task, volume: Volume) -> str:
-    name = volume.source or _new_name(task, volume)
+    name = volume.source or task.name_new_volume(volume.role)
     if not _NAME.fullmatch(name):
         raise DevkitError(
             f"--{volume.role} {name!r} is neither a bucket nor a volume of SkyPilot's",
@@ -111,30 +111,25 @@ def _volume_name(task: Task, volume: Volume) -> str:
     return name
 
 
-def _new_name(task: Task, volume: Volume) -> str:
-    """The models are the project's, and all else the job's own."""
-    return f"{task.project if volume.role is VolumeRole.MODELS else task.name}-{volume.role}"
-
-
-def _file_mount(task: Task, volume: Volume) -> _Mount:
+def _build_file_mount(task: Task, volume: Volume) -> _Mount:
     if volume.source:
         named = (f"source: {quote_yaml(volume.source)}", f"mode: {_mode(volume)}")
         return _Mount(volume.path, named, volume.because)
     if volume.role is VolumeRole.DATA:
         return _Mount(volume.path, (), "the project, copied to each node from the folder that you start from")
-    lines = (f"name: {quote_yaml(_new_name(task, volume))}", f"mode: {_mode(volume)}", "persistent: true")
-    return _Mount(volume.path, lines, f"a bucket that SkyPilot makes; {volume.because}")
+    lines = (f"name: {quote_yaml(task.name_new_volume(volume.role))}", f"mode: {_mode(volume)}", "persistent: true")
+    return _Mount(volume.path, lines, f"a bucket that SkyPilot creates; {volume.because}")
 
 
 def _mode(volume: Volume) -> str:
-    """Writing goes through the node's disk: a bucket's own mount takes no file apart from one written in one piece.
+    """Return the mode: writes go through the node's disk, since a bucket mount only takes files written sequentially.
 
     Source: https://docs.skypilot.co/en/latest/reference/storage.html#storage-mounting-modes
     """
     return "MOUNT" if volume.role is VolumeRole.DATA else "MOUNT_CACHED"
 
 
-def _new_volume(task: Task, settings: SkypilotSettings, volume: Volume) -> Artifact:
+def _render_volume(task: Task, settings: SkypilotSettings, volume: Volume) -> Artifact:
     text = render_template(
         "launchers/skypilot-volume.yaml.j2",
         devkit_version=__version__,
@@ -147,8 +142,8 @@ def _new_volume(task: Task, settings: SkypilotSettings, volume: Volume) -> Artif
     return Artifact.from_text(f"volume-{volume.role}.yaml", text)
 
 
-def _run(task: Task) -> str:
-    """The script of every node. It execs nothing: SkyPilot adds lines that wait for the upload of what was written."""
+def _render_script(task: Task) -> str:
+    """Render the script of every node. It execs nothing: SkyPilot appends lines that wait for uploads."""
     address, rank = "127.0.0.1", "0"
     if task.nodes > 1:
         address, rank = '"$(printf \'%s\\n\' "$SKYPILOT_NODE_IPS" | head -n 1)"', '"$SKYPILOT_NODE_RANK"'
@@ -165,27 +160,26 @@ def _run(task: Task) -> str:
     )
 
 
-def _next_steps(task: Task, context: ExportContext, volumes: list[str]) -> tuple[str, ...]:
-    made = tuple(f"sky volumes apply {quote_shell([f'{context.folder}/{path}'])}" for path in volumes)
+def _list_next_steps(task: Task, context: ExportContext, volumes: list[str]) -> tuple[str, ...]:
+    volume_steps = tuple(f"sky volumes apply {quote_shell([f'{context.folder}/{path}'])}" for path in volumes)
     token = " --secret HF_TOKEN" if task.needs_token else ""
-    return (*made, f"sky jobs launch{token} {quote_shell([f'{context.folder}/task.yaml'])}")
+    return (*volume_steps, f"sky jobs launch{token} {quote_shell([f'{context.folder}/task.yaml'])}")
 
 
-def _notes(task: Task) -> tuple[str, ...]:
+def _list_notes(task: Task) -> tuple[str, ...]:
     notes = []
     if task.grace_s > SIGKILL_AFTER_S:
         notes.append(
-            f"SkyPilot kills {SIGKILL_AFTER_S} s after it asks a job to stop, and tells it nothing when a spot node goes:"
-            " then the run goes on from its last checkpoint"
+            f"SkyPilot kills a job {SIGKILL_AFTER_S} s after SIGTERM, and sends no signal when a spot node is reclaimed:"
+            " then the run resumes from its last checkpoint"
         )
     if task.nodes > 1 and not task.volume(VolumeRole.CHECKPOINTS).source:
-        notes.append("every node must see the checkpoints: a bucket shows a file to the others once it is uploaded")
+        notes.append("every node must see the checkpoints: a bucket shows a file to other nodes once it is uploaded")
     return tuple(notes)
 
 
 TARGET = ExportTarget(
     "skypilot",
-    "SkyPilot: a task for clouds and clusters, spot included.",
     SkypilotSettings,
     render_skypilot,
 )

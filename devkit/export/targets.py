@@ -1,4 +1,4 @@
-"""Every target: an engine that exists, the settings that are its alone, and who writes its files."""
+"""The targets of `devkit export`: their settings, the function that renders their files, and the folder of those."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,50 +12,7 @@ from devkit.render.container.settings import ContainerSettings
 from devkit.render.files import Artifact
 from devkit.solver.plan import Plan
 
-
-@dataclass(frozen=True)
-class TargetFiles:
-    """A target's files, relative to their folder, and what to type next, one command each."""
-
-    artifacts: tuple[Artifact, ...]
-    next_steps: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ExportContext:
-    """What a target may need besides the task: the plan and the settings that the dev container is made from.
-
-    `folder` is where the files go, as it is typed in the project's folder: the commands that come next are, too.
-    """
-
-    plan: Plan
-    project: ContainerSettings
-    folder: str = "."
-
-
-@dataclass(frozen=True)
-class ExportTarget:
-    """An engine. `settings` is a class as `devkit.facts.settings` describes; `render` writes the task down for it.
-
-    `render` raises DevkitError for a task that the engine cannot run. `table` is its table under [job] in devkit.toml.
-    `needs_image` says, by the target's settings, whether the job runs in the published image: it is refused without
-    one then, so that `render` never sees an empty name.
-    """
-
-    name: str
-    summary: str
-    settings: type
-    render: Callable[[Task, Any, ExportContext], TargetFiles]
-    needs_image: Callable[[Any], bool] = lambda _settings: True
-
-    @property
-    def table(self) -> str:
-        """The table's name: the target's own."""
-        return self.name
-
-
-_PLACES = {
+TARGETS = {
     "kubernetes": "Kubernetes: Job, Kubeflow TrainJob or PyTorchJob, JobSet; with Kueue, storage, checks, monitoring.",
     "slurm": "Slurm: batch scripts for one node or several, in a container or not, requeued when preempted.",
     "skypilot": "SkyPilot: a task for clouds and clusters, spot included.",
@@ -65,27 +22,49 @@ _PLACES = {
 }
 """Name -> summary, in the order of the help. Each is `TARGET` of the module or package of its name."""
 
-TARGET_NAMES = tuple(_PLACES)
+
+@dataclass(frozen=True)
+class TargetFiles:
+    """A target's files, relative to their folder, the commands to run next, and notes."""
+
+    artifacts: tuple[Artifact, ...]
+    next_steps: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
-def find_target_summary(name: str) -> str:
-    """The line of help."""
-    return _PLACES[name]
+@dataclass(frozen=True)
+class ExportContext:
+    """The plan and the settings of the dev container, and the folder of the files as seen from the project."""
+
+    plan: Plan
+    project: ContainerSettings
+    folder: str = "."
+
+
+@dataclass(frozen=True)
+class ExportTarget:
+    """An engine. `settings` is a class as `devkit.facts.settings` describes; its table is [job.NAME] of devkit.toml.
+
+    `render` raises DevkitError for a task that the engine cannot run. `needs_image` tells by the target's settings
+    if the job runs in the published image: without one it is refused, so `render` never sees an empty name.
+    """
+
+    name: str
+    settings: type
+    render: Callable[[Task, Any, ExportContext], TargetFiles]
+    needs_image: Callable[[Any], bool] = lambda _settings: True
 
 
 def load_target(name: str) -> ExportTarget:
-    """The target; its module is loaded now. Raises DevkitError for a name that none has."""
-    if name not in _PLACES:
-        raise DevkitError(f"there is no target {name!r}", f"Choose among {', '.join(TARGET_NAMES)}.")
-    found: ExportTarget = import_module(f"devkit.export.{name}").TARGET
-    return found
-
-
-# Where an exported file lies, seen from the project, and the project seen from there.
+    """Import the target's module. Raises DevkitError for a name that none has."""
+    if name not in TARGETS:
+        raise DevkitError(f"there is no target {name!r}", f"Choose among {', '.join(TARGETS)}.")
+    target: ExportTarget = import_module(f"devkit.export.{name}").TARGET
+    return target
 
 
 def find_path_to_project(folder: str) -> str:
-    """The project's folder from that of the files, which is Context.folder; "" when they lie outside of the project."""
+    """Return the path from `ExportContext.folder` to the project; "" where that folder is outside of it."""
     path = PurePosixPath(folder)
     if path.is_absolute() or ".." in path.parts:
         return ""
@@ -93,12 +72,12 @@ def find_path_to_project(folder: str) -> str:
 
 
 def split_export_folder(folder: str, target: str) -> tuple[str, str]:
-    """The project's folder as it is typed, "" for this one, and where the target's files are from there.
+    """Split `ExportContext.folder` into the project's folder, "" for this one, and the target's folder in it.
 
-    `folder` is Context.folder. Files that do not lie where devkit puts them say nothing of the project.
+    A folder other than the default one says nothing of the project.
     """
-    path, own = PurePosixPath(folder), PurePosixPath("deploy", target)
-    if path.parts[-2:] != own.parts:
+    path, default = PurePosixPath(folder), PurePosixPath("deploy", target)
+    if path.parts[-2:] != default.parts:
         return "", folder
-    above = str(path.parent.parent)
-    return ("" if above == "." else above), str(own)
+    project = str(path.parent.parent)
+    return ("" if project == "." else project), str(default)

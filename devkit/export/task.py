@@ -1,4 +1,4 @@
-"""A job with everything decided, in nobody's dialect: every target writes this down, and none decides anything."""
+"""A job with everything decided, independent of engines: targets write it down and decide nothing."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,17 +9,20 @@ HUB_CACHE = "/opt/cache/huggingface"
 COMPILE_CACHE = "/opt/cache/compile"
 TOKEN_FOLDER = "/home/dev/.config/huggingface"  # noqa: S105 - a folder
 TOKEN_PATH = f"{TOKEN_FOLDER}/token"
-"""Where the dev container keeps them, too: the same image finds the same things everywhere."""
+"""The paths of the dev container, so that the same image finds the same things everywhere."""
+
+REQUESTED = "requested"
+"""The reason of a value that the user gave."""
 
 USER_ID = 1000
-"""The image's user `dev` has it unless the image is built for another."""
+"""The id of the image's user `dev`, unless the image is built for another."""
 
 RENDEZVOUS_PORT = 29500
 """torchrun's own default. Source: https://docs.pytorch.org/docs/stable/elastic/run.html"""
 
 
 class VolumeRole(StrEnum):
-    """What storage is for."""
+    """The use of a volume."""
 
     MODELS = "models"
     DATA = "data"
@@ -28,7 +31,7 @@ class VolumeRole(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """Storage that outlives the job. `source` is the engine's name for it, "" for one to be made with `size_bytes`."""
+    """Storage that outlives the job. `source` is the engine's name of it, "" for new storage of `size_bytes`."""
 
     role: VolumeRole
     path: str
@@ -39,7 +42,7 @@ class Volume:
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
-    """The GPUs of one node: whose, which (its name, "" for any), how many, and what it holds (0: not known)."""
+    """The GPUs of one node: vendor, name ("" for any), number, and the memory of each (0: unknown)."""
 
     vendor: Vendor
     name: str
@@ -51,11 +54,11 @@ class Accelerator:
 class Task:
     """One command on `nodes` machines, each with the same image, GPUs, memory and storage.
 
-    `command` are words for no shell: what one node runs, and the same on every node and every engine. For several
-    processes it is torchrun, whose own flags come from PET_* variables that each target fills (`rendezvous`).
-    `environment` is the same everywhere. `output` is the output folder inside, absolute. `needs_token` is whether the
-    hub is asked for models or data. `fitting_gpus` are GPUs that hold the job as it is, the one with the least memory
-    first; () where the model's shape is not known.
+    `command` is an argument list, the same on every node and engine. For several processes it is torchrun, whose own
+    flags come from PET_* variables that each target fills in (`build_rendezvous_variables`). `environment` is the same
+    everywhere. `output` is the absolute output folder in the container. `needs_token` is true if models or data come
+    from the hub. `fitting_gpus` are GPUs that hold the job as it is, the least memory first; () where the model's
+    shape is unknown.
     """
 
     name: str
@@ -81,21 +84,30 @@ class Task:
 
     @property
     def processes(self) -> int:
-        """Processes of the whole job: one for each GPU, one for each node without."""
+        """The world size: one process for each GPU, or for each node without GPUs."""
         return self.nodes * max(1, self.accelerator.count)
 
     @property
     def is_distributed(self) -> bool:
-        """Whether several processes work together."""
+        """True for several processes."""
         return self.processes > 1
 
     def volume(self, role: VolumeRole) -> Volume:
-        """The storage for that."""
+        """Return the volume of that role."""
         return next(each for each in self.volumes if each.role is role)
+
+    def name_new_volume(self, role: VolumeRole) -> str:
+        """Name new storage: models are shared by the project's jobs, everything else is the job's own."""
+        return f"{self.project if role is VolumeRole.MODELS else self.name}-{role}"
 
 
 def build_rendezvous_variables(task: Task, *, address: str, rank: str) -> tuple[tuple[str, str], ...]:
-    """torchrun's flags as its variables; () for one process. `address` and `rank` are the first node's and this one's.
+    """Build torchrun's flags as variables; () for one process.
+
+    Args:
+        task: the task.
+        address: the address of the first node.
+        rank: the rank of this node.
 
     Source: torch.distributed.argparse_util reads PET_* for each flag.
     """

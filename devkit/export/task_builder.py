@@ -1,4 +1,4 @@
-"""From a project, its plan and its wishes to the task that every target writes down."""
+"""The task of a job, built from the project, its plan and the job's settings: every target writes it down."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,119 +21,40 @@ from devkit.export.sizing import (
     validate_checkpoint_interval,
     validate_gpu,
 )
-from devkit.export.task import COMPILE_CACHE, HUB_CACHE, TOKEN_FOLDER, TOKEN_PATH, Accelerator, Task, Volume, VolumeRole
+from devkit.export.task import (
+    COMPILE_CACHE,
+    HUB_CACHE,
+    REQUESTED,
+    TOKEN_FOLDER,
+    TOKEN_PATH,
+    Accelerator,
+    Task,
+    Volume,
+    VolumeRole,
+)
 from devkit.render.container.settings import ContainerSettings
 from devkit.solver.plan import Plan, Reason, Vendor
 from devkit.text import format_bytes
 from devkit.workload.finetune.settings import FinetuneSettings
 
-# The storage of a job: models, the project with its data, checkpoints; and how large each must be.
-
+SHM_BYTES = 8 * GIB
+SHM_BYTES_PER_GPU = 4 * GIB
+"""As in the dev container: torch's loader workers and NCCL use it, up to the limit."""
+CPU_MEMORY_BYTES = 16 * GIB
+"""Memory of each process, where nothing is known of the model."""
 MIN_VOLUME_BYTES = 10 * GIB
-"""Of new storage, where the estimate asks for less or nothing is known."""
+"""Size of new storage, where the estimate needs less or nothing is known."""
 HEADROOM = 1.2
-"""For file systems' own books, a tokenizer, metrics: a fifth beyond what is counted."""
+"""A fifth beyond what is counted, for file system metadata, a tokenizer, metrics."""
 CHECKPOINT_COPIES = 3
-"""`devkit finetune` asks for room for its checkpoints before the first step: the weights and two numbers for each."""
+"""`devkit finetune` checks before the first step that its checkpoints fit: the weights and two states for each."""
 NODE_LOCAL_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/local")  # noqa: S108 - named to be refused
 """Folders that every node has for itself."""
 
 
-def resolve_output(workspace: str, output: str) -> str:
-    """The output folder inside the container, absolute. Raises DevkitError where its storage would hide something."""
-    path = PurePosixPath(workspace, output)
-    if ".." in path.parts:
-        raise DevkitError(
-            f"the run's output {output!r} leads out of the project, which is all that the job sees",
-            'Name a folder in it, such as output = "tuned".',
-        )
-    for taken, what in ((workspace, "the project"), (HUB_CACHE, "the models"), (COMPILE_CACHE, "compiled kernels")):
-        if path == PurePosixPath(taken) or path in PurePosixPath(taken).parents:
-            raise DevkitError(
-                f"the run's output {output!r} is where {what} would be: storage for it would hide them",
-                'Name a folder of its own, such as output = "tuned".',
-            )
-    if path == PurePosixPath(TOKEN_FOLDER) or PurePosixPath(TOKEN_FOLDER) in path.parents:
-        raise DevkitError(f"the run's output {output!r} is where the hub's token lies", 'Such as output = "tuned".')
-    return str(path)
-
-
-def plan_volumes(
-    job: JobSettings,
-    need: ResourceNeeds | None,
-    *,
-    workspace: str,
-    output: str,
-    keep: int,
-    project_bytes: int,
-    is_local: bool,
-) -> tuple[Volume, ...]:
-    """Raises DevkitError for storage that could not hold what goes there.
-
-    `keep` is how many checkpoints stay, `project_bytes` what of the project is known to go along; a model that
-    `is_local` lies in the project.
-    """
-    models = 0 if need is None or is_local else need.hub_bytes
-    return (
-        _volume(job, VolumeRole.MODELS, HUB_CACHE, models, "the model's weights"),
-        _volume(job, VolumeRole.DATA, workspace, project_bytes, "the project, its data and models"),
-        _volume(job, VolumeRole.CHECKPOINTS, output, _output_bytes(need, keep), _output_words(need, keep)),
-    )
-
-
-def _output_bytes(need: ResourceNeeds | None, keep: int) -> int:
-    """Checkpoints that stay and the one being written, and the result beside them."""
-    if need is None:
-        return 0
-    one = max(need.host.checkpoint_bytes, CHECKPOINT_COPIES * need.result_bytes)
-    return (keep + 1) * one + need.result_bytes
-
-
-def _output_words(need: ResourceNeeds | None, keep: int) -> str:
-    size = format_bytes(need.host.checkpoint_bytes) if need is not None else ""
-    return f"{keep} checkpoints of {size}, the one being written, and the result" if need is not None else ""
-
-
-def _volume(job: JobSettings, role: VolumeRole, path: str, least_bytes: int, holds: str) -> Volume:
-    source, asked = getattr(job, str(role)), getattr(job, f"{role}_size")
-    flag = f"--{role}-size"
-    _check_shared(source, f"--{role}", job.nodes)
-    if asked:
-        size = parse_size(asked, flag)
-        if size < least_bytes:
-            raise DevkitError(
-                f"{flag} {asked} is less than {holds}: {format_bytes(least_bytes)}",
-                f"Give {flag} {round_up_to_gib(round(least_bytes * HEADROOM))}Gi.",
-            )
-        return Volume(role=role, path=path, source=source, size_bytes=size, because="asked for")
-    size = max(MIN_VOLUME_BYTES, round_up_to_gib(round(least_bytes * HEADROOM)) * GIB)
-    because = (
-        f"{holds}: {format_bytes(least_bytes)}" if least_bytes else "at least; nothing is known of what goes there"
-    )
-    return Volume(role=role, path=path, source=source, size_bytes=size, because=because)
-
-
-def _check_shared(source: str, flag: str, nodes: int) -> None:
-    """Several processes write one checkpoint, and all of them read it again."""
-    path = PurePosixPath(source)
-    own = next((each for each in NODE_LOCAL_FOLDERS if PurePosixPath(each) in (path, *path.parents)), None)
-    if nodes > 1 and own is not None:
-        raise DevkitError(
-            f"{flag} {source} is a folder that each of the {nodes} nodes has for itself",
-            "Name one on a file system that all of them share.",
-        )
-
-
-SHM_BYTES = 8 * GIB
-SHM_BYTES_PER_GPU = 4 * GIB
-"""What the dev container has, too: torch's loader workers and NCCL use it, up to the limit."""
-CPU_MEMORY_BYTES = 16 * GIB
-"""Of each process, where nothing is known of the model."""
-
-
 @dataclass(frozen=True)
 class ExportedProject:
-    """A project as the exporters see it: its own settings, its plan, and what the job shall train."""
+    """A project as the exporters see it: its own settings, its plan, and the run to export."""
 
     project: ContainerSettings
     plan: Plan
@@ -141,56 +62,85 @@ class ExportedProject:
     config: Mapping[str, Any] | None
     """The model's config.json; None where it is not known here."""
     is_local_model: bool = False
-    """Whether the model is a folder of the project, and not one of the hub's."""
+    """True if the model is a folder of the project, false if it is the hub's."""
     project_bytes: int = 0
-    """What of the project is known to go along: local data, and a local model."""
+    """Size of the local data and of a local model."""
 
 
 @dataclass(frozen=True)
 class TaskAndEstimate:
-    """The task, what the estimate says of it, and message and hint where that is no."""
+    """The task, its estimated needs, and message and hint where the job does not fit."""
 
     task: Task
-    need: ResourceNeeds | None
+    needs: ResourceNeeds | None
     refusal: tuple[str, str] | None = None
 
 
 def build_task(exported: ExportedProject, job: JobSettings) -> TaskAndEstimate:
-    """The task with everything decided. Raises DevkitError for wishes that no engine could carry out."""
+    """Build the task with everything decided. Raises DevkitError for settings that no engine can run."""
     validate_job_settings(job)
-    validate_gpu(exported.plan, job)
-    finetune = exported.finetune
-    where = _where(exported, job)
-    _check_run(finetune, job, where)
-    need = estimate_needs(finetune, exported.config, where) if exported.config is not None else None
-    time_s, grace_s = parse_duration(job.time, "--time"), parse_duration(job.grace, "--grace")
-    validate_checkpoint_interval(need, finetune, time_s=time_s)
-    fitting: tuple[str, ...] = ()
-    if exported.config is not None and need is not None and where.vendor is Vendor.NVIDIA:
-        fitting = tuple(find_fitting_gpus(exported.plan, finetune, exported.config, where))
-    task = replace(_task(exported, job, need, where), time_s=time_s, grace_s=grace_s, fitting_gpus=fitting)
-    notes = (*_notes(task, job, need), *list_duration_notes(need, finetune, time_s=time_s, grace_s=grace_s))
-    refusal = explain_misfit(need, finetune, exported.config, where, fitting)
-    return TaskAndEstimate(replace(task, reasons=_reasons(task, job, need), notes=notes), need, refusal)
-
-
-def _where(exported: ExportedProject, job: JobSettings) -> RunHardware:
-    count = 0 if exported.plan.vendor is Vendor.CPU else job.gpus
-    return RunHardware(
-        vendor=exported.plan.vendor if count else Vendor.CPU,
+    plan, finetune, config = exported.plan, exported.finetune, exported.config
+    validate_gpu(plan, job)
+    count = 0 if plan.vendor is Vendor.CPU else job.gpus
+    hardware = RunHardware(
+        vendor=plan.vendor if count else Vendor.CPU,
         gpu=job.gpu if count else "",
         processes=job.nodes * max(1, count),
-        packages=frozenset(name for name, _ in exported.plan.packages) & {"bitsandbytes"},
+        packages=frozenset(name for name, _ in plan.packages) & {"bitsandbytes"},
     )
+    _validate_run(finetune, job, hardware)
+    needs = estimate_needs(finetune, config, hardware) if config is not None else None
+    time_s, grace_s = parse_duration(job.time, "--time"), parse_duration(job.grace, "--grace")
+    validate_checkpoint_interval(needs, finetune, time_s=time_s)
+    fitting: tuple[str, ...] = ()
+    if config is not None and needs is not None and hardware.vendor is Vendor.NVIDIA:
+        fitting = tuple(find_fitting_gpus(plan, finetune, config, hardware))
+    gpu = needs.gpu if needs is not None else None
+    accelerator = Accelerator(
+        vendor=hardware.vendor,
+        name=hardware.gpu,
+        count=count,
+        memory_bytes=gpu.memory_bytes if gpu is not None else 0,
+    )
+    slug = exported.project.slug
+    workspace = f"/workspaces/{slug}"
+    is_distributed = hardware.processes > 1
+    launcher = build_torchrun_variables(grace_s=grace_s) if is_distributed else ()
+    variables = tuple((text.partition("=")[0], text.partition("=")[2]) for text in job.env)
+    output = resolve_output(workspace, finetune.output.as_posix())
+    task = Task(
+        name=validate_dns_label(job.name or slug, "--name"),
+        project=slug,
+        image=job.image,
+        command=build_node_command(finetune, is_distributed=is_distributed),
+        environment=(("HF_TOKEN_PATH", TOKEN_PATH), *launcher, *variables),
+        workspace=workspace,
+        output=output,
+        nodes=job.nodes,
+        accelerator=accelerator,
+        cpus=job.cpus or CORES_PER_GPU * max(1, count),
+        memory_bytes=_size_memory(job, needs, hardware, processes=max(1, count)),
+        shm_bytes=parse_size(job.shm, "--shm") if job.shm else max(SHM_BYTES, SHM_BYTES_PER_GPU * count),
+        volumes=plan_volumes(exported, job, needs, workspace=workspace, output=output),
+        time_s=time_s,
+        grace_s=grace_s,
+        is_spot=job.spot,
+        needs_token=not exported.is_local_model,
+        fitting_gpus=fitting,
+    )
+    notes = (*_list_notes(task, job, needs), *list_duration_notes(needs, finetune, time_s=time_s, grace_s=grace_s))
+    refusal = explain_misfit(needs, finetune, config, hardware, fitting)
+    return TaskAndEstimate(replace(task, reasons=_explain_sizes(task, job, needs), notes=notes), needs, refusal)
 
 
-def _check_run(settings: FinetuneSettings, job: JobSettings, where: RunHardware) -> None:
-    """What the run itself would refuse once it is on the cluster, and queued for hours before."""
-    if settings.batch < where.processes:
+def _validate_run(settings: FinetuneSettings, job: JobSettings, hardware: RunHardware) -> None:
+    """Raise DevkitError for what the run would refuse on the cluster, after hours in a queue."""
+    processes = hardware.processes
+    if settings.batch < processes:
         raise DevkitError(
-            f"{where.processes} processes on {job.nodes} x {max(1, job.gpus)} GPUs cannot share a batch of"
+            f"{processes} processes on {job.nodes} x {max(1, job.gpus)} GPUs cannot share a batch of"
             f" {settings.batch} rows",
-            f"Ask for at most {settings.batch} in all, or set batch = {where.processes} in the settings of the run.",
+            f"Request at most {settings.batch} in all, or set batch = {processes} in the settings of the run.",
         )
     for name, path in (("model", settings.model), *(("data", each) for each in (*settings.data, *settings.eval_data))):
         if ".." in PurePosixPath(path).parts:
@@ -200,94 +150,115 @@ def _check_run(settings: FinetuneSettings, job: JobSettings, where: RunHardware)
             )
     if job.spot and not settings.resume:
         raise DevkitError(
-            "--spot with resume = false would begin anew each time the node is taken back",
+            "--spot with resume = false would start over each time the node is reclaimed",
             "Take resume = false out of the settings of the run.",
         )
 
 
-def _task(exported: ExportedProject, job: JobSettings, need: ResourceNeeds | None, where: RunHardware) -> Task:
-    project, finetune = exported.project, exported.finetune
-    workspace = f"/workspaces/{project.slug}"
-    output = resolve_output(workspace, finetune.output.as_posix())
-    count = 0 if where.vendor is Vendor.CPU else job.gpus
-    per_node = max(1, count)
-    card = need.card if need is not None else None
-    volumes = plan_volumes(
-        job,
-        need,
-        workspace=workspace,
-        output=output,
-        keep=finetune.keep,
-        project_bytes=exported.project_bytes,
-        is_local=exported.is_local_model,
+def resolve_output(workspace: str, output: str) -> str:
+    """Return the output folder in the container, absolute. Raises DevkitError where its storage would hide something.
+
+    Args:
+        workspace: the project's folder in the container.
+        output: the output folder of the settings, relative to it or absolute.
+    """
+    path = PurePosixPath(workspace, output)
+    if ".." in path.parts:
+        raise DevkitError(
+            f"the run's output {output!r} leads out of the project, which is all that the job sees",
+            'Name a folder in it, such as output = "tuned".',
+        )
+    for taken, content in ((workspace, "the project"), (HUB_CACHE, "the models"), (COMPILE_CACHE, "compiled kernels")):
+        if path == PurePosixPath(taken) or path in PurePosixPath(taken).parents:
+            raise DevkitError(
+                f"the run's output {output!r} is where {content} would be: storage for it would hide them",
+                'Name a folder of its own, such as output = "tuned".',
+            )
+    if path == PurePosixPath(TOKEN_FOLDER) or PurePosixPath(TOKEN_FOLDER) in path.parents:
+        raise DevkitError(f"the run's output {output!r} is where the hub's token is", 'Such as output = "tuned".')
+    return str(path)
+
+
+def plan_volumes(
+    exported: ExportedProject, job: JobSettings, needs: ResourceNeeds | None, *, workspace: str, output: str
+) -> tuple[Volume, ...]:
+    """Plan the storage of models, project and checkpoints. Raises DevkitError where it would be too small."""
+    models = 0 if needs is None or exported.is_local_model else needs.hub_bytes
+    checkpoints, content, keep = 0, "", exported.finetune.keep
+    if needs is not None:
+        one = max(needs.host.checkpoint_bytes, CHECKPOINT_COPIES * needs.result_bytes)
+        checkpoints = (keep + 1) * one + needs.result_bytes
+        size = format_bytes(needs.host.checkpoint_bytes)
+        content = f"{keep} checkpoints of {size}, the one being written, and the result"
+    return (
+        _plan_volume(job, VolumeRole.MODELS, HUB_CACHE, models, "the model's weights"),
+        _plan_volume(job, VolumeRole.DATA, workspace, exported.project_bytes, "the project, its data and models"),
+        _plan_volume(job, VolumeRole.CHECKPOINTS, output, checkpoints, content),
     )
-    return Task(
-        name=validate_dns_label(job.name or project.slug, "--name"),
-        project=project.slug,
-        image=job.image,
-        command=build_node_command(finetune, is_distributed=where.processes > 1),
-        environment=_environment(job, is_distributed=where.processes > 1),
-        workspace=workspace,
-        output=output,
-        nodes=job.nodes,
-        accelerator=Accelerator(
-            vendor=where.vendor, name=where.gpu, count=count, memory_bytes=card.memory_bytes if card is not None else 0
-        ),
-        cpus=job.cpus or CORES_PER_GPU * per_node,
-        memory_bytes=_memory_bytes(job, need, where, per_node),
-        shm_bytes=parse_size(job.shm, "--shm") if job.shm else max(SHM_BYTES, SHM_BYTES_PER_GPU * count),
-        volumes=volumes,
-        time_s=0,
-        grace_s=0,
-        is_spot=job.spot,
-        needs_token=not exported.is_local_model,
-    )
 
 
-def _environment(job: JobSettings, *, is_distributed: bool) -> tuple[tuple[str, str], ...]:
-    launcher = build_torchrun_variables(grace_s=parse_duration(job.grace, "--grace")) if is_distributed else ()
-    given = tuple((text.partition("=")[0], text.partition("=")[2]) for text in job.env)
-    return (("HF_TOKEN_PATH", TOKEN_PATH), *launcher, *given)
+def _plan_volume(job: JobSettings, role: VolumeRole, path: str, min_bytes: int, content: str) -> Volume:
+    source, requested = getattr(job, str(role)), getattr(job, f"{role}_size")
+    # Several processes write one checkpoint, and all of them read it.
+    folders = (PurePosixPath(source), *PurePosixPath(source).parents)
+    if job.nodes > 1 and any(PurePosixPath(each) in folders for each in NODE_LOCAL_FOLDERS):
+        raise DevkitError(
+            f"--{role} {source} is a folder that each of the {job.nodes} nodes has for itself",
+            "Name one on a file system that all of them share.",
+        )
+    padded_gib = round_up_to_gib(round(min_bytes * HEADROOM))
+    if not requested:
+        because = f"{content}: {format_bytes(min_bytes)}" if min_bytes else "the minimum: its content is unknown here"
+        size = max(MIN_VOLUME_BYTES, padded_gib * GIB)
+        return Volume(role=role, path=path, source=source, size_bytes=size, because=because)
+    flag = f"--{role}-size"
+    size = parse_size(requested, flag)
+    if size < min_bytes:
+        raise DevkitError(
+            f"{flag} {requested} is less than {content}: {format_bytes(min_bytes)}", f"Give {flag} {padded_gib}Gi."
+        )
+    return Volume(role=role, path=path, source=source, size_bytes=size, because=REQUESTED)
 
 
-def _memory_bytes(job: JobSettings, need: ResourceNeeds | None, where: RunHardware, processes: int) -> int:
-    """Of one node: what each of its processes needs, in whole GiB. On a CPU the model itself lies in it, too."""
+def _size_memory(job: JobSettings, needs: ResourceNeeds | None, hardware: RunHardware, *, processes: int) -> int:
+    """Return the memory of one node, in whole GiB, for all its processes. On a CPU the model is in it, too."""
     if job.memory:
         return parse_size(job.memory, "--memory")
-    if need is None:
+    if needs is None:
         return CPU_MEMORY_BYTES * processes
-    model = need.estimate.reserved_peak_bytes.upper if where.vendor is Vendor.CPU else 0
-    return round_up_to_gib((need.host.memory_bytes + model) * processes) * GIB
+    model = needs.estimate.reserved_peak_bytes.upper if hardware.vendor is Vendor.CPU else 0
+    return round_up_to_gib((needs.host.memory_bytes + model) * processes) * GIB
 
 
-def _reasons(task: Task, job: JobSettings, need: ResourceNeeds | None) -> tuple[Reason, ...]:
-    asked = "asked for"
-    by_estimate = "by the memory estimate: a process, its workers, and the largest file of the model for each GPU"
-    if not task.accelerator.count:
-        by_estimate = "by the memory estimate: the process, its workers, and all that training holds"
-    memory = asked if job.memory else by_estimate if need is not None else "nothing is known of the model here"
-    cpus = asked if job.cpus else f"{CORES_PER_GPU} for each GPU: half of them feed data"
-    shm = asked if job.shm else "for loader workers and NCCL: a limit"
-    shown = {
-        "memory": (format_bytes(task.memory_bytes), memory),
-        "cpus": (str(task.cpus), cpus),
-        "shm": (format_bytes(task.shm_bytes), shm),
-    }
-    return tuple(Reason(name, value, because, "devkit estimate", "certain") for name, (value, because) in shown.items())
+def _explain_sizes(task: Task, job: JobSettings, needs: ResourceNeeds | None) -> tuple[Reason, ...]:
+    memory = "by the memory estimate: a process, its workers, and the largest file of the model for each GPU"
+    if needs is None:
+        memory = "the model's needs are unknown here"
+    elif not task.accelerator.count:
+        memory = "by the memory estimate: the process, its workers, and everything that training keeps in memory"
+    rows = (
+        ("memory", format_bytes(task.memory_bytes), job.memory, memory),
+        ("cpus", str(task.cpus), job.cpus, f"{CORES_PER_GPU} for each GPU: half of them load data"),
+        ("shm", format_bytes(task.shm_bytes), job.shm, "for loader workers and NCCL: a limit"),
+    )
+    return tuple(
+        Reason(name, value, REQUESTED if requested else because, "devkit estimate", "certain")
+        for name, value, requested, because in rows
+    )
 
 
-def _notes(task: Task, job: JobSettings, need: ResourceNeeds | None) -> Iterator[str]:
-    if need is None:
+def _list_notes(task: Task, job: JobSettings, needs: ResourceNeeds | None) -> Iterator[str]:
+    if needs is None:
         yield "the model's shape is not known here, so nothing says whether it fits: give its config.json"
-    elif need.card is None and task.accelerator.count and task.fitting_gpus:
+    elif needs.gpu is None and task.accelerator.count and task.fitting_gpus:
         yield f"no GPU is named with --gpu: the smallest that is sure to hold these settings is {task.fitting_gpus[0]}"
-    elif need.card is None and task.accelerator.count:
-        least = format_bytes(need.estimate.device_peak_bytes.upper)
-        yield f"no GPU is named with --gpu, or nothing is known of its memory: these settings take up to {least}"
-    elif need.card is not None and need.verdict is Fit.TIGHT:
-        upper, has = format_bytes(need.estimate.device_peak_bytes.upper), format_bytes(need.card.memory_bytes)
-        yield f"tight: {format_bytes(need.peak_bytes)} are expected, at most {upper}, and {need.card.name} has {has}"
+    elif needs.gpu is None and task.accelerator.count:
+        upper = format_bytes(needs.estimate.device_peak_bytes.upper)
+        yield f"no GPU is named with --gpu, or its memory is unknown: these settings take up to {upper}"
+    elif needs.gpu is not None and needs.verdict is Fit.TIGHT:
+        upper, memory = format_bytes(needs.estimate.device_peak_bytes.upper), format_bytes(needs.gpu.memory_bytes)
+        yield f"tight: {format_bytes(needs.peak_bytes)} are expected, at most {upper}; {needs.gpu.name} has {memory}"
     if job.gpus and not task.accelerator.count:
-        yield "the project's image is planned for the CPU: no GPU is asked for"
+        yield "the project's image is planned for the CPU: no GPU is requested"
     if has_mutable_tag(task.image):
-        yield f"{task.image} has no tag that stays: two nodes, or a later try, may get different images"
+        yield f"{task.image} has a mutable tag: two nodes, or a later attempt, may get different images"

@@ -15,5 +15,5 @@ from tests.render.plans import GPU_PLAN
     ],
 )
 def test_a_plan_from_old_tables_says_so(capsys, day, is_said):
-    print_plan(GPU_PLAN, asked_for_cpu=False, on=day)
+    print_plan(GPU_PLAN, wants_cpu=False, on=day)
     assert ("181 days old" in " ".join(capsys.readouterr().out.split())) is is_said

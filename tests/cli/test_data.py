@@ -1,4 +1,4 @@
-"""`devkit data` from the outside: newer tables are signed off, used by every command, and never in the way."""
+"""`devkit data` from the outside: newer tables are validated, used by every command, and never in the way."""
 
 import io
 import json
@@ -117,7 +117,7 @@ def test_force_takes_what_differs_from_the_shipped_tables_and_never_what_is_wron
     path = tmp_path / "gpus.toml"
     path.write_text(changed("gpus", ('as_of = "2026-11-21"', 'as_of = "2025-01-01"')))
     refused = devkit("data", "update", path)
-    assert refused.returncode == 1 and "--force takes these" in refused.stdout
+    assert refused.returncode == 1 and "--force uses these" in refused.stdout
     assert devkit("data", "update", path, "--force", "--dry-run").returncode == 0 and not home.exists()
     assert devkit("data", "update", path, "--force").returncode == 0
     assert "2025-01-01" in devkit("data", "show").stdout
@@ -195,7 +195,7 @@ DAMAGES = {
     "changed by one byte": lambda content: content.replace(b'"12.0"', b'"13.0"', 1),
     "no JSON": lambda content: b"\xff\x00{]",
     "JSON of something else": lambda content: b"[1]\n{}\n",
-    "signed off beside other tables": lambda content: content.replace(b'"beside": ', b'"beside": 1', 1),
+    "validated against other tables": lambda content: content.replace(b'"beside": ', b'"beside": 1', 1),
 }
 
 

@@ -131,9 +131,9 @@ def test_what_no_file_repairs_is_printed_and_never_run(monkeypatch, capsys, tmp_
     from devkit.cli.doctor import apply_repairs
     from tests.doctor.reports import ROOT, a_report
 
-    assert apply_repairs(a_report(ROOT), tmp_path, is_sure=True) == ()
+    assert apply_repairs(a_report(ROOT), tmp_path, is_confirmed=True) == ()
     said = capsys.readouterr().err
-    assert "Nothing here can be repaired by a change of a file." in said
+    assert "No change of a file can repair these findings." in said
     assert "DRV901 by hand (host, root): Do this." in said
     assert "      sudo do" in said
 
@@ -147,5 +147,5 @@ def test_yes_does_not_cover_what_somebody_should_look_at(project, capsys, change
     typed = {"severity": Severity, "confidence": Confidence}
     repairs = (Repair(RepairKind.REMOVE, ".devcontainer/devcontainer.json", ("runArgs",)),)
     finding = a_finding(fix=Fix("x", repairs=repairs), **{name: typed[name](value) for name, value in change.items()})
-    assert apply_repairs(a_report(an_outcome("PRJ901", finding)), project, is_sure=True) == ()
+    assert apply_repairs(a_report(an_outcome("PRJ901", finding)), project, is_confirmed=True) == ()
     assert written(project) == BROKEN

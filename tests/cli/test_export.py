@@ -42,7 +42,7 @@ def export(project, *words):
     with chdir(project), redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", words)
         patch.setattr(sys, "stdin", io.StringIO())
-        code = cli._exit_code()
+        code = cli.run_command_line()
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 

@@ -28,7 +28,7 @@ def ended_by(monkeypatch, capsys, error):
         raise error
 
     monkeypatch.setattr(cli, "devkit", fail)
-    code = cli._exit_code()
+    code = cli.run_command_line()
     return code, capsys.readouterr().err
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from devkit.export.targets import TARGET_NAMES
+from devkit.export.targets import TARGETS
 from tests.export.kubernetes.api import CUSTOM, problems
 
 EXPECTED = Path(__file__).resolve().parents[2] / "examples/cluster/expected"
@@ -26,7 +26,7 @@ def of(*suffixes, under=""):
 
 
 def test_every_target_has_its_files():
-    assert {path.name for path in EXPECTED.iterdir()} == set(TARGET_NAMES)
+    assert {path.name for path in EXPECTED.iterdir()} == set(TARGETS)
 
 
 @pytest.mark.parametrize("script", of(".sh", ".sbatch"))

@@ -7,7 +7,7 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.export.job_settings import JobSettings, has_mutable_tag, validate_job_settings, validate_printable
 from devkit.export.kubernetes import TARGET as KUBERNETES
-from devkit.export.targets import TARGET_NAMES, load_target
+from devkit.export.targets import TARGETS, load_target
 from devkit.facts.settings import describe_settings
 
 PLAIN = JobSettings()
@@ -92,7 +92,7 @@ def test_what_is_no_name_of_an_image(image):
         validate_job_settings(replace(PLAIN, image=image))
 
 
-@pytest.mark.parametrize("name", TARGET_NAMES)
+@pytest.mark.parametrize("name", TARGETS)
 def test_settings_of_a_target_and_of_the_job_have_different_names(name):
     """[job.TARGET] takes both; "output" is the folder's."""
     target = load_target(name)

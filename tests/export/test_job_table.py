@@ -23,13 +23,13 @@ def kept_in(text, typed, target=KUBERNETES):
 
 def test_nothing_is_asked_for_without_a_table():
     found = wishes('name = "x"\n[target]\ngpus = ["H100"]\n')
-    assert (found.job.gpus, found.job.gpu, found.own, found.output) == (1, "", KUBERNETES.settings(), "")
+    assert (found.job.gpus, found.job.gpu, found.target, found.output) == (1, "", KUBERNETES.settings(), "")
 
 
 def test_the_target_wins_over_the_job_and_flags_win_over_both():
     text = '[job]\ngpus = 1\nmodels = "a"\ntime = "1h"\n[job.kubernetes]\ngpus = 2\nmodels = "b"\nnamespace = "n"\n'
     found = wishes(text, typed=ExportOptions({"models": "c"}, {"namespace": "m"}))
-    assert (found.job.gpus, found.job.models, found.job.time, found.own.namespace) == (2, "c", "1h", "m")
+    assert (found.job.gpus, found.job.models, found.job.time, found.target.namespace) == (2, "c", "1h", "m")
 
 
 def test_another_targets_table_does_not_matter():

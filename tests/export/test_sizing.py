@@ -17,7 +17,7 @@ ADAMW = replace(RUN, method=Method.FULL, optimizer=Optimizer.ADAMW)
 def refusal(run, **wishes):
     found = made(run, job=replace(JOB, **wishes))
     assert found.refusal is not None
-    assert found.need.verdict is Fit.DOES_NOT_FIT
+    assert found.needs.verdict is Fit.DOES_NOT_FIT
     message, hint = found.refusal
     assert "\n" not in message + hint
     assert "--force" in hint
@@ -33,9 +33,9 @@ def test_a_whole_70b_on_eight_gpus_that_each_hold_it_all():
 
 def test_what_is_advised_fits():
     shared = made(replace(WHOLE, sharding=Sharding.ZERO3), job=replace(JOB, gpu="H200", gpus=8))
-    assert (shared.refusal, shared.need.verdict) == (None, Fit.FITS)
+    assert (shared.refusal, shared.needs.verdict) == (None, Fit.FITS)
     quantised = made(replace(LARGE, method=Method.QLORA), job=replace(JOB, gpu="H100"))
-    assert (quantised.refusal, quantised.need.verdict) == (None, Fit.FITS)
+    assert (quantised.refusal, quantised.needs.verdict) == (None, Fit.FITS)
 
 
 def test_an_adapter_on_one_gpu_is_advised_a_smaller_base_or_a_larger_gpu():
@@ -46,14 +46,14 @@ def test_an_adapter_on_one_gpu_is_advised_a_smaller_base_or_a_larger_gpu():
 
 def test_a_model_that_is_shared_out_never_has_to_lie_whole_on_a_gpu():
     shared = made(replace(WHOLE, sharding=Sharding.ZERO3), job=replace(JOB, gpu="H100", gpus=8))
-    assert (shared.refusal, shared.need.verdict, shared.need.loading_bytes) == (None, Fit.FITS, 0)
+    assert (shared.refusal, shared.needs.verdict, shared.needs.loading_bytes) == (None, Fit.FITS, 0)
 
 
 def test_one_that_each_process_reads_packed_does():
     packed = replace(RUN, model="meta-llama/Llama-3.1-405B", method=Method.QLORA, sharding=Sharding.ZERO3)
     assert made(packed, job=replace(JOB, gpu="H100", gpus=8)).refusal is None
     message, hint = refusal(replace(packed, dora=True), gpu="H100", gpus=8)
-    assert "each process loads the whole packed model before it is shared out" in message
+    assert "each process loads the whole packed model before it is sharded" in message
     assert "--gpus" not in hint
 
 

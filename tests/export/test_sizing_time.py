@@ -11,7 +11,7 @@ from .subjects import JOB, RUN, made
 
 
 def pace_of(run=RUN):
-    return estimate_step_seconds(made(run, job=replace(JOB, gpu="H100")).need, run)
+    return estimate_step_seconds(made(run, job=replace(JOB, gpu="H100")).needs, run)
 
 
 def test_a_time_too_short_for_the_first_checkpoint():
@@ -49,7 +49,7 @@ def test_without_a_gpu_by_name_nothing_is_known_of_its_pace():
 
 def test_a_run_longer_than_its_time_is_said_to_go_on():
     long = replace(RUN, steps=1_000_000)
-    assert any("goes on where it stopped" in note for note in made(long, job=replace(JOB, gpu="H100")).task.notes)
+    assert any("resumes where it stopped" in note for note in made(long, job=replace(JOB, gpu="H100")).task.notes)
 
 
 def test_a_checkpoint_that_takes_longer_than_the_grace():

@@ -65,7 +65,7 @@ def test_what_was_asked_for_counts_and_says_so():
     task = made(job=job(cpus=3, memory="100Gi", shm="1Gi", name="other", time="1h", grace="60s")).task
     assert (task.cpus, task.memory_bytes, task.shm_bytes) == (3, 100 * GIB, GIB)
     assert (task.name, task.time_s, task.grace_s) == ("other", 3600, 60)
-    assert {reason.because for reason in task.reasons} == {"asked for"}
+    assert {reason.because for reason in task.reasons} == {"requested"}
 
 
 def test_without_gpus_the_memory_of_the_node_holds_the_model():
@@ -78,7 +78,7 @@ def test_without_gpus_the_memory_of_the_node_holds_the_model():
 
 def test_a_model_that_nobody_knows_is_exported_with_a_note():
     found = made(config=UNKNOWN, job=job(gpu="H100"))
-    assert (found.need, found.refusal, found.task.memory_bytes, found.task.fitting_gpus) == (None, None, 16 * GIB, ())
+    assert (found.needs, found.refusal, found.task.memory_bytes, found.task.fitting_gpus) == (None, None, 16 * GIB, ())
     assert any("shape is not known" in note for note in found.task.notes)
 
 
@@ -103,8 +103,8 @@ def test_without_the_name_of_a_gpu_the_smallest_that_is_enough_is_said():
 
 
 def test_images_that_move_are_noted():
-    assert any("no tag that stays" in note for note in made(job=job(image="r.example.org/x")).task.notes)
-    assert not any("no tag that stays" in note for note in made(job=job()).task.notes)
+    assert any("a mutable tag" in note for note in made(job=job(image="r.example.org/x")).task.notes)
+    assert not any("a mutable tag" in note for note in made(job=job()).task.notes)
 
 
 @pytest.mark.parametrize(("gpus", "nodes"), [(8, 4), (17, 1), (1, 17)])
@@ -175,7 +175,7 @@ def test_paths_that_lead_out_of_the_project(fields):
 
 def test_a_spot_node_wants_a_run_that_goes_on():
     anew = replace(RUN, resume=False)
-    assert "begin anew" in refused(anew, job=job(spot=True))
+    assert "start over" in refused(anew, job=job(spot=True))
     assert not made(anew, job=job()).task.is_spot
 
 

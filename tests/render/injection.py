@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from devkit.cli import _exit_code
+from devkit.cli import run_command_line
 
 HOSTILE = {
     "a single quote": "it's",
@@ -124,7 +124,7 @@ def ran(root: Path, *words: str) -> Ran:
     typed, sys.stdin = sys.stdin, io.StringIO()
     try:
         with redirect_stdout(out), redirect_stderr(err), chdir(root):
-            code = _exit_code()
+            code = run_command_line()
     finally:
         sys.argv, sys.stdin = argv, typed
     return Ran(code, *(stream.buffer.getvalue().decode() for stream in (out, err)), tree(root))

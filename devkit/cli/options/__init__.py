@@ -1,1 +1,1 @@
-"""TODO options."""
+"""Command-line options that several commands share."""

@@ -1,8 +1,9 @@
-"""Flags made from the settings that they set."""
+"""Options made from dataclasses: one flag for each setting, and groups of options that arrive as one value."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,41 @@ import click
 
 from devkit.facts.settings import describe_settings, find_setting_type, format_flag
 
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 _METAVARS = {int: "N", float: "X", Path: "DIR", str: "NAME"}
 
 
-def setting_options(settings: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator that gives a command one flag for each setting of the class, in its order."""
+def group_options(options: Sequence[Decorator], into: type, argument: str) -> Decorator:
+    """Return a decorator that adds the options to a command, which receives them as one `into`, named `argument`."""
 
-    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def with_group(*args: Any, **values: Any) -> Any:  # noqa: ANN401 - whatever the command takes and returns
+            group = into(**{field.name: values.pop(field.name) for field in fields(into)})
+            return command(*args, **{argument: group}, **values)
+
+        wrapped: Callable[..., Any] = with_group
+        for option in reversed(options):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return decorate
+
+
+def setting_options(settings: type) -> Decorator:
+    """Return a decorator that gives a command one flag for each setting of the class, in its order."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for name in reversed(describe_settings(settings)):
-            command = _option(settings, name)(command)
+            command = _setting_option(settings, name)(command)
         return command
 
-    return decorated
+    return decorate
 
 
 def collect_setting_flags(settings: type, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Those settings whose flags were typed, as the class holds them."""
+    """Return the settings whose flags were given, with values of the types that the class holds."""
     given = {}
     for name in describe_settings(settings):
         value = flags.get(name)
@@ -36,11 +56,11 @@ def collect_setting_flags(settings: type, flags: Mapping[str, Any]) -> dict[str,
     return given
 
 
-def _option(settings: type, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The flag of one setting. It is None until it is typed, so that a file's value can be told from a flag's."""
-    kind, said = find_setting_type(settings, name), describe_settings(settings)[name][1]
-    default = next(each.default for each in fields(settings) if each.name == name)
-    meaning = said.meaning
+def _setting_option(settings: type, name: str) -> Decorator:
+    """Build the flag of one setting. It is None unless given, so that a file's value can be told from a flag's."""
+    kind, info = find_setting_type(settings, name), describe_settings(settings)[name][1]
+    default = next(field.default for field in fields(settings) if field.name == name)
+    meaning = info.meaning
     if default not in (None, (), "", MISSING) and not isinstance(default, bool):
         shown = ", ".join(default) if isinstance(default, tuple) else default
         meaning = f"{meaning}  [default: {shown}]"
@@ -48,8 +68,8 @@ def _option(settings: type, name: str) -> Callable[[Callable[..., Any]], Callabl
     if kind is bool:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=meaning)
     if kind is tuple:
-        return click.option(flag, name, multiple=True, metavar=said.example or "NAME", help=meaning)
+        return click.option(flag, name, multiple=True, metavar=info.example or "NAME", help=meaning)
     if issubclass(kind, StrEnum):
         return click.option(flag, name, type=click.Choice([str(each) for each in kind]), default=None, help=meaning)
-    made = click.Path(path_type=Path) if kind is Path else kind
-    return click.option(flag, name, type=made, metavar=said.example or _METAVARS[kind], help=meaning)
+    flag_type = click.Path(path_type=Path) if kind is Path else kind
+    return click.option(flag, name, type=flag_type, metavar=info.example or _METAVARS[kind], help=meaning)

@@ -6,6 +6,4 @@ from devkit.export.targets import ExportTarget
 
 __all__ = ["TARGET", "KubernetesSettings"]
 
-TARGET = ExportTarget(
-    "kubernetes", "Kubernetes manifests, for kubectl apply -k.", KubernetesSettings, render_kubernetes
-)
+TARGET = ExportTarget("kubernetes", KubernetesSettings, render_kubernetes)

@@ -1,4 +1,4 @@
-"""batch/v1 Job: one node; or several, each with its index, found by a headless Service."""
+"""batch/v1 Job: one node, or several, indexed, with a headless Service."""
 
 from devkit.export.kubernetes.manifest import (
     JOB_TTL_S,
@@ -17,14 +17,14 @@ from devkit.export.task import RENDEZVOUS_PORT, Task, build_rendezvous_variables
 
 JOB_CONTAINER = "trainer"
 PERMANENT_EXIT_CODES = (1, 2, 126, 127)
-"""Exit codes of `devkit finetune` after which another attempt fails as well: the loss is no number; settings, or a full
-disk; and those of a command that is not there. 3 is not among them: a GPU that falls off leaves so, too."""
+"""Exit codes of `devkit finetune` after which another attempt fails as well: a NaN loss; wrong settings, or a full
+disk; and those of a missing command. 3 is not among them: a lost GPU ends so, too."""
 
 
 def render_batch_job(task: Task, settings: KubernetesSettings) -> JobManifests:
-    """The Job, with the Service by which several nodes find the first."""
+    """Render the Job, with the Service by which several nodes find the first."""
     pods = PatchTarget("Job", task.name, "/spec/template")
-    files = {"job.yaml": [_job(task, settings)]}
+    files = {"job.yaml": [_build_job(task, settings)]}
     if task.nodes > 1:
         files["service.yaml"] = [build_headless_service(task)]
     return JobManifests(
@@ -36,7 +36,7 @@ def render_batch_job(task: Task, settings: KubernetesSettings) -> JobManifests:
     )
 
 
-def _job(task: Task, settings: KubernetesSettings) -> Manifest:
+def _build_job(task: Task, settings: KubernetesSettings) -> Manifest:
     is_alone = task.nodes == 1
     address = "localhost" if is_alone else f"{task.name}-0.{task.name}"
     variables = build_rank_variables(
@@ -65,17 +65,19 @@ def _job(task: Task, settings: KubernetesSettings) -> Manifest:
 
 
 def build_retry_policy(task: Task) -> Manifest:
-    """How often, how long, and how long it stays."""
+    """Build attempts, deadline and lifetime of the Job."""
     return {
         "backoffLimit": Commented(
-            RETRIES * task.nodes, f"Failures of a pod: {RETRIES} for each node. Preemptions are none."
+            RETRIES * task.nodes, f"Failures of a pod: {RETRIES} for each node. Preemptions do not count."
         ),
         "activeDeadlineSeconds": Commented(
             task.time_s,
-            "The longest run, attempts and waiting for a node included. Then the pods get SIGTERM and save, and the "
-            "Job has failed with DeadlineExceeded; the same command goes on. A suspended Job's time begins anew.",
+            "Time limit of all attempts, waiting for a node included. Then the pods get SIGTERM and save, and the "
+            "Job has failed with DeadlineExceeded; the same command resumes. A suspended Job's time starts over.",
         ),
-        "ttlSecondsAfterFinished": Commented(JOB_TTL_S, "A week; then the Job goes with its pods and their logs."),
+        "ttlSecondsAfterFinished": Commented(
+            JOB_TTL_S, "A week; then the Job is deleted with its pods and their logs."
+        ),
         "podReplacementPolicy": Commented(
             "Failed", "The next attempt starts when the last has ended: both write to --output."
         ),
@@ -83,39 +85,37 @@ def build_retry_policy(task: Task) -> Manifest:
 
 
 def build_pod_failure_policy(task: Task) -> Manifest:
-    """What an end of a pod means, the first rule that holds.
+    """Build the rules on how a pod's end counts, the first that matches.
 
     Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
     """
     disrupted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     rules = [
-        Commented(disrupted, "Evicted, preempted, its node taken back or drained: nobody's failure."),
+        Commented(disrupted, "Evicted, preempted, its node reclaimed or drained: not counted as a failure."),
         Commented(
-            {"action": "Ignore", "onExitCodes": _codes(RESUME_EXIT_CODE)},
-            f"{RESUME_EXIT_CODE}: told to end, and saved. The next pod goes on from there.",
+            {"action": "Ignore", "onExitCodes": _match_codes(RESUME_EXIT_CODE)},
+            f"{RESUME_EXIT_CODE}: stopped, and saved. The next pod resumes from there.",
         ),
     ]
     if not task.is_distributed:
-        hopeless = {"action": "FailJob", "onExitCodes": _codes(*PERMANENT_EXIT_CODES)}
-        rules.append(
-            Commented(hopeless, "What another attempt would meet as well: settings, a full disk, a loss of nan.")
-        )
+        hopeless = {"action": "FailJob", "onExitCodes": _match_codes(*PERMANENT_EXIT_CODES)}
+        rules.append(Commented(hopeless, "Another attempt would fail, too: settings, a full disk, a NaN loss."))
     return {"rules": rules}
 
 
-def _codes(*codes: int) -> Manifest:
+def _match_codes(*codes: int) -> Manifest:
     return {"containerName": JOB_CONTAINER, "operator": "In", "values": list(codes)}
 
 
 def build_headless_service(task: Task) -> Manifest:
-    """Source: https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/."""
+    """Build the Service. Source: https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": task.name, "labels": build_labels(task, "rendezvous")},
         "spec": {
-            "clusterIP": Commented("None", "Headless: it gives each pod a name, and carries no traffic."),
-            "publishNotReadyAddresses": Commented(True, "They look for each other before they are ready."),
+            "clusterIP": Commented("None", "Headless: it gives each pod a DNS name, and carries no traffic."),
+            "publishNotReadyAddresses": Commented(True, "They find each other before they are ready."),
             "selector": {"batch.kubernetes.io/job-name": task.name},
             "ports": [{"name": "rendezvous", "port": RENDEZVOUS_PORT}],
         },

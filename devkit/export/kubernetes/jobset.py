@@ -1,7 +1,11 @@
-"""JobSet v1alpha2: one indexed Job that starts again as a whole; and the template of the same in a TrainingRuntime.
+"""JobSet v1alpha2, one indexed Job that restarts as a whole; and Kubeflow Trainer v2, whose runtime contains one.
 
-Sources: https://jobset.sigs.k8s.io/docs/concepts/, https://jobset.sigs.k8s.io/docs/tasks/failure_policy/; the fields
-are those of JobSet v0.12.0's CustomResourceDefinition.
+A TrainJob brings its own TrainingRuntime: only there do a pod failure policy, restarts and device claims have a place; a
+TrainJob itself can only patch some fields of pods. With `--runtime` it is the cluster's, which decides about them.
+
+Sources: https://jobset.sigs.k8s.io/docs/concepts/, https://jobset.sigs.k8s.io/docs/tasks/failure_policy/,
+https://www.kubeflow.org/docs/components/trainer/operator-guides/; the fields are those of the CustomResourceDefinitions
+of JobSet v0.12.0 and Trainer v2.3.0.
 """
 
 from devkit.errors import DevkitError
@@ -30,12 +34,12 @@ from devkit.export.kubernetes.settings import KubernetesSettings
 from devkit.export.task import Task, build_rendezvous_variables
 
 NODE_JOB = "node"
-"""The replicated job's name, and its container's: what Kubeflow Trainer asks for."""
+"""The name of the replicated job and of its container, as Kubeflow Trainer requires."""
 POD_TEMPLATE_POINTER = "/spec/replicatedJobs/0/template/spec/template"
 
 
 def find_max_name_length(task: Task) -> int:
-    """How long the name may be: that of its last pod, JOBSET-node-0-INDEX and five letters, is a label, too.
+    """Return the maximum length of the name: that of its last pod, JOBSET-node-0-INDEX-xxxxx, is a DNS label, too.
 
     Source: https://github.com/kubernetes-sigs/jobset/blob/v0.12.0/pkg/webhooks/jobset_webhook.go
     """
@@ -43,7 +47,7 @@ def find_max_name_length(task: Task) -> int:
 
 
 def render_jobset(task: Task, settings: KubernetesSettings) -> JobManifests:
-    """The JobSet. It makes the Service by which the nodes find the first by itself."""
+    """Render the JobSet. It creates the Service by which the nodes find the first."""
     address = f"{task.name}-{NODE_JOB}-0-0.{task.name}" if task.nodes > 1 else "localhost"
     variables = build_rank_variables(build_rendezvous_variables(task, address=address, rank=INDEX_PLACEHOLDER))
     container = build_container(task, settings, NODE_JOB, variables)
@@ -51,7 +55,7 @@ def render_jobset(task: Task, settings: KubernetesSettings) -> JobManifests:
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": {"name": task.name, "labels": build_labels(task, TRAINING_COMPONENT)},
-        "spec": _timed(task, build_jobset_spec(task, settings, container)),
+        "spec": _add_deadline(task, build_jobset_spec(task, settings, container)),
     }
     place = PatchTarget("JobSet", task.name, "")
     return JobManifests(
@@ -64,47 +68,45 @@ def render_jobset(task: Task, settings: KubernetesSettings) -> JobManifests:
 
 
 def build_jobset_spec(task: Task, settings: KubernetesSettings, container: Manifest) -> Manifest:
-    """What a JobSet and a runtime's template say in the same words."""
+    """Build the spec that a JobSet and a TrainingRuntime's template share."""
     job = {
         "completionMode": Commented("Indexed", "The pod's index is the node's rank."),
         "completions": task.nodes,
         "parallelism": task.nodes,
-        "backoffLimit": Commented(
-            0, "One node that fails ends the Job: the others wait for it, and start again with it."
-        ),
-        "podFailurePolicy": _pod_failures(),
+        "backoffLimit": Commented(0, "One node that fails ends the Job: the others depend on it, and restart with it."),
+        "podFailurePolicy": _build_pod_failure_policy(),
         "template": build_pod_template(task, settings, container),
     }
     return {
         "network": {
-            "enableDNSHostnames": Commented(True, "Pods find each other by name, before they are ready, too."),
+            "enableDNSHostnames": Commented(True, "Pods find each other by name, even before they are ready."),
             "publishNotReadyAddresses": True,
         },
-        "failurePolicy": _failures(),
-        "ttlSecondsAfterFinished": Commented(JOB_TTL_S, "A week; then it goes with its pods and their logs."),
+        "failurePolicy": _build_failure_policy(),
+        "ttlSecondsAfterFinished": Commented(JOB_TTL_S, "A week; then it is deleted with its pods and their logs."),
         "replicatedJobs": [{"name": NODE_JOB, "replicas": 1, "template": {"spec": job}}],
     }
 
 
-def _timed(task: Task, spec: Manifest) -> Manifest:
-    """`spec` with a deadline. A TrainJob has one of its own."""
+def _add_deadline(task: Task, spec: Manifest) -> Manifest:
+    """Add a deadline to the spec. A TrainJob has one of its own."""
     job = spec["replicatedJobs"][0]["template"]["spec"]
     job["activeDeadlineSeconds"] = Commented(
         task.time_s,
-        "The longest attempt, waiting for nodes included. Then the pods get SIGTERM, save and leave; the same command "
-        "goes on.",
+        "Time limit of one attempt, waiting for nodes included. Then the pods get SIGTERM, save and exit; the same "
+        "command resumes.",
     )
     overtime = {
         "name": "overtime",
-        "action": Commented("FailJobSet", "The time is up."),
+        "action": Commented("FailJobSet", "The time limit is reached."),
         "onJobFailureReasons": ["DeadlineExceeded"],
     }
     spec["failurePolicy"]["rules"].append(overtime)
     return spec
 
 
-def _pod_failures() -> Manifest:
-    """Preemptions end the Job by this policy, other failures by its backoffLimit: so they can be told apart."""
+def _build_pod_failure_policy() -> Manifest:
+    """Build the policy that ends the Job on preemption; other failures end it by backoffLimit, so they differ."""
     disrupted = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     saved = {
         "action": "FailJob",
@@ -112,41 +114,32 @@ def _pod_failures() -> Manifest:
     }
     return {
         "rules": [
-            Commented(disrupted, "Evicted, preempted, its node taken back or drained: all nodes start again (below)."),
-            Commented(saved, f"{RESUME_EXIT_CODE}: told to end, and saved."),
+            Commented(disrupted, "Evicted, preempted, its node reclaimed or drained: all nodes restart (below)."),
+            Commented(saved, f"{RESUME_EXIT_CODE}: stopped, and saved."),
         ]
     }
 
 
-def _failures() -> Manifest:
+def _build_failure_policy() -> Manifest:
     rules = [
         {
             "name": "preempted",
-            "action": Commented("RestartJobSetAndIgnoreMaxRestarts", "Nobody's failure: as often as it takes."),
+            "action": Commented("RestartJobSetAndIgnoreMaxRestarts", "Not counted as a failure: unlimited restarts."),
             "onJobFailureReasons": ["PodFailurePolicy"],
         },
     ]
     return {
-        "maxRestarts": Commented(
-            RETRIES, "Of all nodes together, after a failure: they go on from the last checkpoint."
-        ),
+        "maxRestarts": Commented(RETRIES, "Of all nodes, after a failure: they resume from the last checkpoint."),
         "restartStrategy": Commented(
-            "BlockingRecreate", "Only once all are gone: a survivor would wait for the lost ones."
+            "BlockingRecreate", "Only after all pods are deleted: a remaining one would wait for the others."
         ),
         "rules": rules,
     }
 
 
-# Kubeflow Trainer v2: a TrainJob, and the TrainingRuntime that it starts from.
-#
-# The runtime is the job's own: only there do a pod failure policy, restarts and claims of devices have a place; a
-# TrainJob may patch some fields of pods alone. With `--runtime` it is the cluster's, and these are left to it.
-# Source: https://www.kubeflow.org/docs/components/trainer/operator-guides/; the fields are those of v2.3.0's
-# CustomResourceDefinitions.
-
 TRAINER_API = "trainer.kubeflow.org/v1alpha1"
 PATCH_MANAGER = "devkit.export/kubernetes"
-"""Who the patches of a runtime are by: one entry for each manager.
+"""The manager of the runtime patches: one entry for each manager.
 Source: https://www.kubeflow.org/docs/components/trainer/operator-guides/runtime-patches/"""
 
 _PATCHABLE = ("nodeSelector", "tolerations", "affinity", "imagePullSecrets", "serviceAccountName", "volumes")
@@ -154,32 +147,32 @@ _PATCHABLE = ("nodeSelector", "tolerations", "affinity", "imagePullSecrets", "se
 
 
 def render_trainjob(task: Task, settings: KubernetesSettings) -> JobManifests:
-    """The TrainJob with its runtime, or on one of the cluster's."""
+    """Render the TrainJob with its runtime, or on one of the cluster's."""
     suspend = PatchTarget("TrainJob", task.name, "/spec/suspend")
     owner = PatchTarget("TrainJob", task.name, "")
     if settings.runtime:
-        job = _trainjob(task, settings)
-        job["spec"]["runtimePatches"] = [_patch(task, settings)]
+        job = _build_trainjob(task, settings)
+        job["spec"]["runtimePatches"] = [_build_patch(task, settings)]
         pointer = f"/spec/runtimePatches/0/trainingRuntimeSpec/template{POD_TEMPLATE_POINTER}"
         pods = (PatchTarget("TrainJob", task.name, pointer),)
         note = (
-            f"{settings.runtime} says what follows a preemption, and by itself nothing does: delete it and apply "
-            "it again, the same command goes on. Without --runtime the job brings its own"
+            f"{settings.runtime} decides what follows a preemption; by default nothing does: delete the job and apply "
+            "it again, and it resumes. Without --runtime the job brings its own"
         )
         return JobManifests(
             kind="TrainJob", files={"trainjob.yaml": [job]}, owner=owner, suspend=suspend, pods=pods, notes=(note,)
         )
-    files = {"runtime.yaml": [_runtime(task, settings)], "trainjob.yaml": [_trainjob(task, settings)]}
+    files = {"runtime.yaml": [_build_runtime(task, settings)], "trainjob.yaml": [_build_trainjob(task, settings)]}
     pods = (PatchTarget("TrainingRuntime", task.name, f"/spec/template{POD_TEMPLATE_POINTER}"),)
     return JobManifests(kind="TrainJob", files=files, owner=owner, suspend=suspend, pods=pods)
 
 
-def _trainjob(task: Task, settings: KubernetesSettings) -> Manifest:
+def _build_trainjob(task: Task, settings: KubernetesSettings) -> Manifest:
     kind = "ClusterTrainingRuntime" if settings.runtime else "TrainingRuntime"
     run = build_container_run(task, [])
     if settings.runtime:
         run["command"] = Commented(
-            ["env", "-C", task.workspace, *run["command"]], "The folder first: a TrainJob cannot say it."
+            ["env", "-C", task.workspace, *run["command"]], "The folder first: a TrainJob has no field for it."
         )
     trainer: Manifest = {
         "numNodes": task.nodes,
@@ -197,7 +190,7 @@ def _trainjob(task: Task, settings: KubernetesSettings) -> Manifest:
         "kind": "TrainJob",
         "metadata": {"name": task.name, "labels": build_labels(task, TRAINING_COMPONENT)},
         "spec": {
-            "activeDeadlineSeconds": Commented(task.time_s, "The longest run, all attempts together."),
+            "activeDeadlineSeconds": Commented(task.time_s, "Time limit of all attempts together."),
             "runtimeRef": {
                 "apiGroup": TRAINER_API.partition("/")[0],
                 "kind": kind,
@@ -208,11 +201,13 @@ def _trainjob(task: Task, settings: KubernetesSettings) -> Manifest:
     }
 
 
-def _runtime(task: Task, settings: KubernetesSettings) -> Manifest:
-    container: Manifest = {"name": Commented(NODE_JOB, "Trainer looks for this name."), **build_container_context(task)}
-    container["image"] = Commented(task.image, "The TrainJob's, which is put in its place.")
+def _build_runtime(task: Task, settings: KubernetesSettings) -> Manifest:
+    container: Manifest = {"name": Commented(NODE_JOB, "Trainer requires this name."), **build_container_context(task)}
+    container["image"] = Commented(task.image, "Replaced by the TrainJob's.")
     if settings.device_class:
-        container["resources"] = Commented(build_resources(task, settings), "Here, since a TrainJob's hold no claims.")
+        container["resources"] = Commented(
+            build_resources(task, settings), "Here, since a TrainJob's resources cannot have claims."
+        )
     spec = build_jobset_spec(task, settings, container)
     step = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}}
     spec["replicatedJobs"][0]["template"] = step | spec["replicatedJobs"][0]["template"]
@@ -225,8 +220,8 @@ def _runtime(task: Task, settings: KubernetesSettings) -> Manifest:
     }
 
 
-def _patch(task: Task, settings: KubernetesSettings) -> Manifest:
-    """What of the pod a TrainJob can say on a runtime of the cluster. Raises DevkitError for what it cannot."""
+def _build_patch(task: Task, settings: KubernetesSettings) -> Manifest:
+    """Build the fields of the pod that a TrainJob can patch in a runtime. Raises DevkitError for what it cannot."""
     for flag, value in (("--device-class", settings.device_class), ("--priority-class", settings.priority_class)):
         if value:
             raise DevkitError(

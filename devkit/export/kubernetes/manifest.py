@@ -1,4 +1,4 @@
-"""Manifests as plain structures whose values may carry the reason for them, and their text in YAML.
+"""Manifests as plain structures whose values may carry a comment, their YAML text, labels, and a job's objects.
 
 PyYAML writes no comments, so the text is made here. Read back, it is the structure that it was made from.
 """
@@ -16,24 +16,24 @@ from devkit.export.task import Task
 from devkit.text import wrap_text
 
 Manifest = dict[str, Any]
-"""An object of the API: mappings, lists, texts, numbers, truth values, and any of these `Noted`."""
+"""An object of the API: mappings, lists, strings, numbers, booleans, and any of these `Commented`."""
 
 WIDTH = 120
 _PLAIN = re.compile(r"[0-9]+[TGM]i|[A-Za-z/][A-Za-z0-9_./@-]*(?::[A-Za-z0-9_./@-]+)*")
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"})
-"""What readers of YAML 1.1, such as Kubernetes' own, may take for something else than a text."""
+"""Words that readers of YAML 1.1, such as Kubernetes' own, may not take for strings."""
 
 
 @dataclass(frozen=True)
 class Commented:
-    """A value, and the comment above it: why it is so."""
+    """A value, and its reason, which is the comment above it."""
 
     value: Any
     because: str
 
 
 def strip_comments(value: Any) -> Any:  # noqa: ANN401 - any value of a manifest
-    """The same without reasons: what the API gets."""
+    """Return the value without comments, as the API gets it."""
     if isinstance(value, Commented):
         return strip_comments(value.value)
     if isinstance(value, Mapping):
@@ -44,7 +44,7 @@ def strip_comments(value: Any) -> Any:  # noqa: ANN401 - any value of a manifest
 
 
 def render_yaml(documents: Sequence[Manifest], *, heading: str) -> str:
-    """Documents of one file under a comment. Raises DevkitError for characters that no manifest can hold."""
+    """Render the documents of one file. Raises DevkitError for characters that no manifest can hold."""
     head = "".join(f"{line}\n" for line in _comment(heading, ""))
     return head + "---\n".join("".join(f"{line}\n" for line in _mapping(each, "")) for each in documents)
 
@@ -79,7 +79,7 @@ def _sequence(values: Sequence[Any], indent: str) -> Iterator[str]:
             yield from _comment(each.because, indent)
             inner = each.value
         if isinstance(inner, Mapping) and inner:
-            # The first line stands beside the dash. A comment there comes before the dash instead.
+            # The first line goes beside the dash, and comments before it.
             lines = list(_mapping(inner, f"{indent}  "))
             first = next(number for number, line in enumerate(lines) if not line.lstrip().startswith("#"))
             yield from (line[2:] for line in lines[:first])
@@ -110,38 +110,33 @@ def _text(text: str) -> str:
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
         raise DevkitError(f"{text!r} holds a character that no manifest can hold", "Write it without that character.")
     quoted = json.dumps(text, ensure_ascii=False)
-    return "".join(char if char.isprintable() else _escape(char) for char in quoted)
-
-
-def _escape(char: str) -> str:
-    return f"\\u{ord(char):04x}" if ord(char) < 1 << 16 else f"\\U{ord(char):08x}"
+    escapes = (f"\\u{ord(char):04x}" if ord(char) < 1 << 16 else f"\\U{ord(char):08x}" for char in quoted)
+    return "".join(char if char.isprintable() else escape for char, escape in zip(quoted, escapes, strict=True))
 
 
 def _is_block(text: str) -> bool:
-    """Whether the text is a script or the like: whole lines, all of them such that a block keeps them."""
+    """True for whole lines that a block scalar keeps as they are, such as a script."""
     if "\n" not in text[:-1] or not text.endswith("\n") or text.endswith("\n\n") or text[0] in " \n":
         return False
     lines = text[:-1].split("\n")
     return all(line.isprintable() and line == line.rstrip() and "\ufeff" not in line for line in lines)
 
 
-# Labels that say what an object is part of, by which people and services find it.
-
 INSTANCE_LABEL = "app.kubernetes.io/instance"
-"""The job's own label. Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/common-labels/"""
+"""The label with the job's name. Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/common-labels/"""
 
 COMPONENT_LABEL = "app.kubernetes.io/component"
 TRAINING_COMPONENT = "training"
-"""What the pods that train are of the job: the pod of files and the checks are others."""
+"""The component of the pods that train: the files pod and the checks are others."""
 
 
 def build_training_selector(task: Task) -> dict[str, str]:
-    """The labels by which the pods that train are found, and no others."""
+    """Build the labels that select the pods that train, and no others."""
     return {INSTANCE_LABEL: task.name, COMPONENT_LABEL: TRAINING_COMPONENT}
 
 
 def build_labels(task: Task, component: str) -> dict[str, str]:
-    """Labels of an object of the job."""
+    """Build the labels of an object of the job."""
     return {
         "app.kubernetes.io/name": task.project,
         INSTANCE_LABEL: task.name,
@@ -150,19 +145,17 @@ def build_labels(task: Task, component: str) -> dict[str, str]:
     }
 
 
-# What a kind of job gives to whoever lays out the files: its objects, and where they can be patched.
-
 RETRIES = 3
-"""Failures that another attempt may mend: a GPU that fell off, a node that died, a network that broke."""
+"""Attempts after failures that may not recur: a lost GPU, node or network."""
 JOB_TTL_S = 7 * 86400
-"""How long a finished job stays, with its pods' logs."""
+"""The time that a finished job is kept, with its pods' logs."""
 RESUME_EXIT_CODE = 75
-"""The exit code of a run that was told to end and has saved (docs/guides/long-runs.md)."""
+"""The exit code of a run that was stopped and has saved (docs/guides/long-runs.md)."""
 
 
 @dataclass(frozen=True)
 class PatchTarget:
-    """Something within an object that kustomize may patch: the object's kind and name, and a JSON pointer."""
+    """A place that kustomize patches: the object's kind and name, and a JSON pointer."""
 
     kind: str
     name: str
@@ -171,9 +164,9 @@ class PatchTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class JobManifests:
-    """`files` are the objects by file name. `owner` is the object that a queue admits, `suspend` its switch.
+    """The objects of a kind of job, by file, and the places to patch in them.
 
-    `pods` are the places of the pod templates: their metadata and spec.
+    `owner` is the object that a queue admits, `suspend` its field for that, `pods` are the pod templates.
     """
 
     kind: str

@@ -1,7 +1,7 @@
 """Checks of the nodes: the doctor on each of them, and the proof on those that the job would use.
 
-Reports leave by the pods' logs, since whoever may start a job may read them: no rights of the pods' own, no storage
-that every node can write to. Nothing of the node is mounted, so what only the node itself can see is not looked at.
+Reports are lines in the pods' logs, which everyone who may start a job may read: the pods need no permissions and no
+storage that all nodes can write to. Nothing of the node is mounted, so checks of the node itself are skipped.
 """
 
 import shlex
@@ -20,15 +20,15 @@ from devkit.render.files import Artifact
 from devkit.render.templates import render_template
 from devkit.solver.plan import Vendor
 
-# What the pods of the checks run, and how their reports leave them: as a line of the log that names the node.
-
+CHECKS_FOLDER = "checks"
+COLLECT_SCRIPT = f"{CHECKS_FOLDER}/collect.sh"
 REPORTS_FOLDER = "/reports"
-"""Where a pod writes its reports: a volume of its own."""
+"""The folder of a pod's reports: a volume of its own."""
 DONE_MARKER = f"{REPORTS_FOLDER}/done"
-"""Is there once everything was printed."""
+"""A file that exists once everything was printed."""
 
 _REPORT = """\
-# One line for each report, the node's name before all else: what it holds was cleaned of names.
+# One line for each report, the node's name first: the report itself is redacted.
 report() {
   [ -s "$1" ] || return 0
   printf '{"node": "%s", ' "$NODE_NAME"
@@ -41,13 +41,13 @@ _READ = "devkit doctor {flags}--timeout 60 --project . --save-facts facts.json -
 
 
 def render_doctor_script() -> str:
-    """Reads the node and says what was found, then waits, since a DaemonSet starts what ends anew. POSIX sh.
+    """Render a script that runs the doctor, prints its reports and waits: a DaemonSet restarts what ends. POSIX sh.
 
-    Ends with the doctor's code when it wrote no report; what it found is no failure of the pod.
+    It ends with the doctor's code if that wrote no report; findings are no failure of the pod.
     """
     return f"""\
 set -u
-# Process 1 heeds no signal that it has no trap for.
+# Process 1 ignores signals that it does not trap.
 trap 'exit 0' TERM INT
 cd {REPORTS_FOLDER} || exit
 {_REPORT}
@@ -61,13 +61,13 @@ sleep infinity & wait
 
 
 def render_verify_script(*, is_quick: bool) -> str:
-    """Proves the GPUs that the pod has, and ends with the proof's code: 0 when it passed. POSIX sh."""
+    """Render a script that proves the pod's GPUs, and ends with the proof's code: 0 if it passed. POSIX sh."""
     depth = "--quick " if is_quick else ""
     return f"""\
 set -u
 cd {REPORTS_FOLDER} || exit
 {_REPORT}
-# What it finds is in the report; the proof decides.
+# Findings are in the report; the proof decides.
 {_READ.format(flags="--deep ")} || :
 code=0; devkit verify --here {depth}--timeout 1800 --output verify.json >&2 || code=$?
 report facts.json
@@ -77,7 +77,7 @@ exit "$code"
 
 
 DOCTOR_COMPONENT, VERIFY_COMPONENT = "doctor", "verify"
-"""The components: names of folders, ends of names, and labels."""
+"""The components: names of folders, suffixes of names, and labels."""
 
 GPU_NODE_LABELS = {
     Vendor.NVIDIA: ("nvidia.com/gpu.present", "true"),
@@ -87,66 +87,66 @@ GPU_NODE_LABELS = {
 and https://github.com/ROCm/gpu-operator (the rule for Node Feature Discovery)"""
 
 MAX_PROOF_S = 3600
-"""Longest life of a proof's pod: pulling the image, 90 s for the doctor, 1800 s for the proof."""
+"""Time limit of a proof's pod: pulling the image, 90 s for the doctor, 1800 s for the proof."""
 CHECK_TTL_S = 86400
 _MIB = 1 << 20
 _PROOF_BYTES, _PROOF_BYTES_PER_GPU = 8 * GIB, 4 * GIB
-"""torch with CUDA and the reference on the CPU, and a process for each GPU that adds up over NCCL."""
+"""torch with CUDA and the reference on the CPU, and a process for each GPU for the all-reduce over NCCL."""
 _PROOF_CPUS = 4
 
 
 def build_doctor_daemonset(task: Task, settings: KubernetesSettings) -> list[Manifest]:
-    """A DaemonSet: the doctor on every node with a GPU, without taking one."""
-    labels = _labels(task, DOCTOR_COMPONENT)
+    """Build a DaemonSet: the doctor on every node with a GPU, without requesting one."""
+    labels = _build_check_labels(task, DOCTOR_COMPONENT)
     spec: Manifest = {
         "selector": {"matchLabels": {INSTANCE_LABEL: labels[INSTANCE_LABEL]}},
         "updateStrategy": {
             "type": "RollingUpdate",
-            "rollingUpdate": {"maxUnavailable": Commented("100%", "kubectl rollout restart asks all nodes at once.")},
+            "rollingUpdate": {"maxUnavailable": Commented("100%", "kubectl rollout restart checks all nodes at once.")},
         },
-        "template": {"metadata": {"labels": labels}, "spec": _doctor_pod(task, settings)},
+        "template": {"metadata": {"labels": labels}, "spec": _build_doctor_pod(task, settings)},
     }
-    metadata = {"name": _name(task, DOCTOR_COMPONENT), "labels": labels}
+    metadata = {"name": _name_check(task, DOCTOR_COMPONENT), "labels": labels}
     return [{"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec}]
 
 
 def build_verify_job(task: Task, settings: KubernetesSettings) -> list[Manifest]:
-    """A Job that proves as many nodes as the job would use, each with its GPUs; with their claim where one is asked.
+    """Build a Job that proves as many nodes as the job would use, each with its GPUs, and their claim template if any.
 
     Sources: https://kubernetes.io/docs/tasks/job/, backoffLimitPerIndex is stable since Kubernetes 1.33:
     https://kubernetes.io/blog/2025/05/13/kubernetes-v1-33-jobs-backoff-limit-per-index-goes-ga/
     """
     nodes = settings.verify_nodes or task.nodes
-    labels = _labels(task, VERIFY_COMPONENT)
+    labels = _build_check_labels(task, VERIFY_COMPONENT)
     spec: Manifest = {
         "completionMode": "Indexed",
         "completions": Commented(
             nodes, "Nodes to prove: as many as the job has, unless --verify-nodes says otherwise."
         ),
         "parallelism": nodes,
-        "backoffLimitPerIndex": Commented(0, "A proof that failed is an answer, and the other nodes go on."),
+        "backoffLimitPerIndex": Commented(0, "A proof that failed is a result, and the other nodes continue."),
         "ttlSecondsAfterFinished": Commented(CHECK_TTL_S, "A day, in which collect.sh reads the logs."),
-        "template": {"metadata": {"labels": labels}, "spec": _verify_pod(task, settings)},
+        "template": {"metadata": {"labels": labels}, "spec": _build_verify_pod(task, settings)},
     }
-    metadata: Manifest = {"name": _name(task, VERIFY_COMPONENT), "labels": labels}
+    metadata: Manifest = {"name": _name_check(task, VERIFY_COMPONENT), "labels": labels}
     if settings.queue:
         metadata["labels"] = labels | {QUEUE_LABEL: settings.queue}
         spec = {"suspend": Commented(True, "Kueue starts it: its quota counts these GPUs, too."), **spec}
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
-    return [_own_claim(task, settings), job] if settings.device_class else [job]
+    return [_build_proof_claim(task, settings), job] if settings.device_class else [job]
 
 
 def name_check_instance(task: Task, component: str) -> str:
-    """Whose the objects and pods are: not the job's, which finds its own pods by that."""
+    """Return the instance label of a check: not the job's, which selects its own pods by that."""
     return f"{task.name}-{component}"
 
 
-def _labels(task: Task, component: str) -> dict[str, str]:
+def _build_check_labels(task: Task, component: str) -> dict[str, str]:
     return build_labels(task, component) | {INSTANCE_LABEL: name_check_instance(task, component)}
 
 
-def _name(task: Task, component: str) -> str:
-    """The object's name, short enough for a pod's: the component, an index and five letters come behind.
+def _name_check(task: Task, component: str) -> str:
+    """Return the object's name, short enough for a pod's: the component, an index and five letters follow.
 
     Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode
     """
@@ -154,21 +154,21 @@ def _name(task: Task, component: str) -> str:
     return task.name[: MAX_LABEL_LENGTH - len(f"{end}-9999")].rstrip("-") + end
 
 
-def _doctor_pod(task: Task, settings: KubernetesSettings) -> Manifest:
+def _build_doctor_pod(task: Task, settings: KubernetesSettings) -> Manifest:
     nvidia = task.accelerator.vendor is Vendor.NVIDIA and task.accelerator.count > 0
-    variables = [_node_name()]
+    variables = [_build_node_variable()]
     if nvidia:
         variables += [
             Commented(
                 {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
-                "To look at all GPUs and take none. It works where pods get NVIDIA's runtime: by default, or "
-                "by --runtime-class nvidia, which GPU Operator 25.10 and later ask for. Where clusters forbid it, the "
-                "doctor sees no GPU, and the Job in checks/verify those it is given.",
+                "To see all GPUs and request none. It works where pods get NVIDIA's runtime: by default, or "
+                "by --runtime-class nvidia, which GPU Operator 25.10 and later require. Where clusters forbid it, the "
+                "doctor sees no GPU, and the Job in checks/verify sees its own.",
             ),
             {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
         ]
     container = {
-        **_container(task, render_doctor_script(), variables),
+        **_build_check_container(task, render_doctor_script(), variables),
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
         "readinessProbe": Commented(
             {"exec": {"command": ["test", "-e", DONE_MARKER]}, "periodSeconds": 5},
@@ -177,14 +177,20 @@ def _doctor_pod(task: Task, settings: KubernetesSettings) -> Manifest:
     }
     runtime: Manifest = {"runtimeClassName": settings.runtime_class} if settings.runtime_class and nvidia else {}
     places = build_placement(task, settings)
-    found: Manifest = {"nodeSelector": _gpu_nodes(task, settings), "tolerations": places["tolerations"]}
-    return {**_pod(settings), **runtime, **found, "containers": [container], "volumes": [_reports()]}
+    found: Manifest = {"nodeSelector": _select_gpu_nodes(task, settings), "tolerations": places["tolerations"]}
+    return {
+        **_build_pod_fields(settings),
+        **runtime,
+        **found,
+        "containers": [container],
+        "volumes": [_build_reports_volume()],
+    }
 
 
-def _verify_pod(task: Task, settings: KubernetesSettings) -> Manifest:
+def _build_verify_pod(task: Task, settings: KubernetesSettings) -> Manifest:
     count = task.accelerator.count
-    container = _container(task, render_verify_script(is_quick=count < 2), [_node_name()])
-    container["resources"] = _proof_resources(task, settings)
+    container = _build_check_container(task, render_verify_script(is_quick=count < 2), [_build_node_variable()])
+    container["resources"] = _build_proof_resources(task, settings)
     container["volumeMounts"] += [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - inside the container
     places = build_placement(task, settings)
     places.pop("affinity", None)
@@ -194,12 +200,12 @@ def _verify_pod(task: Task, settings: KubernetesSettings) -> Manifest:
     }
     spec: Manifest = {
         "restartPolicy": "Never",
-        "activeDeadlineSeconds": Commented(MAX_PROOF_S, "Of each pod, from when it has a node."),
-        **_pod(settings),
+        "activeDeadlineSeconds": Commented(MAX_PROOF_S, "Of each pod, from its start on a node."),
+        **_build_pod_fields(settings),
         **places,
         "affinity": Commented(
             {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
-            "A node each, however many of them would fit on one.",
+            "One pod per node, even if several would fit on one.",
         ),
     }
     if settings.priority_class:
@@ -207,11 +213,11 @@ def _verify_pod(task: Task, settings: KubernetesSettings) -> Manifest:
     if settings.device_class:
         spec["resourceClaims"] = [{"name": CLAIM_NAME, "resourceClaimTemplateName": _claim_name(task)}]
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": format_quantity(task.shm_bytes)}}
-    return {**spec, "containers": [container], "volumes": [_reports(), shm]}
+    return {**spec, "containers": [container], "volumes": [_build_reports_volume(), shm]}
 
 
-def _proof_resources(task: Task, settings: KubernetesSettings) -> Manifest:
-    """The GPUs of the job on one node; of memory what a proof takes, and not what the job would."""
+def _build_proof_resources(task: Task, settings: KubernetesSettings) -> Manifest:
+    """Build the resources: the GPUs of the job on one node, and the memory of a proof, not of the job."""
     count = task.accelerator.count
     memory = format_quantity(_PROOF_BYTES + _PROOF_BYTES_PER_GPU * count + task.shm_bytes)
     found: Manifest = {
@@ -226,29 +232,27 @@ def _proof_resources(task: Task, settings: KubernetesSettings) -> Manifest:
     return found
 
 
-def _gpu_nodes(task: Task, settings: KubernetesSettings) -> Manifest | Commented:
+def _select_gpu_nodes(task: Task, settings: KubernetesSettings) -> Manifest | Commented:
     if settings.node_selector or task.accelerator.count == 0:
         return dict(parse_node_selector(settings))
     label = GPU_NODE_LABELS[task.accelerator.vendor]
-    return Commented(
-        dict([label]), "Nodes with a GPU, as their discovery labels them; --node-selector takes its place."
-    )
+    return Commented(dict([label]), "Nodes with a GPU, as their discovery labels them; --node-selector replaces it.")
 
 
 def _claim_name(task: Task) -> str:
-    return f"{_name(task, VERIFY_COMPONENT)}-gpu"
+    return f"{_name_check(task, VERIFY_COMPONENT)}-gpu"
 
 
-def _own_claim(task: Task, settings: KubernetesSettings) -> Manifest:
-    """A template of its own, so that removing the proof leaves the job's."""
+def _build_proof_claim(task: Task, settings: KubernetesSettings) -> Manifest:
+    """Build a separate claim template, so that deleting the proof keeps the job's."""
     return build_claim_template(task, settings) | {"metadata": {"name": _claim_name(task)}}
 
 
-def _pod(settings: KubernetesSettings) -> Manifest:
-    """What the pods of both have: nothing of the cluster, nothing of the node, no rights."""
+def _build_pod_fields(settings: KubernetesSettings) -> Manifest:
+    """Build the fields of both kinds of pods: no access to the cluster or the node, no privileges."""
     found: Manifest = {
         "terminationGracePeriodSeconds": 5,
-        "automountServiceAccountToken": Commented(False, "It asks nothing of the cluster."),
+        "automountServiceAccountToken": Commented(False, "It does not use the cluster's API."),
         "enableServiceLinks": False,
         "securityContext": SECURE_POD,
     }
@@ -259,7 +263,7 @@ def _pod(settings: KubernetesSettings) -> Manifest:
     return found
 
 
-def _container(task: Task, script: str, variables: list[Manifest | Commented]) -> Manifest:
+def _build_check_container(task: Task, script: str, variables: list[Manifest | Commented]) -> Manifest:
     return {
         "name": "check",
         "image": task.image,
@@ -271,24 +275,23 @@ def _container(task: Task, script: str, variables: list[Manifest | Commented]) -
     }
 
 
-def _node_name() -> Manifest | Commented:
+def _build_node_variable() -> Manifest | Commented:
     field = {"fieldRef": {"fieldPath": "spec.nodeName"}}
-    return Commented({"name": "NODE_NAME", "valueFrom": field}, "Reports name no machine: this says whose each is.")
+    return Commented(
+        {"name": "NODE_NAME", "valueFrom": field}, "Reports name no machine: this says which node each is from."
+    )
 
 
-def _reports() -> Manifest:
+def _build_reports_volume() -> Manifest:
     return {"name": "reports", "emptyDir": {"sizeLimit": format_quantity(256 * _MIB)}}
 
 
-# The folder checks: two sets of manifests, each for `kubectl apply -k`, and the script that fetches their reports.
-
-CHECKS_FOLDER = "checks"
-COLLECT_SCRIPT = f"{CHECKS_FOLDER}/collect.sh"
-
-
 def render_node_checks(task: Task, settings: KubernetesSettings, folder: str) -> list[Artifact]:
-    """The files, relative to `folder`, which is where they will lie as seen from the project."""
-    read = "The doctor on every node with a GPU. It takes none, and stays until it is removed."
+    """Render both sets of manifests, each for `kubectl apply -k`, and the script that collects their reports.
+
+    `folder` is the folder of the target's files as seen from the project.
+    """
+    read = "The doctor on every node with a GPU. It requests none, and stays until it is deleted."
     proved = "A proof on as many nodes as the job has, with their GPUs. It ends by itself."
     script = render_template(
         "kubernetes/collect.sh.j2",
@@ -313,6 +316,6 @@ def render_node_checks(task: Task, settings: KubernetesSettings, folder: str) ->
 
 
 def list_check_notes(folder: str) -> tuple[str, ...]:
-    """How to ask the nodes before the job does."""
+    """List the commands that check the nodes before the job."""
     where = shlex.quote(f"{folder}/{CHECKS_FOLDER}")
     return (f"to check the nodes first: kubectl apply -k {where}/{DOCTOR_COMPONENT}, then sh {where}/collect.sh",)

@@ -1,8 +1,8 @@
-"""PyTorchJob v1, of the training operator that came before Kubeflow Trainer: for clusters that still run it.
+"""PyTorchJob v1, of the training operator that preceded Kubeflow Trainer: for clusters that still run it.
 
 Source: https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/; the fields are those of
 v1.9.4's CustomResourceDefinition, the variables those of its pkg/controller.v1/pytorch/{envvar,master}.go. Pods that
-were evicted are made anew (https://github.com/kubeflow/trainer/pull/1572), those of a node that is gone stay
+were evicted are recreated (https://github.com/kubeflow/trainer/pull/1572), those of a node that is gone stay
 (https://github.com/kubeflow/trainer/issues/2072).
 """
 
@@ -21,14 +21,14 @@ from devkit.export.task import RENDEZVOUS_PORT, Task
 
 PYTORCH_CONTAINER = "pytorch"
 RESTARTS = 10
-"""More than elsewhere: the operator counts restarts of containers, a preempted one's, too."""
+"""More than elsewhere: the operator counts all restarts of containers, also after a preemption."""
 
 
 def render_pytorchjob(task: Task, settings: KubernetesSettings) -> JobManifests:
-    """The PyTorchJob: a master, and workers for the other nodes."""
-    replicas = {"Master": _replicas(task, settings, 1)}
+    """Render the PyTorchJob: a master, and workers for the other nodes."""
+    replicas = {"Master": _build_replicas(task, settings, 1)}
     if task.nodes > 1:
-        replicas["Worker"] = _replicas(task, settings, task.nodes - 1)
+        replicas["Worker"] = _build_replicas(task, settings, task.nodes - 1)
     manifest = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
@@ -39,13 +39,13 @@ def render_pytorchjob(task: Task, settings: KubernetesSettings) -> JobManifests:
                 "The operator sets PET_NNODES, PET_NPROC_PER_NODE, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT, "
                 "which torchrun reads.",
             ),
-            "runPolicy": _policy(task),
+            "runPolicy": _build_run_policy(task),
             "pytorchReplicaSpecs": replicas,
         },
     }
     note = (
-        "a PyTorchJob takes every end of a container for a failure, 75 too, and waits for ever for a node that is gone "
-        "without a word: kubectl delete pod --force lets it go on. --kind trainjob knows both apart"
+        "a PyTorchJob counts every end of a container as a failure, 75 too, and waits forever for a node that is lost "
+        "without notice: kubectl delete pod --force lets it continue. --kind trainjob handles both"
     )
     return JobManifests(
         kind="PyTorchJob",
@@ -59,27 +59,31 @@ def render_pytorchjob(task: Task, settings: KubernetesSettings) -> JobManifests:
     )
 
 
-def _policy(task: Task) -> Manifest:
+def _build_run_policy(task: Task) -> Manifest:
     return {
-        "backoffLimit": Commented(RESTARTS, "Restarts of containers; those of preempted ones are counted, too."),
-        "activeDeadlineSeconds": Commented(task.time_s, "The longest run, restarts included."),
-        "ttlSecondsAfterFinished": Commented(JOB_TTL_S, "A week; then the job goes with its pods and their logs."),
-        "cleanPodPolicy": Commented("Running", "What still runs when the job has ended; ended pods keep their logs."),
+        "backoffLimit": Commented(RESTARTS, "Restarts of containers, those after a preemption included."),
+        "activeDeadlineSeconds": Commented(task.time_s, "Time limit, restarts included."),
+        "ttlSecondsAfterFinished": Commented(
+            JOB_TTL_S, "A week; then the job is deleted with its pods and their logs."
+        ),
+        "cleanPodPolicy": Commented(
+            "Running", "Pods that still run when the job has ended; ended ones keep their logs."
+        ),
     }
 
 
-def _replicas(task: Task, settings: KubernetesSettings, count: int) -> Manifest:
+def _build_replicas(task: Task, settings: KubernetesSettings, count: int) -> Manifest:
     variables = []
     if not task.is_distributed:
         # The operator sets RANK and WORLD_SIZE even then.
         variables = [{"name": "LOCAL_RANK", "value": "0"}]
     container = build_container(task, settings, PYTORCH_CONTAINER, variables)
-    container["name"] = Commented(PYTORCH_CONTAINER, "The operator looks for this name, and for that of the port.")
+    container["name"] = Commented(PYTORCH_CONTAINER, "The operator requires this name, and that of the port.")
     container["ports"] = [{"name": "pytorchjob-port", "containerPort": RENDEZVOUS_PORT}]
     return {
         "replicas": count,
         "restartPolicy": Commented(
-            "OnFailure", "75 starts the container again. ExitCode would not: it takes 1 to 127 for the end."
+            "OnFailure", "75 restarts the container. With ExitCode, 1 to 127 would be permanent failures."
         ),
         "template": build_pod_template(task, settings, container, restart=""),
     }

@@ -1,4 +1,4 @@
-"""How a pod asks for its GPUs: by resource, by MIG resource, or by a claim of dynamic resource allocation."""
+"""Resources of a pod: GPUs by resource, MIG resource or claim of dynamic resource allocation; memory and cores."""
 
 import re
 from typing import Any
@@ -6,56 +6,54 @@ from typing import Any
 from devkit.errors import DevkitError
 from devkit.export.kubernetes.manifest import Commented, Manifest
 from devkit.export.kubernetes.settings import KubernetesSettings, parse_tolerations
-from devkit.export.task import Task
+from devkit.export.task import REQUESTED, Task
 from devkit.solver.plan import Vendor
 
 GPU_RESOURCES = {Vendor.NVIDIA: "nvidia.com/gpu", Vendor.ROCM: "amd.com/gpu"}
-"""What the vendors' device plugins offer.
+"""The resources of the vendors' device plugins.
 Sources: https://github.com/NVIDIA/k8s-device-plugin, https://github.com/ROCm/k8s-device-plugin"""
-REQUESTED = "asked for"
-"""The reason of a figure that the user gave."""
 CLAIM_NAME = "gpu"
-"""What a pod calls its claim, and the claim its one request."""
+"""The name of the pod's claim, and of the one request in it."""
 
 GPU_TAINTS = GPU_RESOURCES
-"""Taints by which clusters keep their GPUs for those who ask for one: they are called as the resources are.
+"""Taints by which clusters reserve GPU nodes for pods that request GPUs: they have the names of the resources.
 Source: https://docs.cloud.google.com/kubernetes-engine/docs/how-to/gpus (GKE adds the first by itself)"""
 
 _MIG = re.compile(r"nvidia\.com/mig-(\d+)g\.(\d+)gb.*")
 
 
 def find_gpu_resource(task: Task, settings: KubernetesSettings) -> str:
-    """The resource that counts the GPUs; "" without GPUs, and for those of a claim. Raises DevkitError."""
+    """Return the resource to request; "" without GPUs, and for those of a claim. Raises DevkitError."""
     count = task.accelerator.count
-    asked = settings.gpu_resource or settings.device_class
+    requested = settings.gpu_resource or settings.device_class
     if not count:
-        if asked:
-            raise DevkitError(f"{asked} is asked for, and no GPU", "Give --gpus 1, or plan for machines with GPUs.")
+        if requested:
+            raise DevkitError(f"{requested} is requested, and no GPU", "Give --gpus 1, or plan for machines with GPUs.")
         return ""
     if settings.device_class:
         return ""
-    found = settings.gpu_resource or GPU_RESOURCES[task.accelerator.vendor]
-    if _MIG.fullmatch(found) and count > 1:
+    resource = settings.gpu_resource or GPU_RESOURCES[task.accelerator.vendor]
+    if _MIG.fullmatch(resource) and count > 1:
         # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (application considerations)
         raise DevkitError(
-            f"--gpus {count} of {found} do not work together: a process sees one MIG instance only",
-            "Give --gpus 1, or ask for whole GPUs.",
+            f"--gpus {count} of {resource} do not work together: a process sees one MIG instance only",
+            "Give --gpus 1, or request whole GPUs.",
         )
-    return found
+    return resource
 
 
 def build_resources(task: Task, settings: KubernetesSettings) -> Manifest:
-    """The `resources` of the container. Shared memory is on top of what the processes need: it counts as theirs."""
+    """Build the `resources` of the container. Shared memory is added: it counts as the container's."""
     needed_bytes = task.memory_bytes + task.shm_bytes
     memory = Commented(
         format_quantity(needed_bytes),
         f"{format_quantity(task.memory_bytes)} for the processes, {_reason(task, 'memory')}; {format_quantity(task.shm_bytes)} for "
         "shared memory, which counts as the container's. Request and limit are the same: a node that runs out of "
-        "memory evicts those first that use more than they asked for.",
+        "memory evicts those first that use more than they request.",
     )
     found: Manifest = {
         "requests": {
-            "cpu": _processors(task),
+            "cpu": _build_cpu_request(task),
             "memory": memory,
         },
         "limits": {"memory": format_quantity(needed_bytes)},
@@ -68,19 +66,19 @@ def build_resources(task: Task, settings: KubernetesSettings) -> Manifest:
     return found
 
 
-def _processors(task: Task) -> Commented:
-    """The request for processors: what was asked for, or an eighth less than what is good."""
+def _build_cpu_request(task: Task) -> Commented:
+    """Build the request for cores: those of --cpus, or an eighth less than recommended."""
     because = _reason(task, "cpus")
     no_limit = "No limit: it would slow loaders while cores are idle."
     if because == REQUESTED:
-        return Commented(task.cpus, f"Asked for. {no_limit}")
-    less = f"Of {task.cpus}: {because}. A node that has just so many keeps some for itself, and would never be taken."
+        return Commented(task.cpus, f"Requested. {no_limit}")
+    less = f"Of {task.cpus}: {because}. A node with exactly that many reserves some for itself, and would never fit."
     whole, thousandths = divmod(task.cpus * 875, 1000)
     return Commented(f"{task.cpus * 875}m" if thousandths else whole, f"{less} {no_limit}")
 
 
 def build_claim_template(task: Task, settings: KubernetesSettings) -> Manifest:
-    """What each pod's own claim is made from. Source: https://kubernetes.io/docs/concepts/scheduling-eviction/\
+    """Build the template of each pod's claim. Source: https://kubernetes.io/docs/concepts/scheduling-eviction/\
 dynamic-resource-allocation/ (stable since Kubernetes 1.34)."""
     exactly = {
         "deviceClassName": settings.device_class,
@@ -96,21 +94,21 @@ dynamic-resource-allocation/ (stable since Kubernetes 1.34)."""
 
 
 def build_tolerations(task: Task, settings: KubernetesSettings) -> list[Any]:
-    """The taints that the job's nodes may have."""
-    found: list[Any] = []
+    """Build the tolerations of the pods."""
+    tolerations: list[Any] = []
     if task.accelerator.count:
         taint = {"key": GPU_TAINTS[task.accelerator.vendor], "operator": "Exists", "effect": "NoSchedule"}
-        found.append(Commented(taint, "Clusters keep GPU nodes free of others by this taint."))
-    return found + parse_tolerations(settings)
+        tolerations.append(Commented(taint, "Clusters reserve GPU nodes by this taint."))
+    return tolerations + parse_tolerations(settings)
 
 
 def name_claim_template(task: Task) -> str:
-    """The name of the template of claims."""
+    """Return the name of the claim template."""
     return f"{task.name}-gpu"
 
 
 def list_gpu_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
-    """What nobody can see from here: where the pods land, and who may open the devices there.
+    """List notes on the nodes of the pods, and on the permissions of devices there, which are unknown here.
 
     Source: https://github.com/ROCm/k8s-device-plugin/issues/39
     """
@@ -119,11 +117,11 @@ def list_gpu_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
         group = (
             "on most nodes /dev/kfd opens to one group alone: give --gpu-group with the answer of stat -c %g /dev/kfd"
         )
-        return (*_placing_notes(task, settings), group)
-    return _placing_notes(task, settings)
+        return (*_list_placement_notes(task, settings), group)
+    return _list_placement_notes(task, settings)
 
 
-def _placing_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
+def _list_placement_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
     name, mig = task.accelerator.name, _MIG.fullmatch(settings.gpu_resource)
     if mig:
         return (f"the estimate knows nothing of MIG: that instance has {mig[2]} GB of {name or 'its GPU'}",)
@@ -138,7 +136,7 @@ def _placing_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
 
 
 def format_quantity(size_bytes: int) -> str:
-    """A size as the API writes it: 64Gi, or bytes where that would round.
+    """Format a size for the API: 64Gi, or bytes where that would round.
 
     Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
     """

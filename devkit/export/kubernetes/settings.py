@@ -1,4 +1,4 @@
-"""What a job is asked to be on Kubernetes, beyond what it is anywhere: the table [job.kubernetes], and flags."""
+"""Settings of a job on Kubernetes alone: the table [job.kubernetes], and flags; names, labels and taints in them."""
 
 import re
 from dataclasses import dataclass
@@ -7,9 +7,8 @@ from typing import Annotated
 
 from devkit.errors import DevkitError
 from devkit.export.job_settings import MAX_LABEL_LENGTH, validate_dns_label
+from devkit.export.task import Task
 from devkit.facts.settings import SettingInfo, format_flag, validate_ranges
-
-# Names, labels, taints and resources as the API takes them.
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -19,7 +18,7 @@ MAX_SUBDOMAIN_LENGTH = 253
 
 
 def validate_subdomain(name: str, flag: str) -> str:
-    """`name` when objects may be called so: a DNS subdomain (RFC 1123). Raises DevkitError.
+    """Return `name` if it is a DNS subdomain (RFC 1123), as names of objects must be. Raises DevkitError.
 
     Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#dns-subdomain-names
     """
@@ -32,19 +31,19 @@ def validate_subdomain(name: str, flag: str) -> str:
 
 
 def validate_label_key(name: str, flag: str) -> str:
-    """`name` when it is the key of a label or the name of a resource: NAME, or DOMAIN/NAME. Raises DevkitError.
+    """Return `name` if it is the key of a label or a resource: NAME, or DOMAIN/NAME. Raises DevkitError.
 
     Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
     """
     domain, mark, last = name.rpartition("/")
-    is_fine = bool(last) and _VALUE.fullmatch(last) and (not mark or _SUBDOMAIN.fullmatch(domain))
-    if is_fine and len(domain) <= MAX_SUBDOMAIN_LENGTH:
+    is_valid = bool(last) and _VALUE.fullmatch(last) and (not mark or _SUBDOMAIN.fullmatch(domain))
+    if is_valid and len(domain) <= MAX_SUBDOMAIN_LENGTH:
         return name
     raise DevkitError(f"{flag} {name!r} is no key: NAME or DOMAIN/NAME", "Such as nvidia.com/gpu.product.")
 
 
 def parse_label(text: str, flag: str) -> tuple[str, str]:
-    """Key and value of NAME=VALUE. Raises DevkitError."""
+    """Parse NAME=VALUE. Raises DevkitError."""
     name, mark, value = text.partition("=")
     if mark and _VALUE.fullmatch(value):
         return validate_label_key(name, flag), value
@@ -55,21 +54,21 @@ def parse_label(text: str, flag: str) -> tuple[str, str]:
 
 
 def parse_toleration(text: str, flag: str) -> dict[str, str]:
-    """The toleration of a taint as kubectl prints it: KEY, KEY=VALUE, each with :EFFECT or without.
+    """Parse a taint as kubectl prints it, KEY or KEY=VALUE, with or without :EFFECT, into its toleration.
 
     Raises DevkitError. Source: https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
     """
     taint, mark, effect = text.partition(":")
     if mark and effect not in _EFFECTS:
-        raise DevkitError(f"{flag} {text!r} has no effect that there is", f"Write one of {', '.join(_EFFECTS)}.")
-    found = {"key": validate_label_key(taint.partition("=")[0], flag), "operator": "Exists"}
+        raise DevkitError(f"{flag} {text!r} has an unknown effect", f"Write one of {', '.join(_EFFECTS)}.")
+    toleration = {"key": validate_label_key(taint.partition("=")[0], flag), "operator": "Exists"}
     if "=" in taint:
-        found |= {"operator": "Equal", "value": parse_label(taint, flag)[1]}
-    return found | ({"effect": effect} if mark else {})
+        toleration |= {"operator": "Equal", "value": parse_label(taint, flag)[1]}
+    return toleration | ({"effect": effect} if mark else {})
 
 
 class JobKind(StrEnum):
-    """Who starts the pods, and starts them again."""
+    """The kind of object that starts the pods, and restarts them."""
 
     JOB = "job"
     TRAINJOB = "trainjob"
@@ -78,7 +77,7 @@ class JobKind(StrEnum):
 
 
 class AccessMode(StrEnum):
-    """How many nodes may mount new storage.
+    """The access mode of new storage.
 
     Source: https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes
     """
@@ -89,7 +88,7 @@ class AccessMode(StrEnum):
 
 
 class Exporter(StrEnum):
-    """Who installed the GPUs' exporter, or how Prometheus asks it already."""
+    """The installer of the GPU exporter, or the way in which Prometheus scrapes it already."""
 
     OPERATOR = "operator"
     CHART = "chart"
@@ -99,7 +98,7 @@ class Exporter(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesSettings:
-    """The wishes that only a cluster understands. "", None and () leave the choice to devkit."""
+    """The settings of Kubernetes alone. "", None and () leave the choice to devkit."""
 
     namespace: Annotated[str, SettingInfo("Namespace. Without it, that of your kubectl context.")] = ""
     kind: Annotated[
@@ -107,7 +106,7 @@ class KubernetesSettings:
     ] = None
     queue: Annotated[str, SettingInfo("Kueue's LocalQueue.")] = ""
     gpu_resource: Annotated[
-        str, SettingInfo("Resource to ask for, in place of the vendor's.", example="nvidia.com/mig-1g.10gb")
+        str, SettingInfo("Resource to request, instead of the vendor's.", example="nvidia.com/mig-1g.10gb")
     ] = ""
     gpu_group: Annotated[
         int | None,
@@ -116,43 +115,45 @@ class KubernetesSettings:
         ),
     ] = None
     device_class: Annotated[
-        str, SettingInfo("Ask by dynamic resource allocation, for this DeviceClass.", example="gpu.nvidia.com")
+        str,
+        SettingInfo("Request GPUs by dynamic resource allocation, with this DeviceClass.", example="gpu.nvidia.com"),
     ] = ""
     node_selector: Annotated[
         tuple[str, ...], SettingInfo("Label that nodes must have. Repeat.", example="NAME=VALUE")
     ] = ()
     toleration: Annotated[
         tuple[str, ...],
-        SettingInfo("Taint to bear: KEY, KEY=VALUE, each with :EFFECT or without. Repeat.", example="TAINT"),
+        SettingInfo("Taint to tolerate: KEY, KEY=VALUE, each with :EFFECT or without. Repeat.", example="TAINT"),
     ] = ()
     topology: Annotated[
-        str, SettingInfo("Node label of which all nodes must share one value.", example="topology.kubernetes.io/zone")
+        str, SettingInfo("Node label whose value all nodes must share.", example="topology.kubernetes.io/zone")
     ] = ""
     runtime: Annotated[
         str,
-        SettingInfo("ClusterTrainingRuntime of a TrainJob, in place of one of its own.", example="torch-distributed"),
+        SettingInfo("ClusterTrainingRuntime of a TrainJob, instead of its own runtime.", example="torch-distributed"),
     ] = ""
     storage_class: Annotated[str, SettingInfo("StorageClass of new storage. Without it, the cluster's default.")] = ""
     access_mode: Annotated[
-        AccessMode | None, SettingInfo("How many nodes may mount new storage: one, or all of the job's.")
+        AccessMode | None, SettingInfo("Access mode of new storage: one node, or all of the job's.")
     ] = None
     token_secret: Annotated[str, SettingInfo("Secret with the hub's token under the key `token`.")] = "devkit-hub"  # noqa: S105
     pull_secret: Annotated[str, SettingInfo("Secret that the image is pulled with.")] = ""
     service_account: Annotated[str, SettingInfo("ServiceAccount of the pods.")] = ""
     priority_class: Annotated[str, SettingInfo("PriorityClass of the pods.")] = ""
-    node_checks: Annotated[bool, SettingInfo("Write the checks of the nodes, too.")] = True
-    monitoring: Annotated[bool, SettingInfo("Write rules and a dashboard for Prometheus and Grafana, too.")] = True
+    node_checks: Annotated[bool, SettingInfo("Also write checks of the nodes.")] = True
+    monitoring: Annotated[bool, SettingInfo("Also write rules and a dashboard for Prometheus and Grafana.")] = True
     verify_nodes: Annotated[
         int | None,
         SettingInfo("Nodes that checks/verify proves; as many as the job has, unless said otherwise.", at_least=1),
     ] = None
     runtime_class: Annotated[
-        str, SettingInfo("RuntimeClass of the doctor's pods, which take no GPU and are to see all.", example="nvidia")
+        str,
+        SettingInfo("RuntimeClass of the doctor's pods, which request no GPU and should see all.", example="nvidia"),
     ] = ""
     exporter: Annotated[
         Exporter | None,
         SettingInfo(
-            "The GPUs' exporter: of NVIDIA's operator, of its own chart, or scraped already: then the pods' names stand"
+            "The GPUs' exporter: of NVIDIA's operator, of its own chart, or scraped already: then the pods' names are"
             " in exported_pod, or in pod where labels are honored."
         ),
     ] = None
@@ -176,7 +177,7 @@ _OBJECTS = (
 
 
 def validate_kubernetes_settings(settings: KubernetesSettings) -> KubernetesSettings:
-    """`settings` when a cluster could take them at all. Raises DevkitError for what no cluster takes."""
+    """Return the settings. Raises DevkitError for those that no cluster accepts."""
     validate_ranges(settings)
     for name in _OBJECTS:
         if text := getattr(settings, name):
@@ -191,17 +192,22 @@ def validate_kubernetes_settings(settings: KubernetesSettings) -> KubernetesSett
             "--device-class and --gpu-resource both say how to ask for a GPU",
             "Keep the one that the cluster has: kubectl get deviceclasses; kubectl describe nodes.",
         )
-    # Whoever reads these raises what is wrong with them.
+    # Parsing raises what is wrong with them.
     parse_node_selector(settings)
     parse_tolerations(settings)
     return settings
 
 
 def parse_node_selector(settings: KubernetesSettings) -> dict[str, str]:
-    """The labels that nodes must have."""
+    """Parse the labels that nodes must have."""
     return dict(parse_label(text, "--node-selector") for text in settings.node_selector)
 
 
 def parse_tolerations(settings: KubernetesSettings) -> list[dict[str, str]]:
-    """The taints that nodes may have."""
+    """Parse the taints that nodes may have."""
     return [parse_toleration(text, "--toleration") for text in settings.toleration]
+
+
+def choose_job_kind(task: Task, settings: KubernetesSettings) -> JobKind:
+    """Return the kind of the settings, or the default one for the number of nodes."""
+    return settings.kind or (JobKind.TRAINJOB if task.nodes > 1 else JobKind.JOB)

@@ -1,4 +1,4 @@
-"""The job's storage: claims, memory for /dev/shm, the hub's token; and a pod that copies files in and out."""
+"""Storage of the job: claims, /dev/shm in memory, the hub's token; and a pod to copy files in and out."""
 
 from typing import Any
 
@@ -10,28 +10,28 @@ from devkit.export.task import COMPILE_CACHE, TOKEN_FOLDER, TOKEN_PATH, USER_ID,
 
 TOKEN_KEY = "token"  # noqa: S105 - the key under which the Secret holds it
 FILES_POD_TTL_S = 6 * 3600
-"""How long the pod for copying stays, should nobody remove it."""
+"""The lifetime of the pod for copying, unless it is removed before."""
 
 SECURE_POD = {
     "runAsNonRoot": True,
-    "runAsUser": Commented(USER_ID, "The image's user dev. An image built for another one wants its number here."),
+    "runAsUser": Commented(USER_ID, "The image's user dev. For an image built for another one, put its number here."),
     "runAsGroup": USER_ID,
     "fsGroup": Commented(USER_ID, "New storage belongs to root; its group becomes the user's."),
     "fsGroupChangePolicy": Commented("OnRootMismatch", "Once, and not file by file at every start."),
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 SECURE_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-"""With the pod's, what the restricted Pod Security Standard asks for.
+"""With that of the pod, what the restricted Pod Security Standard requires.
 Source: https://kubernetes.io/docs/concepts/security/pod-security-standards/"""
 
 
 def name_claim(task: Task, volume: Volume) -> str:
-    """The claim's name: the user's own, or that of one to be made."""
+    """Return the claim's name: the user's own, or that of a new one."""
     return volume.source or f"{task.name}-{volume.role}"
 
 
 def build_new_claims(task: Task, settings: KubernetesSettings) -> list[Manifest]:
-    """A PersistentVolumeClaim for each storage that is not there yet. Raises DevkitError for a mode that cannot work.
+    """Build a PersistentVolumeClaim for each new storage. Raises DevkitError for an access mode that cannot work.
 
     Source: https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes
     """
@@ -41,10 +41,10 @@ def build_new_claims(task: Task, settings: KubernetesSettings) -> list[Manifest]
             f"--access-mode {mode} lets one node mount what {task.nodes} nodes must share",
             "Give --access-mode ReadWriteMany and a --storage-class that offers it (NFS, CephFS, EFS, Filestore, …).",
         )
-    return [_claim(task, settings, volume, mode) for volume in task.volumes if not volume.source]
+    return [_build_claim(task, settings, volume, mode) for volume in task.volumes if not volume.source]
 
 
-def _claim(task: Task, settings: KubernetesSettings, volume: Volume, mode: AccessMode) -> Manifest:
+def _build_claim(task: Task, settings: KubernetesSettings, volume: Volume, mode: AccessMode) -> Manifest:
     why = "Every node mounts it." if mode is AccessMode.MANY_NODES else "One node at a time mounts it."
     spec: Manifest = {"accessModes": [Commented(str(mode), why)]}
     if settings.storage_class:
@@ -59,8 +59,8 @@ def _claim(task: Task, settings: KubernetesSettings, volume: Volume, mode: Acces
 
 
 def build_pod_volumes(task: Task, settings: KubernetesSettings) -> list[Any]:
-    """The volumes of each pod of the job."""
-    volumes: list[Any] = [*_claimed(task)]
+    """Build the volumes of each pod of the job."""
+    volumes: list[Any] = [*_build_claim_volumes(task)]
     size = format_quantity(task.shm_bytes)
     shm = {"medium": "Memory", "sizeLimit": size}
     why = "Without it /dev/shm has 64 MiB, and loader workers and NCCL fail. It is memory, in the container's limit."
@@ -78,52 +78,52 @@ def build_pod_volumes(task: Task, settings: KubernetesSettings) -> list[Any]:
 
 
 def build_volume_mounts(task: Task) -> list[Manifest]:
-    """Where the container has them: the paths of the dev container."""
-    found = _claim_mounts(task)
-    found.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - inside the container
-    found.append({"name": "compile-cache", "mountPath": COMPILE_CACHE})
+    """Build the mounts, at the paths of the dev container."""
+    mounts = _build_claim_mounts(task)
+    mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - inside the container
+    mounts.append({"name": "compile-cache", "mountPath": COMPILE_CACHE})
     if task.needs_token:
-        found.append({"name": "hub-token", "mountPath": TOKEN_FOLDER, "readOnly": True})
-    return found
+        mounts.append({"name": "hub-token", "mountPath": TOKEN_FOLDER, "readOnly": True})
+    return mounts
 
 
 def build_files_pod(task: Task, settings: KubernetesSettings) -> Manifest:
-    """A pod without a GPU that has the job's storage, to copy the project in and the result out."""
+    """Build a pod without a GPU that mounts the job's storage, to copy the project in and the result out."""
     container = {
         "name": "files",
         "image": task.image,
         "command": ["sleep", str(FILES_POD_TTL_S)],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": SECURE_CONTAINER,
-        "volumeMounts": _claim_mounts(task),
+        "volumeMounts": _build_claim_mounts(task),
     }
     spec: Manifest = {
         "restartPolicy": "Never",
-        "activeDeadlineSeconds": Commented(FILES_POD_TTL_S, "It goes by itself, should nobody remove it."),
+        "activeDeadlineSeconds": Commented(FILES_POD_TTL_S, "It ends by itself, unless it is removed before."),
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
         "securityContext": SECURE_POD,
     }
     if settings.node_selector:
-        zone = "Where the job goes: storage of one zone is made where it is mounted first. It takes no GPU there."
+        zone = "In the zone of the job: zonal storage is created where it is mounted first. The pod takes no GPU."
         spec["nodeSelector"] = Commented(parse_node_selector(settings), zone)
         spec["tolerations"] = build_tolerations(task, settings)
-    spec |= {"containers": [container], "volumes": _claimed(task)}
+    spec |= {"containers": [container], "volumes": _build_claim_volumes(task)}
     if settings.pull_secret:
         spec["imagePullSecrets"] = [{"name": settings.pull_secret}]
     metadata = {"name": f"{task.name}-files", "labels": build_labels(task, "files")}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def _claimed(task: Task) -> list[Manifest]:
+def _build_claim_volumes(task: Task) -> list[Manifest]:
     return [
         {"name": str(volume.role), "persistentVolumeClaim": {"claimName": name_claim(task, volume)}}
         for volume in task.volumes
     ]
 
 
-def _claim_mounts(task: Task) -> list[Manifest]:
-    """A claim that serves for several has a folder for each."""
+def _build_claim_mounts(task: Task) -> list[Manifest]:
+    """Build the mounts of claims. One claim for several volumes has a folder for each."""
     claims = [name_claim(task, volume) for volume in task.volumes]
     found: list[Manifest] = []
     for volume, claim in zip(task.volumes, claims, strict=True):

@@ -1,4 +1,4 @@
-"""From the task to the files, the commands that come next, and what is to be known."""
+"""Kubernetes as a target: validation of the job, its files, the commands to run next, and notes."""
 
 import re
 import shlex
@@ -18,37 +18,68 @@ from devkit.export.kubernetes.resources import build_claim_template, find_gpu_re
 from devkit.export.kubernetes.settings import (
     JobKind,
     KubernetesSettings,
+    choose_job_kind,
     validate_kubernetes_settings,
     validate_subdomain,
 )
 from devkit.export.kubernetes.storage import TOKEN_KEY, build_files_pod, build_new_claims
 from devkit.export.targets import ExportContext, TargetFiles, split_export_folder
 from devkit.export.task import Task
-from devkit.render.files import Artifact
 
-# What a task and wishes that are fine elsewhere cannot be in a cluster.
+_RENDERERS: dict[JobKind, Callable[[Task, KubernetesSettings], JobManifests]] = {
+    JobKind.JOB: render_batch_job,
+    JobKind.TRAINJOB: render_trainjob,
+    JobKind.PYTORCHJOB: render_pytorchjob,
+    JobKind.JOBSET: render_jobset,
+}
+
+
+def render_kubernetes(task: Task, settings: KubernetesSettings, context: ExportContext) -> TargetFiles:
+    """Render the manifests. Raises DevkitError for what no cluster accepts."""
+    kind = choose_job_kind(task, settings)
+    validate_job(task, settings, kind)
+    job = _RENDERERS[kind](task, settings)
+    files = dict(job.files)
+    if settings.device_class:
+        files["gpu.yaml"] = [build_claim_template(task, settings)]
+    artifacts = render_folder("base", f"The {job.kind} alone.", files, settings)
+    top = "base"
+    for overlay in build_overlays(task, settings, job):
+        artifacts.append(render_overlay(overlay, top, settings))
+        top = f"overlays/{overlay.name}"
+    about = "The job with all its overlays. Every folder below can be applied by itself, too."
+    artifacts.insert(0, render_kustomization("", about, [top], settings))
+    claims = build_new_claims(task, settings)
+    if claims:
+        about = "The job's storage. Apart from the job, so that `kubectl delete -k` of the job leaves the checkpoints."
+        artifacts += render_folder("storage", about, {"claims.yaml": claims}, settings)
+    about = "A pod without a GPU that mounts the job's storage: to copy the project in, and the result out."
+    artifacts += render_folder("files", about, {"pod.yaml": [build_files_pod(task, settings)]}, settings)
+    notes = [*job.notes, *list_gpu_notes(task, settings), *_list_storage_notes(task, settings)]
+    if settings.node_checks:
+        artifacts += render_node_checks(task, settings, context.folder)
+        notes += list_check_notes(context.folder)
+    if settings.monitoring:
+        artifacts += render_monitoring(task, settings, context)
+        notes += list_monitoring_notes(task, context)
+    steps = _list_next_steps(task, settings, context.folder, makes_storage=bool(claims))
+    return TargetFiles(tuple(artifacts), steps, tuple(notes))
 
 
 def validate_job(task: Task, settings: KubernetesSettings, kind: JobKind) -> None:
-    """Raises DevkitError for what the API server, or a controller, would refuse."""
+    """Raise DevkitError for what the API server, or a controller, would refuse.
+
+    Source: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#volumes-1 (mountPath)
+    """
     validate_kubernetes_settings(settings)
     find_gpu_resource(task, settings)
     if settings.runtime and kind is not JobKind.TRAINJOB:
         raise DevkitError(f"--runtime is for a TrainJob, and this is a {kind}", "Give --kind trainjob.")
-    _check_name(task, kind)
-    _check_volumes(task)
-
-
-def _check_name(task: Task, kind: JobKind) -> None:
     if kind in (JobKind.TRAINJOB, JobKind.JOBSET):
         validate_dns_label(task.name, "--name", longest=find_max_name_length(task))
     # A Service is named after the job, and its name is a label by RFC 1035.
     if (kind is not JobKind.JOB or task.nodes > 1) and not re.match("[a-z]", task.name):
         raise DevkitError(f"--name {task.name!r} must begin with a letter", f"Such as --name job-{task.name}.")
-
-
-def _check_volumes(task: Task) -> None:
-    """Source: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#volumes-1 (mountPath)."""
     for volume in task.volumes:
         if volume.source:
             validate_subdomain(volume.source, f"--{volume.role}")
@@ -65,59 +96,11 @@ def _check_volumes(task: Task) -> None:
         )
 
 
-_RENDERERS: dict[JobKind, Callable[[Task, KubernetesSettings], JobManifests]] = {
-    JobKind.JOB: render_batch_job,
-    JobKind.TRAINJOB: render_trainjob,
-    JobKind.PYTORCHJOB: render_pytorchjob,
-    JobKind.JOBSET: render_jobset,
-}
-
-
-def render_kubernetes(task: Task, settings: KubernetesSettings, context: ExportContext) -> TargetFiles:
-    """The manifests. Raises DevkitError for what no cluster takes."""
-    kind = settings.kind or (JobKind.JOB if task.nodes == 1 else JobKind.TRAINJOB)
-    validate_job(task, settings, kind)
-    workload = _RENDERERS[kind](task, settings)
-    artifacts = _job_files(task, settings, workload)
-    claims = build_new_claims(task, settings)
-    if claims:
-        about = "The job's storage. Apart from the job, so that `kubectl delete -k` of the job leaves the checkpoints."
-        artifacts += render_folder("storage", about, {"claims.yaml": claims}, settings)
-    about = "A pod without a GPU that has the job's storage: to copy the project in, and the result out."
-    artifacts += render_folder("files", about, {"pod.yaml": [build_files_pod(task, settings)]}, settings)
-    steps = _next_steps(task, settings, workload, context.folder, makes_storage=bool(claims))
-    notes = [*workload.notes, *list_gpu_notes(task, settings), *_storage_notes(task, settings)]
-    if settings.node_checks:
-        artifacts += render_node_checks(task, settings, context.folder)
-        notes += list_check_notes(context.folder)
-    if settings.monitoring:
-        artifacts += render_monitoring(task, settings, context)
-        notes += list_monitoring_notes(task, context)
-    return TargetFiles(tuple(artifacts), steps, tuple(notes))
-
-
-def _job_files(task: Task, settings: KubernetesSettings, workload: JobManifests) -> list[Artifact]:
-    """base, what is laid over it, and the topmost folder, which is the last of them."""
-    files = dict(workload.files)
-    if settings.device_class:
-        files["gpu.yaml"] = [build_claim_template(task, settings)]
-    artifacts = render_folder("base", f"The {workload.kind} alone.", files, settings)
-    below = "base"
-    for overlay in build_overlays(task, settings, workload):
-        artifacts.append(render_overlay(overlay, below, settings))
-        below = f"overlays/{overlay.name}"
-    about = "The job as it was asked for. Every folder below can be applied by itself, too."
-    artifacts.insert(0, render_kustomization("", about, [below], settings))
-    return artifacts
-
-
-def _next_steps(
-    task: Task, settings: KubernetesSettings, workload: JobManifests, folder: str, *, makes_storage: bool
-) -> tuple[str, ...]:
-    """What to type, in order."""
+def _list_next_steps(task: Task, settings: KubernetesSettings, folder: str, *, makes_storage: bool) -> tuple[str, ...]:
+    """List the commands to run next, in order."""
     kubectl = f"kubectl --namespace {settings.namespace}" if settings.namespace else "kubectl"
     project, _ = split_export_folder(folder, "kubernetes")
-    # The dot at the end: without it kubectl makes a folder of that name within the other.
+    # Without the dot at the end kubectl would create a folder of that name in the other.
     here, where, pod = shlex.quote(f"{project or '.'}/."), shlex.quote(folder), f"{task.name}-files"
     selector = ",".join(f"{name}={value}" for name, value in build_training_selector(task).items())
     steps = []
@@ -136,15 +119,15 @@ def _next_steps(
     return tuple(steps)
 
 
-def _storage_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
-    """What claims must offer for several nodes, which nobody can see from here."""
+def _list_storage_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
+    """List the access modes that several nodes need: those of claims are unknown here."""
     if task.nodes == 1:
         return ()
-    theirs = [volume.source for volume in task.volumes if volume.source]
+    named = [volume.source for volume in task.volumes if volume.source]
     notes = []
-    if theirs:
-        names = ", ".join(dict.fromkeys(theirs))
+    if named:
+        names = ", ".join(dict.fromkeys(named))
         notes.append(f"{task.nodes} nodes mount {names}: only a claim with ReadWriteMany lets them")
-    if len(theirs) < len(task.volumes) and not settings.storage_class:
+    if len(named) < len(task.volumes) and not settings.storage_class:
         notes.append("new storage is ReadWriteMany, which the cluster's default class often is not: --storage-class")
     return tuple(notes)

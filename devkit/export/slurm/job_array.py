@@ -1,4 +1,4 @@
-"""Sweeps: a grid of settings' values, one task of a job array each."""
+"""Job arrays for sweeps: one array task for each combination of the settings' values."""
 
 import re
 from dataclasses import dataclass
@@ -15,25 +15,25 @@ MAX_ARRAY_TASKS = 1000
 """Slurm's MaxArraySize is 1001 unless a site says otherwise, and the highest index is below it.
 Source: https://slurm.schedmd.com/slurm.conf.html#OPT_MaxArraySize"""
 _FIXED = ("output", "resume", "model", "data", "eval_data", "targets")
-"""What every task has in common, or what has no single value."""
+"""Settings that all tasks share, or that have no single value."""
 
 
 @dataclass(frozen=True)
 class ArrayTask:
-    """One task of the array: the folder of its own in the output folder, and the flags that it adds."""
+    """One task of the array: its folder in the output folder, and its additional flags."""
 
     folder: str
     flags: tuple[str, ...]
 
 
 def expand_sweep(sweep: tuple[str, ...]) -> tuple[ArrayTask, ...]:
-    """Every combination of "SETTING=A,B" texts, the last changing fastest; () for none. Raises DevkitError."""
-    axes = [_axis(text) for text in sweep]
+    """Return every combination of "SETTING=A,B" texts, the last varying fastest; () for none. Raises DevkitError."""
+    axes = [_parse_axis(text) for text in sweep]
     names = [name for name, _ in axes]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated:
         raise DevkitError(f"--sweep names {repeated} twice", f"Write it once: --sweep {repeated}=A,B,C.")
-    found = [_variant(names, values) for values in product(*(values for _, values in axes))] if axes else []
+    found = [_build_task(names, values) for values in product(*(values for _, values in axes))] if axes else []
     if len(found) > MAX_ARRAY_TASKS:
         raise DevkitError(
             f"--sweep makes {len(found)} tasks, and an array holds {MAX_ARRAY_TASKS}",
@@ -42,7 +42,7 @@ def expand_sweep(sweep: tuple[str, ...]) -> tuple[ArrayTask, ...]:
     return tuple(found)
 
 
-def _axis(text: str) -> tuple[str, list[str]]:
+def _parse_axis(text: str) -> tuple[str, list[str]]:
     name, mark, listing = text.partition("=")
     values = [value.strip() for value in listing.split(",")]
     if not mark or not all(values):
@@ -53,14 +53,14 @@ def _axis(text: str) -> tuple[str, list[str]]:
         choices = join_words(each.replace("_", "-") for each in known)
         raise DevkitError(f"--sweep {name!r} is no setting that can differ from task to task", f"These can: {choices}.")
     for value in values:
-        _require(field, value)
+        _validate_value(field, value)
     if len(set(values)) < len(values):
         raise DevkitError(f"--sweep {text!r} names a value twice", "Each task trains with values of its own.")
     return field.replace("_", "-"), values
 
 
-def _require(field: str, value: str) -> None:
-    """Raises DevkitError for a value that the setting cannot have."""
+def _validate_value(field: str, value: str) -> None:
+    """Raise DevkitError for a value that the setting cannot have."""
     kind = find_setting_type(FinetuneSettings, field)
     made: Any = value
     try:
@@ -76,7 +76,7 @@ def _require(field: str, value: str) -> None:
     validate_ranges(FinetuneSettings(**{field: made}))
 
 
-def _variant(names: list[str], values: tuple[str, ...]) -> ArrayTask:
+def _build_task(names: list[str], values: tuple[str, ...]) -> ArrayTask:
     flags: list[str] = []
     for name, value in zip(names, values, strict=True):
         if value in ("true", "false"):

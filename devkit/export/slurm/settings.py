@@ -1,4 +1,4 @@
-"""What a job is asked to be in Slurm, beyond what it is anywhere: the table [job.slurm], and flags."""
+"""Settings of a job in Slurm alone: the table [job.slurm], and flags."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from devkit.facts.settings import SettingInfo, format_flag, validate_ranges
 
 
 class ContainerRuntime(StrEnum):
-    """What the job runs in: an Apptainer image, a container of Pyxis and enroot, or the cluster's own system."""
+    """The runtime of the job: Apptainer, Pyxis with enroot, or none: the cluster's own system."""
 
     APPTAINER = "apptainer"
     PYXIS = "pyxis"
@@ -18,7 +18,7 @@ class ContainerRuntime(StrEnum):
 
 
 class GpuRequestStyle(StrEnum):
-    """How GPUs are asked for; some sites take only the one, or only the other."""
+    """The sbatch option that requests GPUs; some sites take only one of them."""
 
     GRES = "gres"
     GPUS_PER_NODE = "gpus-per-node"
@@ -26,10 +26,10 @@ class GpuRequestStyle(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmSettings:
-    """The wishes that only Slurm understands. "", None and () leave the choice to devkit or to the site."""
+    """The settings of Slurm alone. "", None and () leave the choice to devkit or to the site."""
 
-    flavour: Annotated[ContainerRuntime, SettingInfo("What the job runs in.")] = ContainerRuntime.APPTAINER
-    gpu_request: Annotated[GpuRequestStyle, SettingInfo("How GPUs are asked for.")] = GpuRequestStyle.GRES
+    flavour: Annotated[ContainerRuntime, SettingInfo("Container runtime of the job.")] = ContainerRuntime.APPTAINER
+    gpu_request: Annotated[GpuRequestStyle, SettingInfo("The sbatch option that requests GPUs.")] = GpuRequestStyle.GRES
     gpu_type: Annotated[
         str,
         SettingInfo(
@@ -41,7 +41,7 @@ class SlurmSettings:
     qos: Annotated[str, SettingInfo("Quality of service.")] = ""
     constraint: Annotated[str, SettingInfo("Features that nodes must have.", example="FEATURE")] = ""
     reservation: Annotated[str, SettingInfo("Reservation to run in.")] = ""
-    mail: Annotated[str, SettingInfo("Address that is told of the end, failures and requeues.", example="ADDRESS")] = ""
+    mail: Annotated[str, SettingInfo("Address for mail on the end, failures and requeues.", example="ADDRESS")] = ""
     sbatch: Annotated[tuple[str, ...], SettingInfo("One more option of sbatch. Repeat.", example="OPTION")] = ()
     log: Annotated[str, SettingInfo("File for the output of the job.", example="FILE")] = ""
     module: Annotated[tuple[str, ...], SettingInfo("Module to load. Repeat.", example="NAME/VERSION")] = ()
@@ -66,12 +66,12 @@ class SlurmSettings:
 
 
 _VALUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:@%+=/&|()*!\[\]-]*")
-"""What sbatch takes in a line without quotes: no space, quote, backslash or number sign."""
+"""A value that sbatch takes without quotes: no space, quote, backslash or number sign."""
 _MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*")
 _OPTION = re.compile(r"--[a-z][a-z0-9-]*(=[A-Za-z0-9_.,:@%+=/&|()*!\[\]-]+)?")
 _GPU_TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _LOG = re.compile(r"[A-Za-z0-9_.%/-]+")
-_SHAPES = {
+_PATTERNS = {
     "account": _VALUE,
     "partition": _VALUE,
     "qos": _VALUE,
@@ -87,18 +87,18 @@ RESERVED_OPTIONS = frozenset(
     {"array", "cpus-per-task", "gpus-per-node", "gres", "job-name", "mem", "nodes", "no-requeue", "ntasks-per-node"}
     | {"open-mode", "output", "requeue", "signal", "time"}
 )
-"""Options that the script is built around."""
+"""Options that devkit sets."""
 
 
 def validate_slurm_settings(settings: SlurmSettings) -> SlurmSettings:
-    """`settings` when sbatch could read them. Raises DevkitError for what would end a line or an option early."""
+    """Return the settings. Raises DevkitError for values that would end a line or an option of the script early."""
     validate_ranges(settings)
-    for name, shape in _SHAPES.items():
+    for name, pattern in _PATTERNS.items():
         value = getattr(settings, name)
         for text in (value,) if isinstance(value, str) else value:
-            if text and not shape.fullmatch(text):
+            if text and not pattern.fullmatch(text):
                 raise DevkitError(
-                    f"{format_flag(name)} {text!r} cannot stand in a batch script", f"Its form is {shape.pattern}."
+                    f"{format_flag(name)} {text!r} is not valid in a batch script", f"Its form is {pattern.pattern}."
                 )
     for text in settings.sbatch:
         if text[2:].partition("=")[0] in RESERVED_OPTIONS:

@@ -37,7 +37,7 @@ def task(vendor: Vendor = Vendor.NVIDIA, **changed: object) -> Task:
         memory_bytes=64 * GIB,
         shm_bytes=8 * GIB,
         volumes=tuple(
-            Volume(role=role, path=f"/{role}", source=str(role), size_bytes=10 * GIB, because="asked for")
+            Volume(role=role, path=f"/{role}", source=str(role), size_bytes=10 * GIB, because="requested")
             for role in VolumeRole
         ),
         time_s=86400,

@@ -195,7 +195,7 @@ def test_a_pytorchjob_has_a_master_and_workers_and_says_what_it_cannot():
     assert all(each["restartPolicy"] == "OnFailure" for each in spec["pytorchReplicaSpecs"].values())
     assert spec["nprocPerNode"] == "2"
     assert spec["runPolicy"]["activeDeadlineSeconds"] == task().time_s
-    assert any("a node that is gone" in note for note in rendered.notes)
+    assert any("a node that is lost" in note for note in rendered.notes)
     assert named(made(task(), kind=JobKind.PYTORCHJOB), "PyTorchJob")["spec"]["pytorchReplicaSpecs"].keys() == {
         "Master"
     }

@@ -73,7 +73,7 @@ def test_a_node_with_just_as_many_processors_is_taken():
     advised = (Reason("cpus", "8", "8 for each GPU", "devkit estimate", "certain"),)
     assert container(made(task(cpus=8, reasons=advised)))["resources"]["requests"]["cpu"] == 7
     assert container(made(task(cpus=12, reasons=advised)))["resources"]["requests"]["cpu"] == "10500m"
-    asked = (Reason("cpus", "8", "asked for", "devkit estimate", "certain"),)
+    asked = (Reason("cpus", "8", "requested", "devkit estimate", "certain"),)
     assert container(made(task(cpus=8, reasons=asked)))["resources"]["requests"]["cpu"] == 8
 
 

@@ -96,11 +96,11 @@ def test_spot_is_for_gpus_alone():
 @pytest.mark.parametrize(
     ("task", "settings", "message"),
     [
-        pytest.param(TWO_NODES, {}, "a sandbox of Daytona's is one machine, and the job wants 2", id="two nodes"),
-        pytest.param(replace(ONE, volumes=volumes(checkpoints="kept")), {}, "no file can be renamed", id="a volume"),
+        pytest.param(TWO_NODES, {}, "a sandbox of Daytona's is one machine, and the job needs 2", id="two nodes"),
+        pytest.param(replace(ONE, volumes=volumes(checkpoints="kept")), {}, "files cannot be renamed", id="a volume"),
         pytest.param(ROCM, {}, "rents no GPU that devkit knows as 'MI300X'", id="a GPU nobody rents"),
-        pytest.param(replace(ONE, image="registry:5000/demo"), {}, "whose tag moves", id="no tag beside a port"),
-        pytest.param(replace(ONE, image="demo:latest"), {}, "whose tag moves", id="latest"),
+        pytest.param(replace(ONE, image="registry:5000/demo"), {}, "a mutable tag", id="no tag beside a port"),
+        pytest.param(replace(ONE, image="demo:latest"), {}, "a mutable tag", id="latest"),
         pytest.param(ONE, {"snapshot": "a\nb"}, "is no name", id="a snapshot of two lines"),
         pytest.param(ONE, {"hub_secret": "a b"}, "is no name", id="a secret with a space"),
     ],

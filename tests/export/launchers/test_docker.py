@@ -103,7 +103,7 @@ def test_the_token_is_no_variable_of_the_container():
 @pytest.mark.parametrize(
     ("task", "settings", "message"),
     [
-        pytest.param(TWO_NODES, {}, "a Docker context is one machine, and the job wants 2", id="two nodes"),
+        pytest.param(TWO_NODES, {}, "a Docker context is one machine, and the job needs 2", id="two nodes"),
         pytest.param(ONE, {"context": "a b"}, "is no name of one", id="a context with a space"),
         pytest.param(ONE, {"context": "x\nfoo"}, "is no name of one", id="a context of two lines"),
         pytest.param(ONE, {"user": "root; id"}, "is no user", id="a user with a command"),
@@ -123,7 +123,7 @@ def test_what_the_machine_should_have_is_said():
     assert render_docker(ONE, DockerContextSettings(), HERE).notes == (
         "no limit is set there: the machine should have 48 GiB of memory and 8 cores for this job",
     )
-    assert "nothing brings the job back" in render_docker(SPOT, DockerContextSettings(), HERE).notes[1]
+    assert "nothing restarts the job" in render_docker(SPOT, DockerContextSettings(), HERE).notes[1]
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_gpus_are_asked_for_in_dstacks_words(task, gpu):
         pytest.param(replace(ONE, accelerator=gpus(1, "H20")), {}, "dstack rents no GPU", id="a GPU nobody rents"),
         pytest.param(replace(ONE, accelerator=gpus(1, "H100 MIG 1g.10gb")), {}, "no parts of GPUs", id="a slice"),
         pytest.param(replace(ONE, volumes=volumes(models="a:b")), {}, "is no volume of dstack's", id="a colon"),
-        pytest.param(replace(ONE, volumes=volumes(models="/mnt/../etc")), {}, "leads out", id="a path upwards"),
+        pytest.param(replace(ONE, volumes=volumes(models="/mnt/../etc")), {}, "contains `..`", id="a path upwards"),
         pytest.param(replace(ONE, environment=(("A", "b\nc"),)), {}, "several lines", id="a variable of two lines"),
         pytest.param(ONE, {"backend": "aws"}, "needs --backend and --region", id="a cloud without a region"),
         pytest.param(
@@ -213,7 +213,7 @@ def test_the_commands_to_type_make_the_volumes_first():
 @pytest.mark.parametrize(
     ("task", "settings", "said"),
     [
-        pytest.param(ONE, {}, ["kills 10 s", "go with the instance"], id="nothing named"),
+        pytest.param(ONE, {}, ["kills 10 s", "are deleted with the instance"], id="nothing named"),
         pytest.param(replace(ONE, grace_s=10, volumes=volumes(checkpoints="kept")), {}, [], id="a volume"),
         pytest.param(replace(ONE, grace_s=10), {"backend": "aws", "region": "x"}, [], id="a new volume"),
         pytest.param(replace(TWO_NODES, grace_s=10), {}, ["every node must see"], id="nodes without a shared folder"),

@@ -85,7 +85,7 @@ def test_a_gpu_that_devkit_has_no_name_for_can_be_named_in_skypilots_words():
     ("task", "settings", "message"),
     [
         pytest.param(replace(ONE, accelerator=gpus(1, "H20")), {}, "SkyPilot rents no GPU", id="a GPU nobody rents"),
-        pytest.param(replace(ONE, accelerator=gpus(1, "")), {}, "must be told which GPU", id="no GPU named"),
+        pytest.param(replace(ONE, accelerator=gpus(1, "")), {}, "needs the name of a GPU", id="no GPU named"),
         pytest.param(ONE, {"infra": "aws\nuse_spot: true"}, "is no place", id="a line break in the place"),
         pytest.param(
             replace(ONE, volumes=volumes(models="My Volume")), {}, "neither a bucket nor a volume", id="no volume"
@@ -220,5 +220,5 @@ def test_the_commands_to_type_begin_in_the_project(folder, steps):
 
 
 def test_a_grace_that_skypilot_does_not_keep_is_said():
-    assert "kills 30 s" in render_skypilot(ONE, SkypilotSettings(), HERE).notes[0]
+    assert "kills a job 30 s" in render_skypilot(ONE, SkypilotSettings(), HERE).notes[0]
     assert render_skypilot(replace(ONE, grace_s=30), SkypilotSettings(), HERE).notes == ()

@@ -90,7 +90,7 @@ def test_a_gpu_is_asked_for_by_its_usual_short_name_which_is_said(name, kind):
     made = with_gpu(name, 2)
     assert f"--gres=gpu:{kind}:2" in asked(made)
     assert f"--gpus-per-node={kind}:2" in asked(made, gpu_request=GpuRequestStyle.GPUS_PER_NODE)
-    assert any(f"is taken to call the GPU {kind}:" in note for note in notes(made))
+    assert any(f"is assumed to call the GPU {kind}:" in note for note in notes(made))
 
 
 @pytest.mark.parametrize(
@@ -123,24 +123,24 @@ def test_nodes_that_may_be_taken_back_are_the_sites_own_kind():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"partition": "gpu\n#SBATCH --uid=0"}, "--partition 'gpu\\\\n#SBATCH --uid=0' cannot stand"),
-        ({"account": "a b"}, "--account 'a b' cannot stand"),
-        ({"constraint": "a#b"}, "cannot stand"),
-        ({"constraint": '"x"'}, "cannot stand"),
-        ({"mail": "-x"}, "cannot stand"),
-        ({"module": ("gcc; rm -rf /",)}, "--module 'gcc; rm -rf /' cannot stand"),
-        ({"module": ("$(id)",)}, "cannot stand"),
-        ({"gpu_type": "a100:2"}, "--gpu-type 'a100:2' cannot stand"),
-        ({"log": "my log"}, "--log 'my log' cannot stand"),
-        ({"sbatch": ("-x node",)}, "--sbatch '-x node' cannot stand"),
+        ({"partition": "gpu\n#SBATCH --uid=0"}, "--partition 'gpu\\\\n#SBATCH --uid=0' is not valid"),
+        ({"account": "a b"}, "--account 'a b' is not valid"),
+        ({"constraint": "a#b"}, "is not valid"),
+        ({"constraint": '"x"'}, "is not valid"),
+        ({"mail": "-x"}, "is not valid"),
+        ({"module": ("gcc; rm -rf /",)}, "--module 'gcc; rm -rf /' is not valid"),
+        ({"module": ("$(id)",)}, "is not valid"),
+        ({"gpu_type": "a100:2"}, "--gpu-type 'a100:2' is not valid"),
+        ({"log": "my log"}, "--log 'my log' is not valid"),
+        ({"sbatch": ("-x node",)}, "--sbatch '-x node' is not valid"),
         ({"sbatch": ("--array=0-3",)}, "--sbatch --array=0-3 is set by devkit itself"),
         ({"sbatch": ("--requeue",)}, "--sbatch --requeue is set by devkit itself"),
         ({"venv": "/opt/venv"}, "--venv is not used with --flavour apptainer"),
-        ({"venv": "env", "flavour": ContainerRuntime.NONE}, "--venv 'env' is no folder from the root on"),
+        ({"venv": "env", "flavour": ContainerRuntime.NONE}, "--venv 'env' is no absolute folder"),
         ({"at_once": 2}, "--at-once says nothing without an array"),
         ({"at_once": 0, "sweep": ("rank=8",)}, "--at-once is 0, which is below 1"),
         ({"requeues": -1}, "--requeues is -1, which is below 0"),
-        ({"image_file": "a.sif"}, "--image-file 'a.sif' is no folder from the root on"),
+        ({"image_file": "a.sif"}, "--image-file 'a.sif' is no absolute folder"),
         ({"image_file": "/a:b.sif"}, "has ':' in it"),
     ],
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from devkit.workload.quantization import count_linear_layers
 from safetensors.torch import load_file, save_file
 
 from devkit.errors import DevkitError
@@ -20,7 +21,6 @@ from devkit.workload.finetune.model.loading import (
     prepare_for_training,
 )
 from devkit.workload.finetune.settings import FinetuneSettings
-from devkit.workload.quantization import count_linear_layers
 from tests.workload.small_models import save_model
 
 pytestmark = pytest.mark.workload

@@ -21,7 +21,7 @@ export MSYS_NO_PATHCONV=1
 
 name=tide
 image=registry.example.org/tide/tune:1
-made=4388e9ab320a
+made=a5cffc25a16b
 wait_s=${DEVKIT_WAIT_S:-10}
 
 engine() {
@@ -139,19 +139,19 @@ create() {
         --mount type=volume,source=tide-data,target=/workspaces/tide \
         --mount type=volume,source=tide-checkpoints,target=/workspaces/tide/tuned \
         "$image" \
-        sh -c 'child='"'"''"'"' asked='"'"''"'"'
-# Handed on once. What is handled here, and not ignored, has its default in the command.
-trap '"'"'trap : TERM HUP USR1; asked=TERM; [ -z "$child" ] || kill -s TERM "$child"'"'"' TERM HUP USR1
+        sh -c 'child='"'"''"'"' stop='"'"''"'"'
+# Forwarded once. A signal that is trapped here, and not ignored, has its default action in the command.
+trap '"'"'trap : TERM HUP USR1; stop=TERM; [ -z "$child" ] || kill -s TERM "$child"'"'"' TERM HUP USR1
 trap '"'"'trap : INT; [ -z "$child" ] || kill -s INT "$child"'"'"' INT
-# torchrun leaves with 1 whatever its processes'"'"' codes are. Each writes its own into this file: 75, try again, stays 75.
+# torchrun exits with 1 whatever its processes'"'"' codes are. Each writes its own into this file: 75, retry, stays 75.
 DEVKIT_EXIT_FILE=$(mktemp) && export DEVKIT_EXIT_FILE
-# Asked before it began: nothing is lost, and nothing has to begin.
-if [ -n "$asked" ]; then rm -f "${DEVKIT_EXIT_FILE:-}"; exit 75; fi
+# A stop before the start: nothing is lost, and nothing has to start.
+if [ -n "$stop" ]; then rm -f "${DEVKIT_EXIT_FILE:-}"; exit 75; fi
 "$@" &
 child=$!
-if [ -n "$asked" ]; then kill -s TERM "$child"; fi
+if [ -n "$stop" ]; then kill -s TERM "$child"; fi
 code=0; wait "$child" || code=$?
-# Above 128 a signal ended either the child or only the waiting for it.
+# Above 128 a signal ended either the child or only the wait for it.
 while [ "$code" -gt 128 ]; do
   alive='"'"''"'"'; if kill -0 "$child" 2>/dev/null; then alive=1; fi
   again=0; wait "$child" || again=$?
@@ -160,8 +160,8 @@ while [ "$code" -gt 128 ]; do
 done
 kept=$(sed -n '"'"'/^[1-9][0-9]*$/{p;q;}'"'"' "${DEVKIT_EXIT_FILE:-/dev/null}" 2>/dev/null)
 rm -f "${DEVKIT_EXIT_FILE:-}"
-# Ended by the very signal that was handed on: it had not begun yet, and lost nothing.
-if [ "$code" -eq 143 ] && [ -n "$asked" ]; then code=75; fi
+# Ended by the forwarded signal itself: it had not started yet, and lost nothing.
+if [ "$code" -eq 143 ] && [ -n "$stop" ]; then code=75; fi
 if [ "$code" -ne 0 ]; then code=${kept:-$code}; fi
 exit "$code"
 ' devkit torchrun -m devkit finetune \

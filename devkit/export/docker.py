@@ -1,0 +1,212 @@
+"""One machine over a Docker context: a Compose file, and a script with docker run that resumes after exit code 75."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Annotated
+
+from devkit import __version__
+from devkit.errors import DevkitError
+from devkit.export.quoting import fold_shell_command, format_comment_line, quote_compose, quote_shell
+from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project
+from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, USER_ID, Task, Volume, VolumeRole, build_rendezvous_variables
+from devkit.facts.settings import SettingInfo
+from devkit.render.files import Artifact
+from devkit.render.templates import render_template
+from devkit.solver.plan import Vendor
+from devkit.text import format_bytes
+
+MAX_QUICK_RESTARTS = 5
+"""After so many starts in a row that are stopped within a minute, the script gives up."""
+_CONTEXT = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.+-]+")
+"""Source: restrictedNamePattern in https://github.com/docker/cli/blob/master/cli/context/store/store.go"""
+_USER = re.compile(r"[a-z_0-9][a-z0-9_-]*(?::[a-z_0-9][a-z0-9_-]*)?")
+_VOLUME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
+"""Source: RestrictedNamePattern in https://github.com/moby/moby/blob/master/daemon/names/names.go"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DockerContextSettings:
+    """The settings of this target alone."""
+
+    context: Annotated[str, SettingInfo("Docker context of the machine, as docker context ls shows it.")] = ""
+    user: Annotated[str, SettingInfo("User in the container, instead of the image's own.", example="1000:1000")] = ""
+
+
+@dataclass(frozen=True)
+class DockerMount:
+    """A volume or a bind mount at `path`. `source` is a volume's name, or a folder if it starts with a slash."""
+
+    source: str
+    path: str
+    is_new: bool = False
+
+    @property
+    def is_folder(self) -> bool:
+        """True for a folder of the machine."""
+        return self.source.startswith("/")
+
+    @property
+    def option(self) -> str:
+        """The value of --mount: CSV fields.
+
+        Source: https://docs.docker.com/engine/storage/volumes/#syntax
+        """
+        kind = "bind" if self.is_folder else "volume"
+        fields = (f"type={kind}", f"source={self.source}", f"target={self.path}")
+        quoted = (
+            '"' + each.replace('"', '""') + '"' if any(char in each for char in ',"\n\r') else each for each in fields
+        )
+        return ",".join(quoted)
+
+
+@dataclass(frozen=True)
+class _QuotedMount:
+    """A mount, quoted for the script."""
+
+    volume: str
+    mount: str
+    path: str
+
+
+def render_docker(task: Task, settings: DockerContextSettings, context: ExportContext) -> TargetFiles:
+    """Render the files. Raises DevkitError for a task of several nodes."""
+    if task.nodes > 1:
+        raise DevkitError(
+            f"a Docker context is one machine, and the job needs {task.nodes}",
+            "Use kubernetes, slurm, skypilot or dstack for several, or --nodes 1.",
+        )
+    if settings.context and not _CONTEXT.fullmatch(settings.context):
+        raise DevkitError(f"--context {settings.context!r} is no name of one", "See docker context ls.")
+    if settings.user and not _USER.fullmatch(settings.user):
+        raise DevkitError(f"--user {settings.user!r} is no user", "Write it as UID:GID.")
+    size, cores = format_bytes(task.memory_bytes), task.cpus
+    notes = [f"no limit is set there: the machine should have {size} of memory and {cores} cores for this job"]
+    if task.is_spot:
+        notes.append("nothing restarts the job when the machine is reclaimed: start run.sh again on the next one")
+    script = _render_run_script(task, settings, find_path_to_project(context.folder))
+    step = f"sh {quote_shell([f'{context.folder}/run.sh'])}"
+    return TargetFiles((script, *_render_compose_files(task, settings)), (step,), tuple(notes))
+
+
+def _render_compose_files(task: Task, settings: DockerContextSettings) -> tuple[Artifact, ...]:
+    """Render compose.yml, and one overlay for each way in which an engine passes on GPUs, the usual one first."""
+    ways: tuple[str, ...] = ()
+    if task.accelerator.count:
+        ways = ("rocm",) if task.accelerator.vendor is Vendor.ROCM else ("nvidia", "cdi")
+    mounts = _list_mounts(task)
+    text = render_template(
+        "launchers/docker-compose.yml.j2",
+        devkit_version=__version__,
+        task=task,
+        context=format_comment_line(settings.context),
+        ways=ways,
+        user=settings.user,
+        owner=settings.user or f"{USER_ID}:{USER_ID}",
+        variables=_build_environment(task),
+        mounts=mounts,
+        volumes=[each for each in mounts if not each.is_folder],
+        owned=[each for each in mounts if each.is_new],
+        copies_project=_build_mount(task, task.volume(VolumeRole.DATA)).is_new,
+        compose=quote_compose,
+    )
+    values = {"devkit_version": __version__, "devices": _list_device_numbers(task)}
+    overlays = {f"compose.{way}.yml": render_template("launchers/docker-gpu.yml.j2", way=way, **values) for way in ways}
+    return tuple(Artifact.from_text(name, content) for name, content in {"compose.yml": text, **overlays}.items())
+
+
+def _render_run_script(task: Task, settings: DockerContextSettings, project: str) -> Artifact:
+    """Render run.sh, which starts the container, follows it, and restarts it after exit code 75. POSIX sh.
+
+    `project` is the path from the script to the project, "" where that is unknown.
+    """
+    mounts = {each.role: _build_mount(task, each) for each in task.volumes}
+    data, checkpoints = mounts[VolumeRole.DATA], mounts[VolumeRole.CHECKPOINTS]
+    new = [mount for role, mount in mounts.items() if mount.is_new and role is not VolumeRole.DATA]
+    options = _build_create_options(task, settings.user)
+    digest = hashlib.sha256("\0".join([task.image, *options, *task.command]).encode()).hexdigest()[:12]
+    output, workspace = PurePosixPath(task.output), PurePosixPath(task.workspace)
+    inside = output.relative_to(workspace) if output.is_relative_to(workspace) and output != workspace else None
+    text = render_template(
+        "launchers/docker-run.sh.j2",
+        devkit_version=__version__,
+        settings={"context": settings.context},
+        context=quote_shell([settings.context]),
+        user=quote_shell(["", "--user", settings.user])[2:] if settings.user else "",
+        name=quote_shell([task.name]),
+        image=quote_shell([task.image]),
+        made=digest,
+        gpus=task.accelerator.count,
+        vendor=task.accelerator.vendor.value,
+        modes=("rocm", "cpu") if task.accelerator.vendor is Vendor.ROCM else ("nvidia", "cdi", "cpu"),
+        first_devices=",".join(_list_device_numbers(task)),
+        volumes=[_quote_mount(each) for each in new],
+        project=project,
+        data=_quote_mount(data) if data.is_new else None,
+        checkpoints=None if checkpoints.is_folder else _quote_mount(checkpoints),
+        excluded=f" {quote_shell([f'--exclude=./{inside}'])}" if inside else "",
+        fetched=quote_shell([str(inside or output.name)]),
+        token=_quote_mount(_build_token_mount(task)) if task.needs_token else None,
+        token_path=quote_shell([TOKEN_PATH]),
+        options=options,
+        command=fold_shell_command(task.command, indent=8),
+        tries=MAX_QUICK_RESTARTS,
+        said=format_comment_line,
+    )
+    return Artifact.from_text("run.sh", text, 0o755)
+
+
+def _build_create_options(task: Task, user: str) -> list[str]:
+    """Build the options of docker create, each with its value."""
+    pairs = [
+        ["--init"],
+        ["--workdir", task.workspace],
+        ["--shm-size", str(task.shm_bytes)],
+        ["--stop-signal", "SIGTERM"],
+        ["--stop-timeout", str(task.grace_s)],
+        ["--security-opt", "no-new-privileges:true"],
+        *([["--user", user]] if user else []),
+        *(["--env", f"{name}={value}"] for name, value in _build_environment(task)),
+        *(["--mount", each.option] for each in _list_mounts(task)),
+    ]
+    return [quote_shell(pair) for pair in pairs]
+
+
+def _build_environment(task: Task) -> tuple[tuple[str, str], ...]:
+    """Build the container's environment. All processes are on one machine."""
+    return (*task.environment, *build_rendezvous_variables(task, address="127.0.0.1", rank="0"))
+
+
+def _list_device_numbers(task: Task) -> tuple[str, ...]:
+    """Return the GPUs that the job takes by default: the first ones."""
+    return tuple(str(number) for number in range(task.accelerator.count))
+
+
+def _list_mounts(task: Task) -> tuple[DockerMount, ...]:
+    """Return all mounts, parent paths first."""
+    mounts = [_build_mount(task, each) for each in task.volumes]
+    mounts += [_build_token_mount(task)] if task.needs_token else []
+    return tuple(sorted(mounts, key=lambda each: each.path))
+
+
+def _build_mount(task: Task, volume: Volume) -> DockerMount:
+    if not volume.source:
+        return DockerMount(task.name_new_volume(volume.role), volume.path, is_new=True)
+    if not volume.source.startswith("/") and not _VOLUME.fullmatch(volume.source):
+        raise DevkitError(
+            f"--{volume.role} {volume.source!r} is neither a volume nor a folder of that machine",
+            "Write it as docker volume ls shows it, or as a path that begins with a slash.",
+        )
+    return DockerMount(volume.source, volume.path)
+
+
+def _build_token_mount(task: Task) -> DockerMount:
+    return DockerMount(f"{task.name}-token", TOKEN_FOLDER, is_new=True)
+
+
+def _quote_mount(mount: DockerMount) -> _QuotedMount:
+    return _QuotedMount(quote_shell([mount.source]), quote_shell([mount.option]), quote_shell([mount.path]))
+
+
+TARGET = ExportTarget("docker", DockerContextSettings, render_docker)
