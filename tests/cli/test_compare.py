@@ -204,13 +204,13 @@ class TestRefusals:
         from devkit.cli.compare import ReportReader
 
         written(tmp_path, six())
-        once = ReportReader.again
+        once = ReportReader.reread
 
         def again(self, places):
             (tmp_path / "node-0004.json").write_text("{")
             return once(self, places)
 
-        monkeypatch.setattr(ReportReader, "again", again)
+        monkeypatch.setattr(ReportReader, "reread", again)
         assert "was changed while it was read" in refused(tmp_path).message
 
 
