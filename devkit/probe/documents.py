@@ -211,6 +211,12 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("nested too deeply") from error
 
 
+def find_toml_line(error: ValueError) -> int:
+    """Find the line that a TOML error names; 1 where it names none."""
+    found = re.search(r"at line (\d+)", str(error))
+    return int(found[1]) if found else 1
+
+
 def parse_yaml(text: str) -> object:
     """Parse a YAML text. Raises ValueError for everything else, too deep nesting included."""
     import yaml

@@ -21,7 +21,16 @@ from devkit.probe.dependencies.requirements import (
     is_local_path,
     read_requirements_file,
 )
-from devkit.probe.documents import get_list, get_object, get_objects, get_text, get_texts, parse_json, parse_toml
+from devkit.probe.documents import (
+    find_toml_line,
+    get_list,
+    get_object,
+    get_objects,
+    get_text,
+    get_texts,
+    parse_json,
+    parse_toml,
+)
 
 PYPROJECT = "pyproject.toml"
 DEV_GROUP = "dev"
@@ -307,9 +316,8 @@ def read_toml_file(path: str, found: RequirementCollector) -> tuple[dict[str, An
     try:
         return parse_toml(content), content
     except ValueError as error:
-        line = re.search(r"at line (\d+)", str(error))
         problem = str(error).partition(" (at")[0]
-        found.add_unreadable(path, int(line[1]) if line else 1, f"it is not TOML: {problem}")
+        found.add_unreadable(path, find_toml_line(error), f"it is not TOML: {problem}")
         return None
 
 

@@ -54,7 +54,10 @@ def run_smoke(host: Host, facts: Facts, *, deadline_s: float) -> Smoke | Unknown
         return Unknown("the engine runs on another machine: run devkit there")
     if not _has_gpu(facts):
         return Unknown("this machine shows no NVIDIA GPU that could be given to a container")
-    command = _command(host, engine)
+    # The client's command line up to its verb, talking to the engine that was examined.
+    command: tuple[str, ...] = ("docker", "--host", engine.endpoint.url) if find_program(host, "docker") else ()
+    if engine.kind is EngineKind.PODMAN and find_program(host, "podman"):
+        command = ("podman",)
     if not command:
         return Unknown("there is no docker or podman command on this side")
     ends_at = time.monotonic() + deadline_s
@@ -76,13 +79,6 @@ def _has_gpu(facts: Facts) -> bool:
     if isinstance(driver, Unknown):
         return False
     return bool(driver.device_nodes or (not isinstance(driver.pci_gpus, Unknown) and driver.pci_gpus))
-
-
-def _command(host: Host, engine: Engine) -> tuple[str, ...]:
-    """The client's command line up to its verb, talking to the engine that was examined."""
-    if engine.kind is EngineKind.PODMAN and find_program(host, "podman"):
-        return ("podman",)
-    return ("docker", "--host", engine.endpoint.url) if find_program(host, "docker") else ()
 
 
 def _images(host: Host, facts: Facts, engine: Engine, command: tuple[str, ...]) -> tuple[str, ...]:

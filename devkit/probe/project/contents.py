@@ -7,7 +7,7 @@ from functools import partial
 from devkit.facts.model import Project
 from devkit.facts.project import DevContainer, Dockerfile, EnvFile, InvalidPolicy, Policy, Service, parse_policy
 from devkit.facts.values import Unknown
-from devkit.probe.documents import DocumentNode, InvalidDocument, NodeKind, parse_jsonc_tree
+from devkit.probe.documents import DocumentNode, InvalidDocument, NodeKind, find_toml_line, parse_jsonc_tree, parse_toml
 from devkit.probe.project.compose import find_default_compose_files, read_compose_build_args, read_compose_services
 from devkit.probe.project.devcontainer import (
     find_compose_file_nodes,
@@ -72,7 +72,10 @@ def _services(roots: tuple[DocumentNode, ...], files: ProjectFiles) -> tuple[tup
     """The services of each dev container's Compose files; without a dev container those of the folder itself."""
     named: list[tuple[DocumentNode | str, ...]] = [find_compose_file_nodes(root) for root in roots]
     if not roots:
-        named.append(_chosen_in_env(files) or find_default_compose_files(files))
+        # Compose reads COMPOSE_FILE from .env. Source: Docker, "Pre-defined environment variables".
+        chosen = _COMPOSE_FILE.search(files.read(".env", ".env") or "")
+        listed = tuple(name.strip() for name in re.split(r"[:;]", chosen[1]) if name.strip()) if chosen else ()
+        named.append(listed or find_default_compose_files(files))
     services: list[Service] = []
     arguments: dict[str, str] = {}
     for names in filter(None, named):
@@ -80,12 +83,6 @@ def _services(roots: tuple[DocumentNode, ...], files: ProjectFiles) -> tuple[tup
         services += found
         arguments |= read_compose_build_args(names, files)
     return tuple(services), arguments
-
-
-def _chosen_in_env(files: ProjectFiles) -> tuple[str, ...]:
-    """Return what COMPOSE_FILE names, which Compose reads from .env. Source: Docker, "Pre-defined environment variables"."""
-    found = _COMPOSE_FILE.search(files.read(".env", ".env") or "")
-    return tuple(name.strip() for name in re.split(r"[:;]", found[1]) if name.strip()) if found else ()
 
 
 def _dockerfiles(
@@ -135,13 +132,10 @@ def read_policy(files: ProjectFiles) -> Policy | Unknown | None:
     text = files.read(POLICY_FILE, POLICY_FILE)
     if text is None:
         return Unknown(f"{POLICY_FILE} cannot be read") if files.has(POLICY_FILE) else None
-    import tomllib
-
     try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        place = re.search(r"at line (\d+)", str(error))
-        files.broken(POLICY_FILE, str(error), int(place[1]) if place else 1)
+        document = parse_toml(text)
+    except ValueError as error:
+        files.broken(POLICY_FILE, str(error), find_toml_line(error))
         return Unknown(f"{POLICY_FILE} is not TOML")
     if "policy" not in document:
         return None

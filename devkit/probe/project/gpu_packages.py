@@ -1,13 +1,13 @@
 """GPU packages that a project's requirement files and commands install, and the torch index that they come from."""
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.project import Install, Requirement
 from devkit.formats.shell import REQUIREMENT_FILE_OPTIONS, ShellCommand, find_package_install
+from devkit.probe.documents import find_toml_line, get_object, get_objects, get_text, get_texts, parse_toml
 from devkit.probe.project.files import ProjectFiles
 
 CUDA_PACKAGES = frozenset(
@@ -49,6 +49,7 @@ REQUIREMENT_FILE_NAMES = re.compile(
 )
 LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "pixi.lock", "Pipfile.lock", "requirements.lock", "conda-lock.yml")
 MAX_FILES = 30
+_BACKEND = re.compile(r"^\s*torch-backend\s*=\s*[\"'](\w+)", re.MULTILINE)
 _LINE_OF_LIST = re.compile(r"^\s*-\s*(.+?)\s*$")
 
 
@@ -60,76 +61,52 @@ def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
         text = files.read(path, "requirements")
         if text is None:
             continue
-        is_toml = path.endswith(".toml")
-        requirements = tuple(_of_pyproject(text, path, files) if is_toml else _of_lines(text, path))
+        urls = find_index_urls(text)
+        if path.endswith(".toml"):
+            try:
+                document = parse_toml(text)
+            except ValueError as error:
+                files.broken(path, str(error).partition(" (at")[0], find_toml_line(error))
+                continue
+            lines = [(_find_line(text, entry), entry) for entry in _listed_in_pyproject(document)]
+            urls += _named_indexes(document)
+        else:
+            lines = list(_lines_of_list(text, is_yaml=path.endswith((".yml", ".yaml"))))
+        parsed = (parse_gpu_requirement(entry, path=path, line=number) for number, entry in lines)
+        requirements = tuple(one for one in parsed if one is not None)
         if requirements:
-            label, line, urls = (
-                parse_torch_index(text),
-                requirements[0].line,
-                (*find_index_urls(text), *_named_indexes(text, path)),
-            )
-            found.append(Install("file", requirements, (), label, _backend(text), path, line, urls))
+            backend = _BACKEND.search(text)
+            label, line = parse_torch_index(text), requirements[0].line
+            found.append(Install("file", requirements, (), label, backend[1] if backend else "", path, line, urls))
     return tuple(found)
 
 
-def _of_pyproject(text: str, path: str, files: ProjectFiles) -> Iterator[Requirement]:
-    try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        line = re.search(r"at line (\d+)", str(error))
-        files.broken(path, str(error).partition(" (at")[0], int(line[1]) if line else 1)
-        return
-    lines = text.splitlines()
-    for entry in _dependencies(document):
-        place = next((number for number, line in enumerate(lines, 1) if entry in line), 1)
-        found = parse_gpu_requirement(entry, path=path, line=place)
-        if found is not None:
-            yield found
+def _find_line(text: str, entry: str) -> int:
+    return next((number for number, line in enumerate(text.splitlines(), 1) if entry in line), 1)
 
 
-def _dependencies(document: dict[str, Any]) -> Iterator[str]:
-    project = _table(document.get("project"))
-    groups = (
-        *_table(project.get("optional-dependencies")).values(),
-        *_table(document.get("dependency-groups")).values(),
-    )
-    for listed in (project.get("dependencies"), *groups):
-        yield from (entry for entry in listed if isinstance(entry, str)) if isinstance(listed, list) else ()
-    poetry = _table(_table(document.get("tool")).get("poetry")).get("dependencies")
-    yield from _table(poetry)
-
-
-def _table(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _of_lines(text: str, path: str) -> Iterator[Requirement]:
-    is_yaml = path.endswith((".yml", ".yaml"))
+def _lines_of_list(text: str, *, is_yaml: bool) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.splitlines(), 1):
         bare = re.sub(r"(?:^|\s)#.*$", "", line).rstrip("\\ ")
         listed = _LINE_OF_LIST.match(bare) if is_yaml else None
-        found = parse_gpu_requirement(listed[1] if listed else bare, path=path, line=number)
-        if found is not None:
-            yield found
+        yield number, listed[1] if listed else bare
 
 
-def _named_indexes(text: str, path: str) -> tuple[str, ...]:
+def _listed_in_pyproject(document: dict[str, Any]) -> Iterator[str]:
+    project = get_object(document, "project")
+    yield from get_texts(project, "dependencies")
+    for table in (get_object(project, "optional-dependencies"), get_object(document, "dependency-groups")):
+        for name in table:
+            yield from get_texts(table, name)
+    yield from get_object(document, "tool", "poetry", "dependencies")
+
+
+def _named_indexes(document: dict[str, Any]) -> tuple[str, ...]:
     """The package indexes that a pyproject.toml names for uv, Poetry or PDM."""
-    if not path.endswith(".toml"):
-        return ()
-    try:
-        tools = _table(tomllib.loads(text).get("tool"))
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return ()
     tables = (("uv", "index"), ("poetry", "source"), ("pdm", "source"))
-    listed = [_table(tools.get(tool)).get(key) for tool, key in tables]
-    entries = [_table(entry).get("url") for entries in listed if isinstance(entries, list) for entry in entries]
-    return find_index_urls("\n".join(f"--index {url}" for url in entries if isinstance(url, str)))
-
-
-def _backend(text: str) -> str:
-    found = re.search(r"^\s*torch-backend\s*=\s*[\"'](\w+)", text, re.MULTILINE)
-    return found[1] if found else ""
+    entries = (entry for tool, key in tables for entry in get_objects(get_object(document, "tool", tool), key))
+    urls = (get_text(entry, "url") for entry in entries)
+    return find_index_urls("\n".join(f"--index {url}" for url in urls if url))
 
 
 def find_lock_files(files: ProjectFiles) -> tuple[str, ...]:
