@@ -109,7 +109,7 @@ def test_what_is_built_for_one_torch_comes_from_its_index_too(wheels, tmp_path):
 
 def test_a_limit_installs_nothing_and_holds_what_is_installed(wheels):
     make_wheel(wheels, "sympy", "1.15.0")
-    text = from_wheels(wheels, replace(ONE, limits=("sympy<1.15", "scipy<2")))
+    text = from_wheels(wheels, replace(ONE, constraints=("sympy<1.15", "scipy<2")))
     assert "sympy==1.14.0" in text
     assert "scipy==" not in text
 

@@ -1,7 +1,7 @@
-"""What must change in a dev container that somebody wrote, so that the doctor has nothing to say of it.
+"""The repair of a dev container that somebody wrote, so that the doctor finds nothing in it.
 
-The checks judge the project's files for the machines of the plan; what they find is repaired in memory, and they judge
-again, until a round finds nothing that can be repaired. So init and doctor never disagree, and every change has a code.
+The checks run on the project's files for the machines of the plan; their findings are repaired in memory, and the
+checks run again, until a round finds nothing to repair. So init and doctor never disagree, and every change has a code.
 """
 
 import json
@@ -15,7 +15,7 @@ from devkit.compat.images import find_image_system
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.project.containers import ProjectContainer, require_project_containers
 from devkit.doctor.checks.project.images import CudaTag
-from devkit.doctor.model import Check, Confidence, NotApplicable, Repair, RepairKind
+from devkit.doctor.model import Confidence, NotApplicable, Repair, RepairKind
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.report import ReportedFinding, build_report
 from devkit.doctor.runner import run_checks
@@ -43,36 +43,63 @@ from devkit.render.repair import CannotRepair, apply_repair
 from devkit.render.splice.jsonc import load_jsonc
 from devkit.solver.plan import Constraint, Machine, Plan
 
-# A machine on which some files of the project read as they would after a change that nobody has made yet.
-
-
-class PatchedHost(LocalHost):
-    """This machine with other texts in some of its files, by absolute path."""
-
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        self._texts = texts
-
-    def read(self, path: str) -> str | None:
-        """The text of a file as it would be."""
-        return self._texts[path] if path in self._texts else super().read(path)
-
-    def stat(self, path: str) -> Stat | None:
-        """Of a changed file its future size."""
-        found = super().stat(path)
-        return replace(found, size=len(self._texts[path])) if found and path in self._texts else found
-
-
 _PROJECT_CHECKS = tuple(check for check in CHECKS if check.code.startswith("PRJ"))
-_MOST_ROUNDS = 20
-
-
+_GPU_REQUIREMENT = tuple(check for check in CHECKS if check.code == "PRJ011")
 _PINNING = ("PRJ024", "PRJ026")
-_START = tuple(check for check in CHECKS if check.code == "PRJ011")
+_MAX_ROUNDS = 20
+_PYTHON_IMAGE = re.compile(r"(?:^|/)python:(?:\d+-)?(3\.\d+)")
+_SYSTEM = re.compile(r"([a-z]+)([\d.]+)")
+
+
+@dataclass(frozen=True)
+class ExistingContainer:
+    """A dev container that somebody wrote, and its requirements for a plan; "" leaves the choice to the plan.
+
+    `lock` is that of an earlier adoption, an empty one before the first.
+    """
+
+    paths: tuple[str, ...]
+    image: str
+    python: str
+    constraints: tuple[Constraint, ...]
+    lock: DevkitLock
+
+
+def read_existing_container(root: Path, paths: tuple[str, ...]) -> ExistingContainer:
+    """Read the project's own dev container, whose devcontainer.json files have these paths."""
+    lock = read_project_lock(root)
+    try:
+        facts = gather_facts(LocalHost(), only=("project",), project=str(root.resolve()))
+        containers = [each for each in require_project_containers(facts) if each.dev is not None]
+    except NotApplicable:
+        containers = []
+    image, python = _select_image(containers)
+    constraints = [
+        Constraint(each.name, each.specifier, f"{each.path}:{each.line}")
+        for container in containers
+        for install in container.installs
+        for each in install.requirements
+        if re.match(r"[=<>!~]", each.specifier) and not is_own_pin(lock, each.path, each.name, each.specifier)
+    ]
+    return ExistingContainer(paths, image, python, tuple(constraints), lock)
+
+
+def _select_image(containers: list[ProjectContainer]) -> tuple[str, str]:
+    """Return the image to plan for, and its Python: the system of a CUDA image without CUDA, any other as it is."""
+    image = next((each.image.value for each in containers if each.image is not None), "")
+    tag = CudaTag.of(image)
+    if tag is not None and tag.flavour != "devel" and (matched := _SYSTEM.fullmatch(tag.system)):
+        image = f"{matched[1]}:{matched[2]}"
+    if found := _PYTHON_IMAGE.search(image):
+        return image, found[1]
+    # A bare system, such as ubuntu:22.04, comes with a Python of its own.
+    system = find_image_system(image, load_tables().images.systems)
+    return image, system.python if system and re.search(rf"(?:^|/){system.name}:", image) else ""
 
 
 @dataclass(frozen=True)
 class AppliedRepair:
-    """A change of one file, and the finding that asked for it."""
+    """A change of one file, with the code and message of its finding."""
 
     code: str
     path: str
@@ -81,9 +108,9 @@ class AppliedRepair:
 
 @dataclass(frozen=True)
 class Adoption:
-    """The files as they would be, by path; the changes in them; and the findings that somebody has to see to.
+    """The repaired files by path, the repairs in them, and the findings that are left to the user.
 
-    `own` are devkit's own files beside the user's, `local` paths that differ from host to host from now on.
+    `overlay_files` are devkit's own files beside the user's, `local` paths that differ from host to host.
     """
 
     texts: Mapping[str, bytes] = field(default_factory=dict)
@@ -93,169 +120,208 @@ class Adoption:
     unresolved: tuple[ReportedFinding, ...] = ()
 
 
+def compute_adopted_changes(
+    project: DevkitProject, existing: ExistingContainer, plan: Plan, machines: tuple[Machine, ...]
+) -> tuple[tuple[FileChange, ...], Adoption]:
+    """Compute the changes that fit the project's own dev container to the plan. Reads the disk, writes nothing.
+
+    Raises: DevkitError for files that cannot be read or do not parse.
+    """
+    adoption = compute_adoption(project.root, existing.paths, plan, machines, existing.lock)
+    repaired = dict(existing.lock.repaired)
+    for repair in adoption.repairs:
+        repaired[repair.path] = tuple(sorted({*repaired.get(repair.path, ()), repair.code}))
+    texts = [Artifact(path, content) for path, content in sorted(adoption.texts.items())]
+    ignore_files, ignored = update_gitignore(project.root, adoption.local, existing.lock.ignored)
+    lock = render_lock(plan, adoption.overlay_files, machines, repaired, ignored=ignored)
+    # A reason names the line of a pin, and a repair may move that line: the plan is the same for all that.
+    before = read_file(project.root, LOCK_PATH)
+    if before is not None and _strip_reasons(before) == _strip_reasons(lock.content):
+        lock = replace(lock, content=before)
+    edited = [*render_user_files(project), *ignore_files, *texts]
+    return compute_changes(project.root, (*adoption.overlay_files, lock), edited, adopts=True), adoption
+
+
+def _strip_reasons(lock: bytes) -> object:
+    document = json.loads(lock)
+    reasons = document.get("plan", {}).get("reasons", [])
+    document.get("plan", {})["reasons"] = [{**reason, "because": ""} for reason in reasons]
+    return document
+
+
 def compute_adoption(
     root: Path, paths: tuple[str, ...], plan: Plan, machines: tuple[Machine, ...], lock: DevkitLock
 ) -> Adoption:
-    """How the project's own container files become fit for the plan. Reads the disk, writes nothing.
+    """Repair the project's own container files for the plan, in memory. Reads the disk, writes nothing.
 
-    `paths` are its devcontainer.json files, `lock` tells what an earlier plan put into the files.
-    Raises: DevkitError for a file that does not parse.
+    Args:
+        paths: the project's devcontainer.json files.
+        lock: the lock of an earlier adoption, with the versions that it pinned.
+
+    Raises:
+        DevkitError: for a file that does not parse.
     """
-    rounds = _Rounds(root, paths, plan, machines)
+    session = _RepairSession(root, paths, plan, machines)
     for path in find_pinned_files(lock):
-        rounds.pin_anew(path, dict(lock.plan.get("packages", {})))
-    for _ in range(_MOST_ROUNDS):
-        shown = rounds.look()
-        if not rounds.repair(shown):
+        session.update_pins(path, dict(lock.plan.get("packages", {})))
+    for _ in range(_MAX_ROUNDS):
+        if not session.repair(session.run_checks()):
             break
-    left = tuple(rounds.look())
-    own, local = rounds.lay_overlays()
-    return Adoption(rounds.changed(), own, local, tuple(rounds.made), left)
+    unresolved = tuple(session.run_checks())
+    overlay_files, local = session.add_overlays()
+    return Adoption(session.get_changed(), overlay_files, local, tuple(session.repairs), unresolved)
 
 
 def find_pinned_files(lock: DevkitLock) -> tuple[str, ...]:
-    """The files in which an earlier run pinned versions."""
+    """Find the files in which an earlier run pinned versions."""
     return tuple(path for path, codes in lock.repaired.items() if any(code in _PINNING for code in codes))
 
 
 def is_own_pin(lock: DevkitLock, path: str, name: str, specifier: str) -> bool:
-    """Whether an earlier run wrote this version into this file: then it is an answer, and asks for nothing."""
+    """Return True when an earlier run wrote this version into this file: then it constrains nothing."""
     version = specifier.removeprefix("==").partition("+")[0]
     return path in find_pinned_files(lock) and version == lock.plan.get("packages", {}).get(name)
 
 
-class _Rounds:
-    """The project's files while they are judged and changed in turns."""
+class PatchedHost(LocalHost):
+    """This machine with other texts in some of its files, by absolute path."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+
+    def read(self, path: str) -> str | None:
+        """Return the text of a file, the other one where there is one."""
+        return self._texts[path] if path in self._texts else super().read(path)
+
+    def stat(self, path: str) -> Stat | None:
+        """Return the status of a file, with the size of its other text."""
+        found = super().stat(path)
+        return replace(found, size=len(self._texts[path])) if found and path in self._texts else found
+
+
+class _RepairSession:
+    """The project's files in memory while checks and repairs take turns."""
 
     def __init__(self, root: Path, paths: tuple[str, ...], plan: Plan, machines: tuple[Machine, ...]) -> None:
         self._root = root.resolve()
         self._versions = PinnedVersions.from_plan(plan)
         self._machines = machines
         self._facts: Facts | None = None
-        self._read: dict[str, bytes] = {}
+        self._on_disk: dict[str, bytes] = {}
         self._texts: dict[str, bytes] = {}
-        self._overlays = ServiceOverlays(self._root, plan, paths, self.text)
-        self.made: list[AppliedRepair] = []
+        self._overlays = ServiceOverlays(self._root, plan, paths, self.read)
+        self.repairs: list[AppliedRepair] = []
 
-    def look(self) -> list[ReportedFinding]:
-        """What the checks find now, for all machines of the plan, each finding once."""
+    def run_checks(self) -> list[ReportedFinding]:
+        """Return the present findings on all machines of the plan, each finding once."""
         facts = gather_facts(self._host(), only=("system", "project"), project=str(self._root))
-        if isinstance(facts.project, Project):
-            _refuse_broken(facts.project)
+        for file in facts.project.files if isinstance(facts.project, Project) else ():
+            if file.state is FileState.BROKEN:
+                raise DevkitError(
+                    f"{file.path}, line {file.line}: {file.problem}", "Correct that line; nothing was written."
+                )
         if self._facts is None:
             self._overlays.choose_existing(facts, self._host())
         self._facts = facts
+        machines = [(_on_machine(facts, machine), _PROJECT_CHECKS) for machine in self._machines]
+        if any(machine.gpus for machine in self._machines):
+            # The container has to start on a teammate's machine without a GPU as well.
+            machines.append((_without_gpu(facts), _GPU_REQUIREMENT))
         found: dict[tuple[str, str], ReportedFinding] = {}
-        for judged, checks in _judged(facts, self._machines):
-            outcomes = run_checks(checks, judged, clock=lambda: 0.0)
-            for shown in build_report(judged, outcomes, devkit=__version__).roots:
-                if not self._overlays.settles(shown, facts):
-                    found.setdefault((shown.check.code, shown.finding.message), shown)
+        for on_machine, checks in machines:
+            outcomes = run_checks(checks, on_machine, clock=lambda: 0.0)
+            for root in build_report(on_machine, outcomes, devkit=__version__).roots:
+                if not self._overlays.settles(root, facts):
+                    found.setdefault((root.check.code, root.finding.message), root)
         return list(found.values())
 
-    def repair(self, shown: list[ReportedFinding]) -> bool:
-        """Make the changes that these findings ask for. Returns whether there were any."""
+    def repair(self, findings: list[ReportedFinding]) -> bool:
+        """Make the changes that repair these findings. Returns True when there were any."""
         touched: set[str] = set()
         has_overlay = False
-        for one in shown:
-            if self._choose_overlay(one):
+        for reported in findings:
+            code, message = reported.check.code, reported.finding.message
+            if overlaid := self._choose_overlays(reported):
+                self.repairs += [AppliedRepair(code, container.name, message) for container in overlaid]
                 has_overlay = True
                 continue
             try:
-                changes = {path: content for path, content in self._changes(one) if content != self.text(path)}
+                changes = {path: text for path, text in self._compute_repair(reported) if text != self.read(path)}
             except UnicodeDecodeError:
                 continue  # The file is not UTF-8: the finding is left to its author.
-            # Findings know lines of the text as it was judged: a file that was changed waits for the next round.
+            # Findings have line numbers of the checked text: a file that was changed waits for the next round.
             if touched.isdisjoint(changes):
                 touched |= changes.keys()
                 self._texts |= changes
-                self.made += [AppliedRepair(one.check.code, path, one.finding.message) for path in changes]
+                self.repairs += [AppliedRepair(code, path, message) for path in changes]
         return bool(touched) or has_overlay
 
-    def lay_overlays(self) -> tuple[tuple[Artifact, ...], tuple[str, ...]]:
-        """Put devkit's overlays into the lists of Compose files. Returns devkit's own files, and paths to ignore."""
+    def add_overlays(self) -> tuple[tuple[Artifact, ...], tuple[str, ...]]:
+        """Add devkit's overlays to the lists of Compose files. Returns devkit's own files, and paths to ignore."""
         if self._facts is None:
             return (), ()
-        finished = self._overlays.render(self._facts, self._host())
-        self._texts |= finished.texts
-        return finished.own, finished.local
+        files = self._overlays.render(self._facts, self._host())
+        self._texts |= files.texts
+        return files.own, files.local
 
-    def pin_anew(self, path: str, before: Mapping[str, str]) -> None:
-        """Put the plan's versions in the place of those that an earlier plan put there."""
-        now = self.text(path).decode()
+    def update_pins(self, path: str, before: Mapping[str, str]) -> None:
+        """Replace the versions that an earlier plan pinned by those of this plan."""
+        text = self.read(path).decode()
         versions = replace(self._versions, before=before)
-        content = pin_dockerfile(now, versions) if is_dockerfile(now) else pin_requirements_file(now, versions)
-        if content != now:
-            self._texts[path] = content.encode()
-            self.made.append(AppliedRepair("PRJ026", path, "the plan has other versions now"))
+        pinned = pin_dockerfile(text, versions) if is_dockerfile(text) else pin_requirements_file(text, versions)
+        if pinned != text:
+            self._texts[path] = pinned.encode()
+            self.repairs.append(AppliedRepair("PRJ026", path, "the plan has other versions now"))
 
-    def text(self, path: str) -> bytes:
-        """A file as it would be after the changes so far."""
-        if path not in self._texts:
-            self._read.setdefault(path, read_file(self._root, path) or b"")
-            return self._read[path]
-        return self._texts[path]
+    def read(self, path: str) -> bytes:
+        """Return a file with the changes so far."""
+        if path in self._texts:
+            return self._texts[path]
+        self._on_disk.setdefault(path, read_file(self._root, path) or b"")
+        return self._on_disk[path]
 
-    def changed(self) -> dict[str, bytes]:
-        """The files that differ from what is on the disk."""
-        return {path: content for path, content in self._texts.items() if content != self._read.get(path)}
+    def get_changed(self) -> dict[str, bytes]:
+        """Return the files that differ from those on the disk."""
+        return {path: content for path, content in self._texts.items() if content != self._on_disk.get(path)}
 
     def _host(self) -> PatchedHost:
-        """The project as it is judged."""
-        texts = {path: decode_text(content) for path, content in self._texts.items()} | dict(
-            self._overlays.read_texts_without_overlays()
-        )
+        """Return the machine with the changes so far, and without devkit's own overlays."""
+        texts = {path: decode_text(content) for path, content in self._texts.items()}
+        texts |= dict(self._overlays.read_texts_without_overlays())
         return PatchedHost({str(self._root / path): text for path, text in texts.items()})
 
-    def _choose_overlay(self, shown: ReportedFinding) -> bool:
-        """Settle the finding by an overlay; False for one that asks for something else."""
-        if shown.check.code not in SETTLED_BY_OVERLAY or self._facts is None:
-            return False
-        units = self._overlays.find_units(shown, self._facts)
-        chosen = [unit for unit in units if self._overlays.choose(unit, self._host())]
-        self.made += [AppliedRepair(shown.check.code, unit.name, shown.finding.message) for unit in chosen]
-        return bool(chosen)
+    def _choose_overlays(self, reported: ReportedFinding) -> list[ProjectContainer]:
+        """Return the containers whose overlay settles the finding from now on."""
+        if reported.check.code not in SETTLED_BY_OVERLAY or self._facts is None:
+            return []
+        containers = self._overlays.find_containers(reported, self._facts)
+        return [container for container in containers if self._overlays.choose(container, self._host())]
 
-    def _changes(self, shown: ReportedFinding) -> Iterator[tuple[str, bytes]]:
-        if shown.finding.confidence is Confidence.POSSIBLE:
+    def _compute_repair(self, reported: ReportedFinding) -> Iterator[tuple[str, bytes]]:
+        if reported.finding.confidence is Confidence.POSSIBLE:
             return
-        yield from self._of_repairs(shown.finding.fix.repairs)
-        if shown.check.code in IMAGE_REPAIRS and self._facts is not None:
-            target = RepairContext(self._facts, self._versions, self.text)
-            yield from IMAGE_REPAIRS[shown.check.code](target, shown.finding)
+        yield from self._apply_repairs(reported.finding.fix.repairs)
+        if reported.check.code in IMAGE_REPAIRS and self._facts is not None:
+            context = RepairContext(self._facts, self._versions, self.read)
+            yield from IMAGE_REPAIRS[reported.check.code](context, reported.finding)
 
-    def _of_repairs(self, repairs: tuple[Repair, ...]) -> list[tuple[str, bytes]]:
-        """The doctor's own repairs: all of a finding, or none where one cannot be made."""
+    def _apply_repairs(self, repairs: tuple[Repair, ...]) -> list[tuple[str, bytes]]:
+        """Apply the doctor's own repairs: all of a finding, or none where one cannot be made."""
         texts: dict[str, bytes] = {}
         for repair in repairs:
-            if repair.key[:1] == ("hostRequirements",) and _is_for_jetbrains(self.text(repair.path)):
+            if repair.key[:1] == ("hostRequirements",) and _is_for_jetbrains(self.read(repair.path)):
                 return []
             if repair.kind is RepairKind.MAKE_DIRECTORY or repair.path.startswith(("~", "/")):
                 return []
             try:
-                texts[repair.path] = apply_repair(texts.get(repair.path, self.text(repair.path)), repair).encode()
+                texts[repair.path] = apply_repair(texts.get(repair.path, self.read(repair.path)), repair).encode()
             except CannotRepair:
                 return []
         return list(texts.items())
 
 
-def _judged(facts: Facts, machines: tuple[Machine, ...]) -> Iterator[tuple[Facts, tuple[Check, ...]]]:
-    """The project on each machine of the plan; and on a teammate's without a GPU, where it has to start as well."""
-    for machine in machines:
-        yield _on(facts, machine), _PROJECT_CHECKS
-    if any(machine.gpus for machine in machines):
-        yield _without_gpu(facts), _START
-
-
-def _without_gpu(facts: Facts) -> Facts:
-    no_library = NvmlFailure(NvmlEnd.LIBRARY_NOT_FOUND, 0, "not a GPU machine", "nvmlInit")
-    system = facts.system if isinstance(facts.system, Unknown) else replace(facts.system, platform=Platform.LINUX)
-    # Wherever init runs, in WSL or in a container: it is the teammate's machine that is judged.
-    return replace(facts, nvml=no_library, system=system, container=None)
-
-
-def _on(facts: Facts, machine: Machine) -> Facts:
-    """The project as it would be judged on a machine of the plan: all that is known of it are driver and GPUs."""
+def _on_machine(facts: Facts, machine: Machine) -> Facts:
+    """Return the project's facts on a machine of the plan, of which only the driver and the GPUs are known."""
     if not machine.gpus:
         return _without_gpu(facts)
     gpus = tuple(
@@ -274,117 +340,16 @@ def _on(facts: Facts, machine: Machine) -> Facts:
     return replace(facts, nvml=NvmlAnswer(machine.driver or NOT_READ, machine.cuda or NOT_READ, gpus))
 
 
+def _without_gpu(facts: Facts) -> Facts:
+    no_library = NvmlFailure(NvmlEnd.LIBRARY_NOT_FOUND, 0, "not a GPU machine", "nvmlInit")
+    system = facts.system if isinstance(facts.system, Unknown) else replace(facts.system, platform=Platform.LINUX)
+    # init may run in WSL or in a container, but the teammate's machine is neither.
+    return replace(facts, nvml=no_library, system=system, container=None)
+
+
 def _is_for_jetbrains(content: bytes) -> bool:
-    """Whether a devcontainer.json says so: JetBrains's tools hear no hostRequirements, and would lose the GPU."""
+    """Return True for a devcontainer.json of JetBrains's tools: they ignore hostRequirements, and would lose the GPU."""
     try:
         return "jetbrains" in (load_jsonc(content.decode()).get("customizations") or {})
     except (ValueError, AttributeError):
         return False
-
-
-def _refuse_broken(project: Project) -> None:
-    for file in project.files:
-        if file.state is FileState.BROKEN:
-            raise DevkitError(
-                f"{file.path}, line {file.line}: {file.problem}", "Correct that line; nothing was written."
-            )
-
-
-# What a project's own dev container asks of a plan.
-
-_PYTHON = re.compile(r"(?:^|/)python:(?:\d+-)?(3\.\d+)")
-_SYSTEM = re.compile(r"([a-z]+)([\d.]+)")
-
-
-@dataclass(frozen=True)
-class ExistingContainer:
-    """A dev container that somebody wrote, and what it asks of a plan; "" leaves the choice to the plan.
-
-    `lock` is that of an earlier adoption, an empty one before the first.
-    """
-
-    paths: tuple[str, ...]
-    image: str
-    python: str
-    constraints: tuple[Constraint, ...]
-    lock: DevkitLock
-
-
-def read_existing_container(root: Path, paths: tuple[str, ...]) -> ExistingContainer:
-    """The project's own dev container, whose devcontainer.json files have these paths."""
-    lock = read_project_lock(root)
-    units = _units(root)
-    image, python = _image(units)
-    return ExistingContainer(paths, image, python, tuple(_constraints(units, lock)), lock)
-
-
-def _units(root: Path) -> tuple[ProjectContainer, ...]:
-    try:
-        units = require_project_containers(gather_facts(LocalHost(), only=("project",), project=str(root.resolve())))
-    except NotApplicable:
-        return ()
-    return tuple(unit for unit in units if unit.dev is not None)
-
-
-def _image(units: tuple[ProjectContainer, ...]) -> tuple[str, str]:
-    """The image to plan for, and its Python: the system of a CUDA image without CUDA, any other as it is."""
-    image = next((unit.image.value for unit in units if unit.image is not None), "")
-    tag = CudaTag.of(image)
-    if tag is not None and tag.flavour != "devel" and (system := _SYSTEM.fullmatch(tag.system)):
-        image = f"{system[1]}:{system[2]}"
-    found = _PYTHON.search(image)
-    return image, found[1] if found else _python_of_system(image)
-
-
-def _python_of_system(image: str) -> str:
-    """The Python that comes with a bare system, such as ubuntu:22.04; "" where nobody can tell."""
-    system = find_image_system(image, load_tables().images.systems)
-    return system.python if system and re.search(rf"(?:^|/){system.name}:", image) else ""
-
-
-def _constraints(units: tuple[ProjectContainer, ...], lock: DevkitLock) -> Iterator[Constraint]:
-    """What the image's own commands pin, except what devkit pinned there."""
-    for unit in units:
-        for install in unit.installs:
-            for one in install.requirements:
-                is_asked = re.match(r"[=<>!~]", one.specifier) is not None
-                if is_asked and not is_own_pin(lock, one.path, one.name, one.specifier):
-                    yield Constraint(one.name, one.specifier, f"{one.path}:{one.line}")
-
-
-# A plan and the project's own dev container, as changes of files.
-
-
-def compute_adopted_changes(
-    project: DevkitProject, existing: ExistingContainer, plan: Plan, machines: tuple[Machine, ...]
-) -> tuple[tuple[FileChange, ...], Adoption]:
-    """What making the project's own dev container fit the plan would change. Reads the disk, writes nothing.
-
-    Raises: DevkitError for files that cannot be read or do not parse.
-    """
-    adoption = compute_adoption(project.root, existing.paths, plan, machines, existing.lock)
-    repaired = dict(existing.lock.repaired)
-    for made in adoption.repairs:
-        repaired[made.path] = tuple(sorted({*repaired.get(made.path, ()), made.code}))
-    texts = [Artifact(path, content) for path, content in sorted(adoption.texts.items())]
-    ignore_files, ignored = update_gitignore(project.root, adoption.local, existing.lock.ignored)
-    lock = _kept_lock(project.root, render_lock(plan, adoption.overlay_files, machines, repaired, ignored=ignored))
-    edited = [*render_user_files(project), *ignore_files, *texts]
-    return compute_changes(project.root, (*adoption.overlay_files, lock), edited, adopts=True), adoption
-
-
-def _kept_lock(root: Path, lock: Artifact) -> Artifact:
-    """The lock as it lies in the project where only the words of reasons differ.
-
-    A reason names the line of a pin, and a repair may move that line: nothing was decided anew.
-    """
-    before = read_file(root, LOCK_PATH)
-    is_same = before is not None and _without_words(before) == _without_words(lock.content)
-    return replace(lock, content=before) if before is not None and is_same else lock
-
-
-def _without_words(content: bytes) -> object:
-    document = json.loads(content)
-    reasons = document.get("plan", {}).get("reasons", [])
-    document.get("plan", {})["reasons"] = [{**reason, "because": ""} for reason in reasons]
-    return document
