@@ -43,7 +43,7 @@ _Loader.add_multi_constructor("!", _tagged)
 
 
 def load_compose_yaml(text: str) -> Any:  # noqa: ANN401 - any YAML value
-    """What the text means. Raises ValueError."""
+    """Parse the text, with Compose's tags. Raises ValueError."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - a safe loader, which builds plain values only
     except (yaml.YAMLError, RecursionError) as error:
@@ -69,7 +69,7 @@ def _node(text: str, node: Any) -> TextNode:  # noqa: ANN401 - a node of PyYAML
         shape = Shape.ARRAY
     else:
         return TextNode(start, start + len(text[start:end].rstrip()), Shape.SCALAR)
-    # The end mark of a block stands before the next token, behind comments that belong to somebody else.
+    # The end mark of a block is that of the next token, after comments that belong to another value.
     is_flow = bool(node.flow_style)
     return TextNode(
         start, end if is_flow else max((entry.value.end for entry in entries), default=end), shape, entries, is_flow
@@ -90,7 +90,7 @@ def _set(text: str, top: TextNode, key: KeyPath, value: object) -> Iterator[Text
 
 
 def _replaced(text: str, parent: TextNode, entry: Entry, value: object) -> Iterator[TextEdit]:
-    """Put another value behind a key, or in the place of an item."""
+    """Replace the value of a key, or an item."""
     old = entry.value
     is_list = isinstance(value, list) and not any(isinstance(item, (dict, list)) for item in value)
     is_simple = not isinstance(value, (dict, list)) or not value or (is_list and old.shape is Shape.ARRAY)
@@ -135,7 +135,7 @@ def _remove(text: str, top: TextNode, key: KeyPath) -> Iterator[TextEdit]:
 
 
 def _emptied(text: str, above: list[TextNode], key: KeyPath, node: TextNode) -> Iterator[TextEdit]:
-    """A block cannot be empty: what held its last entry becomes {} or []."""
+    """Replace a block that loses its last entry by {} or []."""
     parent = find_entry(above[-2], key[-2]) if len(above) > 1 else None
     if parent is None or above[-2].shape is not Shape.OBJECT:
         raise CannotSplice("nothing would be left")
@@ -148,7 +148,7 @@ def _block_removal(text: str, node: TextNode, entry: Entry) -> Iterator[TextEdit
     begin = find_line_start(text, start)
     after = next((other.start for other in node.entries if other.start > entry.start), None)
     if text[begin:start].strip() and after is not None:
-        # The first key of an item stands on the line of its dash: the next key moves up to it.
+        # The first key of an item is on the line of its dash: the next key moves up to it.
         yield TextEdit(start, after, "")
         return
     end = find_line_end(text, max(entry.value.end, start))
@@ -157,12 +157,12 @@ def _block_removal(text: str, node: TextNode, entry: Entry) -> Iterator[TextEdit
 
 
 def _dash(text: str, entry: Entry) -> int:
-    """Where the dash of an item is."""
+    """Return the offset of an item's dash."""
     return text.rindex("-", 0, entry.start)
 
 
 def _scalar(value: object) -> str:
-    """A simple value, or a list of them, bare where nobody could take it for something else."""
+    """Format a scalar, or a list of scalars, without quotes where the text is unambiguous."""
     if isinstance(value, list):
         return f"[{', '.join(_scalar(item) for item in value)}]"
     if isinstance(value, str) and _PLAIN.fullmatch(value) and yaml.safe_load(value) == value:
@@ -171,7 +171,7 @@ def _scalar(value: object) -> str:
 
 
 def _block(value: object, indent: str, newline: str) -> str:
-    """A value in block style, each line indented."""
+    """Format a value in block style, each line indented."""
     dumped = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10_000).rstrip("\n")
     return newline.join(indent + line for line in dumped.split("\n"))
 

@@ -1,7 +1,7 @@
-"""Changes of documents as changes of their text: what is not touched keeps its bytes, comments and layout included.
+"""Changes of a document as edits of its text: everything else keeps its bytes, comments and layout included.
 
-A parser finds where each value stands; a change is then a handful of cuts. Afterwards the new text is parsed and
-compared with what was wanted, so that a layout which these cuts do not understand is refused and never damaged.
+A parser finds the offsets of each value; a change is then a handful of text edits. Afterwards the new text is parsed
+and compared with the wanted document, so that a layout which the edits do not understand is refused and never damaged.
 """
 
 import copy
@@ -12,15 +12,15 @@ from enum import StrEnum
 from typing import Any
 
 KeyPath = Sequence[str]
-"""Where a value is in a document: names of keys, and numbers of list items as text."""
+"""The path of a value in a document: names of keys, and numbers of list items as text."""
 
 
 class CannotSplice(Exception):  # noqa: N818 - a refusal, not a bug
-    """The document cannot be changed without touching more than was asked. The text says why."""
+    """The document cannot be changed without touching more than the value. The text gives the reason."""
 
 
 class Shape(StrEnum):
-    """What a value is, as far as its text is concerned."""
+    """The kinds of values in a text."""
 
     OBJECT = "object"
     ARRAY = "array"
@@ -29,7 +29,7 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True)
 class TextNode:
-    """A value in a text: where it begins and ends. `is_flow` when it stands in brackets or is a scalar."""
+    """A value in a text, by its offsets. `is_flow` for a scalar and for a value in brackets."""
 
     start: int
     end: int
@@ -40,7 +40,7 @@ class TextNode:
 
 @dataclass(frozen=True)
 class Entry:
-    """A member of an object or an item of an array; an item's `start` is where its value begins."""
+    """A member of an object or an item of an array; the `start` of an item is that of its value."""
 
     key: str
     start: int
@@ -49,7 +49,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class TextEdit:
-    """Replace what stands from `start` to `end` by `text`."""
+    """A replacement of the text between two offsets."""
 
     start: int
     end: int
@@ -58,7 +58,7 @@ class TextEdit:
 
 @dataclass(frozen=True)
 class Syntax:
-    """A format: how to find the values in a text, what the text means, and how to set and remove."""
+    """A format: functions that find the values of a text, parse it, and compute the edits to set and remove one."""
 
     nodes: Callable[[str], TextNode]
     loads: Callable[[str], Any]
@@ -67,69 +67,65 @@ class Syntax:
 
 
 def set_value(text: str, key: KeyPath, value: object, syntax: Syntax) -> str:
-    """`text` with the value at `key` set; missing parents are made. Raises CannotSplice.
+    """Set the value at `key`, with missing parents. Raises CannotSplice.
 
     Of a list only the items that differ are touched, so that the others keep their comments.
     """
-    before = _meaning(text, syntax)
+    before = now = _load(text, syntax)
     wanted = copy_with_value(before, key, value)
-    items = _items_to_set(_at(before, key), value)
+    for name in key:
+        now = _get_inner(now, name)
+    items = _find_items_to_set(now, value)
     if items:
-        for place, item in items:
-            text = set_value(text, (*key, str(place)), item, syntax)
+        for number, item in items:
+            text = set_value(text, (*key, str(number)), item, syntax)
         return text
-    return _checked(apply_text_edits(text, syntax.set_(text, syntax.nodes(text), key, value)), wanted, syntax)
+    return _verify(apply_text_edits(text, syntax.set_(text, syntax.nodes(text), key, value)), wanted, syntax)
 
 
-def _items_to_set(now: object, value: object) -> list[tuple[int, object]]:
-    """Which items turn one list into the other; none where more than an exchange and an addition is asked."""
+def _find_items_to_set(now: object, value: object) -> list[tuple[int, object]]:
+    """Return the items that turn one list into the other; none where items have to be removed or inserted."""
     if not isinstance(now, list) or not isinstance(value, list) or not now or len(value) < len(now):
         return []
     if value[: len(now)] != now and len(value) != len(now):
         return []
-    return [(place, item) for place, item in enumerate(value) if place >= len(now) or now[place] != item]
-
-
-def _at(document: object, key: KeyPath) -> object:
-    for name in key:
-        document = _inner(document, name)
-    return document
+    return [(number, item) for number, item in enumerate(value) if number >= len(now) or now[number] != item]
 
 
 def remove_value(text: str, key: KeyPath, syntax: Syntax) -> str:
-    """`text` without what stands at `key`; the same text when nothing does. Raises CannotSplice."""
-    before = _meaning(text, syntax)
+    """Remove the value at `key`, if any. Raises CannotSplice."""
+    before = _load(text, syntax)
     wanted = copy_without_value(before, key)
     if wanted == before:
         return text
-    return _checked(apply_text_edits(text, syntax.remove(text, syntax.nodes(text), key)), wanted, syntax)
+    return _verify(apply_text_edits(text, syntax.remove(text, syntax.nodes(text), key)), wanted, syntax)
 
 
 def find_nodes(node: TextNode, key: KeyPath) -> tuple[list[TextNode], KeyPath]:
-    """The nodes from the top down as far as `key` leads, and the rest of the key, empty when it leads all the way."""
+    """Return the nodes along `key` from the top down, and the rest of the key, empty when all of it was found."""
     above = [node]
-    for place, name in enumerate(key):
+    for depth, name in enumerate(key):
         inner = find_entry(above[-1], name)
         if inner is None:
-            return above, key[place:]
+            return above, key[depth:]
         above.append(inner.value)
     return above, ()
 
 
 def find_entry(node: TextNode, name: str) -> Entry | None:
-    """The member called `name`, or the item of that number. A key that stands twice counts as its last."""
+    """Find the member called `name`, or the item of that number. Of a duplicate key the last one counts."""
     return next((entry for entry in reversed(node.entries) if entry.key == name), None)
 
 
 def nest_value(key: KeyPath, value: object) -> object:
-    """`value` inside of the objects that `key` names."""
+    """Return `value` inside of the objects that `key` names."""
     for name in reversed(key):
         value = {name: value}
     return value
 
 
 def copy_with_value(document: object, key: KeyPath, value: object) -> object:
-    """A copy of the document with the value at `key` set. Raises CannotSplice where the key leads through a scalar."""
+    """Copy the document with the value at `key` set. Raises CannotSplice where the key leads through a scalar."""
     if not key:
         return value
     first, *rest = key
@@ -145,11 +141,11 @@ def copy_with_value(document: object, key: KeyPath, value: object) -> object:
 
 
 def copy_without_value(document: object, key: KeyPath) -> object:
-    """A copy of the document without what stands at `key`, the same when nothing does."""
+    """Copy the document without the value at `key`, if any."""
     copied: Any = copy.deepcopy(document)
     inner = copied
     for name in key[:-1]:
-        inner = _inner(inner, name)
+        inner = _get_inner(inner, name)
     if isinstance(inner, dict):
         inner.pop(key[-1], None)
     elif isinstance(inner, list) and key[-1].isdecimal() and int(key[-1]) < len(inner):
@@ -157,7 +153,7 @@ def copy_without_value(document: object, key: KeyPath) -> object:
     return copied
 
 
-def _inner(document: object, name: str) -> object:
+def _get_inner(document: object, name: str) -> object:
     if isinstance(document, dict):
         return document.get(name)
     if isinstance(document, list) and name.isdecimal() and int(name) < len(document):
@@ -166,52 +162,52 @@ def _inner(document: object, name: str) -> object:
 
 
 def dump_json(value: object, *, indent: int | None = None) -> str:
-    """A value as JSON text."""
+    """Return a value as JSON text."""
     return json.dumps(value, indent=indent, ensure_ascii=False)
 
 
-def find_line_start(text: str, place: int) -> int:
-    """Where the line of `place` begins."""
-    return text.rfind("\n", 0, place) + 1
+def find_line_start(text: str, offset: int) -> int:
+    """Return the offset of the start of the line."""
+    return text.rfind("\n", 0, offset) + 1
 
 
-def find_line_end(text: str, place: int) -> int:
-    """Where the line of `place` ends, before its line end."""
-    end = text.find("\n", place)
+def find_line_end(text: str, offset: int) -> int:
+    """Return the offset of the end of the line, before its line end."""
+    end = text.find("\n", offset)
     end = len(text) if end < 0 else end
-    return end - 1 if end > place and text[end - 1] == "\r" else end
+    return end - 1 if end > offset and text[end - 1] == "\r" else end
 
 
 def detect_newline(text: str) -> str:
-    """The line end that the text uses."""
+    """Return the line end that the text uses."""
     return "\r\n" if "\r\n" in text else "\n"
 
 
-def detect_indent(text: str, place: int) -> str:
-    """The blanks at the start of the line of `place`."""
-    start = find_line_start(text, place)
+def detect_indent(text: str, offset: int) -> str:
+    """Return the blanks at the start of the line."""
+    start = find_line_start(text, offset)
     line = text[start : find_line_end(text, start)]
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
-def _meaning(text: str, syntax: Syntax) -> object:
-    try:
-        meaning: object = syntax.loads(text)
-    except ValueError as error:
-        raise CannotSplice(f"it does not parse: {error}") from error
-    return meaning
-
-
-def apply_text_edits(text: str, cuts: Iterable[TextEdit]) -> str:
-    """The text with every cut made."""
-    # From the end, so that places before a cut stay right; of two at one place, the first stands first.
-    numbered = sorted(enumerate(cuts), key=lambda pair: (pair[1].start, pair[1].end, pair[0]), reverse=True)
-    for _, cut in numbered:
-        text = text[: cut.start] + cut.text + text[cut.end :]
+def apply_text_edits(text: str, edits: Iterable[TextEdit]) -> str:
+    """Return the text with every edit made; of two insertions at one offset, the first stays first."""
+    # From the end, so that the offsets before an edit stay right.
+    numbered = sorted(enumerate(edits), key=lambda pair: (pair[1].start, pair[1].end, pair[0]), reverse=True)
+    for _, edit in numbered:
+        text = text[: edit.start] + edit.text + text[edit.end :]
     return text
 
 
-def _checked(text: str, wanted: object, syntax: Syntax) -> str:
+def _load(text: str, syntax: Syntax) -> object:
+    try:
+        document: object = syntax.loads(text)
+    except ValueError as error:
+        raise CannotSplice(f"it does not parse: {error}") from error
+    return document
+
+
+def _verify(text: str, wanted: object, syntax: Syntax) -> str:
     try:
         is_right = syntax.loads(text) == wanted
     except ValueError:
