@@ -24,7 +24,7 @@ _LEAVES = {
 
 
 def any_of(kind) -> st.SearchStrategy:
-    """Values of a type as it stands in a fact's annotation."""
+    """Values of the type in a fact's annotation."""
     if isinstance(kind, types.UnionType):
         return st.one_of(*(any_of(option) for option in typing.get_args(kind)))
     if typing.get_origin(kind) is tuple:

@@ -22,7 +22,7 @@ NOTHING = Facts("2026-01-01T00:00:00+00:00", "0.1.0", *([UNREAD] * 11))
 
 
 def shown(text):
-    """What is left of a text that stands somewhere in the facts."""
+    """What is left of a text somewhere in the facts."""
     return redact_facts(dataclasses.replace(NOTHING, storage=Unknown(text))).storage.reason
 
 
@@ -37,7 +37,7 @@ def shown(text):
         pytest.param("/home/alice and group alice", "/home/user and group user", id="the name anywhere else"),
         pytest.param("/home/al/malice", "/home/user/malice", id="but not inside other words"),
         pytest.param("/srv/home/alice/x", "/srv/home/alice/x", id="a folder that only looks like a home"),
-        pytest.param("/root/.cache", "/root/.cache", id="root is nobody's name"),
+        pytest.param("/root/.cache", "/root/.cache", id="root identifies no person"),
         pytest.param("tcp://gpu7.example.com:2376", "tcp://host:2376", id="a remote engine"),
         pytest.param("ssh://bob@gpu7", "ssh://host", id="a login at a remote engine"),
         pytest.param("tcp://gpu7:1 refused: gpu7", "tcp://host:1 refused: host", id="its name in a message"),
@@ -49,10 +49,10 @@ def shown(text):
         pytest.param("ghp_0123456789012345678901234567890123", "redacted", id="a code host's token"),
         pytest.param("GPU-1a2b3c4d-1111-2222-3333-444455556666", "GPU-1a2b3c4d", id="the tail of a UUID"),
         pytest.param("MIG-1a2b3c4d-1111-2222-3333-444455556666", "MIG-1a2b3c4d", id="the tail of a MIG UUID"),
-        pytest.param("nvidia.com/gpu=0", "nvidia.com/gpu=0", id="what names nobody stays"),
+        pytest.param("nvidia.com/gpu=0", "nvidia.com/gpu=0", id="a text without a name stays"),
     ],
 )
-def test_a_text_keeps_only_what_names_nobody(text, left):
+def test_a_text_keeps_only_what_identifies_no_person(text, left):
     assert shown(text) == left
 
 

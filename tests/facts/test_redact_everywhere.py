@@ -1,4 +1,4 @@
-"""Whatever stands in whichever field: what names somebody never comes out, in no form of the report."""
+"""What identifies a person never comes out, in whatever field it is, in no form of the report."""
 
 import dataclasses
 import html
@@ -116,7 +116,7 @@ SOME = settings(
 
 @SOME
 @given(FACTS, st.data())
-def test_saved_facts_name_nobody_whatever_they_hold(facts, data):
+def test_saved_facts_identify_no_person(facts, data):
     facts = known(facts)
     plants = data.draw(st.lists(PLANTS, min_size=10, max_size=10))
     count = strings_in(facts)

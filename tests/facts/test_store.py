@@ -88,7 +88,7 @@ def test_a_document_that_is_no_facts_file_is_named_so(text, path, problem):
         pytest.param({"is_root": 1}, "system.is_root", id="a number is not true"),
         pytest.param({"memory_bytes": True}, "system.memory_bytes", id="true is not a number"),
         pytest.param({"glibc": "new"}, "system.glibc", id="a version without numbers"),
-        pytest.param({"platform": "beos"}, "system.platform", id="a platform that nobody knows"),
+        pytest.param({"platform": "beos"}, "system.platform", id="an unknown platform"),
         pytest.param({"platform": {"unknown": "x"}}, "system.platform", id="unknown where it cannot be"),
         pytest.param({"distribution": {"type": "System"}}, "system.distribution", id="a record of the wrong type"),
         pytest.param({"distribution": {"unknown": 3}}, "system.distribution.unknown", id="a reason that is no text"),

@@ -12,7 +12,7 @@ NOISE = "\0\x1b[31m{[\"'<!-- \u202e\ufffd 9999999999999999999999.1e999 = : , - \
 
 
 class Watched:
-    """A host that remembers what it was asked."""
+    """A host that records its calls."""
 
     def __init__(self, host):
         self._host = host

@@ -99,7 +99,7 @@ def test_the_count_may_be_wrong(stub, gpus, count):
 
 
 def asks_stub(stub, settings):
-    """A machine whose NVML child runs for real, on the stand-in set up as told."""
+    """A machine whose NVML child runs for real, on a configured stub."""
     host = machine(MACHINE)
     variables = [f"{name}={value}" for name, value in stub_environment(stub, **settings).items()]
 

@@ -28,7 +28,7 @@ MACHINE = "ubuntu-4090-ok"
 
 
 class AtSocket:
-    """A recorded machine whose engine is a real socket, asked by the real child."""
+    """A recorded machine whose engine is a real socket, queried by the real child."""
 
     def __init__(self, url):
         self._machine, self._url = machine(MACHINE), url

@@ -14,7 +14,7 @@ def stub(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def with_nvml(stub, monkeypatch):
-    """A function that puts the stub, set up as asked, before every child of this process."""
+    """A function that puts a configured stub before every child of this process."""
 
     # A caller's unbuffered Python would hide a child that keeps its lines to itself.
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)

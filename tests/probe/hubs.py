@@ -63,7 +63,7 @@ def speak_tls(server, certificate):
 
 
 def own_certificate(folder):
-    """A file with a key and a certificate for 127.0.0.1 that nobody trusts."""
+    """A file with a key and an untrusted certificate for 127.0.0.1."""
     path = folder / "hub.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{path}.key", "-out", f"{path}.crt"]
@@ -73,7 +73,7 @@ def own_certificate(folder):
 
 
 def closed_port():
-    """A port of this machine that nobody listens on."""
+    """A closed port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The commands for containers, and what the docker command was told."""
+"""The commands for containers, and the docker command's settings."""
 
 import pytest
 

@@ -52,7 +52,7 @@ def one(**changes):
         pytest.param({"DeviceRequests": [GPUS], "Devices": [NODE]}, "driver", id="a request and a node"),
     ],
 )
-def test_how_a_gpu_was_asked_for(changes, request_):
+def test_the_form_of_a_gpu_request(changes, request_):
     assert one(**changes).gpu_request == request_
 
 
@@ -103,7 +103,7 @@ def test_requirements_may_be_switched_off():
     assert one(env=[*wanted, "NVIDIA_DISABLE_REQUIRE=true"]).require_cuda is None
 
 
-def test_what_does_not_run_is_told_apart():
+def test_stopped_containers_are_listed_apart():
     ended = {"Status": "exited", "Running": False, "ExitCode": 137, "OOMKilled": True, "Error": ""}
     said = {"containers": [described(), described(state=ended, labels={FOLDER: "/p"})]}
     assert len(parse_running_containers(said)) == 1

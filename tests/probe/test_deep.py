@@ -46,7 +46,7 @@ def test_a_working_cuda_says_its_version_its_gpus_and_its_library(with_cuda, cud
         pytest.param(999, "CUDA_ERROR_UNKNOWN", id="unknown error"),
     ],
 )
-def test_cuinits_code_is_told_from_success(with_cuda, code, name):
+def test_an_error_code_of_cuinit_is_a_failure(with_cuda, code, name):
     call = read_cuda(with_cuda(init=str(code)), deadline_s=10)
     assert (call.code, call.name) == (code, name)
     assert call.device_count == Unknown("cuDeviceGetCount was not reached")
@@ -163,7 +163,7 @@ def test_an_import_that_crashes_is_not_tried_again(tmp_path):
     assert (call.version, call.cuda) == ("", Unknown("torch could not be imported"))
 
 
-def test_an_older_python_is_asked_without_a_safe_path(tmp_path):
+def test_an_older_python_runs_without_a_safe_path(tmp_path):
     host = recorded(tmp_path, "ask_torch", [{"absent": "torch"}], version="3.10.12")
     assert read_torch(host, deadline_s=10) is None
 
@@ -205,7 +205,7 @@ def steps_of(call):
     return {step.name: step for step in call.steps}
 
 
-def test_every_step_is_told_with_its_error(with_packages):
+def test_every_step_is_reported_with_its_error(with_packages):
     lines = "raise ImportError('undefined symbol: _ZN3c105ErrorC2E\\n  in flash_attn_2_cuda')"
     call = read_torch(with_packages(**NO_PACKAGES | {"flash_attn_2_cuda": lines}), deadline_s=30)
     steps = steps_of(call)

@@ -90,6 +90,6 @@ def test_a_folder_of_this_machine_is_read_only_where_it_holds_such_files(tmp_pat
     assert read_local_dependencies(str(tmp_path)).needs[0].name == "rich"
 
 
-def test_a_workspace_of_uv_is_told_from_a_project(tmp_path):
+def test_a_workspace_of_uv_differs_from_a_project(tmp_path):
     assert not read(tmp_path, {"pyproject.toml": f"{PROJECT}[tool.uv]\n"}).has_members
     assert read(tmp_path, {"pyproject.toml": f'{PROJECT}[tool.uv.workspace]\nmembers = ["a/*"]\n'}).has_members

@@ -91,7 +91,7 @@ NVIDIA_DKMS = file("/var/lib/dkms/nvidia/x", "")
         pytest.param(NVIDIA_DKMS, Unknown("dkms is missing or did not answer"), id="dkms does not answer"),
     ],
 )
-def test_dkms_is_asked_about_the_running_kernel(tmp_path, text, state):
+def test_dkms_state_of_the_running_kernel(tmp_path, text, state):
     assert driver(tmp_path, text).dkms_state == state
 
 

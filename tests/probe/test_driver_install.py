@@ -128,7 +128,7 @@ CUDA_REPOSITORY = {"/etc/yum.repos.d/cuda-fedora42.repo": "[cuda]\n"}
 BOTH_REPOSITORIES = {**CUDA_REPOSITORY, "/etc/yum.repos.d/rpmfusion-nonfree.repo": "[rpmfusion]\n"}
 
 
-def test_rpm_is_asked_only_where_two_repositories_compete(tmp_path):
+def test_rpm_is_queried_only_where_two_repositories_compete(tmp_path):
     answer = command(*RPM, out="cuda-drivers=580.95.05-1.fc42 akmod-nvidia=580.95.05-1.fc42 ")
     assert isinstance(driver(tmp_path, answer, at=CUDA_REPOSITORY).packages, Unknown)
     assert [package.name for package in driver(tmp_path, answer, at=BOTH_REPOSITORIES).packages] == [
@@ -261,7 +261,7 @@ def test_who_signed_the_module(tmp_path, commands, signer, enrolled):
     assert (found.module_signer, found.signer_is_enrolled) == (signer, enrolled)
 
 
-def test_nobody_asks_for_a_signature_where_the_module_is_loaded(tmp_path):
+def test_no_signature_is_read_where_the_module_is_loaded(tmp_path):
     assert isinstance(driver(tmp_path, ON_DISK, at=SECURE).module_signer, Unknown)
 
 
@@ -313,7 +313,7 @@ def test_the_fabric_managers_version(tmp_path, nodes, commands, version):
     assert driver(tmp_path, *commands, nodes=nodes, at=SWITCH).fabric_manager_version == version
 
 
-def test_the_fabric_manager_is_asked_for_where_it_is_installed_without_a_switch(tmp_path):
+def test_the_fabric_manager_is_read_where_it_is_installed_without_a_switch(tmp_path):
     asked = command("systemctl", "is-active", "nvidia-fabricmanager", code=3, out="failed\n")
     unit = {"/lib/systemd/system/nvidia-fabricmanager.service": "[Unit]\n"}
     assert driver(tmp_path, asked, at=unit).fabric_manager == "failed"

@@ -25,7 +25,7 @@ def machine(tmp_path, env="", files="", nodes=()):
 @pytest.mark.parametrize(
     ("env", "files", "url", "chosen_by"),
     [
-        pytest.param("", "", "unix:///var/run/docker.sock", "default", id="nothing said"),
+        pytest.param("", "", "unix:///var/run/docker.sock", "default", id="no settings"),
         pytest.param('DOCKER_HOST = "unix:///x.sock"', "", "unix:///x.sock", "DOCKER_HOST", id="DOCKER_HOST"),
         pytest.param('DOCKER_HOST = "10.0.0.1:2375"', "", "tcp://10.0.0.1:2375", "DOCKER_HOST", id="no scheme is TCP"),
         pytest.param('DOCKER_HOST = ""', "", "unix:///var/run/docker.sock", "default", id="empty is unset"),
@@ -95,7 +95,7 @@ def test_a_context_that_does_not_exist_is_a_problem(tmp_path):
 @pytest.mark.parametrize(
     ("env", "folder"),
     [
-        pytest.param('DOCKER_HOST = "tcp://x:1"', None, id="not asked for"),
+        pytest.param('DOCKER_HOST = "tcp://x:1"', None, id="not requested"),
         pytest.param('DOCKER_HOST = "tcp://x:1"\nDOCKER_TLS_VERIFY = "1"', "/h/.docker", id="in its usual folder"),
         pytest.param('DOCKER_HOST = "tcp://x:1"\nDOCKER_TLS = "1"\nDOCKER_CERT_PATH = "/c"', "/c", id="elsewhere"),
     ],

@@ -52,7 +52,7 @@ def test_an_engine_on_a_port_says_the_same(ask):
     assert found.hook_on_path == Unknown("the engine is not on this machine")
 
 
-def test_a_proxy_for_the_web_is_not_asked_for_an_engine(ask, monkeypatch):
+def test_a_proxy_for_the_web_is_not_used_for_an_engine(ask, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
@@ -194,7 +194,7 @@ MISSING = '{"failed": "missing", "message": "No such file or directory: /var/run
         pytest.param("/elsewhere/docker", EngineEnd.NOT_INSTALLED, id="a program that is not on PATH"),
     ],
 )
-def test_not_installed_is_told_apart_from_not_running(tmp_path, program, end):
+def test_not_installed_differs_from_not_running(tmp_path, program, end):
     nodes = f'"{program}" = {{ kind = "file", mode = 0o755 }}' if program else ""
     host = written(
         tmp_path,

@@ -103,7 +103,7 @@ def test_an_older_driver_knows_the_clock_reasons_by_another_name(with_nvml):
     assert gpu.health.clock_reasons == ("gpu-idle",)
 
 
-def test_a_gpu_that_remaps_no_rows_is_asked_for_retired_pages():
+def test_retired_pages_are_read_of_a_gpu_that_remaps_no_rows():
     words = {"remapped_rows": {"unknown": "Not Supported", "code": 3}, "retirement_pending": {"value": 1}}
     health = parse_gpu_health(words)
     assert (health.retirement_pending, health.remap_failed) == (True, Unknown("Not Supported"))

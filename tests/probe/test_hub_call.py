@@ -1,4 +1,4 @@
-"""The hub, really asked: over real sockets, in a child process, with and without an answer."""
+"""Real requests to the hub: over real sockets, in a child process, with and without an answer."""
 
 import json
 import shutil
@@ -59,7 +59,7 @@ def test_how_the_hub_speaks_of_a_model(ask, status, error):
 
 
 @pytest.mark.parametrize("name", ["/models/llama", "./llama", "llama", "a/b/c", "a b/c"])
-def test_a_variable_that_names_no_repository_is_not_asked_for(ask, name):
+def test_a_variable_that_names_no_repository_is_not_requested(ask, name):
     with hub() as url:
         assert ask(url, MODEL_ID=name).model == ""
 
@@ -70,7 +70,7 @@ def test_the_clock_is_read_from_the_answer(ask, ahead_s):
         assert abs(ask(url).clock_ahead_s + ahead_s) <= 2
 
 
-def test_the_token_is_sent_to_nobody_but_the_hub_itself(ask):
+def test_the_token_is_sent_to_the_hub_alone(ask):
     seen = []
     with hub(seen=seen) as url:
         found = ask(url, HF_TOKEN=TOKEN, MODEL_ID="a/b")
@@ -80,8 +80,8 @@ def test_the_token_is_sent_to_nobody_but_the_hub_itself(ask):
 
 
 @pytest.mark.parametrize(("status", "token"), [(200, TOKEN), (401, TOKEN)], ids=["known", "refused"])
-def test_the_hub_itself_is_asked_whose_token_it_is(tmp_path, status, token):
-    """The child is told, for this once, that the local server is the hub's own host."""
+def test_the_hub_validates_the_token(tmp_path, status, token):
+    """The child takes the local server for the hub's own host, for this once."""
     seen = []
     with hub(answers={"/api/whoami-v2": (status, "")}, seen=seen) as url:
         script = (
@@ -118,7 +118,7 @@ def test_an_answer_about_the_door_survives_a_model_that_hangs(ask):
     assert (found.status, found.model_status) == (200, Unknown("no model is named"))
 
 
-def test_a_port_that_nobody_listens_on(ask):
+def test_a_closed_port(ask):
     assert ask(f"http://127.0.0.1:{closed_port()}").failure == "refused"
 
 
@@ -150,7 +150,7 @@ needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="open
 
 
 @needs_openssl
-def test_a_certificate_that_nobody_trusts(ask, tmp_path):
+def test_an_untrusted_certificate(ask, tmp_path):
     with hub(certificate=own_certificate(tmp_path)) as url:
         found = ask(url)
     assert found.failure == "certificate"
@@ -165,7 +165,7 @@ def test_a_certificate_that_a_variable_names_is_trusted(ask, tmp_path):
     assert (found.status, found.failure) == (200, "")
 
 
-def test_a_hub_that_is_switched_off_is_not_asked(ask):
+def test_an_offline_hub_gets_no_request(ask):
     seen = []
     with hub(seen=seen) as url:
         assert ask(url, HF_HUB_OFFLINE="1") == Unknown("HF_HUB_OFFLINE switches the hub off")

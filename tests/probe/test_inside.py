@@ -1,4 +1,4 @@
-"""The project's running dev container is found by its label and asked through the engine's own command."""
+"""The project's running dev container is found by its label and read through the engine's own command."""
 
 import pytest
 
@@ -15,7 +15,7 @@ OTHER = RunningContainer("ba9876543210", "db-1", "postgres", "", "")
 
 
 class AnsweringHost:
-    """Answers every command with one `Done` and remembers what was asked; the part of `Host` that is used."""
+    """Answers every command with one `ProgramResult` and records the commands; the part of `Host` that is used."""
 
     def __init__(self, done):
         self.done = done
@@ -43,7 +43,7 @@ def test_the_inside_is_read_as_facts():
     assert host.asked == [(("docker", "exec", BOX.id, *DOCTOR_COMMAND), 1.5)]
 
 
-def test_podman_is_asked_by_its_own_command():
+def test_podman_runs_by_its_own_command():
     _, host = read(ProgramResult(0, format_facts(healthy_inside()), ""), BOX, kind=EngineKind.PODMAN)
     assert host.asked[0][0][0] == "podman"
 
@@ -53,7 +53,7 @@ def test_podman_is_asked_by_its_own_command():
     [
         pytest.param("/work/app", "/work/app", True, id="the same folder"),
         pytest.param("/work/app/", "/work/app", True, id="a trailing slash"),
-        pytest.param("/work/app", "/work/app/src", True, id="asked from a folder below"),
+        pytest.param("/work/app", "/work/app/src", True, id="from a folder below"),
         pytest.param("/work/app", "/work/apple", False, id="a name that begins alike"),
         pytest.param("/work/app/src", "/work/app", False, id="a container of a folder below"),
         pytest.param("c:\\work\\app", "c:/work/app", True, id="Windows separators"),

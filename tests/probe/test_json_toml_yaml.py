@@ -78,7 +78,7 @@ def test_a_whole_number_is_plain_digits(said, value):
     assert parse_int(said) == value
 
 
-def test_the_place_of_an_error_in_json_is_told():
+def test_a_json_error_has_line_and_column():
     with pytest.raises(ValueError) as caught:
         parse_json('{\n  "a": 1,\n}')
     assert format_json_error(caught.value).startswith("line 3, column 1")

@@ -131,7 +131,7 @@ def test_nccls_settings_come_from_its_files_and_the_environment(tmp_path):
     assert found == ("NCCL_SOCKET_IFNAME=eth0", "NCCL_DEBUG=WARN", "NNODES=2", "MASTER_ADDR=another name")
 
 
-def test_a_master_on_this_machine_is_told_apart(tmp_path):
+def test_a_master_on_this_machine_is_named_so(tmp_path):
     assert limits(tmp_path, env='MASTER_ADDR = "127.0.0.1"').nccl == ("MASTER_ADDR=this machine",)
 
 

@@ -134,12 +134,12 @@ def test_a_crash_at_one_gpu_costs_that_gpu_alone(with_nvml):
     assert [type(gpu) for gpu in answer.gpus] == [Gpu, Gpu, FailedGpu, Gpu]
 
 
-def test_a_crash_at_the_last_gpu_is_not_asked_again(with_nvml):
+def test_a_crash_at_the_last_gpu_is_not_retried(with_nvml):
     answer = ask(with_nvml(gpus=2, fail="nvmlDeviceGetMigMode@1=segv"))
     assert [type(gpu) for gpu in answer.gpus] == [Gpu, FailedGpu]
 
 
-def test_no_library_is_told_apart_from_a_failing_one(monkeypatch, tmp_path):
+def test_a_missing_library_differs_from_a_failing_one(monkeypatch, tmp_path):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     failure = ask(LocalHost())
     if isinstance(failure, NvmlAnswer) or failure.end is not NvmlEnd.LIBRARY_NOT_FOUND:

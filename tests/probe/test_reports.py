@@ -57,7 +57,7 @@ def test_a_run_is_read_without_its_first_steps(run):
     assert (gpu.name, gpu.samples, gpu.utilisation_percent) == ("NVIDIA H200", 2, 80)
 
 
-def test_heat_is_told_from_the_power_brake(run):
+def test_thermal_slowdown_differs_from_the_power_brake(run):
     reasons = [0x40 | 0x08, 0x20, 0x80, 0x08, 0x04, 0x01, 0, 0, 0, 0]
     (gpu,) = run(metrics=lines(step(1)), samples=lines(*(sample(at, 90, bits) for at, bits in enumerate(reasons)))).gpus
     assert (gpu.hot_percent, gpu.braked_percent) == (20, 20)

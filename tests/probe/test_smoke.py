@@ -96,13 +96,13 @@ def test_the_projects_own_image_comes_first_and_nothing_is_pulled(docker):
         ),
     ],
 )
-def test_the_gpu_is_asked_for_as_this_engine_gives_it(docker, changes, option):
+def test_the_gpu_request_has_the_form_of_this_engine(docker, changes, option):
     docker("true")
     smoke(changed(healthy(), changes))
     assert option in runs(docker)[0]
 
 
-def test_podman_is_asked_by_its_own_command(docker):
+def test_podman_runs_by_its_own_command(docker):
     docker("true", name="podman")
     smoke(changed(healthy(), {"engine.kind": EngineKind.PODMAN}))
     assert runs(docker)[0].startswith("run --rm")
@@ -171,7 +171,7 @@ def test_another_dev_containers_image_comes_before_any(docker):
     assert " 99999 -c " in runs(docker)[0]
 
 
-def test_a_broken_nvml_keeps_nobody_from_trying(docker):
+def test_a_broken_nvml_does_not_prevent_the_container(docker):
     docker("true")
     assert isinstance(smoke(changed(healthy(), {"nvml": no_library()})), Smoke)
 

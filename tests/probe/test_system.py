@@ -69,7 +69,7 @@ OUTSIDER = '"/etc/group" = "docker:x:998:bob,joann\\n"\n'
         pytest.param(status("998") + ACCOUNTS + OUTSIDER, True, True, id="a group that a directory service gave"),
     ],
 )
-def test_membership_is_told_apart_from_a_session_that_carries_it(tmp_path, files, member, active):
+def test_group_membership_differs_from_the_groups_of_the_session(tmp_path, files, member, active):
     system = read_system(written(tmp_path, f"[files]\n{files}"))
     assert (system.in_docker_group, system.docker_group_is_active) == (member, active)
 
