@@ -57,7 +57,7 @@ def test_a_run_that_waited_for_its_data_is_a_warning_with_its_evidence(ask, run_
     outcomes = {each["code"]: each for each in json.loads(result.stdout)["outcomes"]}
     (finding,) = outcomes["STO006"]["findings"]
     assert (finding["severity"], outcomes["GPU029"]["findings"][0]["follows_from"]) == ("warning", "STO006")
-    assert "NVIDIA H200: utilisation 30 %" in finding["evidence"]
+    assert "NVIDIA H200: utilization 30 %" in finding["evidence"]
 
 
 def test_saved_facts_keep_what_was_left_behind(ask, report, run_folder, tmp_path):

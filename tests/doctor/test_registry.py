@@ -40,6 +40,29 @@ search_terms = ["what people search for when it fails"]
     assert row.function == function
 
 
+PACKAGES = {
+    "CDI": "cdi",
+    "CON": "container",
+    "CTK": "toolkit",
+    "CUD": "cuda",
+    "DRV": "driver",
+    "ENG": "engine",
+    "GPU": "gpu",
+    "HUB": "hub",
+    "MEM": "memory",
+    "NET": "network",
+    "PRJ": "project",
+    "PYT": "python",
+    "STO": "storage",
+    "WSL": "wsl",
+}
+
+
+@pytest.mark.parametrize(("function", "check"), WRITTEN.items(), ids=WRITTEN)
+def test_a_check_is_in_the_module_or_package_of_its_prefix(function, check):
+    assert function.partition(".")[0] == PACKAGES[check.code[:3]]
+
+
 @pytest.mark.parametrize("code", BY_CODE)
 def test_a_check_is_tested(code):
     assert f'"{code}"' in TESTED, f"add a row for {code} to CASES in tests/doctor/test_check_cases.py"
