@@ -170,15 +170,15 @@ def require_project_containers(facts: Facts) -> tuple[ProjectContainer, ...]:
         build = service.build if service else dev.build if dev else None
         return ProjectContainer(project, dev, service, dockerfiles.get(build.dockerfile) if build else None)
 
-    units = []
+    containers = []
     for dev in project.dev_containers:
         service = next((one for one in project.services if _is_service_of(one, dev)), None)
-        units.append(made(dev, service))
-    taken = [unit.service for unit in units]
-    units += [made(None, one) for one in project.services if one not in taken]
-    built = [unit.dockerfile for unit in units]
-    units += [ProjectContainer(project, dockerfile=one) for one in project.dockerfiles if one not in built]
-    return tuple(units)
+        containers.append(made(dev, service))
+    taken = [container.service for container in containers]
+    containers += [made(None, one) for one in project.services if one not in taken]
+    built = [container.dockerfile for container in containers]
+    containers += [ProjectContainer(project, dockerfile=one) for one in project.dockerfiles if one not in built]
+    return tuple(containers)
 
 
 def require_project(facts: Facts) -> Project:
@@ -195,17 +195,20 @@ def _is_service_of(service: Service, dev: DevContainer) -> bool:
     return bool(dev.compose_files) and service.name == dev.service and service.files == dev.compose_files
 
 
-def find_gpu_evidence(unit: ProjectContainer) -> Requirement | Setting | None:
+def find_gpu_evidence(container: ProjectContainer) -> Requirement | Setting | None:
     """Find the evidence of GPU work: a package with CUDA inside, or a GPU image; None for neither."""
-    for install in (*unit.installs, *(unit.project.installs if unit.dev and not unit.installs else ())):
+    for install in (
+        *container.installs,
+        *(container.project.installs if container.dev and not container.installs else ()),
+    ):
         if install.index.startswith(("cpu", "rocm", "xpu")):
             continue
         found = next(
             (one for one in install.requirements if one.name in TORCH_PACKAGES and "+cpu" not in one.specifier), None
         )
-        if found is not None and not any(_has_cpu_torch(other) for other in unit.installs):
+        if found is not None and not any(_has_cpu_torch(other) for other in container.installs):
             return found
-    image = unit.image
+    image = container.image
     return image if image is not None and _GPU_IMAGES.search(image.value) else None
 
 
@@ -215,9 +218,9 @@ def _has_cpu_torch(install: Install) -> bool:
     return has_torch and install.index.startswith(("cpu", "rocm", "xpu"))
 
 
-def find_torch_installs(unit: ProjectContainer) -> Iterator[Install]:
+def find_torch_installs(container: ProjectContainer) -> Iterator[Install]:
     """Installations of torch for CUDA into this container."""
-    for install in unit.installs:
+    for install in container.installs:
         names = {one.name for one in install.requirements}
         if "torch" in names and not _has_cpu_torch(install):
             yield install

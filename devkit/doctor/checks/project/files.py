@@ -183,11 +183,13 @@ def editors_support_the_keys(facts: Facts) -> Iterator[Finding]:
     if not require_project(facts).dev_containers:
         raise NotApplicable("the project has no devcontainer.json")
     rows = load_tables().editors.ignored
-    for unit in require_project_containers(facts):
-        if unit.dev is None:
+    for container in require_project_containers(facts):
+        if container.dev is None:
             continue
         # An explicit request is supported by more tools, and is all that they need.
-        present = {f"hostRequirements.{one.name}": one for one in unit.dev.host_requirements if not unit.requests}
+        present = {
+            f"hostRequirements.{one.name}": one for one in container.dev.host_requirements if not container.requests
+        }
         ignored = [row for row in rows if row.key in present]
         for name in dict.fromkeys(row.key for row in ignored):
             effects = [f"{row.editor} {row.effect}" for row in ignored if row.key == name]

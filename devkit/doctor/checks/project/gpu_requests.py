@@ -104,25 +104,25 @@ def run_args_are_split(facts: Facts) -> Iterator[Finding]:
     How it is seen: items that begin with a dash and hold a space, and a GPU count without its option before it.
     Source: microsoft/vscode-remote-release issues 6989 and 2366; timothygrant80/cisTEM issue 472.
     """
-    for unit in require_project_containers(facts):
-        if unit.dev is None or unit.is_compose:
+    for container in require_project_containers(facts):
+        if container.dev is None or container.is_compose:
             continue
-        words = _split_run_args(unit.dev)
-        items = [argument.text for argument in unit.dev.run_args]
-        for place, argument in enumerate(unit.dev.run_args):
+        words = _split_run_args(container.dev)
+        items = [argument.text for argument in container.dev.run_args]
+        for place, argument in enumerate(container.dev.run_args):
             is_one_string = bool(_ONE_STRING.match(argument.text))
             before = items[place - 1] if place else ""
             is_lost = bool(_GPU_VALUE.match(argument.text)) and not before.startswith("-")
             if is_one_string or is_lost:
                 yield build_file_finding(
-                    Location(unit.dev.path, argument.line),
+                    Location(container.dev.path, argument.line),
                     Severity.ERROR,
                     f"runArgs has {argument.text!r} as one item: "
                     + ("the engine knows no such flag" if is_one_string else "the engine takes it for an image"),
                     Fix(
                         "Make it two items." if is_one_string else 'Write "--gpus" before it, or take it out as well.',
                         where=Side.PROJECT,
-                        repairs=_run_args_repairs(unit.dev, words) if is_one_string else (),
+                        repairs=_run_args_repairs(container.dev, words) if is_one_string else (),
                     ),
                     evidence=(f"runArgs: {json.dumps(items, ensure_ascii=False)}",),
                 )
@@ -137,13 +137,13 @@ def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
     How it is seen: `--gpus` with device= and a comma, and no quote before it.
     Source: NVIDIA/nvidia-docker issues 1026 and 1257.
     """
-    for unit in require_project_containers(facts):
-        if unit.dev is None or unit.is_compose:
+    for container in require_project_containers(facts):
+        if container.dev is None or container.is_compose:
             continue
-        for request in unit.dev.requests:
+        for request in container.dev.requests:
             if request.form is RequestForm.GPUS_FLAG and _SEVERAL.match(request.count) and '"' not in request.count:
                 quoted = f'"{request.count}"'
-                words = [word.replace(request.count, quoted) for word in _split_run_args(unit.dev)]
+                words = [word.replace(request.count, quoted) for word in _split_run_args(container.dev)]
                 yield build_file_finding(
                     request,
                     Severity.ERROR,
@@ -152,15 +152,15 @@ def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
                         f"Write {json.dumps(quoted)}: the quotes belong to the value.",
                         where=Side.PROJECT,
                         docs="https://github.com/NVIDIA/nvidia-docker/issues/1257",
-                        repairs=_run_args_repairs(unit.dev, words),
+                        repairs=_run_args_repairs(container.dev, words),
                     ),
                     evidence=(f"--gpus {request.count}",),
                 )
 
 
-def find_gpu_host_requirement(unit: ProjectContainer) -> HostRequirement | None:
+def find_gpu_host_requirement(container: ProjectContainer) -> HostRequirement | None:
     """Find hostRequirements.gpu, if its value takes effect in the dev container CLI."""
-    found = next((one for one in unit.dev.host_requirements if one.name == "gpu"), None) if unit.dev else None
+    found = next((one for one in container.dev.host_requirements if one.name == "gpu"), None) if container.dev else None
     if found is None or found.value == "false" or found.kind == "null":
         return None
     return found
@@ -186,18 +186,18 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
     tool would add a flag on this machine.
     Source: devcontainers/cli, singleContainer.ts and dockerCompose.ts; Compose specification, "Merge".
     """
-    for unit in require_project_containers(facts):
+    for container in require_project_containers(facts):
         # Requests that are always used and do not belong together, as a list of single devices in one file does.
         # The runtime nvidia leaves a container alone that already has NVIDIA's hook, so it may accompany any other.
         found: dict[object, GpuRequest] = {}
-        for request in unit.requests:
+        for request in container.requests:
             if not request.condition and request.form is not RequestForm.RUNTIME:
                 together = (
                     (request.form, request.path) if request.device_ids else (request.form, request.path, request.line)
                 )
                 found[together] = request
         certain = list(found.values())
-        requirement = find_gpu_host_requirement(unit)
+        requirement = find_gpu_host_requirement(container)
         if len(certain) > 1:
             last = certain[-1]
             files = list(dict.fromkeys(request.path for request in certain))
@@ -262,43 +262,43 @@ def gpu_work_requests_gpu(facts: Facts) -> Iterator[Finding]:
     reservation, no hostRequirements.gpu. Only judged where this machine has a GPU to give.
     Source: microsoft/vscode-remote-release issue 9385; Docker, "Enable GPU access with Docker Compose".
     """
-    units = [unit for unit in require_project_containers(facts) if unit.is_started_by_files]
+    containers = [container for container in require_project_containers(facts) if container.is_started_by_files]
     if not require(has_nvidia_gpu(facts)):
         raise NotApplicable("there is no GPU on this machine that a container could ask for")
     # Beside a dev container with a GPU, another one without is there for machines that have none.
-    has_other = any(unit.dev and _is_gpu_requested(unit) for unit in units)
-    for unit in units:
-        shows = find_gpu_evidence(unit)
-        if shows is None or _is_gpu_requested(unit) or (unit.dev is not None and has_other):
+    has_other = any(container.dev and _is_gpu_requested(container) for container in containers)
+    for container in containers:
+        shows = find_gpu_evidence(container)
+        if shows is None or _is_gpu_requested(container) or (container.dev is not None and has_other):
             continue
         yield build_file_finding(
-            unit.location,
+            container.location,
             Severity.WARNING,
-            f"{unit.name} has {_format_evidence(shows)} and asks for no GPU, so torch will find none",
-            _request_fix(unit),
+            f"{container.name} has {_format_evidence(shows)} and asks for no GPU, so torch will find none",
+            _request_fix(container),
             evidence=(f"{format_location(shows.path, shows.line)}: {_format_evidence(shows)}", "no request for a GPU"),
             confidence=Confidence.LIKELY,
         )
 
 
-def _is_gpu_requested(unit: ProjectContainer) -> bool:
-    return bool(unit.requests) or find_gpu_host_requirement(unit) is not None
+def _is_gpu_requested(container: ProjectContainer) -> bool:
+    return bool(container.requests) or find_gpu_host_requirement(container) is not None
 
 
 def _format_evidence(shows: Requirement | Setting) -> str:
     return shows.value if isinstance(shows, Setting) else shows.name
 
 
-def _request_fix(unit: ProjectContainer) -> Fix:
-    if unit.service is not None:
-        key = ("services", unit.service.name, "deploy", "resources", "reservations", "devices")
+def _request_fix(container: ProjectContainer) -> Fix:
+    if container.service is not None:
+        key = ("services", container.service.name, "deploy", "resources", "reservations", "devices")
         return Fix(
             "Reserve the GPU in the Compose file; hosts without one need a file of their own.",
             where=Side.PROJECT,
             docs="https://docs.docker.com/compose/how-tos/gpu-support/",
-            repairs=(Repair(RepairKind.SET, unit.service.path, key, GPU_RESERVATION),),
+            repairs=(Repair(RepairKind.SET, container.service.path, key, GPU_RESERVATION),),
         )
-    path = unit.dev.path if unit.dev else unit.name
+    path = container.dev.path if container.dev else container.name
     return Fix(
         'Add hostRequirements: { "gpu": "optional" }, which hosts without a GPU pass over; or runArgs with --gpus.',
         where=Side.PROJECT,
@@ -319,9 +319,9 @@ def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Finding]:
     """
     require_host(facts)
     requirements = [
-        (unit, requirement)
-        for unit in require_project_containers(facts)
-        if (requirement := find_gpu_host_requirement(unit)) is not None
+        (container, requirement)
+        for container in require_project_containers(facts)
+        if (requirement := find_gpu_host_requirement(container)) is not None
     ]
     if not requirements:
         raise NotApplicable("no devcontainer.json asks by hostRequirements.gpu")
@@ -330,14 +330,14 @@ def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Finding]:
     if not is_local_engine(facts.engine):
         raise NotApplicable("the engine runs on another machine")
     engine = facts.engine
-    for unit, requirement in requirements:
-        found = _compare_with_engine(facts, engine, unit, requirement)
+    for container, requirement in requirements:
+        found = _compare_with_engine(facts, engine, container, requirement)
         if found is not None:
             yield found
 
 
 def _compare_with_engine(
-    facts: Facts, engine: Engine, unit: ProjectContainer, requirement: HostRequirement
+    facts: Facts, engine: Engine, container: ProjectContainer, requirement: HostRequirement
 ) -> Finding | None:
     if engine.kind is EngineKind.PODMAN:
         return build_file_finding(
@@ -349,7 +349,10 @@ def _compare_with_engine(
                 "Ask for the GPU by its CDI name, and remove hostRequirements.gpu.",
                 where=Side.PROJECT,
                 docs="https://github.com/microsoft/vscode-remote-release/issues/10908",
-                repairs=(Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")), *_cdi_repairs(unit)),
+                repairs=(
+                    Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")),
+                    *_cdi_repairs(container),
+                ),
             ),
             evidence=("the engine is Podman", f"hostRequirements.gpu: {requirement.value or requirement.kind}"),
             confidence=Confidence.LIKELY,
@@ -370,7 +373,7 @@ def _compare_with_engine(
             evidence=("docker info: Runtimes.nvidia is nvidia-container-runtime", "no NVIDIA GPU on this machine"),
         )
     is_desktop = engine.kind is EngineKind.DOCKER_DESKTOP
-    if not adds and has_gpu is True and (is_desktop or has_cdi_gpus(facts, engine)) and not unit.requests:
+    if not adds and has_gpu is True and (is_desktop or has_cdi_gpus(facts, engine)) and not container.requests:
         how = "Docker Desktop passes GPUs on" if is_desktop else "the engine has CDI devices"
         has_runtime = has_nvidia_runtime(engine)
         runtimes = ", ".join(runtime.name for runtime in engine.runtimes)
@@ -385,7 +388,7 @@ def _compare_with_engine(
                 ("devcontainer up --gpu-availability all --workspace-folder .",),
                 where=Side.PROJECT,
                 docs=_CLI_SOURCE,
-                repairs=_explicit_request_repairs(unit, requirement),
+                repairs=_explicit_request_repairs(container, requirement),
             ),
             evidence=(
                 f"docker info: runtimes {runtimes}",
@@ -395,15 +398,15 @@ def _compare_with_engine(
     return None
 
 
-def _cdi_repairs(unit: ProjectContainer) -> tuple[Repair, ...]:
-    if unit.dev is None or unit.is_compose or unit.requests or unit.dev.run_args:
+def _cdi_repairs(container: ProjectContainer) -> tuple[Repair, ...]:
+    if container.dev is None or container.is_compose or container.requests or container.dev.run_args:
         return ()
     value = '["--device", "nvidia.com/gpu=all"]'
-    return (Repair(RepairKind.SET, unit.dev.path, ("runArgs",), value),)
+    return (Repair(RepairKind.SET, container.dev.path, ("runArgs",), value),)
 
 
-def _explicit_request_repairs(unit: ProjectContainer, requirement: HostRequirement) -> tuple[Repair, ...]:
-    if unit.dev is None or unit.is_compose or unit.dev.run_args:
+def _explicit_request_repairs(container: ProjectContainer, requirement: HostRequirement) -> tuple[Repair, ...]:
+    if container.dev is None or container.is_compose or container.dev.run_args:
         return ()
     return (
         Repair(RepairKind.SET, requirement.path, ("runArgs",), '["--gpus", "all"]'),
@@ -421,9 +424,9 @@ def compose_file_requests_gpu(facts: Facts) -> Iterator[Finding]:
     Source: devcontainers/spec issue 469; microsoft/vscode-remote-release issue 10124; compose-spec/compose-go pull
     request 689.
     """
-    for unit in require_project_containers(facts):
-        requirement = find_gpu_host_requirement(unit)
-        if requirement is None or not unit.is_compose or unit.requests or unit.service is None:
+    for container in require_project_containers(facts):
+        requirement = find_gpu_host_requirement(container)
+        if requirement is None or not container.is_compose or container.requests or container.service is None:
             continue
         fills_count = (
             isinstance(facts.compose, Compose)
@@ -441,8 +444,8 @@ def compose_file_requests_gpu(facts: Facts) -> Iterator[Finding]:
                 repairs=(
                     Repair(
                         RepairKind.SET,
-                        unit.service.path,
-                        ("services", unit.service.name, "deploy", "resources", "reservations", "devices"),
+                        container.service.path,
+                        ("services", container.service.name, "deploy", "resources", "reservations", "devices"),
                         GPU_RESERVATION,
                     ),
                     Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")),
@@ -450,7 +453,7 @@ def compose_file_requests_gpu(facts: Facts) -> Iterator[Finding]:
             ),
             evidence=(
                 f"{format_location(requirement.path, requirement.line)}: hostRequirements.gpu",
-                f"{unit.service.path}: no request",
+                f"{container.service.path}: no request",
             ),
             confidence=Confidence.LIKELY,
         )
@@ -468,26 +471,28 @@ def container_can_start_here(facts: Facts) -> Iterator[Finding]:
     """
     if is_in_container(facts):
         raise NotApplicable("only the host can show this; run devkit doctor there too")
-    units = require_project_containers(facts)
+    containers = require_project_containers(facts)
     if require(has_nvidia_gpu(facts)):
         raise NotApplicable("this machine has an NVIDIA GPU")
     if isinstance(facts.engine, Engine) and not is_local_engine(facts.engine):
         raise NotApplicable("the engine runs on another machine")
-    has_other = any(unit.dev is not None and not _unconditional_requests(unit) for unit in units)
-    for unit in units:
-        unconditional = _unconditional_requests(unit)
-        if unconditional and not (unit.dev is not None and has_other):
+    has_other = any(container.dev is not None and not _unconditional_requests(container) for container in containers)
+    for container in containers:
+        unconditional = _unconditional_requests(container)
+        if unconditional and not (container.dev is not None and has_other):
             yield build_file_finding(
                 unconditional[0],
                 Severity.ERROR,
-                f"{unit.name} insists on an NVIDIA GPU ({unconditional[0].form.value}), and does not start on a machine without one",
+                f"{container.name} insists on an NVIDIA GPU ({unconditional[0].form.value}), and does not start on a machine without one",
                 Fix(
                     'Ask by hostRequirements: { "gpu": "optional" } instead.'
-                    if not unit.is_compose
+                    if not container.is_compose
                     else "Move the request into a Compose file of its own, and name that one only on machines with a GPU.",
                     where=Side.PROJECT,
                     docs="https://github.com/docker/compose/issues/12514",
-                    repairs=_optional_gpu_repairs(unit.dev) if unit.dev is not None and not unit.is_compose else (),
+                    repairs=_optional_gpu_repairs(container.dev)
+                    if container.dev is not None and not container.is_compose
+                    else (),
                 ),
                 evidence=(
                     f"{format_location(unconditional[0].path, unconditional[0].line)}: {unconditional[0].form.value}",
@@ -495,8 +500,8 @@ def container_can_start_here(facts: Facts) -> Iterator[Finding]:
                 ),
                 confidence=Confidence.LIKELY if unconditional[0].form is RequestForm.RUNTIME else Confidence.CERTAIN,
             )
-        if unit.dev is not None:
-            for command in unit.dev.commands:
+        if container.dev is not None:
+            for command in container.dev.commands:
                 if command.needs_gpu:
                     yield build_file_finding(
                         command,
@@ -515,11 +520,11 @@ def container_can_start_here(facts: Facts) -> Iterator[Finding]:
                     )
 
 
-def _unconditional_requests(unit: ProjectContainer) -> list[GpuRequest]:
+def _unconditional_requests(container: ProjectContainer) -> list[GpuRequest]:
     """Requests that a plain start uses: neither behind a variable nor behind a profile."""
-    if unit.dev is None and unit.setting("profiles") is not None:
+    if container.dev is None and container.setting("profiles") is not None:
         return []
-    return [request for request in unit.requests if not request.condition]
+    return [request for request in container.requests if not request.condition]
 
 
 def _optional_gpu_repairs(dev: DevContainer) -> tuple[Repair, ...]:
@@ -543,7 +548,9 @@ def _find_flag_positions(items: list[str]) -> list[int]:
 
 
 def _require_services(facts: Facts) -> tuple[Service, ...]:
-    services = tuple(unit.service for unit in require_project_containers(facts) if unit.service is not None)
+    services = tuple(
+        container.service for container in require_project_containers(facts) if container.service is not None
+    )
     if not services:
         raise NotApplicable("the project has no Compose file")
     return services

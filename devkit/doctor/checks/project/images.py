@@ -65,9 +65,9 @@ class CudaTag:
 def _require_base_images(facts: Facts) -> Iterator[tuple[ProjectContainer, Setting]]:
     """Each image once, with the first container that begins with it."""
     found = {
-        (image.path, image.line): (unit, image)
-        for unit in require_project_containers(facts)
-        if (image := unit.image) is not None
+        (image.path, image.line): (container, image)
+        for container in require_project_containers(facts)
+        if (image := container.image) is not None
     }
     if not found:
         raise NotApplicable("no file names a base image")
@@ -147,18 +147,18 @@ def image_has_cuda_once(facts: Facts) -> Iterator[Finding]:
     torch that is installed.
     Source: pytorch/pytorch issue 116696 on image sizes; PyTorch, "Get Started", wheels by CUDA version.
     """
-    for unit in require_project_containers(facts):
-        yield from _find_cuda_features(unit)
-    for unit, image in _require_base_images(facts):
+    for container in require_project_containers(facts):
+        yield from _find_cuda_features(container)
+    for container, image in _require_base_images(facts):
         tag = CudaTag.of(image.value)
-        wheels = list(find_torch_installs(unit))
+        wheels = list(find_torch_installs(container))
         if tag is not None and tag.flavour in ("runtime", "devel") and wheels:
             yield from _find_duplicate_cuda(image, tag, wheels)
 
 
-def _find_cuda_features(unit: ProjectContainer) -> Iterator[Finding]:
-    wheels = list(find_torch_installs(unit))
-    for feature in unit.dev.features if unit.dev else ():
+def _find_cuda_features(container: ProjectContainer) -> Iterator[Finding]:
+    wheels = list(find_torch_installs(container))
+    for feature in container.dev.features if container.dev else ():
         if "/nvidia-cuda:" in f"{feature.name}:" and wheels:
             version = feature.value or "of its own choice"
             yield build_file_finding(
@@ -210,10 +210,10 @@ def image_has_compiler(facts: Facts) -> Iterator[Finding]:
     How it is seen: a base image that comes without one, torch in the Dockerfile, and no package with a compiler.
     Source: pytorch/pytorch pull request 170235; theroyallab/tabbyAPI issue 456.
     """
-    for unit, image in _require_base_images(facts):
-        wheels = list(find_torch_installs(unit))
-        compilers = [name for stage in unit.stages for name in stage.compilers]
-        if not unit.stages or not wheels or compilers or not _NO_COMPILER.search(image.value):
+    for container, image in _require_base_images(facts):
+        wheels = list(find_torch_installs(container))
+        compilers = [name for stage in container.stages for name in stage.compilers]
+        if not container.stages or not wheels or compilers or not _NO_COMPILER.search(image.value):
             continue
         yield build_file_finding(
             image,
@@ -241,9 +241,9 @@ def build_names_index(facts: Facts) -> Iterator[Finding]:
     How it is seen: --torch-backend=auto or UV_TORCH_BACKEND=auto in a RUN or ENV of a Dockerfile.
     Source: uv, "Using uv with PyTorch", automatic backend selection; tgm-team/tgm issue 73; moby/buildkit issue 1436.
     """
-    for unit, install in _list_installs(facts):
-        by_variable = unit.value("UV_TORCH_BACKEND") == "auto" and install.tool == "uv" and not install.backend
-        is_built = any(install in stage.installs for stage in unit.stages)
+    for container, install in _list_installs(facts):
+        by_variable = container.value("UV_TORCH_BACKEND") == "auto" and install.tool == "uv" and not install.backend
+        is_built = any(install in stage.installs for stage in container.stages)
         if is_built and (install.backend == "auto" or by_variable):
             yield build_file_finding(
                 install,
@@ -263,11 +263,11 @@ def build_names_index(facts: Facts) -> Iterator[Finding]:
 def _list_installs(facts: Facts) -> Iterator[tuple[ProjectContainer, Install]]:
     """Each installation of the Dockerfiles once."""
     seen: set[tuple[str, int]] = set()
-    for unit in require_project_containers(facts):
-        for install in unit.installs:
+    for container in require_project_containers(facts):
+        for install in container.installs:
             if (install.path, install.line) not in seen:
                 seen.add((install.path, install.line))
-                yield unit, install
+                yield container, install
 
 
 @check("PRJ025", "The build needs no GPU")
@@ -282,9 +282,9 @@ def build_needs_no_gpu(facts: Facts) -> Iterator[Finding]:
     open-edge-platform/anomalib issue 584.
     """
     seen: set[str] = set()
-    for unit in require_project_containers(facts):
-        for stage in unit.stages:
-            for found in (*_find_gpu_uses(stage), *_find_extensions(unit, stage)):
+    for container in require_project_containers(facts):
+        for stage in container.stages:
+            for found in (*_find_gpu_uses(stage), *_find_extensions(container, stage)):
                 if found.subject not in seen:
                     seen.add(found.subject)
                     yield found
@@ -309,8 +309,8 @@ def _find_gpu_uses(stage: Stage) -> Iterator[Finding]:
         )
 
 
-def _find_extensions(unit: ProjectContainer, stage: Stage) -> Iterator[Finding]:
-    if unit.value("TORCH_CUDA_ARCH_LIST") or any(one.name == "TORCH_CUDA_ARCH_LIST" for one in stage.variables):
+def _find_extensions(container: ProjectContainer, stage: Stage) -> Iterator[Finding]:
+    if container.value("TORCH_CUDA_ARCH_LIST") or any(one.name == "TORCH_CUDA_ARCH_LIST" for one in stage.variables):
         return
     for install in stage.installs:
         names = [one.name for one in install.requirements if one.name in _COMPILED]
@@ -342,9 +342,11 @@ def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
     How it is seen: torch without == in what the image installs, while no lock and no other line pins it.
     Source: PyTorch, release notes on CUDA versions per release; pip, "Repeatable installs".
     """
-    for unit in require_project_containers(facts):
-        found = [one for install in find_torch_installs(unit) for one in install.requirements if one.name == "torch"]
-        if not found or unit.project.locks or _is_torch_pinned(unit):
+    for container in require_project_containers(facts):
+        found = [
+            one for install in find_torch_installs(container) for one in install.requirements if one.name == "torch"
+        ]
+        if not found or container.project.locks or _is_torch_pinned(container):
             continue
         first = found[0]
         yield build_file_finding(
@@ -361,9 +363,9 @@ def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _is_torch_pinned(unit: ProjectContainer) -> bool:
+def _is_torch_pinned(container: ProjectContainer) -> bool:
     """Say if any line pins torch, one for the CPU too: the others must agree with it then."""
-    requirements = [one for install in unit.installs for one in install.requirements]
+    requirements = [one for install in container.installs for one in install.requirements]
     return any(one.name == "torch" and _PINNED.search(one.specifier) for one in requirements)
 
 
@@ -377,11 +379,11 @@ def driver_supports_chosen_cuda(facts: Facts) -> Iterator[Finding]:
     Torch runs by minor version compatibility; the base image's own demand does not know it.
     Source: NVIDIA, "CUDA Compatibility"; PyTorch, wheel indexes; nvidia/cuda images, NVIDIA_REQUIRE_CUDA.
     """
-    units = require_project_containers(facts)
+    containers = require_project_containers(facts)
     driver, newest = require(require_nvml(facts).driver), require(require_nvml(facts).cuda)
     platform = "wsl2" if find_platform(facts) in (Platform.WSL2, Platform.WINDOWS) else "linux"
-    for unit in units:
-        for install in find_torch_installs(unit):
+    for container in containers:
+        for install in find_torch_installs(container):
             row = load_tables().torch.indexes.get(install.index)
             if row is None or row.cuda is None:
                 continue
@@ -389,9 +391,14 @@ def driver_supports_chosen_cuda(facts: Facts) -> Iterator[Finding]:
                 yield _too_new_finding(
                     facts, f"torch of {install.index}", Setting("", "", install.path, install.line), row.cuda
                 )
-        image = unit.image
+        image = container.image
         tag = CudaTag.of(image.value) if image else None
-        if image is None or tag is None or unit.value("NVIDIA_DISABLE_REQUIRE") or not find_gpu_evidence(unit):
+        if (
+            image is None
+            or tag is None
+            or container.value("NVIDIA_DISABLE_REQUIRE")
+            or not find_gpu_evidence(container)
+        ):
             continue
         if _find_minor(tag.cuda) > _find_minor(newest):
             yield _too_new_finding(facts, image.value, image, tag.cuda)

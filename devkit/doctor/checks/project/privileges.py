@@ -58,8 +58,8 @@ def ipc_namespace_is_private(facts: Facts) -> Iterator[Finding]:
     How it is seen: ipc set to host in runArgs or in the Compose file.
     Source: Docker, "docker run", --ipc; NVIDIA deep learning containers, user guide, which offers both.
     """
-    for unit in require_project_containers(facts):
-        for setting in unit.settings("ipc"):
+    for container in require_project_containers(facts):
+        for setting in container.settings("ipc"):
             if setting.value == "host":
                 yield build_setting_finding(
                     setting,
@@ -68,17 +68,17 @@ def ipc_namespace_is_private(facts: Facts) -> Iterator[Finding]:
                     Fix(
                         "Give it shared memory of its own: shm_size, or --shm-size.",
                         where=Side.PROJECT,
-                        repairs=_shm_size_repairs(unit, setting),
+                        repairs=_shm_size_repairs(container, setting),
                     ),
                 )
 
 
-def _shm_size_repairs(unit: ProjectContainer, setting: Setting) -> tuple[Repair, ...]:
-    if unit.service is None or setting not in unit.service.settings or setting.path != unit.service.path:
+def _shm_size_repairs(container: ProjectContainer, setting: Setting) -> tuple[Repair, ...]:
+    if container.service is None or setting not in container.service.settings or setting.path != container.service.path:
         return ()
-    above = ("services", unit.service.name)
+    above = ("services", container.service.name)
     repairs = (Repair(RepairKind.REMOVE, setting.path, (*above, "ipc")),)
-    if unit.setting("shm_size"):
+    if container.setting("shm_size"):
         return repairs
     return (*repairs, Repair(RepairKind.SET, setting.path, (*above, "shm_size"), f'"{_SHM_SIZE}"'))
 
@@ -92,8 +92,8 @@ def container_is_not_privileged(facts: Facts) -> Iterator[Finding]:
     How it is seen: privileged, pid: host and seccomp=unconfined in runArgs, devcontainer.json or the Compose file.
     Source: Docker, "docker run", --privileged; NVIDIA/nvidia-container-toolkit, which needs no privileges.
     """
-    for unit in require_project_containers(facts):
-        for setting in unit.settings("privileged", "pid", "security_opt"):
+    for container in require_project_containers(facts):
+        for setting in container.settings("privileged", "pid", "security_opt"):
             problem = {
                 (
                     "privileged",
@@ -112,18 +112,22 @@ def container_is_not_privileged(facts: Facts) -> Iterator[Finding]:
                     Fix(
                         "Leave it out; a GPU needs --gpus or a reservation alone.",
                         where=Side.PROJECT,
-                        repairs=_removal_repairs(unit, setting),
+                        repairs=_removal_repairs(container, setting),
                     ),
                 )
 
 
-def _removal_repairs(unit: ProjectContainer, setting: Setting) -> tuple[Repair, ...]:
+def _removal_repairs(container: ProjectContainer, setting: Setting) -> tuple[Repair, ...]:
     if setting.name not in ("privileged", "pid"):
         return ()
-    if unit.service is not None and setting in unit.service.settings and setting.path == unit.service.path:
-        return (Repair(RepairKind.REMOVE, setting.path, ("services", unit.service.name, setting.name)),)
-    is_own_key = unit.dev is not None and any(
-        key.name == setting.name and key.line == setting.line for key in unit.dev.keys
+    if (
+        container.service is not None
+        and setting in container.service.settings
+        and setting.path == container.service.path
+    ):
+        return (Repair(RepairKind.REMOVE, setting.path, ("services", container.service.name, setting.name)),)
+    is_own_key = container.dev is not None and any(
+        key.name == setting.name and key.line == setting.line for key in container.dev.keys
     )
     return (Repair(RepairKind.REMOVE, setting.path, (setting.name,)),) if is_own_key else ()
 
@@ -137,8 +141,8 @@ def engine_socket_is_not_mounted(facts: Facts) -> Iterator[Finding]:
     How it is seen: a mount of docker.sock or podman.sock, or a Feature that makes one.
     Source: Docker, "Protect the Docker daemon socket"; OWASP, Docker Security Cheat Sheet, rule 1.
     """
-    for unit in require_project_containers(facts):
-        for mount in unit.mounts:
+    for container in require_project_containers(facts):
+        for mount in container.mounts:
             if mount.source.endswith(("docker.sock", "podman.sock")) or mount.target in _ENGINE_SOCKETS:
                 yield build_setting_finding(
                     Setting("mount", f"{mount.source}:{mount.target}", mount.path, mount.line),
@@ -146,7 +150,7 @@ def engine_socket_is_not_mounted(facts: Facts) -> Iterator[Finding]:
                     "the engine's socket is in the container: whatever runs there is root on the host",
                     Fix("Leave the mount out, and start other containers from the host.", where=Side.PROJECT),
                 )
-        for feature in unit.dev.features if unit.dev else ():
+        for feature in container.dev.features if container.dev else ():
             if "docker-outside-of-docker" in feature.name:
                 yield build_setting_finding(
                     feature,
@@ -166,10 +170,10 @@ def mounts_belong_to_user(facts: Facts) -> Iterator[Finding]:
     root; bind sources that do not exist on this side, or belong to root.
     Source: vllm-project/vllm issue 51503; bmaltais/kohya_ss issue 1143; Docker, "Volumes".
     """
-    for unit in require_project_containers(facts):
-        for mount in unit.mounts:
-            if mount.kind == "volume" and mount.source and _becomes_roots(unit, mount.target):
-                user = unit.user.value if unit.user else "root"
+    for container in require_project_containers(facts):
+        for mount in container.mounts:
+            if mount.kind == "volume" and mount.source and _becomes_roots(container, mount.target):
+                user = container.user.value if container.user else "root"
                 yield build_setting_finding(
                     Setting("volume", f"{mount.source}:{mount.target}", mount.path, mount.line),
                     Severity.WARNING,
@@ -211,12 +215,12 @@ def mounts_belong_to_user(facts: Facts) -> Iterator[Finding]:
                     )
 
 
-def _becomes_roots(unit: ProjectContainer, target: str) -> bool:
+def _becomes_roots(container: ProjectContainer, target: str) -> bool:
     """Say if a new volume there becomes root's, for a user that the files name; only a Dockerfile can tell."""
-    user = unit.user
-    if user is None or user.value in ("root", "0", "") or "$" in user.value or "$" in target or not unit.stages:
+    user = container.user
+    if user is None or user.value in ("root", "0", "") or "$" in user.value or "$" in target or not container.stages:
         return False
-    given = {folder for stage in unit.stages for folder in stage.folders}
+    given = {folder for stage in container.stages for folder in stage.folders}
     above = target.rstrip("/")
     home = f"/home/{user.value}"
     return not any(above == folder or above.startswith(f"{folder}/") for folder in given) and above != home
@@ -232,24 +236,24 @@ def shared_memory_is_sized(facts: Facts) -> Iterator[Finding]:
     size below a gibibyte.
     Source: pytorch/pytorch issue 5040; PyTorch README, "Docker image".
     """
-    for unit in require_project_containers(facts):
-        wants = find_gpu_evidence(unit)
-        if not unit.is_started_by_files or wants is None or unit.setting("ipc") is not None:
+    for container in require_project_containers(facts):
+        wants = find_gpu_evidence(container)
+        if not container.is_started_by_files or wants is None or container.setting("ipc") is not None:
             continue
-        size = unit.setting("shm_size")
+        size = container.setting("shm_size")
         stated = None if size is None else _parse_size(size.value)
         if size is not None and (stated is None or stated >= SHARED_MEMORY_BYTES.value):
             continue
-        place = Location(size.path, size.line) if size is not None else unit.location
+        place = Location(size.path, size.line) if size is not None else container.location
         has = "the engine's 64 MiB" if stated is None else format_bytes(stated)
         yield build_file_finding(
             place,
             Severity.WARNING,
-            f"{unit.name} leaves shared memory at {has}, too little for PyTorch's loader workers",
+            f"{container.name} leaves shared memory at {has}, too little for PyTorch's loader workers",
             Fix(
                 f"Set shm_size: {_SHM_SIZE}, or --shm-size={_SHM_SIZE} in runArgs: a limit, not a reservation.",
                 where=Side.PROJECT,
-                repairs=_size_repairs(unit),
+                repairs=_size_repairs(container),
             ),
             evidence=(
                 f"shm_size: {size.value if size else 'not set'}",
@@ -269,19 +273,24 @@ def _parse_size(text: str) -> int | None:
         return None
 
 
-def _size_repairs(unit: ProjectContainer) -> tuple[Repair, ...]:
-    if unit.service is not None:
-        key = ("services", unit.service.name, "shm_size")
-        return (Repair(RepairKind.SET, unit.service.path, key, f'"{_SHM_SIZE}"'),)
-    words = [argument.text for argument in unit.dev.run_args] if unit.dev else []
-    if unit.dev is None or unit.is_compose or unit.setting("shm_size") or any("…" in word for word in words):
+def _size_repairs(container: ProjectContainer) -> tuple[Repair, ...]:
+    if container.service is not None:
+        key = ("services", container.service.name, "shm_size")
+        return (Repair(RepairKind.SET, container.service.path, key, f'"{_SHM_SIZE}"'),)
+    words = [argument.text for argument in container.dev.run_args] if container.dev else []
+    if (
+        container.dev is None
+        or container.is_compose
+        or container.setting("shm_size")
+        or any("…" in word for word in words)
+    ):
         return ()
     if any(word.startswith("-") and " " in word for word in words):
         return ()
     listed = ", ".join(
         '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"' for word in (*words, f"--shm-size={_SHM_SIZE}")
     )
-    return (Repair(RepairKind.SET, unit.dev.path, ("runArgs",), f"[{listed}]"),)
+    return (Repair(RepairKind.SET, container.dev.path, ("runArgs",), f"[{listed}]"),)
 
 
 @check("PRJ028", "The container's user can have the ids of the host's")
@@ -293,15 +302,15 @@ def user_can_take_host_ids(facts: Facts) -> Iterator[Finding]:
     How it is seen: such a base image, a useradd, and neither userdel nor usermod.
     Source: microsoft/vscode-remote-release issues 10030 and 9007; jupyterhub/repo2docker issue 1346.
     """
-    for unit in require_project_containers(facts):
-        image = unit.image
+    for container in require_project_containers(facts):
+        image = container.image
         tag = CudaTag.of(image.value) if image else None
         is_new = bool(image and _UBUNTU_WITH_USER.search(image.value)) or bool(tag and tag.system >= "ubuntu23.04")
-        users = [(stage, user) for stage in unit.stages for user in stage.users]
-        if image is None or not is_new or any(stage.removes_users for stage in unit.stages):
+        users = [(stage, user) for stage in container.stages for user in stage.users]
+        if image is None or not is_new or any(stage.removes_users for stage in container.stages):
             continue
         taken = [user for _, user in users if user.name not in ("ubuntu", "root") and user.uid in ("", "1000")]
-        path = unit.dockerfile.path if unit.dockerfile else image.path
+        path = container.dockerfile.path if container.dockerfile else image.path
         for user in taken[:1]:
             clashes = user.uid == "1000"
             yield build_file_finding(
@@ -333,9 +342,9 @@ def container_is_not_root(facts: Facts) -> Iterator[Finding]:
     How it is seen: a base image whose user is root, and no USER, user, containerUser or remoteUser.
     Source: Visual Studio Code, "Add a non-root user to a container"; Docker, "Dockerfile best practices", USER.
     """
-    for unit in require_project_containers(facts):
-        image, user = unit.image, unit.user
-        if image is None or not find_gpu_evidence(unit) or not is_root_image(image.value):
+    for container in require_project_containers(facts):
+        image, user = container.image, container.user
+        if image is None or not find_gpu_evidence(container) or not is_root_image(image.value):
             continue
         if user is None or user.value in ("root", "0"):
             place = Location(user.path, user.line) if user else Location(image.path, image.line)
@@ -343,7 +352,7 @@ def container_is_not_root(facts: Facts) -> Iterator[Finding]:
             yield build_file_finding(
                 place,
                 Severity.NOTE,
-                f"{unit.name} works as root, so what it writes into the workspace belongs to root",
+                f"{container.name} works as root, so what it writes into the workspace belongs to root",
                 Fix(
                     "Make a user in the Dockerfile, and name it with USER.",
                     where=Side.IMAGE,
@@ -369,25 +378,25 @@ def podman_keeps_user_ids(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("there is no engine on this side")
     if facts.engine.kind is not EngineKind.PODMAN or not facts.engine.is_rootless:
         raise NotApplicable("the engine is not rootless Podman")
-    for unit in require_project_containers(facts):
-        if unit.dev is None or unit.is_compose or unit.setting("userns") is not None:
+    for container in require_project_containers(facts):
+        if container.dev is None or container.is_compose or container.setting("userns") is not None:
             continue
-        words = [argument.text for argument in unit.dev.run_args]
+        words = [argument.text for argument in container.dev.run_args]
         has_blank = any("…" in word or '"' in word for word in words)
         value = ", ".join(f'"{word}"' for word in (*words, "--userns=keep-id"))
         yield Finding(
             Severity.NOTE,
-            f"{unit.dev.path} lacks --userns=keep-id, which rootless Podman needs and older tools do not add",
+            f"{container.dev.path} lacks --userns=keep-id, which rootless Podman needs and older tools do not add",
             Fix(
                 'Add "--userns=keep-id" to runArgs, and name the user with containerUser.',
                 where=Side.PROJECT,
                 docs="https://code.visualstudio.com/remote/advancedcontainers/docker-options#_podman",
-                repairs=() if has_blank else (Repair(RepairKind.SET, unit.dev.path, ("runArgs",), f"[{value}]"),),
+                repairs=() if has_blank else (Repair(RepairKind.SET, container.dev.path, ("runArgs",), f"[{value}]"),),
             ),
-            subject=unit.dev.path,
-            evidence=(f"{unit.dev.path}: no userns", "the engine is rootless Podman"),
+            subject=container.dev.path,
+            evidence=(f"{container.dev.path}: no userns", "the engine is rootless Podman"),
             confidence=Confidence.POSSIBLE,
-            location=unit.location,
+            location=container.location,
         )
 
 
@@ -429,9 +438,9 @@ def containers_follow_policy(facts: Facts) -> Iterator[Finding]:
                 place = Setting("index", url, install.path, install.line)
                 says = f"packages come from {url}, which policy.indexes does not allow"
                 yield _policy_finding(place, says, f"Take them from {join_words(policy.indexes, 'or')}.")
-    for unit in require_project_containers(facts):
-        yield from _check_privileges(unit, policy)
-        yield from _check_labels(unit, policy)
+    for container in require_project_containers(facts):
+        yield from _check_privileges(container, policy)
+        yield from _check_labels(container, policy)
 
 
 def _policy_finding(place: Setting, message: str, summary: str) -> Finding:
@@ -446,36 +455,36 @@ def _policy_finding(place: Setting, message: str, summary: str) -> Finding:
     )
 
 
-def _check_privileges(unit: ProjectContainer, policy: Policy) -> Iterator[Finding]:
-    privileged = unit.setting("privileged")
+def _check_privileges(container: ProjectContainer, policy: Policy) -> Iterator[Finding]:
+    privileged = container.setting("privileged")
     if not policy.allow_privileged and privileged is not None and privileged.value.lower() == "true":
         yield _policy_finding(
-            privileged, f"{unit.name} is privileged, which the policy forbids", "Leave `privileged` out."
+            privileged, f"{container.name} is privileged, which the policy forbids", "Leave `privileged` out."
         )
-    user, image = unit.user, unit.image
+    user, image = container.user, container.image
     if policy.allow_root:
         return
     if user is not None and user.value in _ROOT:
-        yield _policy_finding(user, f"{unit.name} works as root, which the policy forbids", "Name another user.")
+        yield _policy_finding(user, f"{container.name} works as root, which the policy forbids", "Name another user.")
     elif user is None and image is not None and is_root_image(image.value):
         yield _policy_finding(
             image,
-            f"{unit.name} names no user, so it works as root, which the policy forbids",
+            f"{container.name} names no user, so it works as root, which the policy forbids",
             "Make a user in the Dockerfile, and name it with USER.",
         )
 
 
-def _check_labels(unit: ProjectContainer, policy: Policy) -> Iterator[Finding]:
-    if unit.dockerfile is None or not unit.stages:
+def _check_labels(container: ProjectContainer, policy: Policy) -> Iterator[Finding]:
+    if container.dockerfile is None or not container.stages:
         return
     labels: dict[str, str] = {}
-    for stage in unit.stages:
+    for stage in container.stages:
         if isinstance(stage.labels, Unknown):
             return
         labels |= {label.name: label.value for label in stage.labels}
     missing = [(name, value) for name, value in policy.required_labels if labels.get(name) != value]
     if missing:
-        place = Setting("FROM", "", unit.dockerfile.path, unit.stages[-1].line)
+        place = Setting("FROM", "", container.dockerfile.path, container.stages[-1].line)
         wanted = join_words(f"{name}={value}" for name, value in missing)
         yield _policy_finding(
             place, f"the image lacks labels that the policy asks for: {wanted}", "Add them with LABEL."

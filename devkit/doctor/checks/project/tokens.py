@@ -29,8 +29,8 @@ def no_token_in_images(facts: Facts) -> Iterator[Finding]:
     Source: Docker, "Build secrets" and build check SecretsUsedInArgOrEnv.
     """
     seen: set[tuple[str, int, str]] = set()
-    for unit in require_project_containers(facts):
-        for found in _find_in_container(unit):
+    for container in require_project_containers(facts):
+        for found in _find_in_container(container):
             place = found.location
             key = (place.path, place.line, found.message) if place else ("", 0, found.message)
             if key not in seen:
@@ -51,16 +51,16 @@ def no_token_in_images(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _find_in_container(unit: ProjectContainer) -> Iterator[Finding]:
-    arguments = unit.build.args if unit.build else ()
-    of_stages = tuple(one for stage in unit.stages for one in stage.variables)
-    of_file = unit.dockerfile.arguments if unit.dockerfile else ()
-    of_run = tuple(one for one in unit.variables if one.place not in _OF_BUILD)
+def _find_in_container(container: ProjectContainer) -> Iterator[Finding]:
+    arguments = container.build.args if container.build else ()
+    of_stages = tuple(one for stage in container.stages for one in stage.variables)
+    of_file = container.dockerfile.arguments if container.dockerfile else ()
+    of_run = tuple(one for one in container.variables if one.place not in _OF_BUILD)
     for variable in (*of_file, *of_stages, *arguments, *of_run):
         found = _find_variable_problem(variable)
         if found is not None:
             yield found
-    for stage in unit.stages:
+    for stage in container.stages:
         for copied in stage.secret_files:
             yield build_setting_finding(
                 copied,
@@ -140,11 +140,11 @@ def shared_cache_holds_no_token(facts: Facts) -> Iterator[Finding]:
     hub is the cache alone.
     Source: Hugging Face, huggingface_hub, "Environment variables", HF_HOME and HF_TOKEN_PATH.
     """
-    for unit in require_project_containers(facts):
-        home = unit.value("HF_HOME")
-        token_path = unit.value("HF_TOKEN_PATH")
-        has_own_cache = bool(unit.value("HF_HUB_CACHE")) and not home
-        for mount in unit.mounts:
+    for container in require_project_containers(facts):
+        home = container.value("HF_HOME")
+        token_path = container.value("HF_TOKEN_PATH")
+        has_own_cache = bool(container.value("HF_HUB_CACHE")) and not home
+        for mount in container.mounts:
             target = mount.target.rstrip("/")
             holds_home = target.endswith("/.cache/huggingface") or (home and target == home.rstrip("/"))
             token_is_elsewhere = bool(token_path) and not token_path.startswith(f"{target}/")
