@@ -150,7 +150,7 @@ def finetune_path() -> str:
         data, output = str(example / "text.jsonl"), str(Path(folder, "out"))
         # torch's AdamW steps in here, whichever of devkit's optimizers it is.
         argv = ("finetune", "--model", str(model), "--data", data, "--output", output, "--steps", "1")
-        return files_entered("learning_rate_at", *argv)
+        return files_entered("compute_learning_rate", *argv)
 
 
 def print_figures(*, with_paths: bool) -> None:

@@ -1,4 +1,4 @@
-"""`devkit finetune`: train a model on texts."""
+"""`devkit finetune`: fine-tune a language model."""
 
 import sys
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from devkit.cli.runtime import require_workload_extra
 from devkit.errors import DevkitError
 from devkit.workload.finetune.process import (
     StoppedBySignal,
+    configure_libraries,
     exit_code_for_signal,
     is_reported_elsewhere,
     raise_on_signal,
@@ -66,7 +67,7 @@ def finetune(
     as_json: bool | None,
     **flags: Any,  # noqa: ANN401 - one for each setting
 ) -> None:
-    """Train a model on texts: an adapter on a frozen base, or all of its weights.
+    """Fine-tune a language model: an adapter on a frozen base, or all of its weights.
 
     Settings that are not given are chosen for this machine, with reasons. The same command resumes a stopped run.
     """
@@ -80,8 +81,6 @@ def finetune(
             _print_events(as_json=as_json) as listener,
             monitor_run(settings.output, plot=plot, tensorboard=tensorboard) as watcher,
         ):
-            from devkit.workload.finetune.process import configure_libraries
-
             configure_libraries()
             from devkit.workload.finetune.program import run_finetuning
 
@@ -113,12 +112,13 @@ def _exit_code_written(ctx: click.Context) -> Iterator[None]:
 def _print_events(*, as_json: bool | None) -> Iterator["Listener"]:
     """Print the events. JSON has standard output for itself: what libraries print goes to standard error."""
     from devkit.workload.environment import reserve_stdout_for_events
-    from devkit.workload.finetune.events import throttle_reading_events
-    from devkit.workload.finetune.progress import ProgressPrinter, is_terminal
+    from devkit.workload.finetune.events import is_terminal, throttle_reading_events
 
     if as_json is None:
         as_json = not is_terminal(sys.stdout)
     if not as_json:
+        from devkit.workload.finetune.progress import ProgressPrinter
+
         progress = ProgressPrinter()
         try:
             yield progress

@@ -103,9 +103,9 @@ def estimate_needs(
         device,
         traits=AttentionTraits(name=settings.model),
         corpus=CorpusSize(texts=1, tokens=settings.sequence),
-        need=lambda training: estimate_training(shape, training),
+        estimator=lambda training: estimate_training(shape, training),
     )
-    training = decisions.training(settings, world=hardware.processes)
+    training = decisions.to_training_settings(settings, world=hardware.processes)
     estimate = decisions.estimate or estimate_training(shape, training)
     loading_bytes = _estimate_loading(shape, training, config) if hardware.vendor is not Vendor.CPU else 0
     verdict = gpu.verdict(estimate) if gpu is not None else None

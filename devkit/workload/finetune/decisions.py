@@ -1,4 +1,12 @@
-"""What a run does with a machine, and why: settings and hardware in, decisions with reasons out. Without torch."""
+"""The decisions of a run: settings, hardware, model and data in; decisions with reasons out. Importable without torch.
+
+First what the device computes with (precision, attention, loss, compilation), then what fits into its memory
+(micro-batch, gradient accumulation, gradient checkpointing, optimizer), by the estimate against free memory.
+
+Sources: torch's varlen kernels, https://docs.pytorch.org/docs/2.12/nn.attention.varlen.html; FlashAttention's GPUs and
+head sizes, https://github.com/Dao-AILab/flash-attention#installation-and-features; packed rows in transformers,
+https://huggingface.co/docs/transformers/main/en/attention_interface.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,173 +22,49 @@ from devkit.facts.values import ComputeCapability
 from devkit.text import format_bytes, format_count
 from devkit.workload.finetune.settings import FinetuneSettings
 
-# How rows become the tensors of a micro-batch. Importable without torch.
+T = TypeVar("T")
 
+USER_CHOICE = "set by the user"
 
-class BatchLayout(StrEnum):
-    """How rows become the tensors of a micro-batch.
-
-    FLAT lays all texts end to end in one row of any length, for attention that is told the borders: nothing is padded.
-    BLOCKS keeps rows apart, for attention that finds the borders in the positions, and fills them to equal length.
-    PADDED holds one text a row, filled to equal length.
-    """
-
-    FLAT = "flat"
-    BLOCKS = "blocks"
-    PADDED = "padded"
-
-
-# Who computes attention, and whether texts may share a row. Importable without torch.
-#
-# Sources: torch's varlen kernels, https://docs.pytorch.org/docs/2.12/nn.attention.varlen.html; FlashAttention's GPUs and
-# head sizes, https://github.com/Dao-AILab/flash-attention#installation-and-features; how transformers is told of packed
-# rows, https://huggingface.co/docs/transformers/main/en/attention_interface.
+MemoryEstimator = Callable[[TrainingSettings], MemoryEstimate]
+"""From settings to the memory that they take at the peak."""
 
 FLASH_MIN_CAPABILITY = ComputeCapability(8, 0)
 FLASH_MAX_HEAD_SIZE = 256
-"""The largest head that the kernels of FlashAttention take; its size must be a multiple of 8 as well."""
+"""The largest head of FlashAttention's kernels; its size must be a multiple of 8 as well."""
 
+BITSANDBYTES_FEATURES = {Method.QLORA: "nf4", Method.INT8_LORA: "llm-int8"}
+"""Method -> bitsandbytes' feature in the compatibility tables."""
 
-@dataclass(frozen=True, kw_only=True)
-class AttentionTraits:
-    """What of a model decides who can compute its attention.
+PAGED_OPTIMIZERS = (Optimizer.PAGED_ADAMW, Optimizer.PAGED_ADAMW_8BIT)
 
-    `head` and `value_head` are in numbers per head. `hands_on` is whether its attention is handed the positions and
-    borders that its caller gives. `chunked` layers attend within chunks of a text, `recurrent` ones carry a state.
-    """
+BITSANDBYTES_OPTIMIZERS = (Optimizer.ADAMW_8BIT, *PAGED_OPTIMIZERS)
+"""Optimizers that bitsandbytes has and torch has not."""
 
-    name: str
-    sdpa: bool = True
-    flash: bool = True
-    hands_on: bool = True
-    recurrent: bool = False
-    softcap: bool = False
-    chunked: bool = False
-    router_loss: bool = False
-    dropout: float = 0.0
-    head: int = 64
-    value_head: int = 64
+MIN_PACKED_STEPS = 50
+"""Optimizer steps below which packing is not worth having fewer of them: a schedule needs steps to rise and fall."""
 
+MIN_STEPS_PER_EPOCH = 4
+"""Steps in an epoch below which data is not packed if the user set the number of steps: with fewer, every step would
+train on much of the data, and on little else than the step before."""
 
-@dataclass(frozen=True, kw_only=True)
-class AttentionKernels:
-    """What this machine computes attention with. `varlen` is torch's own kernel, `flash` the package flash-attn."""
+ADAPTER_LEARNING_RATE = 2e-4
+FULL_LEARNING_RATE = 2e-5
+"""QLoRA's adapters up to 13B are trained with 2e-4 (https://arxiv.org/abs/2305.14314, appendix B), whole models with a
+tenth of it, as in the Alpaca recipe (https://github.com/tatsu-lab/stanford_alpaca)."""
 
-    device: str
-    precision: Precision
-    capability: ComputeCapability | None = None
-    rocm: bool = False
-    varlen: bool = False
-    flash: bool = False
+MIN_EFFICIENT_TOKENS = 1024
+"""Tokens in one pass from which matrix products are compute-bound: an H200 does 989e12 operations in the time in which
+it reads 4.8e12 bytes, about 206 for each byte of a 16-bit weight; five times that leaves a margin for the rest."""
 
+MAX_TOKENS_PER_PASS = 16384
+"""Tokens in one pass beyond which a pass only takes longer."""
 
-def choose_attention(traits: AttentionTraits, kernels: AttentionKernels) -> tuple[Attention, str]:
-    """The best attention for this model on this machine, and why: a clause that follows "attention: varlen, ..."."""
-    refusal = find_attention_refusal(Attention.VARLEN, traits, kernels)
-    if refusal is None and kernels.device == "cpu":
-        return Attention.VARLEN, "each text is computed by itself, so that short ones cost what short ones cost"
-    if refusal is None:
-        return Attention.VARLEN, "torch's flash kernel takes rows of several texts without padding or a mask"
-    if find_attention_refusal(Attention.FLASH, traits, kernels) is None:
-        return Attention.FLASH, f"the package flash-attn is installed, and varlen is out: {refusal}"
-    if find_attention_refusal(Attention.SDPA, traits, kernels) is None:
-        return Attention.SDPA, f"varlen is out: {refusal}"
-    return Attention.EAGER, f"{traits.name} has attention that no kernel here computes: {_own_attention(traits)}"
-
-
-def find_attention_refusal(attention: Attention, traits: AttentionTraits, kernels: AttentionKernels) -> str | None:
-    """Why this attention cannot compute this model here; None where it can."""
-    match attention:
-        case Attention.VARLEN:
-            return _packs_not(traits) or _varlen_model(traits) or _varlen_kernel(traits, kernels)
-        case Attention.FLASH:
-            return _flash_model(traits) or _flash_gpu(traits, kernels)
-        case Attention.SDPA:
-            return _own_attention(traits)
-        case Attention.EAGER:
-            return None
-
-
-def find_packing_refusal(traits: AttentionTraits) -> str | None:
-    """Why texts must not share a row of this model; None where they may."""
-    return _packs_not(traits)
-
-
-def choose_layout(attention: Attention, *, pack: bool) -> BatchLayout:
-    """How rows are laid out for this attention."""
-    if attention is Attention.VARLEN or (attention is Attention.FLASH and pack):
-        return BatchLayout.FLAT
-    return BatchLayout.BLOCKS if pack else BatchLayout.PADDED
-
-
-def _packs_not(traits: AttentionTraits) -> str | None:
-    if traits.recurrent:
-        return f"{traits.name} has recurrent layers, which carry what they read from one text of a row into the next"
-    if not traits.hands_on:
-        return f"{traits.name} does not tell its attention where the texts of a row begin"
-    return None
-
-
-def _own_attention(traits: AttentionTraits) -> str | None:
-    if traits.softcap:
-        return "its attention scores are capped"
-    return None if traits.sdpa else "its attention is written by hand"
-
-
-def _varlen_model(traits: AttentionTraits) -> str | None:
-    own = _own_attention(traits)
-    if own is not None:
-        return own
-    if traits.chunked:
-        return "some of its layers attend within chunks of a text"
-    if traits.router_loss:
-        return "its router's loss wants a mask of padded rows"
-    return None
-
-
-def _varlen_kernel(traits: AttentionTraits, kernels: AttentionKernels) -> str | None:
-    if kernels.device == "cpu":
-        return None
-    if kernels.device != "cuda" or kernels.rocm:
-        return f"torch's varlen kernel is for NVIDIA GPUs, and this is {'ROCm' if kernels.rocm else kernels.device}"
-    if not kernels.varlen:
-        return "this torch has no varlen kernel with windows and grouped heads (torch 2.12 has)"
-    if traits.dropout:
-        return f"the kernel has no dropout, and the model asks for {traits.dropout:g}"
-    return _flash_gpu_limits(traits, kernels)
-
-
-def _flash_model(traits: AttentionTraits) -> str | None:
-    return None if traits.flash else f"{traits.name} is not written for flash-attn"
-
-
-def _flash_gpu(traits: AttentionTraits, kernels: AttentionKernels) -> str | None:
-    if kernels.device != "cuda":
-        return f"flash-attn is for GPUs, and this is {kernels.device}"
-    if not kernels.flash:
-        return "the package flash-attn is not installed"
-    return _flash_gpu_limits(traits, kernels)
-
-
-def _flash_gpu_limits(traits: AttentionTraits, kernels: AttentionKernels) -> str | None:
-    if kernels.capability is not None and not kernels.rocm and kernels.capability < FLASH_MIN_CAPABILITY:
-        return f"flash kernels need compute capability {FLASH_MIN_CAPABILITY} and this GPU has {kernels.capability}"
-    if kernels.precision is Precision.FP32:
-        return "flash kernels compute in 16 bit and this run is in fp32"
-    if traits.head != traits.value_head:
-        return f"its value heads ({traits.value_head}) are not as large as its key heads ({traits.head})"
-    if traits.head > FLASH_MAX_HEAD_SIZE or traits.head % 8:
-        return f"flash kernels take heads of up to {FLASH_MAX_HEAD_SIZE} in steps of 8 and its heads have {traits.head}"
-    return None
-
-
-USER_CHOICE = "asked for"
-MemoryEstimator = Callable[[TrainingSettings], MemoryEstimate]
-"""How much memory settings take at their peak."""
+MAX_TOKENS_PER_PASS_ON_CPU = 4096
 
 
 class DeviceKind(StrEnum):
-    """What computes."""
+    """The kind of device that computes."""
 
     CUDA = "cuda"
     ROCM = "rocm"
@@ -190,11 +74,11 @@ class DeviceKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """One process's device. `free_bytes` is what a run may take: free GPU memory, or this process's share of RAM.
+    """One rank's device. `free_bytes` is what a run may take: free GPU memory, or this rank's share of RAM.
 
     `packages` are the optional libraries that are installed: bitsandbytes, liger_kernel, flash_attn. `can_compile` is
-    whether torch.compile has the compilers it needs, `has_varlen` whether torch has the kernel for rows of several
-    texts. `has_bf16` counts where there is no compute capability.
+    True if torch.compile has the compilers it needs, `has_varlen` if torch has the kernel for packed rows. `has_bf16`
+    counts if there is no compute capability. `world` is the world size.
     """
 
     kind: DeviceKind
@@ -209,13 +93,20 @@ class Hardware:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether kernels are launched at a device."""
+        """True if kernels are launched on a device."""
         return self.kind is not DeviceKind.CPU
+
+    @property
+    def computes_bf16(self) -> bool:
+        """True if the device computes in bf16 instead of emulating it."""
+        if self.kind is DeviceKind.CUDA and self.capability is not None:
+            return self.capability >= load_tables().stack.features["bf16"].capability
+        return self.kind is DeviceKind.ROCM or self.has_bf16
 
 
 @dataclass(frozen=True)
 class CorpusSize:
-    """What is learned from: how many texts, and of how many tokens in all."""
+    """The size of the training data: texts, and tokens in all of them."""
 
     texts: int
     tokens: int
@@ -223,7 +114,7 @@ class CorpusSize:
 
 @dataclass(frozen=True)
 class Decision:
-    """One choice with its reason; `because` is "asked for" where the user made it."""
+    """One decision with its reason; `because` is USER_CHOICE if the user made it."""
 
     name: str
     value: str
@@ -232,9 +123,9 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Decisions:
-    """Everything that a run needs to know beside its settings, and why it is so.
+    """Everything that a run needs to know beside its settings, with reasons.
 
-    `estimate` is what these choices take; None where the model's shape is not known.
+    `estimate` is the memory of these decisions; None if the model's shape is not known.
     """
 
     precision: Precision
@@ -253,8 +144,13 @@ class Decisions:
     reasons: tuple[Decision, ...]
     warnings: tuple[str, ...] = ()
 
-    def training(self, settings: FinetuneSettings, *, world: int) -> TrainingSettings:
-        """The same run in the estimate's words, which know a layer by the last part of its name."""
+    @property
+    def is_sharded(self) -> bool:
+        """True if ranks hold shards of the model, so that none of them can compute alone."""
+        return self.sharding in (Sharding.ZERO2, Sharding.ZERO3)
+
+    def to_training_settings(self, settings: FinetuneSettings, *, world: int) -> TrainingSettings:
+        """Return the same run as the estimate's settings, which name a layer by the last part of its name."""
         targets = tuple(dict.fromkeys(each.rpartition(".")[2] for each in settings.targets))
         return TrainingSettings(
             method=settings.method,
@@ -274,51 +170,188 @@ class Decisions:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttentionTraits:
+    """The traits of a model that decide who can compute its attention.
+
+    `head` and `value_head` are sizes. `passes_borders` is True if its attention gets the positions and borders that the
+    caller passes. `chunked` layers attend within chunks of a text, `recurrent` ones carry a state.
+    """
+
+    name: str
+    sdpa: bool = True
+    flash: bool = True
+    passes_borders: bool = True
+    recurrent: bool = False
+    softcap: bool = False
+    chunked: bool = False
+    router_loss: bool = False
+    dropout: float = 0.0
+    head: int = 64
+    value_head: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionKernels:
+    """The attention kernels of a machine. `varlen` is torch's own kernel, `flash` the package flash-attn."""
+
+    device: str
+    precision: Precision
+    capability: ComputeCapability | None = None
+    rocm: bool = False
+    varlen: bool = False
+    flash: bool = False
+
+
+def choose_attention(traits: AttentionTraits, kernels: AttentionKernels) -> tuple[Attention, str]:
+    """Return the best attention for this model on this machine, and the reason, a clause without a capital letter."""
+    refusal = find_attention_refusal(Attention.VARLEN, traits, kernels)
+    if refusal is None and kernels.device == "cpu":
+        return Attention.VARLEN, "each text is computed by itself: no compute is wasted on padding"
+    if refusal is None:
+        return Attention.VARLEN, "torch's flash kernel takes packed rows without padding or a mask"
+    if find_attention_refusal(Attention.FLASH, traits, kernels) is None:
+        return Attention.FLASH, f"the package flash-attn is installed, and varlen is not possible: {refusal}"
+    if find_attention_refusal(Attention.SDPA, traits, kernels) is None:
+        return Attention.SDPA, f"varlen is not possible: {refusal}"
+    return Attention.EAGER, f"no kernel here computes the attention of {traits.name}: {_own_attention(traits)}"
+
+
+def find_attention_refusal(attention: Attention, traits: AttentionTraits, kernels: AttentionKernels) -> str | None:
+    """Return why this attention cannot compute this model here; None if it can."""
+    match attention:
+        case Attention.VARLEN:
+            return (
+                find_packing_refusal(traits) or _varlen_model_refusal(traits) or _varlen_kernel_refusal(traits, kernels)
+            )
+        case Attention.FLASH:
+            if not traits.flash:
+                return f"{traits.name} does not support flash-attn"
+            if kernels.device != "cuda":
+                return f"flash-attn is for GPUs, and this is {kernels.device}"
+            return _flash_kernel_refusal(traits, kernels) if kernels.flash else "flash-attn is not installed"
+        case Attention.SDPA:
+            return _own_attention(traits)
+        case Attention.EAGER:
+            return None
+
+
+def find_packing_refusal(traits: AttentionTraits) -> str | None:
+    """Return why texts must not share a row of this model; None if they may."""
+    if traits.recurrent:
+        return f"{traits.name} has recurrent layers, which carry their state from one text of a row into the next"
+    if not traits.passes_borders:
+        return f"{traits.name} does not tell its attention where the texts of a row begin"
+    return None
+
+
+def _own_attention(traits: AttentionTraits) -> str | None:
+    if traits.softcap:
+        return "its attention scores are capped"
+    return None if traits.sdpa else "its attention is written by hand"
+
+
+def _varlen_model_refusal(traits: AttentionTraits) -> str | None:
+    own = _own_attention(traits)
+    if own is not None:
+        return own
+    if traits.chunked:
+        return "some of its layers attend within chunks of a text"
+    return "its router's loss needs a mask of padded rows" if traits.router_loss else None
+
+
+def _varlen_kernel_refusal(traits: AttentionTraits, kernels: AttentionKernels) -> str | None:
+    if kernels.device == "cpu":
+        return None
+    if kernels.device != "cuda" or kernels.rocm:
+        return f"torch's varlen kernel is for NVIDIA GPUs, and this is {'ROCm' if kernels.rocm else kernels.device}"
+    if not kernels.varlen:
+        return "this torch has no varlen kernel with windows and grouped heads (torch 2.12 has)"
+    if traits.dropout:
+        return f"the kernel has no dropout, and the model has {traits.dropout:g}"
+    return _flash_kernel_refusal(traits, kernels)
+
+
+def _flash_kernel_refusal(traits: AttentionTraits, kernels: AttentionKernels) -> str | None:
+    if kernels.capability is not None and not kernels.rocm and kernels.capability < FLASH_MIN_CAPABILITY:
+        return f"flash kernels need compute capability {FLASH_MIN_CAPABILITY} and this GPU has {kernels.capability}"
+    if kernels.precision is Precision.FP32:
+        return "flash kernels compute in 16 bit and this run is in fp32"
+    if traits.head != traits.value_head:
+        return f"its value heads ({traits.value_head}) are not as large as its key heads ({traits.head})"
+    if traits.head > FLASH_MAX_HEAD_SIZE or traits.head % 8:
+        return f"flash kernels take heads of up to {FLASH_MAX_HEAD_SIZE} in steps of 8 and its heads have {traits.head}"
+    return None
+
+
 def decide(
     settings: FinetuneSettings,
     hardware: Hardware,
     *,
     traits: AttentionTraits,
     corpus: CorpusSize,
-    need: MemoryEstimator | None,
+    estimator: MemoryEstimator | None,
 ) -> Decisions:
-    """Choose what `settings` leave open. `traits` are the model's; `need` is None where its shape is not known.
+    """Decide what `settings` leave open. `estimator` is None if the model's shape is not known.
 
-    Raises DevkitError for what was asked for and cannot work.
+    Raises DevkitError for settings that cannot work.
     """
+    compute = _ComputeDecisions(settings, hardware, traits, corpus)
+    if settings.batch < hardware.world:
+        raise DevkitError(
+            f"--batch {settings.batch} cannot be divided among {hardware.world} processes",
+            f"Give --batch {hardware.world} or more.",
+        )
+    rows = -(-settings.batch // hardware.world)
+    draft = Decisions(
+        precision=compute.precision,
+        adapter_precision=compute.adapter_precision,
+        attention=compute.attention,
+        packing=compute.packing,
+        checkpointing=bool(settings.checkpointing),
+        micro_batch=1,
+        accumulation=1,
+        optimizer=settings.optimizer or Optimizer.ADAMW,
+        loss=compute.loss,
+        compile=compute.compile,
+        sharding=compute.sharding,
+        learning_rate=compute.learning_rate,
+        estimate=None,
+        reasons=(),
+    )
+    candidates = [
+        _estimate(each, draft, settings, hardware, estimator) for each in _candidates(settings, hardware, rows)
+    ]
+    fit = next((each for each in candidates if _fits(each, hardware)), candidates[-1])
+    accumulation = -(-rows // fit.micro_batch)
+    return replace(
+        draft,
+        micro_batch=fit.micro_batch,
+        accumulation=accumulation,
+        checkpointing=fit.checkpointing,
+        optimizer=fit.optimizer,
+        estimate=fit.estimate,
+        reasons=(*compute.reasons, *_memory_reasons(settings, hardware, fit, rows, accumulation)),
+        warnings=(*compute.warnings, *_memory_warnings(fit, hardware, settings)),
+    )
 
-    return decide_by_memory(settings, hardware, ComputeDecisions(settings, hardware, traits, corpus), need)
+
+def build_memory_estimator(config: Mapping[str, Any]) -> MemoryEstimator | None:
+    """Return the estimator for the model of this configuration; None for an architecture that it does not know."""
+    from devkit.estimate.config import build_model_shape
+    from devkit.estimate.training import estimate_training
+
+    try:
+        shape = build_model_shape(config)
+    except DevkitError:
+        return None
+    return partial(estimate_training, shape)
 
 
-# How a run computes: precision, attention, loss and compilation, by what the device can do.
+class _ComputeDecisions:
+    """The decisions that do not depend on how much memory is free.
 
-T = TypeVar("T")
-
-BITSANDBYTES_FEATURES = {Method.QLORA: "nf4", Method.INT8_LORA: "llm-int8"}
-"""Method -> what bitsandbytes does for it, as the tables call it."""
-
-MIN_PACKED_STEPS = 50
-"""Optimizer steps below which full rows are not worth having fewer of them: a schedule needs room to rise and fall."""
-
-MIN_STEPS_PER_EPOCH = 4
-"""Steps in which full rows must be gone through once where the number of steps was asked for: with fewer, every step
-would learn from much of the data, and from little else than the step before."""
-
-PAGED_OPTIMIZERS = (Optimizer.PAGED_ADAMW, Optimizer.PAGED_ADAMW_8BIT)
-
-BITSANDBYTES_OPTIMIZERS = (Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW, Optimizer.PAGED_ADAMW_8BIT)
-"""Optimizers that bitsandbytes has and torch has not."""
-
-ADAPTER_LEARNING_RATE = 2e-4
-FULL_LEARNING_RATE = 2e-5
-"""QLoRA's adapters up to 13B learn with 2e-4 (https://arxiv.org/abs/2305.14314, appendix B); whole models are tuned
-with a tenth of it, as in the Alpaca recipe (https://github.com/tatsu-lab/stanford_alpaca)."""
-
-
-class ComputeDecisions:
-    """The choices that do not depend on how much memory is free.
-
-    Raises DevkitError while it is made, for what was asked for and cannot work.
+    The constructor raises DevkitError for settings that cannot work.
     """
 
     def __init__(
@@ -329,99 +362,129 @@ class ComputeDecisions:
         self.reasons: list[Decision] = []
         self.warnings: list[str] = []
         _require_bitsandbytes(settings, hardware)
-        self.precision = self.noted("precision", settings.precision, *_precision(settings, hardware))
+        self.precision = self._record("precision", settings.precision, *_choose_precision(settings, hardware))
         self._judge_precision()
-        self.adapter_precision = self._adapter_precision()
-        self.attention = self._attention(traits)
-        self.packing = self._packing(traits, corpus)
-        self.loss = self.noted("loss", settings.loss, *_loss(hardware))
-        if self.loss is Loss.FUSED and "liger_kernel" not in hardware.packages:
-            raise DevkitError("--loss fused needs Liger's kernels", "pip install liger-kernel, or --loss chunked")
-        self.compile = self._compile()
-        self.sharding = self._sharding()
-        self.learning_rate = self.noted("learning_rate", settings.learning_rate, *_learning_rate(settings))
+        self.adapter_precision = self._choose_adapter_precision()
+        self.attention = self._choose_attention(traits)
+        self.packing = self._choose_packing(traits, corpus)
+        self.loss = self._choose_loss()
+        self.compile = self._choose_compile()
+        self.sharding = self._choose_sharding()
+        rate = (ADAPTER_LEARNING_RATE, "usual for adapters; ten times that of whole models")
+        if settings.method is Method.FULL:
+            rate = (FULL_LEARNING_RATE, "usual for whole models")
+        self.learning_rate = self._record("learning_rate", settings.learning_rate, *rate)
 
-    def noted(self, name: str, asked: T | None, chosen: T, because: str) -> T:
-        """What was asked for, else what was chosen; either way with its reason."""
-        value = chosen if asked is None else asked
+    def _record(self, name: str, setting: T | None, chosen: T, because: str) -> T:
+        """Return the setting if the user made one, else what was chosen; either way record it with its reason."""
+        value = chosen if setting is None else setting
         shown = ("yes" if value else "no") if isinstance(value, bool) else f"{value}"
-        self.reasons.append(Decision(name, shown, because if asked is None else USER_CHOICE))
+        self.reasons.append(Decision(name, shown, because if setting is None else USER_CHOICE))
         return value
 
     def _judge_precision(self) -> None:
         if self._settings.method is Method.FULL and self.precision is Precision.FP16:
             raise DevkitError(
                 "--precision fp16 cannot train a whole model: updates to its weights would round to nothing",
-                "Use --precision bf16 where the GPU has it, else fp32; or --method lora.",
+                "Use --precision bf16 if the GPU has it, else fp32; or --method lora.",
             )
-        asked = self._settings.precision
-        if asked is Precision.BF16 and not _has_bf16(self._hardware):
+        precision, optimizer = self._settings.precision, self._settings.optimizer
+        if precision is Precision.BF16 and not self._hardware.computes_bf16:
             self.warnings.append(
-                f"bf16 was asked for, which {self._hardware.name} only emulates: expect a fraction of fp16's speed"
+                f"{self._hardware.name} only emulates bf16 (--precision bf16): expect a fraction of fp16's speed"
             )
-        if asked is Precision.FP16 and self._hardware.kind is DeviceKind.CPU:
-            self.warnings.append("fp16 was asked for, which few CPUs compute in: expect it to be slow")
+        if precision is Precision.FP16 and self._hardware.kind is DeviceKind.CPU:
+            self.warnings.append("few CPUs compute in fp16 (--precision fp16): expect it to be slow")
+        if optimizer in PAGED_OPTIMIZERS and self._hardware.kind is not DeviceKind.CUDA:
+            self.warnings.append(f"--optimizer {optimizer} pages on NVIDIA GPUs only")
 
-        if self._settings.optimizer in PAGED_OPTIMIZERS and self._hardware.kind is not DeviceKind.CUDA:
-            self.warnings.append(f"{self._settings.optimizer} was asked for, which pages on NVIDIA GPUs alone")
-
-    def _adapter_precision(self) -> Precision:
+    def _choose_adapter_precision(self) -> Precision:
         if self._settings.method is Method.FULL:
             return self.precision
         if self.precision is Precision.FP16:
-            because = "gradients in fp16 cannot be scaled back and checked; the adapter is small"
-            return self.noted("adapter_precision", self._settings.adapter_precision, Precision.FP32, because)
+            because = "gradients in fp16 cannot be unscaled and checked; the adapter is small"
+            return self._record("adapter_precision", self._settings.adapter_precision, Precision.FP32, because)
         because = "that of the computation"
         if self.precision is not Precision.FP32:
             because += ": fp32 would keep a second copy of each layer's input"
-        return self.noted("adapter_precision", self._settings.adapter_precision, self.precision, because)
+        return self._record("adapter_precision", self._settings.adapter_precision, self.precision, because)
 
-    def _attention(self, traits: AttentionTraits) -> Attention:
-        kernels = _kernels(self._hardware, self.precision)
-        asked = self._settings.attention
-        refusal = find_attention_refusal(asked, traits, kernels) if asked is not None else None
+    def _choose_attention(self, traits: AttentionTraits) -> Attention:
+        hardware, setting = self._hardware, self._settings.attention
+        is_rocm = hardware.kind is DeviceKind.ROCM
+        kernels = AttentionKernels(
+            device="cuda" if is_rocm else str(hardware.kind),
+            precision=self.precision,
+            capability=hardware.capability,
+            rocm=is_rocm,
+            varlen=hardware.has_varlen,
+            flash="flash_attn" in hardware.packages,
+        )
+        best, because = choose_attention(traits, kernels)
+        refusal = find_attention_refusal(setting, traits, kernels) if setting is not None else None
         if refusal is not None:
-            best, because = choose_attention(traits, kernels)
-            raise DevkitError(f"--attention {asked} is out: {refusal}", f"Use --attention {best}: {because}.")
-        return self.noted("attention", asked, *choose_attention(traits, kernels))
+            raise DevkitError(
+                f"--attention {setting} is not possible: {refusal}", f"Use --attention {best}: {because}."
+            )
+        return self._record("attention", setting, best, because)
 
-    def _packing(self, traits: AttentionTraits, corpus: CorpusSize) -> bool:
+    def _choose_packing(self, traits: AttentionTraits, corpus: CorpusSize) -> bool:
         refusal = find_packing_refusal(traits)
         if self._settings.packing and refusal is not None:
-            raise DevkitError(f"--packing is out: {refusal}", "Leave out --packing.")
-        chosen = (False, refusal) if refusal else _packing(self._settings, self.attention, corpus)
-        return self.noted("packing", self._settings.packing, *chosen)
+            raise DevkitError(f"--packing is not possible: {refusal}", "Leave out --packing.")
+        choice = (False, refusal) if refusal else _choose_packing(self._settings, self.attention, corpus)
+        return self._record("packing", self._settings.packing, *choice)
 
-    def _compile(self) -> bool:
-        compiles = self.noted(
-            "compile", self._settings.compile, *_compile(self._settings, self._hardware, self.packing)
-        )
-        if compiles and not self._hardware.can_compile:
+    def _choose_loss(self) -> Loss:
+        has_liger = "liger_kernel" in self._hardware.packages
+        choice = (Loss.CHUNKED, "full logits are never materialized")
+        if self._hardware.kind is DeviceKind.CUDA and has_liger:
+            choice = (Loss.FUSED, "Liger's kernel is installed")
+        loss = self._record("loss", self._settings.loss, *choice)
+        if loss is Loss.FUSED and not has_liger:
+            raise DevkitError("--loss fused needs Liger's kernels", "pip install liger-kernel, or --loss chunked")
+        return loss
+
+    def _choose_compile(self) -> bool:
+        hardware = self._hardware
+        choice = (True, "packed passes are of nearly one length, and fused kernels read memory less often")
+        if hardware.kind is DeviceKind.CPU:
+            choice = (False, "on a CPU it takes longer than it saves")
+        elif not hardware.can_compile:
+            choice = (False, "needs Triton and a C compiler, which are not installed")
+        elif self._settings.method in BITSANDBYTES_FEATURES:
+            choice = (False, "bitsandbytes' kernels cut the graph into pieces too small to gain from it")
+        elif not self.packing:
+            choice = (False, "passes of many lengths would be compiled many times")
+        compiles = self._record("compile", self._settings.compile, *choice)
+        if compiles and not hardware.can_compile:
             raise DevkitError(
-                "--compile needs Triton and a C compiler, which are not here", "Install gcc, or leave out --compile."
+                "--compile needs Triton and a C compiler, which are not installed",
+                "Install gcc, or leave out --compile.",
             )
         return compiles
 
-    def _sharding(self) -> Sharding:
-        asked = self._settings.sharding
+    def _choose_sharding(self) -> Sharding:
+        setting = self._settings.sharding
         if self._hardware.world == 1:
-            if asked not in (None, Sharding.DDP):
+            if setting not in (None, Sharding.DDP):
                 raise DevkitError(
-                    f"--sharding {asked} has nothing to share out: this is one process",
+                    f"--sharding {setting} has nothing to shard: this is one process",
                     "Start several: torchrun --nproc-per-node N -m devkit finetune ...",
                 )
             return Sharding.DDP
-        return self.noted("sharding", asked, Sharding.DDP, "every process holds the whole model; least is sent")
+        because = "every rank holds the whole model, with the least communication"
+        return self._record("sharding", setting, Sharding.DDP, because)
 
 
 def _require_bitsandbytes(settings: FinetuneSettings, hardware: Hardware) -> None:
     feature = BITSANDBYTES_FEATURES.get(settings.method)
     if feature is None and settings.optimizer not in BITSANDBYTES_OPTIMIZERS:
         return
-    what = f"--method {settings.method}" if feature else f"--optimizer {settings.optimizer}"
+    flag = f"--method {settings.method}" if feature else f"--optimizer {settings.optimizer}"
     if "bitsandbytes" not in hardware.packages:
         raise DevkitError(
-            f"{what} needs bitsandbytes, which is not installed",
+            f"{flag} needs bitsandbytes, which is not installed",
             "pip install bitsandbytes, or --method lora --optimizer adamw",
         )
     if feature is None or hardware.capability is None:
@@ -429,100 +492,46 @@ def _require_bitsandbytes(settings: FinetuneSettings, hardware: Hardware) -> Non
     row = load_tables().stack.features[feature]
     if hardware.capability < row.capability and not row.is_inferred:
         raise DevkitError(
-            f"{what} needs compute capability {row.capability}; {hardware.name} has {hardware.capability}",
+            f"{flag} needs compute capability {row.capability}; {hardware.name} has {hardware.capability}",
             "Use --method qlora, which runs from 6.0, or --method lora."
             if settings.method is Method.INT8_LORA
             else "Use --method lora.",
         )
 
 
-def _has_bf16(hardware: Hardware) -> bool:
-    if hardware.kind is DeviceKind.CUDA and hardware.capability is not None:
-        return hardware.capability >= load_tables().stack.features["bf16"].capability
-    return hardware.kind is DeviceKind.ROCM or hardware.has_bf16
-
-
-def _precision(settings: FinetuneSettings, hardware: Hardware) -> tuple[Precision, str]:
+def _choose_precision(settings: FinetuneSettings, hardware: Hardware) -> tuple[Precision, str]:
     if hardware.kind is DeviceKind.CPU:
         return Precision.FP32, "CPUs compute fp32 exactly and fast"
-    if _has_bf16(hardware):
-        has = f"compute capability {hardware.capability}" if hardware.capability else hardware.name
-        return Precision.BF16, f"{has} computes in bf16, which has fp32's range"
+    if hardware.computes_bf16:
+        device = f"compute capability {hardware.capability}" if hardware.capability else hardware.name
+        return Precision.BF16, f"{device} computes in bf16, which has fp32's range"
     if hardware.kind is DeviceKind.MPS:
-        return Precision.FP32, "this macOS has no bf16 on Apple's GPU; it has from macOS 14"
-    before = f"compute capability {hardware.capability} is before 8.0, the first with bf16"
+        return Precision.FP32, "this macOS has no bf16 on Apple's GPU; macOS 14 has"
+    reason = f"compute capability {hardware.capability} is before 8.0, the first with bf16"
     if settings.method is Method.FULL:
-        return Precision.FP32, f"{before}, and fp16 weights would lose small updates"
-    return Precision.FP16, f"{before}; the loss is scaled"
+        return Precision.FP32, f"{reason}, and fp16 weights would lose small updates"
+    return Precision.FP16, f"{reason}; the loss is scaled"
 
 
-def _kernels(hardware: Hardware, precision: Precision) -> AttentionKernels:
-    is_rocm = hardware.kind is DeviceKind.ROCM
-    return AttentionKernels(
-        device="cuda" if is_rocm else str(hardware.kind),
-        precision=precision,
-        capability=hardware.capability,
-        rocm=is_rocm,
-        varlen=hardware.has_varlen,
-        flash="flash_attn" in hardware.packages,
-    )
-
-
-def _packing(settings: FinetuneSettings, attention: Attention, corpus: CorpusSize) -> tuple[bool, str]:
+def _choose_packing(settings: FinetuneSettings, attention: Attention, corpus: CorpusSize) -> tuple[bool, str]:
     if attention not in (Attention.VARLEN, Attention.FLASH):
-        return False, f"{attention} attention would pay for the whole row with every short text in it"
-    of_an_epoch = corpus.tokens / settings.sequence / settings.batch
-    steps = settings.steps or round(settings.epochs * of_an_epoch)
-    # Steps that were asked for stay as many; full rows are worth having there unless they are the same ones each time.
-    if steps < MIN_PACKED_STEPS and (settings.steps is None or of_an_epoch < MIN_STEPS_PER_EPOCH):
-        full = format_count(max(1, round(of_an_epoch)), "step")
-        made = f"packed, each pass over the data would be {full}, {MIN_STEPS_PER_EPOCH} at least are wanted"
+        return False, f"{attention} attention would compute the whole row for every short text in it"
+    steps_per_epoch = corpus.tokens / settings.sequence / settings.batch
+    steps = settings.steps or round(settings.epochs * steps_per_epoch)
+    # A number of steps that the user set stays; packing is worth it there unless every step sees the same rows.
+    if steps < MIN_PACKED_STEPS and (settings.steps is None or steps_per_epoch < MIN_STEPS_PER_EPOCH):
+        epoch = format_count(max(1, round(steps_per_epoch)), "step")
+        because = f"packed, an epoch would be {epoch}, fewer than {MIN_STEPS_PER_EPOCH}"
         if settings.steps is None:
-            made = f"packed, the data would make {format_count(max(1, steps), 'step')}"
-        return False, f"{made}; this attention pads nothing either way"
+            because = f"packed, the run would be {format_count(max(1, steps), 'step')}"
+        return False, f"{because}; this attention pads nothing either way"
     length = corpus.tokens // max(1, corpus.texts)
-    return True, f"texts of {length} tokens on average fill rows of {settings.sequence}; attention keeps them apart"
-
-
-def _loss(hardware: Hardware) -> tuple[Loss, str]:
-    if hardware.kind is DeviceKind.CUDA and "liger_kernel" in hardware.packages:
-        return Loss.FUSED, "Liger's kernel is installed"
-    return Loss.CHUNKED, "logits of all tokens are never in memory at once"
-
-
-def _compile(settings: FinetuneSettings, hardware: Hardware, packing: bool) -> tuple[bool, str]:
-    if hardware.kind is DeviceKind.CPU:
-        return False, "on a CPU it takes longer than it saves"
-    if not hardware.can_compile:
-        return False, "needs Triton and a C compiler, which are not here"
-    if settings.method in BITSANDBYTES_FEATURES:
-        return False, "bitsandbytes' kernels cut the model into pieces too small to gain from it"
-    if not packing:
-        return False, "passes of many lengths would be compiled many times"
-    return True, "packed passes are of nearly one length, and fused kernels read memory less often"
-
-
-def _learning_rate(settings: FinetuneSettings) -> tuple[float, str]:
-    if settings.method is Method.FULL:
-        return FULL_LEARNING_RATE, "usual for whole models"
-    return ADAPTER_LEARNING_RATE, "usual for adapters; ten times that of whole models"
-
-
-# What fits: micro-batch, accumulation, checkpointing and optimizer, by the estimate against free memory.
-
-MIN_EFFICIENT_TOKENS = 1024
-"""Tokens in one pass from which matrix products are bound by arithmetic: an H200 does 989e12 operations in the time
-in which it reads 4.8e12 bytes, about 206 for each byte of a 16-bit weight; five times that leaves room for the rest."""
-
-MAX_TOKENS_PER_PASS = 16384
-"""Tokens in one pass beyond which a pass only takes longer."""
-
-MAX_TOKENS_PER_PASS_ON_CPU = 4096
+    return True, f"texts of {length} tokens on average fill rows of {settings.sequence}, without cross-attention"
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """One way to share the work out, and what it takes; None where no estimate is to be had."""
+    """One way to divide the work, and its memory; None if there is no estimate."""
 
     micro_batch: int
     checkpointing: bool
@@ -531,162 +540,90 @@ class _Fit:
 
     @property
     def peak(self) -> Interval | None:
-        """What torch's allocator holds at the peak, in bytes."""
+        """The peak of what torch's allocator reserves, in bytes."""
         return self.estimate.reserved_peak_bytes if self.estimate is not None else None
 
 
-def decide_by_memory(
-    settings: FinetuneSettings, hardware: Hardware, computing: ComputeDecisions, need: MemoryEstimator | None
-) -> Decisions:
-    """The decisions with everything that memory decides. Raises DevkitError where a batch cannot be shared out."""
-    rows = _rows(settings, hardware)
-    draft = _draft(settings, computing)
-    tried = [_estimated(fit, draft, settings, hardware, need) for fit in _candidates(settings, hardware, rows)]
-    fit = next((each for each in tried if _fits(each, hardware)), tried[-1])
-    accumulation = -(-rows // fit.micro_batch)
-    computing.reasons.extend(_reasons(settings, hardware, fit, rows, accumulation))
-    warnings = [*computing.warnings, *_too_little(fit, hardware, settings)]
-    return replace(
-        draft,
-        micro_batch=fit.micro_batch,
-        accumulation=accumulation,
-        checkpointing=fit.checkpointing,
-        optimizer=fit.optimizer,
-        estimate=fit.estimate,
-        reasons=tuple(computing.reasons),
-        warnings=tuple(warnings),
-    )
-
-
-def _rows(settings: FinetuneSettings, hardware: Hardware) -> int:
-    """How many rows of a batch one process learns from."""
-    if settings.batch < hardware.world:
-        raise DevkitError(
-            f"--batch {settings.batch} cannot be shared by {hardware.world} processes",
-            f"Give --batch {hardware.world} or more.",
-        )
-    return -(-settings.batch // hardware.world)
-
-
-def _draft(settings: FinetuneSettings, computing: ComputeDecisions) -> Decisions:
-    return Decisions(
-        precision=computing.precision,
-        adapter_precision=computing.adapter_precision,
-        attention=computing.attention,
-        packing=computing.packing,
-        checkpointing=bool(settings.checkpointing),
-        micro_batch=1,
-        accumulation=1,
-        optimizer=settings.optimizer or Optimizer.ADAMW,
-        loss=computing.loss,
-        compile=computing.compile,
-        sharding=computing.sharding,
-        learning_rate=computing.learning_rate,
-        estimate=None,
-        reasons=(),
-    )
-
-
 def _candidates(settings: FinetuneSettings, hardware: Hardware, rows: int) -> Iterator[_Fit]:
-    """Every way that the settings leave open, the fastest first.
+    """Yield every way that the settings leave open, the fastest first.
 
     Recomputing costs a third of the time, so it comes after every pass that is large enough without it; states in
     8 bits come last, because they change what is learned.
     """
-    sizes = _sizes(settings, hardware, rows)
+    # Micro-batches that divide the rows evenly, largest first, or the one that the user set.
+    longest = MAX_TOKENS_PER_PASS if hardware.is_gpu else MAX_TOKENS_PER_PASS_ON_CPU
+    largest = min(rows, max(1, longest // settings.sequence))
+    sizes = [size for size in range(largest, 0, -1) if rows % size == 0]
+    if settings.micro_batch is not None:
+        sizes = [min(settings.micro_batch, rows)]
     large = [size for size in sizes if size * settings.sequence >= MIN_EFFICIENT_TOKENS] or sizes[:1]
     small = [size for size in sizes if size not in large]
-    for optimizer in _optimizers(settings, hardware):
+    optimizers = [settings.optimizer or Optimizer.ADAMW]
+    has_8_bit = hardware.kind is DeviceKind.CUDA and "bitsandbytes" in hardware.packages
+    if settings.optimizer is None and settings.method is Method.FULL and has_8_bit:
+        optimizers += [Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW_8BIT]
+    for optimizer in optimizers:
         for checkpointing, some in ((False, large), (True, sizes), (False, small)):
             if settings.checkpointing in (None, checkpointing):
                 yield from (_Fit(size, checkpointing, optimizer) for size in some)
-    # Nothing fits: what takes least is what is tried.
-    yield _Fit(sizes[-1], settings.checkpointing is not False, _optimizers(settings, hardware)[-1])
+    # Nothing fits: try what takes the least memory.
+    yield _Fit(sizes[-1], settings.checkpointing is not False, optimizers[-1])
 
 
-def _sizes(settings: FinetuneSettings, hardware: Hardware, rows: int) -> list[int]:
-    """Micro-batches worth trying, largest first: those that share `rows` out evenly, or the one that was asked for."""
-    if settings.micro_batch is not None:
-        return [min(settings.micro_batch, rows)]
-    most = MAX_TOKENS_PER_PASS if hardware.is_gpu else MAX_TOKENS_PER_PASS_ON_CPU
-    largest = max(1, most // settings.sequence)
-    return [size for size in range(min(rows, largest), 0, -1) if rows % size == 0]
-
-
-def _optimizers(settings: FinetuneSettings, hardware: Hardware) -> list[Optimizer]:
-    if settings.optimizer is not None:
-        return [settings.optimizer]
-    can_shrink = (
-        settings.method is Method.FULL and hardware.kind is DeviceKind.CUDA and "bitsandbytes" in hardware.packages
-    )
-    return [Optimizer.ADAMW, Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW_8BIT] if can_shrink else [Optimizer.ADAMW]
-
-
-def _estimated(
-    fit: _Fit, draft: Decisions, settings: FinetuneSettings, hardware: Hardware, need: MemoryEstimator | None
+def _estimate(
+    fit: _Fit,
+    draft: Decisions,
+    settings: FinetuneSettings,
+    hardware: Hardware,
+    estimator: MemoryEstimator | None,
 ) -> _Fit:
-    if need is None:
+    if estimator is None:
         return fit
-    tried = replace(draft, micro_batch=fit.micro_batch, checkpointing=fit.checkpointing, optimizer=fit.optimizer)
-    estimate = need(tried.training(settings, world=hardware.world))
+    candidate = replace(draft, micro_batch=fit.micro_batch, checkpointing=fit.checkpointing, optimizer=fit.optimizer)
+    estimate = estimator(candidate.to_training_settings(settings, world=hardware.world))
     return replace(fit, estimate=estimate if hardware.is_gpu else drop_gpu_overhead(estimate))
 
 
 def _fits(fit: _Fit, hardware: Hardware) -> bool:
-    """Without an estimate only one row at a time, computed again in the backward pass, is sure to be the least."""
+    """Return True if it fits. Without an estimate only the last candidate is sure to take the least."""
     return fit.peak.upper <= hardware.free_bytes if fit.peak is not None else not hardware.is_gpu
 
 
-def _reasons(
+def _memory_reasons(
     settings: FinetuneSettings, hardware: Hardware, fit: _Fit, rows: int, accumulation: int
 ) -> Iterator[Decision]:
-    room = _room(fit, hardware)
+    memory = _format_memory(fit, hardware)
+    because = "computed in fp32, so that small steps are not rounded away"
     if settings.optimizer is not None:
-        yield Decision("optimizer", fit.optimizer, USER_CHOICE)
+        because = USER_CHOICE
     elif fit.optimizer in BITSANDBYTES_OPTIMIZERS:
-        yield Decision("optimizer", fit.optimizer, "its states in fp32 or bf16 would not fit")
+        because = "its states in fp32 or bf16 would not fit"
     elif settings.method is Method.FULL:
-        yield Decision("optimizer", fit.optimizer, "fused: one pass over memory and no copy of the weights")
-    else:
-        yield Decision("optimizer", fit.optimizer, "computed in fp32, so that small steps are not rounded away")
+        because = "fused: one pass over memory and no copy of the weights"
+    yield Decision("optimizer", fit.optimizer, because)
+    because = f"everything fits without recomputing; {memory}"
     if settings.checkpointing is not None:
-        yield Decision("checkpointing", "yes" if fit.checkpointing else "no", USER_CHOICE)
+        because = USER_CHOICE
     elif fit.checkpointing:
-        yield Decision("checkpointing", "yes", f"without it there is no room; {room}")
-    else:
-        yield Decision("checkpointing", "no", f"everything fits without computing twice; {room}")
-    fits = "the largest useful one that fits" if _fits(fit, hardware) else "the least there is"
-    because = USER_CHOICE if settings.micro_batch is not None else f"{fits}; {room}"
+        because = f"without it memory does not suffice; {memory}"
+    yield Decision("checkpointing", "yes" if fit.checkpointing else "no", because)
+    fits = "the largest useful one that fits" if _fits(fit, hardware) else "the smallest possible"
+    because = USER_CHOICE if settings.micro_batch is not None else f"{fits}; {memory}"
     yield Decision("micro_batch", f"{fit.micro_batch}", because)
-    shared = f" by each of {hardware.world} processes" if hardware.world > 1 else ""
-    yield Decision("accumulation", f"{accumulation}", f"{rows} rows a step{shared}, {fit.micro_batch} in one pass")
+    ranks = f" on each of {hardware.world} ranks" if hardware.world > 1 else ""
+    yield Decision("accumulation", f"{accumulation}", f"{rows} rows a step{ranks}, {fit.micro_batch} in one pass")
 
 
-def _room(fit: _Fit, hardware: Hardware) -> str:
+def _format_memory(fit: _Fit, hardware: Hardware) -> str:
     free = format_bytes(hardware.free_bytes)
     if fit.peak is None:
         return f"{free} free, and no estimate for this model"
     return f"about {format_bytes(fit.peak.point)}, at most {format_bytes(fit.peak.upper)}, of {free} free"
 
 
-def _too_little(fit: _Fit, hardware: Hardware, settings: FinetuneSettings) -> Iterator[str]:
+def _memory_warnings(fit: _Fit, hardware: Hardware, settings: FinetuneSettings) -> Iterator[str]:
     if fit.peak is None or fit.peak.upper <= hardware.free_bytes:
         return
-    word = "may not" if fit.peak.point <= hardware.free_bytes else "will probably not"
+    likelihood = "may not" if fit.peak.point <= hardware.free_bytes else "will probably not"
     smaller = "--method qlora" if settings.method in (Method.LORA, Method.FULL) else "a smaller model"
-    yield f"this {word} fit: {_room(fit, hardware)}. Shorten --sequence, or use {smaller}"
-
-
-# How much memory a run on a model will take, by the estimate.
-
-
-def build_memory_estimator(config: Mapping[str, Any]) -> MemoryEstimator | None:
-    """The estimate for the model of this configuration; None for an architecture that it does not know."""
-    from devkit.estimate.config import build_model_shape
-    from devkit.estimate.training import estimate_training
-
-    try:
-        shape = build_model_shape(config)
-    except DevkitError:
-        return None
-    return partial(estimate_training, shape)
+    yield f"this {likelihood} fit: {_format_memory(fit, hardware)}. Shorten --sequence, or use {smaller}"

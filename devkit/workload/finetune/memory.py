@@ -1,4 +1,4 @@
-"""How many rows fit into one pass: found by one worst-case step before training, and halved when memory runs out."""
+"""The device and its memory: what it is, what is free, running out of it, and the micro-batch that fits."""
 
 import gc
 import importlib.util
@@ -22,26 +22,92 @@ from devkit.workload.finetune.decisions import DeviceKind, Hardware
 from devkit.workload.finetune.distributed import Ranks
 from devkit.workload.finetune.model.attention import probe_attention_kernels
 
-_MARKS = ("MPS backend out of memory", "DefaultCPUAllocator: can't allocate memory")
-"""What torch says where running out of memory has no exception of its own: on Apple's GPUs and on the CPU."""
+OPTIONAL_PACKAGES = ("bitsandbytes", "liger_kernel", "flash_attn")
+
+MACOS_WITH_BF16 = 14
+"""torch: "BFloat16 is not supported on MPS" before macOS 14, https://github.com/pytorch/pytorch/issues/141864."""
+
+CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+_OUT_OF_MEMORY_TEXTS = ("MPS backend out of memory", "DefaultCPUAllocator: can't allocate memory")
+"""torch's messages where running out of memory has no exception of its own: on Apple's GPUs and on the CPU."""
 
 
-class StepOutOfMemory(Exception):  # noqa: N818 - no error: all processes agreed on it, and the step can be taken again
-    """Memory ran out in at least one process; nothing of the step was taken."""
+def detect_device_type() -> str:
+    """Return cuda, mps or cpu, as torch names devices; ROCm's GPUs are cuda to torch."""
+    return choose_device().kind
+
+
+def read_gpu_name(device: torch.device) -> str | None:
+    """Return the GPU's name, as torch and NVML have it; None for any other device."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
+
+
+def probe_hardware(device: torch.device, *, world: int) -> Hardware:
+    """Probe the device as it is now, with its free memory."""
+    packages = frozenset(name for name in OPTIONAL_PACKAGES if importlib.util.find_spec(name) is not None)
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        free, _ = torch.cuda.mem_get_info(device)
+        is_rocm = torch.version.hip is not None
+        has_triton = importlib.util.find_spec("triton") is not None
+        has_compiler = any(shutil.which(name) for name in (os.environ.get("CC") or "cc", "gcc", "clang"))
+        return Hardware(
+            kind=DeviceKind.ROCM if is_rocm else DeviceKind.CUDA,
+            name=properties.name,
+            # This process may use what its allocator has reserved already.
+            free_bytes=free + torch.cuda.memory_reserved(device),
+            capability=None if is_rocm else ComputeCapability(properties.major, properties.minor),
+            can_compile=has_triton and has_compiler,
+            has_varlen=probe_attention_kernels(device, Precision.BF16).varlen,
+            packages=packages,
+            world=world,
+        )
+    if device.type == "mps":
+        free = int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+        release = platform.mac_ver()[0].partition(".")[0]
+        has_bf16 = release.isdigit() and int(release) >= MACOS_WITH_BF16
+        return Hardware(kind=DeviceKind.MPS, name="Apple GPU", free_bytes=free, has_bf16=has_bf16, packages=packages)
+    return Hardware(
+        kind=DeviceKind.CPU,
+        name=choose_device().name,
+        free_bytes=read_free_ram_bytes() // world,
+        can_compile=shutil.which("cc") is not None or shutil.which("g++") is not None,
+        packages=packages,
+        world=world,
+    )
+
+
+def read_free_ram_bytes(meminfo: Path = Path("/proc/meminfo"), limits: tuple[Path, ...] = CGROUP_LIMITS) -> int:
+    """Read the memory that processes here may still take: the kernel's MemAvailable, or less by a container's limit."""
+    try:
+        lines = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
+        available = int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, ValueError, KeyError):
+        # Nothing says how much is free: all memory, else 8 GiB.
+        available = 8 * 1024**3
+        if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+            available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit in limits:
+        try:
+            return min(available, int(limit.read_text(encoding="ascii")))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return available
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """A device's memory in bytes: the peak of tensors, the peak of what the allocator held for them, what is free."""
+    """A device's memory in bytes: the peak of tensors, the peak that the allocator reserved for them, what is free."""
 
     allocated: int = 0
     reserved: int = 0
     free: int = 0
 
-    def fields(self) -> dict[str, int]:
-        """As events have them; empty where nothing was counted."""
-        named = {"allocated_bytes": self.allocated, "reserved_bytes": self.reserved, "free_bytes": self.free}
-        return named if self.reserved else {}
+    def to_event_fields(self) -> dict[str, int]:
+        """Return the fields of events; empty if nothing was counted."""
+        fields = {"allocated_bytes": self.allocated, "reserved_bytes": self.reserved, "free_bytes": self.free}
+        return fields if self.reserved else {}
 
     def __str__(self) -> str:
         return (
@@ -51,7 +117,7 @@ class DeviceMemory:
 
 
 def read_device_memory(device: torch.device) -> DeviceMemory:
-    """The peaks since they were last reset, and what is free now. Zeros on the CPU, which keeps no such count."""
+    """Read the peaks since they were last reset, and what is free now. Zeros on the CPU, which has no such counters."""
     if device.type != "cuda":
         return DeviceMemory()
     free, _ = torch.cuda.mem_get_info(device)
@@ -59,7 +125,7 @@ def read_device_memory(device: torch.device) -> DeviceMemory:
 
 
 def read_peak_fields(device: torch.device) -> dict[str, int]:
-    """The peak so far, as events have it: of tensors on a GPU, of the whole process elsewhere."""
+    """Read the peak so far as fields of events: of tensors on a GPU, of the whole process elsewhere."""
     if device.type == "cuda":
         return {"peak_allocated_bytes": torch.cuda.max_memory_allocated(device)}
     try:
@@ -70,16 +136,14 @@ def read_peak_fields(device: torch.device) -> dict[str, int]:
     return {"peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
 
 
-def reset_peak_memory(device: torch.device) -> None:
-    """Count peaks from here on."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+class StepOutOfMemory(Exception):  # noqa: N818 - not an error: all ranks agreed on it, and the step can be repeated
+    """Memory ran out on at least one rank; no optimizer step was taken."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on any device."""
+    """Return True if `error` means that memory ran out, on any device."""
     return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and any(mark in str(error) for mark in _MARKS)
+        isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS)
     )
 
 
@@ -96,9 +160,9 @@ def free_after_oom(error: BaseException, device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class MicroBatchSearch:
-    """The micro-batch that fits, with what was measured at it. `refused` are those tried before, largest first.
+    """The micro-batch that fits, with the memory at it. `refused` are those tried before, largest first.
 
-    `micro_batch` is 0 where not even one row fits; `memory` is then that of the last attempt.
+    `micro_batch` is 0 if not even one row fits; `memory` is then that of the last attempt.
     """
 
     micro_batch: int
@@ -107,22 +171,23 @@ class MicroBatchSearch:
 
 
 def find_micro_batch(
-    worst_case: Callable[[int], MicroBatch],
+    build_batch: Callable[[int], MicroBatch],
     attempt: Callable[[MicroBatch], None],
     *,
     start: int,
     ranks: Ranks,
 ) -> MicroBatchSearch:
-    """Halve `start` until `attempt` of the worst case goes through on every process.
+    """Halve `start` until `attempt` of the largest batch succeeds on every rank.
 
-    `attempt` is one whole step, optimizer included, that leaves no trace. All processes must call and agree, so that
-    the effective batch stays the same one everywhere.
+    `attempt` is one whole step, optimizer included, that leaves no trace. All ranks must call and agree, so that the
+    effective batch stays the same one everywhere.
     """
     refused: list[int] = []
     size = start
     while size:
-        reset_peak_memory(ranks.device)
-        failed = _fails(attempt, worst_case(size), ranks.device)
+        if ranks.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(ranks.device)
+        failed = _fails(attempt, build_batch(size), ranks.device)
         memory = read_device_memory(ranks.device)
         if not ranks.any(failed):
             return MicroBatchSearch(size, memory, tuple(refused))
@@ -142,83 +207,3 @@ def _fails(attempt: Callable[[MicroBatch], None], batch: MicroBatch, device: tor
         free_after_oom(error, device)
         return True
     return False
-
-
-# The device of this process, as decisions want to know it.
-
-OPTIONAL_PACKAGES = ("bitsandbytes", "liger_kernel", "flash_attn")
-MACOS_WITH_BF16 = 14
-"""torch: "BFloat16 is not supported on MPS" before macOS 14, https://github.com/pytorch/pytorch/issues/141864."""
-
-CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-
-
-def detect_device_type() -> str:
-    """cuda, mps or cpu, as torch names devices; ROCm's GPUs are cuda to torch."""
-    return choose_device().kind
-
-
-def read_gpu_name(device: torch.device) -> str | None:
-    """The GPU that a run was measured on, as torch and NVML call it; None for any other device."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
-
-
-def probe_hardware(device: torch.device, *, world: int) -> Hardware:
-    """The device as it is now, with what is free on it."""
-    packages = frozenset(name for name in OPTIONAL_PACKAGES if importlib.util.find_spec(name) is not None)
-    if device.type == "cuda":
-        return _cuda(device, packages, world)
-    if device.type == "mps":
-        free = int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
-        release = platform.mac_ver()[0].partition(".")[0]
-        has_bf16 = release.isdigit() and int(release) >= MACOS_WITH_BF16
-        return Hardware(kind=DeviceKind.MPS, name="Apple GPU", free_bytes=free, has_bf16=has_bf16, packages=packages)
-    return Hardware(
-        kind=DeviceKind.CPU,
-        name=choose_device().name,
-        free_bytes=read_free_ram_bytes() // world,
-        can_compile=shutil.which("cc") is not None or shutil.which("g++") is not None,
-        packages=packages,
-        world=world,
-    )
-
-
-def _cuda(device: torch.device, packages: frozenset[str], world: int) -> Hardware:
-    found = torch.cuda.get_device_properties(device)
-    free, _ = torch.cuda.mem_get_info(device)
-    is_rocm = torch.version.hip is not None
-    has_triton = importlib.util.find_spec("triton") is not None
-    has_compiler = any(shutil.which(name) for name in (os.environ.get("CC") or "cc", "gcc", "clang"))
-    return Hardware(
-        kind=DeviceKind.ROCM if is_rocm else DeviceKind.CUDA,
-        name=found.name,
-        # What this process's allocator holds already, it may use.
-        free_bytes=free + torch.cuda.memory_reserved(device),
-        capability=None if is_rocm else ComputeCapability(found.major, found.minor),
-        can_compile=has_triton and has_compiler,
-        has_varlen=probe_attention_kernels(device, Precision.BF16).varlen,
-        packages=packages,
-        world=world,
-    )
-
-
-def read_free_ram_bytes(meminfo: Path = Path("/proc/meminfo"), limits: tuple[Path, ...] = CGROUP_LIMITS) -> int:
-    """Memory that processes here may still take: what the kernel calls available, or less by a container's limit."""
-    try:
-        lines = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
-        available = int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, ValueError, KeyError):
-        available = _physical_bytes()
-    for limit in limits:
-        try:
-            return min(available, int(limit.read_text(encoding="ascii")))
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-    return available
-
-
-def _physical_bytes() -> int:
-    """All memory, where nobody says how much of it is free."""
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 8 * 1024**3

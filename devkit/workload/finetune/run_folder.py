@@ -1,4 +1,4 @@
-"""run.json: what a run was asked, what it decided and why, what came of it."""
+"""The folder of a run: its lock, its record run.json, and the result that is published in it."""
 
 import contextlib
 import hashlib
@@ -14,7 +14,7 @@ from typing import Any
 from devkit.errors import DevkitError
 from devkit.text import to_one_line
 from devkit.workload.environment import describe_environment
-from devkit.workload.finetune.checkpoint import is_leftover
+from devkit.workload.finetune.checkpoint import MANIFEST_FILE, OPTIMIZER_FILE, is_leftover, to_setting_value
 from devkit.workload.finetune.decisions import Decisions
 from devkit.workload.finetune.distributed import Ranks
 from devkit.workload.finetune.events import METRICS_FILE, explain_write_errors, read_events
@@ -22,25 +22,66 @@ from devkit.workload.finetune.loop import RunOutcome, TrainState
 from devkit.workload.finetune.memory import DeviceMemory
 from devkit.workload.finetune.settings import FinetuneSettings
 
-# One run at a time in an output folder: two would take turns at overwriting each other's checkpoints.
+RUN_SCHEMA = "devkit.finetune/1"
+RECORD_FILE = "run.json"
+ADAPTER_FOLDER = "adapter"
+MODEL_FOLDER = "model"
+EARLIER_PREFIX = "earlier"
+
+
+def prepare_run_folder(output: Path, *, resume: bool) -> None:
+    """Create `output` for a run, or check that it is one of ours.
+
+    Without `resume`, an earlier run's files are moved into a folder of their own. Raises DevkitError for a folder with
+    files that devkit did not write.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        names = {each.name for each in output.iterdir() if not is_leftover(each.name)}
+    except OSError as error:
+        raise DevkitError(
+            f"cannot use {output} for output: {error.strerror}", "Name a folder that you may write to with --output."
+        ) from None
+    if names and not _is_run_folder(output):
+        shown = ", ".join(sorted(names)[:3])
+        raise DevkitError(
+            f"{output} holds files that no run of devkit wrote: {shown}", "Name a new or empty folder with --output."
+        )
+    if names and not resume:
+        number = next(n for n in range(1, 1_000_000) if not (output / f"{EARLIER_PREFIX}-{n}").exists())
+        target = output / f"{EARLIER_PREFIX}-{number}"
+        target.mkdir()
+        for each in list(output.iterdir()):
+            is_of_run = each.name in (METRICS_FILE, RECORD_FILE, ADAPTER_FOLDER, MODEL_FOLDER, "latest")
+            if is_of_run or each.name.startswith("step-"):
+                each.rename(target / each.name)
+
+
+def _is_run_folder(output: Path) -> bool:
+    """Return True if a run began in `output`. Its record is the first thing that it writes."""
+    try:
+        document = json.loads((output / RECORD_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and document.get("schema") == RUN_SCHEMA
 
 
 @contextmanager
 def lock_run_folder(output: Path, ranks: Ranks) -> Iterator[None]:
-    """Keep other runs out of `output`, which exists. The system lets go of it however this process ends.
+    """Keep other runs out of `output`, which exists. The system releases the lock however this process ends.
 
-    Raises DevkitError in all processes when another run is in there.
+    Two runs would overwrite each other's checkpoints. Raises DevkitError on all ranks if another run is in there.
     """
-    held = ranks.on_rank0_broadcast(lambda: _lock(output))
+    descriptor = ranks.on_rank0_broadcast(lambda: _lock(output))
     try:
         yield
     finally:
-        if held is not None and ranks.is_rank0:
-            os.close(held)
+        if descriptor is not None and ranks.is_rank0:
+            os.close(descriptor)
 
 
 def _lock(output: Path) -> int | None:
-    """The descriptor that holds the lock; None where the system or the file system knows none."""
+    """Return the descriptor that holds the lock; None if the system or the file system has no locks."""
     if os.name != "posix":
         return None
     import fcntl
@@ -61,126 +102,35 @@ def _lock(output: Path) -> int | None:
     return descriptor
 
 
-# The folder that a run writes: whose it is, what stands in it at the end, and the record of the run.
-
-RUN_SCHEMA = "devkit.finetune/1"
-RECORD_FILE = "run.json"
-ADAPTER_FOLDER = "adapter"
-MODEL_FOLDER = "model"
-EARLIER_PREFIX = "earlier"
-
-_RESULTS = {True: ADAPTER_FOLDER, False: MODEL_FOLDER}
-
-
-def prepare_run_folder(output: Path, *, resume: bool) -> None:
-    """Make `output` ready for a run.
-
-    Without `resume` what an earlier run left is moved into a folder of its own. Raises DevkitError for a folder that
-    holds anything of somebody else.
-    """
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        names = {each.name for each in output.iterdir() if not is_leftover(each.name)}
-    except OSError as error:
-        raise DevkitError(
-            f"cannot use {output} for output: {error.strerror}", "Name a folder that you may write to with --output."
-        ) from None
-    if names and not _is_ours(output):
-        shown = ", ".join(sorted(names)[:3])
-        raise DevkitError(
-            f"{output} holds files that no run of devkit wrote: {shown}",
-            "Name a new or empty folder with --output.",
-        )
-    if names and not resume:
-        _set_aside(output)
-
-
-def _is_ours(output: Path) -> bool:
-    """Whether a run of ours began in `output`. Its record is the first thing that it writes."""
-    try:
-        document = json.loads((output / RECORD_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(document, dict) and document.get("schema") == RUN_SCHEMA
-
-
-def _set_aside(output: Path) -> None:
-    number = next(n for n in range(1, 1_000_000) if not (output / f"{EARLIER_PREFIX}-{n}").exists())
-    target = output / f"{EARLIER_PREFIX}-{number}"
-    target.mkdir()
-    for each in list(output.iterdir()):
-        is_of_a_run = each.name in (METRICS_FILE, RECORD_FILE, ADAPTER_FOLDER, MODEL_FOLDER, "latest")
-        if is_of_a_run or each.name.startswith("step-"):
-            each.rename(target / each.name)
-
-
-def format_run_json(document: Mapping[str, Any]) -> str:
-    """JSON for people to read. Raises ValueError for a number that JSON cannot hold."""
-    return json.dumps(document, indent=2, allow_nan=False) + "\n"
-
-
 def write_run_record(output: Path, document: Mapping[str, Any]) -> None:
-    """Write run.json, whole or not at all. Raises DevkitError where the disk does not take it."""
+    """Write run.json completely or not at all. Raises DevkitError if the disk does not take it."""
     path = output / RECORD_FILE
     new = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     with explain_write_errors(path):
-        _write_whole(path, new, {"schema": RUN_SCHEMA, **document})
+        with new.open("w", encoding="utf-8") as stream:
+            stream.write(format_run_json({"schema": RUN_SCHEMA, **document}))
+            stream.flush()
+            os.fsync(stream.fileno())
+        new.replace(path)
 
 
-def _write_whole(path: Path, new: Path, document: Mapping[str, Any]) -> None:
-    with new.open("w", encoding="utf-8") as stream:
-        stream.write(format_run_json(document))
-        stream.flush()
-        os.fsync(stream.fileno())
-    new.replace(path)
-
-
-def publish_result(output: Path, checkpoint: Path, *, is_adapter: bool, write_beside: Callable[[Path], object]) -> Path:
-    """Put the trained weights of a checkpoint where people look for them: adapter/, or model/ for a whole model.
-
-    `write_beside` adds what goes with them, such as the tokenizer. What an earlier part of the run put there is
-    replaced.
-    """
-    target = output / _RESULTS[is_adapter]
-    new = target.with_name(f"{target.name}.tmp-{os.getpid()}")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir()
-    for each in _weights_in(checkpoint):
-        shutil.copyfile(each, new / each.name)
-    write_beside(new)
-    if target.exists():
-        old = target.with_name(f"{target.name}.old-{os.getpid()}")
-        target.rename(old)
-        new.rename(target)
-        shutil.rmtree(old)
-    else:
-        new.rename(target)
-    return target
-
-
-def _weights_in(checkpoint: Path) -> list[Path]:
-    mine = {"manifest.json", "optimizer.safetensors"}
-    return [each for each in checkpoint.iterdir() if each.is_file() and each.name not in mine]
-
-
-def hash_files(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file in `folder`, by name."""
-    found = {}
-    for path in sorted(folder.iterdir()):
-        with path.open("rb") as stream:
-            found[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return found
+def format_run_json(document: Mapping[str, Any]) -> str:
+    """Return indented JSON. Raises ValueError for a number that JSON cannot hold."""
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
 class RunRecord:
-    """Written before anything else, so that the folder is known as ours and no end of an earlier run is taken for this
-    one's; again when everything is decided, and when the run ends."""
+    """The content of run.json: settings, decisions with reasons, and results.
+
+    It is written before anything else, so that the folder is known as ours and its status is never that of an earlier
+    run; again when all decisions are made, and when the run ends.
+    """
 
     def __init__(self, settings: FinetuneSettings, *, gpu: str | None, world: int) -> None:
         self._output = settings.output
         self._fields: dict[str, Any] = {
             "status": "running",
-            "settings": _settings(settings),
+            "settings": _settings_fields(settings),
             "decisions": [],
             "warnings": [],
             "environment": describe_environment(),
@@ -194,79 +144,92 @@ class RunRecord:
         """Write what is known before anything was read."""
         write_run_record(self._output, self._fields)
 
-    def decided(self, settings: FinetuneSettings, decisions: Decisions) -> None:
-        """Write what is known before the first step. `settings` have the rows that the model can read."""
+    def record_decisions(self, settings: FinetuneSettings, decisions: Decisions) -> None:
+        """Write what is known before the first step. `settings` have the final sequence length."""
+        estimate = decisions.estimate
         self._fields |= {
-            "settings": _settings(settings),
+            "settings": _settings_fields(settings),
             "decisions": [asdict(each) for each in decisions.reasons],
             "warnings": list(decisions.warnings),
-            "estimated": _estimated(decisions),
+            "estimated": None
+            if estimate is None
+            else {
+                "allocated_peak_bytes": estimate.allocated_peak_bytes,
+                "reserved_peak_bytes": vars(estimate.reserved_peak_bytes),
+                "device_peak_bytes": vars(estimate.device_peak_bytes),
+            },
         }
         write_run_record(self._output, self._fields)
 
-    def stop(self, ended: RunOutcome) -> None:
-        """Write how a run ended that took no step of which anything could be said."""
-        self._fields |= {"status": str(ended)}
+    def stop(self, outcome: RunOutcome) -> None:
+        """Write the outcome of a run that ended outside of the training loop."""
+        self._fields |= {"status": str(outcome)}
         write_run_record(self._output, self._fields)
 
     def fail(self, error: Exception) -> None:
-        """Write that `error` ended the run. A disk that takes nothing more is not told of once more."""
+        """Write that `error` ended the run. An error of a full disk is not reported a second time."""
         self._fields |= {"status": "failed", "error": to_one_line(str(error))}
         with contextlib.suppress(DevkitError):
             write_run_record(self._output, self._fields)
 
-    def finish(self, ended: RunOutcome, position: TrainState, memory: DeviceMemory) -> None:
-        """Write what came of it; `summary` holds the numbers that people want to see."""
+    def finish(self, outcome: RunOutcome, state: TrainState, memory: DeviceMemory) -> None:
+        """Write the results; `summary` then holds the numbers of the event "end"."""
         steps = [each for each in read_events(self._output / METRICS_FILE) if each["event"] == "step"]
         self.summary = {
-            "step": position.step,
+            "step": state.step,
             "first_loss": steps[0]["loss"] if steps else None,
             "last_loss": steps[-1]["loss"] if steps else None,
-            "tokens": position.tokens,
-            "seconds": round(position.seconds, 3),
-            "tokens_per_s": round(position.tokens / position.seconds, 1) if position.seconds else None,
+            "tokens": state.tokens,
+            "seconds": round(state.seconds, 3),
+            "tokens_per_s": round(state.tokens / state.seconds, 1) if state.seconds else None,
         }
+        measured = {"allocated_peak_bytes": memory.allocated, "reserved_peak_bytes": memory.reserved}
+        folders = [self._output / name for name in (ADAPTER_FOLDER, MODEL_FOLDER)]
+        published = [each for each in folders if each.is_dir()] if outcome is RunOutcome.DONE else []
         self._fields |= {
-            "status": str(ended),
+            "status": str(outcome),
             **self.summary,
-            "micro_batch": position.micro_batch,
-            "measured": _measured(memory),
-            "files": self._files(ended),
+            "micro_batch": state.micro_batch,
+            # CPUs count no peaks.
+            "measured": measured if memory.reserved else None,
+            "files": {folder.name: hash_files(folder) for folder in published},
         }
         write_run_record(self._output, self._fields)
 
-    def _files(self, ended: RunOutcome) -> dict[str, dict[str, str]]:
-        """The result's files with their SHA-256, by folder."""
-        if ended is not RunOutcome.DONE:
-            return {}
-        names = (ADAPTER_FOLDER, MODEL_FOLDER)
-        folders = [self._output / name for name in names if (self._output / name).is_dir()]
-        return {folder.name: hash_files(folder) for folder in folders}
+
+def _settings_fields(settings: FinetuneSettings) -> dict[str, object]:
+    return {name: to_setting_value(value) for name, value in vars(settings).items()}
 
 
-def _settings(settings: FinetuneSettings) -> dict[str, object]:
-    return {name: _json_value(value) for name, value in vars(settings).items()}
+def publish_result(
+    output: Path, checkpoint: Path, *, is_adapter: bool, write_metadata: Callable[[Path], object]
+) -> Path:
+    """Publish the trained weights of a checkpoint as adapter/, or model/ for a whole model, and return the folder.
+
+    `write_metadata` adds what belongs to them, such as the tokenizer. An earlier result is replaced.
+    """
+    target = output / (ADAPTER_FOLDER if is_adapter else MODEL_FOLDER)
+    new = target.with_name(f"{target.name}.tmp-{os.getpid()}")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    for each in checkpoint.iterdir():
+        if each.is_file() and each.name not in (MANIFEST_FILE, OPTIMIZER_FILE):
+            shutil.copyfile(each, new / each.name)
+    write_metadata(new)
+    if target.exists():
+        old = target.with_name(f"{target.name}.old-{os.getpid()}")
+        target.rename(old)
+        new.rename(target)
+        shutil.rmtree(old)
+    else:
+        new.rename(target)
+    return target
 
 
-def _estimated(decisions: Decisions) -> dict[str, Any] | None:
-    estimate = decisions.estimate
-    if estimate is None:
-        return None
-    return {
-        "allocated_peak_bytes": estimate.allocated_peak_bytes,
-        "reserved_peak_bytes": vars(estimate.reserved_peak_bytes),
-        "device_peak_bytes": vars(estimate.device_peak_bytes),
-    }
-
-
-def _measured(memory: DeviceMemory) -> dict[str, int] | None:
-    """The peaks under the estimate's names; None where nothing counts them."""
-    if not memory.reserved:
-        return None
-    return {"allocated_peak_bytes": memory.allocated, "reserved_peak_bytes": memory.reserved}
-
-
-def _json_value(value: object) -> object:
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    return [str(each) for each in value] if isinstance(value, tuple) else str(value)
+def hash_files(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file in `folder`, by name."""
+    hashes = {}
+    for path in sorted(folder.iterdir()):
+        with path.open("rb") as stream:
+            hashes[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return hashes

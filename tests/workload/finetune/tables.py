@@ -29,7 +29,7 @@ def shown(tokenizer, example):
     """The tokens of an example, what is learned of them in brackets; a blank is "_" and a line break is "/"."""
     tokens = tokenizer.convert_ids_to_tokens(list(example.ids))
     plain = ["_" if each == " " else "/" if each == "\n" else each for each in tokens]
-    return " ".join(f"[{each}]" if mark else each for each, mark in zip(plain, example.counted, strict=True))
+    return " ".join(f"[{each}]" if mark else each for each, mark in zip(plain, example.loss_mask, strict=True))
 
 
 def table(tokenizer, *records, sequence=100, completion_only=True):

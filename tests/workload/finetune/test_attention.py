@@ -9,9 +9,7 @@ from devkit.facts.values import ComputeCapability
 from devkit.workload.finetune.decisions import (
     AttentionKernels,
     AttentionTraits,
-    BatchLayout,
     choose_attention,
-    choose_layout,
     find_attention_refusal,
     find_packing_refusal,
 )
@@ -74,7 +72,7 @@ NO_VARLEN = gpu("8.6", varlen=False)
         pytest.param(model(head=256, value_head=256), A100, Attention.VARLEN, "torch's flash", id="the largest heads"),
         pytest.param(model(head=192, value_head=128), A100, Attention.SDPA, "value heads (128)", id="latent attention"),
         pytest.param(model(head=192, value_head=128), CPU, Attention.VARLEN, "each text", id="latent, on a CPU"),
-        pytest.param(model(dropout=0.1), A100, Attention.SDPA, "asks for 0.1", id="dropout in attention"),
+        pytest.param(model(dropout=0.1), A100, Attention.SDPA, "the model has 0.1", id="dropout in attention"),
         pytest.param(model(dropout=0.1), CPU, Attention.VARLEN, "each text", id="dropout in attention, on a CPU"),
         pytest.param(model(chunked=True), A100, Attention.SDPA, "within chunks", id="attention in chunks"),
         pytest.param(model(router_loss=True), A100, Attention.SDPA, "router's loss", id="a router that wants a mask"),
@@ -85,7 +83,9 @@ NO_VARLEN = gpu("8.6", varlen=False)
         pytest.param(model(sdpa=False), CPU, Attention.EAGER, "written by hand", id="attention sinks"),
         pytest.param(model(recurrent=True), H200, Attention.FLASH, "recurrent layers", id="a hybrid with flash-attn"),
         pytest.param(model(recurrent=True), A100, Attention.SDPA, "recurrent layers", id="a hybrid"),
-        pytest.param(model(hands_on=False), A100, Attention.SDPA, "where the texts of a row begin", id="unknown code"),
+        pytest.param(
+            model(passes_borders=False), A100, Attention.SDPA, "where the texts of a row begin", id="unknown code"
+        ),
         pytest.param(
             model(sdpa=False, flash=False), H200, Attention.EAGER, "written by hand", id="sinks that flash-attn lacks"
         ),
@@ -109,7 +109,7 @@ def test_what_is_chosen_is_never_refused_when_asked_for(traits, kernels):
         pytest.param(LLAMA, None, id="plain attention packs"),
         pytest.param(model(softcap=True), None, id="capped scores pack, by a mask"),
         pytest.param(model(recurrent=True), "recurrent", id="a state would run from text to text"),
-        pytest.param(model(hands_on=False), "begin", id="code that does not look at positions"),
+        pytest.param(model(passes_borders=False), "begin", id="code that does not look at positions"),
     ],
 )
 def test_texts_share_rows_where_they_cannot_see_each_other(traits, reason):
@@ -117,25 +117,9 @@ def test_texts_share_rows_where_they_cannot_see_each_other(traits, reason):
     assert found is None if reason is None else reason in found
 
 
-@pytest.mark.parametrize(
-    ("attention", "pack", "layout"),
-    [
-        pytest.param(Attention.VARLEN, True, BatchLayout.FLAT, id="varlen, packed"),
-        pytest.param(Attention.VARLEN, False, BatchLayout.FLAT, id="varlen needs no padding without packing either"),
-        pytest.param(Attention.FLASH, True, BatchLayout.FLAT, id="flash, packed"),
-        pytest.param(Attention.FLASH, False, BatchLayout.PADDED, id="flash unpads by the mask"),
-        pytest.param(Attention.SDPA, True, BatchLayout.BLOCKS, id="sdpa, packed"),
-        pytest.param(Attention.SDPA, False, BatchLayout.PADDED, id="sdpa, padded"),
-        pytest.param(Attention.EAGER, True, BatchLayout.BLOCKS, id="eager, packed"),
-    ],
-)
-def test_rows_are_laid_out_for_their_attention(attention, pack, layout):
-    assert choose_layout(attention, pack=pack) is layout
-
-
 def test_every_trait_has_a_row_above():
     """A trait that no decision reads would be a promise nobody keeps."""
     assert {each.name for each in fields(AttentionTraits)} == {
-        *("name", "sdpa", "flash", "hands_on", "recurrent", "softcap", "chunked", "router_loss", "dropout"),
+        *("name", "sdpa", "flash", "passes_borders", "recurrent", "softcap", "chunked", "router_loss", "dropout"),
         *("head", "value_head"),
     }

@@ -10,12 +10,14 @@ from tests.fuzz.profile import FUZZ
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
+from devkit.estimate.settings import Attention
 from devkit.workload.finetune.data.batches import (
     IGNORE_INDEX,
     BatchLayout,
     BatchLoader,
     BatchRow,
     Example,
+    choose_layout,
     collate,
 )
 
@@ -66,12 +68,12 @@ def test_a_step_learns_the_same_for_any_number_of_processes_and_passes(
     layout, pack, examples, world, micro_batch, batch, step
 ):
     feed = BatchLoader(examples, batch=batch, sequence=SEQUENCE, pack=pack, layout=layout)
-    alone = feed.step(step, micro_batch=batch)
-    shares = [feed.step(step, rank=rank, world=world, micro_batch=micro_batch) for rank in range(world)]
+    alone = feed.load_step(step, micro_batch=batch)
+    shares = [feed.load_step(step, rank=rank, world_size=world, micro_batch=micro_batch) for rank in range(world)]
     shared = [each for share in shares for each in share]
     assert predictions(shared) == predictions(alone)
-    assert sum(each.counted for each in shared) == feed.counted(step) == len(predictions(alone))
-    assert sum(each.tokens for each in shared) == sum(each.tokens for each in alone)
+    assert sum(each.target_count for each in shared) == feed.count_targets(step) == len(predictions(alone))
+    assert sum(each.token_count for each in shared) == sum(each.token_count for each in alone)
     assert len({len(share) for share in shares}) == 1
 
 
@@ -80,7 +82,7 @@ def test_a_step_learns_the_same_for_any_number_of_processes_and_passes(
 @given(examples=examples_strategy)
 def test_an_epoch_learns_each_prediction_once(layout, pack, examples):
     feed = BatchLoader(examples, batch=3, sequence=SEQUENCE, pack=pack, layout=layout)
-    batches = [batch for step in range(feed.steps_per_epoch) for batch in feed.step(step)]
+    batches = [batch for step in range(feed.steps_per_epoch) for batch in feed.load_step(step)]
     wanted = [((a, b), place) for each in examples for place, (a, b) in enumerate(zip(each.ids, each.ids[1:]))]  # noqa: B905
     assert predictions(batches) == sorted(wanted)
 
@@ -92,9 +94,9 @@ def test_no_pass_is_larger_than_the_worst_case(layout, pack, examples, micro_bat
     feed = BatchLoader(examples, batch=4, sequence=SEQUENCE, pack=pack, layout=layout)
     worst = feed.build_largest_batch(micro_batch)
     for step in range(feed.steps_per_epoch):
-        for batch in feed.step(step, micro_batch=micro_batch):
+        for batch in feed.load_step(step, micro_batch=micro_batch):
             assert batch.ids.numel() <= worst.ids.numel()
-            assert batch.counted <= worst.counted
+            assert batch.target_count <= worst.target_count
 
 
 def test_packed_rows_lie_flat_with_their_borders():
@@ -103,9 +105,9 @@ def test_packed_rows_lie_flat_with_their_borders():
     assert batch.ids.tolist() == [[1, 2, 3, 11, 12, 21, 22, 23, 24]]
     assert batch.labels.tolist() == [[2, 3, IGNORE_INDEX, 12, IGNORE_INDEX, IGNORE_INDEX, 23, 24, IGNORE_INDEX]]
     assert batch.positions.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2, 3]]
-    assert batch.borders is not None
-    assert (batch.borders.tolist(), batch.borders.dtype) == ([0, 3, 5, 9], torch.int32)
-    assert (batch.mask, batch.counted, batch.tokens) == (None, 5, 9)
+    assert batch.cu_seqlens is not None
+    assert (batch.cu_seqlens.tolist(), batch.cu_seqlens.dtype) == ([0, 3, 5, 9], torch.int32)
+    assert (batch.attention_mask, batch.target_count, batch.token_count) == (None, 5, 9)
 
 
 def test_packed_rows_in_blocks_are_filled_behind_a_border_of_their_own():
@@ -117,7 +119,7 @@ def test_packed_rows_in_blocks_are_filled_behind_a_border_of_their_own():
         [IGNORE_INDEX, 23, IGNORE_INDEX, IGNORE_INDEX, IGNORE_INDEX],
     ]
     assert batch.positions.tolist() == [[0, 1, 2, 0, 1], [0, 1, 2, 0, 1]]
-    assert (batch.borders, batch.mask, batch.counted, batch.tokens) == (None, None, 4, 8)
+    assert (batch.cu_seqlens, batch.attention_mask, batch.target_count, batch.token_count) == (None, None, 4, 8)
 
 
 def test_padding_and_prompts_are_masked_in_padded_rows():
@@ -127,30 +129,30 @@ def test_padding_and_prompts_are_masked_in_padded_rows():
         [IGNORE_INDEX, IGNORE_INDEX, 4, IGNORE_INDEX],
         [12, IGNORE_INDEX, IGNORE_INDEX, IGNORE_INDEX],
     ]
-    assert batch.mask is not None
-    assert batch.mask.tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
-    assert (batch.borders, batch.counted, batch.tokens) == (None, 2, 6)
+    assert batch.attention_mask is not None
+    assert batch.attention_mask.tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+    assert (batch.cu_seqlens, batch.target_count, batch.token_count) == (None, 2, 6)
 
 
 def test_the_first_token_of_a_text_is_never_a_prediction_even_where_it_is_marked():
     marked = Example([1, 2], [1, 1])
     batch = collate([BatchRow((marked, marked))], BatchLayout.FLAT)
     assert batch.labels.tolist() == [[2, IGNORE_INDEX, 2, IGNORE_INDEX]]
-    assert batch.counted == marked.learned * 2 == 2
+    assert batch.target_count == marked.target_count * 2 == 2
 
 
 @pytest.mark.parametrize("layout", BatchLayout)
 def test_a_process_without_rows_holds_a_token_that_counts_for_nothing(layout):
     feed = BatchLoader([example(3)], batch=4, sequence=SEQUENCE, layout=layout)
-    shares = [feed.step(0, rank=rank, world=2) for rank in range(2)]
-    assert [[(each.counted, each.tokens) for each in share] for share in shares] == [[(0, 0)], [(2, 3)]]
+    shares = [feed.load_step(0, rank=rank, world_size=2) for rank in range(2)]
+    assert [[(each.target_count, each.token_count) for each in share] for share in shares] == [[(0, 0)], [(2, 3)]]
     assert shares[0][0].ids.shape == (1, 1)
 
 
 def test_lists_and_compact_examples_are_the_same_batch():
     lists = Example([5, 6, 7], [False, True, True])
     assert collate([BatchRow((lists,))], BatchLayout.FLAT).labels.tolist() == [[6, 7, IGNORE_INDEX]]
-    compact = Example.compact(lists.ids, lists.counted)
+    compact = Example.compact(lists.ids, lists.loss_mask)
     assert collate([BatchRow((compact,))], BatchLayout.FLAT).labels.tolist() == [[6, 7, IGNORE_INDEX]]
 
 
@@ -158,16 +160,16 @@ def test_the_feed_says_how_full_rows_are_and_that_the_last_step_is_smaller():
     feed = BatchLoader(examples_of([8, 8, 16, 4]), batch=2, sequence=16, pack=True, layout=BatchLayout.FLAT)
     assert feed.notes == [
         "packed 4 texts into 3 rows of at most 16 tokens, 75.0% full",
-        "the last step of each epoch learns from 1 row instead of 2: no row is left out",
+        "the last step of each epoch trains on 1 row instead of 2: no row is left out",
     ]
     assert BatchLoader(examples_of([8, 8]), batch=2, sequence=16).notes == []
     assert BatchLoader(examples_of([8, 8]), batch=3, sequence=16).notes == [
-        "each step learns from 2 rows instead of 3: the data makes no more"
+        "each step trains on 2 rows instead of 3: the dataset has no more"
     ]
 
 
 def test_no_example_is_the_users_error():
-    with pytest.raises(DevkitError, match="nothing to learn from"):
+    with pytest.raises(DevkitError, match="nothing to train on"):
         BatchLoader([], batch=1, sequence=8)
 
 
@@ -180,11 +182,27 @@ def test_packed_rows_are_not_padded_by_mistake():
 
 def test_batches_that_were_made_ahead_are_those_of_the_step_and_of_no_other():
     feed = BatchLoader(examples_of(range(2, 14)), batch=4, sequence=SEQUENCE)
-    plain = {(step, size): feed.step(step, micro_batch=size) for step in (1, 2) for size in (1, 2)}
+    plain = {(step, size): feed.load_step(step, micro_batch=size) for step in (1, 2) for size in (1, 2)}
     for ahead, asked in [((1, 2), (1, 2)), ((1, 2), (2, 2)), ((1, 2), (1, 1))]:
         feed.prefetch(ahead[0], micro_batch=ahead[1])
-        found = feed.step(asked[0], micro_batch=asked[1])
+        found = feed.load_step(asked[0], micro_batch=asked[1])
         assert [each.ids.tolist() for each in found] == [each.ids.tolist() for each in plain[asked]]
     feed.prefetch(1, micro_batch=2)
-    first, again = feed.step(1, micro_batch=2), feed.step(1, micro_batch=2)
+    first, again = feed.load_step(1, micro_batch=2), feed.load_step(1, micro_batch=2)
     assert first[0].ids is not again[0].ids, "what was handed out is not kept"
+
+
+@pytest.mark.parametrize(
+    ("attention", "pack", "layout"),
+    [
+        pytest.param(Attention.VARLEN, True, BatchLayout.FLAT, id="varlen, packed"),
+        pytest.param(Attention.VARLEN, False, BatchLayout.FLAT, id="varlen needs no padding without packing either"),
+        pytest.param(Attention.FLASH, True, BatchLayout.FLAT, id="flash, packed"),
+        pytest.param(Attention.FLASH, False, BatchLayout.PADDED, id="flash unpads by the mask"),
+        pytest.param(Attention.SDPA, True, BatchLayout.BLOCKS, id="sdpa, packed"),
+        pytest.param(Attention.SDPA, False, BatchLayout.PADDED, id="sdpa, padded"),
+        pytest.param(Attention.EAGER, True, BatchLayout.BLOCKS, id="eager, packed"),
+    ],
+)
+def test_rows_are_laid_out_for_their_attention(attention, pack, layout):
+    assert choose_layout(attention, pack=pack) is layout

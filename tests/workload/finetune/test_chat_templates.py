@@ -23,7 +23,7 @@ def test_a_template_that_marks_answers_is_believed():
         "<|im_start|> user / Hi <|im_end|> / <|im_start|> assistant / [Hello] [<|im_end|>] / "
         "<|im_start|> user / What <|im_end|> / <|im_start|> assistant / [A] [_] [hat] [<|im_end|>] /"
     ]
-    [learned_late] = table(tokenizer, chat(USER, ANSWER, SECOND, LAST, learned_from=2))
+    [learned_late] = table(tokenizer, chat(USER, ANSWER, SECOND, LAST, first_trained_turn=2))
     assert "[Hello]" not in learned_late
     assert learned_late.endswith("[A] [_] [hat] [<|im_end|>] /")
 
@@ -46,7 +46,9 @@ def test_a_template_that_forgets_reasoning_gives_an_example_for_each_answer():
 
 def test_a_template_in_which_no_answer_is_found_is_refused_with_what_to_do():
     tokenizer = made.words(template=made.ASKS_OTHERWISE)
-    with pytest.raises(DevkitError, match=r"data\.jsonl:3: the chat template does not begin an answer") as caught:
+    with pytest.raises(
+        DevkitError, match=r"data\.jsonl:3: answers are not found: the chat template begins them differently"
+    ) as caught:
         table(tokenizer, chat(USER, ANSWER))
     assert "--no-completion-only" in caught.value.hint
     assert len(table(tokenizer, chat(USER, ANSWER), completion_only=False)) == 1
@@ -93,7 +95,7 @@ def test_of_any_chat_exactly_the_answers_and_the_ends_of_their_turns_are_learned
     tokenizer = FORGETTING if forgets else PLAIN
     messages = [turn(role, said) for pair in turns for role, said in zip(("user", "assistant"), pair, strict=True)]
     [example] = tokenize_records([chat(*messages)], tokenizer, sequence=10_000).examples
-    learned = [token for token, mark in zip(example.ids, example.counted, strict=True) if mark]
+    learned = [token for token, mark in zip(example.ids, example.loss_mask, strict=True) if mark]
     tokens = "".join(tokenizer.convert_ids_to_tokens(learned))
     assert tokens == "".join(f"{answer}<|im_end|>\n" for _, answer in turns)
 

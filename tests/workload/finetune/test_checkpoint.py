@@ -68,7 +68,7 @@ def test_the_newest_checkpoint_is_found_by_its_number_and_not_by_its_name(tmp_pa
     found = newest(tmp_path)
     assert found.path == tmp_path / "step-10"
     assert found.manifest.progress == TrainProgress(step=10, tokens=240)
-    assert found.passed_over == ()
+    assert found.broken == ()
 
 
 @pytest.mark.parametrize("exists", [True, False], ids=["an empty folder", "no folder"])
@@ -119,7 +119,7 @@ def test_a_broken_checkpoint_is_named_and_the_older_one_taken(saved, name):
     flip_a_bit(saved / "step-20" / name)
     found = newest(saved)
     assert found.path == saved / "step-10"
-    assert found.passed_over == (f"step-20: {name} is not as it was written",)
+    assert found.broken == (f"step-20: {name} was changed after it was written",)
     assert names(saved) == ["latest", "step-10", "step-20.broken"]
 
 
@@ -127,7 +127,7 @@ def test_a_truncated_file_is_named_with_both_sizes(saved):
     path = saved / "step-20" / "optimizer.safetensors"
     size = path.stat().st_size
     os.truncate(path, 100)
-    assert newest(saved).passed_over == (f"step-20: optimizer.safetensors has 100 bytes of {size}",)
+    assert newest(saved).broken == (f"step-20: optimizer.safetensors has 100 bytes of {size}",)
 
 
 def test_a_broken_checkpoint_is_gone_when_the_run_has_passed_it(saved, state):
@@ -143,13 +143,13 @@ def test_a_broken_checkpoint_is_gone_when_the_run_has_passed_it(saved, state):
 def test_a_run_whose_checkpoints_are_all_broken_does_not_begin_anew_by_itself(saved):
     for number in (10, 20):
         flip_a_bit(saved / f"step-{number}" / "manifest.json", at=40)
-    with pytest.raises(DevkitError, match=r"no checkpoint in .* can be gone on from: step-20: .*; step-10: "):
+    with pytest.raises(DevkitError, match=r"no checkpoint in .* can be resumed from: step-20: .*; step-10: "):
         newest(saved)
     assert names(saved) == ["latest", "step-10", "step-20"]
 
 
 def test_a_checkpoint_of_other_settings_is_refused_with_what_differs(saved):
-    with pytest.raises(DevkitError, match="step-20 was made with other settings: rank was 4, now 8") as refused:
+    with pytest.raises(DevkitError, match="step-20 was saved with other settings: rank was 4, now 8") as refused:
         newest(saved, {"rank": 8, "seed": 0})
     assert "--no-resume" in refused.value.hint
 
@@ -160,7 +160,7 @@ def test_a_link_to_a_checkpoint_elsewhere_is_passed_over(saved, tmp_path_factory
     (saved / "step-30").symlink_to(elsewhere)
     found = newest(saved)
     assert found.path == saved / "step-20"
-    assert found.passed_over == ("step-30: is no folder of its own",)
+    assert found.broken == ("step-30: is no folder of its own",)
     assert names(elsewhere)
 
 
@@ -206,7 +206,7 @@ def test_a_disk_that_fills_up_in_a_save_gives_one_line_and_loses_nothing(saved, 
         pytest.raises(DevkitError, match=r"cannot save step 30 into .*: File too large") as told,
     ):
         save(saved, state, 30)
-    assert told.value.hint == "Make room. step-20 is untouched; the same command goes on from there."
+    assert told.value.hint == "Free space. step-20 is untouched; the same command resumes from it."
     assert names(saved) == ["latest", "step-10", "step-20"]
     assert newest(saved).path == saved / "step-20"
 
@@ -218,7 +218,7 @@ def test_a_full_disk_is_noticed_before_anything_is_written(tmp_path, state):
             for number in (20, 30):
                 save(disk, state, number)
         assert names(disk) == ["latest", "step-10", "step-20"]
-        assert newest(disk).passed_over == ()
+        assert newest(disk).broken == ()
 
 
 def test_a_disk_too_small_for_what_is_kept_is_noticed_before_the_first_step(tmp_path, state):

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="the workload extra is not installed
 pytestmark = pytest.mark.workload
 
 from devkit.estimate.settings import Attention
-from devkit.workload.finetune.decisions import BatchLayout
+from devkit.workload.finetune.data.batches import BatchLayout
 from devkit.workload.finetune.model.attention import (
     ATTN_IMPLEMENTATION,
     register_varlen_attention,
@@ -81,7 +81,7 @@ def test_a_model_that_does_not_look_at_positions_is_stopped(attention, layout, m
         return forward(input_ids=input_ids, use_cache=False)
 
     monkeypatch.setattr(decoder, "forward", deaf)
-    with pytest.raises(DevkitError, match=f"see each other with {attention} attention") as caught:
+    with pytest.raises(DevkitError, match=f"attend to each other in this model with {attention} attention") as caught:
         require_no_cross_attention(model, attention, layout, CPU)
     assert "--no-packing" in caught.value.hint
 
@@ -91,7 +91,7 @@ def test_a_model_with_recurrent_layers_is_stopped():
     linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 2}
     widths = {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
     model = made("Qwen3NextConfig", attention=Attention.SDPA, **shape, **linear, **widths)
-    with pytest.raises(DevkitError, match="see each other"):
+    with pytest.raises(DevkitError, match="attend to each other"):
         require_no_cross_attention(model, Attention.SDPA, BatchLayout.BLOCKS, CPU)
 
 

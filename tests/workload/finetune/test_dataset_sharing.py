@@ -21,13 +21,13 @@ HELD_OUT = [Example.compact(range(300), [1] * 300)]
 def handed_on(data):
     path = dataset.write_dataset_file(data)
     try:
-        return dataset._mapped(path)
+        return dataset._map_dataset_file(path)
     finally:
         path.unlink()
 
 
 def plain(examples):
-    return [(list(each.ids), list(each.counted), each.learned) for each in examples]
+    return [(list(each.ids), list(each.loss_mask), each.target_count) for each in examples]
 
 
 @pytest.mark.parametrize(
@@ -43,23 +43,23 @@ def plain(examples):
 )
 def test_data_that_is_handed_on_is_the_same(data):
     found = handed_on(data)
-    assert plain(found.learned) == plain(data.learned)
+    assert plain(found.train) == plain(data.train)
     assert plain(found.held_out) == plain(data.held_out)
     assert (found.notes, found.chat_template) == (data.notes, data.chat_template)
-    assert fingerprint_examples(found.learned) == fingerprint_examples(data.learned)
+    assert fingerprint_examples(found.train) == fingerprint_examples(data.train)
 
 
 def test_a_batch_of_mapped_texts_is_that_of_the_texts():
     texts = [each for each in LEARNED if len(each.ids) > 1]
-    mapped = handed_on(Dataset(texts, [], (), None)).learned
+    mapped = handed_on(Dataset(texts, [], (), None)).train
     for layout in (BatchLayout.FLAT, BatchLayout.PADDED):
         one, other = (collate([BatchRow((each,)) for each in some], layout) for some in (texts, mapped))
         assert torch.equal(one.ids, other.ids) and torch.equal(one.labels, other.labels)
-        assert (one.counted, one.tokens) == (other.counted, other.tokens)
+        assert (one.target_count, one.token_count) == (other.target_count, other.token_count)
 
 
 def test_a_file_that_is_not_there_is_none_of_ours(tmp_path):
-    assert dataset._mapped(tmp_path / "gone") is None
+    assert dataset._map_dataset_file(tmp_path / "gone") is None
 
 
 def test_a_signal_while_texts_are_handed_on_leaves_no_file(tmp_path, monkeypatch):

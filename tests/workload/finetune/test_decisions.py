@@ -52,9 +52,9 @@ OLD_APPLE = Hardware(kind=DeviceKind.MPS, name="Apple GPU", free_bytes=100 * GIB
 CPU = Hardware(kind=DeviceKind.CPU, name="a CPU", free_bytes=64 * GIB, packages=frozenset({"bitsandbytes"}))
 
 
-def decided(hardware, *, corpus=MANY_TEXTS, need=NEED, traits=TRAITS, **wishes):
+def decided(hardware, *, corpus=MANY_TEXTS, estimator=NEED, traits=TRAITS, **wishes):
     settings = FinetuneSettings(model="m", data=("d",), **wishes)
-    return decide(settings, hardware, traits=traits, corpus=corpus, need=need)
+    return decide(settings, hardware, traits=traits, corpus=corpus, estimator=estimator)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_what_was_asked_for_is_done_and_says_so():
         ),
         pytest.param(gpu("7.0", 32), {"method": Method.INT8_LORA}, "compute capability 7.5", id="int8 on a V100"),
         pytest.param(gpu("5.2", 12), {"method": Method.QLORA}, "compute capability 6.0", id="4 bits on a Maxwell"),
-        pytest.param(T4, {"attention": Attention.VARLEN}, "varlen is out", id="varlen on a T4"),
+        pytest.param(T4, {"attention": Attention.VARLEN}, "varlen is not possible", id="varlen on a T4"),
         pytest.param(T4, {"method": Method.FULL, "precision": Precision.FP16}, "fp16", id="a whole model in fp16"),
         pytest.param(H100, {"loss": Loss.FUSED}, "Liger", id="the fused loss without Liger"),
         pytest.param(gpu("9.0", 80, can_compile=False), {"compile": True}, "compiler", id="compiling without compiler"),
@@ -161,7 +161,7 @@ def test_processes_share_a_batch_and_each_has_its_own_passes():
 
 
 def test_without_an_estimate_a_gpu_begins_with_the_least():
-    found = decided(H200, need=None)
+    found = decided(H200, estimator=None)
     assert (found.micro_batch, found.checkpointing, found.estimate) == (1, True, None)
 
 
@@ -201,9 +201,9 @@ def test_in_fp32_the_adapters_precision_is_not_explained_by_what_fp32_would_cost
 
 def test_steps_that_were_asked_for_are_not_said_to_come_of_packing():
     few = CorpusSize(texts=100, tokens=40_000)
-    assert "the data would make 1 step;" in because(decided(A100, corpus=few), "packing")
+    assert "the run would be 1 step;" in because(decided(A100, corpus=few), "packing")
     asked = because(decided(A100, corpus=few, steps=20), "packing")
-    assert asked.startswith("packed, each pass over the data would be 1 step, 4 at least are wanted")
+    assert asked.startswith("packed, an epoch would be 1 step, fewer than 4")
 
 
 def test_on_a_cpu_nothing_is_estimated_that_only_a_gpu_has():

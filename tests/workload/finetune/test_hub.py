@@ -81,9 +81,9 @@ def answers(models, tmp_path_factory):
     ("name", "token", "message", "hint"),
     [
         ("owner/gated", "", "gated, and no token is set (401)", "hf auth login"),
-        ("owner/gated", "stranger", "gated, and the account of your token was not let in (403)", "Accept its terms on"),
+        ("owner/gated", "stranger", "gated, and the account of your token has no access (403)", "Accept its terms on"),
         ("owner/unknown", "", "no such model on the hub (404)", "log in with"),
-        ("owner/unknown", "stranger", "no such model on the hub (404)", "your token may not see it"),
+        ("owner/unknown", "stranger", "no such model on the hub (404)", "your token may not have access"),
         ("owner/revoked", "stranger", "your token may not read owner/revoked (403)", "permission"),
         ("owner/disabled", "", "the hub has disabled owner/disabled", "for the reason"),
         ("owner/whole@other", "", "owner/whole has no branch, tag or commit other", "tree/main lists them"),
@@ -107,7 +107,7 @@ def test_every_refusal_of_the_hub_has_a_line_of_its_own(answers, name, token, me
         [
             (
                 "owner/busy",
-                "the hub answers no more requests from this address for now (429)",
+                "the hub rejects requests from this address for now (429)",
                 "Wait a few minutes, or log in.",
             ),
             ("owner/broken", "the hub failed to answer for owner/broken (500)", "Try again later"),
@@ -130,7 +130,7 @@ def test_finetune_itself_ends_with_that_line_when_the_hub_answers_none(models, t
 
 @pytest.mark.parametrize(
     ("status", "message"),
-    [(429, "no more requests from this address for now (429)"), (500, "failed to answer"), (504, "504")],
+    [(429, "rejects requests from this address for now (429)"), (500, "failed to respond"), (504, "504")],
 )
 def test_an_answer_that_the_client_repeats_for_a_minute_has_its_line_too(status, message):
     client = pytest.importorskip("httpx2")

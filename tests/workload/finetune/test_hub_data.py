@@ -62,11 +62,11 @@ def answers(tmp_path_factory):
     ("name", "token", "message", "hint"),
     [
         ("owner/gated", "", "the data set owner/gated is gated, and no token is set (401)", "Accept its terms on"),
-        ("owner/gated", "stranger", "gated, and the account of your token was not let in (403)", "Accept its terms on"),
+        ("owner/gated", "stranger", "gated, and the account of your token has no access (403)", "Accept its terms on"),
         ("owner/unknown", "", "no file or folder owner/unknown, and no such data set on the hub", "hf auth login"),
         ("owner/unknown", "stranger", "no such data set on the hub", "private"),
         ("owner/revoked", "stranger", "your token may not read the data set owner/revoked (403)", "permission"),
-        ("owner/busy", "", "the hub answers no more requests from this address for now (429)", "Wait"),
+        ("owner/busy", "", "the hub rejects requests from this address for now (429)", "Wait"),
         ("owner/whole:other", "", "owner/whole", "owner/name:split"),
     ],
     ids=lambda value: value or "no token",

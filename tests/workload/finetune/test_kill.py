@@ -227,5 +227,5 @@ def test_a_run_of_other_settings_is_refused_and_nothing_of_it_changes(kitchen, z
     before = Outcome(output)
     run = zygote.start(argv(kitchen, output, rank=4, seed=4))
     assert run.ended() == [2]
-    assert "was made with other settings: rank was 16, now 4; seed was 3, now 4" in run.said(0)
+    assert "was saved with other settings: rank was 16, now 4; seed was 3, now 4" in run.said(0)
     assert Outcome(output) == before

@@ -35,7 +35,7 @@ def before_pass(monkeypatch, number, action):
             return action(loss) if len(passes) in number else loss
         return loss
 
-    monkeypatch.setattr(ModelWithLoss, "loss_over", forward)
+    monkeypatch.setattr(ModelWithLoss, "compute_micro_batch_loss", forward)
 
 
 def test_a_step_without_a_number_for_loss_is_passed_over_and_told(kitchen, monkeypatch):

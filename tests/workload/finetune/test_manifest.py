@@ -4,6 +4,10 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.workload
+
+pytest.importorskip("torch", reason="needs the workload extra")
+
 from devkit.workload.finetune.checkpoint import (
     MANIFEST_FILE,
     BrokenCheckpointError,
@@ -12,7 +16,7 @@ from devkit.workload.finetune.checkpoint import (
     TrainProgress,
     find_differences,
     read_manifest,
-    verify_files,
+    verify_checkpoint,
 )
 
 WEIGHTS = b"0123456789abcdef"
@@ -34,7 +38,7 @@ def folder(tmp_path):
 
 
 def test_a_whole_checkpoint_is_read_as_it_was_written(folder):
-    manifest = verify_files(folder)
+    manifest = verify_checkpoint(folder)
     assert manifest.progress == TrainProgress(step=20, tokens=4096, skipped=1, seconds=2.5, scaler={"scale": 1024.0})
     assert manifest.settings == {"rank": 8, "targets": ["q_proj", "v_proj"], "precision": None}
     assert (manifest.world, manifest.files) == (2, {"weights": RECORD})
@@ -45,19 +49,19 @@ def test_one_flipped_bit_is_noticed(folder, bit):
     flipped = bytearray(WEIGHTS)
     flipped[bit // 8] ^= 1 << bit % 8
     (folder / "weights").write_bytes(flipped)
-    with pytest.raises(BrokenCheckpointError, match="weights is not as it was written"):
-        verify_files(folder)
+    with pytest.raises(BrokenCheckpointError, match="weights was changed after it was written"):
+        verify_checkpoint(folder)
 
 
 def test_every_flipped_bit_of_the_manifest_is_noticed_or_changes_nothing(folder):
     whole = (folder / MANIFEST_FILE).read_bytes()
-    expected = verify_files(folder)
+    expected = verify_checkpoint(folder)
     for bit in range(0, len(whole) * 8, 37):
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8
         (folder / MANIFEST_FILE).write_bytes(flipped)
         try:
-            assert verify_files(folder) == expected  # only white space became another white space
+            assert verify_checkpoint(folder) == expected  # only white space became another white space
         except BrokenCheckpointError:
             continue
 
@@ -66,7 +70,7 @@ def test_every_flipped_bit_of_the_manifest_is_noticed_or_changes_nothing(folder)
 def test_a_truncated_file_is_noticed(folder, kept):
     (folder / "weights").write_bytes(WEIGHTS[:kept])
     with pytest.raises(BrokenCheckpointError, match=f"weights has {kept} bytes of 16"):
-        verify_files(folder)
+        verify_checkpoint(folder)
 
 
 @pytest.mark.parametrize(
@@ -88,15 +92,15 @@ def test_a_truncated_file_is_noticed(folder, kept):
 def test_what_is_missing_or_no_manifest_is_named(folder, spoil, says):
     spoil(folder)
     with pytest.raises(BrokenCheckpointError, match=says):
-        verify_files(folder)
+        verify_checkpoint(folder)
 
 
 def test_a_link_is_no_file_of_a_checkpoint(folder, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "weights"
     (folder / "weights").replace(elsewhere)
     (folder / "weights").symlink_to(elsewhere)
-    with pytest.raises(BrokenCheckpointError, match="weights is not a plain file"):
-        verify_files(folder)
+    with pytest.raises(BrokenCheckpointError, match="weights is not a regular file"):
+        verify_checkpoint(folder)
 
 
 def test_a_manifest_of_another_form_is_named_by_its_form(folder):
@@ -125,10 +129,10 @@ def test_differing_settings_are_named_with_both_values(before, now, said):
 
 def test_other_texts_and_another_model_are_called_so_in_place_of_hashes():
     before = {"rank": 8, "model": "0f0f", "data": "abab"}
-    assert find_differences(before, {**before, "data": "cdcd"}) == ["the texts are others than those it learned from"]
+    assert find_differences(before, {**before, "data": "cdcd"}) == ["the data differ from those of the checkpoint"]
     assert find_differences(before, {"rank": 9, "model": "1e1e", "data": "abab"}) == [
         "rank was 8, now 9",
-        "the model is another than the one it was made from",
+        "the model differs from that of the checkpoint",
     ]
     rows = {**before, "sequence": 64}
     assert find_differences(rows, {**rows, "sequence": 32, "data": "cdcd"}) == ["sequence was 64, now 32"]

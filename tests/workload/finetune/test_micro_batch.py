@@ -81,7 +81,7 @@ def test_another_error_is_not_taken_for_memory():
 
 
 def test_the_cpu_has_no_count_of_tensors():
-    assert read_device_memory(CPU).fields() == {}
+    assert read_device_memory(CPU).to_event_fields() == {}
 
 
 class Narrow:
@@ -93,19 +93,19 @@ class Narrow:
 
         def forward(module, batch):
             self.passes += 1
-            texts = len(batch.borders) - 1
+            texts = len(batch.cu_seqlens) - 1
             if texts > fits and self.passes > since and self.times > 0:
                 self.times -= 1
                 raise torch.OutOfMemoryError("for the test")
             return whole(module, batch)
 
         self.times = times
-        monkeypatch.setattr(ModelWithLoss, "loss_over", forward)
+        monkeypatch.setattr(ModelWithLoss, "compute_micro_batch_loss", forward)
 
 
 def test_the_largest_pass_that_fits_is_found_before_training_and_leaves_no_trace(kitchen, monkeypatch):
     straight = kitchen.run(micro_batch=8)
-    monkeypatch.setattr(program, "is_tried_out", lambda device: True)
+    monkeypatch.setattr(program, "can_recover_from_oom", lambda device: True)
     Narrow(monkeypatch, fits=2)
     found = kitchen.run(micro_batch=8)
     assert found.named("probe")[0] | {"micro_batch": 2, "refused": [8, 4]} == found.named("probe")[0]
@@ -141,7 +141,7 @@ def test_after_a_shortage_the_same_command_goes_on(kitchen, monkeypatch):
 
 
 def test_when_not_one_row_fits_nothing_is_trained(kitchen, monkeypatch):
-    monkeypatch.setattr(program, "is_tried_out", lambda device: True)
+    monkeypatch.setattr(program, "can_recover_from_oom", lambda device: True)
     Narrow(monkeypatch, fits=0)
     found = kitchen.run(micro_batch=2)
     assert found.code == 1
@@ -153,7 +153,7 @@ def test_a_model_that_does_not_even_load_is_said_in_words_and_not_as_a_bug(kitch
     def too_large(*_):
         raise torch.OutOfMemoryError("for the test")
 
-    monkeypatch.setattr(program.program_parts, "loaded", too_large)
+    monkeypatch.setattr(program, "load_base_model", too_large)
     found = kitchen.run()
     assert found.code == 1
     assert found.named("stopped")[0]["how"] == "out-of-memory"

@@ -95,10 +95,10 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
         ({"config__json": None}, "has no config.json", "Name a model's folder"),
         ({"config__json": None, "adapter_config__json": "{}"}, "is an adapter, not a model", "the adapter beside it"),
         ({"config__json": None, "model__gguf": "GGUF"}, "holds model.gguf: GGUF is for inference", "in safetensors"),
-        ({"config__json": "{"}, "is no JSON", "Fetch it again"),
+        ({"config__json": "{"}, "is not JSON", "Fetch it again"),
         ({"config__json": "[]"}, "names no model_type", "transformers reads"),
         ({"config__json": {"architectures": []}}, "names no model_type", "transformers reads"),
-        ({"config__json": CONFIG | {"quantization_config": {"quant_method": "awq"}}}, "quantised with awq", "16-bit"),
+        ({"config__json": CONFIG | {"quantization_config": {"quant_method": "awq"}}}, "quantized with awq", "16-bit"),
         ({"config__json": CONFIG | {"quantization_config": {"quant_method": "gptq"}}}, "with gptq", "--method qlora"),
         ({"config__json": {"model_type": "t5", "is_encoder_decoder": True}}, "an encoder-decoder (t5)", "causal"),
         (
@@ -107,8 +107,8 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
             "causal language model",
         ),
         ({"model__safetensors": None}, "has a config.json and no weights", "Fetch model.safetensors"),
-        ({"model__safetensors": ""}, "is no whole safetensors file", "cut short"),
-        ({"model__safetensors": "<html>not found</html>"}, "is no whole safetensors file", "cut short"),
+        ({"model__safetensors": ""}, "is not a complete safetensors file", "cut short"),
+        ({"model__safetensors": "<html>not found</html>"}, "is not a complete safetensors file", "cut short"),
         (
             {"model__safetensors": "version https://git-lfs.github.com/spec/v1\noid"},
             "pointer of Git LFS",
@@ -145,7 +145,9 @@ def test_weights_that_were_cut_short_anywhere_are_refused(tmp_path, base, share)
     folder = folder_with(tmp_path, base)
     file = folder / "model.safetensors"
     cut_to(file, round(file.stat().st_size * share))
-    with pytest.raises(DevkitError, match=r"is no whole safetensors file|damaged header|ends after .* of ") as refused:
+    with pytest.raises(
+        DevkitError, match=r"is not a complete safetensors file|damaged header|ends after .* of "
+    ) as refused:
         inspect_model(folder)
     assert "\n" not in refused.value.message
 
@@ -172,7 +174,7 @@ def refusal_of_loading(folder, **choices):
         ({"model_type": "vit"}, "is no model that generates text"),
         (
             {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}},
-            "brings code of its own, which devkit does not run",
+            "comes with code of its own, which devkit does not run",
         ),
     ],
     ids=["newer than transformers", "an image model", "with code of its own"],
@@ -196,7 +198,7 @@ def test_a_weight_that_no_file_holds_is_never_drawn_at_random(tmp_path, base):
 def test_weights_of_another_shape_than_the_configuration_are_refused(tmp_path, base):
     config = json.loads((base / "config.json").read_text())
     folder = folder_with(tmp_path, base, config__json=config | {"intermediate_size": 64})
-    assert "has another shape than config.json says" in refusal_of_loading(folder).message
+    assert "has another shape than config.json declares" in refusal_of_loading(folder).message
 
 
 def test_a_damaged_tokenizer_is_named(tmp_path, base):
@@ -214,7 +216,7 @@ def test_a_model_saved_in_4_bits_is_trained_as_such_and_as_nothing_else(tmp_path
     again = load_base(inspect_model(folder), LoadSettings(precision=Precision.BF16, quantisation=BaseQuantization.NF4))
     assert count_linear_layers(again) == {"Linear4bit": 14}
     assert again.model.layers[0].mlp.up_proj.compute_dtype is torch.bfloat16
-    assert "already quantised to nf4" in refusal_of_loading(folder).message
+    assert "already quantized to nf4" in refusal_of_loading(folder).message
 
 
 def test_experts_that_stay_in_16_bits_are_counted_and_their_cost_is_said(tmp_path):
@@ -227,7 +229,7 @@ def test_experts_that_stay_in_16_bits_are_counted_and_their_cost_is_said(tmp_pat
     )
     (note,) = loaded.notes
     assert note == (
-        "4 expert weights with 12,288 numbers stay in bf16: bitsandbytes quantises linear layers alone, and these are "
+        "4 expert weights with 12,288 parameters stay in bf16: bitsandbytes quantizes linear layers only, and these are "
         "fused. They take 24 KiB, where 4 bits would take 6.2 KiB."
     )
     kept = [each for name, each in loaded.model.named_parameters() if ".experts." in name]

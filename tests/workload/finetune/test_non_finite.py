@@ -48,7 +48,7 @@ def test_a_good_step_in_between_starts_the_count_anew():
 def test_a_scaler_may_look_for_its_size_as_long_as_it_takes():
     guard = FiniteGuard()
     assert {judged(guard, norm=INF, scale=2.0**power) for power in range(16, 0, -1)} == {StepVerdict.SKIP}
-    assert (guard.skipped, guard.passed_over) == (0, 16)
+    assert (guard.skipped, guard.skipped_since_step) == (0, 16)
     assert guard.may_save(ALONE, GOOD, not_asked)
 
 
@@ -58,7 +58,7 @@ def test_a_scaler_that_has_nothing_left_to_halve_counts():
 
 
 def test_a_loss_that_is_not_finite_counts_with_a_scaler_too():
-    assert [judged(FiniteGuard(most_in_a_row=1), NAN, scale=1024.0)] == [StepVerdict.STOP]
+    assert [judged(FiniteGuard(max_in_a_row=1), NAN, scale=1024.0)] == [StepVerdict.STOP]
 
 
 def test_after_a_bad_step_the_texts_of_the_last_good_one_tell_whether_the_weights_are_at_fault():

@@ -19,7 +19,7 @@ from devkit.workload.finetune.settings import Schedule
 
 def rates(schedule, *, steps=10, warmup=0.2):
     return [
-        compute_learning_rate(step, steps=steps, warmup=warmup, schedule=schedule, highest=1.0) for step in range(steps)
+        compute_learning_rate(step, steps=steps, warmup=warmup, schedule=schedule, peak=1.0) for step in range(steps)
     ]
 
 
@@ -86,9 +86,9 @@ def test_every_optimizer_moves_the_weights_down_the_gradient(kind):
 def test_a_long_gradient_is_shortened_to_the_limit_and_a_short_one_is_left():
     weight = torch.nn.Parameter(torch.zeros(2))
     weight.grad = torch.tensor([3.0, 4.0])
-    clip_gradients([weight], torch.tensor(5.0), limit=0.0)
+    clip_gradients([weight], torch.tensor(5.0), max_norm=0.0)
     assert weight.grad.tolist() == [3.0, 4.0]
-    clip_gradients([weight], torch.tensor(5.0), limit=10.0)
+    clip_gradients([weight], torch.tensor(5.0), max_norm=10.0)
     assert weight.grad.tolist() == [3.0, 4.0]
-    clip_gradients([weight], torch.tensor(5.0), limit=1.0)
+    clip_gradients([weight], torch.tensor(5.0), max_norm=1.0)
     assert weight.grad.norm().item() == pytest.approx(1.0, rel=1e-5)

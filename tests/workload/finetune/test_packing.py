@@ -63,15 +63,15 @@ def test_texts_are_packed(texts, room, rows):
     [pytest.param([9], id="longer than a row"), pytest.param([3, 0], id="empty"), pytest.param([-1], id="less")],
 )
 def test_a_text_that_goes_into_no_row_is_an_error(texts):
-    with pytest.raises(ValueError, match="does not go into rows of 8"):
+    with pytest.raises(ValueError, match="does not fit into rows of 8"):
         pack_rows(texts, 8)
 
 
 def test_short_texts_of_many_lengths_fill_rows_almost_wholly():
     texts = [1 + (index * 7919) % 300 for index in range(2000)]
     rows = pack_rows(texts, 1024)
-    assert packing_efficiency(tokens=sum(texts), rows=len(rows), room=1024) > 0.99
+    assert packing_efficiency(tokens=sum(texts), rows=len(rows), row_length=1024) > 0.99
 
 
 def test_no_rows_hold_nothing():
-    assert packing_efficiency(tokens=0, rows=0, room=8) == 0.0
+    assert packing_efficiency(tokens=0, rows=0, row_length=8) == 0.0

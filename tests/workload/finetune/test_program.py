@@ -154,7 +154,9 @@ def test_a_folder_with_somebody_elses_files_is_refused(kitchen, tmp_path):
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        pytest.param({"sequence": 129}, "longer than this model reads: 128", id="rows longer than the model reads"),
+        pytest.param(
+            {"sequence": 129}, "longer than this model's context length of 128", id="rows longer than the model reads"
+        ),
         pytest.param({"eval_share": 0.01}, "leaves nothing on one side", id="too little to hold out"),
         pytest.param({"targets": ("q_prj",)}, "q_prj", id="a layer that is not there"),
         pytest.param({"data": ("/nowhere.jsonl",)}, "nowhere.jsonl", id="data that is not there"),
@@ -196,7 +198,7 @@ def test_an_output_that_cannot_be_written_is_the_users_error_although_it_exists(
 
 def test_it_says_when_rows_are_as_long_as_the_model_reads_and_not_when_they_were_asked_for(kitchen):
     notes = [each["text"] for each in kitchen.run().named("note")]
-    assert "rows have at most 128 tokens: this model reads no more" in notes
+    assert "rows have at most 128 tokens, which is this model's context length" in notes
     asked = [each["text"] for each in kitchen.run(sequence=64).named("note")]
     assert not [each for each in asked if "rows have at most" in each]
 
@@ -205,7 +207,7 @@ def test_what_experts_cost_is_told_once(kitchen):
     pytest.importorskip("bitsandbytes")
     folder = save_model(kitchen.folder / "mixture", "qwen3_moe")
     notes = [each["text"] for each in kitchen.run(model=str(folder), method=Method.QLORA, steps=1).named("note")]
-    assert len([note for note in notes if "bitsandbytes quantises linear layers alone" in note]) == 1
+    assert len([note for note in notes if "bitsandbytes quantizes linear layers only" in note]) == 1
 
 
 @pytest.mark.parametrize(

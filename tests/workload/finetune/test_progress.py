@@ -67,18 +67,18 @@ def test_in_a_log_the_first_and_last_step_stand_and_few_between():
     ("event", "said"),
     [
         pytest.param(
-            {"event": "decision", "name": "micro_batch", "value": "4", "because": "asked for"},
-            "micro batch: 4 - asked for\n",
+            {"event": "decision", "name": "micro_batch", "value": "4", "because": "set by the user"},
+            "micro batch: 4 - set by the user\n",
             id="a decision",
         ),
         pytest.param(
             {"event": "skipped", "step": 7, "loss": "nan", "gradient_norm": "nan"},
-            "step 7: skipped, with loss nan and a gradient of length nan\n",
+            "step 7: skipped, loss nan, gradient norm nan\n",
             id="a step passed over",
         ),
         pytest.param(
             {"event": "out-of-memory", "step": 7, "micro_batch": 8, "next_micro_batch": 4},
-            "step 7: out of memory with 8 rows in a pass\ntaking it again with 4\n",
+            "step 7: out of memory with a micro-batch of 8 rows\nretrying with 4\n",
             id="too little memory",
         ),
         pytest.param(
@@ -99,7 +99,7 @@ def test_of_a_run_that_skipped_every_step_no_loss_is_made_up():
     out = io.StringIO()
     end = {"event": "end", "how": "done", "first_loss": None, "last_loss": None, "step": 2, "tokens": 9}
     ProgressPrinter(out, io.StringIO())(end | {"tokens_per_s": 1.0, "result": "out/adapter"})
-    assert out.getvalue().startswith("done: every step was skipped, so that nothing was learned in 2 steps")
+    assert out.getvalue().startswith("done: every step was skipped, so nothing was learned in 2 steps")
 
 
 def test_while_texts_are_read_a_line_counts_and_is_gone_before_anything_else(monkeypatch):

@@ -127,5 +127,5 @@ def test_another_model_made_of_the_same_files_is_told_before_anything_is_sent(zy
     assert run.ended() == [2, 2]
     told = run.said(0) + run.said(1)
     assert told.count("Error: ") == 1
-    assert "make different models of the same files: model.base_model.model.another does not stand alike" in told
+    assert "build different models from the same files: not all of them have model.base_model.model.another" in told
     assert "Install the same versions of transformers and peft on all machines." in told

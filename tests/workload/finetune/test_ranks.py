@@ -38,8 +38,8 @@ def environment(monkeypatch):
 
 def test_without_a_launcher_a_process_is_alone(environment):
     with join_process_group("cpu") as ranks:
-        assert (ranks.rank, ranks.world, ranks.is_rank0, ranks.device) == (0, 1, True, torch.device("cpu"))
-        assert (ranks.sum(2.5), ranks.largest(3.0), ranks.any(True), ranks.any(False)) == (2.5, 3.0, True, False)
+        assert (ranks.rank, ranks.world_size, ranks.is_rank0, ranks.device) == (0, 1, True, torch.device("cpu"))
+        assert (ranks.sum(2.5), ranks.max(3.0), ranks.any(True), ranks.any(False)) == (2.5, 3.0, True, False)
         ranks.barrier()
         assert ranks.on_rank0_broadcast(lambda: "mine") == "mine"
 
@@ -47,13 +47,13 @@ def test_without_a_launcher_a_process_is_alone(environment):
 def test_one_process_of_one_needs_no_others(environment):
     environment(**{**WHOLE, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"})
     with join_process_group("cpu") as ranks:
-        assert ranks.world == 1
+        assert ranks.world_size == 1
 
 
 def test_a_port_that_somebody_exported_starts_no_group(environment):
     environment(MASTER_ADDR="10.0.0.1", MASTER_PORT="29500")
     with join_process_group("cpu") as ranks:
-        assert ranks.world == 1
+        assert ranks.world_size == 1
 
 
 @pytest.mark.parametrize("missing", WHOLE)
@@ -89,7 +89,7 @@ def test_others_that_never_come_are_waited_for_no_longer_than_told(environment):
     environment(**{**WHOLE, "MASTER_PORT": str(free_port())})
     started_s = time.monotonic()
     says = r"process 1 of 2 did not find the others at 127\.0\.0\.1:"
-    with pytest.raises(DevkitError, match=says), join_process_group("cpu", meeting_s=1):
+    with pytest.raises(DevkitError, match=says), join_process_group("cpu", rendezvous_timeout_s=1):
         pass
     assert time.monotonic() - started_s < 30
 
@@ -112,9 +112,9 @@ PAIR = Ranks(0, 2, torch.device("cpu"))
 @pytest.mark.parametrize(
     ("sharding", "method", "says"),
     [
-        (Sharding.ZERO1, Method.FULL, "zero1 is not among the ways"),
-        (Sharding.ZERO3, Method.INT8_LORA, "int8-lora and zero3 do not go together: FSDP2 shares out weights in one"),
-        (Sharding.ZERO2, Method.INT8_LORA, "int8-lora and zero2 do not go together"),
+        (Sharding.ZERO1, Method.FULL, "devkit does not train with zero1"),
+        (Sharding.ZERO3, Method.INT8_LORA, "int8-lora does not work with zero3: FSDP2 shards weights of one"),
+        (Sharding.ZERO2, Method.INT8_LORA, "int8-lora does not work with zero2"),
     ],
 )
 def test_what_cannot_be_shared_is_refused_with_the_reason(sharding, method, says):

@@ -81,15 +81,15 @@ def test_a_text_file_is_one_record(write, content):
         pytest.param(f"{A} {B}", ":1:15: not JSON: extra data", "one JSON object", id="two on a line"),
         pytest.param('{"text": "a\tb"}', ":1:12: not JSON: invalid control character", "one JSON", id="a bare tab"),
         pytest.param("text\na", ":1:1: not JSON: expecting value (here: text)", "one JSON", id="no JSON at all"),
-        pytest.param('{"text": "a", "text": "b"}', ':1: the key "text" stands twice', "one JSON", id="a repeated key"),
+        pytest.param('{"text": "a", "text": "b"}', ':1: the key "text" occurs twice', "one JSON", id="a repeated key"),
         pytest.param("[" * 100_000, ":1: nested too deeply", "one JSON", id="nested too deeply"),
         pytest.param('{"text": "a", "n": ' + "9" * 5000 + "}", ":1: Exceeds the limit", "one JSON", id="a huge number"),
         pytest.param(f"{A}\n3", ":2: this is a number, and a record is an object", "One of", id="a number"),
-        pytest.param(f"{A}\n{{}}", ":2: no known form of record", "One of", id="an empty object"),
+        pytest.param(f"{A}\n{{}}", ":2: no known format of record", "One of", id="an empty object"),
         pytest.param(A.encode() + b"\n\xe9\n", ":2 is not UTF-8: byte 0xe9 at byte 1", "iconv", id="Latin-1"),
         pytest.param(A.encode() + b"\n\0\0\0", ":2 holds a NUL byte", "damaged", id="NUL bytes"),
         pytest.param(codecs.BOM_UTF16_LE + A.encode("utf-16-le"), " is UTF-16", "iconv -f UTF-16", id="UTF-16"),
-        pytest.param("", "nothing to learn from", "One of", id="an empty file"),
+        pytest.param("", "nothing to train on", "One of", id="an empty file"),
         pytest.param("\n \n", "there is no record at all", "One of", id="blank lines alone"),
         pytest.param(
             '{"text": " "}\n{"text": ""}', "none of 2 records has anything; ", "Give a text", id="empty texts"
@@ -130,7 +130,7 @@ def test_what_is_wrong_is_named_with_its_place(write, content, message, hint):
         pytest.param('[\n{"text": "a"},\n{"text" "b"}\n]', ":3:9: not JSON: expecting ':' delimiter", id="in a list"),
         pytest.param('[{"text": "a"}, 3]', ", record 2: this is a number", id="no object in a list"),
         pytest.param("3", " holds no list of records", id="a number"),
-        pytest.param("", "nothing to learn from", id="nothing"),
+        pytest.param("", "nothing to train on", id="nothing"),
         pytest.param("[]", "there is no record at all", id="an empty list"),
         pytest.param('{"rows": [{"text": "a"}]}', 'is one object, with a list under "rows"', id="another name"),
     ],
@@ -215,7 +215,7 @@ def test_no_name_at_all_is_refused():
 
 
 def test_a_file_of_another_kind_is_refused_with_the_kinds_that_are_read(write):
-    with pytest.raises(DevkitError, match="of no kind that is read") as caught:
+    with pytest.raises(DevkitError, match="is not of a kind that devkit reads") as caught:
         RecordReader([write("a.csv", "text\na")])
     assert ".jsonl" in caught.value.hint
 
@@ -233,7 +233,7 @@ def test_the_survey_counts_kinds_and_what_is_left_out(write):
     second = write("b.jsonl", '{"prompt": "p", "completion": "c"}')
     found = RecordReader([first, second]).summarize()
     assert (found.records, found.kinds) == (3, ((RecordKind.PROMPT, 1), (RecordKind.TEXT, 2)))
-    left_out = f"2 more left out with nothing to learn (the first: {first}:2 holds no text)"
+    left_out = f"2 more left out with nothing to train on (the first: {first}:2 holds no text)"
     assert f"{found}" == f"1 prompt and 2 text records in 2 sources, {left_out}"
     assert f"{RecordReader([second]).summarize()}" == "1 prompt record in 1 source"
 
@@ -315,7 +315,7 @@ def test_a_link_to_nothing_is_called_that(write, tmp_path):
     for name in (link, tmp_path):
         with pytest.raises(DevkitError) as caught:
             RecordReader([str(name)])
-        assert caught.value.message == f"{link} is a link to gone.jsonl, which is not there"
+        assert caught.value.message == f"{link} is a link to gone.jsonl, which does not exist"
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_a_link_to_nothing_is_called_that(write, tmp_path):
     ],
 )
 def test_for_a_file_of_another_kind_it_is_said_how_it_becomes_one_that_is_read(write, name, hint):
-    with pytest.raises(DevkitError, match="is of no kind that is read") as caught:
+    with pytest.raises(DevkitError, match="is not of a kind that devkit reads") as caught:
         RecordReader([write(name, "x")])
     assert hint in caught.value.hint
 

@@ -44,12 +44,12 @@ def chat(*messages, **differences):
         pytest.param({"messages": [USER, ANSWER], "tools": None}, chat(USER, ANSWER), id="a column of tools, empty"),
         pytest.param(
             {"prompt": [USER], "completion": [ANSWER]},
-            chat(USER, ANSWER, learned_from=1),
+            chat(USER, ANSWER, first_trained_turn=1),
             id="prompt and completion as messages",
         ),
         pytest.param(
             {"prompt": [USER, ANSWER, USER], "completion": [ANSWER]},
-            chat(USER, ANSWER, USER, ANSWER, learned_from=3),
+            chat(USER, ANSWER, USER, ANSWER, first_trained_turn=3),
             id="answers in the prompt are not learned",
         ),
         pytest.param(
@@ -97,7 +97,7 @@ def test_a_record_is_read(entry, record):
         pytest.param(["a"], "this is a list", id="a list"),
         pytest.param(None, "this is null", id="null"),
         pytest.param(3, "this is a number", id="a number"),
-        pytest.param({}, "no known form of record, with no fields at all", id="an empty object"),
+        pytest.param({}, "no known format of record, with no fields at all", id="an empty object"),
         pytest.param({"content": "a", "b": 1}, "with the fields content and b", id="unknown fields are named"),
         pytest.param({"prompt": "a"}, "with the fields prompt", id="a prompt without a completion"),
         pytest.param({"text": 3}, '"text" is a number, and must be a text', id="a number for a text"),
@@ -112,7 +112,7 @@ def test_a_record_is_read(entry, record):
         pytest.param({"messages": [USER, {"content": "a"}]}, 'messages[1] has no "role"', id="no role"),
         pytest.param({"messages": [{"role": 1, "content": "a"}]}, 'messages[0] has no "role"', id="a role of no name"),
         pytest.param({"messages": [{"role": "user"}]}, 'messages[0] has no "content"', id="no content"),
-        pytest.param({"messages": [{"role": "user", "content": 3}]}, "has a number for its content", id="number"),
+        pytest.param({"messages": [{"role": "user", "content": 3}]}, "has a number as its content", id="number"),
         pytest.param(
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
             "has content of type image_url",
@@ -122,7 +122,7 @@ def test_a_record_is_read(entry, record):
         pytest.param({"conversations": []}, '"conversations" is empty', id="ShareGPT without turns"),
         pytest.param(
             {"conversations": [{"from": "bing", "value": "a"}]},
-            'conversations[0] is from "bing", which is nobody known',
+            'conversations[0] is from "bing", which is unknown',
             id="a speaker nobody knows",
         ),
         pytest.param({"text": "a\ud800b"}, '"text" holds half a character: \\ud800 alone at character 2', id="half"),
@@ -159,7 +159,7 @@ def test_every_speaker_of_sharegpt_has_a_role_of_chat_templates():
         pytest.param(PromptRecord("", "b", HERE), False, id="a completion of nothing"),
         pytest.param(chat(USER), True, id="a question without an answer"),
         pytest.param(chat(USER, ANSWER), False, id="an answer"),
-        pytest.param(chat(USER, ANSWER, USER, learned_from=2), True, id="an answer that is not learned"),
+        pytest.param(chat(USER, ANSWER, USER, first_trained_turn=2), True, id="an answer that is not learned"),
     ],
 )
 def test_a_record_with_nothing_to_learn_is_empty(record, empty):
@@ -215,10 +215,12 @@ def test_whatever_json_holds_it_is_a_record_or_an_error_for_people(entry):
             id="misspelt",
         ),
         pytest.param({"Text": "a"}, "no known form", 'Is "Text" meant to be "text"?', id="in capitals"),
-        pytest.param({"text": float("nan")}, '"text" is NaN', "where a table has nothing", id="a table's hole"),
+        pytest.param({"text": float("nan")}, '"text" is NaN', "NaN for a missing value", id="a table's hole"),
         pytest.param({"text": ["a"]}, '"text" is a list', "one text", id="a list of texts"),
         pytest.param({"text": 5}, '"text" is a number', "quotes", id="a number"),
-        pytest.param({"messages": '[{"role": "user"}]'}, '"messages" is a text', "JSON as a text", id="JSON as a text"),
+        pytest.param(
+            {"messages": '[{"role": "user"}]'}, '"messages" is a text', "JSON inside a text", id="JSON inside a text"
+        ),
     ],
 )
 def test_the_hint_is_about_this_very_mistake(entry, message, hint):
@@ -232,5 +234,5 @@ def test_bytes_in_a_table_are_called_so_and_no_quotes_are_asked_for():
     with pytest.raises(DevkitError, match='"text" is bytes, and must be a text') as refused:
         parse_record({"text": "ä".encode()}, HERE)
     assert refused.value.hint == "The column holds bytes: write it as text (in Arrow and Parquet the type string)."
-    with pytest.raises(DevkitError, match="has bytes for its content"):
+    with pytest.raises(DevkitError, match="has bytes as its content"):
         parse_record({"messages": [{"role": "user", "content": b"a"}]}, HERE)

@@ -46,14 +46,18 @@ def test_the_last_step_of_an_epoch_takes_what_is_left():
 @FUZZ
 @given(lengths, worlds, micro_batches)
 def test_all_processes_together_take_each_row_once(rows, world, micro_batch):
-    shares = [micro_batches_of_rank(rows, rank=rank, world=world, micro_batch=micro_batch) for rank in range(world)]
+    shares = [
+        micro_batches_of_rank(rows, rank=rank, world_size=world, micro_batch=micro_batch) for rank in range(world)
+    ]
     assert sorted(index for share in shares for each in share for index in each) == list(range(len(rows)))
 
 
 @FUZZ
 @given(lengths, worlds, micro_batches)
 def test_processes_have_equally_many_passes_and_no_pass_is_larger_than_asked(rows, world, micro_batch):
-    shares = [micro_batches_of_rank(rows, rank=rank, world=world, micro_batch=micro_batch) for rank in range(world)]
+    shares = [
+        micro_batches_of_rank(rows, rank=rank, world_size=world, micro_batch=micro_batch) for rank in range(world)
+    ]
     assert len({len(share) for share in shares}) == 1
     assert all(len(each) <= micro_batch for share in shares for each in share)
     assert len(shares[0]) == max(1, -(-len(rows) // (world * micro_batch)))
@@ -66,7 +70,7 @@ def test_rows_of_a_pass_are_neighbours_in_length(rows, world, micro_batch):
     passes = [
         each
         for rank in range(world)
-        for each in micro_batches_of_rank(rows, rank=rank, world=world, micro_batch=micro_batch)
+        for each in micro_batches_of_rank(rows, rank=rank, world_size=world, micro_batch=micro_batch)
     ]
     for one in passes:
         shortest, longest = min((rows[i] for i in one), default=0), max((rows[i] for i in one), default=0)
@@ -82,8 +86,8 @@ def test_rows_of_a_pass_are_neighbours_in_length(rows, world, micro_batch):
     ],
 )
 def test_processes_take_turns_at_the_longest(rank, share):
-    assert micro_batches_of_rank([40, 30, 20, 10], rank=rank, world=2, micro_batch=1) == share
+    assert micro_batches_of_rank([40, 30, 20, 10], rank=rank, world_size=2, micro_batch=1) == share
 
 
 def test_a_process_may_have_an_empty_pass():
-    assert [micro_batches_of_rank([5], rank=rank, world=2, micro_batch=4) for rank in range(2)] == [[[]], [[0]]]
+    assert [micro_batches_of_rank([5], rank=rank, world_size=2, micro_batch=4) for rank in range(2)] == [[[]], [[0]]]

@@ -44,7 +44,7 @@ def test_the_usual_settings_are_fine():
             "no adapter",
             id="an adapter that is not there",
         ),
-        pytest.param({"eval_data": ("e",), "eval_share": 0.1}, "both say", id="two things to evaluate on"),
+        pytest.param({"eval_data": ("e",), "eval_share": 0.1}, "both choose", id="two things to evaluate on"),
     ],
 )
 def test_what_no_machine_could_do_is_refused(changed, said):

@@ -37,10 +37,10 @@ def press(number):
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_signal_is_noted_and_nothing_else_happens(number):
     with DeferredSignals() as stop:
-        assert stop.agree_on_signal(ALONE) is None
+        assert stop.agree_on_signal(ALONE.max) is None
         press(number)
-        assert stop.agree_on_signal(ALONE) is number
-        assert stop.agree_on_signal(ALONE) is number
+        assert stop.agree_on_signal(ALONE.max) is number
+        assert stop.agree_on_signal(ALONE.max) is number
 
 
 @pytest.mark.parametrize("number", [each for each in STOP_SIGNALS if each is not signal.SIGINT])
@@ -48,7 +48,7 @@ def test_a_scheduler_may_send_its_signal_again_and_again(number):
     with DeferredSignals() as stop:
         for _ in range(3):
             press(number)
-        assert stop.agree_on_signal(ALONE) is number
+        assert stop.agree_on_signal(ALONE.max) is number
 
 
 @pytest.mark.parametrize(
@@ -64,18 +64,18 @@ def test_the_strongest_of_several_counts(sent, obeyed):
     with DeferredSignals() as stop:
         for number in sent:
             press(number)
-        assert stop.agree_on_signal(ALONE) is obeyed
+        assert stop.agree_on_signal(ALONE.max) is obeyed
 
 
 def test_a_signal_that_another_process_got_counts_here_too():
     class Told(Ranks):
         """As if another process had got SIGTERM."""
 
-        def largest(self, value):
+        def max(self, value):
             return max(value, STOP_SIGNALS.index(signal.SIGTERM) + 1)
 
     with DeferredSignals() as stop:
-        assert stop.agree_on_signal(Told(0, 2, torch.device("cpu"))) is signal.SIGTERM
+        assert stop.agree_on_signal(Told(0, 2, torch.device("cpu")).max) is signal.SIGTERM
 
 
 def test_handlers_are_given_back_as_they_were():
@@ -105,7 +105,7 @@ def test_what_was_ignored_from_the_start_stays_ignored(number):
     try:
         with DeferredSignals() as stop:
             press(number)
-            assert stop.agree_on_signal(ALONE) is None
+            assert stop.agree_on_signal(ALONE.max) is None
         assert signal.getsignal(number) is signal.SIG_IGN
     finally:
         signal.signal(number, before)
@@ -145,7 +145,7 @@ def test_a_worker_that_was_forked_meanwhile_goes_on_working():
         os.kill(worker, signal.SIGTERM)
         _, status = os.waitpid(worker, 0)
         assert os.waitstatus_to_exitcode(status) == 7
-        assert stop.agree_on_signal(ALONE) is None
+        assert stop.agree_on_signal(ALONE.max) is None
 
 
 ORPHANED = """
@@ -154,11 +154,11 @@ from devkit.workload.finetune.distributed import Ranks
 from devkit.workload.finetune.process import DeferredSignals
 alone = Ranks(0, 1, torch.device("cpu"))
 with DeferredSignals() as stop:
-    assert stop.agree_on_signal(alone) is None
+    assert stop.agree_on_signal(alone.max) is None
     print(os.getpid(), flush=True)
-    while stop.agree_on_signal(alone) is None:
+    while stop.agree_on_signal(alone.max) is None:
         time.sleep(0.01)
-    print(stop.agree_on_signal(alone).name, flush=True)
+    print(stop.agree_on_signal(alone.max).name, flush=True)
 """
 
 LAUNCHER = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ORPHANED!r}])"
@@ -191,7 +191,7 @@ def test_before_the_first_step_a_signal_ends_whatever_is_done(number):
 def test_from_the_first_step_on_it_is_noted():
     with raise_on_signal(), DeferredSignals() as stop:
         press(signal.SIGTERM)
-        assert stop.agree_on_signal(ALONE) is signal.SIGTERM
+        assert stop.agree_on_signal(ALONE.max) is signal.SIGTERM
 
 
 def test_under_nohup_the_lost_terminal_does_not_end_it_before_the_first_step_either():

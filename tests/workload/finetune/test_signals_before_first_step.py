@@ -67,7 +67,7 @@ def test_in_words_it_says_that_nothing_is_lost(reading):
     run.send(signal.SIGINT)
     assert run.ended() == [130]
     assert run.said(0) == (
-        "stopped (interrupted) before the first step\nNothing is lost: the same command begins anew.\n"
+        "stopped (interrupted) before the first step\nNothing is lost: the same command starts again.\n"
     )
 
 

@@ -57,7 +57,7 @@ def test_a_parquet_file_damaged_in_its_middle_is_named(tmp_path):
 def test_a_table_without_a_known_form_is_named_with_its_columns(tmp_path):
     path = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"id": [1], "label": [2]}), path)
-    with pytest.raises(DevkitError, match="row 0: no known form of record, with the fields id and label"):
+    with pytest.raises(DevkitError, match="row 0: no known format of record, with the fields id and label"):
         read(path)
 
 

@@ -45,7 +45,7 @@ from devkit.workload.finetune.data.tokenization import require_context_length, r
             id="a question at the end is read and not learned",
         ),
         pytest.param(
-            chat(USER, ANSWER, SECOND, LAST, learned_from=3),
+            chat(USER, ANSWER, SECOND, LAST, first_trained_turn=3),
             "<|im_start|> user / Hi <|im_end|> / <|im_start|> assistant / Hello <|im_end|> / "
             "<|im_start|> user / What <|im_end|> / <|im_start|> assistant / [A] [_] [hat] [<|im_end|>] [/]",
             id="an answer in the prompt is read",
@@ -100,8 +100,7 @@ def test_a_token_across_the_border_is_taken_apart_as_the_model_will_meet_it():
     assert table(tokenizer, prompt("ca", "bc"), prompt("ab", "c")) == ["c a [b] [c] [</s>]", "ab [c] [</s>]"]
     assert table(tokenizer, text("cabc")) == ["[c] [ab] [c] [</s>]"]
     assert notes(tokenizer, prompt("ca", "bc")) == [
-        "tokenised 1 record in parts, because a token would lie across the border between what is read and what is "
-        "learned"
+        "tokenized 1 record in parts, because a token would cross the border between prompt and completion"
     ]
 
 
@@ -143,8 +142,8 @@ def test_prompts_and_chats_are_cut_off_at_the_right_and_left_out_when_nothing_is
     long, lost = prompt("Q ", "one two"), prompt("one two three ", "A")
     assert table(tokenizer, long, lost, chat(USER, ANSWER), sequence=4) == ["<s> Q _ [one]"]
     assert notes(tokenizer, long, lost, chat(USER, ANSWER), sequence=4) == [
-        "cut off 3 records after 4 tokens",
-        "left out 2 records with nothing to learn within 4 tokens",
+        "truncated 3 records after 4 tokens",
+        "left out 2 records with nothing to train on within 4 tokens",
     ]
     assert notes(tokenizer, text("one two three"), text("Hi"), sequence=4) == [
         "cut 1 text of more than 4 tokens into 2 windows"
@@ -152,7 +151,7 @@ def test_prompts_and_chats_are_cut_off_at_the_right_and_left_out_when_nothing_is
 
 
 def test_nothing_left_to_learn_is_an_error_with_what_to_do():
-    with pytest.raises(DevkitError, match="nothing to learn within 3 tokens") as caught:
+    with pytest.raises(DevkitError, match="nothing to train on within 3 tokens") as caught:
         table(made.words(), prompt("one two three ", "A"), sequence=3)
     assert "--sequence" in caught.value.hint
 
@@ -167,8 +166,8 @@ def test_a_very_long_text_is_tokenised_in_pieces_that_end_with_lines(monkeypatch
 
     tokenizer = made.words()
     whole = table(tokenizer, text("one\ntwo\nthree"))
-    monkeypatch.setattr(tokenization, "PIECE", 5)
-    assert tokenization._pieces("one\ntwo\nthreefour") == ["one\n", "two\n", "three", "four"]
+    monkeypatch.setattr(tokenization, "MAX_PIECE_CHARS", 5)
+    assert tokenization._cut_into_pieces("one\ntwo\nthreefour") == ["one\n", "two\n", "three", "four"]
     assert table(tokenizer, text("one\ntwo\nthree")) == whole
 
 
@@ -201,7 +200,9 @@ def config(**fields):
 
 def test_rows_longer_than_the_model_are_refused_with_its_length():
     require_context_length(64, config(max_position_embeddings=64))
-    with pytest.raises(DevkitError, match="rows of 65 tokens are longer than this model reads: 64") as caught:
+    with pytest.raises(
+        DevkitError, match="rows of 65 tokens are longer than this model's context length of 64"
+    ) as caught:
         require_context_length(65, config(max_position_embeddings=64))
     assert caught.value.hint == "Give --sequence 64 or less."
 
@@ -210,7 +211,7 @@ def test_a_tokenizer_of_another_model_is_refused():
     tokenizer = made.words()
     examples = tokenize_records([text("Hi there")], tokenizer, sequence=8).examples
     require_vocabulary_size(examples, config(vocab_size=len(tokenizer)))
-    with pytest.raises(DevkitError, match="the model has 4 of them"):
+    with pytest.raises(DevkitError, match="the model's vocabulary has 4 tokens"):
         require_vocabulary_size(examples, config(vocab_size=4))
 
 
@@ -224,5 +225,5 @@ def test_a_tokenizer_of_another_model_is_refused():
 )
 def test_many_records_are_counted_while_they_are_read(records, wanted):
     told = []
-    found = tokenize_records([text("Hi")] * records, made.words(), sequence=8, counted=told.append)
+    found = tokenize_records([text("Hi")] * records, made.words(), sequence=8, on_progress=told.append)
     assert (told, len(found.examples)) == (wanted, records)

@@ -164,7 +164,7 @@ def test_packed_texts_have_the_losses_and_gradients_of_texts_alone(configuration
     rows = rows_apart(texts()) if layout is BatchLayout.PADDED else rows_packed(texts())
     alone, gradients_alone = texts_alone(configuration, differences)
     together, gradients_together = trained(configuration, differences, attention, layout, rows)
-    assert len(alone) == sum(each.learned > 0 for each in texts())
+    assert len(alone) == sum(each.target_count > 0 for each in texts())
     torch.testing.assert_close(together, alone, rtol=TOLERANCE, atol=0)
     for name, gradient in gradients_alone.items():
         scale = float(gradient.abs().max())
@@ -176,7 +176,7 @@ def test_naive_packing_differs(configuration, differences):
     """The negative control: positions that run on let texts see each other, and losses are others."""
     alone, _ = texts_alone(configuration, differences)
     batch = collate(rows_packed(texts()), BatchLayout.FLAT)
-    running = replace(batch, positions=torch.arange(batch.ids.shape[1]).unsqueeze(0), borders=None)
+    running = replace(batch, positions=torch.arange(batch.ids.shape[1]).unsqueeze(0), cu_seqlens=None)
     model = model_of(configuration, differences, Attention.SDPA)
     logits = model(**build_model_inputs(running, Attention.SDPA, CPU)).logits
     each = torch.nn.functional.cross_entropy(logits[0], batch.labels[0], ignore_index=IGNORE_INDEX, reduction="none")
@@ -227,7 +227,7 @@ def test_a_model_that_loses_the_borders_is_found_out():
     model = model_of(llama, {}, Attention.VARLEN)
     inputs = build_model_inputs(collate(rows_packed(texts()), BatchLayout.FLAT), Attention.VARLEN, CPU)
     lost = {name: value for name, value in inputs.items() if name != "cu_seq_lens_q"}
-    with pytest.raises(RuntimeError, match="LlamaAttention was not handed the borders"):
+    with pytest.raises(RuntimeError, match="LlamaAttention did not get the borders"):
         model(**lost)
 
 
@@ -248,13 +248,13 @@ def traits(name, **fields):
 
 def test_traits_are_read_from_configurations():
     plain = traits("LlamaConfig", hidden_size=64, num_attention_heads=4)
-    assert (plain.name, plain.sdpa, plain.hands_on, plain.recurrent) == ("llama", True, True, False)
+    assert (plain.name, plain.sdpa, plain.passes_borders, plain.recurrent) == ("llama", True, True, False)
     assert (plain.head, plain.value_head, plain.dropout) == (16, 16, 0.0)
     assert traits("Gemma2Config").softcap
     assert not traits("GptOssConfig").sdpa
     assert traits("MambaConfig").recurrent
     assert traits("Qwen3NextConfig").recurrent
-    assert not traits("BloomConfig").hands_on
+    assert not traits("BloomConfig").passes_borders
     assert traits("Qwen3MoeConfig", output_router_logits=True).router_loss
     assert traits("LlamaConfig", attention_dropout=0.1).dropout == 0.1
     latent = traits("DeepseekV3Config")

@@ -1,10 +1,15 @@
-"""What travels from the data to the training step."""
+"""Rows and micro-batches: packing, the order of rows, and what each rank trains on in each step.
+
+Everything here is a function of the seed and the step: a resumed run needs no state of the data but its step, and has
+nothing to skip.
+"""
 
 import heapq
 import random
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import TypeAlias
@@ -12,132 +17,150 @@ from typing import TypeAlias
 import torch
 
 from devkit.errors import DevkitError
+from devkit.estimate.settings import Attention
 from devkit.text import format_count
-from devkit.workload.finetune.decisions import BatchLayout as BatchLayout
 
 IGNORE_INDEX = -100
-"""The label whose prediction is not counted: padding, prompts, and the first token after a text's border."""
+"""The label that the loss ignores: padding, prompts, and the first token after a text's border."""
 
 PAD_ID = 0
-"""The token id that padding holds. Any id would do: nothing attends to it, and no label asks for it."""
+"""The token id of padding. Any id would do: nothing attends to it, and no label predicts it."""
+
+
+class BatchLayout(StrEnum):
+    """The way in which rows become the tensors of a micro-batch.
+
+    FLAT concatenates all texts to one row of any length, for attention that gets their borders: nothing is padded.
+    BLOCKS keeps rows apart, for attention that finds the borders in the positions, and pads them to equal length.
+    PADDED has one text a row, padded to equal length.
+    """
+
+    FLAT = "flat"
+    BLOCKS = "blocks"
+    PADDED = "padded"
+
+
+def choose_layout(attention: Attention, *, pack: bool) -> BatchLayout:
+    """Return the layout for this attention implementation."""
+    if attention is Attention.VARLEN or (attention is Attention.FLASH and pack):
+        return BatchLayout.FLAT
+    return BatchLayout.BLOCKS if pack else BatchLayout.PADDED
 
 
 @dataclass(frozen=True)
 class Example:
-    """One text as token ids; `counted[i]` says whether predicting `ids[i]` from what stands before it is learned.
+    """A text as token ids; `loss_mask[i]` is 1 if the prediction of `ids[i]` from the tokens before it is trained on.
 
-    The first token has nothing before it and is never counted, whatever `counted[0]` says.
+    The first token has nothing before it and never counts, whatever `loss_mask[0]` is.
     """
 
     ids: Sequence[int]
-    counted: Sequence[int]
+    loss_mask: Sequence[int]
 
     @classmethod
-    def compact(cls, ids: Iterable[int], counted: Iterable[int]) -> "Example":
-        """The same in five bytes a token, where lists take sixteen and more: a data set of them stays in memory."""
-        return cls(array("i", ids), array("b", counted))
+    def compact(cls, ids: Iterable[int], loss_mask: Iterable[int]) -> "Example":
+        """Return the example in five bytes a token, where lists take sixteen and more: a data set stays in memory."""
+        return cls(array("i", ids), array("b", loss_mask))
 
     @cached_property
-    def learned(self) -> int:
-        """How many of its predictions are counted."""
-        return sum(map(bool, self.counted[1:]))
+    def target_count(self) -> int:
+        """Number of predictions that are trained on."""
+        return sum(map(bool, self.loss_mask[1:]))
 
 
 @dataclass(frozen=True)
 class BatchRow:
-    """Texts laid end to end; one alone where nothing is packed. No token of one may see a token of another."""
+    """Texts that are packed into one row, or a single one. No token of one may attend to a token of another."""
 
     examples: tuple[Example, ...]
 
     @cached_property
-    def tokens(self) -> int:
-        """How many token ids the row holds, without padding."""
+    def token_count(self) -> int:
+        """Number of token ids in the row, without padding."""
         return sum(len(each.ids) for each in self.examples)
 
     @property
-    def learned(self) -> int:
-        """How many of its predictions are counted."""
-        return sum(each.learned for each in self.examples)
+    def target_count(self) -> int:
+        """Number of predictions that are trained on."""
+        return sum(each.target_count for each in self.examples)
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One forward pass. All tensors have shape [rows, tokens] and lie on the CPU.
+    """The input of one forward pass. All tensors have shape [rows, tokens] and are on the CPU.
 
-    `labels[r, t]` is the token that position t must predict, already shifted by one; IGNORED where none is counted.
+    `labels[r, t]` is the token that position t must predict, already shifted by one; IGNORE_INDEX if not trained on.
     `positions` start again at 0 with each text, and with the padding behind the last text of a row.
-    `borders` are the cumulative lengths of the texts, [texts + 1], int32, in the layout FLAT; None otherwise.
-    `mask` (1 for a token, 0 for padding) stands in the layout PADDED; None otherwise.
-    `counted` and `tokens` leave padding out.
+    `cu_seqlens` are the cumulative lengths of the texts, [texts + 1], int32, in the layout FLAT; None otherwise.
+    `attention_mask` (1 for a token, 0 for padding) exists in the layout PADDED; None otherwise.
+    `target_count` and `token_count` leave padding out.
     """
 
     ids: torch.Tensor
     labels: torch.Tensor
     positions: torch.Tensor
-    borders: torch.Tensor | None
-    mask: torch.Tensor | None
-    counted: int
-    tokens: int
+    cu_seqlens: torch.Tensor | None
+    attention_mask: torch.Tensor | None
+    target_count: int
+    token_count: int
 
 
 def move_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """`tensor`, of a batch, on `device`.
+    """Move a tensor of a batch to `device`; to a GPU through pinned memory.
 
-    To a GPU by way of pinned memory: a copy from any other would first wait for all that the GPU has still to do.
+    A copy from other memory would first wait for all work that is queued on the GPU.
     Source: https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
     """
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def collate(rows: Sequence[BatchRow], layout: BatchLayout) -> MicroBatch:
-    """One micro-batch of these rows. Without rows it holds one padding token, which counts for nothing.
+    """Collate rows into one micro-batch. Without rows it holds one padding token, which counts for nothing.
 
-    A process whose share of a step is empty needs such a batch: the others wait for its part of the exchange.
+    A rank whose part of a step is empty needs such a batch: the others wait for it in collectives.
     """
-    tokens = sum(row.tokens for row in rows)
+    token_count = sum(row.token_count for row in rows)
     rows = rows or (BatchRow((Example((PAD_ID,), (0,)),)),)
     if layout is BatchLayout.PADDED and any(len(row.examples) > 1 for row in rows):
         raise ValueError("padded rows hold one text each; packed rows need the layout flat or blocks")
-    counted = sum(row.learned for row in rows)
-    borders = mask = None
+    target_count = sum(row.target_count for row in rows)
+    cu_seqlens = attention_mask = None
     if layout is BatchLayout.FLAT:
         examples = [each for row in rows for each in row.examples]
-        ids, labels, positions = (part.unsqueeze(0) for part in _end_to_end(examples))
-        borders = torch.tensor([0, *accumulate(len(each.ids) for each in examples)], dtype=torch.int32)
+        ids, labels, positions = (part.unsqueeze(0) for part in _concatenate(examples))
+        cu_seqlens = torch.tensor([0, *accumulate(len(each.ids) for each in examples)], dtype=torch.int32)
     else:
-        longest = max(row.tokens for row in rows)
-        filled = [_filled(_end_to_end(row.examples), longest) for row in rows]
-        ids, labels, positions = (torch.stack(parts) for parts in zip(*filled, strict=True))
+        longest = max(row.token_count for row in rows)
+        padded = [_pad(_concatenate(row.examples), longest) for row in rows]
+        ids, labels, positions = (torch.stack(parts) for parts in zip(*padded, strict=True))
         if layout is BatchLayout.PADDED:
-            lengths = torch.tensor([row.tokens for row in rows])
-            mask = (torch.arange(longest) < lengths.unsqueeze(1)).long()
-    return MicroBatch(ids, labels, positions, borders, mask, counted=counted, tokens=tokens)
+            lengths = torch.tensor([row.token_count for row in rows])
+            attention_mask = (torch.arange(longest) < lengths.unsqueeze(1)).long()
+    return MicroBatch(ids, labels, positions, cu_seqlens, attention_mask, target_count, token_count)
 
 
 TokenTensors: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Ids, labels and positions, each of shape [tokens]."""
 
 
-def _end_to_end(examples: Sequence[Example]) -> TokenTensors:
-    ids = torch.cat([_column(each.ids, torch.int32) for each in examples]).long()
-    counted = torch.cat([_column(each.counted, torch.int8) for each in examples]).bool()
-    lengths = [len(each.ids) for each in examples]
-    positions = torch.cat([torch.arange(length) for length in lengths])
+def _concatenate(examples: Sequence[Example]) -> TokenTensors:
+    ids = torch.cat([_as_tensor(each.ids, torch.int32) for each in examples]).long()
+    loss_mask = torch.cat([_as_tensor(each.loss_mask, torch.int8) for each in examples]).bool()
+    positions = torch.cat([torch.arange(len(each.ids)) for each in examples])
     labels = torch.full_like(ids, IGNORE_INDEX)
-    # A text's first token is no prediction: what stands before it belongs to another text.
-    learned = counted[1:] & (positions[1:] > 0)
-    labels[:-1] = torch.where(learned, ids[1:], IGNORE_INDEX)
+    # A text's first token is no prediction: the token before it belongs to another text.
+    labels[:-1] = torch.where(loss_mask[1:] & (positions[1:] > 0), ids[1:], IGNORE_INDEX)
     return ids, labels, positions
 
 
-def _column(values: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def _as_tensor(values: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     if isinstance(values, array | memoryview):
         return torch.frombuffer(values, dtype=dtype)
     return torch.tensor([int(each) for each in values], dtype=dtype)
 
 
-def _filled(parts: TokenTensors, length: int) -> TokenTensors:
-    ids, labels, positions = parts
+def _pad(tensors: TokenTensors, length: int) -> TokenTensors:
+    ids, labels, positions = tensors
     missing = length - len(ids)
     return (
         torch.nn.functional.pad(ids, (0, missing), value=PAD_ID),
@@ -146,25 +169,22 @@ def _filled(parts: TokenTensors, length: int) -> TokenTensors:
     )
 
 
-# Laying texts of differing length into rows of equal room. Importable without torch.
+def pack_rows(lengths: Sequence[int], row_length: int) -> list[list[int]]:
+    """Pack texts into rows of at most `row_length` tokens: indices into `lengths`, each exactly once.
 
-
-def pack_rows(lengths: Sequence[int], room: int) -> list[list[int]]:
-    """Which texts share a row: indices into `lengths`, each exactly once, no row longer than `room`.
-
-    Best fit decreasing: the longest text first, each into the fullest row that still has room for it, which never
+    Best fit decreasing: the longest text first, each into the fullest row that still has space for it, which never
     takes more than 11/9 of the fewest possible rows and four more. The same lengths always give the same rows.
     Source: Johnson, Demers, Ullman, Garey, Graham, "Worst-case performance bounds for simple one-dimensional packing
-    algorithms", SIAM Journal on Computing 3 (1974). Raises ValueError where a text is empty or longer than `room`.
+    algorithms", SIAM Journal on Computing 3 (1974). Raises ValueError for a text that is empty or longer than a row.
     """
-    wrong = next((length for length in lengths if not 0 < length <= room), None)
+    wrong = next((length for length in lengths if not 0 < length <= row_length), None)
     if wrong is not None:
-        raise ValueError(f"a text of {wrong} tokens does not go into rows of {room}")
+        raise ValueError(f"a text of {wrong} tokens does not fit into rows of {row_length}")
     rows: list[list[int]] = []
-    with_space: list[list[int]] = [[] for _ in range(room + 1)]
-    """The rows that still have so much room."""
+    with_space: list[list[int]] = [[] for _ in range(row_length + 1)]
+    """The rows by the space that they have left."""
     spaces = 0
-    """Bit n is set where some row has room for exactly n more tokens: the best fit is one shift away."""
+    """Bit n is set if some row has space for exactly n more tokens: the best fit is one shift away."""
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
         length = lengths[index]
         fitting = spaces >> length
@@ -174,7 +194,7 @@ def pack_rows(lengths: Sequence[int], room: int) -> list[list[int]]:
             if not with_space[space]:
                 spaces ^= 1 << space
         else:
-            space, row = room, len(rows)
+            space, row = row_length, len(rows)
             rows.append([])
         rows[row].append(index)
         with_space[space - length].append(row)
@@ -182,25 +202,19 @@ def pack_rows(lengths: Sequence[int], room: int) -> list[list[int]]:
     return rows
 
 
-def packing_efficiency(*, tokens: int, rows: int, room: int) -> float:
-    """Which share of the rows' room holds tokens, between 0 and 1."""
-    return tokens / (rows * room) if rows else 0.0
-
-
-# Which rows a step learns from, and which of them fall to which process. Importable without torch.
-#
-# Everything here is a function of the seed and the step: a resumed run needs no state but the step it had reached, and
-# has nothing to skip over.
+def packing_efficiency(*, tokens: int, rows: int, row_length: int) -> float:
+    """Return the share of the rows' capacity that holds tokens, between 0 and 1."""
+    return tokens / (rows * row_length) if rows else 0.0
 
 
 def steps_per_epoch(rows: int, batch: int) -> int:
-    """Steps that pass over all rows once; the last may have fewer rows than `batch`."""
+    """Return the number of steps that pass over all rows once; the last may have fewer rows than `batch`."""
     return -(-rows // batch)
 
 
 @lru_cache(maxsize=2)
 def epoch_permutation(rows: int, *, seed: int, epoch: int) -> tuple[int, ...]:
-    """All rows in the order of this epoch.
+    """Return all rows in the order of this epoch.
 
     Sorted by random keys, because Python promises the numbers of `random()` from one release to the next, and of no
     other method. Source: https://docs.python.org/3/library/random.html#notes-on-reproducibility
@@ -211,41 +225,38 @@ def epoch_permutation(rows: int, *, seed: int, epoch: int) -> tuple[int, ...]:
 
 
 def rows_of_step(step: int, *, rows: int, batch: int, seed: int) -> tuple[int, ...]:
-    """The rows that step `step`, counted from 0, learns from."""
+    """Return the rows of step `step`, counted from 0."""
     epoch, within = divmod(step, steps_per_epoch(rows, batch))
     return epoch_permutation(rows, seed=seed, epoch=epoch)[within * batch : (within + 1) * batch]
 
 
-def micro_batches_of_rank(lengths: Sequence[int], *, rank: int, world: int, micro_batch: int) -> list[list[int]]:
-    """The share of process `rank`, as indices into `lengths` by forward pass; a pass may be empty.
+def micro_batches_of_rank(lengths: Sequence[int], *, rank: int, world_size: int, micro_batch: int) -> list[list[int]]:
+    """Return the micro-batches of a rank as indices into `lengths`; a micro-batch may be empty.
 
-    Every process gets equally many passes, as an exchange between them demands. Rows of like length go together, so
-    that little is padded; longest first, so that memory is asked for once; and the processes take turns at the longest.
+    Every rank gets equally many, as collectives demand. Rows of similar length go together, so that little is padded;
+    longest first, so that memory is allocated once; and the ranks take turns at the longest.
     """
     longest_first = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
-    passes = max(1, -(-len(lengths) // (world * micro_batch)))
-    share, longer = divmod(len(lengths), passes * world)
-    first_longer = passes * world - longer
-    """The passes from here on take one row more: their rows are the shorter ones."""
-    mine = []
+    passes = max(1, -(-len(lengths) // (world_size * micro_batch)))
+    share, longer = divmod(len(lengths), passes * world_size)
+    first_longer = passes * world_size - longer
+    """The micro-batches from here on have one row more: their rows are the shorter ones."""
+    own = []
     start = 0
-    for slot in range(passes * world):
+    for slot in range(passes * world_size):
         size = share + (slot >= first_longer)
-        turn, place = divmod(slot, world)
-        if rank == (place if turn % 2 == 0 else world - 1 - place):
-            mine.append(longest_first[start : start + size])
+        turn, place = divmod(slot, world_size)
+        if rank == (place if turn % 2 == 0 else world_size - 1 - place):
+            own.append(longest_first[start : start + size])
         start += size
-    return mine
-
-
-# The rows of a run, and what each process learns from in each step.
+    return own
 
 
 class BatchLoader:
-    """Examples as rows, dealt to steps, processes and forward passes.
+    """Examples as rows, distributed over steps, ranks and micro-batches: a deterministic DataLoader.
 
-    The rows of a step depend on the seed and the step alone. How many processes share them, and in how many passes
-    each works through its share, changes nothing but rounding, given that losses are divided by `counted(step)`.
+    The rows of a step depend on the seed and the step alone. World size and micro-batch change nothing but rounding,
+    given that losses are divided by `count_targets(step)`.
     """
 
     def __init__(
@@ -258,24 +269,24 @@ class BatchLoader:
         pack: bool = False,
         layout: BatchLayout = BatchLayout.PADDED,
     ) -> None:
-        """`batch` is in rows, over all processes; `sequence` is the longest row in tokens."""
+        """`batch` is in rows, over all ranks; `sequence` is the longest row in tokens."""
         if not examples:
-            raise DevkitError("there is nothing to learn from: no example is left", "Give data with at least one text.")
+            raise DevkitError("there is nothing to train on: no example is left", "Give data with at least one text.")
         if pack and layout is BatchLayout.PADDED:
             raise ValueError("packed rows need the layout flat or blocks")
         self.batch = batch
         self.sequence = sequence
         self.seed = seed
         self.layout = layout
-        self.packs = pack
-        self.texts = len(examples)
+        self.pack = pack
+        self.text_count = len(examples)
         if pack:
-            shared = pack_rows([len(each.ids) for each in examples], sequence)
-            self.rows = [BatchRow(tuple(examples[index] for index in row)) for row in shared]
+            packed = pack_rows([len(each.ids) for each in examples], sequence)
+            self.rows = [BatchRow(tuple(examples[index] for index in row)) for row in packed]
         else:
             self.rows = [BatchRow((each,)) for each in examples]
-        self._ready: tuple[tuple[int, int, int, int], list[MicroBatch]] | None = None
-        self.tokens = sum(row.tokens for row in self.rows)
+        self.token_count = sum(row.token_count for row in self.rows)
+        self._prefetched: tuple[tuple[int, int, int, int], list[MicroBatch]] | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -283,56 +294,53 @@ class BatchLoader:
         return steps_per_epoch(len(self.rows), self.batch)
 
     @property
-    def efficiency(self) -> float:
-        """Which share of `sequence` tokens a row fills, on average."""
-        return packing_efficiency(tokens=self.tokens, rows=len(self.rows), room=self.sequence)
-
-    @property
     def notes(self) -> list[str]:
-        """What a person should know of the rows before the run: how full, and whether the last step is smaller."""
+        """Notes for people before the run: packing efficiency, and a smaller last step."""
         notes = []
-        if self.packs:
+        if self.pack:
+            efficiency = packing_efficiency(tokens=self.token_count, rows=len(self.rows), row_length=self.sequence)
             notes.append(
-                f"packed {format_count(self.texts, 'text')} into {format_count(len(self.rows), 'row')} of at most "
-                f"{self.sequence} tokens, {self.efficiency:.1%} full"
+                f"packed {format_count(self.text_count, 'text')} into {format_count(len(self.rows), 'row')} of at most "
+                f"{self.sequence} tokens, {efficiency:.1%} full"
             )
         rest = len(self.rows) % self.batch
         if len(self.rows) < self.batch:
             shown = format_count(len(self.rows), "row")
-            notes.append(f"each step learns from {shown} instead of {self.batch}: the data makes no more")
+            notes.append(f"each step trains on {shown} instead of {self.batch}: the dataset has no more")
         elif rest:
             shown = format_count(rest, "row")
-            notes.append(f"the last step of each epoch learns from {shown} instead of {self.batch}: no row is left out")
+            notes.append(f"the last step of each epoch trains on {shown} instead of {self.batch}: no row is left out")
         return notes
 
-    def step(self, step: int, *, rank: int = 0, world: int = 1, micro_batch: int = 1) -> list[MicroBatch]:
-        """What process `rank` of `world` learns from in step `step`, counted from 0, pass by pass.
+    def load_step(self, step: int, *, rank: int = 0, world_size: int = 1, micro_batch: int = 1) -> list[MicroBatch]:
+        """Return the micro-batches of a rank in step `step`, counted from 0.
 
-        All processes get equally many passes of at most `micro_batch` rows; one without rows holds a padding token.
+        All ranks get equally many of at most `micro_batch` rows; one without rows holds a padding token.
         """
-        place = (step, rank, world, micro_batch)
-        ready, self._ready = self._ready, None
-        return ready[1] if ready is not None and ready[0] == place else self._step(*place)
+        key = (step, rank, world_size, micro_batch)
+        prefetched, self._prefetched = self._prefetched, None
+        return prefetched[1] if prefetched is not None and prefetched[0] == key else self._collate_step(*key)
 
-    def prefetch(self, step: int, *, rank: int = 0, world: int = 1, micro_batch: int = 1) -> None:
-        """Make a step's batches now, to be handed out when `step` is asked for them next."""
-        place = (step, rank, world, micro_batch)
-        self._ready = (place, self._step(*place))
+    def prefetch(self, step: int, *, rank: int = 0, world_size: int = 1, micro_batch: int = 1) -> None:
+        """Collate a step's micro-batches now, for the next call of `load_step`."""
+        key = (step, rank, world_size, micro_batch)
+        self._prefetched = (key, self._collate_step(*key))
 
-    def _step(self, step: int, rank: int, world: int, micro_batch: int) -> list[MicroBatch]:
+    def _collate_step(self, step: int, rank: int, world_size: int, micro_batch: int) -> list[MicroBatch]:
         rows = self._rows_of(step)
-        shares = micro_batches_of_rank([row.tokens for row in rows], rank=rank, world=world, micro_batch=micro_batch)
-        return [collate([rows[index] for index in share], self.layout) for share in shares]
+        lengths = [row.token_count for row in rows]
+        own = micro_batches_of_rank(lengths, rank=rank, world_size=world_size, micro_batch=micro_batch)
+        return [collate([rows[index] for index in indices], self.layout) for indices in own]
 
-    def counted(self, step: int) -> int:
-        """How many predictions step `step` learns from, over all processes: what its summed loss is divided by."""
-        return sum(row.learned for row in self._rows_of(step))
+    def count_targets(self, step: int) -> int:
+        """Return the number of predictions that step `step` trains on, over all ranks: the divisor of its loss."""
+        return sum(row.target_count for row in self._rows_of(step))
 
     def build_largest_batch(self, micro_batch: int) -> MicroBatch:
-        """A pass as large as any of `micro_batch` rows that can come up, with a prediction counted at every place."""
-        longest = heapq.nlargest(micro_batch, self.rows, key=lambda row: row.tokens)
+        """Build a micro-batch as large as any of `micro_batch` rows can be, with a target at every position."""
+        longest = heapq.nlargest(micro_batch, self.rows, key=lambda row: row.token_count)
         batch = collate(longest, self.layout)
-        return replace(batch, labels=batch.ids.clone(), counted=batch.ids.numel())
+        return replace(batch, labels=batch.ids.clone(), target_count=batch.ids.numel())
 
     def _rows_of(self, step: int) -> list[BatchRow]:
         chosen = rows_of_step(step, rows=len(self.rows), batch=self.batch, seed=self.seed)

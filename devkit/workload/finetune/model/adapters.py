@@ -1,4 +1,4 @@
-"""LoRA and DoRA adapters on a base: attached for training, and counted."""
+"""LoRA and DoRA adapters: target modules, attaching, the fused forward pass, saving, and loading onto a base."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
@@ -36,190 +36,67 @@ from devkit.workload.peft_import import (
     get_peft_model,
 )
 
-# LoRA on a linear layer in the fewest passes over memory: what peft computes, in another order.
-#
-# peft makes the adapter's product, a scaled copy of it and the sum with the base's product, each as large as the layer's
-# output, and as many gradients on the way back; on 4-bit bases it copies the base's product first. Here the scale goes
-# into the product itself, which is added up where the base's product lies. Source of what is replaced: peft 0.21,
-# peft/tuners/lora/layer.py, Linear.forward, and peft/tuners/lora/bnb.py, Linear4bit.forward.
-
-Gradients: TypeAlias = tuple[torch.Tensor | None, ...]
-
-
-def use_fused_lora_forward(model: Model) -> int:
-    """Have every layer of `model` that can compute so do it; how many can.
-
-    Layers stay as they are that do more than add a scaled product: with dropout, with DoRA's magnitudes, with weights
-    of several data types. What is saved, and what peft computes on a model that was loaded again, stays the same.
-    """
-    chosen = [each for each in model.modules() if isinstance(each, LoraLayer) and _can(each)]
-    for layer in chosen:
-        layer.forward = _Quick(layer)
-    return len(chosen)
-
-
-def _can(layer: Any) -> bool:  # noqa: ANN401 - peft's layers share no type that has forward and weights
-    """Whether `layer` computes base(x) + scale * B(A(x)) and nothing else."""
-    base = layer.get_base_layer()
-    names = list(layer.active_adapters)
-    if not isinstance(base, nn.Linear) or layer.merged or layer.disable_adapters or len(names) != 1:
-        return False
-    name = names[0]
-    if name not in layer.lora_A or _is_variant(layer, name) or not _is_idle(layer.lora_dropout[name]):
-        return False
-    first, second = layer.lora_A[name], layer.lora_B[name]
-    is_plain = type(first) is nn.Linear and type(second) is nn.Linear and first.bias is None and second.bias is None
-    return is_plain and first.weight.dtype is second.weight.dtype
-
-
-def _is_variant(layer: Any, name: str) -> bool:  # noqa: ANN401 - as above
-    """Whether peft computes something else there, such as DoRA, which is all that it knew before its release 0.16."""
-    if hasattr(layer, "lora_variant"):
-        return name in layer.lora_variant
-    return bool(layer.use_dora.get(name))
-
-
-def _is_idle(dropout: nn.Module) -> bool:
-    return isinstance(dropout, nn.Identity) or (isinstance(dropout, nn.Dropout) and dropout.p == 0.0)
-
-
-class _Quick:
-    """What stands in the place of a layer's `forward`."""
-
-    def __init__(self, layer: Any) -> None:  # noqa: ANN401 - as above
-        name = next(iter(layer.active_adapters))
-        self._layer = layer
-        self._base = layer.get_base_layer()
-        self._first, self._second = layer.lora_A[name], layer.lora_B[name]
-        self._scale = float(layer.scaling[name])
-        self._is_bare = type(layer) is Linear and type(self._base) is nn.Linear and not self._base.weight.requires_grad
-
-    def __call__(self, given: torch.Tensor, *more: Any, **named: Any) -> torch.Tensor:  # noqa: ANN401 - handed on
-        """Shape [..., inputs] to [..., outputs]."""
-        first, second = self._first.weight, self._second.weight
-        if self._layer.disable_adapters or self._layer.merged or given.dtype is not first.dtype or more or named:
-            computed: torch.Tensor = type(self._layer).forward(self._layer, given, *more, **named)
-            return computed
-        if self._is_bare and self._base.weight.dtype is given.dtype:
-            found: torch.Tensor = _Adapted.apply(  # type: ignore[no-untyped-call]
-                given, self._base.weight, self._base.bias, first, second, self._scale
-            )
-            return found
-        whole: torch.Tensor = self._base(given)
-        if whole.dtype is not given.dtype:
-            return whole + (self._scale * functional.linear(functional.linear(given, first), second)).to(whole.dtype)
-        inner = functional.linear(given, first).reshape(-1, first.shape[0])
-        added = torch.addmm(whole.reshape(-1, whole.shape[-1]), inner, second.T, alpha=self._scale)
-        return added.view(whole.shape)
-
-
-class _Adapted(torch.autograd.Function):
-    """A frozen weight and its adapter. The base's product and its gradient are made once and added to in place."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401 - autograd's context has no public type
-        given: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        first: torch.Tensor,
-        second: torch.Tensor,
-        scale: float,
-    ) -> torch.Tensor:
-        """`given` is [..., inputs], `weight` [outputs, inputs], `first` [rank, inputs], `second` [outputs, rank]."""
-        flat = given.reshape(-1, given.shape[-1])
-        inner = flat @ first.T
-        whole = functional.linear(flat, weight, bias).addmm_(inner, second.T, alpha=scale)
-        ctx.save_for_backward(flat, inner, weight, first, second)
-        ctx.scale, ctx.shape = scale, given.shape
-        return whole.view(*given.shape[:-1], weight.shape[0])
-
-    @staticmethod
-    def backward(ctx: Any, *outer: torch.Tensor) -> Gradients:  # noqa: ANN401
-        """The gradients of `given`, `first` and `second`; the base is frozen."""
-        flat, inner, weight, first, second = ctx.saved_tensors
-        gradient = outer[0].reshape(-1, weight.shape[0])
-        through = gradient @ second
-        of_given = None
-        if ctx.needs_input_grad[0]:
-            of_given = (gradient @ weight).addmm_(through, first, alpha=ctx.scale).view(ctx.shape)
-        of_first = (through.T @ flat).mul_(ctx.scale)
-        of_second = (gradient.T @ inner).mul_(ctx.scale)
-        return of_given, None, None, of_first, of_second, None
-
-
-# Which layers of a model can be given an adapter, and which of them a user's words name.
-
 MAX_SUGGESTIONS = 3
 EXPERT_LAYER_NAMES = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
 """Source: peft 0.21, peft/utils/transformers_weight_conversion.py, _MOE_TARGET_MODULE_MAPPING."""
 
 
-def resolve_targets(model: Model, wanted: Sequence[str]) -> str | list[str]:
-    """The layers that `wanted` names, as peft takes them. Raises DevkitError for a name that no layer has.
+def resolve_targets(model: Model, targets: Sequence[str]) -> str | list[str]:
+    """Resolve the target modules for peft. Raises DevkitError for a name that no layer has.
 
     A name is the last part of a layer's, such as q_proj, or more of it, such as layers.0.self_attn.q_proj.
     """
-    if tuple(wanted) == ALL_LINEAR:
-        return ALL_LINEAR[0] if find_fused_experts(model) is None else _beside_experts(model)
+    if tuple(targets) == ALL_LINEAR:
+        return ALL_LINEAR[0] if find_fused_experts(model) is None else _linear_names_beside_experts(model)
     layers = dict(find_adaptable_layers(model))
-    tied = [name for name, each in layers.items() if _is_tied_head(each, model)]
-    for name in wanted:
-        if any(_names(name, layer) for layer in tied):
-            raise _tied(name)
-        if not any(_names(name, layer) for layer in layers):
-            raise _unknown(name, {layer: layers[layer] for layer in layers if layer not in tied})
-    return list(wanted)
+    head = model.get_output_embeddings()
+    is_tied = head is not None and head.weight is model.get_input_embeddings().weight
+    tied = [name for name, each in layers.items() if is_tied and each is head]
+    for name in targets:
+        if any(_matches(name, layer) for layer in tied):
+            raise DevkitError(
+                f"{name} cannot get an adapter: in this model it shares its weight with the embedding, and merging "
+                "would change both",
+                "Leave it out; all-linear targets every other linear layer.",
+            )
+        if not any(_matches(name, layer) for layer in layers):
+            raise _explain_unknown_target(name, {layer: layers[layer] for layer in layers if layer not in tied})
+    return list(targets)
 
 
-def _names(name: str, layer: str) -> bool:
+def _matches(name: str, layer: str) -> bool:
     return layer == name or layer.endswith(f".{name}")
 
 
-def _is_tied_head(layer: torch.nn.Module, model: Model) -> bool:
-    """Whether `layer` is the output head and its weight that of the embedding."""
-    if layer is not model.get_output_embeddings():
-        return False
-    weight: object = model.get_input_embeddings().weight
-    return layer.weight is weight
-
-
-def _tied(name: str) -> DevkitError:
-    return DevkitError(
-        f"{name} can be given no adapter: in this model it is the embedding, too, and merging would change both",
-        "Leave it out; all-linear names every other linear layer.",
-    )
-
-
-def _beside_experts(model: Model) -> list[str]:
-    """The linear layers of a mixture by the last part of their names, without its head.
+def _linear_names_beside_experts(model: Model) -> list[str]:
+    """Return the last parts of the names of a mixture's linear layers, without its head.
 
     peft takes all-linear, and names that its fused experts once had, to mean the experts as well: it would put
-    adapters on them that make the whole weight anew in each pass, and that other programs do not read.
+    adapters on them that recompute the whole weight in each pass, and that other programs do not read.
     """
     head = model.get_output_embeddings()
-    linear = (name for name, each in model.named_modules() if isinstance(each, torch.nn.Linear) and each is not head)
+    linear = (name for name, each in model.named_modules() if isinstance(each, nn.Linear) and each is not head)
     return sorted({name.rpartition(".")[2] for name in linear} - EXPERT_LAYER_NAMES)
 
 
-def find_adaptable_layers(model: Model) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Every layer that LoRA can be put on, by its name. bitsandbytes's layers are linear ones, too."""
+def find_adaptable_layers(model: Model) -> Iterator[tuple[str, nn.Module]]:
+    """Yield every layer that LoRA can adapt, with its name. bitsandbytes's layers are linear ones, too."""
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear | torch.nn.Embedding | Conv1D):
+        if isinstance(module, nn.Linear | nn.Embedding | Conv1D):
             yield name, module
 
 
-def _unknown(name: str, layers: dict[str, torch.nn.Module]) -> DevkitError:
+def _explain_unknown_target(name: str, layers: dict[str, nn.Module]) -> DevkitError:
     groups: dict[str, list[str]] = {}
-    for layer in layers:
-        if isinstance(layers[layer], torch.nn.Embedding):
+    for layer, module in layers.items():
+        if isinstance(module, nn.Embedding):
             continue
         parent, _, last = layer.rpartition(".")
         members = groups.setdefault(parent.rpartition(".")[2], [])
         if last not in members:
             members.append(last)
     known = dict.fromkeys(member for members in groups.values() for member in members)
-    # A part of a name that is longer than the last part is compared by its last part, too.
+    # A name of several parts is compared by its last part, too.
     near = get_close_matches(name.rpartition(".")[2], known, n=MAX_SUGGESTIONS, cutoff=0.5)
     hint = [f"Did you mean {join_words(near, 'or')}?"] if near else []
     several = [each.strip() for each in name.split(",")]
@@ -233,10 +110,10 @@ def _unknown(name: str, layers: dict[str, torch.nn.Module]) -> DevkitError:
 
 
 def attach_adapter(base: Model, settings: FinetuneSettings, *, precision: Precision) -> Model:
-    """A fresh trainable adapter on the layers that `settings.targets` name, its weights kept in `precision`.
+    """Attach a new trainable adapter to the layers that `settings.targets` names, with weights in `precision`.
 
-    Changes `base` in place and freezes its weights. The adapter is drawn from `settings.seed` alone, so every process
-    of a run has the same. Raises DevkitError for a target that the model does not have.
+    Changes `base` in place and freezes its weights. The adapter is initialized from `settings.seed` alone, so every
+    rank has the same. Raises DevkitError for a target that the model does not have.
     """
     config = LoraConfig(
         r=settings.rank,
@@ -246,7 +123,8 @@ def attach_adapter(base: Model, settings: FinetuneSettings, *, precision: Precis
         use_dora=settings.dora,
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=_devices_of(base)):
+    devices = list({parameter.device for parameter in base.parameters() if parameter.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
         torch.manual_seed(settings.seed)
         with adapter_injection(base):
             model = get_peft_model(base, config, autocast_adapter_dtype=False)
@@ -255,32 +133,120 @@ def attach_adapter(base: Model, settings: FinetuneSettings, *, precision: Precis
     return model
 
 
-def trainable_parameters(model: Model) -> list[torch.nn.Parameter]:
-    """The parameters that training changes, in the model's order."""
+def trainable_parameters(model: Model) -> list[nn.Parameter]:
+    """Return the trainable parameters, in the model's order."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def count_trainable_parameters(model: Model) -> int:
-    """How many numbers training changes."""
-    return sum(parameter.numel() for parameter in trainable_parameters(model))
+def use_fused_lora_forward(model: Model) -> int:
+    """Replace the forward pass of LoRA layers by one with fewer passes over memory, and return how many.
+
+    peft computes the adapter's product, a scaled copy of it and the sum with the base's product, each as large as the
+    layer's output, and as many gradients in the backward pass; on 4-bit bases it copies the base's product first. Here
+    the scale goes into the product itself, which is added to the base's product in place. Layers keep peft's forward
+    that do more than add a scaled product: with dropout, with DoRA's magnitudes, with weights of several data types.
+    What is saved, and what peft computes on a model that was loaded again, stays the same. Source of what is replaced:
+    peft 0.21, peft/tuners/lora/layer.py, Linear.forward, and peft/tuners/lora/bnb.py, Linear4bit.forward.
+    """
+    layers = [each for each in model.modules() if isinstance(each, LoraLayer) and _can_be_fused(each)]
+    for layer in layers:
+        layer.forward = _FusedForward(layer)
+    return len(layers)
 
 
-def _devices_of(model: Model) -> list[torch.device]:
-    return list({parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"})
+def _can_be_fused(layer: Any) -> bool:  # noqa: ANN401 - peft's layers share no type that has forward and weights
+    """Return True if `layer` computes base(x) + scale * B(A(x)) and nothing else."""
+    names = list(layer.active_adapters)
+    if not isinstance(layer.get_base_layer(), nn.Linear) or layer.merged or layer.disable_adapters or len(names) != 1:
+        return False
+    name = names[0]
+    if name not in layer.lora_A:
+        return False
+    # Before its release 0.16, peft knew DoRA and no other variants.
+    is_variant = name in layer.lora_variant if hasattr(layer, "lora_variant") else bool(layer.use_dora.get(name))
+    dropout = layer.lora_dropout[name]
+    has_dropout = not isinstance(dropout, nn.Identity) and not (isinstance(dropout, nn.Dropout) and dropout.p == 0.0)
+    if is_variant or has_dropout:
+        return False
+    down, up = layer.lora_A[name], layer.lora_B[name]
+    is_plain = type(down) is nn.Linear and type(up) is nn.Linear and down.bias is None and up.bias is None
+    return is_plain and down.weight.dtype is up.weight.dtype
 
 
-# Adapters written to disk, and put back on the base that they were trained on.
+class _FusedForward:
+    """The replacement of a LoRA layer's `forward`."""
+
+    def __init__(self, layer: Any) -> None:  # noqa: ANN401 - as above
+        name = next(iter(layer.active_adapters))
+        self._layer = layer
+        self._base = layer.get_base_layer()
+        self._down, self._up = layer.lora_A[name], layer.lora_B[name]
+        self._scale = float(layer.scaling[name])
+        self._is_plain = type(layer) is Linear and type(self._base) is nn.Linear and not self._base.weight.requires_grad
+
+    def __call__(self, inputs: torch.Tensor, *more: Any, **named: Any) -> torch.Tensor:  # noqa: ANN401 - passed on
+        """Shape [..., inputs] to [..., outputs]."""
+        down, up = self._down.weight, self._up.weight
+        if self._layer.disable_adapters or self._layer.merged or inputs.dtype is not down.dtype or more or named:
+            computed: torch.Tensor = type(self._layer).forward(self._layer, inputs, *more, **named)
+            return computed
+        if self._is_plain and self._base.weight.dtype is inputs.dtype:
+            fused: torch.Tensor = _FusedLoraLinear.apply(  # type: ignore[no-untyped-call]
+                inputs, self._base.weight, self._base.bias, down, up, self._scale
+            )
+            return fused
+        outputs: torch.Tensor = self._base(inputs)
+        if outputs.dtype is not inputs.dtype:
+            return outputs + (self._scale * functional.linear(functional.linear(inputs, down), up)).to(outputs.dtype)
+        inner = functional.linear(inputs, down).reshape(-1, down.shape[0])
+        added = torch.addmm(outputs.reshape(-1, outputs.shape[-1]), inner, up.T, alpha=self._scale)
+        return added.view(outputs.shape)
+
+
+class _FusedLoraLinear(torch.autograd.Function):
+    """A frozen weight and its adapter. The base's product and its gradient are computed once and added to in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 - autograd's context has no public type
+        inputs: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        down: torch.Tensor,
+        up: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        """`inputs` is [..., inputs], `weight` [outputs, inputs], `down` [rank, inputs], `up` [outputs, rank]."""
+        flat = inputs.reshape(-1, inputs.shape[-1])
+        inner = flat @ down.T
+        outputs = functional.linear(flat, weight, bias).addmm_(inner, up.T, alpha=scale)
+        ctx.save_for_backward(flat, inner, weight, down, up)
+        ctx.scale, ctx.shape = scale, inputs.shape
+        return outputs.view(*inputs.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
+        """Return the gradients of `inputs`, `down` and `up`; the base is frozen."""
+        flat, inner, weight, down, up = ctx.saved_tensors
+        gradient = grad_outputs[0].reshape(-1, weight.shape[0])
+        grad_inner = gradient @ up
+        grad_inputs = None
+        if ctx.needs_input_grad[0]:
+            grad_inputs = (gradient @ weight).addmm_(grad_inner, down, alpha=ctx.scale).view(ctx.shape)
+        grad_down = (grad_inner.T @ flat).mul_(ctx.scale)
+        grad_up = (gradient.T @ inner).mul_(ctx.scale)
+        return grad_inputs, None, None, grad_down, grad_up, None
 
 
 def save_trained_adapter(model: Model, folder: Path, base: LoadedBase) -> None:
-    """Write the adapter of `model` alone, as safetensors, with a note of its base."""
-    # Vocabularies never grow here, so embeddings are never part of an adapter; asking peft to find out asks the hub.
+    """Save the adapter of `model` alone, as safetensors, with a reference to its base."""
+    # Vocabularies never grow here, so embeddings are never part of an adapter; peft would query the hub to find out.
     model.save_pretrained(str(folder), save_embedding_layers=False)
     write_adapter_metadata(folder, base)
 
 
 def write_adapter_metadata(folder: Path, base: LoadedBase) -> None:
-    """What peft does not write: which base the adapter is for, and how the chats were written that it learned from."""
+    """Write what peft does not: which base the adapter is for, and the chat template of the training."""
     text = json.dumps(describe_base(base).to_document(), indent=2) + "\n"
     (folder / ADAPTER_BASE_FILE).write_text(text, encoding="utf-8")
     if base.tokenizer.chat_template:
@@ -288,71 +254,66 @@ def write_adapter_metadata(folder: Path, base: LoadedBase) -> None:
 
 
 def describe_base(base: LoadedBase) -> BaseReference:
-    """What an adapter should remember of its base. A folder is remembered by its whole path."""
-    name = os.fspath(Path(base.name).expanduser().resolve()) if Path(base.name).expanduser().is_dir() else base.name
+    """Return the reference to a base for its adapters. A folder is named by its absolute path."""
+    path = Path(base.name).expanduser()
+    name = os.fspath(path.resolve()) if path.is_dir() else base.name
     return BaseReference(name, base.files.architecture, base.files.fingerprint)
 
 
-def require_adapter_fits(adapter: SavedAdapter, shape: Model, files: ModelFiles, *, any_base: bool = False) -> None:
-    """Refuse an adapter that was made for another base, with the reason. `shape` may be a model without weights.
+def require_adapter_fits(adapter: SavedAdapter, model: Model, files: ModelFiles, *, any_base: bool = False) -> None:
+    """Raise DevkitError for an adapter of another base, with the reason. `model` may be without weights.
 
     With `any_base`, equal shapes are enough: the weights may be others than those it was trained on.
     """
-    for reason in _misfits(adapter, shape):
-        raise DevkitError(
-            f"the adapter in {adapter.folder} does not fit {files.folder}: {reason}", _its_base(adapter, files)
-        )
-    wanted, found = adapter.base.fingerprint, files.fingerprint
+    base = adapter.base
+    hint = "Name the model it was trained on."
+    if base.name:
+        other = f", a {base.architecture}" if base.architecture and base.architecture != files.architecture else ""
+        hint = f"It was trained on {base.name}{other}: name that model."
+    for reason in _find_misfits(adapter, model):
+        raise DevkitError(f"the adapter in {adapter.folder} does not fit {files.folder}: {reason}", hint)
+    wanted, found = base.fingerprint, files.fingerprint
     if wanted and found and wanted != found and not any_base:
         raise DevkitError(
             f"the adapter in {adapter.folder} was trained on other weights ({wanted[:12]}) "
             f"than those in {files.folder} ({found[:12]})",
-            f"{_its_base(adapter, files)}\nWith --any-base it is used all the same.",
+            f"{hint}\nWith --any-base it is used all the same.",
         )
 
 
-def _its_base(adapter: SavedAdapter, files: ModelFiles) -> str:
-    base = adapter.base
-    kind = f", a {base.architecture}" if base.architecture and base.architecture != files.architecture else ""
-    return (
-        f"It was trained on {base.name}{kind}: name that model." if base.name else "Name the model it was trained on."
-    )
-
-
-def _misfits(adapter: SavedAdapter, shape: Model) -> Iterator[str]:
-    """Why the adapter cannot be put on a model of this shape, most telling reason first."""
-    layers = dict(find_adaptable_layers(shape))
-    halves = list(adapter.lora_matrices())
-    absent = sorted({half.layer for half in halves} - layers.keys())
+def _find_misfits(adapter: SavedAdapter, model: Model) -> Iterator[str]:
+    """Yield reasons why the adapter does not fit a model of this shape, most telling first."""
+    layers = dict(find_adaptable_layers(model))
+    matrices = list(adapter.lora_matrices())
+    absent = sorted({matrix.layer for matrix in matrices} - layers.keys())
     if absent:
         yield f"it adapts {format_count(len(absent), 'layer')} that the model lacks, such as {absent[0]}"
-    for half in halves:
-        rank = half.shape[0] if half.letter == "a" else half.shape[1]
-        if rank != adapter.rank_of(half.layer):
-            yield f"{half.layer} has rank {rank}, and adapter_config.json says {adapter.rank_of(half.layer)}"
-        inputs, outputs = _sizes(layers[half.layer])
-        size, wanted, verb = (
-            (half.shape[1], inputs, "reads") if half.letter == "a" else (half.shape[0], outputs, "gives")
-        )
+    for matrix in matrices:
+        is_down = matrix.letter == "a"
+        rank = matrix.shape[0] if is_down else matrix.shape[1]
+        if rank != adapter.rank_of(matrix.layer):
+            yield f"{matrix.layer} has rank {rank}, and adapter_config.json says {adapter.rank_of(matrix.layer)}"
+        inputs, outputs = _input_and_output_size(layers[matrix.layer])
+        size, wanted, noun = (matrix.shape[1], inputs, "inputs") if is_down else (matrix.shape[0], outputs, "outputs")
         if size != wanted:
-            yield f"its {half.layer} {verb} {size} numbers, and the model's {verb} {wanted}"
-    first, second = ({half.layer for half in halves if half.letter == letter} for letter in "ab")
+            yield f"its {matrix.layer} has {size} {noun}, and the model's has {wanted}"
+    first, second = ({matrix.layer for matrix in matrices if matrix.letter == letter} for letter in "ab")
     if first != second:
-        yield f"{sorted(first ^ second)[0]} has one of its two matrices alone"
+        yield f"{sorted(first ^ second)[0]} has only one of its two matrices"
 
 
-def _sizes(layer: torch.nn.Module) -> tuple[int, int]:
-    """Inputs and outputs of a linear layer; GPT-2's keeps its weight the other way round."""
-    if isinstance(layer, torch.nn.Linear):
+def _input_and_output_size(layer: nn.Module) -> tuple[int, int]:
+    """Return the sizes of a linear layer; GPT-2's has its weight transposed."""
+    if isinstance(layer, nn.Linear):
         return layer.in_features, layer.out_features
     inputs, outputs = layer.weight.shape  # type: ignore[misc] # Conv1D and Embedding: [inputs, outputs]
     return int(inputs), int(outputs)
 
 
 def apply_adapter(base: Model, adapter: SavedAdapter, *, precision: Precision, trainable: bool = False) -> Model:
-    """The adapter on a base that it fits, its weights in `precision`. Changes `base` in place.
+    """Load the adapter onto a base that it fits, its weights in `precision`. Changes `base` in place.
 
-    Raises DevkitError where the adapter's file holds less than its configuration promises: peft only warns then, and
+    Raises DevkitError if the adapter's file lacks weights that its configuration promises: peft only warns then, and
     the layers in question would do nothing.
     """
     config = PeftConfig.from_pretrained(str(adapter.folder))
@@ -363,13 +324,12 @@ def apply_adapter(base: Model, adapter: SavedAdapter, *, precision: Precision, t
         found = model.load_adapter(
             str(adapter.folder), "default", is_trainable=trainable, autocast_adapter_dtype=False, torch_device="cpu"
         )
-    if found.missing_keys:
-        lacking = [key for key in found.missing_keys if ".lora_" in key]
-        if lacking:
-            raise DevkitError(
-                f"the adapter in {adapter.folder} lacks {format_count(len(lacking), 'weight')}, such as {lacking[0]}",
-                "Save or fetch it again.",
-            )
+    lacking = [key for key in found.missing_keys or () if ".lora_" in key]
+    if lacking:
+        raise DevkitError(
+            f"the adapter in {adapter.folder} lacks {format_count(len(lacking), 'weight')}, such as {lacking[0]}",
+            "Save or fetch it again.",
+        )
     for name, parameter in model.named_parameters():
         if ".lora_" in name:
             parameter.data = parameter.data.to(TORCH_DTYPES[precision])

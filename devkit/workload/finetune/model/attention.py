@@ -1,7 +1,8 @@
-"""Attention over texts that lie end to end, told their borders: no padding, no mask of tokens by tokens.
+"""Attention over packed texts, by their borders (cu_seqlens): no padding, and no mask of tokens by tokens.
 
-It is registered with transformers under a name of ours and takes the borders by the keyword arguments that
-transformers hands to flash attention, so one set of inputs serves both.
+It is registered with transformers under a name of ours and takes the keyword arguments that transformers passes to
+flash attention, so one set of inputs serves both. Before the first step it is verified on the model itself that texts
+of a row do not attend to each other.
 """
 
 from inspect import Parameter, signature
@@ -13,8 +14,15 @@ from torch.nn.functional import scaled_dot_product_attention
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Attention, Precision
 from devkit.facts.values import ComputeCapability
-from devkit.workload.finetune.data.batches import BatchRow, Example, MicroBatch, collate, move_to_device
-from devkit.workload.finetune.decisions import AttentionKernels, AttentionTraits, BatchLayout
+from devkit.workload.finetune.data.batches import (
+    BatchLayout,
+    BatchRow,
+    Example,
+    MicroBatch,
+    collate,
+    move_to_device,
+)
+from devkit.workload.finetune.decisions import AttentionKernels, AttentionTraits
 from devkit.workload.models import Model
 
 ATTN_IMPLEMENTATION = {
@@ -23,14 +31,23 @@ ATTN_IMPLEMENTATION = {
     Attention.FLASH: "flash_attention_2",
     Attention.VARLEN: "devkit_varlen",
 }
-"""What transformers calls each attention: the value of `attn_implementation`."""
+"""Attention -> transformers' `attn_implementation`."""
 
 ATTENTION_LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
-"""Kinds of layers that are attention; all others carry a state along the row."""
+"""Layer types that are attention; all others carry a state along the row."""
+
+PRECEDING_TEXTS = (Example((1, 2, 3, 4, 5), (0,) * 5), Example((5, 3, 1, 2, 4), (0,) * 5))
+"""Two texts of which one precedes the watched text."""
+
+WATCHED_TEXT = Example((2, 4, 1, 3), (0,) * 4)
+
+MAX_CROSS_TALK = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+"""Data type -> the change that rounding alone may make, relative to the largest value. Kernels for experts group the
+tokens of a batch anew for each text; everything else gives equal bits."""
 
 
 def register_varlen_attention() -> None:
-    """Make our attention known to transformers, to be called before a model is loaded with it. Any number of times."""
+    """Register our attention with transformers, before a model is loaded with it. May be called repeatedly."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
@@ -39,29 +56,26 @@ def register_varlen_attention() -> None:
 
 
 def build_model_inputs(batch: MicroBatch, attention: Attention, device: torch.device) -> dict[str, Any]:
-    """What the model is called with, on its device. There are no labels among it: the loss is not the model's.
+    """Build the model's inputs on its device. There are no labels among them: the loss is not the model's.
 
     `use_cache` is off because transformers looks for borders in the positions only then.
     """
+    mask = batch.attention_mask
     inputs: dict[str, Any] = {
         "input_ids": move_to_device(batch.ids, device),
         "position_ids": move_to_device(batch.positions, device),
-        "attention_mask": None if batch.mask is None else move_to_device(batch.mask, device),
+        "attention_mask": None if mask is None else move_to_device(mask, device),
         "use_cache": False,
     }
-    if batch.borders is not None:
-        longest = int(batch.borders.diff().max())
-        borders = move_to_device(batch.borders, device)
-        inputs |= {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders}
+    if batch.cu_seqlens is not None:
+        longest = int(batch.cu_seqlens.diff().max())
+        cu_seqlens = move_to_device(batch.cu_seqlens, device)
+        inputs |= {"cu_seq_lens_q": cu_seqlens, "cu_seq_lens_k": cu_seqlens}
         inputs |= {"max_length_q": longest, "max_length_k": longest}
         if attention is Attention.VARLEN:
-            inputs["attention_mask"] = _told_borders(device)
+            # transformers takes it for a finished mask, and so builds none of tokens by tokens.
+            inputs["attention_mask"] = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device)
     return inputs
-
-
-def _told_borders(device: torch.device) -> torch.Tensor:
-    """A mask that transformers takes for a finished one, so that it makes none of tokens by tokens."""
-    return torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device)
 
 
 def varlen_attention(
@@ -76,64 +90,62 @@ def varlen_attention(
     sliding_window: int | None = None,
     cu_seq_lens_q: torch.Tensor | None = None,
     max_length_q: int | None = None,
-    **others: Any,  # noqa: ANN401 - what models hand to attention differs from one to the next
+    **others: Any,  # noqa: ANN401 - what models pass to attention differs from one to the next
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention within each text. Takes [1, heads, tokens, head] and gives [1, tokens, heads, head].
+    """Compute causal attention within each text. Takes [1, heads, tokens, head] and gives [1, tokens, heads, head].
 
     Without borders (padded rows, generation) it is transformers' own sdpa attention. Raises RuntimeError where a model
-    asks for what this attention does not compute, or has lost the borders on the way.
+    needs what this attention does not compute, or has not passed the borders on.
     """
-    unknown = [name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None]
-    if unknown:
-        raise RuntimeError(f"varlen attention does not compute {unknown[0]}")
+    unsupported = [name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None]
+    if unsupported:
+        raise RuntimeError(f"varlen attention does not compute {unsupported[0]}")
     if cu_seq_lens_q is None:
         if attention_mask is not None and attention_mask.numel() == 1 and query.shape[2] > 1:
-            raise RuntimeError(f"{type(module).__name__} was not handed the borders of its texts")
-        return _padded(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others)
+            raise RuntimeError(f"{type(module).__name__} did not get the borders of its texts")
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        computed: tuple[torch.Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
+        )
+        return computed
     if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and not dropout:
         longest = max_length_q or int(cu_seq_lens_q.diff().max())
-        return _by_kernel(query, key, value, cu_seq_lens_q, longest, scaling, sliding_window), None
+        return _attend_by_kernel(query, key, value, cu_seq_lens_q, longest, scaling, sliding_window), None
     lengths = cu_seq_lens_q.diff().tolist()
-    return _text_by_text(query, key, value, lengths, dropout, scaling, sliding_window), None
+    return _attend_text_by_text(query, key, value, lengths, dropout, scaling, sliding_window), None
 
 
-def _padded(module: torch.nn.Module, *args: Any, **named: Any) -> tuple[torch.Tensor, None]:  # noqa: ANN401 - handed on
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    computed: tuple[torch.Tensor, None] = sdpa_attention_forward(module, *args, **named)
-    return computed
-
-
-def _by_kernel(
+def _attend_by_kernel(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    borders: torch.Tensor,
+    cu_seqlens: torch.Tensor,
     longest: int,
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    # A window of n tokens holds the token itself; the kernel counts those to its left.
+    # A window of n tokens includes the token itself; the kernel counts those to its left.
     left = -1 if window is None else window - 1
     computed = varlen_attn(
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
-        borders,
-        borders,
+        cu_seqlens,
+        cu_seqlens,
         longest,
         longest,
         scale=scaling,
         window_size=(left, 0),
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    assert isinstance(computed, torch.Tensor)  # noqa: S101 - it is a pair only where its statistics are asked for
+    assert isinstance(computed, torch.Tensor)  # noqa: S101 - it is a pair only if its statistics are wanted
     return computed.unsqueeze(0)
 
 
-def _text_by_text(
+def _attend_text_by_text(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -142,7 +154,7 @@ def _text_by_text(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    # One split and one join: a slice for each text would make the backward pass write all tokens for each of them.
+    # One split and one cat: a slice for each text would make the backward pass write all tokens for each of them.
     texts = zip(*(torch.split(each, lengths, dim=2) for each in (query, key, value)), lengths, strict=True)
     computed = [
         scaled_dot_product_attention(
@@ -161,13 +173,49 @@ def _text_by_text(
 
 
 def _window_mask(length: int, window: int, device: torch.device) -> torch.Tensor:
-    """Where a token sees itself and the `window - 1` tokens before it. Shape [length, length]."""
-    seen = torch.ones((length, length), dtype=torch.bool, device=device)
-    return seen.tril().triu(1 - window)
+    """Return the mask in which a token attends to itself and the `window - 1` tokens before it, [length, length]."""
+    mask = torch.ones((length, length), dtype=torch.bool, device=device)
+    return mask.tril().triu(1 - window)
+
+
+def require_no_cross_attention(model: Model, attention: Attention, layout: BatchLayout, device: torch.device) -> None:
+    """Raise DevkitError if texts of a row attend to each other in this model with this attention.
+
+    Configurations and class attributes say what a model's code promises; this sees what it does. A model with
+    cross-attention between texts would train without any error, on inputs that it will never get again. It computes as
+    in training, since bitsandbytes rearranges its weights on some CPUs in evaluation mode. Afterwards the model's mode
+    and the random generators are as before.
+    """
+    was_training = model.training
+    model.train()
+    first, second = (_watched_logits(model, before, attention, layout, device) for before in PRECEDING_TEXTS)
+    model.train(was_training)
+    change = float((first - second).abs().max() / first.abs().max().clamp_min(torch.finfo(torch.float32).tiny))
+    if not change <= MAX_CROSS_TALK.get(next(model.parameters()).dtype, MAX_CROSS_TALK[torch.bfloat16]):
+        raise DevkitError(
+            f"texts that share a row attend to each other in this model with {attention} attention: "
+            f"the text before another one changes it by {change:.1%}",
+            "Use --no-packing --attention sdpa.",
+        )
+
+
+def _watched_logits(
+    model: Model, before: Example, attention: Attention, layout: BatchLayout, device: torch.device
+) -> torch.Tensor:
+    """Return the logits of the watched text behind another, shape [tokens, vocabulary], in fp32."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    batch = collate([BatchRow((before, WATCHED_TEXT))], layout)
+    cuda = [device] if device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices=cuda):
+        # Equal random numbers for both texts, so that dropout makes no difference.
+        torch.manual_seed(0)
+        logits = base(**build_model_inputs(batch, attention, device)).logits
+    watched: torch.Tensor = logits[0, -len(WATCHED_TEXT.ids) :].float()
+    return watched
 
 
 def probe_attention_kernels(device: torch.device, precision: Precision) -> AttentionKernels:
-    """What this machine computes attention with on `device`."""
+    """Probe the attention kernels that this machine has for `device`."""
     from importlib.util import find_spec
 
     capability = None
@@ -178,13 +226,13 @@ def probe_attention_kernels(device: torch.device, precision: Precision) -> Atten
         precision=precision,
         capability=capability,
         rocm=torch.version.hip is not None,
-        varlen=_has_varlen(),
+        varlen=_has_varlen_kernel(),
         flash=find_spec("flash_attn") is not None,
     )
 
 
-def _has_varlen() -> bool:
-    """Whether torch's kernel takes windows and grouped heads; its first releases took neither."""
+def _has_varlen_kernel() -> bool:
+    """Return True if torch's kernel takes windows and grouped heads; its first releases took neither."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -192,83 +240,34 @@ def _has_varlen() -> bool:
     return {"window_size", "enable_gqa", "scale"} <= signature(varlen_attn).parameters.keys()
 
 
-def read_attention_traits(config: Any) -> AttentionTraits:  # noqa: ANN401 - a configuration of transformers, whose fields differ by model
-    """What of a model decides who can compute its attention, read from its configuration and the code of its kind.
+def read_attention_traits(config: Any) -> AttentionTraits:  # noqa: ANN401 - of transformers; fields differ by model
+    """Read the traits from a model's configuration and the code of its class.
 
-    Code that comes with a model instead of transformers is taken for code that does not know of packed rows.
+    Code that comes with a model instead of transformers is assumed not to support packed rows.
     """
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     text = config.get_text_config()
-    known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
-    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)] if known else None
-    kinds = frozenset(getattr(text, "layer_types", None) or ())
+    is_known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)] if is_known else None
+    layer_types = frozenset(getattr(text, "layer_types", None) or ())
     heads = int(getattr(text, "num_attention_heads", 1))
     own_head = getattr(text, "qk_head_dim", None) or getattr(text, "head_dim", None)
     head = int(own_head or text.hidden_size // heads)
-    parameters = {} if kind is None else signature(kind.forward).parameters
-    any_more = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
+    parameters = {} if model_class is None else signature(model_class.forward).parameters
+    takes_more = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
     return AttentionTraits(
         name=str(text.model_type),
-        sdpa=bool(getattr(kind, "_supports_sdpa", True)),
-        flash=bool(getattr(kind, "_supports_flash_attn", False)),
-        hands_on=bool(getattr(kind, "_supports_attention_backend", False))
+        sdpa=bool(getattr(model_class, "_supports_sdpa", True)),
+        flash=bool(getattr(model_class, "_supports_flash_attn", False)),
+        passes_borders=bool(getattr(model_class, "_supports_attention_backend", False))
         and "position_ids" in parameters
-        and any_more,
-        recurrent=bool(getattr(kind, "_is_stateful", False)) or bool(kinds - ATTENTION_LAYER_TYPES),
+        and takes_more,
+        recurrent=bool(getattr(model_class, "_is_stateful", False)) or bool(layer_types - ATTENTION_LAYER_TYPES),
         softcap=getattr(text, "attn_logit_softcapping", None) is not None,
-        chunked="chunked_attention" in kinds or getattr(text, "attention_chunk_size", None) is not None,
+        chunked="chunked_attention" in layer_types or getattr(text, "attention_chunk_size", None) is not None,
         router_loss=bool(getattr(text, "output_router_logits", False)),
         dropout=float(getattr(text, "attention_dropout", 0.0) or 0.0),
         head=head,
         value_head=int(getattr(text, "v_head_dim", None) or head),
     )
-
-
-# Whether this very model keeps the texts of a row apart, tried on the spot before anything is learned.
-#
-# Configurations and class attributes say what a model's code promises; this sees what it does. A model in which texts see
-# each other would train without any error, on what it will never meet again.
-
-PRECEDING_TEXTS = (Example((1, 2, 3, 4, 5), (0,) * 5), Example((5, 3, 1, 2, 4), (0,) * 5))
-"""Two texts of which one stands before the text that is watched."""
-
-WATCHED_TEXT = Example((2, 4, 1, 3), (0,) * 4)
-
-MAX_CROSS_TALK = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
-"""Data type -> the change that rounding alone may make, relative to the largest value. Kernels for experts group the
-tokens of a batch anew for each text; everything else gives equal bits."""
-
-
-def require_no_cross_attention(model: Model, attention: Attention, layout: BatchLayout, device: torch.device) -> None:
-    """Raises DevkitError where the texts of a row see each other in this model with this attention.
-
-    The model computes as in training, since bitsandbytes rearranges its weights on some CPUs as soon as it does not.
-    Afterwards it is in the mode that it was in, and random numbers go on as if nothing had been asked.
-    """
-    was_training = model.training
-    model.train()
-    first, second = (_watched(model, before, attention, layout, device) for before in PRECEDING_TEXTS)
-    model.train(was_training)
-    seen = float((first - second).abs().max() / first.abs().max().clamp_min(torch.finfo(torch.float32).tiny))
-    if not seen <= MAX_CROSS_TALK.get(next(model.parameters()).dtype, MAX_CROSS_TALK[torch.bfloat16]):
-        raise DevkitError(
-            f"this model lets texts that share a row see each other with {attention} attention: "
-            f"what stands before a text changes it by {seen:.1%}",
-            "Keep them apart with --no-packing --attention sdpa.",
-        )
-
-
-def _watched(
-    model: Model, before: Example, attention: Attention, layout: BatchLayout, device: torch.device
-) -> torch.Tensor:
-    """What the model makes of the watched text behind another, shape [tokens, vocabulary], in fp32."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    batch = collate([BatchRow((before, WATCHED_TEXT))], layout)
-    cuda = [device] if device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices=cuda):
-        # Equal random numbers for both texts, so that dropout makes no difference.
-        torch.manual_seed(0)
-        logits = base(**build_model_inputs(batch, attention, device)).logits
-    kept: torch.Tensor = logits[0, -len(WATCHED_TEXT.ids) :].float()
-    return kept

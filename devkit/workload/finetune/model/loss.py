@@ -1,6 +1,6 @@
-"""Cross-entropy on hidden states: the logits of a batch are never in memory at once.
+"""The loss: cross-entropy on hidden states, without materializing the full logits.
 
-Every loss here is the sum over counted tokens; the caller divides by the count of the whole effective batch.
+Every loss here is the sum over targets; the caller divides by their number in the whole effective batch.
 """
 
 from dataclasses import dataclass
@@ -15,36 +15,36 @@ from devkit.workload.finetune.data.batches import IGNORE_INDEX, move_to_device
 from devkit.workload.models import Model
 
 CHUNK_TOKENS = 512
-"""Tokens whose logits are in memory at once: enough that the product with the head is bound by arithmetic, on every
-GPU so far, and 0.25 GiB of fp32 logits at a vocabulary of 128 thousand."""
+"""Tokens whose logits are materialized at once: enough that the product with the head is compute-bound on every GPU so
+far, and 0.25 GiB of fp32 logits at a vocabulary of 128 thousand."""
 
 
 @dataclass(frozen=True)
 class OutputHead:
-    """From hidden states to logits: `softcap` * tanh(`scale` * layer(hidden) / `softcap`); 0 for no cap."""
+    """The output head: logits = `softcap` * tanh(`scale` * layer(hidden) / `softcap`); 0 for no cap."""
 
     layer: torch.nn.Module
     scale: float = 1.0
     softcap: float = 0.0
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Shape [..., hidden] to [..., vocabulary], in fp32."""
+        """Return logits in fp32. Shape [..., hidden] to [..., vocabulary]."""
         return self.apply_scale_and_softcap(self.layer(hidden).float())
 
     def apply_scale_and_softcap(self, raw: torch.Tensor) -> torch.Tensor:
-        """What the model does to the head's product, out of place."""
+        """Return what the model makes of the head's product, out of place."""
         scaled = raw if self.scale == 1.0 else raw * self.scale
         return torch.tanh(scaled / self.softcap) * self.softcap if self.softcap else scaled
 
     @property
     def is_plain(self) -> bool:
-        """Whether the layer is a bare matrix product, whose gradient is written out below."""
+        """True if the layer is a plain matrix product, whose gradient is written out below."""
         layer = self.layer
         return type(layer) is torch.nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks
 
 
 def get_output_head(model: Model) -> OutputHead:
-    """The output head of a causal language model, with what its family does to the logits.
+    """Return the output head of a causal language model, with its family's scale and softcap.
 
     Names of the configuration: Gemma's final_logit_softcapping, Cohere's logit_scale, Granite's logits_scaling.
     """
@@ -56,9 +56,9 @@ def get_output_head(model: Model) -> OutputHead:
 
 
 def head_matches_model(head: OutputHead, model: Model) -> bool:
-    """Whether `head` on the decoder's hidden states gives the model's own logits, tried on four tokens.
+    """Return True if `head` on the decoder's hidden states gives the model's own logits, tried on four tokens.
 
-    Families differ in what stands between the two, and new ones come: what is not reproduced is not chunked. Both are
+    Families differ in what is between the two, and new ones come: if it is not reproduced, it is not chunked. Both are
     of one forward pass, so that dropout does not matter.
     """
     seen: list[torch.Tensor] = []
@@ -72,67 +72,55 @@ def head_matches_model(head: OutputHead, model: Model) -> bool:
     finally:
         hook.remove()
     wanted = logits.float()
-    # Models bend their logits in their own data type, `head` in fp32.
+    # Models scale their logits in their own data type, `head` in fp32.
     tolerance = 1e-4 if logits.dtype is torch.float32 else 1e-2
     return wanted.shape == found.shape and bool((wanted - found).abs().max() <= tolerance * wanted.abs().max())
 
 
 def select_targets(labels: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where something is counted, as indices into the flattened positions, and what is to be predicted there.
+    """Return the flat positions that have a target, and the targets, both on `device` with shape [targets].
 
-    Found before the labels go to the device: there, the GPU would have to be waited for to learn how many they are.
+    Selected before the labels go to the device: there, the CPU would wait for the GPU to learn how many they are.
     """
     flat = labels.reshape(-1)
-    places = (flat != IGNORE_INDEX).nonzero().squeeze(-1)
-    return move_to_device(places, device), move_to_device(flat[places], device)
+    positions = (flat != IGNORE_INDEX).nonzero().squeeze(-1)
+    return move_to_device(positions, device), move_to_device(flat[positions], device)
 
 
-def compute_loss(head: OutputHead, states: torch.Tensor, targets: torch.Tensor, how: Loss) -> torch.Tensor:
-    """The sum of the cross-entropies of counted positions, in fp32, shape [].
+def compute_loss(head: OutputHead, states: torch.Tensor, targets: torch.Tensor, implementation: Loss) -> torch.Tensor:
+    """Return the sum of the cross-entropies, in fp32, shape [].
 
-    `states` are their hidden states, [counted, width], `targets` the tokens to predict, [counted].
+    `states` are the hidden states of the positions with a target, [targets, width], `targets` have shape [targets].
     """
-    if how is Loss.STANDARD:
-        return functional.cross_entropy(head.logits(states), targets, reduction="sum")
-    if how is Loss.FUSED and head.is_plain and head.scale == 1.0:
-        return _fused(head, states, targets)
-    if head.is_plain:
-        return _plain(head, states, targets)
-    return _checkpointed(head, states, targets)
-
-
-def _plain(head: OutputHead, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     layer: Any = head.layer
-    loss: torch.Tensor = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        states.to(layer.weight.dtype), layer.weight, layer.bias, targets, head
-    )
-    return loss
+    loss: torch.Tensor
+    if implementation is Loss.STANDARD:
+        return _chunk_loss(head, states, targets)
+    if implementation is Loss.FUSED and head.is_plain and head.scale == 1.0:
+        # Liger's Triton kernel. Source: github.com/linkedin/Liger-Kernel.
+        from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
-
-def _checkpointed(head: OutputHead, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """For heads that are more than a matrix, such as one with an adapter: each chunk is computed again backwards."""
-    total = states.new_zeros((), dtype=torch.float32)
+        kernel = LigerFusedLinearCrossEntropyLoss(reduction="sum", softcap=head.softcap or None)
+        loss = kernel(layer.weight, states.to(layer.weight.dtype), targets, layer.bias)
+        return loss
+    if head.is_plain:
+        loss = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+            states.to(layer.weight.dtype), layer.weight, layer.bias, targets, head
+        )
+        return loss
+    # Heads that are more than a matrix, such as one with an adapter: each chunk is recomputed in the backward pass.
+    loss = states.new_zeros((), dtype=torch.float32)
     for some, wanted in zip(torch.split(states, CHUNK_TOKENS), torch.split(targets, CHUNK_TOKENS), strict=True):
-        total = total + checkpoint(_chunk_loss, head, some, wanted, use_reentrant=False)
-    return total
+        loss = loss + checkpoint(_chunk_loss, head, some, wanted, use_reentrant=False)
+    return loss
 
 
 def _chunk_loss(head: OutputHead, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(head.logits(states), targets, reduction="sum")
 
 
-def _fused(head: OutputHead, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """By Liger's Triton kernel. Source: github.com/linkedin/Liger-Kernel."""
-    from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
-
-    layer: Any = head.layer
-    kernel = LigerFusedLinearCrossEntropyLoss(reduction="sum", softcap=head.softcap or None)
-    loss: torch.Tensor = kernel(layer.weight, states.to(layer.weight.dtype), targets, layer.bias)
-    return loss
-
-
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Loss and gradients chunk by chunk in the forward pass, so that nothing is computed twice."""
+    """Cross-entropy with gradients chunk by chunk in the forward pass, so that nothing is computed twice."""
 
     @staticmethod
     def forward(
@@ -143,12 +131,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         targets: torch.Tensor,
         head: OutputHead,
     ) -> torch.Tensor:
-        """`states` is [counted, width], `weight` [vocabulary, width]; the loss has shape []."""
+        """`states` is [targets, width], `weight` [vocabulary, width]; the loss has shape []."""
         wants = ctx.needs_input_grad
-        of_states = torch.empty_like(states) if wants[0] else None
+        grad_states = torch.empty_like(states) if wants[0] else None
         # Rounded once, at the end, and not with each chunk.
-        of_weight = torch.zeros_like(weight, dtype=torch.float32) if wants[1] else None
-        of_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and wants[2] else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants[1] else None
+        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and wants[2] else None
         total = states.new_zeros((), dtype=torch.float32)
         for start in range(0, len(targets), CHUNK_TOKENS):
             part = slice(start, start + CHUNK_TOKENS)
@@ -159,27 +147,27 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             if gradient is None:
                 continue
             rounded = gradient.to(states.dtype)
-            if of_states is not None:
-                of_states[part] = rounded @ weight
-            if of_weight is not None:
-                of_weight += rounded.T @ some
-            if of_bias is not None:
-                of_bias += gradient.sum(dim=0)
-            # Or they would stand beside the next chunk's: a third more memory at the peak.
+            if grad_states is not None:
+                grad_states[part] = rounded @ weight
+            if grad_weight is not None:
+                grad_weight += rounded.T @ some
+            if grad_bias is not None:
+                grad_bias += gradient.sum(dim=0)
+            # Otherwise they would live beside the next chunk's: a third more memory at the peak.
             del raw, gradient, rounded
-        ctx.save_for_backward(of_states, of_weight, of_bias)
+        ctx.save_for_backward(grad_states, grad_weight, grad_bias)
         ctx.dtype = weight.dtype
         return total
 
     @staticmethod
-    def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
-        """The gradients of the forward pass, times what the loss is multiplied with."""
-        scale = outer[0]
-        of_states, of_weight, of_bias = ctx.saved_tensors
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
+        """Return the gradients of the forward pass, times the gradient of the loss."""
+        scale = grad_outputs[0]
+        grad_states, grad_weight, grad_bias = ctx.saved_tensors
         return (
-            None if of_states is None else of_states * scale.to(of_states.dtype),
-            None if of_weight is None else of_weight.mul_(scale).to(ctx.dtype),
-            None if of_bias is None else of_bias.mul_(scale).to(ctx.dtype),
+            None if grad_states is None else grad_states * scale.to(grad_states.dtype),
+            None if grad_weight is None else grad_weight.mul_(scale).to(ctx.dtype),
+            None if grad_bias is None else grad_bias.mul_(scale).to(ctx.dtype),
             None,
             None,
         )
@@ -188,12 +176,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 def _loss_and_gradient(
     raw: torch.Tensor, targets: torch.Tensor, head: OutputHead, *, wants_gradient: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The summed loss of one chunk and its gradient by `raw`, [chunk, vocabulary]. `raw` is overwritten."""
+    """Return the summed loss of one chunk and its gradient by `raw`, [chunk, vocabulary]. `raw` is overwritten."""
     logits = raw.mul_(head.scale) if head.scale != 1.0 else raw
-    bend = None
+    slope = None
     if head.softcap:
         logits = logits.div_(head.softcap).tanh_()
-        bend = 1.0 - logits.square()
+        slope = 1.0 - logits.square()
         logits = logits.mul_(head.softcap)
     rows = torch.arange(len(targets), device=raw.device)
     logits.sub_(logits.amax(dim=-1, keepdim=True))
@@ -204,6 +192,6 @@ def _loss_and_gradient(
         return loss, None
     gradient = logits.div_(sums.unsqueeze(-1))
     gradient[rows, targets] -= 1.0
-    if bend is not None:
-        gradient.mul_(bend)
+    if slope is not None:
+        gradient.mul_(slope)
     return loss, gradient.mul_(head.scale) if head.scale != 1.0 else gradient
