@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from devkit.workload.quantization import count_linear_layers
+from devkit.workload.proof.models import count_linear_layers
 from safetensors.torch import load_file, save_file
 
 from devkit.errors import DevkitError
