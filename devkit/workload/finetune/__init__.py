@@ -1,1 +1,1 @@
-"""Fine-tuning: records to token ids, rows and batches, the training loop, and checkpoints that survive."""
+"""Fine-tuning: data, model, decisions, training loop, checkpoints, and the program that runs them."""

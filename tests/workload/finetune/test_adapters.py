@@ -319,7 +319,9 @@ def test_a_longer_adapter_precision_than_the_bases_still_trains(base):
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_a_head_that_is_the_embedding_too_is_refused_with_the_reason_and_not_listed(tmp_path, kind):
     shape = build_meta_model(save_model(tmp_path, kind, tie_word_embeddings=True))
-    with pytest.raises(DevkitError, match="lm_head cannot get an adapter: in this model it shares its weight with the embedding"):
+    with pytest.raises(
+        DevkitError, match="lm_head cannot get an adapter: in this model it shares its weight with the embedding"
+    ):
         resolve_targets(shape, ("lm_head",))
     with pytest.raises(DevkitError, match="no layer of the model is called nothing") as refused:
         resolve_targets(shape, ("nothing",))

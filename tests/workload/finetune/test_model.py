@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from devkit.workload.proof.models import count_linear_layers
 from safetensors.torch import load_file, save_file
 
 from devkit.errors import DevkitError
@@ -21,6 +20,7 @@ from devkit.workload.finetune.model.loading import (
     prepare_for_training,
 )
 from devkit.workload.finetune.settings import FinetuneSettings
+from devkit.workload.proof.models import count_linear_layers
 from tests.workload.small_models import save_model
 
 pytestmark = pytest.mark.workload

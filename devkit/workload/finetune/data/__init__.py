@@ -1,1 +1,1 @@
-"""TODO data."""
+"""The data: records, readers, tokenization, the dataset, and its micro-batches."""

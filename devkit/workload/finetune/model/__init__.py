@@ -1,1 +1,1 @@
-"""TODO model."""
+"""The base model: hub, files, loading, attention, adapters and loss."""
