@@ -132,9 +132,9 @@ def render_gpu_files(
     context = _build_context(plan, engine)
     for overlay in find_gpu_overlays(plan, engine):
         name = f"gpu.{overlay.mode}.yml"
-        text = render_template(f"devcontainer/{name}.j2", naming=overlay.format_devices(named), **context)
+        text = render_template(f"devcontainer/{name}.j2", devices=overlay.format_devices(named), **context)
         yield Artifact.from_text(f"{folder}/{name}", text)
-    context |= {"slug": slug, "is_guest": not slug, "wheel": wheel}
+    context |= {"slug": slug, "is_adopted": not slug, "wheel": wheel}
     yield Artifact.from_text(f"{folder}/gpu.sh", render_template("devcontainer/gpu.sh.j2", **context), 0o755)
     yield Artifact.from_text(f"{folder}/gpu.ps1", render_template("devcontainer/gpu.ps1.j2", **context))
 
