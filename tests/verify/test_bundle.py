@@ -56,7 +56,7 @@ elif target == "image":
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BundleBuilder:
+def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BundleBuilder:
     program = tmp_path / "bin/docker"
     program.parent.mkdir()
     program.write_text(PROGRAM)
@@ -66,19 +66,19 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BundleBuilder:
     return BundleBuilder(BUNDLE, engine, prepare_partial_folder(tmp_path / "out", force=False), None, lambda line: None)
 
 
-def calls(workshop: BundleBuilder, word: str) -> int:
-    lines = (workshop.folder.parent / "bin/calls").read_text().splitlines()
+def calls(builder: BundleBuilder, word: str) -> int:
+    lines = (builder.folder.parent / "bin/calls").read_text().splitlines()
     return sum(word in line.split() for line in lines)
 
 
-def fail_at(workshop: BundleBuilder, target: str) -> None:
-    (workshop.folder.parent / "bin/fails").write_text(target)
+def fail_at(builder: BundleBuilder, target: str) -> None:
+    (builder.folder.parent / "bin/fails").write_text(target)
 
 
-def test_a_whole_bundle_takes_its_name_and_lists_every_file_with_its_hash(workshop, tmp_path):
-    document = build_bundle(workshop, tmp_path / "out")
+def test_a_complete_bundle_gets_its_name_and_lists_every_file_with_its_hash(builder, tmp_path):
+    document = build_bundle(builder, tmp_path / "out")
     out = tmp_path / "out"
-    assert not workshop.folder.exists()
+    assert not builder.folder.exists()
     listed = {file["path"]: file["sha256"] for file in document["files"]} | {"manifest.json": "", "SHA256SUMS": ""}
     assert set(listed) == {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert listed[f"wheelhouse/{TORCH}"] == hashlib.sha256(b"torch").hexdigest()
@@ -88,36 +88,36 @@ def test_a_whole_bundle_takes_its_name_and_lists_every_file_with_its_hash(worksh
 
 
 @pytest.mark.parametrize("target", ["prepared", "save", "listing", "wheels"])
-def test_after_a_failure_nothing_has_the_name_and_the_next_run_goes_on(workshop, tmp_path, target):
-    fail_at(workshop, target)
+def test_after_a_failure_there_is_no_bundle_and_the_next_run_continues(builder, tmp_path, target):
+    fail_at(builder, target)
     with pytest.raises(DevkitError, match="no space left") as failed:
-        build_bundle(workshop, tmp_path / "out")
+        build_bundle(builder, tmp_path / "out")
     assert "Free " in failed.value.hint
     assert not (tmp_path / "out").exists()
-    fail_at(workshop, "nothing")
-    saved_before = calls(workshop, "save") if target in ("listing", "wheels") else 0
-    build_bundle(workshop, tmp_path / "out")
+    fail_at(builder, "nothing")
+    saved_before = calls(builder, "save") if target in ("listing", "wheels") else 0
+    build_bundle(builder, tmp_path / "out")
     assert (tmp_path / "out/SHA256SUMS").is_file()
     if saved_before:
-        assert calls(workshop, "save") == saved_before
+        assert calls(builder, "save") == saved_before
 
 
-def test_wheels_that_are_there_are_not_written_again_and_a_damaged_one_is(workshop, tmp_path):
-    house = workshop.folder / "wheelhouse"
+def test_existing_wheels_are_reused_and_damaged_ones_written_again(builder, tmp_path):
+    house = builder.folder / "wheelhouse"
     house.mkdir()
     (house / TORCH).write_bytes(b"torch")
     (house / SIX).write_bytes(b"xis")
     (house / "left-over-1-py3-none-any.whl").write_bytes(b"")
     kept = (house / TORCH).stat().st_ino
-    build_bundle(workshop, tmp_path / "out")
+    build_bundle(builder, tmp_path / "out")
     assert (tmp_path / "out/wheelhouse" / TORCH).stat().st_ino == kept
     assert (tmp_path / "out/wheelhouse" / SIX).read_bytes() == b"six"
     assert {path.name for path in (tmp_path / "out/wheelhouse").iterdir()} == {TORCH, SIX}
 
 
-def test_a_tar_is_the_same_for_the_same_contents_and_names_nobody(workshop, tmp_path):
-    build_bundle(workshop, tmp_path / "one.tar")
-    again = replace(workshop, folder=prepare_partial_folder(tmp_path / "two.tar", force=False))
+def test_a_tar_is_reproducible_and_anonymous(builder, tmp_path):
+    build_bundle(builder, tmp_path / "one.tar")
+    again = replace(builder, folder=prepare_partial_folder(tmp_path / "two.tar", force=False))
     build_bundle(again, tmp_path / "two.tar")
     with tarfile.open(tmp_path / "one.tar") as archive:
         assert "one/load.sh" in archive.getnames()
@@ -126,7 +126,7 @@ def test_a_tar_is_the_same_for_the_same_contents_and_names_nobody(workshop, tmp_
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path):
+def test_a_full_disk_is_reported_before_anything_is_written(tmp_path):
     with pytest.raises(DevkitError, match=r"needs .* more, .* left"):
         require_disk_space(tmp_path, 1 << 63)
 
@@ -141,18 +141,18 @@ def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path):
         pytest.param(lambda out: (out.mkdir(), (out / "SHA256SUMS").touch()), "exists already", id="an older bundle"),
     ],
 )
-def test_what_stands_there_is_not_overwritten(tmp_path, prepare, says):
+def test_an_existing_output_is_not_overwritten(tmp_path, prepare, says):
     prepare(tmp_path / "out")
     with pytest.raises(DevkitError, match=says):
         prepare_partial_folder(tmp_path / "out", force=False)
 
 
-def test_force_replaces_an_older_bundle_and_nothing_else(workshop, tmp_path):
+def test_force_replaces_an_older_bundle_and_nothing_else(builder, tmp_path):
     old = tmp_path / "out"
     old.mkdir()
     (old / "SHA256SUMS").touch()
     (old / "images").mkdir()
-    build_bundle(replace(workshop, folder=prepare_partial_folder(old, force=True)), old)
+    build_bundle(replace(builder, folder=prepare_partial_folder(old, force=True)), old)
     assert (old / "images/base-amd64.tar").read_bytes() == b"image"
     assert not [path for path in tmp_path.iterdir() if "before" in path.name]
     (tmp_path / "mine").mkdir()
@@ -161,7 +161,7 @@ def test_force_replaces_an_older_bundle_and_nothing_else(workshop, tmp_path):
         prepare_partial_folder(tmp_path / "mine", force=True)
 
 
-def test_a_full_disk_is_told_in_one_line(tmp_path):
+def test_a_full_disk_is_reported_in_one_line(tmp_path):
     """On a file system of its own, of one mebibyte, where this user may mount one."""
     small = tmp_path / "small"
     small.mkdir()

@@ -65,7 +65,7 @@ def test_build_start_prove_and_take_down(docker, project):
     assert report.conclusion == "proved in the dev container, on cpu: LoRA fine-tuning memorises a sentence"
 
 
-def test_windows_own_shell_looks_at_the_host_where_there_is_no_posix_shell(docker, project, tmp_path):
+def test_powershell_runs_the_host_script_without_a_posix_shell(docker, project, tmp_path):
     docker.answer(exec=REPORT)
     for name in ("sh", "powershell"):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {name} ran $*\n")
@@ -144,7 +144,7 @@ def test_volumes_are_never_removed(docker, project):
         ),
     ],
 )
-def test_what_fails_on_the_way_is_a_failed_stage(docker, project, answers, calls, stage, words):
+def test_a_failed_build_or_start_is_a_failed_stage(docker, project, answers, calls, stage, words):
     docker.answer(**answers)
     report = prove(project)
     assert docker.calls == calls
@@ -169,7 +169,7 @@ def test_the_last_lines_of_a_failed_build_are_kept(docker, project):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_an_interrupt_during_the_build_tidies_up_and_exits_130(docker, project, number):
+def test_an_interrupt_during_the_build_cleans_up_and_exits_130(docker, project, number):
     docker.answer(build={"sleep_s": 60})
     process = subprocess.Popen(
         [sys.executable, "-m", "devkit", "verify", str(project), "--json"],

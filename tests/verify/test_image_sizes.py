@@ -18,7 +18,7 @@ HISTORY = """\
 """
 
 
-def test_every_byte_belongs_to_the_step_that_made_it():
+def test_every_layer_counts_for_the_part_that_made_it():
     assert parse_image_history(HISTORY) == (
         ("base image", 2100),
         ("system packages", 900),
@@ -31,7 +31,7 @@ def test_every_byte_belongs_to_the_step_that_made_it():
     )
 
 
-def test_no_byte_is_lost():
+def test_the_parts_add_up_to_the_image():
     report = ImageReport("demo-dev", parse_image_history(HISTORY))
     assert report.total_bytes == sum(int(line.partition("\t")[0]) for line in HISTORY.splitlines())
 
@@ -40,5 +40,5 @@ def test_an_image_that_devkit_did_not_describe_is_all_base():
     assert parse_image_history("5\tRUN something\n7\tADD file\n") == (("base image", 12),)
 
 
-def test_a_step_that_nobody_knows_is_told_apart():
+def test_an_unknown_step_is_listed_as_other():
     assert parse_image_history("5\tRUN make cake\n7\tRUN dpkg-query\n") == (("system packages", 7), ("other steps", 5))

@@ -71,6 +71,6 @@ def test_no_torch_is_a_set_up_error_with_the_command_that_helps(answers, env, sa
     assert INSTALL_COMMAND in error.value.hint
 
 
-def test_this_environment_answers_for_itself():
+def test_this_environment_has_torch():
     pytest.importorskip("torch")
     assert Path(find_proof_python(LocalHost())).exists()

@@ -72,7 +72,7 @@ def test_a_crash_fails_its_stage_skips_what_needs_it_and_runs_the_others(end, wo
     assert report.verdict is ProofVerdict.FAILED
 
 
-def test_a_second_process_learns_what_failed_in_the_first():
+def test_a_second_process_knows_the_failed_stages_of_the_first():
     report = prove("""
         for name in wanted:
             start(name)
@@ -85,7 +85,7 @@ def test_a_second_process_learns_what_failed_in_the_first():
     assert statuses(report)["lora-memorises"] == "passed"
 
 
-def test_what_a_process_said_is_heard_however_late_it_is_read(monkeypatch):
+def test_output_is_read_even_after_the_process_has_ended(monkeypatch):
     """On a busy machine the process was over before the first line was read, and all of them were lost."""
 
     def late(stream, take, at_end=lambda: None):
@@ -101,7 +101,7 @@ def test_what_a_process_said_is_heard_however_late_it_is_read(monkeypatch):
     assert prove("for name in wanted: play(name)").verdict is ProofVerdict.PASSED
 
 
-def test_who_is_left_over_and_holds_the_pipe_open_is_not_waited_for():
+def test_a_leftover_process_that_keeps_the_pipe_open_is_not_waited_for():
     began = time.monotonic()
     report = prove("""
         import subprocess
@@ -156,7 +156,7 @@ def test_a_killed_process_leaves_no_folder_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_device_that_is_lost_is_left_to_a_fresh_process():
+def test_a_lost_device_is_left_to_a_new_process():
     report = prove("""
         for name in wanted:
             if name == "lora-memorises":
@@ -179,14 +179,14 @@ def test_a_device_that_is_lost_is_left_to_a_fresh_process():
         pytest.param("print('{\"event\": 7}'); print('{broken'); print('hello')", id="says nothing that is an event"),
     ],
 )
-def test_a_process_that_never_gets_anywhere_still_ends_in_a_report(script):
+def test_a_process_without_progress_still_ends_in_a_report(script):
     report = prove(script)
     assert [stage.name for stage in report.stages] == NAMES
     assert report.stages[0].status is StageStatus.FAILED
     assert StageStatus.PASSED not in {stage.status for stage in report.stages}
 
 
-def test_what_libraries_print_is_no_event_and_reaches_only_the_log():
+def test_output_of_libraries_is_no_event_and_reaches_only_the_log():
     lines = []
     report = prove(
         """
@@ -200,7 +200,7 @@ def test_what_libraries_print_is_no_event_and_reaches_only_the_log():
     assert not [line for line in lines if "loading" in line or "FutureWarning" in line]
 
 
-def test_the_last_words_of_a_crash_are_kept():
+def test_the_last_output_of_a_crash_is_kept():
     report = prove("""
         start(wanted[0])
         sys.stderr.write("Fatal Python error: Segmentation fault\\n\\n  File x.py, line 1 in f\\n")

@@ -48,12 +48,12 @@ def test_every_hash_is_that_of_a_file_in_the_wheelhouse(wheels):
     assert find_lock_mismatch(text, ONE) == ""
 
 
-def test_the_closure_is_locked_not_only_what_was_asked_for(wheels):
+def test_dependencies_are_locked_too(wheels):
     names = re.findall(r"^([\w.-]+)==", from_wheels(wheels), re.MULTILINE)
     assert names == ["sympy", "torch", "uv"]
 
 
-def test_pip_itself_finds_the_lock_whole_and_the_changed_wheel(wheels, tmp_path):
+def test_pip_accepts_the_lock_and_rejects_a_changed_wheel(wheels, tmp_path):
     lock = tmp_path / "requirements.lock"
     lock.write_text(from_wheels(wheels))
     plain = next(wheel for wheel in wheels.iterdir() if wheel.name.startswith("sympy"))
@@ -107,7 +107,7 @@ def test_what_is_built_for_one_torch_comes_from_its_index_too(wheels, tmp_path):
     assert "torchvision==0.28.0+cpu" in text
 
 
-def test_a_limit_installs_nothing_and_holds_what_is_installed(wheels):
+def test_a_constraint_limits_a_version_and_installs_nothing(wheels):
     make_wheel(wheels, "sympy", "1.15.0")
     text = from_wheels(wheels, replace(ONE, constraints=("sympy<1.15", "scipy<2")))
     assert "sympy==1.14.0" in text
@@ -126,20 +126,20 @@ def test_both_machines_are_locked_in_one_file(wheels):
     assert "platform_machine == 'aarch64'" in text
 
 
-def test_requirements_that_nothing_satisfies_are_said_to_be_so(wheels):
+def test_unsatisfiable_requirements_are_reported(wheels):
     with pytest.raises(DevkitError, match="cannot be locked") as caught:
         from_wheels(wheels, replace(ONE, requirements=("torch==9.9",)))
     assert "torch==9.9" in caught.value.hint
 
 
-def test_an_index_that_cannot_be_reached_is_said_to_be_so():
+def test_an_unreachable_index_is_reported():
     nowhere = "http://127.0.0.1:9/simple"
     with pytest.raises(DevkitError, match="cannot be reached") as caught:
         locked(ONE, PackageSources(nowhere, nowhere))
     assert "--wheelhouse" in caught.value.hint
 
 
-def test_an_answer_that_never_comes_is_not_waited_for(wheels):
+def test_a_hanging_uv_ends_at_the_deadline(wheels):
     with pytest.raises(DevkitError, match="no answer within 0 s"):
         resolve_lock(ONE, PackageSources("", wheelhouse=wheels), progress=lambda _line: None, deadline_s=0.0)
 
@@ -213,14 +213,14 @@ def test_an_image_with_a_digest_is_locked_already(monkeypatch):
         pytest.param("echo '[\"python@sha256:12\"]'", "exit 1", "neither", id="half a digest"),
     ],
 )
-def test_what_nobody_knows_is_not_guessed(engine, inspect, registry, says):
+def test_an_unknown_digest_is_an_error(engine, inspect, registry, says):
     engine(inspect=inspect, registry=registry)
     with pytest.raises(DevkitError, match=says) as caught:
         pin_image("python:3.11-slim", program="docker")
     assert "--lock-only python" in caught.value.hint
 
 
-def test_a_registry_that_never_answers_is_not_waited_for(engine):
+def test_a_hanging_registry_ends_at_the_deadline(engine):
     engine(registry="sleep 30")
     with pytest.raises(DevkitError, match="no answer within"):
         pin_image("python:3.11-slim", program="docker", deadline_s=0.5)

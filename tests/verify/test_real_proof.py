@@ -75,7 +75,7 @@ def test_the_proof_passes_here_without_touching_the_network(shadow):
         ],
     ),
 )
-def test_a_broken_bitsandbytes_costs_qlora_and_nothing_else(shadow, text):
+def test_a_broken_bitsandbytes_fails_qlora_alone(shadow, text):
     shadow("bitsandbytes", text)
     found = statuses(prove(Depth.STANDARD))
     assert found["bitsandbytes"] == "failed"
@@ -92,7 +92,7 @@ def test_a_torch_that_cannot_be_imported_is_the_finding(shadow):
     assert {stage.status.value for stage in report.stages[1:]} == {"skipped"}
 
 
-def test_stdout_of_the_proof_holds_events_alone(shadow):
+def test_stdout_of_the_proof_has_events_alone(shadow):
     shadow("sitecustomize", "import atexit, os; atexit.register(lambda: os.write(1, b'noise'))")
     argv = [*build_proof_command(sys.executable)(["--depth=quick", "--stages=torch"])]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True)

@@ -63,7 +63,7 @@ def test_the_document_has_the_fields_of_the_contract():
     assert document["stages"][0]["ms"] == 812.3
 
 
-def test_a_report_survives_its_document():
+def test_a_report_round_trips_through_its_document():
     original = report(LORA, BROKEN, where=ProofLocation.CONTAINER, log=("last words",))
     assert VerificationReport.from_document(json.loads(json.dumps(original.to_document()))) == original
 
@@ -84,7 +84,7 @@ def test_a_report_survives_its_document():
         ),
     ],
 )
-def test_what_is_no_report_is_refused(document):
+def test_other_documents_are_refused(document):
     with pytest.raises(ValueError, match=r"devkit\.verify/1|moon"):
         VerificationReport.from_document(document)
 

@@ -54,7 +54,7 @@ def wrong(document):
     return {point.name for point in check_report(document) if point.status is PointStatus.DIFFERS}
 
 
-def test_an_untouched_report_agrees_and_says_what_nobody_can_check():
+def test_an_unchanged_report_agrees_and_lists_what_cannot_be_checked():
     points = check_report(report_document())
     assert summarize_points(points) is PointStatus.AGREES
     assert [point.name for point in points if point.status is PointStatus.NOT_CHECKED] == ["device"]
@@ -154,7 +154,7 @@ def test_a_contradiction_shows_even_under_a_new_hash(change, point):
     assert point in wrong(document)
 
 
-def test_what_cannot_be_checked_is_said_and_not_called_right():
+def test_points_that_cannot_be_checked_are_not_called_right():
     document = report_document()
     del document[HASH_FIELD]
     document["environment"]["devkit"] = "0.0.9"
@@ -169,7 +169,7 @@ def test_the_stages_of_another_devkit_are_not_judged():
     assert points["stages"].status is PointStatus.NOT_CHECKED and "9.0" in points["stages"].says
 
 
-def test_a_hash_that_was_taken_out_is_missed_where_this_devkit_wrote_the_report():
+def test_a_removed_hash_is_a_difference_if_this_devkit_wrote_the_report():
     document = report_document()
     del document[HASH_FIELD]
     assert wrong(document) == {"hash"}
@@ -201,7 +201,7 @@ def test_the_hash_does_not_depend_on_the_order_or_layout_of_the_file():
         ("text with <= 3", "text with <= 3", True),
     ],
 )
-def test_a_reading_against_the_words_of_its_expectation(measured, expected, is_so):
+def test_meets_expectation(measured, expected, is_so):
     assert meets_expectation(measured, expected) is is_so
 
 
@@ -224,6 +224,6 @@ def reference(losses, digest="aa"):
         ),
     ],
 )
-def test_repeated_losses_against_those_of_the_report(here, other, answers):
+def test_compare_losses(here, other, answers):
     points = compare_losses(reference(LOSSES), here, other)
     assert {point.name: point.status.value for point in points} == answers

@@ -23,19 +23,19 @@ def prepared_environment() -> Iterator[None]:
 
 
 @pytest.fixture
-def bench(tmp_path):
-    """A bench on the CPU whose models no other test has touched."""
-    return make_bench(tmp_path)
+def models(tmp_path):
+    """The models of a proof on the CPU, which no other test has touched."""
+    return make_models(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory):
-    """A bench on the CPU that is only measured, never broken."""
-    return make_bench(tmp_path_factory.mktemp("healthy"))
+    """The models of a proof on the CPU, which are only measured, never broken."""
+    return make_models(tmp_path_factory.mktemp("healthy"))
 
 
-def make_bench(folder, **settings):
-    """A bench on the CPU with these settings instead of the quick proof's."""
+def make_models(folder, **settings):
+    """The models of a proof on the CPU, with these settings instead of the quick proof's."""
     from dataclasses import replace
 
     from devkit.workload.device import choose_device

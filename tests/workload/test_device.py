@@ -81,7 +81,7 @@ def test_gpu_nodes(tmp_path, nodes, found):
     assert has_gpu_node(tmp_path) is found
 
 
-def test_kernels_here_compute_the_right_numbers():
+def test_kernels_on_this_machine_compute_right():
     make_torch_deterministic()
     device = choose_device()
     for stage in (device_stages.prove_device, device_stages.prove_kernels):
@@ -89,7 +89,7 @@ def test_kernels_here_compute_the_right_numbers():
         assert result.status is StageStatus.PASSED, result.reason
 
 
-def test_a_kernel_that_computes_other_numbers_is_seen(monkeypatch):
+def test_a_wrong_kernel_fails(monkeypatch):
     make_torch_deterministic()
     matmul, calls = device_stages._matmul, []
 
@@ -102,7 +102,7 @@ def test_a_kernel_that_computes_other_numbers_is_seen(monkeypatch):
     assert "matmul_fp32_error" in result.reason
 
 
-def test_the_description_leaves_out_what_means_nothing_here():
+def test_the_description_leaves_out_fields_without_meaning():
     described = describe_device(choose_device(Precision.BF16), None)
     assert described["precision"] == "bf16"
     assert "driver" not in described
@@ -117,5 +117,5 @@ def test_the_description_leaves_out_what_means_nothing_here():
         pytest.param(ValueError("shapes differ"), False, id="an ordinary error"),
     ],
 )
-def test_a_lost_device_is_told_from_other_errors(error, lost):
+def test_a_lost_device_is_distinguished_from_other_errors(error, lost):
     assert is_device_lost(error) is lost

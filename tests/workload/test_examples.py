@@ -87,7 +87,7 @@ def test_a_chat_model_learns_new_answers(shell):
     assert json.loads(more)["answer"] == "The waves."
 
 
-def test_a_run_that_was_ended_goes_on_to_the_same_loss(shell):
+def test_an_interrupted_run_resumes_to_the_same_loss(shell):
     story = story_of(shell, "preemptible-run")
     ended = next(output for line, output in story.items() if "preempt.sh" in line)
     assert ended.splitlines()[-1] == "exit code 75"

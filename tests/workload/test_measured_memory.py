@@ -16,7 +16,7 @@ def stage(record):
     return {"name": "memory", "status": "passed", "measured": {each.name: each.measured for each in readings}}
 
 
-def test_a_stage_that_counted_memory_is_one_run_to_learn_from():
+def test_a_stage_with_measured_memory_is_one_run_to_calibrate_with():
     stages = [stage({"measured": MEASURED, "estimated": ESTIMATED})]
     report = {"schema": "devkit.verify/1", "device": {"name": "NVIDIA H200"}, "stages": stages}
     assert parse_observed_runs(report, origin="verify.json") == (
@@ -31,6 +31,6 @@ def test_a_stage_that_counted_memory_is_one_run_to_learn_from():
 
 
 @pytest.mark.parametrize("missing", ["measured", "estimated"])
-def test_a_run_that_lacks_one_of_the_two_figures_is_no_reading(missing):
+def test_a_run_without_one_of_the_two_figures_has_no_reading(missing):
     record = {"measured": MEASURED, "estimated": ESTIMATED} | {missing: None}
     assert stage(record)["measured"] == {}

@@ -52,17 +52,17 @@ def ran(tmp_path_factory):
 
 
 @pytest.mark.parametrize("command", ["lora", "full", "adapter", "merge"])
-def test_what_needs_no_bitsandbytes_does_not_ask_for_it(ran, command):
+def test_what_needs_no_bitsandbytes_does_not_import_it(ran, command):
     assert ran[command] == [0, ""]
 
 
 @pytest.mark.parametrize(("command", "what"), [("qlora", "a base in nf4"), ("8-bit states", "--optimizer adamw-8bit")])
-def test_what_needs_it_says_why_it_cannot_be_had(ran, command, what):
+def test_what_needs_bitsandbytes_says_why_it_does_not_import(ran, command, what):
     assert ran[command][1] == f"{what} needs bitsandbytes, which does not import: {BROKEN.split(chr(39))[1]}"
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_package_is_hidden_for_a_while(monkeypatch, there):
+def test_a_package_is_hidden_within_the_block(monkeypatch, there):
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     if there:
         import colorsys

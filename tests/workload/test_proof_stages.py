@@ -4,7 +4,7 @@ import pytest
 
 from devkit.estimate.settings import Precision
 from devkit.workload.proof.stages import StageStatus, run_stage
-from tests.workload.conftest import make_bench
+from tests.workload.conftest import make_models
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
@@ -35,14 +35,14 @@ QUANTIZED_STAGES = (
 )
 
 
-def outcome(stage, bench):
+def outcome(stage, models):
     """The stage's result; an exception counts as one."""
-    return run_stage(stage.__name__, lambda: stage(bench))[0]
+    return run_stage(stage.__name__, lambda: stage(models))[0]
 
 
-def assert_red(stage, bench, reading):
+def assert_red(stage, models, reading):
     """The stage fails, and by this reading."""
-    result = outcome(stage, bench)
+    result = outcome(stage, models)
     assert result.status is StageStatus.FAILED, result
     assert reading in result.reason
 
@@ -55,31 +55,31 @@ def test_the_stage_passes_on_a_healthy_environment(stage, healthy):
 
 @pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16], ids=str)
 def test_the_proof_holds_in_half_precision_too(tmp_path, precision):
-    bench = make_bench(tmp_path, precision=precision)
+    models = make_models(tmp_path, precision=precision)
     for stage in LORA_STAGES[:6]:
-        assert outcome(stage, bench).status is StageStatus.PASSED, outcome(stage, bench).reason
+        assert outcome(stage, models).status is StageStatus.PASSED, outcome(stage, models).reason
 
 
-def test_an_untrained_adapter_does_not_count_as_memorised(tmp_path):
-    assert_red(model_stages.prove_lora_memorizes, make_bench(tmp_path, steps=0), "generated")
+def test_an_untrained_adapter_has_not_memorized(tmp_path):
+    assert_red(model_stages.prove_lora_memorizes, make_models(tmp_path, steps=0), "generated")
 
 
-def test_a_loss_that_only_falls_does_not_count_as_memorised(tmp_path):
-    bench = make_bench(tmp_path, steps=5)
-    assert bench.tuned.losses[-1] < bench.tuned.losses[0]
-    assert_red(model_stages.prove_lora_memorizes, bench, "generated")
+def test_a_falling_loss_alone_is_not_memorization(tmp_path):
+    models = make_models(tmp_path, steps=5)
+    assert models.tuned.losses[-1] < models.tuned.losses[0]
+    assert_red(model_stages.prove_lora_memorizes, models, "generated")
 
 
-def test_a_base_that_knows_the_sentence_already_proves_nothing(bench):
-    knowing = bench.tuned.base_text
-    object.__setattr__(bench.tuned, "base_text", bench.settings.sentence)
-    assert knowing != bench.settings.sentence
-    assert_red(model_stages.prove_lora_memorizes, bench, "base_says_it_too")
+def test_a_base_that_knows_the_sentence_already_fails(models):
+    knowing = models.tuned.base_text
+    object.__setattr__(models.tuned, "base_text", models.settings.sentence)
+    assert knowing != models.settings.sentence
+    assert_red(model_stages.prove_lora_memorizes, models, "base_says_it_too")
 
 
-def touching_each_step(bench, chosen, touch):
-    """The bench, but each optimizer step also touches the first weight that is `chosen`."""
-    plain = bench.build_optimizer
+def touching_each_step(models, chosen, touch):
+    """The models, but each optimizer step also touches the first weight that is `chosen`."""
+    plain = models.build_optimizer
 
     def meddling(model):
         weight = next(weight for name, weight in model.named_parameters() if chosen(name, weight))
@@ -93,59 +93,59 @@ def touching_each_step(bench, chosen, touch):
         optimizer.step = step_and_touch
         return optimizer
 
-    bench.build_optimizer = meddling
-    return bench
+    models.build_optimizer = meddling
+    return models
 
 
-def test_a_base_weight_that_moves_is_seen(bench):
-    touching_each_step(bench, lambda name, _: "embed_tokens" in name, lambda weight: weight[0, :1].add_(1e-3))
-    assert_red(model_stages.prove_base_frozen, bench, "changed_tensors is 1")
+def test_a_changed_base_weight_fails(models):
+    touching_each_step(models, lambda name, _: "embed_tokens" in name, lambda weight: weight[0, :1].add_(1e-3))
+    assert_red(model_stages.prove_base_frozen, models, "changed_tensors is 1")
 
 
-def test_a_base_weight_left_trainable_is_seen(tmp_path):
+def test_a_trainable_base_weight_fails(tmp_path):
     class Careless(ProofModels):
         def _tune(self, model, base_logits, base_text):
             next(weight for name, weight in model.named_parameters() if "lm_head" in name).requires_grad_()
             return super()._tune(model, base_logits, base_text)
 
-    healthy = make_bench(tmp_path)
+    healthy = make_models(tmp_path)
     assert_red(
         model_stages.prove_base_frozen, Careless(healthy.settings, healthy.device, tmp_path), "changed_tensors is 1"
     )
 
 
-def test_an_adapter_that_cannot_be_switched_off_is_seen(bench):
-    bench.tuned.model.base_model.merge_adapter()
-    weight = next(w for name, w in bench.tuned.model.named_parameters() if "base_layer.weight" in name)
+def test_an_adapter_that_cannot_be_disabled_fails(models):
+    models.tuned.model.base_model.merge_adapter()
+    weight = next(w for name, w in models.tuned.model.named_parameters() if "base_layer.weight" in name)
     weight.data += 1e-3
-    assert_red(model_stages.prove_adapter_disabled, bench, "difference_off")
+    assert_red(model_stages.prove_adapter_disabled, models, "difference_off")
 
 
-def test_an_adapter_that_does_nothing_is_seen(bench):
-    for weight in training.list_trainable(bench.tuned.model):
+def test_an_adapter_without_effect_fails(models):
+    for weight in training.list_trainable(models.tuned.model):
         weight.data.zero_()
-    assert_red(model_stages.prove_adapter_disabled, bench, "difference_on")
-    assert_red(model_stages.prove_base_frozen, bench, "adapters_changed")
+    assert_red(model_stages.prove_adapter_disabled, models, "difference_on")
+    assert_red(model_stages.prove_base_frozen, models, "adapters_changed")
 
 
-def test_a_saved_adapter_with_one_wrong_number_is_seen(bench):
+def test_a_saved_adapter_with_one_wrong_number_fails(models):
     from safetensors.torch import load_file, save_file
 
-    file = bench.adapter_folder / "adapter_model.safetensors"
+    file = models.adapter_folder / "adapter_model.safetensors"
     tensors = load_file(file)
     next(tensor for name, tensor in tensors.items() if "lora_B" in name)[0, 0] += 1e-3
     save_file(tensors, file)
-    assert_red(model_stages.prove_adapter_reload, bench, "largest_difference")
+    assert_red(model_stages.prove_adapter_reload, models, "largest_difference")
 
 
-def test_a_saved_adapter_cut_short_is_seen(bench):
-    file = bench.adapter_folder / "adapter_model.safetensors"
+def test_a_truncated_adapter_fails(models):
+    file = models.adapter_folder / "adapter_model.safetensors"
     file.write_bytes(file.read_bytes()[:-1000])
-    assert outcome(model_stages.prove_adapter_reload, bench).status is StageStatus.FAILED
+    assert outcome(model_stages.prove_adapter_reload, models).status is StageStatus.FAILED
 
 
-def test_an_adapter_merged_at_the_wrong_scale_is_seen(bench):
-    load = bench.reload_adapter
+def test_an_adapter_merged_at_the_wrong_scale_fails(models):
+    load = models.reload_adapter
 
     def rescaled():
         model = load()
@@ -154,37 +154,39 @@ def test_an_adapter_merged_at_the_wrong_scale_is_seen(bench):
                 weight.data *= 1.001
         return model
 
-    bench.reload_adapter = rescaled
-    assert_red(model_stages.prove_adapter_merge, bench, "relative_difference")
+    models.reload_adapter = rescaled
+    assert_red(model_stages.prove_adapter_merge, models, "relative_difference")
 
 
-def test_a_checkpoint_that_lost_its_optimizer_state_is_seen(bench):
-    file = bench.checkpoint_folder / training.STATE_FILE
+def test_a_checkpoint_without_optimizer_state_fails(models):
+    file = models.checkpoint_folder / training.STATE_FILE
     state = torch.load(file, weights_only=True)
     state["optimizer"]["state"] = {}
     torch.save(state, file)
-    assert_red(model_stages.prove_resume, bench, "different_tensors")
+    assert_red(model_stages.prove_resume, models, "different_tensors")
 
 
-def test_a_checkpoint_that_lost_its_random_numbers_is_seen(bench):
-    file = bench.checkpoint_folder / training.STATE_FILE
+def test_a_checkpoint_without_random_state_fails(models):
+    file = models.checkpoint_folder / training.STATE_FILE
     state = torch.load(file, weights_only=True)
     state["rng"] = torch.Generator().manual_seed(1).get_state()
     torch.save(state, file)
-    assert_red(model_stages.prove_resume, bench, "losses_equal")
+    assert_red(model_stages.prove_resume, models, "losses_equal")
 
 
-def test_a_resume_whose_negative_control_sees_nothing_does_not_pass(bench):
-    bench.resume_runs.__dict__["without_optimizer_state"] = bench.resume_runs.straight
-    assert_red(model_stages.prove_resume, bench, "different_without_optimizer_state")
+def test_a_resume_with_a_blind_negative_control_fails(models):
+    models.resume_runs.__dict__["without_optimizer_state"] = models.resume_runs.straight
+    assert_red(model_stages.prove_resume, models, "different_without_optimizer_state")
 
 
-def test_a_base_that_was_never_quantised_is_seen(bench):
-    bench.__dict__["tuned_4bit"] = bench.tuned
-    assert_red(model_stages.prove_qlora_memorizes, bench, "linear4bit_layers is 0")
-    assert_red(model_stages.prove_qlora_frozen, bench, "packed_tensors is 0")
+def test_a_base_that_was_not_quantized_fails(models):
+    models.__dict__["tuned_4bit"] = models.tuned
+    assert_red(model_stages.prove_qlora_memorizes, models, "linear4bit_layers is 0")
+    assert_red(model_stages.prove_qlora_frozen, models, "packed_tensors is 0")
 
 
-def test_a_packed_weight_that_moves_is_seen(bench):
-    touching_each_step(bench, lambda _, weight: type(weight).__name__ == "Params4bit", lambda packed: packed[0].add_(1))
-    assert_red(model_stages.prove_qlora_frozen, bench, "changed_tensors is 1")
+def test_a_changed_packed_weight_fails(models):
+    touching_each_step(
+        models, lambda _, weight: type(weight).__name__ == "Params4bit", lambda packed: packed[0].add_(1)
+    )
+    assert_red(model_stages.prove_qlora_frozen, models, "changed_tensors is 1")

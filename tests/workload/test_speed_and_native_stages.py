@@ -48,12 +48,12 @@ def test_nothing_is_expected_of_a_cpus_rates():
         pytest.param(collectives.prove_nccl, "there is none", id="no NCCL"),
     ],
 )
-def test_what_belongs_to_gpus_is_skipped_on_a_cpu_with_its_reason(stage, reason):
+def test_gpu_stages_are_skipped_on_a_cpu_with_the_reason(stage, reason):
     result = outcome(stage, CPU)
     assert result.status is StageStatus.SKIPPED and reason in result.reason
 
 
-def test_one_gpu_has_nothing_to_add_up_with():
+def test_nccl_is_skipped_with_one_gpu():
     one = Device("cuda", "NVIDIA H200", "", Precision.BF16, "", "9.0", count=1)
     assert outcome(collectives.prove_nccl, one).status is StageStatus.SKIPPED
 
@@ -83,7 +83,7 @@ def test_a_matrix_rate_is_judged_by_the_data_sheet(name, tflops, holds):
     assert "data sheet" in reading.expected
 
 
-def test_a_board_on_the_slots_power_may_be_slower_than_its_sheet():
+def test_a_board_powered_by_the_slot_may_be_slower():
     row = find_datasheet(T4)
     share = rates.find_compute_share(row)
     assert rates.judge_rate("fp16_tflops", 20.0, row.fp16_tflops, share, row).is_as_expected
@@ -101,31 +101,31 @@ def test_a_board_on_the_slots_power_may_be_slower_than_its_sheet():
         pytest.param("NVIDIA GH200", 380.0, True, id="a link that is far more than PCIe"),
     ],
 )
-def test_a_link_of_one_lane_is_seen(name, gb_per_s, holds):
+def test_a_link_of_one_lane_fails(name, gb_per_s, holds):
     row = find_datasheet(name)
     best = rates.PCIE_GB_PER_S[row.pcie_generation]
     assert rates.judge_link_rate("to_gpu_gb_per_s", gb_per_s, best, row).is_as_expected is holds
 
 
-def test_an_unknown_gpu_gives_facts_alone():
+def test_rates_of_an_unknown_gpu_are_recorded_alone():
     reading = rates.judge_rate("bf16_tflops", 1.0, 0.0, 0.4, find_datasheet("NVIDIA RTX 9090"))
     assert (reading.expected, reading.is_as_expected) == ("", True)
 
 
-def test_a_median_call_is_not_moved_by_one_slow_one():
+def test_one_slow_call_does_not_change_the_median():
     import time
 
     calls = iter([0.03, *[0.001] * 10_000])
     assert rates.measure_seconds_per_call(lambda: time.sleep(next(calls)), torch.device("cpu")) < 0.02
 
 
-def test_two_processes_add_up():
+def test_two_processes_all_reduce():
     result = outcome(collectives.prove_gloo, CPU)
     assert result.status is StageStatus.PASSED, result.reason
     assert result.measured["wrong_sums"] == 0
 
 
-def test_a_process_that_dies_fails_the_stage_with_its_words(monkeypatch, tmp_path):
+def test_a_process_that_fails_fails_the_stage_with_its_error(monkeypatch, tmp_path):
     broken = tmp_path / "all_reduce.py"
     broken.write_text("raise OSError('no interface for Gloo')")
     monkeypatch.setattr(collectives.all_reduce, "__file__", str(broken))
@@ -173,7 +173,7 @@ NCCL_SAID = """\
         pytest.param("", "it printed nothing", id="nothing"),
     ],
 )
-def test_what_a_process_died_of_is_found_in_its_last_words(said, found):
+def test_the_error_is_found_in_the_log(said, found):
     assert collectives.find_error(said) == found
 
 
@@ -183,7 +183,7 @@ def gpu(capability):
 
 
 @pytest.mark.parametrize("stage", [device_stages.prove_triton, device_stages.prove_compile])
-def test_a_gpu_too_old_for_triton_and_a_machine_without_it_have_nothing_to_prove(stage, monkeypatch):
+def test_triton_is_skipped_where_it_is_missing_or_the_gpu_too_old(stage, monkeypatch):
     # A stand-in: Triton is no package of a CPU's torch.
     monkeypatch.setattr(device_stages, "find_spec", lambda _: object())
     old = outcome(stage, gpu("6.1"))
@@ -200,7 +200,7 @@ def test_a_gpu_too_old_for_triton_and_a_machine_without_it_have_nothing_to_prove
     ("free_bytes", "is_judged"),
     [pytest.param(2**31, True, id="room enough"), pytest.param(2**31 - 1, False, id="somebody else fills it")],
 )
-def test_a_gpu_without_room_is_held_to_no_data_sheet(monkeypatch, free_bytes, is_judged):
+def test_a_gpu_without_free_memory_is_not_judged(monkeypatch, free_bytes, is_judged):
     # A stand-in for a GPU's memory: what fits its caches is read faster than any memory gives.
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_bytes, 2**37))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -209,7 +209,7 @@ def test_a_gpu_without_room_is_held_to_no_data_sheet(monkeypatch, free_bytes, is
     assert (found.datasheet is not None) is is_judged
 
 
-def test_a_library_that_only_pretends_is_seen(monkeypatch):
+def test_a_mock_library_fails(monkeypatch):
     import bitsandbytes.cextension as extension
 
     class MockBNBNativeLibrary:
@@ -220,7 +220,7 @@ def test_a_library_that_only_pretends_is_seen(monkeypatch):
     assert result.status is StageStatus.FAILED and "library is MockBNBNativeLibrary" in result.reason
 
 
-def test_a_broken_quantisation_is_seen(monkeypatch):
+def test_a_broken_quantization_fails(monkeypatch):
     import bitsandbytes.functional as functional
 
     right = functional.dequantize_4bit
@@ -233,14 +233,14 @@ def test_every_cache_gives_the_same_tokens(healthy):
     assert result.status is StageStatus.PASSED, result.reason
 
 
-def test_a_cache_that_loses_a_token_is_seen(healthy, monkeypatch):
+def test_a_cache_that_loses_a_token_fails(healthy, monkeypatch):
     real = model_stages._with_cache
     lossy = lambda *words, **how: real(*words, **how)[:-1] if how else real(*words)  # noqa: E731
     monkeypatch.setattr(model_stages, "_with_cache", lossy)
     assert "static_cache_agrees" in outcome(model_stages.prove_caches_agree, healthy).reason
 
 
-def test_the_reference_is_equal_to_the_bit_each_time(healthy):
+def test_the_reference_is_bitwise_identical_each_time(healthy):
     first, second = (outcome(model_stages.prove_reference, healthy) for _ in range(2))
     assert first.status is StageStatus.PASSED, first.reason
     assert first.series == second.series and len(first.series["losses"]) == model_stages.REFERENCE_STEPS

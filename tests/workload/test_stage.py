@@ -42,7 +42,7 @@ NAN = float("nan")
         pytest.param(record_value("steps", 3), True, id="a fact cannot fail"),
     ],
 )
-def test_a_reading_holds(reading, holds):
+def test_a_reading_is_as_expected(reading, holds):
     assert reading.is_as_expected is holds
     assert run_stage("any", lambda: [reading])[0].status is (StageStatus.PASSED if holds else StageStatus.FAILED)
 
@@ -57,7 +57,7 @@ def test_a_failed_reading_is_the_reason_and_the_others_are_kept():
     assert result.expected == {"error": "<= 0.1", "same": "1"}
 
 
-def test_an_exception_fails_the_stage_keeps_what_was_read_and_is_handed_back():
+def test_an_exception_fails_the_stage_and_is_returned_with_the_readings_before():
     def readings():
         yield record_value("steps", 3)
         raise RuntimeError("CUDA error: no kernel image\nis available")
@@ -78,7 +78,7 @@ def test_a_stage_that_cannot_apply_is_skipped_and_not_passed():
     assert (result.status, result.reason, error) == (StageStatus.SKIPPED, "bitsandbytes is not installed", None)
 
 
-def test_a_result_survives_json_even_with_numbers_that_json_lacks():
+def test_a_result_round_trips_through_json_with_non_finite_numbers():
     result, _ = run_stage("lora", lambda: [expect_at_most("loss", NAN, 0.01), record_value("inf", float("inf"))])
     text = json.dumps(result.to_document(), allow_nan=False)
     assert StageResult.from_document(json.loads(text)).measured == {"loss": "nan", "inf": "inf"}

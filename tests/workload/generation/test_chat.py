@@ -20,7 +20,7 @@ pytestmark = pytest.mark.workload
 
 
 @pytest.fixture(scope="module")
-def speaker(tmp_path_factory):
+def generator(tmp_path_factory):
     """A small model that was made for chats of 128 tokens."""
     loaded = load_base_and_tokenizer(
         f"{save_model(tmp_path_factory.mktemp('base'), chat_template=CHATML)}", LoadSettings()
@@ -28,31 +28,31 @@ def speaker(tmp_path_factory):
     return TextGenerator(loaded.model, loaded.tokenizer)
 
 
-def chat_with(speaker, **decoding):
+def chat_with(generator, **decoding):
     """A chat, and what it shows and remarks."""
     shown, remarks = [], []
     return (
-        ChatSession(speaker, DecodingSettings(**{"tokens": 8, **decoding}), shown.append, remarks.append),
+        ChatSession(generator, DecodingSettings(**{"tokens": 8, **decoding}), shown.append, remarks.append),
         shown,
         remarks,
     )
 
 
-def test_every_turn_is_answered_with_those_before_it_in_mind(speaker):
-    chat, shown, _ = chat_with(speaker)
+def test_every_turn_is_answered_with_the_earlier_ones_as_context(generator):
+    chat, shown, _ = chat_with(generator)
     typed = iter(["hello", "  ", "and now", None])
     chat.run(lambda: next(typed))
     assert [each["role"] for each in chat.turns] == ["user", "assistant", "user", "assistant"]
     # Each on lines of its own, so that answers on a pipe can be told apart.
     assert "".join(shown) == "".join(f"{each['content']}\n" for each in chat.turns if each["role"] == "assistant")
-    alone, _, _ = chat_with(speaker)
+    alone, _, _ = chat_with(generator)
     alone.answer("and now")
     assert alone.turns[1]["content"] != chat.turns[3]["content"]
 
 
 @pytest.mark.parametrize("system", [False, True], ids=["no system turn", "a system turn"])
-def test_the_oldest_turns_are_forgotten_when_the_model_is_full_and_that_is_said(speaker, system):
-    chat, _, remarks = chat_with(speaker)
+def test_the_oldest_turns_are_dropped_when_the_context_is_full_and_the_user_is_informed(generator, system):
+    chat, _, remarks = chat_with(generator)
     chat.turns = [{"role": "system", "content": "be kind"}] if system else []
     for number in range(8):
         chat.answer(f"turn number {number}")
@@ -61,11 +61,11 @@ def test_the_oldest_turns_are_forgotten_when_the_model_is_full_and_that_is_said(
     roles = [each["role"] for each in chat.turns if each["role"] != "system"]
     assert roles == ["user", "assistant"] * (len(roles) // 2)
     assert (chat.turns[0]["role"] == "system") is system
-    assert len(encode_chat(chat.turns[:-1], speaker.tokenizer)) < 128
+    assert len(encode_chat(chat.turns[:-1], generator.tokenizer)) < 128
 
 
-def test_a_turn_that_does_not_fit_even_alone_is_taken_back_and_the_chat_goes_on(speaker):
-    chat, _, remarks = chat_with(speaker)
+def test_a_turn_that_does_not_fit_even_alone_is_dropped_and_the_chat_continues(generator):
+    chat, _, remarks = chat_with(generator)
     chat.answer("hello")
     before = list(chat.turns)
     assert chat.answer("long " * 60) is None
@@ -76,15 +76,15 @@ def test_a_turn_that_does_not_fit_even_alone_is_taken_back_and_the_chat_goes_on(
     assert chat.answer("short") is not None
 
 
-def test_what_is_remarked_on_an_answer_stands_on_a_line_of_its_own(speaker):
-    chat, shown, _ = chat_with(speaker, tokens=3)
+def test_a_remark_on_an_answer_has_its_own_line(generator):
+    chat, shown, _ = chat_with(generator, tokens=3)
     chat.remark = shown.append
     chat.answer("what is there")
     assert shown[-2:] == ["\n", "(cut after 3 tokens)"]
 
 
-def test_ctrl_c_ends_an_answer_and_what_there_is_of_it_is_remembered(speaker):
-    chat, shown, remarks = chat_with(speaker, tokens=60)
+def test_ctrl_c_ends_an_answer_whose_beginning_stays_in_the_chat(generator):
+    chat, shown, remarks = chat_with(generator, tokens=60)
 
     def press(piece):
         shown.append(piece)
@@ -99,7 +99,7 @@ def test_ctrl_c_ends_an_answer_and_what_there_is_of_it_is_remembered(speaker):
     assert chat.turns[-1] == {"role": "assistant", "content": found.text}
 
 
-def test_ctrl_c_interrupts_as_ever_once_the_answer_is_over():
+def test_ctrl_c_interrupts_again_after_the_answer():
     before = signal.getsignal(signal.SIGINT)
     with catch_interrupt() as asked:
         assert not asked()
@@ -108,7 +108,7 @@ def test_ctrl_c_interrupts_as_ever_once_the_answer_is_over():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_model_without_a_chat_template_is_no_partner(speaker, tmp_path):
+def test_a_model_without_a_chat_template_is_refused(generator, tmp_path):
     plain = load_base_and_tokenizer(f"{save_model(tmp_path)}", LoadSettings()).tokenizer
     with pytest.raises(DevkitError, match="has no chat template"):
         require_chat_template(plain)
@@ -116,19 +116,19 @@ def test_a_model_without_a_chat_template_is_no_partner(speaker, tmp_path):
     assert ids == [256, *plain("ab", add_special_tokens=False)["input_ids"]]
 
 
-def test_a_template_that_refuses_a_chat_is_quoted(speaker, monkeypatch):
-    monkeypatch.setattr(speaker.tokenizer, "chat_template", "{{ raise_exception('roles must take turns') }}")
+def test_a_template_that_refuses_a_chat_is_quoted(generator, monkeypatch):
+    monkeypatch.setattr(generator.tokenizer, "chat_template", "{{ raise_exception('roles must take turns') }}")
     with pytest.raises(DevkitError, match="roles must take turns"):
-        encode_chat([{"role": "user", "content": "a"}], speaker.tokenizer)
+        encode_chat([{"role": "user", "content": "a"}], generator.tokenizer)
 
 
-def test_half_a_character_in_a_chat_is_refused(speaker):
+def test_half_a_character_in_a_chat_is_refused(generator):
     with pytest.raises(DevkitError, match="the chat is not UTF-8"):
-        encode_chat([{"role": "user", "content": "a\ud83d"}], speaker.tokenizer)
+        encode_chat([{"role": "user", "content": "a\ud83d"}], generator.tokenizer)
 
 
-def test_a_chats_special_tokens_are_not_written_twice(speaker):
-    ids = encode_chat([{"role": "user", "content": "a"}], speaker.tokenizer)
+def test_a_chats_special_tokens_are_not_written_twice(generator):
+    ids = encode_chat([{"role": "user", "content": "a"}], generator.tokenizer)
     assert ids.count(256) == 0
     assert ids.count(257) == 1
     assert torch.tensor(ids).max() <= 257

@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def speaker(folder):
+def generator(folder):
     """It, loaded; tests may change it."""
     return speaker_of(folder)
 
@@ -55,13 +55,13 @@ def prompts(folder):
     return [tokenizer(text)["input_ids"] for text in TEXTS]
 
 
-def by_hand(speaker, prompt, tokens):
+def by_hand(generator, prompt, tokens):
     """The greedy answer by its definition: the whole text through the model for each token, without any cache."""
     ids = list(prompt)
     with torch.no_grad():
         while len(ids) - len(prompt) < tokens:
-            chosen = int(speaker.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax())
-            if chosen in speaker.eos_token_ids:
+            chosen = int(generator.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax())
+            if chosen in generator.eos_token_ids:
                 break
             ids.append(chosen)
     return tuple(ids[len(prompt) :])
@@ -70,158 +70,160 @@ def by_hand(speaker, prompt, tokens):
 @pytest.fixture(scope="module")
 def truth(folder, prompts):
     """What each prompt is answered with, by the definition."""
-    speaker = speaker_of(folder)
-    found = [by_hand(speaker, prompt, GREEDY.tokens) for prompt in prompts]
+    generator = speaker_of(folder)
+    found = [by_hand(generator, prompt, GREEDY.tokens) for prompt in prompts]
     assert len(set(found)) == len(prompts)
     assert len(found[LONG]) == GREEDY.tokens
     return found
 
 
 @pytest.mark.parametrize("static", [False, True], ids=["growing cache", "static cache"])
-def test_a_greedy_answer_is_that_of_the_definition_with_either_cache(speaker, prompts, truth, static):
+def test_a_greedy_answer_is_that_of_the_definition_with_either_cache(generator, prompts, truth, static):
     how = replace(GREEDY, static_cache=static)
-    assert [generate_batch(speaker, [prompt], how)[0].ids for prompt in prompts] == truth
+    assert [generate_batch(generator, [prompt], how)[0].ids for prompt in prompts] == truth
 
 
 @pytest.mark.parametrize("static", [False, True], ids=["growing cache", "static cache"])
-def test_prompts_side_by_side_are_answered_as_each_alone(speaker, prompts, truth, static):
-    assert [each.ids for each in generate_batch(speaker, prompts, replace(GREEDY, static_cache=static))] == truth
+def test_batched_prompts_are_answered_as_each_alone(generator, prompts, truth, static):
+    assert [each.ids for each in generate_batch(generator, prompts, replace(GREEDY, static_cache=static))] == truth
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 8])
-def test_answers_come_in_the_order_of_the_prompts_whatever_the_batch(speaker, prompts, truth, batch):
-    found = generate_in_order(speaker, prompts, replace(GREEDY, batch=batch))
+def test_answers_come_in_the_order_of_the_prompts_whatever_the_batch(generator, prompts, truth, batch):
+    found = generate_in_order(generator, prompts, replace(GREEDY, batch=batch))
     assert [each.ids for each in found] == truth
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "qwen3_moe"])
 def test_padding_changes_no_answer_of_other_kinds_of_models(tmp_path, kind):
-    speaker = speaker_of(save_model(tmp_path, kind))
-    ids = [speaker.tokenizer(text)["input_ids"] for text in TEXTS]
-    assert [each.ids for each in generate_batch(speaker, ids, replace(GREEDY, tokens=12))] == [
-        by_hand(speaker, each, 12) for each in ids
+    generator = speaker_of(save_model(tmp_path, kind))
+    ids = [generator.tokenizer(text)["input_ids"] for text in TEXTS]
+    assert [each.ids for each in generate_batch(generator, ids, replace(GREEDY, tokens=12))] == [
+        by_hand(generator, each, 12) for each in ids
     ]
 
 
-def test_decoding_captured_for_compiling_with_a_static_cache_gives_the_same_tokens(speaker, prompts, truth):
+def test_decoding_captured_for_compiling_with_a_static_cache_gives_the_same_tokens(generator, prompts, truth):
     from transformers import CompileConfig
 
     # On GPUs transformers compiles by itself as soon as the cache is static; on the CPU it is told to. The graph is
     # captured as for a GPU, and then run as it is: what no GPU is there for is the code made of it.
     told = CompileConfig(backend="eager", mode=None, fullgraph=False)
     told._compile_all_devices = True
-    speaker.base_model.generation_config.compile_config = told
-    found = generate_batch(speaker, prompts[:1], replace(GREEDY, static_cache=True))
+    generator.base_model.generation_config.compile_config = told
+    found = generate_batch(generator, prompts[:1], replace(GREEDY, static_cache=True))
     assert [each.ids for each in found] == truth[:1]
 
 
-def test_what_the_models_makers_set_for_sampling_changes_no_greedy_answer(speaker, prompts, truth):
-    made = speaker.base_model.generation_config
+def test_the_models_generation_config_changes_no_greedy_answer(generator, prompts, truth):
+    made = generator.base_model.generation_config
     made.do_sample, made.temperature, made.top_k, made.repetition_penalty = True, 1.7, 5, 9.0
     made.min_new_tokens = 20
-    assert [each.ids for each in generate_batch(speaker, prompts, GREEDY)] == truth
+    assert [each.ids for each in generate_batch(generator, prompts, GREEDY)] == truth
 
 
-def test_every_end_that_the_models_makers_name_ends_an_answer(speaker, prompts, truth):
+def test_every_eos_token_of_the_generation_config_ends_an_answer(generator, prompts, truth):
     fourth = truth[LONG][3]
-    speaker.base_model.generation_config.eos_token_id = [255, fourth]
-    (found,) = generate_batch(speaker, prompts[LONG:][:1], GREEDY)
+    generator.base_model.generation_config.eos_token_id = [255, fourth]
+    (found,) = generate_batch(generator, prompts[LONG:][:1], GREEDY)
     assert found.ids == truth[LONG][: truth[LONG].index(fourth)]
     assert found.finish_reason is FinishReason.END
 
 
-def test_an_answer_that_has_all_its_tokens_says_so(speaker, prompts, truth):
-    (found,) = generate_batch(speaker, prompts[LONG:][:1], replace(GREEDY, tokens=3))
+def test_an_answer_of_max_length_has_that_finish_reason(generator, prompts, truth):
+    (found,) = generate_batch(generator, prompts[LONG:][:1], replace(GREEDY, tokens=3))
     assert found.ids == truth[LONG][:3]
     assert found.finish_reason is FinishReason.LENGTH
 
 
-def test_an_answer_ends_before_a_stop_text_and_rows_beside_it_go_on(speaker, prompts):
-    whole = generate_batch(speaker, prompts, GREEDY)
+def test_an_answer_ends_before_a_stop_text_and_other_rows_continue(generator, prompts):
+    whole = generate_batch(generator, prompts, GREEDY)
     text = whole[LONG].text
     stop = text[6:8]
-    found = generate_batch(speaker, prompts, replace(GREEDY, stops=(stop, "never said")))
+    found = generate_batch(generator, prompts, replace(GREEDY, stops=(stop, "never said")))
     assert found[LONG].text == text[: text.index(stop)]
     assert found[LONG].finish_reason is FinishReason.END
     expected = [each.text.partition(stop)[0] for each in whole]
     assert [each.text for each in found] == expected
 
 
-def test_a_row_that_a_stop_text_ended_has_no_tokens_of_those_that_went_on(speaker, prompts):
-    (whole,) = generate_batch(speaker, prompts[LONG:][:1], GREEDY)
+def test_a_row_that_a_stop_text_ended_has_no_later_tokens(generator, prompts):
+    (whole,) = generate_batch(generator, prompts[LONG:][:1], GREEDY)
     stop = whole.text[6:8]
-    speaker.tokenizer.add_special_tokens({"pad_token": "~"})
-    (alone,) = generate_batch(speaker, prompts[LONG:][:1], replace(GREEDY, stops=(stop,)))
-    beside = generate_batch(speaker, prompts, replace(GREEDY, stops=(stop,)))[LONG]
+    generator.tokenizer.add_special_tokens({"pad_token": "~"})
+    (alone,) = generate_batch(generator, prompts[LONG:][:1], replace(GREEDY, stops=(stop,)))
+    beside = generate_batch(generator, prompts, replace(GREEDY, stops=(stop,)))[LONG]
     assert beside.ids == alone.ids == whole.ids[: len(alone.ids)]
     assert len(alone.ids) < GREEDY.tokens
 
 
-def test_a_special_token_ends_an_answer_as_any_stop_text_does(speaker, prompts, truth):
-    said = next(each for each in truth[LONG] if 33 <= ord(speaker.tokenizer.convert_ids_to_tokens(each)) < 127)
-    text = speaker.tokenizer.convert_ids_to_tokens(said)
-    speaker.tokenizer.add_special_tokens({"additional_special_tokens": [text]})
-    (found,) = generate_batch(speaker, prompts[LONG:][:1], replace(GREEDY, stops=(text,)))
+def test_a_special_token_ends_an_answer_as_any_stop_text_does(generator, prompts, truth):
+    said = next(each for each in truth[LONG] if 33 <= ord(generator.tokenizer.convert_ids_to_tokens(each)) < 127)
+    text = generator.tokenizer.convert_ids_to_tokens(said)
+    generator.tokenizer.add_special_tokens({"additional_special_tokens": [text]})
+    (found,) = generate_batch(generator, prompts[LONG:][:1], replace(GREEDY, stops=(text,)))
     assert found.ids == truth[LONG][: truth[LONG].index(said) + 1]
     assert found.finish_reason is FinishReason.END
     assert text not in found.text
 
 
-def test_an_answer_that_somebody_stops_keeps_what_it_has(speaker, prompts, truth):
+def test_a_stopped_answer_keeps_its_beginning(generator, prompts, truth):
     polled = iter([False, False, True, True, True])
-    (found,) = generate_batch(speaker, prompts[LONG:][:1], GREEDY, should_stop=lambda: next(polled))
+    (found,) = generate_batch(generator, prompts[LONG:][:1], GREEDY, should_stop=lambda: next(polled))
     assert found.finish_reason is FinishReason.STOPPED
     assert found.ids == truth[LONG][: len(found.ids)]
     assert 0 < len(found.ids) < GREEDY.tokens
 
 
-def test_a_file_of_prompts_that_is_stopped_gives_whole_answers_alone(speaker, prompts, truth):
+def test_a_stopped_file_of_prompts_gives_complete_answers_alone(generator, prompts, truth):
     asked = iter([False, False] + [True] * 99)
-    found = list(generate_in_order(speaker, prompts[:1] * 3, replace(GREEDY, batch=1), should_stop=lambda: next(asked)))
+    found = list(
+        generate_in_order(generator, prompts[:1] * 3, replace(GREEDY, batch=1), should_stop=lambda: next(asked))
+    )
     assert [each.ids for each in found] in ([], [truth[0]])
 
 
-def test_sampling_is_repeatable_by_its_seed(speaker, prompts):
+def test_sampling_is_repeatable_by_its_seed(generator, prompts):
     def sampled(seed):
         how = replace(GREEDY, temperature=2.0, top_p=0.95, top_k=50, seed=seed)
-        return [each.ids for each in generate_in_order(speaker, prompts, how)]
+        return [each.ids for each in generate_in_order(generator, prompts, how)]
 
     assert sampled(1) == sampled(1)
     assert sampled(1) != sampled(2)
 
 
-def test_what_chance_gives_depends_on_nothing_that_is_answered_beside_it(speaker, prompts):
+def test_samples_do_not_depend_on_the_batch(generator, prompts):
     how = replace(GREEDY, temperature=1.0, top_p=0.95, seed=3)
-    whole = [each.ids for each in generate_in_order(speaker, prompts, replace(how, batch=len(prompts)))]
+    whole = [each.ids for each in generate_in_order(generator, prompts, replace(how, batch=len(prompts)))]
     for batch in (1, 2, 3):
-        assert [each.ids for each in generate_in_order(speaker, prompts, replace(how, batch=batch))] == whole
-    words = TextStreamer(speaker.tokenizer, str)
-    shown = generate_one(speaker, prompts[1], how, number=1, streamer=words, should_stop=lambda: False)
+        assert [each.ids for each in generate_in_order(generator, prompts, replace(how, batch=batch))] == whole
+    words = TextStreamer(generator.tokenizer, str)
+    shown = generate_one(generator, prompts[1], how, number=1, streamer=words, should_stop=lambda: False)
     assert shown.ids == whole[1]
-    twice = [each.ids for each in generate_in_order(speaker, [prompts[0]] * 2, how)]
+    twice = [each.ids for each in generate_in_order(generator, [prompts[0]] * 2, how)]
     assert twice[0] != twice[1], "the same prompt is answered anew"
 
 
-def test_prompt_and_answer_stay_within_what_the_model_holds(speaker):
-    (found,) = generate_batch(speaker, [[40] * 120], replace(GREEDY, tokens=50))
+def test_prompt_and_answer_stay_within_the_context_length(generator):
+    (found,) = generate_batch(generator, [[40] * 120], replace(GREEDY, tokens=50))
     assert len(found.ids) <= 8
     with pytest.raises(DevkitError, match="a prompt has 128 tokens, and the model's context length is 128"):
-        generate_batch(speaker, [[40] * 128], GREEDY)
+        generate_batch(generator, [[40] * 128], GREEDY)
 
 
-def test_a_prompt_that_nearly_fills_the_model_shortens_no_answer_but_its_own(speaker):
-    filling = [[40] * 120, prompt := speaker.tokenizer("two words")["input_ids"], [41] * 118, [42] * 120, prompt]
+def test_a_prompt_that_nearly_fills_the_context_shortens_its_own_answer_alone(generator):
+    filling = [[40] * 120, prompt := generator.tokenizer("two words")["input_ids"], [41] * 118, [42] * 120, prompt]
     how = replace(GREEDY, tokens=60, batch=8)
-    alone = [generate_batch(speaker, [each], how)[0].ids for each in filling]
+    alone = [generate_batch(generator, [each], how)[0].ids for each in filling]
     assert len(alone[1]) > 10
-    assert [each.ids for each in generate_in_order(speaker, filling, how)] == alone
+    assert [each.ids for each in generate_in_order(generator, filling, how)] == alone
 
 
-def test_memory_that_runs_out_while_one_prompt_is_answered_is_said(speaker, prompts, monkeypatch):
+def test_out_of_memory_with_one_prompt_is_an_error(generator, prompts, monkeypatch):
     monkeypatch.setattr(decoding, "generate_batch", lambda *_, **__: (_ for _ in ()).throw(torch.OutOfMemoryError()))
     with pytest.raises(DevkitError, match="memory ran out with a single prompt"):
         generate_one(
-            speaker, prompts[0], GREEDY, streamer=TextStreamer(speaker.tokenizer, str), should_stop=lambda: False
+            generator, prompts[0], GREEDY, streamer=TextStreamer(generator.tokenizer, str), should_stop=lambda: False
         )
 
 
@@ -232,35 +234,33 @@ def test_memory_that_runs_out_while_one_prompt_is_answered_is_said(speaker, prom
         pytest.param(RuntimeError("[enforce fail] . DefaultCPUAllocator: can't allocate memory"), id="a CPU"),
     ],
 )
-def test_a_batch_that_does_not_fit_into_memory_is_halved_and_nothing_is_lost(
-    speaker, prompts, truth, monkeypatch, out_of_memory
-):
+def test_a_batch_that_runs_out_of_memory_is_halved(generator, prompts, truth, monkeypatch, out_of_memory):
     # A stand-in: a CPU has no memory limit of its own that torch could tell of.
     tried = []
     generate_batch = decoding.generate_batch
 
-    def answers_of_two_at_most(speaker, prompts, *args, **more):
+    def answers_of_two_at_most(generator, prompts, *args, **more):
         tried.append(len(prompts))
         if len(prompts) > 2:
             raise out_of_memory
-        return generate_batch(speaker, prompts, *args, **more)
+        return generate_batch(generator, prompts, *args, **more)
 
     monkeypatch.setattr(decoding, "generate_batch", answers_of_two_at_most)
-    found = generate_in_order(speaker, prompts, replace(GREEDY, batch=5))
+    found = generate_in_order(generator, prompts, replace(GREEDY, batch=5))
     assert [each.ids for each in found] == truth
     assert tried == [5, 2, 2, 1]
     monkeypatch.setattr(decoding, "generate_batch", lambda *_, **__: (_ for _ in ()).throw(out_of_memory))
     with pytest.raises(DevkitError, match="memory ran out with a single prompt"):
-        list(generate_in_order(speaker, prompts, GREEDY))
+        list(generate_in_order(generator, prompts, GREEDY))
 
 
 @pytest.mark.parametrize("stops", [(), ("~",), ("be",)])
-def test_what_is_streamed_is_the_answer_and_no_piece_is_half_a_character(speaker, prompts, stops):
+def test_the_stream_is_the_answer_without_partial_characters(generator, prompts, stops):
     pieces = []
     text = "A bé, a 中 and a 🙂 to bee or not."
-    words = TextStreamer(speaker.tokenizer, pieces.append, stops)
+    words = TextStreamer(generator.tokenizer, pieces.append, stops)
     words.put(torch.tensor([prompts[0]]))
-    for token in speaker.tokenizer(text, add_special_tokens=False)["input_ids"]:
+    for token in generator.tokenizer(text, add_special_tokens=False)["input_ids"]:
         words.put(torch.tensor([token]))
     words.end()
     assert "".join(pieces) == (text.partition(stops[0])[0] if stops else text)
@@ -268,15 +268,15 @@ def test_what_is_streamed_is_the_answer_and_no_piece_is_half_a_character(speaker
     assert len(pieces) > 5
 
 
-def test_streaming_shows_the_very_answer(speaker, prompts):
+def test_the_streamed_text_is_the_answer(generator, prompts):
     pieces = []
     (found,) = generate_batch(
-        speaker, prompts[LONG:][:1], GREEDY, streamer=TextStreamer(speaker.tokenizer, pieces.append)
+        generator, prompts[LONG:][:1], GREEDY, streamer=TextStreamer(generator.tokenizer, pieces.append)
     )
     assert "".join(pieces) == found.text
 
 
-def test_a_turns_end_that_the_makers_forgot_ends_answers_in_chats(tmp_path):
+def test_a_turns_end_that_is_no_eos_token_ends_answers_in_chats(tmp_path):
     spoken = speaker_of(save_model(tmp_path, chat_template=CHATML))
     assert spoken.turn_end == "</s>"
     assert 257 in spoken.eos_token_ids
@@ -286,13 +286,13 @@ def test_a_turns_end_that_the_makers_forgot_ends_answers_in_chats(tmp_path):
     assert unnamed.find_stop_texts(replace(GREEDY, stops=("a",))) == ("a", "<|im_end|>")
 
 
-def test_the_bytes_of_a_step_are_all_weights_but_the_table_of_embeddings(speaker):
-    every = sum(each.numel() * 4 for each in speaker.model.parameters())
-    assert count_bytes_per_step(speaker.base_model) == every - 258 * 32 * 4
+def test_the_bytes_of_a_step_are_all_weights_but_the_input_embeddings(generator):
+    every = sum(each.numel() * 4 for each in generator.model.parameters())
+    assert count_bytes_per_step(generator.base_model) == every - 258 * 32 * 4
 
 
-def test_a_speed_is_compared_with_what_the_memory_allows_where_that_is_known(speaker):
-    assert compute_speed(speaker, tokens=10, seconds=2.0, rows=1).roofline is None
+def test_a_speed_is_compared_with_the_roofline_where_there_is_a_data_sheet(generator):
+    assert compute_speed(generator, tokens=10, seconds=2.0, rows=1).roofline is None
     figures = GenerationSpeed(tokens=400, seconds=2.0, rows=4, bytes_per_step=16_000_000_000, bandwidth=4.8e12)
     assert figures.tokens_per_s == 200
     # Fifty steps a second, each reading 16 GB, are 800 GB/s.
@@ -300,7 +300,7 @@ def test_a_speed_is_compared_with_what_the_memory_allows_where_that_is_known(spe
     assert "17%" in f"{figures}"
 
 
-def test_compiling_pays_for_many_answers_where_there_is_a_compiler_and_never_on_a_cpu(monkeypatch):
+def test_compiling_is_worthwhile_for_many_answers_with_a_compiler_and_never_on_a_cpu(monkeypatch):
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     # A stand-in: whether programs and packages are there, and not the GPU, is what decides.
     monkeypatch.setattr(decoding.importlib.util, "find_spec", lambda name: name)

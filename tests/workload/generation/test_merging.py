@@ -105,7 +105,7 @@ def test_a_merge_that_loses_the_adapter_is_refused(pair, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_merged_model_is_to_be_stored_as_its_base_is(tmp_path, dtype):
+def test_a_merged_model_has_the_precision_of_its_base(tmp_path, dtype):
     wanted = {torch.float32: Precision.FP32, torch.bfloat16: Precision.BF16, torch.float16: Precision.FP16}[dtype]
     assert find_stored_precision(inspect_model(save_model(tmp_path, dtype=dtype))) is wanted
 
@@ -122,7 +122,7 @@ def occupied(path, how):
 
 
 @pytest.mark.parametrize("how", ["a file", "a link", "a full folder"])
-def test_a_place_in_use_is_refused_and_left_as_it_is(tmp_path, how):
+def test_a_folder_in_use_is_refused_and_unchanged(tmp_path, how):
     place = tmp_path / "whole"
     occupied(place, how)
     before = sorted(tmp_path.rglob("*"))
@@ -131,7 +131,7 @@ def test_a_place_in_use_is_refused_and_left_as_it_is(tmp_path, how):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_an_empty_folder_and_a_new_one_are_free_and_one_below_nothing_is_not(tmp_path):
+def test_a_new_or_empty_folder_is_accepted_and_one_without_parent_is_not(tmp_path):
     (tmp_path / "empty").mkdir()
     require_empty_folder(tmp_path / "empty")
     require_empty_folder(tmp_path / "new")

@@ -62,7 +62,7 @@ def test_a_json_line_may_have_any_form_of_training_data_and_its_answer_is_left_o
         ("p.csv", ["a"], "is neither .txt nor .jsonl"),
     ],
 )
-def test_a_file_that_cannot_be_answered_is_refused_by_its_line(tmp_path, name, entries, message):
+def test_an_invalid_prompt_is_refused_with_its_line(tmp_path, name, entries, message):
     with pytest.raises(DevkitError) as refused:
         read_prompts(written(tmp_path, name, *entries))
     assert message in refused.value.message

@@ -34,7 +34,7 @@ def drawn(how, numbers, scores=SCORES, place=0):
         ({"temperature": 3.0, "top_k": 3, "top_p": 0.99}, [0, 2, 3]),
     ],
 )
-def test_each_token_comes_as_often_as_the_model_says(how, kept):
+def test_each_token_is_sampled_with_its_probability(how, kept):
     wanted = torch.zeros(len(SCORES))
     wanted[kept] = (SCORES[kept] / how["temperature"]).softmax(-1)
     found = drawn(DecodingSettings(**how), range(MANY)).bincount(minlength=len(SCORES)) / MANY
@@ -43,7 +43,7 @@ def test_each_token_comes_as_often_as_the_model_says(how, kept):
     assert ((found - wanted).abs() <= 5 * (wanted * (1 - wanted) / MANY).sqrt()).all()
 
 
-def test_places_and_prompts_have_nothing_in_common():
+def test_positions_and_prompts_are_sampled_independently():
     how = DecodingSettings(temperature=1.0)
     places = torch.stack([drawn(how, range(200), place=place) for place in range(20)])
     assert len({tuple(row) for row in places.tolist()}) == 20
@@ -52,7 +52,7 @@ def test_places_and_prompts_have_nothing_in_common():
 
 
 @pytest.mark.parametrize(("chance", "token"), [(0.0, 0), (1 - 2**-53, 4)])
-def test_at_the_ends_of_chance_a_token_comes_that_may(monkeypatch, chance, token):
+def test_extreme_samples_choose_a_possible_token(monkeypatch, chance, token):
     monkeypatch.setattr(decoding, "_sample", lambda *_: chance)
     assert drawn(DecodingSettings(temperature=1.0), [0]).tolist() == [token]
     turned = drawn(DecodingSettings(temperature=1.0), [0], scores=SCORES.flip(0))

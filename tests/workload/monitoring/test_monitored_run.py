@@ -14,7 +14,7 @@ from tests.workload.finetune.kitchen import Kitchen
 pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore")]
 
 
-def test_a_run_draws_its_curves_and_leaves_what_doctor_reads(tmp_path):
+def test_a_run_plots_its_curves_and_writes_samples_for_the_doctor(tmp_path):
     from devkit.workload.finetune.program import run_finetuning
 
     torch.set_num_threads(1)

@@ -52,31 +52,31 @@ def test_every_step_is_a_point_and_lower_losses_are_drawn_lower():
     assert [x for x, _ in points] == sorted(x for x, _ in points)
 
 
-def test_everything_stays_on_the_paper():
+def test_everything_stays_within_the_picture():
     root = drawn(falling(3000, last=1e-4))
     for kind in ("loss", "pace", "evalline"):
         for points in lines(root, kind):
             assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
 
 
-def test_a_long_run_is_drawn_by_means_with_its_range():
+def test_a_long_run_is_plotted_as_means_with_their_range():
     curves = build_curves([step(number, 5.0 if number % 2 else 1.0) for number in range(1, 10_001)])
     assert len(curves.loss) <= MAX_POINTS
     assert {(each.least, each.most) for each in curves.loss} == {(1.0, 5.0)}
     assert all(each.value == pytest.approx(3.0, abs=0.1) for each in curves.loss)
 
 
-def test_a_step_that_was_done_again_counts_once_with_its_later_value():
+def test_a_repeated_step_counts_once_with_its_later_value():
     curves = build_curves([step(1, 9.0), step(2, 8.0), {"event": "resumed", "step": 1}, step(2, 7.0)])
     assert [each.value for each in curves.loss] == [9.0, 7.0]
 
 
-def test_a_step_that_was_skipped_and_then_done_is_no_longer_bad():
+def test_a_skipped_step_that_is_repeated_is_no_longer_bad():
     curves = build_curves([{"event": "skipped", "step": 1, "loss": "nan"}, step(1, 3.0)])
     assert (curves.bad_steps, [each.value for each in curves.loss]) == ((), [3.0])
 
 
-def test_what_is_no_number_is_a_mark_and_no_point():
+def test_a_non_finite_loss_is_a_mark_and_no_point():
     curves = build_curves([step(1, 2.0), {"event": "skipped", "step": 2, "loss": "nan"}, step(3, 1.0)])
     assert [each.step for each in curves.loss] == [1, 3]
     assert curves.bad_steps == (2,)
@@ -94,7 +94,7 @@ def test_what_is_no_number_is_a_mark_and_no_point():
         pytest.param([{"event": "skipped", "step": 1, "loss": "nan"}], id="nothing but a skipped step"),
     ],
 )
-def test_odd_runs_are_drawn_too(events):
+def test_unusual_runs_are_plotted_too(events):
     assert drawn(events).get("viewBox") == f"0 0 {WIDTH} {HEIGHT}"
 
 
@@ -104,7 +104,7 @@ def test_the_title_is_text_and_never_markup():
     assert not list(root.iter(f"{SVG}script"))
 
 
-def test_the_picture_tells_a_screen_reader_what_it_shows():
+def test_the_picture_has_a_description_for_screen_readers():
     said = drawn(falling(50)).find(f"{SVG}desc").text
     assert "loss from 8 to 0.5" in said and "1 step skipped" in said
 
@@ -126,7 +126,7 @@ def test_scales_have_round_ticks(values, is_log, ticks):
     assert 0 <= scale.to_unit(min(values)) <= scale.to_unit(max(values)) <= 1
 
 
-def test_one_slow_step_does_not_move_the_level():
+def test_one_slow_step_does_not_change_the_median():
     points = build_curves([step(number, 1.0, 10.0 if number == 30 else 1000.0) for number in range(1, 61)]).tokens_per_s
     assert {each.value for each in smooth_by_median(points)} == {1000.0}
 
@@ -134,7 +134,7 @@ def test_one_slow_step_does_not_move_the_level():
 @pytest.mark.parametrize(
     ("name", "said"), [("curves.png", "curves.svg"), ("curves", "curves.svg"), ("nowhere/curves.svg", "no directory")]
 )
-def test_a_picture_that_could_not_be_written_is_refused_before_the_run(tmp_path, name, said):
+def test_a_plot_that_cannot_be_written_is_refused_before_the_run(tmp_path, name, said):
     with pytest.raises(DevkitError) as refused:
         validate_svg_path(tmp_path / name)
     assert said in f"{refused.value.message} {refused.value.hint}"
@@ -154,7 +154,7 @@ def picture(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
-def test_a_browser_shows_it_in_the_readers_own_colours(picture, scheme, is_dark):
+def test_a_browser_shows_it_in_the_readers_theme(picture, scheme, is_dark):
     image = shot(picture, width=WIDTH, height=HEIGHT, scheme=scheme)
     page, colours = image.getpixel((WIDTH // 2, 30)), image.getcolors(maxcolors=2**20)
     assert (sum(page) < 3 * 128) is is_dark
@@ -163,7 +163,7 @@ def test_a_browser_shows_it_in_the_readers_own_colours(picture, scheme, is_dark)
     assert any(green > red + 60 and green > blue + 40 for red, green, blue in strong), "the pace is there, in green"
 
 
-def test_a_picture_that_the_disk_does_not_take_is_named_and_not_called_standard_output(tmp_path):
+def test_a_plot_that_the_disk_refuses_is_named(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(json.dumps(step(1, 2.0)) + "\n")
     with pytest.raises(DevkitError, match=r"^cannot write /dev/full: No space left on device$") as refused:
         plot_run(tmp_path, Path("/dev/full"), title="run")

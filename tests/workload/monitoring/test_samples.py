@@ -76,7 +76,7 @@ def test_samples_are_what_doctor_reads(stub, tmp_path):
         pytest.param({"gpus": 1}, ("GPU-of-somebody-else",), "none of the GPUs", id="another GPU"),
     ],
 )
-def test_without_an_answer_the_file_says_why(stub, tmp_path, how, uuids, said):
+def test_without_nvml_the_file_says_why(stub, tmp_path, how, uuids, said):
     stub(**how)
     file = tmp_path / "gpu.jsonl"
     with sample_gpus(file, uuids, interval_s=0.05):
@@ -85,7 +85,7 @@ def test_without_an_answer_the_file_says_why(stub, tmp_path, how, uuids, said):
     assert said in line["unknown"]
 
 
-def test_a_reading_that_this_gpu_does_not_give_costs_itself_alone(stub, tmp_path):
+def test_an_unsupported_sample_is_left_out_alone(stub, tmp_path):
     stub(gpus=1, fail="nvmlDeviceGetPowerUsage=3")
     file = tmp_path / "gpu.jsonl"
     with sample_gpus(file, (), interval_s=0.05):
@@ -115,7 +115,7 @@ def test_the_sampler_ends_with_a_run_that_is_killed(stub, tmp_path):
     wait_for(lambda: not sampler_pids(file))
 
 
-def test_a_sampler_in_a_wedged_driver_does_not_hold_up_the_end(stub, tmp_path):
+def test_a_sampler_in_a_hung_driver_does_not_block_the_end(stub, tmp_path):
     stub(gpus=1, fail="nvmlDeviceGetUtilizationRates=hang")
     file = tmp_path / "gpu.jsonl"
     started = time.monotonic()

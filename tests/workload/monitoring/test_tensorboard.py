@@ -34,7 +34,7 @@ def read(folder, tag):
 
 @pytest.mark.workload
 @pytest.mark.filterwarnings("ignore")
-def test_losses_and_pace_are_scalars_and_steps_done_again_count_once(tmp_path):
+def test_losses_and_throughput_are_scalars_and_repeated_steps_count_once(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("tensorboard")
     for steps in ((1, 2, 3), (3, 4)):
@@ -49,7 +49,7 @@ def test_losses_and_pace_are_scalars_and_steps_done_again_count_once(tmp_path):
 
 @pytest.mark.workload
 @pytest.mark.filterwarnings("ignore")
-def test_the_curves_are_drawn_however_a_run_ends(tmp_path):
+def test_the_curves_are_plotted_however_a_run_ends(tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "metrics.jsonl").write_text('{"event": "step", "step": 1, "loss": 2.0, "tokens_per_s": 9.0}\n')
     with pytest.raises(KeyboardInterrupt), monitor_run(tmp_path, plot=tmp_path / "a.svg", tensorboard=None) as listen:
@@ -58,7 +58,7 @@ def test_the_curves_are_drawn_however_a_run_ends(tmp_path):
     assert (tmp_path / "a.svg").exists()
 
 
-def test_a_process_that_hears_nothing_draws_nothing(tmp_path):
+def test_a_process_without_events_plots_nothing(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"event": "step", "step": 1, "loss": 2.0, "tokens_per_s": 9.0}\n')
     with monitor_run(tmp_path, plot=tmp_path / "a.svg", tensorboard=None):
         pass
@@ -75,7 +75,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path):
 
 @pytest.mark.workload
 @pytest.mark.filterwarnings("ignore")
-def test_a_disk_that_fills_ends_the_event_files_and_not_the_run(tmp_path, capsys, monkeypatch):
+def test_a_full_disk_ends_the_event_files_and_not_the_run(tmp_path, capsys, monkeypatch):
     pytest.importorskip("torch")
     pytest.importorskip("tensorboard")
     told = []
@@ -91,7 +91,7 @@ def test_a_disk_that_fills_ends_the_event_files_and_not_the_run(tmp_path, capsys
 
 @pytest.mark.workload
 @pytest.mark.filterwarnings("ignore")
-def test_threads_of_others_still_say_why_they_fail(tmp_path, monkeypatch):
+def test_other_threads_still_report_their_errors(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     pytest.importorskip("tensorboard")
     told = []

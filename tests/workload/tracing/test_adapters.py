@@ -18,13 +18,13 @@ def trained(document, settings):
 
 @pytest.mark.parametrize("document", [pytest.param(LLAMA, id="a dense model"), pytest.param(MIXTURE, id="a mixture")])
 @pytest.mark.parametrize("method", [Method.LORA, Method.QLORA, Method.INT8_LORA])
-def test_as_many_numbers_are_trained_as_the_closed_form_counts(document, method):
+def test_the_trainable_parameters_are_those_of_the_closed_form(document, method):
     settings = TrainingSettings(method=method, rank=4)
     assert trained(document, settings) == count_adapter_parameters(build_model_shape(document), settings)
 
 
 # peft sets a rank for its fused experts by a pattern, and then warns that no plain layer matches it.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:peft")
-def test_a_loop_that_leaves_the_choice_to_peft_trains_fused_experts_too():
+def test_peft_all_linear_includes_fused_experts():
     ours, theirs = TrainingSettings(rank=4), TrainingSettings(rank=4, stack=Stack.TRAINER)
     assert trained(MIXTURE, theirs) > trained(MIXTURE, ours)

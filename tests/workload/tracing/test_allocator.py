@@ -54,7 +54,7 @@ def test_the_smallest_free_block_that_fits_is_taken():
     assert allocator.reserved_bytes == 70 * MIB
 
 
-def test_neighbours_join_when_they_are_free():
+def test_free_neighbors_are_merged():
     allocator = filled(40 * MIB)
     allocator.release(0)
     for name, size in ((1, 20 * MIB), (2, 20 * MIB)):
@@ -101,7 +101,7 @@ def test_peaks_stay_until_they_are_reset():
     assert (allocator.allocated_peak_bytes, allocator.reserved_peak_bytes) == (0, 30 * MIB)
 
 
-def test_a_stream_is_replayed_to_its_fullest_moment():
+def test_a_stream_is_replayed_to_its_peak():
     later = Section(StepPhase.LOSS)
     stream = [
         Allocation(HERE, 0, 30 * MIB),

@@ -63,7 +63,7 @@ def test_an_8bit_layer_is_as_large_as_the_real_one():
     ],
 )
 @pytest.mark.parametrize("layer", [real, stand_in])
-def test_whether_a_checkpoint_drops_what_the_layer_was_given(layer, kind, keeps):
+def test_checkpoints_drop_or_keep_the_layers_input(layer, kind, keeps):
     import weakref
 
     import torch
@@ -82,7 +82,7 @@ def test_whether_a_checkpoint_drops_what_the_layer_was_given(layer, kind, keeps)
     made.sum().backward()
 
 
-def test_the_weight_of_a_packed_layer_is_made_on_demand():
+def test_the_weight_of_a_packed_layer_is_unpacked_on_demand():
     layer = stand_in("nf4")
     assert layer.weight.shape == (OUTPUTS, INPUTS)
     assert layer.weight is not layer.weight

@@ -91,7 +91,7 @@ def test_the_trace_meets_what_was_measured(run, allocated, reserved):
 
 
 @pytest.mark.workload
-def test_terms_add_up_and_the_fullest_phase_is_named():
+def test_terms_add_up_and_the_peak_phase_is_named():
     found = exactly(LLAMA, TrainingSettings(sequence=64))
     assert sum(term.bytes for term in found.terms) == found.allocated_peak_bytes
     assert found.phase in dict(found.phases)
@@ -109,12 +109,12 @@ def test_terms_add_up_and_the_fullest_phase_is_named():
         pytest.param(InferenceSettings(prompt=64), {"weights", "cache"}, id="generation"),
     ],
 )
-def test_terms_by_what_they_are(settings, names):
+def test_terms_by_kind(settings, names):
     assert names <= {term.name for term in exactly(LLAMA, settings).terms}
 
 
 @pytest.mark.workload
-def test_our_own_loop_reserves_in_segments_that_grow():
+def test_devkits_own_loop_has_expandable_segments():
     config = find_model("HuggingFaceTB/SmolLM2-135M").config
     ours, theirs = (
         exactly(config, TrainingSettings(stack=stack, optimizer=Optimizer.PAGED_ADAMW_8BIT))
@@ -141,7 +141,7 @@ def test_rows_of_one_text_need_no_mask_and_no_repeated_keys():
 
 
 @pytest.mark.workload
-def test_dropout_of_attention_does_not_lead_past_the_fused_kernels():
+def test_dropout_of_attention_does_not_avoid_the_fused_kernels():
     from devkit.workload.tracing.estimate import trace_model
     from devkit.workload.tracing.stream import Allocation
 
@@ -151,7 +151,7 @@ def test_dropout_of_attention_does_not_lead_past_the_fused_kernels():
 
 
 @pytest.mark.workload
-def test_attention_that_cannot_be_traced_is_said_to_be_another():
+def test_flash_attention_is_traced_as_sdpa_with_a_warning():
     found = exactly(LLAMA, TrainingSettings(sequence=64, attention=Attention.VARLEN))
     assert found.warnings == ("varlen attention is traced as sdpa, which keeps the same tensors",)
 
@@ -182,12 +182,12 @@ def test_what_cannot_be_traced_is_refused(document, settings, message):
 @pytest.mark.parametrize(
     "settings", [TrainingSettings(targets=("q_proj",)), InferenceSettings(cache_precision=Precision.FP32)]
 )
-def test_a_request_travels_as_json(settings):
+def test_a_request_round_trips_as_json(settings):
     request = TraceRequest(document=LLAMA, settings=settings, trace_every_layer=True)
     assert parse_request(dump_request(request)) == request
 
 
-def test_an_estimate_travels_as_json():
+def test_an_estimate_round_trips_as_json():
     estimate = estimate_training(build_model_shape(LLAMA), LORA)
     assert parse_estimate(dump_estimate(estimate)) == estimate
 

@@ -31,7 +31,7 @@ def test_the_state_of_a_parameter(optimizer, large, small):
     assert count_state_bytes(SMALL, optimizer) == small
 
 
-def test_the_copies_that_devkit_moves_for_adapters_in_16_bits_are_in_fp32():
+def test_master_weights_of_16_bit_adapters_are_fp32():
     assert count_state_bytes(LARGE, Optimizer.ADAMW, masters=True) == [32768, 32768, 32768]
 
 
@@ -45,13 +45,13 @@ def test_states_are_there_before_the_step_that_is_traced():
     ]
 
 
-def test_ddp_has_a_copy_of_the_gradients():
+def test_ddp_buckets_copy_the_gradients():
     assert [each.bytes for each in allocate_ddp_buckets([LARGE, SMALL])] == [16384, 2048]
 
 
 @pytest.mark.workload
 @pytest.mark.parametrize("optimizer", [Optimizer.ADAMW, Optimizer.ADAMW_FOREACH])
-def test_a_step_makes_what_torch_makes(optimizer):
+def test_an_optimizer_step_allocates_what_torch_allocates(optimizer):
     import torch
 
     from devkit.workload.tracing.recorder import AllocationRecorder

@@ -20,7 +20,7 @@ STEP = [
 ]
 
 
-def test_each_phase_has_its_fullest_moment():
+def test_each_phase_has_its_peak():
     found = peak_by_phase([WEIGHTS], STEP)
     assert {phase: moment.bytes for phase, moment in found.items()} == {
         StepPhase.FORWARD: 4096 + 1024 + 2048,
@@ -29,13 +29,13 @@ def test_each_phase_has_its_fullest_moment():
     }
 
 
-def test_parts_tell_what_lives_on_from_what_comes_and_goes():
+def test_activations_are_distinguished_from_temporaries():
     found = peak_by_phase([WEIGHTS], STEP)
     assert found[StepPhase.FORWARD].parts == {"weights": 4096, "activations": 1024, "temporaries": 2048}
     assert found[StepPhase.BACKWARD].parts == {"weights": 4096, "activations": 1024, "gradients": 512}
 
 
-def test_what_loading_gave_back_is_not_there():
+def test_memory_that_loading_freed_is_not_counted():
     unpacked = Allocation(LOAD, 1, 10**6)
     found = peak_by_phase([unpacked, WEIGHTS, Deallocation(LOAD, unpacked.name)], STEP)
     assert found[StepPhase.LOSS].bytes == 4096 + 1024 + 512

@@ -9,7 +9,7 @@ def told(stream):
     return [("+" if isinstance(event, Allocation) else "-", getattr(event, "bytes", 0)) for event in stream]
 
 
-def test_a_storage_is_written_down_when_it_is_made_and_when_it_is_dropped():
+def test_a_storage_is_recorded_when_allocated_and_when_freed():
     import torch
 
     from devkit.workload.tracing.recorder import AllocationRecorder
@@ -22,7 +22,7 @@ def test_a_storage_is_written_down_when_it_is_made_and_when_it_is_dropped():
     assert ledger.stream[1].name == ledger.stream[0].name
 
 
-def test_views_and_changes_in_place_make_nothing():
+def test_views_and_in_place_changes_allocate_nothing():
     import torch
 
     from devkit.workload.tracing.recorder import AllocationRecorder
@@ -48,7 +48,7 @@ def test_what_autograd_saves_lives_until_the_backward_pass():
     assert kept == 1024 + 4  # exp's result and the loss; not what went into exp
 
 
-def test_a_kernel_that_needs_scratch_memory_on_a_gpu_is_given_it():
+def test_scratch_memory_of_gpu_kernels_is_recorded():
     import torch
 
     from devkit.workload.tracing.recorder import AllocationRecorder
@@ -78,7 +78,7 @@ def test_half_precision_scores_become_fp32_inside_softmax_as_on_a_gpu():
     assert functional.softmax is before
 
 
-def test_a_tensor_can_be_named_after_it_was_made():
+def test_an_allocation_can_be_relabeled():
     import torch
 
     from devkit.workload.tracing.recorder import AllocationRecorder

@@ -71,7 +71,7 @@ def test_the_unrolled_stream_is_that_of_the_whole_model(document, settings):
         pytest.param(GEMMA, id="some with a window"),
     ],
 )
-def test_layers_of_different_kinds_are_traced_whole(document):
+def test_models_with_different_layers_are_traced_whole(document):
     from devkit.workload.tracing.estimate import trace_model, trace_stream
     from devkit.workload.tracing.request import TraceRequest
 
@@ -90,7 +90,7 @@ def layer(number, *, phase=StepPhase.FORWARD):
     return Section(phase, number)
 
 
-def test_what_the_middle_layer_left_behind_is_released_in_every_copy():
+def test_memory_of_the_middle_layer_is_freed_in_every_copy():
     made = [Allocation(layer(number), 0, 10) for number in range(TRACED_LAYERS)]
     end = Section(StepPhase.OPTIMIZER)
     stream = [*made, *(Deallocation(end, each.name) for each in made)]
@@ -102,12 +102,12 @@ def test_a_backward_pass_goes_from_the_last_layer_to_the_first():
     assert [event.section.layer for event in unroll_layers(made, 7)] == [6, 5, 4, 3, 2, 1, 0]
 
 
-def test_a_layer_that_releases_what_lies_two_layers_back_cannot_be_repeated():
+def test_a_layer_that_frees_memory_of_a_distant_layer_cannot_be_repeated():
     made = [Allocation(layer(number), 0, 10) for number in range(TRACED_LAYERS)]
     assert is_periodic(made)
     assert not is_periodic([*made, Deallocation(layer(2), made[0].name)])
 
 
-def test_a_middle_layer_that_does_more_than_its_neighbours_cannot_be_repeated():
+def test_a_middle_layer_that_does_more_than_its_neighbors_cannot_be_repeated():
     made = [Allocation(layer(number), 0, 10) for number in range(TRACED_LAYERS)]
     assert not is_periodic([*made, Allocation(layer(2), 1, 10)])
