@@ -17,13 +17,13 @@ from functools import cache
 from pkgutil import get_data
 from typing import Any
 
-from devkit.doctor.model import Confidence, Fix, Restart, Severity, Side
+from devkit.doctor.model import Fix
 from devkit.doctor.signatures.model import CheckRow, Failure, Signature
+from devkit.facts.decode import decode_fields
 
 PREFIXES = ("CDI", "CON", "CTK", "CUD", "DRV", "ENG", "GPU", "HUB", "MEM", "NET", "PRJ", "PYT", "STO", "WSL")
 """The prefixes of check codes, each with a file of its own."""
 
-_ENUMS = {"severity": Severity, "confidence": Confidence, "where": Side, "restart": Restart}
 _FAILURES = "\n[[failure]]"
 
 
@@ -36,7 +36,7 @@ def load_check_rows(prefix: str) -> Mapping[str, CheckRow]:
     if prefix not in PREFIXES:
         return {}
     rows = tomllib.loads(_read_text(f"failures/{prefix}").partition(_FAILURES)[0])["check"]
-    return {code: CheckRow(code=code, **_to_values(row)) for code, row in rows.items()}
+    return {code: CheckRow(**decode_fields({"code": code, **row}, CheckRow)) for code, row in rows.items()}
 
 
 @cache
@@ -44,10 +44,11 @@ def load_failures() -> tuple[Failure, ...]:
     """Return every entry of the catalog, ordered by its ID.
 
     Raises:
-        KeyError: A fix has an unknown name.
-        TypeError: An entry lacks a field or has an unknown one.
+        InvalidValue: A value does not fit its field.
+        KeyError: A key is no field, or a fix has an unknown name.
+        TypeError: An entry lacks a field.
     """
-    fixes = {name: Fix(**_to_values(row)) for name, row in tomllib.loads(_read_text("fixes")).items()}
+    fixes = {name: Fix(**decode_fields(row, Fix)) for name, row in tomllib.loads(_read_text("fixes")).items()}
     texts = (_read_text(f"failures/{prefix}").partition(_FAILURES) for prefix in PREFIXES)
     rows = (row for _, start, rest in texts for row in tomllib.loads(start + rest).get("failure", ()))
     return tuple(sorted((_to_failure(row, fixes) for row in rows), key=lambda failure: failure.id))
@@ -77,23 +78,15 @@ def _read_text(name: str) -> str:
     return (get_data(__package__, f"{name}.toml") or b"").decode()
 
 
-def _to_failure(row: dict[str, Any], fixes: Mapping[str, Fix]) -> Failure:
-    values = _to_values(row)
-    signatures = tuple(_to_signature(each, fixes) for each in values.pop("signature", ()))
-    return Failure(**values, signatures=signatures)
+def _to_failure(row: Mapping[str, Any], fixes: Mapping[str, Fix]) -> Failure:
+    own = {key: value for key, value in row.items() if key != "signature"}
+    signatures = tuple(_to_signature(each, fixes) for each in row.get("signature", ()))
+    return Failure(**decode_fields(own, Failure), signatures=signatures)
 
 
-def _to_signature(row: dict[str, Any], fixes: Mapping[str, Fix]) -> Signature:
-    values = _to_values(row)
-    fix, xids = values.pop("fix"), values.pop("xids", ())
-    numbered = (text for xid in xids for text in (f"Xid ({{bus:name}}): {xid},", f"Xid {xid}"))
-    values["texts"] = (*values.get("symptoms", ()), *values.get("texts", ()), *numbered)
-    return Signature(**values, fix=fixes[fix] if isinstance(fix, str) else Fix(**_to_values(fix)))
-
-
-def _to_values(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a TOML table as the fields of a record: lists as tuples, the words of an enumeration as its members."""
-    return {
-        key: _ENUMS[key](value) if key in _ENUMS else tuple(value) if isinstance(value, list) else value
-        for key, value in row.items()
-    }
+def _to_signature(row: Mapping[str, Any], fixes: Mapping[str, Fix]) -> Signature:
+    fix = row["fix"]
+    values = decode_fields({key: value for key, value in row.items() if key not in ("fix", "xids")}, Signature)
+    xids = (text for xid in row.get("xids", ()) for text in (f"Xid ({{bus:name}}): {xid},", f"Xid {xid}"))
+    values["texts"] = (*values.get("symptoms", ()), *values.get("texts", ()), *xids)
+    return Signature(**values, fix=fixes[fix] if isinstance(fix, str) else Fix(**decode_fields(fix, Fix)))
