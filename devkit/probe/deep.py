@@ -123,17 +123,17 @@ def read_torch(host: Host, *, deadline_s: float) -> TorchCall | Unknown | None:
             break
         notes.steps[notes.running] = _broken_off(notes.running, done, left_s)
         parts = parts[parts.index(notes.part) + 1 :] if "torch" in notes.words else []
-    said = notes.words.get("torch", {})
+    reply = notes.words.get("torch", {})
     not_imported = Unknown("torch could not be imported")
-    cuda = said.get("cuda") if said else not_imported
+    cuda = reply.get("cuda") if reply else not_imported
     return TorchCall(
-        version=str(said.get("version", "")),
+        version=str(reply.get("version", "")),
         cuda=Release.parse(cuda) if isinstance(cuda, str) else cuda,
-        architectures=tuple(said.get("architectures", ())),
-        cxx11_abi=said.get("cxx11_abi", not_imported),
+        architectures=tuple(reply.get("architectures", ())),
+        cxx11_abi=reply.get("cxx11_abi", not_imported),
         is_available=notes.words.get("available", Unknown("torch.cuda.is_available was not reached")),
         devices=tuple(notes.devices),
-        bitsandbytes_library=notes.words.get("bitsandbytes", "") if said else not_imported,
+        bitsandbytes_library=notes.words.get("bitsandbytes", "") if reply else not_imported,
         steps=tuple(notes.steps.values()),
     )
 

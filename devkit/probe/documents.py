@@ -90,7 +90,7 @@ def parse_yaml_tree(text: str, *, file: str) -> DocumentNode:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _limit_yaml_depth(yaml.parse(text, Loader=loader))
+        _limit_yaml_depth(yaml.parse(text, Loader=loader), MAX_DEPTH)
         root = yaml.compose(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -99,14 +99,14 @@ def parse_yaml_tree(text: str, *, file: str) -> DocumentNode:
     return ABSENT if root is None else _Yaml(file).node(root, 0)
 
 
-def _limit_yaml_depth(events: Iterable[Any]) -> None:
+def _limit_yaml_depth(events: Iterable[Any], deepest: int) -> None:
     """The composer in C recurses without a limit of its own, and would take the whole process with it."""
     depth = 0
     for event in events:
         name = type(event).__name__
         depth += name in ("SequenceStartEvent", "MappingStartEvent")
         depth -= name in ("SequenceEndEvent", "MappingEndEvent")
-        if depth > MAX_DEPTH:
+        if depth > deepest:
             raise InvalidDocument("nested too deeply", event.start_mark.line + 1)
 
 
@@ -150,33 +150,6 @@ class _Yaml:
             elif key.id == "scalar":
                 own[key.value] = replace(below, line=key.start_mark.line + 1)
         return DocumentNode(NodeKind.OBJECT, self._file, line, fields={**shared, **own}, tag=tag)
-
-
-REPLACED_LISTS = ("command", "entrypoint", "test")
-"""Lists that Compose replaces instead of appending. Source: Compose specification, "Merge", exceptions."""
-
-
-def merge_compose_nodes(base: DocumentNode, over: DocumentNode) -> DocumentNode:
-    """Merge `over` into `base` as Compose does: mappings join, lists append, scalars replace.
-
-    Source: Compose specification, "Merge Compose files"; tags !reset and !override since Compose 2.24.
-    """
-    if over.tag == "!reset":
-        return ABSENT
-    if over.tag == "!override" or not base:
-        return over
-    if base.kind is NodeKind.LIST and over.kind is NodeKind.LIST:
-        return replace(over, items=(*base.items, *over.items))
-    if base.kind is NodeKind.OBJECT and over.kind is NodeKind.OBJECT:
-        fields = dict(base.fields)
-        for name, value in over.fields.items():
-            fields[name] = (
-                value
-                if name in REPLACED_LISTS and not value.tag
-                else merge_compose_nodes(fields.get(name, ABSENT), value)
-            )
-        return replace(over, fields=fields)
-    return over if over.kind is not NodeKind.ABSENT else base
 
 
 # Plain values: what has another type than expected counts as absent.
@@ -229,21 +202,11 @@ def parse_yaml(text: str) -> object:
             text.count("[") + text.count("{") > MAX_YAML_DEPTH
             or max((len(line) for line in text.splitlines()), default=0) > MAX_YAML_DEPTH
         ):
-            _limit_depth(yaml.parse(text, Loader=loader))
+            _limit_yaml_depth(yaml.parse(text, Loader=loader), MAX_YAML_DEPTH)
         value: object = yaml.load(text, Loader=loader)  # noqa: S506 - both loaders are the safe ones
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(str(error) or "nested too deeply") from error
     return value
-
-
-def _limit_depth(events: Any) -> None:  # noqa: ANN401 - PyYAML has no types
-    depth = 0
-    for event in events:
-        name = type(event).__name__
-        depth += name in ("SequenceStartEvent", "MappingStartEvent")
-        depth -= name in ("SequenceEndEvent", "MappingEndEvent")
-        if depth > MAX_YAML_DEPTH:
-            raise ValueError("nested too deeply")
 
 
 def parse_int(text: str) -> int | None:

@@ -67,7 +67,7 @@ def run_program(argv: Sequence[str], *, deadline_s: float) -> ProgramResult:
     A negative code is the signal that ended the program.
     """
     try:
-        process = _started(argv)
+        process = _start(argv)
     except (FileNotFoundError, NotADirectoryError) as error:
         return ProgramResult(NOT_FOUND, "", str(error))
     except OSError as error:
@@ -86,17 +86,8 @@ def run_program(argv: Sequence[str], *, deadline_s: float) -> ProgramResult:
     return ProgramResult(code, out, err)
 
 
-def _started(argv: Sequence[str]) -> subprocess.Popen[bytes]:
-    """The program, started and noted. Raises OSError when it cannot be, and when this process is leaving."""
-    with _STARTING:
-        if _ENDING.is_set():
-            raise InterruptedError("this process is leaving")
-        process = _start(argv)
-        _LIVE.add(process)
-    return process
-
-
 def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    """The program, started and noted. Raises OSError when it cannot be, and when this process is leaving."""
     environment = {**os.environ, "LC_ALL": "C", "LANGUAGE": "C"}
     flags = 0
     if sys.platform == "win32":
@@ -104,16 +95,21 @@ def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
     else:
         # Users' PATH often lacks the system directories where modinfo, ldconfig and dkms live.
         environment["PATH"] = os.pathsep.join((environment.get("PATH", os.defpath), *_SYSTEM_PATH))
-    return subprocess.Popen(
-        list(argv),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        env=environment,
-        start_new_session=True,
-        creationflags=flags,
-    )
+    with _STARTING:
+        if _ENDING.is_set():
+            raise InterruptedError("this process is leaving")
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env=environment,
+            start_new_session=True,
+            creationflags=flags,
+        )
+        _LIVE.add(process)
+    return process
 
 
 def _wait(process: subprocess.Popen[bytes], taps: tuple[_Tap, ...], *, ends_at: float) -> bool:

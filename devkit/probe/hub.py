@@ -34,15 +34,15 @@ def read_hub_call(host: Host, *, deadline_s: float) -> HubCall | Unknown:
     endpoint = (host.env.get("HF_ENDPOINT") or HUB_URL).strip().rstrip("/")
     model = next((value for name in MODEL_VARIABLES if _is_model(value := host.env.get(name, ""))), "")
     done = host.run(build_child_command(host, "ask_hub", endpoint, find_token_path(host), model), deadline_s=deadline_s)
-    said = merge_json_lines(done)
-    door = said.get("door")
+    reply = merge_json_lines(done)
+    door = reply.get("door")
     if not isinstance(door, dict):
         if done.code == TIMED_OUT:
             message = f"no answer within {deadline_s:g} s"
             door = {"status": 0, "failure": "timed-out", "message": message, "took_ms": round(deadline_s * 1000)}
         else:
             return Unknown(f"the hub child ended with status {done.code}: {find_last_line(done)}")
-    shown, token, ahead = get_object(said, "model"), get_int(said, "token"), get_int(door, "ahead_s")
+    shown, token, ahead = get_object(reply, "model"), get_int(reply, "token"), get_int(door, "ahead_s")
     no_model = Unknown("no model is named")
     return HubCall(
         url=strip_url_credentials(endpoint),

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devkit.probe.documents import InvalidDocument, NodeKind, merge_compose_nodes, parse_jsonc_tree, parse_yaml_tree
+from devkit.probe.documents import InvalidDocument, NodeKind, parse_jsonc_tree, parse_yaml_tree
+from devkit.probe.project.compose import merge_compose_nodes
 
 
 def test_comments_and_trailing_commas_are_read_past():

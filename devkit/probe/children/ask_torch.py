@@ -46,8 +46,8 @@ def run_step(name: str, function: Callable[..., Any], *arguments: object) -> Any
         try:
             value = function(*arguments)
         except BaseException as error:  # noqa: BLE001 - packages raise what they like, SystemExit included
-            said = error if str(error) else next((warning.message for warning in caught), "")
-            emit(failed=name, detail=format_detail(type(error).__name__ + ": " + str(said)))
+            cause = error if str(error) else next((warning.message for warning in caught), "")
+            emit(failed=name, detail=format_detail(type(error).__name__ + ": " + str(cause)))
             return None
     emit(worked=name)
     return value
@@ -177,7 +177,7 @@ def has_gpu(torch: ModuleType) -> bool:
     """Return whether torch can use a GPU."""
     try:
         return bool(torch.cuda.is_available())
-    except Exception:  # noqa: BLE001 - said before, by the part that tries torch itself
+    except Exception:  # noqa: BLE001 - reported before, by the part that tries torch itself
         return False
 
 

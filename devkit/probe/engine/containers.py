@@ -24,16 +24,16 @@ _CANNOT_EXECUTE = (126, 127)
 """Exit statuses of `docker exec` for a program that is not there or not executable; of a missing docker as well."""
 
 
-def parse_running_containers(said: JsonObject) -> tuple[RunningContainer, ...] | Unknown:
+def parse_running_containers(reply: JsonObject) -> tuple[RunningContainer, ...] | Unknown:
     """Parse the running containers, dev containers first."""
-    described = _listed(said, "containers")
+    described = _listed(reply, "containers")
     return described if isinstance(described, Unknown) else tuple(_running(one) for one in described if _runs(one))
 
 
-def _listed(said: JsonObject, what: str) -> list[JsonObject] | Unknown:
-    if isinstance(said.get(what), list):
-        return get_objects(said, what)
-    return Unknown(f"the engine does not list its {what}: {said.get('unlisted') or 'it gave no answer in time'}")
+def _listed(reply: JsonObject, what: str) -> list[JsonObject] | Unknown:
+    if isinstance(reply.get(what), list):
+        return get_objects(reply, what)
+    return Unknown(f"the engine does not list its {what}: {reply.get('unlisted') or 'it gave no answer in time'}")
 
 
 def _running(one: JsonObject) -> RunningContainer:
@@ -117,9 +117,9 @@ def _runs(one: JsonObject) -> bool:
     return get_object(one, "State").get("Running") is True
 
 
-def parse_stopped_containers(said: JsonObject) -> tuple[StoppedContainer, ...] | Unknown:
+def parse_stopped_containers(reply: JsonObject) -> tuple[StoppedContainer, ...] | Unknown:
     """Parse the dev containers that do not run."""
-    described = _listed(said, "containers")
+    described = _listed(reply, "containers")
     return described if isinstance(described, Unknown) else tuple(_stopped(one) for one in described if not _runs(one))
 
 
@@ -138,9 +138,9 @@ def _stopped(one: JsonObject) -> StoppedContainer:
     )
 
 
-def parse_local_images(said: JsonObject) -> tuple[LocalImage, ...] | Unknown:
+def parse_local_images(reply: JsonObject) -> tuple[LocalImage, ...] | Unknown:
     """Parse the images that the child program inspected."""
-    described = _listed(said, "images")
+    described = _listed(reply, "images")
     if isinstance(described, Unknown):
         return described
     return tuple(

@@ -44,23 +44,23 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
         build_child_command(host, "ask_engine", endpoint.url, *([chosen.tls_folder] if chosen.tls_folder else [])),
         deadline_s=deadline_s,
     )
-    said = merge_json_lines(done)
-    if get_object(said, "info") and get_object(said, "version"):
-        return _engine(host, endpoint, said)
-    if "info" in said and "version" in said:
+    reply = merge_json_lines(done)
+    if get_object(reply, "info") and get_object(reply, "version"):
+        return _engine(host, endpoint, reply)
+    if "info" in reply and "version" in reply:
         return EngineFailure(EngineEnd.BAD_ENDPOINT, endpoint, "what answers there speaks HTTP, but is no engine")
-    if done.code == TIMED_OUT and not said:
+    if done.code == TIMED_OUT and not reply:
         return Unknown(f"the engine child had not yet begun after {deadline_s:g} s")
     if done.code == TIMED_OUT:
-        step = "its version but not its settings" if "version" in said else "nothing"
+        step = "its version but not its settings" if "version" in reply else "nothing"
         return EngineFailure(EngineEnd.TIMED_OUT, endpoint, f"the engine answered {step} within {deadline_s:g} s")
-    failed = get_text(said, "failed")
+    failed = get_text(reply, "failed")
     if failed in ("", "no-sdk"):
         return Unknown(
-            f"the engine child ended with status {done.code}: {get_text(said, 'message') or find_last_line(done)}"
+            f"the engine child ended with status {done.code}: {get_text(reply, 'message') or find_last_line(done)}"
         )
     # What gave its version is an engine, however the rest of its answer came out.
-    failed = "error" if failed == "not-an-engine" and get_object(said, "version") else failed
+    failed = "error" if failed == "not-an-engine" and get_object(reply, "version") else failed
     end = _ENDS.get(failed, EngineEnd.ERROR)
     if (
         failed == "missing"
@@ -68,11 +68,11 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
         and not any(find_program(host, name) for name in _ENGINE_PROGRAMS)
     ):
         end = EngineEnd.NOT_INSTALLED
-    return EngineFailure(end, endpoint, get_text(said, "message"))
+    return EngineFailure(end, endpoint, get_text(reply, "message"))
 
 
-def _engine(host: Host, endpoint: Endpoint, said: dict[str, Any]) -> Engine:
-    version, info = get_object(said, "version"), get_object(said, "info")
+def _engine(host: Host, endpoint: Endpoint, reply: dict[str, Any]) -> Engine:
+    version, info = get_object(reply, "version"), get_object(reply, "info")
     components = {get_text(one, "Name"): get_text(one, "Version") for one in get_objects(version, "Components")}
     kind = EngineKind.PODMAN if "Podman Engine" in components else EngineKind.DOCKER
     if kind is EngineKind.DOCKER and "Docker Desktop" in get_text(info, "OperatingSystem"):
@@ -98,13 +98,13 @@ def _engine(host: Host, endpoint: Endpoint, said: dict[str, Any]) -> Engine:
         cgroup_version=get_text(info, "CgroupVersion"),
         root_dir=root_dir,
         is_snap=is_snap,
-        hook_on_path=_hook_on_path(host, endpoint, kind, pid=get_int(said, "listener_pid"), is_snap=is_snap),
+        hook_on_path=_hook_on_path(host, endpoint, kind, pid=get_int(reply, "listener_pid"), is_snap=is_snap),
         min_api_version=str(version.get("MinAPIVersion") or ""),
         proxy=parse_proxy(info),
-        clock_ahead_s=compute_engine_clock_skew_s(info, said.get("read_at")),
-        containers=parse_running_containers(said),
-        stopped=parse_stopped_containers(said),
-        images=parse_local_images(said),
+        clock_ahead_s=compute_engine_clock_skew_s(info, reply.get("read_at")),
+        containers=parse_running_containers(reply),
+        stopped=parse_stopped_containers(reply),
+        images=parse_local_images(reply),
         runc=Release.find(components.get("runc", "")) or Unknown("the engine does not say the version of its runc"),
     )
 

@@ -174,9 +174,9 @@ def _remove(host: Host, command: tuple[str, ...], name: str) -> bool:
 
 
 def _smoke(image: str, request: str, done: ProgramResult, left_behind: str) -> Smoke:
-    said = [line.split(" ", 2)[1:] for line in done.out.splitlines() if line.startswith("devkit ")]
-    found = {fields[0]: fields[1] for fields in said if len(fields) == 2}
-    is_complete = ["end"] in said
+    reply = [line.split(" ", 2)[1:] for line in done.out.splitlines() if line.startswith("devkit ")]
+    found = {fields[0]: fields[1] for fields in reply if len(fields) == 2}
+    is_complete = ["end"] in reply
     unseen = Unknown("the container did not come that far")
     return Smoke(
         image=image,
@@ -184,7 +184,7 @@ def _smoke(image: str, request: str, done: ProgramResult, left_behind: str) -> S
         code=done.code,
         out=done.out[:MAX_OUTPUT_CHARACTERS],
         err=done.err[:MAX_OUTPUT_CHARACTERS],
-        device_nodes=tuple(fields[1] for fields in said if fields[0] == "node") if is_complete else unseen,
+        device_nodes=tuple(fields[1] for fields in reply if fields[0] == "node") if is_complete else unseen,
         nvidiactl=found.get("nvidiactl", unseen),
         libcuda=found.get("libcuda", "") if is_complete else unseen,
         nvidia_smi=found.get("nvidia-smi", "") if is_complete else unseen,

@@ -26,18 +26,15 @@ _AGENT = re.compile(r"^\s+Name:\s+(gfx\w+)\s*$(?:(?!^\*{5}).)*?^\s+Marketing Nam
 def read_amd(host: Host) -> Amd | None:
     """Read AMD's GPUs; None where the kernel shows none, as on every machine without its compute driver."""
     nodes = sorted(int(name) for name in host.list(TOPOLOGY)[:MAX_KFD_NODES] if name.isdecimal() and len(name) < 6)
-    found = [(node, properties) for node in nodes if _is_gpu(properties := _properties(host, f"{node}/properties"))]
+    every = [(node, _properties(host, f"{node}/properties")) for node in nodes]
+    # Nodes of processors have no target, and a passed-through GPU of another vendor does not count.
+    found = [(n, p) for n, p in every if p.get("gfx_target_version", 0) > 0 and p.get("vendor_id", _AMD) == _AMD]
     if not found:
         return None
     names = _names(host, found)
     gpus = tuple(_gpu(host, node, properties, name) for (node, properties), name in zip(found, names, strict=True))
     release = re.match(r"\d+(?:\.\d+)+", (host.read(ROCM_VERSION) or "").strip())
     return Amd(gpus, host.open_error(KFD), Release.parse(release[0]) if release else None)
-
-
-def _is_gpu(properties: dict[str, int]) -> bool:
-    """Nodes of processors have no target, and a passed-through GPU of another maker is none of ours."""
-    return properties.get("gfx_target_version", 0) > 0 and properties.get("vendor_id", _AMD) == _AMD
 
 
 def _properties(host: Host, path: str) -> dict[str, int]:
@@ -47,20 +44,16 @@ def _properties(host: Host, path: str) -> dict[str, int]:
 
 def _names(host: Host, found: list[tuple[int, dict[str, int]]]) -> list[str]:
     """The name of each GPU: as its card has it, else as rocminfo prints it, "" where neither tells."""
-    names = [_of_card(host, properties) for _, properties in found]
+    cards = [f"/sys/class/drm/renderD{properties.get('drm_render_minor', 0)}" for _, properties in found]
+    names = [(host.read(f"{card}/device/product_name") or "").strip() for card in cards]
     if all(names):
         return names
     program = next((path for path in ROCMINFO[1:] if host.stat(path) is not None), ROCMINFO[0])
-    said = _AGENT.findall(host.run([program], deadline_s=2.0).out)
+    reply = _AGENT.findall(host.run([program], deadline_s=2.0).out)
     targets = [format_gfx_target(properties["gfx_target_version"]) for _, properties in found]
-    if [target for target, _ in said] != targets:
+    if [target for target, _ in reply] != targets:
         return names
-    return [name or other for name, (_, other) in zip(names, said, strict=True)]
-
-
-def _of_card(host: Host, properties: dict[str, int]) -> str:
-    card = f"/sys/class/drm/renderD{properties.get('drm_render_minor', 0)}/device/product_name"
-    return (host.read(card) or "").strip()
+    return [name or other for name, (_, other) in zip(names, reply, strict=True)]
 
 
 def _gpu(host: Host, node: int, properties: dict[str, int], name: str) -> AmdGpu:

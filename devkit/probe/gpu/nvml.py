@@ -120,21 +120,21 @@ def read_nvml(host: Host, *, deadline_s: float) -> NvmlAnswer | NvmlFailure | Un
     A GPU on which NVML hangs or crashes becomes a `FailedGpu`, and the GPUs after it are read in another child.
     """
     ends_at = time.monotonic() + deadline_s
-    said = _run_child(host, first_gpu=0, deadline_s=deadline_s * _SHARE_OF_THE_REST)
-    system, count, gpus = get_object(said.words, "system"), get_int(said.words, "count"), said.gpus
+    reply = _run_child(host, first_gpu=0, deadline_s=deadline_s * _SHARE_OF_THE_REST)
+    system, count, gpus = get_object(reply.words, "system"), get_int(reply.words, "count"), reply.gpus
     if count is None:
-        return _failure(said)
+        return _failure(reply)
     if not 0 <= count <= MAX_GPUS:
         return Unknown(f"NVML counts {count} GPUs, which no machine has")
     while (index := _first_missing(gpus, count)) < count:
-        if said.hung or said.code != TIMED_OUT:
-            gpus[index] = _failed_gpu(index, said)
+        if reply.hung or reply.code != TIMED_OUT:
+            gpus[index] = _failed_gpu(index, reply)
             index = _first_missing(gpus, count)
         left_s = ends_at - time.monotonic()
         if left_s < _SHORTEST_ATTEMPT_S or index == count:
             break
-        said = _run_child(host, first_gpu=index, deadline_s=left_s * _SHARE_OF_THE_REST)
-        gpus.update(said.gpus)
+        reply = _run_child(host, first_gpu=index, deadline_s=left_s * _SHARE_OF_THE_REST)
+        gpus.update(reply.gpus)
     not_read = f"not read: NVML used up the {deadline_s:g} s it was given"
     answered = tuple(gpus.get(index, FailedGpu(index, TIMEOUT, not_read)) for index in range(count))
     return NvmlAnswer(
@@ -148,12 +148,12 @@ def _run_child(host: Host, *, first_gpu: int, deadline_s: float) -> _Transcript:
     done = host.run(
         build_child_command(host, "ask_nvml", *([str(first_gpu)] if first_gpu else [])), deadline_s=deadline_s
     )
-    said = _Transcript(done.code, find_last_line(done), deadline_s)
+    reply = _Transcript(done.code, find_last_line(done), deadline_s)
     for words in parse_json_lines(done):
-        said.words.update(words)
+        reply.words.update(words)
         gpu, failed = get_object(words, "gpu"), get_object(words, "failed")
         if (index := get_int(gpu, "index")) is not None:
-            said.gpus[index] = Gpu(
+            reply.gpus[index] = Gpu(
                 index=index,
                 uuid=parse_reading(gpu, "uuid", str),
                 name=get_text(gpu, "name"),
@@ -168,85 +168,89 @@ def _run_child(host: Host, *, first_gpu: int, deadline_s: float) -> _Transcript:
             )
         elif (index := get_int(failed, "index")) is not None:
             code = get_int(failed, "code")
-            said.gpus[index] = FailedGpu(index, UNKNOWN if code is None else code, get_text(failed, "message"))
+            reply.gpus[index] = FailedGpu(index, UNKNOWN if code is None else code, get_text(failed, "message"))
     if done.code == TIMED_OUT:
-        at_s = said.words.get("at_s")
-        said.waited_s = max(0.0, deadline_s - (at_s if isinstance(at_s, int | float) else 0.0))
-    return said
+        at_s = reply.words.get("at_s")
+        reply.waited_s = max(0.0, deadline_s - (at_s if isinstance(at_s, int | float) else 0.0))
+    return reply
 
 
-def _failure(said: _Transcript) -> NvmlFailure | Unknown:
+def _failure(reply: _Transcript) -> NvmlFailure | Unknown:
     """Return why NVML gave no answer at all."""
-    if error := get_object(said.words, "error"):
+    if error := get_object(reply.words, "error"):
         code = get_int(error, "code")
         if code is None:
             return Unknown(get_text(error, "message"))
         end = NvmlEnd.LIBRARY_NOT_FOUND if code == LIBRARY_NOT_FOUND else NvmlEnd.ERROR
         return NvmlFailure(end, code, get_text(error, "message"), get_text(error, "call"))
-    if said.code == TIMED_OUT and said.call in ("", IMPORTING):
-        return Unknown(f"the NVML child had not yet begun after {said.deadline_s:.1f} s")
-    if said.code == TIMED_OUT:
-        return NvmlFailure(NvmlEnd.TIMED_OUT, 0, f"{said.call} did not return within {said.waited_s:.1f} s", said.call)
-    if said.call and (ended_by := find_crash_signal(said.code)):
-        return NvmlFailure(NvmlEnd.CRASHED, ended_by, f"{format_signal(ended_by)} in {said.call}", said.call)
-    return Unknown(f"the NVML child ended with status {said.code}: {said.last_words}")
+    if reply.code == TIMED_OUT and reply.call in ("", IMPORTING):
+        return Unknown(f"the NVML child had not yet begun after {reply.deadline_s:.1f} s")
+    if reply.code == TIMED_OUT:
+        return NvmlFailure(
+            NvmlEnd.TIMED_OUT, 0, f"{reply.call} did not return within {reply.waited_s:.1f} s", reply.call
+        )
+    if reply.call and (ended_by := find_crash_signal(reply.code)):
+        return NvmlFailure(NvmlEnd.CRASHED, ended_by, f"{format_signal(ended_by)} in {reply.call}", reply.call)
+    return Unknown(f"the NVML child ended with status {reply.code}: {reply.last_words}")
 
 
 def _first_missing(gpus: dict[int, Gpu | FailedGpu], count: int) -> int:
     return next((index for index in range(count) if index not in gpus), count)
 
 
-def _failed_gpu(index: int, said: _Transcript) -> FailedGpu:
+def _failed_gpu(index: int, reply: _Transcript) -> FailedGpu:
     """The GPU at which a child stopped."""
-    if said.code == TIMED_OUT:
-        return FailedGpu(index, TIMEOUT, f"{said.call} did not return within {said.waited_s:.1f} s")
-    if ended_by := find_crash_signal(said.code):
-        return FailedGpu(index, UNKNOWN, f"NVML crashed with {format_signal(ended_by)} in {said.call}")
-    if error := get_object(said.words, "error"):
+    if reply.code == TIMED_OUT:
+        return FailedGpu(index, TIMEOUT, f"{reply.call} did not return within {reply.waited_s:.1f} s")
+    if ended_by := find_crash_signal(reply.code):
+        return FailedGpu(index, UNKNOWN, f"NVML crashed with {format_signal(ended_by)} in {reply.call}")
+    if error := get_object(reply.words, "error"):
         return FailedGpu(
             index, get_int(error, "code") or UNKNOWN, f"{get_text(error, 'call')}: {get_text(error, 'message')}"
         )
-    return FailedGpu(index, TIMEOUT, f"the NVML child ended with status {said.code} in {said.call}: {said.last_words}")
+    return FailedGpu(
+        index, TIMEOUT, f"the NVML child ended with status {reply.code} in {reply.call}: {reply.last_words}"
+    )
 
 
-def parse_gpu_health(said: Mapping[str, Any] | None) -> GpuHealth | Unknown:
+def parse_gpu_health(reply: Mapping[str, Any] | None) -> GpuHealth | Unknown:
     """Parse the health that the NVML child printed of one GPU; unknown where it printed none."""
-    if not said:
+    if not reply:
         return HEALTH_NOT_READ
-    remap_pending, remap_failed = (parse_reading(said, "remapped_rows", _flag_at(place)) for place in (2, 3))
+    remap_pending, remap_failed = (parse_reading(reply, "remapped_rows", _flag_at(place)) for place in (2, 3))
     return GpuHealth(
-        pci_address=parse_reading(said, "pci", format_sysfs_address),
-        persistence=parse_reading(said, "persistence", bool),
-        compute_mode=parse_reading(said, "compute_mode", _named(COMPUTE_MODES)),
-        display_active=parse_reading(said, "display_active", bool),
-        ecc_enabled=parse_reading(said, "ecc", _flag_at(0)),
-        ecc_uncorrected=parse_reading(said, "ecc_uncorrected", int),
+        pci_address=parse_reading(reply, "pci", format_sysfs_address),
+        persistence=parse_reading(reply, "persistence", bool),
+        compute_mode=parse_reading(reply, "compute_mode", _named(COMPUTE_MODES)),
+        display_active=parse_reading(reply, "display_active", bool),
+        ecc_enabled=parse_reading(reply, "ecc", _flag_at(0)),
+        ecc_uncorrected=parse_reading(reply, "ecc_uncorrected", int),
         remap_pending=remap_pending,
         remap_failed=remap_failed,
-        retirement_pending=parse_reading(said, "retirement_pending", bool),
-        clock_reasons=parse_reading(said, "clock_reasons", _clock_reasons),
-        temperature_c=parse_reading(said, "temperature", int),
-        slowdown_c=parse_reading(said, "slowdown", int),
-        power_mw=parse_reading(said, "power", int),
-        power_limit_mw=parse_reading(said, "power_limit", int),
-        default_power_limit_mw=parse_reading(said, "default_power_limit", int),
-        utilisation_percent=parse_reading(said, "utilisation", int),
-        pcie_width=parse_reading(said, "pcie_width", int),
-        pcie_max_width=parse_reading(said, "pcie_max_width", int),
-        pcie_generation=parse_reading(said, "pcie_generation", int),
-        pcie_max_generation=parse_reading(said, "pcie_max_generation", int),
-        sm_clock_mhz=parse_reading(said, "sm_clock", int),
-        sm_max_clock_mhz=parse_reading(said, "sm_max_clock", int),
-        application_clock_mhz=parse_reading(said, "application_clock", int),
-        default_application_clock_mhz=parse_reading(said, "default_application_clock", int),
-        processes=parse_reading(said, "processes", _processes),
-        virtualisation=parse_reading(said, "virtualisation", _named(VIRTUALISATION_MODES)),
-        licence=parse_reading(said, "licence", _named(LICENCE_STATES)),
-        fabric_state=parse_reading(said, "fabric", lambda pair: _named(FABRIC_STATES)(pair[0])),
-        fabric_status=parse_reading(said, "fabric", lambda pair: int(pair[1])),
-        inforom_ok=_inforom_ok(said),
-        brand=parse_reading(said, "brand", _named(BRANDS)),
-        recovery_action=parse_reading(said, "recovery_action", _named(RECOVERY_ACTIONS)),
+        retirement_pending=parse_reading(reply, "retirement_pending", bool),
+        clock_reasons=parse_reading(reply, "clock_reasons", _clock_reasons),
+        temperature_c=parse_reading(reply, "temperature", int),
+        slowdown_c=parse_reading(reply, "slowdown", int),
+        power_mw=parse_reading(reply, "power", int),
+        power_limit_mw=parse_reading(reply, "power_limit", int),
+        default_power_limit_mw=parse_reading(reply, "default_power_limit", int),
+        utilisation_percent=parse_reading(reply, "utilisation", int),
+        pcie_width=parse_reading(reply, "pcie_width", int),
+        pcie_max_width=parse_reading(reply, "pcie_max_width", int),
+        pcie_generation=parse_reading(reply, "pcie_generation", int),
+        pcie_max_generation=parse_reading(reply, "pcie_max_generation", int),
+        sm_clock_mhz=parse_reading(reply, "sm_clock", int),
+        sm_max_clock_mhz=parse_reading(reply, "sm_max_clock", int),
+        application_clock_mhz=parse_reading(reply, "application_clock", int),
+        default_application_clock_mhz=parse_reading(reply, "default_application_clock", int),
+        processes=parse_reading(reply, "processes", _processes),
+        virtualisation=parse_reading(reply, "virtualisation", _named(VIRTUALISATION_MODES)),
+        licence=parse_reading(reply, "licence", _named(LICENCE_STATES)),
+        fabric_state=parse_reading(reply, "fabric", lambda pair: _named(FABRIC_STATES)(pair[0])),
+        fabric_status=parse_reading(reply, "fabric", lambda pair: int(pair[1])),
+        inforom_ok=_inforom_ok(reply),
+        brand=parse_reading(reply, "brand", _named(BRANDS)),
+        recovery_action=parse_reading(reply, "recovery_action", _named(RECOVERY_ACTIONS)),
     )
 
 
@@ -267,11 +271,11 @@ def _processes(entries: list[list[Any]]) -> tuple[GpuProcess, ...]:
     return tuple(GpuProcess(int(pid), str(name), hidden if held is None else int(held)) for pid, name, held in entries)
 
 
-def _inforom_ok(said: Mapping[str, Any]) -> bool | Unknown:
+def _inforom_ok(reply: Mapping[str, Any]) -> bool | Unknown:
     """Corrupted when any call ends with that very error; good when the checksum can be read."""
-    if any(isinstance(reading, Mapping) and reading.get("code") == CORRUPTED_INFOROM for reading in said.values()):
+    if any(isinstance(reading, Mapping) and reading.get("code") == CORRUPTED_INFOROM for reading in reply.values()):
         return False
-    return parse_reading(said, "inforom", lambda checksum: True)
+    return parse_reading(reply, "inforom", lambda checksum: True)
 
 
 def format_sysfs_address(bus_id: str) -> str:
@@ -280,9 +284,9 @@ def format_sysfs_address(bus_id: str) -> str:
     return f"{int(domain or '0', 16):04x}:{rest}"
 
 
-def parse_reading(said: Mapping[str, Any], name: str, meaning: Callable[[Any], T]) -> T | Unknown:
+def parse_reading(reply: Mapping[str, Any], name: str, meaning: Callable[[Any], T]) -> T | Unknown:
     """Parse one reading. A value of another shape than expected is unknown, not an error."""
-    answer = said.get(name)
+    answer = reply.get(name)
     if not isinstance(answer, Mapping):
         return DOES_NOT_APPLY
     if "value" not in answer:

@@ -126,10 +126,10 @@ def read_tegra(host: Host) -> Tegra | None:
     model = (host.read(TEGRA_MODEL) or "").strip("\0\n ")
     text = host.read(TEGRA_RELEASE) or ""
     # "# R36 (release), REVISION: 4.7, GCID: …"
-    said = re.search(r"R(\d+)\s*\(release\),\s*REVISION:\s*([\d.]+)", text)
-    if said is None and not _BOARD.search(model):
+    reply = re.search(r"R(\d+)\s*\(release\),\s*REVISION:\s*([\d.]+)", text)
+    if reply is None and not _BOARD.search(model):
         return None
-    return Tegra(model, Release.parse(f"{said[1]}.{said[2]}") if said else None)
+    return Tegra(model, Release.parse(f"{reply[1]}.{reply[2]}") if reply else None)
 
 
 def read_wsl_settings(host: Host, platform: Platform) -> WslSettings | Unknown | None:

@@ -179,10 +179,10 @@ def _has_compiler(host: Host, folder: str) -> bool:
 def _toolkit_release(host: Host, folder: str) -> Release | Unknown:
     """By the version file of the toolkit: JSON since CUDA 11.1, plain text before. nvcc itself is not started."""
     try:
-        said = parse_json(host.read(f"{folder}/version.json") or "{}")
+        reply = parse_json(host.read(f"{folder}/version.json") or "{}")
     except ValueError:
-        said = {}
-    versions = said if isinstance(said, dict) else {}
+        reply = {}
+    versions = reply if isinstance(reply, dict) else {}
     text = get_scalar(get_object(versions, "cuda_nvcc") or get_object(versions, "cuda"), "version")
     text = text or (host.read(f"{folder}/version.txt") or "").partition("CUDA Version ")[2]
     if not text:

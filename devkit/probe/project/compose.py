@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from devkit.facts.project import Build, GpuRequest, RequestForm, Service, Setting, Variable
-from devkit.probe.documents import ABSENT, DocumentNode, InvalidDocument, NodeKind, merge_compose_nodes, parse_yaml_tree
+from devkit.probe.documents import ABSENT, DocumentNode, InvalidDocument, NodeKind, parse_yaml_tree
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.mounts_and_variables import (
     CDI_GPU,
@@ -16,6 +16,8 @@ from devkit.probe.project.mounts_and_variables import (
     parse_mount_node,
 )
 
+REPLACED_LISTS = ("command", "entrypoint", "test")
+"""Lists that Compose replaces instead of appending. Source: Compose specification, "Merge", exceptions."""
 MAX_EXTENDS = 10
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?[^}]*\}|\$(\w+)")
 
@@ -56,7 +58,7 @@ class ServiceTree:
 
 
 class ComposeTree:
-    """Reads each file once. Broken and missing ones are remembered by `ProjectFiles`."""
+    """The files of a Compose project as one tree. Each is read once; broken and missing ones are remembered by `ProjectFiles`."""
 
     def __init__(self, files: ProjectFiles) -> None:
         self._files = files
@@ -93,21 +95,18 @@ class ComposeTree:
         if path is not None and path in self._read:
             return self._read[path]
         content = self._files.read(text, "compose", named_by=beside, line=line)
-        root = ABSENT if content is None or path is None else self._parsed(content, path)
+        root = ABSENT
+        if content is not None and path is not None:
+            try:
+                root = parse_yaml_tree(content, file=path)
+            except InvalidDocument as error:
+                self._files.broken(path, error.problem, error.line)
+            services = root.at("services")
+            if services and services.kind is not NodeKind.OBJECT:
+                self._files.broken(path, "services is not a mapping", services.line)
+                root = ABSENT
         if path is not None:
             self._read[path] = root
-        return root
-
-    def _parsed(self, text: str, path: str) -> DocumentNode:
-        try:
-            root = parse_yaml_tree(text, file=path)
-        except InvalidDocument as wrong:
-            self._files.broken(path, wrong.problem, wrong.line)
-            return ABSENT
-        services = root.at("services")
-        if services and services.kind is not NodeKind.OBJECT:
-            self._files.broken(path, "services is not a mapping", services.line)
-            return ABSENT
         return root
 
     def _included(self, root: DocumentNode, depth: int) -> Iterator[DocumentNode]:
@@ -321,3 +320,26 @@ def read_compose_build_args(named: tuple[DocumentNode | str, ...], files: Projec
     nodes = [tree.node.at("build", "args") for tree in ComposeTree(files).resolve_services(named)]
     pairs = [(name, value) for node in nodes for name, value, _ in _pairs(node)]
     return {name: value for name, value in pairs if value is not None and "$" not in value}
+
+
+def merge_compose_nodes(base: DocumentNode, over: DocumentNode) -> DocumentNode:
+    """Merge `over` into `base` as Compose does: mappings join, lists append, scalars replace.
+
+    Source: Compose specification, "Merge Compose files"; tags !reset and !override since Compose 2.24.
+    """
+    if over.tag == "!reset":
+        return ABSENT
+    if over.tag == "!override" or not base:
+        return over
+    if base.kind is NodeKind.LIST and over.kind is NodeKind.LIST:
+        return replace(over, items=(*base.items, *over.items))
+    if base.kind is NodeKind.OBJECT and over.kind is NodeKind.OBJECT:
+        fields = dict(base.fields)
+        for name, value in over.fields.items():
+            fields[name] = (
+                value
+                if name in REPLACED_LISTS and not value.tag
+                else merge_compose_nodes(fields.get(name, ABSENT), value)
+            )
+        return replace(over, fields=fields)
+    return over if over.kind is not NodeKind.ABSENT else base

@@ -75,7 +75,6 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
     arguments, image, path = root.at("runArgs"), root.at("image"), root.file
     options = tuple(parse_run_options(arguments))
     texts = {stage: tuple(_shell_texts(root.at(stage))) for stage in LIFECYCLE}
-    variables = (*_variables(root), *_run_variables(options, path))
     run_mounts = (parse_mount(one.value, files, path=path, line=one.line) for one in options if one.name in _MOUNTS)
     mounts = (*(parse_mount_node(node, files) for node in root.at("mounts").items), *run_mounts)
     return DevContainer(
@@ -91,7 +90,7 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
         host_requirements=tuple(_host_requirements(root.at("hostRequirements"), "")),
         requests=tuple(_gpu_requests(options, path)),
         mounts=tuple(mount for mount in mounts if mount is not None),
-        variables=tuple(one for one in variables if is_relevant(one)),
+        variables=tuple(one for one in _variables(root, options) if is_relevant(one)),
         keys=tuple(Key(name, path, node.line) for name, node in root.fields.items()),
         settings=tuple(_settings(root, options)),
         commands=tuple(
@@ -122,19 +121,16 @@ def _needs_gpu(texts: tuple[str, ...]) -> bool:
     return "nvidia-smi" in uses or "torch.cuda" in uses
 
 
-def _variables(root: DocumentNode) -> Iterator[Variable]:
+def _variables(root: DocumentNode, options: tuple[RunOption, ...]) -> Iterator[Variable]:
     for place in ("containerEnv", "remoteEnv"):
         for name, node in root.at(place).fields.items():
             if node.kind is not NodeKind.NULL:
                 yield build_variable(name, node.text, place=place, path=root.file, line=node.line)
-
-
-def _run_variables(options: tuple[RunOption, ...], path: str) -> Iterator[Variable]:
     for option in options:
         if option.name in ("-e", "--env"):
             name, has_value, value = option.value.partition("=")
             text = value if has_value else None
-            yield build_variable(name, text, place="runArgs", path=path, line=option.line)
+            yield build_variable(name, text, place="runArgs", path=root.file, line=option.line)
 
 
 def _gpu_requests(options: tuple[RunOption, ...], path: str) -> Iterator[GpuRequest]:
