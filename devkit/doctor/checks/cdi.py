@@ -30,7 +30,7 @@ _SHOWN = 4
 
 
 def require_gpu_cdi_specs(facts: Facts) -> tuple[CdiSpec, ...]:
-    """The specifications for NVIDIA GPUs, those that cannot be read included."""
+    """Return the CDI specifications for NVIDIA GPUs, the unreadable ones included, or end the check."""
     require_engine_side(facts)
     require_nvidia_gpu(facts)
     specs = require(facts.cdi)

@@ -138,7 +138,7 @@ def image_requirement_met(facts: Facts) -> Iterator[Finding]:
 
 
 def find_unmet_cuda(requirement: str, driver: DriverCuda, gpu_names: tuple[str, ...]) -> Release | None:
-    """The CUDA version that the image asks for, when no alternative of `requirement` is met; None when one is.
+    """Find the CUDA version that the image requires if the driver meets no alternative; None if it meets one.
 
     A requirement without any `cuda>=` condition is taken as met: it says nothing about CUDA.
     """

@@ -154,7 +154,7 @@ def _unreachable_finding(facts: Facts, limits: Limits, signs: tuple[str, ...], *
 
 @check("NET004", "NCCL may use the InfiniBand of this machine")
 def nccl_may_use_infiniband(facts: Facts) -> Iterator[Finding]:
-    """Where there is InfiniBand or RoCE, NCCL_IB_DISABLE does not turn it off.
+    """NCCL_IB_DISABLE does not turn off the InfiniBand or RoCE of this machine.
 
     Why it matters: the variable is copied from tutorials and from debugging. NCCL then sends everything between nodes by
     TCP over Ethernet: training still runs, several times slower, and no error says why.

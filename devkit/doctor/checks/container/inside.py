@@ -80,7 +80,7 @@ def container_has_gpu(facts: Facts) -> Iterator[Finding]:
 
 
 def explain_missing_gpu(facts: Facts, container: Container, driver: Driver) -> Finding:
-    """The finding for a container that cannot open /dev/nvidiactl, or that got no GPU beside it."""
+    """Explain why a container cannot open /dev/nvidiactl, or got no GPU with it."""
     match driver.nvidiactl:
         case "EPERM":
             return Finding(

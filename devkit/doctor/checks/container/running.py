@@ -29,7 +29,7 @@ _LONGEST = 160
 
 
 def find_workspace(facts: Facts) -> str:
-    """The folder of the project, "" where it is not known."""
+    """Find the folder of the project; "" where it is not known."""
     if isinstance(facts.storage, Unknown):
         return ""
     return next((one.path for one in facts.storage.directories if one.purpose == "workspace"), "")
@@ -45,7 +45,7 @@ def _normalize_folder(folder: str) -> str:
 
 
 def find_dev_containers(facts: Facts, engine: Engine) -> tuple[RunningContainer, ...]:
-    """The project's running dev containers; a service of its Compose file counts when no tool labeled another."""
+    """Find the project's running dev containers; a single Compose service counts if no tool labeled another."""
     own = [one for one in require(engine.containers) if is_project_folder(facts, one.folder)]
     labelled = tuple(one for one in own if one.is_dev_container is True)
     return labelled or (tuple(own) if len(own) == 1 else ())

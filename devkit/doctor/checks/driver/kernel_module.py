@@ -113,7 +113,7 @@ def driver_loaded(facts: Facts) -> Iterator[Finding]:
 
 
 def explain_driver_without_gpu(facts: Facts) -> Finding | None:
-    """NVML asks for a driver although no GPU is on the bus: leftover packages, or a GPU that is not seen at all."""
+    """Explain a missing driver without a GPU on the bus: leftover packages, or a GPU that is not visible."""
     if is_in_wsl(facts) or not isinstance(facts.nvml, NvmlFailure) or facts.nvml.code != NVML_DRIVER_NOT_LOADED:
         return None
     driver = facts.driver
@@ -132,7 +132,7 @@ def explain_driver_without_gpu(facts: Facts) -> Finding | None:
 
 
 def explain_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -> Finding:
-    """The finding for the likeliest cause on this machine. `gpus` are those on the PCI bus, at least one."""
+    """Explain the likeliest cause on this machine. `gpus` are those on the PCI bus, at least one."""
     owners = {gpu.kernel_driver for gpu in gpus}
     if is_in_container(facts):
         return Finding(

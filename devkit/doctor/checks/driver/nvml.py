@@ -156,7 +156,7 @@ def nvml_answers(facts: Facts) -> Iterator[Finding]:
 
 
 def explain_nvml_failure(facts: Facts, failure: NvmlFailure) -> Finding:
-    """The finding for an NVML session that gave no answer."""
+    """Explain an NVML session that gave no answer."""
     message, fix, confidence = _explain(facts, failure)
     evidence = f"{failure.call} ended with {failure.end.value}"
     if failure.code:

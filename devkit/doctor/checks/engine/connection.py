@@ -38,7 +38,7 @@ def _has_no_trace_of_engine(failure: EngineFailure) -> bool:
 
 
 def explain_engine_failure(facts: Facts, failure: EngineFailure) -> Finding:
-    """The finding for an engine that gave no answer. A machine without any engine gets a warning, not an error."""
+    """Explain an engine that gave no answer. A machine without any engine gets a warning, not an error."""
     message, fix, confidence = _explain(facts, failure)
     return Finding(
         Severity.WARNING if failure.end is EngineEnd.NOT_INSTALLED else Severity.ERROR,

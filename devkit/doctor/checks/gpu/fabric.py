@@ -27,7 +27,7 @@ _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 
 
 def install_fabric_manager(facts: Facts, release: Release) -> tuple[str, ...]:
-    """Commands that install and start the Fabric Manager of one version."""
+    """List the commands that install and start the Fabric Manager of one version."""
     start = "sudo systemctl enable --now nvidia-fabricmanager"
     match find_distro_family(facts):
         case DistroFamily.UBUNTU | DistroFamily.DEBIAN:

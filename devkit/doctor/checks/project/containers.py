@@ -162,7 +162,7 @@ class ProjectContainer:
 
 
 def require_project_containers(facts: Facts) -> tuple[ProjectContainer, ...]:
-    """Every container that the project's files describe. Ends the check where there is none."""
+    """Return every container that the project's files describe, or end the check."""
     project = require_project(facts)
     dockerfiles = {one.path: one for one in project.dockerfiles}
 
@@ -182,7 +182,7 @@ def require_project_containers(facts: Facts) -> tuple[ProjectContainer, ...]:
 
 
 def require_project(facts: Facts) -> Project:
-    """The project's files. Ends the check where none of them is about containers."""
+    """Return the project's files, or end the check where none is about containers."""
     project = require(facts.project)
     if project is None:
         raise NotApplicable("no project folder was looked into")
@@ -219,7 +219,7 @@ def _has_cpu_torch(install: Install) -> bool:
 
 
 def find_torch_installs(container: ProjectContainer) -> Iterator[Install]:
-    """Installations of torch for CUDA into this container."""
+    """Yield the installations of torch for CUDA into this container."""
     for install in container.installs:
         names = {one.name for one in install.requirements}
         if "torch" in names and not _has_cpu_torch(install):
@@ -227,7 +227,7 @@ def find_torch_installs(container: ProjectContainer) -> Iterator[Install]:
 
 
 def format_location(path: str, line: int) -> str:
-    """A place as findings show it."""
+    """Format a place as findings show it."""
     return f"{path}:{line}"
 
 

@@ -138,7 +138,7 @@ def _spelling_repairs(requirement: HostRequirement, key: tuple[str, ...], correc
 
 @check("PRJ009", "Every key of devcontainer.json takes effect", causes=("PRJ005",))
 def keys_are_supported(facts: Facts) -> Iterator[Finding]:
-    """Keys stand where the tool reads them: Compose's own keys in the Compose file, runArgs only without Compose.
+    """Keys are where the tool reads them: Compose's own keys in the Compose file, runArgs only without Compose.
 
     Why it matters: devcontainer.json takes no `gpus`, `runtime` or `shm_size`, and with dockerComposeFile no runArgs.
     Nothing complains, and the container starts without the GPU.

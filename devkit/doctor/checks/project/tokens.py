@@ -22,7 +22,7 @@ _OF_BUILD = ("ARG", "ENV", "build argument")
 def no_token_in_images(facts: Facts) -> Iterator[Finding]:
     """Tokens come in when the container runs, or as a secret mount of one build step: never by ARG, ENV or COPY.
 
-    Why it matters: build arguments stand in the image's history and provenance, variables in its settings, copied files
+    Why it matters: build arguments remain in the image's history and provenance, variables in its settings, copied files
     in a layer. Whoever gets the image, or the repository, has the token.
     How it is seen: names such as HF_TOKEN and WANDB_API_KEY under ARG, ENV and build arguments; values in the shape of
     a token anywhere; files with tokens that COPY takes in, the ignore file respected. Values are never kept.

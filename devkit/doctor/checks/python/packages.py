@@ -29,7 +29,7 @@ _EXACT_PARTNERS = ("torch", "torchvision", "torchaudio", "triton", "numpy")
 
 
 def find_python_packages(facts: Facts) -> dict[str, Package]:
-    """The packages of this Python by name."""
+    """Return the packages of this Python by name."""
     return {package.name: package for package in require_python(facts).packages}
 
 
