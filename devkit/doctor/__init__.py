@@ -1,1 +1,1 @@
-"""Judges facts: checks, findings, and the one root cause. Pure."""
+"""Judge facts: checks, findings, and the one root cause. Pure."""

@@ -23,7 +23,7 @@ from devkit.facts.model import (
 )
 from devkit.facts.values import Release, Unknown
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 NVML_DRIVER_NOT_LOADED = 9
 NO_NVIDIA_GPU = "there is no NVIDIA GPU to judge on this machine"
@@ -32,7 +32,7 @@ NO_VISIBLE_DEVICES = ("", "void", "none")
 """Values of NVIDIA_VISIBLE_DEVICES that ask for no GPU."""
 
 
-def require(value: T | Unknown) -> T:
+def require(value: _T | Unknown) -> _T:
     """Return the value; an unknown one ends the check with its reason."""
     if isinstance(value, Unknown):
         raise NotApplicable(value.reason)

@@ -1,1 +1,1 @@
-"""The checks, one module for each domain."""
+"""The checks: a module or package for each prefix of their codes."""

@@ -1,11 +1,11 @@
-"""Which codes belong together: what a check silences is named by the layer that cannot work without it."""
+"""Groups of codes for `causes`: the checks whose findings follow from a fault of one layer."""
 
 NVML_CODES = ("DRV003",)
 GPU_USE_CODES = ("DRV005", "GPU002", "GPU003", "GPU005")
-"""What cannot be seen, or is seen wrong, while the driver does not work."""
+"""Checks of readings that are missing or wrong while the driver does not work."""
 
 CONTAINER_START_CODES = ("CTK013", "CON011")
-"""What shows when a container is really started."""
+"""Checks of the start of a container."""
 
 TOOLKIT_CODES = (
     "CTK001",
@@ -24,10 +24,10 @@ TOOLKIT_CODES = (
 
 CDI_CODES = ("CDI001", "CDI002", "CDI003", "CDI004", "CDI005", "CDI006", "CDI007", "CDI008")
 RUNNING_CONTAINER_CODES = ("CON006", "CON007", "CON008", "CON010", "CON012")
-"""What the engine says of the containers that run on it."""
+"""Checks of running containers, as the engine describes them."""
 
 DEEP_CODES = ("CUD011", "PYT017", "PYT018", "PYT019", "PYT020")
-"""What the deep tier finds by trying it."""
+"""Checks that need --deep."""
 
 CUDA_CODES = ("CUD001", "CUD002", "CUD003", "CUD004", "CUD005", "CUD006", "CUD007", *DEEP_CODES)
 CONTAINER_CODES = ("CON001", "CON002", "CON005")
@@ -44,7 +44,7 @@ NEEDS_DRIVER_CODES = (
     *CONTAINER_CODES,
     *PYTHON_CODES,
 )
-"""Everything above the driver. Nothing there can be trusted until it works."""
+"""All checks above the driver, which mean nothing until it works."""
 
 NEEDS_CONTAINER_GPU_CODES = (*NVML_CODES, *GPU_USE_CODES, "CON002", "CON004", "CON005", *CUDA_CODES, *PYTHON_CODES)
-"""Everything inside a container that was given no GPU."""
+"""All checks inside a container that mean nothing without its GPU."""

@@ -1,1 +1,1 @@
-"""TODO container."""
+"""Checks of containers (CON): seen from inside, and by the engine that runs them."""

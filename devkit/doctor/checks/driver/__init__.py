@@ -1,1 +1,1 @@
-"""TODO driver."""
+"""Checks of the NVIDIA driver on the host (DRV)."""

@@ -1,1 +1,1 @@
-"""TODO engine."""
+"""Checks of the container engine and the docker command (ENG)."""

@@ -1,1 +1,1 @@
-"""TODO gpu."""
+"""Checks of the GPUs themselves (GPU)."""

@@ -1,1 +1,1 @@
-"""TODO project."""
+"""Checks of the project's container files (PRJ)."""

@@ -1,1 +1,1 @@
-"""TODO python."""
+"""Checks of the workload's Python packages (PYT)."""
