@@ -7,7 +7,7 @@ from typing import Any
 from devkit.doctor.checks.loader import list_codes, load_check
 from devkit.doctor.model import Check, find_check_page, split_explanation
 from devkit.doctor.report.lines import Line, Tone, fold_lines
-from devkit.doctor.signatures.catalog import find_covered_failures, find_symptoms
+from devkit.doctor.signatures.catalog import find_covered_failures, find_symptoms, load_check_rows
 from devkit.text import format_count, join_words
 
 SCHEMA = "devkit.explain/1"
@@ -16,7 +16,8 @@ _CODE = re.compile(r"[A-Za-z]{3}-?\d{1,4}")
 
 def find_check(text: str) -> Check | None:
     """Return the check whose code `text` is, however it is written; None where it is no code."""
-    return load_check(_normalize_code(text))
+    code = _normalize_code(text)
+    return load_check(code) if code in load_check_rows(code[:3]) else None
 
 
 def is_code(text: str) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 from devkit.doctor.checks.loader import load_check
 from devkit.doctor.explain import SCHEMA
-from devkit.doctor.model import Check, Finding
+from devkit.doctor.model import Finding
 from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
 from devkit.doctor.report.report import ReportedFinding, build_fix_document
 from devkit.doctor.report.text import format_finding
@@ -23,14 +23,7 @@ NOTHING_KNOWN = (
 
 def find_known_errors(text: str) -> tuple[Match, ...]:
     """Find the known errors in a text, each root cause before what follows from it."""
-    return match_signatures(text, find_consequences=lambda code: _require_check(code).causes)
-
-
-def _require_check(code: str) -> Check:
-    check = load_check(code)
-    if check is None:
-        raise LookupError(f"a signature names {code}, which no check has")
-    return check
+    return match_signatures(text, find_consequences=lambda code: load_check(code).causes)
 
 
 def build_matches_document(found: Iterable[Match]) -> dict[str, Any]:
@@ -38,7 +31,7 @@ def build_matches_document(found: Iterable[Match]) -> dict[str, Any]:
     matches = [
         {
             "code": match.code,
-            "title": _require_check(match.code).title,
+            "title": load_check(match.code).title,
             "severity": match.severity.value,
             "cause": match.cause,
             "confidence": match.confidence.value,
@@ -62,7 +55,7 @@ def _to_finding(match: Match) -> ReportedFinding:
         confidence=match.confidence,
         follows_from=match.follows_from,
     )
-    return ReportedFinding(_require_check(match.code), finding)
+    return ReportedFinding(load_check(match.code), finding)
 
 
 def format_matches(found: tuple[Match, ...], *, width: int, marks: Marks) -> tuple[Line, ...]:

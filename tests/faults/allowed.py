@@ -42,6 +42,7 @@ ALLOWED = (
     Allowed("DRV006", "stat", "/dev/nvidia", "character|closed", "the device then is closed to this user"),
     Allowed("CTK009", "stat", "ldconfig.real", "absent", "the toolkit then names a program that is not there"),
     Allowed("PYT003", "list", "bitsandbytes", "half", "the library then is not there"),
+    Allowed("DRV014", "link", "libcuda.so.1", "absent", "the library then is not there"),
     Allowed("WSL003", "list", "/usr/lib/wsl/lib", "half", "the library then is not there"),
 )
 

@@ -14,10 +14,13 @@ def load_checks() -> tuple[Check, ...]:
     return tuple(_import_check(row) for row in sorted(rows, key=lambda row: (row.order, row.code)))
 
 
-def load_check(code: str) -> Check | None:
-    """Import one check and nothing of the others; None for an unknown code."""
-    row = load_check_rows(code[:3]).get(code)
-    return _import_check(row) if row else None
+def load_check(code: str) -> Check:
+    """Import one check and none of the others.
+
+    Raises:
+        KeyError: No check has the code.
+    """
+    return _import_check(load_check_rows(code[:3])[code])
 
 
 def list_codes() -> Iterator[str]:
