@@ -74,7 +74,7 @@ def test_a_run_that_is_stopped_saves_and_is_started_again(based, tmp_path):
     assert process.wait(timeout=60) == 0, log.read_text()
     said = log.read_text()
     assert said.count(f"start data shm {64 << 10}") == 2
-    assert "was told to stop, and saved" in said and "resumed" in said
+    assert "was stopped, and saved" in said and "resumed" in said
     found = based.inspect("demo")
     assert (found["RestartCount"], found["HostConfig"]["RestartPolicy"]["Name"]) == (0, "no")
     assert (found["Config"]["StopTimeout"], found["Config"]["StopSignal"]) == (20, "SIGTERM")

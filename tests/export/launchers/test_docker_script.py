@@ -96,7 +96,7 @@ def test_a_run_that_saved_is_started_again_in_the_same_container(place):
     found.has(codes="75\n75\n0")
     done = found.run()
     assert (done.returncode, len(found.told("start")), len(found.told("create"))) == (0, 3, 1)
-    assert done.stderr.count("was told to stop, and saved") == 2
+    assert done.stderr.count("was stopped, and saved") == 2
 
 
 def test_one_that_is_stopped_again_and_again_is_given_up(place):

@@ -43,5 +43,5 @@ def test_scripts_outside_of_the_project_must_be_told_its_folder(tmp_path):
     done = subprocess.run(
         ["sh", script, "fetch"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
     )
-    assert "This script lies outside of the project" in done.stderr
+    assert "This script is outside of the project" in done.stderr
     assert 'os.environ["DEVKIT_PROJECT"]' in texts(daytona(ONE, DaytonaSettings(), context("/elsewhere")))["run.py"]

@@ -7,7 +7,7 @@
 """Run the job in a sandbox of Daytona's: uv run run.py, with DAYTONA_API_KEY in the environment.
 
 The project goes there, with what an earlier run left in its output folder; the output comes back, and the sandbox is
-deleted. Ctrl-C lets the run save and end. A run that was told to stop by others, and saved, leaves with 75: it is
+deleted. Ctrl-C lets the run save and end. A run that was stopped by others, and saved, exits with 75: it is
 started again. Daytona's volumes are no place for checkpoints: files on them cannot be renamed.
 """
 
@@ -77,16 +77,16 @@ LEFT_OUT = {".git", ".venv"}
 
 
 def main() -> int:
-    asked = threading.Event()
+    stop = threading.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: asked.set())
+        signal.signal(each, lambda *_: stop.set())
     daytona = Daytona()
     prepare_snapshot(daytona)
     sandbox = daytona.create(wanted(), timeout=0)
     say(f"sandbox {sandbox.id}")
     try:
         upload(sandbox)
-        return run_to_end(sandbox, asked)
+        return run_to_end(sandbox, stop)
     finally:
         try:
             download(sandbox)
@@ -152,19 +152,19 @@ def download(sandbox: Sandbox) -> None:
     say(f"the output is in {into}")
 
 
-def run_to_end(sandbox: Sandbox, asked: threading.Event) -> int:
-    """The command's exit code; 75 only when this script told it to stop, or others never cease to."""
+def run_to_end(sandbox: Sandbox, stop: threading.Event) -> int:
+    """The command's exit code; 75 only when this script stopped it, or others keep stopping it."""
     short = 0
     while True:
         began = time.monotonic()
-        code = run_once(sandbox, asked)
+        code = run_once(sandbox, stop)
         short = short + 1 if time.monotonic() - began < 60 else 1
-        if code != PREEMPTED or asked.is_set() or short > TRIES:
+        if code != PREEMPTED or stop.is_set() or short > TRIES:
             return code
-        say("the run was told to stop, and saved: it goes on")
+        say("the run was stopped, and saved: it resumes")
 
 
-def run_once(sandbox: Sandbox, asked: threading.Event) -> int:
+def run_once(sandbox: Sandbox, stop: threading.Event) -> int:
     session = f"devkit-{uuid.uuid4().hex}"
     sandbox.process.create_session(session)
     # The shell's number becomes the command's: that is who gets the signal.
@@ -179,8 +179,8 @@ def run_once(sandbox: Sandbox, asked: threading.Event) -> int:
         if code is not None:
             return int(code)
         now = time.monotonic()
-        if kill_at == float("inf") and (asked.is_set() or now >= ends):
-            asked.set()
+        if kill_at == float("inf") and (stop.is_set() or now >= ends):
+            stop.set()
             tell(sandbox, "TERM")
             kill_at = now + GRACE_S
         elif now >= kill_at:

@@ -8,12 +8,12 @@
 #   sh run.sh copy     copy the project there; the first start does so by itself
 #   sh run.sh fetch    copy the output from there into the project
 #
-# A run that was told to stop saves and leaves with 75: it is started again, unless this script told it. Docker's own
+# A run that was stopped saves and exits with 75: it is restarted, unless this script stopped it. Docker's own
 # restart policies cannot tell 75 from a failure, so none is set. When this script loses the machine or is killed, the
 # container stays as it is: start the script again.
 # DEVKIT_GPU (nvidia, cdi, cpu) says how that engine passes on GPUs, where it cannot be seen from here.
 # DEVKIT_DEVICES names the GPUs, such as 0,2 or MIG-...; without it, the first 4.
-# HF_TOKEN in the environment is kept in a volume of its own, and shown to nobody.
+# HF_TOKEN in the environment is kept in a volume of its own, and never printed.
 
 set -eu
 # Git Bash would take paths inside for paths of Windows.
@@ -200,7 +200,7 @@ state() {
 }
 
 stop() {
-    asked=yes
+    stopping=yes
     engine stop "$name" >/dev/null || :
 }
 
@@ -226,23 +226,23 @@ follow() {
 }
 
 run() {
-    asked='' seen='' short=0
+    stopping='' seen='' short=0
     trap stop INT TERM HUP
     prepare
     while :; do
         began=$(date +%s)
-        if [ -n "$asked" ]; then stop; else follow; fi
+        if [ -n "$stopping" ]; then stop; else follow; fi
         now=$(state)
         case $now in
             'exited 75')
-                if [ -n "$asked" ]; then exit 75; fi
+                if [ -n "$stopping" ]; then exit 75; fi
                 short=$((short + 1))
                 if [ $(($(date +%s) - began)) -ge 60 ]; then short=1; fi
                 if [ "$short" -gt 5 ]; then
-                    say '5 starts in a row were told to stop within a minute: giving up, with 75'
+                    say '5 starts in a row were stopped within a minute: giving up, with 75'
                     exit 75
                 fi
-                say "$name was told to stop, and saved: it goes on in $wait_s s"
+                say "$name was stopped, and saved: it resumes in $wait_s s"
                 ;;
             exited*) exit "${now#exited }" ;;
             created*) exit 75 ;;
