@@ -1,6 +1,6 @@
 """Hostile values, what a run of devkit makes of them, and whether a value stayed where it belongs.
 
-A run with a hostile value is held against the same run with a harmless one. Each generated file is read by a parser
+A run with a hostile value is compared with the same run with a harmless one. Each generated file is read by a parser
 of its own format, and both readings must be the same but for the value itself.
 """
 

@@ -1,4 +1,4 @@
-"""Every combination of vendor, engine, editors, profiles and network that `devkit init` can be asked for, rendered."""
+"""Every combination of vendor, engine, editors, profiles and network of `devkit init`, rendered."""
 
 import hashlib
 from collections.abc import Iterator
@@ -33,9 +33,9 @@ DEVICE_SETS = ((), ("0", "1"))
 
 @dataclass(frozen=True)
 class Combination:
-    """What was asked for, and the text files that were made of it, by their path within .devcontainer."""
+    """One combination of options, and its generated text files, by their path within .devcontainer."""
 
-    asked: str
+    options: str
     plan: Plan
     files: dict[str, str]
 
@@ -58,8 +58,10 @@ def _combinations() -> Iterator[Combination]:
             for each in render_devcontainer(plan, wanted)
         }
         files = {path: content.decode() for path, content in made.items() if not path.endswith(".whl")}
-        asked = f"{vendor}, {engine or 'any engine'}, {network} network, {editors}, {profiles}, GPUs {devices or 'all'}"
-        yield Combination(asked, plan, files)
+        options = (
+            f"{vendor}, {engine or 'any engine'}, {network} network, {editors}, {profiles}, GPUs {devices or 'all'}"
+        )
+        yield Combination(options, plan, files)
 
 
 def distinct(ending: str) -> dict[str, tuple[str, str]]:
@@ -68,7 +70,7 @@ def distinct(ending: str) -> dict[str, tuple[str, str]]:
     for combination in combinations():
         for path, text in combination.files.items():
             if path.endswith(ending):
-                found.setdefault(hashlib.sha256(text.encode()).hexdigest(), (f"{path} for {combination.asked}", text))
+                found.setdefault(hashlib.sha256(text.encode()).hexdigest(), (f"{path} for {combination.options}", text))
     return found
 
 

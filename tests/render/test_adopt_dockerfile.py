@@ -57,7 +57,7 @@ ADDED = f"--extra-index-url {CU130}"
         pytest.param(
             "uv pip install --system torch",
             "uv pip install --torch-backend=cu130 --system torch==2.13.0",
-            id="uv is told its backend",
+            id="uv gets its backend",
         ),
         pytest.param(
             "uv pip install --torch-backend auto torch",

@@ -26,9 +26,9 @@ ONE_PLAN = replace(CPU_PLAN, architectures=("x86_64",))
 SHELLS = [shell for shell in ("dash", "bash", "busybox", "ksh") if shutil.which(shell)]
 
 
-def written(root: Path, plan=ONE_PLAN, choices: ProjectSettings = ProjectSettings(name="Demo")) -> Path:  # noqa: B008 - frozen
+def written(root: Path, plan=ONE_PLAN, settings: ProjectSettings = ProjectSettings(name="Demo")) -> Path:  # noqa: B008 - frozen
     """A project as `devkit init` leaves it."""
-    project = open_project(root, choices, PathOptions())
+    project = open_project(root, settings, PathOptions())
     write_changes(root, compute_project_changes(project, plan, source=FromIndex("0.1.0")))
     return root
 
@@ -81,7 +81,7 @@ def test_wheels_come_from_the_mirror_and_nothing_below_the_base_is_built_for_the
     mirrors = ProjectSettings(
         name="Demo", index="https://pypi.example.org/simple", torch_index="https://t.example.org/whl"
     )
-    text = bundled(written(tmp_path / "demo", choices=mirrors)).wheels_dockerfile
+    text = bundled(written(tmp_path / "demo", settings=mirrors)).wheels_dockerfile
     assert "--index-url=https://t.example.org/whl/cpu torch==2.13.0" in text
     assert "ENV PIP_INDEX_URL=https://pypi.example.org/simple" in text
     assert text.count("type=secret,id=netrc") == text.count("pip wheel") == 2
@@ -131,7 +131,7 @@ def test_two_processors_have_their_own_base_image_and_share_the_wheels(tmp_path)
     assert bundle.architectures == ("amd64", "arm64")
     script = content(bundle, "load.sh")
     assert "amd64" in script and "arm64" in script
-    assert "TARGETARCH" not in bundle.wheels_dockerfile, "one text serves both: the builder is told the platform"
+    assert "TARGETARCH" not in bundle.wheels_dockerfile, "one text serves both: the builder gets the platform"
 
 
 def test_linters_find_nothing_in_the_scripts(tmp_path):
@@ -184,7 +184,7 @@ def settings(project: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_whole_bundle_is_loaded_and_the_project_told(carried, shell):
+def test_a_whole_bundle_is_loaded_and_named_in_the_project(carried, shell):
     done = load(carried, shell=shell)
     assert (done.returncode, done.stderr) == (0, "")
     assert hashlib.sha256((carried / "SHA256SUMS").read_bytes()).hexdigest() in done.stdout
@@ -228,7 +228,7 @@ def test_a_checkout_with_other_files_keeps_them_and_is_named(carried, tmp_path):
         pytest.param("change", "wheelhouse/torch-2.13.0-cp311-none-any.whl", id="a wheel with another byte"),
         pytest.param("remove", "images/base-amd64.tar", id="an image that is gone"),
         pytest.param("change", "project/.devcontainer/Dockerfile", id="an edited Dockerfile"),
-        pytest.param("add", "wheelhouse/torch-99-py3-none-any.whl", id="a wheel that nobody listed"),
+        pytest.param("add", "wheelhouse/torch-99-py3-none-any.whl", id="a wheel that is not listed"),
         pytest.param("change", "load.sh", id="a script with one more line"),
     ],
 )
@@ -252,7 +252,7 @@ def test_a_bundle_that_is_not_as_written_is_refused_by_the_name_of_the_file(carr
         pytest.param({"DEVKIT_ENGINE": "missing"}, "missing does not answer", id="an engine that is not there"),
     ],
 )
-def test_an_engine_that_cannot_take_it_is_told_apart(carried, environ, says):
+def test_an_engine_that_cannot_take_it_has_a_message_of_its_own(carried, environ, says):
     done = load(carried, **environ)
     assert (done.returncode, says in done.stderr) == (1, True)
 

@@ -203,7 +203,7 @@ def test_a_closed_network_asks_no_index_and_trusts_the_lock_as_it_is():
     assert "--frozen" in made(UV, index="https://pypi.example.org/simple")["Dockerfile"]
 
 
-def test_what_no_installer_reads_is_written_out_with_its_lock_and_where_it_stands():
+def test_requirements_that_no_installer_reads_are_written_out_with_their_origin():
     files = made(WRITTEN, CPU_PLAN)
     lines = [line for line in files["project.txt"].splitlines() if line and not line.startswith("# ")]
     assert lines == ["rich>=13,==14.0 ; python_version < '3.13'", "lib @ git+https://example.org/lib@v1"]

@@ -93,17 +93,17 @@ def applied(template, **values: str) -> dict[str, bytes]:
     }
 
 
-def initialised(template, root, **choices: str) -> dict[str, bytes]:
-    """What `devkit init` would write for the same choices."""
+def initialized(template, root, **overrides: str) -> dict[str, bytes]:
+    """What `devkit init` would write with the same settings."""
     plan, machines = planned(template)
-    project = open_project(root, replace(template.settings, **choices), PathOptions())
+    project = open_project(root, replace(template.settings, **overrides), PathOptions())
     changes = compute_project_changes(project, plan, machines=machines, source=SOURCE)
     return {change.path: change.artifact.content for change in changes}
 
 
 @each_template
 def test_a_template_with_its_defaults_is_what_init_writes(template, tmp_path):
-    made, expected = applied(template), initialised(template, tmp_path, name="my-project")
+    made, expected = applied(template), initialized(template, tmp_path, name="my-project")
     assert set(made) == set(expected)
     for path, content in expected.items():
         assert made[path] == content, path
@@ -112,7 +112,7 @@ def test_a_template_with_its_defaults_is_what_init_writes(template, tmp_path):
 @each_template
 def test_another_name_gives_what_init_writes_for_it_but_for_the_locks_digests(template, tmp_path):
     made = applied(template, projectName="Wörter & Zahlen", projectFolder="worter-zahlen")
-    expected = initialised(template, tmp_path, name="Wörter & Zahlen")
+    expected = initialized(template, tmp_path, name="Wörter & Zahlen")
     assert [path for path, content in expected.items() if made[path] != content] == [LOCK_PATH]
     ours, theirs = parse_lock(made[LOCK_PATH]), parse_lock(expected[LOCK_PATH])
     assert {path: written.text for path, written in ours.files.items()} == {

@@ -12,7 +12,7 @@ from devkit.errors import DevkitError
 from devkit.facts.project import Policy
 from devkit.render.devkit_toml import SECTIONS, ProjectSettings, parse_devkit_toml, render_devkit_toml
 
-MADE = ProjectSettings(
+SETTINGS = ProjectSettings(
     name="Bob's model",
     driver="570.124.06",
     gpus=("RTX 4090", "9.0"),
@@ -30,11 +30,11 @@ MADE = ProjectSettings(
 
 
 @pytest.mark.parametrize(
-    "choices",
-    [pytest.param(ProjectSettings(name="x"), id="nothing chosen"), pytest.param(MADE, id="many things chosen")],
+    "settings",
+    [pytest.param(ProjectSettings(name="x"), id="nothing chosen"), pytest.param(SETTINGS, id="many things chosen")],
 )
-def test_what_is_written_reads_back(choices):
-    assert parse_devkit_toml(render_devkit_toml(choices, None).encode()) == choices
+def test_what_is_written_reads_back(settings):
+    assert parse_devkit_toml(render_devkit_toml(settings, None).encode()) == settings
 
 
 def test_every_example_in_a_new_file_is_valid_when_its_hash_is_taken_away():
@@ -60,7 +60,7 @@ def test_equal_choices_leave_the_bytes_alone():
 
 
 def test_flags_win_and_what_they_leave_open_stays():
-    merged = MADE.with_flags(ProjectSettings(torch="2.12.0"))
+    merged = SETTINGS.with_flags(ProjectSettings(torch="2.12.0"))
     assert (merged.torch, merged.driver, merged.wheelhouse) == ("2.12.0", "570.124.06", True)
 
 
@@ -98,10 +98,10 @@ def test_wrong_input_is_one_line_with_a_hint(text, says):
         pytest.param(b'name = """\n[versions]\ntorch = 1\n"""\n[ versions ]\n\'torch\' = 2', "6:1", id="a long text"),
         pytest.param(b"\xef\xbb\xbf[target]\ngpus = 'H100'", "2:1", id="a wrong type after a byte order mark"),
         pytest.param(b"[pins]\npeft = '1'\ntrl = 2", "3:1", id="a pin that is a number"),
-        pytest.param(b"x = " + b"9" * 5000, "", id="a number that nobody can read"),
+        pytest.param(b"x = " + b"9" * 5000, "", id="a number that is too long to read"),
         pytest.param(b"x = " + b"[" * 5000, "", id="brackets without end"),
         pytest.param(b"[policy]\nallow_root = 'no'", "2:1", id="a rule of another type"),
-        pytest.param(b"[policy]\nregistreis = []", "2:1", id="a rule that nobody knows"),
+        pytest.param(b"[policy]\nregistreis = []", "2:1", id="an unknown rule"),
         pytest.param(b"[policy.required_labels]\n'a b' = 'x'", "2:1", id="a label with a space in its name"),
         pytest.param(b'[policy]\nrequired_labels.team = "a\\nb"', "2:1", id="a label of two lines"),
         pytest.param(b"[policy]\nregistries = ['https://docker.io']", "2:1", id="an address for a registry"),
@@ -131,9 +131,9 @@ def test_an_unknown_key_is_answered_with_the_nearest_known_one(text, near):
 
 def test_an_edit_leaves_the_policy_and_a_byte_order_mark_alone():
     text = "\ufeff[policy] # ours\nrequired_labels = {team='ml'}\n"
-    choices = replace(parse_devkit_toml(text.encode()), torch="2.13.0")
-    assert render_devkit_toml(choices, text.encode()).startswith(text)
-    assert parse_devkit_toml(render_devkit_toml(choices, text.encode()).encode()) == choices
+    settings = replace(parse_devkit_toml(text.encode()), torch="2.13.0")
+    assert render_devkit_toml(settings, text.encode()).startswith(text)
+    assert parse_devkit_toml(render_devkit_toml(settings, text.encode()).encode()) == settings
 
 
 def test_a_file_that_is_not_text_is_refused():

@@ -31,7 +31,7 @@ def document(*editors: str, **settings: object) -> dict[str, object]:
 def reports(*editors: str) -> dict[str, list[str]]:
     """Editor -> the keys that it is said to drop."""
     found = build_reports_for_settings(ProjectSettings(name="Demo", editors=editors, profiles=("jupyter",)))
-    return {report.name: [each.key for each in report.ignored] for report in found}
+    return {report.name: [each.key for each in report.dropped] for report in found}
 
 
 def test_every_editor_that_the_help_names_has_a_row():
@@ -69,10 +69,10 @@ def test_the_image_has_what_an_editors_program_inside_needs():
     assert installed("vscode") == installed() == installed("daytona")
 
 
-def test_only_a_cloud_is_asked_for_a_machine_and_never_for_its_gpu():
+def test_only_a_cloud_gets_host_requirements_and_never_a_gpu():
     for editor in EVERY:
-        asked = document(editor).get("hostRequirements")
-        assert asked == ({"cpus": 4, "memory": "16gb", "storage": "32gb"} if editor == "codespaces" else None)
+        requirements = document(editor).get("hostRequirements")
+        assert requirements == ({"cpus": 4, "memory": "16gb", "storage": "32gb"} if editor == "codespaces" else None)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_is_dropped_depends_on_what_was_written():
 
 def test_every_key_in_the_report_says_what_becomes_of_it_and_where_that_is_written():
     for report in build_reports_for_settings(ProjectSettings(name="Demo", editors=EVERY, profiles=("jupyter",))):
-        for each in report.ignored:
+        for each in report.dropped:
             assert each.instead
             assert each.source.startswith("https://")
 
@@ -116,7 +116,7 @@ def test_an_unknown_editor_is_refused_before_anything_is_rendered():
     assert "jetbrains" in refused.value.hint
 
 
-def test_every_command_has_a_name_and_stands_where_it_belongs():
+def test_every_lifecycle_command_has_a_name_and_its_own_moment():
     made = document(source=FromCheckout())
     assert set(made["updateContentCommand"]) == {"project"}
     assert made["postStartCommand"] == {"doctor": "devkit doctor || true"}
@@ -147,8 +147,8 @@ def run_snapshot(tmp_path, *words: str, programs: tuple[str, ...] = ("docker", "
     (tmp_path / "bin").mkdir()
     for program in programs:
         path = tmp_path / "bin" / program
-        hears = "cat" if program == "docker" else "true"
-        path.write_text(f'#!/bin/sh\n{{ echo "{program} $*"; {hears}; }} >>"{tmp_path}/calls"\n')
+        reads_input = "cat" if program == "docker" else "true"
+        path.write_text(f'#!/bin/sh\n{{ echo "{program} $*"; {reads_input}; }} >>"{tmp_path}/calls"\n')
         path.chmod(0o755)
     for name in ("sh", "cat", "cksum", "tr", "cut", "dirname"):
         (tmp_path / "bin" / name).symlink_to(f"/usr/bin/{name}")

@@ -74,7 +74,7 @@ def test_no_file_speaks_of_another_vendor(plan, others):
         pytest.param((MIG, "0:1"), {"device_ids": [MIG, "0:1"]}, id="two MIG slices"),
     ],
 )
-def test_docker_is_asked_for_a_count_or_for_names_and_never_for_both(devices, expected):
+def test_docker_gets_a_count_or_device_ids_and_never_both(devices, expected):
     (request,) = service(GPU_PLAN, "nvidia", devices=devices)["deploy"]["resources"]["reservations"]["devices"]
     assert request == {"driver": "nvidia", "capabilities": ["gpu"]} | expected
 
@@ -93,28 +93,28 @@ def test_cdi_devices_have_the_names_of_nvidias_specification(devices, expected):
     assert service(GPU_PLAN, "podman", devices=devices)["devices"] == expected
 
 
-def test_a_jetson_is_asked_through_its_runtime_and_never_by_a_request():
-    asked = service(ARM_PLAN, "jetson")
-    assert asked["runtime"] == "nvidia"
-    assert "NVIDIA_VISIBLE_DEVICES=all" in asked["environment"]
-    assert "deploy" not in asked
+def test_a_jetson_uses_its_runtime_and_never_a_request():
+    requested = service(ARM_PLAN, "jetson")
+    assert requested["runtime"] == "nvidia"
+    assert "NVIDIA_VISIBLE_DEVICES=all" in requested["environment"]
+    assert "deploy" not in requested
 
 
 def test_an_amd_gpu_comes_by_its_nodes_and_the_group_that_may_open_them():
-    asked = service(ROCM_PLAN, "rocm")
-    assert asked["devices"] == ["/dev/kfd", "/dev/dri"]
-    assert asked["group_add"] == ["${DEVKIT_GPU_GID:-44}"]
-    assert "ROCR_VISIBLE_DEVICES" in asked["environment"]
+    requested = service(ROCM_PLAN, "rocm")
+    assert requested["devices"] == ["/dev/kfd", "/dev/dri"]
+    assert requested["group_add"] == ["${DEVKIT_GPU_GID:-44}"]
+    assert "ROCR_VISIBLE_DEVICES" in requested["environment"]
     assert "ROCR_VISIBLE_DEVICES=0,1" in service(ROCM_PLAN, "rocm", devices=("0", "1"))["environment"]
 
 
 @pytest.mark.parametrize("plan", [CPU_PLAN, ARM_PLAN, ROCM_PLAN], ids=["CPU", "NVIDIA", "AMD"])
 def test_every_overlay_asks_in_one_form_and_says_which_it_is(plan):
     for overlay in find_gpu_overlays(plan, ""):
-        asked = service(plan, overlay.mode)
-        forms = [form for form in ("deploy", "devices", "runtime", "gpus") if form in asked]
+        requested = service(plan, overlay.mode)
+        forms = [form for form in ("deploy", "devices", "runtime", "gpus") if form in requested]
         assert len(forms) == (overlay.mode != "cpu"), forms
-        assert f"DEVKIT_GPU={overlay.mode}" in asked["environment"]
+        assert f"DEVKIT_GPU={overlay.mode}" in requested["environment"]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_gpu_given_twice_is_refused():
 
 
 @pytest.mark.parametrize(("engine", "said"), [("", False), ("podman", False), ("docker", None)])
-def test_podman_compose_is_told_to_make_no_pod_because_a_pod_takes_no_user_namespace(engine, said):
+def test_podman_compose_makes_no_pod_because_a_pod_takes_no_user_namespace(engine, said):
     document = yaml.safe_load(files(GPU_PLAN, engine=engine)["docker-compose.yml"])
     assert document.get("x-podman", {}).get("in_pod") is said
     assert "userns_mode" in document["services"]["dev"]

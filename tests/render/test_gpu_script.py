@@ -55,7 +55,11 @@ from .gpu_host import (
             id="CDI folders of somebody's own",
         ),
         pytest.param(
-            (*GPU, SPEC), docker_info(CDISpecDirs=["/opt/cdi"]), "cpu", "neither", id="a CDI file where nobody looks"
+            (*GPU, SPEC),
+            docker_info(CDISpecDirs=["/opt/cdi"]),
+            "cpu",
+            "neither",
+            id="a CDI file outside of the search path",
         ),
         pytest.param(
             GPU, docker_info(CDISpecDirs=["/etc/cdi"]), "cpu", "neither", id="CDI folders with nothing in them"
@@ -316,7 +320,7 @@ def test_an_old_podman_drops_devices_that_come_through_its_socket(machine, versi
 @pytest.mark.parametrize(
     ("found", "mode"), [("/etc/cdi/nvidia.yaml", "podman"), ("", "cpu")], ids=["with a specification", "without one"]
 )
-def test_outside_of_linux_the_podman_machine_is_asked(machine, found, mode):
+def test_outside_of_linux_the_podman_machine_is_inspected(machine, found, mode):
     machine.program_instead("uname", "echo MINGW64_NT-10.0")
     machine.program(
         "podman", 'case "$1" in', 'info) echo \'{"buildahVersion": "1"}\' ;;', f"machine) echo {found} ;;", "esac"

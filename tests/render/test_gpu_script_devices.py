@@ -23,8 +23,8 @@ def overlay(machine: Machine) -> dict[str, object]:
 
 
 def request(machine: Machine) -> dict[str, object]:
-    (asked,) = overlay(machine)["deploy"]["resources"]["reservations"]["devices"]
-    return asked
+    (reservation,) = overlay(machine)["deploy"]["resources"]["reservations"]["devices"]
+    return reservation
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Hostile values in every flag, every setting of devkit.toml and every path: refused in one line, or carried exactly.
 
 A flag or a setting that comes later is tried without a word here. It fails only where it takes a hostile value and
-nobody has said yet what a harmless one is.
+it has no harmless value yet.
 """
 
 import os
@@ -124,7 +124,7 @@ def init_with_flag(root: Path, flag: str, value: str) -> Ran:
     return ran(root, "init", ".", *fixed(but=flag.removeprefix("--")), f"{flag}={value}")
 
 
-def init_with_choices(root: Path, setting: str, value: str) -> Ran:
+def init_with_settings(root: Path, setting: str, value: str) -> Ran:
     """`devkit init` in a project whose devkit.toml says so, with a certificate where one is named."""
     # devkit writes no value that is no text; somebody else may.
     text = render_devkit_toml(settings()[setting]("harmless.pem" if is_no_text(value) else value), None)
@@ -156,7 +156,7 @@ def harmless_run(setting: str, way: str) -> Ran:
     with TemporaryDirectory() as folder:
         root = Path(folder).resolve() / "project"
         value = HARMLESS[setting]
-        done = init_with_choices(root, setting, value) if way == "toml" else init_with_flag(root, way, value)
+        done = init_with_settings(root, setting, value) if way == "toml" else init_with_flag(root, way, value)
     assert done.code == 0, done.err
     return done
 
@@ -199,7 +199,7 @@ def test_a_flag_of_another_command_writes_nothing_unasked(tmp_path, verb, flag, 
 def test_a_setting_of_devkit_toml_is_refused_or_carried(tmp_path, setting, kind):
     value = HOSTILE[kind]
     root = tmp_path.resolve() / "project"
-    done = init_with_choices(root, setting, value)
+    done = init_with_settings(root, setting, value)
     before = {path: content for path, content in done.files.items() if path in (DEVKIT_TOML, value)}
     assert_said_cleanly(done)
     if done.code != 0:
@@ -214,16 +214,16 @@ def test_a_setting_of_devkit_toml_is_refused_or_carried(tmp_path, setting, kind)
 
 @pytest.mark.parametrize(("setting", "kind"), in_thirds(settings(), list(HOSTILE)))
 def test_devkit_toml_gives_back_what_was_written_into_it(setting, kind):
-    choices = settings()[setting](HOSTILE[kind])
+    project_settings = settings()[setting](HOSTILE[kind])
     try:
-        text = render_devkit_toml(choices, None).encode()
-        assert parse_devkit_toml(text) == choices
+        text = render_devkit_toml(project_settings, None).encode()
+        assert parse_devkit_toml(text) == project_settings
     except DevkitError as refused:
         assert re.search("cannot (hold|be) |must be ", refused.message)
         return
-    edited = render_devkit_toml(choices, b'# mine\nname = "x" # kept\n').encode()
+    edited = render_devkit_toml(project_settings, b'# mine\nname = "x" # kept\n').encode()
     assert edited.startswith(b"# mine\n")
-    assert parse_devkit_toml(edited) == parse_devkit_toml(edited).with_flags(choices)
+    assert parse_devkit_toml(edited) == parse_devkit_toml(edited).with_flags(project_settings)
 
 
 @every_hostile_value

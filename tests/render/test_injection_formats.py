@@ -96,9 +96,9 @@ def packaged(name: str, version: str) -> Plan:
 
 def made(asked: Asked) -> dict[str, str]:
     """The files that a project gets, as texts."""
-    choices, plan = asked
+    project_settings, plan = asked
     with TemporaryDirectory() as folder:
-        project = open_project(Path(folder), choices, PathOptions())
+        project = open_project(Path(folder), project_settings, PathOptions())
         changes = compute_project_changes(project, plan, source=FromIndex("0.1.0"))
     return {change.path: change.artifact.content.decode() for change in changes}
 

@@ -41,7 +41,7 @@ def test_there_are_hundreds_of_combinations(record_property):
     everything = {text for combination in combinations() for text in combination.files.values()}
     record_property(MATRIX, [len(combinations()), len(everything), len(distinct_compose())])
     assert len(combinations()) >= 500
-    assert len({combination.asked for combination in combinations()}) == len(combinations())
+    assert len({combination.options for combination in combinations()}) == len(combinations())
 
 
 def test_every_devcontainer_json_follows_the_schema():
@@ -68,9 +68,9 @@ def test_every_compose_file_follows_the_specification():
 def test_every_overlay_that_the_compose_file_may_name_is_there():
     for combination in combinations():
         overlays = {path for path in combination.files if re.fullmatch(r"gpu\.\w+\.yml", path)}
-        assert "gpu.cpu.yml" in overlays, combination.asked
+        assert "gpu.cpu.yml" in overlays, combination.options
         vendors = {"nvidia": {"gpu.rocm.yml"}, "rocm": {"gpu.nvidia.yml", "gpu.cdi.yml"}, "cpu": {"gpu.nvidia.yml"}}
-        assert not overlays & vendors[combination.plan.vendor.value], combination.asked
+        assert not overlays & vendors[combination.plan.vendor.value], combination.options
 
 
 def test_every_json_and_yaml_file_parses():

@@ -72,7 +72,7 @@ def test_one_side_alone_always_wins_and_nothing_is_lost(base, ours, theirs):
     assert text(merge_lines(base, base, theirs), "theirs") == theirs
     assert not any(region.is_conflict for region in merge_lines(base, ours, ours))
     regions = list(merge_lines(base, ours, theirs))
-    # A line that one side added stands in what that side says, agreed or not.
+    # A line that one side added is in the regions of that side, with and without conflict.
     for side, lines in (("ours", ours), ("theirs", theirs)):
         assert all(line in text(regions, side) for line in set(lines) - set(base))
 

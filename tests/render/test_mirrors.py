@@ -1,4 +1,4 @@
-"""Mirrors: told to every program that downloads, and never with a login."""
+"""Mirrors: configured for every program that downloads, and never with a login."""
 
 import json
 import re
@@ -135,7 +135,7 @@ def test_without_a_login_the_secret_is_a_file_that_exists():
     assert made["no-netrc"].startswith("#")
 
 
-def test_without_mirrors_nobody_asks_for_a_login():
+def test_without_mirrors_no_login_is_mounted():
     made = texts(CPU_PLAN, PLAIN)
     assert "netrc" not in json.dumps(made)
     assert "ENV PIP_INDEX_URL" not in made["Dockerfile"]

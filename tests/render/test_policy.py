@@ -50,7 +50,7 @@ def test_a_value_of_two_lines_never_reaches_a_dockerfile():
 
 
 @pytest.mark.parametrize(
-    ("choices", "refused"),
+    ("settings", "refused"),
     [
         pytest.param(ProjectSettings(), "", id="no policy"),
         pytest.param(ProjectSettings(policy=Policy()), "", id="no rule on indexes"),
@@ -74,12 +74,12 @@ def test_a_value_of_two_lines_never_reaches_a_dockerfile():
         ),
     ],
 )
-def test_packages_come_from_allowed_indexes(choices, refused):
+def test_packages_come_from_allowed_indexes(settings, refused):
     if not refused:
-        validate_indexes(choices)
+        validate_indexes(settings)
         return
     with pytest.raises(DevkitError, match=refused) as error:
-        validate_indexes(choices)
+        validate_indexes(settings)
     assert "https://a.example" in error.value.hint
 
 

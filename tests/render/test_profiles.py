@@ -55,7 +55,7 @@ def test_an_unknown_profile_is_refused_with_those_there_are():
 
 
 @every_vendor
-def test_no_service_starts_unless_its_profile_is_asked_for(plan):
+def test_no_service_starts_without_its_profile(plan):
     for name, service in services(plan).items():
         assert service["profiles"] == ["jupyter" if name == "jupyter" else "monitoring"]
 

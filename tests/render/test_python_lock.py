@@ -165,7 +165,7 @@ def test_a_damaged_lock_is_said_to_be_so(python, image):
     [
         pytest.param(FromIndex("0.1.0"), True, id="from the index, like any other package"),
         pytest.param(FromUrl("git+https://example.org/d@abc"), False, id="a revision is its own lock"),
-        pytest.param(FromWheel("devkit_gpu-0.1.0-py3-none-any.whl", b""), False, id="the wheel lies beside"),
+        pytest.param(FromWheel("devkit_gpu-0.1.0-py3-none-any.whl", b""), False, id="a wheel beside the Dockerfile"),
     ],
 )
 def test_what_devkit_itself_needs_is_locked_too(source, holds_devkit):
@@ -192,11 +192,11 @@ TRL = PackageRequirement("trl", ">=0.20", "requirements.txt", 3)
 def test_what_the_project_asks_for_is_locked_and_then_installed_from_the_lock_alone():
     limit = PackageRequirement("numpy", "<3", "constraints.txt", 1, role=RequirementRole.CONSTRAINT)
     settings = project_that_asks(TRL, limit)
-    asked = collect_lock_requirements(PLAN, settings)
-    assert "trl>=0.20" in asked.requirements
-    assert asked.constraints == ("numpy<3",)
-    assert "does not hold trl>=0.20" in find_lock_mismatch(LOCK, asked)
-    locked = replace(settings, python_lock=render_python_lock(asked, RESOLVED))
+    wanted = collect_lock_requirements(PLAN, settings)
+    assert "trl>=0.20" in wanted.requirements
+    assert wanted.constraints == ("numpy<3",)
+    assert "does not hold trl>=0.20" in find_lock_mismatch(LOCK, wanted)
+    locked = replace(settings, python_lock=render_python_lock(wanted, RESOLVED))
     assert "from=project" in render_dockerfile(PLAN, settings)
     assert "from=project" not in render_dockerfile(PLAN, locked)
 

@@ -165,7 +165,7 @@ def test_the_named_baseline_has_its_faults_named_and_repaired(tmp_path):
     assert findings(root, with_notes=True) == {"PRJ020", "PRJ022", "PRJ023", "PRJ026", "PRJ029"}
     devkit("init", root, *GPU)
     assert findings(root) == set()
-    assert findings(root, with_notes=True) == {"PRJ010"}, "an optional GPU is heard by VS Code's tool, not by all"
+    assert findings(root, with_notes=True) == {"PRJ010"}, "an optional GPU is honored by VS Code, not by all"
     for path in (".devcontainer/Dockerfile", ".devcontainer/devcontainer.json"):
         before, after = ((each / path).read_text() for each in (FOLDER / "seed", root))
         comments = [line for line in before.splitlines() if line.lstrip().startswith(("#", "//"))]

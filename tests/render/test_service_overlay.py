@@ -1,4 +1,4 @@
-"""The GPU of a Compose service that somebody wrote: asked for in files of devkit's that start on every host."""
+"""The GPU of a Compose service that somebody wrote: requested in overlays of devkit's that start on every host."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Edits of JSON with comments and of YAML: what was asked happens, and every other byte stays."""
+"""Edits of JSON with comments and of YAML: the edit is made, and every other byte stays."""
 
 import copy
 import json

@@ -21,7 +21,7 @@ def test_a_file_that_is_not_there_is_begun(content):
     assert put(content, comments={("job", "gpus"): "GPUs on each node"}) == b"[job]\ngpus = 4  # GPUs on each node\n"
 
 
-def test_a_new_table_stands_apart():
+def test_a_new_table_follows_an_empty_line():
     assert put(b'name = "x"\n') == b'name = "x"\n\n[job]\ngpus = 4\n'
 
 

@@ -1,4 +1,4 @@
-"""Writing: nothing of the user's is lost, nothing lies outside the project, and a kill leaves no half file."""
+"""Writing: nothing of the user's is lost, nothing is written outside the project, and a kill leaves no half file."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from devkit.render.files import Artifact, read_file
 
 from .plans import GPU_PLAN
 
-CHOICES = Artifact.from_text("devkit.toml", 'name = "x"\n')
+DEVKIT_TOML = Artifact.from_text("devkit.toml", 'name = "x"\n')
 
 
 def generated(**texts: str) -> tuple[Artifact, ...]:
@@ -32,7 +32,7 @@ THIRD = generated(a_txt="three\n", d_txt="three\n")
 SECOND = generated(a_txt="two\n", b_txt="two\n", d_txt="two\n")
 
 
-def run(root: Path, artifacts=FIRST, *, force: bool = False, edited=(CHOICES,), **options) -> dict[str, str]:
+def run(root: Path, artifacts=FIRST, *, force: bool = False, edited=(DEVKIT_TOML,), **options) -> dict[str, str]:
     """Write, and say what was done to each file."""
     changes = compute_changes(root, artifacts, edited, force=force)
     write_changes(root, changes, **options)
@@ -47,7 +47,7 @@ def tree(root: Path) -> dict[str, bytes]:
 def test_a_fresh_project(tmp_path):
     done = run(tmp_path)
     assert set(done.values()) == {"create"}
-    assert tree(tmp_path) == {each.path: each.content for each in (CHOICES, *FIRST)}
+    assert tree(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *FIRST)}
 
 
 def test_a_second_run_changes_nothing_not_even_times(tmp_path):
@@ -61,7 +61,7 @@ def test_a_new_plan_updates_creates_and_removes(tmp_path):
     run(tmp_path)
     done = run(tmp_path, SECOND)
     assert (done["a.txt"], done["d.txt"], done["c.txt"]) == ("update", "create", "remove")
-    assert set(tree(tmp_path)) == {each.path for each in (CHOICES, *SECOND)}
+    assert set(tree(tmp_path)) == {each.path for each in (DEVKIT_TOML, *SECOND)}
 
 
 def test_the_directory_itself_may_be_new(tmp_path):
@@ -178,7 +178,7 @@ def test_a_directory_in_place_of_a_file_is_refused(tmp_path):
 def test_a_disk_that_refuses_leaves_the_old_tree(tmp_path):
     run(tmp_path)
     before = tree(tmp_path)
-    changes = compute_changes(tmp_path, SECOND, (CHOICES,), force=False)
+    changes = compute_changes(tmp_path, SECOND, (DEVKIT_TOML,), force=False)
     # A directory where the last staged file must go: staging fails after the others were staged.
     (tmp_path / ".devcontainer/.d.txt.devkit-new").mkdir()
     with pytest.raises(DevkitError, match="cannot write") as refused:
@@ -190,7 +190,7 @@ def test_a_disk_that_refuses_leaves_the_old_tree(tmp_path):
 
 def test_private_settings_stay_private(tmp_path):
     env = Artifact(".devcontainer/.env", b"A='b'\n", 0o600)
-    run(tmp_path, edited=(CHOICES, env))
+    run(tmp_path, edited=(DEVKIT_TOML, env))
     assert (tmp_path / ".devcontainer/.env").stat().st_mode & 0o777 == 0o600
 
 
@@ -204,7 +204,7 @@ RENAMES = len(SECOND)
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.render.test_write import CHOICES, SECOND, compute_changes, write_changes
+from tests.render.test_write import DEVKIT_TOML, SECOND, compute_changes, write_changes
 left = int(sys.argv[2])
 def replace(source, target):
     global left
@@ -213,7 +213,7 @@ def replace(source, target):
     left -= 1
     os.replace(source, target)
 root = Path(sys.argv[1])
-write_changes(root, compute_changes(root, SECOND, (CHOICES,), force=False), replace=replace)
+write_changes(root, compute_changes(root, SECOND, (DEVKIT_TOML,), force=False), replace=replace)
 """
 
 
@@ -224,24 +224,24 @@ def test_a_kill_leaves_whole_files_and_the_next_run_finishes(tmp_path, renames, 
     if existed:
         run(tmp_path)
     old = tree(tmp_path)
-    new = {each.path: each.content for each in (CHOICES, *SECOND)}
+    new = {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}
     repository = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), str(renames)], cwd=repository, check=False)
     assert done.returncode == -signal.SIGKILL
     for path, content in tree(tmp_path).items():
         assert path.endswith(".devkit-new") or content in (old.get(path), new.get(path))
     run(tmp_path, after)
-    assert tree(tmp_path) == {each.path: each.content for each in (CHOICES, *after)}
+    assert tree(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *after)}
 
 
 KILLED_WHILE_STAGING = """
 import resource, signal, sys
 from pathlib import Path
-from tests.render.test_write import CHOICES, compute_changes, generated, write_changes
+from tests.render.test_write import DEVKIT_TOML, compute_changes, generated, write_changes
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 root = Path(sys.argv[1])
-write_changes(root, compute_changes(root, generated(a_txt="two", b_txt="x" * 200_000), (CHOICES,), force=False))
+write_changes(root, compute_changes(root, generated(a_txt="two", b_txt="x" * 200_000), (DEVKIT_TOML,), force=False))
 """
 
 
@@ -255,7 +255,7 @@ def test_a_kill_in_the_middle_of_a_file_leaves_the_old_tree_and_stops_no_later_r
     assert done.returncode == -signal.SIGXFSZ
     assert {path: content for path, content in tree(tmp_path).items() if not path.endswith(".devkit-new")} == old
     run(tmp_path, SECOND)
-    assert {each.path: each.content for each in (CHOICES, *SECOND)}.items() <= tree(tmp_path).items()
+    assert {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}.items() <= tree(tmp_path).items()
 
 
 def test_reading_a_missing_file_is_none(tmp_path):
@@ -292,7 +292,7 @@ def test_without_the_text_that_devkit_wrote_an_edit_cannot_be_joined_and_is_refu
 
 def test_a_file_changed_between_the_question_and_the_answer_stays_as_it_is(tmp_path):
     run(tmp_path)
-    changes = compute_changes(tmp_path, SECOND, (CHOICES,))
+    changes = compute_changes(tmp_path, SECOND, (DEVKIT_TOML,))
     (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
     before = tree(tmp_path)
     with pytest.raises(DevkitError, match=r"a\.txt was changed in between"):
@@ -301,7 +301,7 @@ def test_a_file_changed_between_the_question_and_the_answer_stays_as_it_is(tmp_p
 
 
 def test_what_another_run_did_meanwhile_is_not_done_twice(tmp_path):
-    first, second = (compute_changes(tmp_path, FIRST, (CHOICES,)) for _ in range(2))
+    first, second = (compute_changes(tmp_path, FIRST, (DEVKIT_TOML,)) for _ in range(2))
     write_changes(tmp_path, first)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     write_changes(tmp_path, second)

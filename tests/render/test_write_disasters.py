@@ -17,14 +17,14 @@ from devkit.errors import DevkitError
 from devkit.render import changes as writing
 from devkit.render.changes import compute_changes
 from tests.cli.test_init import GPU, devkit, tree
-from tests.render.test_write import CHOICES, FIRST, SECOND, run
+from tests.render.test_write import DEVKIT_TOML, FIRST, SECOND, run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 KILLED_AT_EACH_STEP = """
 import os, shutil, signal, sys
 from pathlib import Path
-from tests.render.test_write import CHOICES, FIRST, SECOND, compute_changes, run, write_changes
+from tests.render.test_write import DEVKIT_TOML, FIRST, SECOND, compute_changes, run, write_changes
 STEPS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "fcntl.flock", "shutil.rmtree")
 existed, scratch = sys.argv[1] == "existed", Path(sys.argv[2])
 for step in range(10_000):
@@ -35,7 +35,7 @@ for step in range(10_000):
     child = os.fork()
     if child == 0:
         left = step
-        changes = compute_changes(root, SECOND, (CHOICES,))
+        changes = compute_changes(root, SECOND, (DEVKIT_TOML,))
         def count(event, arguments):
             global left
             if event in STEPS:
@@ -66,7 +66,7 @@ def test_a_kill_before_any_system_call_leaves_whole_files_and_the_next_run_finis
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     steps = int(done.stdout)
     assert steps > 20, "the steps were counted"
-    new = {each.path: each.content for each in (CHOICES, *SECOND)}
+    new = {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}
     for step in range(steps):
         root = tmp_path / "killed" / str(step)
         for path, content in tree(root).items():
@@ -109,7 +109,7 @@ def test_a_full_disk_is_one_line_and_leaves_everything_as_it_was(small_disk, tmp
 
 
 def test_a_run_waits_for_another_one_and_gives_up_in_the_end(tmp_path, monkeypatch):
-    changes = compute_changes(tmp_path, FIRST, (CHOICES,))
+    changes = compute_changes(tmp_path, FIRST, (DEVKIT_TOML,))
     monkeypatch.setattr(writing, "_LOCK_TIMEOUT_S", 0.2)
     holder = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
@@ -122,7 +122,7 @@ def test_a_run_waits_for_another_one_and_gives_up_in_the_end(tmp_path, monkeypat
 
 
 def test_many_runs_at_once_write_one_whole_tree(tmp_path):
-    plans = [compute_changes(tmp_path, artifacts, (CHOICES,)) for artifacts in (FIRST, SECOND) * 4]
+    plans = [compute_changes(tmp_path, artifacts, (DEVKIT_TOML,)) for artifacts in (FIRST, SECOND) * 4]
     outcomes = []
 
     def attempt(changes):
@@ -136,7 +136,7 @@ def test_many_runs_at_once_write_one_whole_tree(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    whole = [{each.path: each.content for each in (CHOICES, *artifacts)} for artifacts in (FIRST, SECOND)]
+    whole = [{each.path: each.content for each in (DEVKIT_TOML, *artifacts)} for artifacts in (FIRST, SECOND)]
     assert tree(tmp_path) in whole
     assert all("was changed in between" in message for message in outcomes)
     assert len(outcomes) == 4
