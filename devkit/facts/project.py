@@ -60,7 +60,7 @@ class Policy:
 
 
 NO_POLICY = Policy()
-"""Allows every image and index, and asks for nothing of what is rendered."""
+"""Allows every image and index, and requires nothing of what is rendered."""
 
 
 def normalize_image_name(image: str) -> str:
@@ -100,16 +100,12 @@ def parse_policy(table: object) -> Policy:
     for key, names in (("registries", policy.registries), ("indexes", policy.indexes)):
         if "" in names:
             raise InvalidPolicy(key, "a list of strings")
-    _validate_labels(policy)
-    _validate_prefixes("registries", policy.registries)
-    _validate_prefixes("mirrors", (name for pair in policy.mirrors for name in pair))
-    return policy
-
-
-def _validate_labels(policy: Policy) -> None:
     for name, value in policy.required_labels:
         if not _LABEL.fullmatch(name) or any(ord(letter) < ord(" ") for letter in value):
             raise InvalidPolicy(f"required_labels.{name}", "a label's name and a value of one line")
+    _validate_prefixes("registries", policy.registries)
+    _validate_prefixes("mirrors", (name for pair in policy.mirrors for name in pair))
+    return policy
 
 
 def _validate_prefixes(key: str, prefixes: Iterable[str]) -> None:
@@ -119,7 +115,7 @@ def _validate_prefixes(key: str, prefixes: Iterable[str]) -> None:
 
 
 def _is_below(name: str, prefixes: Iterable[str]) -> bool:
-    """Return whether a name is one of the prefixes, or goes on after one with a new part, a tag or a digest."""
+    """Return whether a name is one of the prefixes, or continues one with a new part, a tag or a digest."""
     for prefix in prefixes:
         # After a host alone, a colon begins a port: another registry.
         ends = "/:@" if "/" in prefix else "/"

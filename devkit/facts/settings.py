@@ -42,16 +42,13 @@ def find_setting_type(settings: type, name: str) -> Any:  # noqa: ANN401 - a typ
 def validate_ranges(settings: object) -> None:
     """Raise DevkitError for a number outside of its range."""
     kind: type = type(settings)
-    for name, (_, said) in describe_settings(kind).items():
-        _in_range(name, getattr(settings, name), said)
-
-
-def _in_range(name: str, value: object, said: SettingInfo) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return
-    if not math.isfinite(value):
-        raise DevkitError(f"{format_flag(name)} is {value}, which is no number that can be meant", said.meaning)
-    if said.at_least is not None and value < said.at_least:
-        raise DevkitError(f"{format_flag(name)} is {value}, which is below {said.at_least:g}", said.meaning)
-    if said.at_most is not None and value > said.at_most:
-        raise DevkitError(f"{format_flag(name)} is {value}, which is above {said.at_most:g}", said.meaning)
+    for name, (_, info) in describe_settings(kind).items():
+        value, flag = getattr(settings, name), format_flag(name)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            continue
+        if not math.isfinite(value):
+            raise DevkitError(f"{flag} is {value}, which is not a finite number", info.meaning)
+        if info.at_least is not None and value < info.at_least:
+            raise DevkitError(f"{flag} is {value}, which is below {info.at_least:g}", info.meaning)
+        if info.at_most is not None and value > info.at_most:
+            raise DevkitError(f"{flag} is {value}, which is above {info.at_most:g}", info.meaning)

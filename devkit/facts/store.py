@@ -7,10 +7,7 @@ from typing import Any, get_args
 
 from devkit.facts.decode import InvalidValue, MissingValue, describe_type, get_field_decoders, get_field_types
 from devkit.facts.model import Facts
-from devkit.facts.redact import redact_facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
-
-__all__ = ["FACTS_SCHEMA", "InvalidFacts", "format_facts", "parse_facts", "parse_facts_document", "redact_facts"]
 
 FACTS_SCHEMA = "devkit.facts/1"
 NOT_RECORDED = "not recorded"
@@ -36,7 +33,7 @@ def format_facts(facts: Facts) -> str:
 def parse_facts(text: str) -> Facts:
     """Parse a JSON document that `format_facts` wrote, in this release or another.
 
-    Fields that this release does not know are ignored; ones that it misses become `Unknown`. Raises WrongFacts.
+    Fields that this release does not know are ignored; ones that it misses become `Unknown`. Raises InvalidFacts.
     """
     try:
         document = json.loads(text)

@@ -16,45 +16,45 @@ def record(kind: type[T]) -> type[T]:
     """Make `kind` a frozen dataclass whose methods are shared, where `dataclass` compiles six for every class.
 
     Construction, `fields`, `replace`, equality, hash and `repr` are those of `dataclass(frozen=True)`; there is no
-    `default_factory` and no `__post_init__`. See docs/decisions/0007.
+    `default_factory` and no `__post_init__`. See docs/decisions/0007 and 0021.
     """
-    return _made(kind, kw_only=False)
+    return _define(kind, kw_only=False)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
 def keyword_record(kind: type[T]) -> type[T]:
     """Make `kind` a record whose fields are given by name."""
-    return _made(kind, kw_only=True)
+    return _define(kind, kw_only=True)
 
 
-def _made(kind: type[T], *, kw_only: bool) -> type[T]:
+def _define(kind: type[T], *, kw_only: bool) -> type[T]:
     own = vars(kind)
-    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(kind)
+    defined: Any = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(kind)
     if "__post_init__" in own or any(
-        field.default_factory is not dataclasses.MISSING for field in dataclasses.fields(made)
+        field.default_factory is not dataclasses.MISSING for field in dataclasses.fields(defined)
     ):
-        raise TypeError(f"{kind.__name__} wants what only a dataclass has")
-    made.__init__ = _init
-    made.__setattr__ = _refuse
-    made.__delattr__ = _refuse
-    for name, method in (("__repr__", _repr), ("__eq__", _eq), ("__hash__", _hash)):
+        raise TypeError(f"{kind.__name__} needs what only a dataclass has")
+    defined.__init__ = _init
+    defined.__setattr__ = _refuse
+    defined.__delattr__ = _refuse
+    for name, method in (("__repr__", _repr), ("__eq__", _eq), ("__hash__", lambda self: hash(_key(self)))):
         if name not in own:
-            setattr(made, name, method)
+            setattr(defined, name, method)
     return kind
 
 
 @cache
-def _names(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - any class made here
+def _names(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - any record
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
 @cache
-def _compared(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - any class made here
+def _compared(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - any record
     return tuple(field.name for field in dataclasses.fields(kind) if field.compare)
 
 
 @cache
-def _defaults(kind: Any) -> dict[str, object]:  # noqa: ANN401 - any class made here
+def _defaults(kind: Any) -> dict[str, object]:  # noqa: ANN401 - any record
     known = dataclasses.MISSING
     return {field.name: field.default for field in dataclasses.fields(kind) if field.default is not known}
 
@@ -63,7 +63,7 @@ def _init(self: object, *values: object, **named: object) -> None:
     kind: Any = type(self)
     names = _names(kind)
     if not named and len(values) == len(names):
-        # As the outcome of every check is made: at less than half the cost.
+        # The outcome of every check is built so: at less than half the cost.
         self.__dict__.update(zip(names, values, strict=True))
         return
     given = _defaults(kind) | dict(zip(names, values, strict=False)) | named
@@ -92,10 +92,6 @@ def _eq(self: object, other: object) -> bool:
     return _key(self) == _key(other) if type(other) is type(self) else NotImplemented
 
 
-def _hash(self: object) -> int:
-    return hash(_key(self))
-
-
 @record
 class Unknown:
     """A reading that could not be taken, and why. Never the same as "absent" or "fine"."""
@@ -104,7 +100,7 @@ class Unknown:
 
 
 NOT_READ = Unknown("not read")
-"""Stands in facts that were put together by hand or by an older release; no probe ever answers it."""
+"""The value in facts that were written by hand or by an older release; no probe ever returns it."""
 
 
 MAX_SHOWN_CHARACTERS = 80

@@ -13,7 +13,8 @@ from devkit.facts.model import (
     NvmlAnswer,
     Storage,
 )
-from devkit.facts.store import format_facts, redact_facts
+from devkit.facts.redact import redact_facts
+from devkit.facts.store import format_facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from tests.facts.samples import FACTS
 

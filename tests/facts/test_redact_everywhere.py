@@ -13,8 +13,8 @@ from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.report import build_report
 from devkit.doctor.runner import run_on_host_and_container
 from devkit.facts.model import Facts, KernelLog, System, Xid
-from devkit.facts.redact import build_redaction
-from devkit.facts.store import format_facts, parse_facts, redact_facts
+from devkit.facts.redact import build_redaction, redact_facts
+from devkit.facts.store import format_facts, parse_facts
 from tests.doctor.machines import healthy, inside
 from tests.facts.samples import FACTS
 from tests.hosts import MACHINES, facts_of

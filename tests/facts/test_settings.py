@@ -48,8 +48,8 @@ def test_what_is_in_its_range_passes(boat):
         (Boat(oars=0), "--oars is 0, which is below 1"),
         (Boat(oars=9), "--oars is 9, which is above 8"),
         (Boat(length=0.4), "--length is 0.4, which is below 0.5"),
-        (Boat(length=float("nan")), "--length is nan, which is no number"),
-        (Boat(length=float("inf")), "--length is inf, which is no number"),
+        (Boat(length=float("nan")), "--length is nan, which is not a finite number"),
+        (Boat(length=float("inf")), "--length is inf, which is not a finite number"),
     ],
 )
 def test_what_is_out_of_its_range_is_refused_with_its_meaning(boat, said):
