@@ -262,13 +262,8 @@ def _drop_nested(found: Iterable[Deviation | Split]) -> tuple:  # type: ignore[t
     for each in sorted(found, key=lambda one: len(one.path)):
         # Keys with dots bring some outer paths that nothing has.
         outer = (each.path[:place] for place, char in enumerate(each.path) if char in ".[")
-        if not (_is_absent_somewhere(each) and any(path in paths for path in outer)):
+        values = (each.value, each.usual) if isinstance(each, Deviation) else [value for value, _ in each.values]
+        if not (Mark.ABSENT in values and any(path in paths for path in outer)):
             kept.append(each)
             paths.add(each.path)
     return tuple(kept)
-
-
-def _is_absent_somewhere(found: Deviation | Split) -> bool:
-    if isinstance(found, Deviation):
-        return Mark.ABSENT in (found.value, found.usual)
-    return any(value is Mark.ABSENT for value, _ in found.values)

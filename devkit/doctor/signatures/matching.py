@@ -153,7 +153,19 @@ def _search(words: str, signatures: tuple[Signature, ...], *, is_squeezed: bool)
                 continue
             found = pattern.find(text.shown, text.lowered)
             if found and _is_confirmed(signature, found, text, is_squeezed=is_squeezed):
-                matches.append(_to_match(signature, pattern, found))
+                matches.append(
+                    Match(
+                        code=signature.code,
+                        cause=signature.cause.format_map(pattern.format_captures(found)),
+                        severity=signature.severity,
+                        confidence=signature.confidence,
+                        fix=signature.fix,
+                        matched=found[0][:MAX_SHOWN],
+                        position=found.start(),
+                        specificity=pattern.specificity,
+                        also=signature.also,
+                    )
+                )
     return matches
 
 
@@ -165,20 +177,6 @@ def _is_confirmed(signature: Signature, found: re.Match[str], text: _Text, *, is
         return _compile(template, is_squeezed=is_squeezed).find(around.shown, around.lowered) is not None
 
     return not any(map(is_near, signature.unless)) and (not signature.beside or any(map(is_near, signature.beside)))
-
-
-def _to_match(signature: Signature, pattern: Pattern, found: re.Match[str]) -> Match:
-    return Match(
-        code=signature.code,
-        cause=signature.cause.format_map(pattern.format_captures(found)),
-        severity=signature.severity,
-        confidence=signature.confidence,
-        fix=signature.fix,
-        matched=found[0][:MAX_SHOWN],
-        position=found.start(),
-        specificity=pattern.specificity,
-        also=signature.also,
-    )
 
 
 def _drop_inner_matches(matches: list[Match]) -> list[Match]:
