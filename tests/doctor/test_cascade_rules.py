@@ -4,8 +4,8 @@ import pytest
 
 from devkit.doctor.model import Severity
 from devkit.facts.values import Unknown
-from tests.doctor.asking import examined
 from tests.doctor.machines import changed, inside, r
+from tests.doctor.running import build_full_report
 from tests.hosts import MACHINES, facts_of
 
 UNLOADED = {
@@ -48,7 +48,7 @@ CHAIN = ("CTK", "CDI", "CUD", "PYT", "CON")
 
 
 def roots(facts):
-    return [shown.check.code for shown in examined(facts).roots if shown.finding.severity is not Severity.NOTE]
+    return [shown.check.code for shown in build_full_report(facts).roots if shown.finding.severity is not Severity.NOTE]
 
 
 def of_the_chain(codes):
@@ -98,7 +98,7 @@ def test_a_torch_without_kernels_for_the_gpu_silences_triton_and_bitsandbytes():
         {"container.c_compiler": "", "container.python_headers": False, "container.libcuda_in_cache": False},
     )
     changes = {"python.packages": inside().python.packages, "python.bitsandbytes_cuda": ("11.8",)}
-    report = examined(changed(facts, changes))
+    report = build_full_report(changed(facts, changes))
     assert report.root_causes == ("PYT002",)
     followers = {shown.check.code for shown in report.following("PYT002")}
     assert {"PYT003", "CON004"} <= followers

@@ -7,8 +7,8 @@ import pytest
 
 from devkit.doctor.model import Found, Passed, Skipped
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask
 from tests.doctor.machines import changed, healthy, inside, limits
+from tests.doctor.running import run_check
 
 CASES = [
     # code, machine, what is changed on it, verdict, name of the case
@@ -41,4 +41,4 @@ CASES = [
     [pytest.param(*case, id=f"{case[0]}: {name}") for *case, name in CASES],
 )
 def test_a_check_on_a_changed_machine(code, machine, changes, verdict):
-    assert isinstance(ask(code, changed(machine, changes)), verdict)
+    assert isinstance(run_check(code, changed(machine, changes)), verdict)

@@ -4,8 +4,8 @@ from devkit.doctor.model import Found, NotApplicable, Passed, Severity, Side, Sk
 from devkit.doctor.wheels import find_compatible_wheel, format_wheel_install_command
 from devkit.facts.model import NvmlEnd, NvmlFailure, Package, Torch
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, codes, examined, first, found
 from tests.doctor.machines import GIB, changed, gpu, healthy, inside, no_library, r, windows_guest
+from tests.doctor.running import build_full_report, find_all, find_codes, find_only, run_check
 
 MIB = 1 << 20
 OLD_BITSANDBYTES = {"python.packages.0.version": "0.49.2"}
@@ -34,7 +34,7 @@ NOT_GIVEN = {
     ],
 )
 def test_how_the_gpu_was_not_given(opening, says, side):
-    finding = first("CON001", changed(inside(), NOT_GIVEN | {"driver.nvidiactl": opening}))
+    finding = find_only("CON001", changed(inside(), NOT_GIVEN | {"driver.nvidiactl": opening}))
     assert says in finding.message
     assert finding.fix.where is side
 
@@ -43,7 +43,7 @@ def test_a_container_without_gpu_has_one_root_cause():
     facts = changed(
         inside(), NOT_GIVEN | {"python.torch": Torch("2.9.1+cpu", None, None), "python.cuda_visible_devices": "0"}
     )
-    report = examined(facts)
+    report = build_full_report(facts)
     assert report.root_causes == ("CON001",)
     assert {shown.check.code for shown in report.following("CON001")} == {"DRV003", "CON005", "PYT001"}
 
@@ -52,14 +52,14 @@ def test_a_lost_gpu_explains_nvmls_unknown_error():
     facts = changed(
         inside(), {"driver.nvidiactl": "EPERM", "nvml": NvmlFailure(NvmlEnd.ERROR, 999, "Unknown Error", "nvmlInit_v2")}
     )
-    report = examined(facts)
+    report = build_full_report(facts)
     assert report.root_causes == ("CON001",)
     assert "CDI" in report.roots[0].finding.fix.summary
 
 
 def test_the_host_without_driver_is_the_root_seen_from_inside():
     facts = changed(inside(), NOT_GIVEN | {"driver.loaded": None, "driver.pci_gpus.0.kernel_driver": ""})
-    assert examined(facts).root_causes == ("DRV001",)
+    assert build_full_report(facts).root_causes == ("DRV001",)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_host_without_driver_is_the_root_seen_from_inside():
     ],
 )
 def test_driver_capabilities(capabilities, absent, severity):
-    verdict = ask("CON002", changed(inside(), absent | {"container.driver_capabilities": capabilities}))
+    verdict = run_check("CON002", changed(inside(), absent | {"container.driver_capabilities": capabilities}))
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
 
 
@@ -88,11 +88,11 @@ def test_driver_capabilities(capabilities, absent, severity):
     ],
 )
 def test_shared_memory(size, verdict):
-    assert isinstance(ask("CON003", changed(inside(), {"container.shm_bytes": size})), verdict)
+    assert isinstance(run_check("CON003", changed(inside(), {"container.shm_bytes": size})), verdict)
 
 
 def test_compiler_and_headers_are_added_to_the_image():
-    findings = found("CON004", changed(inside(), {"container.c_compiler": "", "container.python_headers": False}))
+    findings = find_all("CON004", changed(inside(), {"container.c_compiler": "", "container.python_headers": False}))
     assert [finding.fix.where for finding in findings] == [Side.IMAGE, Side.IMAGE]
     assert "build-essential" in findings[0].fix.commands[0]
     assert "python3-dev" in findings[1].fix.commands[0]
@@ -109,7 +109,7 @@ def test_compiler_and_headers_are_added_to_the_image():
 )
 def test_the_loader_and_libcuda(in_cache, paths, severity):
     facts = changed(inside(), {"container.libcuda_in_cache": in_cache, "driver.libcuda_paths": paths})
-    verdict = ask("CON005", facts)
+    verdict = run_check("CON005", facts)
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
 
 
@@ -154,18 +154,18 @@ def test_the_images_cuda_requirement(requirement, driver, cuda, name, severity):
         "nvml.cuda": r(cuda),
         "nvml.gpus.0.name": name,
     }
-    verdict = ask("CUD001", changed(inside(), changes))
+    verdict = run_check("CUD001", changed(inside(), changes))
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
 
 
 def test_disabling_the_requirement_is_advised_only_where_it_is_safe():
     def advice(driver, cuda):
         changes = {"container.require_cuda": "cuda>=13.0", "nvml.driver": r(driver), "nvml.cuda": r(cuda)}
-        return first("CUD001", changed(inside(), changes)).fix.summary
+        return find_only("CUD001", changed(inside(), changes)).fix.summary
 
     assert "would only move the failure" in advice("570.124.06", "12.8")
     newer = {"container.require_cuda": "cuda>=13.2", "nvml.driver": r("580.95.05"), "nvml.cuda": r("13.0")}
-    assert "NVIDIA_DISABLE_REQUIRE=1 is safe here" in first("CUD001", changed(inside(), newer)).fix.summary
+    assert "NVIDIA_DISABLE_REQUIRE=1 is safe here" in find_only("CUD001", changed(inside(), newer)).fix.summary
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_forward_compatibility_libraries(name, copy, driver, says):
         "nvml.driver": r(driver),
         "nvml.gpus.0.name": name,
     }
-    verdict = ask("CUD002", changed(inside(), changes))
+    verdict = run_check("CUD002", changed(inside(), changes))
     if says is None:
         assert verdict == Passed()
     else:
@@ -193,10 +193,10 @@ def test_forward_compatibility_libraries(name, copy, driver, says):
 
 
 def test_libcuda_of_another_driver():
-    finding = first("CUD003", changed(inside(), {"driver.libcuda": r("570.86.15")}))
+    finding = find_only("CUD003", changed(inside(), {"driver.libcuda": r("570.86.15")}))
     assert "error 803" in finding.message
     assert finding.fix.where is Side.IMAGE
-    assert first("CUD003", changed(healthy(), {"driver.libcuda": r("570.86.15")})).fix.where is Side.HOST
+    assert find_only("CUD003", changed(healthy(), {"driver.libcuda": r("570.86.15")})).fix.where is Side.HOST
 
 
 def with_torch(version, cuda, **changes):
@@ -216,7 +216,7 @@ def with_torch(version, cuda, **changes):
 )
 def test_driver_and_torchs_cuda(driver, says, torch, cuda, verdict):
     facts = with_torch(torch, cuda, **{"nvml.driver": r(driver), "nvml.cuda": r(says)})
-    assert isinstance(ask("CUD004", facts), verdict)
+    assert isinstance(run_check("CUD004", facts), verdict)
 
 
 def test_a_windows_driver_is_compared_with_windows_numbers():
@@ -228,22 +228,22 @@ def test_a_windows_driver_is_compared_with_windows_numbers():
             "python.torch": Torch("2.9.1+cu128", r("12.8"), None),
         },
     )
-    assert ask("CUD004", facts) == Passed()
+    assert run_check("CUD004", facts) == Passed()
     newer = changed(facts, {"python.torch": Torch("2.9.1+cu130", r("13.0"), None)})
-    assert "on Windows to 580" in first("CUD004", newer).fix.summary
+    assert "on Windows to 580" in find_only("CUD004", newer).fix.summary
 
 
 def test_a_driver_too_old_for_every_wheel_is_updated_where_it_lives():
     old = {"nvml.driver": r("390.157"), "nvml.cuda": r("9.1")}
-    assert first("CUD004", with_torch("2.9.1+cu130", "13.0", **old)).fix.where is Side.HOST
+    assert find_only("CUD004", with_torch("2.9.1+cu130", "13.0", **old)).fix.where is Side.HOST
     guest = changed(windows_guest(), old | {"python.torch": Torch("2.9.1+cu130", r("13.0"), None)})
-    fix = first("CUD004", guest).fix
+    fix = find_only("CUD004", guest).fix
     assert fix.where is Side.WINDOWS
     assert "Install none inside of WSL" in fix.summary
 
 
 def test_a_wheel_for_an_older_cuda_is_the_cheaper_repair():
-    fix = first(
+    fix = find_only(
         "CUD004", with_torch("2.9.1+cu130", "13.0", **{"nvml.driver": r("570.124.06"), "nvml.cuda": r("12.8")})
     ).fix
     assert fix.commands[0].startswith("pip install --force-reinstall torch==")
@@ -252,15 +252,15 @@ def test_a_wheel_for_an_older_cuda_is_the_cheaper_repair():
 
 def test_a_cpu_build_is_replaced_by_a_wheel_that_fits():
     facts = with_torch("2.9.1+cpu", None)
-    finding = first("PYT001", facts)
+    finding = find_only("PYT001", facts)
     assert finding.severity is Severity.ERROR
     assert finding.fix.commands == (format_wheel_install_command(facts, find_compatible_wheel(facts)),)
-    assert first("PYT001", changed(facts, {"container": None})).severity is Severity.WARNING
+    assert find_only("PYT001", changed(facts, {"container": None})).severity is Severity.WARNING
 
 
 def test_on_aarch64_the_default_index_is_named():
     facts = with_torch("2.9.1", None, **{"system.machine": "aarch64"})
-    assert "aarch64" in first("PYT001", facts).fix.summary
+    assert "aarch64" in find_only("PYT001", facts).fix.summary
 
 
 @pytest.mark.parametrize(
@@ -277,12 +277,12 @@ def test_on_aarch64_the_default_index_is_named():
 )
 def test_torch_and_compute_capability(torch, cuda, name, capability, verdict):
     facts = with_torch(torch, cuda, **{"nvml.gpus": (gpu(name=name, capability=capability),)})
-    assert isinstance(ask("PYT002", facts), verdict)
+    assert isinstance(run_check("PYT002", facts), verdict)
 
 
 def test_every_gpu_is_looked_at_not_only_the_first():
     gpus = (gpu(0), gpu(1, "NVIDIA GeForce GTX 1080", "6.1"))
-    finding = first("PYT002", with_torch("2.9.1+cu128", "12.8", **{"nvml.gpus": gpus}))
+    finding = find_only("PYT002", with_torch("2.9.1+cu128", "12.8", **{"nvml.gpus": gpus}))
     assert finding.subject == "GPU 1"
 
 
@@ -303,7 +303,7 @@ def test_missing_kernels_silence_what_is_built_on_torch():
             "python.packages.0.version": "0.49.2",
         },
     )
-    report = examined(facts)
+    report = build_full_report(facts)
     assert report.root_causes == ("PYT002",)
     assert {shown.check.code for shown in report.following("PYT002")} == {"PYT003", "CON004"}
 
@@ -317,12 +317,12 @@ def test_missing_kernels_silence_what_is_built_on_torch():
     ],
 )
 def test_bitsandbytes(shipped, severity):
-    verdict = ask("PYT003", changed(inside(), OLD_BITSANDBYTES | {"python.bitsandbytes_cuda": shipped}))
+    verdict = run_check("PYT003", changed(inside(), OLD_BITSANDBYTES | {"python.bitsandbytes_cuda": shipped}))
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
 
 
 def test_the_override_names_a_library_that_is_there():
-    finding = first("PYT003", changed(inside(), OLD_BITSANDBYTES | {"python.bitsandbytes_cuda": ("12.1", "12.6")}))
+    finding = find_only("PYT003", changed(inside(), OLD_BITSANDBYTES | {"python.bitsandbytes_cuda": ("12.1", "12.6")}))
     assert "export BNB_CUDA_VERSION=126" in finding.fix.commands
 
 
@@ -337,7 +337,7 @@ def test_the_override_names_a_library_that_is_there():
 )
 def test_flash_attention(version, verdict):
     packages = (*inside().python.packages, Package("flash-attn", version, ""))
-    assert isinstance(ask("PYT004", changed(inside(), {"python.packages": packages})), verdict)
+    assert isinstance(run_check("PYT004", changed(inside(), {"python.packages": packages})), verdict)
 
 
 def test_hidden_libraries():
@@ -348,9 +348,9 @@ def test_hidden_libraries():
             "python.shadowing_libraries": ("/usr/local/cuda-12.1/lib64/libnvJitLink.so.12",),
         },
     )
-    assert "/usr/local/cuda-12.1/lib64" in first("PYT005", facts).message
+    assert "/usr/local/cuda-12.1/lib64" in find_only("PYT005", facts).message
     own = "/venv/lib/python3.12/site-packages/nvidia/cublas/lib/libcublas.so.12"
-    assert ask("PYT005", changed(facts, {"python.shadowing_libraries": (own,)})) == Passed()
+    assert run_check("PYT005", changed(facts, {"python.shadowing_libraries": (own,)})) == Passed()
 
 
 @pytest.mark.parametrize(
@@ -369,13 +369,13 @@ def test_hidden_libraries():
 )
 def test_cuda_visible_devices(value, severity):
     facts = changed(inside(), {"python.cuda_visible_devices": value, "nvml.gpus": (gpu(0), gpu(1))})
-    verdict = ask("PYT006", facts)
+    verdict = run_check("PYT006", facts)
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
 
 
 def test_a_hub_cache_of_another_user():
     facts = changed(inside(), {"storage.directories.0.is_writable": False, "storage.directories.0.owner_uid": 0})
-    finding = first("STO001", facts)
+    finding = find_only("STO001", facts)
     assert finding.evidence == ("/home/dev/.cache/huggingface/hub: owned by user 0; this user is 1000",)
     assert finding.fix.where is Side.CONTAINER
 
@@ -392,7 +392,7 @@ def test_a_hub_cache_of_another_user():
     ],
 )
 def test_free_space(place, free, severity):
-    verdict = ask("STO002", changed(healthy(), {f"storage.directories.{place}.free_bytes": free}))
+    verdict = run_check("STO002", changed(healthy(), {f"storage.directories.{place}.free_bytes": free}))
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
 
 
@@ -400,7 +400,7 @@ def test_files_on_a_windows_drive():
     facts = changed(
         windows_guest(), {"storage.directories.1.path": "/mnt/c/project", "storage.directories.1.file_system": "9p"}
     )
-    assert codes(facts) == ["STO003"]
+    assert find_codes(facts) == ["STO003"]
 
 
 def test_not_applicable_carries_its_reason():

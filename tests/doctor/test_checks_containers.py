@@ -3,8 +3,8 @@ import pytest
 from devkit.doctor.model import Confidence, Found, Passed, Severity, Side, Skipped
 from devkit.facts.model import EngineKind, LocalImage, StoppedContainer
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, codes, examined, first, found
 from tests.doctor.machines import GIB, changed, container, gpu, healthy, inside, limits, r, without_gpu
+from tests.doctor.running import build_full_report, find_all, find_codes, find_only, run_check
 
 MIB = 1 << 20
 
@@ -34,7 +34,7 @@ def without_request(**changes):
 
 
 def test_a_dev_container_without_request_is_named_with_its_fix():
-    finding = first("CON006", with_containers(without_request()))
+    finding = find_only("CON006", with_containers(without_request()))
     assert (finding.severity, finding.subject, finding.confidence) == (Severity.ERROR, "dev", Confidence.CERTAIN)
     assert finding.fix.where is Side.PROJECT
     assert '"runArgs": ["--gpus", "all"]' in finding.fix.commands
@@ -54,7 +54,7 @@ def test_a_dev_container_without_request_is_named_with_its_fix():
     ],
 )
 def test_whose_container_and_which_request(changes, verdict):
-    assert isinstance(ask("CON006", with_containers(without_request(**changes))), verdict)
+    assert isinstance(run_check("CON006", with_containers(without_request(**changes))), verdict)
 
 
 @pytest.mark.parametrize(
@@ -67,21 +67,21 @@ def test_whose_container_and_which_request(changes, verdict):
     ],
 )
 def test_a_missing_request_counts_where_a_gpu_was_meant(changes, severity):
-    assert first("CON006", with_containers(without_request(**changes))).severity.value == severity
+    assert find_only("CON006", with_containers(without_request(**changes))).severity.value == severity
 
 
 def test_a_database_beside_the_dev_container_needs_no_gpu():
     database = container(name="db", gpu_request="", is_dev_container=False, service="db", require_cuda="cuda>=12.8")
-    assert isinstance(ask("CON006", with_containers(container(), database)), Passed)
+    assert isinstance(run_check("CON006", with_containers(container(), database)), Passed)
 
 
 def test_of_two_services_without_labels_none_is_accused():
     services = [without_request(name=name, is_dev_container=False, service=name) for name in ("dev", "db")]
-    assert isinstance(ask("CON006", with_containers(*services)), Skipped)
+    assert isinstance(run_check("CON006", with_containers(*services)), Skipped)
 
 
 def test_podman_is_asked_for_the_gpu_by_cdi_and_judged_with_care():
-    finding = first("CON006", with_containers(without_request(), kind=EngineKind.PODMAN))
+    finding = find_only("CON006", with_containers(without_request(), kind=EngineKind.PODMAN))
     assert finding.confidence is Confidence.LIKELY
     assert '"runArgs": ["--device", "nvidia.com/gpu=all"]' in finding.fix.commands
 
@@ -113,7 +113,7 @@ def test_a_missing_request_explains_what_is_seen_inside():
     ],
 )  # fmt: skip
 def test_which_containers_lose_their_gpu_when_systemd_reloads(change, engine, verdict):
-    assert isinstance(ask("CON007", with_containers(container(**change), **engine)), verdict)
+    assert isinstance(run_check("CON007", with_containers(container(**change), **engine)), verdict)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,14 @@ def test_which_containers_lose_their_gpu_when_systemd_reloads(change, engine, ve
 )
 def test_under_the_nvidia_runtime_its_mode_decides(mode, version, verdict):
     facts = with_containers(container(gpu_request="runtime", runtime="nvidia"))
-    assert isinstance(ask("CON007", changed(facts, {"toolkit.mode": mode, "toolkit.version": r(version)})), verdict)
+    assert isinstance(
+        run_check("CON007", changed(facts, {"toolkit.mode": mode, "toolkit.version": r(version)})), verdict
+    )
 
 
 def test_only_the_container_that_loses_its_gpu_is_named():
     facts = with_containers(container(name="safe"), container(name="frail", gpu_request="driver"))
-    assert first("CON007", facts).subject == "frail"
+    assert find_only("CON007", facts).subject == "frail"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_only_the_container_that_loses_its_gpu_is_named():
     ],
 )
 def test_the_requirement_of_the_projects_image(requirement, severity):
-    verdict = ask("CON008", changed(healthy(), {"engine.images.0.require_cuda": requirement}))
+    verdict = run_check("CON008", changed(healthy(), {"engine.images.0.require_cuda": requirement}))
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
 
 
@@ -170,7 +172,7 @@ def image(**changes):
 )
 def test_only_images_of_the_project_are_judged(changes, verdict):
     facts = changed(healthy(), {"engine.containers": (), "engine.images": (image(**changes),)})
-    assert isinstance(ask("CON008", facts), verdict)
+    assert isinstance(run_check("CON008", facts), verdict)
 
 
 def test_an_image_that_was_refused_before_is_the_cause_of_the_failed_start():
@@ -180,7 +182,7 @@ def test_an_image_that_was_refused_before_is_the_cause_of_the_failed_start():
         "engine.stopped": (stopped(state="created", error=error),),
         "engine.images.0.require_cuda": "cuda>=13.2",
     }
-    report = examined(changed(healthy(), changes))
+    report = build_full_report(changed(healthy(), changes))
     assert report.root_causes == ("CON008",)
     assert [shown.check.code for shown in report.following("CON008")] == ["CON011"]
 
@@ -197,11 +199,11 @@ def test_an_image_that_was_refused_before_is_the_cause_of_the_failed_start():
     ],
 )
 def test_shared_memory_of_gpu_containers(shm, ipc, verdict):
-    assert isinstance(ask("CON009", with_containers(container(shm_bytes=shm, ipc_mode=ipc))), verdict)
+    assert isinstance(run_check("CON009", with_containers(container(shm_bytes=shm, ipc_mode=ipc))), verdict)
 
 
 def test_a_container_without_gpu_may_have_little_shared_memory():
-    assert isinstance(ask("CON009", with_containers(container(gpu_request="", shm_bytes=64 * MIB))), Skipped)
+    assert isinstance(run_check("CON009", with_containers(container(gpu_request="", shm_bytes=64 * MIB))), Skipped)
 
 
 @pytest.mark.parametrize(
@@ -219,13 +221,13 @@ def test_a_container_without_gpu_may_have_little_shared_memory():
     ],
 )
 def test_variables_of_gpu_containers(changes, severity):
-    verdict = ask("CON010", with_containers(container(**changes)))
+    verdict = run_check("CON010", with_containers(container(**changes)))
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
 
 
 def test_where_nvidia_is_the_default_runtime_a_container_need_not_mean_it():
     plain = container(gpu_request="", runtime="nvidia", visible_devices=None)
-    assert isinstance(ask("CON010", with_containers(plain, default_runtime="nvidia")), Passed)
+    assert isinstance(run_check("CON010", with_containers(plain, default_runtime="nvidia")), Passed)
 
 
 @pytest.mark.parametrize(
@@ -240,18 +242,18 @@ def test_where_nvidia_is_the_default_runtime_a_container_need_not_mean_it():
 )
 def test_how_the_last_dev_container_ended(changes, verdict):
     facts = changed(healthy(), {"engine.containers": (), "engine.stopped": (stopped(**changes),)})
-    assert isinstance(ask("CON011", facts), verdict)
+    assert isinstance(run_check("CON011", facts), verdict)
 
 
 def test_a_container_that_runs_again_is_forgiven():
     facts = changed(healthy(), {"engine.stopped": (stopped(error="no such device"),)})
-    assert isinstance(ask("CON011", facts), Skipped)
+    assert isinstance(run_check("CON011", facts), Skipped)
 
 
 def test_a_known_error_of_the_last_start_is_explained():
     error = 'could not select device driver "" with capabilities: [[gpu]]'
     facts = changed(healthy(), {"engine.containers": (), "engine.stopped": (stopped(error=error, state="created"),)})
-    finding = first("CON011", facts)
+    finding = find_only("CON011", facts)
     assert error not in finding.message
     assert finding.evidence == (f"State.Error: {error}",)
 
@@ -267,7 +269,7 @@ def test_a_missing_toolkit_is_the_cause_of_a_failed_start():
         "toolkit.daemon_files": (),
         "cdi": (),
     }
-    assert examined(changed(healthy(), changes)).root_causes == ("CTK001",)
+    assert build_full_report(changed(healthy(), changes)).root_causes == ("CTK001",)
 
 
 SELINUX = {"engine.has_selinux": True, "limits": limits(selinux="enforcing")}
@@ -289,7 +291,7 @@ SELINUX = {"engine.has_selinux": True, "limits": limits(selinux="enforcing")}
     ],
 )
 def test_selinux(changes, verdict):
-    assert isinstance(ask("CON012", changed(healthy(), SELINUX | changes)), verdict)
+    assert isinstance(run_check("CON012", changed(healthy(), SELINUX | changes)), verdict)
 
 
 @pytest.mark.parametrize(
@@ -307,44 +309,44 @@ def test_selinux(changes, verdict):
     ],
 )
 def test_the_workspace_inside(changes, verdict):
-    assert isinstance(ask("CON013", changed(inside(), changes)), verdict)
+    assert isinstance(run_check("CON013", changed(inside(), changes)), verdict)
 
 
 def test_a_workspace_that_root_took_is_given_back_on_the_host():
     changes = {"storage.directories.1.is_writable": False, "storage.directories.1.owner_uid": 0}
-    fix = first("CON013", changed(inside(), changes)).fix
+    fix = find_only("CON013", changed(inside(), changes)).fix
     assert (fix.where, fix.commands) == (Side.HOST, ("sudo chown -R $USER: .",))
 
 
 def test_the_workspace_of_a_host_is_not_judged_here():
-    assert isinstance(ask("CON013", changed(healthy(), {"storage.directories.1.is_writable": False})), Skipped)
+    assert isinstance(run_check("CON013", changed(healthy(), {"storage.directories.1.is_writable": False})), Skipped)
 
 
 def test_a_group_without_a_name_is_only_noted():
     facts = changed(inside(), {"container.nameless_groups": (993,)})
-    assert first("CON014", facts).severity is Severity.NOTE
-    assert codes(facts) == []
+    assert find_only("CON014", facts).severity is Severity.NOTE
+    assert find_codes(facts) == []
 
 
 @pytest.mark.parametrize("code", ["CON006", "CON007", "CON008", "CON009", "CON010", "CON011", "CON012"])
 @pytest.mark.parametrize("facts", [without_gpu(), inside()], ids=["without a GPU", "inside a container"])
 def test_elsewhere_nothing_is_said_of_running_containers(code, facts):
-    assert isinstance(ask(code, facts), Skipped)
+    assert isinstance(run_check(code, facts), Skipped)
 
 
 @pytest.mark.parametrize("code", ["CON006", "CON007", "CON009", "CON010"])
 def test_an_engine_that_does_not_list_is_not_accused(code):
     facts = changed(healthy(), {"engine.containers": Unknown("no answer in time")})
-    assert ask(code, facts) == Skipped("no answer in time")
+    assert run_check(code, facts) == Skipped("no answer in time")
 
 
 def test_more_than_one_container_gets_more_than_one_finding():
     both = [container(name=name, shm_bytes=64 * MIB, gpu_request="cdi") for name in ("one", "two")]
-    assert [finding.subject for finding in found("CON009", with_containers(*both))] == ["one", "two"]
+    assert [finding.subject for finding in find_all("CON009", with_containers(*both))] == ["one", "two"]
 
 
 def test_a_gpu_of_another_machine_is_not_asked_for():
     facts = changed(
         with_containers(without_request()), {"nvml.gpus": (gpu(),), "engine.endpoint.url": "tcp://far:2376"}
     )
-    assert isinstance(ask("CON006", facts), Skipped)
+    assert isinstance(run_check("CON006", facts), Skipped)

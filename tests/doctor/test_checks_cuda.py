@@ -5,8 +5,8 @@ import pytest
 from devkit.doctor.model import Found, Passed, Severity, Skipped
 from devkit.facts.model import CudaFolder, LocalImage, Package, Tegra, Torch
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, examined, first
 from tests.doctor.machines import changed, gpu, healthy, inside, r, without_gpu
+from tests.doctor.running import build_full_report, find_only, run_check
 
 STUBS = "/usr/local/cuda/lib64/stubs"
 
@@ -22,7 +22,7 @@ STUBS = "/usr/local/cuda/lib64/stubs"
 )
 def test_stubs(folders, first_libcuda, severity):
     facts = changed(inside(), {"python.ld_library_path": folders, "driver.libcuda_paths": (first_libcuda,)})
-    verdict = ask("CUD005", facts)
+    verdict = run_check("CUD005", facts)
     assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])
 
 
@@ -53,7 +53,7 @@ BLACKWELL = {"nvml.gpus": (gpu(name="NVIDIA GeForce RTX 5090", capability="12.0"
     ],
 )
 def test_cuda_knows_every_gpu(facts, severity):
-    verdict = ask("CUD006", facts)
+    verdict = run_check("CUD006", facts)
     assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])
 
 
@@ -67,7 +67,7 @@ def test_cuda_knows_every_gpu(facts, severity):
     ],
 )
 def test_the_driver_compiles_what_the_toolkit_leaves(version, severity):
-    verdict = ask("CUD007", toolkit(version))
+    verdict = run_check("CUD007", toolkit(version))
     assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])
 
 
@@ -84,7 +84,7 @@ DEEPSPEED = {"python.packages": (Package("deepspeed", "0.18.2", "", ()),)}
     ],
 )
 def test_the_toolkit_fits_torch(facts, severity):
-    verdict = ask("CUD008", facts)
+    verdict = run_check("CUD008", facts)
     assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])
 
 
@@ -98,7 +98,7 @@ def test_the_toolkit_fits_torch(facts, severity):
     ],
 )
 def test_without_a_toolkit_nothing_is_judged(code, facts):
-    assert isinstance(ask(code, facts), Skipped)
+    assert isinstance(run_check(code, facts), Skipped)
 
 
 def dev_image(machine, name="dev", is_dev_container=True):
@@ -118,12 +118,12 @@ def dev_image(machine, name="dev", is_dev_container=True):
     ],
 )
 def test_images(images, verdict):
-    assert isinstance(ask("CUD009", changed(healthy(), {"engine.images": images})), verdict)
+    assert isinstance(run_check("CUD009", changed(healthy(), {"engine.images": images})), verdict)
 
 
 def test_the_image_is_built_anew_for_the_right_platform():
     facts = changed(healthy(), {"engine.machine": "aarch64", "engine.images": (dev_image("amd64", name="dev:1"),)})
-    assert "linux/arm64" in first("CUD009", facts).fix.summary
+    assert "linux/arm64" in find_only("CUD009", facts).fix.summary
 
 
 def jetson(version, cuda, release="36.4.7"):
@@ -144,7 +144,7 @@ def jetson(version, cuda, release="36.4.7"):
     ],
 )
 def test_a_jetson_needs_its_own_torch(facts, severity):
-    verdict = ask("CUD010", facts)
+    verdict = run_check("CUD010", facts)
     assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])
 
 
@@ -158,15 +158,15 @@ def test_a_jetson_needs_its_own_torch(facts, severity):
     ],
 )
 def test_a_jetson_is_sent_to_its_own_index(release, command):
-    commands = first("CUD010", jetson("2.9.1+cu126", "12.6", release)).fix.commands
+    commands = find_only("CUD010", jetson("2.9.1+cu126", "12.6", release)).fix.commands
     assert [line.partition(" https")[0] for line in commands] == command
 
 
 @pytest.mark.parametrize("facts", [pytest.param(inside(), id="not read"), pytest.param(healthy(), id="on a host")])
 def test_other_machines_are_no_jetson(facts):
-    assert isinstance(ask("CUD010", facts), Skipped)
-    assert isinstance(ask("CUD010", changed(facts, {"system.tegra": None})), Skipped)
+    assert isinstance(run_check("CUD010", facts), Skipped)
+    assert isinstance(run_check("CUD010", changed(facts, {"system.tegra": None})), Skipped)
 
 
 def test_a_toolkit_beside_a_healthy_torch_disturbs_nobody():
-    assert examined(toolkit("13.2.51")).root_causes == ()
+    assert build_full_report(toolkit("13.2.51")).root_causes == ()

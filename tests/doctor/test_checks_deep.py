@@ -6,8 +6,8 @@ from devkit.doctor.error_codes import CUDA_ERRORS, find_cuda_error
 from devkit.doctor.model import Confidence, Found, Passed, Severity, Side, Skipped
 from devkit.facts.model import CudaCall, CudaStop, Deep, Step, StepEnd, TorchCall
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, examined, first, found
 from tests.doctor.machines import changed, healthy, inside, r, windows_guest, without_gpu
+from tests.doctor.running import build_full_report, find_all, find_only, run_check
 
 LIBCUDA = "/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05"
 WORKED = ("import torch", "torch.cuda.is_available", "start CUDA", "count GPUs", "look at GPU 0", "multiply on GPU 0")
@@ -35,12 +35,12 @@ def failed(name, detail):
 
 
 def test_a_working_cuda_passes():
-    assert ask("CUD011", cuda(0)) == Passed()
+    assert run_check("CUD011", cuda(0)) == Passed()
 
 
 @pytest.mark.parametrize("code", [*CUDA_ERRORS, 3, 719])
 def test_every_other_code_is_an_error_with_advice(code):
-    finding = first("CUD011", cuda(code))
+    finding = find_only("CUD011", cuda(code))
     assert finding.message.startswith(f"cuInit returns {code} (CUDA_ERROR_OF_SOME_KIND): ")
     assert finding.severity is Severity.ERROR
     assert finding.fix.summary
@@ -49,14 +49,14 @@ def test_every_other_code_is_an_error_with_advice(code):
 
 @pytest.mark.parametrize("code", [code for code in CUDA_ERRORS if CUDA_ERRORS[code].in_container])
 def test_inside_a_container_nobody_is_sent_to_the_hosts_commands(code):
-    inside_of_it, outside = first("CUD011", cuda(code)), first("CUD011", cuda(code, healthy()))
+    inside_of_it, outside = find_only("CUD011", cuda(code)), find_only("CUD011", cuda(code, healthy()))
     assert (inside_of_it.fix.where, outside.fix.where) == (Side.CONTAINER, Side.HOST)
     assert not any("modprobe" in command or "systemctl" in command for command in inside_of_it.fix.commands)
     assert inside_of_it.fix.summary != outside.fix.summary
 
 
 def test_no_linux_module_is_loaded_inside_of_wsl():
-    assert first("CUD011", cuda(999, windows_guest())).fix.where is Side.WSL
+    assert find_only("CUD011", cuda(999, windows_guest())).fix.where is Side.WSL
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_no_linux_module_is_loaded_inside_of_wsl():
     ],
 )
 def test_a_cuda_that_does_not_answer_is_found(facts, says):
-    assert first("CUD011", facts).message.startswith(says)
+    assert find_only("CUD011", facts).message.startswith(says)
 
 
 @pytest.mark.parametrize("code", ["CUD011", "PYT017", "PYT018", "PYT019", "PYT020"])
@@ -84,16 +84,16 @@ def test_a_cuda_that_does_not_answer_is_found(facts, says):
     ],
 )  # fmt: skip
 def test_what_was_not_tried_is_no_finding(code, facts):
-    assert isinstance(ask(code, facts), Skipped)
+    assert isinstance(run_check(code, facts), Skipped)
 
 
 @pytest.mark.parametrize("code", ["PYT018", "PYT019", "PYT020"])
 def test_a_package_that_is_not_installed_is_not_judged(code):
-    assert isinstance(ask(code, torch()), Skipped)
+    assert isinstance(run_check(code, torch()), Skipped)
 
 
 def test_a_torch_that_multiplies_passes():
-    assert ask("PYT017", torch()) == Passed()
+    assert run_check("PYT017", torch()) == Passed()
 
 
 @pytest.mark.parametrize(
@@ -112,23 +112,23 @@ def test_a_torch_that_multiplies_passes():
     ],
 )  # fmt: skip
 def test_the_step_that_broke_is_named_with_its_cause(step, says):
-    finding = first("PYT017", torch(step))
+    finding = find_only("PYT017", torch(step))
     assert step.name in finding.message
     assert says in finding.message
 
 
 def test_only_the_first_broken_step_of_a_start_is_told():
     facts = torch(failed("torch.cuda.is_available", "x"), failed("start CUDA", "y"))
-    assert first("PYT017", facts).subject == "torch.cuda.is_available"
+    assert find_only("PYT017", facts).subject == "torch.cuda.is_available"
 
 
 def test_each_gpu_that_fails_is_told():
     facts = torch(failed("multiply on GPU 0", "x"), failed("multiply on GPU 3", "y"))
-    assert [finding.subject for finding in found("PYT017", facts)] == ["multiply on GPU 0", "multiply on GPU 3"]
+    assert [finding.subject for finding in find_all("PYT017", facts)] == ["multiply on GPU 0", "multiply on GPU 3"]
 
 
 def test_a_gpu_without_bf16_is_no_broken_gpu():
-    assert ask("PYT017", torch(failed("multiply in bf16 on GPU 0", "not implemented"))) == Passed()
+    assert run_check("PYT017", torch(failed("multiply in bf16 on GPU 0", "not implemented"))) == Passed()
 
 
 BNB = ("import bitsandbytes", "quantise to 4 bits")
@@ -147,7 +147,7 @@ BNB = ("import bitsandbytes", "quantise to 4 bits")
     ],
 )
 def test_bitsandbytes(facts, verdict):
-    assert isinstance(ask("PYT018", facts), verdict)
+    assert isinstance(run_check("PYT018", facts), verdict)
 
 
 def test_triton_and_flash_attention_carry_their_own_words():
@@ -155,20 +155,20 @@ def test_triton_and_flash_attention_carry_their_own_words():
         failed("compile a Triton kernel", "RuntimeError: Failed to find C compiler."),
         failed("import flash_attn", "undefined symbol: _ZN3c105ErrorC2E"),
     )
-    assert first("PYT019", facts).message.endswith("there is no C compiler")
-    assert "torch has cxx11abiTRUE" in first("PYT020", facts).evidence
+    assert find_only("PYT019", facts).message.endswith("there is no C compiler")
+    assert "torch has cxx11abiTRUE" in find_only("PYT020", facts).evidence
 
 
 def test_a_cuda_that_does_not_start_explains_torch():
     broken = torch(failed("start CUDA", "RuntimeError: CUDA unknown error"))
-    report = examined(changed(broken, {"deep.cuda": CudaCall(999, LIBCUDA)}))
+    report = build_full_report(changed(broken, {"deep.cuda": CudaCall(999, LIBCUDA)}))
     assert report.root_causes == ("CUD011",)
     assert [shown.check.code for shown in report.following("CUD011")] == ["PYT017"]
 
 
 def test_a_hidden_gpu_explains_cuinits_code():
     facts = changed(cuda(100), {"python.cuda_visible_devices": "7"})
-    assert examined(facts).root_causes == ("PYT006",)
+    assert build_full_report(facts).root_causes == ("PYT006",)
 
 
 def test_words_are_read_without_regard_to_case():

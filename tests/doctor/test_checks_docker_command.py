@@ -16,8 +16,8 @@ from devkit.facts.model import (
     Proxy,
 )
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, codes, examined, first, found
 from tests.doctor.machines import changed, healthy, r, windows_guest, without_gpu
+from tests.doctor.running import build_full_report, find_all, find_codes, find_only, run_check
 
 UNREAD = Unknown("not read here")
 CONFIG = "/home/dev/.docker/config.json"
@@ -53,13 +53,13 @@ def with_docker(engine=None, **changes):
     ],
 )
 def test_the_docker_command_is_new_enough(version, minimum, verdict):
-    assert isinstance(ask("ENG011", with_docker({"engine.min_api_version": minimum}, version=version)), verdict)
+    assert isinstance(run_check("ENG011", with_docker({"engine.min_api_version": minimum}, version=version)), verdict)
 
 
 def test_a_machine_without_the_docker_command_is_not_judged():
     facts = changed(healthy(), {"clients.found": ()})
     for code in ("ENG011", "ENG012", "ENG014"):
-        assert ask(code, facts) == Skipped("there is no docker command on this side")
+        assert run_check(code, facts) == Skipped("there is no docker command on this side")
 
 
 @pytest.mark.parametrize(
@@ -73,18 +73,18 @@ def test_a_machine_without_the_docker_command_is_not_judged():
 )
 def test_docker_that_is_podman(is_podman, engine, severity):
     facts = changed(with_docker(engine, is_podman=is_podman), {"engine.endpoint": Endpoint("unix:///p.sock", "x")})
-    verdict = ask("ENG012", facts)
+    verdict = run_check("ENG012", facts)
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
 
 
 def test_podman_as_command_and_behind_the_socket_is_one_cause():
     podman = {"engine.kind": EngineKind.PODMAN, "engine.version": r("4.9.4"), "engine.cdi_devices": UNREAD}
-    report = examined(with_docker(podman, is_podman=True))
+    report = build_full_report(with_docker(podman, is_podman=True))
     assert "ENG012" in [shown.check.code for shown in report.following("ENG004")]
 
 
 def test_podman_without_a_gpu_is_nobodys_business():
-    assert isinstance(ask("ENG012", changed(without_gpu(), {"clients.found": docker(is_podman=True)})), Skipped)
+    assert isinstance(run_check("ENG012", changed(without_gpu(), {"clients.found": docker(is_podman=True)})), Skipped)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_podman_without_a_gpu_is_nobodys_business():
 )
 def test_helpers_for_logins(helpers, count):
     facts = changed(healthy(), {"clients.settings": DockerSettings(CONFIG, "", helpers, False)})
-    verdict = ask("ENG014", facts)
+    verdict = run_check("ENG014", facts)
     assert (len(verdict.findings) if isinstance(verdict, Found) else 0) == count
 
 
@@ -108,14 +108,14 @@ def test_helpers_for_logins(helpers, count):
 def test_a_missing_helper_is_repaired_in_the_users_own_file(registry, key):
     helper = CredentialHelper("gone", "", registry)
     facts = changed(healthy(), {"clients.settings": DockerSettings(CONFIG, "", (helper,), False)})
-    (repair,) = first("ENG014", facts).fix.repairs
+    (repair,) = find_only("ENG014", facts).fix.repairs
     assert (repair.kind, repair.path, repair.key) == (RepairKind.REMOVE, CONFIG, key)
 
 
 def test_settings_that_do_not_parse():
     broken = DockerSettings(CONFIG, "line 1, column 2: Expecting property name", (), False)
-    assert "line 1, column 2" in first("ENG014", changed(healthy(), {"clients.settings": broken})).message
-    assert isinstance(ask("ENG014", changed(healthy(), {"clients.settings": UNREAD})), Skipped)
+    assert "line 1, column 2" in find_only("ENG014", changed(healthy(), {"clients.settings": broken})).message
+    assert isinstance(run_check("ENG014", changed(healthy(), {"clients.settings": UNREAD})), Skipped)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_settings_that_do_not_parse():
     ],
 )
 def test_one_docker_on_this_side(facts, verdict):
-    assert isinstance(ask("ENG009", facts), verdict)
+    assert isinstance(run_check("ENG009", facts), verdict)
 
 
 def test_a_snap_that_answers_beside_a_package_is_one_cause():
@@ -153,7 +153,7 @@ def test_a_snap_that_answers_beside_a_package_is_one_cause():
             "clients.engine_programs": ("/usr/bin/dockerd", "/snap/bin/docker"),
         },
     )
-    report = examined(facts)
+    report = build_full_report(facts)
     assert report.root_causes == ("ENG003",)
     assert "ENG009" in [shown.check.code for shown in report.following("ENG003")]
 
@@ -168,13 +168,13 @@ def test_a_snap_that_answers_beside_a_package_is_one_cause():
 )
 def test_the_engine_is_new_enough(version, kind, verdict):
     facts = changed(healthy(), {"engine.version": r(version), "engine.kind": kind})
-    assert isinstance(ask("ENG010", facts), verdict)
+    assert isinstance(run_check("ENG010", facts), verdict)
 
 
 def test_docker_desktop_on_windows_is_explained_and_healthy():
-    assert first("ENG008", windows_guest()).severity is Severity.NOTE
-    assert codes(windows_guest()) == []
-    assert isinstance(ask("ENG008", healthy()), Skipped)
+    assert find_only("ENG008", windows_guest()).severity is Severity.NOTE
+    assert find_codes(windows_guest()) == []
+    assert isinstance(run_check("ENG008", healthy()), Skipped)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_docker_desktop_on_windows_is_explained_and_healthy():
     ],
 )
 def test_the_proxy_of_the_shell_and_of_the_daemon(changes, severities):
-    verdict = ask("ENG013", changed(healthy(), changes))
+    verdict = run_check("ENG013", changed(healthy(), changes))
     findings = verdict.findings if isinstance(verdict, Found) else ()
     assert [finding.severity.value for finding in findings] == severities
 
@@ -211,7 +211,7 @@ def test_the_proxy_of_the_shell_and_of_the_daemon(changes, severities):
     ids=["under systemd", "rootless", "without systemd"],
 )
 def test_the_daemon_gets_its_proxy_as_this_machine_does_it(changes, command):
-    finding = found("ENG013", changed(healthy(), {"hub.proxies": THROUGH, **changes}))[0]
+    finding = find_all("ENG013", changed(healthy(), {"hub.proxies": THROUGH, **changes}))[0]
     assert command in finding.fix.commands
     assert finding.fix.restart is Restart.ENGINE
 
@@ -223,7 +223,7 @@ def test_the_daemon_gets_its_proxy_as_this_machine_does_it(changes, command):
 )
 def test_engines_with_proxies_of_their_own_are_not_accused(changes):
     facts = changed(healthy(), {"hub.proxies": THROUGH, **changes})
-    assert isinstance(ask("ENG013", facts), Skipped)
+    assert isinstance(run_check("ENG013", facts), Skipped)
 
 
 @pytest.mark.parametrize(
@@ -236,14 +236,14 @@ def test_engines_with_proxies_of_their_own_are_not_accused(changes):
     ],
 )
 def test_the_clock_of_the_engine(ahead, verdict):
-    assert isinstance(ask("ENG015", changed(healthy(), {"engine.clock_ahead_s": ahead})), verdict)
+    assert isinstance(run_check("ENG015", changed(healthy(), {"engine.clock_ahead_s": ahead})), verdict)
 
 
 def test_the_clock_of_a_virtual_machine_is_set_by_its_restart():
     desktop = {"engine.kind": EngineKind.DOCKER_DESKTOP, "engine.clock_ahead_s": -3600}
-    assert first("ENG015", changed(healthy(), desktop)).fix.commands == ("docker desktop restart",)
+    assert find_only("ENG015", changed(healthy(), desktop)).fix.commands == ("docker desktop restart",)
     elsewhere = {"engine.endpoint": Endpoint("tcp://x:1", "DOCKER_HOST"), "engine.clock_ahead_s": -3600}
-    assert isinstance(ask("ENG015", changed(healthy(), elsewhere)), Skipped)
+    assert isinstance(run_check("ENG015", changed(healthy(), elsewhere)), Skipped)
 
 
 SILENT = EngineFailure(EngineEnd.NOT_RUNNING, Endpoint("unix:///var/run/docker.sock", "default"), "missing")
@@ -261,14 +261,14 @@ ONLY_WINDOWS = docker(path="/mnt/c/Program Files/Docker/Docker/resources/bin/doc
     ],
 )
 def test_docker_desktop_that_does_not_reach_the_guest(changes, says, side):
-    finding = first("ENG001", changed(windows_guest(), {"engine": SILENT, **changes}))
+    finding = find_only("ENG001", changed(windows_guest(), {"engine": SILENT, **changes}))
     assert says in finding.message
     assert finding.fix.where is side
 
 
 def test_wsl_without_systemd_is_told_how_services_start():
     facts = changed(windows_guest(), {"engine": SILENT, "system.runs_systemd": False})
-    finding = first("ENG001", facts)
+    finding = find_only("ENG001", facts)
     assert "systemd=true" in finding.fix.summary
     assert finding.fix.commands == ("sudo service docker start",)
 
@@ -278,4 +278,4 @@ def test_wsl1_is_converted():
         windows_guest(),
         {"engine": SILENT, "system.platform": Platform.WSL1, "clients.found": ONLY_WINDOWS, "wsl": None},
     )
-    assert "--set-version" in first("ENG001", facts).fix.commands[1]
+    assert "--set-version" in find_only("ENG001", facts).fix.commands[1]

@@ -3,7 +3,6 @@ import pytest
 from devkit.doctor.model import Confidence, Found, Passed, Restart, Severity, Side, Skipped
 from devkit.facts.model import NvmlEnd, NvmlFailure, PciGpu
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, examined, first, found
 from tests.doctor.machines import (
     ARCH,
     DEBIAN,
@@ -22,6 +21,7 @@ from tests.doctor.machines import (
     windows_guest,
     without_gpu,
 )
+from tests.doctor.running import build_full_report, find_all, find_only, run_check
 
 
 def failure(code, message="", *, end=NvmlEnd.ERROR, call="nvmlInit_v2"):
@@ -90,7 +90,7 @@ NOTHING_INSTALLED = NOT_LOADED | {
     ],
 )
 def test_why_the_driver_is_not_loaded(changes, says, command):
-    finding = first("DRV001", changed(healthy(), NOT_LOADED | changes))
+    finding = find_only("DRV001", changed(healthy(), NOT_LOADED | changes))
     assert says in finding.message
     assert any(command in line for line in finding.fix.commands)
     assert finding.severity is Severity.ERROR
@@ -101,25 +101,27 @@ def test_why_the_driver_is_not_loaded(changes, says, command):
 def test_a_gpu_of_several_on_another_driver_is_fine_while_the_module_is_loaded():
     other = PciGpu("0000:02:00.0", "0x2684", "vfio-pci")
     facts = changed(healthy(), {"driver.pci_gpus": (*healthy().driver.pci_gpus, other)})
-    assert ask("DRV001", facts) == Passed()
+    assert run_check("DRV001", facts) == Passed()
 
 
 def test_a_container_is_sent_to_its_host():
-    finding = first("DRV001", changed(inside(), NOT_LOADED))
+    finding = find_only("DRV001", changed(inside(), NOT_LOADED))
     assert "Run devkit doctor on the host" in finding.fix.summary
     assert finding.fix.commands == ("devkit doctor",)
 
 
 def test_libraries_without_a_gpu_are_a_warning():
     facts = changed(without_gpu(), {"nvml": failure(9, "Driver Not Loaded"), "driver.libnvidia_ml": r("580.95.05")})
-    finding = first("DRV001", facts)
+    finding = find_only("DRV001", facts)
     assert finding.severity is Severity.WARNING
     assert finding.confidence is Confidence.POSSIBLE
 
 
 def test_what_is_unknown_is_neither_found_nor_fine():
-    assert isinstance(ask("DRV001", changed(healthy(), {"driver.loaded": Unknown("hidden")})), Skipped)
-    assert isinstance(ask("DRV001", changed(healthy(), {"driver": Unknown("hidden"), "nvml": Unknown("?")})), Skipped)
+    assert isinstance(run_check("DRV001", changed(healthy(), {"driver.loaded": Unknown("hidden")})), Skipped)
+    assert isinstance(
+        run_check("DRV001", changed(healthy(), {"driver": Unknown("hidden"), "nvml": Unknown("?")})), Skipped
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,11 +139,11 @@ def test_what_is_unknown_is_neither_found_nor_fine():
 )
 def test_each_distribution_installs_its_own_driver(distribution, command):
     facts = changed(healthy(), NOTHING_INSTALLED | {"system.distribution": distribution})
-    assert command in first("DRV001", facts).fix.commands
+    assert command in find_only("DRV001", facts).fix.commands
 
 
 def test_an_unknown_distribution_gets_the_guide_instead_of_a_guess():
-    fix = first("DRV001", changed(healthy(), NOTHING_INSTALLED | {"system.distribution": VOID})).fix
+    fix = find_only("DRV001", changed(healthy(), NOTHING_INSTALLED | {"system.distribution": VOID})).fix
     assert fix.commands == ()
     assert fix.docs.startswith("https://docs.nvidia.com/")
 
@@ -159,7 +161,7 @@ def test_a_mismatch_names_both_versions_and_the_log_line():
             "driver.upgraded_packages": ("x", UPGRADE),
         },
     )
-    finding = first("DRV002", facts)
+    finding = find_only("DRV002", facts)
     assert finding.message == "the loaded NVIDIA module is 580.95.05, but its libraries are 580.105.08"
     assert f"package log: {UPGRADE}" in finding.evidence
     assert finding.fix.restart is Restart.HOST
@@ -178,11 +180,11 @@ def test_a_mismatch_names_both_versions_and_the_log_line():
     ],
 )
 def test_library_and_module(library, nvml, verdict):
-    assert isinstance(ask("DRV002", changed(healthy(), {"driver.libnvidia_ml": library, "nvml": nvml})), verdict)
+    assert isinstance(run_check("DRV002", changed(healthy(), {"driver.libnvidia_ml": library, "nvml": nvml})), verdict)
 
 
 def test_a_container_with_old_libraries_is_recreated_not_rebooted():
-    fix = first("DRV002", changed(inside(), {"nvml": failure(18)})).fix
+    fix = find_only("DRV002", changed(inside(), {"nvml": failure(18)})).fix
     assert "recreate this container" in fix.summary
     assert "sudo reboot" not in fix.commands
 
@@ -201,7 +203,7 @@ def test_a_mismatch_silences_everything_above_it():
             "toolkit.daemon_files": (),
         },
     )
-    report = examined(facts)
+    report = build_full_report(facts)
     assert report.root_causes == ("DRV002",)
     assert {shown.check.code for shown in report.following("DRV002")} >= {"DRV003", "CUD003", "CTK001", "CTK003"}
 
@@ -218,7 +220,7 @@ def test_a_mismatch_silences_everything_above_it():
     ],
 )
 def test_why_nvml_does_not_answer(nvml, says, restart):
-    finding = first("DRV003", changed(healthy(), {"nvml": nvml}))
+    finding = find_only("DRV003", changed(healthy(), {"nvml": nvml}))
     assert says in finding.message
     assert finding.fix.restart is restart
     assert finding.evidence[0].startswith("nvmlInit_v2")
@@ -226,12 +228,12 @@ def test_why_nvml_does_not_answer(nvml, says, restart):
 
 def test_a_hung_driver_is_the_root_even_where_the_bus_shows_no_gpu():
     facts = changed(without_gpu(), {"nvml": failure(0, end=NvmlEnd.TIMED_OUT)})
-    assert examined(facts).root_causes == ("DRV003",)
+    assert build_full_report(facts).root_causes == ("DRV003",)
 
 
 def test_windows_blocks_the_gpu_without_a_linux_driver_inside():
     facts = changed(windows_guest(), {"nvml": failure(17, "GPU access blocked by the operating system")})
-    report = examined(facts)
+    report = build_full_report(facts)
     assert report.root_causes == ("WSL004",)
     assert report.roots[0].finding.fix.where is Side.WINDOWS
 
@@ -249,7 +251,7 @@ def test_windows_blocks_the_gpu_without_a_linux_driver_inside():
 )
 def test_open_module_where_needed(device, is_open, verdict):
     facts = changed(healthy(), {"driver.pci_gpus.0.device_id": device, "driver.is_open": is_open})
-    assert isinstance(ask("DRV004", facts), verdict)
+    assert isinstance(run_check("DRV004", facts), verdict)
 
 
 def test_the_closed_module_is_the_cause_of_the_missing_gpu():
@@ -257,13 +259,13 @@ def test_the_closed_module_is_the_cause_of_the_missing_gpu():
         healthy(),
         {"driver.pci_gpus.0.device_id": "0x2b85", "driver.is_open": False, "nvml.gpus": ()},
     )
-    report = examined(facts)
+    report = build_full_report(facts)
     assert report.root_causes == ("DRV004",)
     assert "sudo apt-get install -y nvidia-driver-580-open" in report.roots[0].finding.fix.commands
 
 
 def test_a_missing_uvm_node_is_made_and_kept():
-    finding = first("DRV005", changed(healthy(), {"driver.device_nodes": ("/dev/nvidia0", "/dev/nvidiactl")}))
+    finding = find_only("DRV005", changed(healthy(), {"driver.device_nodes": ("/dev/nvidia0", "/dev/nvidiactl")}))
     assert "sudo nvidia-modprobe -u -c=0" in finding.fix.commands
 
 
@@ -273,15 +275,15 @@ def test_one_lost_gpu_of_eight_is_named_and_the_others_count():
     gpus = tuple(gpu(index) for index in range(8))
     gpus = (*gpus[:3], FailedGpu(3, 15, "GPU is lost"), *gpus[4:])
     facts = changed(healthy(), {"nvml.gpus": gpus, "driver.pci_gpus": healthy().driver.pci_gpus * 8})
-    finding = first("GPU002", facts)
+    finding = find_only("GPU002", facts)
     assert finding.subject == "GPU 3"
     assert finding.message.startswith("GPU 3 of 8 is lost")
-    assert examined(facts).root_causes == ("GPU002",)
+    assert build_full_report(facts).root_causes == ("GPU002",)
 
 
 def test_fewer_gpus_than_on_the_bus():
     facts = changed(healthy(), {"driver.pci_gpus": healthy().driver.pci_gpus * 2})
-    assert first("GPU005", facts).severity is Severity.WARNING
+    assert find_only("GPU005", facts).severity is Severity.WARNING
 
 
 @pytest.mark.parametrize(
@@ -293,7 +295,7 @@ def test_fewer_gpus_than_on_the_bus():
     ],
 )
 def test_mig_without_instances(gpus, severities):
-    verdict = ask("GPU003", changed(healthy(), {"nvml.gpus": gpus}))
+    verdict = run_check("GPU003", changed(healthy(), {"nvml.gpus": gpus}))
     findings = verdict.findings if isinstance(verdict, Found) else ()
     assert [finding.severity.value for finding in findings] == severities
 
@@ -305,12 +307,12 @@ def test_mig_without_instances(gpus, severities):
 )
 def test_fabric_manager(state, verdict):
     facts = changed(healthy(), {"driver.nvswitch_present": True, "driver.fabric_manager": state})
-    assert isinstance(ask("GPU004", facts), verdict)
+    assert isinstance(run_check("GPU004", facts), verdict)
 
 
 def test_the_fabric_manager_is_installed_in_the_drivers_very_version():
     facts = changed(healthy(), {"driver.nvswitch_present": True, "driver.fabric_manager": "inactive"})
-    assert "sudo apt-get install -y 'nvidia-fabricmanager-580=580.95.05-*'" in first("GPU004", facts).fix.commands
+    assert "sudo apt-get install -y 'nvidia-fabricmanager-580=580.95.05-*'" in find_only("GPU004", facts).fix.commands
 
 
 def test_a_linux_driver_inside_wsl_is_removed_by_name_and_the_toolkit_stays():
@@ -322,7 +324,7 @@ def test_a_linux_driver_inside_wsl_is_removed_by_name_and_the_toolkit_stays():
             "nvml": failure(17, "GPU access blocked by the operating system"),
         },
     )
-    report = examined(facts)
+    report = build_full_report(facts)
     assert report.root_causes == ("WSL001",)
     fix = report.roots[0].finding.fix
     assert fix.commands == ("sudo apt-get purge -y libnvidia-compute-580 nvidia-utils-580", "wsl.exe --shutdown")
@@ -334,12 +336,12 @@ def test_wsl_1_has_no_gpu():
     from devkit.facts.model import Platform
 
     facts = changed(windows_guest(), {"system.platform": Platform.WSL1, "wsl": None, "nvml": no_library()})
-    assert "WSL 1" in first("WSL002", facts).message
+    assert "WSL 1" in find_only("WSL002", facts).message
 
 
 def test_a_kernel_of_ones_own_without_dxg():
     facts = changed(windows_guest(), {"wsl.has_dxg": False, "nvml": failure(9)})
-    assert first("WSL002", facts).fix.where is Side.WINDOWS
+    assert find_only("WSL002", facts).fix.where is Side.WINDOWS
 
 
 @pytest.mark.parametrize(
@@ -351,7 +353,7 @@ def test_a_kernel_of_ones_own_without_dxg():
     ],
 )
 def test_windows_provides_libraries(libraries, verdict):
-    assert isinstance(ask("WSL003", changed(windows_guest(), {"wsl.libraries": libraries})), verdict)
+    assert isinstance(run_check("WSL003", changed(windows_guest(), {"wsl.libraries": libraries})), verdict)
 
 
 def test_no_advice_installs_a_linux_driver_in_wsl():
@@ -365,7 +367,7 @@ def test_no_advice_installs_a_linux_driver_in_wsl():
     ]
     seen = 0
     for facts in broken:
-        for shown in examined(facts).findings:
+        for shown in build_full_report(facts).findings:
             seen += 1
             for command in shown.finding.fix.commands:
                 assert not any(word in command for word in ("ubuntu-drivers", "nvidia-driver", "apt-get install"))
@@ -374,7 +376,7 @@ def test_no_advice_installs_a_linux_driver_in_wsl():
 
 def test_every_finding_carries_evidence_and_a_fix():
     for facts in (changed(healthy(), NOT_LOADED), changed(healthy(), {"nvml": failure(999)})):
-        for shown in examined(facts).findings:
+        for shown in build_full_report(facts).findings:
             assert shown.finding.evidence
             assert shown.finding.fix.summary.endswith(".")
-    assert found("DRV001", changed(healthy(), NOT_LOADED))
+    assert find_all("DRV001", changed(healthy(), NOT_LOADED))

@@ -12,7 +12,6 @@ from devkit.facts.model import (
     Runtime,
 )
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, codes, examined, first
 from tests.doctor.machines import (
     ARCH,
     DEBIAN,
@@ -28,6 +27,7 @@ from tests.doctor.machines import (
     windows_guest,
     without_gpu,
 )
+from tests.doctor.running import build_full_report, find_codes, find_only, run_check
 
 DEFAULT = Endpoint("unix:///var/run/docker.sock", "default")
 ROOTLESS = Endpoint("unix:///run/user/1000/docker.sock", "DOCKER_HOST")
@@ -109,7 +109,7 @@ def silent(end, endpoint=DEFAULT, message="it said nothing"):
     ],
 )
 def test_why_no_engine_answers(facts, severity, says, command):
-    finding = first("ENG001", facts)
+    finding = find_only("ENG001", facts)
     assert finding.severity.value == severity
     assert says in finding.message
     assert any(command in line for line in finding.fix.commands)
@@ -128,7 +128,7 @@ def test_who_may_open_the_socket(member, active, commands):
         silent(EngineEnd.PERMISSION_DENIED),
         {"system.in_docker_group": member, "system.docker_group_is_active": active},
     )
-    fix = first("ENG001", facts).fix
+    fix = find_only("ENG001", facts).fix
     assert fix.commands == commands
     assert fix.restart is Restart.LOGIN
     assert fix.root is (len(commands) > 1)
@@ -141,7 +141,7 @@ def test_who_may_open_the_socket(member, active, commands):
 )
 def test_docker_desktop_is_started_not_installed_again(platform, side):
     facts = changed(silent(EngineEnd.NOT_RUNNING), {"system.platform": platform})
-    fix = first("ENG001", facts).fix
+    fix = find_only("ENG001", facts).fix
     assert "Start Docker Desktop" in fix.summary
     assert fix.where is side
     assert fix.commands == ()
@@ -149,7 +149,7 @@ def test_docker_desktop_is_started_not_installed_again(platform, side):
 
 def test_wsl_names_the_desktop_integration():
     facts = changed(windows_guest(), {"engine": EngineFailure(EngineEnd.NOT_RUNNING, DEFAULT, "refused")})
-    fix = first("ENG001", facts).fix
+    fix = find_only("ENG001", facts).fix
     assert "WSL integration" in fix.summary
     assert fix.where is Side.WSL
 
@@ -159,7 +159,7 @@ def test_an_invalid_settings_file_is_why_the_daemon_does_not_start():
         silent(EngineEnd.NOT_RUNNING),
         {"toolkit.daemon_files": (DaemonFile("/etc/docker/daemon.json", "line 3 column 1: expected ','", False),)},
     )
-    report = examined(facts)
+    report = build_full_report(facts)
     assert report.root_causes == ("ENG006",)
     assert [shown.check.code for shown in report.following("ENG006")] == ["ENG001"]
 
@@ -180,7 +180,7 @@ def test_docker_desktop_on_linux_has_no_gpu(chosen_by, command):
             "engine.cdi_devices": (),
         },
     )
-    report = examined(facts)
+    report = build_full_report(facts)
     assert report.root_causes == ("ENG002",)
     assert report.roots[0].finding.fix.commands == (command,)
 
@@ -194,14 +194,14 @@ def test_docker_from_a_snap(runtimes, severity):
     facts = changed(
         healthy(), {"engine.is_snap": True, "engine.root_dir": "/var/snap/docker", "engine.runtimes": runtimes}
     )
-    assert first("ENG003", facts).severity is severity
+    assert find_only("ENG003", facts).severity is severity
 
 
 def test_podman_behind_dockers_socket():
     facts = changed(healthy(), {"engine.kind": EngineKind.PODMAN, "engine.version": r("5.6.2")})
-    assert "Podman 5.6.2" in first("ENG004", facts).evidence[0]
+    assert "Podman 5.6.2" in find_only("ENG004", facts).evidence[0]
     own = changed(facts, {"engine.endpoint": Endpoint("unix:///run/user/1000/podman/podman.sock", "DOCKER_HOST")})
-    assert ask("ENG004", own) == Passed()
+    assert run_check("ENG004", own) == Passed()
 
 
 @pytest.mark.parametrize(
@@ -214,13 +214,13 @@ def test_podman_behind_dockers_socket():
     ],
 )
 def test_compose_can_request_gpus(compose, verdict):
-    assert isinstance(ask("ENG005", changed(healthy(), {"compose": compose})), verdict)
+    assert isinstance(run_check("ENG005", changed(healthy(), {"compose": compose})), verdict)
 
 
 def test_a_remote_engine_is_judged_on_its_own_machine():
     facts = changed(healthy(), {"engine.endpoint": Endpoint("tcp://10.0.0.5:2376", "DOCKER_HOST")} | NO_OFFER)
-    assert codes(facts) == []
-    assert first("ENG007", facts).severity is Severity.NOTE
+    assert find_codes(facts) == []
+    assert find_only("ENG007", facts).severity is Severity.NOTE
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_remote_engine_is_judged_on_its_own_machine():
     ids=lambda value: getattr(value, "name", "its command"),
 )
 def test_a_missing_toolkit_is_the_root_with_this_distributions_commands(distribution, command):
-    report = examined(changed(healthy(), NO_OFFER | {"system.distribution": distribution}))
+    report = build_full_report(changed(healthy(), NO_OFFER | {"system.distribution": distribution}))
     assert report.root_causes == ("CTK001",)
     assert command in report.roots[0].finding.fix.commands
     assert {shown.check.code for shown in report.following("CTK001")} == {"CTK002", "CTK003"}
@@ -252,17 +252,17 @@ def test_a_missing_toolkit_is_the_root_with_this_distributions_commands(distribu
     ],
 )
 def test_the_right_unit_is_restarted(changes, restart):
-    assert restart in first("CTK001", changed(healthy(), NO_OFFER | changes)).fix.commands
+    assert restart in find_only("CTK001", changed(healthy(), NO_OFFER | changes)).fix.commands
 
 
 def test_rootless_docker_is_configured_in_the_users_file():
-    commands = first("CTK001", changed(healthy(), NO_OFFER | {"engine.is_rootless": True})).fix.commands
+    commands = find_only("CTK001", changed(healthy(), NO_OFFER | {"engine.is_rootless": True})).fix.commands
     assert any("--config=$HOME/.config/docker/daemon.json" in command for command in commands)
 
 
 def test_a_toolkit_that_the_daemon_does_not_see():
     facts = changed(healthy(), NO_OFFER | {"toolkit.version": r("1.18.2")})
-    assert "does not find its hook" in first("CTK001", facts).message
+    assert "does not find its hook" in find_only("CTK001", facts).message
 
 
 def test_podman_needs_a_specification_not_a_runtime():
@@ -276,15 +276,15 @@ def test_podman_needs_a_specification_not_a_runtime():
             "engine.endpoint": Endpoint("unix:///run/user/1000/podman/podman.sock", "default"),
         },
     )
-    report = examined(facts)
+    report = build_full_report(facts)
     assert report.root_causes == ("CTK002",)
     assert report.roots[0].finding.fix.commands == ("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",)
-    assert ask("CTK002", changed(facts, {"cdi": (spec(),)})) == Passed()
+    assert run_check("CTK002", changed(facts, {"cdi": (spec(),)})) == Passed()
 
 
 def test_a_runtime_that_waits_for_a_restart():
     facts = changed(healthy(), {"engine.runtimes": ONLY_RUNC, "engine.cdi_devices": ()})
-    finding = first("CTK003", facts)
+    finding = find_only("CTK003", facts)
     assert "/etc/docker/daemon.json registers" in finding.message
     assert finding.fix.commands == ("sudo systemctl restart docker",)
 
@@ -307,7 +307,7 @@ def test_gpus_lost_at_a_reload_are_predicted(version, mode, cgroups, cdi, verdic
         "engine.cgroup_driver": cgroups,
         "engine.cdi_devices": cdi,
     }
-    assert isinstance(ask("CTK004", changed(healthy(), changes)), verdict)
+    assert isinstance(run_check("CTK004", changed(healthy(), changes)), verdict)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_no_cgroups(rootless, no_cgroups, cdi, severity):
     facts = changed(
         healthy(), {"engine.is_rootless": rootless, "toolkit.no_cgroups": no_cgroups, "engine.cdi_devices": cdi}
     )
-    verdict = ask("CTK005", facts)
+    verdict = run_check("CTK005", facts)
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
 
 
@@ -333,20 +333,20 @@ def test_no_cgroups(rootless, no_cgroups, cdi, severity):
     ("version", "holes"), [("1.17.8", 0), ("1.17.7", 2), ("1.16.1", 9)], ids=["patched", "one behind", "long ago"]
 )
 def test_security_fixes_of_the_toolkit(version, holes):
-    verdict = ask("CTK006", changed(healthy(), {"toolkit.version": r(version)}))
+    verdict = run_check("CTK006", changed(healthy(), {"toolkit.version": r(version)}))
     found = verdict.findings[0].evidence[1].count("CVE-") if isinstance(verdict, Found) else 0
     assert found == holes
 
 
 def test_a_driver_root_left_behind():
     facts = changed(healthy(), {"toolkit.driver_root": "/run/nvidia/driver"})
-    assert "/run/nvidia/driver" in first("CTK007", facts).message
-    assert ask("CTK007", changed(facts, {"driver.libnvidia_ml": None})) == Passed()
+    assert "/run/nvidia/driver" in find_only("CTK007", facts).message
+    assert run_check("CTK007", changed(facts, {"driver.libnvidia_ml": None})) == Passed()
 
 
 def test_a_stale_specification_is_written_anew_in_place():
     facts = changed(healthy(), {"cdi": (spec(path="/var/run/cdi/nvidia.yaml", driver=r("570.86.15")),)})
-    finding = first("CDI001", facts)
+    finding = find_only("CDI001", facts)
     assert finding.message == "/var/run/cdi/nvidia.yaml describes driver 570.86.15, but 580.95.05 is loaded"
     assert finding.fix.commands == ("sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml",)
 
@@ -365,7 +365,7 @@ def test_specification_newer_than_the_engine(kind, version, cdi_version, verdict
     facts = changed(
         healthy(), {"engine.kind": kind, "engine.version": r(version), "cdi": (spec(cdi_version=cdi_version),)}
     )
-    assert isinstance(ask("CDI002", facts), verdict)
+    assert isinstance(run_check("CDI002", facts), verdict)
 
 
 @pytest.mark.parametrize(
@@ -377,12 +377,12 @@ def test_specification_newer_than_the_engine(kind, version, cdi_version, verdict
     ids=["unreadable", "empty"],
 )
 def test_specifications_that_cannot_be_used(specification, says):
-    assert says in first("CDI003", changed(healthy(), {"cdi": (specification,)})).message
+    assert says in find_only("CDI003", changed(healthy(), {"cdi": (specification,)})).message
 
 
 def test_no_engine_on_a_laptop_without_a_gpu_is_no_more_than_a_warning():
     facts = changed(without_gpu(), {"engine": EngineFailure(EngineEnd.NOT_INSTALLED, DEFAULT, "")})
-    assert examined(facts).health.value == "warnings"
+    assert build_full_report(facts).health.value == "warnings"
 
 
 @pytest.mark.parametrize(
@@ -395,6 +395,6 @@ def test_no_engine_on_a_laptop_without_a_gpu_is_no_more_than_a_warning():
 )
 def test_a_registered_runtime_needs_the_hook_for_device_requests(hook, verdict):
     facts = changed(healthy(), {"engine.hook_on_path": hook, "engine.cdi_devices": (), "cdi": ()})
-    assert isinstance(ask("CTK001", facts), verdict)
+    assert isinstance(run_check("CTK001", facts), verdict)
     if verdict is Found:
-        assert "sudo apt-get install -y nvidia-container-toolkit" in " ".join(first("CTK001", facts).fix.commands)
+        assert "sudo apt-get install -y nvidia-container-toolkit" in " ".join(find_only("CTK001", facts).fix.commands)

@@ -3,8 +3,8 @@ import pytest
 from devkit.doctor.model import Found, Passed, Severity, Skipped
 from devkit.facts.model import CudaCall, Deep
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, examined, first
 from tests.doctor.machines import changed, gpu, health, healthy, inside, r, spec, without_gpu
+from tests.doctor.running import build_full_report, find_only, run_check
 
 UUIDS = ("MIG-aa000000-1111-2222-3333-444455556666", "MIG-bb000000-1111-2222-3333-444455556666")
 
@@ -21,7 +21,7 @@ def joined(state, status=0, facts=None):
 
 
 def judged(code, facts):
-    verdict = ask(code, facts)
+    verdict = run_check(code, facts)
     return verdict.findings[0].severity if isinstance(verdict, Found) else type(verdict)
 
 
@@ -47,7 +47,7 @@ def test_fabric_manager(facts, verdict):
 
 def test_what_cuda_says_is_evidence():
     facts = changed(switched(fabric_manager="failed"), {"deep": Deep(CudaCall(802, "libcuda.so.1"))})
-    assert "cuInit returned 802" in first("GPU004", facts).evidence
+    assert "cuInit returned 802" in find_only("GPU004", facts).evidence
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_version_of_the_fabric_manager(version, verdict):
 
 def test_a_wrong_version_is_why_it_does_not_run():
     facts = switched(fabric_manager_version=r("580.105.08"), fabric_manager="failed")
-    assert examined(facts).root_causes == ("GPU022",)
+    assert build_full_report(facts).root_causes == ("GPU022",)
 
 
 @pytest.mark.parametrize(

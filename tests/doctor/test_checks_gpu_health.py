@@ -3,8 +3,8 @@ import pytest
 from devkit.doctor.model import Found, Passed, Severity, Skipped
 from devkit.facts.model import GpuProcess
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, codes, first
 from tests.doctor.machines import GIB, changed, gpu, health, healthy, inside, windows_guest
+from tests.doctor.running import find_codes, find_only, run_check
 
 NOT_SAID = Unknown("not said")
 BUSY = {"utilisation_percent": 99, "clock_reasons": (), "sm_clock_mhz": 2800, "pcie_generation": 4}
@@ -24,7 +24,7 @@ def case(facts, verdict, meaning):
 
 def judged(code, facts):
     """The severity of a check's only finding, or the kind of its verdict."""
-    verdict = ask(code, facts)
+    verdict = run_check(code, facts)
     return verdict.findings[0].severity if isinstance(verdict, Found) else type(verdict)
 
 
@@ -55,8 +55,8 @@ def test_row_remapping(pending, failed, verdict):
 
 
 def test_a_failed_replacement_is_a_case_for_the_vendor_and_a_pending_one_for_a_reset():
-    failed = first("GPU010", with_health(remap_pending=True, remap_failed=True)).fix
-    pending = first("GPU010", with_health(remap_pending=True, remap_failed=False)).fix
+    failed = find_only("GPU010", with_health(remap_pending=True, remap_failed=True)).fix
+    pending = find_only("GPU010", with_health(remap_pending=True, remap_failed=False)).fix
     assert "replacement" in failed.summary
     assert "--gpu-reset" in pending.commands[0]
 
@@ -215,5 +215,5 @@ def test_memory_that_nobody_holds(facts, verdict):
 def test_a_gpu_at_work_is_healthy():
     load = {"clock_reasons": ("sw-power-cap",), "power_mw": 449_000, "temperature_c": 83}
     at_work = busy(**load, processes=(GpuProcess(7, "python", 20 * GIB),))
-    found = codes(changed(at_work, {"nvml.gpus.0.free_bytes": 3 * GIB}))
+    found = find_codes(changed(at_work, {"nvml.gpus.0.free_bytes": 3 * GIB}))
     assert not [code for code in found if code.startswith("GPU")]

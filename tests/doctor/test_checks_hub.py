@@ -6,8 +6,8 @@ from devkit.doctor.model import Found, Passed, Severity, Side, Skipped
 from devkit.doctor.thresholds import CLOCK_SKEW_S, FREE_FILES, FULL_FILES, GIB, WINDOWS_DRIVE_BYTES
 from devkit.facts.model import CaBundle, Deep, Directory, HubCall, Package, Platform, Proxy, WslSettings
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, codes, examined, first
 from tests.doctor.machines import changed, healthy, inside, windows_guest, without_gpu
+from tests.doctor.running import build_full_report, find_codes, find_only, run_check
 
 UNREAD = Unknown("not read here")
 HUB = "https://huggingface.co"
@@ -44,7 +44,7 @@ def deep(facts=None, **changes):
 def test_a_hub_that_is_switched_off(exists, severity):
     facts = with_hub(is_offline=True, offline_by="HF_HUB_OFFLINE")
     facts = changed(facts, {"storage.directories.0.exists": exists})
-    finding = first("HUB001", facts)
+    finding = find_only("HUB001", facts)
     assert finding.severity.value == severity
     assert finding.fix.commands == ("unset HF_HUB_OFFLINE",)
 
@@ -61,11 +61,11 @@ def test_a_hub_that_is_switched_off(exists, severity):
     ],
 )
 def test_the_address_of_the_hub(endpoint, verdict):
-    assert isinstance(ask("HUB002", with_hub(endpoint=endpoint)), verdict)
+    assert isinstance(run_check("HUB002", with_hub(endpoint=endpoint)), verdict)
 
 
 def test_an_address_without_scheme_is_written_out_in_the_fix():
-    assert first("HUB002", with_hub(endpoint="hf-mirror.com/")).fix.commands[0] == (
+    assert find_only("HUB002", with_hub(endpoint="hf-mirror.com/")).fix.commands[0] == (
         "export HF_ENDPOINT=https://hf-mirror.com"
     )
 
@@ -82,7 +82,7 @@ def test_an_address_without_scheme_is_written_out_in_the_fix():
 )
 def test_the_shape_of_a_token(token_from, problem, verdict):
     facts = with_hub(token_from=token_from, token_problem=problem)
-    assert isinstance(ask("HUB003", facts), verdict)
+    assert isinstance(run_check("HUB003", facts), verdict)
 
 
 LOCAL = (Proxy("HTTPS_PROXY", "http://127.0.0.1:7890"),)
@@ -108,13 +108,13 @@ MIRRORED = WslSettings("/mnt/c/Users/dev/.wslconfig", "", "", True, "mirrored")
     ],
 )
 def test_proxies_lead_somewhere(facts, verdict):
-    assert isinstance(ask("HUB004", facts), verdict)
+    assert isinstance(run_check("HUB004", facts), verdict)
 
 
 @pytest.mark.parametrize(("exists", "verdict"), [(True, Passed), (False, Found)], ids=["there", "gone"])
 def test_certificates_that_variables_name(exists, verdict):
     bundle = CaBundle("REQUESTS_CA_BUNDLE", "/company.crt", exists)
-    assert isinstance(ask("HUB005", with_hub(ca_bundles=(bundle,))), verdict)
+    assert isinstance(run_check("HUB005", with_hub(ca_bundles=(bundle,))), verdict)
 
 
 def hub_package(version, *others):
@@ -134,16 +134,16 @@ def hub_package(version, *others):
 )
 def test_the_package_for_fast_downloads(wanted, packages, verdict):
     facts = changed(with_hub(wants_hf_transfer=wanted), {"python.packages": packages})
-    assert isinstance(ask("HUB006", facts), verdict)
+    assert isinstance(run_check("HUB006", facts), verdict)
 
 
 @pytest.mark.parametrize("failure", ["name", "refused", "timed-out", "certificate", "proxy", "unreachable", "odd"])
 def test_a_hub_that_does_not_answer(failure):
     facts = deep(status=0, failure=failure, message="because")
-    finding = first("HUB007", facts)
+    finding = find_only("HUB007", facts)
     assert finding.severity is Severity.ERROR
     assert "because" in finding.evidence[0]
-    assert examined(facts).root_causes == ("HUB007",)
+    assert build_full_report(facts).root_causes == ("HUB007",)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_hub_that_does_not_answer(failure):
     ids=["an answer", "a redirection", "a refusal", "an overloaded hub", "a proxy that wants a login"],
 )
 def test_any_status_but_a_proxys_is_an_answer(status, verdict):
-    assert isinstance(ask("HUB007", deep(status=status)), verdict)
+    assert isinstance(run_check("HUB007", deep(status=status)), verdict)
 
 
 MODEL = "meta-llama/Llama-3.1-8B"
@@ -181,7 +181,7 @@ MODEL = "meta-llama/Llama-3.1-8B"
     ],
 )
 def test_the_token_and_the_model(changes, severity):
-    verdict = ask("HUB008", deep(**changes))
+    verdict = run_check("HUB008", deep(**changes))
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
 
 
@@ -196,13 +196,13 @@ def test_the_token_and_the_model(changes, severity):
     ids=["as far as is allowed", "ahead", "behind", "an answer without a date"],
 )
 def test_the_clock_against_the_hubs(ahead, verdict):
-    assert isinstance(ask("HUB009", deep(clock_ahead_s=ahead)), verdict)
+    assert isinstance(run_check("HUB009", deep(clock_ahead_s=ahead)), verdict)
 
 
 def test_a_guest_that_slept_is_one_cause():
     facts = deep(changed(windows_guest(), {"wsl.clock_behind_s": 7200}), clock_ahead_s=-7200)
-    assert examined(facts).root_causes == ("WSL010",)
-    assert first("HUB009", facts).fix.commands == ("sudo hwclock -s",)
+    assert build_full_report(facts).root_causes == ("WSL010",)
+    assert find_only("HUB009", facts).fix.commands == ("sudo hwclock -s",)
 
 
 @pytest.mark.parametrize("code", ["HUB007", "HUB008", "HUB009"])
@@ -210,7 +210,7 @@ def test_a_guest_that_slept_is_one_cause():
     "facts", [healthy(), changed(healthy(), {"deep": Deep(UNREAD)})], ids=["without --deep", "deep without the hub"]
 )
 def test_the_hub_is_not_judged_unasked(code, facts):
-    assert isinstance(ask(code, facts), Skipped)
+    assert isinstance(run_check(code, facts), Skipped)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_the_hub_is_not_judged_unasked(code, facts):
     ],
 )
 def test_room_for_files_of_images(free, facts, severity):
-    verdict = ask("STO004", changed(facts, {"storage.directories.2.free_files": free}))
+    verdict = run_check("STO004", changed(facts, {"storage.directories.2.free_files": free}))
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
 
 
@@ -243,14 +243,14 @@ def test_the_cache_outlives_the_container(cache, workspace, severity):
         inside(),
         {"storage.directories.0.file_system": cache, "storage.directories.1.file_system": workspace},
     )
-    verdict = ask("STO005", facts)
+    verdict = run_check("STO005", facts)
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
 
 
 def test_a_cache_that_nobody_may_write_to_is_reported_once():
     layer = {"storage.directories.0.file_system": "overlay", "storage.directories.0.is_writable": False}
-    assert ask("STO005", changed(inside(), layer)) == Passed()
-    assert isinstance(ask("STO005", healthy()), Skipped)
+    assert run_check("STO005", changed(inside(), layer)) == Passed()
+    assert isinstance(run_check("STO005", healthy()), Skipped)
 
 
 @pytest.mark.parametrize(
@@ -261,19 +261,19 @@ def test_a_cache_that_nobody_may_write_to_is_reported_once():
 def test_the_drive_of_windows_under_the_guests_disk(free, severity):
     drive = Directory("/mnt/c", "Windows drive", True, True, 0, "9p", free)
     facts = changed(windows_guest(), {"storage.directories": (*windows_guest().storage.directories, drive)})
-    verdict = ask("STO002", facts)
+    verdict = run_check("STO002", facts)
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
-    assert ask("STO003", facts) == Passed()
+    assert run_check("STO003", facts) == Passed()
     if severity:
         assert verdict.findings[0].fix.where is Side.WINDOWS
 
 
 def test_no_finding_of_the_hub_shows_a_token():
     facts = with_hub(token_from="HF_TOKEN", token_problem="it is too short")
-    assert codes(facts) == ["HUB003"]
-    assert "hf_" not in str(examined(facts).findings).replace("hf_transfer", "")
+    assert find_codes(facts) == ["HUB003"]
+    assert "hf_" not in str(build_full_report(facts).findings).replace("hf_transfer", "")
 
 
 def test_macos_with_a_proxy_of_its_own_is_fine():
     facts = with_hub(changed(without_gpu(), {"system.platform": Platform.MACOS}), proxies=LOCAL)
-    assert ask("HUB004", facts) == Passed()
+    assert run_check("HUB004", facts) == Passed()

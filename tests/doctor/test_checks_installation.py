@@ -13,8 +13,8 @@ from devkit.facts.model import (
     PciGpu,
 )
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, examined, first
 from tests.doctor.machines import DRIVER, FEDORA, GIB, NIXOS, changed, gpu, health, healthy, inside, r, windows_guest
+from tests.doctor.running import build_full_report, find_only, run_check
 
 MIB = 1 << 20
 HERE = "0000:01:00.0"
@@ -35,12 +35,12 @@ def device(device_id="0x2684", driver="nvidia", bar1=32 * GIB):
 
 
 def judged(code, facts):
-    verdict = ask(code, facts)
+    verdict = run_check(code, facts)
     return verdict.findings[0].severity if isinstance(verdict, Found) else type(verdict)
 
 
 def roots(facts):
-    return examined(facts).root_causes
+    return build_full_report(facts).root_causes
 
 
 FAILED_START = f"NVRM: GPU {HERE}: RmInitAdapter failed! (0x22:0x56:884)"
@@ -124,8 +124,8 @@ def test_old_gpus_need_an_old_branch(facts, verdict):
 
 def test_the_branch_in_the_fix_is_the_generations_last():
     kepler = host(pci_gpus=device("0x102d"), loaded=r("535.230.02"), is_open=False, nvml=NOT_LOADED)
-    assert "470" in first("DRV008", kepler).message
-    assert "580" in first("DRV008", host(pci_gpus=device("0x1b06"))).message
+    assert "470" in find_only("DRV008", kepler).message
+    assert "580" in find_only("DRV008", host(pci_gpus=device("0x1b06"))).message
 
 
 OPEN_WANTED = (
@@ -136,9 +136,9 @@ OPEN_WANTED = (
 
 def test_the_drivers_own_words_make_the_flavour_certain():
     closed = host(is_open=False, pci_gpus=device("0x2b85"), nvml=NO_GPU)
-    assert first("DRV004", closed).confidence is Confidence.LIKELY
+    assert find_only("DRV004", closed).confidence is Confidence.LIKELY
     said = changed(closed, {"kernel_log.driver_lines": (OPEN_WANTED,)})
-    assert first("DRV004", said).confidence is Confidence.CERTAIN
+    assert find_only("DRV004", said).confidence is Confidence.CERTAIN
     assert roots(said) == ("DRV004",)
 
 
@@ -172,8 +172,8 @@ def test_the_system_processor(facts, verdict):
 
 
 def test_a_stuck_processor_wants_its_power_taken_away_and_missing_firmware_a_package():
-    assert first("DRV007", host(lines=[STUCK], nvml=NO_GPU)).fix.commands == ("sudo poweroff",)
-    assert "nvidia-firmware-580" in first("DRV007", host(lines=[NOT_FOUND], nvml=NO_GPU)).fix.commands[0]
+    assert find_only("DRV007", host(lines=[STUCK], nvml=NO_GPU)).fix.commands == ("sudo poweroff",)
+    assert "nvidia-firmware-580" in find_only("DRV007", host(lines=[NOT_FOUND], nvml=NO_GPU)).fix.commands[0]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def upgraded(moment):
     ],
 )
 def test_a_module_that_outlives_a_reboot_sits_in_the_initial_ram_disk(moment, rebuilds):
-    fix = first("DRV002", upgraded(moment)).fix
+    fix = find_only("DRV002", upgraded(moment)).fix
     assert ("sudo update-initramfs -u" in fix.commands) is rebuilds
     assert fix.restart is Restart.HOST
 
@@ -290,7 +290,7 @@ def test_package_lists(sources, verdict):
 
 def test_the_list_of_todays_guide_is_kept():
     old = AptSource("/etc/apt/sources.list.d/nvidia-docker.list", REPOSITORY, "")
-    assert first("DRV011", host(apt_sources=(NEW, old))).fix.commands[0] == f"sudo rm {old.path}"
+    assert find_only("DRV011", host(apt_sources=(NEW, old))).fix.commands[0] == f"sudo rm {old.path}"
 
 
 def deep(code, **changes):
@@ -381,16 +381,16 @@ def unsigned(**changes):
     ],
 )
 def test_why_secure_boot_refuses(facts, says, confidence):
-    finding = first("DRV001", facts)
+    finding = find_only("DRV001", facts)
     assert says in finding.message
     assert finding.confidence is confidence
 
 
 def test_the_build_logs_error_is_evidence():
     facts = unsigned(on_disk=None, dkms_state="added", build_error="x.c:1: error: too many arguments")
-    assert any("too many arguments" in line for line in first("DRV001", facts).evidence)
+    assert any("too many arguments" in line for line in find_only("DRV001", facts).evidence)
 
 
 def test_advice_fits_the_distribution():
     facts = changed(host(pci_gpus=device("0x1b06")), {"system.distribution": FEDORA})
-    assert "akmod-nvidia-580xx" in first("DRV008", facts).fix.commands[0]
+    assert "akmod-nvidia-580xx" in find_only("DRV008", facts).fix.commands[0]

@@ -4,8 +4,8 @@ from devkit.doctor.error_codes import XID_MEANINGS, XidRemedy
 from devkit.doctor.model import Found, Passed, Severity, Skipped
 from devkit.facts.model import FailedGpu, KernelLog, NvmlEnd, NvmlFailure, PciGpu, Torch, Xid
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, codes, examined, first, found
 from tests.doctor.machines import changed, gpu, health, healthy, inside, windows_guest, without_gpu
+from tests.doctor.running import build_full_report, find_all, find_codes, find_only, run_check
 
 HERE = "0000:01:00.0"
 SECOND = "0000:02:00.0"
@@ -28,13 +28,13 @@ def two_gpus(*answers):
 
 
 def severities(facts):
-    verdict = ask("GPU006", facts)
+    verdict = run_check("GPU006", facts)
     return [finding.severity for finding in verdict.findings] if isinstance(verdict, Found) else type(verdict)
 
 
 @pytest.mark.parametrize("number", [13, 31, 32, 43, 45, 68, 69, 94])
 def test_a_fault_of_a_program_is_a_note_and_never_a_new_card(number):
-    finding = first("GPU006", logged(xid(number)))
+    finding = find_only("GPU006", logged(xid(number)))
     assert finding.severity is Severity.NOTE
     assert finding.fix.where.value == "project"
     for word in ("RMA", "vendor", "--gpu-reset", "poweroff"):
@@ -71,20 +71,20 @@ def test_an_old_fault_of_a_gpu_that_does_not_work_is_an_error():
 
 
 def test_only_the_gpu_with_the_report_is_accused():
-    finding = first("GPU006", logged(xid(79, SECOND), facts=two_gpus()))
+    finding = find_only("GPU006", logged(xid(79, SECOND), facts=two_gpus()))
     assert (finding.subject, finding.severity) == ("GPU 1", Severity.ERROR)
     assert severities(logged(xid(119, HERE), facts=two_gpus())) == [Severity.WARNING]
 
 
 def test_a_lost_gpu_follows_from_its_report():
-    report = examined(logged(xid(79, SECOND), facts=two_gpus()))
+    report = build_full_report(logged(xid(79, SECOND), facts=two_gpus()))
     assert report.root_causes == ("GPU006",)
-    assert "GPU002" in codes(logged(xid(79, SECOND), facts=two_gpus()))
+    assert "GPU002" in find_codes(logged(xid(79, SECOND), facts=two_gpus()))
 
 
 def test_a_driver_that_hangs_follows_from_the_report():
     hung = changed(healthy(), {"nvml": NvmlFailure(NvmlEnd.TIMED_OUT, 0, "nvmlInit_v2 did not return", "nvmlInit_v2")})
-    assert examined(logged(xid(119), facts=hung)).root_causes == ("GPU006",)
+    assert build_full_report(logged(xid(119), facts=hung)).root_causes == ("GPU006",)
 
 
 def test_a_driver_that_asks_for_a_reset_makes_it_an_error():
@@ -93,26 +93,26 @@ def test_a_driver_that_asks_for_a_reset_makes_it_an_error():
 
 
 def test_reports_on_one_gpu_are_one_finding_with_all_their_lines():
-    finding = first("GPU006", logged(xid(62), xid(45), xid(119), xid(154)))
+    finding = find_only("GPU006", logged(xid(62), xid(45), xid(119), xid(154)))
     assert "Xid 62" in finding.message
     assert len(finding.evidence) == 2
 
 
 def test_a_gpu_off_the_bus_comes_first():
-    assert "fallen off" in first("GPU006", logged(xid(119), xid(79))).message
+    assert "fallen off" in find_only("GPU006", logged(xid(119), xid(79))).message
 
 
 def test_clean_up_alone_is_shown():
-    assert "Xid 45" in first("GPU006", logged(xid(45))).message
+    assert "Xid 45" in find_only("GPU006", logged(xid(45))).message
 
 
 def test_a_row_that_could_not_be_replaced_is_told_by_nvml():
     facts = changed(healthy(), {"nvml.gpus": (gpu(health=health(remap_pending=False, remap_failed=True)),)})
-    assert examined(logged(xid(64), facts=facts)).root_causes == ("GPU010",)
+    assert build_full_report(logged(xid(64), facts=facts)).root_causes == ("GPU010",)
 
 
 def test_the_message_says_how_often():
-    assert "3 times, last at" in found("GPU006", logged(xid(13, count=3)))[0].message
+    assert "3 times, last at" in find_all("GPU006", logged(xid(13, count=3)))[0].message
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_the_message_says_how_often():
     ],
 )
 def test_no_report_is_no_finding(facts, verdict):
-    assert isinstance(ask("GPU006", facts), verdict)
+    assert isinstance(run_check("GPU006", facts), verdict)
 
 
 REFUSED = {"kernel_log": Unknown("this user may not read the kernel log")}
@@ -148,23 +148,23 @@ REFUSED = {"kernel_log": Unknown("this user may not read the kernel log")}
     ],
 )
 def test_a_log_that_cannot_be_read_is_missed_only_where_something_fails(facts, verdict):
-    assert isinstance(ask("GPU007", facts), verdict)
+    assert isinstance(run_check("GPU007", facts), verdict)
 
 
 def test_the_group_that_may_read_the_log_is_the_distributions():
-    commands = first("GPU007", changed(two_gpus(), REFUSED)).fix.commands
+    commands = find_only("GPU007", changed(two_gpus(), REFUSED)).fix.commands
     assert any("-aG adm" in command for command in commands)
 
 
 def test_every_remedy_has_its_advice():
     for number, meaning in XID_MEANINGS.items():
-        finding = found("GPU006", logged(xid(number)))[0]
+        finding = find_all("GPU006", logged(xid(number)))[0]
         assert finding.fix.summary.endswith(".")
         assert meaning.remedy in XidRemedy
 
 
 def test_a_lost_gpu_does_not_excuse_what_has_nothing_to_do_with_it():
     cpu_torch = changed(two_gpus(), {"python.torch": Torch("2.9.1+cpu", None, None)})
-    shown = examined(logged(xid(79, SECOND), facts=cpu_torch)).findings
+    shown = build_full_report(logged(xid(79, SECOND), facts=cpu_torch)).findings
     follows = {finding.check.code: finding.finding.follows_from for finding in shown}
     assert follows == {"GPU006": None, "GPU002": "GPU006", "PYT001": None}

@@ -2,8 +2,8 @@ import pytest
 
 from devkit.doctor.model import Found, Passed, Severity, Side, Skipped
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, codes, examined, first
 from tests.doctor.machines import ARCH, FEDORA, GIB, NIXOS, VOID, changed, gpu, healthy, inside, limits, without_gpu
+from tests.doctor.running import build_full_report, find_codes, find_only, run_check
 
 TWO = (gpu(0, "NVIDIA RTX A6000", "8.6"), gpu(1, "NVIDIA RTX A6000", "8.6"))
 TWO_GEFORCE = (gpu(0), gpu(1))
@@ -11,7 +11,7 @@ TRANSLATED = ("DMA-FQ", "DMA-FQ")
 
 
 def verdict_of(code, facts, **changes):
-    return ask(code, changed(facts, {f"limits.{name}": value for name, value in changes.items()}))
+    return run_check(code, changed(facts, {f"limits.{name}": value for name, value in changes.items()}))
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ def test_locked_memory(locked, infiniband, verdict):
 
 def test_locked_memory_is_lifted_on_the_right_side():
     changes = {"limits": limits(has_infiniband=True)}
-    assert first("MEM001", changed(inside(), changes)).fix.where is Side.PROJECT
-    assert first("MEM001", changed(healthy(), changes)).fix.where is Side.HOST
+    assert find_only("MEM001", changed(inside(), changes)).fix.where is Side.PROJECT
+    assert find_only("MEM001", changed(healthy(), changes)).fix.where is Side.HOST
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_was_killed_on_a_host_is_not_this_projects():
 
 
 def test_without_a_limit_the_machine_ran_out_of_memory():
-    assert "the machine's memory" in first("MEM002", changed(inside(), {"limits.out_of_memory_kills": 2})).message
+    assert "the machine's memory" in find_only("MEM002", changed(inside(), {"limits.out_of_memory_kills": 2})).message
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_the_containers_memory(limit, verdict):
 
 def test_a_small_limit_explains_what_was_killed():
     changes = {"limits.group_memory_bytes": 2 * GIB, "limits.out_of_memory_kills": 2}
-    assert examined(changed(inside(), changes)).root_causes == ("MEM003",)
+    assert build_full_report(changed(inside(), changes)).root_causes == ("MEM003",)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_small_limit_explains_what_was_killed():
 )
 def test_free_gpu_memory(free, verdict):
     gpus = tuple(gpu(number, free_bytes=size) for number, size in enumerate(free))
-    assert isinstance(ask("MEM004", changed(healthy(), {"nvml.gpus": gpus})), verdict)
+    assert isinstance(run_check("MEM004", changed(healthy(), {"nvml.gpus": gpus})), verdict)
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def test_free_gpu_memory(free, verdict):
 )
 def test_gpus_behind_an_iommu(gpus, domains, nccl, severity):
     changes = {"nvml.gpus": gpus, "limits.iommu_domains": domains, "limits.nccl": nccl}
-    verdict = ask("NET001", changed(healthy(), changes))
+    verdict = run_check("NET001", changed(healthy(), changes))
     assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
 
 
 def test_gpus_on_an_nvswitch_do_not_use_the_bus():
     changes = {"nvml.gpus": TWO, "limits.iommu_domains": TRANSLATED, "driver.nvswitch_present": True}
-    assert isinstance(ask("NET001", changed(healthy(), changes)), Skipped)
+    assert isinstance(run_check("NET001", changed(healthy(), changes)), Skipped)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_gpus_on_an_nvswitch_do_not_use_the_bus():
 )
 def test_the_kernels_argument_is_given_as_the_distribution_does(distribution, command):
     changes = {"nvml.gpus": TWO, "limits.iommu_domains": TRANSLATED, "system.distribution": distribution}
-    assert first("NET001", changed(healthy(), changes)).fix.commands[-1] == command
+    assert find_only("NET001", changed(healthy(), changes)).fix.commands[-1] == command
 
 
 @pytest.mark.parametrize(
@@ -167,15 +167,15 @@ def test_a_run_over_several_nodes(nccl, interfaces, verdict):
 
 def test_several_cards_on_a_host_are_fine_for_one_node():
     facts = changed(healthy(), {"limits.interfaces": ("eno1", "docker0", "wlan0")})
-    assert codes(facts) == []
+    assert find_codes(facts) == []
 
 
 @pytest.mark.parametrize("code", ["MEM001", "MEM003", "MEM004", "NET001", "NET002", "NET003"])
 def test_without_a_gpu_nothing_is_said(code):
     facts = changed(without_gpu(), {"limits": limits(has_infiniband=True, nccl=("NNODES=2", "NCCL_SOCKET_IFNAME=x"))})
-    assert isinstance(ask(code, facts), Skipped)
+    assert isinstance(run_check(code, facts), Skipped)
 
 
 def test_limits_that_were_not_read_accuse_nobody():
-    report = examined(changed(inside(), {"limits": Unknown("no /proc")}))
+    report = build_full_report(changed(inside(), {"limits": Unknown("no /proc")}))
     assert Severity.ERROR not in {shown.finding.severity for shown in report.findings}

@@ -5,8 +5,8 @@ import pytest
 from devkit.doctor.model import Found, Passed, Severity, Skipped
 from devkit.facts.model import Copy, Library, Package
 from devkit.facts.values import NOT_READ, Unknown
-from tests.doctor.asking import ask, first
 from tests.doctor.machines import changed, inside, r
+from tests.doctor.running import find_only, run_check
 
 LINUX = "cp312-cp312-manylinux_2_28_x86_64"
 
@@ -51,17 +51,17 @@ TORCH = package("torch", "2.9.1+cu128", LINUX, ('triton==3.5.1; platform_system 
     ],
 )  # fmt: skip
 def test_packages_agree(packages, verdict):
-    assert isinstance(ask("PYT007", with_packages(*packages)), verdict)
+    assert isinstance(run_check("PYT007", with_packages(*packages)), verdict)
 
 
 def test_numpy_is_put_back_rather_than_torch_replaced():
-    finding = first("PYT007", with_packages(package("torch", "2.2.2+cu121"), package("numpy", "2.1.3")))
+    finding = find_only("PYT007", with_packages(package("torch", "2.2.2+cu121"), package("numpy", "2.1.3")))
     assert finding.fix.commands == ("pip install 'numpy<2'",)
 
 
 def test_uv_is_asked_where_uv_made_the_environment():
     facts = with_packages(package("torch", "2.2.2+cu121"), package("numpy", "2.1.3"), **{"python.installer": "uv"})
-    assert first("PYT007", facts).fix.commands == ("uv pip install 'numpy<2'",)
+    assert find_only("PYT007", facts).fix.commands == ("uv pip install 'numpy<2'",)
 
 
 def stack(transformers="5.0.0", bitsandbytes="0.49.2", accelerate="1.10.1", peft="0.18.0"):
@@ -85,7 +85,7 @@ def stack(transformers="5.0.0", bitsandbytes="0.49.2", accelerate="1.10.1", peft
     ],
 )
 def test_transformers_floors(facts, missing):
-    verdict = ask("PYT008", facts)
+    verdict = run_check("PYT008", facts)
     assert [finding.subject for finding in getattr(verdict, "findings", ())] == missing
 
 
@@ -99,7 +99,7 @@ def test_transformers_floors(facts, missing):
     ],
 )
 def test_transformers_floors_are_not_judged_without_ground(facts):
-    assert isinstance(ask("PYT008", facts), Skipped)
+    assert isinstance(run_check("PYT008", facts), Skipped)
 
 
 USERS = "/home/dev/.local/lib/python3.12/site-packages"
@@ -120,7 +120,7 @@ def copies(*found, user_site=""):
     ],
 )
 def test_copies(facts, verdict):
-    assert isinstance(ask("PYT009", facts), verdict)
+    assert isinstance(run_check("PYT009", facts), verdict)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_copies(facts, verdict):
 )
 def test_how_a_copy_goes(user_site, command):
     facts = copies(Copy("torch", "2.9.1", USERS), Copy("torch", "2.8.0", OWN), user_site=user_site)
-    assert command in first("PYT009", facts).fix.commands
+    assert command in find_only("PYT009", facts).fix.commands
 
 
 def libraries(glibc="2.36", stdcxx="6.0.30", tag=LINUX, **changes):
@@ -163,9 +163,9 @@ def libraries(glibc="2.36", stdcxx="6.0.30", tag=LINUX, **changes):
     ],
 )
 def test_c_libraries(facts, severity):
-    verdict = ask("PYT010", facts)
+    verdict = run_check("PYT010", facts)
     assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])
 
 
 def test_wheels_without_a_platform_say_nothing():
-    assert isinstance(ask("PYT010", libraries(tag="py3-none-any")), Skipped)
+    assert isinstance(run_check("PYT010", libraries(tag="py3-none-any")), Skipped)

@@ -2,9 +2,9 @@ import pytest
 
 from devkit.doctor.model import Found, Passed, Severity, Skipped
 from devkit.facts.model import EngineKind
-from tests.doctor.asking import ask, first, found
 from tests.doctor.machines import changed, healthy
 from tests.doctor.projects import DOCKERFILE, IMAGE, dev, files_of, on
+from tests.doctor.running import find_all, find_only, run_check
 
 
 def image(*lines, base="python:3.12-slim"):
@@ -24,13 +24,13 @@ def image(*lines, base="python:3.12-slim"):
     ],
 )
 def test_a_build_names_its_index(tmp_path, line, verdict):
-    assert isinstance(ask("PRJ024", on(tmp_path, image(line))), verdict)
+    assert isinstance(run_check("PRJ024", on(tmp_path, image(line))), verdict)
 
 
 def test_auto_is_right_once_the_container_runs(tmp_path):
     command = "uv pip install --torch-backend=auto torch"
     files = files_of(dev=dev(postCreateCommand=command), image="FROM python:3.12\n")
-    assert isinstance(ask("PRJ024", on(tmp_path, files)), Passed)
+    assert isinstance(run_check("PRJ024", on(tmp_path, files)), Passed)
 
 
 ASSERTED = "import torch; assert torch.cuda.is_available()"
@@ -57,7 +57,7 @@ ASSERTED = "import torch; assert torch.cuda.is_available()"
     ],
 )
 def test_a_build_needs_no_gpu(tmp_path, line, severity):
-    verdict = ask("PRJ025", on(tmp_path, image(line)))
+    verdict = run_check("PRJ025", on(tmp_path, image(line)))
     severities = [finding.severity for finding in getattr(verdict, "findings", ())]
     assert severities == ([severity] if severity else [])
 
@@ -75,19 +75,19 @@ def test_a_build_needs_no_gpu(tmp_path, line, severity):
     ],
 )
 def test_torch_is_pinned(tmp_path, requirement, more, verdict):
-    assert isinstance(ask("PRJ026", on(tmp_path, image(f"RUN pip install {requirement}") | more)), verdict)
+    assert isinstance(run_check("PRJ026", on(tmp_path, image(f"RUN pip install {requirement}") | more)), verdict)
 
 
 def test_torch_is_pinned_in_the_file_that_is_installed(tmp_path):
     line = "COPY requirements.txt /tmp/\nRUN pip install -r /tmp/requirements.txt"
     loose = image(line) | {"requirements.txt": "numpy==2\ntorch\n"}
-    assert first("PRJ026", on(tmp_path, loose)).subject == "requirements.txt:2"
-    assert isinstance(ask("PRJ026", on(tmp_path, loose | {"requirements.txt": "torch==2.9.1\n"})), Passed)
+    assert find_only("PRJ026", on(tmp_path, loose)).subject == "requirements.txt:2"
+    assert isinstance(run_check("PRJ026", on(tmp_path, loose | {"requirements.txt": "torch==2.9.1\n"})), Passed)
 
 
 def test_a_library_of_the_project_may_leave_torch_open(tmp_path):
     files = image("RUN pip install numpy") | {"pyproject.toml": '[project]\ndependencies = ["torch>=2.6"]\n'}
-    assert isinstance(ask("PRJ026", on(tmp_path, files)), Passed)
+    assert isinstance(run_check("PRJ026", on(tmp_path, files)), Passed)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_library_of_the_project_may_leave_torch_open(tmp_path):
     ],
 )
 def test_the_user_can_have_the_hosts_ids(tmp_path, base, lines, severity):
-    verdict = ask("PRJ028", on(tmp_path, image(*lines, base=base)))
+    verdict = run_check("PRJ028", on(tmp_path, image(*lines, base=base)))
     severities = [finding.severity for finding in getattr(verdict, "findings", ())]
     assert severities == ([severity] if severity else [])
 
@@ -129,7 +129,7 @@ def test_the_user_can_have_the_hosts_ids(tmp_path, base, lines, severity):
 )
 def test_the_container_is_not_root(tmp_path, lines, user, verdict):
     text = "\n".join(("FROM python:3.12-slim", "RUN pip install torch==2.9.1", *lines)) + "\n"
-    result = ask("PRJ029", on(tmp_path, files_of(dev=dev(remoteUser=user), image=text)))
+    result = run_check("PRJ029", on(tmp_path, files_of(dev=dev(remoteUser=user), image=text)))
     assert isinstance(result, verdict)
 
 
@@ -144,7 +144,7 @@ def test_the_container_is_not_root(tmp_path, lines, user, verdict):
 )
 def test_rootless_podman_keeps_ids(tmp_path, arguments, rootless, verdict):
     machine = changed(healthy(), {"engine.kind": EngineKind.PODMAN, "engine.is_rootless": rootless})
-    result = ask("PRJ030", on(tmp_path, files_of(dev=dev(runArgs=arguments), image=IMAGE), machine))
+    result = run_check("PRJ030", on(tmp_path, files_of(dev=dev(runArgs=arguments), image=IMAGE), machine))
     assert isinstance(result, verdict)
 
 
@@ -152,6 +152,6 @@ def test_each_place_is_reported_once_for_two_dev_containers(tmp_path):
     files = image("RUN nvidia-smi", "RUN pip install torch", "RUN uv pip install --torch-backend=auto torch")
     files[".devcontainer/second/devcontainer.json"] = dev(build={"dockerfile": "../Dockerfile"})
     facts = on(tmp_path, files)
-    assert len(found("PRJ025", facts)) == 1
-    assert len(found("PRJ024", facts)) == 1
-    assert first("PRJ025", facts).subject == f"{DOCKERFILE}:2"
+    assert len(find_all("PRJ025", facts)) == 1
+    assert len(find_all("PRJ024", facts)) == 1
+    assert find_only("PRJ025", facts).subject == f"{DOCKERFILE}:2"

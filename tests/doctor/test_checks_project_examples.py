@@ -7,8 +7,8 @@ import pytest
 from devkit.doctor.model import Skipped
 from devkit.probe.host import LocalHost
 from devkit.probe.project.reader import read_project
-from tests.doctor.asking import ask, codes, examined
 from tests.doctor.machines import changed, healthy, inside, windows_guest, without_gpu
+from tests.doctor.running import build_full_report, find_codes, run_check
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERS = sorted((ROOT / "examples").glob("*/expected/.devcontainer"))
@@ -28,11 +28,11 @@ def test_files_that_devkit_writes_get_no_finding(folder, machine):
     facts = changed(machine, {"project": read_project(LocalHost(), project=str(folder))})
     assert facts.project.dev_containers
     assert facts.project.services
-    assert [code for code in codes(facts) if code.startswith("PRJ")] == []
-    assert not [one for one in examined(facts).findings if one.check.code.startswith("PRJ")]
+    assert [code for code in find_codes(facts) if code.startswith("PRJ")] == []
+    assert not [one for one in build_full_report(facts).findings if one.check.code.startswith("PRJ")]
 
 
 def test_they_are_looked_at_all_the_same():
     facts = changed(healthy(), {"project": read_project(LocalHost(), project=str(ROOT))})
     judged = [f"PRJ{number:03d}" for number in (1, 2, 4, 5, 7, 9, 12, 13, 14, 15, 16, 17, 19, 20, 25, 26, 28)]
-    assert not [code for code in judged if isinstance(ask(code, facts), Skipped)]
+    assert not [code for code in judged if isinstance(run_check(code, facts), Skipped)]

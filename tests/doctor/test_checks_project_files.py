@@ -5,9 +5,9 @@ import pytest
 from devkit.doctor.model import Found, Passed, RepairKind, Severity, Skipped
 from devkit.facts.model import FileState
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, codes, first, found
 from tests.doctor.machines import changed, healthy, inside, windows_guest, without_gpu
 from tests.doctor.projects import COMPOSE, DEV, IMAGE, compose_dev, dev, files_of, on, service
+from tests.doctor.running import find_all, find_codes, find_only, run_check
 
 ALL = [f"PRJ{number:03d}" for number in range(1, 32)]
 
@@ -28,13 +28,13 @@ ALL = [f"PRJ{number:03d}" for number in range(1, 32)]
     ],
 )
 def test_files_can_be_read(tmp_path, files, verdict, severity):
-    result = ask("PRJ001", on(tmp_path, files))
+    result = run_check("PRJ001", on(tmp_path, files))
     assert isinstance(result, verdict)
     assert severity is None or result.findings[0].severity is severity
 
 
 def test_the_place_of_the_mistake_is_named(tmp_path):
-    finding = first("PRJ001", on(tmp_path, {DEV: '{\n  "name": "a"\n  "image": "b"\n}'}))
+    finding = find_only("PRJ001", on(tmp_path, {DEV: '{\n  "name": "a"\n  "image": "b"\n}'}))
     assert (finding.location.path, finding.location.line) == (DEV, 3)
     assert "expected a comma" in finding.message
 
@@ -43,7 +43,7 @@ def test_files_outside_of_the_project_are_left_alone(tmp_path):
     files = files_of(dev=dev(build={"dockerfile": "../../elsewhere/Dockerfile"}))
     facts = on(tmp_path / "project", files)
     assert [file.state for file in facts.project.files] == [FileState.READ, FileState.OUTSIDE]
-    assert isinstance(ask("PRJ001", facts), Passed)
+    assert isinstance(run_check("PRJ001", facts), Passed)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_files_outside_of_the_project_are_left_alone(tmp_path):
 )
 def test_host_requirements_are_spelled_right(tmp_path, requirements, verdict):
     assert isinstance(
-        ask("PRJ008", on(tmp_path, files_of(dev=dev(hostRequirements=requirements), image=IMAGE))), verdict
+        run_check("PRJ008", on(tmp_path, files_of(dev=dev(hostRequirements=requirements), image=IMAGE))), verdict
     )
 
 
@@ -82,13 +82,13 @@ def test_host_requirements_are_spelled_right(tmp_path, requirements, verdict):
     ],
 )
 def test_the_repair_spells_them_right(tmp_path, requirements, repaired):
-    finding = first("PRJ008", on(tmp_path, files_of(dev=dev(hostRequirements=requirements), image=IMAGE)))
+    finding = find_only("PRJ008", on(tmp_path, files_of(dev=dev(hostRequirements=requirements), image=IMAGE)))
     assert [(one.kind.value, one.key[-1], one.value) for one in finding.fix.repairs] == repaired
 
 
 @pytest.mark.parametrize("key", ["gpus", "runtime", "shm_size", "environment", "deploy"])
 def test_keys_of_compose_are_not_heard_in_devcontainer_json(tmp_path, key):
-    finding = first("PRJ009", on(tmp_path, files_of(dev=dev(**{key: "x"}), image=IMAGE)))
+    finding = find_only("PRJ009", on(tmp_path, files_of(dev=dev(**{key: "x"}), image=IMAGE)))
     assert key in finding.message
 
 
@@ -96,21 +96,21 @@ def test_run_args_are_not_heard_beside_compose(tmp_path):
     def with_args(*arguments):
         return files_of(dev=compose_dev(runArgs=[*arguments]), compose=service(), image=IMAGE)
 
-    assert first("PRJ009", on(tmp_path, with_args("--gpus", "all"))).severity is Severity.ERROR
-    finding = first("PRJ009", on(tmp_path, with_args("--init")))
+    assert find_only("PRJ009", on(tmp_path, with_args("--gpus", "all"))).severity is Severity.ERROR
+    finding = find_only("PRJ009", on(tmp_path, with_args("--init")))
     assert finding.severity is Severity.WARNING
     assert [one.kind for one in finding.fix.repairs] == [RepairKind.REMOVE]
-    assert isinstance(ask("PRJ009", on(tmp_path, with_args())), Passed)
+    assert isinstance(run_check("PRJ009", on(tmp_path, with_args())), Passed)
 
 
 def test_what_editors_pass_over_is_explained_once(tmp_path):
     asked = files_of(dev=dev(runArgs=None, hostRequirements={"gpu": "optional"}), image=IMAGE)
-    finding = first("PRJ010", on(tmp_path, asked))
+    finding = find_only("PRJ010", on(tmp_path, asked))
     assert finding.severity is Severity.NOTE
     assert "JetBrains" in finding.message
-    assert isinstance(ask("PRJ010", on(tmp_path, files_of(dev=dev(), image=IMAGE))), Passed)
+    assert isinstance(run_check("PRJ010", on(tmp_path, files_of(dev=dev(), image=IMAGE))), Passed)
     explicit = files_of(dev=dev(hostRequirements={"gpu": "optional"}), image=IMAGE)
-    assert isinstance(ask("PRJ010", on(tmp_path, explicit)), Passed)
+    assert isinstance(run_check("PRJ010", on(tmp_path, explicit)), Passed)
 
 
 @pytest.mark.parametrize(
@@ -119,21 +119,21 @@ def test_what_editors_pass_over_is_explained_once(tmp_path):
 def test_a_project_without_container_files_is_skipped_with_a_reason(tmp_path, machine):
     facts = on(tmp_path, {"main.py": "print()"}, machine)
     for code in ALL:
-        verdict = ask(code, facts)
+        verdict = run_check(code, facts)
         assert isinstance(verdict, Skipped | Passed)
         assert code == "PRJ031" or verdict.reason
 
 
 @pytest.mark.parametrize("project", [None, Unknown("the folder did not answer")], ids=["no folder", "unread"])
 def test_nothing_is_said_of_a_project_that_was_not_read(project):
-    assert codes(changed(healthy(), {"project": project})) == []
+    assert find_codes(changed(healthy(), {"project": project})) == []
 
 
 def test_one_broken_file_hides_no_other(tmp_path):
     files = files_of(dev=compose_dev(), compose=service(request=""), image=IMAGE)
     files["pyproject.toml"] = "x = ["
-    assert [finding.subject for finding in found("PRJ001", on(tmp_path, files))] == ["pyproject.toml:1"]
-    assert codes(on(tmp_path, files)) == ["PRJ001", "PRJ005"]
+    assert [finding.subject for finding in find_all("PRJ001", on(tmp_path, files))] == ["pyproject.toml:1"]
+    assert find_codes(on(tmp_path, files)) == ["PRJ001", "PRJ005"]
 
 
 def test_a_message_never_carries_the_value_of_a_variable(tmp_path):

@@ -2,9 +2,9 @@ import pytest
 
 from devkit.doctor.model import Confidence, Found, Passed, Severity, Skipped
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, first
 from tests.doctor.machines import changed, healthy, r, windows_guest, without_gpu
 from tests.doctor.projects import DOCKERFILE, IMAGE, dev, files_of, on
+from tests.doctor.running import find_only, run_check
 
 TORCH = "RUN pip install --index-url https://download.pytorch.org/whl/cu128 torch==2.9.1\n"
 
@@ -28,17 +28,17 @@ def image(base, *lines, torch=TORCH, compiler="RUN apt-get install -y gcc\n"):
     ],
 )
 def test_tags_stay(tmp_path, base, severity):
-    verdict = ask("PRJ021", on(tmp_path, image(base)))
+    verdict = run_check("PRJ021", on(tmp_path, image(base)))
     severities = [finding.severity for finding in getattr(verdict, "findings", ())]
     assert severities == ([severity] if severity else [])
 
 
 def test_the_default_of_an_argument_is_judged(tmp_path):
     files = files_of(dev=dev(), image="ARG TAG=11.0-base\nFROM nvidia/cuda:${TAG}\n")
-    finding = first("PRJ021", on(tmp_path, files))
+    finding = find_only("PRJ021", on(tmp_path, files))
     assert finding.subject == f"{DOCKERFILE}:2"
     given = files_of(dev=dev(build={"dockerfile": "Dockerfile", "args": {"TAG": "12.8.1-base-ubuntu24.04"}}))
-    assert isinstance(ask("PRJ021", on(tmp_path, files | given)), Passed)
+    assert isinstance(run_check("PRJ021", on(tmp_path, files | given)), Passed)
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_the_default_of_an_argument_is_judged(tmp_path):
     ],
 )
 def test_an_image_carries_cuda_once(tmp_path, base, index, severity):
-    verdict = ask("PRJ022", on(tmp_path, image(base, torch=TORCH.replace("cu128", index))))
+    verdict = run_check("PRJ022", on(tmp_path, image(base, torch=TORCH.replace("cu128", index))))
     severities = [finding.severity for finding in getattr(verdict, "findings", ())]
     assert severities == ([severity] if severity else [])
 
 
 def test_an_image_without_torch_may_carry_cuda(tmp_path):
     files = image("nvidia/cuda:12.3.2-runtime-ubuntu22.04", torch="")
-    assert isinstance(ask("PRJ022", on(tmp_path, files)), Passed)
+    assert isinstance(run_check("PRJ022", on(tmp_path, files)), Passed)
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_an_image_without_torch_may_carry_cuda(tmp_path):
     ],
 )
 def test_an_image_has_a_compiler(tmp_path, base, compiler, verdict):
-    assert isinstance(ask("PRJ023", on(tmp_path, image(base, compiler=compiler))), verdict)
+    assert isinstance(run_check("PRJ023", on(tmp_path, image(base, compiler=compiler))), verdict)
 
 
 def test_a_compiler_in_a_lower_stage_counts(tmp_path):
     text = f"FROM python:3.12-slim AS low\nRUN apt-get install -y gcc\nFROM low\n{TORCH}"
-    assert isinstance(ask("PRJ023", on(tmp_path, files_of(dev=dev(), image=text))), Passed)
+    assert isinstance(run_check("PRJ023", on(tmp_path, files_of(dev=dev(), image=text))), Passed)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_compiler_in_a_lower_stage_counts(tmp_path):
 def test_the_driver_runs_the_chosen_torch(tmp_path, index, driver, cuda, verdict):
     machine = changed(healthy(), {"nvml.driver": r(driver), "nvml.cuda": r(cuda)})
     files = files_of(dev=dev(), image=IMAGE.replace("cu128", index))
-    assert isinstance(ask("PRJ027", on(tmp_path, files, machine)), verdict)
+    assert isinstance(run_check("PRJ027", on(tmp_path, files, machine)), verdict)
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def test_the_driver_runs_the_chosen_torch(tmp_path, index, driver, cuda, verdict
 )
 def test_the_image_asks_for_no_newer_driver(tmp_path, base, lines, verdict):
     machine = changed(healthy(), {"nvml.driver": r("570.124.06"), "nvml.cuda": r("12.8")})
-    assert isinstance(ask("PRJ027", on(tmp_path, image(base, *lines), machine)), verdict)
+    assert isinstance(run_check("PRJ027", on(tmp_path, image(base, *lines), machine)), verdict)
 
 
 def test_the_driver_is_the_one_of_windows_in_wsl(tmp_path):
-    finding = first(
+    finding = find_only(
         "PRJ027",
         on(
             tmp_path,
@@ -133,7 +133,7 @@ def test_the_driver_is_the_one_of_windows_in_wsl(tmp_path):
 )
 def test_without_a_known_driver_nothing_is_too_new(tmp_path, machine):
     files = files_of(dev=dev(), image=IMAGE.replace("cu128", "cu132"))
-    assert isinstance(ask("PRJ027", on(tmp_path, files, machine)), Skipped)
+    assert isinstance(run_check("PRJ027", on(tmp_path, files, machine)), Skipped)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,6 @@ def test_without_a_known_driver_nothing_is_too_new(tmp_path, machine):
 )
 def test_a_feature_brings_no_second_cuda(tmp_path, features, verdict):
     facts = on(tmp_path, files_of(dev=dev(features=features), image=IMAGE))
-    result = ask("PRJ022", facts)
+    result = run_check("PRJ022", facts)
     assert isinstance(result, verdict)
     assert [finding.severity for finding in getattr(result, "findings", ())] in ([], [Severity.NOTE])

@@ -5,9 +5,9 @@ import pytest
 from devkit.doctor.model import Found, Passed, Skipped
 from devkit.facts.project import FileState
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, first
 from tests.doctor.machines import changed
 from tests.doctor.projects import IMAGE, compose_dev, dev, files_of, on, service
+from tests.doctor.running import find_only, run_check
 
 GOOD = files_of(dev=dev(), image=IMAGE)
 LABELLED = '[policy]\nrequired_labels = { team = "ml", "org.example.cost" = "a b" }\n'
@@ -55,7 +55,7 @@ KEPT = {
 
 @pytest.mark.parametrize("files", KEPT.values(), ids=KEPT)
 def test_what_keeps_the_policy_is_silent(tmp_path, files):
-    assert isinstance(ask("PRJ032", on(tmp_path, files)), Passed)
+    assert isinstance(run_check("PRJ032", on(tmp_path, files)), Passed)
 
 
 BROKEN = {
@@ -113,14 +113,14 @@ BROKEN = {
 
 @pytest.mark.parametrize(("files", "says"), BROKEN.values(), ids=BROKEN)
 def test_what_breaks_the_policy_is_named_with_its_place(tmp_path, files, says):
-    finding = first("PRJ032", on(tmp_path, files))
+    finding = find_only("PRJ032", on(tmp_path, files))
     assert says in finding.message
     assert finding.location is not None and finding.location.path in files
 
 
 def test_a_mirror_is_the_way_out(tmp_path):
     policy = '[policy]\nregistries = ["m.example"]\nmirrors = { "docker.io" = "m.example/hub" }\n'
-    finding = first("PRJ032", on(tmp_path, with_policy(policy)))
+    finding = find_only("PRJ032", on(tmp_path, with_policy(policy)))
     assert "m.example/hub/library/python" in finding.fix.summary
 
 
@@ -137,7 +137,7 @@ def test_a_mirror_is_the_way_out(tmp_path):
     ],
 )
 def test_without_rules_there_is_nothing_to_judge(tmp_path, files):
-    assert isinstance(ask("PRJ032", on(tmp_path, files)), Skipped)
+    assert isinstance(run_check("PRJ032", on(tmp_path, files)), Skipped)
 
 
 def test_a_broken_devkit_toml_is_said_to_be_broken(tmp_path):
@@ -154,7 +154,7 @@ def test_facts_of_an_older_release_have_no_labels_to_judge(tmp_path):
         facts,
         {"project.dockerfiles": (changed(dockerfile, {"stages": tuple(_older(one) for one in dockerfile.stages)}),)},
     )
-    assert isinstance(ask("PRJ032", facts), Passed)
+    assert isinstance(run_check("PRJ032", facts), Passed)
 
 
 def _older(stage):
@@ -164,5 +164,5 @@ def _older(stage):
 def test_a_finding_stands_for_each_rule(tmp_path):
     policy = '[policy]\nregistries = ["quay.io"]\nrequired_labels = { team = "ml" }\n'
     files = with_policy(policy, dev=dev(remoteUser="root", privileged=True), image=IMAGE)
-    verdict = ask("PRJ032", on(tmp_path, files))
+    verdict = run_check("PRJ032", on(tmp_path, files))
     assert isinstance(verdict, Found) and len(verdict.findings) == 4

@@ -5,9 +5,9 @@ import pytest
 from devkit.doctor.model import Passed, Skipped
 from devkit.facts.model import EngineKind
 from devkit.render.repair import apply_edit, compute_edits
-from tests.doctor.asking import ask, found
 from tests.doctor.machines import changed, healthy, r, windows_guest, without_gpu
 from tests.doctor.projects import COMPOSE, DEV, IMAGE, compose_dev, files_of, on, service
+from tests.doctor.running import find_all, run_check
 
 COMMENTED = """\
 {
@@ -67,12 +67,12 @@ CASES = {
 
 @pytest.mark.parametrize(("code", "files", "machine"), CASES.values(), ids=CASES)
 def test_a_repair_leaves_nothing_of_its_finding(tmp_path, code, files, machine):
-    findings = found(code, on(tmp_path, files, machine))
+    findings = find_all(code, on(tmp_path, files, machine))
     repairs = [repair for finding in findings for repair in finding.fix.repairs]
     assert repairs
     for edit in compute_edits(repairs, tmp_path, home=tmp_path):
         apply_edit(edit)
     repaired = {path: (tmp_path / path).read_text(encoding="utf-8") for path in files}
-    assert isinstance(ask(code, on(tmp_path, repaired, machine)), Passed | Skipped)
+    assert isinstance(run_check(code, on(tmp_path, repaired, machine)), Passed | Skipped)
     kept = repaired[DEV] if "GPUs of the lab" in files[DEV] else repaired[COMPOSE]
     assert "// GPUs of the lab" in kept or "# by hand" in kept

@@ -5,9 +5,9 @@ import pytest
 from devkit.doctor.model import Found, Passed, Repair, RepairKind, Severity, Skipped
 from devkit.facts.model import EngineEnd, EngineFailure, EngineKind, Runtime
 from devkit.facts.values import Release, Unknown
-from tests.doctor.asking import ask, codes, examined, first, found
 from tests.doctor.machines import changed, healthy, inside, r, windows_guest, without_gpu
 from tests.doctor.projects import COMPOSE, DEV, IMAGE, compose_dev, dev, files_of, on, service
+from tests.doctor.running import build_full_report, find_all, find_codes, find_only, run_check
 
 
 def flagged(*arguments):
@@ -33,18 +33,18 @@ def composed(text, **changes):
     ],
 )
 def test_items_of_run_args_are_words(tmp_path, arguments, verdict):
-    assert isinstance(ask("PRJ002", on(tmp_path, flagged(*arguments))), verdict)
+    assert isinstance(run_check("PRJ002", on(tmp_path, flagged(*arguments))), verdict)
 
 
 def test_the_repair_splits_the_item_and_keeps_the_others(tmp_path):
-    finding = first("PRJ002", on(tmp_path, flagged("--gpus all", "--shm-size=8g")))
+    finding = find_only("PRJ002", on(tmp_path, flagged("--gpus all", "--shm-size=8g")))
     assert finding.fix.repairs == (Repair(RepairKind.SET, DEV, ("runArgs",), '["--gpus", "all", "--shm-size=8g"]'),)
     assert (finding.location.path, finding.location.line) == (DEV, 6)
     assert finding.subject == f"{DEV}:6"
 
 
 def test_no_repair_would_write_a_blanked_value(tmp_path):
-    finding = first("PRJ002", on(tmp_path, flagged("--gpus all", "-e", "HF_TOKEN=something")))
+    finding = find_only("PRJ002", on(tmp_path, flagged("--gpus all", "-e", "HF_TOKEN=something")))
     assert finding.fix.repairs == ()
     assert "something" not in repr(finding)
 
@@ -60,11 +60,11 @@ def test_no_repair_would_write_a_blanked_value(tmp_path):
     ],
 )
 def test_lists_of_gpus_are_quoted(tmp_path, value, verdict):
-    assert isinstance(ask("PRJ003", on(tmp_path, flagged("--gpus", value))), verdict)
+    assert isinstance(run_check("PRJ003", on(tmp_path, flagged("--gpus", value))), verdict)
 
 
 def test_the_repair_adds_the_inner_quotes(tmp_path):
-    (repair,) = first("PRJ003", on(tmp_path, flagged("--gpus", "device=0,1"))).fix.repairs
+    (repair,) = find_only("PRJ003", on(tmp_path, flagged("--gpus", "device=0,1"))).fix.repairs
     assert json.loads(repair.value) == ["--gpus", '"device=0,1"']
 
 
@@ -89,13 +89,13 @@ def test_the_repair_adds_the_inner_quotes(tmp_path):
     ],
 )
 def test_the_gpu_is_asked_for_once(tmp_path, files, verdict):
-    assert isinstance(ask("PRJ004", on(tmp_path, files)), verdict)
+    assert isinstance(run_check("PRJ004", on(tmp_path, files)), verdict)
 
 
 def test_host_requirements_add_nothing_where_the_tool_sees_no_runtime(tmp_path):
     files = files_of(dev=dev(hostRequirements={"gpu": True}), image=IMAGE)
-    assert isinstance(ask("PRJ004", on(tmp_path, files, engine__runtimes=(Runtime("runc", "runc"),))), Passed)
-    assert isinstance(ask("PRJ004", on(tmp_path, files, engine=Unknown("not asked"))), Passed)
+    assert isinstance(run_check("PRJ004", on(tmp_path, files, engine__runtimes=(Runtime("runc", "runc"),))), Passed)
+    assert isinstance(run_check("PRJ004", on(tmp_path, files, engine=Unknown("not asked"))), Passed)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_host_requirements_add_nothing_where_the_tool_sees_no_runtime(tmp_path):
     ],
 )
 def test_gpu_work_asks_for_a_gpu(tmp_path, files, verdict):
-    assert isinstance(ask("PRJ005", on(tmp_path, files)), verdict)
+    assert isinstance(run_check("PRJ005", on(tmp_path, files)), verdict)
 
 
 def test_a_reservation_behind_a_variable_is_one(tmp_path):
@@ -135,13 +135,13 @@ def test_a_reservation_behind_a_variable_is_one(tmp_path):
     facts = on(tmp_path, files)
     (request,) = facts.project.services[0].requests
     assert request.condition == "${GPU:-cpu}"
-    assert isinstance(ask("PRJ005", facts), Passed)
-    assert isinstance(ask("PRJ011", on(tmp_path, files, without_gpu())), Passed)
+    assert isinstance(run_check("PRJ005", facts), Passed)
+    assert isinstance(run_check("PRJ011", on(tmp_path, files, without_gpu())), Passed)
 
 
 def test_without_a_gpu_nobody_has_to_ask(tmp_path):
     files = files_of(dev=dev(runArgs=None), image=IMAGE)
-    assert isinstance(ask("PRJ005", on(tmp_path, files, without_gpu())), Skipped)
+    assert isinstance(run_check("PRJ005", on(tmp_path, files, without_gpu())), Skipped)
 
 
 @pytest.mark.parametrize(
@@ -174,17 +174,17 @@ def test_without_a_gpu_nobody_has_to_ask(tmp_path):
 )
 def test_the_tool_sees_what_the_engine_can_do(tmp_path, machine, changes, severity):
     files = files_of(dev=dev(runArgs=["--shm-size=8g"], hostRequirements={"gpu": "optional"}), image=IMAGE)
-    verdict = ask("PRJ006", on(tmp_path, files, machine, **changes))
+    verdict = run_check("PRJ006", on(tmp_path, files, machine, **changes))
     assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])
 
 
 def test_without_an_engine_the_tool_cannot_be_judged(tmp_path):
     files = files_of(dev=dev(hostRequirements={"gpu": True}), image=IMAGE)
     silent = EngineFailure(EngineEnd.NOT_RUNNING, healthy().engine.endpoint, "")
-    assert isinstance(ask("PRJ006", on(tmp_path, files, engine=silent)), Skipped)
-    assert isinstance(ask("PRJ006", on(tmp_path, files, inside())), Skipped)
+    assert isinstance(run_check("PRJ006", on(tmp_path, files, engine=silent)), Skipped)
+    assert isinstance(run_check("PRJ006", on(tmp_path, files, inside())), Skipped)
     far = changed(healthy(), {"engine.endpoint.url": "ssh://host"})
-    assert isinstance(ask("PRJ006", on(tmp_path, files, far)), Skipped)
+    assert isinstance(run_check("PRJ006", on(tmp_path, files, far)), Skipped)
 
 
 @pytest.mark.parametrize(
@@ -196,14 +196,14 @@ def test_without_an_engine_the_tool_cannot_be_judged(tmp_path):
 )
 def test_compose_asks_itself(tmp_path, compose, severity):
     files = composed(service(request=""), hostRequirements={"gpu": True})
-    finding = first("PRJ007", on(tmp_path, files, compose__version=compose))
+    finding = find_only("PRJ007", on(tmp_path, files, compose__version=compose))
     assert finding.severity is severity
     assert finding.fix.repairs[0].path == COMPOSE
     assert finding.fix.repairs[0].key == ("services", "dev", "deploy", "resources", "reservations", "devices")
 
 
 def test_a_whole_reservation_needs_no_host_requirements(tmp_path):
-    assert isinstance(ask("PRJ007", on(tmp_path, composed(service(), hostRequirements={"gpu": True}))), Passed)
+    assert isinstance(run_check("PRJ007", on(tmp_path, composed(service(), hostRequirements={"gpu": True}))), Passed)
 
 
 @pytest.mark.parametrize(
@@ -217,9 +217,9 @@ def test_a_whole_reservation_needs_no_host_requirements(tmp_path):
     ],
 )
 def test_files_insist_on_no_gpu_where_there_is_none(tmp_path, files, verdict):
-    assert isinstance(ask("PRJ011", on(tmp_path, files, without_gpu())), verdict)
-    assert isinstance(ask("PRJ011", on(tmp_path, files)), Skipped)
-    assert isinstance(ask("PRJ011", on(tmp_path, files, driver=Unknown("x"), nvml=Unknown("x"))), Skipped)
+    assert isinstance(run_check("PRJ011", on(tmp_path, files, without_gpu())), verdict)
+    assert isinstance(run_check("PRJ011", on(tmp_path, files)), Skipped)
+    assert isinstance(run_check("PRJ011", on(tmp_path, files, driver=Unknown("x"), nvml=Unknown("x"))), Skipped)
 
 
 @pytest.mark.parametrize(
@@ -235,12 +235,12 @@ def test_files_insist_on_no_gpu_where_there_is_none(tmp_path, files, verdict):
 )
 def test_compose_knows_the_form(tmp_path, request_text, compose, verdict):
     machine = changed(healthy(), {"compose.version": compose} if isinstance(compose, Release) else {"compose": compose})
-    assert isinstance(ask("PRJ012", on(tmp_path, composed(service(request=request_text)), machine)), verdict)
+    assert isinstance(run_check("PRJ012", on(tmp_path, composed(service(request=request_text)), machine)), verdict)
 
 
 def test_devices_under_limits_are_misplaced(tmp_path):
     text = service().replace("reservations", "limits")
-    finding = first("PRJ012", on(tmp_path, composed(text)))
+    finding = find_only("PRJ012", on(tmp_path, composed(text)))
     assert finding.subject == f"{COMPOSE}:8"
 
 
@@ -253,10 +253,10 @@ def test_devices_under_limits_are_misplaced(tmp_path):
 )
 def test_a_reservation_is_whole(tmp_path, changes, said):
     facts = on(tmp_path, composed(service().replace(*changes)))
-    finding = first("PRJ013", facts)
+    finding = find_only("PRJ013", facts)
     assert said in finding.message
     assert finding.fix.repairs[0].key[:7] == ("services", "dev", "deploy", "resources", "reservations", "devices", "0")
-    assert isinstance(ask("PRJ013", on(tmp_path, composed(service()))), Passed)
+    assert isinstance(run_check("PRJ013", on(tmp_path, composed(service()))), Passed)
 
 
 def test_reserved_devices_of_others_are_not_gpus(tmp_path):
@@ -268,15 +268,15 @@ def test_reserved_devices_of_others_are_not_gpus(tmp_path):
 
 
 def test_causes_keep_their_consequences_quiet(tmp_path):
-    assert codes(on(tmp_path, flagged("all", "--shm-size=8g"))) == ["PRJ002", "PRJ005"]
-    roots = [shown.check.code for shown in examined(on(tmp_path, flagged("all", "--shm-size=8g"))).roots]
+    assert find_codes(on(tmp_path, flagged("all", "--shm-size=8g"))) == ["PRJ002", "PRJ005"]
+    roots = [shown.check.code for shown in build_full_report(on(tmp_path, flagged("all", "--shm-size=8g"))).roots]
     assert "PRJ005" not in roots
 
 
 def test_a_second_list_of_the_same_file_is_found_once_each(tmp_path):
-    finding = first("PRJ004", on(tmp_path, composed(service("gpus: all"))))
+    finding = find_only("PRJ004", on(tmp_path, composed(service("gpus: all"))))
     assert len(finding.evidence) == 2
-    assert len(found("PRJ004", on(tmp_path, composed(service("gpus: all"))))) == 1
+    assert len(find_all("PRJ004", on(tmp_path, composed(service("gpus: all"))))) == 1
 
 
 @pytest.mark.parametrize(
@@ -290,15 +290,15 @@ def test_a_second_list_of_the_same_file_is_found_once_each(tmp_path):
 )
 def test_commands_pass_without_a_gpu(tmp_path, stage, command, severity):
     files = files_of(dev=dev(runArgs=None, **{stage: command}), image=IMAGE)
-    verdict = ask("PRJ011", on(tmp_path, files, without_gpu()))
+    verdict = run_check("PRJ011", on(tmp_path, files, without_gpu()))
     assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])
 
 
 def test_one_of_two_dev_containers_may_insist(tmp_path):
     files = flagged("--gpus", "all")
     files[".devcontainer/cpu/devcontainer.json"] = dev(runArgs=None, build={"dockerfile": "../Dockerfile"})
-    assert isinstance(ask("PRJ011", on(tmp_path, files, without_gpu())), Passed)
-    assert isinstance(ask("PRJ005", on(tmp_path, files)), Passed)
+    assert isinstance(run_check("PRJ011", on(tmp_path, files, without_gpu())), Passed)
+    assert isinstance(run_check("PRJ005", on(tmp_path, files)), Passed)
 
 
 @pytest.mark.parametrize(
@@ -310,4 +310,4 @@ def test_one_of_two_dev_containers_may_insist(tmp_path):
 )
 def test_a_service_behind_a_profile_may_insist(tmp_path, lines, verdict):
     files = {"compose.yaml": service(*lines), "Dockerfile": IMAGE}
-    assert isinstance(ask("PRJ011", on(tmp_path, files, without_gpu())), verdict)
+    assert isinstance(run_check("PRJ011", on(tmp_path, files, without_gpu())), verdict)

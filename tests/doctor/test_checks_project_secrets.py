@@ -3,9 +3,9 @@ import json
 import pytest
 
 from devkit.doctor.model import Found, Passed, RepairKind, Severity, Skipped
-from tests.doctor.asking import ask, first, found
 from tests.doctor.machines import changed, healthy, inside
 from tests.doctor.projects import COMPOSE, DEV, IMAGE, compose_dev, dev, files_of, on, service
+from tests.doctor.running import find_all, find_only, run_check
 
 TOKEN = "hf_" + "Zz" * 16
 
@@ -57,7 +57,7 @@ def image(*lines, context="."):
 )
 def test_no_token_gets_into_images_or_files(tmp_path, files, severity):
     facts = on(tmp_path, files)
-    verdict = ask("PRJ017", facts)
+    verdict = run_check("PRJ017", facts)
     severities = [finding.severity for finding in getattr(verdict, "findings", ())]
     assert severities == ([severity] if severity else [])
     assert TOKEN not in repr(facts)
@@ -89,14 +89,14 @@ def test_files_with_tokens_stay_out_of_the_image(tmp_path, more, copies, taken):
     facts = on(tmp_path, image(copies, context="..") | more)
     stage = facts.project.dockerfiles[0].stages[0]
     assert [one.value for one in stage.secret_files] == taken
-    assert isinstance(ask("PRJ017", facts), Found if taken else Passed)
+    assert isinstance(run_check("PRJ017", facts), Found if taken else Passed)
 
 
 def test_env_files_are_kept_out_of_the_repository(tmp_path):
     base = files_of(dev=dev(), image=IMAGE) | {".env": "HF_TOKEN=abc\n"}
-    assert isinstance(ask("PRJ017", on(tmp_path / "a", base)), Passed)
-    assert first("PRJ017", on(tmp_path / "b", base | {".gitignore": "*.pyc\n"})).subject == ".env:1"
-    assert isinstance(ask("PRJ017", on(tmp_path / "c", base | {".gitignore": ".env\n"})), Passed)
+    assert isinstance(run_check("PRJ017", on(tmp_path / "a", base)), Passed)
+    assert find_only("PRJ017", on(tmp_path / "b", base | {".gitignore": "*.pyc\n"})).subject == ".env:1"
+    assert isinstance(run_check("PRJ017", on(tmp_path / "c", base | {".gitignore": ".env\n"})), Passed)
 
 
 def mounted(mount, env=None, dockerfile=IMAGE):
@@ -139,7 +139,7 @@ def mounted(mount, env=None, dockerfile=IMAGE):
     ],
 )
 def test_a_shared_cache_holds_no_token(tmp_path, files, severity):
-    verdict = ask("PRJ018", on(tmp_path, files))
+    verdict = run_check("PRJ018", on(tmp_path, files))
     severities = [finding.severity for finding in getattr(verdict, "findings", ())]
     assert severities == ([severity] if severity else [])
 
@@ -160,28 +160,28 @@ def test_a_shared_cache_holds_no_token(tmp_path, files, severity):
 )
 def test_volumes_belong_to_the_user(tmp_path, target, lines, verdict):
     files = mounted(f"source=data,target={target},type=volume", dockerfile=IMAGE + lines)
-    assert isinstance(ask("PRJ019", on(tmp_path, files)), verdict)
+    assert isinstance(run_check("PRJ019", on(tmp_path, files)), verdict)
 
 
 def test_a_volume_for_root_belongs_to_root(tmp_path):
     files = files_of(
         dev=dev(remoteUser=None, mounts=["source=d,target=/data,type=volume"]), image="FROM ubuntu:22.04\n"
     )
-    assert isinstance(ask("PRJ019", on(tmp_path, files)), Passed)
+    assert isinstance(run_check("PRJ019", on(tmp_path, files)), Passed)
 
 
 def test_the_source_of_a_bind_mount_exists(tmp_path):
     files = mounted("source=${localWorkspaceFolder}/models,target=/opt/cache/hub,type=bind")
-    finding = first("PRJ019", on(tmp_path, files))
+    finding = find_only("PRJ019", on(tmp_path, files))
     assert finding.subject.startswith(DEV)
     assert "mkdir -p" in finding.fix.commands[0]
     (tmp_path / "models").mkdir()
     as_root = healthy().system.is_root
     assert as_root is False
     owner = on(tmp_path, files).project.dev_containers[0].mounts[0].owner_uid
-    assert isinstance(ask("PRJ019", on(tmp_path, files)), Found if owner == 0 else Passed)
-    assert isinstance(ask("PRJ019", on(tmp_path, files, system__is_root=True)), Passed)
-    assert isinstance(ask("PRJ019", on(tmp_path, files, inside())), Passed)
+    assert isinstance(run_check("PRJ019", on(tmp_path, files)), Found if owner == 0 else Passed)
+    assert isinstance(run_check("PRJ019", on(tmp_path, files, system__is_root=True)), Passed)
+    assert isinstance(run_check("PRJ019", on(tmp_path, files, inside())), Passed)
 
 
 @pytest.mark.parametrize(
@@ -196,10 +196,10 @@ def test_the_source_of_a_bind_mount_exists(tmp_path):
 )
 def test_a_service_has_no_more_power_than_it_needs(tmp_path, lines, code):
     files = files_of(dev=compose_dev(), compose=service(*lines), image=IMAGE)
-    finding = first(code, on(tmp_path, files))
+    finding = find_only(code, on(tmp_path, files))
     assert finding.location.path == COMPOSE
     for other in {"PRJ014", "PRJ015", "PRJ016"} - {code}:
-        assert isinstance(ask(other, on(tmp_path, files)), Passed)
+        assert isinstance(run_check(other, on(tmp_path, files)), Passed)
 
 
 @pytest.mark.parametrize(
@@ -212,18 +212,18 @@ def test_a_service_has_no_more_power_than_it_needs(tmp_path, lines, code):
     ],
 )
 def test_run_args_give_no_more_power_than_needed(tmp_path, arguments, code):
-    assert isinstance(ask(code, on(tmp_path, files_of(dev=dev(runArgs=arguments), image=IMAGE))), Found)
+    assert isinstance(run_check(code, on(tmp_path, files_of(dev=dev(runArgs=arguments), image=IMAGE))), Found)
 
 
 def test_harmless_settings_pass(tmp_path):
     lines = ("ipc: shareable", "privileged: false", "security_opt: [no-new-privileges:true]", "pid: service:dev")
     facts = on(tmp_path, files_of(dev=compose_dev(), compose=service(*lines), image=IMAGE))
-    assert all(isinstance(ask(code, facts), Passed) for code in ("PRJ014", "PRJ015", "PRJ016"))
+    assert all(isinstance(run_check(code, facts), Passed) for code in ("PRJ014", "PRJ015", "PRJ016"))
 
 
 def test_the_repair_sizes_shared_memory_instead(tmp_path):
     files = files_of(dev=compose_dev(), compose=service("ipc: host", shm=""), image=IMAGE)
-    removed, sized = first("PRJ014", on(tmp_path, files)).fix.repairs
+    removed, sized = find_only("PRJ014", on(tmp_path, files)).fix.repairs
     assert (removed.kind, removed.key) == (RepairKind.REMOVE, ("services", "dev", "ipc"))
     assert (sized.kind, sized.key, json.loads(sized.value)) == (RepairKind.SET, ("services", "dev", "shm_size"), "8gb")
 
@@ -243,34 +243,34 @@ def test_the_repair_sizes_shared_memory_instead(tmp_path):
 def test_shared_memory_is_sized(tmp_path, size, verdict):
     compose = service(shm=f"    shm_size: '{size}'\n" if size else "")
     files = files_of(dev=compose_dev(), compose=compose, image=IMAGE)
-    assert isinstance(ask("PRJ020", on(tmp_path, files)), verdict)
+    assert isinstance(run_check("PRJ020", on(tmp_path, files)), verdict)
 
 
 def test_the_repair_of_run_args_keeps_what_is_there(tmp_path):
     files = files_of(dev=dev(runArgs=["--gpus", '"device=0,1"']), image=IMAGE)
-    (repair,) = first("PRJ020", on(tmp_path, files)).fix.repairs
+    (repair,) = find_only("PRJ020", on(tmp_path, files)).fix.repairs
     assert json.loads(repair.value) == ["--gpus", '"device=0,1"', "--shm-size=8gb"]
 
 
 def test_shared_memory_matters_for_torch_alone(tmp_path):
     files = files_of(dev=dev(runArgs=[]), image="FROM python:3.12-slim\nUSER dev\n")
-    assert isinstance(ask("PRJ020", on(tmp_path, files)), Passed)
+    assert isinstance(run_check("PRJ020", on(tmp_path, files)), Passed)
     with_ipc = files_of(dev=dev(runArgs=["--ipc=host"]), image=IMAGE)
-    assert isinstance(ask("PRJ020", on(tmp_path, with_ipc)), Passed)
+    assert isinstance(run_check("PRJ020", on(tmp_path, with_ipc)), Passed)
 
 
 def test_devices_come_with_libraries():
     bare = {"driver.libcuda": None, "driver.libnvidia_ml": None}
-    assert isinstance(ask("PRJ031", inside()), Passed)
-    assert first("PRJ031", changed(inside(), bare)).severity is Severity.ERROR
-    assert isinstance(ask("PRJ031", changed(inside(), bare | {"driver.nvidiactl": "absent"})), Passed)
+    assert isinstance(run_check("PRJ031", inside()), Passed)
+    assert find_only("PRJ031", changed(inside(), bare)).severity is Severity.ERROR
+    assert isinstance(run_check("PRJ031", changed(inside(), bare | {"driver.nvidiactl": "absent"})), Passed)
     fewer = bare | {"container.driver_capabilities": "utility"}
-    assert isinstance(ask("PRJ031", changed(inside(), fewer)), Skipped)
-    assert isinstance(ask("PRJ031", changed(inside(), {"driver.libcuda": None})), Passed)
-    assert isinstance(ask("PRJ031", healthy()), Skipped)
+    assert isinstance(run_check("PRJ031", changed(inside(), fewer)), Skipped)
+    assert isinstance(run_check("PRJ031", changed(inside(), {"driver.libcuda": None})), Passed)
+    assert isinstance(run_check("PRJ031", healthy()), Skipped)
 
 
 def test_two_units_with_one_dockerfile_report_a_token_once(tmp_path):
     files = image("ARG HF_TOKEN")
     files[".devcontainer/second/devcontainer.json"] = dev(build={"dockerfile": "../Dockerfile"})
-    assert len(found("PRJ017", on(tmp_path, files))) == 1
+    assert len(find_all("PRJ017", on(tmp_path, files))) == 1

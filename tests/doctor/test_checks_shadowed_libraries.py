@@ -5,8 +5,8 @@ import pytest
 from devkit.doctor.model import Found, Passed, Severity, Skipped
 from devkit.facts.model import Library, Package, Torch
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, found
 from tests.doctor.machines import changed, gpu, inside, r, without_gpu
+from tests.doctor.running import find_all, run_check
 
 
 def package(name, version):
@@ -29,7 +29,7 @@ def package(name, version):
 )
 def test_the_override_of_bitsandbytes(override, version, verdict):
     facts = changed(inside(), {"python.bnb_cuda_version": override, "python.packages.0.version": version})
-    assert isinstance(ask("PYT016", facts), verdict)
+    assert isinstance(run_check("PYT016", facts), verdict)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_nearest_library_of_bitsandbytes(version, override, verdict):
             "python.bitsandbytes_cuda": ("12.1", "12.6"),
         },
     )
-    assert isinstance(ask("PYT003", facts), verdict)
+    assert isinstance(run_check("PYT003", facts), verdict)
 
 
 def shadow(name, version, wheel="nvidia-nvjitlink-cu12", wheel_version="12.8.93"):
@@ -88,7 +88,7 @@ NO_WHEEL = changed(shadow("libcudnn.so.9", "9.1.0"), {"python.packages": ()})
     ],
 )  # fmt: skip
 def test_hidden_libraries(code, facts, verdict):
-    assert isinstance(ask(code, facts), verdict)
+    assert isinstance(run_check(code, facts), verdict)
 
 
 def nvrtc(version, capability, name="nvidia-cuda-nvrtc-cu12"):
@@ -108,7 +108,7 @@ def nvrtc(version, capability, name="nvidia-cuda-nvrtc-cu12"):
     ],
 )
 def test_nvrtc(facts, verdict):
-    assert isinstance(ask("PYT012", facts), verdict)
+    assert isinstance(run_check("PYT012", facts), verdict)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_nvrtc(facts, verdict):
     ],
 )
 def test_abilities_are_notes(code, capability, verdict):
-    outcome = ask(code, changed(inside(), {"nvml.gpus": (gpu(capability=capability),)}))
+    outcome = run_check(code, changed(inside(), {"nvml.gpus": (gpu(capability=capability),)}))
     assert isinstance(outcome, verdict)
     assert all(finding.severity is Severity.NOTE for finding in getattr(outcome, "findings", ()))
 
@@ -145,17 +145,17 @@ def test_the_order_of_gpus(gpus, selected, order, verdict):
         inside(),
         {"nvml.gpus": gpus, "python.cuda_visible_devices": selected, "python.cuda_device_order": order},
     )
-    assert isinstance(ask("PYT015", facts), verdict)
+    assert isinstance(run_check("PYT015", facts), verdict)
 
 
 def test_a_laptop_without_gpu_hears_nothing_of_gpus():
     facts = changed(without_gpu(), {"python.torch": Torch("2.9.1+cu128", r("12.8"), None)})
     for code in ("PYT005", "PYT011", "PYT012", "PYT013", "PYT014", "PYT016"):
-        assert isinstance(ask(code, facts), Skipped), code
+        assert isinstance(run_check(code, facts), Skipped), code
 
 
 def test_each_old_gpu_is_named():
     facts = changed(
         inside(), {"nvml.gpus": (gpu(0, capability="7.0"), gpu(1, capability="8.0"), gpu(2, capability="6.1"))}
     )
-    assert [finding.subject for finding in found("PYT013", facts)] == ["GPU 0", "GPU 2"]
+    assert [finding.subject for finding in find_all("PYT013", facts)] == ["GPU 0", "GPU 2"]

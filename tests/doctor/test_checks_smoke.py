@@ -3,8 +3,8 @@ import pytest
 from devkit.doctor.model import Found, Passed, Severity, Skipped
 from devkit.facts.model import Smoke
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, examined, first
 from tests.doctor.machines import changed, healthy, windows_guest, without_gpu
+from tests.doctor.running import build_full_report, find_only, run_check
 
 NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm")
 REFUSED = {"code": 125, "device_nodes": Unknown("-"), "nvidiactl": Unknown("-"), "libcuda": Unknown("-")}
@@ -28,7 +28,7 @@ def smoke(**changes):
 
 
 def test_a_container_with_its_gpu_passes():
-    assert isinstance(ask("CTK013", smoke()), Passed)
+    assert isinstance(run_check("CTK013", smoke()), Passed)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_container_with_its_gpu_passes():
     ],
 )
 def test_what_can_be_wrong(changes, says):
-    finding = first("CTK013", smoke(**changes))
+    finding = find_only("CTK013", smoke(**changes))
     assert finding.severity is Severity.ERROR
     assert says in finding.message
     assert finding.evidence[0].startswith("run --gpus all 5b0ad6d2c3f4")
@@ -51,17 +51,17 @@ def test_what_can_be_wrong(changes, says):
 
 def test_a_known_error_is_explained():
     err = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]]\n'
-    finding = first("CTK013", smoke(**REFUSED, err=err))
+    finding = find_only("CTK013", smoke(**REFUSED, err=err))
     assert err.strip() not in finding.message
     assert finding.fix.commands
 
 
 def test_no_nvidia_smi_in_the_image_is_no_fault():
-    assert isinstance(ask("CTK013", smoke(nvidia_smi="")), Passed)
+    assert isinstance(run_check("CTK013", smoke(nvidia_smi="")), Passed)
 
 
 def test_a_container_that_could_not_be_removed_is_named():
-    finding = first("CTK013", smoke(left_behind="devkit-smoke-1234"))
+    finding = find_only("CTK013", smoke(left_behind="devkit-smoke-1234"))
     assert finding.severity is Severity.WARNING
     assert finding.fix.commands == ("docker rm --force devkit-smoke-1234",)
 
@@ -72,7 +72,7 @@ def test_a_container_that_could_not_be_removed_is_named():
 )
 def test_in_wsl_the_gpu_is_one_node(nodes, verdict):
     guest = changed(windows_guest(), {"smoke": smoke(device_nodes=nodes, nvidiactl="absent").smoke})
-    assert isinstance(ask("CTK013", guest), verdict)
+    assert isinstance(run_check("CTK013", guest), verdict)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_in_wsl_the_gpu_is_one_node(nodes, verdict):
     ids=["without a GPU", "not asked for"],
 )
 def test_nothing_is_said_where_nothing_was_tried(facts):
-    assert isinstance(ask("CTK013", facts), Skipped)
+    assert isinstance(run_check("CTK013", facts), Skipped)
 
 
 def test_a_missing_toolkit_is_the_cause():
@@ -95,4 +95,4 @@ def test_a_missing_toolkit_is_the_cause():
         "toolkit.daemon_files": (),
         "cdi": (),
     }
-    assert examined(changed(healthy(), changes)).root_causes == ("CTK001",)
+    assert build_full_report(changed(healthy(), changes)).root_causes == ("CTK001",)

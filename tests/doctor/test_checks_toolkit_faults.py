@@ -3,8 +3,8 @@ import pytest
 from devkit.doctor.model import Confidence, Found, Passed, Severity, Skipped
 from devkit.facts.model import EngineKind
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, codes, examined, first
 from tests.doctor.machines import FEDORA, changed, gpu, healthy, inside, r, spec, windows_guest
+from tests.doctor.running import build_full_report, find_codes, find_only, run_check
 
 PODMAN = {"engine.kind": EngineKind.PODMAN, "engine.version": r("5.6.2"), "engine.runtimes": (), "engine.cdi_devices": Unknown("not listed")}  # fmt: skip  # noqa: E501
 ROOTLESS = {"engine.is_rootless": True, "toolkit.no_cgroups": True, "engine.cdi_devices": (), "cdi": ()}
@@ -23,7 +23,7 @@ def severity_of(verdict):
     ],
 )
 def test_the_toolkits_settings_file(error, verdict):
-    assert isinstance(ask("CTK008", changed(healthy(), {"toolkit.config_error": error})), verdict)
+    assert isinstance(run_check("CTK008", changed(healthy(), {"toolkit.config_error": error})), verdict)
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,13 @@ def test_the_toolkits_settings_file(error, verdict):
     ],
 )
 def test_ldconfig(exists, verdict):
-    assert isinstance(ask("CTK009", changed(healthy(), {"toolkit.ldconfig_exists": exists})), verdict)
+    assert isinstance(run_check("CTK009", changed(healthy(), {"toolkit.ldconfig_exists": exists})), verdict)
 
 
 def test_ldconfig_is_named_as_this_distribution_names_it():
     changes = {"toolkit.ldconfig_exists": False}
-    (debian,) = first("CTK009", changed(healthy(), changes)).fix.commands
-    (fedora,) = first("CTK009", changed(healthy(), changes | {"system.distribution": FEDORA})).fix.commands
+    (debian,) = find_only("CTK009", changed(healthy(), changes)).fix.commands
+    (fedora,) = find_only("CTK009", changed(healthy(), changes | {"system.distribution": FEDORA})).fix.commands
     assert debian.endswith("@/sbin/ldconfig.real")
     assert fedora.endswith("@/sbin/ldconfig")
 
@@ -61,7 +61,7 @@ def test_ldconfig_is_named_as_this_distribution_names_it():
     ],
 )
 def test_the_toolkits_mode(changes, verdict):
-    assert isinstance(ask("CTK010", changed(healthy(), changes)), verdict)
+    assert isinstance(run_check("CTK010", changed(healthy(), changes)), verdict)
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def test_the_toolkits_mode(changes, verdict):
 )
 def test_releases_with_faults(version, changes, severity):
     facts = changed(healthy(), {"toolkit.version": r(version)} | changes)
-    assert severity_of(ask("CTK011", facts)) == severity
+    assert severity_of(run_check("CTK011", facts)) == severity
 
 
 def test_a_fault_that_is_inferred_is_never_an_error():
     facts = changed(healthy(), {"toolkit.version": r("1.18.0"), **ROOTLESS})
-    assert first("CTK011", facts).confidence is Confidence.POSSIBLE
+    assert find_only("CTK011", facts).confidence is Confidence.POSSIBLE
 
 
 @pytest.mark.parametrize(
@@ -106,12 +106,12 @@ def test_a_fault_that_is_inferred_is_never_an_error():
 )
 def test_runc_and_the_links_in_dev_char(runc, changes, verdict):
     changes = {"toolkit.char_links": False, "engine.runc": r(runc)} | changes
-    assert isinstance(ask("CTK012", changed(healthy(), changes)), verdict)
+    assert isinstance(run_check("CTK012", changed(healthy(), changes)), verdict)
 
 
 def test_an_engine_that_does_not_name_its_runc_is_not_accused():
     facts = changed(healthy(), {"toolkit.char_links": False, "engine.runc": Unknown("not said")})
-    assert ask("CTK012", facts) == Skipped("not said")
+    assert run_check("CTK012", facts) == Skipped("not said")
 
 
 @pytest.mark.parametrize(
@@ -124,18 +124,18 @@ def test_an_engine_that_does_not_name_its_runc_is_not_accused():
     ],
 )
 def test_what_cdi_names(changes, severity):
-    assert severity_of(ask("CDI004", changed(healthy(), changes))) == severity
+    assert severity_of(run_check("CDI004", changed(healthy(), changes))) == severity
 
 
 def test_many_missing_paths_are_counted_rather_than_listed():
     paths = tuple(f"/usr/lib/libnvidia-{number}.so.1" for number in range(30))
-    evidence = first("CDI004", changed(healthy(), {"cdi.0.missing_paths": paths})).evidence
+    evidence = find_only("CDI004", changed(healthy(), {"cdi.0.missing_paths": paths})).evidence
     assert (len(evidence), evidence[-1]) == (5, "and 26 more")
 
 
 def test_libraries_that_went_with_the_old_driver_follow_from_it():
     changes = {"cdi": (spec(driver=r("575.64.03"), missing_paths=("/usr/lib/libcuda.so.575.64.03",)),)}
-    assert examined(changed(healthy(), changes)).root_causes == ("CDI001",)
+    assert build_full_report(changed(healthy(), changes)).root_causes == ("CDI001",)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_libraries_that_went_with_the_old_driver_follow_from_it():
     ],
 )
 def test_cdi_and_the_number_of_gpus(changes, verdict):
-    assert isinstance(ask("CDI005", changed(healthy(), changes)), verdict)
+    assert isinstance(run_check("CDI005", changed(healthy(), changes)), verdict)
 
 
 @pytest.mark.parametrize(
@@ -166,11 +166,11 @@ def test_cdi_and_the_number_of_gpus(changes, verdict):
 )
 def test_the_unit_that_renews_cdi(state, changes, severity):
     facts = changed(healthy(), {"toolkit.cdi_refresh": state} | changes)
-    assert severity_of(ask("CDI006", facts)) == severity
+    assert severity_of(run_check("CDI006", facts)) == severity
 
 
 def test_a_masked_unit_is_unmasked_first():
-    finding = first("CDI006", changed(healthy(), {"toolkit.cdi_refresh": "masked"}))
+    finding = find_only("CDI006", changed(healthy(), {"toolkit.cdi_refresh": "masked"}))
     assert "unmask" in finding.fix.commands[0]
 
 
@@ -179,7 +179,7 @@ def test_a_masked_unit_is_unmasked_first():
     [pytest.param("4.0.3", Found, id="before CDI"), pytest.param("4.1.0", Passed, id="the first with it")],
 )
 def test_podman_and_cdi(version, verdict):
-    assert isinstance(ask("CDI007", changed(healthy(), PODMAN | {"engine.version": r(version)})), verdict)
+    assert isinstance(run_check("CDI007", changed(healthy(), PODMAN | {"engine.version": r(version)})), verdict)
 
 
 @pytest.mark.parametrize(
@@ -194,13 +194,13 @@ def test_podman_and_cdi(version, verdict):
 )
 def test_where_cdi_lies(folders, devices, path, verdict):
     changes = {"engine.cdi_spec_dirs": folders, "engine.cdi_devices": devices, "cdi.0.path": path}
-    assert isinstance(ask("CDI008", changed(healthy(), changes)), verdict)
+    assert isinstance(run_check("CDI008", changed(healthy(), changes)), verdict)
 
 
 @pytest.mark.parametrize("code", ["CTK008", "CTK009", "CTK010", "CTK011", "CTK012"])
 @pytest.mark.parametrize("facts", [windows_guest(), inside()], ids=["Docker Desktop", "inside a container"])
 def test_the_toolkit_is_judged_where_it_is_used(code, facts):
-    assert isinstance(ask(code, facts), Skipped)
+    assert isinstance(run_check(code, facts), Skipped)
 
 
 def test_everything_broken_at_once_blames_the_driver():
@@ -212,10 +212,10 @@ def test_everything_broken_at_once_blames_the_driver():
         "cdi.0.missing_paths": ("/dev/nvidia0",),
         "engine.containers.0.gpu_request": "driver",
     }
-    report = examined(changed(healthy(), changes))
+    report = build_full_report(changed(healthy(), changes))
     assert [code for code in report.root_causes if code.startswith(("CTK", "CDI", "CON"))] == []
 
 
 def test_a_healthy_machine_is_healthy():
-    assert codes(healthy()) == []
-    assert Severity.ERROR not in {shown.finding.severity for shown in examined(healthy()).findings}
+    assert find_codes(healthy()) == []
+    assert Severity.ERROR not in {shown.finding.severity for shown in build_full_report(healthy()).findings}

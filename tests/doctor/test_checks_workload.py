@@ -8,8 +8,8 @@ from devkit.doctor.verify_stages import REASON_ROWS, STAGE_ROWS, find_check_for_
 from devkit.facts.model import ProofReading, ProofStage, TrainingRun, Verification, WatchedGpu
 from devkit.facts.values import Unknown
 from devkit.workload.proof.stages import STAGES
-from tests.doctor.asking import ask, codes, first, found
 from tests.doctor.machines import GIB, changed, inside
+from tests.doctor.running import find_all, find_codes, find_only, run_check
 
 BY_THE_HOST = ("build", "start", "proof")
 NOBODY_KNOWS = "Zorp: flurb"
@@ -30,11 +30,11 @@ def proved(*stages, log=()):
 
 def test_a_proof_that_passed_passes():
     passed, skipped = stage("kernel", status="passed"), stage("nccl", "one GPU", "skipped")
-    assert ask("PYT021", proved(passed, skipped)) == Passed()
+    assert run_check("PYT021", proved(passed, skipped)) == Passed()
 
 
 def test_without_a_report_there_is_nothing_to_judge():
-    assert isinstance(ask("PYT021", inside()), Skipped)
+    assert isinstance(run_check("PYT021", inside()), Skipped)
 
 
 @pytest.mark.parametrize("name", [*(each.name for each in STAGES), *BY_THE_HOST])
@@ -72,7 +72,7 @@ def test_the_table_names_checks_and_stages_that_exist():
     ],
 )
 def test_the_words_of_a_reason_name_the_check_behind_it(name, reason, code):
-    finding = first("PYT021", proved(stage(name, reason)))
+    finding = find_only("PYT021", proved(stage(name, reason)))
     assert finding.severity is Severity.ERROR
     assert f"(see {code}" in finding.message
     assert finding.confidence is not Confidence.POSSIBLE
@@ -80,7 +80,7 @@ def test_the_words_of_a_reason_name_the_check_behind_it(name, reason, code):
 
 
 def test_a_stage_that_nobody_knows_says_so():
-    finding = first("PYT021", proved(stage("teleport", NOBODY_KNOWS)))
+    finding = find_only("PYT021", proved(stage("teleport", NOBODY_KNOWS)))
     assert "devkit does not know why this stage failed" in finding.message
     assert "devkit explain -" in " ".join(finding.fix.commands)
 
@@ -93,14 +93,14 @@ def test_the_log_of_a_crash_is_read_where_the_reason_says_nothing():
 
 def test_a_rate_below_an_inferred_row_warns_and_is_no_problem():
     slow = (ProofReading("fp16_tflops", "10.0", "23.3 to 75.8; data sheet 58.3, not judged: the row is inferred"),)
-    finding = first("PYT021", proved(stage("compute-rate", status="passed", wrong=slow)))
+    finding = find_only("PYT021", proved(stage("compute-rate", status="passed", wrong=slow)))
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
     assert "(see GPU016)" in finding.message
 
 
 def test_what_was_measured_is_the_evidence():
     wrong = (ProofReading("to_gpu_gb_per_s", "0.8", "3.94 to 81.9; data sheet 63"),)
-    finding = first("PYT021", proved(stage("link-rate", "to_gpu_gb_per_s is 0.8, expected 3.94", wrong=wrong)))
+    finding = find_only("PYT021", proved(stage("link-rate", "to_gpu_gb_per_s is 0.8, expected 3.94", wrong=wrong)))
     assert finding.evidence[0] == "to_gpu_gb_per_s: 0.8, expected 3.94 to 81.9; data sheet 63"
 
 
@@ -126,13 +126,13 @@ WATCHING = ("GPU028", "STO006", "MEM005", "PYT022", "GPU029")
 
 
 def test_a_run_that_keeps_its_gpu_busy_passes():
-    assert all(ask(code, trained()) == Passed() for code in WATCHING)
+    assert all(run_check(code, trained()) == Passed() for code in WATCHING)
 
 
 @pytest.mark.parametrize("code", WATCHING)
 def test_a_run_on_the_cpu_and_no_run_at_all_are_not_judged(code):
-    assert isinstance(ask(code, trained(on_cuda=False, gpus=UNREAD, waiting_percent=50)), Skipped)
-    assert isinstance(ask(code, inside()), Skipped)
+    assert isinstance(run_check(code, trained(on_cuda=False, gpus=UNREAD, waiting_percent=50)), Skipped)
+    assert isinstance(run_check(code, inside()), Skipped)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_run_on_the_cpu_and_no_run_at_all_are_not_judged(code):
     ],
 )
 def test_what_a_run_shows_is_found(code, facts, severity):
-    assert found(code, facts)[0].severity is severity
+    assert find_all(code, facts)[0].severity is severity
 
 
 @pytest.mark.parametrize(
@@ -164,13 +164,13 @@ def test_what_a_run_shows_is_found(code, facts, severity):
     ],
 )
 def test_what_is_within_its_bounds_is_not(code, facts):
-    assert ask(code, facts) == Passed()
+    assert run_check(code, facts) == Passed()
 
 
 def test_a_gpu_sampled_a_few_times_is_not_judged():
-    assert isinstance(ask("GPU029", trained(gpu={"samples": 9, "utilisation_percent": 5})), Skipped)
+    assert isinstance(run_check("GPU029", trained(gpu={"samples": 9, "utilisation_percent": 5})), Skipped)
 
 
 def test_a_gpu_that_waits_for_data_is_one_problem_and_not_two():
-    found_codes = codes(trained(waiting_percent=40, gpu={"utilisation_percent": 50}))
+    found_codes = find_codes(trained(waiting_percent=40, gpu={"utilisation_percent": 50}))
     assert "STO006" in found_codes and "GPU029" not in found_codes

@@ -6,8 +6,8 @@ from devkit.doctor.model import Confidence, Found, Passed, Restart, Severity, Si
 from devkit.doctor.thresholds import CLOCK_SKEW_S, WSL_MEMORY_BYTES
 from devkit.facts.model import EngineEnd, EngineFailure, EngineKind, NvmlEnd, NvmlFailure, Platform, WslSettings
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, codes, examined, first
 from tests.doctor.machines import GIB, changed, healthy, inside, no_library, r, windows_guest
+from tests.doctor.running import build_full_report, find_codes, find_only, run_check
 
 BLOCKED = NvmlFailure(NvmlEnd.ERROR, 17, "GPU access blocked by the operating system", "nvmlInit_v2")
 UNREAD = Unknown("not read here")
@@ -35,7 +35,7 @@ def guest(**changes):
     ],
 )
 def test_windows_blocks_the_gpu(changes, verdict):
-    assert isinstance(ask("WSL004", guest(**changes)), verdict)
+    assert isinstance(run_check("WSL004", guest(**changes)), verdict)
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def test_windows_blocks_the_gpu(changes, verdict):
 )
 def test_an_empty_driver_store_is_told_apart_from_a_wrong_driver_model(store, says, confidence):
     facts = guest(nvml=BLOCKED, wsl__driver_store=store)
-    finding = first("WSL004", facts)
+    finding = find_only("WSL004", facts)
     assert says in finding.message
     assert finding.confidence is confidence
     assert finding.fix.where is Side.WINDOWS
-    assert examined(facts).root_causes == ("WSL004",)
+    assert build_full_report(facts).root_causes == ("WSL004",)
 
 
 def test_no_fix_in_wsl_installs_a_linux_driver():
@@ -63,7 +63,7 @@ def test_no_fix_in_wsl_installs_a_linux_driver():
         guest(wsl__libraries=("libnvidia-ml.so.1",)),
     ]
     for facts in broken:
-        for shown in examined(facts).findings:
+        for shown in build_full_report(facts).findings:
             assert not any("nvidia-driver" in command for command in shown.finding.fix.commands)
 
 
@@ -79,23 +79,23 @@ def test_no_fix_in_wsl_installs_a_linux_driver():
 @pytest.mark.parametrize("platform", [Platform.WSL2, Platform.WINDOWS], ids=["from the guest", "from Windows"])
 def test_the_gpu_switched_off_in_wslconfig(platform, value, verdict):
     facts = guest(system__platform=platform, system__wsl_settings=value)
-    assert isinstance(ask("WSL005", facts), verdict)
+    assert isinstance(run_check("WSL005", facts), verdict)
 
 
 def test_a_switched_off_gpu_is_why_the_guest_has_none():
     facts = guest(
         system__wsl_settings=settings(gpu_support=False), wsl__has_dxg=False, wsl__libraries=(), nvml=no_library()
     )
-    assert examined(facts).root_causes == ("WSL005",)
-    assert codes(facts) == ["WSL005"]
+    assert build_full_report(facts).root_causes == ("WSL005",)
+    assert find_codes(facts) == ["WSL005"]
 
 
 def test_a_kernel_of_ones_own_makes_the_missing_device_certain():
     facts = guest(wsl__has_dxg=False, system__wsl_settings=settings(kernel="C:\\wsl\\bzImage"))
-    finding = first("WSL002", facts)
+    finding = find_only("WSL002", facts)
     assert finding.confidence is Confidence.CERTAIN
     assert ".wslconfig: kernel=C:\\wsl\\bzImage" in finding.evidence
-    assert first("WSL002", guest(wsl__has_dxg=False)).confidence is Confidence.LIKELY
+    assert find_only("WSL002", guest(wsl__has_dxg=False)).confidence is Confidence.LIKELY
 
 
 def test_wsl1_is_why_no_engine_answers():
@@ -105,7 +105,7 @@ def test_wsl1_is_why_no_engine_answers():
         nvml=no_library(),
         engine=EngineFailure(EngineEnd.NOT_RUNNING, healthy().engine.endpoint, "missing"),
     )
-    report = examined(facts)
+    report = build_full_report(facts)
     assert report.root_causes == ("WSL002",)
     assert [shown.check.code for shown in report.following("WSL002")] == ["ENG001"]
 
@@ -122,12 +122,12 @@ def test_wsl1_is_why_no_engine_answers():
 )
 def test_memory_of_the_guest(memory, swap, verdict):
     facts = guest(system__memory_bytes=memory, wsl__swap_bytes=swap)
-    assert isinstance(ask("WSL006", facts), verdict)
+    assert isinstance(run_check("WSL006", facts), verdict)
 
 
 def test_the_memory_that_somebody_set_is_shown():
     facts = guest(system__memory_bytes=4 * GIB, wsl__swap_bytes=0, system__wsl_settings=settings(memory="4GB"))
-    finding = first("WSL006", facts)
+    finding = find_only("WSL006", facts)
     assert finding.severity is Severity.WARNING
     assert ".wslconfig: memory=4GB" in finding.evidence
     assert finding.fix.restart is Restart.WSL
@@ -143,20 +143,20 @@ def test_the_memory_that_somebody_set_is_shown():
 )
 def test_the_plain_name_of_libcuda_is_a_note(in_cache, verdict):
     facts = guest(wsl__libcuda_link_in_cache=in_cache)
-    assert isinstance(ask("WSL007", facts), verdict)
-    assert codes(facts) == []
+    assert isinstance(run_check("WSL007", facts), verdict)
+    assert find_codes(facts) == []
 
 
 def test_a_driver_in_the_image_is_seen_from_inside_only():
     libraries = ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
     container = changed(windows_guest(), {"container": inside().container})
-    assert ask("WSL008", container) == Passed()
-    finding = first("WSL008", changed(container, {"wsl.image_libraries": libraries}))
+    assert run_check("WSL008", container) == Passed()
+    finding = find_only("WSL008", changed(container, {"wsl.image_libraries": libraries}))
     assert finding.message.startswith("the image carries libcuda.so.1 and libnvidia-ml.so.1")
     assert finding.fix.commands == (f"RUN rm -f {' '.join(libraries)}",)
     assert finding.fix.where is Side.IMAGE
-    assert isinstance(ask("WSL008", guest(wsl__image_libraries=libraries)), Skipped)
-    assert isinstance(ask("WSL008", inside()), Skipped)
+    assert isinstance(run_check("WSL008", guest(wsl__image_libraries=libraries)), Skipped)
+    assert isinstance(run_check("WSL008", inside()), Skipped)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_driver_in_the_image_is_seen_from_inside_only():
 )
 def test_the_toolkit_that_does_not_refresh_cdi_in_wsl(version, kind, verdict):
     facts = guest(toolkit__version=version, engine__kind=kind)
-    assert isinstance(ask("WSL009", facts), verdict)
+    assert isinstance(run_check("WSL009", facts), verdict)
 
 
 @pytest.mark.parametrize(
@@ -183,10 +183,10 @@ def test_the_toolkit_that_does_not_refresh_cdi_in_wsl(version, kind, verdict):
     ],
 )
 def test_the_clock_of_the_guest(behind, verdict):
-    assert isinstance(ask("WSL010", guest(wsl__clock_behind_s=behind)), verdict)
+    assert isinstance(run_check("WSL010", guest(wsl__clock_behind_s=behind)), verdict)
 
 
 def test_nothing_of_wsl_is_said_on_plain_linux():
-    wsl = [outcome for outcome in examined(healthy()).outcomes if outcome.check.code.startswith("WSL")]
+    wsl = [outcome for outcome in build_full_report(healthy()).outcomes if outcome.check.code.startswith("WSL")]
     assert len(wsl) == 10
     assert [outcome.check.code for outcome in wsl if not isinstance(outcome.verdict, Skipped | Passed)] == []

@@ -4,7 +4,7 @@ import pytest
 
 from devkit.doctor.model import Crashed, Severity
 from devkit.doctor.report.report import Health
-from tests.doctor.asking import examined
+from tests.doctor.running import build_full_report
 from tests.hosts import MACHINES, description_of, facts_of
 
 HEALTHY = tuple(name for name in MACHINES if not description_of(name).get("finds"))
@@ -12,7 +12,7 @@ HEALTHY = tuple(name for name in MACHINES if not description_of(name).get("finds
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_root_findings_of_a_recorded_machine_are_those_it_stands_for(name):
-    report = examined(facts_of(name))
+    report = build_full_report(facts_of(name))
     roots = [shown.check.code for shown in report.roots if shown.finding.severity is not Severity.NOTE]
     assert list(dict.fromkeys(roots)) == description_of(name)["finds"]
     assert not [outcome for outcome in report.outcomes if isinstance(outcome.verdict, Crashed)]
@@ -20,6 +20,6 @@ def test_the_root_findings_of_a_recorded_machine_are_those_it_stands_for(name):
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_machine_stays_silent(name):
-    report = examined(facts_of(name))
+    report = build_full_report(facts_of(name))
     assert report.health is Health.HEALTHY
     assert [shown.check.code for shown in report.findings if shown.finding.severity is not Severity.NOTE] == []

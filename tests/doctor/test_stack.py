@@ -5,9 +5,9 @@ import pytest
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.stack import STACK_LAYERS, LayerState, build_stack, find_layer
 from devkit.facts.values import Unknown
-from tests.doctor.asking import examined
 from tests.doctor.machines import changed, healthy, inside, windows_guest, without_gpu
 from tests.doctor.reports import CONSEQUENCE, CRASHED, NOTE, PASSED, ROOT, SKIPPED, a_finding, a_report, an_outcome
+from tests.doctor.running import build_full_report
 from tests.hosts import MACHINES, facts_of
 
 
@@ -40,7 +40,7 @@ def test_the_state_of_a_layer(outcome, layer, state):
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_finding_of_a_recorded_machine_stands_on_one_layer(name):
     facts = facts_of(name)
-    report = examined(facts)
+    report = build_full_report(facts)
     layers = build_stack(facts, report)
     shown = [one for layer in layers for one in (*layer.roots, *layer.consequences)]
     assert sorted(one.check.code for one in shown) == sorted(one.check.code for one in report.findings)
@@ -63,14 +63,14 @@ def test_every_finding_of_a_recorded_machine_stands_on_one_layer(name):
     ],
 )
 def test_what_is_shown_of_a_layer(facts, layer, reading):
-    (found,) = [one for one in build_stack(facts, examined(facts)) if one.name == layer]
+    (found,) = [one for one in build_stack(facts, build_full_report(facts)) if one.name == layer]
     assert reading in [(value.name, value.value) for value in found.readings]
 
 
 def test_windows_has_a_layer_only_where_it_is():
     assert "windows" not in states(ROOT)
     guest = windows_guest()
-    assert "windows" in [layer.name for layer in build_stack(guest, examined(guest))]
+    assert "windows" in [layer.name for layer in build_stack(guest, build_full_report(guest))]
 
 
 def test_nothing_is_claimed_of_what_was_not_read():
@@ -78,4 +78,4 @@ def test_nothing_is_claimed_of_what_was_not_read():
         name: Unknown("x") for name in ("driver", "nvml", "engine", "toolkit", "cdi", "python", "storage", "system")
     }
     facts = changed(healthy(), unread | {"compose": Unknown("x")})
-    assert not [value for layer in build_stack(facts, examined(facts)) for value in layer.readings]
+    assert not [value for layer in build_stack(facts, build_full_report(facts)) for value in layer.readings]

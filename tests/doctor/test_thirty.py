@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.doctor.model import Severity
-from tests.doctor.asking import examined
+from tests.doctor.running import build_full_report
 from tests.hosts import facts_of
 
 
@@ -63,7 +63,7 @@ THIRTY = [
 
 @pytest.mark.parametrize(("machine", "code", "fix"), THIRTY)
 def test_one_root_cause_and_the_fix_for_it(machine, code, fix):
-    report = examined(facts_of(machine))
+    report = build_full_report(facts_of(machine))
     assert report.root_causes == (code,)
     worse = [shown for shown in report.roots if shown.finding.severity is not Severity.NOTE]
     assert {shown.check.code for shown in worse} == {code}

@@ -14,7 +14,7 @@ from devkit.facts.redact import build_redaction
 from devkit.render.report_page import render_report_page
 from tests.amount import every
 from tests.browser import measured, shot
-from tests.doctor.asking import examined
+from tests.doctor.running import build_full_report
 from tests.doctor.machines import healthy
 from tests.doctor.reports import (
     CONSEQUENCE,
@@ -42,7 +42,7 @@ def page(*outcomes):
 def page_of(name):
     facts = facts_of(name)
     redaction = build_redaction(facts)
-    return render_report_page(redaction.of(facts), redaction.of(examined(facts)))
+    return render_report_page(redaction.of(facts), redaction.of(build_full_report(facts)))
 
 
 class Reader(HTMLParser):
