@@ -33,5 +33,5 @@ def test_the_name_tells_the_system(image, glibc):
 
 
 @pytest.mark.parametrize(("image", "musl"), [("alpine:3.20", True), ("python:3.12-alpine", True), ("x:1", False)])
-def test_alpine_is_told_by_its_name(image, musl):
+def test_alpine_is_recognized_by_its_name(image, musl):
     assert is_musl(image) is musl

@@ -158,21 +158,21 @@ def test_bitsandbytes_libraries_belong_to_releases_that_ship_them():
         assert set(row.cudas) <= set(shipped[row.version]), row
 
 
-def test_a_file_is_read_only_when_asked_for():
-    asked = []
+def test_a_file_is_read_only_when_it_is_used():
+    requested = []
 
     def read(name):
-        asked.append(name)
+        requested.append(name)
         return read_shipped_table(name)
 
     fresh = Tables(read)
     assert fresh.as_of == ""
     assert fresh.driver is fresh.driver
-    assert asked == ["driver"]
+    assert requested == ["driver"]
     assert fresh.as_of == fresh.driver.as_of
 
 
-def test_an_array_becomes_rows_once_and_only_when_asked_for():
+def test_an_array_is_decoded_once_and_only_when_it_is_used():
     table = Tables().driver
     assert "toolkits" not in vars(table)
     assert table.toolkits is table.toolkits

@@ -1,4 +1,4 @@
-"""Refreshed tables are used only when nothing speaks against them: planted faults, and faults that nobody planted."""
+"""Refreshed tables are used only when they are valid: planted problems, and random ones."""
 
 from copy import deepcopy
 from typing import NamedTuple
@@ -18,8 +18,8 @@ TODAY = "2030-01-01"
 SHIPPED = {name: dict(read_shipped_table(name)) for name in TABLE_NAMES}
 
 
-def faults_of(name, change):
-    """What the sign-off says of the table `name` after `change` was made to it."""
+def find_problems(name, change):
+    """Validate the table `name` after `change` was made to it."""
     document = deepcopy(SHIPPED[name])
     change(document)
     return validate_tables({name: document}, today=TODAY)
@@ -41,7 +41,7 @@ def adds(array, named, **fields):
     return lambda document: document[array].append({**row(document, array, **named), **fields})
 
 
-def test_the_shipped_tables_are_signed_off():
+def test_the_shipped_tables_are_valid():
     assert validate_tables(SHIPPED, today=max(each["as_of"] for each in SHIPPED.values())) == ()
 
 
@@ -64,7 +64,7 @@ def with_cuda_13_6(document):
 
 
 def test_what_is_new_is_welcome():
-    assert faults_of("driver", with_cuda_13_6) == ()
+    assert find_problems("driver", with_cuda_13_6) == ()
 
 
 PLANTED = [
@@ -73,7 +73,7 @@ PLANTED = [
     ("driver", lambda table: table.update(as_of="soon"), "not a date", "a date that is none"),
     ("driver", lambda table: table.pop("branch"), "'branch' is missing", "an array that is not there"),
     ("driver", lambda table: table.update(branch=[]), "'branch' is empty", "an array without rows"),
-    ("driver", lambda table: table.update(branchs=[]), "did you mean 'branch'", "an array that nobody knows"),
+    ("driver", lambda table: table.update(branchs=[]), "did you mean 'branch'", "an unknown array"),
     ("driver", lambda table: table.pop("sources"), "'sources' is missing", "no sources"),
     ("driver", lambda table: table["sources"].update(uv="uv"), "no https address", "a source that is no address"),
     ("driver", changes("branch", {"branch": 580}, source=["hearsay"]), "'hearsay' is not among", "an unknown source"),
@@ -87,7 +87,7 @@ PLANTED = [
     ("driver", changes("branch", {"branch": 580}, cudas="13.0"), "did you mean 'cuda'", "a misspelt field"),
     ("driver", lambda table: table["branch"][0].pop("cuda"), "lacks cuda", "a row without its value"),
     ("driver", lambda table: table["branch"].append(3), "no table of fields", "a row that is none"),
-    ("driver", adds("branch", {"branch": 580}), "occurs twice", "a row that stands there twice"),
+    ("driver", adds("branch", {"branch": 580}), "occurs twice", "a row that occurs twice"),
     ("driver", adds("toolkit", {"version": "13.0.0"}, version="13.0"), "occurs twice", "a row as another text"),
     ("driver", changes("branch", {"branch": 615}, cuda="12.9"), "older than the", "a newer branch with an older CUDA"),
     ("driver", changes("toolkit", {"version": "13.4.2"}, linux_driver="570.26"), "older than", "a toolkit turned back"),
@@ -96,7 +96,12 @@ PLANTED = [
     ("driver", drops("family", major=13), "oldest driver is not", "a CUDA major without floor"),
     ("driver", changes("capability", {"capability": "9.0"}, last_cuda="11.0"), "older than the first", "no CUDA left"),
     ("driver", changes("capability", {"capability": "9.0"}, last_branch=410), "older than the first", "no branch left"),
-    ("driver", changes("forward", {"cuda": "13.0"}, host_branches=[610]), "runs it anyway", "a package for nobody"),
+    (
+        "driver",
+        changes("forward", {"cuda": "13.0"}, host_branches=[610]),
+        "runs it anyway",
+        "a package that no driver needs",
+    ),
     ("driver", changes("family", {"major": 11}, linux_driver="450.36.06"), "450.80.02", "another floor of CUDA 11"),
     ("driver", changes("family", {"major": 13}, linux_driver="580.10"), "580.65.06", "another floor of CUDA 13"),
     ("driver", changes("capability", {"capability": "7.0"}, last_cuda="13.0"), "12.9 is the last", "CUDA 13 on Volta"),
@@ -144,8 +149,8 @@ PLANTED = [
 @pytest.mark.parametrize(
     ("name", "change", "says"), [case[:3] for case in PLANTED], ids=[f"{name}, {what}" for name, _, _, what in PLANTED]
 )
-def test_a_planted_fault_is_named(name, change, says):
-    faults = faults_of(name, change)
+def test_a_planted_problem_is_named(name, change, says):
+    faults = find_problems(name, change)
     assert says in "\n".join(map(str, faults))
     assert not all(fault.may_be_forced for fault in faults)
 
@@ -162,7 +167,7 @@ def test_a_planted_fault_is_named(name, change, says):
     ],
 )
 def test_what_only_differs_from_the_shipped_table_may_be_forced(name, change, says):
-    faults = faults_of(name, change)
+    faults = find_problems(name, change)
     assert says in "\n".join(map(str, faults))
     assert all(fault.may_be_forced for fault in faults)
 
@@ -246,5 +251,5 @@ def mutations(draw):
 def test_a_mutated_table_is_refused_or_harmless(mutation):
     document = mutation.applied()
     if not validate_tables({mutation.table: document}, today=TODAY):
-        known = Tables(lambda asked: document if asked == mutation.table else SHIPPED[asked])
+        known = Tables(lambda requested: document if requested == mutation.table else SHIPPED[requested])
         assert not list(broken_anchors(known))

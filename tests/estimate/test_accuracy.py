@@ -43,7 +43,7 @@ def test_weights_and_optimizer_state_are_what_was_found_on_the_gpu():
         assert terms["optimizer state"] == pytest.approx(run.optimizer_bytes, rel=0.001), run.id
 
 
-def test_every_run_is_told_apart_and_has_a_source():
+def test_every_run_has_an_id_of_its_own_and_a_source():
     assert len({run.id for run in RUNS}) == len(RUNS)
     assert all(run.group.source and run.group.source[0].startswith("https://") for run in RUNS)
 

@@ -82,7 +82,7 @@ def saved_bytes(config, settings):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_layer_keeps_what_autograd_saves(kind, way):
+def test_saved_activations_are_what_autograd_saves(kind, way):
     from transformers import CONFIG_MAPPING
 
     settings = WAYS[way]

@@ -18,7 +18,7 @@ LLAMA = {
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        pytest.param({"model_type": "mamba9"}, "'mamba9' is not known", id="an architecture that nobody knows"),
+        pytest.param({"model_type": "mamba9"}, "'mamba9' is not known", id="an unknown architecture"),
         pytest.param({"model_type": None}, "model_type is missing", id="no architecture"),
         pytest.param({"hidden_size": None}, "does not say hidden_size", id="a size that is missing"),
         pytest.param({"num_hidden_layers": 0}, "num_hidden_layers is 0", id="no layers"),
@@ -57,7 +57,7 @@ def test_of_a_vision_language_model_the_text_part_is_taken_and_that_is_said():
         ),
     ],
 )
-def test_the_layers_that_slide_are_told_apart(changed, windows):
+def test_layers_with_sliding_windows_are_distinguished(changed, windows):
     shape = build_model_shape({**LLAMA, **changed})
     assert {layer.window: layer.count for layer in shape.layers} == windows
 

@@ -47,7 +47,7 @@ def test_a_slice_computes_as_slowly_as_its_share():
     assert part.flops == pytest.approx(whole.flops / 7)
 
 
-def test_the_smallest_card_fits_and_no_smaller_one_does():
+def test_the_smallest_gpu_fits_and_no_smaller_one_does():
     found = find_smallest_gpu(ESTIMATE)
     assert found is not None and found.verdict(ESTIMATE) is Fit.FITS
     assert find_gpu_spec("RTX 4060", Precision.BF16).verdict(ESTIMATE) is not Fit.FITS
@@ -110,7 +110,7 @@ def test_a_lora_becomes_a_qlora_only_where_nothing_else_makes_it_fit():
     assert methods == {"T4": {Method.QLORA}, "RTX 4090": {Method.LORA}}
 
 
-def test_full_fine_tuning_is_shared_out_among_as_few_gpus_as_needed():
+def test_full_fine_tuning_is_sharded_among_as_few_gpus_as_needed():
     card = find_gpu_spec("A100 80GB", Precision.BF16)
     big = build_model_shape(find_model("llama-2-13b").config, name="llama")
     found = recommend_gpu_count(big, TrainingSettings(method=Method.FULL), card)

@@ -32,7 +32,7 @@ def term(name, model, settings):
         ("deepseek-v3", 68.625),
     ],
 )
-def test_a_token_leaves_in_the_cache_what_is_known_of_the_model(model, kib):
+def test_the_kv_cache_of_a_token_is_as_large_as_published(model, kib):
     assert compute_cache_bytes_per_token(shape(model), InferenceSettings()) / KIB == kib
 
 

@@ -24,7 +24,7 @@ def test_a_row_alone_reads_as_the_whole_table_does():
     assert [find_model(model.id) for model in MODELS] == list(MODELS)
 
 
-def test_every_row_stands_on_a_line_of_its_own():
+def test_every_row_has_a_line_of_its_own():
     text = (get_data("devkit.estimate", "tables/models.toml") or b"").decode()
     assert len(re.findall(r'^  \{ id = "', text, re.MULTILINE)) == len(tomllib.loads(text)["model"])
 

@@ -1,4 +1,4 @@
-"""One way to ask the solver, so that a case is one line."""
+"""One fixture to solve a request, so that a case is one line."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,8 @@ MACHINE_FLAGS = ("driver", "gpus", "machine", "platform", "glibc")
 
 
 @pytest.fixture
-def ask() -> Callable[..., Plan | Conflict]:
-    """Solve for the machine and wishes given as flags."""
+def solve_for() -> Callable[..., Plan | Conflict]:
+    """Solve for a machine and a request given as flags."""
 
     def answer(*more_machines, **flags):
         machine = build_machine_from_flags(**{name: flags.pop(name) for name in MACHINE_FLAGS if name in flags})

@@ -50,7 +50,7 @@ def was_read(row: dict) -> bool:
 
 @dataclass(frozen=True)
 class Situation:
-    """What was asked, in plain words. `gpus` are names of the tables or compute capabilities."""
+    """A request in plain words. `gpus` are names of the tables or compute capabilities."""
 
     driver: str | None = None
     gpus: tuple[str, ...] = ()
@@ -123,10 +123,10 @@ def how_it_runs(situation: Situation, cuda: str) -> str:
         return "R1"
     if newest[0] == wanted[0] and is_above:
         return "R2"
-    return "R5" if stands_on(situation, wanted) and all_forward(situation) else "R4"
+    return "R5" if find_package_row(situation, wanted) and all_forward(situation) else "R4"
 
 
-def stands_on(situation: Situation, wanted: tuple[int, ...]) -> dict | None:
+def find_package_row(situation: Situation, wanted: tuple[int, ...]) -> dict | None:
     """The cuda-compat row of a CUDA, or of the next one, when it lists the driver's branch."""
     if situation.platform == "wsl2" or situation.driver is None or driver_runs(situation) >= wanted:
         return None
@@ -155,7 +155,7 @@ def violations(choice: Choice, situation: Situation) -> set[str]:
     release = next((row for row in rows("torch", "release") if row["version"] == choice.torch), None)
     if release is None or not is_published(choice, release):
         return {"W2"}
-    broken = wishes(choice, situation) | stack(choice, release) | quantisation(choice, situation)
+    broken = requested(choice, situation) | stack(choice, release) | quantisation(choice, situation)
     broken |= image(choice, situation, release)
     if choice.variant.startswith("cu"):
         broken |= hardware(choice, situation)
@@ -177,20 +177,20 @@ def is_published(choice: Choice, release: dict) -> bool:
     return choice.variant in release["variants"]
 
 
-def wishes(choice: Choice, situation: Situation) -> set[str]:
-    """What was asked for in so many words, by flags and by the project's files."""
+def requested(choice: Choice, situation: Situation) -> set[str]:
+    """Find violations of flags and of the project's constraints."""
     broken = set()
     version, _, variant = (situation.torch or "").partition("+")
-    is_asked = not version or choice.torch == version or choice.torch.startswith(version + ".")
+    is_requested = not version or choice.torch == version or choice.torch.startswith(version + ".")
     cuda = build_of(choice.variant).get("cuda", "")
     has_cuda = not situation.cuda or cuda.startswith(situation.cuda)
-    if not (is_asked and variant in ("", choice.variant) and has_cuda):
-        broken.add("asked")
+    if not (is_requested and variant in ("", choice.variant) and has_cuda):
+        broken.add("requested")
     if situation.python not in (None, choice.python) or situation.image not in (None, choice.image):
-        broken.add("asked")
+        broken.add("requested")
     for pin in situation.pins:
         if tuple(pin.split("==")) not in choice.packages:
-            broken.add("asked")
+            broken.add("requested")
     held = {**dict(choice.packages), "torch": f"{choice.torch}+{choice.variant}"}
     for name, specifier in situation.constraints:
         versions = [held[name]] if name in held else []
@@ -288,7 +288,7 @@ def demand(cuda: str, situation: Situation) -> set[str]:
     minor = numbers(".".join(cuda.split(".")[:2]))
     if situation.driver is None or driver_runs(situation) >= minor:
         return set()
-    row, kinds = stands_on(situation, minor), [gpu_row(name)["kind"] for name in situation.gpus]
+    row, kinds = find_package_row(situation, minor), [gpu_row(name)["kind"] for name in situation.gpus]
     brands = row is not None and bool(kinds) and all(kinds)
     is_exempt = brands and ("geforce" not in kinds or row.get("exempts_geforce", False))
     if situation.gpu_runtime != "cdi" and not is_exempt:
@@ -326,7 +326,7 @@ def listed_packages() -> dict[tuple[str, str], dict]:
 
 
 def quantisation(choice: Choice, situation: Situation) -> set[str]:
-    """B1, B2: a library for the build, and code for every GPU in it; needed only where 4-bit or 8-bit was asked for."""
+    """B1, B2: a library for the build, and code for every GPU in it; needed only where 4-bit or 8-bit was requested."""
     version = dict(choice.packages).get("bitsandbytes")
     wants = bool({"nf4", "llm-int8"} & set(situation.features))
     if version is None:
@@ -368,7 +368,7 @@ def builds(situation: Situation, kind: str) -> list[tuple[dict, str]]:
         if not is_published(choice, release):
             continue
         runs = {"cu": hardware, "ro": amd}.get(kind[:2], lambda _choice, _situation: set())
-        if not runs(choice, situation) and not wishes(choice, without_python(bare)):
+        if not runs(choice, situation) and not requested(choice, without_python(bare)):
             found.append((release, label))
     return found
 
@@ -421,9 +421,9 @@ def combinations(situation: Situation) -> list[tuple[tuple[str, str], ...]]:
     for name in (*AROUND, "numpy", "bitsandbytes"):
         array = "bitsandbytes" if name == "bitsandbytes" else "package"
         versions = [row["version"] for row in rows("stack", array) if row.get("name", name) == name]
-        asked = [specifier for limited, specifier in situation.constraints if limited == name]
-        allowed = [each for each in versions if all(meets(each, one) for one in asked)]
-        optional = [None] if name in ("numpy", "bitsandbytes") or (asked and not allowed) else []
+        requested = [specifier for limited, specifier in situation.constraints if limited == name]
+        allowed = [each for each in versions if all(meets(each, one) for one in requested)]
+        optional = [None] if name in ("numpy", "bitsandbytes") or (requested and not allowed) else []
         offers.append([pins[name]] if name in pins else [*allowed, *optional])
     others = tuple((name, version) for name, version in pins.items() if name not in (*AROUND, "numpy", "bitsandbytes"))
     names = (*AROUND, "numpy", "bitsandbytes")

@@ -8,8 +8,8 @@ from devkit.solver.output import format_answer, format_reason, serialize_answer
 from devkit.solver.plan import Plan
 
 
-def test_the_document_of_a_plan(ask):
-    document = json.loads(json.dumps(serialize_answer(ask(driver="580.95.05", gpus=("H100",)))))
+def test_the_document_of_a_plan(solve_for):
+    document = json.loads(json.dumps(serialize_answer(solve_for(driver="580.95.05", gpus=("H100",)))))
     assert (document["schema"], document["verdict"], document["conflict"]) == ("devkit.plan/1", "plan", None)
     contract = {"base_image", "python", "torch", "cuda", "torch_index", "packages", "gpu_request", "reasons"}
     assert contract <= document["plan"].keys()
@@ -17,8 +17,8 @@ def test_the_document_of_a_plan(ask):
     assert document["plan"]["reasons"][0].keys() == {"field", "value", "because", "source", "confidence"}
 
 
-def test_the_document_of_a_conflict(ask):
-    document = json.loads(json.dumps(serialize_answer(ask(driver="550.54", gpus=("RTX 4090",), torch="2.15"))))
+def test_the_document_of_a_conflict(solve_for):
+    document = json.loads(json.dumps(serialize_answer(solve_for(driver="550.54", gpus=("RTX 4090",), torch="2.15"))))
     assert (document["verdict"], document["plan"]) == ("conflict", None)
     conflict = document["conflict"]
     assert conflict["blockers"][0].keys() == {"rule", "says", "source"}
@@ -27,15 +27,15 @@ def test_the_document_of_a_conflict(ask):
 
 
 @pytest.mark.parametrize("width", [30, 44, 60, 80, 100, 200])
-def test_text_keeps_to_the_width_but_for_addresses(ask, width):
+def test_text_keeps_to_the_width_but_for_addresses(solve_for, width):
     for torch in (None, "2.15"):
-        text = format_answer(ask(driver="550.54", gpus=("RTX 4090",), torch=torch), width=width)
+        text = format_answer(solve_for(driver="550.54", gpus=("RTX 4090",), torch=torch), width=width)
         too_long = [line for line in text.splitlines() if len(line) > max(width, 44) and "https://" not in line]
         assert not too_long
 
 
-def test_text_says_what_was_chosen_and_how_old_the_tables_are(ask):
-    answer = ask(driver="550.54", gpus=("RTX 4090",))
+def test_text_says_what_was_chosen_and_how_old_the_tables_are(solve_for):
+    answer = solve_for(driver="550.54", gpus=("RTX 4090",))
     assert isinstance(answer, Plan)
     text = format_answer(answer, width=100)
     for reason in answer.reasons:
@@ -44,13 +44,13 @@ def test_text_says_what_was_chosen_and_how_old_the_tables_are(ask):
     assert text.endswith(f"Version tables as of {answer.data_as_of}.")
 
 
-def test_a_cpu_plan_that_nobody_asked_for_says_how_to_plan_for_a_gpu(ask):
-    assert "--facts FILE" in format_answer(ask(), width=100)
-    assert "--facts FILE" not in format_answer(ask(vendor="cpu"), width=100, is_cpu_requested=True)
+def test_a_cpu_plan_that_was_not_requested_says_how_to_plan_for_a_gpu(solve_for):
+    assert "--facts FILE" in format_answer(solve_for(), width=100)
+    assert "--facts FILE" not in format_answer(solve_for(vendor="cpu"), width=100, is_cpu_requested=True)
 
 
-def test_one_reason_in_full(ask):
-    reason = ask(driver="580.95.05", gpus=("H100",)).reasons[1]
+def test_one_reason_in_full(solve_for):
+    reason = solve_for(driver="580.95.05", gpus=("H100",)).reasons[1]
     assert format_reason(reason, width=100).splitlines()[1] == f"  source: {reason.source} ({reason.confidence})"
 
 
@@ -59,8 +59,11 @@ def test_one_reason_in_full(ask):
     [("2026-11-21", "today"), ("2026-11-22", "1 day ago"), ("2027-11-21", "365 days ago")],
     ids=["the same day", "a day later", "a year later"],
 )
-def test_an_answer_says_how_old_its_data_is(ask, today, says):
-    for answer in (ask(driver="580.95.05", gpus=("H100",)), ask(driver="550.54", gpus=("RTX 4090",), torch="2.15")):
+def test_an_answer_says_how_old_its_data_is(solve_for, today, says):
+    for answer in (
+        solve_for(driver="580.95.05", gpus=("H100",)),
+        solve_for(driver="550.54", gpus=("RTX 4090",), torch="2.15"),
+    ):
         assert format_answer(answer, width=100, today=today).endswith(f"Version tables as of 2026-11-21, {says}.")
         document = serialize_answer(answer, today=today)
         assert document["data_as_of"] == "2026-11-21"

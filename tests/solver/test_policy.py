@@ -9,9 +9,9 @@ from devkit.solver.request import build_machine_from_flags
 from devkit.solver.solve import solve
 
 
-def answer(policy, *, driver="580.95.05", gpu="RTX 4090", **wishes):
+def answer(policy, *, driver="580.95.05", gpu="RTX 4090", **requested):
     machine = build_machine_from_flags(driver=driver, gpus=(gpu,) if gpu else ())
-    return solve(Request((machine,), policy=policy, **wishes), load_tables())
+    return solve(Request((machine,), policy=policy, **requested), load_tables())
 
 
 FREE = answer(None)
@@ -62,12 +62,12 @@ def test_an_image_that_the_user_names_is_refused_and_not_replaced():
 
 
 def test_the_nearest_plan_of_another_conflict_keeps_to_the_policy():
-    wishes = {"driver": "570.124.06", "torch": "2.15"}
-    free = answer(None, **wishes)
+    requested = {"driver": "570.124.06", "torch": "2.15"}
+    free = answer(None, **requested)
     assert isinstance(free, Conflict) and free.nearest is not None
-    mirrored = answer(Policy(mirrors=(("docker.io", "m.example.org"),)), **wishes)
+    mirrored = answer(Policy(mirrors=(("docker.io", "m.example.org"),)), **requested)
     assert mirrored.nearest.base_image == f"m.example.org/library/{free.nearest.base_image}"
-    assert answer(Policy(registries=("quay.io",)), **wishes).nearest is None
+    assert answer(Policy(registries=("quay.io",)), **requested).nearest is None
 
 
 def test_a_cpu_plan_has_only_python_images_to_choose_from():

@@ -45,23 +45,24 @@ def asking(*needs, python=()):
         pytest.param("python_version < '3.12'", "3.12", False, id="for an older Python"),
         pytest.param("python_version < '3.12'", None, False, id="as long as the Python is open"),
         pytest.param("python_full_version >= '3.10' and python_version < '3.13'", "3.12", True, id="for a range"),
-        pytest.param("extra == 'train'", "3.12", False, id="for an extra that nobody asked for"),
+        pytest.param("extra == 'train'", "3.12", False, id="for an extra that was not requested"),
     ],
 )
-def test_a_line_limits_the_plan_where_its_marker_holds(marker, python, counts):
+def test_a_requirement_constrains_the_plan_where_its_marker_holds(marker, python, counts):
     found = list_project_constraints(asking(need("torch", "<2.9", marker=marker)), machines=("x86_64",), python=python)
     assert bool(found) is counts
 
 
-def test_a_line_for_one_of_two_processors_limits_the_plan_for_both():
-    asked = asking(need("torch", "<2.9", marker="platform_machine == 'aarch64'"))
-    assert list_project_constraints(asked, machines=("aarch64", "x86_64"), python="3.12")
+def test_a_requirement_for_one_of_two_architectures_constrains_the_plan_for_both():
+    requested = asking(need("torch", "<2.9", marker="platform_machine == 'aarch64'"))
+    assert list_project_constraints(requested, machines=("aarch64", "x86_64"), python="3.12")
 
 
-def test_each_limit_names_where_it_stands():
-    asked = asking(need("torch", "==2.13.0", line=3), need("rich", ""), python=(need("python", ">=3.11", line=7),))
+def test_each_constraint_names_its_file_and_line():
+    requested = asking(need("torch", "==2.13.0", line=3), need("rich", ""), python=(need("python", ">=3.11", line=7),))
     found = [
-        (each.name, each.specifier, each.origin) for each in list_project_constraints(asked, machines=(), python=None)
+        (each.name, each.specifier, each.origin)
+        for each in list_project_constraints(requested, machines=(), python=None)
     ]
     assert found == [("python", ">=3.11", "requirements.txt:7"), ("torch", "==2.13.0", "requirements.txt:3")]
 
@@ -87,16 +88,16 @@ def test_the_plan_says_what_was_read_and_what_was_not():
 
 
 def test_a_marker_is_judged_by_the_python_that_the_plan_ends_with():
-    asked = asking(
+    requested = asking(
         need("torch", "==2.13.0", marker="python_version >= '3.11'"),
         need("torch", "==1.0", marker="python_version < '3.8'"),
     )
-    answer = solve_project(REQUEST, asked, load_tables())
+    answer = solve_project(REQUEST, requested, load_tables())
     assert not isinstance(answer, Conflict)
     assert answer.torch == "2.13.0"
 
 
-def test_what_the_project_asks_for_and_cannot_have_is_a_conflict_that_names_the_line():
+def test_a_requirement_that_cannot_be_met_is_a_conflict_that_names_its_line():
     answer = solve_project(REQUEST, asking(need("torch", "==1.0", line=3)), load_tables())
     assert isinstance(answer, Conflict)
     assert any("requirements.txt:3" in blocker.says for blocker in answer.blockers)

@@ -1,4 +1,4 @@
-"""Whatever is asked: a plan breaks no rule, and where there is none, nothing fits. Judged by rules written apart."""
+"""Whatever the request: a plan breaks no rule, and where there is none, nothing fits. Judged by rules written apart."""
 
 from dataclasses import asdict, replace
 
@@ -60,7 +60,7 @@ LIMITS = [
 FEATURES = ["bf16", "nf4", "llm-int8", "flash-attention-2", "fp8", "nvcc"]
 
 
-WISHES = {
+REQUESTED = {
     "glibc": st.sampled_from(["2.17", "2.27", "2.28", "2.36"]),
     "gpu_runtime": st.sampled_from(["legacy", "cdi"]),
     "torch": st.sampled_from(MINORS + VERSIONS + BUILDS),
@@ -83,13 +83,13 @@ def situations(draw: st.DrawFn) -> Situation:
     platform = draw(st.sampled_from(["linux", "linux", "linux", "wsl2"]))
     drivers = st.sampled_from(WINDOWS if platform == "wsl2" else LINUX)
     gpus = draw(st.lists(st.sampled_from(NVIDIA) | st.sampled_from(CAPABILITIES), max_size=2, unique=True))
-    wished = draw(st.lists(st.sampled_from(sorted(WISHES)), max_size=3, unique=True))
+    wished = draw(st.lists(st.sampled_from(sorted(REQUESTED)), max_size=3, unique=True))
     return Situation(
         driver=draw(drivers | st.none() if gpus else drivers),
         gpus=tuple(gpus),
         machine=draw(st.sampled_from(["x86_64", "x86_64", "x86_64", "aarch64"])),
         platform=platform,
-        **{name: draw(WISHES[name]) for name in wished},
+        **{name: draw(REQUESTED[name]) for name in wished},
     )
 
 
@@ -120,10 +120,10 @@ def amd_situations(draw: st.DrawFn) -> Situation:
 
 
 def answer(situation: Situation) -> Plan | Conflict:
-    asked = asdict(situation)
-    machine = {name: asked.pop(name) for name in ("driver", "gpus", "machine", "platform", "glibc")}
-    runtime, limits = asked.pop("gpu_runtime"), asked.pop("constraints")
-    request = build_request(machines=(build_machine_from_flags(**machine),), **asked)
+    requested = asdict(situation)
+    machine = {name: requested.pop(name) for name in ("driver", "gpus", "machine", "platform", "glibc")}
+    runtime, limits = requested.pop("gpu_runtime"), requested.pop("constraints")
+    request = build_request(machines=(build_machine_from_flags(**machine),), **requested)
     constraints = tuple(Constraint(name, specifier, "requirements.txt:1") for name, specifier in limits)
     return solve(replace(request, gpu_runtime=runtime, constraints=constraints), load_tables())
 
@@ -173,10 +173,10 @@ def test_the_nearest_plan_breaks_no_rule_of_the_machine(situation):
         bare = Situation(situation.driver, situation.gpus, situation.machine, situation.platform, situation.glibc)
         bare = replace(bare, gpu_runtime=situation.gpu_runtime)
         image = found.nearest.base_image
-        # The solver takes a devel image for nvcc alone; one that was asked for need not be used for that.
+        # The solver takes a devel image for nvcc alone; one that was requested need not be used for that.
         if image.startswith("nvidia/cuda") and "-devel-" in image and image != situation.image:
             bare = replace(bare, features=("nvcc",))
-        assert recheck.violations(choice_of(found.nearest), bare) - {"asked"} == set(), found
+        assert recheck.violations(choice_of(found.nearest), bare) - {"requested"} == set(), found
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What can be asked, and what is no request at all."""
+"""Requests from flags, and flags that make none."""
 
 import pytest
 
@@ -10,7 +10,7 @@ HERE = (build_machine_from_flags(),)
 
 
 @pytest.mark.parametrize(
-    ("wishes", "says"),
+    ("requested", "says"),
     [
         pytest.param({"torch": "abc"}, "--torch 'abc' is not a version", id="torch in words"),
         pytest.param({"torch": "2"}, "is not a version", id="a torch major alone"),
@@ -37,9 +37,9 @@ HERE = (build_machine_from_flags(),)
         pytest.param({"vendor": "rocm", "features": ("nvcc",)}, "is CUDA's compiler", id="nvcc under ROCm"),
     ],
 )
-def test_refused(wishes, says):
+def test_refused(requested, says):
     with pytest.raises(DevkitError) as raised:
-        build_request(machines=HERE, **wishes)
+        build_request(machines=HERE, **requested)
     assert says in raised.value.message
     assert raised.value.hint
 
@@ -57,12 +57,12 @@ def test_taken():
     ("text", "parts"),
     [("2.14", ("2.14", "")), ("2.14.1+cu126", ("2.14.1", "cu126")), ("2.14+cpu", ("2.14", "cpu")), (None, ("", ""))],
 )
-def test_torch_wanted(text, parts):
+def test_parse_torch(text, parts):
     assert parse_torch(text) == parts
 
 
 @pytest.mark.parametrize(
-    ("machine", "wishes", "says"),
+    ("machine", "requested", "says"),
     [
         pytest.param({"driver": "580.95.05"}, {"vendor": "rocm"}, "driver 580.95.05", id="ROCm on an NVIDIA driver"),
         pytest.param({"gpus": ("RTX 4090",)}, {"vendor": "rocm"}, "GeForce RTX 4090", id="ROCm on an NVIDIA GPU"),
@@ -73,9 +73,9 @@ def test_torch_wanted(text, parts):
         ),
     ],
 )
-def test_a_plan_is_for_the_gpus_of_one_maker(machine, wishes, says):
+def test_a_plan_is_for_the_gpus_of_one_maker(machine, requested, says):
     with pytest.raises(DevkitError) as raised:
-        build_request(machines=(build_machine_from_flags(**machine),), **wishes)
+        build_request(machines=(build_machine_from_flags(**machine),), **requested)
     assert says in raised.value.message
     assert raised.value.hint
 

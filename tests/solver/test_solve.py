@@ -38,16 +38,16 @@ from devkit.solver.solve import solve
         pytest.param("580.95.05", (), "2.15.0", "cu130", id="no GPU known: the driver decides"),
     ],
 )
-def test_the_newest_that_fits(ask, driver, gpus, torch, variant):
-    plan = ask(driver=driver, gpus=gpus)
+def test_the_newest_that_fits(solve_for, driver, gpus, torch, variant):
+    plan = solve_for(driver=driver, gpus=gpus)
     assert isinstance(plan, Plan), plan
     assert (plan.torch, plan.variant) == (torch, variant)
     assert plan.torch_index == f"https://download.pytorch.org/whl/{variant}"
     assert plan.gpu_request == "all"
 
 
-def test_the_plan_on_the_cpu(ask):
-    plan = ask()
+def test_the_plan_on_the_cpu(solve_for):
+    plan = solve_for()
     assert (plan.vendor, plan.variant, plan.cuda, plan.gpu_request) == (Vendor.CPU, "cpu", None, "none")
     assert plan.torch_index == "https://download.pytorch.org/whl/cpu"
     assert plan.base_image == "python:3.12-slim-bookworm"
@@ -55,43 +55,43 @@ def test_the_plan_on_the_cpu(ask):
     assert plan.warnings == ()
 
 
-def test_every_choice_has_its_reason(ask):
-    plan = ask(driver="580.95.05", gpus=("H100",))
-    told = {reason.field: reason.value for reason in plan.reasons}
-    assert told["torch"] == plan.torch
-    assert told["cuda"] == plan.cuda
-    assert told["python"] == plan.python
-    assert told["base_image"] == plan.base_image
-    assert told["torch_index"] == plan.torch_index
-    assert {name: told[name] for name, _ in plan.packages} == dict(plan.packages)
+def test_every_choice_has_its_reason(solve_for):
+    plan = solve_for(driver="580.95.05", gpus=("H100",))
+    values = {reason.field: reason.value for reason in plan.reasons}
+    assert values["torch"] == plan.torch
+    assert values["cuda"] == plan.cuda
+    assert values["python"] == plan.python
+    assert values["base_image"] == plan.base_image
+    assert values["torch_index"] == plan.torch_index
+    assert {name: values[name] for name, _ in plan.packages} == dict(plan.packages)
     assert all(reason.because and reason.source and reason.confidence for reason in plan.reasons)
     assert plan.data_as_of == load_tables().torch.as_of
 
 
-def test_the_reason_names_what_keeps_newer_releases_out(ask):
-    plan = ask(driver="570.124.06", gpus=("RTX 4090",))
+def test_the_reason_names_what_keeps_newer_releases_out(solve_for):
+    plan = solve_for(driver="570.124.06", gpus=("RTX 4090",))
     assert "not 2.15.0: CUDA 13.2 needs driver 580.65.06 or newer" in plan.because("torch")
 
 
-def test_two_machines_get_one_plan_that_serves_both(ask):
+def test_two_machines_get_one_plan_that_serves_both(solve_for):
     other = build_machine_from_flags(driver="580.95.05", gpus=("H100",))
-    assert ask(other, driver="570.124.06", gpus=("RTX 4090",)).variant == "cu126"
+    assert solve_for(other, driver="570.124.06", gpus=("RTX 4090",)).variant == "cu126"
 
 
-def test_a_laptop_without_gpu_does_not_hold_the_others_back(ask):
-    plan = ask(build_machine_from_flags(machine="aarch64"), driver="580.95.05", gpus=("H100",))
+def test_a_laptop_without_gpu_does_not_hold_the_others_back(solve_for):
+    plan = solve_for(build_machine_from_flags(machine="aarch64"), driver="580.95.05", gpus=("H100",))
     assert (plan.vendor, plan.variant) == (Vendor.NVIDIA, "cu130")
     assert plan.architectures == ("aarch64", "x86_64")
 
 
-def test_wsl_drivers_are_windows_drivers(ask):
-    plan = ask(driver="551.78", gpus=("RTX 4090",), platform="wsl2")
+def test_wsl_drivers_are_windows_drivers(solve_for):
+    plan = solve_for(driver="551.78", gpus=("RTX 4090",), platform="wsl2")
     assert any("until Windows driver 560.76" in warning for warning in plan.warnings)
 
 
-def test_a_windows_number_beyond_the_linux_branch_keeps_pascal(ask):
-    assert isinstance(ask(driver="582.10", gpus=("GTX 1080",), platform="wsl2"), Plan)
-    assert ask(driver="590.10", gpus=("GTX 1080",), platform="linux").blockers[0].rule == "R1"
+def test_a_windows_number_beyond_the_linux_branch_keeps_pascal(solve_for):
+    assert isinstance(solve_for(driver="582.10", gpus=("GTX 1080",), platform="wsl2"), Plan)
+    assert solve_for(driver="590.10", gpus=("GTX 1080",), platform="linux").blockers[0].rule == "R1"
 
 
 @pytest.mark.parametrize(
@@ -102,24 +102,24 @@ def test_a_windows_number_beyond_the_linux_branch_keeps_pascal(ask):
         pytest.param("450.80.01", "A100", "R4", id="a driver older than every wheel"),
     ],
 )
-def test_a_driver_that_nothing_fits_leaves_the_cpu(ask, driver, gpu, rule):
-    conflict = ask(driver=driver, gpus=(gpu,))
+def test_a_driver_that_nothing_fits_leaves_the_cpu(solve_for, driver, gpu, rule):
+    conflict = solve_for(driver=driver, gpus=(gpu,))
     assert conflict.blockers[0].rule == rule
     assert conflict.nearest.vendor is Vendor.CPU
     assert conflict.nearest_changes == "--vendor cpu"
 
 
-def test_gpus_that_no_wheel_joins_are_told_apart(ask):
-    conflict = ask(driver="580.95.05", gpus=("Tesla P40", "GTX 1080"), machine="aarch64")
+def test_gpus_that_no_one_wheel_serves_are_a_conflict_of_their_own(solve_for):
+    conflict = solve_for(driver="580.95.05", gpus=("Tesla P40", "GTX 1080"), machine="aarch64")
     assert conflict.blockers[0].rule != "A6"
-    apart = ask(
+    apart = solve_for(
         build_machine_from_flags(driver="580.95.05", gpus=("GB10",), machine="aarch64"), driver="470.86", gpus=("8.6",)
     )
     assert apart.blockers[0].rule == "A6"
 
 
 @pytest.mark.parametrize(
-    ("wishes", "rule", "changes"),
+    ("requested", "rule", "changes"),
     [
         pytest.param({"torch": "2.15"}, "R4", "--torch 2.14.1+cu126", id="a torch the driver cannot run"),
         pytest.param({"cuda": "12.5"}, "W2", "--cuda 12.6", id="a CUDA without wheels"),
@@ -137,8 +137,8 @@ def test_gpus_that_no_wheel_joins_are_told_apart(ask):
         ),
     ],
 )
-def test_the_nearest_plan_gives_up_the_least(ask, wishes, rule, changes):
-    answer = ask(driver="570.124.06", gpus=("RTX 4090",), **wishes)
+def test_the_nearest_plan_gives_up_the_least(solve_for, requested, rule, changes):
+    answer = solve_for(driver="570.124.06", gpus=("RTX 4090",), **requested)
     if rule is None:
         assert isinstance(answer, Plan)
         return
@@ -148,24 +148,24 @@ def test_the_nearest_plan_gives_up_the_least(ask, wishes, rule, changes):
     assert changes in (None, answer.nearest_changes)
 
 
-def test_the_flags_of_the_nearest_plan_lead_to_it(ask):
-    conflict = ask(driver="570.124.06", gpus=("RTX 4090",), torch="2.15", python="3.13")
+def test_the_flags_of_the_nearest_plan_lead_to_it(solve_for):
+    conflict = solve_for(driver="570.124.06", gpus=("RTX 4090",), torch="2.15", python="3.13")
     flag, value = conflict.nearest_changes.split()
-    again = ask(driver="570.124.06", gpus=("RTX 4090",), python="3.13", **{flag.removeprefix("--"): value})
+    again = solve_for(driver="570.124.06", gpus=("RTX 4090",), python="3.13", **{flag.removeprefix("--"): value})
     assert (again.torch, again.variant) == (conflict.nearest.torch, conflict.nearest.variant)
 
 
-def test_minor_version_compatibility_comes_with_its_limits(ask):
-    plan = ask(driver="550.54.14", gpus=("A100",))
+def test_minor_version_compatibility_comes_with_its_limits(solve_for):
+    plan = solve_for(driver="550.54.14", gpus=("A100",))
     assert any("error 222" in warning and "560.28.03" in warning for warning in plan.warnings)
 
 
-def test_forward_compatibility_is_used_only_when_nothing_else_serves(ask):
-    assert ask(driver="535.183.01", gpus=("H100",)).variant == "cu126"
-    plan = ask(driver="535.183.01", gpus=("H100",), torch="2.15.0+cu130")
+def test_forward_compatibility_is_used_only_when_nothing_else_serves(solve_for):
+    assert solve_for(driver="535.183.01", gpus=("H100",)).variant == "cu126"
+    plan = solve_for(driver="535.183.01", gpus=("H100",), torch="2.15.0+cu130")
     assert plan.base_image.startswith("nvidia/cuda:13.0.")
     assert any("forward compatibility only" in warning for warning in plan.warnings)
-    assert isinstance(ask(driver="535.183.01", gpus=("RTX 4090",), torch="2.15.0+cu130"), Conflict)
+    assert isinstance(solve_for(driver="535.183.01", gpus=("RTX 4090",), torch="2.15.0+cu130"), Conflict)
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def test_forward_compatibility_is_used_only_when_nothing_else_serves(ask):
         pytest.param("2.1.2", "4.49.0", "0.36.2", "0.45.5", id="the oldest torch of all"),
     ],
 )
-def test_companions_follow_torch(ask, torch, transformers, hub, bitsandbytes):
-    packages = dict(ask(driver="550.54.14", gpus=("A100",), torch=torch).packages)
+def test_companions_follow_torch(solve_for, torch, transformers, hub, bitsandbytes):
+    packages = dict(solve_for(driver="550.54.14", gpus=("A100",), torch=torch).packages)
     assert (packages["transformers"], packages["huggingface-hub"]) == (transformers, hub)
     assert packages["bitsandbytes"] == bitsandbytes
 
@@ -190,53 +190,53 @@ def test_companions_follow_torch(ask, torch, transformers, hub, bitsandbytes):
         pytest.param("2.3.0", None, id="the first that can"),
     ],
 )
-def test_an_old_torch_gets_an_old_numpy(ask, torch, numpy):
-    assert dict(ask(driver="550.54.14", gpus=("A100",), torch=torch).packages).get("numpy") == numpy
+def test_an_old_torch_gets_an_old_numpy(solve_for, torch, numpy):
+    assert dict(solve_for(driver="550.54.14", gpus=("A100",), torch=torch).packages).get("numpy") == numpy
 
 
-def test_a_pinned_numpy_is_kept_or_refused(ask):
-    assert dict(ask(pins=("numpy==1.26.4",)).packages)["numpy"] == "1.26.4"
-    assert ask(torch="2.2.2", pins=("numpy==2.1.0",)).blockers[0].rule == "P1"
+def test_a_pinned_numpy_is_kept_or_refused(solve_for):
+    assert dict(solve_for(pins=("numpy==1.26.4",)).packages)["numpy"] == "1.26.4"
+    assert solve_for(torch="2.2.2", pins=("numpy==2.1.0",)).blockers[0].rule == "P1"
 
 
-def test_bitsandbytes_follows_the_gpu_and_the_cuda(ask):
-    maxwell = dict(ask(driver="580.95.05", gpus=("GTX 980 Ti",)).packages)
+def test_bitsandbytes_follows_the_gpu_and_the_cuda(solve_for):
+    maxwell = dict(solve_for(driver="580.95.05", gpus=("GTX 980 Ti",)).packages)
     assert maxwell["bitsandbytes"] == "0.47.0"
-    cu129 = dict(ask(driver="580.95.05", gpus=("RTX 4090",), torch="2.8.0+cu129").packages)
+    cu129 = dict(solve_for(driver="580.95.05", gpus=("RTX 4090",), torch="2.8.0+cu129").packages)
     assert cu129["bitsandbytes"] == "0.49.2"
 
 
-def test_a_pin_outside_the_tables_is_kept_and_said(ask):
-    plan = ask(driver="580.95.05", gpus=("H100",), pins=("Transformers==5.22.0", "trl==1.16.0"))
+def test_a_pin_outside_the_tables_is_kept_and_said(solve_for):
+    plan = solve_for(driver="580.95.05", gpus=("H100",), pins=("Transformers==5.22.0", "trl==1.16.0"))
     assert dict(plan.packages)["transformers"] == "5.22.0"
     assert dict(plan.packages)["trl"] == "1.16.0"
     assert any("trl==1.16.0 is not in the tables" in warning for warning in plan.warnings)
 
 
-def test_an_image_outside_the_tables_is_kept_and_said(ask):
-    plan = ask(driver="580.95.05", gpus=("H100",), image="registry.example/team/base:7")
+def test_an_image_outside_the_tables_is_kept_and_said(solve_for):
+    plan = solve_for(driver="580.95.05", gpus=("H100",), image="registry.example/team/base:7")
     assert plan.base_image == "registry.example/team/base:7"
     assert any("is not in the tables" in warning for warning in plan.warnings)
 
 
-def test_a_mirror_of_a_known_image_is_known(ask):
-    plan = ask(driver="580.95.05", gpus=("H100",), image="mirror.example/python:3.11-slim-bookworm")
+def test_a_mirror_of_a_known_image_is_known(solve_for):
+    plan = solve_for(driver="580.95.05", gpus=("H100",), image="mirror.example/python:3.11-slim-bookworm")
     assert plan.python == "3.11"
     assert not any("not in the tables" in warning for warning in plan.warnings)
-    both = ask(driver="580.95.05", gpus=("H100",), image="python:3.11-slim-bookworm", python="3.12")
+    both = solve_for(driver="580.95.05", gpus=("H100",), image="python:3.11-slim-bookworm", python="3.12")
     assert both.blockers[0].rule == "W7"
 
 
-def test_a_python_past_its_end_is_said(ask):
-    plan = ask(driver="570.124.06", gpus=("RTX 4090",), python="3.10")
+def test_a_python_past_its_end_is_said(solve_for):
+    plan = solve_for(driver="570.124.06", gpus=("RTX 4090",), python="3.10")
     assert any("no more security fixes since 2026-10" in warning for warning in plan.warnings)
 
 
 @pytest.mark.parametrize(
     ("cuda", "warned"), [("12.6", True), ("13.0", False)], ids=["before CUDA 13", "from CUDA 13 on"]
 )
-def test_ordinary_wheels_load_on_a_jetson(ask, cuda, warned):
-    plan = ask(driver="580.95.05", gpus=("Orin",), machine="aarch64", cuda=cuda)
+def test_ordinary_wheels_load_on_a_jetson(solve_for, cuda, warned):
+    plan = solve_for(driver="580.95.05", gpus=("Orin",), machine="aarch64", cuda=cuda)
     assert isinstance(plan, Plan)
     assert any("(A4)" in warning for warning in plan.warnings) is warned
 
@@ -269,18 +269,18 @@ def test_an_inferred_row_warns_where_a_read_one_refuses():
     assert "doubtful" in solve(free, load_tables()).because("torch")
 
 
-def test_the_same_request_gets_the_same_answer(ask):
-    wishes = {"driver": "550.54.14", "gpus": ("A100", "T4"), "features": ("nf4", "llm-int8")}
-    assert ask(**wishes) == ask(**wishes)
+def test_the_same_request_gets_the_same_answer(solve_for):
+    requested = {"driver": "550.54.14", "gpus": ("A100", "T4"), "features": ("nf4", "llm-int8")}
+    assert solve_for(**requested) == solve_for(**requested)
 
 
 @pytest.mark.parametrize(
     "driver", ["390.157", "450.80.02", "470.86", "525.60.13", "550.54.14", "570.26", "580.95.05", "620.70"]
 )
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_every_gpu_on_every_driver_gets_a_plan_or_a_reason(ask, driver, machine):
+def test_every_gpu_on_every_driver_gets_a_plan_or_a_reason(solve_for, driver, machine):
     for row in load_tables().gpus.models[::7]:
-        answer = ask(driver=driver, gpus=(row.name,), machine=machine)
+        answer = solve_for(driver=driver, gpus=(row.name,), machine=machine)
         if isinstance(answer, Conflict):
             assert answer.blockers
             assert answer.nearest is not None

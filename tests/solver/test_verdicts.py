@@ -16,15 +16,15 @@ from tests.solver.conftest import MACHINE_FLAGS
 
 TABLE = tomllib.loads(Path(__file__).with_name("verdicts.toml").read_text(encoding="utf-8"))
 CASES = TABLE["case"]
-WISHES = ("vendor", "torch", "cuda", "python", "image", "pins", "features")
+REQUESTED = ("vendor", "torch", "cuda", "python", "image", "pins", "features")
 
 
 def request(case: dict) -> Request:
-    asked = {name: tuple(value) if isinstance(value, list) else value for name, value in case.items()}
-    wishes = {name: asked[name] for name in WISHES if name in asked}
-    made = build_request(machines=(machine(asked),), **wishes)
-    limits = tuple(constraint(line) for line in asked.get("constraints", ()))
-    return replace(made, gpu_runtime=asked.get("gpu_runtime"), constraints=limits)
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in case.items()}
+    requested = {name: values[name] for name in REQUESTED if name in values}
+    built = build_request(machines=(machine(values),), **requested)
+    constraints = tuple(constraint(line) for line in values.get("constraints", ()))
+    return replace(built, gpu_runtime=values.get("gpu_runtime"), constraints=constraints)
 
 
 def machine(case: dict) -> Machine:
@@ -34,8 +34,8 @@ def machine(case: dict) -> Machine:
 
 
 def constraint(line: str) -> Constraint:
-    asked, origin = line.rsplit(" ", 1)
-    name, specifier = re.fullmatch(r"([\w-]+)(.*)", asked).groups()
+    requirement, origin = line.rsplit(" ", 1)
+    name, specifier = re.fullmatch(r"([\w-]+)(.*)", requirement).groups()
     return Constraint(name, specifier, origin)
 
 

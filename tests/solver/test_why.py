@@ -10,8 +10,8 @@ from devkit.solver.solve import solve
 from devkit.solver.why import explain_choice, format_choice, serialize_choice
 
 
-def explained(field: str, *, machine: dict, **wishes):
-    request = build_request(machines=(build_machine_from_flags(**machine),), **wishes)
+def explained(field: str, *, machine: dict, **requested):
+    request = build_request(machines=(build_machine_from_flags(**machine),), **requested)
     answer = solve(request, load_tables())
     return explain_choice(request, load_tables(), answer, field), answer
 
@@ -35,7 +35,7 @@ def test_a_build_that_fits_says_why_another_is_preferred():
 
 
 @pytest.mark.parametrize(
-    ("field", "wishes", "choice", "rule", "says"),
+    ("field", "requested", "choice", "rule", "says"),
     [
         pytest.param("python", {"torch": "2.5.1"}, "Python 3.14", "W7", "no wheel", id="a Python without a wheel"),
         pytest.param("python", {}, "Python 3.13", "", "more widely", id="a Python that is served less"),
@@ -53,8 +53,8 @@ def test_a_build_that_fits_says_why_another_is_preferred():
         pytest.param("torch", {"torch": "2.13"}, "torch 2.15.0", "W2", "not the requested one", id="another release"),
     ],
 )
-def test_other_choices(field, wishes, choice, rule, says):
-    found, _ = explained(field, machine={"driver": "580.95.05", "gpus": ("RTX 4090",)}, **wishes)
+def test_other_choices(field, requested, choice, rule, says):
+    found, _ = explained(field, machine={"driver": "580.95.05", "gpus": ("RTX 4090",)}, **requested)
     other = next(other for other in found.others if other.choice == choice)
     assert other.rule == rule
     assert says in other.says
