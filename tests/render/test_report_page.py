@@ -14,7 +14,6 @@ from devkit.facts.redact import build_redaction
 from devkit.render.report_page import render_report_page
 from tests.amount import every
 from tests.browser import measured, shot
-from tests.doctor.running import build_full_report
 from tests.doctor.machines import healthy
 from tests.doctor.reports import (
     CONSEQUENCE,
@@ -29,6 +28,7 @@ from tests.doctor.reports import (
     a_report,
     an_outcome,
 )
+from tests.doctor.running import build_full_report
 from tests.hosts import MACHINES, facts_of
 
 BROKEN, WELL = "driver-lib-mismatch", "ubuntu-4090-ok"
