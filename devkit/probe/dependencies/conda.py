@@ -12,14 +12,7 @@ from typing import Any
 from devkit.probe.dependencies.lock_files import FROM_CONDA
 from devkit.probe.dependencies.manifests import convert_poetry_version
 from devkit.probe.dependencies.requirements import PYTHON, RequirementCollector, find_line, read_requirement_lines
-from devkit.probe.documents import (
-    InvalidDocument,
-    NodeKind,
-    get_object,
-    get_objects,
-    get_text,
-    parse_yaml_tree,
-)
+from devkit.probe.documents import InvalidDocument, NodeKind, get_object, get_objects, get_text, parse_yaml_tree
 
 BY_CONDA = "conda brings it, and the image is made with Python's own packages"
 _SPEC = re.compile(r"(?:[\w./:-]+::)?([A-Za-z0-9_][\w.-]*)(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)

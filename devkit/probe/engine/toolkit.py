@@ -100,7 +100,9 @@ def _missing_paths(host: Host, content: dict[str, Any], devices: list[dict[str, 
 
 def read_toolkit(host: Host) -> Toolkit:
     """Read the toolkit's version and configuration, and the engines that know its runtime."""
-    version = _version(host)
+    done = host.run(TOOLKIT_VERSION)
+    reason = f"nvidia-ctk --version ended with status {done.code}: {(done.err or done.out).strip()}"
+    version = Release.find(done.out.partition("version")[2]) or Unknown(reason) if done.code != NOT_FOUND else None
     config = _config(host) if version is not None else _NOT_INSTALLED
     runtime, command = _section(config, TOOLKIT_RUNTIME), _section(config, "nvidia-container-cli")
     ldconfig, features = _of(command, "ldconfig", ""), _section(config, "features")
@@ -122,16 +124,11 @@ def read_toolkit(host: Host) -> Toolkit:
         if isinstance(features, Unknown)
         else tuple(sorted(k for k, v in features.items() if v is True)),
         cdi_refresh=_cdi_refresh(host),
-        char_links=_char_links(host),
+        # udev's names by number, which some releases of runc hand to systemd.
+        char_links=host.stat(f"/dev/char/{NVIDIACTL_NUMBERS}") is not None
+        if host.stat("/dev/nvidiactl") is not None and host.list("/dev/char")
+        else Unknown("there is no /dev/nvidiactl, or no /dev/char"),
     )
-
-
-def _version(host: Host) -> Release | Unknown | None:
-    done = host.run(TOOLKIT_VERSION)
-    if done.code == NOT_FOUND:
-        return None
-    reason = f"nvidia-ctk --version ended with status {done.code}: {(done.err or done.out).strip()}"
-    return Release.find(done.out.partition("version")[2]) or Unknown(reason)
 
 
 def _config(host: Host) -> dict[str, Any] | Unknown:
@@ -185,13 +182,6 @@ def _cdi_refresh(host: Host) -> str:
         return ""
     wants = (f"{folder}/{target}.wants/{REFRESH_UNIT}" for folder in UNIT_FOLDERS for target in TARGETS)
     return "enabled" if any(host.stat(path) is not None for path in wants) else "disabled"
-
-
-def _char_links(host: Host) -> bool | Unknown:
-    """Return whether udev's names by number, which some releases of runc hand to systemd, exist for NVIDIA's nodes."""
-    if host.stat("/dev/nvidiactl") is None or not host.list("/dev/char"):
-        return Unknown("there is no /dev/nvidiactl, or no /dev/char")
-    return host.stat(f"/dev/char/{NVIDIACTL_NUMBERS}") is not None
 
 
 def find_daemon_paths(host: Host) -> tuple[str, ...]:

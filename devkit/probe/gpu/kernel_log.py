@@ -98,11 +98,14 @@ def _whole_sentences(messages: Iterable[_Message]) -> Iterator[_Message]:
 
 
 def _understood(messages: tuple[_Message, ...], source: str) -> KernelLog:
-    lines = [message.text for message in messages if _TELLING.search(message.text) and not _xid(message)]
+    lines = tuple(
+        dict.fromkeys(message.text for message in messages if _TELLING.search(message.text) and not _xid(message))
+    )
     woken = [message.at for message in messages if _WOKE.search(message.text)]
     return KernelLog(
         xids=_counted(filter(None, map(_xid, messages))),
-        driver_lines=_capped(tuple(dict.fromkeys(lines))),
+        # The newest lines say what is wrong now, the first ones why it began.
+        driver_lines=lines if len(lines) <= MAX_LINES else (*lines[: MAX_LINES // 2], *lines[-MAX_LINES // 2 :]),
         source=source,
         is_whole=any(message.text.startswith("Linux version") for message in messages),
         resumed_at=_time(woken[-1]) if woken else None,
@@ -142,11 +145,6 @@ def _counted(xids: Iterable[Xid]) -> tuple[Xid, ...]:
         if _XID.search(xid.line) or kind not in numbered:
             kinds.setdefault(kind, []).append(xid)
     return tuple(replace(group[-1], count=len(group)) for group in kinds.values())[:MAX_LINES]
-
-
-def _capped(lines: tuple[str, ...]) -> tuple[str, ...]:
-    half = MAX_LINES // 2
-    return lines if len(lines) <= MAX_LINES else (*lines[:half], *lines[-half:])
 
 
 def _refused(journal: ProgramResult) -> str:

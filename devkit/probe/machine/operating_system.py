@@ -36,7 +36,7 @@ def read_system(host: Host) -> System:
     kernel, machine = read_kernel_and_machine(host)
     user, groups = _user_and_groups(host)
     member, active = _docker_group(host, user=user, groups=groups)
-    systemd = host.stat("/run/systemd/system")
+    systemd, glibc = host.stat("/run/systemd/system"), host.run(GLIBC)
     platform = read_platform(host)
     name = (host.read("/proc/sys/kernel/hostname") or host.env.get("COMPUTERNAME", "")).strip()
     return System(
@@ -44,7 +44,9 @@ def read_system(host: Host) -> System:
         kernel=kernel,
         machine=machine,
         distribution=_distribution(host),
-        glibc=_glibc(host),
+        glibc=Release.parse(glibc.out)
+        if glibc.code == 0 and re.match(r"glibc \d", glibc.out)
+        else Unknown("the C library is not glibc, or getconf is missing"),
         memory_bytes=read_memory_bytes(host),
         is_root=user == 0,
         in_docker_group=member,
@@ -79,15 +81,10 @@ def _docker_group(host: Host, *, user: int | None, groups: tuple[int, ...]) -> t
     if entry is None or len(entry) < 4 or parse_int(entry[2]) is None:
         return False, False
     active = parse_int(entry[2]) in groups
-    return active or _user_name(host, user) in entry[3].split(","), active
-
-
-def _user_name(host: Host, user: int | None) -> str:
-    for line in (host.read("/etc/passwd") or "").splitlines():
-        fields = line.split(":")
-        if len(fields) > 2 and fields[2] == str(user):
-            return fields[0]
-    return host.env.get("USER") or host.env.get("LOGNAME") or "?"
+    users = [fields for line in (host.read("/etc/passwd") or "").splitlines() if len(fields := line.split(":")) > 2]
+    name = next((fields[0] for fields in users if fields[2] == str(user)), "")
+    name = name or host.env.get("USER") or host.env.get("LOGNAME") or "?"
+    return active or name in entry[3].split(","), active
 
 
 def _distribution(host: Host) -> Distribution | Unknown:
@@ -102,13 +99,6 @@ def _distribution(host: Host) -> Distribution | Unknown:
         version=values.get("VERSION_ID", ""),
         name=values.get("PRETTY_NAME", values.get("NAME", "Linux")),
     )
-
-
-def _glibc(host: Host) -> Release | Unknown:
-    done = host.run(GLIBC)
-    if done.code != 0 or not re.match(r"glibc \d", done.out):
-        return Unknown("the C library is not glibc, or getconf is missing")
-    return Release.parse(done.out)
 
 
 def read_user_id(host: Host) -> int | None:

@@ -53,7 +53,16 @@ class ProjectFiles:
         if relative is None:
             self._note(path, kind, FileState.OUTSIDE, named_by, line)
             return None
-        state, text = self._state(relative)
+        found, text = self.host.stat(self.absolute(relative)), None
+        if found is None or found.kind == "directory":
+            state = FileState.MISSING
+        elif not self._is_inside(relative):
+            state = FileState.OUTSIDE
+        elif found.size > self._most_bytes:
+            state = FileState.TOO_LARGE
+        else:
+            text = self.host.read(self.absolute(relative)) if found.kind == "file" else None
+            state = FileState.UNREADABLE if text is None else FileState.READ
         if state is not FileState.MISSING or named_by:
             self._note(relative, kind, state, named_by, line)
         return text
@@ -62,17 +71,6 @@ class ProjectFiles:
         """Remember that a file which was read is not what its name says."""
         seen = self._seen[path]
         self._seen[path] = ProjectFile(path, seen.kind, FileState.BROKEN, problem, line, seen.named_by)
-
-    def _state(self, path: str) -> tuple[FileState, str | None]:
-        found = self.host.stat(self.absolute(path))
-        if found is None or found.kind == "directory":
-            return FileState.MISSING, None
-        if not self._is_inside(path):
-            return FileState.OUTSIDE, None
-        if found.size > self._most_bytes:
-            return FileState.TOO_LARGE, None
-        text = self.host.read(self.absolute(path)) if found.kind == "file" else None
-        return (FileState.UNREADABLE, None) if text is None else (FileState.READ, text)
 
     def _is_inside(self, path: str) -> bool:
         real = self.host.link(self.absolute(path))
