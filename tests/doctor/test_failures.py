@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from devkit.doctor.registry import BY_CODE, CHECKS
+from devkit.doctor.signatures import catalog
 from devkit.doctor.signatures.catalog import PREFIXES, find_symptoms, load_failures
 from tests.hosts import MACHINES, description_of
 
@@ -62,3 +63,33 @@ def test_what_machines_show_is_in_the_catalog():
 
 def test_most_failures_are_recognized():
     assert sum(bool(failure.checks) for failure in FAILURES) >= FEWEST_RECOGNIZED
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        pytest.param('fix = "pray"', KeyError, id="a fix that fixes.toml lacks"),
+        pytest.param('fix = "reboot"\nseverty = "note"', KeyError, id="a misspelled field"),
+        pytest.param('fix = "reboot"\nseverity = "bad"', ValueError, id="a word that is no severity"),
+        pytest.param('fix = "reboot"\nalso = "DRV001"', ValueError, id="a string for a list"),
+    ],
+)
+def test_a_mistake_in_the_catalog_is_refused(monkeypatch, line, error):
+    entry = f"""
+[[failure]]
+id = "A01"
+name = "a name"
+symptom = "a symptom"
+checks = ["DRV002"]
+sources = ["a source"]
+[[failure.signature]]
+code = "DRV002"
+texts = ["a text"]
+cause = "a cause"
+source = "a source"
+{line}
+"""
+    texts = {"fixes": '[reboot]\nsummary = "Reboot."', "failures/DRV": entry}
+    monkeypatch.setattr(catalog, "_read_text", lambda name: texts.get(name, ""))
+    with pytest.raises(error):
+        load_failures.__wrapped__()
