@@ -159,7 +159,13 @@ def compute_changes(
         raise DevkitError(f"{message}: {names}", "\n".join([advice, *(change.format_diff() for change in refused)]))
     conflicting = [change for change in own if change.conflicts]
     if conflicting and not may_conflict:
-        _refuse_conflicts(conflicting)
+        lines = ["Run devkit update to have both and decide, or pass --force to lose yours."]
+        for change in conflicting:
+            for conflict in change.conflicts:
+                lines.append(f"{change.path}, {conflict.place}, devkit would write:")
+                lines += [f"  {line}" for line in conflict.wanted.splitlines()]
+        names = ", ".join(change.path for change in conflicting)
+        raise DevkitError(f"your changes and devkit's meet in {names}", "\n".join(lines))
     stale = [
         FileChange(Action.REMOVE, Artifact(path, b""), before)
         for path in sorted(known.files.keys() - paths)
@@ -239,16 +245,6 @@ def _find_foreign_files(root: Path, own: set[str]) -> list[str]:
     return single + [path for path in below if path not in own and not path.startswith(local)]
 
 
-def _refuse_conflicts(changes: Sequence[FileChange]) -> None:
-    names = ", ".join(change.path for change in changes)
-    lines = ["Run devkit update to have both and decide, or pass --force to lose yours."]
-    for change in changes:
-        for conflict in change.conflicts:
-            lines.append(f"{change.path}, {conflict.place}, devkit would write:")
-            lines += [f"  {line}" for line in conflict.wanted.splitlines()]
-    raise DevkitError(f"your changes and devkit's meet in {names}", "\n".join(lines))
-
-
 def write_changes(
     root: Path, changes: Iterable[FileChange], *, replace: Callable[[Path, Path], None] = os.replace
 ) -> None:
@@ -318,31 +314,29 @@ def _lock_folder(root: Path) -> Iterator[None]:
         # Windows gives no lock on a folder; two runs there still look at each file before they replace it.
         yield
         return
+    import fcntl
+
     descriptor = os.open(root, os.O_RDONLY)
     try:
         deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
-        while not _try_lock(descriptor):
-            if time.monotonic() > deadline_s:
-                raise DevkitError(
-                    f"another devkit is writing to {root}", "Wait until it has ended, or end it; then run this again."
-                )
-            time.sleep(0.05)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline_s:
+                    raise DevkitError(
+                        f"another devkit is writing to {root}",
+                        "Wait until it has ended, or end it; then run this again.",
+                    ) from None
+                time.sleep(0.05)
+                continue
+            except OSError:
+                # Some network file systems know no locks; every file is still looked at before it is replaced.
+                pass
+            break
         yield
     finally:
         os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        # Some network file systems know no locks; every file is still looked at before it is replaced.
-        return True
-    return True
 
 
 def _stage(root: Path, written: Iterable[FileChange]) -> list[tuple[Path, Path]]:

@@ -39,7 +39,12 @@ def update_gitignore(
     lines = parse_ignore_file(before)
     # A pattern may hide devkit's files from teammates by accident; a line that names the very file is a decision.
     named = {line.strip("/") for line in lines}
-    needed = [f"/{path}" for path in wanted if not _is_kept_out(lines, path)]
+    anywhere = [line for line in lines if not line.lstrip("!").startswith("/")]
+    needed = [
+        f"/{path}"
+        for path in wanted
+        if not is_ignored(path, lines) and not is_ignored(path.rpartition("/")[2], anywhere)
+    ]
     needed += [f"!/{path}" for path in _COMMITTED if path not in named and is_ignored(path, lines)]
     earlier = tuple(written.get(GIT_IGNORE, ()))
     added = [line for line in needed if line not in earlier]
@@ -60,11 +65,6 @@ def merge_ignore_file(theirs: bytes, ours: bytes) -> bytes:
     if all(line in text.splitlines() for line in new if line and not line.startswith("#")):
         return theirs
     return _append_lines(text, new, header="").encode(errors="surrogateescape")
-
-
-def _is_kept_out(lines: list[str], path: str) -> bool:
-    anywhere = [line for line in lines if not line.lstrip("!").startswith("/")]
-    return is_ignored(path, lines) or is_ignored(path.rpartition("/")[2], anywhere)
 
 
 def _append_lines(text: str, lines: Sequence[str], *, header: str = _HEADER) -> str:

@@ -41,13 +41,19 @@ def render_report_page(facts: Facts, report: Report) -> str:
     first = next(iter(report.roots), None)
     if first is not None and first.finding.severity is Severity.NOTE:
         first = None
+    headline = "nothing found that stops GPU work"
+    if first is not None:
+        headline = first.finding.message
+    elif report.crashed:
+        crashed = format_count(len(report.crashed), "check")
+        headline = f"{crashed} crashed; the others found nothing that stops GPU work"
     return render_html(
         "report/page.html.j2",
         style=style,
         # The page's security policy allows this style by its hash, and no other.
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         report=report,
-        headline=first.finding.message if first else _describe_without_cause(report),
+        headline=headline,
         health=_HEALTH[report.health],
         first=first,
         others=report.roots if first is None else report.roots[1:],
@@ -64,12 +70,6 @@ def render_report_page(facts: Facts, report: Report) -> str:
         note=Severity.NOTE,
         kinds={Passed: "passed", Skipped: "not judged", Crashed: "crashed"},
     )
-
-
-def _describe_without_cause(report: Report) -> str:
-    if report.crashed:
-        return f"{format_count(len(report.crashed), 'check')} crashed; the others found nothing that stops GPU work"
-    return "nothing found that stops GPU work"
 
 
 def _format_counts(report: Report) -> str:

@@ -241,7 +241,10 @@ class _RepairSession:
         has_overlay = False
         for reported in findings:
             code, message = reported.check.code, reported.finding.message
-            if overlaid := self._choose_overlays(reported):
+            containers: list[ProjectContainer] = []
+            if code in SETTLED_BY_OVERLAY and self._facts is not None:
+                containers = self._overlays.find_containers(reported, self._facts)
+            if overlaid := [each for each in containers if self._overlays.choose(each, self._host())]:
                 self.repairs += [AppliedRepair(code, container.name, message) for container in overlaid]
                 has_overlay = True
                 continue
@@ -289,13 +292,6 @@ class _RepairSession:
         texts = {path: decode_text(content) for path, content in self._texts.items()}
         texts |= dict(self._overlays.read_texts_without_overlays())
         return PatchedHost({str(self._root / path): text for path, text in texts.items()})
-
-    def _choose_overlays(self, reported: ReportedFinding) -> list[ProjectContainer]:
-        """Return the containers whose overlay settles the finding from now on."""
-        if reported.check.code not in SETTLED_BY_OVERLAY or self._facts is None:
-            return []
-        containers = self._overlays.find_containers(reported, self._facts)
-        return [container for container in containers if self._overlays.choose(container, self._host())]
 
     def _compute_repair(self, reported: ReportedFinding) -> Iterator[tuple[str, bytes]]:
         if reported.finding.confidence is Confidence.POSSIBLE:

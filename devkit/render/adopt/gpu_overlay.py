@@ -249,7 +249,9 @@ def render_service_overlays(overlays: tuple[ServiceOverlay, ...], plan: Plan) ->
         *reset, gpu = overlay.files
         context: dict[str, object] = {"devkit_version": __version__, "service": overlay.service}
         path = posixpath.relpath(OVERLAY_FOLDER, overlay.folder)
-        yield Artifact.from_text(gpu, render_template("devcontainer/adopted/compose.gpu.yml.j2", folder=path, **context))
+        yield Artifact.from_text(
+            gpu, render_template("devcontainer/adopted/compose.gpu.yml.j2", folder=path, **context)
+        )
         context |= {"changed": overlay.changed, "reserved": overlay.reserved, "gpu_file": posixpath.basename(gpu)}
         for each in reset:
             yield Artifact.from_text(each, render_template("devcontainer/adopted/compose.reset.yml.j2", **context))

@@ -20,10 +20,6 @@ _HEAD = f"""\
 """
 
 
-def _for_gpus(plan: Plan, _settings: ContainerSettings) -> bool:
-    return plan.vendor is not Vendor.CPU
-
-
 def _for_profile(name: str) -> Callable[[Plan, ContainerSettings], bool]:
     return lambda _plan, settings: name in settings.profiles
 
@@ -46,7 +42,7 @@ ENV_VARIABLES = (
         "DEVKIT_DEVICES",
         "0,2",
         "The GPUs to pass on from this host: indices or UUIDs with commas between, or all. gpu.sh reads it.",
-        _for_gpus,
+        lambda plan, _settings: plan.vendor is not Vendor.CPU,
     ),
     EnvVariable(
         "DEVKIT_OVERLAY",

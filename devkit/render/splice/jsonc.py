@@ -29,36 +29,29 @@ def load_jsonc(text: str) -> Any:  # noqa: ANN401 - any JSON value
     return parse_jsonc(text).to_python()
 
 
-def _nodes(text: str) -> TextNode:
-    return _node(parse_jsonc(text))
-
-
-def _node(value: JsonValue) -> TextNode:
+def _to_text_node(value: JsonValue) -> TextNode:
     if value.kind is JsonKind.OBJECT:
-        entries = tuple(Entry(member.key, member.start, _node(member.value)) for member in value.members)
+        entries = tuple(Entry(member.key, member.start, _to_text_node(member.value)) for member in value.members)
         return TextNode(value.start, value.end, Shape.OBJECT, entries)
     if value.kind is JsonKind.LIST:
-        entries = tuple(Entry(str(place), item.start, _node(item)) for place, item in enumerate(value.items))
+        entries = tuple(Entry(str(number), item.start, _to_text_node(item)) for number, item in enumerate(value.items))
         return TextNode(value.start, value.end, Shape.ARRAY, entries)
     return TextNode(value.start, value.end, Shape.SCALAR)
 
 
-def _set(text: str, top: TextNode, key: KeyPath, value: object) -> Iterator[TextEdit]:
+def _compute_set_edits(text: str, top: TextNode, key: KeyPath, value: object) -> Iterator[TextEdit]:
     above, rest = find_nodes(top, key)
     node = above[-1]
-    if not rest:
-        indent = detect_indent(text, node.start)
-        yield TextEdit(node.start, node.end, _laid_out(text, value, indent, at=node))
-    elif node.shape is Shape.SCALAR:
-        # Only null may be opened: everything else would be lost, and was refused before.
+    if not rest or node.shape is Shape.SCALAR:
+        # Of scalars only null can get members: every other one would be lost, and was refused before.
         inner = nest_value(rest, value)
-        yield TextEdit(node.start, node.end, _laid_out(text, inner, detect_indent(text, node.start), at=node))
+        yield TextEdit(node.start, node.end, _format_value(text, inner, detect_indent(text, node.start), at=node))
     else:
         yield from insert_entry(text, node, rest, value)
 
 
 def insert_entry(text: str, node: TextNode, key: KeyPath, value: object) -> Iterator[TextEdit]:
-    """Put a new entry at the end of an object or array in brackets."""
+    """Insert a new entry at the end of an object or array in brackets."""
     name = f"{dump_json(key[0])}: " if node.shape is Shape.OBJECT else ""
     inner = nest_value(key[1:], value)
     last = node.entries[-1].value.end if node.entries else node.start + 1
@@ -67,15 +60,15 @@ def insert_entry(text: str, node: TextNode, key: KeyPath, value: object) -> Iter
         yield TextEdit(last, last, f"{', ' if node.entries else ''}{name}{dump_json(inner)}")
     elif node.entries:
         indent = detect_indent(text, node.entries[0].start)
-        yield from _after_last(text, node, indent + name + _laid_out(text, inner, indent, at=node))
+        yield from _append_after_last(text, node, indent + name + _format_value(text, inner, indent, at=node))
     else:
-        newline, indent = detect_newline(text), outer + _step(text, node)
-        shown = f"{newline}{indent}{name}{_laid_out(text, inner, indent, at=node)}"
+        newline, indent = detect_newline(text), outer + _detect_indent_step(text, node)
+        shown = f"{newline}{indent}{name}{_format_value(text, inner, indent, at=node)}"
         is_bare = not text[last : node.end - 1].strip() and "\n" not in text[last : node.end]
         yield TextEdit(last, node.end - 1, f"{shown}{newline}{outer}") if is_bare else TextEdit(last, last, shown)
 
 
-def _after_last(text: str, node: TextNode, shown: str) -> Iterator[TextEdit]:
+def _append_after_last(text: str, node: TextNode, shown: str) -> Iterator[TextEdit]:
     last = node.entries[-1].value.end
     comma = skip_blanks(text, last)
     has_comma = text[comma : comma + 1] == ","
@@ -87,13 +80,8 @@ def _after_last(text: str, node: TextNode, shown: str) -> Iterator[TextEdit]:
     yield TextEdit(place, place, f"{detect_newline(text)}{shown}{',' if has_comma else ''}")
 
 
-def _remove(text: str, top: TextNode, key: KeyPath) -> Iterator[TextEdit]:
-    above, _ = find_nodes(top, key[:-1])
-    yield from remove_entry(text, above[-1], key[-1])
-
-
 def remove_entry(text: str, node: TextNode, name: str) -> Iterator[TextEdit]:
-    """Take an entry out of an object or array in brackets, with its comma and the comment behind it."""
+    """Remove an entry from an object or array in brackets, with its comma and the comment after it."""
     place = max(number for number, entry in enumerate(node.entries) if entry.key == name)
     start, end = node.entries[place].start, node.entries[place].value.end
     comma = skip_blanks(text, end)
@@ -109,19 +97,13 @@ def remove_entry(text: str, node: TextNode, name: str) -> Iterator[TextEdit]:
     if not text[begin:start].strip() and text[to : to + 1] in ("\r", "\n"):
         yield TextEdit(begin, text.index("\n", to) + 1, "")
     elif has_comma:
-        yield TextEdit(start, _blanks_after(text, end), "")
+        yield TextEdit(start, len(text) - len(text[end:].lstrip(" \t")), "")
     else:
         yield TextEdit(begin + len(text[begin:start].rstrip(" \t")), end, "")
 
 
-def _blanks_after(text: str, place: int) -> int:
-    while text[place : place + 1] in (" ", "\t"):
-        place += 1
-    return place
-
-
-def _step(text: str, node: TextNode) -> str:
-    """How far this document indents its members."""
+def _detect_indent_step(text: str, node: TextNode) -> str:
+    """Return the indentation of this document's members."""
     for entry in node.entries:
         own, outer = detect_indent(text, entry.start), detect_indent(text, node.start)
         if len(own) > len(outer):
@@ -130,13 +112,13 @@ def _step(text: str, node: TextNode) -> str:
     return guess[1] if guess else "  "
 
 
-def _laid_out(text: str, value: object, indent: str, *, at: TextNode) -> str:
-    """A value as text: short ones on one line, others with the document's own indentation."""
+def _format_value(text: str, value: object, indent: str, *, at: TextNode) -> str:
+    """Format a value: short ones on one line, others with the document's own indentation."""
     flat = dump_json(value)
     if not isinstance(value, (dict, list)) or (len(flat) <= _SHORT and not isinstance(value, dict)) or "\n" not in text:
         return flat
     shown = dump_json(value, indent=1)
-    step = _step(text, at)
+    step = _detect_indent_step(text, at)
     lines = [line.lstrip(" ") for line in shown.split("\n")]
     depths = [len(line) - len(line.lstrip(" ")) for line in shown.split("\n")]
     return detect_newline(text).join(
@@ -145,4 +127,9 @@ def _laid_out(text: str, value: object, indent: str, *, at: TextNode) -> str:
     )
 
 
-JSONC = Syntax(_nodes, load_jsonc, _set, _remove)
+JSONC = Syntax(
+    lambda text: _to_text_node(parse_jsonc(text)),
+    load_jsonc,
+    _compute_set_edits,
+    lambda text, top, key: remove_entry(text, find_nodes(top, key[:-1])[0][-1], key[-1]),
+)
