@@ -30,7 +30,6 @@ from devkit.workload.proof.training import (
     EXTRA_TOKENS,
     ProofModels,
     TunedModel,
-    attach_lora,
     disable_adapter,
     hash_trainable,
     list_trainable,
@@ -57,7 +56,7 @@ def prove_reference(models: ProofModels) -> Iterator[StageReading]:
     """
     settings = replace(models.settings, precision=Precision.FP32)
     own = ProofModels(settings, choose_cpu(Precision.FP32), models.folder)
-    model = attach_lora(own.build_base(), settings)
+    model = own.attach_lora(own.build_base())
     losses = own.train(model, own.build_optimizer(model), REFERENCE_STEPS)
     yield record_value("processor", own.device.name)
     yield record_value("instructions", torch.backends.cpu.get_cpu_capability())
@@ -152,8 +151,8 @@ def max_abs_difference(left: torch.Tensor, right: torch.Tensor) -> float:
 def prove_checkpointing(models: ProofModels) -> Iterator[StageReading]:
     """Prove that gradient checkpointing, which recomputes activations to save memory, gives the same losses."""
     steps = models.settings.resume_steps // 2
-    plain = attach_lora(models.build_base(), models.settings)
-    saving = attach_lora(models.build_base(), models.settings)
+    plain = models.attach_lora(models.build_base())
+    saving = models.attach_lora(models.build_base())
     saving.enable_input_require_grads()
     saving.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     wanted = models.train(plain, models.build_optimizer(plain), steps)
@@ -217,7 +216,7 @@ def prove_8bit_optimizer(models: ProofModels) -> Iterator[StageReading]:
     _require_backend(models)
     import bitsandbytes
 
-    model = attach_lora(models.build_base(), models.settings)
+    model = models.attach_lora(models.build_base())
     optimizer: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(
         list_trainable(model), lr=models.settings.learning_rate, weight_decay=0.0, min_8bit_size=1024
     )
@@ -234,7 +233,7 @@ def prove_int8_base(models: ProofModels) -> Iterator[StageReading]:
     _require_backend(models)
     base = load_quantized(models.base_folder, build_int8_config(), models.device)
     yield expect_equal("linear8bit_layers", count_linear_layers(base).get("Linear8bitLt", 0), LINEAR_LAYERS)
-    model = attach_lora(prepare_for_kbit_training(base), models.settings)
+    model = models.attach_lora(prepare_for_kbit_training(base))
     losses = models.train(model, models.build_optimizer(model), models.settings.steps)
     yield record_series("losses", losses)
     yield record_value("first_loss", losses[0])

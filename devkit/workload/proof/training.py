@@ -28,114 +28,6 @@ EXTRA_TOKENS = 8
 """Tokens that generation may add beyond the sentence, so that one which does not stop is noticed."""
 
 
-def attach_lora(base: Model, settings: ProofSettings, *, dropout: float = 0.0) -> Model:
-    """Attach a new trainable adapter, in fp32, to every linear layer but the output head. Changes `base` in place."""
-    torch.manual_seed(settings.seed + 1)
-    config = LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.alpha,
-        lora_dropout=dropout,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )
-    return get_peft_model(base, config)
-
-
-def build_adamw(model: Model, settings: ProofSettings) -> torch.optim.Optimizer:
-    """Build AdamW over the trainable parameters."""
-    return torch.optim.AdamW(list_trainable(model), lr=settings.learning_rate, weight_decay=0.0)
-
-
-def list_trainable(model: Model) -> list[torch.nn.Parameter]:
-    """List the parameters that training may change, in the model's order."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def named_frozen_tensors(model: Model) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield name and tensor of all that training must not change: all but the adapter's, buffers included.
-
-    By name and not by `requires_grad`, so that a weight which was left trainable by mistake is among them.
-    """
-    for name, parameter in model.named_parameters():
-        if LORA_PARAMETER_MARK not in name:
-            yield name, parameter.data
-    yield from model.named_buffers()
-
-
-def copy_frozen_tensors(model: Model) -> dict[str, torch.Tensor]:
-    """Copy every frozen tensor."""
-    return {name: tensor.detach().clone() for name, tensor in named_frozen_tensors(model)}
-
-
-def hash_trainable(model: Model) -> str:
-    """Return the SHA-256 of the names and bytes of the trainable weights, in the order of their names."""
-    total = hashlib.sha256()
-    named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    for name in sorted(named):
-        total.update(name.encode())
-        total.update(named[name].detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
-
-
-def train_on_sequence(
-    model: Model, optimizer: torch.optim.Optimizer, ids: list[int], *, steps: int, precision: Precision
-) -> list[float]:
-    """Train on one sequence for `steps` optimizer steps. Returns the loss before each step."""
-    device = next(model.parameters()).device
-    batch = torch.tensor([ids], device=device)
-    scale = LOSS_SCALE[precision]
-    losses = []
-    model.train()
-    for _ in range(steps):
-        optimizer.zero_grad(set_to_none=True)
-        loss = model(input_ids=batch, labels=batch).loss
-        (loss * scale).backward()
-        if scale != 1.0:
-            for parameter in list_trainable(model):
-                if parameter.grad is not None:
-                    parameter.grad.div_(scale)
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return losses
-
-
-def save_proof_adapter(model: Model, folder: Path) -> None:
-    """Write the adapter alone, as safetensors."""
-    model.save_pretrained(str(folder), save_embedding_layers=False)
-
-
-def load_proof_adapter(base: Model, folder: Path, *, is_trainable: bool = False) -> Model:
-    """Load the adapter in `folder` onto a fresh base. Changes `base` in place."""
-    return PeftModel.from_pretrained(base, str(folder), is_trainable=is_trainable)
-
-
-def save_proof_checkpoint(folder: Path, model: Model, optimizer: torch.optim.Optimizer) -> None:
-    """Write all that the next step depends on: adapter, optimizer state, random number generators."""
-    save_proof_adapter(model, folder / PROOF_ADAPTER_FOLDER)
-    state = {"optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["cuda_rng"] = torch.cuda.get_rng_state()
-    torch.save(state, folder / STATE_FILE)
-
-
-def load_proof_checkpoint(
-    folder: Path, base: Model, settings: ProofSettings, *, with_optimizer_state: bool = True
-) -> tuple[Model, torch.optim.Optimizer]:
-    """Restore a run onto a fresh base, ready for its next step.
-
-    Without the optimizer state it is the negative control of a resume.
-    """
-    model = load_proof_adapter(base, folder / PROOF_ADAPTER_FOLDER, is_trainable=True)
-    optimizer = build_adamw(model, settings)
-    state = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
-    if with_optimizer_state:
-        optimizer.load_state_dict(state["optimizer"])
-    torch.set_rng_state(state["rng"])
-    if "cuda_rng" in state:
-        torch.cuda.set_rng_state(state["cuda_rng"])
-    return model, optimizer
-
-
 @dataclass(frozen=True)
 class TunedModel:
     """A base with a trained adapter, and the base's answers from before training.
@@ -176,6 +68,40 @@ class ProofModels:
         """Build a fresh base model, equal each time."""
         return models.build_tiny_base(seed=self.settings.seed, device=self.device.torch_device, dtype=self.device.dtype)
 
+    def attach_lora(self, base: Model, *, dropout: float = 0.0) -> Model:
+        """Attach a new adapter, in fp32, to every linear layer but the output head. Changes `base` in place."""
+        torch.manual_seed(self.settings.seed + 1)
+        config = LoraConfig(
+            r=self.settings.rank,
+            lora_alpha=self.settings.alpha,
+            lora_dropout=dropout,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        )
+        return get_peft_model(base, config)
+
+    def build_optimizer(self, model: Model) -> torch.optim.Optimizer:
+        """Build AdamW over the trainable parameters."""
+        return torch.optim.AdamW(list_trainable(model), lr=self.settings.learning_rate, weight_decay=0.0)
+
+    def train(self, model: Model, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
+        """Train on the sentence. Returns the loss before each step."""
+        batch = torch.tensor([self.ids], device=next(model.parameters()).device)
+        scale = LOSS_SCALE[self.device.precision]
+        losses = []
+        model.train()
+        for _ in range(steps):
+            optimizer.zero_grad(set_to_none=True)
+            loss = model(input_ids=batch, labels=batch).loss
+            (loss * scale).backward()
+            if scale != 1.0:
+                for parameter in list_trainable(model):
+                    if parameter.grad is not None:
+                        parameter.grad.div_(scale)
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        return losses
+
     def generate(self, model: Model) -> str:
         """Generate greedily from BOS, with enough tokens for the whole sentence."""
         return models.generate_text(model, tokens=len(self.ids) + EXTRA_TOKENS)
@@ -184,20 +110,12 @@ class ProofModels:
         """Compute the logits over the sentence. Shape: [tokens, vocabulary]."""
         return models.compute_logits(model, self.ids)
 
-    def train(self, model: Model, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
-        """Train on the sentence. Returns the loss before each step."""
-        return train_on_sequence(model, optimizer, self.ids, steps=steps, precision=self.device.precision)
-
-    def build_optimizer(self, model: Model) -> torch.optim.Optimizer:
-        """Build the optimizer of every stage that has none of its own."""
-        return build_adamw(model, self.settings)
-
     @cached_property
     def tuned(self) -> TunedModel:
         """LoRA on the plain base, trained."""
         base = self.build_base()
         base_logits, base_text = self.compute_logits(base), self.generate(base)
-        return self._tune(attach_lora(base, self.settings), base_logits, base_text)
+        return self._tune(self.attach_lora(base), base_logits, base_text)
 
     @cached_property
     def base_folder(self) -> Path:
@@ -216,10 +134,10 @@ class ProofModels:
             models.load_quantized(self.base_folder, build_nf4_config(self.device.dtype), self.device) for _ in range(2)
         )
         base_logits, base_text = self.compute_logits(untouched), self.generate(untouched)
-        return self._tune(attach_lora(prepare_for_kbit_training(base), self.settings), base_logits, base_text)
+        return self._tune(self.attach_lora(prepare_for_kbit_training(base)), base_logits, base_text)
 
     def _tune(self, model: Model, base_logits: torch.Tensor, base_text: str) -> TunedModel:
-        before = copy_frozen_tensors(model)
+        before = {name: tensor.detach().clone() for name, tensor in named_frozen_tensors(model)}
         losses = self.train(model, self.build_optimizer(model), self.settings.steps)
         after = dict(named_frozen_tensors(model))
         changed = [name for name, tensor in before.items() if name not in after or not torch.equal(tensor, after[name])]
@@ -229,12 +147,12 @@ class ProofModels:
     def adapter_folder(self) -> Path:
         """The trained adapter on disk."""
         folder = self.folder / "adapter"
-        save_proof_adapter(self.tuned.model, folder)
+        self.tuned.model.save_pretrained(str(folder), save_embedding_layers=False)
         return folder
 
     def reload_adapter(self) -> Model:
         """Load the saved adapter onto a fresh base."""
-        return load_proof_adapter(self.build_base(), self.adapter_folder)
+        return PeftModel.from_pretrained(self.build_base(), str(self.adapter_folder))
 
     def merge_adapter(self) -> Model:
         """Merge the saved adapter into a fresh base."""
@@ -242,33 +160,67 @@ class ProofModels:
 
     @cached_property
     def checkpoint_folder(self) -> Path:
-        """The checkpoint of a run stopped half-way, on disk."""
+        """The checkpoint of a run stopped half-way, on disk: adapter, optimizer state, random number generators."""
         folder = self.folder / "checkpoint"
         folder.mkdir()
-        model = self._attach_with_dropout()
+        model = self.attach_lora(self.build_base(), dropout=self.settings.resume_dropout)
         optimizer = self.build_optimizer(model)
         self.train(model, optimizer, self.settings.resume_steps // 2)
-        save_proof_checkpoint(folder, model, optimizer)
+        model.save_pretrained(str(folder / PROOF_ADAPTER_FOLDER), save_embedding_layers=False)
+        state = {"optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            state["cuda_rng"] = torch.cuda.get_rng_state()
+        torch.save(state, folder / STATE_FILE)
         return folder
 
     @cached_property
     def resume_runs(self) -> ResumeRuns:
         """The same run without a break and in two halves, with dropout so that random numbers matter."""
         half = self.settings.resume_steps // 2
-        straight = self._attach_with_dropout()
+        straight = self.attach_lora(self.build_base(), dropout=self.settings.resume_dropout)
         straight_losses = self.train(straight, self.build_optimizer(straight), self.settings.resume_steps)
         resumed, resumed_losses = self._resume(half, with_optimizer_state=True)
-        dropped, _ = self._resume(half, with_optimizer_state=False)
-        return ResumeRuns(straight, straight_losses[half:], resumed, resumed_losses, dropped)
-
-    def _attach_with_dropout(self) -> Model:
-        return attach_lora(self.build_base(), self.settings, dropout=self.settings.resume_dropout)
+        without_state, _ = self._resume(half, with_optimizer_state=False)
+        return ResumeRuns(straight, straight_losses[half:], resumed, resumed_losses, without_state)
 
     def _resume(self, steps: int, *, with_optimizer_state: bool) -> tuple[Model, list[float]]:
-        model, optimizer = load_proof_checkpoint(
-            self.checkpoint_folder, self.build_base(), self.settings, with_optimizer_state=with_optimizer_state
-        )
+        """Resume from the checkpoint. Without the optimizer state it is the negative control."""
+        folder = self.checkpoint_folder
+        model = PeftModel.from_pretrained(self.build_base(), str(folder / PROOF_ADAPTER_FOLDER), is_trainable=True)
+        optimizer = self.build_optimizer(model)
+        state = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
+        if with_optimizer_state:
+            optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["rng"])
+        if "cuda_rng" in state:
+            torch.cuda.set_rng_state(state["cuda_rng"])
         return model, self.train(model, optimizer, steps)
+
+
+def list_trainable(model: Model) -> list[torch.nn.Parameter]:
+    """List the parameters that training may change, in the model's order."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def named_frozen_tensors(model: Model) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and tensor of all that training must not change: all but the adapter's, buffers included.
+
+    By name and not by `requires_grad`, so that a weight which was left trainable by mistake is among them.
+    """
+    for name, parameter in model.named_parameters():
+        if LORA_PARAMETER_MARK not in name:
+            yield name, parameter.data
+    yield from model.named_buffers()
+
+
+def hash_trainable(model: Model) -> str:
+    """Return the SHA-256 of the names and bytes of the trainable weights, in the order of their names."""
+    total = hashlib.sha256()
+    named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    for name in sorted(named):
+        total.update(name.encode())
+        total.update(named[name].detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
 
 
 def prepare_for_kbit_training(base: Model) -> Model:
