@@ -1,26 +1,13 @@
 """The project's own files: policy, dev container, Compose, Dockerfile, as far as they decide about GPUs."""
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import StrEnum
 
-from devkit.facts.decode import InvalidValue, UnknownKey, decode_fields
 from devkit.facts.values import NOT_READ, Unknown, record
 
 # [policy] of devkit.toml.
 
 DOCKER_HUB = "docker.io"
-_LABEL = re.compile(r"[A-Za-z0-9](?:[\w./-]*[A-Za-z0-9])?", re.ASCII)
-_PREFIX = re.compile(r"[A-Za-z0-9][\w.-]*(?::\d+)?(?:/[\w.-]+)*/?", re.ASCII)
-
-
-class InvalidPolicy(ValueError):  # noqa: N818 - named for what was read, as a user would say it
-    """A [policy] that says nothing devkit could keep to. `key` is the wrong one; `wanted` what it should be."""
-
-    def __init__(self, key: str, wanted: str) -> None:
-        super().__init__(f"policy.{key} must be {wanted}" if wanted else f"policy.{key} is not known")
-        self.key = key
-        self.wanted = wanted
 
 
 @record
@@ -85,33 +72,6 @@ def normalize_image_prefix(prefix: str) -> str:
         host = DOCKER_HUB if host.lower() == "index.docker.io" else host.lower()
         return f"{host}/{rest}" if rest else host
     return f"{DOCKER_HUB}/{prefix}"
-
-
-def parse_policy(table: object) -> Policy:
-    """Parse a [policy] table of devkit.toml. Raises InvalidPolicy."""
-    if not isinstance(table, Mapping):
-        raise InvalidPolicy("", "a table")
-    try:
-        policy = Policy(**decode_fields(table, Policy))
-    except UnknownKey as error:
-        raise InvalidPolicy(error.key, "") from None
-    except InvalidValue as error:
-        raise InvalidPolicy(str(error.path[0]), error.expected) from None
-    for key, names in (("registries", policy.registries), ("indexes", policy.indexes)):
-        if "" in names:
-            raise InvalidPolicy(key, "a list of strings")
-    for name, value in policy.required_labels:
-        if not _LABEL.fullmatch(name) or any(ord(letter) < ord(" ") for letter in value):
-            raise InvalidPolicy(f"required_labels.{name}", "a label's name and a value of one line")
-    _validate_prefixes("registries", policy.registries)
-    _validate_prefixes("mirrors", (name for pair in policy.mirrors for name in pair))
-    return policy
-
-
-def _validate_prefixes(key: str, prefixes: Iterable[str]) -> None:
-    for prefix in prefixes:
-        if not _PREFIX.fullmatch(prefix):
-            raise InvalidPolicy(key, "names of registries or parts of them")
 
 
 def _is_below(name: str, prefixes: Iterable[str]) -> bool:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
 from devkit.facts.decode import InvalidValue, get_field_decoders
-from devkit.facts.project import InvalidPolicy, Policy, parse_policy
+from devkit.facts.policy import InvalidPolicy, parse_policy
+from devkit.facts.project import Policy
 from devkit.render.toml_tables import find_key_position, split_toml_error
 from devkit.text import join_words
 

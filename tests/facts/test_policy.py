@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devkit.facts.project import InvalidPolicy, Policy, normalize_image_name, parse_policy
+from devkit.facts.policy import InvalidPolicy, parse_policy
+from devkit.facts.project import Policy, normalize_image_name
 
 
 @pytest.mark.parametrize(

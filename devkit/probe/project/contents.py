@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from devkit.facts.model import Project
-from devkit.facts.project import DevContainer, Dockerfile, EnvFile, InvalidPolicy, Policy, Service, parse_policy
+from devkit.facts.policy import InvalidPolicy, parse_policy
+from devkit.facts.project import DevContainer, Dockerfile, EnvFile, Policy, Service
 from devkit.facts.values import Unknown
 from devkit.probe.documents import DocumentNode, InvalidDocument, NodeKind, find_toml_line, parse_jsonc_tree, parse_toml
 from devkit.probe.project.compose import find_default_compose_files, read_compose_build_args, read_compose_services
