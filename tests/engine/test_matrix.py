@@ -47,7 +47,7 @@ def test_compose_accepts_every_project_with_every_overlay(suite: str, tmp_path: 
             services = json.loads(run(argv, env=environment(DEVKIT_GPU=overlay)).stdout)["services"]
             with_gpu = {name for name, service in services.items() if gpus_asked_for(service)}
             may_have = {"dev", "jupyter", "gpu-metrics"} & set(services)
-            assert with_gpu == (set() if overlay == "cpu" else may_have), (combination.asked, overlay)
+            assert with_gpu == (set() if overlay == "cpu" else may_have), (combination.options, overlay)
             read += 1
     assert read >= 100
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devkit.render.devcontainer_template import DEVCONTAINER_TEMPLATES, find_template
-from tests.render.test_devcontainer_template import applied, initialised
+from tests.render.test_devcontainer_template import applied, initialized
 
 from .commands import environment, run
 from .oci_registry import oci_registry
@@ -50,7 +50,7 @@ def test_an_applied_template_is_what_init_writes(devcontainer_cli, published, te
     said = apply(devcontainer_cli, published, template.id, tmp_path / "project")
     made = written(tmp_path / "project")
     assert {path.removeprefix("./") for path in said} == set(made)
-    expected = initialised(template, tmp_path / "init", name="my-project")
+    expected = initialized(template, tmp_path / "init", name="my-project")
     assert made == expected
 
 
