@@ -300,7 +300,7 @@ def _is_done(root: Path, change: FileChange) -> bool:
     if now == (None if change.action is Action.REMOVE else change.artifact.content):
         return True
     raise DevkitError(
-        f"{change.path} was changed in between", "Run this again: it looks at the files anew. Nothing was written."
+        f"{change.path} was changed in between", "Run this again: it reads the files again. Nothing was written."
     )
 
 
@@ -374,7 +374,7 @@ def replace_file(
     staged = get_staging_path(path)
     try:
         if path.read_bytes() != before:
-            raise DevkitError(f"{path} was changed in between", "Run this again: it looks at the file anew.")
+            raise DevkitError(f"{path} was changed in between", "Run this again: it reads the file again.")
         mode = path.stat().st_mode & 0o7777
         _write_synced(backup, before, mode)
         _write_synced(staged, after, mode)

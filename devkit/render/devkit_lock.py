@@ -212,5 +212,5 @@ def parse_locked_plan(document: Mapping[str, Any]) -> Plan:
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DevkitError(
-            f"{LOCK_PATH} holds no plan", "Write it anew with `devkit init`, in the version that wrote the project."
+            f"{LOCK_PATH} holds no plan", "Write it again with `devkit init`, in the version that wrote the project."
         ) from None

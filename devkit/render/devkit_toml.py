@@ -306,5 +306,5 @@ def _to_toml_item(value: object) -> "Item":
 def _format_toml(value: object) -> str:
     text: str = _to_toml_item(value).as_string()
     if not text.isascii() and re.search("[\ud800-\udfff]", text):
-        raise DevkitError(f"{DEVKIT_TOML} cannot hold {value!r}, which is no text", "Write it in UTF-8.")
+        raise DevkitError(f"{DEVKIT_TOML} cannot hold {value!r}, which is not text", "Write it in UTF-8.")
     return text

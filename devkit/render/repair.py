@@ -94,7 +94,7 @@ def _read_target(path: str, target: Path) -> FileEdit:
     if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
         raise CannotRepair(f"{path}: belongs to another user (uid {status.st_uid})")
     if content is None or b"\0" in content:
-        raise CannotRepair(f"{path}: is no text file of an ordinary size")
+        raise CannotRepair(f"{path}: is not a text file of ordinary size")
     return FileEdit(path, target, content, content)
 
 

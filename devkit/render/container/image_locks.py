@@ -59,7 +59,7 @@ def apply_image_locks(settings: ContainerSettings, plan: Plan, locks: ImageLocks
         raise DevkitError(reason, _RENEW)
     digest = locks.image.partition("@")[2]
     if digest and not _DIGEST.fullmatch(digest):
-        raise DevkitError(f"{IMAGE_LOCK_PATH} is damaged: {digest!r} is no digest", _RENEW)
+        raise DevkitError(f"{IMAGE_LOCK_PATH} is damaged: {digest!r} is not a digest", _RENEW)
     return replace(settings, python_lock=locks.python, image_digest=digest)
 
 

@@ -70,7 +70,7 @@ def _merge_text(path: str, base: str, ours: str, theirs: str) -> tuple[str, list
     try:
         by_keys, rejected = merge_document(base, ours, theirs, syntax)
     except ValueError:
-        # It is no document at present, and stays what the user made of it.
+        # It does not parse at present, and keeps the user's text.
         return ours, [MergeConflict("", "the whole file", theirs, is_marked=False)]
     if not rejected and not any(region.is_conflict for region in regions):
         by_lines = "".join("".join(region.ours) for region in regions)
