@@ -32,7 +32,7 @@ def test_every_setting_has_a_flag():
     assert [name for name in describe_settings(FinetuneSettings) if format_flag(name) not in shown] == []
 
 
-def test_flags_win_over_the_file_and_what_nobody_says_keeps_its_default(tmp_path):
+def test_flags_override_the_file_and_unset_settings_keep_their_defaults(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text('model = "base"\nrank = 8\nmethod = "qlora"\ndora = true\n')
     found = load_finetune_settings(file, nothing_typed(rank=32, method="lora", dora=False, data=("a.jsonl",)))
@@ -95,7 +95,7 @@ def test_one_command_trains_and_standard_output_holds_json_alone(kitchen):
 
 
 @pytest.mark.workload
-def test_a_dry_run_in_words_says_what_would_be_done_and_why(kitchen):
+def test_a_dry_run_as_text_prints_decisions_with_reasons(kitchen):
     done = finetune(
         "--model", str(kitchen.base), "--data", str(kitchen.texts), "--output", str(kitchen.folder / "never"),
         "--dry-run", "--text", COLUMNS="120",

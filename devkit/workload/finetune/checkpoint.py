@@ -101,7 +101,7 @@ class FileRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainProgress:
-    """How far a run got: optimizer steps, tokens, steps skipped as non-finite, seconds over all its parts.
+    """The progress of a run: optimizer steps, tokens, steps skipped as non-finite, seconds over all its parts.
 
     `scaler` is the state of a GradScaler, empty without one.
     """

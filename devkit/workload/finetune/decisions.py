@@ -221,9 +221,7 @@ def find_attention_refusal(attention: Attention, traits: AttentionTraits, kernel
     """Return why this attention cannot compute this model here; None if it can."""
     match attention:
         case Attention.VARLEN:
-            return (
-                find_packing_refusal(traits) or _varlen_model_refusal(traits) or _varlen_kernel_refusal(traits, kernels)
-            )
+            return find_packing_refusal(traits) or _varlen_refusal(traits, kernels)
         case Attention.FLASH:
             if not traits.flash:
                 return f"{traits.name} does not support flash-attn"
@@ -251,16 +249,14 @@ def _own_attention(traits: AttentionTraits) -> str | None:
     return None if traits.sdpa else "its attention is written by hand"
 
 
-def _varlen_model_refusal(traits: AttentionTraits) -> str | None:
+def _varlen_refusal(traits: AttentionTraits, kernels: AttentionKernels) -> str | None:
     own = _own_attention(traits)
     if own is not None:
         return own
     if traits.chunked:
         return "some of its layers attend within chunks of a text"
-    return "its router's loss needs a mask of padded rows" if traits.router_loss else None
-
-
-def _varlen_kernel_refusal(traits: AttentionTraits, kernels: AttentionKernels) -> str | None:
+    if traits.router_loss:
+        return "its router's loss needs a mask of padded rows"
     if kernels.device == "cpu":
         return None
     if kernels.device != "cuda" or kernels.rocm:
@@ -319,10 +315,15 @@ def decide(
         estimate=None,
         reasons=(),
     )
-    candidates = [
-        _estimate(each, draft, settings, hardware, estimator) for each in _candidates(settings, hardware, rows)
-    ]
-    fit = next((each for each in candidates if _fits(each, hardware)), candidates[-1])
+    for fit in _candidates(settings, hardware, rows):
+        if estimator is not None:
+            candidate = replace(
+                draft, micro_batch=fit.micro_batch, checkpointing=fit.checkpointing, optimizer=fit.optimizer
+            )
+            estimate = estimator(candidate.to_training_settings(settings, world=hardware.world))
+            fit = replace(fit, estimate=estimate if hardware.is_gpu else drop_gpu_overhead(estimate))
+        if _fits(fit, hardware):
+            break
     accumulation = -(-rows // fit.micro_batch)
     return replace(
         draft,
@@ -568,20 +569,6 @@ def _candidates(settings: FinetuneSettings, hardware: Hardware, rows: int) -> It
                 yield from (_Fit(size, checkpointing, optimizer) for size in some)
     # Nothing fits: try what takes the least memory.
     yield _Fit(sizes[-1], settings.checkpointing is not False, optimizers[-1])
-
-
-def _estimate(
-    fit: _Fit,
-    draft: Decisions,
-    settings: FinetuneSettings,
-    hardware: Hardware,
-    estimator: MemoryEstimator | None,
-) -> _Fit:
-    if estimator is None:
-        return fit
-    candidate = replace(draft, micro_batch=fit.micro_batch, checkpointing=fit.checkpointing, optimizer=fit.optimizer)
-    estimate = estimator(candidate.to_training_settings(settings, world=hardware.world))
-    return replace(fit, estimate=estimate if hardware.is_gpu else drop_gpu_overhead(estimate))
 
 
 def _fits(fit: _Fit, hardware: Hardware) -> bool:

@@ -428,7 +428,7 @@ def wrap_parallel(
     parameters.
 
     Args:
-        sharding: None stands for DDP.
+        sharding: None means DDP.
         is_broadcast: the module has its weights on rank 0 only; otherwise it is equal on all ranks.
 
     Raises:

@@ -47,7 +47,7 @@ _NUMPY_SEEDS = 2**32
 
 
 class RunOutcome(StrEnum):
-    """How a run ends."""
+    """The outcome of a run."""
 
     DONE = "done"
     INTERRUPTED = "interrupted"
@@ -58,7 +58,7 @@ class RunOutcome(StrEnum):
 
 @dataclass
 class TrainState:
-    """How far a run is. `step` counts steps done, skipped ones too, `tokens` those of all ranks, without padding.
+    """The state of a run. `step` counts steps done, skipped ones too, `tokens` those of all ranks, without padding.
 
     `seconds` is over all parts of an interrupted run. `saved` is the step of the newest checkpoint, -1 for none.
     `halved_at` is the step that was last retried with half the micro-batch.
@@ -365,7 +365,7 @@ def run_dry_step(passes: ForwardBackward, optimizer: torch.optim.Optimizer, batc
 
 
 class StepVerdict(StrEnum):
-    """What to do with the gradients of a step."""
+    """The verdict on the gradients of a step."""
 
     STEP = "step"
     SKIP = "skip"
@@ -411,14 +411,10 @@ class FiniteGuard:
         If that was not finite, `loss_again`, the loss on the data of the last step, tells if the weights are at fault
         or the data.
         """
-        if ranks.any(not all(_is_finite(each) for each in weights)):
+        local = (each.to_local() if hasattr(each, "to_local") else each for each in weights)
+        if ranks.any(not all(bool(torch.isfinite(each).all()) for each in local)):
             return False
         return self.in_a_row == 0 or not ranks.any(not math.isfinite(loss_again()))
-
-
-def _is_finite(tensor: torch.Tensor) -> bool:
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return bool(torch.isfinite(local).all())
 
 
 @dataclass(frozen=True)

@@ -187,23 +187,20 @@ def find_micro_batch(
     while size:
         if ranks.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(ranks.device)
-        failed = _fails(attempt, build_batch(size), ranks.device)
+        batch = build_batch(size)
+        failed = False
+        try:
+            attempt(batch)
+        except StepOutOfMemory:
+            failed = True
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            free_after_oom(error, ranks.device)
+            failed = True
         memory = read_device_memory(ranks.device)
         if not ranks.any(failed):
             return MicroBatchSearch(size, memory, tuple(refused))
         refused.append(size)
         size //= 2
     return MicroBatchSearch(0, memory, tuple(refused))
-
-
-def _fails(attempt: Callable[[MicroBatch], None], batch: MicroBatch, device: torch.device) -> bool:
-    try:
-        attempt(batch)
-    except StepOutOfMemory:
-        return True
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        free_after_oom(error, device)
-        return True
-    return False

@@ -133,29 +133,27 @@ class MasterWeightAdamW(torch.optim.Optimizer):
             raise ValueError("this optimizer takes gradients as they are")
         for group in self.param_groups:
             weights = [each for each in group["params"] if each.grad is not None]
-            if weights:
-                self._update(weights, group)
-
-    def _update(self, weights: list[nn.Parameter], group: Mapping[str, Any]) -> None:
-        states = [self._state_of(each) for each in weights]
-        masters, means, squares = ([_to_local(state[name]) for state in states] for name in _MASTER_STATES)
-        adamw(
-            masters,
-            [_to_local(each.grad).to(torch.float32) for each in weights if each.grad is not None],
-            means,
-            squares,
-            [],
-            [state["step"] for state in states],
-            fused=True,
-            amsgrad=False,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
-        )
-        torch._foreach_copy_([_to_local(each.detach()) for each in weights], masters)
+            if not weights:
+                continue
+            states = [self._state_of(each) for each in weights]
+            masters, means, squares = ([_to_local(state[name]) for state in states] for name in _MASTER_STATES)
+            adamw(
+                masters,
+                [_to_local(each.grad).to(torch.float32) for each in weights],
+                means,
+                squares,
+                [],
+                [state["step"] for state in states],
+                fused=True,
+                amsgrad=False,
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                lr=group["lr"],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                maximize=False,
+            )
+            torch._foreach_copy_([_to_local(each.detach()) for each in weights], masters)
 
     def _state_of(self, weight: nn.Parameter) -> dict[str, torch.Tensor]:
         state: dict[str, torch.Tensor] = self.state[weight]

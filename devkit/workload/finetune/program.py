@@ -147,7 +147,14 @@ class _RecordedRun:
         # The signals are deferred from the first step until this rank has released the folder.
         with lock_run_folder(self._settings.output, self._ranks), ExitStack() as deferral:
             try:
-                return EXIT_CODES[self._run(deferral)]
+                self._ranks.on_rank0_broadcast(self._record.begin)
+                try:
+                    return EXIT_CODES[self._train(deferral)]
+                except Exception as error:
+                    if isinstance(error, RuntimeError) and is_out_of_memory(error):
+                        return EXIT_CODES[self._end_out_of_memory(error)]
+                    self._record_failure(error)
+                    raise
             except StoppedBySignal as stop:
                 # Before the first step: there is nothing to save.
                 self._ranks.announce_stop(stop.signal)
@@ -159,19 +166,6 @@ class _RecordedRun:
 
     def _open_events(self, listeners: tuple[Listener, ...]) -> Events:
         return Events(self._settings.output / METRICS_FILE if self._ranks.is_rank0 else None, listeners)
-
-    def _run(self, deferral: ExitStack) -> RunOutcome:
-        self._ranks.on_rank0_broadcast(self._record.begin)
-        try:
-            return self._train(deferral)
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                return self._end_out_of_memory(error)
-            self._record_failure(error)
-            raise
-        except Exception as error:
-            self._record_failure(error)
-            raise
 
     def _train(self, deferral: ExitStack) -> RunOutcome:
         ranks = self._ranks

@@ -1,6 +1,5 @@
 """The settings of a fine-tuning run, and how a TOML file gives them. Importable without torch."""
 
-import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Annotated, Any
 from devkit.errors import DevkitError
 from devkit.estimate.settings import ALL_LINEAR, Attention, Loss, Method, Optimizer, Precision, Sharding
 from devkit.facts.settings import SettingInfo, format_flag, validate_ranges
-from devkit.render.toml_tables import TableSource, parse_table, split_toml_error
 from devkit.text import join_words
 
 
@@ -123,6 +121,10 @@ def read_settings_file(path: Path) -> dict[str, Any]:
 
     Raises DevkitError with line and column for TOML errors, unknown keys and wrong types.
     """
+    import tomllib
+
+    from devkit.render.toml_tables import TableSource, parse_table, split_toml_error
+
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:

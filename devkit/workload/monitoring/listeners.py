@@ -14,7 +14,6 @@ from typing import Any
 from devkit.errors import DevkitError
 from devkit.probe.children import sample_gpu
 from devkit.workload.finetune.events import Event, Listener
-from devkit.workload.monitoring.plot import plot_run, validate_svg_path
 
 SAMPLES_FILE = "gpu.jsonl"
 INTERVAL_S = 1.0
@@ -42,6 +41,8 @@ def monitor_run(output: Path, *, plot: Path | None, tensorboard: Path | None) ->
     nothing. Raises DevkitError for a plot or files that cannot be written.
     """
     if plot is not None:
+        from devkit.workload.monitoring.plot import plot_run, validate_svg_path
+
         validate_svg_path(plot)
     board = TensorBoardListener(tensorboard) if tensorboard is not None else None
     with ExitStack() as stack:

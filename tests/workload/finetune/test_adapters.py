@@ -76,7 +76,7 @@ def logits(model):
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
 @pytest.mark.parametrize("method", [Method.LORA, Method.QLORA, Method.INT8_LORA])
-def test_an_adapter_is_kept_in_the_precision_asked_for_on_every_base(base, method, precision):
+def test_an_adapter_has_the_given_precision_on_every_base(base, method, precision):
     choices = LoadSettings(precision=precision, quantisation=BaseQuantization.from_method(method))
     _, model = with_adapter(base, choices, precision=precision)
     assert {parameter.dtype for parameter in adapters.trainable_parameters(model)} == {adapters.TORCH_DTYPES[precision]}
@@ -209,7 +209,7 @@ def test_an_adapter_is_refused_on_a_model_of_another_shape(saved, tmp_path, base
     assert f"{base}" in refused.hint
 
 
-def test_an_adapter_is_refused_on_other_weights_of_the_same_shape_until_told_otherwise(saved, tmp_path):
+def test_an_adapter_is_refused_on_other_weights_of_the_same_shape_without_any_base(saved, tmp_path):
     other = save_model(tmp_path, seed=1)
     refused = refusal_of(saved[0], other)
     assert "was trained on other weights" in refused.message
@@ -299,7 +299,7 @@ def test_a_runs_output_folder_leads_to_the_adapter_in_it(saved, tmp_path):
     assert f"{tmp_path}/run/adapter" in refused.value.hint
 
 
-def test_weights_that_training_moved_have_another_fingerprint(base, tmp_path):
+def test_trained_weights_have_another_fingerprint(base, tmp_path):
     copy = shutil.copytree(base, tmp_path / "copy")
     before = inspect_model(copy).fingerprint
     assert before == inspect_model(base).fingerprint

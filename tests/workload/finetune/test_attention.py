@@ -99,7 +99,7 @@ def test_attention_is_chosen(traits, kernels, attention, because):
 
 @pytest.mark.parametrize("traits", [LLAMA, model(softcap=True), model(recurrent=True), model(sdpa=False)])
 @pytest.mark.parametrize("kernels", [CPU, T4, A100, H200, NO_VARLEN])
-def test_what_is_chosen_is_never_refused_when_asked_for(traits, kernels):
+def test_a_decision_is_never_refused_as_a_setting(traits, kernels):
     assert find_attention_refusal(choose_attention(traits, kernels)[0], traits, kernels) is None
 
 

@@ -64,7 +64,7 @@ def predictions(batches):
     batch=st.integers(1, 8),
     step=st.integers(0, 9),
 )
-def test_a_step_learns_the_same_for_any_number_of_processes_and_passes(
+def test_a_step_has_the_same_targets_for_any_world_size_and_micro_batch(
     layout, pack, examples, world, micro_batch, batch, step
 ):
     feed = BatchLoader(examples, batch=batch, sequence=SEQUENCE, pack=pack, layout=layout)
@@ -80,7 +80,7 @@ def test_a_step_learns_the_same_for_any_number_of_processes_and_passes(
 @layouts
 @FUZZ
 @given(examples=examples_strategy)
-def test_an_epoch_learns_each_prediction_once(layout, pack, examples):
+def test_an_epoch_trains_on_each_prediction_once(layout, pack, examples):
     feed = BatchLoader(examples, batch=3, sequence=SEQUENCE, pack=pack, layout=layout)
     batches = [batch for step in range(feed.steps_per_epoch) for batch in feed.load_step(step)]
     wanted = [((a, b), place) for each in examples for place, (a, b) in enumerate(zip(each.ids, each.ids[1:]))]  # noqa: B905
@@ -156,7 +156,7 @@ def test_lists_and_compact_examples_are_the_same_batch():
     assert collate([BatchRow((compact,))], BatchLayout.FLAT).labels.tolist() == [[6, 7, IGNORE_INDEX]]
 
 
-def test_the_feed_says_how_full_rows_are_and_that_the_last_step_is_smaller():
+def test_the_loader_notes_packing_efficiency_and_a_smaller_last_step():
     feed = BatchLoader(examples_of([8, 8, 16, 4]), batch=2, sequence=16, pack=True, layout=BatchLayout.FLAT)
     assert feed.notes == [
         "packed 4 texts into 3 rows of at most 16 tokens, 75.0% full",
@@ -180,7 +180,7 @@ def test_packed_rows_are_not_padded_by_mistake():
         collate([BatchRow((example(3), example(3)))], BatchLayout.PADDED)
 
 
-def test_batches_that_were_made_ahead_are_those_of_the_step_and_of_no_other():
+def test_prefetched_batches_are_those_of_their_step():
     feed = BatchLoader(examples_of(range(2, 14)), batch=4, sequence=SEQUENCE)
     plain = {(step, size): feed.load_step(step, micro_batch=size) for step in (1, 2) for size in (1, 2)}
     for ahead, asked in [((1, 2), (1, 2)), ((1, 2), (2, 2)), ((1, 2), (1, 1))]:
@@ -204,5 +204,5 @@ def test_batches_that_were_made_ahead_are_those_of_the_step_and_of_no_other():
         pytest.param(Attention.EAGER, True, BatchLayout.BLOCKS, id="eager, packed"),
     ],
 )
-def test_rows_are_laid_out_for_their_attention(attention, pack, layout):
+def test_the_layout_follows_from_the_attention(attention, pack, layout):
     assert choose_layout(attention, pack=pack) is layout

@@ -91,7 +91,7 @@ contents = st.lists(st.sampled_from(made.WORDS), min_size=1, max_size=5).map(" "
 
 @FUZZ
 @given(st.lists(st.tuples(contents, contents), min_size=1, max_size=4), st.booleans())
-def test_of_any_chat_exactly_the_answers_and_the_ends_of_their_turns_are_learned(turns, forgets):
+def test_the_loss_mask_of_any_chat_covers_the_answers_and_their_end_of_turn(turns, forgets):
     tokenizer = FORGETTING if forgets else PLAIN
     messages = [turn(role, said) for pair in turns for role, said in zip(("user", "assistant"), pair, strict=True)]
     [example] = tokenize_records([chat(*messages)], tokenizer, sequence=10_000).examples

@@ -102,7 +102,7 @@ def test_transformers_reads_a_checkpoint_of_a_whole_model(tmp_path, tied):
 
 
 @pytest.mark.parametrize("keep", [2, 3, 5])
-def test_as_many_are_kept_as_asked(tmp_path, state, keep):
+def test_keep_is_the_number_of_checkpoints(tmp_path, state, keep):
     for number in range(1, 7):
         save(tmp_path, state, number, keep=keep)
     assert names(tmp_path) == ["latest", *(f"step-{number}" for number in range(7 - keep, 7))]
@@ -154,7 +154,7 @@ def test_a_checkpoint_of_other_settings_is_refused_with_what_differs(saved):
     assert "--no-resume" in refused.value.hint
 
 
-def test_a_link_to_a_checkpoint_elsewhere_is_passed_over(saved, tmp_path_factory):
+def test_a_link_to_a_checkpoint_elsewhere_is_skipped(saved, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "step-30"
     shutil.copytree(saved / "step-20", elsewhere)
     (saved / "step-30").symlink_to(elsewhere)

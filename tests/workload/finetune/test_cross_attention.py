@@ -96,7 +96,7 @@ def test_a_model_with_recurrent_layers_is_stopped():
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-def test_dropout_in_an_adapter_is_no_difference_and_random_numbers_go_on():
+def test_dropout_is_no_cross_attention_and_generators_are_restored():
     from peft import LoraConfig, get_peft_model
 
     adapted = get_peft_model(made(), LoraConfig(target_modules="all-linear", lora_dropout=0.5, init_lora_weights=False))

@@ -16,7 +16,7 @@ def kitchen(tmp_path_factory):
     return Kitchen(tmp_path_factory.mktemp("kitchen"))
 
 
-def test_the_template_that_chats_were_trained_with_is_saved_and_said(kitchen):
+def test_the_chat_template_of_the_training_is_saved_and_noted(kitchen):
     path = kitchen.folder / "chats.jsonl"
     chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
     path.write_text(json.dumps({"messages": chat}) + "\n")
@@ -32,7 +32,7 @@ def test_texts_give_a_model_no_template(kitchen):
     assert list(ran.output.rglob("chat_template.jinja")) == []
 
 
-def test_of_many_texts_it_is_told_how_far_their_reading_is_and_of_few_it_is_not(kitchen):
+def test_reading_progress_is_emitted_for_many_texts_only(kitchen):
     many = write_texts(kitchen.folder / "many.jsonl", ["a b"] * 1001)
     ran = kitchen.run(data=(f"{many}",), batch=1, steps=1)
     assert ran.events[0] == {"event": "reading", "records": 0, "seconds": 0.0}

@@ -41,7 +41,7 @@ def plain(examples):
         ),
     ],
 )
-def test_data_that_is_handed_on_is_the_same(data):
+def test_a_mapped_dataset_equals_the_written_one(data):
     found = handed_on(data)
     assert plain(found.train) == plain(data.train)
     assert plain(found.held_out) == plain(data.held_out)
@@ -62,7 +62,7 @@ def test_a_file_that_is_not_there_is_none_of_ours(tmp_path):
     assert dataset._map_dataset_file(tmp_path / "gone") is None
 
 
-def test_a_signal_while_texts_are_handed_on_leaves_no_file(tmp_path, monkeypatch):
+def test_a_signal_while_the_dataset_is_written_leaves_no_file(tmp_path, monkeypatch):
     class Signalled:
         """Token ids that are never written to the end."""
 

@@ -92,7 +92,7 @@ def test_everything_has_its_reason(hardware):
     assert all(each.because and each.because != USER_CHOICE for each in found.reasons)
 
 
-def test_what_was_asked_for_is_done_and_says_so():
+def test_settings_of_the_user_are_kept_and_say_so():
     wishes = {
         "precision": Precision.FP32,
         "adapter_precision": Precision.FP32,
@@ -170,7 +170,7 @@ def test_few_texts_are_not_packed_into_fewer_steps():
     assert decided(H100, corpus=CorpusSize(texts=100, tokens=30_000), packing=True).packing
 
 
-def test_steps_that_were_asked_for_are_packed_unless_the_same_rows_come_each_time():
+def test_a_given_number_of_steps_is_packed_unless_the_same_rows_repeat():
     """24 steps a run, however long; an epoch of 8 rows has as many steps as its full rows make."""
     enough, too_few = (CorpusSize(texts=300, tokens=steps * 8 * 2048) for steps in (4, 3))
     assert decided(H100, corpus=enough, batch=8, sequence=2048, steps=24).packing
@@ -199,7 +199,7 @@ def test_in_fp32_the_adapters_precision_is_not_explained_by_what_fp32_would_cost
     assert "fp32 would keep" in because(decided(A100), "adapter_precision")
 
 
-def test_steps_that_were_asked_for_are_not_said_to_come_of_packing():
+def test_a_given_number_of_steps_is_not_attributed_to_packing():
     few = CorpusSize(texts=100, tokens=40_000)
     assert "the run would be 1 step;" in because(decided(A100, corpus=few), "packing")
     asked = because(decided(A100, corpus=few, steps=20), "packing")

@@ -104,7 +104,7 @@ def test_another_batch_has_other_losses(kitchen, zygote, alone):
 
 
 @pytest.mark.parametrize("case", every(2, ["lora", "full", "qlora"]))
-def test_a_sharded_run_goes_on_bit_for_bit_and_in_one_process_too(kitchen, zygote, alone, case):
+def test_a_sharded_run_resumes_bitwise_identically_and_in_one_process_too(kitchen, zygote, alone, case):
     straight = ran(kitchen, zygote, f"straight {case}", *ALONE[case], "--sharding", "zero3", world=2)
     for world in (2, 1):
         name = f"stopped {case} {world}"
@@ -130,7 +130,7 @@ def test_what_cannot_be_sharded_is_refused_by_all(kitchen, zygote):
     assert "int8-lora does not work with zero3" in run.said(0)
 
 
-def test_torchrun_passes_a_signal_on_and_the_run_goes_on_where_it_stopped(kitchen, zygote):
+def test_torchrun_forwards_a_signal_and_the_run_resumes(kitchen, zygote):
     words = ("--batch", "4", "--dropout", "0.1", "--steps", "60")
     straight = ran(kitchen, zygote, "untouched", *words, world=2)
     output = kitchen.folder / "under torchrun"

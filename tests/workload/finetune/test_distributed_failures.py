@@ -65,7 +65,7 @@ def broken_texts(kitchen):
         ],
     ),
 )
-def test_what_all_processes_find_wrong_is_said_once(kitchen, zygote, changed, says):
+def test_an_error_of_all_ranks_is_reported_once(kitchen, zygote, changed, says):
     run = zygote.start(argv(kitchen, "refused", **changed(kitchen)), world=3)
     assert run.ended() == [2, 2, 2], run.said(1)
     assert run.said(0).count("Error: ") == 1
@@ -73,7 +73,7 @@ def test_what_all_processes_find_wrong_is_said_once(kitchen, zygote, changed, sa
     assert (run.said(1), run.said(2)) == ("", "")
 
 
-def test_what_one_node_alone_finds_wrong_is_said_by_that_one(kitchen, zygote, tmp_path):
+def test_an_error_of_one_node_is_reported_by_that_node(kitchen, zygote, tmp_path):
     """The second process stands for another node, whose disk has no such file."""
     words = argv(kitchen, "other node", data=kitchen.texts.name)
     places = {
@@ -87,7 +87,7 @@ def test_what_one_node_alone_finds_wrong_is_said_by_that_one(kitchen, zygote, tm
 
 
 @pytest.mark.parametrize("failing", every(2, [1, 0]))
-def test_out_of_memory_in_one_process_is_taken_again_in_halves_by_all(kitchen, zygote, straight, failing):
+def test_oom_of_one_rank_is_retried_with_half_the_micro_batch_by_all(kitchen, zygote, straight, failing):
     """Each process makes one pass in a step, so that the third is of the third step."""
     places = {failing: {"faults": {"out of memory": [3]}}}
     run = zygote.start(argv(kitchen, f"halved {failing}"), world=2, places=places)
@@ -106,7 +106,7 @@ def test_out_of_memory_again_and_again_saves_and_ends_all_with_one_message(kitch
     assert record_in(kitchen, "too much")["status"] == "out-of-memory"
 
 
-def test_out_of_memory_in_a_process_that_the_others_cannot_do_without_is_told_by_that_one(kitchen, zygote):
+def test_oom_of_a_sharded_rank_is_reported_by_that_rank(kitchen, zygote):
     """FSDP2's processes need each other within every pass: there is no agreeing, and no hanging either."""
     places = {1: {"faults": {"out of memory": [3]}}}
     run = zygote.start(argv(kitchen, "sharded", "--sharding", "zero3"), world=2, places=places)
@@ -125,7 +125,7 @@ def test_a_process_that_dies_at_the_start_is_not_waited_for_as_long_as_for_a_che
     assert "Error: " not in run.said(2), "the first process of the node says it"
 
 
-def test_a_process_that_dies_on_the_way_is_missed_by_all_and_told_of_by_one(kitchen, zygote):
+def test_a_rank_that_dies_later_is_reported_by_one_and_ends_all(kitchen, zygote):
     run = zygote.start(argv(kitchen, "missed", steps=4000, **{"save-every": 4000}), world=3)
     run.until(lambda: len(run.events("step")) > 1)
     run.send(signal.SIGKILL, 1)
@@ -172,7 +172,7 @@ def test_one_process_of_a_node_tokenises_for_all(kitchen, zygote, straight, tmp_
         ],
     ),
 )
-def test_where_texts_cannot_be_handed_on_each_process_comes_to_the_same(kitchen, zygote, straight, places, request):
+def test_without_a_shared_file_each_rank_tokenizes_with_the_same_result(kitchen, zygote, straight, places, request):
     run = zygote.start(argv(kitchen, f"for itself {request.node.callspec.id}"), world=2, places=places)
     assert run.ended() == [0, 0], run.said(1)
     assert losses(run) == straight

@@ -15,7 +15,7 @@ from devkit.workload.finetune.events import (
 )
 
 
-def test_each_event_is_a_line_and_is_heard(tmp_path):
+def test_each_event_is_a_line_and_reaches_the_listeners(tmp_path):
     heard = []
     events = Events(tmp_path / "metrics.jsonl", (heard.append,))
     events("start", steps=2)
@@ -24,7 +24,7 @@ def test_each_event_is_a_line_and_is_heard(tmp_path):
     assert read_events(tmp_path / "metrics.jsonl") == heard
 
 
-def test_a_process_that_is_not_the_first_tells_nobody(tmp_path):
+def test_only_rank0_emits_events(tmp_path):
     Events(None)("step", step=1)
     assert list(tmp_path.iterdir()) == []
 
@@ -62,7 +62,7 @@ class Clock:
         return self.s
 
 
-def test_how_far_the_reading_is_gets_heard_twice_a_second_and_is_not_kept(tmp_path):
+def test_reading_progress_is_emitted_twice_a_second_and_not_written(tmp_path):
     heard, clock = [], Clock()
     counts = ReadingProgress(Events(tmp_path / "metrics.jsonl", (heard.append,)), now_s=clock)
     for records in range(0, 5000, 1000):

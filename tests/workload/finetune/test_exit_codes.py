@@ -27,7 +27,7 @@ def test_each_process_adds_a_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("value", ["", None, "/nowhere/codes", "/"])
-def test_where_nobody_asked_or_nothing_can_be_written_nothing_happens(monkeypatch, value):
+def test_without_a_writable_exit_file_nothing_happens(monkeypatch, value):
     monkeypatch.delenv(EXIT_FILE_VARIABLE, raising=False)
     if value is not None:
         monkeypatch.setenv(EXIT_FILE_VARIABLE, value)
@@ -79,7 +79,7 @@ def torchrun(tmp_path):
         ],
     ),
 )
-def test_under_torchrun_what_was_typed_wrong_is_told_once_by_the_first_process_even_when_it_is_late(
+def test_under_torchrun_wrong_options_are_reported_once_by_local_rank0_even_when_it_is_late(
     torchrun, tmp_path, words, late, said
 ):
     (tmp_path / "codes").touch()

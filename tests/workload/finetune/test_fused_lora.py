@@ -68,7 +68,7 @@ def apart(left, right):
     )
 
 
-def test_a_quick_layer_gives_what_peft_gives_and_its_gradients_to_the_last_digits(bases):
+def test_the_fused_forward_matches_peft_and_its_gradients_up_to_rounding(bases):
     model = adapted(bases["llama"]).double()
     wanted = learned(model)
     assert use_fused_lora_forward(model) == LAYERS
@@ -77,7 +77,7 @@ def test_a_quick_layer_gives_what_peft_gives_and_its_gradients_to_the_last_digit
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
 @pytest.mark.parametrize("method", [Method.LORA, Method.QLORA, Method.INT8_LORA])
-def test_a_quick_layer_gives_what_peft_gives_on_every_base_and_in_every_precision(bases, method, precision):
+def test_the_fused_forward_matches_peft_on_every_base_and_in_every_precision(bases, method, precision):
     if method is not Method.LORA:
         pytest.importorskip("bitsandbytes")
     model = adapted(bases["llama"], method=method, precision=precision)
@@ -160,7 +160,7 @@ def test_what_is_saved_is_the_same(bases):
 
 
 @pytest.mark.parametrize(("dora", "quick"), [(False, LAYERS), (True, 0)])
-def test_layers_of_a_peft_that_knew_no_variants_but_dora_are_told_apart(bases, dora, quick):
+def test_dora_is_recognized_in_layers_of_a_peft_without_variants(bases, dora, quick):
     """As peft 0.15 makes them."""
     model = adapted(bases["llama"], dora=dora)
     for each in model.modules():

@@ -123,7 +123,7 @@ def check_nothing_was_lost(run, output, before):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1], ids=lambda number: number.name)
 @pytest.mark.parametrize("in_a_save", [False, True], ids=["at any time", "in a save"])
 @pytest.mark.parametrize("seed", every(2, [1, 2]))
-def test_a_run_that_is_killed_again_and_again_ends_as_if_nobody_had(
+def test_a_run_that_is_killed_repeatedly_ends_as_an_uninterrupted_one(
     kitchen, zygote, untouched, killed, number, in_a_save, seed
 ):
     draw = random.Random(f"{number} {in_a_save} {seed}")
@@ -165,7 +165,7 @@ PARTS = ("--sharding", "zero3")
         ),
     ],
 )
-def test_two_processes_end_together_and_go_on_as_if_nobody_had_stopped_them(
+def test_two_ranks_stop_together_and_resume_as_if_uninterrupted(
     kitchen, zygote, untouched, killed, number, ranks, sharing
 ):
     draw = random.Random(f"{number} {ranks}")
@@ -196,7 +196,7 @@ def check_codes(run, codes, number, ranks):
         assert "Traceback" not in run.said(rank)
 
 
-def test_a_run_goes_on_with_passes_of_another_size(kitchen, zygote):
+def test_a_run_resumes_with_another_micro_batch(kitchen, zygote):
     """Without dropout, which draws in another order then: only the rounding differs."""
     straight = kitchen.folder / "same-passes"
     assert zygote.start(argv(kitchen, straight, dropout=0.0)).ended() == [0]

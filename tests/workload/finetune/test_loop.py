@@ -38,7 +38,7 @@ def before_pass(monkeypatch, number, action):
     monkeypatch.setattr(ModelWithLoss, "compute_micro_batch_loss", forward)
 
 
-def test_a_step_without_a_number_for_loss_is_passed_over_and_told(kitchen, monkeypatch):
+def test_a_step_with_a_nan_loss_is_skipped_and_reported(kitchen, monkeypatch):
     before_pass(monkeypatch, {2}, lambda loss: loss * math.nan)
     ran = kitchen.run(steps=4)
     assert ran.code == 0
@@ -75,7 +75,7 @@ def test_a_last_step_whose_texts_are_at_fault_costs_that_step_and_nothing_else(k
     assert not torch.equal(weights[2][name], weights[1][name])
 
 
-def test_a_signal_right_after_a_step_that_was_passed_over_loses_nothing(kitchen, monkeypatch):
+def test_a_signal_right_after_a_skipped_step_loses_nothing(kitchen, monkeypatch):
     def broken_and_asked(loss):
         os.kill(os.getpid(), signal.SIGTERM)
         return loss * math.nan
@@ -90,7 +90,7 @@ def test_a_signal_right_after_a_step_that_was_passed_over_loses_nothing(kitchen,
     ("number", "code", "how"),
     [(signal.SIGTERM, 75, "preempted"), (signal.SIGUSR1, 75, "preempted"), (signal.SIGINT, 130, "interrupted")],
 )
-def test_a_signal_is_obeyed_between_passes_and_the_run_goes_on_bit_for_bit(kitchen, monkeypatch, number, code, how):
+def test_a_signal_is_handled_between_passes_and_the_run_resumes_bitwise_identically(kitchen, monkeypatch, number, code, how):
     straight = kitchen.run(steps=4, micro_batch=2)
 
     def signalled(loss):
@@ -109,7 +109,7 @@ def test_a_signal_is_obeyed_between_passes_and_the_run_goes_on_bit_for_bit(kitch
     assert [each["step"] for each in told if each["event"] == "step"] == [1, 2, 3, 4]
 
 
-def test_a_run_in_16_bits_goes_on_bit_for_bit_too(kitchen):
+def test_a_run_in_16_bits_resumes_bitwise_identically(kitchen):
     """The weights are the rounded image of what moves: that stands in the checkpoint as well."""
     straight = kitchen.run(steps=6, precision=Precision.BF16, learning_rate=1e-3)
     first = kitchen.run(steps=6, precision=Precision.BF16, learning_rate=1e-3, save_every=3)
@@ -120,7 +120,7 @@ def test_a_run_in_16_bits_goes_on_bit_for_bit_too(kitchen):
     assert first.losses[:3] + again.losses == straight.losses
 
 
-def test_steps_after_the_last_checkpoint_are_told_once_although_they_are_done_twice(kitchen, monkeypatch):
+def test_repeated_steps_are_in_the_metrics_once(kitchen, monkeypatch):
     def killed(_):
         raise SystemError("the plug is pulled")
 
@@ -134,7 +134,7 @@ def test_steps_after_the_last_checkpoint_are_told_once_although_they_are_done_tw
     assert [each["step"] for each in told if each["event"] == "step"] == [1, 2, 3, 4, 5]
 
 
-def test_each_step_tells_what_one_wants_to_see(kitchen):
+def test_each_step_event_has_the_usual_metrics(kitchen):
     ran = kitchen.run(steps=2)
     first, last = ran.named("step")
     assert set(first) >= {
@@ -146,7 +146,7 @@ def test_each_step_tells_what_one_wants_to_see(kitchen):
     assert 0 <= first["waited_s"] <= first["seconds"]
 
 
-def test_gradients_are_shortened_to_the_limit_and_told_as_they_were(kitchen):
+def test_gradients_are_clipped_and_their_norm_is_reported_before(kitchen):
     limited = kitchen.run(gradient_limit=1e-9, learning_rate=1e-2)
     free = kitchen.run(gradient_limit=0.0, learning_rate=1e-2)
     assert limited.named("step")[0]["gradient_norm"] == pytest.approx(free.named("step")[0]["gradient_norm"])
@@ -154,7 +154,7 @@ def test_gradients_are_shortened_to_the_limit_and_told_as_they_were(kitchen):
     assert limited.losses[1] != free.losses[1]
 
 
-def test_a_run_whose_last_weights_are_no_numbers_is_not_done(kitchen):
+def test_a_run_whose_last_weights_are_nan_is_not_done(kitchen):
     """It used to end as done, with no result or with that of an earlier checkpoint."""
     ran = kitchen.run(steps=2, learning_rate=1e30, schedule="constant", warmup=0.0)
     assert ran.code == 1

@@ -50,7 +50,7 @@ def test_in_16_bits_alone_they_would_not_be():
     )
 
 
-def test_a_stopped_run_goes_on_bit_for_bit():
+def test_a_stopped_run_resumes_bitwise_identically():
     straight = weights(torch.bfloat16)
     moved(straight, MasterWeightAdamW(groups(straight), lr=1e-3), 20)
     first = weights(torch.bfloat16)

@@ -42,7 +42,7 @@ def test_only_memory_that_ran_out_counts_as_that(error, is_one):
     assert is_out_of_memory(error) is is_one
 
 
-def test_what_a_failed_pass_held_is_let_go():
+def test_the_tensors_of_a_failed_pass_are_freed():
     seen = []
 
     def failing():
@@ -63,7 +63,7 @@ def test_what_a_failed_pass_held_is_let_go():
 @pytest.mark.parametrize(
     ("fits", "found", "refused"), [(8, 8, ()), (3, 2, (8, 4)), (1, 1, (8, 4, 2)), (0, 0, (8, 4, 2, 1))]
 )
-def test_a_pass_is_halved_until_it_fits(fits, found, refused):
+def test_the_micro_batch_is_halved_until_it_fits(fits, found, refused):
     def attempt(size):
         if size > fits:
             raise torch.OutOfMemoryError("for the test")
@@ -113,7 +113,7 @@ def test_the_largest_pass_that_fits_is_found_before_training_and_leaves_no_trace
     assert found.losses == pytest.approx(straight.losses, rel=2e-6)
 
 
-def test_a_later_shortage_is_met_once_in_halves_and_the_batch_stays(kitchen, monkeypatch):
+def test_a_later_oom_is_retried_once_with_half_the_micro_batch(kitchen, monkeypatch):
     straight = kitchen.run(micro_batch=8)
     Narrow(monkeypatch, fits=4, since=1)
     found = kitchen.run(micro_batch=8)
@@ -122,7 +122,7 @@ def test_a_later_shortage_is_met_once_in_halves_and_the_batch_stays(kitchen, mon
     assert found.losses == pytest.approx(straight.losses, rel=2e-6)
 
 
-def test_when_halves_do_not_help_the_run_saves_and_says_so(kitchen, monkeypatch):
+def test_when_halving_does_not_help_the_run_saves_and_reports_it(kitchen, monkeypatch):
     Narrow(monkeypatch, fits=0, since=1)
     found = kitchen.run(micro_batch=8)
     assert found.code == 1
@@ -131,7 +131,7 @@ def test_when_halves_do_not_help_the_run_saves_and_says_so(kitchen, monkeypatch)
     assert (found.output / "step-1").is_dir()
 
 
-def test_after_a_shortage_the_same_command_goes_on(kitchen, monkeypatch):
+def test_after_an_oom_the_same_command_resumes(kitchen, monkeypatch):
     straight = kitchen.run(micro_batch=4)
     with monkeypatch.context() as narrow:
         Narrow(narrow, fits=0, since=1)
@@ -149,7 +149,7 @@ def test_when_not_one_row_fits_nothing_is_trained(kitchen, monkeypatch):
     assert found.losses == []
 
 
-def test_a_model_that_does_not_even_load_is_said_in_words_and_not_as_a_bug(kitchen, monkeypatch):
+def test_oom_while_loading_is_reported_and_not_as_a_bug(kitchen, monkeypatch):
     def too_large(*_):
         raise torch.OutOfMemoryError("for the test")
 

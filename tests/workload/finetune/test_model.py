@@ -54,7 +54,7 @@ def test_each_method_keeps_its_base_in_the_form_it_trains_on(base, method, kinds
     assert loaded.notes == ()
 
 
-def test_attention_is_computed_as_asked(base):
+def test_attention_has_the_given_implementation(base):
     loaded = load_base_and_tokenizer(f"{base}", LoadSettings(attention="eager"))
     assert loaded.config._attn_implementation == "eager"
 
@@ -219,7 +219,7 @@ def test_a_model_saved_in_4_bits_is_trained_as_such_and_as_nothing_else(tmp_path
     assert "already quantized to nf4" in refusal_of_loading(folder).message
 
 
-def test_experts_that_stay_in_16_bits_are_counted_and_their_cost_is_said(tmp_path):
+def test_fused_experts_are_counted_and_their_memory_is_noted(tmp_path):
     folder = save_model(tmp_path, "qwen3_moe")
     experts = find_fused_experts(build_meta_model(folder))
     # Two layers, each gate with up [4, 2 * 16, 32] and down [4, 32, 16].

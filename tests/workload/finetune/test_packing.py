@@ -13,7 +13,7 @@ lengths = st.lists(st.integers(min_value=1, max_value=ROOM), max_size=120)
 
 @FUZZ
 @given(lengths)
-def test_each_text_lies_in_exactly_one_row_and_no_row_is_too_long(texts):
+def test_each_text_is_in_exactly_one_row_and_no_row_is_too_long(texts):
     rows = pack_rows(texts, ROOM)
     assert sorted(index for row in rows for index in row) == list(range(len(texts)))
     assert all(row and sum(texts[index] for index in row) <= ROOM for row in rows)

@@ -79,7 +79,7 @@ def test_the_loss_is_the_mean_over_the_tokens_of_the_whole_batch(kitchen):
         pytest.param({"attention": "sdpa"}, id="padded rows"),
     ],
 )
-def test_what_saves_time_or_memory_does_not_change_what_is_learned(kitchen, how):
+def test_settings_that_save_time_or_memory_do_not_change_the_losses(kitchen, how):
     from devkit.estimate.settings import Attention
 
     how = {**how, "attention": Attention(how["attention"])} if "attention" in how else how
@@ -87,7 +87,7 @@ def test_what_saves_time_or_memory_does_not_change_what_is_learned(kitchen, how)
     assert kitchen.run(**how, batch=100).losses == pytest.approx(kitchen.run(batch=100).losses, rel=5e-6)
 
 
-def test_prompts_that_are_not_learned_change_the_loss_alone_by_what_is_counted(kitchen):
+def test_masked_prompts_change_the_loss(kitchen):
     path = kitchen.folder / "prompts.jsonl"
     path.write_text(json.dumps({"prompt": "say hello: ", "completion": "hello"}) + "\n")
     masked = kitchen.run(data=(str(path),), batch=1)
@@ -95,7 +95,7 @@ def test_prompts_that_are_not_learned_change_the_loss_alone_by_what_is_counted(k
     assert masked.losses[0] != pytest.approx(whole.losses[0], rel=1e-3)
 
 
-def test_held_out_texts_are_evaluated_and_not_learned(kitchen):
+def test_held_out_data_are_evaluated_and_not_trained_on(kitchen):
     ran = kitchen.run(eval_share=0.25, eval_every=2)
     assert [each["step"] for each in ran.named("eval")] == [2, 3]
     assert ran.named("start")[0]["rows"] == 6
@@ -128,7 +128,7 @@ def test_a_whole_model_can_be_loaded_from_where_it_is_put(kitchen):
     assert tokenizer.decode(ids[0], skip_special_tokens=True) == SENTENCE
 
 
-def test_the_same_command_again_goes_on_where_it_ended(kitchen):
+def test_the_same_command_resumes_where_it_ended(kitchen):
     first = kitchen.run(steps=4, save_every=2)
     again = kitchen.run(steps=4, save_every=2, output=first.output)
     assert again.code == 0
@@ -169,7 +169,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_loaded(kitchen, ho
         kitchen.run(**how)
 
 
-def test_a_dry_run_tells_its_decisions_and_writes_nothing(kitchen):
+def test_a_dry_run_emits_its_decisions_and_writes_nothing(kitchen):
     from devkit.workload.finetune.program import run_finetuning
 
     events, settings = [], kitchen.settings()
@@ -196,14 +196,14 @@ def test_an_output_that_cannot_be_written_is_the_users_error_although_it_exists(
             kitchen.run(output=disk)
 
 
-def test_it_says_when_rows_are_as_long_as_the_model_reads_and_not_when_they_were_asked_for(kitchen):
+def test_rows_limited_to_the_context_length_are_noted_unless_the_user_set_their_length(kitchen):
     notes = [each["text"] for each in kitchen.run().named("note")]
     assert "rows have at most 128 tokens, which is this model's context length" in notes
     asked = [each["text"] for each in kitchen.run(sequence=64).named("note")]
     assert not [each for each in asked if "rows have at most" in each]
 
 
-def test_what_experts_cost_is_told_once(kitchen):
+def test_the_memory_of_fused_experts_is_noted_once(kitchen):
     pytest.importorskip("bitsandbytes")
     folder = save_model(kitchen.folder / "mixture", "qwen3_moe")
     notes = [each["text"] for each in kitchen.run(model=str(folder), method=Method.QLORA, steps=1).named("note")]

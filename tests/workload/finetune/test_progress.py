@@ -89,7 +89,7 @@ def test_in_a_log_the_first_and_last_step_stand_and_few_between():
         pytest.param({"event": "of a later release"}, "", id="an event that is not known"),
     ],
 )
-def test_events_are_said_in_words(event, said):
+def test_events_are_formatted_for_people(event, said):
     out = io.StringIO()
     ProgressPrinter(out, io.StringIO(), width=lambda: 200)(event)
     assert out.getvalue().startswith(said)
@@ -114,7 +114,7 @@ def test_while_texts_are_read_a_line_counts_and_is_gone_before_anything_else(mon
     assert out.getvalue() == ""
 
 
-def test_in_a_log_reading_is_told_only_when_it_takes_long():
+def test_in_a_log_reading_is_printed_only_when_it_takes_long():
     out = io.StringIO()
     progress = ProgressPrinter(out, io.StringIO(), width=lambda: 80)
     for half_seconds in range(50):

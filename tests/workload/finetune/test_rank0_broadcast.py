@@ -90,7 +90,7 @@ BASES = {
         ],
     ),
 )
-def test_what_was_handed_out_learns_as_what_was_read(zygote, texts, tmp_path, base, more):
+def test_a_broadcast_base_has_the_losses_of_a_loaded_one(zygote, texts, tmp_path, base, more):
     folder = BASES[base](tmp_path / "base")
     runs = []
     for world, sharding in ((1, ()), (2, ("--sharding", "zero3"))):
@@ -116,7 +116,7 @@ def test_packed_weights_are_read_by_each_process(zygote, texts, tmp_path):
     assert losses(runs[1]) == pytest.approx(losses(runs[0]), rel=EQUAL)
 
 
-def test_another_model_made_of_the_same_files_is_told_before_anything_is_sent(zygote, texts, tmp_path):
+def test_different_models_from_the_same_files_are_reported_before_the_broadcast(zygote, texts, tmp_path):
     """As another version of transformers on one of the machines would make it."""
     base = write_base(tmp_path / "base")
     run = zygote.start(

@@ -85,7 +85,7 @@ def free_port():
         return server.getsockname()[1]
 
 
-def test_others_that_never_come_are_waited_for_no_longer_than_told(environment):
+def test_absent_ranks_are_awaited_no_longer_than_the_timeout(environment):
     environment(**{**WHOLE, "MASTER_PORT": str(free_port())})
     started_s = time.monotonic()
     says = r"process 1 of 2 did not find the others at 127\.0\.0\.1:"
@@ -117,13 +117,13 @@ PAIR = Ranks(0, 2, torch.device("cpu"))
         (Sharding.ZERO2, Method.INT8_LORA, "int8-lora does not work with zero2"),
     ],
 )
-def test_what_cannot_be_shared_is_refused_with_the_reason(sharding, method, says):
+def test_unsupported_sharding_is_refused_with_the_reason(sharding, method, says):
     with pytest.raises(DevkitError, match=says):
         wrap_parallel(torch.nn.Linear(2, 2), sharding=sharding, method=method, ranks=PAIR)
 
 
 @pytest.mark.parametrize("sharding", [None, *Sharding])
-def test_alone_nothing_is_shared(sharding):
+def test_in_a_world_of_one_nothing_is_wrapped(sharding):
     module = torch.nn.Linear(2, 2)
     shared = wrap_parallel(module, sharding=sharding, method=Method.QLORA, ranks=ALONE)
     assert (shared.module, shared.factor) == (module, 1.0)

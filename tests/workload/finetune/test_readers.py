@@ -333,7 +333,7 @@ def test_for_a_file_of_another_kind_it_is_said_how_it_becomes_one_that_is_read(w
     assert hint in caught.value.hint
 
 
-def test_what_is_learned_twice_is_said(write, tmp_path):
+def test_repeated_data_are_noted(write, tmp_path):
     path = write("a.jsonl", A)
     (tmp_path / "b.jsonl").symlink_to(path)
     assert (

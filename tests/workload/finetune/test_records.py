@@ -230,7 +230,7 @@ def test_the_hint_is_about_this_very_mistake(entry, message, hint):
     assert hint in caught.value.hint
 
 
-def test_bytes_in_a_table_are_called_so_and_no_quotes_are_asked_for():
+def test_bytes_in_a_table_have_a_hint_of_their_own():
     with pytest.raises(DevkitError, match='"text" is bytes, and must be a text') as refused:
         parse_record({"text": "ä".encode()}, HERE)
     assert refused.value.hint == "The column holds bytes: write it as text (in Arrow and Parquet the type string)."

@@ -123,7 +123,7 @@ def test_all_generators_follow_the_step():
     assert drawn() == first
 
 
-def test_a_scaler_goes_on_with_its_scale(tmp_path):
+def test_a_scaler_resumes_with_its_scale(tmp_path):
     from dataclasses import replace
 
     def scaled(scale):

@@ -72,7 +72,7 @@ def test_a_file_that_exists_is_never_written_over(tmp_path):
     assert (tmp_path / "taken").read_bytes() == b"mine"
 
 
-def test_a_disk_that_refuses_is_told_on_closing_and_not_in_between(tmp_path):
+def test_a_disk_error_is_raised_on_closing_and_not_before(tmp_path):
     file = SyncedFile(tmp_path / "large")
     with files_of_at_most(100), pytest.raises(OSError, match="File too large"), file:
         write_safetensors(TENSORS, file)

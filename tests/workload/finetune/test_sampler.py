@@ -54,7 +54,7 @@ def test_all_processes_together_take_each_row_once(rows, world, micro_batch):
 
 @FUZZ
 @given(lengths, worlds, micro_batches)
-def test_processes_have_equally_many_passes_and_no_pass_is_larger_than_asked(rows, world, micro_batch):
+def test_ranks_have_equally_many_micro_batches_within_the_given_size(rows, world, micro_batch):
     shares = [
         micro_batches_of_rank(rows, rank=rank, world_size=world, micro_batch=micro_batch) for rank in range(world)
     ]

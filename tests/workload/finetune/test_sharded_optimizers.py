@@ -61,7 +61,7 @@ def straight(folder, zygote):
 
 
 @pytest.mark.parametrize("optimizer", every(1, ["adamw-8bit", "paged-adamw-8bit", "paged-adamw"]))
-def test_two_processes_move_weights_as_one_does(straight, optimizer):
+def test_two_ranks_update_weights_as_one_does(straight, optimizer):
     assert straight("wide", optimizer, 2) == pytest.approx(straight("wide", optimizer, 1), rel=EQUAL)
 
 
@@ -102,7 +102,7 @@ def test_a_process_without_a_part_of_a_weight_in_8_bits_is_not_waited_for(folder
         ],
     ),
 )
-def test_a_run_goes_on_with_its_states(folder, zygote, straight, base, before, after):
+def test_a_run_resumes_with_its_optimizer_states(folder, zygote, straight, base, before, after):
     words = argv(folder, f"stopped {base} {before} {after}", base, "adamw-8bit")
     run = zygote.start([*words, *(("--sharding", "zero3") if before > 1 else ())], world=before, slow_disk_s=0.02)
     run.until(lambda: len(run.events("step")) > 1)

@@ -164,7 +164,7 @@ with DeferredSignals() as stop:
 LAUNCHER = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ORPHANED!r}])"
 
 
-def test_a_process_whose_launcher_was_killed_ends_as_if_it_had_been_told_to():
+def test_a_process_whose_launcher_was_killed_ends_as_after_sigterm():
     environment = {**os.environ, "TORCHELASTIC_RUN_ID": "none"}
     with subprocess.Popen([sys.executable, "-c", LAUNCHER], stdout=subprocess.PIPE, text=True, env=environment) as top:
         assert int(top.stdout.readline())

@@ -62,7 +62,7 @@ def test_a_signal_while_texts_are_read_ends_the_run_at_once(reading, tmp_path, n
     assert run.said(0).count("\n") == 1
 
 
-def test_in_words_it_says_that_nothing_is_lost(reading):
+def test_as_text_it_says_that_nothing_is_lost(reading):
     run = reading("--text")
     run.send(signal.SIGINT)
     assert run.ended() == [130]
@@ -90,7 +90,7 @@ def test_processes_that_wait_for_the_one_that_reads_leave_with_it(reading, torch
     assert status(tmp_path) == "preempted"
 
 
-def test_a_dry_run_leaves_without_a_word(reading, kitchen, zygote, tmp_path):
+def test_a_dry_run_exits_silently(reading, kitchen, zygote, tmp_path):
     pipe = tmp_path / "texts.jsonl"
     words = ["finetune", "--model", str(kitchen.base), "--data", str(pipe), "--output", str(tmp_path / "out")]
     run = zygote.start([*words, "--dry-run"])

@@ -73,7 +73,7 @@ def test_what_is_read_and_what_is_learned(record, wanted):
         ),
     ],
 )
-def test_all_is_learned_where_completions_are_not_told_apart(record, wanted):
+def test_without_completion_only_all_is_trained_on(record, wanted):
     assert table(made.words(template=made.IM_CHATML), record, completion_only=False) == [wanted]
 
 
@@ -82,7 +82,7 @@ def test_a_tokenizer_that_begins_texts_with_nothing_is_taken_as_it_is():
     assert table(tokenizer, text("Hi"), prompt("Q", " A")) == ["[Hi] [</s>]", "Q [_] [A] [</s>]"]
 
 
-def test_a_tokenizer_without_an_end_is_said():
+def test_a_tokenizer_without_an_end_of_text_is_noted():
     tokenizer = made.words(eos=None)
     assert table(tokenizer, text("Hi there")) == ["<s> [Hi] [_] [there]"]
     assert any("no end-of-text token" in note for note in notes(tokenizer, text("Hi there")))
@@ -95,7 +95,7 @@ def test_no_token_is_added_to_the_vocabulary():
     assert (len(tokenizer), tokenizer.pad_token) == (before, None)
 
 
-def test_a_token_across_the_border_is_taken_apart_as_the_model_will_meet_it():
+def test_a_token_across_the_border_is_tokenized_in_parts():
     tokenizer = made.merging()
     assert table(tokenizer, prompt("ca", "bc"), prompt("ab", "c")) == ["c a [b] [c] [</s>]", "ab [c] [</s>]"]
     assert table(tokenizer, text("cabc")) == ["[c] [ab] [c] [</s>]"]
@@ -124,7 +124,7 @@ def test_long_text_is_cut_into_windows(sequence, wanted):
     st.lists(st.sampled_from(made.WORDS), min_size=1, max_size=60).map(" ".join),
     st.integers(min_value=2, max_value=40),
 )
-def test_windows_learn_each_token_of_a_text_exactly_once(words, sequence):
+def test_windows_train_on_each_token_of_a_text_exactly_once(words, sequence):
     tokenizer = MADE_ONCE
     whole = tokenize_records([text(words)], tokenizer, sequence=10_000).examples[0]
     windows = tokenize_records([text(words)], tokenizer, sequence=sequence).examples
@@ -137,7 +137,7 @@ def test_windows_learn_each_token_of_a_text_exactly_once(words, sequence):
 MADE_ONCE = made.words()
 
 
-def test_prompts_and_chats_are_cut_off_at_the_right_and_left_out_when_nothing_is_left():
+def test_prompts_and_chats_are_truncated_or_left_out():
     tokenizer = made.words(template=made.IM_CHATML)
     long, lost = prompt("Q ", "one two"), prompt("one two three ", "A")
     assert table(tokenizer, long, lost, chat(USER, ANSWER), sequence=4) == ["<s> Q _ [one]"]
@@ -150,7 +150,7 @@ def test_prompts_and_chats_are_cut_off_at_the_right_and_left_out_when_nothing_is
     ]
 
 
-def test_nothing_left_to_learn_is_an_error_with_what_to_do():
+def test_nothing_left_to_train_on_is_an_error_with_a_hint():
     with pytest.raises(DevkitError, match="nothing to train on within 3 tokens") as caught:
         table(made.words(), prompt("one two three ", "A"), sequence=3)
     assert "--sequence" in caught.value.hint
@@ -161,7 +161,7 @@ def test_rows_of_one_token_are_refused():
         table(made.words(), text("Hi"), sequence=1)
 
 
-def test_a_very_long_text_is_tokenised_in_pieces_that_end_with_lines(monkeypatch):
+def test_a_very_long_text_is_tokenized_in_pieces_that_end_with_lines(monkeypatch):
     from devkit.workload.finetune.data import tokenization
 
     tokenizer = made.words()

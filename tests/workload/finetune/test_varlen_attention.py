@@ -232,7 +232,7 @@ def test_a_model_that_loses_the_borders_is_found_out():
 
 
 @pytest.mark.parametrize("asked", ["softcap", "s_aux", "position_bias"])
-def test_what_varlen_attention_cannot_compute_is_refused_and_not_passed_over(asked):
+def test_unsupported_arguments_of_varlen_attention_raise(asked):
     from devkit.workload.finetune.model.attention import varlen_attention
 
     heads = torch.zeros(1, 1, 2, 8)

@@ -313,7 +313,7 @@ def _call_template(
     **arguments: object,
 ) -> Any:  # noqa: ANN401 - a text, or tokens
     template = tokenizer.chat_template
-    # None stands for the tokenizer's own: it has no date in it, or is several templates by name.
+    # None means the tokenizer's own: it has no date in it, or is several templates by name.
     dated = _STOPPED_CLOCK + template if isinstance(template, str) and _CLOCK in template else None
     try:
         return tokenizer.apply_chat_template(
@@ -346,7 +346,11 @@ class TextTokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.beginning = self._find_beginning()
+        # The tokens that the tokenizer puts before a text; those after it do not matter, as we add an end.
+        with_special, bare = list(tokenizer("a")["input_ids"]), self._encode(["a"])[0]
+        places = range(len(with_special) - len(bare) + 1)
+        starts = (with_special[:place] for place in places if with_special[place : place + len(bare)] == bare)
+        self.beginning: list[int] = next(starts, [])
         self.end: int | None = tokenizer.eos_token_id
         added: dict[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
         self._special = {*tokenizer.all_special_ids, *(each for each, token in added.items() if token.special)}
@@ -354,30 +358,21 @@ class TextTokenizer:
     def tokenize(self, texts: Sequence[TrainingText]) -> list[TokenizedText]:
         """Tokenize the texts, in order, all in one call: the tokenizer works on many at a time."""
         full = [text for text in texts if text.is_fully_trained]
-        ids = self._encode_long([text.text for text in full])
+        # Long texts are encoded in pieces.
+        pieces = [_cut_into_pieces(text.text) for text in full]
+        encoded = iter(self._encode([piece for each in pieces for piece in each]))
+        ids = [[token for _ in each for token in next(encoded)] for each in pieces]
         full_tokens = iter(
             [TokenizedText(each, [1] * len(each), text.kind) for text, each in zip(full, ids, strict=True)]
         )
         masked_tokens = iter(self._encode_masked([text for text in texts if not text.is_fully_trained]))
         return [self._add_ends(next(full_tokens if text.is_fully_trained else masked_tokens), text) for text in texts]
 
-    def _find_beginning(self) -> list[int]:
-        """Return the tokens that the tokenizer puts before a text; those after it do not matter, as we add an end."""
-        with_special = list(self.tokenizer("a")["input_ids"])
-        bare = self._encode(["a"])[0]
-        places = range(len(with_special) - len(bare) + 1)
-        return next((with_special[:place] for place in places if with_special[place : place + len(bare)] == bare), [])
-
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         if not texts:
             return []
         found = self.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
         return [list(each) for each in found["input_ids"]]
-
-    def _encode_long(self, texts: Sequence[str]) -> list[list[int]]:
-        pieces = [_cut_into_pieces(text) for text in texts]
-        ids = iter(self._encode([piece for each in pieces for piece in each]))
-        return [[token for _ in each for token in next(ids)] for each in pieces]
 
     def _encode_masked(self, texts: Sequence[TrainingText]) -> list[TokenizedText]:
         if not texts:
@@ -421,21 +416,17 @@ class TextTokenizer:
         """Add the beginning and end of text, unless they are there, or a chat template writes its own."""
         has_beginning = text.kind is RecordKind.CHAT or tokens.ids[: len(self.beginning)] == self.beginning
         beginning = [] if has_beginning else self.beginning
-        end = [self.end] if self.end is not None and self._lacks_end(tokens, text) else []
+        end = [self.end] if self.end is not None and tokens.ids[-1:] != [self.end] else []
+        if text.kind is RecordKind.CHAT:
+            ends_with_answer = bool(text.trained) and text.trained[-1][1] == len(text.text)
+            if not ends_with_answer or self._special & set(tokens.ids[-TURN_END_WINDOW:]):
+                end = []
         return TokenizedText(
             [*beginning, *tokens.ids, *end],
             [*[0] * len(beginning), *tokens.loss_mask, *[1] * len(end)],
             tokens.kind,
             tokens.in_parts,
         )
-
-    def _lacks_end(self, tokens: TokenizedText, text: TrainingText) -> bool:
-        if tokens.ids[-1:] == [self.end]:
-            return False
-        if text.kind is not RecordKind.CHAT:
-            return True
-        ends_with_answer = bool(text.trained) and text.trained[-1][1] == len(text.text)
-        return ends_with_answer and not self._special & set(tokens.ids[-TURN_END_WINDOW:])
 
 
 def _cut_into_pieces(text: str) -> list[str]:

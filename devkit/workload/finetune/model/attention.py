@@ -156,12 +156,18 @@ def _attend_text_by_text(
 ) -> torch.Tensor:
     # One split and one cat: a slice for each text would make the backward pass write all tokens for each of them.
     texts = zip(*(torch.split(each, lengths, dim=2) for each in (query, key, value)), lengths, strict=True)
+    # In a window a token attends to itself and the `window - 1` tokens before it.
+    masks = {
+        length: torch.ones((length, length), dtype=torch.bool, device=query.device).tril().triu(1 - window)
+        for length in set(lengths)
+        if window and length > window
+    }
     computed = [
         scaled_dot_product_attention(
             each_query,
             each_key,
             each_value,
-            attn_mask=_window_mask(length, window, query.device) if window and length > window else None,
+            attn_mask=masks.get(length),
             is_causal=not window or length <= window,
             dropout_p=dropout,
             scale=scaling,
@@ -170,12 +176,6 @@ def _attend_text_by_text(
         for each_query, each_key, each_value, length in texts
     ]
     return torch.cat(computed, 2).transpose(1, 2)
-
-
-def _window_mask(length: int, window: int, device: torch.device) -> torch.Tensor:
-    """Return the mask in which a token attends to itself and the `window - 1` tokens before it, [length, length]."""
-    mask = torch.ones((length, length), dtype=torch.bool, device=device)
-    return mask.tril().triu(1 - window)
 
 
 def require_no_cross_attention(model: Model, attention: Attention, layout: BatchLayout, device: torch.device) -> None:

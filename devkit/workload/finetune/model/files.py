@@ -84,7 +84,7 @@ class WeightPlacement(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSettings:
-    """How to load a base onto a device. `device` is named as torch does, `attention` as transformers does.
+    """The settings of loading a base onto a device. `device` is named as torch does, `attention` as transformers does.
 
     `precision` is that of the computation, and of weights that are not quantized. `double_quantisation` also quantizes
     the scales of 4-bit weights, which saves 0.4 bits of each. `is_sharded` is True if FSDP2 will shard the weights;
