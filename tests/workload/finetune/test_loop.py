@@ -90,7 +90,9 @@ def test_a_signal_right_after_a_skipped_step_loses_nothing(kitchen, monkeypatch)
     ("number", "code", "how"),
     [(signal.SIGTERM, 75, "preempted"), (signal.SIGUSR1, 75, "preempted"), (signal.SIGINT, 130, "interrupted")],
 )
-def test_a_signal_is_handled_between_passes_and_the_run_resumes_bitwise_identically(kitchen, monkeypatch, number, code, how):
+def test_a_signal_is_handled_between_passes_and_the_run_resumes_bitwise_identically(
+    kitchen, monkeypatch, number, code, how
+):
     straight = kitchen.run(steps=4, micro_batch=2)
 
     def signalled(loss):
