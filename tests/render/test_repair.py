@@ -124,7 +124,7 @@ def test_toml_keeps_its_comments(project):
         pytest.param(Repair(RepairKind.SET, "../out.yml", ("a",), "1"), "outside of", id="a path out of the project"),
         pytest.param(Repair(RepairKind.SET, "link.yml", ("a",), "1"), "outside of", id="a link out of the project"),
         pytest.param(Repair(RepairKind.SET, "/etc/hosts", ("a",), "1"), "outside of", id="a file of the system"),
-        pytest.param(Repair(RepairKind.SET, "binary.yml", ("a",), "1"), "no text file", id="no text"),
+        pytest.param(Repair(RepairKind.SET, "binary.yml", ("a",), "1"), "not a text file", id="no text"),
         pytest.param(Repair(RepairKind.SET, "latin.yml", ("a",), "1"), "not UTF-8", id="another encoding"),
         pytest.param(Repair(RepairKind.SET, "huge.yml", ("a",), "1"), "ordinary size", id="a huge file"),
         pytest.param(Repair(RepairKind.SET, "Dockerfile", ("a",), "1"), "format", id="a format that is not edited"),
