@@ -157,7 +157,7 @@ def nccl_may_use_infiniband(facts: Facts) -> Iterator[Finding]:
     """NCCL_IB_DISABLE does not turn off the InfiniBand or RoCE of this machine.
 
     Why it matters: the variable is copied from tutorials and from debugging. NCCL then sends everything between nodes by
-    TCP over Ethernet: training still runs, several times slower, and no error says why.
+    TCP sockets: training still runs, but slower, and no error says why.
     How it is seen: NCCL_IB_DISABLE in the environment or in nccl.conf, and an RDMA device in /sys/class/infiniband.
     Source: NVIDIA, NCCL user guide, "Environment Variables", NCCL_IB_DISABLE.
     """

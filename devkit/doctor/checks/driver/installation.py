@@ -137,10 +137,8 @@ def _find_branches(driver: Driver) -> list[DriverPackage]:
 _COMPUTE_PACKAGES: Mapping[DistroFamily, str] = {
     DistroFamily.UBUNTU: "sudo apt-get install -y libnvidia-compute-{branch}",
     DistroFamily.DEBIAN: "sudo apt-get install -y libcuda1",
-    DistroFamily.FEDORA: "sudo dnf install -y xorg-x11-drv-nvidia-cuda-libs",
-    DistroFamily.RHEL: "sudo dnf install -y nvidia-driver-cuda",
-    DistroFamily.SUSE: "sudo zypper install -y nvidia-compute-G06",
 }
+"""Packages of libcuda where they have names of their own; elsewhere the driver is installed again with all its parts."""
 
 
 @check(
@@ -154,19 +152,19 @@ def cuda_library_is_installed(facts: Facts) -> Iterator[Finding]:
     Why it matters: distributions package it apart from the kernel module and nvidia-smi. Without it nvidia-smi works and
     CUDA does not, on the host and in every container, because the Container Toolkit mounts the host's library.
     How it is seen: the dynamic loader finds libnvidia-ml.so.1 of the driver and no libcuda.so.1.
-    Source: NVIDIA, Driver Installation Guide, "Compute-only (Headless) and Desktop-only (no Compute) Installation".
+    Source: NVIDIA/libnvidia-container issue 8 and NVIDIA/nvidia-docker issue 539.
     """
     require_host(facts)
     driver, loaded = require_driver(facts), require_loaded_driver(facts)
     if require(driver.libnvidia_ml) is None or require(driver.libcuda) is not None or require(driver.libcuda_paths):
         return
-    command = _COMPUTE_PACKAGES.get(find_distro_family(facts), "").format(branch=loaded.major)
+    family = find_distro_family(facts)
+    package = _COMPUTE_PACKAGES.get(family, "").format(branch=loaded.major)
+    commands = (package,) if package else DRIVER_INSTALL_COMMANDS.get(family, ())
     yield Finding(
         Severity.ERROR,
         "the driver is installed without libcuda.so.1: nvidia-smi works, and no CUDA program finds a GPU",
-        Fix(
-            "Install the driver's compute libraries in the driver's version.", (command,) if command else (), root=True
-        ),
+        Fix("Install the driver's compute libraries in the driver's version.", commands, root=True),
         evidence=(f"kernel module: {loaded}", f"libnvidia-ml.so.1: {driver.libnvidia_ml}", "libcuda.so.1: not found"),
     )
 
