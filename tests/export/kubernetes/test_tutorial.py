@@ -17,7 +17,7 @@ GPUS = {"llama2-7b-finetuning": "A10G", "llama2-13b-distributed": "A100"}
 
 
 def blocks(language):
-    tutorial = GUIDE.read_text(encoding="utf-8").partition("## The tutorial's Job")[2]
+    tutorial = GUIDE.read_text(encoding="utf-8").partition("## A tutorial's Job")[2]
     return re.findall(rf"```{language}\n(.*?)```", tutorial, re.DOTALL)
 
 
