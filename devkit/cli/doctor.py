@@ -106,7 +106,13 @@ def doctor(
         if fix and (repaired := apply_repairs(report, examination.reading.project, is_confirmed=yes)):
             facts, report = examination.run()
             print_repair_results(repaired, report)
-    code = _choose_exit_code(report, strict=strict)
+    # Imported only now, so that the probes start first.
+    from devkit.doctor.report.report import Health
+
+    codes = {Health.HEALTHY: exit_codes.DONE, Health.WARNINGS: exit_codes.DONE}
+    if strict:
+        codes.pop(Health.WARNINGS)
+    code = codes.get(report.health, exit_codes.ANSWER_IS_NO)
     write_output(format_doctor_report(facts, report, options, exit_code=code), options)
     ctx.exit(code)
 
@@ -184,18 +190,6 @@ def _select_checks(codes: Sequence[str]) -> "tuple[Check, ...]":
         hint = f"Did you mean {' or '.join(close)}? " if close else ""
         raise DevkitError(f"no check has the code {code!r}", f"{hint}`devkit doctor --list` shows all codes.")
     return tuple(check for check in CHECKS if not wanted or check.code in wanted)
-
-
-def _choose_exit_code(report: "Report", *, strict: bool) -> int:
-    from devkit.doctor.report.report import Health
-
-    match report.health:
-        case Health.HEALTHY:
-            return exit_codes.DONE
-        case Health.WARNINGS:
-            return exit_codes.ANSWER_IS_NO if strict else exit_codes.DONE
-        case Health.PROBLEMS:
-            return exit_codes.ANSWER_IS_NO
 
 
 _LIVE_ONLY = (

@@ -203,13 +203,18 @@ def estimate(ctx: click.Context, /, *, flags: Mapping[str, EstimateOptions], **g
     settings = build_estimate_settings(flags, is_inference=options.inference)
     config, name = find_model_config(options.model, build_model_config(flags["shape"], model=options.model))
     gpus, learned_from = apply_learned_bounds(_find_gpus(options, settings.precision))
+    rules: tuple[RuleOfThumb, ...] = ()
+    if options.rule_names:
+        from devkit.estimate.rules_of_thumb import find_rule_of_thumb
+
+        rules = tuple(find_rule_of_thumb(name) for name in options.rule_names)
     scenario = Scenario(
         shape=build_model_shape(config, name=name),
         settings=settings,
         gpus=gpus,
         tokens=options.tokens or 0,
         prices=_read_prices(options.price_file) if options.price_file else None,
-        rules=_find_rules(options.rule_names),
+        rules=rules,
     )
     memory = _trace(scenario, config) if options.exact else estimate_memory(scenario)
     width = shutil.get_terminal_size().columns
@@ -384,14 +389,6 @@ def _read_local_gpus() -> "tuple[Gpu, ...]":
 
     answer = read_nvml(LocalHost(), deadline_s=_NVML_S)
     return tuple(gpu for gpu in answer.gpus if isinstance(gpu, Gpu)) if isinstance(answer, NvmlAnswer) else ()
-
-
-def _find_rules(names: tuple[str, ...]) -> "tuple[RuleOfThumb, ...]":
-    if not names:
-        return ()
-    from devkit.estimate.rules_of_thumb import find_rule_of_thumb
-
-    return tuple(find_rule_of_thumb(name) for name in names)
 
 
 def _read_prices(path: Path) -> "Prices":

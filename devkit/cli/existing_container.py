@@ -101,7 +101,13 @@ def _repair(
     if not options.as_json:
         print_plan(plan, wants_cpu=True)
         print_changes(changes, show_diff=options.shows_diff)
-        _print_repairs(adoption)
+        width = shutil.get_terminal_size().columns
+        for repair in adoption.repairs:
+            click.echo(wrap_text(f"{repair.code} in {repair.path}: {repair.message}", width=width))
+        for code, finding in ((each.check.code, each.finding) for each in adoption.unresolved):
+            if finding.severity != "note":
+                line = f"! left to you: {code} {finding.message}. {finding.fix.summary}"
+                click.echo(wrap_text(line, width=width))
     # Half a repair would hide what the project's own policy forbids.
     breaks_policy = any(shown.check.code == _POLICY for shown in adoption.unresolved)
     if not breaks_policy:
@@ -110,17 +116,6 @@ def _repair(
     if breaks_policy:
         ctx.exit(exit_codes.ANSWER_IS_NO)
     return bool(select_changed(changes))
-
-
-def _print_repairs(adoption: "Adoption") -> None:
-    width = shutil.get_terminal_size().columns
-    for repair in adoption.repairs:
-        click.echo(wrap_text(f"{repair.code} in {repair.path}: {repair.message}", width=width))
-    for shown in adoption.unresolved:
-        finding = shown.finding
-        if finding.severity != "note":
-            line = f"! left to you: {shown.check.code} {finding.message}. {finding.fix.summary}"
-            click.echo(wrap_text(line, width=width))
 
 
 def _print_end(

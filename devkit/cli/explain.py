@@ -63,7 +63,10 @@ def explain(ctx: click.Context, *, text: tuple[str, ...], as_json: bool) -> None
         lines = format_matches(matches, width=width, marks=choose_marks(options))
         write_output(style_lines(lines, is_plain=False), options)
     else:
-        write_output("".join(f"{line}\n" for line in (*NOTHING_KNOWN, *_suggest_file(error))), options)
+        name = error.strip()
+        is_name = len(error) < 256 and "\n" not in error and "\0" not in error and Path(name).is_file()
+        file_hint = [f"  To explain the text in the file: devkit explain - < {name}"] if is_name else []
+        write_output("".join(f"{line}\n" for line in (*NOTHING_KNOWN, *file_hint)), options)
     ctx.exit(exit_codes.DONE if matches else exit_codes.ANSWER_IS_NO)
 
 
@@ -85,11 +88,3 @@ def read_log(stream: IO[bytes]) -> str:
         return (head + tail).decode(encoding, errors="replace")
     click.echo("A long text: only its beginning and its end were read.", err=True)
     return "\n".join(part.decode(encoding, errors="replace") for part in (head, tail))
-
-
-def _suggest_file(text: str) -> list[str]:
-    """Return a hint where the text is the name of a file."""
-    is_name = len(text) < 256 and "\n" not in text and "\0" not in text
-    if is_name and Path(text.strip()).is_file():
-        return [f"  To explain the text in the file: devkit explain - < {text.strip()}"]
-    return []

@@ -91,19 +91,8 @@ def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
         raise DevkitError("there is nothing to answer", "Give --prompt, --file or --chat.")
     if given["as_json"] and (given["chat"] or given["merge"]):
         raise DevkitError(f"{tasks[0]} prints no JSON", "Leave --json out.")
-    settings = _build_settings(given)
-    require_workload_extra()
-    if given["merge"]:
-        _merge(settings, given["merge"])
-    elif given["chat"]:
-        _chat(settings)
-    else:
-        _answer(settings, given)
-
-
-def _build_settings(given: dict[str, Any]) -> GenerateSettings:
     decoding = ("tokens", "temperature", "top_p", "top_k", "seed", "stops", "static_cache", "batch")
-    return GenerateSettings(
+    settings = GenerateSettings(
         model=given["model"],
         adapter=given["adapter"],
         any_base=given["any_base"],
@@ -112,6 +101,13 @@ def _build_settings(given: dict[str, Any]) -> GenerateSettings:
         raw=given["raw"],
         decoding=validate_decoding(DecodingSettings(**{name: given[name] for name in decoding})),
     )
+    require_workload_extra()
+    if given["merge"]:
+        _merge(settings, given["merge"])
+    elif given["chat"]:
+        _chat(settings)
+    else:
+        _answer(settings, given)
 
 
 def _merge(settings: GenerateSettings, folder: Path) -> None:

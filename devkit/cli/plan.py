@@ -13,14 +13,13 @@ from devkit.cli.options.plan import PlanOptions, build_request_from_options, pla
 from devkit.cli.runtime import today
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
+from devkit.facts.dependencies import NO_DEPENDENCIES
 from devkit.solver.output import format_answer, serialize_answer
 from devkit.solver.plan import Conflict, Plan, Vendor
 from devkit.solver.project import add_project_constraints
 from devkit.solver.solve import solve_project
 
 if TYPE_CHECKING:
-    from devkit.facts.dependencies import Dependencies
-    from devkit.facts.project import Policy
     from devkit.render.devkit_toml import ProjectSettings
 
 _FOLDER = click.Path(exists=True, file_okay=False)
@@ -42,8 +41,13 @@ def plan(options: PlanOptions, project: str, ignore_dependencies: bool, why: str
     Plans for this machine, or for those that --facts or the flags describe. Respects the project's requirement
     files and the [policy] of its devkit.toml. Exit code 1: nothing fits.
     """
-    policy, dependencies = _read_project(project, ignore_dependencies=ignore_dependencies)
-    request = replace(build_request_from_options(options), policy=policy)
+    settings = _read_settings(project)
+    dependencies = NO_DEPENDENCIES
+    if not ignore_dependencies and not (settings and settings.ignore_dependencies):
+        from devkit.probe.project.reader import read_local_dependencies
+
+        dependencies = read_local_dependencies(project)
+    request = replace(build_request_from_options(options), policy=settings.policy if settings else None)
     answer = solve_project(request, dependencies, load_tables())
     width = shutil.get_terminal_size().columns
     if why:
@@ -65,18 +69,8 @@ def plan(options: PlanOptions, project: str, ignore_dependencies: bool, why: str
     return exit_codes.ANSWER_IS_NO if isinstance(answer, Conflict) else exit_codes.DONE
 
 
-def _read_project(folder: str, *, ignore_dependencies: bool) -> "tuple[Policy | None, Dependencies]":
-    """Read the project's policy and requirements. Raises DevkitError for a devkit.toml that is wrong."""
-    from devkit.facts.dependencies import NO_DEPENDENCIES
-    from devkit.probe.project.reader import read_local_dependencies
-
-    settings = _read_settings(folder)
-    if ignore_dependencies or (settings and settings.ignore_dependencies):
-        return settings.policy if settings else None, NO_DEPENDENCIES
-    return settings.policy if settings else None, read_local_dependencies(folder)
-
-
 def _read_settings(folder: str) -> "ProjectSettings | None":
+    """Read devkit.toml; None without one. Raises DevkitError for one that is wrong."""
     # Most projects have no devkit.toml: then its reader is not imported.
     if not os.access(f"{folder}/devkit.toml", os.F_OK):
         return None

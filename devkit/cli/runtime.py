@@ -19,24 +19,21 @@ def reraise_dropped_interrupts() -> None:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             default_hook(unraisable)
             return
+        import _thread
+        import signal
         import threading
 
-        timer = threading.Timer(RERAISE_AFTER_S, _interrupt_main_thread)
+        def interrupt() -> None:
+            if sys.platform == "win32":
+                _thread.interrupt_main()
+            else:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+        timer = threading.Timer(RERAISE_AFTER_S, interrupt)
         timer.daemon = True
         timer.start()
 
     sys.unraisablehook = reraise_later
-
-
-def _interrupt_main_thread() -> None:
-    import _thread
-    import signal
-    import threading
-
-    if sys.platform == "win32":
-        _thread.interrupt_main()
-    else:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def today() -> str:

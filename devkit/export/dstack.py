@@ -62,6 +62,14 @@ def render_dstack(task: Task, settings: DstackSettings, context: ExportContext) 
     volumes = [
         _build_mount(task, settings, each) for each in task.volumes if each.source or each.role is not VolumeRole.DATA
     ]
+    project = ""
+    if not task.volume(VolumeRole.DATA).source:
+        project = find_path_to_project(context.folder)
+        if not project:
+            raise DevkitError(
+                f"dstack copies the project from the folder of its file, and {context.folder} is outside of it",
+                "Write into the project, or name the storage of the project: --data",
+            )
     values = {
         "devkit_version": __version__,
         "task": task,
@@ -72,7 +80,7 @@ def render_dstack(task: Task, settings: DstackSettings, context: ExportContext) 
         "shm_gib": task.shm_bytes / GIB,
         "disk_gib": IMAGE_GIB + sum(round_up_to_gib(each.size_bytes) for each in task.volumes),
         "volumes": volumes,
-        "project": "" if task.volume(VolumeRole.DATA).source else _find_project(context),
+        "project": project,
         "idle": _LONGEST_IDLE,
         "yaml": quote_yaml,
         "said": format_comment_line,
@@ -83,9 +91,24 @@ def render_dstack(task: Task, settings: DstackSettings, context: ExportContext) 
         Artifact.from_text("dev.dstack.yml", render_template("launchers/dstack-dev.yml.j2", **values)),
     ]
     new = [_render_volume(task, settings, each) for each in task.volumes if _is_new(each, settings)]
-    return TargetFiles(
-        (*files, *new), _list_next_steps(context, [each.path for each in new]), _list_notes(task, settings)
-    )
+    notes = []
+    if task.grace_s > SIGKILL_AFTER_S:
+        notes.append(
+            f"dstack kills {SIGKILL_AFTER_S} s after it interrupts a run, whatever stop_duration says: a save that takes longer"
+            " is lost, and the run resumes from the checkpoint before"
+        )
+    checkpoints = task.volume(VolumeRole.CHECKPOINTS).source
+    if task.nodes > 1 and not checkpoints.startswith("/"):
+        notes.append(
+            "every node must see the checkpoints: name a folder that all instances share, --checkpoints /mnt/X"
+        )
+    elif not checkpoints and not settings.backend:
+        notes.append(
+            "checkpoints are deleted with the instance: name a volume, --checkpoints, or --backend and --region of one"
+        )
+    paths = [*(each.path for each in new), "task.dstack.yml"]
+    steps = tuple(f"dstack apply -f {quote_shell([f'{context.folder}/{path}'])}" for path in paths)
+    return TargetFiles((*files, *new), steps, tuple(notes))
 
 
 def _validate(task: Task, settings: DstackSettings) -> None:
@@ -101,16 +124,6 @@ def _validate(task: Task, settings: DstackSettings) -> None:
             raise DevkitError(f"{flag} {text!r} is no name", "See dstack offer.")
     if settings.hub_secret and not re.fullmatch(r"[A-Za-z0-9_-]+", settings.hub_secret):
         raise DevkitError(f"--hub-secret {settings.hub_secret!r} is no name", "See dstack secret list.")
-
-
-def _find_project(context: ExportContext) -> str:
-    back = find_path_to_project(context.folder)
-    if not back:
-        raise DevkitError(
-            f"dstack copies the project from the folder of its file, and {context.folder} is outside of it",
-            "Write into the project, or name the storage of the project: --data",
-        )
-    return back
 
 
 def _build_environment(task: Task, settings: DstackSettings) -> list[str]:
@@ -200,30 +213,6 @@ def _render_script(task: Task) -> str:
         variables=build_rendezvous_variables(task, address=address, rank=rank),
         command=fold_shell_command(task.command, indent=2),
     )
-
-
-def _list_next_steps(context: ExportContext, volumes: list[str]) -> tuple[str, ...]:
-    files = [*volumes, "task.dstack.yml"]
-    return tuple(f"dstack apply -f {quote_shell([f'{context.folder}/{path}'])}" for path in files)
-
-
-def _list_notes(task: Task, settings: DstackSettings) -> tuple[str, ...]:
-    notes = []
-    if task.grace_s > SIGKILL_AFTER_S:
-        notes.append(
-            f"dstack kills {SIGKILL_AFTER_S} s after it interrupts a run, whatever stop_duration says: a save that takes longer"
-            " is lost, and the run resumes from the checkpoint before"
-        )
-    checkpoints = task.volume(VolumeRole.CHECKPOINTS).source
-    if task.nodes > 1 and not checkpoints.startswith("/"):
-        notes.append(
-            "every node must see the checkpoints: name a folder that all instances share, --checkpoints /mnt/X"
-        )
-    elif not checkpoints and not settings.backend:
-        notes.append(
-            "checkpoints are deleted with the instance: name a volume, --checkpoints, or --backend and --region of one"
-        )
-    return tuple(notes)
 
 
 TARGET = ExportTarget("dstack", DstackSettings, render_dstack)

@@ -68,11 +68,18 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
         said=format_comment_line,
     )
     new = [_render_volume(task, settings, each) for each in volumes if not each.source]
-    return TargetFiles(
-        (Artifact.from_text("task.yaml", text), *new),
-        _list_next_steps(task, context, [each.path for each in new]),
-        _list_notes(task),
-    )
+    token = " --secret HF_TOKEN" if task.needs_token else ""
+    steps = [f"sky volumes apply {quote_shell([f'{context.folder}/{each.path}'])}" for each in new]
+    steps.append(f"sky jobs launch{token} {quote_shell([f'{context.folder}/task.yaml'])}")
+    notes = []
+    if task.grace_s > SIGKILL_AFTER_S:
+        notes.append(
+            f"SkyPilot kills a job {SIGKILL_AFTER_S} s after SIGTERM, and sends no signal when a spot node is reclaimed:"
+            " then the run resumes from its last checkpoint"
+        )
+    if task.nodes > 1 and not task.volume(VolumeRole.CHECKPOINTS).source:
+        notes.append("every node must see the checkpoints: a bucket shows a file to other nodes once it is uploaded")
+    return TargetFiles((Artifact.from_text("task.yaml", text), *new), tuple(steps), tuple(notes))
 
 
 def _list_accelerators(task: Task, settings: SkypilotSettings) -> tuple[str, ...]:
@@ -158,24 +165,6 @@ def _render_script(task: Task) -> str:
         grace_s=task.grace_s,
         command=fold_shell_command(task.command, indent=2),
     )
-
-
-def _list_next_steps(task: Task, context: ExportContext, volumes: list[str]) -> tuple[str, ...]:
-    volume_steps = tuple(f"sky volumes apply {quote_shell([f'{context.folder}/{path}'])}" for path in volumes)
-    token = " --secret HF_TOKEN" if task.needs_token else ""
-    return (*volume_steps, f"sky jobs launch{token} {quote_shell([f'{context.folder}/task.yaml'])}")
-
-
-def _list_notes(task: Task) -> tuple[str, ...]:
-    notes = []
-    if task.grace_s > SIGKILL_AFTER_S:
-        notes.append(
-            f"SkyPilot kills a job {SIGKILL_AFTER_S} s after SIGTERM, and sends no signal when a spot node is reclaimed:"
-            " then the run resumes from its last checkpoint"
-        )
-    if task.nodes > 1 and not task.volume(VolumeRole.CHECKPOINTS).source:
-        notes.append("every node must see the checkpoints: a bucket shows a file to other nodes once it is uploaded")
-    return tuple(notes)
 
 
 TARGET = ExportTarget(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli.options.settings import Decorator, group_options
-from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
 from devkit.facts.model import Facts
 from devkit.solver.plan import Request
@@ -83,9 +82,10 @@ def build_request_from_options(options: PlanOptions, facts: Facts | None = None)
     Its machines are those of saved facts and the one that flags describe. When neither is given, it is this machine:
     `facts`, or what is read now. Raises DevkitError for input that cannot be a request.
     """
+    from devkit.cli.facts import load_saved_facts
     from devkit.solver.request import build_machine_from_facts, build_machine_from_flags, build_request
 
-    machines = [build_machine_from_facts(_load_facts(path), origin=path) for path in options.facts]
+    machines = [build_machine_from_facts(load_saved_facts([Path(path)]), origin=path) for path in options.facts]
     if options.describes_machine:
         machines.append(build_machine_from_flags(**{name: getattr(options, name) for name in _MACHINE_FIELDS}))
     if not machines:
@@ -95,36 +95,22 @@ def build_request_from_options(options: PlanOptions, facts: Facts | None = None)
     return replace(request, gpu_runtime=options.gpu_runtime)
 
 
-def _load_facts(path: str) -> Facts:
-    from pathlib import Path
-
-    from devkit.facts.store import parse_facts
-
-    hint = "Save a machine's facts with `devkit doctor --save-facts FILE`."
-    try:
-        return parse_facts(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DevkitError(f"cannot read {path}: {error.strerror}", hint) from error
-    except ValueError as error:
-        raise DevkitError(f"{path} does not hold saved facts: {error}", hint) from error
-
-
 def _read_this_machine() -> Facts:
     from devkit.probe.gather import gather_facts
     from devkit.probe.host import CachingHost
 
-    return gather_facts(CachingHost(), only=("system", "driver", "nvml", "amd"), meanwhile=_preload)
+    def preload() -> None:
+        """Load what every plan needs while the driver's answer is awaited."""
+        from devkit.compat.version_tables import load_tables
+        from devkit.solver import solve  # noqa: F401 - loaded, not called
 
+        known = load_tables()
+        # Arrays are parsed on first access.
+        _ = (known.torch.releases, known.torch.wheels, known.torch.indexes, known.driver.toolkits)
+        _ = (known.driver.branches, known.driver.capabilities, known.stack.packages, known.stack.bitsandbytes)
+        _ = known.images.python_images
 
-def _preload() -> None:
-    """Load what every plan needs while the driver's answer is awaited."""
-    from devkit.compat.version_tables import load_tables
-    from devkit.solver import solve  # noqa: F401 - loaded, not called
-
-    known = load_tables()
-    # Arrays are parsed on first access.
-    _ = (known.torch.releases, known.torch.wheels, known.torch.indexes, known.driver.toolkits, known.driver.branches)
-    _ = (known.driver.capabilities, known.stack.packages, known.stack.bitsandbytes, known.images.python_images)
+    return gather_facts(CachingHost(), only=("system", "driver", "nvml", "amd"), meanwhile=preload)
 
 
 _FILE_PATH = click.Path(path_type=Path)

@@ -69,12 +69,28 @@ def render_jobset(task: Task, settings: KubernetesSettings) -> JobManifests:
 
 def build_jobset_spec(task: Task, settings: KubernetesSettings, container: Manifest) -> Manifest:
     """Build the spec that a JobSet and a TrainingRuntime's template share."""
+    disrupted = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    saved = {
+        "action": "FailJob",
+        "onExitCodes": {"containerName": NODE_JOB, "operator": "In", "values": [RESUME_EXIT_CODE]},
+    }
+    preempted = {
+        "name": "preempted",
+        "action": Commented("RestartJobSetAndIgnoreMaxRestarts", "Not counted as a failure: unlimited restarts."),
+        "onJobFailureReasons": ["PodFailurePolicy"],
+    }
     job = {
         "completionMode": Commented("Indexed", "The pod's index is the node's rank."),
         "completions": task.nodes,
         "parallelism": task.nodes,
         "backoffLimit": Commented(0, "One node that fails ends the Job: the others depend on it, and restart with it."),
-        "podFailurePolicy": _build_pod_failure_policy(),
+        # Preemptions end the Job by this policy, other failures by its backoffLimit: so they differ below.
+        "podFailurePolicy": {
+            "rules": [
+                Commented(disrupted, "Evicted, preempted, its node reclaimed or drained: all nodes restart (below)."),
+                Commented(saved, f"{RESUME_EXIT_CODE}: stopped, and saved."),
+            ]
+        },
         "template": build_pod_template(task, settings, container),
     }
     return {
@@ -82,7 +98,13 @@ def build_jobset_spec(task: Task, settings: KubernetesSettings, container: Manif
             "enableDNSHostnames": Commented(True, "Pods find each other by name, even before they are ready."),
             "publishNotReadyAddresses": True,
         },
-        "failurePolicy": _build_failure_policy(),
+        "failurePolicy": {
+            "maxRestarts": Commented(RETRIES, "Of all nodes, after a failure: they resume from the last checkpoint."),
+            "restartStrategy": Commented(
+                "BlockingRecreate", "Only after all pods are deleted: a remaining one would wait for the others."
+            ),
+            "rules": [preempted],
+        },
         "ttlSecondsAfterFinished": Commented(JOB_TTL_S, "A week; then it is deleted with its pods and their logs."),
         "replicatedJobs": [{"name": NODE_JOB, "replicas": 1, "template": {"spec": job}}],
     }
@@ -103,38 +125,6 @@ def _add_deadline(task: Task, spec: Manifest) -> Manifest:
     }
     spec["failurePolicy"]["rules"].append(overtime)
     return spec
-
-
-def _build_pod_failure_policy() -> Manifest:
-    """Build the policy that ends the Job on preemption; other failures end it by backoffLimit, so they differ."""
-    disrupted = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    saved = {
-        "action": "FailJob",
-        "onExitCodes": {"containerName": NODE_JOB, "operator": "In", "values": [RESUME_EXIT_CODE]},
-    }
-    return {
-        "rules": [
-            Commented(disrupted, "Evicted, preempted, its node reclaimed or drained: all nodes restart (below)."),
-            Commented(saved, f"{RESUME_EXIT_CODE}: stopped, and saved."),
-        ]
-    }
-
-
-def _build_failure_policy() -> Manifest:
-    rules = [
-        {
-            "name": "preempted",
-            "action": Commented("RestartJobSetAndIgnoreMaxRestarts", "Not counted as a failure: unlimited restarts."),
-            "onJobFailureReasons": ["PodFailurePolicy"],
-        },
-    ]
-    return {
-        "maxRestarts": Commented(RETRIES, "Of all nodes, after a failure: they resume from the last checkpoint."),
-        "restartStrategy": Commented(
-            "BlockingRecreate", "Only after all pods are deleted: a remaining one would wait for the others."
-        ),
-        "rules": rules,
-    }
 
 
 TRAINER_API = "trainer.kubeflow.org/v1alpha1"

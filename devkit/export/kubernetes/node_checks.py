@@ -133,7 +133,10 @@ def build_verify_job(task: Task, settings: KubernetesSettings) -> list[Manifest]
         metadata["labels"] = labels | {QUEUE_LABEL: settings.queue}
         spec = {"suspend": Commented(True, "Kueue starts it: its quota counts these GPUs, too."), **spec}
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
-    return [_build_proof_claim(task, settings), job] if settings.device_class else [job]
+    if not settings.device_class:
+        return [job]
+    # A separate claim template, so that deleting the proof keeps the job's.
+    return [build_claim_template(task, settings) | {"metadata": {"name": _claim_name(task)}}, job]
 
 
 def name_check_instance(task: Task, component: str) -> str:
@@ -241,11 +244,6 @@ def _select_gpu_nodes(task: Task, settings: KubernetesSettings) -> Manifest | Co
 
 def _claim_name(task: Task) -> str:
     return f"{_name_check(task, VERIFY_COMPONENT)}-gpu"
-
-
-def _build_proof_claim(task: Task, settings: KubernetesSettings) -> Manifest:
-    """Build a separate claim template, so that deleting the proof keeps the job's."""
-    return build_claim_template(task, settings) | {"metadata": {"name": _claim_name(task)}}
 
 
 def _build_pod_fields(settings: KubernetesSettings) -> Manifest:

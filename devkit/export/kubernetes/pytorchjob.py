@@ -39,7 +39,16 @@ def render_pytorchjob(task: Task, settings: KubernetesSettings) -> JobManifests:
                 "The operator sets PET_NNODES, PET_NPROC_PER_NODE, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT, "
                 "which torchrun reads.",
             ),
-            "runPolicy": _build_run_policy(task),
+            "runPolicy": {
+                "backoffLimit": Commented(RESTARTS, "Restarts of containers, those after a preemption included."),
+                "activeDeadlineSeconds": Commented(task.time_s, "Time limit, restarts included."),
+                "ttlSecondsAfterFinished": Commented(
+                    JOB_TTL_S, "A week; then the job is deleted with its pods and their logs."
+                ),
+                "cleanPodPolicy": Commented(
+                    "Running", "Pods that still run when the job has ended; ended ones keep their logs."
+                ),
+            },
             "pytorchReplicaSpecs": replicas,
         },
     }
@@ -57,19 +66,6 @@ def render_pytorchjob(task: Task, settings: KubernetesSettings) -> JobManifests:
         ),
         notes=(note,),
     )
-
-
-def _build_run_policy(task: Task) -> Manifest:
-    return {
-        "backoffLimit": Commented(RESTARTS, "Restarts of containers, those after a preemption included."),
-        "activeDeadlineSeconds": Commented(task.time_s, "Time limit, restarts included."),
-        "ttlSecondsAfterFinished": Commented(
-            JOB_TTL_S, "A week; then the job is deleted with its pods and their logs."
-        ),
-        "cleanPodPolicy": Commented(
-            "Running", "Pods that still run when the job has ended; ended ones keep their logs."
-        ),
-    }
 
 
 def _build_replicas(task: Task, settings: KubernetesSettings, count: int) -> Manifest:

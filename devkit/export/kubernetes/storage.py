@@ -41,21 +41,17 @@ def build_new_claims(task: Task, settings: KubernetesSettings) -> list[Manifest]
             f"--access-mode {mode} lets one node mount what {task.nodes} nodes must share",
             "Give --access-mode ReadWriteMany and a --storage-class that offers it (NFS, CephFS, EFS, Filestore, …).",
         )
-    return [_build_claim(task, settings, volume, mode) for volume in task.volumes if not volume.source]
-
-
-def _build_claim(task: Task, settings: KubernetesSettings, volume: Volume, mode: AccessMode) -> Manifest:
     why = "Every node mounts it." if mode is AccessMode.MANY_NODES else "One node at a time mounts it."
-    spec: Manifest = {"accessModes": [Commented(str(mode), why)]}
-    if settings.storage_class:
-        spec["storageClassName"] = settings.storage_class
-    spec["resources"] = {"requests": {"storage": Commented(format_quantity(volume.size_bytes), f"{volume.because}.")}}
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name_claim(task, volume), "labels": build_labels(task, str(volume.role))},
-        "spec": spec,
-    }
+    claims = []
+    for volume in (each for each in task.volumes if not each.source):
+        spec: Manifest = {"accessModes": [Commented(str(mode), why)]}
+        if settings.storage_class:
+            spec["storageClassName"] = settings.storage_class
+        size = Commented(format_quantity(volume.size_bytes), f"{volume.because}.")
+        spec["resources"] = {"requests": {"storage": size}}
+        metadata = {"name": name_claim(task, volume), "labels": build_labels(task, str(volume.role))}
+        claims.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
+    return claims
 
 
 def build_pod_volumes(task: Task, settings: KubernetesSettings) -> list[Any]:
