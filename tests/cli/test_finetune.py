@@ -73,18 +73,18 @@ def test_wrong_input_is_refused_at_once(words, said):
 
 
 @pytest.fixture(scope="module")
-def kitchen(tmp_path_factory):
+def run_factory(tmp_path_factory):
     pytest.importorskip("torch", reason="the workload extra is not installed")
-    from tests.workload.finetune.kitchen import Kitchen
+    from tests.workload.finetune.run_factory import RunFactory
 
-    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+    return RunFactory(tmp_path_factory.mktemp("run_factory"))
 
 
 @pytest.mark.workload
-def test_one_command_trains_and_standard_output_holds_json_alone(kitchen):
-    output = kitchen.folder / "result"
+def test_one_command_trains_and_standard_output_holds_json_alone(run_factory):
+    output = run_factory.folder / "result"
     done = finetune(
-        "--model", str(kitchen.base), "--data", str(kitchen.texts), "--output", str(output), "--steps", "2",
+        "--model", str(run_factory.base), "--data", str(run_factory.texts), "--output", str(output), "--steps", "2",
         "--optimizer", "paged-adamw-8bit",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -95,12 +95,12 @@ def test_one_command_trains_and_standard_output_holds_json_alone(kitchen):
 
 
 @pytest.mark.workload
-def test_a_dry_run_as_text_prints_decisions_with_reasons(kitchen):
+def test_a_dry_run_as_text_prints_decisions_with_reasons(run_factory):
     done = finetune(
-        "--model", str(kitchen.base), "--data", str(kitchen.texts), "--output", str(kitchen.folder / "never"),
+        "--model", str(run_factory.base), "--data", str(run_factory.texts), "--output", str(run_factory.folder / "never"),
         "--dry-run", "--text", COLUMNS="120",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "precision: fp32 - CPUs compute fp32 exactly and fast\n" in done.stdout
     assert "memory: about " in done.stdout
-    assert not (kitchen.folder / "never").exists()
+    assert not (run_factory.folder / "never").exists()

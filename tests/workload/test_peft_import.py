@@ -11,7 +11,7 @@ pytest.importorskip("peft", reason="needs the workload extra")
 pytestmark = pytest.mark.workload
 
 from devkit.workload.environment import hide_module
-from tests.workload.finetune.kitchen import TEXTS, write_base, write_texts
+from tests.workload.finetune.run_factory import TEXTS, write_base, write_texts
 
 BROKEN = "raise OSError('libcusparse.so.11: cannot open shared object file')"
 EACH = """

@@ -11,7 +11,7 @@ pytest.importorskip("peft")
 
 from devkit.workload.proof import models, run_stages
 from devkit.workload.proof.training import ProofModels
-from tests.workload.finetune.kitchen import write_base
+from tests.workload.finetune.run_factory import write_base
 
 pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore")]
 

@@ -364,7 +364,20 @@ class _ComputeDecisions:
         self.warnings: list[str] = []
         _require_bitsandbytes(settings, hardware)
         self.precision = self._record("precision", settings.precision, *_choose_precision(settings, hardware))
-        self._judge_precision()
+        if settings.method is Method.FULL and self.precision is Precision.FP16:
+            raise DevkitError(
+                "--precision fp16 cannot train a whole model: updates to its weights would round to nothing",
+                "Use --precision bf16 if the GPU has it, else fp32; or --method lora.",
+            )
+        precision, optimizer = settings.precision, settings.optimizer
+        if precision is Precision.BF16 and not hardware.computes_bf16:
+            self.warnings.append(
+                f"{hardware.name} only emulates bf16 (--precision bf16): expect a fraction of fp16's speed"
+            )
+        if precision is Precision.FP16 and hardware.kind is DeviceKind.CPU:
+            self.warnings.append("few CPUs compute in fp16 (--precision fp16): expect it to be slow")
+        if optimizer in PAGED_OPTIMIZERS and hardware.kind is not DeviceKind.CUDA:
+            self.warnings.append(f"--optimizer {optimizer} pages on NVIDIA GPUs only")
         self.adapter_precision = self._choose_adapter_precision()
         self.attention = self._choose_attention(traits)
         self.packing = self._choose_packing(traits, corpus)
@@ -382,22 +395,6 @@ class _ComputeDecisions:
         shown = ("yes" if value else "no") if isinstance(value, bool) else f"{value}"
         self.reasons.append(Decision(name, shown, because if setting is None else USER_CHOICE))
         return value
-
-    def _judge_precision(self) -> None:
-        if self._settings.method is Method.FULL and self.precision is Precision.FP16:
-            raise DevkitError(
-                "--precision fp16 cannot train a whole model: updates to its weights would round to nothing",
-                "Use --precision bf16 if the GPU has it, else fp32; or --method lora.",
-            )
-        precision, optimizer = self._settings.precision, self._settings.optimizer
-        if precision is Precision.BF16 and not self._hardware.computes_bf16:
-            self.warnings.append(
-                f"{self._hardware.name} only emulates bf16 (--precision bf16): expect a fraction of fp16's speed"
-            )
-        if precision is Precision.FP16 and self._hardware.kind is DeviceKind.CPU:
-            self.warnings.append("few CPUs compute in fp16 (--precision fp16): expect it to be slow")
-        if optimizer in PAGED_OPTIMIZERS and self._hardware.kind is not DeviceKind.CUDA:
-            self.warnings.append(f"--optimizer {optimizer} pages on NVIDIA GPUs only")
 
     def _choose_adapter_precision(self) -> Precision:
         if self._settings.method is Method.FULL:

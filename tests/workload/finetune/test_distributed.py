@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 from tests.amount import every
-from tests.workload.finetune.kitchen import Kitchen
+from tests.workload.finetune.run_factory import RunFactory
 
 STEPS = 4
 EQUAL = 2e-5
@@ -26,18 +26,24 @@ EQUAL = 2e-5
 
 
 @pytest.fixture(scope="module")
-def kitchen(tmp_path_factory):
-    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+def run_factory(tmp_path_factory):
+    return RunFactory(tmp_path_factory.mktemp("run_factory"))
 
 
-def argv(kitchen, output, *more):
-    fixed = {"model": kitchen.base, "data": kitchen.texts, "output": output, "steps": STEPS, "learning-rate": 0.005}
+def argv(run_factory, output, *more):
+    fixed = {
+        "model": run_factory.base,
+        "data": run_factory.texts,
+        "output": output,
+        "steps": STEPS,
+        "learning-rate": 0.005,
+    }
     words = [word for name, value in fixed.items() for word in (f"--{name}", str(value))]
     return ["finetune", "--json", *words, *more]
 
 
-def ran(kitchen, zygote, name, *more, world=1):
-    run = zygote.start(argv(kitchen, kitchen.folder / name, *more), world=world)
+def ran(run_factory, zygote, name, *more, world=1):
+    run = zygote.start(argv(run_factory, run_factory.folder / name, *more), world=world)
     assert run.ended() == [0] * world, [run.said(rank) for rank in range(world)]
     return run
 
@@ -62,9 +68,9 @@ ALONE = {
 
 
 @pytest.fixture(scope="module")
-def alone(kitchen, zygote):
+def alone(run_factory, zygote):
     """The run of one process, by case; made when it is first asked for."""
-    return cache(lambda case: ran(kitchen, zygote, f"alone {case}", *ALONE[case]))
+    return cache(lambda case: ran(run_factory, zygote, f"alone {case}", *ALONE[case]))
 
 
 @pytest.mark.parametrize(
@@ -87,8 +93,8 @@ def alone(kitchen, zygote):
         ],
     ),
 )
-def test_two_processes_have_the_losses_of_one(kitchen, zygote, alone, case, sharding, within):
-    both = ran(kitchen, zygote, f"{case} {sharding}", *ALONE[case], "--sharding", sharding, world=2)
+def test_two_processes_have_the_losses_of_one(run_factory, zygote, alone, case, sharding, within):
+    both = ran(run_factory, zygote, f"{case} {sharding}", *ALONE[case], "--sharding", sharding, world=2)
     one = alone(case)
     assert losses(both) == pytest.approx(losses(one), rel=within)
     # AdamW would hide gradients that are all twice as long.
@@ -97,25 +103,25 @@ def test_two_processes_have_the_losses_of_one(kitchen, zygote, alone, case, shar
     assert both.said(1) == "", "the second process has nothing to say"
 
 
-def test_another_batch_has_other_losses(kitchen, zygote, alone):
+def test_another_batch_has_other_losses(run_factory, zygote, alone):
     """Were it not so, the comparison above would show nothing."""
-    other = ran(kitchen, zygote, "other batch", "--batch", "3")
+    other = ran(run_factory, zygote, "other batch", "--batch", "3")
     assert losses(other)[1:] != pytest.approx(losses(alone("lora"))[1:], rel=100 * EQUAL)
 
 
 @pytest.mark.parametrize("case", every(2, ["lora", "full", "qlora"]))
-def test_a_sharded_run_resumes_bitwise_identically_and_in_one_process_too(kitchen, zygote, alone, case):
-    straight = ran(kitchen, zygote, f"straight {case}", *ALONE[case], "--sharding", "zero3", world=2)
+def test_a_sharded_run_resumes_bitwise_identically_and_in_one_process_too(run_factory, zygote, alone, case):
+    straight = ran(run_factory, zygote, f"straight {case}", *ALONE[case], "--sharding", "zero3", world=2)
     for world in (2, 1):
         name = f"stopped {case} {world}"
-        words = argv(kitchen, kitchen.folder / name, *ALONE[case], "--sharding", "zero3")
+        words = argv(run_factory, run_factory.folder / name, *ALONE[case], "--sharding", "zero3")
         run = zygote.start(words, world=2)
         run.until(lambda run=run: len(run.events("step")) > 1)
         run.send(signal.SIGTERM, 1)
         assert run.ended() == [75, 75], run.said(0)
         before = losses(run)
         same = ("--sharding", "zero3") if world == 2 else ()
-        after = ran(kitchen, zygote, name, *ALONE[case], *same, world=world)
+        after = ran(run_factory, zygote, name, *ALONE[case], *same, world=world)
         if world == 2:
             assert before + losses(after) == losses(straight)
         else:
@@ -123,24 +129,24 @@ def test_a_sharded_run_resumes_bitwise_identically_and_in_one_process_too(kitche
             assert any("saved by 2 processes, resumed by 1 process" in note["text"] for note in after.events("note"))
 
 
-def test_what_cannot_be_sharded_is_refused_by_all(kitchen, zygote):
-    words = argv(kitchen, kitchen.folder / "refused", "--method", "int8-lora", "--sharding", "zero3")
+def test_what_cannot_be_sharded_is_refused_by_all(run_factory, zygote):
+    words = argv(run_factory, run_factory.folder / "refused", "--method", "int8-lora", "--sharding", "zero3")
     run = zygote.start(words, world=2)
     assert run.ended() == [2, 2]
     assert "int8-lora does not work with zero3" in run.said(0)
 
 
-def test_torchrun_forwards_a_signal_and_the_run_resumes(kitchen, zygote):
+def test_torchrun_forwards_a_signal_and_the_run_resumes(run_factory, zygote):
     words = ("--batch", "4", "--dropout", "0.1", "--steps", "60")
-    straight = ran(kitchen, zygote, "untouched", *words, world=2)
-    output = kitchen.folder / "under torchrun"
+    straight = ran(run_factory, zygote, "untouched", *words, world=2)
+    output = run_factory.folder / "under torchrun"
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "-m", "devkit"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    errors = kitchen.folder / "errors"
+    errors = run_factory.folder / "errors"
     with (
         errors.open("w") as stream,
         subprocess.Popen(
-            [*torchrun, *argv(kitchen, output, *words)],
+            [*torchrun, *argv(run_factory, output, *words)],
             stdout=subprocess.PIPE,
             stderr=stream,
             text=True,
@@ -156,7 +162,7 @@ def test_torchrun_forwards_a_signal_and_the_run_resumes(kitchen, zygote):
     assert time.monotonic() - sent_at_s < 30, "torchrun would have killed them after that"
     assert launcher.returncode == 1, "whatever its processes' exit codes are"
     assert told[-1]["how"] == "preempted", errors.read_text()
-    after = ran(kitchen, zygote, "under torchrun", *words, world=2)
+    after = ran(run_factory, zygote, "under torchrun", *words, world=2)
     before = [each["loss"] for each in told if each["event"] == "step"]
     assert before + losses(after) == losses(straight)
 

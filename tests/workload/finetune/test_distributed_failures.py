@@ -13,19 +13,25 @@ pytestmark = [
 ]
 
 from tests.amount import every
-from tests.workload.finetune.kitchen import Kitchen
+from tests.workload.finetune.run_factory import RunFactory
 
 EQUAL = 2e-5
 """Relative: sums are taken in another order, in fp32."""
 
 
 @pytest.fixture(scope="module")
-def kitchen(tmp_path_factory):
-    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+def run_factory(tmp_path_factory):
+    return RunFactory(tmp_path_factory.mktemp("run_factory"))
 
 
-def argv(kitchen, output, *more, **changed):
-    fixed = {"model": kitchen.base, "data": kitchen.texts, "output": kitchen.folder / output, "batch": 4, "steps": 4}
+def argv(run_factory, output, *more, **changed):
+    fixed = {
+        "model": run_factory.base,
+        "data": run_factory.texts,
+        "output": run_factory.folder / output,
+        "batch": 4,
+        "steps": 4,
+    }
     fixed |= {"micro-batch": 2, "learning-rate": 0.005, **changed}
     return ["finetune", "--json", *(word for name, value in fixed.items() for word in (f"--{name}", str(value))), *more]
 
@@ -34,20 +40,20 @@ def losses(run):
     return [each["loss"] for each in run.events("step")]
 
 
-def record_in(kitchen, output):
-    return json.loads((kitchen.folder / output / "run.json").read_text())
+def record_in(run_factory, output):
+    return json.loads((run_factory.folder / output / "run.json").read_text())
 
 
 @pytest.fixture(scope="module")
-def straight(kitchen, zygote):
+def straight(run_factory, zygote):
     """The losses of two processes to whom nothing happens."""
-    run = zygote.start(argv(kitchen, "straight"), world=2)
+    run = zygote.start(argv(run_factory, "straight"), world=2)
     assert run.ended() == [0, 0], run.said(0)
     return losses(run)
 
 
-def broken_texts(kitchen):
-    path = kitchen.folder / "broken.jsonl"
+def broken_texts(run_factory):
+    path = run_factory.folder / "broken.jsonl"
     path.write_text('{"text": "one"}\n{"text": \n')
     return path
 
@@ -58,106 +64,110 @@ def broken_texts(kitchen):
         2,
         [
             pytest.param(lambda _: {"steps": 0}, "--steps is 0", id="a setting"),
-            pytest.param(lambda kitchen: {"data": broken_texts(kitchen)}, "broken.jsonl:2", id="a line of the data"),
+            pytest.param(
+                lambda run_factory: {"data": broken_texts(run_factory)}, "broken.jsonl:2", id="a line of the data"
+            ),
             pytest.param(lambda _: {"targets": "q_prj"}, "q_prj", id="a layer that is not there"),
-            pytest.param(lambda _: {"sequence": 4096}, "longer than this model reads", id="rows that are too long"),
+            pytest.param(
+                lambda _: {"sequence": 4096}, "longer than this model's context length", id="rows that are too long"
+            ),
             pytest.param(lambda _: {"model": "/nowhere"}, "there is no model /nowhere", id="a model that is not there"),
         ],
     ),
 )
-def test_an_error_of_all_ranks_is_reported_once(kitchen, zygote, changed, says):
-    run = zygote.start(argv(kitchen, "refused", **changed(kitchen)), world=3)
+def test_an_error_of_all_ranks_is_reported_once(run_factory, zygote, changed, says):
+    run = zygote.start(argv(run_factory, "refused", **changed(run_factory)), world=3)
     assert run.ended() == [2, 2, 2], run.said(1)
     assert run.said(0).count("Error: ") == 1
     assert says in run.said(0)
     assert (run.said(1), run.said(2)) == ("", "")
 
 
-def test_an_error_of_one_node_is_reported_by_that_node(kitchen, zygote, tmp_path):
+def test_an_error_of_one_node_is_reported_by_that_node(run_factory, zygote, tmp_path):
     """The second process stands for another node, whose disk has no such file."""
-    words = argv(kitchen, "other node", data=kitchen.texts.name)
+    words = argv(run_factory, "other node", data=run_factory.texts.name)
     places = {
-        0: {"cwd": str(kitchen.texts.parent)},
+        0: {"cwd": str(run_factory.texts.parent)},
         1: {"cwd": str(tmp_path), "environment": {"LOCAL_RANK": "0"}},
     }
     run = zygote.start(words, world=2, places=places)
     assert run.ended() == [2, 2]
     assert run.said(0) == ""
-    assert f"Error: there is no file or folder {kitchen.texts.name}" in run.said(1)
+    assert f"Error: there is no file or folder {run_factory.texts.name}" in run.said(1)
 
 
 @pytest.mark.parametrize("failing", every(2, [1, 0]))
-def test_oom_of_one_rank_is_retried_with_half_the_micro_batch_by_all(kitchen, zygote, straight, failing):
+def test_oom_of_one_rank_is_retried_with_half_the_micro_batch_by_all(run_factory, zygote, straight, failing):
     """Each process makes one pass in a step, so that the third is of the third step."""
     places = {failing: {"faults": {"out of memory": [3]}}}
-    run = zygote.start(argv(kitchen, f"halved {failing}"), world=2, places=places)
+    run = zygote.start(argv(run_factory, f"halved {failing}"), world=2, places=places)
     assert run.ended() == [0, 0], run.said(failing)
     assert [(each["step"], each["next_micro_batch"]) for each in run.events("out-of-memory")] == [(3, 1)]
     assert losses(run) == pytest.approx(straight, rel=EQUAL)
     assert run.said(1) == ""
 
 
-def test_out_of_memory_again_and_again_saves_and_ends_all_with_one_message(kitchen, zygote):
+def test_out_of_memory_again_and_again_saves_and_ends_all_with_one_message(run_factory, zygote):
     places = {1: {"faults": {"out of memory": list(range(3, 100))}}}
-    run = zygote.start(argv(kitchen, "too much"), world=2, places=places)
+    run = zygote.start(argv(run_factory, "too much"), world=2, places=places)
     assert run.ended() == [1, 1]
     assert [(each["how"], each["step"], each["saved"]) for each in run.events("stopped")] == [("out-of-memory", 2, 2)]
     assert run.said(1) == ""
-    assert record_in(kitchen, "too much")["status"] == "out-of-memory"
+    assert record_in(run_factory, "too much")["status"] == "out-of-memory"
 
 
-def test_oom_of_a_sharded_rank_is_reported_by_that_rank(kitchen, zygote):
+def test_oom_of_a_sharded_rank_is_reported_by_that_rank(run_factory, zygote):
     """FSDP2's processes need each other within every pass: there is no agreeing, and no hanging either."""
     places = {1: {"faults": {"out of memory": [3]}}}
-    run = zygote.start(argv(kitchen, "sharded", "--sharding", "zero3"), world=2, places=places)
+    run = zygote.start(argv(run_factory, "sharded", "--sharding", "zero3"), world=2, places=places)
     assert run.ended() == [2, 1]
     told = [json.loads(line) for line in run.said(1).splitlines() if line.startswith("{")]
     assert [(each["event"], each["how"], each["process"]) for each in told] == [("stopped", "out-of-memory", 1)]
     assert "Error: " not in run.said(0)
-    assert record_in(kitchen, "sharded")["status"] == "failed"
+    assert record_in(run_factory, "sharded")["status"] == "failed"
 
 
-def test_a_process_that_dies_at_the_start_is_not_waited_for_as_long_as_for_a_checkpoint(kitchen, zygote):
+def test_a_process_that_dies_at_the_start_is_not_waited_for_as_long_as_for_a_checkpoint(run_factory, zygote):
     places = {rank: {"faults": {"patience": 2.0}} for rank in (0, 2)} | {1: {"faults": {"dies at start": None}}}
-    run = zygote.start(argv(kitchen, "never met"), world=3, places=places)
+    run = zygote.start(argv(run_factory, "never met"), world=3, places=places)
     assert run.ended() == [2, -signal.SIGKILL, 2]
     assert "process 0 of 3 did not find the others" in run.said(0)
     assert "Error: " not in run.said(2), "the first process of the node says it"
 
 
-def test_a_rank_that_dies_later_is_reported_by_one_and_ends_all(kitchen, zygote):
-    run = zygote.start(argv(kitchen, "missed", steps=4000, **{"save-every": 4000}), world=3)
+def test_a_rank_that_dies_later_is_reported_by_one_and_ends_all(run_factory, zygote):
+    run = zygote.start(argv(run_factory, "missed", steps=4000, **{"save-every": 4000}), world=3)
     run.until(lambda: len(run.events("step")) > 1)
     run.send(signal.SIGKILL, 1)
     assert run.ended() == [2, -signal.SIGKILL, 2]
     assert sum(run.said(rank).count("lost another process") for rank in (0, 2)) == 1
-    assert record_in(kitchen, "missed")["status"] == "failed"
+    assert record_in(run_factory, "missed")["status"] == "failed"
 
 
-def test_an_earlier_runs_end_is_never_taken_for_this_ones(kitchen, zygote):
-    words = argv(kitchen, "twice", steps=4000, **{"save-every": 4000})
+def test_an_earlier_runs_end_is_never_taken_for_this_ones(run_factory, zygote):
+    words = argv(run_factory, "twice", steps=4000, **{"save-every": 4000})
     run = zygote.start(words)
     run.until(lambda: len(run.events("step")) > 1)
     run.send(signal.SIGTERM)
     assert run.ended() == [75]
-    assert record_in(kitchen, "twice")["status"] == "preempted"
+    assert record_in(run_factory, "twice")["status"] == "preempted"
     run = zygote.start(words, places={0: {"faults": {"dies while it reads": None}}})
     assert run.ended() == [-signal.SIGKILL]
-    assert record_in(kitchen, "twice")["status"] == "running"
-    run = zygote.start(argv(kitchen, "twice", data=broken_texts(kitchen)))
+    assert record_in(run_factory, "twice")["status"] == "running"
+    run = zygote.start(argv(run_factory, "twice", data=broken_texts(run_factory)))
     assert run.ended() == [2]
-    found = record_in(kitchen, "twice")
+    found = record_in(run_factory, "twice")
     assert found["status"] == "failed"
     assert "broken.jsonl:2" in found["error"]
 
 
-def test_one_process_of_a_node_tokenises_for_all(kitchen, zygote, straight, tmp_path):
+def test_one_process_of_a_node_tokenises_for_all(run_factory, zygote, straight, tmp_path):
     scratch = {"scratch": str(tmp_path)}
     places = {0: {"faults": scratch}, 1: {"faults": {**scratch, "tokenises nothing": None}}}
-    run = zygote.start(argv(kitchen, "tokenised once", "--eval-share", "0.25"), world=2, places=places)
+    run = zygote.start(argv(run_factory, "tokenised once", "--eval-share", "0.25"), world=2, places=places)
     assert run.ended() == [0, 0], run.said(1)
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
-    run = zygote.start(argv(kitchen, "tokenised once too"), world=2, places=places)
+    run = zygote.start(argv(run_factory, "tokenised once too"), world=2, places=places)
     assert run.ended() == [0, 0], run.said(1)
     assert losses(run) == straight
 
@@ -172,7 +182,7 @@ def test_one_process_of_a_node_tokenises_for_all(kitchen, zygote, straight, tmp_
         ],
     ),
 )
-def test_without_a_shared_file_each_rank_tokenizes_with_the_same_result(kitchen, zygote, straight, places, request):
-    run = zygote.start(argv(kitchen, f"for itself {request.node.callspec.id}"), world=2, places=places)
+def test_without_a_shared_file_each_rank_tokenizes_with_the_same_result(run_factory, zygote, straight, places, request):
+    run = zygote.start(argv(run_factory, f"for itself {request.node.callspec.id}"), world=2, places=places)
     assert run.ended() == [0, 0], run.said(1)
     assert losses(run) == straight

@@ -15,7 +15,7 @@ from devkit.workload.finetune.model.hub import (
     resolve_model_folder,
 )
 from tests.amount import every
-from tests.workload.finetune.hub_stand_in import client_environment, hub
+from tests.workload.finetune.fake_hub import client_environment, hub
 
 pytestmark = pytest.mark.workload
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.amount import ANOTHER, is_tried
-from tests.workload.finetune.hub_stand_in import client_environment, hub
+from tests.workload.finetune.fake_hub import client_environment, hub
 
 pytestmark = [
     pytest.mark.workload,

@@ -23,7 +23,7 @@ pytestmark = [
 from devkit.workload.finetune.checkpoint import list_checkpoints, verify_checkpoint
 from tests.amount import LONG, every
 from tests.conftest import KILLED
-from tests.workload.finetune.kitchen import Kitchen
+from tests.workload.finetune.run_factory import RunFactory
 
 STEPS, SAVE_EVERY = 9, 2
 KILLS_OF_A_RUN = 4 if LONG else 2
@@ -32,8 +32,8 @@ PREEMPTED = 75
 
 
 @pytest.fixture(scope="module")
-def kitchen(tmp_path_factory):
-    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+def run_factory(tmp_path_factory):
+    return RunFactory(tmp_path_factory.mktemp("run_factory"))
 
 
 @pytest.fixture
@@ -43,11 +43,11 @@ def killed(record_property):
 
 
 @pytest.fixture(scope="module")
-def untouched(kitchen, zygote):
+def untouched(run_factory, zygote):
     """What runs come to when nobody touches them, by processes and how these share the model."""
     return cache(
         lambda world, *sharing: Outcome(
-            run_to_its_end(kitchen, zygote, kitchen.folder / f"untouched-{world}-{sharing}", world, *sharing)
+            run_to_its_end(run_factory, zygote, run_factory.folder / f"untouched-{world}-{sharing}", world, *sharing)
         )
     )
 
@@ -64,10 +64,10 @@ class Outcome:
         return (self.losses, self.adapter) == (other.losses, other.adapter)
 
 
-def argv(kitchen, output, *sharing, **changed):
+def argv(run_factory, output, *sharing, **changed):
     settings = {
-        "model": kitchen.base,
-        "data": kitchen.texts,
+        "model": run_factory.base,
+        "data": run_factory.texts,
         "output": output,
         "batch": 4,
         "micro-batch": 1,
@@ -82,8 +82,8 @@ def argv(kitchen, output, *sharing, **changed):
     return ["finetune", "--json", *words, *sharing]
 
 
-def run_to_its_end(kitchen, zygote, output, world, *sharing):
-    run = zygote.start(argv(kitchen, output, *sharing), world=world)
+def run_to_its_end(run_factory, zygote, output, world, *sharing):
+    run = zygote.start(argv(run_factory, output, *sharing), world=world)
     assert run.ended() == [0] * world, run.said(0)
     return output
 
@@ -124,13 +124,13 @@ def check_nothing_was_lost(run, output, before):
 @pytest.mark.parametrize("in_a_save", [False, True], ids=["at any time", "in a save"])
 @pytest.mark.parametrize("seed", every(2, [1, 2]))
 def test_a_run_that_is_killed_repeatedly_ends_as_an_uninterrupted_one(
-    kitchen, zygote, untouched, killed, number, in_a_save, seed
+    run_factory, zygote, untouched, killed, number, in_a_save, seed
 ):
     draw = random.Random(f"{number} {in_a_save} {seed}")
-    output = kitchen.folder / f"one-{number}-{in_a_save}-{seed}"
+    output = run_factory.folder / f"one-{number}-{in_a_save}-{seed}"
     for _ in range(KILLS_OF_A_RUN):
         before = last_saved(output)
-        run = zygote.start(argv(kitchen, output), slow_disk_s=0.015 if in_a_save else 0.0)
+        run = zygote.start(argv(run_factory, output), slow_disk_s=0.015 if in_a_save else 0.0)
         hit(run, output, draw, number=number, in_a_save=in_a_save)
         code = run.ended()[0]
         assert code in (0, PREEMPTED, -number), run.said(0)
@@ -138,7 +138,7 @@ def test_a_run_that_is_killed_repeatedly_ends_as_an_uninterrupted_one(
         assert code != -number or number == signal.SIGKILL or not run.events("step") or run.events("end")
         killed(int(code != 0))
         check_nothing_was_lost(run, output, before)
-    run_to_its_end(kitchen, zygote, output, 1)
+    run_to_its_end(run_factory, zygote, output, 1)
     assert Outcome(output) == untouched(1)
     assert not [path.name for path in output.iterdir() if ".tmp-" in path.name or ".old-" in path.name]
 
@@ -166,13 +166,13 @@ PARTS = ("--sharding", "zero3")
     ],
 )
 def test_two_ranks_stop_together_and_resume_as_if_uninterrupted(
-    kitchen, zygote, untouched, killed, number, ranks, sharing
+    run_factory, zygote, untouched, killed, number, ranks, sharing
 ):
     draw = random.Random(f"{number} {ranks}")
-    output = kitchen.folder / f"two-{number}-{ranks}-{sharing}"
+    output = run_factory.folder / f"two-{number}-{ranks}-{sharing}"
     for in_a_save in (False, True):
         before = last_saved(output)
-        run = zygote.start(argv(kitchen, output, *sharing), world=2, slow_disk_s=0.015 if in_a_save else 0.0)
+        run = zygote.start(argv(run_factory, output, *sharing), world=2, slow_disk_s=0.015 if in_a_save else 0.0)
         hit(run, output, draw, number=number, ranks=ranks, in_a_save=in_a_save)
         hit_at_s = time.monotonic()
         codes = run.ended()
@@ -180,7 +180,7 @@ def test_two_ranks_stop_together_and_resume_as_if_uninterrupted(
         check_codes(run, codes, number, ranks)
         killed(1)
         check_nothing_was_lost(run, output, before)
-    run_to_its_end(kitchen, zygote, output, 2, *sharing)
+    run_to_its_end(run_factory, zygote, output, 2, *sharing)
     assert Outcome(output) == untouched(2, *sharing)
 
 
@@ -196,36 +196,36 @@ def check_codes(run, codes, number, ranks):
         assert "Traceback" not in run.said(rank)
 
 
-def test_a_run_resumes_with_another_micro_batch(kitchen, zygote):
+def test_a_run_resumes_with_another_micro_batch(run_factory, zygote):
     """Without dropout, which draws in another order then: only the rounding differs."""
-    straight = kitchen.folder / "same-passes"
-    assert zygote.start(argv(kitchen, straight, dropout=0.0)).ended() == [0]
-    output = kitchen.folder / "other-passes"
-    run = zygote.start(argv(kitchen, output, dropout=0.0))
+    straight = run_factory.folder / "same-passes"
+    assert zygote.start(argv(run_factory, straight, dropout=0.0)).ended() == [0]
+    output = run_factory.folder / "other-passes"
+    run = zygote.start(argv(run_factory, output, dropout=0.0))
     run.until(lambda: len(run.events("step")) > 3)
     run.send(signal.SIGTERM)
     assert run.ended() == [PREEMPTED]
-    assert zygote.start(argv(kitchen, output, **{"dropout": 0.0, "micro-batch": 4})).ended() == [0]
+    assert zygote.start(argv(run_factory, output, **{"dropout": 0.0, "micro-batch": 4})).ended() == [0]
     losses = dict(Outcome(output).losses)
     assert losses == pytest.approx(dict(Outcome(straight).losses), rel=1e-5)
 
 
-def test_ctrl_c_saves_and_leaves_as_interrupted(kitchen, zygote, untouched):
-    output = kitchen.folder / "interrupted"
-    run = zygote.start(argv(kitchen, output))
+def test_ctrl_c_saves_and_leaves_as_interrupted(run_factory, zygote, untouched):
+    output = run_factory.folder / "interrupted"
+    run = zygote.start(argv(run_factory, output))
     run.until(lambda: run.events("step"))
     run.send(signal.SIGINT)
     assert run.ended() == [130]
     assert run.events("stopped")[0]["how"] == "interrupted"
     assert run.events("checkpoint")[-1]["seconds"] > 0
-    run_to_its_end(kitchen, zygote, output, 1)
+    run_to_its_end(run_factory, zygote, output, 1)
     assert Outcome(output) == untouched(1)
 
 
-def test_a_run_of_other_settings_is_refused_and_nothing_of_it_changes(kitchen, zygote):
-    output = run_to_its_end(kitchen, zygote, kitchen.folder / "other-settings", 1)
+def test_a_run_of_other_settings_is_refused_and_nothing_of_it_changes(run_factory, zygote):
+    output = run_to_its_end(run_factory, zygote, run_factory.folder / "other-settings", 1)
     before = Outcome(output)
-    run = zygote.start(argv(kitchen, output, rank=4, seed=4))
+    run = zygote.start(argv(run_factory, output, rank=4, seed=4))
     assert run.ended() == [2]
     assert "was saved with other settings: rank was 16, now 4; seed was 3, now 4" in run.said(0)
     assert Outcome(output) == before

@@ -15,13 +15,13 @@ from safetensors.torch import load_file
 
 from devkit.estimate.settings import Precision
 from devkit.workload.finetune.loop import ModelWithLoss
-from tests.workload.finetune.kitchen import Kitchen
+from tests.workload.finetune.run_factory import RunFactory
 
 
 @pytest.fixture(scope="module")
-def kitchen(tmp_path_factory):
+def run_factory(tmp_path_factory):
     torch.set_num_threads(1)
-    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+    return RunFactory(tmp_path_factory.mktemp("run_factory"))
 
 
 def before_pass(monkeypatch, number, action):
@@ -38,9 +38,9 @@ def before_pass(monkeypatch, number, action):
     monkeypatch.setattr(ModelWithLoss, "compute_micro_batch_loss", forward)
 
 
-def test_a_step_with_a_nan_loss_is_skipped_and_reported(kitchen, monkeypatch):
+def test_a_step_with_a_nan_loss_is_skipped_and_reported(run_factory, monkeypatch):
     before_pass(monkeypatch, {2}, lambda loss: loss * math.nan)
-    ran = kitchen.run(steps=4)
+    ran = run_factory.run(steps=4)
     assert ran.code == 0
     assert [each["step"] for each in ran.named("step")] == [1, 3, 4]
     skipped = ran.named("skipped")[0]
@@ -48,40 +48,40 @@ def test_a_step_with_a_nan_loss_is_skipped_and_reported(kitchen, monkeypatch):
     assert all(math.isfinite(loss) for loss in ran.losses)
 
 
-def test_three_in_a_row_end_the_run_and_keep_the_last_good_checkpoint(kitchen, monkeypatch):
+def test_three_in_a_row_end_the_run_and_keep_the_last_good_checkpoint(run_factory, monkeypatch):
     before_pass(monkeypatch, {3, 4, 5}, lambda loss: loss * math.inf)
-    ran = kitchen.run(steps=9, save_every=2)
+    ran = run_factory.run(steps=9, save_every=2)
     assert ran.code == 1
     assert ran.named("stopped")[0]["how"] == "not-finite"
     assert sorted(each.name for each in ran.output.glob("step-*")) == ["step-2", "step-4"]
     assert json.loads((ran.output / "run.json").read_text())["status"] == "not-finite"
 
 
-def test_a_last_step_whose_texts_are_at_fault_costs_that_step_and_nothing_else(kitchen, monkeypatch):
+def test_a_last_step_whose_texts_are_at_fault_costs_that_step_and_nothing_else(run_factory, monkeypatch):
     """It used to end the run without a result, although the weights were those of the step before."""
     with monkeypatch.context() as patched:
         before_pass(patched, {4}, lambda loss: loss * math.nan)
-        ran = kitchen.run(steps=4)
+        ran = run_factory.run(steps=4)
     assert ran.code == 0
     assert [each["step"] for each in ran.named("skipped")] == [4]
     assert ran.named("end")[0]["result"] == str(ran.output / "adapter")
-    shorter = kitchen.run(steps=3, schedule="constant", warmup=0.0)
-    same = kitchen.run(steps=4, schedule="constant", warmup=0.0)
+    shorter = run_factory.run(steps=3, schedule="constant", warmup=0.0)
+    same = run_factory.run(steps=4, schedule="constant", warmup=0.0)
     before_pass(monkeypatch, {4}, lambda loss: loss * math.nan)
-    skipping = kitchen.run(steps=4, schedule="constant", warmup=0.0)
+    skipping = run_factory.run(steps=4, schedule="constant", warmup=0.0)
     weights = [load_file(each.output / "adapter/adapter_model.safetensors") for each in (shorter, same, skipping)]
     name = next(iter(weights[0]))
     assert torch.equal(weights[2][name], weights[0][name])
     assert not torch.equal(weights[2][name], weights[1][name])
 
 
-def test_a_signal_right_after_a_skipped_step_loses_nothing(kitchen, monkeypatch):
+def test_a_signal_right_after_a_skipped_step_loses_nothing(run_factory, monkeypatch):
     def broken_and_asked(loss):
         os.kill(os.getpid(), signal.SIGTERM)
         return loss * math.nan
 
     before_pass(monkeypatch, {3}, broken_and_asked)
-    ran = kitchen.run(steps=9, save_every=100)
+    ran = run_factory.run(steps=9, save_every=100)
     assert ran.code == 75
     assert ran.named("stopped") == [{"event": "stopped", "step": 3, "how": "preempted", "saved": 3}]
 
@@ -91,9 +91,9 @@ def test_a_signal_right_after_a_skipped_step_loses_nothing(kitchen, monkeypatch)
     [(signal.SIGTERM, 75, "preempted"), (signal.SIGUSR1, 75, "preempted"), (signal.SIGINT, 130, "interrupted")],
 )
 def test_a_signal_is_handled_between_passes_and_the_run_resumes_bitwise_identically(
-    kitchen, monkeypatch, number, code, how
+    run_factory, monkeypatch, number, code, how
 ):
-    straight = kitchen.run(steps=4, micro_batch=2)
+    straight = run_factory.run(steps=4, micro_batch=2)
 
     def signalled(loss):
         os.kill(os.getpid(), number)
@@ -101,43 +101,43 @@ def test_a_signal_is_handled_between_passes_and_the_run_resumes_bitwise_identica
 
     with monkeypatch.context() as patched:
         before_pass(patched, {6}, signalled)  # the second of step 2's four passes
-        stopped = kitchen.run(steps=4, micro_batch=2)
+        stopped = run_factory.run(steps=4, micro_batch=2)
     assert stopped.code == code
     assert stopped.named("stopped")[0] | {"step": 1, "saved": 1, "how": how} == stopped.named("stopped")[0]
-    again = kitchen.run(steps=4, micro_batch=2, output=stopped.output)
+    again = run_factory.run(steps=4, micro_batch=2, output=stopped.output)
     assert again.code == 0
     assert stopped.losses + again.losses == straight.losses
     told = [json.loads(line) for line in (stopped.output / "metrics.jsonl").read_text().splitlines()]
     assert [each["step"] for each in told if each["event"] == "step"] == [1, 2, 3, 4]
 
 
-def test_a_run_in_16_bits_resumes_bitwise_identically(kitchen):
+def test_a_run_in_16_bits_resumes_bitwise_identically(run_factory):
     """The weights are the rounded image of what moves: that stands in the checkpoint as well."""
-    straight = kitchen.run(steps=6, precision=Precision.BF16, learning_rate=1e-3)
-    first = kitchen.run(steps=6, precision=Precision.BF16, learning_rate=1e-3, save_every=3)
+    straight = run_factory.run(steps=6, precision=Precision.BF16, learning_rate=1e-3)
+    first = run_factory.run(steps=6, precision=Precision.BF16, learning_rate=1e-3, save_every=3)
     for each in (first.output / "step-6", first.output / "latest"):
         shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
-    again = kitchen.run(steps=6, precision=Precision.BF16, learning_rate=1e-3, save_every=3, output=first.output)
+    again = run_factory.run(steps=6, precision=Precision.BF16, learning_rate=1e-3, save_every=3, output=first.output)
     assert again.named("resumed")[0]["step"] == 3
     assert first.losses[:3] + again.losses == straight.losses
 
 
-def test_repeated_steps_are_in_the_metrics_once(kitchen, monkeypatch):
+def test_repeated_steps_are_in_the_metrics_once(run_factory, monkeypatch):
     def killed(_):
         raise SystemError("the plug is pulled")
 
     with monkeypatch.context() as patched:
         before_pass(patched, {4}, killed)
         with pytest.raises(SystemError):
-            kitchen.run(steps=5, save_every=2, output=kitchen.folder / "unplugged")
-    again = kitchen.run(steps=5, save_every=2, output=kitchen.folder / "unplugged")
+            run_factory.run(steps=5, save_every=2, output=run_factory.folder / "unplugged")
+    again = run_factory.run(steps=5, save_every=2, output=run_factory.folder / "unplugged")
     assert [each["step"] for each in again.named("step")] == [3, 4, 5]
     told = [json.loads(line) for line in (again.output / "metrics.jsonl").read_text().splitlines()]
     assert [each["step"] for each in told if each["event"] == "step"] == [1, 2, 3, 4, 5]
 
 
-def test_each_step_event_has_the_usual_metrics(kitchen):
-    ran = kitchen.run(steps=2)
+def test_each_step_event_has_the_usual_metrics(run_factory):
+    ran = run_factory.run(steps=2)
     first, last = ran.named("step")
     assert set(first) >= {
         "step", "loss", "learning_rate", "gradient_norm", "tokens", "tokens_per_s", "seconds", "eta_s", "waited_s",
@@ -148,17 +148,17 @@ def test_each_step_event_has_the_usual_metrics(kitchen):
     assert 0 <= first["waited_s"] <= first["seconds"]
 
 
-def test_gradients_are_clipped_and_their_norm_is_reported_before(kitchen):
-    limited = kitchen.run(gradient_limit=1e-9, learning_rate=1e-2)
-    free = kitchen.run(gradient_limit=0.0, learning_rate=1e-2)
+def test_gradients_are_clipped_and_their_norm_is_reported_before(run_factory):
+    limited = run_factory.run(gradient_limit=1e-9, learning_rate=1e-2)
+    free = run_factory.run(gradient_limit=0.0, learning_rate=1e-2)
     assert limited.named("step")[0]["gradient_norm"] == pytest.approx(free.named("step")[0]["gradient_norm"])
     assert limited.named("step")[0]["gradient_norm"] > 1
     assert limited.losses[1] != free.losses[1]
 
 
-def test_a_run_whose_last_weights_are_nan_is_not_done(kitchen):
+def test_a_run_whose_last_weights_are_nan_is_not_done(run_factory):
     """It used to end as done, with no result or with that of an earlier checkpoint."""
-    ran = kitchen.run(steps=2, learning_rate=1e30, schedule="constant", warmup=0.0)
+    ran = run_factory.run(steps=2, learning_rate=1e30, schedule="constant", warmup=0.0)
     assert ran.code == 1
     assert ran.named("stopped") == [{"event": "stopped", "step": 2, "how": "not-finite", "saved": -1}]
     assert ran.named("end")[0]["result"] is None

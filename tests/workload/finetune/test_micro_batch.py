@@ -16,16 +16,16 @@ from devkit.workload.finetune import program
 from devkit.workload.finetune.distributed import Ranks
 from devkit.workload.finetune.loop import ModelWithLoss
 from devkit.workload.finetune.memory import find_micro_batch, free_after_oom, is_out_of_memory, read_device_memory
-from tests.workload.finetune.kitchen import Kitchen
+from tests.workload.finetune.run_factory import RunFactory
 
 CPU = torch.device("cpu")
 ALONE = Ranks(0, 1, CPU)
 
 
 @pytest.fixture(scope="module")
-def kitchen(tmp_path_factory):
+def run_factory(tmp_path_factory):
     torch.set_num_threads(1)
-    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+    return RunFactory(tmp_path_factory.mktemp("run_factory"))
 
 
 @pytest.mark.parametrize(
@@ -103,57 +103,57 @@ class Narrow:
         monkeypatch.setattr(ModelWithLoss, "compute_micro_batch_loss", forward)
 
 
-def test_the_largest_pass_that_fits_is_found_before_training_and_leaves_no_trace(kitchen, monkeypatch):
-    straight = kitchen.run(micro_batch=8)
+def test_the_largest_pass_that_fits_is_found_before_training_and_leaves_no_trace(run_factory, monkeypatch):
+    straight = run_factory.run(micro_batch=8)
     monkeypatch.setattr(program, "can_recover_from_oom", lambda device: True)
     Narrow(monkeypatch, fits=2)
-    found = kitchen.run(micro_batch=8)
+    found = run_factory.run(micro_batch=8)
     assert found.named("probe")[0] | {"micro_batch": 2, "refused": [8, 4]} == found.named("probe")[0]
     assert found.named("start")[0]["micro_batch"] == 2
     assert found.losses == pytest.approx(straight.losses, rel=2e-6)
 
 
-def test_a_later_oom_is_retried_once_with_half_the_micro_batch(kitchen, monkeypatch):
-    straight = kitchen.run(micro_batch=8)
+def test_a_later_oom_is_retried_once_with_half_the_micro_batch(run_factory, monkeypatch):
+    straight = run_factory.run(micro_batch=8)
     Narrow(monkeypatch, fits=4, since=1)
-    found = kitchen.run(micro_batch=8)
+    found = run_factory.run(micro_batch=8)
     assert found.code == 0
     assert [(each["step"], each["next_micro_batch"]) for each in found.named("out-of-memory")] == [(2, 4)]
     assert found.losses == pytest.approx(straight.losses, rel=2e-6)
 
 
-def test_when_halving_does_not_help_the_run_saves_and_reports_it(kitchen, monkeypatch):
+def test_when_halving_does_not_help_the_run_saves_and_reports_it(run_factory, monkeypatch):
     Narrow(monkeypatch, fits=0, since=1)
-    found = kitchen.run(micro_batch=8)
+    found = run_factory.run(micro_batch=8)
     assert found.code == 1
     assert [each["next_micro_batch"] for each in found.named("out-of-memory")] == [4, None]
     assert found.named("stopped")[0] | {"how": "out-of-memory", "step": 1, "saved": 1} == found.named("stopped")[0]
     assert (found.output / "step-1").is_dir()
 
 
-def test_after_an_oom_the_same_command_resumes(kitchen, monkeypatch):
-    straight = kitchen.run(micro_batch=4)
+def test_after_an_oom_the_same_command_resumes(run_factory, monkeypatch):
+    straight = run_factory.run(micro_batch=4)
     with monkeypatch.context() as narrow:
         Narrow(narrow, fits=0, since=1)
-        failed = kitchen.run(micro_batch=4)
-    again = kitchen.run(micro_batch=4, output=failed.output)
+        failed = run_factory.run(micro_batch=4)
+    again = run_factory.run(micro_batch=4, output=failed.output)
     assert failed.losses + again.losses == straight.losses
 
 
-def test_when_not_one_row_fits_nothing_is_trained(kitchen, monkeypatch):
+def test_when_not_one_row_fits_nothing_is_trained(run_factory, monkeypatch):
     monkeypatch.setattr(program, "can_recover_from_oom", lambda device: True)
     Narrow(monkeypatch, fits=0)
-    found = kitchen.run(micro_batch=2)
+    found = run_factory.run(micro_batch=2)
     assert found.code == 1
     assert found.named("probe")[0]["micro_batch"] == 0
     assert found.losses == []
 
 
-def test_oom_while_loading_is_reported_and_not_as_a_bug(kitchen, monkeypatch):
+def test_oom_while_loading_is_reported_and_not_as_a_bug(run_factory, monkeypatch):
     def too_large(*_):
         raise torch.OutOfMemoryError("for the test")
 
     monkeypatch.setattr(program, "load_base_model", too_large)
-    found = kitchen.run()
+    found = run_factory.run()
     assert found.code == 1
     assert found.named("stopped")[0]["how"] == "out-of-memory"

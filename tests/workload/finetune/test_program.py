@@ -16,14 +16,14 @@ from devkit.workload.generation.files import find_generation_files
 from devkit.workload.generation.program import merge_adapter_into
 from devkit.workload.generation.settings import GenerateSettings
 from tests.workload.finetune.disks import made_read_only, mounted
-from tests.workload.finetune.kitchen import SENTENCE, TEXTS, Kitchen
+from tests.workload.finetune.run_factory import SENTENCE, TEXTS, RunFactory
 from tests.workload.small_models import save_model
 
 
 @pytest.fixture(scope="module")
-def kitchen(tmp_path_factory):
+def run_factory(tmp_path_factory):
     torch.set_num_threads(1)
-    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+    return RunFactory(tmp_path_factory.mktemp("run_factory"))
 
 
 @pytest.mark.parametrize(
@@ -38,35 +38,35 @@ def kitchen(tmp_path_factory):
         pytest.param(Method.FULL, {"learning_rate": 1e-3}, id="full"),
     ],
 )
-def test_every_method_learns_a_sentence_by_heart(kitchen, method, how):
+def test_every_method_learns_a_sentence_by_heart(run_factory, method, how):
     if method in (Method.QLORA, Method.INT8_LORA):
         pytest.importorskip("bitsandbytes")
-    ran = kitchen.run(**{"data": (str(kitchen.sentence),), "method": method, "steps": 50, "batch": 1, **how})
+    ran = run_factory.run(**{"data": (str(run_factory.sentence),), "method": method, "steps": 50, "batch": 1, **how})
     assert ran.code == 0
     assert ran.losses[0] > 5
     assert ran.losses[-1] < 0.15
 
 
-def test_a_batch_is_the_same_however_many_passes_it_takes(kitchen):
-    whole = kitchen.run(micro_batch=8)
+def test_a_batch_is_the_same_however_many_passes_it_takes(run_factory):
+    whole = run_factory.run(micro_batch=8)
     for size in (4, 3, 1):
-        parted = kitchen.run(micro_batch=size)
+        parted = run_factory.run(micro_batch=size)
         assert parted.losses == pytest.approx(whole.losses, rel=2e-6)
         # AdamW would move the weights alike if all gradients were larger.
         assert parted.norms == pytest.approx(whole.norms, rel=1e-4)
 
 
-def test_the_loss_is_the_mean_over_the_tokens_of_the_whole_batch(kitchen):
+def test_the_loss_is_the_mean_over_the_tokens_of_the_whole_batch(run_factory):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(str(kitchen.base))
-    tokenizer = AutoTokenizer.from_pretrained(str(kitchen.base))
+    model = AutoModelForCausalLM.from_pretrained(str(run_factory.base))
+    tokenizer = AutoTokenizer.from_pretrained(str(run_factory.base))
     total, counted = 0.0, 0
     for text in TEXTS:
         ids = torch.tensor([[*tokenizer(text)["input_ids"], tokenizer.eos_token_id]])
         total += model(input_ids=ids, labels=ids).loss.item() * (ids.shape[1] - 1)
         counted += ids.shape[1] - 1
-    ran = kitchen.run(micro_batch=3)
+    ran = run_factory.run(micro_batch=3)
     assert ran.losses[0] == pytest.approx(total / counted, rel=2e-6)
 
 
@@ -79,32 +79,32 @@ def test_the_loss_is_the_mean_over_the_tokens_of_the_whole_batch(kitchen):
         pytest.param({"attention": "sdpa"}, id="padded rows"),
     ],
 )
-def test_settings_that_save_time_or_memory_do_not_change_the_losses(kitchen, how):
+def test_settings_that_save_time_or_memory_do_not_change_the_losses(run_factory, how):
     from devkit.estimate.settings import Attention
 
     how = {**how, "attention": Attention(how["attention"])} if "attention" in how else how
     # One step learns from all texts, so that packed rows hold the same.
-    assert kitchen.run(**how, batch=100).losses == pytest.approx(kitchen.run(batch=100).losses, rel=5e-6)
+    assert run_factory.run(**how, batch=100).losses == pytest.approx(run_factory.run(batch=100).losses, rel=5e-6)
 
 
-def test_masked_prompts_change_the_loss(kitchen):
-    path = kitchen.folder / "prompts.jsonl"
+def test_masked_prompts_change_the_loss(run_factory):
+    path = run_factory.folder / "prompts.jsonl"
     path.write_text(json.dumps({"prompt": "say hello: ", "completion": "hello"}) + "\n")
-    masked = kitchen.run(data=(str(path),), batch=1)
-    whole = kitchen.run(data=(str(path),), batch=1, completion_only=False)
+    masked = run_factory.run(data=(str(path),), batch=1)
+    whole = run_factory.run(data=(str(path),), batch=1, completion_only=False)
     assert masked.losses[0] != pytest.approx(whole.losses[0], rel=1e-3)
 
 
-def test_held_out_data_are_evaluated_and_not_trained_on(kitchen):
-    ran = kitchen.run(eval_share=0.25, eval_every=2)
+def test_held_out_data_are_evaluated_and_not_trained_on(run_factory):
+    ran = run_factory.run(eval_share=0.25, eval_every=2)
     assert [each["step"] for each in ran.named("eval")] == [2, 3]
     assert ran.named("start")[0]["rows"] == 6
-    same = kitchen.run(eval_data=(str(kitchen.texts),), eval_every=3, learning_rate=1e-30)
+    same = run_factory.run(eval_data=(str(run_factory.texts),), eval_every=3, learning_rate=1e-30)
     assert same.named("eval")[0]["loss"] == pytest.approx(same.losses[0], rel=2e-6)
 
 
-def test_the_folder_holds_the_adapter_the_record_and_the_metrics(kitchen):
-    ran = kitchen.run(data=(str(kitchen.sentence),), batch=1)
+def test_the_folder_holds_the_adapter_the_record_and_the_metrics(run_factory):
+    ran = run_factory.run(data=(str(run_factory.sentence),), batch=1)
     record = json.loads((ran.output / "run.json").read_text())
     assert (record["schema"], record["status"], record["step"]) == ("devkit.finetune/1", "done", 3)
     assert record["first_loss"] == ran.losses[0] and record["last_loss"] == ran.losses[-1]
@@ -116,10 +116,10 @@ def test_the_folder_holds_the_adapter_the_record_and_the_metrics(kitchen):
     assert kept == ran.events
 
 
-def test_a_whole_model_can_be_loaded_from_where_it_is_put(kitchen):
+def test_a_whole_model_can_be_loaded_from_where_it_is_put(run_factory):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    ran = kitchen.run(data=(str(kitchen.sentence),), method=Method.FULL, steps=40, batch=1, learning_rate=1e-3)
+    ran = run_factory.run(data=(str(run_factory.sentence),), method=Method.FULL, steps=40, batch=1, learning_rate=1e-3)
     folder = str(ran.output / "model")
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
     assert model.config.use_cache
@@ -128,26 +128,26 @@ def test_a_whole_model_can_be_loaded_from_where_it_is_put(kitchen):
     assert tokenizer.decode(ids[0], skip_special_tokens=True) == SENTENCE
 
 
-def test_the_same_command_resumes_where_it_ended(kitchen):
-    first = kitchen.run(steps=4, save_every=2)
-    again = kitchen.run(steps=4, save_every=2, output=first.output)
+def test_the_same_command_resumes_where_it_ended(run_factory):
+    first = run_factory.run(steps=4, save_every=2)
+    again = run_factory.run(steps=4, save_every=2, output=first.output)
     assert again.code == 0
     assert again.losses == []
     assert again.named("resumed")[0]["step"] == 4
 
 
-def test_no_resume_keeps_what_was_there_in_a_folder_of_its_own(kitchen):
-    first = kitchen.run()
-    again = kitchen.run(output=first.output, resume=False)
+def test_no_resume_keeps_what_was_there_in_a_folder_of_its_own(run_factory):
+    first = run_factory.run()
+    again = run_factory.run(output=first.output, resume=False)
     assert again.losses == first.losses
     assert (first.output / "earlier-1" / "run.json").is_file()
     assert (first.output / "earlier-1" / "step-3").is_dir()
 
 
-def test_a_folder_with_somebody_elses_files_is_refused(kitchen, tmp_path):
+def test_a_folder_with_somebody_elses_files_is_refused(run_factory, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(DevkitError, match=r"no run of devkit wrote: thesis\.tex"):
-        kitchen.run(output=tmp_path)
+        run_factory.run(output=tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -164,49 +164,49 @@ def test_a_folder_with_somebody_elses_files_is_refused(kitchen, tmp_path):
         pytest.param({"steps": 0}, "--steps is 0", id="no steps"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_before_anything_is_loaded(kitchen, how, said):
+def test_what_cannot_be_trained_is_refused_before_anything_is_loaded(run_factory, how, said):
     with pytest.raises(DevkitError, match=said):
-        kitchen.run(**how)
+        run_factory.run(**how)
 
 
-def test_a_dry_run_emits_its_decisions_and_writes_nothing(kitchen):
+def test_a_dry_run_emits_its_decisions_and_writes_nothing(run_factory):
     from devkit.workload.finetune.program import run_finetuning
 
-    events, settings = [], kitchen.settings()
+    events, settings = [], run_factory.settings()
     assert run_finetuning(settings, listeners=(events.append,), dry_run=True) == 0
     assert {each["event"] for each in events} == {"decision", "estimate", "note"}
     assert not settings.output.exists()
 
 
-def test_a_reader_that_left_does_not_end_the_run(kitchen):
+def test_a_reader_that_left_does_not_end_the_run(run_factory):
     from devkit.workload.finetune.program import run_finetuning
 
     def gone(_event):
         raise BrokenPipeError
 
-    settings = kitchen.settings()
+    settings = run_factory.settings()
     assert run_finetuning(settings, listeners=(gone,)) == 0
     assert (settings.output / "adapter").is_dir()
 
 
-def test_an_output_that_cannot_be_written_is_the_users_error_although_it_exists(kitchen, tmp_path):
+def test_an_output_that_cannot_be_written_is_the_users_error_although_it_exists(run_factory, tmp_path):
     with mounted(tmp_path / "disk", "size=1m") as disk:
         made_read_only(disk)
         with pytest.raises(DevkitError, match=r"cannot write .*run\.json: Read-only file system"):
-            kitchen.run(output=disk)
+            run_factory.run(output=disk)
 
 
-def test_rows_limited_to_the_context_length_are_noted_unless_the_user_set_their_length(kitchen):
-    notes = [each["text"] for each in kitchen.run().named("note")]
+def test_rows_limited_to_the_context_length_are_noted_unless_the_user_set_their_length(run_factory):
+    notes = [each["text"] for each in run_factory.run().named("note")]
     assert "rows have at most 128 tokens, which is this model's context length" in notes
-    asked = [each["text"] for each in kitchen.run(sequence=64).named("note")]
+    asked = [each["text"] for each in run_factory.run(sequence=64).named("note")]
     assert not [each for each in asked if "rows have at most" in each]
 
 
-def test_the_memory_of_fused_experts_is_noted_once(kitchen):
+def test_the_memory_of_fused_experts_is_noted_once(run_factory):
     pytest.importorskip("bitsandbytes")
-    folder = save_model(kitchen.folder / "mixture", "qwen3_moe")
-    notes = [each["text"] for each in kitchen.run(model=str(folder), method=Method.QLORA, steps=1).named("note")]
+    folder = save_model(run_factory.folder / "mixture", "qwen3_moe")
+    notes = [each["text"] for each in run_factory.run(model=str(folder), method=Method.QLORA, steps=1).named("note")]
     assert len([note for note in notes if "bitsandbytes quantizes linear layers only" in note]) == 1
 
 
@@ -214,19 +214,19 @@ def test_the_memory_of_fused_experts_is_noted_once(kitchen):
     ("target", "trained"),
     [("self_attn.q_proj", 2), ("model.layers.1.mlp.up_proj", 1)],
 )
-def test_a_layer_may_be_named_by_more_than_the_last_part_of_its_name(kitchen, target, trained):
-    ran = kitchen.run(targets=(target,))
+def test_a_layer_may_be_named_by_more_than_the_last_part_of_its_name(run_factory, target, trained):
+    ran = run_factory.run(targets=(target,))
     assert ran.code == 0
     with safe_open(ran.output / "adapter" / "adapter_model.safetensors", "pt") as file:
         assert len(file.keys()) == 2 * trained
 
 
 @pytest.mark.parametrize("loss", [Loss.CHUNKED, Loss.STANDARD])
-def test_an_adapter_on_the_head_is_estimated_trained_and_merged(kitchen, tmp_path, loss):
-    ran = kitchen.run(targets=("q_proj", "lm_head"), steps=20, loss=loss)
+def test_an_adapter_on_the_head_is_estimated_trained_and_merged(run_factory, tmp_path, loss):
+    ran = run_factory.run(targets=("q_proj", "lm_head"), steps=20, loss=loss)
     assert (ran.code, len(ran.named("estimate"))) == (0, 1)
     assert ran.losses[-1] < 0.7 * ran.losses[0]
-    found = find_generation_files(GenerateSettings(model=f"{kitchen.base}", adapter=ran.output / "adapter"))
+    found = find_generation_files(GenerateSettings(model=f"{run_factory.base}", adapter=ran.output / "adapter"))
     # Raises for logits that moved.
     merge_adapter_into(found, tmp_path / "merged", lambda _: None)
     assert (tmp_path / "merged" / "model.safetensors").exists()

@@ -15,7 +15,7 @@ pytestmark = [
 from functools import cache
 
 from tests.amount import every
-from tests.workload.finetune.kitchen import TEXTS, write_base, write_texts
+from tests.workload.finetune.run_factory import TEXTS, write_base, write_texts
 from tests.workload.small_models import save_model
 
 EQUAL = 2e-5

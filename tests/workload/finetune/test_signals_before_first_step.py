@@ -14,22 +14,22 @@ pytestmark = [
 ]
 
 from tests.amount import every
-from tests.workload.finetune.kitchen import Kitchen
+from tests.workload.finetune.run_factory import RunFactory
 
 
 @pytest.fixture(scope="module")
-def kitchen(tmp_path_factory):
-    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+def run_factory(tmp_path_factory):
+    return RunFactory(tmp_path_factory.mktemp("run_factory"))
 
 
 @pytest.fixture
-def reading(kitchen, zygote, tmp_path):
+def reading(run_factory, zygote, tmp_path):
     """Starts a run that is still reading its texts, and will be: nobody writes into the pipe that it reads."""
     pipe = tmp_path / "texts.jsonl"
     os.mkfifo(pipe)
 
     def start(*more, world=1, places=None):
-        words = ["finetune", "--model", str(kitchen.base), "--data", str(pipe), "--output", str(tmp_path / "out")]
+        words = ["finetune", "--model", str(run_factory.base), "--data", str(pipe), "--output", str(tmp_path / "out")]
         run = zygote.start([*words, *more], world=world, places=places)
         run.until(lambda: (tmp_path / "out" / "run.json").exists())
         return run
@@ -90,9 +90,9 @@ def test_processes_that_wait_for_the_one_that_reads_leave_with_it(reading, torch
     assert status(tmp_path) == "preempted"
 
 
-def test_a_dry_run_exits_silently(reading, kitchen, zygote, tmp_path):
+def test_a_dry_run_exits_silently(reading, run_factory, zygote, tmp_path):
     pipe = tmp_path / "texts.jsonl"
-    words = ["finetune", "--model", str(kitchen.base), "--data", str(pipe), "--output", str(tmp_path / "out")]
+    words = ["finetune", "--model", str(run_factory.base), "--data", str(pipe), "--output", str(tmp_path / "out")]
     run = zygote.start([*words, "--dry-run"])
     writer = os.open(pipe, os.O_WRONLY)
     run.send(signal.SIGTERM)

@@ -133,11 +133,11 @@ def _warm_up() -> None:
     import torch.distributed.fsdp
     import torch.distributed.tensor
 
-    from tests.workload.finetune.kitchen import Kitchen
+    from tests.workload.finetune.run_factory import RunFactory
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        assert Kitchen(Path(folder)).run(steps=1, dropout=0.1).code == 0
+        assert RunFactory(Path(folder)).run(steps=1, dropout=0.1).code == 0
 
 
 def _forked(order: dict, rank: int) -> int:

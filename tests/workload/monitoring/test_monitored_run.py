@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="the workload extra is not installed
 from devkit.probe.host import LocalHost
 from devkit.probe.reports import read_training_run
 from devkit.workload.monitoring.listeners import monitor_run
-from tests.workload.finetune.kitchen import Kitchen
+from tests.workload.finetune.run_factory import RunFactory
 
 pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore")]
 
@@ -18,7 +18,7 @@ def test_a_run_plots_its_curves_and_writes_samples_for_the_doctor(tmp_path):
     from devkit.workload.finetune.program import run_finetuning
 
     torch.set_num_threads(1)
-    settings, picture = Kitchen(tmp_path).settings(steps=6), tmp_path / "curves.svg"
+    settings, picture = RunFactory(tmp_path).settings(steps=6), tmp_path / "curves.svg"
     with monitor_run(settings.output, plot=picture, tensorboard=None) as listen:
         assert run_finetuning(settings, listeners=(listen,)) == 0
     kinds = {each.get("class") for each in ET.parse(picture).iter("{http://www.w3.org/2000/svg}polyline")}

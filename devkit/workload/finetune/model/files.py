@@ -220,7 +220,14 @@ def inspect_model(folder: Path) -> ModelFiles:
             f"{folder} is quantized with {method}, which cannot be tuned or merged here",
             "Name the 16-bit model that it was made from; --method qlora then quantizes it while it loads.",
         )
-    _require_generative(folder, config)
+    architectures = [each for each in config.get("architectures") or () if isinstance(each, str)]
+    name = next(iter(architectures), config["model_type"])
+    if config.get("is_encoder_decoder"):
+        raise DevkitError(
+            f"{folder} is an encoder-decoder ({name}); devkit tunes decoders only", "Name a causal language model."
+        )
+    if architectures and all(each.endswith(NON_GENERATIVE_HEADS) for each in architectures):
+        raise DevkitError(f"{folder} is {name}, which cannot generate text", "Name a causal language model.")
     weights = _find_weights(folder)
     for file in weights:
         reject_lfs_pointer(file)
@@ -259,17 +266,6 @@ def _explain_missing_config(folder: Path) -> DevkitError:
             "Name the model that it was made from, in safetensors.",
         )
     return DevkitError(f"{folder} has no config.json, so it is no model of transformers", "Name a model's folder.")
-
-
-def _require_generative(folder: Path, config: Mapping[str, Any]) -> None:
-    architectures = [each for each in config.get("architectures") or () if isinstance(each, str)]
-    name = next(iter(architectures), config["model_type"])
-    if config.get("is_encoder_decoder"):
-        raise DevkitError(
-            f"{folder} is an encoder-decoder ({name}); devkit tunes decoders only", "Name a causal language model."
-        )
-    if architectures and all(each.endswith(NON_GENERATIVE_HEADS) for each in architectures):
-        raise DevkitError(f"{folder} is {name}, which cannot generate text", "Name a causal language model.")
 
 
 def _find_weights(folder: Path) -> tuple[Path, ...]:

@@ -55,8 +55,8 @@ def write_texts(path: Path, texts: list[str]) -> Path:
     return path
 
 
-class Kitchen:
-    """Where runs are made: one base, two files of texts, and a fresh output for each run."""
+class RunFactory:
+    """A factory of short runs: one base, two files of texts, and a new output folder for each run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -88,7 +88,7 @@ class Kitchen:
 
 
 class Ran:
-    """What came of a run."""
+    """The outcome of a run."""
 
     def __init__(self, code: int, events: list[dict], output: Path) -> None:
         self.code = code
