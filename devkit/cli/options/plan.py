@@ -175,7 +175,7 @@ container_options = group_options(
 
 
 def build_settings_from_options(options: PlanOptions, container: ContainerOptions) -> "ProjectSettings":
-    """Build the settings of devkit.toml that the flags stand for."""
+    """Build the settings of devkit.toml from the flags."""
     from devkit.render.devkit_toml import ProjectSettings
 
     given = {**vars(options), **vars(container)}
@@ -188,7 +188,7 @@ def build_settings_from_options(options: PlanOptions, container: ContainerOption
 
 
 def build_options_from_settings(settings: "ProjectSettings", facts: tuple[str, ...]) -> PlanOptions:
-    """Build the options that devkit.toml stands for. Saved facts replace the machine that it describes."""
+    """Build the options that match devkit.toml. Saved facts replace the machine that it describes."""
     left_out = ("facts", "pins", *(_MACHINE_FIELDS if facts else ()))
     found = {each.name: getattr(settings, each.name) for each in fields(PlanOptions) if each.name not in left_out}
     values: dict[str, Any] = {name: None if value == "" else value for name, value in found.items()}

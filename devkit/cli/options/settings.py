@@ -57,7 +57,7 @@ def collect_setting_flags(settings: type, flags: Mapping[str, Any]) -> dict[str,
 
 
 def _setting_option(settings: type, name: str) -> Decorator:
-    """Build the flag of one setting. It is None unless given, so that a file's value can be told from a flag's."""
+    """Build the flag of one setting. It is None unless given, to distinguish a file's value from a flag's."""
     kind, info = find_setting_type(settings, name), describe_settings(settings)[name][1]
     default = next(field.default for field in fields(settings) if field.name == name)
     meaning = info.meaning
