@@ -1,14 +1,32 @@
 """Text for people: bytes, durations, counts, lists, wrapping and tables; the only place that formats them."""
 
+import codecs
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
 MAX_CHARACTERS = 1000
+ESCAPE_ERRORS = "devkit.escape"
+"""The name under which `escape_unencodable` is registered as a codec's error handler."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
 """Everything that ends a line, moves the cursor, sets colors or turns the direction of writing."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def escape_unencodable(error: UnicodeError) -> tuple[str, int]:
+    """Write what an encoding lacks as \\u00b0, which JSON reads, too; Python's own handler writes \\xb0.
+
+    Raises the error itself if it is not about encoding.
+    """
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    units = (int.from_bytes(lacking[at : at + 2]) for at in range(0, len(lacking), 2))
+    return "".join(f"\\u{unit:04x}" for unit in units), error.end
+
+
+codecs.register_error(ESCAPE_ERRORS, escape_unencodable)
 
 
 def to_one_line(text: str) -> str:

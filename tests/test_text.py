@@ -1,8 +1,13 @@
 """Numbers and lists as people read them."""
 
+import json
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from devkit.text import (
+    ESCAPE_ERRORS,
     MAX_CHARACTERS,
     escape_controls,
     format_bytes,
@@ -101,3 +106,10 @@ def test_text_from_outside_fits_on_a_line(text, line):
 )
 def test_escaped_text_does_nothing_to_a_terminal(text, shown):
     assert escape_controls(text) == shown
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_what_an_encoding_lacks_is_escaped_as_in_json(text):
+    assert json.loads(json.dumps(text, ensure_ascii=False).encode("ascii", ESCAPE_ERRORS)) == json.loads(
+        json.dumps(text)
+    )

@@ -16,7 +16,7 @@ from devkit import __version__
 from devkit.cli import exit_codes
 from devkit.cli.runtime import reraise_dropped_interrupts
 from devkit.errors import DevkitError
-from devkit.text import escape_controls
+from devkit.text import ESCAPE_ERRORS, escape_controls
 
 COMMANDS = {
     "doctor": "Find what stops GPU work on this machine, and how to fix it.",
@@ -98,8 +98,8 @@ def main() -> None:
     # Imports create many objects and free none: garbage collection would take a twentieth of a short command.
     gc.set_threshold(100_000)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A path need not be text in the terminal's encoding: it is escaped, as on standard error.
-        sys.stdout.reconfigure(errors="backslashreplace")
+        # A path need not be text in the terminal's encoding, and a degree sign is not in ASCII: both are escaped.
+        sys.stdout.reconfigure(errors=ESCAPE_ERRORS)
     reraise_dropped_interrupts()
     code = run_command_line()
     try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.errors import DevkitError
+from devkit.text import ESCAPE_ERRORS
 
 if TYPE_CHECKING:
     from devkit.doctor.model import Check
@@ -112,7 +113,7 @@ def write_output(text: str, options: OutputOptions) -> None:
         _write_file(text, options.output)
         return
     encoding = sys.stdout.encoding or "ascii"
-    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False)
+    click.echo(text.encode(encoding, ESCAPE_ERRORS).decode(encoding), nl=False)
 
 
 def write_facts(facts: "Facts", path: Path) -> None:

@@ -163,6 +163,12 @@ def test_a_terminal_without_unicode_gets_ascii():
     assert done.stdout.startswith(b"x problem: ")
 
 
+def test_json_is_json_where_standard_output_has_no_degree_sign():
+    done = run_devkit("--facts", str(facts_file("gpu-too-hot")), "--json", PYTHONIOENCODING="ascii")
+    assert done.stdout.isascii()
+    assert "\N{DEGREE SIGN}C" in json.dumps(json.loads(done.stdout), ensure_ascii=False)
+
+
 @pytest.mark.parametrize("columns", ["20", "40", "80"])
 def test_lines_fit_a_narrow_terminal(columns):
     done = run_devkit("--facts", str(facts_file("driver-lib-mismatch")), COLUMNS=columns)
