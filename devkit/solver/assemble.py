@@ -59,7 +59,14 @@ def _list_reasons(
 ) -> Iterator[Reason]:
     candidate = winner.candidate
     release, index = candidate.release, candidate.index
-    yield _explain_vendor(problem)
+    origins = " and ".join(dict.fromkeys(machine.origin for machine in problem.machines))
+    names = [name for name, _ in (*problem.gpus, *problem.amd_gpus)]
+    because = f"{', '.join(names) or 'an NVIDIA driver'}, from {origins}"
+    if problem.request.vendor is not None:
+        because = "requested"
+    elif problem.vendor is Vendor.CPU:
+        because = f"no NVIDIA GPU or driver, from {origins}"
+    yield Reason("vendor", problem.vendor.value, because, origins, RowConfidence.CONFIRMED)
     published = problem.tables.rocm.releases.get(release.version) if candidate.rocm else None
     yield _from_rows("torch", str(release.version), _explain_torch(winner, rejected, problem), published or release)
     if candidate.cuda is not None:
@@ -77,18 +84,6 @@ def _list_reasons(
         yield _from_tables(each.name, each.version, each.because, row, is_listed=each.row)
     gpu_request, because = _GPU_REQUESTS[problem.vendor]
     yield Reason("gpu_request", gpu_request, because, "the vendor", RowConfidence.CONFIRMED)
-
-
-def _explain_vendor(problem: Problem) -> Reason:
-    origins = " and ".join(dict.fromkeys(machine.origin for machine in problem.machines))
-    if problem.request.vendor is not None:
-        because = "requested"
-    elif problem.vendor is Vendor.CPU:
-        because = f"no NVIDIA GPU or driver, from {origins}"
-    else:
-        names = [name for name, _ in (*problem.gpus, *problem.amd_gpus)]
-        because = f"{', '.join(names) or 'an NVIDIA driver'}, from {origins}"
-    return Reason("vendor", problem.vendor.value, because, origins, RowConfidence.CONFIRMED)
 
 
 def _explain_torch(winner: Evaluation, rejected: tuple[Evaluation, ...], problem: Problem) -> str:

@@ -33,7 +33,15 @@ def choose_image_and_python(
     if request.image is not None:
         image = find_image(request.image, problem)
     elif flavor:
-        image = _find_cuda_image(candidate, problem, flavor)
+        # The newest of the build's CUDA whose system has a Python that fits.
+        cuda, image = candidate.cuda, None
+        for cuda_row in problem.tables.images.cuda_images:
+            fits = cuda is not None and cuda_row.cuda.numbers[:2] == cuda.numbers[:2]
+            has_python = cuda_row.python in candidate.release.pythons and request.python in (None, cuda_row.python)
+            is_built = set(problem.architectures) <= set(cuda_row.machines)
+            if fits and has_python and is_built and _is_python_allowed(cuda_row.python, problem):
+                image = _build_cuda_image(f"nvidia/cuda:{cuda_row.cuda}-{flavor}-{cuda_row.system}", cuda_row)
+                break
     else:
         python = _choose_python(candidate, problem)
         rows = (row for row in problem.tables.images.python_images if row.python == python)
@@ -103,7 +111,11 @@ def validate_image_system(environment: Environment, problem: Problem) -> Iterato
     release, python, image = environment.candidate.release, environment.python, environment.image
     if python is None or image is None:
         source = problem.tables.images.python_images[0].source[0]
-        yield Objection("I1", _explain_no_image(environment, problem), source)
+        wanted = f"Python {python or ' or '.join(release.pythons)} on {' and '.join(problem.architectures)}"
+        flavor = _find_cuda_flavor(environment.candidate, problem, environment.support)
+        cuda_image = f"nvidia/cuda {flavor} image of CUDA {environment.candidate.cuda}"
+        kind = cuda_image if flavor else "base image"
+        yield Objection("I1", f"no {kind} with {wanted} is known: name one with --image", source)
         return
     if problem.request.python and image.python and image.python != python:
         yield Objection("W7", f"{image.tag} has Python {image.python}; Python {python} is requested", release.source[0])
@@ -205,27 +217,5 @@ def _is_python_allowed(python: str, problem: Problem) -> bool:
     return all(each.is_met_by(python) for each in problem.request.constraints_on(PYTHON))
 
 
-def _find_cuda_image(candidate: Candidate, problem: Problem, flavor: str) -> BaseImage | None:
-    """Find the newest nvidia/cuda image of the build's CUDA whose system has a Python that fits."""
-    cuda, wanted = candidate.cuda, problem.request.python
-    for row in problem.tables.images.cuda_images:
-        fits = row.cuda.numbers[:2] == cuda.numbers[:2] if cuda else False
-        has_python = row.python in candidate.release.pythons and wanted in (None, row.python)
-        is_built = set(problem.architectures) <= set(row.machines)
-        if fits and has_python and is_built and _is_python_allowed(row.python, problem):
-            return _build_cuda_image(f"nvidia/cuda:{row.cuda}-{flavor}-{row.system}", row)
-    return None
-
-
 def _build_cuda_image(tag: str, row: CudaImage) -> BaseImage:
     return BaseImage(tag, row, row.python, row.glibc, row.machines, row.cuda, "devel" in tag)
-
-
-def _explain_no_image(environment: Environment, problem: Problem) -> str:
-    candidate = environment.candidate
-    pythons = environment.python or " or ".join(candidate.release.pythons)
-    wanted = f"Python {pythons} on {' and '.join(problem.architectures)}"
-    flavor = _find_cuda_flavor(candidate, problem, environment.support)
-    if flavor:
-        return f"no nvidia/cuda {flavor} image of CUDA {candidate.cuda} with {wanted} is known: name one with --image"
-    return f"no base image with {wanted} is known: name one with --image"

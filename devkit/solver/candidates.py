@@ -208,7 +208,16 @@ def list_candidates(problem: Problem) -> tuple[Candidate, ...]:
     for release in tables.torch.releases:
         if wanted and wanted not in (str(release.version), release.minor):
             continue
-        for index in _list_indexes(release, problem):
+        on_rocm = tables.rocm.releases.get(release.version)
+        indexes: list[WheelIndex]
+        match problem.vendor:
+            case Vendor.NVIDIA:
+                indexes = [tables.torch.indexes[label] for label in release.variants]
+            case Vendor.ROCM:
+                indexes = [tables.rocm.indexes[label] for label in on_rocm.variants] if on_rocm else []
+            case Vendor.CPU:
+                indexes = [tables.torch.indexes["cpu"]]
+        for index in indexes:
             label, numbers = index.label, index.cuda.numbers if index.cuda else cuda
             if variant not in ("", label) or numbers[: len(cuda)] != cuda[: len(numbers)]:
                 continue
@@ -226,15 +235,3 @@ def describe_gpu(name: str, capability: ComputeCapability) -> str:
 def describe_amd_gpu(name: str, target: str) -> str:
     """Name an AMD GPU with its target: "AMD Instinct MI300X (gfx942)", "gfx942"."""
     return name if name == target else f"{name} ({target})"
-
-
-def _list_indexes(release: TorchRelease, problem: Problem) -> list[WheelIndex]:
-    """List the indexes that hold a release for the vendor."""
-    match problem.vendor:
-        case Vendor.NVIDIA:
-            return [problem.tables.torch.indexes[label] for label in release.variants]
-        case Vendor.ROCM:
-            row = problem.tables.rocm.releases.get(release.version)
-            return [problem.tables.rocm.indexes[label] for label in row.variants] if row else []
-        case Vendor.CPU:
-            return [problem.tables.torch.indexes["cpu"]]

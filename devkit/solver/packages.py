@@ -7,8 +7,7 @@ from itertools import product
 from devkit.compat.rules import CodeSupport, LibraryChoice, check_gpu_code, find_bitsandbytes_library
 from devkit.compat.specifiers import satisfies, satisfies_python, split_requirement
 from devkit.compat.version_tables import BitsandbytesRelease, PackageRelease
-from devkit.facts.values import Release
-from devkit.solver.candidates import Candidate, ChosenPackage, Environment, Objection, Packages, Problem
+from devkit.solver.candidates import ChosenPackage, Environment, Objection, Packages, Problem
 from devkit.solver.plan import PYTHON, Constraint
 
 BITSANDBYTES = "bitsandbytes"
@@ -75,7 +74,20 @@ def validate_bitsandbytes(environment: Environment, problem: Problem) -> Iterato
     rows = problem.tables.stack.bitsandbytes
     row = next((row for row in rows if row.version == pinned), rows[0])
     is_required = pinned is not None or any(name in problem.request.features for name in _NEEDS_BITSANDBYTES)
-    says = _explain_missing_library(row, environment.candidate, problem, is_pinned=pinned is not None)
+    candidate, torch = environment.candidate, environment.candidate.release.version
+    if candidate.cuda is None and candidate.rocm is None:
+        says = f"bitsandbytes {row.version} does not fit torch {torch} on this machine"
+    elif candidate.cuda is not None and pinned is not None and str(candidate.cuda) not in row.cudas:
+        other = find_bitsandbytes_library(candidate.cuda, row.cudas)
+        override = f"; BNB_CUDA_VERSION={other.cuda.replace('.', '')} makes it load another" if other.cuda else ""
+        has = ", ".join(row.cudas)
+        says = f"bitsandbytes {row.version} has no library for CUDA {candidate.cuda}: it has {has}{override}"
+    else:
+        gpus = _list_gpu_targets(problem)
+        with_code = f" with code for {gpus}" if gpus else ""
+        constraints = problem.request.constraints_on(BITSANDBYTES)
+        wants = f" ({' and '.join(map(str, constraints))})" if constraints else ""
+        says = f"no bitsandbytes fits torch {torch} and {candidate.built_for}{with_code}{wants}"
     yield Objection("B1", says, row.source[0], refuses=is_required and not row.is_inferred)
 
 
@@ -179,47 +191,24 @@ def _is_bitsandbytes_fit(row: BitsandbytesRelease, environment: Environment, pro
     if not satisfies(str(candidate.release.version), row.torch):
         return False
     if candidate.cuda is not None:
-        return _has_cuda_library(row, candidate.cuda, problem)
+        if find_bitsandbytes_library(candidate.cuda, row.cudas).choice is not LibraryChoice.EXACT:
+            return False
+        cuda, rows = str(candidate.cuda), problem.tables.stack.libraries
+        libraries = [each for each in rows if each.version == row.version and cuda in each.cudas]
+        return all(
+            any(
+                each.machine == machine.machine
+                and check_gpu_code(capability, each.sass, each.ptx) is not CodeSupport.NONE
+                for each in libraries
+            )
+            for machine in problem.machines
+            for _, capability in machine.gpus
+        )
     if candidate.rocm is not None:
-        rows = problem.tables.rocm.libraries
-        found = [each for each in rows if each.version == row.version and str(candidate.rocm) in each.rocms]
+        on_rocm = problem.tables.rocm.libraries
+        found = [each for each in on_rocm if each.version == row.version and str(candidate.rocm) in each.rocms]
         return bool(found) and all(any(target in each.targets for each in found) for _, target in problem.amd_gpus)
     return row.cpu and (row.aarch64 or problem.architectures == ("x86_64",))
-
-
-def _has_cuda_library(row: BitsandbytesRelease, cuda: Release, problem: Problem) -> bool:
-    if find_bitsandbytes_library(cuda, row.cudas).choice is not LibraryChoice.EXACT:
-        return False
-    libraries = [
-        each for each in problem.tables.stack.libraries if each.version == row.version and str(cuda) in each.cudas
-    ]
-    return all(
-        any(
-            each.machine == machine.machine and check_gpu_code(capability, each.sass, each.ptx) is not CodeSupport.NONE
-            for each in libraries
-        )
-        for machine in problem.machines
-        for _, capability in machine.gpus
-    )
-
-
-def _explain_missing_library(
-    row: BitsandbytesRelease, candidate: Candidate, problem: Problem, *, is_pinned: bool
-) -> str:
-    torch = candidate.release.version
-    if candidate.cuda is None and candidate.rocm is None:
-        return f"bitsandbytes {row.version} does not fit torch {torch} on this machine"
-    if candidate.cuda is not None and is_pinned and str(candidate.cuda) not in row.cudas:
-        other = find_bitsandbytes_library(candidate.cuda, row.cudas)
-        override = f"; BNB_CUDA_VERSION={other.cuda.replace('.', '')} makes it load another" if other.cuda else ""
-        has = ", ".join(row.cudas)
-        return f"bitsandbytes {row.version} has no library for CUDA {candidate.cuda}: it has {has}{override}"
-    constraints = problem.request.constraints_on(BITSANDBYTES)
-    wants = f" ({' and '.join(map(str, constraints))})" if constraints else ""
-    gpus = _list_gpu_targets(problem)
-    return (
-        f"no bitsandbytes fits torch {torch} and {candidate.built_for}{f' with code for {gpus}' if gpus else ''}{wants}"
-    )
 
 
 def _list_gpu_targets(problem: Problem) -> str:

@@ -50,8 +50,19 @@ def build_request(
     torch = torch or pinned_torch
     _validate_versions(torch=torch, cuda=cuda, python=python, image=image)
     variant = parse_torch(torch)[1]
-    _validate_vendor(vendor=vendor, variant=variant, cuda=cuda)
-    named = tuple(dict.fromkeys(_find_feature(name) for name in features))
+    if "cpu" in (vendor, variant) and cuda:
+        raise DevkitError("--cuda makes no sense for a CPU plan", "Leave out --cuda, or --vendor cpu.")
+    if (vendor == "rocm" or variant.startswith("rocm")) and cuda:
+        raise DevkitError("--cuda makes no sense for a ROCm plan", "Leave out --cuda, or --vendor rocm.")
+    builds = {"nvidia": "cu", "rocm": "rocm", "cpu": "cpu"}.get(vendor or "")
+    if builds and variant and (not variant.startswith(builds) or (vendor == "nvidia" and variant == "cpu")):
+        raise DevkitError(f"--vendor {vendor} and a +{variant} torch exclude each other", "Leave one of them out.")
+    known = load_tables().stack.features
+    by_alias = {alias: row.name for row in known.values() for alias in (row.name, *row.aliases)}
+    for name in features:
+        if name.lower() not in by_alias:
+            raise DevkitError(f"unknown feature {name!r}", f"Known: {', '.join(known)}.")
+    named = tuple(dict.fromkeys(by_alias[name.lower()] for name in features))
     _validate_machines(machines, vendor=vendor, variant=variant, features=named)
     return Request(
         machines=machines,
@@ -104,77 +115,53 @@ def build_machine_from_facts(facts: Facts, *, origin: str = "this machine") -> M
     toolkit = facts.toolkit.version if isinstance(facts.toolkit, Toolkit) else None
     loaded = facts.driver.loaded if isinstance(facts.driver, Driver) else None
     driver = next((each for each in (answer and answer.driver, loaded) if isinstance(each, Release)), None)
-    gpus, notes = _list_gpus(answer)
-    amd_gpus: tuple[tuple[str, str], ...] = ()
+    gpus: list[tuple[str, ComputeCapability]] = []
+    amd_gpus: list[tuple[str, str]] = []
+    notes: list[str] = []
+    for gpu in answer.gpus if answer else ():
+        if isinstance(gpu, FailedGpu):
+            notes.append(f"GPU {gpu.index} does not answer ({gpu.message}) and is left out: run `devkit doctor`")
+            continue
+        known = find_gpu(gpu.name)
+        if not isinstance(gpu.capability, Unknown):
+            gpus.append((gpu.name, gpu.capability))
+        elif known is not None:
+            gpus.append((gpu.name, known.capability))
+        else:
+            notes.append(f"GPU {gpu.index} ({gpu.name}) is left out: its compute capability is not known")
     if not gpus:
         if (
             isinstance(facts.driver, Driver)
             and not isinstance(facts.driver.pci_gpus, Unknown)
             and facts.driver.pci_gpus
         ):
-            notes += ("an NVIDIA GPU is on the PCI bus, but the driver does not show it: run `devkit doctor`",)
+            notes.append("an NVIDIA GPU is on the PCI bus, but the driver does not show it: run `devkit doctor`")
         # Next to an NVIDIA GPU it is most often the processor's own graphics; --vendor rocm asks for it.
-        amd_gpus, amd_notes = _list_amd_gpus(facts) if driver is None else ((), ())
-        notes += amd_notes
+        for amd in facts.amd.gpus if isinstance(facts.amd, Amd) and driver is None else ():
+            if find_amd_gpu(amd.target) is not None:
+                amd_gpus.append((amd.name or amd.target, amd.target))
+                continue
+            shown = amd.name or f"PCI {amd.device_id}"
+            notes.append(f"the AMD GPU {shown} ({amd.target}) is left out: no ROCm build of torch has code for it")
     return Machine(
         driver=driver,
         cuda=answer.cuda if answer and isinstance(answer.cuda, Release) else None,
-        gpus=gpus,
+        gpus=tuple(gpus),
         machine=ARCHITECTURES.get(system.machine.lower(), system.machine) if system else "x86_64",
         platform="wsl2" if system and system.platform in (Platform.WSL2, Platform.WINDOWS) else "linux",
         # The image brings its own C library; the host's does not matter.
         glibc=None,
         origin=origin,
-        notes=notes,
-        amd_gpus=amd_gpus,
+        notes=tuple(notes),
+        amd_gpus=tuple(amd_gpus),
         toolkit=toolkit if isinstance(toolkit, Release) else None,
     )
-
-
-def _list_gpus(answer: NvmlAnswer | None) -> tuple[tuple[tuple[str, ComputeCapability], ...], tuple[str, ...]]:
-    """Return the GPUs that answer, and notes on the others."""
-    gpus: list[tuple[str, ComputeCapability]] = []
-    notes: list[str] = []
-    for gpu in answer.gpus if answer else ():
-        if isinstance(gpu, FailedGpu):
-            notes.append(f"GPU {gpu.index} does not answer ({gpu.message}) and is left out: run `devkit doctor`")
-            continue
-        capability = gpu.capability
-        if isinstance(capability, Unknown):
-            found = find_gpu(gpu.name)
-            if found is None:
-                notes.append(f"GPU {gpu.index} ({gpu.name}) is left out: its compute capability is not known")
-                continue
-            capability = found.capability
-        gpus.append((gpu.name, capability))
-    return tuple(gpus), tuple(notes)
-
-
-def _list_amd_gpus(facts: Facts) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """Return the AMD GPUs that a ROCm build of torch supports, and notes on others, such as a processor's graphics."""
-    gpus: list[tuple[str, str]] = []
-    notes: list[str] = []
-    for gpu in facts.amd.gpus if isinstance(facts.amd, Amd) else ():
-        if find_amd_gpu(gpu.target) is None:
-            shown = gpu.name or f"PCI {gpu.device_id}"
-            notes.append(f"the AMD GPU {shown} ({gpu.target}) is left out: no ROCm build of torch has code for it")
-            continue
-        gpus.append((gpu.name or gpu.target, gpu.target))
-    return tuple(gpus), tuple(notes)
 
 
 def _parse_version(flag: str, text: str) -> Release:
     if not _VERSION.fullmatch(text.strip()):
         raise DevkitError(f"{flag} {text!r} is not a version", "Give numbers with dots, such as 570.124.06 or 13.0.")
     return Release.parse(text)
-
-
-def _find_feature(name: str) -> str:
-    known = load_tables().stack.features
-    for row in known.values():
-        if name.lower() in (row.name, *row.aliases):
-            return row.name
-    raise DevkitError(f"unknown feature {name!r}", f"Known: {', '.join(known)}.")
 
 
 def _validate_versions(*, torch: str | None, cuda: str | None, python: str | None, image: str | None) -> None:
@@ -206,19 +193,6 @@ def _validate_known(flag: str, text: str, version: str, releases: Iterable[Relea
         f"{flag} {text}: no such version is known",
         f"Known as of {load_tables().torch.as_of}: {', '.join(near) or f'{known[0]} to {known[-1]}'}.",
     )
-
-
-def _validate_vendor(*, vendor: str | None, variant: str, cuda: str | None) -> None:
-    """Refuse flags that contradict each other whatever the machine."""
-    if "cpu" in (vendor, variant) and cuda:
-        raise DevkitError("--cuda makes no sense for a CPU plan", "Leave out --cuda, or --vendor cpu.")
-    if (vendor == "rocm" or variant.startswith("rocm")) and cuda:
-        raise DevkitError("--cuda makes no sense for a ROCm plan", "Leave out --cuda, or --vendor rocm.")
-    if vendor in (None, "auto") or not variant:
-        return
-    builds = {"nvidia": "cu", "rocm": "rocm", "cpu": "cpu"}
-    if not variant.startswith(builds[vendor]) or (vendor == "nvidia" and variant == "cpu"):
-        raise DevkitError(f"--vendor {vendor} and a +{variant} torch exclude each other", "Leave one of them out.")
 
 
 def _validate_machines(

@@ -47,10 +47,25 @@ def solve_project(request: Request, dependencies: Dependencies, tables: Tables) 
 def solve(request: Request, tables: Tables) -> Plan | Conflict:
     """Solve a request: the plan for it, or the rules that refuse it together with the nearest plan.
 
-    The policy comes last: it concerns images alone, and a plan that it forbids may be possible with another image.
+    The policy comes last, as it concerns images alone: it names an image by its mirror, and in place of one that it
+    forbids it takes another that it allows, if the tables have one.
     """
     answer = _solve_without_policy(request, tables)
-    return answer if request.policy is None else _apply_policy(answer, request, tables, policy=request.policy)
+    policy = request.policy
+    if policy is None:
+        return answer
+    if isinstance(answer, Conflict):
+        nearest = answer.nearest and _mirror(answer.nearest, policy)
+        return replace(answer, nearest=nearest if nearest and not _refuse(nearest, policy) else None)
+    refusal = _refuse(answer, policy)
+    if refusal is None:
+        return _mirror(answer, policy)
+    for image in () if request.image else _list_allowed_images(answer, policy, tables):
+        other = _solve_without_policy(replace(request, image=image), tables)
+        if isinstance(other, Plan) and _refuse(other, policy) is None:
+            because = f"allowed by policy.registries; {answer.base_image} is not"
+            return _explain_image(_mirror(other, policy), because)
+    return Conflict(f"{answer.base_image} under the policy of {POLICY_SOURCE}", (refusal,), None, "", answer.data_as_of)
 
 
 def _solve_without_policy(request: Request, tables: Tables) -> Plan | Conflict:
@@ -64,8 +79,18 @@ def _solve_without_policy(request: Request, tables: Tables) -> Plan | Conflict:
         if nearest is not None:
             changes = relaxation.describe(nearest)
             break
-    blockers = _list_blockers(problem, evaluations)
-    return Conflict(_describe_request(problem), blockers, nearest, changes, tables.as_of)
+    parts = [
+        f"torch {request.torch}" if request.torch else "torch",
+        f"CUDA {request.cuda}" if request.cuda else "",
+        f"Python {request.python}" if request.python else "",
+        request.image or "",
+        *(f"{name}=={version}" for name, version in request.pins),
+        *request.features,
+    ]
+    drivers = dict.fromkeys(str(machine.driver) for machine in problem.machines if machine.driver)
+    hardware = ", ".join([*problem.gpu_names, *(f"driver {driver}" for driver in drivers)])
+    wanted = ", ".join(filter(None, parts)) + (f" on {hardware}" if hardware else "")
+    return Conflict(wanted, _list_blockers(problem, evaluations), nearest, changes, tables.as_of)
 
 
 def _find_plan(problem: Problem) -> tuple[Plan | None, tuple[Evaluation, ...]]:
@@ -83,22 +108,6 @@ def _find_plan(problem: Problem) -> tuple[Plan | None, tuple[Evaluation, ...]]:
     winner = min(fitting, key=lambda each: each.preference_key)
     rejected = tuple(each for each in evaluations if each is not winner)
     return assemble_plan(winner, rejected, problem), evaluations
-
-
-def _describe_request(problem: Problem) -> str:
-    """Describe the request: "torch 2.15, CUDA 13.0 on Tesla P40 (6.1), driver 580.95.05"."""
-    request = problem.request
-    drivers = dict.fromkeys(str(machine.driver) for machine in problem.machines if machine.driver)
-    parts = [
-        f"torch {request.torch}" if request.torch else "torch",
-        f"CUDA {request.cuda}" if request.cuda else "",
-        f"Python {request.python}" if request.python else "",
-        request.image or "",
-        *(f"{name}=={version}" for name, version in request.pins),
-        *request.features,
-    ]
-    hardware = ", ".join([*problem.gpu_names, *(f"driver {driver}" for driver in drivers)])
-    return ", ".join(filter(None, parts)) + (f" on {hardware}" if hardware else "")
 
 
 def _list_blockers(problem: Problem, evaluations: tuple[Evaluation, ...]) -> tuple[Blocker, ...]:
@@ -194,22 +203,6 @@ def _give_up(request: Request, original: Request, before: tuple[str, ...]) -> It
         for names in combinations(named, count):
             changed = replace(request, **{name: defaults[name] for name in names})
             yield Relaxation(changed, original, (*before, *names))
-
-
-def _apply_policy(answer: Plan | Conflict, request: Request, tables: Tables, *, policy: Policy) -> Plan | Conflict:
-    """Apply the project's policy: an image by its mirror's name, another allowed image, or a conflict."""
-    if isinstance(answer, Conflict):
-        nearest = answer.nearest and _mirror(answer.nearest, policy)
-        return replace(answer, nearest=nearest if nearest and not _refuse(nearest, policy) else None)
-    refusal = _refuse(answer, policy)
-    if refusal is None:
-        return _mirror(answer, policy)
-    for image in () if request.image else _list_allowed_images(answer, policy, tables):
-        other = _solve_without_policy(replace(request, image=image), tables)
-        if isinstance(other, Plan) and _refuse(other, policy) is None:
-            because = f"allowed by policy.registries; {answer.base_image} is not"
-            return _explain_image(_mirror(other, policy), because)
-    return Conflict(f"{answer.base_image} under the policy of {POLICY_SOURCE}", (refusal,), None, "", answer.data_as_of)
 
 
 def _refuse(plan: Plan, policy: Policy) -> Blocker | None:
