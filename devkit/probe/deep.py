@@ -16,7 +16,7 @@ from devkit.probe.children.protocol import (
     merge_json_lines,
     parse_json_lines,
 )
-from devkit.probe.host import TIMED_OUT, Host, ProgramResult
+from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.hub import read_hub_call
 from devkit.probe.machine.python import find_workload_python
 
@@ -121,7 +121,13 @@ def read_torch(host: Host, *, deadline_s: float) -> TorchCall | Unknown | None:
             return Unknown(f"the torch child ended with status {done.code}: {find_last_line(done)}")
         if not notes.running:
             break
-        notes.steps[notes.running] = _broken_off(notes.running, done, left_s)
+        if done.code == TIMED_OUT:
+            end, detail = StepEnd.TIMED_OUT, f"did not end within {left_s:.0f} s"
+        elif number := find_signal(done.code):
+            end, detail = StepEnd.CRASHED, format_signal(number)
+        else:
+            end, detail = StepEnd.CRASHED, f"the process ended with status {done.code}: {find_last_line(done)}"
+        notes.steps[notes.running] = Step(notes.running, end, detail)
         parts = parts[parts.index(notes.part) + 1 :] if "torch" in notes.words else []
     reply = notes.words.get("torch", {})
     not_imported = Unknown("torch could not be imported")
@@ -136,11 +142,3 @@ def read_torch(host: Host, *, deadline_s: float) -> TorchCall | Unknown | None:
         bitsandbytes_library=notes.words.get("bitsandbytes", "") if reply else not_imported,
         steps=tuple(notes.steps.values()),
     )
-
-
-def _broken_off(step: str, done: ProgramResult, deadline_s: float) -> Step:
-    if done.code == TIMED_OUT:
-        return Step(step, StepEnd.TIMED_OUT, f"did not end within {deadline_s:.0f} s")
-    if number := find_signal(done.code):
-        return Step(step, StepEnd.CRASHED, format_signal(number))
-    return Step(step, StepEnd.CRASHED, f"the process ended with status {done.code}: {find_last_line(done)}")

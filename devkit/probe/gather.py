@@ -51,7 +51,27 @@ def gather_facts(
     """
     workspace = project or str(Path.cwd())
     ends_at = time.monotonic() + deadline_s
-    probes = _probes(host, workspace, max(deadline_s - _TO_JUDGE_S, deadline_s / 2))
+    child_s = max(deadline_s - _TO_JUDGE_S, deadline_s / 2)
+    # Those that wait for a child process first.
+    probes: tuple[Probe, ...] = (
+        ("engine", partial(read_engine, host, deadline_s=child_s)),
+        ("nvml", partial(read_nvml, host, deadline_s=child_s)),
+        ("compose", partial(read_compose, host)),
+        ("toolkit", partial(read_toolkit, host)),
+        ("driver", partial(read_driver, host)),
+        ("amd", partial(_read_amd, host)),
+        ("system", partial(read_system, host)),
+        ("python", partial(read_python, host)),
+        ("cdi", partial(read_cdi, host)),
+        ("wsl", partial(read_wsl, host)),
+        ("container", partial(read_container, host)),
+        ("storage", partial(read_storage, host, project=workspace)),
+        ("kernel_log", partial(_read_kernel_log, host)),
+        ("clients", partial(read_clients, host)),
+        ("limits", partial(read_limits, host)),
+        ("project", partial(read_project, host, project=workspace)),
+        ("hub", partial(read_hub, host)),
+    )
     wanted = tuple((field, probe) for field, probe in probes if not only or field in only)
     follow = partial(_followers, host, workspace, ends_at, only)
     unread: dict[str, Any] = {field: Unknown("not read by this command") for field, _ in probes}
@@ -66,29 +86,6 @@ def gather_facts(
     readings["smoke"] = Unknown("only run with --smoke")
     taken_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
     return Facts(taken_at=taken_at, devkit=__version__, **readings)
-
-
-def _probes(host: Host, project: str, deadline_s: float) -> tuple[Probe, ...]:
-    """Each field of `Facts` with its probe; those that wait for a child process first."""
-    return (
-        ("engine", partial(read_engine, host, deadline_s=deadline_s)),
-        ("nvml", partial(read_nvml, host, deadline_s=deadline_s)),
-        ("compose", partial(read_compose, host)),
-        ("toolkit", partial(read_toolkit, host)),
-        ("driver", partial(read_driver, host)),
-        ("amd", partial(_read_amd, host)),
-        ("system", partial(read_system, host)),
-        ("python", partial(read_python, host)),
-        ("cdi", partial(read_cdi, host)),
-        ("wsl", partial(read_wsl, host)),
-        ("container", partial(read_container, host)),
-        ("storage", partial(read_storage, host, project=project)),
-        ("kernel_log", partial(_read_kernel_log, host)),
-        ("clients", partial(read_clients, host)),
-        ("limits", partial(read_limits, host)),
-        ("project", partial(read_project, host, project=project)),
-        ("hub", partial(read_hub, host)),
-    )
 
 
 def _read_amd(host: Host) -> object:

@@ -239,11 +239,6 @@ def decode_text(content: bytes) -> str:
     return content.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    # A named pipe where a file should be would hold up whoever opens it.
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
 _OPEN_IN_CHILD = """
 import errno, os, sys
 try:
@@ -264,8 +259,10 @@ class LocalHost:
 
     def read(self, path: str) -> str | None:
         """Read the text of a file, at most its first 32 MiB; None when it cannot be read."""
+        # A named pipe where a file should be would hold up whoever opens it.
+        no_wait = getattr(os, "O_NONBLOCK", 0)
         try:
-            with open(path, "rb", opener=_without_waiting) as file:
+            with open(path, "rb", opener=lambda name, flags: os.open(name, flags | no_wait)) as file:
                 return decode_text(file.read(MAX_FILE_BYTES) or b"")
         except (OSError, ValueError):
             return None
@@ -306,7 +303,11 @@ class LocalHost:
         """
         found = self.stat(path)
         if found is None or found.kind != "character":
-            return _open_here(path)
+            try:
+                os.close(os.open(path, os.O_RDWR))
+            except OSError as error:
+                return errno.errorcode.get(error.errno or 0, str(error.errno))
+            return "open"
         done = self.run([self.python, "-I", "-S", "-c", _OPEN_IN_CHILD, path], deadline_s=2.0)
         if done.code == TIMED_OUT:
             return "ETIMEDOUT"
@@ -348,14 +349,6 @@ class LocalHost:
     def python(self) -> str:
         """The Python interpreter that devkit runs in."""
         return sys.executable
-
-
-def _open_here(path: str) -> str:
-    try:
-        os.close(os.open(path, os.O_RDWR))
-    except OSError as error:
-        return errno.errorcode.get(error.errno or 0, str(error.errno))
-    return "open"
 
 
 class CachingHost(LocalHost):

@@ -81,20 +81,21 @@ def _gpus(host: Host, folder: str) -> tuple[WatchedGpu, ...] | Unknown:
             by_gpu.setdefault(str(sample["gpu"]), []).append(sample)
     if not by_gpu:
         return Unknown(next((str(each["unknown"]) for each in samples if "unknown" in each), "no GPU was sampled"))
-    return tuple(_gpu(found) for _, found in sorted(by_gpu.items()))
-
-
-def _gpu(samples: Sequence[Mapping[str, Any]]) -> WatchedGpu:
-    used, reasons = _numbers(samples, "utilisation_percent"), _numbers(samples, "clock_reasons")
+    gpus = []
     unread = Unknown("NVML does not tell")
-    return WatchedGpu(
-        name=str(samples[0].get("name", "GPU")),
-        samples=len(samples),
-        utilisation_percent=round(mean(used)) if used else unread,
-        memory_bytes=_rounded(max(_numbers(samples, "memory_bytes"), default=0), unread.reason),
-        hot_percent=_share(reasons, HEAT_BITS),
-        braked_percent=_share(reasons, BRAKE_BITS),
-    )
+    for _, found in sorted(by_gpu.items()):
+        used, reasons = _numbers(found, "utilisation_percent"), _numbers(found, "clock_reasons")
+        gpus.append(
+            WatchedGpu(
+                name=str(found[0].get("name", "GPU")),
+                samples=len(found),
+                utilisation_percent=round(mean(used)) if used else unread,
+                memory_bytes=_rounded(max(_numbers(found, "memory_bytes"), default=0), unread.reason),
+                hot_percent=_share(reasons, HEAT_BITS),
+                braked_percent=_share(reasons, BRAKE_BITS),
+            )
+        )
+    return tuple(gpus)
 
 
 def _share(reasons: Sequence[float], bits: int) -> int | Unknown:

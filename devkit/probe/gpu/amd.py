@@ -31,10 +31,23 @@ def read_amd(host: Host) -> Amd | None:
     found = [(n, p) for n, p in every if p.get("gfx_target_version", 0) > 0 and p.get("vendor_id", _AMD) == _AMD]
     if not found:
         return None
-    names = _names(host, found)
-    gpus = tuple(_gpu(host, node, properties, name) for (node, properties), name in zip(found, names, strict=True))
+    gpus = []
+    for (node, properties), name in zip(found, _names(host, found), strict=True):
+        minor, banks = properties.get("drm_render_minor", 0), f"{node}/mem_banks"
+        heaps = [_properties(host, f"{banks}/{bank}/properties") for bank in host.list(f"{TOPOLOGY}/{banks}")]
+        own = [heap.get("size_in_bytes", 0) for heap in heaps if str(heap.get("heap_type", "")) in _LOCAL_MEMORY]
+        gpus.append(
+            AmdGpu(
+                node=node,
+                target=format_gfx_target(properties["gfx_target_version"]),
+                name=name,
+                device_id=f"0x{properties.get('device_id', 0):04x}",
+                memory_bytes=sum(own) or Unknown("the kernel's topology names no memory of the GPU's own"),
+                render_node=f"/dev/dri/renderD{minor}" if minor else "",
+            )
+        )
     release = re.match(r"\d+(?:\.\d+)+", (host.read(ROCM_VERSION) or "").strip())
-    return Amd(gpus, host.open_error(KFD), Release.parse(release[0]) if release else None)
+    return Amd(tuple(gpus), host.open_error(KFD), Release.parse(release[0]) if release else None)
 
 
 def _properties(host: Host, path: str) -> dict[str, int]:
@@ -54,22 +67,6 @@ def _names(host: Host, found: list[tuple[int, dict[str, int]]]) -> list[str]:
     if [target for target, _ in reply] != targets:
         return names
     return [name or other for name, (_, other) in zip(names, reply, strict=True)]
-
-
-def _gpu(host: Host, node: int, properties: dict[str, int], name: str) -> AmdGpu:
-    minor = properties.get("drm_render_minor", 0)
-    banks = [
-        _properties(host, f"{node}/mem_banks/{bank}/properties") for bank in host.list(f"{TOPOLOGY}/{node}/mem_banks")
-    ]
-    own = [bank.get("size_in_bytes", 0) for bank in banks if str(bank.get("heap_type", "")) in _LOCAL_MEMORY]
-    return AmdGpu(
-        node=node,
-        target=format_gfx_target(properties["gfx_target_version"]),
-        name=name,
-        device_id=f"0x{properties.get('device_id', 0):04x}",
-        memory_bytes=sum(own) or Unknown("the kernel's topology names no memory of the GPU's own"),
-        render_node=f"/dev/dri/renderD{minor}" if minor else "",
-    )
 
 
 def format_gfx_target(version: int) -> str:

@@ -91,6 +91,12 @@ def read_driver(host: Host) -> Driver:
     pci_gpus, nvswitch = read_pci(host)
     names = [f"/dev/{name}" for name in host.list("/dev") if name.startswith("nvidia")]
     outcome = host.open_error("/dev/nvidiactl")
+    package_changes = [
+        line.strip()
+        for log in PACKAGE_LOGS
+        for line in (host.read(log) or "").splitlines()
+        if _DRIVER_PACKAGE.search(line) and _CHANGE.search(line)
+    ]
     driver = Driver(
         loaded=loaded,
         is_open=is_open,
@@ -108,7 +114,7 @@ def read_driver(host: Host) -> Driver:
         fabric_manager=read_fabric_manager_state(host, nvswitch),
         headers_present=host.stat(f"/lib/modules/{kernel}/build") is not None if kernel else Unknown("no kernel name"),
         secure_boot=_secure_boot(host),
-        upgraded_packages=_upgraded_packages(host),
+        upgraded_packages=tuple(package_changes[-UPGRADES_KEPT:]),
     )
     return add_installation(host, driver)
 
@@ -161,15 +167,6 @@ def _secure_boot(host: Host) -> bool | Unknown:
     return text[4] == "\x01" if text and len(text) > 4 else Unknown("the SecureBoot variable cannot be read")
 
 
-def _upgraded_packages(host: Host) -> tuple[str, ...]:
-    """The last log lines that installed or upgraded a package of the driver, newest last."""
-    found: list[str] = []
-    for log in PACKAGE_LOGS:
-        lines = (host.read(log) or "").splitlines()
-        found += [line.strip() for line in lines if _DRIVER_PACKAGE.search(line) and _CHANGE.search(line)]
-    return tuple(found[-UPGRADES_KEPT:])
-
-
 def read_fabric_manager_state(host: Host, nvswitch: bool | Unknown) -> str | Unknown:
     """Read the service's state from systemd; only with an NVSwitch, or with the service installed."""
     if nvswitch is not True and not any(host.stat(path) for path in FABRIC_MANAGER_UNITS):
@@ -204,13 +201,17 @@ def add_installation(host: Host, driver: Driver) -> Driver:
         return replace(driver, **fields)
     signer, is_enrolled = _signature(host, driver)
     modules, parameters = host.read("/proc/modules"), host.read(MODULE_PARAMETERS)
+    firmware_present: bool | Unknown = Unknown("only read where the driver is loaded, outside of containers")
+    if isinstance(driver.loaded, Release) and not detect_container(host):
+        folders = [f"{folder}/nvidia/{driver.loaded}" for folder in FIRMWARE_FOLDERS]
+        firmware_present = any(name.startswith("gsp") for folder in folders for name in host.list(folder))
     started = re.search(r"^btime (\d{9,11})$", host.read("/proc/stat") or "", re.MULTILINE)
     return replace(
         driver,
         module_signer=signer,
         signer_is_enrolled=is_enrolled,
         build_error=_build_error(host, driver),
-        firmware_present=_firmware_present(host, driver),
+        firmware_present=firmware_present,
         parameters=tuple(line for line in parameters.splitlines() if line.startswith(TELLING_PARAMETERS))
         if parameters
         else Unknown(f"{MODULE_PARAMETERS} is not visible here"),
@@ -259,20 +260,20 @@ def _build_error(host: Host, driver: Driver) -> str | Unknown:
     return next((line[:MAX_ERROR_CHARACTERS] for line in lines if _BUILD_ERROR.search(line)), "")
 
 
-def _firmware_present(host: Host, driver: Driver) -> bool | Unknown:
-    if detect_container(host) or not isinstance(driver.loaded, Release):
-        return Unknown("only read where the driver is loaded, outside of containers")
-    folders = (f"{folder}/nvidia/{driver.loaded}" for folder in FIRMWARE_FOLDERS)
-    return any(name.startswith("gsp") for folder in folders for name in host.list(folder))
-
-
 def _packages(host: Host) -> tuple[DriverPackage, ...] | Unknown:
     """Packages of the driver, the Container Toolkit's left out. RPM is only queried where two repositories compete."""
     if detect_container(host):
         return Unknown("a container's packages are not the host's")
     status = host.read(DPKG_STATUS)
     if status:
-        return tuple(_dpkg_packages(status))
+        found = []
+        # Of dpkg's megabytes only the paragraphs of the driver are looked into.
+        for paragraph in status.split("\n\n"):
+            if paragraph.lstrip("\n").startswith(_PARAGRAPHS):
+                fields: dict[str, str] = dict(_FIELD.findall(paragraph))
+                if len(fields) == 3 and not _TOOLKIT_PACKAGES.match(fields["Package"]):
+                    found.append(DriverPackage(fields["Package"], fields["Version"], fields["Status"].split()[-1]))
+        return tuple(found)
     sources = host.list(YUM_REPOSITORIES)
     if not all(any(name.startswith(prefix) for name in sources) for prefix in ("cuda-", "rpmfusion-nonfree")):
         return Unknown("only dpkg's records are read, and RPM's where two repositories offer the driver")
@@ -281,16 +282,6 @@ def _packages(host: Host) -> tuple[DriverPackage, ...] | Unknown:
         return Unknown("rpm did not answer")
     pairs = (word.split("=", 1) for word in sorted(done.out.split()) if "=" in word)
     return tuple(DriverPackage(name, version, "installed") for name, version in pairs)
-
-
-def _dpkg_packages(status: str) -> Iterator[DriverPackage]:
-    """The driver's packages out of the megabytes of dpkg's records, of which one paragraph each is looked into."""
-    for paragraph in status.split("\n\n"):
-        if not paragraph.lstrip("\n").startswith(_PARAGRAPHS):
-            continue
-        fields: dict[str, str] = dict(_FIELD.findall(paragraph))
-        if len(fields) == 3 and not _TOOLKIT_PACKAGES.match(fields["Package"]):
-            yield DriverPackage(fields["Package"], fields["Version"], fields["Status"].split()[-1])
 
 
 def _apt_sources(host: Host) -> Iterator[AptSource]:

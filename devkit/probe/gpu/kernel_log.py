@@ -101,9 +101,18 @@ def _understood(messages: tuple[_Message, ...], source: str) -> KernelLog:
     lines = tuple(
         dict.fromkeys(message.text for message in messages if _TELLING.search(message.text) and not _xid(message))
     )
+    every = [xid for message in messages if (xid := _xid(message))]
+    # The driver repeats a numbered report in words; the words count where they stand alone.
+    numbered = {(xid.number, xid.address) for xid in every if _XID.search(xid.line)}
+    kinds: dict[tuple[int, str], list[Xid]] = {}
+    for xid in every:
+        kind = (xid.number, xid.address)
+        if _XID.search(xid.line) or kind not in numbered:
+            kinds.setdefault(kind, []).append(xid)
     woken = [message.at for message in messages if _WOKE.search(message.text)]
     return KernelLog(
-        xids=_counted(filter(None, map(_xid, messages))),
+        # One for each number and GPU, with how often and when it was reported last; in the order of first sight.
+        xids=tuple(replace(group[-1], count=len(group)) for group in kinds.values())[:MAX_LINES],
         # The newest lines say what is wrong now, the first ones why it began.
         driver_lines=lines if len(lines) <= MAX_LINES else (*lines[: MAX_LINES // 2], *lines[-MAX_LINES // 2 :]),
         source=source,
@@ -132,19 +141,6 @@ def _full_address(text: str) -> str:
 
 def _time(at: str) -> str:
     return at if "T" in at else f"{at} s after the start"
-
-
-def _counted(xids: Iterable[Xid]) -> tuple[Xid, ...]:
-    """One entry for each number and GPU, with how often and when it was reported last; in the order of first sight."""
-    every = tuple(xids)
-    # The driver repeats a numbered report in words; the words count where they stand alone.
-    numbered = {(xid.number, xid.address) for xid in every if _XID.search(xid.line)}
-    kinds: dict[tuple[int, str], list[Xid]] = {}
-    for xid in every:
-        kind = (xid.number, xid.address)
-        if _XID.search(xid.line) or kind not in numbered:
-            kinds.setdefault(kind, []).append(xid)
-    return tuple(replace(group[-1], count=len(group)) for group in kinds.values())[:MAX_LINES]
 
 
 def _refused(journal: ProgramResult) -> str:

@@ -218,6 +218,10 @@ def parse_gpu_health(reply: Mapping[str, Any] | None) -> GpuHealth | Unknown:
     if not reply:
         return HEALTH_NOT_READ
     remap_pending, remap_failed = (parse_reading(reply, "remapped_rows", _flag_at(place)) for place in (2, 3))
+    hidden = Unknown("the driver does not say")
+    is_corrupted = any(
+        isinstance(reading, Mapping) and reading.get("code") == CORRUPTED_INFOROM for reading in reply.values()
+    )
     return GpuHealth(
         pci_address=parse_reading(reply, "pci", format_sysfs_address),
         persistence=parse_reading(reply, "persistence", bool),
@@ -228,7 +232,11 @@ def parse_gpu_health(reply: Mapping[str, Any] | None) -> GpuHealth | Unknown:
         remap_pending=remap_pending,
         remap_failed=remap_failed,
         retirement_pending=parse_reading(reply, "retirement_pending", bool),
-        clock_reasons=parse_reading(reply, "clock_reasons", _clock_reasons),
+        clock_reasons=parse_reading(
+            reply,
+            "clock_reasons",
+            lambda bits: tuple(name for bit, name in enumerate(CLOCK_REASONS) if bits >> bit & 1),
+        ),
         temperature_c=parse_reading(reply, "temperature", int),
         slowdown_c=parse_reading(reply, "slowdown", int),
         power_mw=parse_reading(reply, "power", int),
@@ -243,12 +251,19 @@ def parse_gpu_health(reply: Mapping[str, Any] | None) -> GpuHealth | Unknown:
         sm_max_clock_mhz=parse_reading(reply, "sm_max_clock", int),
         application_clock_mhz=parse_reading(reply, "application_clock", int),
         default_application_clock_mhz=parse_reading(reply, "default_application_clock", int),
-        processes=parse_reading(reply, "processes", _processes),
+        processes=parse_reading(
+            reply,
+            "processes",
+            lambda entries: tuple(
+                GpuProcess(int(pid), str(name), hidden if held is None else int(held)) for pid, name, held in entries
+            ),
+        ),
         virtualisation=parse_reading(reply, "virtualisation", _named(VIRTUALISATION_MODES)),
         licence=parse_reading(reply, "licence", _named(LICENCE_STATES)),
         fabric_state=parse_reading(reply, "fabric", lambda pair: _named(FABRIC_STATES)(pair[0])),
         fabric_status=parse_reading(reply, "fabric", lambda pair: int(pair[1])),
-        inforom_ok=_inforom_ok(reply),
+        # Corrupted when any call ends with that very error; good when the checksum can be read.
+        inforom_ok=False if is_corrupted else parse_reading(reply, "inforom", lambda checksum: True),
         brand=parse_reading(reply, "brand", _named(BRANDS)),
         recovery_action=parse_reading(reply, "recovery_action", _named(RECOVERY_ACTIONS)),
     )
@@ -260,22 +275,6 @@ def _flag_at(place: int) -> Callable[[Any], bool]:
 
 def _named(names: tuple[str, ...]) -> Callable[[int], str]:
     return lambda number: names[number] if 0 <= number < len(names) else f"{number}"
-
-
-def _clock_reasons(bits: int) -> tuple[str, ...]:
-    return tuple(name for bit, name in enumerate(CLOCK_REASONS) if bits >> bit & 1)
-
-
-def _processes(entries: list[list[Any]]) -> tuple[GpuProcess, ...]:
-    hidden = Unknown("the driver does not say")
-    return tuple(GpuProcess(int(pid), str(name), hidden if held is None else int(held)) for pid, name, held in entries)
-
-
-def _inforom_ok(reply: Mapping[str, Any]) -> bool | Unknown:
-    """Corrupted when any call ends with that very error; good when the checksum can be read."""
-    if any(isinstance(reading, Mapping) and reading.get("code") == CORRUPTED_INFOROM for reading in reply.values()):
-        return False
-    return parse_reading(reply, "inforom", lambda checksum: True)
 
 
 def format_sysfs_address(bus_id: str) -> str:
