@@ -126,30 +126,27 @@ class _Yaml:
         if id(raw) in self._open or depth > MAX_DEPTH or len(self._done) > MAX_NODES:
             raise InvalidDocument("an anchor that contains itself, or far too many values", line)
         self._open.add(id(raw))
-        made = self._made(raw, line, depth + 1)
-        self._open.discard(id(raw))
-        self._done[id(raw)] = made
-        return made
-
-    def _made(self, raw: Any, line: int, depth: int) -> DocumentNode:  # noqa: ANN401 - a node of PyYAML
         tag = raw.tag if raw.tag in ("!reset", "!override") else ""
         if raw.id == "scalar":
             kind = self._KINDS.get(raw.tag.rpartition(":")[2], NodeKind.TEXT)
-            return DocumentNode(kind, self._file, line, raw.value, tag=tag)
-        if raw.id == "sequence":
-            return DocumentNode(
-                NodeKind.LIST, self._file, line, items=tuple(self.node(item, depth) for item in raw.value), tag=tag
-            )
-        own: dict[str, DocumentNode] = {}
-        shared: dict[str, DocumentNode] = {}
-        for key, value in raw.value:
-            below = self.node(value, depth)
-            if key.tag.endswith(":merge"):
-                for other in below.items or (below,):
-                    shared = {**other.fields, **shared}
-            elif key.id == "scalar":
-                own[key.value] = replace(below, line=key.start_mark.line + 1)
-        return DocumentNode(NodeKind.OBJECT, self._file, line, fields={**shared, **own}, tag=tag)
+            made = DocumentNode(kind, self._file, line, raw.value, tag=tag)
+        elif raw.id == "sequence":
+            items = tuple(self.node(item, depth + 1) for item in raw.value)
+            made = DocumentNode(NodeKind.LIST, self._file, line, items=items, tag=tag)
+        else:
+            own: dict[str, DocumentNode] = {}
+            shared: dict[str, DocumentNode] = {}
+            for key, value in raw.value:
+                below = self.node(value, depth + 1)
+                if key.tag.endswith(":merge"):
+                    for other in below.items or (below,):
+                        shared = {**other.fields, **shared}
+                elif key.id == "scalar":
+                    own[key.value] = replace(below, line=key.start_mark.line + 1)
+            made = DocumentNode(NodeKind.OBJECT, self._file, line, fields={**shared, **own}, tag=tag)
+        self._open.discard(id(raw))
+        self._done[id(raw)] = made
+        return made
 
 
 # Plain values: what has another type than expected counts as absent.

@@ -289,23 +289,18 @@ def read_setup_py(found: RequirementCollector) -> None:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
     }
     for keyword in call.keywords:
-        if keyword.arg in ("install_requires", "python_requires"):
-            _keyword(keyword.arg, keyword.value, named, found)
-        elif keyword.arg is None:
+        if keyword.arg is None:
             found.add_unreadable(SETUP_PY, call.lineno, COMPUTED_BY_SETUP_PY)
-
-
-def _keyword(name: str, value: ast.expr, named: dict[str, ast.expr], found: RequirementCollector) -> None:
-    if isinstance(value, ast.Name):
-        value = named.get(value.id, value)
-    entries = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
-    for entry in entries:
-        if not (isinstance(entry, ast.Constant) and isinstance(entry.value, str)):
-            found.add_unreadable(SETUP_PY, entry.lineno, f"{name}: {COMPUTED_BY_SETUP_PY}")
-        elif name == "python_requires":
-            found.add_python(entry.value, SETUP_PY, entry.lineno)
-        else:
-            found.need(entry.value, SETUP_PY, entry.lineno)
+        if keyword.arg not in ("install_requires", "python_requires"):
+            continue
+        value = named.get(keyword.value.id, keyword.value) if isinstance(keyword.value, ast.Name) else keyword.value
+        for entry in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
+            if not (isinstance(entry, ast.Constant) and isinstance(entry.value, str)):
+                found.add_unreadable(SETUP_PY, entry.lineno, f"{keyword.arg}: {COMPUTED_BY_SETUP_PY}")
+            elif keyword.arg == "python_requires":
+                found.add_python(entry.value, SETUP_PY, entry.lineno)
+            else:
+                found.need(entry.value, SETUP_PY, entry.lineno)
 
 
 def read_toml_file(path: str, found: RequirementCollector) -> tuple[dict[str, Any], str] | None:
@@ -353,11 +348,9 @@ def _convert_clause(clause: str) -> str:
     if found is None or clause.startswith("~="):
         return f"=={clause}" if _POETRY_BARE.fullmatch(clause) else clause
     numbers = [int(part) for part in found[2].split(".") if len(part) < 10]
-    place = _caret_position(numbers) if found[1] == "^" else min(1, len(numbers) - 1)
+    place = min(1, len(numbers) - 1)
+    if found[1] == "^":
+        # A caret keeps the first number that is not zero, else the last.
+        place = next((place for place, number in enumerate(numbers) if number), max(len(numbers) - 1, 0))
     above = [*numbers[:place], numbers[place] + 1] if numbers else [1]
     return f">={found[2]}{found[3]},<{'.'.join(map(str, above))}"
-
-
-def _caret_position(numbers: list[int]) -> int:
-    """Return the position of the number that a caret keeps: the first that is not zero, else the last."""
-    return next((place for place, number in enumerate(numbers) if number), max(len(numbers) - 1, 0))

@@ -61,7 +61,13 @@ def read_with_package_manager(files: ProjectFiles) -> Dependencies:
     tool, because = _tool(document, files)
     lock, family = _read(tool, document, content, found)
     _python_version(found)
-    if hidden := _hidden((*found.lists, *found.included, *((PYPROJECT, lock) if lock else ())), found):
+    # What the project's .dockerignore keeps from the build of an image.
+    paths = (*found.lists, *found.included, *((PYPROJECT, lock) if lock else ()))
+    ignored = parse_ignore_file(files.read(IGNORE, "ignore") or "") if paths else []
+    hidden = [path for path in dict.fromkeys(paths) if is_ignored(path, ignored)]
+    for path in hidden:
+        found.add_unreadable(IGNORE, 1, f"it hides {path} from the build of the image; add the line !{path}")
+    if hidden:
         found.generate_lists()
         lock = "" if lock in hidden or PYPROJECT in hidden else lock
     if not found.paths and not found.unread:
@@ -201,11 +207,7 @@ def _of_pip(document: dict[str, Any], content: str, found: RequirementCollector)
             read_setup_cfg(found)
         if found.files.has(SETUP_PY):
             read_setup_py(found)
-    _other_lists(found, main)
-
-
-def _other_lists(found: RequirementCollector, main: str) -> None:
-    """Lists for pip that nothing above names: whoever wants them installed can include them."""
+    # Lists that nothing above names: whoever wants them installed can include them.
     folders = (("", found.files.names(".")), ("requirements/", found.files.names("requirements")))
     paths = [f"{folder}{name}" for folder, names in folders for name in names if folder or _OTHER_LIST.fullmatch(name)]
     for path in paths:
@@ -227,12 +229,3 @@ def _python_version(found: RequirementCollector) -> None:
         else:
             found.add_python(f"=={version[1]}.*", PYTHON_VERSION, number)
         return
-
-
-def _hidden(paths: tuple[str, ...], found: RequirementCollector) -> tuple[str, ...]:
-    """Those that the project's .dockerignore keeps from the build of an image; each is noted."""
-    lines = parse_ignore_file(found.files.read(IGNORE, "ignore") or "") if paths else []
-    hidden = tuple(dict.fromkeys(path for path in paths if is_ignored(path, lines)))
-    for path in hidden:
-        found.add_unreadable(IGNORE, 1, f"it hides {path} from the build of the image; add the line !{path}")
-    return hidden

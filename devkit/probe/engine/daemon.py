@@ -77,6 +77,12 @@ def _engine(host: Host, endpoint: Endpoint, reply: dict[str, Any]) -> Engine:
     kind = EngineKind.PODMAN if "Podman Engine" in components else EngineKind.DOCKER
     if kind is EngineKind.DOCKER and "Docker Desktop" in get_text(info, "OperatingSystem"):
         kind = EngineKind.DOCKER_DESKTOP
+    cdi_devices: tuple[str, ...] | Unknown = ()
+    if info.get("DiscoveredDevices") is not None:
+        discovered = get_objects(info, "DiscoveredDevices")
+        cdi_devices = tuple(get_text(device, "ID") for device in discovered if device.get("Source") == "cdi")
+    elif (api := Release.find(get_text(version, "ApiVersion"))) is None or api < FIRST_API_THAT_LISTS_DEVICES:
+        cdi_devices = Unknown("this engine's API does not list CDI devices")
     runtimes = get_object(info, "Runtimes")
     options = " ".join(get_texts(info, "SecurityOptions"))
     root_dir = get_text(info, "DockerRootDir")
@@ -91,7 +97,7 @@ def _engine(host: Host, endpoint: Endpoint, reply: dict[str, Any]) -> Engine:
         runtimes=tuple(Runtime(name, get_text(get_object(runtimes, name), "path")) for name in sorted(runtimes)),
         default_runtime=get_text(info, "DefaultRuntime"),
         cdi_spec_dirs=get_texts(info, "CDISpecDirs"),
-        cdi_devices=_cdi_devices(version, info),
+        cdi_devices=cdi_devices,
         is_rootless="name=rootless" in options,
         has_selinux="name=selinux" in options,
         cgroup_driver=get_text(info, "CgroupDriver"),
@@ -107,15 +113,6 @@ def _engine(host: Host, endpoint: Endpoint, reply: dict[str, Any]) -> Engine:
         images=parse_local_images(reply),
         runc=Release.find(components.get("runc", "")) or Unknown("the engine does not say the version of its runc"),
     )
-
-
-def _cdi_devices(version: dict[str, Any], info: dict[str, Any]) -> tuple[str, ...] | Unknown:
-    if info.get("DiscoveredDevices") is not None:
-        devices = get_objects(info, "DiscoveredDevices")
-        return tuple(get_text(device, "ID") for device in devices if device.get("Source") == "cdi")
-    api = Release.find(get_text(version, "ApiVersion"))
-    lists_devices = api is not None and api >= FIRST_API_THAT_LISTS_DEVICES
-    return () if lists_devices else Unknown("this engine's API does not list CDI devices")
 
 
 def _hook_on_path(

@@ -68,8 +68,26 @@ def run_smoke(host: Host, facts: Facts, *, deadline_s: float) -> Smoke | Unknown
     for image in images[:MAX_TRIES]:
         done, left_behind = _run(host, (*command, "run"), image=image, request=request, ends_at=ends_at)
         if not any(sign in done.err for sign in _NO_SHELL):
-            return _smoke(image, request, done, left_behind)
-    return Unknown("no local image has a shell for this machine's processor: build the dev container first")
+            break
+    else:
+        return Unknown("no local image has a shell for this machine's processor: build the dev container first")
+    reply = [line.split(" ", 2)[1:] for line in done.out.splitlines() if line.startswith("devkit ")]
+    found = {fields[0]: fields[1] for fields in reply if len(fields) == 2}
+    is_complete = ["end"] in reply
+    unseen = Unknown("the container did not come that far")
+    return Smoke(
+        image=image,
+        request=request,
+        code=done.code,
+        out=done.out[:MAX_OUTPUT_CHARACTERS],
+        err=done.err[:MAX_OUTPUT_CHARACTERS],
+        device_nodes=tuple(fields[1] for fields in reply if fields[0] == "node") if is_complete else unseen,
+        nvidiactl=found.get("nvidiactl", unseen),
+        libcuda=found.get("libcuda", "") if is_complete else unseen,
+        nvidia_smi=found.get("nvidia-smi", "") if is_complete else unseen,
+        timed_out=done.code == TIMED_OUT,
+        left_behind=left_behind,
+    )
 
 
 def _has_gpu(facts: Facts) -> bool:
@@ -171,23 +189,3 @@ def _remove(host: Host, command: tuple[str, ...], name: str) -> bool:
         if quiet < 2:
             time.sleep(_LOOK_AGAIN_S)
     return quiet == 2
-
-
-def _smoke(image: str, request: str, done: ProgramResult, left_behind: str) -> Smoke:
-    reply = [line.split(" ", 2)[1:] for line in done.out.splitlines() if line.startswith("devkit ")]
-    found = {fields[0]: fields[1] for fields in reply if len(fields) == 2}
-    is_complete = ["end"] in reply
-    unseen = Unknown("the container did not come that far")
-    return Smoke(
-        image=image,
-        request=request,
-        code=done.code,
-        out=done.out[:MAX_OUTPUT_CHARACTERS],
-        err=done.err[:MAX_OUTPUT_CHARACTERS],
-        device_nodes=tuple(fields[1] for fields in reply if fields[0] == "node") if is_complete else unseen,
-        nvidiactl=found.get("nvidiactl", unseen),
-        libcuda=found.get("libcuda", "") if is_complete else unseen,
-        nvidia_smi=found.get("nvidia-smi", "") if is_complete else unseen,
-        timed_out=done.code == TIMED_OUT,
-        left_behind=left_behind,
-    )

@@ -106,6 +106,13 @@ def read_toolkit(host: Host) -> Toolkit:
     config = _config(host) if version is not None else _NOT_INSTALLED
     runtime, command = _section(config, TOOLKIT_RUNTIME), _section(config, "nvidia-container-cli")
     ldconfig, features = _of(command, "ldconfig", ""), _section(config, "features")
+    # An @ means "on the host"; without it the path is the container's, which is not visible from here.
+    ldconfig_exists: bool | Unknown = Unknown("config.toml names no ldconfig of the host")
+    if isinstance(ldconfig, Unknown):
+        ldconfig_exists = ldconfig
+    elif ldconfig.startswith("@"):
+        ldconfig = ldconfig.lstrip("@")
+        ldconfig_exists = host.stat(ldconfig) is not None
     config_error: str | Unknown = ""
     if isinstance(config, Unknown):
         config_error = config.reason if "not valid TOML" in config.reason else config
@@ -118,8 +125,8 @@ def read_toolkit(host: Host) -> Toolkit:
         driver_root=_of(command, "root", ""),
         daemon_files=tuple(_daemon_file(host, path) for path in find_daemon_paths(host) if host.stat(path) is not None),
         config_error=config_error,
-        ldconfig=ldconfig if isinstance(ldconfig, Unknown) else ldconfig.lstrip("@"),
-        ldconfig_exists=_ldconfig_exists(host, ldconfig),
+        ldconfig=ldconfig,
+        ldconfig_exists=ldconfig_exists,
         features=features
         if isinstance(features, Unknown)
         else tuple(sorted(k for k, v in features.items() if v is True)),
@@ -163,15 +170,6 @@ def _daemon_file(host: Host, path: str) -> DaemonFile:
     if not isinstance(content, dict):
         return DaemonFile(path, "the top level is not an object", False)
     return DaemonFile(path, "", "nvidia" in get_object(content, "runtimes"))
-
-
-def _ldconfig_exists(host: Host, ldconfig: str | Unknown) -> bool | Unknown:
-    """An @ means "on the host"; without it the path is the container's, which is not visible from here."""
-    if isinstance(ldconfig, Unknown):
-        return ldconfig
-    if not ldconfig.startswith("@"):
-        return Unknown("config.toml names no ldconfig of the host")
-    return host.stat(ldconfig.lstrip("@")) is not None
 
 
 def _cdi_refresh(host: Host) -> str:

@@ -37,6 +37,12 @@ def read_container(host: Host) -> Container | None:
         return None
     cache = read_loader_cache(host)
     first = next(iter(find_libraries(host, "libcuda.so.1", cache)), "")
+    python = find_workload_python(host)
+    group_file = host.read("/etc/group")
+    nameless_groups: tuple[int, ...] | Unknown = Unknown("/etc/group or /proc/self/status cannot be read")
+    if group_file is not None and host.read("/proc/self/status") is not None:
+        named = {fields[2] for line in group_file.splitlines() if len(fields := line.split(":")) > 2}
+        nameless_groups = tuple(number for number in sorted(set(read_group_ids(host))) if str(number) not in named)
     return Container(
         kind=kind,
         visible_devices=host.env.get("NVIDIA_VISIBLE_DEVICES"),
@@ -44,10 +50,12 @@ def read_container(host: Host) -> Container | None:
         require_cuda=host.env.get("NVIDIA_REQUIRE_CUDA"),
         shm_bytes=_shm_bytes(host),
         c_compiler=next(filter(None, (find_program(host, name) for name in ("cc", "gcc", "clang"))), ""),
-        python_headers=_python_headers(host),
+        python_headers=python
+        if isinstance(python, Unknown)
+        else any(host.stat(f"{folder}/Python.h") is not None for folder in python.include_folders),
         libcuda_in_cache=cache if isinstance(cache, Unknown) else "libcuda.so" in cache,
         compat_libcuda=first if _COMPAT.search(host.link(first) or "") else "",
-        nameless_groups=_nameless_groups(host),
+        nameless_groups=nameless_groups,
     )
 
 
@@ -61,21 +69,6 @@ def _shm_bytes(host: Host) -> int | Unknown:
         return int(size[1]) * _UNITS[size[2]]
     total = read_memory_bytes(host)
     return total if isinstance(total, Unknown) else total // 2
-
-
-def _python_headers(host: Host) -> bool | Unknown:
-    python = find_workload_python(host)
-    if isinstance(python, Unknown):
-        return python
-    return any(host.stat(f"{folder}/Python.h") is not None for folder in python.include_folders)
-
-
-def _nameless_groups(host: Host) -> tuple[int, ...] | Unknown:
-    named = host.read("/etc/group")
-    if named is None or host.read("/proc/self/status") is None:
-        return Unknown("/etc/group or /proc/self/status cannot be read")
-    numbers = {fields[2] for line in named.splitlines() if len(fields := line.split(":")) > 2}
-    return tuple(number for number in sorted(set(read_group_ids(host))) if str(number) not in numbers)
 
 
 def read_wsl(host: Host) -> Wsl | Unknown | None:

@@ -62,23 +62,35 @@ def read_python(host: Host) -> Python | Unknown:
     shadowing = read_shadowing(host)
     entries = _entries(host, python)
     names = [entry.name for entry in entries]
+    # 12.8 and 13.0 out of libbitsandbytes_cuda128.so and libbitsandbytes_cuda130.so.
+    bitsandbytes = (
+        re.fullmatch(r"libbitsandbytes_cuda(\d+)(\d)\.(?:so|dll)", name)
+        for folder in python.site_folders
+        for name in host.list(f"{folder}/bitsandbytes")
+    )
+    # uv leaves its mark in pyvenv.cfg, conda a folder beside bin.
+    prefix, installer = _prefix(python.executable), "pip"
+    if host.stat(f"{prefix}/conda-meta") is not None:
+        installer = "conda"
+    elif re.search(r"^uv\s*=", host.read(f"{prefix}/pyvenv.cfg") or "", re.MULTILINE):
+        installer = "uv"
     return Python(
         version=python.version,
         executable=python.executable,
         torch=_torch(host, python),
         packages=_packages(host, entries),
-        bitsandbytes_cuda=_bitsandbytes_cuda(host, python),
+        bitsandbytes_cuda=tuple(f"{match[1]}.{match[2]}" for match in bitsandbytes if match),
         cuda_visible_devices=host.env.get("CUDA_VISIBLE_DEVICES"),
         ld_library_path=split_search_path(host.env.get("LD_LIBRARY_PATH", "")),
         shadowing_libraries=tuple(library.path for library in shadowing),
         shadowing=shadowing,
         copies=tuple(Copy(entry.name, entry.version, entry.folder) for entry in entries if names.count(entry.name) > 1),
         user_site=python.user_site,
-        installer=_installer(host, python),
+        installer=installer,
         bnb_cuda_version=host.env.get("BNB_CUDA_VERSION"),
         cuda_device_order=host.env.get("CUDA_DEVICE_ORDER"),
         cuda_toolkit=read_cuda_toolkit(host),
-        libstdcxx=read_libstdcxx(host, _prefix(python.executable)),
+        libstdcxx=read_libstdcxx(host, prefix),
     )
 
 
@@ -128,23 +140,6 @@ def _packages(host: Host, entries: tuple[_Entry, ...]) -> tuple[Package, ...]:
                 requires=Unknown("the package came without metadata") if metadata is None else requires,
             )
     return tuple(found[name] for name in sorted(found))
-
-
-def _bitsandbytes_cuda(host: Host, python: WorkloadPython) -> tuple[str, ...]:
-    """("12.8", "13.0") from libbitsandbytes_cuda128.so and libbitsandbytes_cuda130.so."""
-    names = [name for folder in python.site_folders for name in host.list(f"{folder}/bitsandbytes")]
-    found = (re.fullmatch(r"libbitsandbytes_cuda(\d+)(\d)\.(?:so|dll)", name) for name in names)
-    return tuple(f"{match[1]}.{match[2]}" for match in found if match)
-
-
-def _installer(host: Host, python: WorkloadPython) -> str:
-    """Return what manages this environment: uv leaves its mark in pyvenv.cfg, conda a folder beside bin."""
-    prefix = _prefix(python.executable)
-    if host.stat(f"{prefix}/conda-meta") is not None:
-        return "conda"
-    if re.search(r"^uv\s*=", host.read(f"{prefix}/pyvenv.cfg") or "", re.MULTILINE):
-        return "uv"
-    return "pip"
 
 
 def _prefix(executable: str) -> str:

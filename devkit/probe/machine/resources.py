@@ -67,6 +67,12 @@ def read_limits(host: Host) -> Limits | Unknown:
     group = read_cgroup(host)
     # The first number is what holds now, the second what a pending change would make of it.
     switch = (host.read(f"{SELINUX}/booleans/container_use_devices") or "").split()
+    selinux: str | Unknown = ""
+    if host.stat(f"{SELINUX}/enforce") is not None:
+        mode = host.read(f"{SELINUX}/enforce")
+        selinux = Unknown(f"{SELINUX}/enforce cannot be read")
+        if mode is not None:
+            selinux = "enforcing" if mode.strip() == "1" else "permissive"
     interfaces = tuple(name for name in host.list(INTERFACES) if name != "lo")
     return Limits(
         locked_memory_bytes=_limit(limits, "Max locked memory"),
@@ -83,7 +89,7 @@ def read_limits(host: Host) -> Limits | Unknown:
         has_infiniband=bool(host.list(INFINIBAND)),
         nccl=tuple(_nccl(host)),
         iommu_domains=tuple(_iommu_domains(host)),
-        selinux=_selinux(host),
+        selinux=selinux,
         selinux_allows_devices=switch[0] == "1"
         if switch
         else Unknown("the policy has no switch container_use_devices, or it cannot be read"),
@@ -141,15 +147,6 @@ def _iommu_domains(host: Host) -> Iterator[str]:
             continue
         if kind := (host.read(f"{folder}/iommu_group/type") or "").strip():
             yield kind
-
-
-def _selinux(host: Host) -> str | Unknown:
-    if host.stat(f"{SELINUX}/enforce") is None:
-        return ""
-    text = host.read(f"{SELINUX}/enforce")
-    if text is None:
-        return Unknown(f"{SELINUX}/enforce cannot be read")
-    return "enforcing" if text.strip() == "1" else "permissive"
 
 
 def read_storage(host: Host, *, project: str) -> Storage:

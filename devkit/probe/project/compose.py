@@ -130,8 +130,10 @@ class ComposeTree:
         if not file:
             bases = [(self._read.get(node.file, ABSENT), "")]
         else:
+            start = self._named_from(file)
+            folder = posixpath.join(self._files.folder, posixpath.dirname(start)) if start != file.file else ""
             bases = [
-                (self._root(replace(file, text=self._from_folder(path, file))), chosen)
+                (self._root(replace(file, text=posixpath.join(folder, path))), chosen)
                 for path, chosen in self._candidates(file)
             ]
         found = [
@@ -171,12 +173,6 @@ class ComposeTree:
         """
         return self._listed[0] if node.file in self._listed else node.file
 
-    def _from_folder(self, path: str, node: DocumentNode) -> str:
-        start = self._named_from(node)
-        if start == node.file or path.startswith("/"):
-            return path
-        return posixpath.join(self._files.folder, posixpath.dirname(start), path)
-
 
 def find_default_compose_files(files: ProjectFiles) -> tuple[str, ...]:
     """Find the Compose file of the project's folder and its override."""
@@ -207,7 +203,14 @@ def _service(tree: ServiceTree, paths: tuple[str, ...], files: ProjectFiles) -> 
         # Of two volumes on one target the later counts.
         mounts=tuple({mount.target: mount for mount in mounts if mount is not None}.values()),
         variables=tuple(one for one in _variables(node.at("environment")) if is_relevant(one)),
-        settings=tuple(_settings(node)),
+        settings=(
+            *(
+                Setting(called, value.text, value.file, value.line)
+                for name, called in _PLAIN.items()
+                if (value := node.at(name)).is_scalar
+            ),
+            *(Setting(name, item.text, item.file, item.line) for name in _LISTS for item in node.at(name).items),
+        ),
         misplaced_devices=Setting("devices", "", limits.file, limits.line) if limits else None,
     )
 
@@ -303,16 +306,6 @@ def _request(item: DocumentNode, form: RequestForm, key: tuple[str, ...]) -> Gpu
         device_ids=tuple(one.text for one in item.at("device_ids").items),
         capabilities=None if form is RequestForm.GPUS_KEY and not listed else listed,
     )
-
-
-def _settings(node: DocumentNode) -> Iterator[Setting]:
-    for name, called in _PLAIN.items():
-        value = node.at(name)
-        if value.is_scalar:
-            yield Setting(called, value.text, value.file, value.line)
-    for name in _LISTS:
-        for item in node.at(name).items:
-            yield Setting(name, item.text, item.file, item.line)
 
 
 def read_compose_build_args(named: tuple[DocumentNode | str, ...], files: ProjectFiles) -> dict[str, str]:

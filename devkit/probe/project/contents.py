@@ -112,20 +112,15 @@ def _env_files(files: ProjectFiles) -> tuple[EnvFile, ...]:
     found = []
     for path in (".env", ".devcontainer/.env"):
         text = files.read(path, ".env")
-        if text is not None:
-            names = tuple(dict.fromkeys(_ENV_LINE.findall(text)))
-            found.append(EnvFile(path, names, _is_ignored_by_git(path, files)))
+        if text is None:
+            continue
+        # Whether a .gitignore names .env files, as far as plain lines say; None without a .gitignore.
+        ignore_files = dict.fromkeys((".gitignore", f"{path.rpartition('/')[0]}/.gitignore".lstrip("/")))
+        lists = [listed for name in ignore_files if (listed := files.read(name, "ignore")) is not None]
+        lines = {line.strip() for listed in lists for line in listed.splitlines()}
+        is_ignored = bool(lines & {".env", "/.env", "*.env", ".env*", "**/.env", ".env.*", path, f"/{path}", "*"})
+        found.append(EnvFile(path, tuple(dict.fromkeys(_ENV_LINE.findall(text))), is_ignored if lists else None))
     return tuple(found)
-
-
-def _is_ignored_by_git(path: str, files: ProjectFiles) -> bool | None:
-    """Return whether a .gitignore names .env files, as far as plain lines say; None without a .gitignore."""
-    folder = path.rpartition("/")[0]
-    texts = [files.read(name, "ignore") for name in dict.fromkeys((".gitignore", f"{folder}/.gitignore".lstrip("/")))]
-    lines = {line.strip() for text in texts if text is not None for line in text.splitlines()}
-    if not any(text is not None for text in texts):
-        return None
-    return bool(lines & {".env", "/.env", "*.env", ".env*", "**/.env", ".env.*", path, f"/{path}", "*"})
 
 
 def read_policy(files: ProjectFiles) -> Policy | Unknown | None:

@@ -75,6 +75,10 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
     arguments, image, path = root.at("runArgs"), root.at("image"), root.file
     options = tuple(parse_run_options(arguments))
     texts = {stage: tuple(_shell_texts(root.at(stage))) for stage in LIFECYCLE}
+    gpu_uses = {
+        stage: [use for text in texts[stage] for use in shell.find_gpu_uses(shell.parse_shell_text(text))]
+        for stage in LIFECYCLE
+    }
     run_mounts = (parse_mount(one.value, files, path=path, line=one.line) for one in options if one.name in _MOUNTS)
     mounts = (*(parse_mount_node(node, files) for node in root.at("mounts").items), *run_mounts)
     return DevContainer(
@@ -94,7 +98,9 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
         keys=tuple(Key(name, path, node.line) for name, node in root.fields.items()),
         settings=tuple(_settings(root, options)),
         commands=tuple(
-            Command(stage, path, root.at(stage).line, _needs_gpu(texts[stage])) for stage in LIFECYCLE if root.at(stage)
+            Command(stage, path, root.at(stage).line, not {"nvidia-smi", "torch.cuda"}.isdisjoint(gpu_uses[stage]))
+            for stage in LIFECYCLE
+            if root.at(stage)
         ),
         features=tuple(
             Setting(name, node.at("cudaVersion").text or node.at("version").text, path, node.line)
@@ -114,11 +120,6 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
             if node.kind is not NodeKind.TEXT
         ),
     )
-
-
-def _needs_gpu(texts: tuple[str, ...]) -> bool:
-    uses = [use for text in texts for use in shell.find_gpu_uses(shell.parse_shell_text(text))]
-    return "nvidia-smi" in uses or "torch.cuda" in uses
 
 
 def _variables(root: DocumentNode, options: tuple[RunOption, ...]) -> Iterator[Variable]:

@@ -88,16 +88,14 @@ class _StageReader:
         elif keyword == "RUN":
             self._run(instruction)
         elif keyword == "LABEL":
-            self._add("labels", *(Setting(name, value, self._path, line) for name, value in self._labels(text)))
-
-    def _labels(self, text: str) -> Iterator[tuple[str, str]]:
-        """Names and values of LABEL, in either form: name=value name="value", or name value."""
-        first = text.split(maxsplit=1)
-        if len(first) == 2 and "=" not in first[0]:
-            yield first[0], first[1]
-            return
-        for name, value in _LABEL.findall(text):
-            yield _unquoted(name, self._arguments), _unquoted(value, self._arguments)
+            first = text.split(maxsplit=1)
+            # In either form: name=value name="value", or name value.
+            if len(first) == 2 and "=" not in first[0]:
+                self._add("labels", Setting(first[0], first[1], self._path, line))
+                return
+            for pair in _LABEL.findall(text):
+                name, value = (_unquoted(part, self._arguments) for part in pair)
+                self._add("labels", Setting(name, value, self._path, line))
 
     def _add(self, name: str, *values: object) -> None:
         self._found.setdefault(name, []).extend(values)

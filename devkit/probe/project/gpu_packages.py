@@ -68,8 +68,14 @@ def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
             except ValueError as error:
                 files.broken(path, str(error).partition(" (at")[0], find_toml_line(error))
                 continue
-            lines = [(_find_line(text, entry), entry) for entry in _listed_in_pyproject(document)]
-            urls += _named_indexes(document)
+            numbered = list(enumerate(text.splitlines(), 1))
+            listed = _listed_in_pyproject(document)
+            lines = [(next((number for number, line in numbered if entry in line), 1), entry) for entry in listed]
+            # The package indexes that it names for uv, Poetry or PDM.
+            tables = (("uv", "index"), ("poetry", "source"), ("pdm", "source"))
+            entries = [entry for tool, key in tables for entry in get_objects(get_object(document, "tool", tool), key)]
+            named = [url for entry in entries if (url := get_text(entry, "url"))]
+            urls += find_index_urls("\n".join(f"--index {url}" for url in named))
         else:
             lines = list(_lines_of_list(text, is_yaml=path.endswith((".yml", ".yaml"))))
         parsed = (parse_gpu_requirement(entry, path=path, line=number) for number, entry in lines)
@@ -79,10 +85,6 @@ def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
             label, line = parse_torch_index(text), requirements[0].line
             found.append(Install("file", requirements, (), label, backend[1] if backend else "", path, line, urls))
     return tuple(found)
-
-
-def _find_line(text: str, entry: str) -> int:
-    return next((number for number, line in enumerate(text.splitlines(), 1) if entry in line), 1)
 
 
 def _lines_of_list(text: str, *, is_yaml: bool) -> Iterator[tuple[int, str]]:
@@ -99,14 +101,6 @@ def _listed_in_pyproject(document: dict[str, Any]) -> Iterator[str]:
         for name in table:
             yield from get_texts(table, name)
     yield from get_object(document, "tool", "poetry", "dependencies")
-
-
-def _named_indexes(document: dict[str, Any]) -> tuple[str, ...]:
-    """The package indexes that a pyproject.toml names for uv, Poetry or PDM."""
-    tables = (("uv", "index"), ("poetry", "source"), ("pdm", "source"))
-    entries = (entry for tool, key in tables for entry in get_objects(get_object(document, "tool", tool), key))
-    urls = (get_text(entry, "url") for entry in entries)
-    return find_index_urls("\n".join(f"--index {url}" for url in urls if url))
 
 
 def find_lock_files(files: ProjectFiles) -> tuple[str, ...]:
