@@ -73,8 +73,16 @@ def run_program(argv: Sequence[str], *, deadline_s: float) -> ProgramResult:
     except OSError as error:
         return ProgramResult(NOT_EXECUTABLE, "", str(error))
     taps = tuple(_Tap(stream) for stream in (process.stdout, process.stderr) if stream is not None)
+    ends_at = time.monotonic() + deadline_s
     try:
-        ended = _wait(process, taps, ends_at=time.monotonic() + deadline_s)
+        # Streams end with the program, unless it left a child behind that holds them.
+        for tap in taps:
+            while tap.is_alive() and (left_s := ends_at - time.monotonic()) > 0 and process.poll() is None:
+                tap.join(min(_SLICE_S, left_s))
+        process.wait(max(0.0, ends_at - time.monotonic()))
+        ended = True
+    except subprocess.TimeoutExpired:
+        ended = False
     except BaseException:
         _kill_group(process)
         raise
@@ -110,18 +118,6 @@ def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
         )
         _LIVE.add(process)
     return process
-
-
-def _wait(process: subprocess.Popen[bytes], taps: tuple[_Tap, ...], *, ends_at: float) -> bool:
-    """Return whether the program ended in time. Streams end with it, unless it left a child behind that holds them."""
-    for tap in taps:
-        while tap.is_alive() and (left_s := ends_at - time.monotonic()) > 0 and process.poll() is None:
-            tap.join(min(_SLICE_S, left_s))
-    try:
-        process.wait(max(0.0, ends_at - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def _end_group(process: subprocess.Popen[bytes], taps: tuple[_Tap, ...], *, ended: bool) -> None:

@@ -29,7 +29,12 @@ READINGS: dict[str, tuple[str, tuple[int, ...], str]] = {
 def main(file: Path, interval_s: float, wanted: list[str]) -> None:
     """Sample until standard input ends, or NVML does not answer."""
     ended = threading.Event()
-    threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
+
+    def wait_for_end() -> None:
+        sys.stdin.buffer.read()
+        ended.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
     started = time.monotonic()
     with file.open("a", encoding="utf-8", buffering=1) as stream:
         try:
@@ -45,11 +50,6 @@ def main(file: Path, interval_s: float, wanted: list[str]) -> None:
                 at_s = round(time.monotonic() - started, 3)
                 stream.write(json.dumps({"gpu": index, "name": name, "at_s": at_s, **_sample(pynvml, handle)}) + "\n")
             ended.wait(interval_s)
-
-
-def _wait_for_end(ended: threading.Event) -> None:
-    sys.stdin.buffer.read()
-    ended.set()
 
 
 def _gpus(nvml: Any, wanted: list[str]) -> list[tuple[int, str, object]]:  # noqa: ANN401 - a module without types

@@ -5,6 +5,7 @@ Source: https://pip.pypa.io/en/stable/reference/requirements-file-format/
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -106,9 +107,13 @@ class RequirementCollector:
             return
         source = strip_login(url or found.url or "")
         name = canonicalize_name(found.name)
+        specifier = str(found.specifier)
+        if name == "torch" and not specifier and (wheel := _TORCH_WHEEL.search(source)):
+            with suppress(InvalidSpecifier):
+                specifier = str(SpecifierSet(f"=={wheel[1].replace('%2B', '+').replace('%2b', '+')}"))
         need = PackageRequirement(
             name=name,
-            specifier=str(found.specifier) or (_of_wheel(source) if name == "torch" else ""),
+            specifier=specifier,
             path=path,
             line=line,
             marker=str(found.marker or ""),
@@ -286,15 +291,6 @@ def is_local_path(line: str) -> bool:
     if "://" in place and not place.startswith("file:"):
         return False
     return place.startswith((".", "~", "file:")) or (" @" not in place and any(mark in place for mark in "/\\"))
-
-
-def _of_wheel(url: str) -> str:
-    """The version that the address of a torch wheel names, as a specifier."""
-    found = _TORCH_WHEEL.search(url)
-    try:
-        return str(SpecifierSet(f"=={found[1].replace('%2B', '+').replace('%2b', '+')}")) if found else ""
-    except InvalidSpecifier:
-        return ""
 
 
 def _shown(text: str) -> str:

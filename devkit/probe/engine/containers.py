@@ -120,21 +120,22 @@ def _runs(one: JsonObject) -> bool:
 def parse_stopped_containers(reply: JsonObject) -> tuple[StoppedContainer, ...] | Unknown:
     """Parse the dev containers that do not run."""
     described = _listed(reply, "containers")
-    return described if isinstance(described, Unknown) else tuple(_stopped(one) for one in described if not _runs(one))
-
-
-def _stopped(one: JsonObject) -> StoppedContainer:
-    config, host, state = get_object(one, "Config"), get_object(one, "HostConfig"), get_object(one, "State")
-    return StoppedContainer(
-        id=_short_id(one, "Id"),
-        name=get_text(one, "Name").lstrip("/"),
-        image=get_text(config, "Image"),
-        folder=_folder(get_object(config, "Labels")),
-        gpu_request=_gpu_request(host, _variables(config)),
-        state=get_text(state, "Status"),
-        exit_code=get_int(state, "ExitCode") or 0,
-        out_of_memory=state.get("OOMKilled") is True,
-        error=get_text(state, "Error"),
+    if isinstance(described, Unknown):
+        return described
+    return tuple(
+        StoppedContainer(
+            id=_short_id(one, "Id"),
+            name=get_text(one, "Name").lstrip("/"),
+            image=get_text(get_object(one, "Config"), "Image"),
+            folder=_folder(get_object(one, "Config", "Labels")),
+            gpu_request=_gpu_request(get_object(one, "HostConfig"), _variables(get_object(one, "Config"))),
+            state=get_text(get_object(one, "State"), "Status"),
+            exit_code=get_int(get_object(one, "State"), "ExitCode") or 0,
+            out_of_memory=get_object(one, "State").get("OOMKilled") is True,
+            error=get_text(get_object(one, "State"), "Error"),
+        )
+        for one in described
+        if not _runs(one)
     )
 
 

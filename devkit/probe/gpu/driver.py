@@ -91,6 +91,13 @@ def read_driver(host: Host) -> Driver:
     pci_gpus, nvswitch = read_pci(host)
     names = [f"/dev/{name}" for name in host.list("/dev") if name.startswith("nvidia")]
     outcome = host.open_error("/dev/nvidiactl")
+    modinfo = host.run(MODULE_ON_DISK)
+    on_disk: Release | Unknown | None = None
+    if modinfo.code == 0:
+        version = _VERSION.fullmatch(modinfo.out.strip())
+        on_disk = Release.parse(version[0]) if version else Unknown("modinfo printed no version")
+    elif modinfo.code == NOT_FOUND or "not found" not in modinfo.err:
+        on_disk = Unknown("modinfo is missing or did not answer")
     package_changes = [
         line.strip()
         for log in PACKAGE_LOGS
@@ -100,7 +107,7 @@ def read_driver(host: Host) -> Driver:
     driver = Driver(
         loaded=loaded,
         is_open=is_open,
-        on_disk=_on_disk(host),
+        on_disk=on_disk,
         dkms_state=_dkms_state(host, kernel),
         libnvidia_ml=read_library_release(host, ml_paths[0]) if ml_paths else None,
         libcuda=read_library_release(host, cuda_paths[0]) if cuda_paths else None,
@@ -130,15 +137,6 @@ def _loaded(host: Host) -> tuple[Release | Unknown | None, bool | Unknown]:
     if found is None:
         return Unknown("the loaded module does not say its version"), is_open
     return Release.parse(found[0]), is_open
-
-
-def _on_disk(host: Host) -> Release | Unknown | None:
-    done = host.run(MODULE_ON_DISK)
-    if done.code == 0:
-        found = _VERSION.fullmatch(done.out.strip())
-        return Release.parse(found[0]) if found else Unknown("modinfo printed no version")
-    is_absent = done.code != NOT_FOUND and "not found" in done.err
-    return None if is_absent else Unknown("modinfo is missing or did not answer")
 
 
 def _dkms_state(host: Host, kernel: str) -> str | Unknown:

@@ -79,6 +79,11 @@ def read_wsl(host: Host) -> Wsl | Unknown | None:
     paths = find_libraries(host, "libnvidia-ml.so.1", cache)
     inside = detect_container(host) != ""
     total = re.search(r"^SwapTotal:\s+(\d{1,18}) kB", host.read("/proc/meminfo") or "", re.MULTILINE)
+    # The hardware clock of the virtual machine is Windows's; the guest's own stops while the machine sleeps.
+    clock_behind_s: int | Unknown = Unknown("this guest shows no hardware clock")
+    if (hardware_s := parse_int(host.read(HARDWARE_CLOCK) or "")) is not None:
+        guest_s = parse_int(host.run(SYSTEM_CLOCK).out)
+        clock_behind_s = Unknown("date did not say the time") if guest_s is None else hardware_s - guest_s
     return Wsl(
         has_dxg=host.stat("/dev/dxg") is not None,
         libraries=host.list(WSL_LIBRARIES),
@@ -89,7 +94,7 @@ def read_wsl(host: Host) -> Wsl | Unknown | None:
         image_libraries=_image_libraries(host) if inside else (),
         swap_bytes=int(total[1]) * 1024 if total else Unknown("/proc/meminfo has no SwapTotal"),
         desktop_tools=Unknown("only the distribution shows it") if inside else bool(host.list(DESKTOP_TOOLS)),
-        clock_behind_s=_clock_behind_s(host),
+        clock_behind_s=clock_behind_s,
     )
 
 
@@ -114,15 +119,6 @@ def _image_libraries(host: Host) -> tuple[str, ...]:
     real = {path: host.link(path) for path in paths}
     own = (path for path, target in real.items() if target and not {path, target} & mounted)
     return tuple(path for path in own if not (real[path] or "").startswith("/usr/lib/wsl/"))
-
-
-def _clock_behind_s(host: Host) -> int | Unknown:
-    """The hardware clock of the virtual machine is Windows's; the guest's own stops while the machine sleeps."""
-    hardware_s = parse_int(host.read(HARDWARE_CLOCK) or "")
-    if hardware_s is None:
-        return Unknown("this guest shows no hardware clock")
-    guest_s = parse_int(host.run(SYSTEM_CLOCK).out)
-    return Unknown("date did not say the time") if guest_s is None else hardware_s - guest_s
 
 
 def detect_container(host: Host) -> str:

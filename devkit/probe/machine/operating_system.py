@@ -39,11 +39,21 @@ def read_system(host: Host) -> System:
     systemd, glibc = host.stat("/run/systemd/system"), host.run(GLIBC)
     platform = read_platform(host)
     name = (host.read("/proc/sys/kernel/hostname") or host.env.get("COMPUTERNAME", "")).strip()
+    os_release = host.read("/etc/os-release") or host.read("/usr/lib/os-release")
+    pairs = re.findall(r"^([A-Z_]+)=[\"']?(.*?)[\"']?$", os_release or "", re.MULTILINE)
+    values: dict[str, str] = dict(pairs)
     return System(
         platform=platform,
         kernel=kernel,
         machine=machine,
-        distribution=_distribution(host),
+        distribution=Unknown("there is no /etc/os-release")
+        if os_release is None
+        else Distribution(
+            id=values.get("ID", "linux"),
+            like=tuple(values.get("ID_LIKE", "").split()),
+            version=values.get("VERSION_ID", ""),
+            name=values.get("PRETTY_NAME", values.get("NAME", "Linux")),
+        ),
         glibc=Release.parse(glibc.out)
         if glibc.code == 0 and re.match(r"glibc \d", glibc.out)
         else Unknown("the C library is not glibc, or getconf is missing"),
@@ -85,20 +95,6 @@ def _docker_group(host: Host, *, user: int | None, groups: tuple[int, ...]) -> t
     name = next((fields[0] for fields in users if fields[2] == str(user)), "")
     name = name or host.env.get("USER") or host.env.get("LOGNAME") or "?"
     return active or name in entry[3].split(","), active
-
-
-def _distribution(host: Host) -> Distribution | Unknown:
-    text = host.read("/etc/os-release") or host.read("/usr/lib/os-release")
-    if text is None:
-        return Unknown("there is no /etc/os-release")
-    pairs = re.findall(r"^([A-Z_]+)=[\"']?(.*?)[\"']?$", text, re.MULTILINE)
-    values: dict[str, str] = dict(pairs)
-    return Distribution(
-        id=values.get("ID", "linux"),
-        like=tuple(values.get("ID_LIKE", "").split()),
-        version=values.get("VERSION_ID", ""),
-        name=values.get("PRETTY_NAME", values.get("NAME", "Linux")),
-    )
 
 
 def read_user_id(host: Host) -> int | None:

@@ -167,28 +167,33 @@ def read_storage(host: Host, *, project: str) -> Storage:
     # Mount points with their file system types, the longest first.
     rows = (line.split() for line in (host.read("/proc/mounts") or "").splitlines())
     pairs = {(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2}
-    mounts = tuple(sorted(pairs, key=lambda pair: len(pair[0]), reverse=True))
-    directories = tuple(_directory(host, path, purpose, mounts) for purpose, path in wanted if path)
-    return Storage(NOBODY_KNOWN if user is None else user, directories)
-
-
-def _directory(host: Host, path: str, purpose: str, mounts: tuple[tuple[str, str], ...]) -> Directory:
-    found = host.stat(path)
-    nearest = path
-    while host.stat(nearest) is None and "/" in nearest.strip("/"):
-        nearest = nearest.rpartition("/")[0]
-    free, files, real = host.free_bytes(nearest), host.free_files(nearest), (host.link(nearest) or nearest).rstrip("/")
-    return Directory(
-        path=path,
-        purpose=purpose,
-        exists=found is not None and found.kind == "directory",
-        # What does not exist yet is as writable as the parent it will be made in.
-        is_writable=host.is_writable(nearest),
-        owner_uid=found.uid if found else NOBODY_KNOWN,
-        file_system=next((kind for point, kind in mounts if f"{real}/".startswith(point.rstrip("/") + "/")), ""),
-        free_bytes=Unknown(f"the file system of {nearest} does not say") if free is None else free,
-        free_files=Unknown(f"the file system of {nearest} does not count its files") if files is None else files,
-    )
+    mounts = sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)
+    directories = []
+    for purpose, path in wanted:
+        if not path:
+            continue
+        found = host.stat(path)
+        nearest = path
+        while host.stat(nearest) is None and "/" in nearest.strip("/"):
+            nearest = nearest.rpartition("/")[0]
+        free, files = host.free_bytes(nearest), host.free_files(nearest)
+        real = (host.link(nearest) or nearest).rstrip("/")
+        directories.append(
+            Directory(
+                path=path,
+                purpose=purpose,
+                exists=found is not None and found.kind == "directory",
+                # What does not exist yet is as writable as the parent it will be made in.
+                is_writable=host.is_writable(nearest),
+                owner_uid=found.uid if found else NOBODY_KNOWN,
+                file_system=next((kind for at, kind in mounts if f"{real}/".startswith(at.rstrip("/") + "/")), ""),
+                free_bytes=Unknown(f"the file system of {nearest} does not say") if free is None else free,
+                free_files=Unknown(f"the file system of {nearest} does not count its files")
+                if files is None
+                else files,
+            )
+        )
+    return Storage(NOBODY_KNOWN if user is None else user, tuple(directories))
 
 
 def read_cgroup(host: Host) -> Cgroup:

@@ -192,6 +192,7 @@ def _service(tree: ServiceTree, paths: tuple[str, ...], files: ProjectFiles) -> 
     node = tree.node
     image, limits = node.at("image"), node.at("deploy", "resources", "limits", "devices")
     mounts = [parse_mount_node(item, files) for item in node.at("volumes").items]
+    first_chosen = next(iter(tree.chosen.values()), "")
     return Service(
         name=tree.name,
         files=paths,
@@ -199,7 +200,12 @@ def _service(tree: ServiceTree, paths: tuple[str, ...], files: ProjectFiles) -> 
         line=node.line,
         image=Setting("image", blank_secrets(image.text), image.file, image.line) if image.is_scalar else None,
         build=_build(node.at("build"), files),
-        requests=tuple(_requests(tree)),
+        # Those behind a variable have its text as their condition.
+        requests=tuple(
+            replace(request, condition=tree.chosen.get(request.path, "" if one is node else first_chosen))
+            for one in (node, *tree.others)
+            for request in _requests(one, tree)
+        ),
         # Of two volumes on one target the later counts.
         mounts=tuple({mount.target: mount for mount in mounts if mount is not None}.values()),
         variables=tuple(one for one in _variables(node.at("environment")) if is_relevant(one)),
@@ -248,16 +254,7 @@ def _pairs(node: DocumentNode) -> Iterator[tuple[str, str | None, DocumentNode]]
         yield name, value_text if has_value else None, item
 
 
-def _requests(tree: ServiceTree) -> Iterator[GpuRequest]:
-    """Every request, those behind a variable with its text as their condition."""
-    for node in (tree.node, *tree.others):
-        for request in _requests_in(node, tree):
-            is_other = node is not tree.node
-            condition = tree.chosen.get(request.path, next(iter(tree.chosen.values()), "") if is_other else "")
-            yield replace(request, condition=condition)
-
-
-def _requests_in(node: DocumentNode, tree: ServiceTree) -> Iterator[GpuRequest]:
+def _requests(node: DocumentNode, tree: ServiceTree) -> Iterator[GpuRequest]:
     reserved = node.at(*_RESERVED)
     for item in reserved.items:
         place = (*_key(item, tree), *_RESERVED, _index(item, reserved))

@@ -77,7 +77,12 @@ def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
             named = [url for entry in entries if (url := get_text(entry, "url"))]
             urls += find_index_urls("\n".join(f"--index {url}" for url in named))
         else:
-            lines = list(_lines_of_list(text, is_yaml=path.endswith((".yml", ".yaml"))))
+            lines = [
+                (number, re.sub(r"(?:^|\s)#.*$", "", line).rstrip("\\ "))
+                for number, line in enumerate(text.splitlines(), 1)
+            ]
+            if path.endswith((".yml", ".yaml")):
+                lines = [(number, _LINE_OF_LIST.sub(r"\1", line)) for number, line in lines]
         parsed = (parse_gpu_requirement(entry, path=path, line=number) for number, entry in lines)
         requirements = tuple(one for one in parsed if one is not None)
         if requirements:
@@ -85,13 +90,6 @@ def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
             label, line = parse_torch_index(text), requirements[0].line
             found.append(Install("file", requirements, (), label, backend[1] if backend else "", path, line, urls))
     return tuple(found)
-
-
-def _lines_of_list(text: str, *, is_yaml: bool) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        bare = re.sub(r"(?:^|\s)#.*$", "", line).rstrip("\\ ")
-        listed = _LINE_OF_LIST.match(bare) if is_yaml else None
-        yield number, listed[1] if listed else bare
 
 
 def _listed_in_pyproject(document: dict[str, Any]) -> Iterator[str]:
