@@ -92,19 +92,16 @@ def find_compatible_wheel(facts: Facts) -> CompatibleWheel | None:
         labels.sort(key=release.default_variant.__ne__)
         for label in labels:
             row = tables.wheels.get((release.minor, label, facts.system.machine))
-            if row is not None and _fits(facts, driver, row, tables.indexes[label].cuda):
+            cuda = tables.indexes[label].cuda
+            if row is None or cuda is None or driver.classify(cuda) in (CudaSupport.NO, CudaSupport.FORWARD):
+                continue
+            compiles = driver.can_compile(cuda)
+            if all(
+                check_gpu_code(capability, row.sass, row.ptx, driver_compiles=compiles) is not CodeSupport.NONE
+                for capability in find_compute_capabilities(facts)
+            ):
                 return CompatibleWheel(str(release.version), label, tables.indexes[label].url)
     return None
-
-
-def _fits(facts: Facts, driver: DriverCuda, row: TorchWheel, cuda: Release | None) -> bool:
-    if cuda is None or driver.classify(cuda) in (CudaSupport.NO, CudaSupport.FORWARD):
-        return False
-    compiles = driver.can_compile(cuda)
-    return all(
-        check_gpu_code(capability, row.sass, row.ptx, driver_compiles=compiles) is not CodeSupport.NONE
-        for capability in find_compute_capabilities(facts)
-    )
 
 
 def find_wheel_row(version: str, cuda: Release, machine: str) -> TorchWheel | None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from devkit.compat.rules import CudaSupport, find_oldest_driver
-from devkit.compat.version_tables import Capability, load_tables
+from devkit.compat.version_tables import load_tables
 from devkit.doctor.error_codes import CUDA_ERRORS, CudaErrorMeaning
 from devkit.doctor.fixes import CUDA_COMPATIBILITY_GUIDE, find_driver_side, find_host_side, update_driver
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
@@ -229,27 +229,25 @@ def libcuda_matches_module(facts: Facts) -> Iterator[Finding]:
     if library == release:
         return
     paths = () if isinstance(driver.libcuda_paths, Unknown) else driver.libcuda_paths
-    yield Finding(
-        Severity.ERROR,
-        f"libcuda is {library}, but the loaded NVIDIA module is {release}: CUDA ends with error 803",
-        _libcuda_fix(facts, release),
-        subject=paths[0] if paths else "",
-        evidence=(f"/sys/module/nvidia/version: {release}", *(f"found {path}" for path in paths)),
-    )
-
-
-def _libcuda_fix(facts: Facts, release: Release) -> Fix:
     if is_in_container(facts):
-        return Fix(
+        fix = Fix(
             "Recreate the container, so that it gets the libraries of the driver that runs now. If it is the same"
             " after that, the image carries its own libcuda: remove it there.",
             where=Side.IMAGE,
         )
-    return Fix(
-        f"Reboot if the driver was just updated; otherwise remove every libcuda that is not of {release}.",
-        ("ldconfig -p | grep libcuda", "sudo reboot"),
-        root=True,
-        restart=Restart.HOST,
+    else:
+        fix = Fix(
+            f"Reboot if the driver was just updated; otherwise remove every libcuda that is not of {release}.",
+            ("ldconfig -p | grep libcuda", "sudo reboot"),
+            root=True,
+            restart=Restart.HOST,
+        )
+    yield Finding(
+        Severity.ERROR,
+        f"libcuda is {library}, but the loaded NVIDIA module is {release}: CUDA ends with error 803",
+        fix,
+        subject=paths[0] if paths else "",
+        evidence=(f"/sys/module/nvidia/version: {release}", *(f"found {path}" for path in paths)),
     )
 
 
@@ -362,23 +360,32 @@ def cuda_supports_every_gpu(facts: Facts) -> Iterator[Finding]:
     version, source = _find_cuda(facts)
     if not facts.gpus:
         raise NotApplicable("no GPU answers")
-    severity = Severity.NOTE if _has_torch_cuda(facts) else Severity.WARNING
+    python = require_python(facts)
+    brings_cuda = isinstance(python.torch, Torch) and isinstance(python.torch.cuda, Release)
+    is_unused = brings_cuda and not any(package.name in _COMPILED_PACKAGES for package in python.packages)
     for gpu in facts.gpus:
         row = load_tables().driver.capabilities.get(require(gpu.capability))
-        if row is not None and (problem := _describe_unsupported(row, version)):
-            wanted = f"{row.last_cuda} or older" if row.last_cuda else f"{row.first_cuda} or newer"
-            yield Finding(
-                severity,
-                f"CUDA {version} of {source} {problem} (GPU {gpu.index}, {gpu.name})",
-                Fix(
-                    f"For {gpu.name} use an image with CUDA {wanted}; or one without CUDA, since torch wheels carry their own.",
-                    where=Side.IMAGE,
-                    docs="https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/",
-                ),
-                subject=f"GPU {gpu.index}",
-                evidence=(f"{source}: CUDA {version}", f"GPU {gpu.index} has compute capability {row.capability}"),
-                confidence=Confidence.LIKELY,
-            )
+        if row is None:
+            continue
+        if row.last_cuda is not None and version > row.last_cuda:
+            problem = f"no longer knows {row.capability.sm}: CUDA {row.last_cuda} was the last for {row.architecture}"
+        elif version < row.first_cuda:
+            problem = f"does not know {row.capability.sm} yet, which came with {row.first_cuda}"
+        else:
+            continue
+        wanted = f"{row.last_cuda} or older" if row.last_cuda else f"{row.first_cuda} or newer"
+        yield Finding(
+            Severity.NOTE if is_unused else Severity.WARNING,
+            f"CUDA {version} of {source} {problem} (GPU {gpu.index}, {gpu.name})",
+            Fix(
+                f"For {gpu.name} use an image with CUDA {wanted}; or one without CUDA, since torch wheels carry their own.",
+                where=Side.IMAGE,
+                docs="https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/",
+            ),
+            subject=f"GPU {gpu.index}",
+            evidence=(f"{source}: CUDA {version}", f"GPU {gpu.index} has compute capability {row.capability}"),
+            confidence=Confidence.LIKELY,
+        )
 
 
 def _find_cuda(facts: Facts) -> tuple[Release, str]:
@@ -394,21 +401,6 @@ def _find_cuda(facts: Facts) -> tuple[Release, str]:
     if not wanted:
         raise NotApplicable("there is no CUDA here but what torch brings")
     return Release.parse(wanted[0]), "the image"
-
-
-def _has_torch_cuda(facts: Facts) -> bool:
-    """Say if torch wheels make the CUDA around them unimportant: they bring theirs, and nothing is compiled here."""
-    python = require_python(facts)
-    has_cuda = isinstance(python.torch, Torch) and isinstance(python.torch.cuda, Release)
-    return has_cuda and not any(package.name in _COMPILED_PACKAGES for package in python.packages)
-
-
-def _describe_unsupported(row: Capability, version: Release) -> str:
-    if row.last_cuda is not None and version > row.last_cuda:
-        return f"no longer knows {row.capability.sm}: CUDA {row.last_cuda} was the last for {row.architecture}"
-    if version < row.first_cuda:
-        return f"does not know {row.capability.sm} yet, which came with {row.first_cuda}"
-    return ""
 
 
 @check("CUD007", "What is compiled here runs on this driver")
@@ -529,9 +521,11 @@ def torch_fits_jetpack(facts: Facts) -> Iterator[Finding]:
     torch = require(require_python(facts).torch)
     if torch is None:
         raise NotApplicable("torch is not installed in this Python")
-    if (
-        isinstance(tegra.release, Release) and tegra.release.major >= FIRST_GENERIC_L4T.value
-    ) or not _is_standard_wheel(torch.version, torch.cuda):
+    if isinstance(tegra.release, Release) and tegra.release.major >= FIRST_GENERIC_L4T.value:
+        return
+    # PyTorch's own indexes have +cpu, +cu126 …; Jetson builds say 2.5.0a0+…nv24.08 or nothing.
+    label = torch.version.partition("+")[2]
+    if label != "cpu" and label not in load_tables().torch.indexes and (label or torch.cuda is not None):
         return
     index = JETSON_INDEXES.value.get(tegra.release.major) if isinstance(tegra.release, Release) else None
     yield Finding(
@@ -548,12 +542,6 @@ def torch_fits_jetpack(facts: Facts) -> Iterator[Finding]:
         evidence=(f"board: {tegra.model or 'not named'}", _format_l4t(tegra), f"torch {torch.version}"),
         confidence=Confidence.LIKELY if isinstance(tegra.release, Release) else Confidence.POSSIBLE,
     )
-
-
-def _is_standard_wheel(version: str, cuda: Release | Unknown | None) -> bool:
-    """Say if a torch is of PyTorch's own indexes: +cpu, +cu126 …; Jetson builds say 2.5.0a0+…nv24.08 or nothing."""
-    label = version.partition("+")[2]
-    return label == "cpu" or label in load_tables().torch.indexes or (not label and cuda is None)
 
 
 def _format_l4t(tegra: Tegra) -> str:

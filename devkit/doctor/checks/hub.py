@@ -13,7 +13,7 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.thresholds import CLOCK_SKEW_S
 from devkit.doctor.wheels import find_workload_side
-from devkit.facts.model import Facts, Hub, HubCall, Platform, Proxy, WslSettings
+from devkit.facts.model import Facts, Hub, HubCall, Platform, WslSettings
 from devkit.facts.values import Release, Unknown
 
 _ENVIRONMENT_GUIDE = "https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables"
@@ -156,7 +156,19 @@ def proxies_are_usable(facts: Facts) -> Iterator[Finding]:
         scheme, separator, rest = proxy.url.partition("://")
         host = rest if separator else scheme
         if not separator or scheme.lower() not in _SCHEMES:
-            yield _unknown_scheme_finding(facts, proxy, scheme if separator else "")
+            scheme_name = f"the unknown scheme {scheme}://" if separator and scheme else "no scheme"
+            yield Finding(
+                Severity.WARNING,
+                f"{proxy.variable} has {scheme_name}: Python's clients stop before they send anything",
+                Fix(
+                    "Write it as http://…, or as socks5://… with the package socksio installed.",
+                    (f"unset {proxy.variable}",),
+                    find_workload_side(facts),
+                ),
+                subject=proxy.variable,
+                evidence=(f"{proxy.variable}={proxy.url}",),
+                confidence=Confidence.LIKELY,
+            )
         elif host.lower().startswith(_LOOPBACK) and (problem := _describe_loopback(facts)):
             yield Finding(
                 Severity.WARNING,
@@ -170,22 +182,6 @@ def proxies_are_usable(facts: Facts) -> Iterator[Finding]:
                 evidence=(f"{proxy.variable}={proxy.url}",),
                 confidence=Confidence.POSSIBLE,
             )
-
-
-def _unknown_scheme_finding(facts: Facts, proxy: Proxy, scheme: str) -> Finding:
-    scheme_name = f"the unknown scheme {scheme}://" if scheme else "no scheme"
-    return Finding(
-        Severity.WARNING,
-        f"{proxy.variable} has {scheme_name}: Python's clients stop before they send anything",
-        Fix(
-            "Write it as http://…, or as socks5://… with the package socksio installed.",
-            (f"unset {proxy.variable}",),
-            find_workload_side(facts),
-        ),
-        subject=proxy.variable,
-        evidence=(f"{proxy.variable}={proxy.url}",),
-        confidence=Confidence.LIKELY,
-    )
 
 
 def _describe_loopback(facts: Facts) -> str:

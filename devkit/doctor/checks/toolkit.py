@@ -566,12 +566,18 @@ def _failure_finding(facts: Facts, smoke: Smoke, what: str, confidence: Confiden
     summary, commands = _ADVICE.get(
         what, ("Run the same by hand and read the engine's answer.", (f"docker {_format_command(smoke)} nvidia-smi",))
     )
+    seen: tuple[str, ...] = ()
+    if not isinstance(smoke.device_nodes, Unknown):
+        seen = (
+            f"nodes: {', '.join(smoke.device_nodes) or 'none'}; /dev/nvidiactl: {smoke.nvidiactl}",
+            f"libcuda.so.1: {smoke.libcuda or 'not there'}; nvidia-smi: {smoke.nvidia_smi or 'not there'}",
+        )
     return Finding(
         Severity.ERROR,
         f"a container that asks for the GPU {what}",
         Fix(summary, commands, where=find_host_side(facts), docs=TOOLKIT_TROUBLESHOOTING),
         subject=smoke.image,
-        evidence=(*_list_evidence(smoke), *_list_seen(smoke)),
+        evidence=(*_list_evidence(smoke), *seen),
         confidence=confidence,
     )
 
@@ -584,12 +590,6 @@ def _format_command(smoke: Smoke) -> str:
 def _list_evidence(smoke: Smoke) -> tuple[str, ...]:
     last = smoke.err.strip().rpartition("\n")[2][:_LONGEST]
     return (f"{_format_command(smoke)}: status {smoke.code}", *((last,) if last else ()))
-
-
-def _list_seen(smoke: Smoke) -> Iterator[str]:
-    if not isinstance(smoke.device_nodes, Unknown):
-        yield f"nodes: {', '.join(smoke.device_nodes) or 'none'}; /dev/nvidiactl: {smoke.nvidiactl}"
-        yield f"libcuda.so.1: {smoke.libcuda or 'not there'}; nvidia-smi: {smoke.nvidia_smi or 'not there'}"
 
 
 def _refusal_finding(facts: Facts, smoke: Smoke) -> Finding:

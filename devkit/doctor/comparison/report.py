@@ -36,7 +36,17 @@ def build_comparison_document(comparison: Comparison) -> dict[str, Any]:
                 "of": group.hardware.label,
                 "nodes": len(group.nodes),
                 "odd": [_build_outlier_document(each) for each in group.outliers],
-                "without_majority": [_build_no_majority_document(each) for each in group.no_majority],
+                "without_majority": [
+                    {
+                        "field": each.field,
+                        "values": [
+                            {"value": to_json_value(value), "nodes": count, "such_as": list(names)}
+                            for value, count, names in each.values
+                        ],
+                        **_build_relevance_document(each),
+                    }
+                    for each in group.no_majority
+                ],
                 "not_judged": group.not_judged,
             }
             for group in comparison.groups
@@ -63,13 +73,6 @@ def _build_outlier_document(outlier: Outlier) -> dict[str, Any]:
         "findings": [{"code": each.code, "message": each.message} for each in outlier.findings],
         "differences": differences,
     }
-
-
-def _build_no_majority_document(each: NoMajority) -> dict[str, Any]:
-    values = [
-        {"value": to_json_value(value), "nodes": count, "such_as": list(names)} for value, count, names in each.values
-    ]
-    return {"field": each.field, "values": values, **_build_relevance_document(each)}
 
 
 def _build_relevance_document(each: Difference | NoMajority) -> dict[str, Any]:

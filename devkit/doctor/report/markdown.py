@@ -22,13 +22,24 @@ def render_markdown_report(facts: Facts, report: Report) -> str:
         f"| {_escape('; '.join(f'{value.name}: {value.value}' for value in layer.readings)) or '–'} |"  # noqa: RUF001
         for layer in build_stack(facts, report)
     ]
+    evidence = (
+        line
+        for shown in report.findings
+        if (lines := shown.finding.evidence)
+        for line in (f"{shown.check.code}: {_escape(shown.check.title)}", "", *_render_code_block(lines, "text"), "")
+    )
+    consequences = (
+        f"- `{shown.check.code}` {_escape(shown.finding.message)} (follows from `{shown.finding.follows_from}`)"
+        for shown in report.findings
+        if shown.finding.follows_from
+    )
     sections = (
         _render_summary(report),
         _render_root_table(report),
         *(_render_fix(shown, report) for shown in report.roots if shown.finding.severity is not Severity.NOTE),
         ["| Layer | State | Read there |", "|---|---|---|", *rows],
-        _fold("Evidence", _list_evidence(report)),
-        _fold("Consequences, which go away with their cause", _list_consequences(report)),
+        _fold("Evidence", evidence),
+        _fold("Consequences, which go away with their cause", consequences),
         _fold("Not judged, and why", _list_unjudged(report)),
         [f"<sub>devkit doctor {_escape(report.devkit)}, read at {_escape(report.taken_at)}{tables}</sub>"],
     )
@@ -77,20 +88,6 @@ def _render_fix(shown: ReportedFinding, report: Report) -> list[str]:
     if followers:
         lines += ["", f"{format_count(len(followers), 'other check')} found consequences of it."]
     return lines
-
-
-def _list_evidence(report: Report) -> Iterator[str]:
-    for shown in report.findings:
-        if shown.finding.evidence:
-            yield from (f"{shown.check.code}: {_escape(shown.check.title)}", "")
-            yield from (*_render_code_block(shown.finding.evidence, "text"), "")
-
-
-def _list_consequences(report: Report) -> Iterator[str]:
-    for shown in report.findings:
-        if shown.finding.follows_from:
-            because = f"(follows from `{shown.finding.follows_from}`)"
-            yield f"- `{shown.check.code}` {_escape(shown.finding.message)} {because}"
 
 
 def _list_unjudged(report: Report) -> Iterator[str]:

@@ -65,18 +65,14 @@ def _build_rule(check: Check) -> dict[str, Any]:
         "help": {"text": page or check.title},
         "properties": {"tags": ["gpu", *find_covered_failures(check.code)]},
     }
-    source = _find_source_url(rest)
-    return {**rule, "helpUri": source} if source else rule
-
-
-def _find_source_url(explanation: str) -> str:
-    """Find the first source that has an address: a URL or a GitHub thread; "" where only manuals are named."""
-    sources = " ".join(explanation.partition("Source:")[2].split())
+    # The first source that has an address: a URL or a GitHub thread.
+    sources = " ".join(rest.partition("Source:")[2].split())
     if url := _URL.search(sources):
-        return url[0]
-    # GitHub redirects from the issue's address to a pull request of the same number.
-    thread = _THREAD.search(sources)
-    return f"https://github.com/{thread[1]}/issues/{thread[2]}" if thread else ""
+        rule["helpUri"] = url[0]
+    elif thread := _THREAD.search(sources):
+        # GitHub redirects from the issue's address to a pull request of the same number.
+        rule["helpUri"] = f"https://github.com/{thread[1]}/issues/{thread[2]}"
+    return rule
 
 
 def _build_invocation(report: Report, exit_code: int) -> dict[str, Any]:

@@ -51,7 +51,12 @@ def load_failures() -> tuple[Failure, ...]:
     fixes = {name: Fix(**decode_fields(row, Fix)) for name, row in tomllib.loads(_read_text("fixes")).items()}
     texts = (_read_text(f"failures/{prefix}").partition(_FAILURES) for prefix in PREFIXES)
     rows = (row for _, start, rest in texts for row in tomllib.loads(start + rest).get("failure", ()))
-    return tuple(sorted((_to_failure(row, fixes) for row in rows), key=lambda failure: failure.id))
+    failures = []
+    for row in rows:
+        own = {key: value for key, value in row.items() if key != "signature"}
+        signatures = tuple(_to_signature(each, fixes) for each in row.get("signature", ()))
+        failures.append(Failure(**decode_fields(own, Failure), signatures=signatures))
+    return tuple(sorted(failures, key=lambda failure: failure.id))
 
 
 @cache
@@ -76,12 +81,6 @@ def find_symptoms(code: str) -> tuple[str, ...]:
 
 def _read_text(name: str) -> str:
     return (get_data(__package__, f"{name}.toml") or b"").decode()
-
-
-def _to_failure(row: Mapping[str, Any], fixes: Mapping[str, Fix]) -> Failure:
-    own = {key: value for key, value in row.items() if key != "signature"}
-    signatures = tuple(_to_signature(each, fixes) for each in row.get("signature", ()))
-    return Failure(**decode_fields(own, Failure), signatures=signatures)
 
 
 def _to_signature(row: Mapping[str, Any], fixes: Mapping[str, Fix]) -> Signature:

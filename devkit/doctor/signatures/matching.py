@@ -89,7 +89,13 @@ def search_text(
     if not matches and len(words) <= MAX_BROKEN:
         # A narrow terminal breaks lines within words.
         matches = _search(words.replace(" ", ""), signatures, is_squeezed=True)
-    return _order_matches(_keep_best_of_each_code(_drop_inner_matches(matches)), find_consequences)
+    # The surest and most specific match of each code.
+    best: dict[str, Match] = {}
+    for match in sorted(
+        _drop_inner_matches(matches), key=lambda match: (*_rank(match), -match.specificity, -match.position)
+    ):
+        best.setdefault(match.code, match)
+    return _order_matches(list(best.values()), find_consequences)
 
 
 def strip_noise(text: str) -> str:
@@ -191,14 +197,6 @@ def _drop_inner_matches(matches: list[Match]) -> list[Match]:
 
 def _rank(match: Match) -> tuple[int, int]:
     return _SEVERITIES.index(match.severity), _CONFIDENCES.index(match.confidence)
-
-
-def _keep_best_of_each_code(matches: list[Match]) -> list[Match]:
-    """Keep the surest and most specific match of each code."""
-    best: dict[str, Match] = {}
-    for match in sorted(matches, key=lambda match: (*_rank(match), -match.specificity, -match.position)):
-        best.setdefault(match.code, match)
-    return list(best.values())
 
 
 def _order_matches(matches: list[Match], find_consequences: FindConsequences) -> tuple[Match, ...]:

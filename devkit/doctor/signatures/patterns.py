@@ -23,16 +23,11 @@ class _CaptureKind:
     format: Callable[[str], str] = str
 
 
-def _format_cuda_version(digits: str) -> str:
-    """Return the version that the CUDA API counts as a number: 12080 is 12.8."""
-    number = int(digits)
-    return f"{number // 1000}.{number % 1000 // 10}"
-
-
 _CAPTURE_KINDS: Mapping[str, _CaptureKind] = {
     "version": _CaptureKind(r"\d[\w.+]{0,30}(?:-[\w.+]{1,30})?(?<!\.)", 62),
     "number": _CaptureKind(r"\d{1,12}", 12),
-    "cuda": _CaptureKind(r"\d{4,5}", 5, _format_cuda_version),
+    # The CUDA API counts a version as a number: 12080 is 12.8.
+    "cuda": _CaptureKind(r"\d{4,5}", 5, lambda digits: f"{int(digits) // 1000}.{int(digits) % 1000 // 10}"),
     "hex": _CaptureKind(r"(?:0x)?[0-9a-fA-F]{1,16}", 18),
     "size": _CaptureKind(r"\d{1,9}(?:\.\d{1,4})? ?[KMGT]i?B", 20),
     "condition": _CaptureKind(r"\w{1,20} ?[<>=!]{1,2} ?[\w.]{1,20}(?<!\.)", 46),

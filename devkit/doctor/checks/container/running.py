@@ -19,7 +19,7 @@ from devkit.doctor.preconditions import (
     require_toolkit_engine,
 )
 from devkit.doctor.thresholds import MIB, SHARED_MEMORY_BYTES
-from devkit.doctor.wheels import DriverCuda, find_driver_cuda
+from devkit.doctor.wheels import find_driver_cuda
 from devkit.facts.model import Engine, EngineKind, Facts, LocalImage, RunningContainer
 from devkit.facts.project import Project
 from devkit.facts.values import Release, Unknown
@@ -136,7 +136,13 @@ def running_gpus_survive_reload(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("no running container requested a GPU")
     if engine.cgroup_driver != "systemd":
         return
-    affected = [one for one in containers if is_gpu_from_legacy_hook(facts, engine, one) and not _has_own_nodes(one)]
+    affected = [
+        one
+        for one in containers
+        if is_gpu_from_legacy_hook(facts, engine, one)
+        and one.is_privileged is not True
+        and (isinstance(one.gpu_devices, Unknown) or "/dev/nvidiactl" not in one.gpu_devices)
+    ]
     if affected:
         names = join_words(one.name for one in affected)
         ready = has_cdi_gpus(facts, engine)
@@ -184,12 +190,6 @@ def is_legacy_mode(facts: Facts) -> bool:
     return isinstance(version, Release) and is_legacy_by_default(version)
 
 
-def _has_own_nodes(container: RunningContainer) -> bool:
-    if container.is_privileged is True:
-        return True
-    return not isinstance(container.gpu_devices, Unknown) and "/dev/nvidiactl" in container.gpu_devices
-
-
 @check("CON008", "The driver meets what the project's images require", causes=("CON011", "CUD001"))
 def driver_meets_image_requirements(facts: Facts) -> Iterator[Finding]:
     """The driver satisfies NVIDIA_REQUIRE_CUDA of the images that this project's containers are made of.
@@ -218,10 +218,21 @@ def driver_meets_image_requirements(facts: Facts) -> Iterator[Finding]:
             is_safe = driver.classify(wanted) in (CudaSupport.FULL, CudaSupport.MINOR)
             newest = f"CUDA {driver.cuda}" if driver.cuda else "an older CUDA"
             driver_text = f"driver {driver.release} is for {newest}"
+            own = f"CUDA {driver.cuda}" if driver.cuda else "the driver's CUDA"
+            advice = (
+                "Minor version compatibility holds here, so NVIDIA_DISABLE_REQUIRE=1 is safe except for PTX."
+                if is_safe
+                else "NVIDIA_DISABLE_REQUIRE=1 would only move the failure to the first CUDA call."
+            )
             yield Finding(
                 Severity.WARNING if is_safe and not _is_refused_image(facts, engine, image) else Severity.ERROR,
                 f"the image {image.name} requires a driver for CUDA {wanted}, but {driver_text}",
-                _requirement_fix(driver, is_safe=is_safe),
+                Fix(
+                    "Build from an image without CUDA (torch's wheels bring their own) or one for"
+                    f" {own}, or update the driver. {advice}",
+                    where=Side.IMAGE,
+                    docs=CUDA_COMPATIBILITY_GUIDE,
+                ),
                 subject=image.name,
                 evidence=(f"NVIDIA_REQUIRE_CUDA={image.require_cuda[:_LONGEST]}", f"driver {driver.release}"),
                 confidence=Confidence.CERTAIN if driver.reported_cuda else Confidence.LIKELY,
@@ -247,21 +258,6 @@ def _is_refused_image(facts: Facts, engine: Engine, image: LocalImage) -> bool:
     """Say if the hook has refused this very image already."""
     own = (one for one in require(engine.stopped) if is_project_folder(facts, one.folder))
     return any("unsatisfied condition" in one.error and one.image in image.name for one in own)
-
-
-def _requirement_fix(driver: DriverCuda, *, is_safe: bool) -> Fix:
-    newest = f"CUDA {driver.cuda}" if driver.cuda else "the driver's CUDA"
-    advice = (
-        " Minor version compatibility holds here, so NVIDIA_DISABLE_REQUIRE=1 is safe except for PTX."
-        if is_safe
-        else " NVIDIA_DISABLE_REQUIRE=1 would only move the failure to the first CUDA call."
-    )
-    return Fix(
-        f"Build from an image without CUDA (torch's wheels bring their own) or one for {newest}, or update the"
-        f" driver.{advice}",
-        where=Side.IMAGE,
-        docs=CUDA_COMPATIBILITY_GUIDE,
-    )
 
 
 @check("CON009", "GPU containers have shared memory for data loaders and NCCL", causes=("CON003",))
@@ -404,7 +400,13 @@ def selinux_allows_gpu(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("SELinux does not confine containers here")
     if require(limits.selinux_allows_devices):
         return
-    confined = [one for one in find_gpu_containers(engine) if _is_confined(one)]
+    confined = [
+        one
+        for one in find_gpu_containers(engine)
+        if one.is_privileged is not True
+        and not isinstance(one.security_options, Unknown)
+        and not any(option.replace(":", "=") == "label=disable" or "spc_t" in option for option in one.security_options)
+    ]
     if not confined:
         return
     yield Finding(
@@ -420,10 +422,3 @@ def selinux_allows_gpu(facts: Facts) -> Iterator[Finding]:
         evidence=("SELinux: enforcing, container_use_devices off", *(f"{one.name}: confined" for one in confined)),
         confidence=Confidence.POSSIBLE,
     )
-
-
-def _is_confined(container: RunningContainer) -> bool:
-    options = container.security_options
-    if container.is_privileged is True or isinstance(options, Unknown):
-        return False
-    return not any(option.replace(":", "=") == "label=disable" or "spc_t" in option for option in options)

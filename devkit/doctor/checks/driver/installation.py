@@ -182,7 +182,12 @@ def driver_has_one_source(facts: Facts) -> Iterator[Finding]:
     require_host(facts)
     installed = [package for package in require(require_driver(facts).packages) if package.state == "installed"]
     meta = next((package for package in installed if _META.match(package.name)), None)
-    others = [package for package in installed if _is_of_distribution(package)]
+    others = [
+        package
+        for package in installed
+        if _DRIVER.match(package.name)
+        and (package.name.startswith(("akmod-nvidia", "xorg-x11-drv-nvidia")) or _OF_UBUNTU.search(package.version))
+    ]
     if meta is None or not others:
         return
     removals: Mapping[DistroFamily, str] = {
@@ -207,10 +212,3 @@ def driver_has_one_source(facts: Facts) -> Iterator[Finding]:
         evidence=tuple(f"{package.name} {package.version}" for package in (meta, *others[:_MAX_PACKAGES])),
         confidence=Confidence.LIKELY,
     )
-
-
-def _is_of_distribution(package: DriverPackage) -> bool:
-    if not _DRIVER.match(package.name):
-        return False
-    is_rpm_fusion = package.name.startswith(("akmod-nvidia", "xorg-x11-drv-nvidia"))
-    return is_rpm_fusion or _OF_UBUNTU.search(package.version) is not None

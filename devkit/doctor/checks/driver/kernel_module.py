@@ -189,7 +189,10 @@ def _explain_installed_module(facts: Facts, driver: Driver, gpus: tuple[PciGpu, 
             evidence=evidence,
         )
     refused = find_driver_lines(facts, *_REFUSED)
-    if refused or (driver.secure_boot is True and not _signature_is_trusted(driver)):
+    signer = driver.module_signer
+    is_by_vendor = isinstance(signer, str) and signer.startswith(_VENDOR_SIGNERS)
+    is_trusted = driver.signer_is_enrolled is True or is_by_vendor
+    if refused or (driver.secure_boot is True and not is_trusted):
         return _explain_signature(facts, driver, release, (*evidence, *refused[:MAX_LOG_LINES]))
     return Finding(
         Severity.ERROR,
@@ -227,13 +230,6 @@ def _disable_nouveau(facts: Facts) -> Fix:
         root=True,
         restart=Restart.HOST,
     )
-
-
-def _signature_is_trusted(driver: Driver) -> bool:
-    """Say if the key is enrolled, or one that the distribution's own kernel carries."""
-    signer = driver.module_signer
-    by_vendor = isinstance(signer, str) and signer.startswith(_VENDOR_SIGNERS)
-    return driver.signer_is_enrolled is True or by_vendor
 
 
 def _explain_signature(facts: Facts, driver: Driver, release: Release, evidence: tuple[str, ...]) -> Finding:
@@ -317,7 +313,11 @@ def module_is_open_where_required(facts: Facts) -> Iterator[Finding]:
     release = require_loaded_driver(facts)
     driver = require_driver(facts)
     log_lines = find_driver_lines(facts, OPEN_MODULE_LINE)
-    needs_open = [gpu for gpu in require(driver.pci_gpus) if _needs_open_module(gpu, log_lines)]
+    needs_open = [
+        gpu
+        for gpu in require(driver.pci_gpus)
+        if any(gpu.address in line for line in log_lines) or _parse_device_id(gpu) >= FIRST_OPEN_ONLY_DEVICE_ID.value
+    ]
     if not needs_open or require(driver.is_open):
         return
     yield Finding(
@@ -335,15 +335,6 @@ def module_is_open_where_required(facts: Facts) -> Iterator[Finding]:
         evidence=(*log_lines[:2], *(f"{gpu.address} has device id {gpu.device_id}" for gpu in needs_open)),
         confidence=Confidence.CERTAIN if log_lines else Confidence.LIKELY,
     )
-
-
-def _needs_open_module(gpu: PciGpu, log_lines: tuple[str, ...]) -> bool:
-    if any(gpu.address in line for line in log_lines):
-        return True
-    try:
-        return int(gpu.device_id, 16) >= FIRST_OPEN_ONLY_DEVICE_ID.value
-    except ValueError:
-        return False
 
 
 def _fill_branch(commands: tuple[str, ...], branch: int) -> tuple[str, ...]:

@@ -27,14 +27,14 @@ def engine_answers(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.engine, Unknown):
         raise NotApplicable(facts.engine.reason)
     if isinstance(facts.engine, EngineFailure):
-        if is_in_container(facts) and _has_no_trace_of_engine(facts.engine):
+        # Nothing points to an engine: no variable or context names one, and no socket was passed in.
+        is_unused = facts.engine.endpoint.chosen_by == "default" and facts.engine.end in (
+            EngineEnd.NOT_INSTALLED,
+            EngineEnd.NOT_RUNNING,
+        )
+        if is_in_container(facts) and is_unused:
             raise NotApplicable("a container needs no engine of its own")
         yield explain_engine_failure(facts, facts.engine)
-
-
-def _has_no_trace_of_engine(failure: EngineFailure) -> bool:
-    """Say if nothing points to an engine: no variable or context names one, and no socket was passed in."""
-    return failure.endpoint.chosen_by == "default" and failure.end in (EngineEnd.NOT_INSTALLED, EngineEnd.NOT_RUNNING)
 
 
 def explain_engine_failure(facts: Facts, failure: EngineFailure) -> Finding:
@@ -115,20 +115,15 @@ def _desktop_side(facts: Facts) -> Side:
 
 def _explain_not_running(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:
     url, chosen_by = failure.endpoint.url, failure.endpoint.chosen_by
-    if _is_custom_endpoint(failure):
+    if chosen_by != "default" and not any(place in url for place in _ENGINE_SOCKETS):
         message = f"{chosen_by} points to {url}, where no engine listens"
         return message, _endpoint_fix(facts, failure), Confidence.CERTAIN
-    if is_in_wsl(facts) and _has_only_windows_command(facts):
+    # Docker Desktop leaves a script on Windows's PATH for those who lack the docker command.
+    docker = facts.clients.named("docker") if isinstance(facts.clients, Clients) else None
+    if is_in_wsl(facts) and docker is not None and "/Program Files/Docker/" in docker.path:
         return _explain_no_wsl_integration(facts)
     message = f"the container engine does not run: nothing listens on {url}"
     return message, _start_fix(facts, failure), Confidence.CERTAIN
-
-
-def _is_custom_endpoint(failure: EngineFailure) -> bool:
-    """Say if the chosen endpoint is not one that engines of this machine use by default."""
-    return failure.endpoint.chosen_by != "default" and not any(
-        place in failure.endpoint.url for place in _ENGINE_SOCKETS
-    )
 
 
 def _endpoint_fix(facts: Facts, failure: EngineFailure) -> Fix:
@@ -146,12 +141,6 @@ def _endpoint_fix(facts: Facts, failure: EngineFailure) -> Fix:
         ("docker context ls", "docker context use default"),
         where=find_host_side(facts),
     )
-
-
-def _has_only_windows_command(facts: Facts) -> bool:
-    """Say if the docker command is the script that Docker Desktop leaves on Windows's PATH for those who lack one."""
-    docker = facts.clients.named("docker") if isinstance(facts.clients, Clients) else None
-    return docker is not None and "/Program Files/Docker/" in docker.path
 
 
 def _explain_no_wsl_integration(facts: Facts) -> tuple[str, Fix, Confidence]:

@@ -135,12 +135,12 @@ def _find_gpus_outside_fabric(facts: Facts) -> tuple[tuple[Gpu, GpuHealth], ...]
         states = require_gpu_health(facts)
     except NotApplicable:
         return ()
-    return tuple((gpu, health) for gpu, health in states if _is_outside_fabric(health))
-
-
-def _is_outside_fabric(health: GpuHealth) -> bool:
-    failed = isinstance(health.fabric_status, int) and health.fabric_status != 0
-    return health.fabric_state in _ON_THE_WAY or (health.fabric_state == "completed" and failed)
+    return tuple(
+        (gpu, health)
+        for gpu, health in states
+        if health.fabric_state in _ON_THE_WAY
+        or (health.fabric_state == "completed" and isinstance(health.fabric_status, int) and health.fabric_status != 0)
+    )
 
 
 def _list_fabric_states(waiting: tuple[tuple[Gpu, GpuHealth], ...]) -> tuple[str, ...]:

@@ -72,7 +72,9 @@ def kernel_log_has_no_fault(facts: Facts) -> Iterator[Finding]:
     reports = [xid for xid in log.xids if not _is_consequence(xid, log.xids)]
     severe = [xid for xid in reports if not _is_minor(facts, xid)]
     for address in dict.fromkeys(xid.address for xid in severe):
-        yield _xid_finding(facts, *_worst_first([xid for xid in severe if xid.address == address]))
+        # A GPU off the bus before all else; otherwise what was reported first, from which the others follow.
+        of_gpu = [xid for xid in severe if xid.address == address]
+        yield _xid_finding(facts, *sorted(of_gpu, key=lambda xid: xid.number != XID_FALLEN_OFF_THE_BUS))
     for xid in reports:
         if xid not in severe:
             yield _xid_finding(facts, xid)
@@ -104,10 +106,16 @@ def _xid_finding(facts: Facts, xid: Xid, *others: Xid) -> Finding:
     is_minor = _is_minor(facts, xid)
     failing = is_gpu_failing(facts, xid.address)
     source = f"Xid {xid.number} in the kernel log" if "Xid" in xid.line else "the kernel log"
+    times = "once" if xid.count == 1 else f"{xid.count} times" if isinstance(xid.count, int) else "at least once"
+    if not isinstance(xid.at, Unknown):
+        times += f", {'at' if xid.count == 1 else 'last at'} {xid.at}"
+    state = ""
+    if not is_minor and not isinstance(failing, Unknown):
+        state = ", and the GPU cannot be used now" if failing else "; the GPU answers now"
     gpu = find_gpu_at(facts, xid.address)
     return Finding(
         Severity.NOTE if is_minor else _xid_severity(facts, xid, failing),
-        f"{source}: {says} ({_format_times(xid)}){'' if is_minor else _format_current_state(failing)}",
+        f"{source}: {says} ({times}){state}",
         _xid_fix(facts, xid, meaning),
         subject=(xid.address if gpu is None else f"GPU {gpu.index}"),
         evidence=(xid.line, *(other.line for other in others[:_MAX_OTHERS])),
@@ -122,19 +130,6 @@ def _xid_severity(facts: Facts, xid: Xid, failing: bool | Unknown) -> Severity:
     age_s = compute_seconds_between(str(xid.at), facts.taken_at)
     is_old = age_s is not None and age_s > STILL_FRESH_HOURS.value * _HOUR_S
     return Severity.NOTE if failing is False and is_old else Severity.WARNING
-
-
-def _format_times(xid: Xid) -> str:
-    times = "once" if xid.count == 1 else f"{xid.count} times" if isinstance(xid.count, int) else "at least once"
-    if isinstance(xid.at, Unknown):
-        return times
-    return f"{times}, {'at' if xid.count == 1 else 'last at'} {xid.at}"
-
-
-def _format_current_state(failing: bool | Unknown) -> str:
-    if failing is True:
-        return ", and the GPU cannot be used now"
-    return "; the GPU answers now" if failing is False else ""
 
 
 def _xid_fix(facts: Facts, xid: Xid, meaning: XidMeaning | None) -> Fix:
@@ -169,11 +164,6 @@ def _xid_fix(facts: Facts, xid: Xid, meaning: XidMeaning | None) -> Fix:
             return Fix("Nothing to do now. If it is reported again and again, look it up.", docs=XID_CATALOG_URL)
 
 
-def _worst_first(xids: list[Xid]) -> list[Xid]:
-    """A GPU off the bus before all else; otherwise what was reported first, from which the others follow."""
-    return sorted(xids, key=lambda xid: xid.number != XID_FALLEN_OFF_THE_BUS)
-
-
 @check("GPU007", "The kernel log can be read where it matters")
 def kernel_log_is_readable(facts: Facts) -> Iterator[Finding]:
     """The kernel log can be read where a GPU does not work.
@@ -186,7 +176,11 @@ def kernel_log_is_readable(facts: Facts) -> Iterator[Finding]:
     require_nvidia_gpu(facts)
     if not isinstance(facts.kernel_log, Unknown):
         return
-    if not _has_failing_gpu(facts):
+    if isinstance(facts.nvml, NvmlFailure):
+        is_failing = facts.nvml.end is not NvmlEnd.LIBRARY_NOT_FOUND
+    else:
+        is_failing = isinstance(facts.nvml, NvmlAnswer) and len(facts.nvml.gpus) > len(facts.gpus)
+    if not is_failing:
         raise NotApplicable("no GPU fails, so nothing is missed")
     if is_in_wsl(facts):
         raise NotApplicable(facts.kernel_log.reason)
@@ -202,12 +196,6 @@ def kernel_log_is_readable(facts: Facts) -> Iterator[Finding]:
         ),
         evidence=(facts.kernel_log.reason,),
     )
-
-
-def _has_failing_gpu(facts: Facts) -> bool:
-    if isinstance(facts.nvml, NvmlFailure):
-        return facts.nvml.end is not NvmlEnd.LIBRARY_NOT_FOUND
-    return isinstance(facts.nvml, NvmlAnswer) and len(facts.nvml.gpus) > len(facts.gpus)
 
 
 @check("GPU027", "No GPU asks to be recovered", causes=("GPU009", "GPU010", *DEEP_CODES))

@@ -50,9 +50,11 @@ def no_thermal_slowdown(facts: Facts) -> Iterator[Finding]:
         reasons = _find_clock_reasons(health)
         is_hot = _is_above_slowdown(health)
         if "hw-thermal-slowdown" in reasons or is_hot or ("sw-thermal-slowdown" in reasons and is_gpu_busy(health)):
+            bound = f" of {health.slowdown_c}" if isinstance(health.slowdown_c, int) else ""
+            temperature = f" ({health.temperature_c}{bound} °C)" if isinstance(health.temperature_c, int) else ""
             yield Finding(
                 Severity.WARNING,
-                f"{format_gpu(gpu)} slows down for heat{_format_temperature(health)}: work on it takes longer",
+                f"{format_gpu(gpu)} slows down for heat{temperature}: work on it takes longer",
                 Fix(
                     "Improve the airflow, check that all fans turn, and lower the power limit until it stays cool:"
                     " the last tenth of the power costs little speed.",
@@ -62,13 +64,6 @@ def no_thermal_slowdown(facts: Facts) -> Iterator[Finding]:
                 subject=format_gpu(gpu),
                 evidence=(f"{format_gpu(gpu)}: clock reasons {', '.join(reasons) or 'none'}", _format_load(health)),
             )
-
-
-def _format_temperature(health: GpuHealth) -> str:
-    if not isinstance(health.temperature_c, int):
-        return ""
-    bound = f" of {health.slowdown_c}" if isinstance(health.slowdown_c, int) else ""
-    return f" ({health.temperature_c}{bound} °C)"
 
 
 def _format_power(health: GpuHealth) -> str:

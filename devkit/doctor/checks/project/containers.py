@@ -172,7 +172,8 @@ def require_project_containers(facts: Facts) -> tuple[ProjectContainer, ...]:
 
     containers = []
     for dev in project.dev_containers:
-        service = next((one for one in project.services if _is_service_of(one, dev)), None)
+        own = (one for one in project.services if one.name == dev.service and one.files == dev.compose_files)
+        service = next(own, None) if dev.compose_files else None
         containers.append(made(dev, service))
     taken = [container.service for container in containers]
     containers += [made(None, one) for one in project.services if one not in taken]
@@ -189,10 +190,6 @@ def require_project(facts: Facts) -> Project:
     if not (project.dev_containers or project.services or project.dockerfiles):
         raise NotApplicable("the project has no dev container, Compose file or Dockerfile")
     return project
-
-
-def _is_service_of(service: Service, dev: DevContainer) -> bool:
-    return bool(dev.compose_files) and service.name == dev.service and service.files == dev.compose_files
 
 
 def find_gpu_evidence(container: ProjectContainer) -> Requirement | Setting | None:

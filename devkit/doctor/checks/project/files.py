@@ -115,15 +115,12 @@ def _find_requirement_problem(requirement: HostRequirement) -> tuple[str, str] |
     if name in ("memory", "storage", "gpu.memory"):
         if kind == "text" and _MEMORY.fullmatch(value):
             return None
-        return f"is {value!r} and not digits with a small unit", _correct_size(name.rpartition(".")[2], value)
+        found = re.fullmatch(r"\s*(\d+)\s*([TGMKtgmk])i?[Bb]?\s*", value)
+        size = f"{found[1]}{found[2].lower()}b" if found else "16gb"
+        return f"is {value!r} and not digits with a small unit", f'"{name.rpartition(".")[2]}": "{size}"'
     if name in ("cpus", "gpu.cores"):
         return None if kind == "number" and value.isdigit() else (f"is {value!r} and not a whole number", "")
     return "is no key of the schema", ""
-
-
-def _correct_size(name: str, value: str) -> str:
-    found = re.fullmatch(r"\s*(\d+)\s*([TGMKtgmk])i?[Bb]?\s*", value)
-    return f'"{name}": "{found[1]}{found[2].lower()}b"' if found else f'"{name}": "16gb"'
 
 
 def _spelling_repairs(requirement: HostRequirement, key: tuple[str, ...], correction: str) -> tuple[Repair, ...]:

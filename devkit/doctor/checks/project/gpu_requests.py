@@ -530,21 +530,17 @@ def _unconditional_requests(container: ProjectContainer) -> list[GpuRequest]:
 def _optional_gpu_repairs(dev: DevContainer) -> tuple[Repair, ...]:
     """`--gpus all` becomes an optional GPU, which says the same; no other request can be said in that way."""
     items = [argument.text for argument in dev.run_args]
-    places = _find_flag_positions(items)
+    if "--gpus=all" in items:
+        places = [items.index("--gpus=all")]
+    else:
+        pairs = enumerate(pairwise(items))
+        places = next(([number, number + 1] for number, pair in pairs if pair == ("--gpus", "all")), [])
     if len(dev.requests) != 1 or not places:
         return ()
     # From behind, so that the numbers before stay right.
     each = [Repair(RepairKind.REMOVE, dev.path, ("runArgs", str(place))) for place in reversed(places)]
     removal = each if len(places) < len(items) else [Repair(RepairKind.REMOVE, dev.path, ("runArgs",))]
     return (*removal, Repair(RepairKind.SET, dev.path, ("hostRequirements", "gpu"), '"optional"'))
-
-
-def _find_flag_positions(items: list[str]) -> list[int]:
-    if "--gpus=all" in items:
-        return [items.index("--gpus=all")]
-    pair = ("--gpus", "all")
-    place = next((number for number, both in enumerate(pairwise(items)) if both == pair), None)
-    return [] if place is None else [place, place + 1]
 
 
 def _require_services(facts: Facts) -> tuple[Service, ...]:

@@ -148,29 +148,26 @@ def image_has_cuda_once(facts: Facts) -> Iterator[Finding]:
     Source: pytorch/pytorch issue 116696 on image sizes; PyTorch, "Get Started", wheels by CUDA version.
     """
     for container in require_project_containers(facts):
-        yield from _find_cuda_features(container)
+        has_wheels = bool(list(find_torch_installs(container)))
+        for feature in container.dev.features if container.dev else ():
+            if "/nvidia-cuda:" in f"{feature.name}:" and has_wheels:
+                version = feature.value or "of its own choice"
+                shown = f"{feature.name} {feature.value}".rstrip()
+                yield build_file_finding(
+                    feature,
+                    Severity.NOTE,
+                    f"a Feature installs CUDA {version} beside the one that torch's wheels bring",
+                    Fix(
+                        "Leave the Feature out, unless nvcc is needed; then give it the CUDA of the wheels.",
+                        where=Side.PROJECT,
+                    ),
+                    evidence=(f"{format_location(feature.path, feature.line)}: {shown}",),
+                )
     for container, image in _require_base_images(facts):
         tag = CudaTag.of(image.value)
         wheels = list(find_torch_installs(container))
         if tag is not None and tag.flavour in ("runtime", "devel") and wheels:
             yield from _find_duplicate_cuda(image, tag, wheels)
-
-
-def _find_cuda_features(container: ProjectContainer) -> Iterator[Finding]:
-    wheels = list(find_torch_installs(container))
-    for feature in container.dev.features if container.dev else ():
-        if "/nvidia-cuda:" in f"{feature.name}:" and wheels:
-            version = feature.value or "of its own choice"
-            yield build_file_finding(
-                feature,
-                Severity.NOTE,
-                f"a Feature installs CUDA {version} beside the one that torch's wheels bring",
-                Fix(
-                    "Leave the Feature out, unless nvcc is needed; then give it the CUDA of the wheels.",
-                    where=Side.PROJECT,
-                ),
-                evidence=(f"{format_location(feature.path, feature.line)}: {feature.name} {feature.value}".rstrip(),),
-            )
 
 
 def _find_duplicate_cuda(image: Setting, tag: CudaTag, wheels: list[Install]) -> Iterator[Finding]:
@@ -346,7 +343,13 @@ def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
         found = [
             one for install in find_torch_installs(container) for one in install.requirements if one.name == "torch"
         ]
-        if not found or container.project.locks or _is_torch_pinned(container):
+        # A line that pins torch for the CPU counts too: the others must agree with it then.
+        is_pinned = any(
+            one.name == "torch" and _PINNED.search(one.specifier)
+            for install in container.installs
+            for one in install.requirements
+        )
+        if not found or container.project.locks or is_pinned:
             continue
         first = found[0]
         yield build_file_finding(
@@ -361,12 +364,6 @@ def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
             ),
             evidence=(f"{format_location(first.path, first.line)}: {first.name}{first.specifier}",),
         )
-
-
-def _is_torch_pinned(container: ProjectContainer) -> bool:
-    """Say if any line pins torch, one for the CPU too: the others must agree with it then."""
-    requirements = [one for install in container.installs for one in install.requirements]
-    return any(one.name == "torch" and _PINNED.search(one.specifier) for one in requirements)
 
 
 @check("PRJ027", "This machine's driver runs the CUDA that the files choose")

@@ -7,7 +7,7 @@ from devkit.doctor.error_codes import CudaErrorMeaning, find_cuda_error
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
 from devkit.doctor.preconditions import require, require_python, require_visible_gpu
 from devkit.doctor.wheels import find_workload_side, format_install_command, format_upgrade_command
-from devkit.facts.model import Facts, ProofStage, Step, StepEnd, TorchCall, Verification
+from devkit.facts.model import Facts, ProofStage, Step, StepEnd, TorchCall
 from devkit.facts.values import Unknown
 
 if TYPE_CHECKING:
@@ -176,7 +176,21 @@ def verification_passes(facts: Facts) -> Iterator[Finding]:
                 confidence=cause.confidence,
             )
         elif stage.wrong:
-            yield _rate_finding(facts, stage, proof)
+            # A rate outside of what an inferred row of the table says: that may warn, and never refuse.
+            from devkit.doctor.verify_stages import find_check_for_stage
+
+            worst = stage.wrong[0]
+            said = ProofStage(stage.name, stage.status, f"{worst.name} is {worst.measured}", stage.wrong)
+            cause = find_check_for_stage(said, proof)
+            yield Finding(
+                Severity.WARNING,
+                f"{stage.name} of devkit verify is not what this GPU's data sheet says, as far as that is known"
+                f" (see {cause.code})",
+                _stage_fix(facts, cause),
+                subject=stage.name,
+                evidence=tuple(f"{each.name}: {each.measured}, expected {each.expected}" for each in stage.wrong),
+                confidence=Confidence.POSSIBLE,
+            )
 
 
 def _stage_fix(facts: Facts, cause: "StageCause") -> Fix:
@@ -190,22 +204,4 @@ def _stage_fix(facts: Facts, cause: "StageCause") -> Fix:
         f"Where the proof ran, let {cause.code} look for it, and do what it says.",
         (f"devkit explain {cause.code}", f"devkit doctor --deep --only {cause.code}"),
         where=find_workload_side(facts),
-    )
-
-
-def _rate_finding(facts: Facts, stage: ProofStage, proof: Verification) -> Finding:
-    """A rate outside of what an inferred row of the table says: that may warn, and never refuse."""
-    from devkit.doctor.verify_stages import find_check_for_stage
-
-    worst = stage.wrong[0]
-    said = ProofStage(stage.name, stage.status, f"{worst.name} is {worst.measured}", stage.wrong)
-    cause = find_check_for_stage(said, proof)
-    return Finding(
-        Severity.WARNING,
-        f"{stage.name} of devkit verify is not what this GPU's data sheet says, as far as that is known"
-        f" (see {cause.code})",
-        _stage_fix(facts, cause),
-        subject=stage.name,
-        evidence=tuple(f"{each.name}: {each.measured}, expected {each.expected}" for each in stage.wrong),
-        confidence=Confidence.POSSIBLE,
     )
