@@ -55,7 +55,16 @@ def run_checks(checks: Iterable[Check], facts: Facts, *, clock: Callable[[], flo
 
 def _run_check(check: Check, facts: Facts) -> CheckVerdict:
     try:
-        findings = tuple(map(_sanitize, check.run(facts)))
+        # Files and programs may have put anything into a finding: make it safe to print.
+        findings = tuple(
+            replace(
+                finding,
+                message=to_one_line(finding.message),
+                subject=to_one_line(finding.subject),
+                evidence=tuple(map(to_one_line, finding.evidence)),
+            )
+            for finding in check.run(facts)
+        )
     except NotApplicable as reason:
         return Skipped(to_one_line(reason.reason))
     except Exception as error:  # noqa: BLE001 - a bug in one check must not take the others' results with it
@@ -65,16 +74,6 @@ def _run_check(check: Check, facts: Facts) -> CheckVerdict:
         place = "" if frame is None else f"in {frame.tb_frame.f_code.co_name}, line {frame.tb_lineno}"
         return Crashed(to_one_line(f"{type(error).__name__}: {error}") + f" ({place})")
     return Found(findings) if findings else Passed()
-
-
-def _sanitize(finding: Finding) -> Finding:
-    """Make a finding safe to print: files and programs may have put anything into it."""
-    return replace(
-        finding,
-        message=to_one_line(finding.message),
-        subject=to_one_line(finding.subject),
-        evidence=tuple(map(to_one_line, finding.evidence)),
-    )
 
 
 def _join(host: Outcome, container: Outcome) -> Outcome:

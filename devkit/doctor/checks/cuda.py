@@ -270,31 +270,29 @@ def driver_runs_torch_cuda(facts: Facts) -> Iterator[Finding]:
     if driver.classify(cuda, has_forward_gpus=forward) is not CudaSupport.NO:
         return
     floor = find_oldest_driver(cuda, platform=driver.platform)
+    wanted = f"{floor} or newer" if floor else "that runs it"
+    wheel = find_compatible_wheel(facts)
+    if wheel is None:
+        fix = update_driver(facts, wanted)
+    else:
+        # The cheaper repair first: another wheel needs neither root nor a reboot.
+        place = "on Windows" if find_driver_side(facts) is Side.WINDOWS else "on the host"
+        fix = Fix(
+            f"Install torch {wheel.version} for {wheel.label}, which this driver runs; or update the driver {place} to"
+            f" {wanted}.",
+            (format_wheel_install_command(facts, wheel),),
+            where=Side.CONTAINER if is_in_container(facts) else Side.HOST,
+            docs=CUDA_COMPATIBILITY_GUIDE,
+        )
     yield Finding(
         Severity.ERROR,
         f"torch {torch.version} needs CUDA {cuda}, but driver {driver.release} is too old for it",
-        _driver_too_old_fix(facts, floor),
+        fix,
         evidence=(
             f"torch {torch.version}, built with CUDA {cuda}",
             f"driver {driver.release}, for CUDA up to {driver.cuda or 'a version before the tables'}",
             f"CUDA {cuda} needs driver {floor} or newer" if floor else f"no driver is known for CUDA {cuda}",
         ),
-    )
-
-
-def _driver_too_old_fix(facts: Facts, floor: Release | None) -> Fix:
-    """The cheaper repair first: another wheel needs neither root nor a reboot."""
-    wanted = f"{floor} or newer" if floor else "that runs it"
-    wheel = find_compatible_wheel(facts)
-    if wheel is None:
-        return update_driver(facts, wanted)
-    place = "on Windows" if find_driver_side(facts) is Side.WINDOWS else "on the host"
-    return Fix(
-        f"Install torch {wheel.version} for {wheel.label}, which this driver runs; or update the driver {place} to"
-        f" {wanted}.",
-        (format_wheel_install_command(facts, wheel),),
-        where=Side.CONTAINER if is_in_container(facts) else Side.HOST,
-        docs=CUDA_COMPATIBILITY_GUIDE,
     )
 
 

@@ -558,8 +558,19 @@ def smoke_container_gets_gpu(facts: Facts) -> Iterator[Finding]:
         yield _failure_finding(facts, smoke, "did not end in time", Confidence.LIKELY)
     elif smoke.code != 0:
         yield _refusal_finding(facts, smoke)
-    else:
-        yield from _find_problems_inside(facts, smoke)
+    elif not isinstance(smoke.device_nodes, Unknown) and not isinstance(smoke.nvidiactl, Unknown):
+        has_node = "/dev/dxg" in smoke.device_nodes if is_in_wsl(facts) else smoke.nvidiactl != "absent"
+        smi = smoke.nvidia_smi if isinstance(smoke.nvidia_smi, str) else ""
+        if not has_node:
+            yield _failure_finding(facts, smoke, "starts, but finds no GPU in it", Confidence.CERTAIN)
+        elif smoke.nvidiactl == "refused" and not is_in_wsl(facts):
+            yield _failure_finding(facts, smoke, "starts, but may not open /dev/nvidiactl", Confidence.CERTAIN)
+        elif smoke.libcuda == "":
+            what = "gets the GPU, but not the driver's library libcuda.so.1"
+            yield _failure_finding(facts, smoke, what, Confidence.LIKELY)
+        elif any(sign in smi for sign in _SMI_FAILURES):
+            what = f"gets the GPU, but nvidia-smi in it says: {smi[:_LONGEST]}"
+            yield _failure_finding(facts, smoke, what, Confidence.CERTAIN)
 
 
 def _failure_finding(facts: Facts, smoke: Smoke, what: str, confidence: Confidence) -> Finding:
@@ -611,22 +622,3 @@ def _refusal_finding(facts: Facts, smoke: Smoke) -> Finding:
         confidence=best.confidence,
         follows_from=None,
     )
-
-
-def _find_problems_inside(facts: Facts, smoke: Smoke) -> Iterator[Finding]:
-    if isinstance(smoke.device_nodes, Unknown) or isinstance(smoke.nvidiactl, Unknown):
-        return
-    has_node = "/dev/dxg" in smoke.device_nodes if is_in_wsl(facts) else smoke.nvidiactl != "absent"
-    smi = smoke.nvidia_smi if isinstance(smoke.nvidia_smi, str) else ""
-    if not has_node:
-        yield _failure_finding(facts, smoke, "starts, but finds no GPU in it", Confidence.CERTAIN)
-    elif smoke.nvidiactl == "refused" and not is_in_wsl(facts):
-        yield _failure_finding(facts, smoke, "starts, but may not open /dev/nvidiactl", Confidence.CERTAIN)
-    elif smoke.libcuda == "":
-        yield _failure_finding(
-            facts, smoke, "gets the GPU, but not the driver's library libcuda.so.1", Confidence.LIKELY
-        )
-    elif any(sign in smi for sign in _SMI_FAILURES):
-        yield _failure_finding(
-            facts, smoke, f"gets the GPU, but nvidia-smi in it says: {smi[:_LONGEST]}", Confidence.CERTAIN
-        )

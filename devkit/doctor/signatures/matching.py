@@ -1,7 +1,7 @@
 """The search for known errors in a text, with the one that explains the others first."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 
@@ -103,10 +103,8 @@ def strip_noise(text: str) -> str:
 
     Of a text that is too long the beginning and the end are kept.
     """
-    return " ".join(_strip_lines(text if len(text) <= HEAD + TAIL else f"{text[:HEAD]}\n{text[-TAIL:]}"))
-
-
-def _strip_lines(text: str) -> Iterator[str]:
+    if len(text) > HEAD + TAIL:
+        text = f"{text[:HEAD]}\n{text[-TAIL:]}"
     if not text.isascii():
         text = text.translate(_TYPOGRAPHY)
     text = _ANSI.sub("", text)
@@ -114,13 +112,8 @@ def _strip_lines(text: str) -> Iterator[str]:
         text = text.replace(escape, plain)
     if "\\" in text:
         text = _ESCAPED.sub(_unescape, text)
-    text = _BARE_COLOR.sub("", text)
-    for line in text.splitlines():
-        words = " ".join(line.split())
-        if len(words) >= MIN_PREFIXED:
-            yield _strip_prefixes(words)
-        elif words:
-            yield words
+    lines = (" ".join(line.split()) for line in _BARE_COLOR.sub("", text).splitlines())
+    return " ".join(_strip_prefixes(line) if len(line) >= MIN_PREFIXED else line for line in lines if line)
 
 
 def _unescape(found: re.Match[str]) -> str:

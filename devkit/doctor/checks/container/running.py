@@ -224,8 +224,14 @@ def driver_meets_image_requirements(facts: Facts) -> Iterator[Finding]:
                 if is_safe
                 else "NVIDIA_DISABLE_REQUIRE=1 would only move the failure to the first CUDA call."
             )
+            # The hook may have refused this very image already.
+            may_start = is_safe and not any(
+                "unsatisfied condition" in one.error and one.image in image.name
+                for one in require(engine.stopped)
+                if is_project_folder(facts, one.folder)
+            )
             yield Finding(
-                Severity.WARNING if is_safe and not _is_refused_image(facts, engine, image) else Severity.ERROR,
+                Severity.WARNING if may_start else Severity.ERROR,
                 f"the image {image.name} requires a driver for CUDA {wanted}, but {driver_text}",
                 Fix(
                     "Build from an image without CUDA (torch's wheels bring their own) or one for"
@@ -252,12 +258,6 @@ def _images_of_project(facts: Facts, engine: Engine) -> tuple[LocalImage, ...]:
         return image.id in used or image.name in names or by_name
 
     return tuple(image for image in require(engine.images) if is_own(image))
-
-
-def _is_refused_image(facts: Facts, engine: Engine, image: LocalImage) -> bool:
-    """Say if the hook has refused this very image already."""
-    own = (one for one in require(engine.stopped) if is_project_folder(facts, one.folder))
-    return any("unsatisfied condition" in one.error and one.image in image.name for one in own)
 
 
 @check("CON009", "GPU containers have shared memory for data loaders and NCCL", causes=("CON003",))
@@ -317,25 +317,20 @@ def container_variables_request_gpu(facts: Facts) -> Iterator[Finding]:
                     evidence=(f"Runtime: {container.runtime}", "NVIDIA_VISIBLE_DEVICES is not set"),
                 )
         elif container.gpu_request in ("driver", "runtime") and isinstance(container.driver_capabilities, str):
-            yield from _missing_capabilities(container, container.driver_capabilities)
-
-
-def _missing_capabilities(container: RunningContainer, capabilities: str) -> Iterator[Finding]:
-    requested = {name.strip() for name in capabilities.split(",") if name.strip()}
-    missing = [name for name in REQUIRED_CAPABILITIES if name not in requested]
-    if not requested or "all" in requested or not missing:
-        return
-    yield Finding(
-        Severity.ERROR if "compute" in missing else Severity.WARNING,
-        f"{container.name} was created without the driver capability {join_words(missing)}",
-        Fix(
-            "Set the variable in the image or the Compose file, and recreate the container.",
-            ("NVIDIA_DRIVER_CAPABILITIES=compute,utility",),
-            where=Side.PROJECT,
-        ),
-        subject=container.name,
-        evidence=(f"NVIDIA_DRIVER_CAPABILITIES={capabilities}",),
-    )
+            requested = {name.strip() for name in container.driver_capabilities.split(",") if name.strip()}
+            missing = [name for name in REQUIRED_CAPABILITIES if name not in requested]
+            if requested and "all" not in requested and missing:
+                yield Finding(
+                    Severity.ERROR if "compute" in missing else Severity.WARNING,
+                    f"{container.name} was created without the driver capability {join_words(missing)}",
+                    Fix(
+                        "Set the variable in the image or the Compose file, and recreate the container.",
+                        ("NVIDIA_DRIVER_CAPABILITIES=compute,utility",),
+                        where=Side.PROJECT,
+                    ),
+                    subject=container.name,
+                    evidence=(f"NVIDIA_DRIVER_CAPABILITIES={container.driver_capabilities}",),
+                )
 
 
 @check("CON011", "The project's last dev container ended well")

@@ -189,10 +189,7 @@ def _explain_installed_module(facts: Facts, driver: Driver, gpus: tuple[PciGpu, 
             evidence=evidence,
         )
     refused = find_driver_lines(facts, *_REFUSED)
-    signer = driver.module_signer
-    is_by_vendor = isinstance(signer, str) and signer.startswith(_VENDOR_SIGNERS)
-    is_trusted = driver.signer_is_enrolled is True or is_by_vendor
-    if refused or (driver.secure_boot is True and not is_trusted):
+    if refused or (driver.secure_boot is True and not _signature_is_trusted(driver)):
         return _explain_signature(facts, driver, release, (*evidence, *refused[:MAX_LOG_LINES]))
     return Finding(
         Severity.ERROR,
@@ -230,6 +227,13 @@ def _disable_nouveau(facts: Facts) -> Fix:
         root=True,
         restart=Restart.HOST,
     )
+
+
+def _signature_is_trusted(driver: Driver) -> bool:
+    """Say if the key is enrolled, or one that the distribution's own kernel carries."""
+    signer = driver.module_signer
+    by_vendor = isinstance(signer, str) and signer.startswith(_VENDOR_SIGNERS)
+    return driver.signer_is_enrolled is True or by_vendor
 
 
 def _explain_signature(facts: Facts, driver: Driver, release: Release, evidence: tuple[str, ...]) -> Finding:

@@ -208,7 +208,12 @@ def _explain_code(facts: Facts, failure: NvmlFailure) -> _Explanation:
         case 4:
             return _explain_no_permission(facts)
         case 9:
-            return _explain_not_loaded(facts)
+            if find_driver_side(facts) is Side.WINDOWS:
+                message = "NVML reaches no driver: the one on Windows is missing, broken or too old for WSL"
+                return message, _windows_driver_fix(), Confidence.LIKELY
+            advice = "Load the driver on the host, and read what it says if it refuses."
+            fix = Fix(advice, ("sudo modprobe nvidia",), root=True)
+            return "NVML says that the driver is not loaded", fix, Confidence.CERTAIN
         case 12:
             return _explain_missing_library(facts)
         case 15:
@@ -221,7 +226,12 @@ def _explain_code(facts: Facts, failure: NvmlFailure) -> _Explanation:
             message = "NVML is of another version than the loaded driver"
             return message, _restart_fix(facts, "The new libraries need the new module."), Confidence.CERTAIN
         case 999:
-            return _explain_unknown_error(facts)
+            if is_in_container(facts):
+                message = "NVML fails with Unknown Error: this container has most likely lost its GPU"
+                advice = "Recreate the container. If the host's own nvidia-smi fails too, reboot the host."
+                return message, Fix(advice, ("nvidia-smi",), docs=TOOLKIT_TROUBLESHOOTING), Confidence.LIKELY
+            message = "NVML fails with Unknown Error: a GPU or the driver is in a bad state"
+            return message, _restart_fix(facts, "Read the kernel log for an Xid."), Confidence.LIKELY
         case _:
             message = f"NVML does not start: {failure.message or f'return value {failure.code}'}"
             return message, _restart_fix(facts, "Read the kernel log."), Confidence.POSSIBLE
@@ -288,20 +298,6 @@ def _explain_no_permission(facts: Facts) -> _Explanation:
     )
 
 
-def _explain_not_loaded(facts: Facts) -> _Explanation:
-    if find_driver_side(facts) is Side.WINDOWS:
-        return (
-            "NVML reaches no driver: the one on Windows is missing, broken or too old for WSL",
-            _windows_driver_fix(),
-            Confidence.LIKELY,
-        )
-    return (
-        "NVML says that the driver is not loaded",
-        Fix("Load the driver on the host, and read what it says if it refuses.", ("sudo modprobe nvidia",), root=True),
-        Confidence.CERTAIN,
-    )
-
-
 def _windows_driver_fix() -> Fix:
     return Fix(
         "Update WSL and the NVIDIA driver on Windows, then restart WSL. A data center GPU must be in WDDM mode.",
@@ -309,22 +305,4 @@ def _windows_driver_fix() -> Fix:
         where=Side.WINDOWS,
         restart=Restart.WSL,
         docs=WSL_GUIDE,
-    )
-
-
-def _explain_unknown_error(facts: Facts) -> _Explanation:
-    if is_in_container(facts):
-        return (
-            "NVML fails with Unknown Error: this container has most likely lost its GPU",
-            Fix(
-                "Recreate the container. If the host's own nvidia-smi fails too, reboot the host.",
-                ("nvidia-smi",),
-                docs=TOOLKIT_TROUBLESHOOTING,
-            ),
-            Confidence.LIKELY,
-        )
-    return (
-        "NVML fails with Unknown Error: a GPU or the driver is in a bad state",
-        _restart_fix(facts, "Read the kernel log for an Xid."),
-        Confidence.LIKELY,
     )

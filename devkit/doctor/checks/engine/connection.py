@@ -27,12 +27,12 @@ def engine_answers(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.engine, Unknown):
         raise NotApplicable(facts.engine.reason)
     if isinstance(facts.engine, EngineFailure):
-        # Nothing points to an engine: no variable or context names one, and no socket was passed in.
-        is_unused = facts.engine.endpoint.chosen_by == "default" and facts.engine.end in (
-            EngineEnd.NOT_INSTALLED,
-            EngineEnd.NOT_RUNNING,
-        )
-        if is_in_container(facts) and is_unused:
+        if (
+            is_in_container(facts)
+            and facts.engine.endpoint.chosen_by == "default"
+            and facts.engine.end in (EngineEnd.NOT_INSTALLED, EngineEnd.NOT_RUNNING)
+        ):
+            # No variable or context names an engine, and no socket was passed in.
             raise NotApplicable("a container needs no engine of its own")
         yield explain_engine_failure(facts, facts.engine)
 
@@ -118,10 +118,11 @@ def _explain_not_running(facts: Facts, failure: EngineFailure) -> tuple[str, Fix
     if chosen_by != "default" and not any(place in url for place in _ENGINE_SOCKETS):
         message = f"{chosen_by} points to {url}, where no engine listens"
         return message, _endpoint_fix(facts, failure), Confidence.CERTAIN
-    # Docker Desktop leaves a script on Windows's PATH for those who lack the docker command.
-    docker = facts.clients.named("docker") if isinstance(facts.clients, Clients) else None
-    if is_in_wsl(facts) and docker is not None and "/Program Files/Docker/" in docker.path:
-        return _explain_no_wsl_integration(facts)
+    if is_in_wsl(facts) and isinstance(facts.clients, Clients):
+        # Docker Desktop leaves a script on Windows's PATH for those who lack the docker command.
+        docker = facts.clients.named("docker")
+        if docker is not None and "/Program Files/Docker/" in docker.path:
+            return _explain_no_wsl_integration(facts)
     message = f"the container engine does not run: nothing listens on {url}"
     return message, _start_fix(facts, failure), Confidence.CERTAIN
 

@@ -112,24 +112,21 @@ def _xid_finding(facts: Facts, xid: Xid, *others: Xid) -> Finding:
     state = ""
     if not is_minor and not isinstance(failing, Unknown):
         state = ", and the GPU cannot be used now" if failing else "; the GPU answers now"
+    severity = Severity.NOTE if is_minor else Severity.ERROR
+    if not is_minor and failing is not True:
+        # A GPU that works now has left an old report behind.
+        age_s = compute_seconds_between(str(xid.at), facts.taken_at)
+        is_old = age_s is not None and age_s > STILL_FRESH_HOURS.value * _HOUR_S
+        severity = Severity.NOTE if failing is False and is_old else Severity.WARNING
     gpu = find_gpu_at(facts, xid.address)
     return Finding(
-        Severity.NOTE if is_minor else _xid_severity(facts, xid, failing),
+        severity,
         f"{source}: {says} ({times}){state}",
         _xid_fix(facts, xid, meaning),
         subject=(xid.address if gpu is None else f"GPU {gpu.index}"),
         evidence=(xid.line, *(other.line for other in others[:_MAX_OTHERS])),
         confidence=Confidence.LIKELY if failing is True else Confidence.CERTAIN,
     )
-
-
-def _xid_severity(facts: Facts, xid: Xid, failing: bool | Unknown) -> Severity:
-    if failing is True:
-        return Severity.ERROR
-    # A GPU that works now has left an old report behind.
-    age_s = compute_seconds_between(str(xid.at), facts.taken_at)
-    is_old = age_s is not None and age_s > STILL_FRESH_HOURS.value * _HOUR_S
-    return Severity.NOTE if failing is False and is_old else Severity.WARNING
 
 
 def _xid_fix(facts: Facts, xid: Xid, meaning: XidMeaning | None) -> Fix:

@@ -340,6 +340,10 @@ def _compare_with_engine(
     facts: Facts, engine: Engine, container: ProjectContainer, requirement: HostRequirement
 ) -> Finding | None:
     if engine.kind is EngineKind.PODMAN:
+        dev = container.dev
+        repairs = [Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu"))]
+        if dev is not None and not (container.is_compose or container.requests or dev.run_args):
+            repairs.append(Repair(RepairKind.SET, dev.path, ("runArgs",), '["--device", "nvidia.com/gpu=all"]'))
         return build_file_finding(
             requirement,
             Severity.ERROR,
@@ -349,10 +353,7 @@ def _compare_with_engine(
                 "Ask for the GPU by its CDI name, and remove hostRequirements.gpu.",
                 where=Side.PROJECT,
                 docs="https://github.com/microsoft/vscode-remote-release/issues/10908",
-                repairs=(
-                    Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")),
-                    *_cdi_repairs(container),
-                ),
+                repairs=tuple(repairs),
             ),
             evidence=("the engine is Podman", f"hostRequirements.gpu: {requirement.value or requirement.kind}"),
             confidence=Confidence.LIKELY,
@@ -396,13 +397,6 @@ def _compare_with_engine(
             ),
         )
     return None
-
-
-def _cdi_repairs(container: ProjectContainer) -> tuple[Repair, ...]:
-    if container.dev is None or container.is_compose or container.requests or container.dev.run_args:
-        return ()
-    value = '["--device", "nvidia.com/gpu=all"]'
-    return (Repair(RepairKind.SET, container.dev.path, ("runArgs",), value),)
 
 
 def _explicit_request_repairs(container: ProjectContainer, requirement: HostRequirement) -> tuple[Repair, ...]:

@@ -343,13 +343,11 @@ def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
         found = [
             one for install in find_torch_installs(container) for one in install.requirements if one.name == "torch"
         ]
+        if not found or container.project.locks:
+            continue
         # A line that pins torch for the CPU counts too: the others must agree with it then.
-        is_pinned = any(
-            one.name == "torch" and _PINNED.search(one.specifier)
-            for install in container.installs
-            for one in install.requirements
-        )
-        if not found or container.project.locks or is_pinned:
+        requirements = [one for install in container.installs for one in install.requirements]
+        if any(one.name == "torch" and _PINNED.search(one.specifier) for one in requirements):
             continue
         first = found[0]
         yield build_file_finding(

@@ -167,10 +167,11 @@ def packages_agree(facts: Facts) -> Iterator[Finding]:
     if not packages:
         raise NotApplicable("no package that matters to a GPU is installed in this Python")
     for package in packages.values():
-        for line in (
-            *(() if isinstance(package.requires, Unknown) else package.requires),
-            *_list_unstated_needs(package),
-        ):
+        unstated: tuple[str, ...] = ()
+        if package.name == "torch":
+            version = package.version.partition("+")[0]
+            unstated = next((row.requires for row in load_tables().torch.releases if str(row.version) == version), ())
+        for line in (*(() if isinstance(package.requires, Unknown) else package.requires), *unstated):
             other = _find_unmet(line, packages, facts)
             if other is not None:
                 wanted = line.partition(";")[0].strip()
@@ -194,14 +195,6 @@ def packages_agree(facts: Facts) -> Iterator[Finding]:
                     evidence=(f"{package.name} {package.version}: {line}", f"installed: {other.name} {other.version}"),
                     confidence=Confidence.LIKELY if other.name in _EXACT_PARTNERS else Confidence.POSSIBLE,
                 )
-
-
-def _list_unstated_needs(package: Package) -> tuple[str, ...]:
-    """What a torch wheel needs and does not say."""
-    if package.name != "torch":
-        return ()
-    version = package.version.partition("+")[0]
-    return next((row.requires for row in load_tables().torch.releases if str(row.version) == version), ())
 
 
 @check("PYT008", "transformers has what it needs for quantized models and adapters")
@@ -294,8 +287,11 @@ def wheels_fit_glibc(facts: Facts) -> Iterator[Finding]:
     the libstdc++ that this Python finds first (6.0.30 has GLIBCXX up to 3.4.30) against the policy of that platform.
     Source: PEP 600; pypa/auditwheel, manylinux-policy.json; GCC manual, "ABI Policy and Guidelines".
     """
+    # 2.28 from cp312-cp312-manylinux_2_28_x86_64; the lowest where a tag names several.
     platforms = {
-        package.name: wanted for package in require_python(facts).packages if (wanted := _parse_glibc(package.tag))
+        package.name: min(Release.parse(f"{major}.{minor}") for major, minor in named)
+        for package in require_python(facts).packages
+        if (named := re.findall(r"manylinux_(\d+)_(\d+)_", package.tag))
     }
     if not platforms:
         raise NotApplicable("no compiled wheel here names the C library that it needs")
@@ -313,12 +309,6 @@ def wheels_fit_glibc(facts: Facts) -> Iterator[Finding]:
             evidence=(f"wheel of {name}: manylinux {platforms[name]}", f"glibc {glibc}"),
         )
     yield from _find_old_libstdcxx(facts, platforms[name], name)
-
-
-def _parse_glibc(tag: str) -> Release | None:
-    """2.28 from cp312-cp312-manylinux_2_28_x86_64; the lowest where a tag names several."""
-    found = [Release.parse(f"{major}.{minor}") for major, minor in re.findall(r"manylinux_(\d+)_(\d+)_", tag)]
-    return min(found, default=None)
 
 
 def _find_old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[Finding]:
