@@ -75,7 +75,16 @@ def prove_in_container(
     """
     _require_generated(folder)
     project = ComposeProject(folder.resolve(), host, require_engine(host), progress)
-    _run_host_script(project)
+    # The project's own script detects how this host provides a GPU, as it does for an editor.
+    for shell, options, script in HOST_SCRIPTS:
+        path = project.folder / script
+        if shutil.which(shell) and path.exists():
+            done = host.run([shell, *options, str(path)], deadline_s=_SCRIPT_DEADLINE_S)
+            for line in (done.out + done.err).splitlines():
+                progress(line)
+            break
+    else:
+        progress("no shell here: the container starts as .devcontainer/.env says, or on the CPU")
     if project.container_ids("--status", "running"):
         before = PriorState.RUNNING
     else:
@@ -83,7 +92,14 @@ def prove_in_container(
     try:
         return _prove(project, before, depth=depth, timeout_s=timeout_s, model=model)
     finally:
-        _restore(project, before)
+        if before is PriorState.RUNNING:
+            progress("the dev container ran before and is left running")
+        else:
+            command = "stop" if before is PriorState.STOPPED else "down"
+            progress(f"compose {command} …")
+            down = host.run(project.compose_command(command), deadline_s=_DOWN_DEADLINE_S)
+            if down.code != 0:
+                progress(f"compose {command} ended with status {down.code}: {down.err.strip()[-300:]}")
 
 
 def _require_generated(folder: Path) -> None:
@@ -99,18 +115,6 @@ def _require_generated(folder: Path) -> None:
         raise DevkitError(
             f"{file} was not written by devkit", "prove a container of your own from inside: devkit verify --here"
         )
-
-
-def _run_host_script(project: ComposeProject) -> None:
-    """Let the project's own script detect how this host provides a GPU, as an editor does before it starts one."""
-    for shell, options, script in HOST_SCRIPTS:
-        path = project.folder / script
-        if shutil.which(shell) and path.exists():
-            done = project.host.run([shell, *options, str(path)], deadline_s=_SCRIPT_DEADLINE_S)
-            for line in (done.out + done.err).splitlines():
-                project.progress(line)
-            return
-    project.progress("no shell here: the container starts as .devcontainer/.env says, or on the CPU")
 
 
 def _prove(
@@ -146,17 +150,14 @@ def _prove(
     try:
         report = VerificationReport.from_document(json.loads(done.out))
     except ValueError:
-        stages.append(StageResult("proof", StageStatus.FAILED, reason=_explain_missing_report(done, timeout_s)))
+        reason = f"devkit verify --here ended with status {done.code} and no report: {done.last_line}"
+        if done.code is None:
+            reason = f"no report from inside within {format_duration(timeout_s + _EXEC_MARGIN_S)}"
+        elif done.code in (126, 127):
+            reason = f"devkit is not installed in the dev container: {done.last_line}"
+        stages.append(StageResult("proof", StageStatus.FAILED, reason=reason))
         return report_failure(done)
     return report.with_host_environment(_describe_host(project), tuple(stages))
-
-
-def _explain_missing_report(done: CompletedCommand, timeout_s: float) -> str:
-    if done.code is None:
-        return f"no report from inside within {format_duration(timeout_s + _EXEC_MARGIN_S)}"
-    if done.code in (126, 127):
-        return f"devkit is not installed in the dev container: {done.last_line}"
-    return f"devkit verify --here ended with status {done.code} and no report: {done.last_line}"
 
 
 def _describe_host(project: ComposeProject) -> dict[str, Any]:
@@ -181,17 +182,6 @@ def _describe_host(project: ComposeProject) -> dict[str, Any]:
         facts["image_id"] = image
         facts["image_digests"] = [str(digest) for digest in digests] if isinstance(digests, list) else []
     return facts
-
-
-def _restore(project: ComposeProject, before: PriorState) -> None:
-    if before is PriorState.RUNNING:
-        project.progress("the dev container ran before and is left running")
-        return
-    command = "stop" if before is PriorState.STOPPED else "down"
-    project.progress(f"compose {command} …")
-    done = project.host.run(project.compose_command(command), deadline_s=_DOWN_DEADLINE_S)
-    if done.code != 0:
-        project.progress(f"compose {command} ended with status {done.code}: {done.err.strip()[-300:]}")
 
 
 BASE_IMAGE = "base image"
@@ -227,9 +217,13 @@ def measure_image(folder: Path, host: Host) -> ImageReport | Unknown:
         engine = require_engine(host)
     except DevkitError as error:
         return Unknown(error.message)
-    image = _find_image(folder, host, engine)
-    if isinstance(image, Unknown):
-        return image
+    command = [*engine.compose, "--file", str(folder / COMPOSE_FILE), "config", "--format", "json"]
+    done = host.run(command, deadline_s=_QUERY_DEADLINE_S)
+    try:
+        document = json.loads(done.out)
+        image = str(document["services"][SERVICE].get("image") or f"{document['name']}-{SERVICE}")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Unknown(f"{' '.join(engine.compose)} cannot read {COMPOSE_FILE}: {done.err.strip()[-300:]}")
     options = ["history", "--no-trunc", "--human=false", "--format", "{{.Size}}\t{{.CreatedBy}}", image]
     done = host.run([engine.program, *options], deadline_s=_QUERY_DEADLINE_S)
     if done.code != 0:
@@ -237,20 +231,13 @@ def measure_image(folder: Path, host: Host) -> ImageReport | Unknown:
     return ImageReport(image, parse_image_history(done.out))
 
 
-def _find_image(folder: Path, host: Host, engine: WorkingEngine) -> str | Unknown:
-    command = [*engine.compose, "--file", str(folder / COMPOSE_FILE), "config", "--format", "json"]
-    done = host.run(command, deadline_s=_QUERY_DEADLINE_S)
-    try:
-        document = json.loads(done.out)
-        return str(document["services"][SERVICE].get("image") or f"{document['name']}-{SERVICE}")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return Unknown(f"{' '.join(engine.compose)} cannot read {COMPOSE_FILE}: {done.err.strip()[-300:]}")
-
-
 def parse_image_history(history: str) -> tuple[tuple[str, int], ...]:
     """Sum an image's history by part: newest layer first, each line with bytes, a tab, and the instruction."""
     layers = [line.partition("\t") for line in reversed(history.splitlines()) if line.strip()]
-    names = [_classify_instruction(instruction) for _, _, instruction in layers]
+    names = [
+        next((name for name, pattern in _PARTS if pattern.search(instruction)), "other steps")
+        for _, _, instruction in layers
+    ]
     first_own = names.index(_PARTS[0][0]) if _PARTS[0][0] in names else len(layers)
     sizes_bytes: dict[str, int] = {}
     for index, (size, _, _) in enumerate(layers):
@@ -258,7 +245,3 @@ def parse_image_history(history: str) -> tuple[tuple[str, int], ...]:
             name = BASE_IMAGE if index < first_own else names[index]
             sizes_bytes[name] = sizes_bytes.get(name, 0) + size_bytes
     return tuple(sizes_bytes.items())
-
-
-def _classify_instruction(instruction: str) -> str:
-    return next((name for name, pattern in _PARTS if pattern.search(instruction)), "other steps")

@@ -274,7 +274,11 @@ class ProofProcess:
                 continue
             if line is None:
                 return
-            if (event := _parse_event(line)) is not None:
+            try:
+                event = json.loads(line) if line.startswith("{") else None
+            except ValueError:
+                continue
+            if isinstance(event, dict) and "event" in event:
                 yield event
         self._timed_out = self._process.poll() is None
 
@@ -291,11 +295,3 @@ class ProofProcess:
         if not died:
             log = (*log, "the process did not die of SIGKILL: the driver holds it in the kernel")
         return ProcessExit(self._process.returncode if died else 0, self._timed_out, log)
-
-
-def _parse_event(line: str) -> dict[str, Any] | None:
-    try:
-        event = json.loads(line) if line.startswith("{") else None
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and "event" in event else None

@@ -134,7 +134,12 @@ def pin_image(reference: str, *, program: str, deadline_s: float = IMAGE_DEADLIN
     if local.code == 0 and (found := _parse_repository_digest(local.out, name)):
         return f"{name}@{found}"
     remote = query("buildx", "imagetools", "inspect", "--format", "{{json .Manifest}}")
-    if remote.code == 0 and (found := _parse_manifest_digest(remote.out)):
+    try:
+        manifest = json.loads(remote.out or "{}") if remote.code == 0 else {}
+        found = str(manifest.get("digest", ""))
+    except (ValueError, AttributeError):
+        found = ""
+    if _DIGEST.fullmatch(found):
         return f"{name}@{found}"
     reason = remote.last_line if remote.code is not None else f"no answer within {deadline_s:.0f} s"
     raise DevkitError(f"neither {program} nor a registry knows the digest of {name}: {reason}", _WITHOUT_IMAGE)
@@ -150,11 +155,3 @@ def _parse_repository_digest(document: str, name: str) -> str:
     pairs = [str(entry).partition("@") for entry in entries]
     own = [digest for found, _, digest in pairs if found == repository or found.endswith(f"/{repository}")]
     return own[0] if own and _DIGEST.fullmatch(own[0]) else ""
-
-
-def _parse_manifest_digest(document: str) -> str:
-    try:
-        digest = str(json.loads(document or "{}").get("digest", ""))
-    except (ValueError, AttributeError):
-        return ""
-    return digest if _DIGEST.fullmatch(digest) else ""

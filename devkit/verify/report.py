@@ -152,7 +152,13 @@ def format_proof_report(report: VerificationReport, *, width: int) -> str:
         if report.device.get("kind") == "cuda" and 0 < stage.budget_s < took_s:
             time += f", of {format_duration(stage.budget_s)}"
         rows.append((stage.name, stage.status.value, time))
-    lines = [_format_device(report.device, width=width), ""]
+    device = report.device
+    parts = [f"device: {device.get('kind', 'unknown')}"]
+    parts += [f"{device[name]}" for name in ("name", "reason") if device.get(name)]
+    if device.get("precision"):
+        parts.append(f"precision {device['precision']}: {device.get('precision_reason', '')}")
+    is_known = device.get("kind") != "unknown"
+    lines = [wrap_text("; ".join(parts), width=width) if is_known else "device: not reached", ""]
     for heading, stage in zip(format_table(rows).splitlines()[1:], report.stages, strict=True):
         lines.append(heading)
         if stage.reason:
@@ -164,16 +170,6 @@ def format_proof_report(report: VerificationReport, *, width: int) -> str:
         shown = [line.rstrip() for line in report.log if line.strip()][-SHOWN_LOG_LINES:]
         lines += ["", "The last output of the process that failed:", *(f"  {redact_secrets(line)}" for line in shown)]
     return "\n".join([*lines, "", " ".join(report.conclusion.split())])
-
-
-def _format_device(device: Mapping[str, Any], *, width: int) -> str:
-    if device.get("kind") == "unknown":
-        return "device: not reached"
-    parts = [f"device: {device.get('kind', 'unknown')}"]
-    parts += [f"{device[name]}" for name in ("name", "reason") if device.get(name)]
-    if device.get("precision"):
-        parts.append(f"precision {device['precision']}: {device.get('precision_reason', '')}")
-    return wrap_text("; ".join(parts), width=width)
 
 
 def _format_reading(name: str, stage: StageResult) -> str:

@@ -80,9 +80,16 @@ def format_report_check(points: tuple[ReportPoint, ...]) -> str:
 def check_report(document: Mapping[str, Any]) -> tuple[ReportPoint, ...]:
     """Check all that the report alone can show. Raises ValueError for what is no report."""
     report = VerificationReport.from_document(document)
+    # The verdict and the conclusion follow from the stages.
+    summary = [
+        note_agreement(name, "follows from the stages")
+        if document.get(name) == found
+        else note_difference(name, f"the stages give {found!r}, not {document.get(name)!r}")
+        for name, found in (("verdict", report.verdict.value), ("conclusion", report.conclusion))
+    ]
     return (
         _check_hash(document, report),
-        *_check_summary(document, report),
+        *summary,
         _check_stage_names(report),
         *(point for stage in report.stages for point in _check_stage(stage)),
         note_unchecked(
@@ -101,15 +108,6 @@ def _check_hash(document: Mapping[str, Any], report: VerificationReport) -> Repo
     if document[HASH_FIELD] == hash_document(document):
         return note_agreement("hash", f"SHA-256 {str(document[HASH_FIELD])[:12]}… is that of the report")
     return note_difference("hash", "the report was changed after it was written: its SHA-256 is another one")
-
-
-def _check_summary(document: Mapping[str, Any], report: VerificationReport) -> Iterator[ReportPoint]:
-    """Compare the verdict and the conclusion with the stages that they follow from."""
-    for name, found in (("verdict", report.verdict.value), ("conclusion", report.conclusion)):
-        if document.get(name) == found:
-            yield note_agreement(name, "follows from the stages")
-        else:
-            yield note_difference(name, f"the stages give {found!r}, not {document.get(name)!r}")
 
 
 def _check_stage_names(report: VerificationReport) -> ReportPoint:
