@@ -477,15 +477,19 @@ def _build_layer(
             intermediate=width,
             window=window,
         )
-    experts, shared, router = _build_experts(read, family.experts)
-    has_gate = family.experts.has_shared_gate
-    gate = (LinearShape("shared_expert_gate", hidden, 1, LinearInput.MLP_INPUT),) if has_gate else ()
+    keys = family.experts
+    width, experts = read.size(keys.width), read.size(keys.count)
+    each = 3 * hidden * width + (2 * width + hidden if keys.has_bias else 0)
+    router = experts * (hidden + 1 if keys.has_bias else hidden)
+    shared = read.optional_size(keys.shared, 0) if keys.shared else 0
+    shared_width = shared * width if keys.counts_shared else shared
+    gate = (LinearShape("shared_expert_gate", hidden, 1, LinearInput.MLP_INPUT),) if keys.has_shared_gate else ()
     return LayerShape(
         count=count,
-        linears=(*attention.linears, *(_build_mlp(read, shared) if shared else ()), *gate),
+        linears=(*attention.linears, *(_build_mlp(read, shared_width) if shared_width else ()), *gate),
         other_parameters=norms + router,
-        intermediate=shared,
-        experts=experts,
+        intermediate=shared_width,
+        experts=ExpertShape(count=experts, active=read.size(keys.active), width=width, parameters=experts * each),
         window=window,
     )
 
@@ -499,16 +503,6 @@ def _build_mlp(read: _Reader, width: int) -> tuple[LinearShape, ...]:
         *(LinearShape(name, hidden, outputs, LinearInput.MLP_INPUT, has_bias) for name in inside),
         LinearShape(out, width, hidden, LinearInput.MLP_INSIDE, has_bias),
     )
-
-
-def _build_experts(read: _Reader, keys: ExpertKeys) -> tuple[ExpertShape, int, int]:
-    """The experts of a layer, the width of the shared ones, and the router's parameters."""
-    hidden, width, count = read.size("hidden_size"), read.size(keys.width), read.size(keys.count)
-    each = 3 * hidden * width + (2 * width + hidden if keys.has_bias else 0)
-    shared = read.optional_size(keys.shared, 0) if keys.shared else 0
-    router = count * (hidden + 1 if keys.has_bias else hidden)
-    experts = ExpertShape(count=count, active=read.size(keys.active), width=width, parameters=count * each)
-    return experts, shared * width if keys.counts_shared else shared, router
 
 
 WRITTEN_OUT = frozenset({"gelu_new", "gelu_fast"})

@@ -150,10 +150,23 @@ def _build_gpu_report(scenario: Scenario, gpu: GpuSpec, estimate: MemoryEstimate
 def serialize_estimate_report(report: EstimateReport) -> dict[str, Any]:
     """Serialize a report for JSON: devkit.estimate/1."""
     first = next((each.better[0] for each in report.gpus if each.better), None)
-    smallest, prices = report.smallest, report.prices
+    shape, smallest, prices = report.shape, report.smallest, report.prices
     return {
         "schema": "devkit.estimate/1",
-        "model": _serialize_shape(report.shape),
+        "model": {
+            "name": shape.name,
+            "architecture": shape.architecture,
+            "parameters": shape.parameters,
+            "active_parameters": shape.active_parameters,
+            "quantisable_parameters": shape.packed_weights,
+            "hidden": shape.hidden,
+            "layers": shape.depth,
+            "heads": shape.heads,
+            "kv_heads": shape.kv_heads,
+            "vocabulary": shape.vocabulary,
+            "tied_embeddings": shape.is_tied,
+            "note": shape.note,
+        },
         "settings": encode_settings(report.settings),
         **serialize_estimate(report.estimate),
         "gpus": [_serialize_gpu(each) for each in report.gpus],
@@ -181,23 +194,6 @@ def serialize_estimate(estimate: MemoryEstimate) -> dict[str, Any]:
         "reserved_peak_bytes": vars(estimate.reserved_peak_bytes),
         "device_peak_bytes": vars(estimate.device_peak_bytes),
         "warnings": list(estimate.warnings),
-    }
-
-
-def _serialize_shape(shape: ModelShape) -> dict[str, Any]:
-    return {
-        "name": shape.name,
-        "architecture": shape.architecture,
-        "parameters": shape.parameters,
-        "active_parameters": shape.active_parameters,
-        "quantisable_parameters": shape.packed_weights,
-        "hidden": shape.hidden,
-        "layers": shape.depth,
-        "heads": shape.heads,
-        "kv_heads": shape.kv_heads,
-        "vocabulary": shape.vocabulary,
-        "tied_embeddings": shape.is_tied,
-        "note": shape.note,
     }
 
 

@@ -250,10 +250,14 @@ class _TrainingStep:
         state = compute_optimizer_terms(self._trained, settings)
         fixed = (*weights, *compute_adapter_terms(self._trained, settings), *(() if is_paged else state))
         self.pageable_bytes = sum_bytes(shard_terms(state, settings)) if is_paged else 0
+        # Inputs, labels, positions, rotary tables and the last norm.
+        head = shape.query_width // shape.heads
+        per_token = 3 * INTEGER_BYTES + 2 * head * self._residual_bytes + 4 * shape.hidden
+        formula = f"{self._tokens:,} tokens x {per_token:,} B"
         self._fixed = (
             *shard_terms(fixed, settings),
             *compute_gathered_terms(shape, settings),
-            self._compute_inputs(),
+            Term("inputs and last norm", self._tokens * per_token, formula, LLAMA_SOURCE),
             CUBLAS_WORKSPACE,
         )
         self._gradients = shard_terms(compute_gradient_terms(self._trained, settings), settings)
@@ -286,8 +290,15 @@ class _TrainingStep:
         Stored activations shrink while gradients grow, both evenly: the fullest is the first layer or the last. A
         matrix that is embedding and head has two gradients, which stay in memory until they are summed.
         """
-        saved = max((saved for _, saved in self._saved), key=self._sum_saved)
-        one_layer, temporaries = self._compute_one_layer(saved), self._compute_temporaries(saved)
+        tokens, pairs = self._tokens, self._pairs
+        layers = (saved for _, saved in self._saved)
+        saved = max(layers, key=lambda each: each.per_token * tokens + each.scores * pairs)
+        formula = f"{tokens:,} tokens x {saved.per_token:,} B"
+        one_layer = (
+            Term("one layer, computed again", tokens * saved.per_token, formula, LLAMA_SOURCE),
+            Term("attention scores", pairs * saved.scores, self._score_formula(), SDPA_SOURCE),
+        )
+        temporaries = self._compute_temporaries(saved)
         recomputed = one_layer if self._settings.checkpointing else ()
         first = (*self._fixed, *self._early_gradients, *self._compute_stored(), *recomputed, *temporaries)
         # Without checkpointing the last layer's activations are still stored.
@@ -295,16 +306,6 @@ class _TrainingStep:
         last = (*self._fixed, *self._gradients, *recomputed, *temporaries, *stored)
         tied = (*self._fixed, *self._gradients, *self._compute_tied_gradients())
         return max(first, last, tied, key=sum_bytes)
-
-    def _sum_saved(self, saved: SavedActivations) -> int:
-        return saved.per_token * self._tokens + saved.scores * self._pairs
-
-    def _compute_inputs(self) -> Term:
-        """Compute inputs, labels, positions, rotary tables and the last norm."""
-        head = self._shape.query_width // self._shape.heads
-        per_token = 3 * INTEGER_BYTES + 2 * head * self._residual_bytes + 4 * self._shape.hidden
-        formula = f"{self._tokens:,} tokens x {per_token:,} B"
-        return Term("inputs and last norm", self._tokens * per_token, formula, LLAMA_SOURCE)
 
     def _compute_stored(self) -> tuple[Term, ...]:
         """Compute what all layers save between forward and backward pass."""
@@ -326,13 +327,6 @@ class _TrainingStep:
         per_token = sum(layer.count * compute_int8_input_bytes(layer, shape, settings) for layer in shape.layers)
         formula = f"{tokens:,} tokens x {per_token:,} B, in spite of checkpointing"
         return checkpoints, Term("inputs of int8 products", tokens * per_token, formula, INT8_SOURCE)
-
-    def _compute_one_layer(self, saved: SavedActivations) -> tuple[Term, ...]:
-        formula = f"{self._tokens:,} tokens x {saved.per_token:,} B"
-        return (
-            Term("one layer, computed again", self._tokens * saved.per_token, formula, LLAMA_SOURCE),
-            Term("attention scores", self._pairs * saved.scores, self._score_formula(), SDPA_SOURCE),
-        )
 
     def _compute_temporaries(self, saved: SavedActivations) -> tuple[Term, ...]:
         """Compute what the backward pass through one layer takes temporarily."""
