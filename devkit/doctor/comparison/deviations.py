@@ -221,38 +221,28 @@ def _compare_field(path: str, field: FieldTally, tally: Tally) -> Iterator[Split
         rules = (rule for _, rule, _ in counted)
         yield Split(path, values, max(rules, key=lambda rule: (rule.grade, -rule.kind)))
         return
-    usual = _find_clipped_range(field) if top is float else None
+    usual, number_rule = None, field.number_rule or EQUAL
+    if top is float:
+        usual = find_usual_range(field.numbers, number_rule)
+        if number_rule.kind is ComparisonKind.MEASURED:
+            # A wide scatter does not excuse any distance.
+            tolerance = max(number_rule.relative_tolerance * abs(usual.median), number_rule.absolute_tolerance)
+            usual = UsualRange(usual.median, min(usual.tolerance, MAX_SCATTER * tolerance))
     for value, rule, nodes in counted[1:]:
         higher = max(rule, top_rule, key=lambda each: each.grade)
         for node in nodes:
             own = field.get_number(node) if value is float else value
             yield node, Deviation(path, own, usual.median if usual else top, len(top_nodes), higher)
-    if usual:
-        yield from _find_outliers(path, field, tally, usual)
-
-
-def _find_clipped_range(field: FieldTally) -> UsualRange:
-    """Return the usual range of a field's numbers; a wide scatter does not excuse any distance."""
-    rule = field.number_rule or EQUAL
-    usual = find_usual_range(field.numbers, rule)
-    if rule.kind is not ComparisonKind.MEASURED:
-        return usual
-    allowed = MAX_SCATTER * max(rule.relative_tolerance * abs(usual.median), rule.absolute_tolerance)
-    return UsualRange(usual.median, min(usual.tolerance, allowed))
-
-
-def _find_outliers(
-    path: str, field: FieldTally, tally: Tally, usual: UsualRange
-) -> Iterator[Split | tuple[int, Deviation]]:
-    rule = field.number_rule or EQUAL
+    if usual is None:
+        return
     far = [place for place, number in enumerate(field.numbers) if not usual.contains(number)]
     if far and len(far) * 2 >= len(tally.nodes):
         by_number = sorted(zip(field.numbers, field.number_nodes, strict=True))
-        yield Split(path, tuple((number, (node,)) for number, node in by_number), rule)
+        yield Split(path, tuple((number, (node,)) for number, node in by_number), number_rule)
         return
     for place in far:
         agreeing = len(field.numbers) - len(far)
-        yield field.number_nodes[place], Deviation(path, field.numbers[place], usual.median, agreeing, rule)
+        yield field.number_nodes[place], Deviation(path, field.numbers[place], usual.median, agreeing, number_rule)
 
 
 def _drop_nested(found: Iterable[Deviation | Split]) -> tuple:  # type: ignore[type-arg]  # of what came in

@@ -129,23 +129,20 @@ def find_hardware_class(document: Mapping[str, Any], kind: ReportKind) -> Hardwa
             platform = _get_object(document, "system").get("platform")
             where = [str(platform)] * (platform not in (None, "linux"))
             where += [f"in {container.get('kind', 'a container')}"] * bool(container)
-            return HardwareClass(_count_models(document), " ".join(where))
+            nvml, driver, amd = (_get_object(document, name) for name in ("nvml", "driver", "amd"))
+            found = Counter(str(gpu.get("name", "GPU that does not answer")) for gpu in _get_objects(nvml, "gpus"))
+            if not found:
+                found.update(f"GPU {gpu.get('device_id', '')} without NVML" for gpu in _get_objects(driver, "pci_gpus"))
+            found.update(str(gpu.get("name") or gpu.get("target")) for gpu in _get_objects(amd, "gpus"))
+            models = sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
+            return HardwareClass(tuple(models), " ".join(where))
         case ReportKind.VERIFY:
             device = document["device"]
             name, count = str(device.get("name", device.get("kind", "unknown"))), device.get("count")
-            models = ((name, count if isinstance(count, int) and count > 0 else 1),)
-            return HardwareClass(models, str(document.get("where", "")))
+            model = (name, count if isinstance(count, int) and count > 0 else 1)
+            return HardwareClass((model,), str(document.get("where", "")))
         case ReportKind.DOCTOR | ReportKind.VERIFY_CHECK:
             return ANY_HARDWARE
-
-
-def _count_models(document: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    nvml, driver, amd = (_get_object(document, name) for name in ("nvml", "driver", "amd"))
-    found = Counter(str(gpu.get("name", "GPU that does not answer")) for gpu in _get_objects(nvml, "gpus"))
-    if not found:
-        found.update(f"GPU {gpu.get('device_id', '')} without NVML" for gpu in _get_objects(driver, "pci_gpus"))
-    found.update(str(gpu.get("name") or gpu.get("target")) for gpu in _get_objects(amd, "gpus"))
-    return tuple(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def _get_object(document: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -139,7 +139,16 @@ def flatten_report(document: Mapping[str, Any], kind: ReportKind) -> Iterator[Le
     """Yield every leaf of a report that `validate_form` accepts. Its rules say how relevant a field is."""
     match kind:
         case ReportKind.DOCTOR:
-            yield from _flatten_doctor_report(document)
+            yield "taken_at", _IGNORED, to_hashable(document.get("taken_at"))
+            for name in ("devkit", "data_as_of"):
+                yield name, _make_rule(Grade.READ), to_hashable(document.get(name))
+            for outcome in document["outcomes"]:
+                code = outcome["code"]
+                value, grade = _grade_outcome(outcome)
+                yield code, _make_rule(grade, code), value
+                messages = tuple(mask_numbers(str(each.get("message", ""))) for each in outcome["findings"])
+                yield f"{code}.says", _NOTE, messages or mask_numbers(str(outcome.get("reason", "")))
+                yield f"{code}.ms", _IGNORED, to_hashable(outcome.get("ms"))
         case ReportKind.VERIFY:
             yield from _flatten_proof(document)
         case ReportKind.VERIFY_CHECK:
@@ -149,19 +158,6 @@ def flatten_report(document: Mapping[str, Any], kind: ReportKind) -> Iterator[Le
                 yield f"{name}.says", _NOTE, mask_numbers(str(point.get("says", "")))
         case ReportKind.FACTS:
             raise AssertionError("facts have leaves of their own")
-
-
-def _flatten_doctor_report(document: Mapping[str, Any]) -> Iterator[Leaf]:
-    yield "taken_at", _IGNORED, to_hashable(document.get("taken_at"))
-    for name in ("devkit", "data_as_of"):
-        yield name, _make_rule(Grade.READ), to_hashable(document.get(name))
-    for outcome in document["outcomes"]:
-        code = outcome["code"]
-        value, grade = _grade_outcome(outcome)
-        yield code, _make_rule(grade, code), value
-        messages = tuple(mask_numbers(str(each.get("message", ""))) for each in outcome["findings"])
-        yield f"{code}.says", _NOTE, messages or mask_numbers(str(outcome.get("reason", "")))
-        yield f"{code}.ms", _IGNORED, to_hashable(outcome.get("ms"))
 
 
 def _grade_outcome(outcome: Mapping[str, Any]) -> tuple[str, Grade]:

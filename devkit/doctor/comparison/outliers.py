@@ -239,7 +239,16 @@ class _GroupBuilder:
         """Return the group with its outliers, the worst first."""
         found = find_deviations(self._tally)
         if self._kind is ReportKind.FACTS:
-            outliers, no_majority = self._assess_facts(found)
+            usual = self._choose_usual_node(found)
+            ((_, document, facts),) = self._read([usual])
+            found = self._compare_pair(found, usual=usual)
+            if not self._keeps_all:
+                found = self._compare_transient_splits(found, usual)
+            undecided = {split.path for split in found.splits if not split.rule.is_transient}
+            analysis = ImpactAnalysis(document, facts, undecided=undecided, keeps_all=self._keeps_all)
+            outliers = [self._build_outlier(*assessed) for assessed in self._assess_patterns(found, analysis)]
+            pairs = zip(found.splits, self._assess_splits(found.splits, analysis), strict=True)
+            no_majority = [self._build_no_majority(split, own) for split, own in pairs if own is not None]
         else:
             # In reports each field's rule says how relevant it is.
             found = self._compare_pair(found, usual=self._tally.nodes[0])
@@ -261,20 +270,6 @@ class _GroupBuilder:
             tuple(sorted(no_majority, key=lambda each: (-each.grade, each.field))),
             self._not_judged,
         )
-
-    def _assess_facts(self, found: Deviations) -> tuple[list[Outlier], list[NoMajority]]:
-        """Run the checks on the patterns of a group."""
-        usual = self._choose_usual_node(found)
-        ((_, document, facts),) = self._read([usual])
-        found = self._compare_pair(found, usual=usual)
-        if not self._keeps_all:
-            found = self._compare_transient_splits(found, usual)
-        undecided = {split.path for split in found.splits if not split.rule.is_transient}
-        analysis = ImpactAnalysis(document, facts, undecided=undecided, keeps_all=self._keeps_all)
-        outliers = [self._build_outlier(*assessed) for assessed in self._assess_patterns(found, analysis)]
-        relevance = self._assess_splits(found.splits, analysis)
-        pairs = zip(found.splits, relevance, strict=True)
-        return outliers, [self._build_no_majority(split, own) for split, own in pairs if own is not None]
 
     def _read(self, nodes: Sequence[int]) -> Iterator[tuple[int, dict[str, Any], Facts]]:
         """Read documents of some nodes again, with their facts."""

@@ -1,7 +1,7 @@
 """The report of a comparison: the document devkit.compare/1, and the text for people."""
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from devkit.doctor.comparison.leaves import Mark
@@ -35,7 +35,25 @@ def build_comparison_document(comparison: Comparison) -> dict[str, Any]:
                 "kind": group.kind.value,
                 "of": group.hardware.label,
                 "nodes": len(group.nodes),
-                "odd": [_build_outlier_document(each) for each in group.outliers],
+                "odd": [
+                    {
+                        "nodes": list(outlier.nodes),
+                        "matters": _GRADE_WORDS[outlier.grade],
+                        "findings": [{"code": each.code, "message": each.message} for each in outlier.findings],
+                        "differences": [
+                            {
+                                "field": each.field,
+                                "value": to_json_value(each.value),
+                                "usual": to_json_value(each.usual),
+                                "agreeing": each.agreeing,
+                                "of": each.of,
+                                **_build_relevance_document(each),
+                            }
+                            for each in outlier.differences
+                        ],
+                    }
+                    for outlier in group.outliers
+                ],
                 "without_majority": [
                     {
                         "field": each.field,
@@ -52,26 +70,6 @@ def build_comparison_document(comparison: Comparison) -> dict[str, Any]:
             for group in comparison.groups
         ],
         "unreadable": [{"name": each.name, "problem": each.problem} for each in comparison.unreadable],
-    }
-
-
-def _build_outlier_document(outlier: Outlier) -> dict[str, Any]:
-    differences = [
-        {
-            "field": each.field,
-            "value": to_json_value(each.value),
-            "usual": to_json_value(each.usual),
-            "agreeing": each.agreeing,
-            "of": each.of,
-            **_build_relevance_document(each),
-        }
-        for each in outlier.differences
-    ]
-    return {
-        "nodes": list(outlier.nodes),
-        "matters": _GRADE_WORDS[outlier.grade],
-        "findings": [{"code": each.code, "message": each.message} for each in outlier.findings],
-        "differences": differences,
     }
 
 
@@ -147,12 +145,21 @@ class _Page:
         for each in group.no_majority:
             if each.grade > Grade.NONE or self._shows_all:
                 self.add(f"{self._marks.warning} no majority: {each.field}", indent="  ", tone=Tone.WARN)
-                for line in _format_values(each):
-                    self.add(line, indent="      ")
+                for value, count, names in each.values[:MAX_VALUES]:
+                    more = f" and {count - len(names)} more" if count > len(names) else ""
+                    self.add(f"{_format_value(value, each.field)}: {', '.join(names)}{more}", indent="      ")
+                if left := each.values[MAX_VALUES:]:
+                    nodes = format_count(sum(count for _, count, _ in left), "node")
+                    self.add(f"{format_count(len(left), 'more value')} on {nodes}", indent="      ")
                 self._add_relevance(each.settles, each.checks)
         quiet = [] if self._shows_all else [each for each in group.outliers if each.grade is Grade.NONE]
         for outlier in quiet[:MAX_QUIET]:
-            self._add_quiet(outlier)
+            first, others = outlier.differences[0], len(outlier.differences) - 1
+            value = _format_value(first.value, first.field, first.usual)
+            usual = _format_value(first.usual, first.field, first.value)
+            many = f" and {format_count(others, 'more field')}" if others else ""
+            text = f"{_join_names(outlier.nodes)}: {first.field} is {value}, not {usual}{many}; no check reads it"
+            self.add(f"{self._marks.note} {text}", indent="  ", tone=Tone.QUIET)
         self._add_omitted(group, len(shown), quiet)
 
     def _add_outlier(self, outlier: Outlier, group: ComparisonGroup) -> None:
@@ -199,15 +206,6 @@ class _Page:
         words += [f"{'also ' * bool(settles)}read by {codes}"] * bool(others)
         if words:
             self.add("; ".join(words), indent="        ", tone=Tone.QUIET)
-
-    def _add_quiet(self, outlier: Outlier) -> None:
-        """Add a node that differs only in what no check reads, in a line."""
-        first, more = outlier.differences[0], len(outlier.differences) - 1
-        value = _format_value(first.value, first.field, first.usual)
-        usual = _format_value(first.usual, first.field, first.value)
-        many = f" and {format_count(more, 'more field')}" if more else ""
-        text = f"{_join_names(outlier.nodes)}: {first.field} is {value}, not {usual}{many}; no check reads it"
-        self.add(f"{self._marks.note} {text}", indent="  ", tone=Tone.QUIET)
 
     def _add_omitted(self, group: ComparisonGroup, shown: int, quiet: list[Outlier]) -> None:
         if shown > MAX_OUTLIERS and not self._shows_all:
@@ -261,12 +259,3 @@ def _format_value(value: Hashable, field: str, other: Hashable = None) -> str:
         case _:
             text = "a number" if value is float else str(value) or '""'
     return text if len(text) <= MAX_VALUE_LENGTH else f"{text[: MAX_VALUE_LENGTH - 1]}…"
-
-
-def _format_values(each: NoMajority) -> Iterator[str]:
-    for value, count, names in each.values[:MAX_VALUES]:
-        more = f" and {count - len(names)} more" if count > len(names) else ""
-        yield f"{_format_value(value, each.field)}: {', '.join(names)}{more}"
-    if left := each.values[MAX_VALUES:]:
-        nodes = format_count(sum(count for _, count, _ in left), "node")
-        yield f"{format_count(len(left), 'more value')} on {nodes}"
