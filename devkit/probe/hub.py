@@ -32,7 +32,10 @@ def read_hub_call(host: Host, *, deadline_s: float) -> HubCall | Unknown:
     if hub.is_offline:
         return Unknown(f"{hub.offline_by} switches the hub off")
     endpoint = (host.env.get("HF_ENDPOINT") or HUB_URL).strip().rstrip("/")
-    model = next((value for name in MODEL_VARIABLES if _is_model(value := host.env.get(name, ""))), "")
+    # A repository on the hub, and not a folder.
+    named = (host.env.get(name, "") for name in MODEL_VARIABLES)
+    named = (name for name in named if name.count("/") == 1 and not name.startswith((".", "/", "~")))
+    model = next((name for name in named if name.isprintable() and " " not in name), "")
     done = host.run(build_child_command(host, "ask_hub", endpoint, find_token_path(host), model), deadline_s=deadline_s)
     reply = merge_json_lines(done)
     door = reply.get("door")
@@ -56,11 +59,6 @@ def read_hub_call(host: Host, *, deadline_s: float) -> HubCall | Unknown:
         model_status=(get_int(shown, "status") or 0) if shown.get("status") else no_model,
         model_error=str(shown.get("error", "")) if shown.get("status") else no_model,
     )
-
-
-def _is_model(name: str) -> bool:
-    """Return whether the variable names a repository on the hub, and not a folder."""
-    return name.count("/") == 1 and not name.startswith((".", "/", "~")) and name.isprintable() and " " not in name
 
 
 def read_hub(host: Host) -> Hub:

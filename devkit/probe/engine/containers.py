@@ -14,7 +14,6 @@ COMPOSE_SERVICE_LABEL = "com.docker.compose.service"
 _CDI_GPU = "nvidia.com/"
 _NODE = "/dev/nvidia"
 _ENGINE_SOCKETS = ("docker.sock", "podman.sock")
-_NO_DEVICES = ("", "void", "none")
 JsonObject = dict[str, Any]
 
 # The project's running dev container, read by the devkit that is installed in it.
@@ -102,7 +101,7 @@ def _gpu_request(host: JsonObject, variables: dict[str, str]) -> str:
         if get_text(request, "Driver") == "nvidia" or capabilities & {"gpu", "nvidia"}:
             return "driver"
     visible = variables.get("NVIDIA_VISIBLE_DEVICES", "void")
-    if "nvidia" in get_text(host, "Runtime") and visible not in _NO_DEVICES:
+    if "nvidia" in get_text(host, "Runtime") and visible not in ("", "void", "none"):
         return "runtime"
     return "devices" if any(path.startswith(_NODE) for path in paths) else ""
 

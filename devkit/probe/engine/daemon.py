@@ -26,7 +26,6 @@ _ENDS = {
     "not-an-engine": EngineEnd.BAD_ENDPOINT,
     "tls": EngineEnd.BAD_ENDPOINT,
 }
-_ENGINE_PROGRAMS = ("docker", "dockerd", "podman")
 
 
 def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Unknown:
@@ -65,7 +64,7 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
     if (
         failed == "missing"
         and endpoint.chosen_by == "default"
-        and not any(find_program(host, name) for name in _ENGINE_PROGRAMS)
+        and not any(find_program(host, name) for name in ("docker", "dockerd", "podman"))
     ):
         end = EngineEnd.NOT_INSTALLED
     return EngineFailure(end, endpoint, get_text(reply, "message"))

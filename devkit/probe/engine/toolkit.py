@@ -24,11 +24,9 @@ SPEC_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 
 Source: Container Device Interface specification, "Kubernetes and CDI" and cdi.DefaultSpecDirs.
 """
-SPEC_SUFFIXES = (".json", ".yaml")
 _DRIVER_LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so\.(\d+\.\d+(?:\.\d+)?)\b")
 _HOST_DRIVER = re.compile(r"--host-driver-version[= ](\d+\.\d+(?:\.\d+)?)")
 
-TOOLKIT_VERSION = ("nvidia-ctk", "--version")
 TOOLKIT_HOOK = "nvidia-container-runtime-hook"
 TOOLKIT_RUNTIME = "nvidia-container-runtime"
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
@@ -47,7 +45,7 @@ def read_cdi(host: Host, *, engine_folders: tuple[str, ...] = ()) -> tuple[CdiSp
     for folder in dict.fromkeys((*SPEC_FOLDERS, *engine_folders)):
         for name in host.list(folder):
             path = f"{folder}/{name}"
-            if name.endswith(SPEC_SUFFIXES):
+            if name.endswith((".json", ".yaml")):
                 found.setdefault(host.link(path) or path, path)
     return tuple(_spec(host, path) for path in found.values())
 
@@ -100,7 +98,7 @@ def _missing_paths(host: Host, content: dict[str, Any], devices: list[dict[str, 
 
 def read_toolkit(host: Host) -> Toolkit:
     """Read the toolkit's version and configuration, and the engines that know its runtime."""
-    done = host.run(TOOLKIT_VERSION)
+    done = host.run(("nvidia-ctk", "--version"))
     reason = f"nvidia-ctk --version ended with status {done.code}: {(done.err or done.out).strip()}"
     version = Release.find(done.out.partition("version")[2]) or Unknown(reason) if done.code != NOT_FOUND else None
     config = _config(host) if version is not None else _NOT_INSTALLED

@@ -12,7 +12,6 @@ from devkit.probe.documents import parse_int
 from devkit.probe.host import Host
 
 TOPOLOGY = "/sys/class/kfd/kfd/topology/nodes"
-KFD = "/dev/kfd"
 ROCM_VERSION = "/opt/rocm/.info/version"
 ROCMINFO = ("rocminfo", "/opt/rocm/bin/rocminfo")
 MAX_KFD_NODES = 64
@@ -47,7 +46,7 @@ def read_amd(host: Host) -> Amd | None:
             )
         )
     release = re.match(r"\d+(?:\.\d+)+", (host.read(ROCM_VERSION) or "").strip())
-    return Amd(tuple(gpus), host.open_error(KFD), Release.parse(release[0]) if release else None)
+    return Amd(tuple(gpus), host.open_error("/dev/kfd"), Release.parse(release[0]) if release else None)
 
 
 def _properties(host: Host, path: str) -> dict[str, int]:

@@ -31,7 +31,6 @@ UNIT_STATES = (
 
 # Installation: packages and their sources, signature, build, firmware, permissions of the device nodes.
 SIGNER = ("modinfo", "-F", "signer", "nvidia")
-ENROLLED_KEYS = ("mokutil", "--list-enrolled")
 RPM_DRIVER_PACKAGES = ("rpm", "-qa", "--qf", "%{NAME}=%{VERSION}-%{RELEASE} ", "*nvidia*", "cuda-drivers*")
 DPKG_STATUS = "/var/lib/dpkg/status"
 YUM_REPOSITORIES = "/etc/yum.repos.d"
@@ -235,7 +234,7 @@ def _signature(host: Host, driver: Driver) -> tuple[str | Unknown, bool | Unknow
         unread = Unknown("modinfo is missing or did not answer")
         return unread, unread
     signer = done.out.strip()
-    keys = host.run(ENROLLED_KEYS)
+    keys = host.run(("mokutil", "--list-enrolled"))
     is_listed = keys.code == 0 and "Subject:" in keys.out
     enrolled = signer in keys.out if is_listed and signer else Unknown("mokutil did not list the enrolled keys")
     return _HOST_OF_KEY.sub("(host)", signer), enrolled

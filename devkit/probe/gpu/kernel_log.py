@@ -14,7 +14,6 @@ from devkit.probe.machine.operating_system import read_platform, read_user_id
 GPU_MESSAGES = "NVRM|nvidia|nouveau|is rejected|trusted key|Lockdown|PM: (suspend|hibernation)|assign|Linux version"
 JOURNAL = ("journalctl", "-k", "-b", "--no-pager", "--no-hostname", "-o", "short-iso", "-g", GPU_MESSAGES)
 """The journal filters: a busy container host has a hundred thousand lines of veth devices coming and going."""
-RING_BUFFER = ("dmesg",)
 DMESG_RESTRICT = "/proc/sys/kernel/dmesg_restrict"
 KERNEL_LOG_DEADLINE_S = 3.0
 MAX_LINES = 40
@@ -56,7 +55,7 @@ def read_kernel_log(host: Host) -> KernelLog | Unknown:
         return _understood(messages, "journalctl")
     if read_user_id(host) != 0 and (host.read(DMESG_RESTRICT) or "").strip() != "0":
         return Unknown(_refused(journal))
-    ring = host.run(RING_BUFFER, deadline_s=KERNEL_LOG_DEADLINE_S)
+    ring = host.run(("dmesg",), deadline_s=KERNEL_LOG_DEADLINE_S)
     messages = _messages(ring.out, _RING_LINE)
     return _understood(messages, "dmesg") if messages else Unknown(_refused(journal))
 

@@ -19,8 +19,6 @@ WSL_LIBRARIES = "/usr/lib/wsl/lib"
 WSL_DRIVERS = "/usr/lib/wsl/drivers"
 DESKTOP_TOOLS = "/mnt/wsl/docker-desktop/cli-tools"
 HARDWARE_CLOCK = "/sys/class/rtc/rtc0/since_epoch"
-SYSTEM_CLOCK = ("date", "+%s")
-RPM_PACKAGES = ("rpm", "-qa")
 IMAGE_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
 IMAGE_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "libdxcore.so")
 _DRIVER_FOLDER = re.compile(r"nv[a-z_]*\.inf_", re.IGNORECASE)
@@ -82,7 +80,7 @@ def read_wsl(host: Host) -> Wsl | Unknown | None:
     # The hardware clock of the virtual machine is Windows's; the guest's own stops while the machine sleeps.
     clock_behind_s: int | Unknown = Unknown("this guest shows no hardware clock")
     if (hardware_s := parse_int(host.read(HARDWARE_CLOCK) or "")) is not None:
-        guest_s = parse_int(host.run(SYSTEM_CLOCK).out)
+        guest_s = parse_int(host.run(("date", "+%s")).out)
         clock_behind_s = Unknown("date did not say the time") if guest_s is None else hardware_s - guest_s
     return Wsl(
         has_dxg=host.stat("/dev/dxg") is not None,
@@ -108,7 +106,7 @@ def _linux_driver_packages(host: Host) -> tuple[str, ...]:
         installed = set(re.findall(r"^Package: (\S+)\nStatus: \S+ ok installed$", status, re.MULTILINE))
         return tuple(name for name in suspects if name.partition(":")[0] in installed)
     if host.list("/usr/lib/sysimage/rpm") or host.list("/var/lib/rpm"):
-        return tuple(sorted(name for name in host.run(RPM_PACKAGES).out.split() if _LINUX_DRIVER.match(name)))
+        return tuple(sorted(name for name in host.run(("rpm", "-qa")).out.split() if _LINUX_DRIVER.match(name)))
     return ()
 
 

@@ -20,10 +20,8 @@ _USER_ON_PATH = re.compile(r"(?:^|:)(/mnt/[a-z]/Users/[^/:]+)/")
 
 UNAME = ("uname", "-s", "-r", "-m")
 GLIBC = ("getconf", "GNU_LIBC_VERSION")
-MACOS_MEMORY = ("sysctl", "-n", "hw.memsize")
 MAX_GROUPS = 65536
 """Linux's own limit. Source: include/uapi/linux/limits.h, NGROUPS_MAX."""
-USER_AND_GROUPS = ("id", "-u"), ("id", "-G")
 _NAME = re.compile(r"[\w.+~-]{1,100}", re.ASCII)
 """A kernel's release and hardware name: they become part of paths and commands."""
 _WSL_SIGNS = ("/proc/sys/fs/binfmt_misc/WSLInterop", "/run/WSL", "/usr/lib/wsl/lib")
@@ -71,7 +69,7 @@ def read_system(host: Host) -> System:
 def _user_and_groups(host: Host) -> tuple[int | None, tuple[int, ...]]:
     text = host.read("/proc/self/status")
     if text is None:
-        user, groups = (host.run(argv).out.split() for argv in USER_AND_GROUPS)
+        user, groups = (host.run(argv).out.split() for argv in (("id", "-u"), ("id", "-G")))
     else:
         found = {key: value.split() for key, _, value in (line.partition(":") for line in text.splitlines())}
         user, primary = (found.get(key, [])[1:2] for key in ("Uid", "Gid"))
@@ -178,6 +176,6 @@ def read_memory_bytes(host: Host) -> int | Unknown:
     if text is not None:
         total = re.search(r"^MemTotal:\s+(\d{1,18}) kB", text, re.MULTILINE)
         return int(total[1]) * 1024 if total else Unknown("/proc/meminfo has no MemTotal")
-    done = host.run(MACOS_MEMORY)
+    done = host.run(("sysctl", "-n", "hw.memsize"))
     total_bytes = parse_int(done.out)
     return Unknown("this platform's memory size is not read") if total_bytes is None else total_bytes

@@ -5,7 +5,6 @@ import re
 from devkit.facts.values import Release, Unknown
 from devkit.probe.host import Host
 
-LOADER_CACHE = ("ldconfig", "-p")
 SYSTEM_PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 """The PATH that systemd gives to a daemon that sets none."""
 _ANY_EXECUTE_BIT = 0o111
@@ -35,7 +34,7 @@ def find_program(host: Host, name: str, *, folders: tuple[str, ...] | None = Non
 
 def read_loader_cache(host: Host) -> dict[str, tuple[str, ...]] | Unknown:
     """Read every library name in the loader's cache with its paths, first wins; native word size only."""
-    done = host.run(LOADER_CACHE)
+    done = host.run(("ldconfig", "-p"))
     if done.code != 0:
         return Unknown(f"ldconfig -p ended with status {done.code}")
     found: dict[str, tuple[str, ...]] = {}

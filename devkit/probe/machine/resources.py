@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from typing import TypeVar
 
 from devkit.facts.model import Directory, Limits, Platform, Storage
 from devkit.facts.values import Unknown, record
@@ -12,7 +11,6 @@ from devkit.probe.machine.environment import detect_container
 from devkit.probe.machine.operating_system import read_platform, read_user_id
 
 # The control group around this process, version 1 and 2: memory, CPUs, and what was killed in it.
-Number = TypeVar("Number", int, float)
 CGROUP_ROOT = "/sys/fs/cgroup"
 CGROUP_MEMBERSHIP = "/proc/self/cgroup"
 
@@ -212,9 +210,9 @@ def read_cgroup(host: Host) -> Cgroup:
     cpus = [_ratio((host.read(f"{folder}/cpu.max") or "").split()) for folder in folders]
     return Cgroup(
         "2",
-        _tightest([number for text in memory if (number := parse_int(text or "")) is not None]),
+        min((number for text in memory if (number := parse_int(text or "")) is not None), default=None),
         _kills(host.read(events) if events else None, "memory.events"),
-        _tightest([count for count in cpus if count is not None]),
+        min((count for count in cpus if count is not None), default=None),
     )
 
 
@@ -231,9 +229,9 @@ def _version_1(host: Host, membership: str) -> tuple[int | Unknown | None, int |
     found = [number for text in limits if (number := parse_int(text or "")) is not None]
     own = next((f"{folder}/memory.oom_control" for folder in memory if host.read(f"{folder}/memory.oom_control")), "")
     return (
-        _tightest(found),
+        min(found, default=None),
         _kills(host.read(own) if own else None, "memory.oom_control"),
-        _tightest([count for count in quotas if count is not None]),
+        min((count for count in quotas if count is not None), default=None),
     )
 
 
@@ -248,10 +246,6 @@ def _ratio(fields: list[str]) -> float | None:
     """CPUs from a quota and its period; None for "max", for -1, and for what is no number."""
     quota, period = (parse_int(field) for field in (fields if len(fields) == 2 else ("", "")))
     return quota / period if quota is not None and period else None
-
-
-def _tightest(found: list[Number]) -> Number | None:
-    return min(found, default=None)
 
 
 def _kills(text: str | None, path: str) -> int | Unknown:

@@ -38,7 +38,6 @@ _PLAIN = {
     "network_mode": "network",
     "userns_mode": "userns",
 }
-_LISTS = ("security_opt", "cap_add", "profiles")
 _RESERVED = ("deploy", "resources", "reservations", "devices")
 
 
@@ -185,40 +184,44 @@ def read_compose_services(named: tuple[DocumentNode | str, ...], files: ProjectF
     """Read the services of these files, later ones over earlier ones, `extends` and `include` followed."""
     pairs = ((name.text, name.file) if isinstance(name, DocumentNode) else (name, "") for name in named)
     paths = tuple(path for text, beside in pairs if (path := files.within(text, beside=beside)) is not None)
-    return tuple(_service(tree, paths, files) for tree in ComposeTree(files).resolve_services(named))
-
-
-def _service(tree: ServiceTree, paths: tuple[str, ...], files: ProjectFiles) -> Service:
-    node = tree.node
-    image, limits = node.at("image"), node.at("deploy", "resources", "limits", "devices")
-    mounts = [parse_mount_node(item, files) for item in node.at("volumes").items]
-    first_chosen = next(iter(tree.chosen.values()), "")
-    return Service(
-        name=tree.name,
-        files=paths,
-        path=node.file,
-        line=node.line,
-        image=Setting("image", blank_secrets(image.text), image.file, image.line) if image.is_scalar else None,
-        build=_build(node.at("build"), files),
-        # Those behind a variable have its text as their condition.
-        requests=tuple(
-            replace(request, condition=tree.chosen.get(request.path, "" if one is node else first_chosen))
-            for one in (node, *tree.others)
-            for request in _requests(one, tree)
-        ),
-        # Of two volumes on one target the later counts.
-        mounts=tuple({mount.target: mount for mount in mounts if mount is not None}.values()),
-        variables=tuple(one for one in _variables(node.at("environment")) if is_relevant(one)),
-        settings=(
-            *(
-                Setting(called, value.text, value.file, value.line)
-                for name, called in _PLAIN.items()
-                if (value := node.at(name)).is_scalar
-            ),
-            *(Setting(name, item.text, item.file, item.line) for name in _LISTS for item in node.at(name).items),
-        ),
-        misplaced_devices=Setting("devices", "", limits.file, limits.line) if limits else None,
-    )
+    services = []
+    for tree in ComposeTree(files).resolve_services(named):
+        node, first_chosen = tree.node, next(iter(tree.chosen.values()), "")
+        image, limits = node.at("image"), node.at("deploy", "resources", "limits", "devices")
+        mounts = [parse_mount_node(item, files) for item in node.at("volumes").items]
+        services.append(
+            Service(
+                name=tree.name,
+                files=paths,
+                path=node.file,
+                line=node.line,
+                image=Setting("image", blank_secrets(image.text), image.file, image.line) if image.is_scalar else None,
+                build=_build(node.at("build"), files),
+                # Those behind a variable have its text as their condition.
+                requests=tuple(
+                    replace(request, condition=tree.chosen.get(request.path, "" if one is node else first_chosen))
+                    for one in (node, *tree.others)
+                    for request in _requests(one, tree)
+                ),
+                # Of two volumes on one target the later counts.
+                mounts=tuple({mount.target: mount for mount in mounts if mount is not None}.values()),
+                variables=tuple(one for one in _variables(node.at("environment")) if is_relevant(one)),
+                settings=(
+                    *(
+                        Setting(called, value.text, value.file, value.line)
+                        for name, called in _PLAIN.items()
+                        if (value := node.at(name)).is_scalar
+                    ),
+                    *(
+                        Setting(name, item.text, item.file, item.line)
+                        for name in ("security_opt", "cap_add", "profiles")
+                        for item in node.at(name).items
+                    ),
+                ),
+                misplaced_devices=Setting("devices", "", limits.file, limits.line) if limits else None,
+            )
+        )
+    return tuple(services)
 
 
 def _build(node: DocumentNode, files: ProjectFiles) -> Build | None:
