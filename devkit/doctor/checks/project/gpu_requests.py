@@ -389,7 +389,12 @@ def _compare_with_engine(
                 ("devcontainer up --gpu-availability all --workspace-folder .",),
                 where=Side.PROJECT,
                 docs=_CLI_SOURCE,
-                repairs=_explicit_request_repairs(container, requirement),
+                repairs=()
+                if container.dev is None or container.is_compose or container.dev.run_args
+                else (
+                    Repair(RepairKind.SET, requirement.path, ("runArgs",), '["--gpus", "all"]'),
+                    Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")),
+                ),
             ),
             evidence=(
                 f"docker info: runtimes {runtimes}",
@@ -397,15 +402,6 @@ def _compare_with_engine(
             ),
         )
     return None
-
-
-def _explicit_request_repairs(container: ProjectContainer, requirement: HostRequirement) -> tuple[Repair, ...]:
-    if container.dev is None or container.is_compose or container.dev.run_args:
-        return ()
-    return (
-        Repair(RepairKind.SET, requirement.path, ("runArgs",), '["--gpus", "all"]'),
-        Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")),
-    )
 
 
 @check("PRJ007", "A Compose project asks for its GPU in the Compose file")

@@ -168,7 +168,7 @@ def packages_agree(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("no package that matters to a GPU is installed in this Python")
     for package in packages.values():
         unstated: tuple[str, ...] = ()
-        if package.name == "torch":
+        if package.name == "torch":  # a wheel of it does not state all that it needs
             version = package.version.partition("+")[0]
             unstated = next((row.requires for row in load_tables().torch.releases if str(row.version) == version), ())
         for line in (*(() if isinstance(package.requires, Unknown) else package.requires), *unstated):

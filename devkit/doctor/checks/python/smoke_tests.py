@@ -158,9 +158,11 @@ def verification_passes(facts: Facts) -> Iterator[Finding]:
     """
     proof = require(facts.verification)
     for stage in proof.stages:
-        if stage.status == "failed":
-            from devkit.doctor.verify_stages import find_check_for_stage
+        if stage.status != "failed" and not stage.wrong:
+            continue
+        from devkit.doctor.verify_stages import find_check_for_stage
 
+        if stage.status == "failed":
             cause = find_check_for_stage(stage, proof)
             pointer = f" (see {cause.code})" if cause.code else ""
             yield Finding(
@@ -175,10 +177,8 @@ def verification_passes(facts: Facts) -> Iterator[Finding]:
                 ),
                 confidence=cause.confidence,
             )
-        elif stage.wrong:
+        else:
             # A rate outside of what an inferred row of the table says: that may warn, and never refuse.
-            from devkit.doctor.verify_stages import find_check_for_stage
-
             worst = stage.wrong[0]
             said = ProofStage(stage.name, stage.status, f"{worst.name} is {worst.measured}", stage.wrong)
             cause = find_check_for_stage(said, proof)
