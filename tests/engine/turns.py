@@ -2,30 +2,27 @@
 
 from tests.amount import LONG, TURN
 
-BESIDE = frozenset(
+VERIFY = frozenset(
     {
         "test_verify_on_the_host_builds_starts_proves_and_cleans_up",
         "test_verify_leaves_a_container_that_ran_before",
         "test_verify_leaves_no_container_when_interrupted",
-        "test_dependencies.py",
-        "test_matrix.py",
     }
 )
-"""Beside all parts but that of the bundles, which takes longest, and builds, starts and proves as well."""
 
 PARTS = (
-    BESIDE
-    | frozenset(
+    frozenset(
         {
             "test_podman.py",
+            "test_matrix.py",
             "test_the_older_engine_passes_on_the_gpu_as_the_newest_does",
             "test_the_older_engine_passes_on_one_gpu",
             "test_a_base_image_whose_user_holds_uid_1000_gives_way",
         }
     ),
-    BESIDE | frozenset({"test_editors.py", "test_repaired.py", "test_two_projects_run_side_by_side"}),
-    BESIDE | frozenset({"test_profiles.py", "test_the_gpus_that_the_task_counts_are_passed_on"}),
-    BESIDE | frozenset({"test_locked_image.py"}),
+    frozenset({"test_editors.py", "test_repaired.py", "test_dependencies.py", "test_two_projects_run_side_by_side"}),
+    frozenset({"test_profiles.py", "test_matrix.py", "test_the_gpus_that_the_task_counts_are_passed_on"}),
+    VERIFY | frozenset({"test_locked_image.py"}),
     frozenset({"test_bundle.py", "test_compose_starts_the_same_container"}),
 )
 """Files and tests, in parts that take about as long. Few changes touch what they prove: each commit runs one part.
