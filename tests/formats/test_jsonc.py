@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devkit.cli import exit_codes
 from devkit.doctor.model import Repair, RepairKind
-from devkit.errors import DevkitError
 from devkit.facts.project import FileState
 from devkit.formats.jsonc import InvalidJsonc, parse_jsonc
 from devkit.probe.documents import InvalidDocument, parse_jsonc_tree
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost
-from devkit.render.adopt.adoption import _refuse_broken
 from devkit.render.repair import CannotRepair, apply_repair
 from devkit.render.splice.jsonc import load_jsonc
+from tests.cli.test_init import devkit
 
 SET_SHM = Repair(RepairKind.SET, "devcontainer.json", ("runArgs",), '["--shm-size=8gb"]')
 
@@ -66,8 +66,11 @@ def test_doctor_and_init_refuse_a_broken_file_in_the_same_line(tmp_path):
     (tmp_path / ".devcontainer.json").write_text(broken)
     project = gather_facts(LocalHost(), only=("project",), project=str(tmp_path)).project
     assert [(file.state, file.line) for file in project.files] == [(FileState.BROKEN, 3)]
-    with pytest.raises(DevkitError, match="line 3: expected a comma"):
-        _refuse_broken(project)
+    refused = devkit("init", tmp_path, "--vendor", "cpu", "--dry-run")
+    assert (refused.returncode, refused.stderr.splitlines()[0]) == (
+        exit_codes.WRONG_INPUT,
+        "Error: .devcontainer.json, line 3: expected a comma",
+    )
     with pytest.raises(CannotRepair, match="line 3, column 3: expected a comma"):
         apply_repair(broken.encode(), SET_SHM)
 

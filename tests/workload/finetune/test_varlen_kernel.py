@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from devkit.workload.finetune.model.attention import _by_kernel, _text_by_text
+from devkit.workload.finetune.model.attention import _attend_by_kernel, _attend_text_by_text
 
 WINDOW = 4
 LENGTHS = (9, 1, 5, 12, 2, 7)
@@ -18,7 +18,7 @@ def test_it_is_called_as_it_wants_to_be(window):
     with FakeTensorMode():
         query = torch.empty(1, 4, 12, 8, dtype=torch.bfloat16, requires_grad=True)
         key, value = (torch.empty(1, 2, 12, 8, dtype=torch.bfloat16) for _ in range(2))
-        computed = _by_kernel(query, key, value, torch.empty(3, dtype=torch.int32), 7, None, window)
+        computed = _attend_by_kernel(query, key, value, torch.empty(3, dtype=torch.int32), 7, None, window)
         assert tuple(computed.shape) == (1, 12, 4, 8)
         computed.sum().backward()
         assert query.grad is not None
@@ -41,8 +41,8 @@ def test_it_computes_what_each_text_by_itself_gives(window, heads):
     weights = torch.randn(1, total, 4, 16, device="cuda", generator=source)
     found = []
     for computed in (
-        _by_kernel(*inputs, borders, max(LENGTHS), None, window),
-        _text_by_text(*inputs, list(LENGTHS), 0.0, None, window),
+        _attend_by_kernel(*inputs, borders, max(LENGTHS), None, window),
+        _attend_text_by_text(*inputs, list(LENGTHS), 0.0, None, window),
     ):
         gradients = torch.autograd.grad((computed.float() * weights).sum(), inputs)
         found.append([computed.float(), *(each.float() for each in gradients)])
