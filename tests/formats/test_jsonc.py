@@ -69,7 +69,7 @@ def test_doctor_and_init_refuse_a_broken_file_in_the_same_line(tmp_path):
     refused = devkit("init", tmp_path, "--vendor", "cpu", "--dry-run")
     assert (refused.returncode, refused.stderr.splitlines()[0]) == (
         exit_codes.WRONG_INPUT,
-        "Error: .devcontainer.json, line 3: expected a comma",
+        'Error: .devcontainer.json, line 3: expected a comma, got "image"',
     )
     with pytest.raises(CannotRepair, match="line 3, column 3: expected a comma"):
         apply_repair(broken.encode(), SET_SHM)
