@@ -109,8 +109,13 @@ def _render_row(failure: Failure, machines: dict[str, list[str]]) -> str:
 
 def _read_machines() -> dict[str, list[str]]:
     """Return the names of the recorded machines that show each failure."""
+    machines = {
+        path.parent.name: tomllib.loads(path.read_text(encoding="utf-8")) for path in MACHINES.glob("*/machine.toml")
+    }
+    for path in MACHINES.glob("*/variants.toml"):
+        machines |= tomllib.loads(path.read_text(encoding="utf-8"))
     found: dict[str, list[str]] = {}
-    for path in sorted(MACHINES.glob("*/machine.toml")):
-        for failure in tomllib.loads(path.read_text(encoding="utf-8")).get("shows", ()):
-            found.setdefault(failure, []).append(path.parent.name)
+    for name, machine in sorted(machines.items()):
+        for failure in machine.get("shows", ()):
+            found.setdefault(failure, []).append(name)
     return found

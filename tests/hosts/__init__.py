@@ -2,22 +2,21 @@
 
 import dataclasses
 import textwrap
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from devkit.facts.model import Facts
 from devkit.probe.gather import gather_facts
-from tests.hosts.recorded_host import RecordedHost
+from tests.hosts.recorded_host import RecordedHost, read_description, read_variants
 
 FOLDER = Path(__file__).parent
-MACHINES = tuple(sorted(path.parent.name for path in FOLDER.glob("*/machine.toml")))
+MACHINES = tuple(sorted([*(path.parent.name for path in FOLDER.glob("*/machine.toml")), *read_variants(FOLDER)]))
 
 
 @cache
 def machine(name: str) -> RecordedHost:
-    """A recorded machine, by the name of its folder."""
+    """A recorded machine by its name."""
     return RecordedHost(FOLDER / name)
 
 
@@ -37,6 +36,5 @@ def written(directory: Path, text: str) -> RecordedHost:
 
 
 def description_of(name: str) -> dict[str, Any]:
-    """What a machine's own file says of it: `about`, `finds` (codes of root findings, notes aside), `shows`, `deep`."""
-    described: dict[str, Any] = tomllib.loads((FOLDER / name / "machine.toml").read_text(encoding="utf-8"))
-    return described
+    """What a machine says of itself: `about`, `finds` (codes of root findings, notes aside), `shows`, `deep`."""
+    return read_description(FOLDER / name)

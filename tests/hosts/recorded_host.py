@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ MAX_LINKS = 40
 
 
 class RecordedHost:
-    """A machine described by `machine.toml` in `directory`. Implements `Host`.
+    """A machine described by `machine.toml` in `directory`, or by `variants.toml` beside it. Implements `Host`.
 
-    Everything is in that one file, because device nodes, links and names like 0000:01:00.0 do not survive
-    every checkout. Its keys:
+    `PARENT/variants.toml` has a table for each machine that differs from the one called PARENT; a `machine.toml`
+    names such a parent in `extends`.
+    Everything is in these files, because device nodes, links and names like 0000:01:00.0 do not survive
+    every checkout. Their keys:
 
-    - `extends`: the folder name of another machine beside this one that this one differs from;
     - `project`: the workspace's absolute path;
     - `python`: the interpreter that devkit runs in; commands write `{python}` for it, `{devkit}` for `devkit/probe`;
     - `[env]`, `[files]` (path to text), `[links]` (path to target), `[free_bytes]` (path to bytes);
@@ -139,9 +141,27 @@ class RecordedHost:
         return path
 
 
+@cache
+def read_variants(folder: Path) -> dict[str, dict[str, Any]]:
+    """The machines in the files `variants.toml` below `folder`, by name, each with the machine that it `extends`."""
+    return {
+        name: {**table, "extends": path.parent.name}
+        for path in folder.glob("*/variants.toml")
+        for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items()
+    }
+
+
+def read_description(directory: Path) -> dict[str, Any]:
+    """What the files say of a machine, without what it inherits. Raises OSError when there is no such machine."""
+    own = directory / "machine.toml"
+    if not own.exists() and directory.name in read_variants(directory.parent):
+        return read_variants(directory.parent)[directory.name]
+    return tomllib.loads(own.read_text(encoding="utf-8"))
+
+
 def _load(directory: Path) -> dict[str, Any]:
-    """The machine's own file over those that it extends."""
-    own = tomllib.loads((directory / "machine.toml").read_text(encoding="utf-8"))
+    """The machine's own keys over those of the machine that it extends."""
+    own = read_description(directory)
     base: dict[str, Any] = {table: {} for table in MACHINE_TABLES} | {"commands": {}}
     if parent := own.get("extends"):
         base = _without(_load(directory.parent / parent), own.get("remove", ()))
