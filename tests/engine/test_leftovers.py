@@ -47,7 +47,11 @@ def mounted(source: Path, target: Path) -> Path:
 def daemon(name: str, *words: str | Path) -> subprocess.Popen[bytes]:
     """A process that calls itself `name` and does nothing, whatever its words."""
     code = "import time; time.sleep(600)"
-    return subprocess.Popen([name, "-c", code, *map(str, words)], executable=sys.executable, stdin=subprocess.DEVNULL)
+    argv = [name, "-c", code, *map(str, words)]
+    process = subprocess.Popen(argv, executable=sys.executable, stdin=subprocess.DEVNULL)
+    # Popen returns while the kernel still loads the program, and has no command line for a moment.
+    until(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(name.encode()))
+    return process
 
 
 def ended(process: int) -> bool:
