@@ -1,1 +1,1 @@
-"""TODO container."""
+"""The generated dev container: Dockerfile, Compose files, devcontainer.json, and what they install."""

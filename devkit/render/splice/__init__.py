@@ -1,1 +1,1 @@
-"""TODO splice."""
+"""Edits of documents that keep every other byte: JSON with comments, Compose YAML, and three-way merges."""
