@@ -85,7 +85,7 @@ def test_a_token_that_the_hub_does_not_know_is_said_to_be_one(answers):
 
 @pytest.mark.parametrize("case", ["offline", "gone"])
 def test_an_unreachable_hub_is_reported_for_data(answers, case):
-    assert answers[case][0] == "there is no file or folder owner/never, and the hub cannot be asked for it"
+    assert answers[case][0] == "there is no file or folder owner/never, and the hub cannot be reached"
 
 
 def test_data_that_may_be_read_is_read(answers):
