@@ -19,9 +19,11 @@ from devkit.render.changes import format_unified_diff, make_directory, replace_f
 from devkit.render.splice.compose_yaml import YAML
 from devkit.render.splice.document import (
     CannotSplice,
+    Shape,
     Syntax,
     copy_with_value,
     copy_without_value,
+    find_nodes,
     remove_value,
     set_value,
 )
@@ -112,11 +114,23 @@ def apply_repair(content: bytes, repair: Repair) -> str:
             return _edit_toml(text, repair)
         if suffix not in _SYNTAX:
             raise CannotRepair(f"{repair.path}: is of a format that is not edited")
+        syntax = _SYNTAX[suffix]
         if repair.kind is RepairKind.REMOVE:
-            return remove_value(text, repair.key, _SYNTAX[suffix])
-        return set_value(text, repair.key, json.loads(repair.value), _SYNTAX[suffix])
+            return _remove_key(text, repair, syntax)
+        return set_value(text, repair.key, json.loads(repair.value), syntax)
     except CannotSplice as error:
         raise CannotRepair(f"{repair.path}: {error}") from error
+
+
+def _remove_key(text: str, repair: Repair, syntax: Syntax) -> str:
+    """Remove a value. A list or an object that has comments besides those on its entries stays, as an empty one."""
+    value = find_nodes(syntax.nodes(text), repair.key)[0][-1]
+    if syntax.loads(text) != copy_without_value(syntax.loads(text), repair.key) and value.shape is not Shape.SCALAR:
+        emptied = set_value(text, repair.key, [] if value.shape is Shape.ARRAY else {}, syntax)
+        kept = find_nodes(syntax.nodes(emptied), repair.key)[0][-1]
+        if any(syntax.comments(emptied[kept.start : kept.end])):
+            return emptied
+    return remove_value(text, repair.key, syntax)
 
 
 def _replace_line(text: str, repair: Repair) -> str:

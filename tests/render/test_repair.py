@@ -13,7 +13,7 @@ import pytest
 from devkit.doctor.model import Repair, RepairKind
 from devkit.errors import DevkitError
 from devkit.render.changes import replace_file
-from devkit.render.repair import CannotRepair, apply_edit, compute_edits
+from devkit.render.repair import CannotRepair, apply_edit, apply_repair, compute_edits
 
 COMPOSE = "services:\n  dev:\n    image: x  # ours\n"
 SHM = Repair(RepairKind.SET, "compose.yml", ("services", "dev", "shm_size"), '"8gb"')
@@ -45,6 +45,20 @@ def test_the_diff_names_the_file_and_the_lines(project):
 
 def test_what_is_already_so_needs_no_edit(project):
     assert edits(project, Repair(RepairKind.SET, "compose.yml", ("services", "dev", "image"), '"x"')) == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{"runArgs": ["--gpus=all"], "a": 1}', '{"a": 1}'),
+        ('{"runArgs": [\n  // or podman\n  "--gpus=all"\n], "a": 1}', '{"runArgs": [\n  // or podman\n], "a": 1}'),
+        ('{"a": 1}', '{"a": 1}'),
+    ],
+    ids=["a list", "a list with a comment of its own", "no such key"],
+)
+def test_a_removed_list_leaves_its_comments(before, after):
+    removal = Repair(RepairKind.REMOVE, "devcontainer.json", ("runArgs",))
+    assert apply_repair(before.encode(), removal) == after
 
 
 def test_looking_changes_nothing(project):

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import operator
 import re
 
 import pytest
@@ -141,14 +142,12 @@ def test_yaml_is_changed_where_it_must(key, value, lines):
         pytest.param(
             DEVICE,
             [
-                "-           devices:",
-                "-             # one GPU",
                 "-             - driver: nvidia",
                 "-               count: 1",
                 "-               capabilities: [gpu]",
-                "+           devices: []",
+                "+             []",
             ],
-            id="the only item",
+            id="the only item, the comment before it stays",
         ),
         pytest.param(("services", "dev", "nothing"), [], id="what is not there"),
     ],
@@ -240,7 +239,40 @@ def commented_json(indent):
     return laid_out
 
 
-JSON_LAYOUTS = st.sampled_from([json.dumps, lambda d: json.dumps(d, indent=4), commented_json(2), commented_json("\t")])
+@st.composite
+def layouts_of_json(draw):
+    """A function that writes a document as people do: comments anywhere, commas at the end, some of it on one line."""
+    seed = draw(st.randoms(use_true_random=False))
+    written = iter(range(10_000))
+
+    def gap(indent):
+        kind = seed.choice(["", "", " ", "line", "comment", "comment", "block"])
+        if kind == "line":
+            return "\n" + indent
+        if kind == "comment":
+            return f" // c{next(written)};\n{indent}"
+        return f" /* c{next(written)}; */ " if kind == "block" else kind
+
+    def shown(value, indent):
+        if not isinstance(value, (dict, list)):
+            return json.dumps(value, ensure_ascii=False)
+        inner = indent + "  "
+        entries = list(value.items()) if isinstance(value, dict) else [(None, item) for item in value]
+        text = gap(inner)
+        for place, (name, item) in enumerate(entries):
+            text += f"{json.dumps(name)}:{gap(inner)}" if name is not None else ""
+            text += shown(item, inner) + gap(inner)
+            text += "," if place < len(entries) - 1 or seed.random() < 0.3 else ""
+            text += gap(inner)
+        return f"{{{text}}}" if isinstance(value, dict) else f"[{text}]"
+
+    return lambda document: gap("") + shown(document, "") + gap("")
+
+
+JSON_LAYOUTS = st.one_of(
+    st.sampled_from([json.dumps, lambda d: json.dumps(d, indent=4), commented_json(2), commented_json("\t")]),
+    layouts_of_json(),
+)
 YAML_LAYOUTS = st.sampled_from(
     [
         lambda d: "# first\n" + yaml.safe_dump(d, sort_keys=False, allow_unicode=True) + "# last\n",
@@ -252,20 +284,69 @@ MANY = settings(max_examples=300, deadline=None)
 
 
 def comments(text):
-    return set(re.findall(r"// \d+$|// first|/\* last \*/", text, re.MULTILINE))
+    return set(re.findall(r"// (?:\d+|first)$|/\* last \*/|c\d+;|# (?:first|last)", text, re.MULTILINE))
+
+
+def loses_entries(old, new):
+    """Whether an entry of the old value is not in the new one: its comment goes with it."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return any(name not in new or loses_entries(value, new[name]) for name, value in old.items())
+    if isinstance(old, list) and isinstance(new, list):
+        return len(new) < len(old) or any(map(loses_entries, old, new)) or any(map(operator.ne, old, new))
+    return False
+
+
+def find(document, path):
+    for name in path:
+        if isinstance(document, dict):
+            document = document.get(name)
+        else:
+            document = document[int(name)] if int(name) < len(document) else None
+    return document
 
 
 @MANY
 @given(cases(JSON_LAYOUTS))
 def test_any_value_can_be_set_in_json_and_no_comment_is_lost(case):
     text, document, path, value = case
-    after = set_value(text, path, value, JSONC)
+    old = find(document, path)
+    try:
+        after = set_value(text, path, value, JSONC)
+    except CannotSplice as refused:
+        assert isinstance(old, (dict, list)) and "would be lost" in str(refused)
+        return
     assert JSONC.loads(after) == copy_with_value(copy.deepcopy(document), path, value)
-    old = document
-    for name in path:
-        old = old.get(name) if isinstance(old, dict) else old[int(name)] if int(name) < len(old) else None
-    if not isinstance(old, (dict, list)):
+    if not loses_entries(old, value):
         assert comments(text) <= comments(after)
+
+
+@MANY
+@given(layouts_of_json(), DOCUMENTS, st.data())
+def test_an_empty_list_with_comments_takes_items_and_keeps_them(layout, document, data):
+    text = layout({**document, "runArgs": []})
+    after = set_value(text, ("runArgs",), data.draw(st.lists(SCALARS, min_size=1, max_size=3)), JSONC)
+    assert comments(text) == comments(after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{\n  "a": [\n    // x\n  ],\n}\n', '{\n  "a": [\n    "new"\n    // x\n  ],\n}\n'),
+        ('{\n  "a": [ // x\n  ]\n}\n', '{\n  "a": [\n    "new" // x\n  ]\n}\n'),
+        ('{"a": [/* x */]}', '{"a": ["new"/* x */]}'),
+        ('{\n  "a": [1, // one\n    2], // x\n}\n', '{\n  "a": ["new" // one\n], // x\n}\n'),
+    ],
+    ids=["lines of comments alone", "behind the bracket", "on one line", "a list that gets shorter"],
+)
+def test_comments_around_the_items_of_a_list_stay(before, after):
+    assert set_value(before, ("a",), ["new"], JSONC) == after
+
+
+def test_a_comment_inside_a_value_that_is_replaced_is_not_lost():
+    with pytest.raises(CannotSplice, match="x' would be lost"):
+        set_value('{"a": {\n// x\n}}', ("a",), 1, JSONC)
+    with pytest.raises(CannotSplice, match="x' would be lost"):
+        set_value("a:\n  # x\n  b: 1\n", ("a",), "c", YAML)
 
 
 @MANY
@@ -285,6 +366,8 @@ def test_a_value_in_yaml_is_set_or_refused_and_nothing_else_changes(case):
     except CannotSplice:
         return
     assert yaml.safe_load(after) == copy_with_value(copy.deepcopy(document), path, value)
+    if not loses_entries(find(document, path), value):
+        assert comments(text) <= comments(after)
 
 
 @MANY

@@ -25,6 +25,7 @@ from devkit.render.splice.document import (
 from devkit.render.splice.jsonc import insert_entry, remove_entry
 
 _PLAIN = re.compile(r"[A-Za-z][\w./-]*")
+_COMMENT = re.compile(r"#[^\r\n]*")
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML has no types
@@ -126,7 +127,10 @@ def _compute_remove_edits(text: str, top: TextNode, key: KeyPath) -> Iterator[Te
         if parent is None or above[-2].shape is not Shape.OBJECT:
             raise CannotSplice("nothing would be left")
         colon = text.index(":", parent.start + len(parent.key)) + 1
-        yield TextEdit(colon, node.end, " {}" if node.shape is Shape.OBJECT else " []")
+        first = entry.start if node.shape is Shape.OBJECT else _find_dash(text, entry)
+        # A comment before the entry stays, because it may be about those that somebody adds later.
+        start, gap = (first, "") if text[colon:first].strip() else (colon, " ")
+        yield TextEdit(start, node.end, gap + ("{}" if node.shape is Shape.OBJECT else "[]"))
     else:
         yield _remove_from_block(text, node, entry)
 
@@ -163,4 +167,12 @@ def _format_block(value: object, indent: str, newline: str) -> str:
     return newline.join(indent + line for line in dumped.split("\n"))
 
 
-YAML = Syntax(_parse_nodes, load_compose_yaml, _compute_set_edits, _compute_remove_edits)
+def _find_comments(text: str) -> Iterator[str]:
+    """Yield the comments, which are between the tokens of the parser."""
+    end = 0
+    for token in yaml.scan(text, _Loader):
+        yield from _COMMENT.findall(text[end : token.start_mark.index])
+        end = token.end_mark.index
+
+
+YAML = Syntax(_parse_nodes, load_compose_yaml, _compute_set_edits, _compute_remove_edits, _find_comments)

@@ -6,8 +6,10 @@ and compared with the wanted document, so that a layout which the edits do not u
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from enum import StrEnum
 from typing import Any
 
@@ -58,38 +60,71 @@ class TextEdit:
 
 @dataclass(frozen=True)
 class Syntax:
-    """A format: functions that find the values of a text, parse it, and compute the edits to set and remove one."""
+    """A format: functions that find the values and the comments of a text, parse it, and compute the edits of a value."""
 
     nodes: Callable[[str], TextNode]
     loads: Callable[[str], Any]
     set_: Callable[[str, TextNode, KeyPath, Any], Iterable[TextEdit]]
     remove: Callable[[str, TextNode, KeyPath], Iterable[TextEdit]]
+    comments: Callable[[str], Iterable[str]]
 
 
 def set_value(text: str, key: KeyPath, value: object, syntax: Syntax) -> str:
-    """Set the value at `key`, with missing parents. Raises CannotSplice.
+    """Set the value at `key`, with missing parents. Raises CannotSplice, also where a comment would be lost.
 
-    Of a list only the items that differ are touched, so that the others keep their comments.
+    Of a list or an object only the entries that differ are touched, so that the others keep their comments. An entry that
+    is removed takes its own comment along.
     """
     before = now = _load(text, syntax)
     wanted = copy_with_value(before, key, value)
     for name in key:
         now = _get_inner(now, name)
-    items = _find_items_to_set(now, value)
-    if items:
-        for number, item in items:
-            text = set_value(text, (*key, str(number)), item, syntax)
+    changes = _find_entry_changes(now, value)
+    if changes is not None:
+        for name, inner in changes:
+            if inner is _REMOVED:
+                text = remove_value(text, (*key, name), syntax)
+            else:
+                text = set_value(text, (*key, name), inner, syntax)
         return text
-    return _verify(apply_text_edits(text, syntax.set_(text, syntax.nodes(text), key, value)), wanted, syntax)
+    after = _verify(apply_text_edits(text, syntax.set_(text, syntax.nodes(text), key, value)), wanted, syntax)
+    if lost := Counter(syntax.comments(text)) - Counter(syntax.comments(after)):
+        raise CannotSplice(f"the comment {next(iter(lost))!r} would be lost")
+    return after
 
 
-def _find_items_to_set(now: object, value: object) -> list[tuple[int, object]]:
-    """Return the items that turn one list into the other; none where items have to be removed or inserted."""
-    if not isinstance(now, list) or not isinstance(value, list) or not now or len(value) < len(now):
-        return []
-    if value[: len(now)] != now and len(value) != len(now):
-        return []
-    return [(number, item) for number, item in enumerate(value) if number >= len(now) or now[number] != item]
+_REMOVED = object()
+
+
+def _find_entry_changes(now: object, value: object) -> list[tuple[str, object]] | None:
+    """Return the entries to set and remove, in order, to turn one list or object into the other.
+
+    None where that is no way: the two are of different types, or items would be inserted before others.
+    """
+    if isinstance(now, dict) and isinstance(value, dict):
+        removed: list[tuple[str, object]] = [(str(name), _REMOVED) for name in now if name not in value]
+        return removed + [(str(name), value[name]) for name in value if name not in now or now[name] != value[name]]
+    if isinstance(now, list) and isinstance(value, list):
+        changes = list(_find_item_changes(now, value))
+        return None if (-1, None) in changes else [(str(number), item) for number, item in changes]
+    return None
+
+
+def _find_item_changes(now: list[object], value: list[object]) -> Iterator[tuple[int, object]]:
+    """Yield the items to set and remove, from the end, so that the numbers before stay right; -1 for an insertion."""
+    appended: list[tuple[int, object]] = []
+    matcher = SequenceMatcher(None, [repr(item) for item in now], [repr(item) for item in value], autojunk=False)
+    for tag, start, end, first, last in reversed(matcher.get_opcodes()):
+        if tag == "equal":
+            continue
+        shared = min(end - start, last - first)
+        added = value[first + shared : last]
+        if added and end < len(now):
+            yield -1, None
+        appended += enumerate(added, len(value) - len(added))
+        yield from ((number, _REMOVED) for number in reversed(range(start + shared, end)))
+        yield from ((start + place, value[first + place]) for place in range(shared))
+    yield from appended
 
 
 def remove_value(text: str, key: KeyPath, syntax: Syntax) -> str:

@@ -21,6 +21,7 @@ from devkit.render.splice.document import (
 )
 
 _SAME_LINE = re.compile(r"[ \t]*(?:/\*[^\n]*?\*/[ \t]*)*(?://[^\n]*)?")
+_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|(//[^\r\n]*|/\*.*?\*/)', re.DOTALL)
 _SHORT = 60
 
 
@@ -132,4 +133,5 @@ JSONC = Syntax(
     load_jsonc,
     _compute_set_edits,
     lambda text, top, key: remove_entry(text, find_nodes(top, key[:-1])[0][-1], key[-1]),
+    lambda text: (found[1] for found in _COMMENT.finditer(text) if found[1]),
 )
