@@ -42,7 +42,7 @@ def lock_project(project: "DevkitProject", plan: "Plan", options: LockOptions) -
 
     Raises DevkitError for what cannot be locked: half a lock would look like a whole one.
     """
-    from devkit.render.container.image_locks import ImageLocks, collect_lock_requirements
+    from devkit.render.container.image_locks import ImageLocks, collect_lock_requirements, collect_tool_requirements
 
     if not options.lock and not options.lock_only:
         return project if options.lock is None else replace(project, locks=ImageLocks())
@@ -57,9 +57,11 @@ def lock_project(project: "DevkitProject", plan: "Plan", options: LockOptions) -
             click.echo("Locking the packages ...", err=True)
             wheelhouse: Path | None = find_wheelhouse(project) if settings.uses_wheelhouse else None
             sources = PackageSources(find_torch_index(plan, settings), settings.index, wheelhouse)
-            requirements = collect_lock_requirements(plan, settings)
-            python = resolve_lock(requirements, sources, progress=lambda line: click.echo(line, err=True))
-            locks = replace(locks, python=python)
+            python, tools = (
+                resolve_lock(wanted, sources, progress=lambda line: click.echo(line, err=True))
+                for wanted in (collect_lock_requirements(plan, settings), collect_tool_requirements(plan, settings))
+            )
+            locks = replace(locks, python=python, tools=tools)
         if options.lock_only != "python":
             click.echo(f"Resolving the digest of {plan.base_image} ...", err=True)
             engine = next((name for name in ("docker", "podman") if shutil.which(name)), "docker")

@@ -308,13 +308,17 @@ class PythonImage(TableRow):
 
 @keyword_record
 class SystemImage(TableRow):
-    """A system that images are built on. `tags` are how tags name it; `python` is its own, "" for none."""
+    """A system that images are built on. `tags` are how tags name it; `python` is its own, "" for none.
+
+    `newer_python` is its package with Python 3.11 or later, "" for none.
+    """
 
     name: str
     tags: tuple[str, ...]
     glibc: Release
     python: str
     machines: tuple[str, ...]
+    newer_python: str = ""
 
 
 @keyword_record

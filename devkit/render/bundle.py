@@ -9,6 +9,7 @@ from devkit.render.changes import Action
 from devkit.render.container.network import build_mirror_variables, find_torch_index
 from devkit.render.container.packages import (
     BUILT_FOR_TORCH,
+    DEVKIT_PYTHON,
     build_install_commands,
     build_project_install_commands,
     find_export_tools,
@@ -108,6 +109,7 @@ def _render_wheels_dockerfile(plan: Plan, settings: ContainerSettings, dockerfil
         tools=find_export_tools(settings),
         built_for_torch=BUILT_FOR_TORCH,
         mirrors=build_mirror_variables(settings),
+        devkit_python=DEVKIT_PYTHON,
         torch_index=find_torch_index(plan, settings),
         is_locked=is_locked,
     )

@@ -18,12 +18,14 @@ from devkit.render.container.image import render_bake_file, render_ignore_files,
 from devkit.render.container.image_locks import (
     IMAGE_LOCK_PATH,
     PYTHON_LOCK_PATH,
+    TOOLS_LOCK_PATH,
     ImageLocks,
     apply_image_locks,
     parse_image_locks,
     render_image_locks,
 )
 from devkit.render.container.network import parse_certificates, render_empty_netrc, validate_mirror
+from devkit.render.container.packages import INSTALLER
 from devkit.render.container.profiles import render_profile_files
 from devkit.render.container.settings import (
     ContainerSettings,
@@ -197,7 +199,7 @@ def build_container_settings(project: DevkitProject, *, source: DevkitSource | N
 
 def read_image_locks(root: Path) -> ImageLocks:
     """Read the locks of a project. Raises DevkitError when they are damaged."""
-    return parse_image_locks(read_file(root, PYTHON_LOCK_PATH), read_file(root, IMAGE_LOCK_PATH))
+    return parse_image_locks(*(read_file(root, path) for path in (PYTHON_LOCK_PATH, IMAGE_LOCK_PATH, TOOLS_LOCK_PATH)))
 
 
 def find_wheelhouse(project: DevkitProject) -> Path:
@@ -229,7 +231,7 @@ def _validate_wheelhouse(directory: Path) -> None:
             f"the wheelhouse {directory} holds no wheel",
             "Run this without --wheelhouse first. Then fill the folder where there is a network, with torch from the\n"
             f"index that the header of {DEVCONTAINER_FOLDER}/requirements.txt names: pip download --dest {directory} -r "
-            f"{DEVCONTAINER_FOLDER}/requirements.txt {DEVCONTAINER_FOLDER}/wheels/*.whl",
+            f"{DEVCONTAINER_FOLDER}/requirements.txt {INSTALLER} {DEVCONTAINER_FOLDER}/wheels/*.whl",
         )
 
 

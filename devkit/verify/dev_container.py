@@ -188,11 +188,11 @@ BASE_IMAGE = "base image"
 _PARTS = (
     ("system packages", re.compile(r"dpkg-query|ca\.crt|update-ca-certificates")),
     ("Python environment", re.compile(r"-m venv /opt/venv")),
-    ("uv", re.compile(r"&& pip install ")),
+    ("uv", re.compile(r"/opt/uv")),
     ("torch", re.compile(r"the plan needs torch")),
     ("packages of the plan", re.compile(r"/mnt/requirements\.(?:txt|lock)")),
     ("packages of the project", re.compile(r"/mnt/work")),
-    ("devkit", re.compile(r"devkit[-_]gpu")),
+    ("devkit", re.compile(r"/opt/devkit")),
     ("user and folders", re.compile(r"useradd|WORKDIR|ENV|CMD|USER|ARG|LABEL")),
 )
 """The part of the image that a layer belongs to, by the instruction that made it; the first match counts."""

@@ -42,7 +42,7 @@ class PackageSources:
 def resolve_lock(
     wanted: LockRequirements, sources: PackageSources, *, progress: Progress, deadline_s: float = RESOLVE_DEADLINE_S
 ) -> str:
-    """Return the text of requirements.lock: every package that `wanted` needs, for each machine, with hashes.
+    """Return the text of a lock: every package that `wanted` needs, for each machine, with hashes.
 
     uv resolves from wheels alone, so no code of a package runs on this machine. Its own settings for mirrors,
     certificates and logins apply. Raises: DevkitError without uv, without an answer in time, and without a solution.
@@ -89,7 +89,9 @@ def _render_project(wanted: LockRequirements, sources: PackageSources) -> str:
         "environments": list(wanted.environments),
         "constraint-dependencies": list(wanted.constraints),
     }
-    if not sources.wheelhouse:
+    if not sources.wheelhouse and not wanted.variant:
+        uv["index"] = [{"name": "packages", "url": sources.index, "default": True}] if sources.index else []
+    elif not sources.wheelhouse:
         torch_index = {"name": "torch", "url": sources.torch_index, "explicit": not _needs_whole_torch_index(wanted)}
         default = [{"name": "packages", "url": sources.index, "default": True}] if sources.index else []
         uv["index"] = [torch_index, *default]
@@ -98,7 +100,7 @@ def _render_project(wanted: LockRequirements, sources: PackageSources) -> str:
     project = {
         "name": _PROJECT_NAME,
         "version": "0",
-        "requires-python": f"=={wanted.python}.*",
+        "requires-python": wanted.requires_python,
         "dependencies": list(wanted.requirements),
     }
     return tomlkit.dumps({"project": project, "tool": {"uv": uv}})

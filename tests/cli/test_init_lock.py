@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from devkit.compat.version_tables import load_tables
 from tests.wheels import make_wheel
 
 from .test_init import assert_refused, devkit, tree
 
 PLAN = ("--vendor", "cpu", "--machine", "x86_64", "--python", "3.11")
-LOCKS = {f".devcontainer/{name}.lock" for name in ("requirements", "torch", "installer")}
+LOCKS = {f".devcontainer/{name}.lock" for name in ("requirements", "torch", "tools", "installer")}
 
 
 @pytest.fixture
@@ -25,6 +26,7 @@ def wheels(tmp_path: Path) -> Path:
     folder = tmp_path / "wheels"
     folder.mkdir()
     pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", text, re.MULTILINE))
+    pins["uv"] = load_tables().images.tools[0].version
     own = [Requirement(line) for line in requires("devkit-gpu") or [] if "extra ==" not in line]
     for name, version in {**{each.name: "999" for each in own}, **pins}.items():
         make_wheel(folder, name, version)
@@ -40,8 +42,9 @@ def locked(tmp_path: Path, wheels: Path) -> Path:
 
 
 def test_the_lock_holds_the_hash_of_every_wheel_and_the_image_is_built_from_it(locked, wheels):
-    text = (locked / ".devcontainer/requirements.lock").read_text()
-    assert set(re.findall(r"sha256:(\w+)", text)) == {
+    project, tools = ((locked / f".devcontainer/{name}.lock").read_text() for name in ("requirements", "tools"))
+    assert "\nuv==" not in project
+    assert set(re.findall(r"sha256:(\w+)", project + tools)) == {
         hashlib.sha256(each.read_bytes()).hexdigest() for each in wheels.iterdir()
     }
     assert "--require-hashes" in (locked / ".devcontainer/Dockerfile").read_text()

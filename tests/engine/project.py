@@ -13,6 +13,7 @@ from . import image, tools
 from .cache import step
 from .commands import environment, run
 from .daemon import Engine
+from .wheels import installer
 
 DEVKIT = (sys.executable, "-m", "devkit")
 PLAN = ("--torch", tools.TORCH, "--python", tools.CONTAINER_PYTHON, "--vendor", "cpu")
@@ -108,7 +109,7 @@ def wheels_for(draft: Path) -> Path:
     lines = (draft / ".devcontainer/requirements.txt").read_text(encoding="utf-8").splitlines()
     pins = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("#", "-"))]
     own = [line for line in metadata.requires("devkit-gpu") or [] if "extra ==" not in line]
-    return tools.wheelhouse([*pins, *own])
+    return tools.wheelhouse([*pins, installer(), *own])
 
 
 def clone(committed: Committed, folder: Path, engine: Engine) -> Clone:

@@ -1,6 +1,7 @@
 """Projects with packages of their own, built: with the project's tool, from its own files, around the plan's torch."""
 
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -275,8 +276,17 @@ def test_a_torch_that_was_replaced_all_the_same_ends_the_build_with_the_name_of_
 
 
 @one_engine
-def test_devkit_takes_no_package_of_the_projects_away(written):
-    """Where devkit needs a newer one, the build says so instead of raising what the project pins."""
+def test_devkit_and_the_project_each_have_their_own_version_of_a_package(written):
     clone = written({"requirements.txt": "click==7.0\n"})
-    with pytest.raises(CommandError, match=r"devkit-gpu.* depends on click>=8(?:.|\n)*click==7\.0"):
-        build(clone)
+    build(clone)
+    assert python(clone, "from importlib.metadata import version; print(version('click'))") == "7.0"
+    assert clone.compose("run", "--rm", "--no-deps", "-T", project.SERVICE, "devkit", "--version").startswith("devkit ")
+
+
+@one_engine
+def test_an_image_without_devkits_wheel_is_complete_but_for_devkit(written):
+    clone = written({"requirements.txt": "needle\n"})
+    shutil.rmtree(clone.folder / ".devcontainer/wheels")
+    assert 'run "devkit update" in the project and build again' in build(clone)
+    assert python(clone, INSTALLED) == "needle 2.13.0+cpu"
+    assert python(clone, "import shutil; print(shutil.which('devkit'))") == "None"

@@ -21,11 +21,18 @@ def lockers() -> list[str]:
     return [f"{name}=={versions[name]}" for name in ("poetry", "poetry-plugin-export")]
 
 
+def installer() -> str:
+    """uv as the generated files install it."""
+    from devkit.compat.version_tables import load_tables  # installed after this module's first use
+
+    return f"uv=={load_tables().images.tools[0].version}"
+
+
 def light_wheelhouse(folder: Path, requirements: Path, *programs: str) -> Path:
     """What the generated `requirements` name, and `programs` with all they need."""
     pins = dict(re.findall(r"^([\w-]+)==(\S+)$", requirements.read_text(encoding="utf-8"), re.MULTILINE))
     own = [line for line in metadata.requires("devkit-gpu") or [] if "extra ==" not in line]
-    real = tools.wheelhouse([f"uv=={pins['uv']}", *own, *programs])
+    real = tools.wheelhouse([installer(), *own, *programs])
     shutil.copytree(real, folder)
     torch = {path: text.format(version=pins["torch"]) for path, text in TORCH.items()}
     make_wheel(folder, "torch", f"{pins['torch']}+cpu", files=torch)

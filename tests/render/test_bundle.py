@@ -84,7 +84,7 @@ def test_wheels_come_from_the_mirror_and_nothing_below_the_base_is_built_for_the
     text = bundled(written(tmp_path / "demo", settings=mirrors)).wheels_dockerfile
     assert "--index-url=https://t.example.org/whl/cpu torch==2.13.0" in text
     assert "ENV PIP_INDEX_URL=https://pypi.example.org/simple" in text
-    assert text.count("type=secret,id=netrc") == text.count("pip wheel") == 2
+    assert text.count("type=secret,id=netrc") == text.count("pip wheel") == 4
     assert "uv pip install" not in text
     assert "useradd" not in text
 

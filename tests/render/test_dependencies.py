@@ -109,30 +109,24 @@ def test_the_image_installs_with_the_projects_tool_from_the_named_files_alone(de
     assert dockerfile.index("target=/mnt/requirements.txt") < dockerfile.index(command)
 
 
-@pytest.mark.parametrize(("dependencies", "holds"), [(LIST, True), (Dependencies(PackageManager.NONE, ""), False)])
-def test_devkit_leaves_the_projects_packages_as_they_are(dependencies, holds):
-    (run,) = instructions(made(dependencies, source=FromIndex("0.1.0"))["Dockerfile"], "devkit-gpu==")
-    assert ("--constraint=/mnt/work/held.txt" in run) is holds
-    if holds:
-        (pattern,) = re.findall(r"grep -E '(.+?)'", run)
-        lines = ["click==7.0", "torch==2.13.0+cpu", "mine @ file:///mnt/mine", "-e /work"]
-        assert [line for line in lines if re.search(pattern, line)] == lines[:2]
+def test_devkit_is_installed_last_into_an_environment_of_its_own():
+    runs = instructions(made(LIST)["Dockerfile"], "pip install")
+    assert "devkit-gpu==" in runs[-1]
+    assert all("--python=/opt/devkit" in line for line in re.findall(r"uv pip install .*", runs[-1]))
 
 
 def test_a_project_without_packages_adds_nothing():
-    assert "project" not in made(Dependencies(PackageManager.NONE, ""))["Dockerfile"].partition("FROM")[2].replace(
-        "projects", ""
-    )
+    assert "/mnt/project" not in made(Dependencies(PackageManager.NONE, ""))["Dockerfile"]
     assert "project: .." not in made(replace(TABLE, needs=(), lists=()))["docker-compose.yml"]
 
 
 @pytest.mark.parametrize("dependencies", [LIST, TABLE, WRITTEN], ids=["pip", "a table", "written out"])
-def test_what_the_plan_chose_is_held(dependencies):
+def test_torch_and_what_came_with_it_are_held_and_nothing_else(dependencies):
     (run,) = instructions(made(dependencies)["Dockerfile"], "--no-sources-package")
     assert "--constraint=/mnt/work/held.txt" in run
     (pattern,) = re.findall(r"grep -E '(.+?)'", run)
     lines = ["torch==2.13.0+cu130", "nvidia-nccl-cu13==2.28", "triton==3.5", "transformers==5.23.0", "numpy==2.0"]
-    assert [line for line in lines if re.search(pattern, line)] == lines[:4]
+    assert [line for line in lines if re.search(pattern, line)] == lines[:3]
     assert "built['cuda'] == '13.0'" in run
 
 

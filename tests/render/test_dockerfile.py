@@ -43,17 +43,59 @@ def step(text: str, word: str) -> str:
 
 def test_uv_comes_in_a_pinned_version_before_everything_that_it_installs():
     order = [each for each in steps(render_dockerfile(GPU_PLAN, PLAIN)) if "pip install" in each]
-    assert f" pip install --no-cache-dir uv=={UV.version}" in order[0]
+    assert f"--target=/opt/uv uv=={UV.version}" in " ".join(order[0].split())
     assert all("uv pip install" in each for each in order[1:])
-    assert f"uv=={UV.version}" in render_requirements(GPU_PLAN, PLAIN).splitlines()
 
 
-def test_a_pinned_uv_is_taken_once_and_everywhere():
+def test_a_pinned_uv_installs_the_packages_too():
     plan = replace(GPU_PLAN, packages=(*GPU_PLAN.packages, ("uv", "0.12.24")))
-    assert "uv==0.12.24" in render_dockerfile(plan, PLAIN)
-    assert [line for line in render_requirements(plan, PLAIN).splitlines() if line.startswith("uv==")] == [
-        "uv==0.12.24"
-    ]
+    assert "uv==0.12.24" in step(render_dockerfile(plan, PLAIN), "/opt/uv/")
+
+
+def test_the_projects_environment_holds_what_was_asked_for_and_neither_uv_nor_devkit():
+    text = render_dockerfile(GPU_PLAN, PLAIN)
+    into_project = [each for each in steps(text) if "uv pip install" in each and "--python=/opt/devkit" not in each]
+    assert len(into_project) == 2
+    assert not any("devkit-gpu" in each for each in into_project)
+    assert not re.search(r"^(?:uv|devkit)", render_requirements(GPU_PLAN, PLAIN), re.MULTILINE)
+    assert "UV_PROJECT_ENVIRONMENT=/opt/venv" in text
+
+
+def test_a_plan_of_torch_alone_has_no_layer_of_other_packages():
+    alone = replace(GPU_PLAN, packages=GPU_PLAN.packages[:1])
+    assert "requirements.txt" in "".join(steps(render_dockerfile(GPU_PLAN, PLAIN)))
+    assert "requirements.txt" not in "".join(steps(render_dockerfile(alone, PLAIN)))
+    jupyter = replace(PLAIN, profiles=("jupyter",))
+    assert "requirements.txt" in "".join(steps(render_dockerfile(alone, jupyter)))
+
+
+@pytest.mark.parametrize(
+    ("image", "python", "package"),
+    [
+        pytest.param("python:3.10-slim-bookworm", "3.10", "python3", id="Debian's own is newer than the project's"),
+        pytest.param("nvidia/cuda:12.6.3-devel-ubuntu22.04", "3.10", "python3.11", id="Ubuntu has one beside its own"),
+        pytest.param("ubuntu:20.04", "3.8", "", id="none is known"),
+        pytest.param("registry.example.org/base:1", "3.10", "", id="an image of the user's"),
+        pytest.param("python:3.12-slim-bookworm", "3.12", "", id="the project's will do"),
+    ],
+)
+def test_devkit_has_a_python_of_its_own_where_the_projects_is_too_old(image, python, package):
+    text = render_dockerfile(replace(GPU_PLAN, base_image=image, python=python), PLAIN)
+    usual = render_dockerfile(replace(GPU_PLAN, base_image=image), PLAIN)
+    listed, before = (set(re.findall(r"for package in (.*?);", each)[0].split()) for each in (text, usual))
+    assert listed - before == ({package} - before if package else set())
+    assert "uv venv --python='>=3.11' /opt/devkit" in step(text, "devkit-gpu")
+
+
+def test_an_image_without_a_newer_python_is_complete_but_for_devkit(tmp_path):
+    """The step's own shell, with a uv that finds none."""
+    run = re.sub(r"--mount=\S+ ", "", step(render_dockerfile(GPU_PLAN, PLAIN), "devkit-gpu")).removeprefix("RUN ")
+    (tmp_path / "uv").write_text("#!/bin/sh\necho No interpreter found >&2\nexit 2\n")
+    (tmp_path / "uv").chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", run], capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0
+    assert "no Python 3.11 or later, so this image has no devkit" in done.stderr
 
 
 def test_every_installation_keeps_its_downloads_out_of_the_layers_and_compiles_them_once():

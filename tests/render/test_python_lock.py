@@ -13,6 +13,7 @@ from devkit.render.container.image_locks import (
     ImageLocks,
     apply_image_locks,
     collect_lock_requirements,
+    collect_tool_requirements,
     find_lock_mismatch,
     parse_image_locks,
     render_image_locks,
@@ -51,12 +52,18 @@ torch==2.13.0+cpu \\
 triton==3.5 \\
     --hash=sha256:08
     # via torch
+"""
+RESOLVED_TOOLS = """\
+click==8.5.1 \\
+    --hash=sha256:11
+    # via the plan
 uv==0.13.9 \\
     --hash=sha256:09
     # via the plan
 """
 LOCK = render_python_lock(collect_lock_requirements(PLAN, PLAIN), RESOLVED)
-LOCKED = replace(PLAIN, python_lock=LOCK, image_digest=DIGEST)
+TOOLS_LOCK = render_python_lock(collect_tool_requirements(PLAN, PLAIN), RESOLVED_TOOLS)
+LOCKED = replace(PLAIN, python_lock=LOCK, tools_lock=TOOLS_LOCK, image_digest=DIGEST)
 
 
 def parts(settings: ContainerSettings = LOCKED) -> dict[str, str]:
@@ -74,6 +81,7 @@ def test_torchs_layer_sees_torch_and_what_it_needs_and_no_more():
     assert names(parts()["torch.lock"]) == ["jinja2", "markupsafe", "torch", "triton"]
     assert names(parts()["installer.lock"]) == ["uv"]
     assert parts()["requirements.lock"] == LOCK
+    assert parts()["tools.lock"] == TOOLS_LOCK
 
 
 def test_a_part_keeps_every_hash_and_marker_of_its_packages():
@@ -93,8 +101,10 @@ def test_a_package_with_two_versions_for_two_machines_keeps_both():
 
 
 def test_a_file_that_is_no_lock_is_refused():
-    with pytest.raises(DevkitError, match="does not hold uv"):
-        parts(replace(PLAIN, python_lock="hello\n"))
+    with pytest.raises(DevkitError, match=r"requirements\.lock does not hold torch"):
+        parts(replace(PLAIN, python_lock="hello\n", tools_lock=TOOLS_LOCK))
+    with pytest.raises(DevkitError, match=r"tools\.lock does not hold uv"):
+        parts(replace(PLAIN, python_lock=LOCK, tools_lock="hello\n"))
 
 
 def test_without_locks_there_are_no_files():
@@ -126,9 +136,15 @@ def test_a_lock_says_whether_it_fits(plan, says):
 
 def test_a_stale_lock_is_refused_with_both_ways_out():
     with pytest.raises(DevkitError, match=r"requirements\.lock does not fit") as caught:
-        apply_image_locks(PLAIN, replace(PLAN, python="3.12"), ImageLocks(LOCK))
+        apply_image_locks(PLAIN, replace(PLAN, python="3.12"), ImageLocks(LOCK, tools=TOOLS_LOCK))
     assert "--lock" in caught.value.hint
     assert "--no-lock" in caught.value.hint
+
+
+@pytest.mark.parametrize("tools", ["", TOOLS_LOCK.replace("uv==", "uv==0.", 1)], ids=["missing", "another uv"])
+def test_a_lock_without_that_of_the_tools_is_stale(tools):
+    with pytest.raises(DevkitError, match=r"tools\.lock does not fit"):
+        apply_image_locks(PLAIN, PLAN, ImageLocks(LOCK, tools=tools))
 
 
 def test_the_digest_of_another_image_is_refused():
@@ -148,7 +164,7 @@ def test_what_is_no_digest_is_refused(digest):
 def test_locks_are_read_back_as_they_were_written():
     made = {each.path: each.content for each in render_image_locks(PLAN, LOCKED)}
     locks = parse_image_locks(
-        made[f"{DEVCONTAINER_FOLDER}/requirements.lock"], made[f"{DEVCONTAINER_FOLDER}/image.lock"]
+        *(made[f"{DEVCONTAINER_FOLDER}/{name}.lock"] for name in ("requirements", "image", "tools"))
     )
     assert apply_image_locks(PLAIN, PLAN, locks) == LOCKED
     assert parse_image_locks(None, None) == ImageLocks()
@@ -169,15 +185,23 @@ def test_a_damaged_lock_is_said_to_be_so(python, image):
     ],
 )
 def test_what_devkit_itself_needs_is_locked_too(source, holds_devkit):
-    lines = collect_lock_requirements(PLAN, replace(PLAIN, source=source)).requirements
+    lines = collect_tool_requirements(replace(PLAN, python="3.10"), replace(PLAIN, source=source)).requirements
     assert any(line.startswith("jinja2") for line in lines)
     assert ("devkit-gpu==0.1.0" in lines) is holds_devkit
     assert not any(line.startswith(("pytest", "hypothesis")) for line in lines)
 
 
+def test_the_projects_lock_holds_no_package_of_devkits_and_theirs_is_for_every_python_of_devkits():
+    wanted = collect_lock_requirements(PLAN, PLAIN)
+    assert not any(re.match(r"(uv|jinja2|click)\b", line) for line in wanted.requirements)
+    tools = collect_tool_requirements(replace(PLAN, python="3.10"), PLAIN)
+    assert "Python 3.11 or later on x86_64" in tools.lines
+    assert tools.requires_python == ">=3.11"
+
+
 def test_devkits_own_repository_locks_the_plan_alone():
     assert not any(
-        "jinja2" in line for line in collect_lock_requirements(PLAN, replace(PLAIN, source=FromCheckout())).requirements
+        "jinja2" in line for line in collect_tool_requirements(PLAN, replace(PLAIN, source=FromCheckout())).requirements
     )
 
 
@@ -218,10 +242,11 @@ def test_what_has_no_hash_is_named(url):
 def test_a_locked_image_holds_every_installation_to_its_hashes():
     text = render_dockerfile(PLAN, LOCKED)
     assert f"FROM python:3.11-slim-bookworm@{DIGEST}\n" in text
-    installs = re.findall(r"pip install (?:[^\n]*\\\n)*[^\n]*", text)
+    installs = re.findall(r"pip install [^&]*", text)
     *packages, devkit = installs
-    assert len(packages) == 3
+    assert len(packages) == 4
     assert all("--require-hashes" in each for each in packages)
+    assert "/mnt/devcontainer/tools.lock" in packages[-1]
     assert "--no-deps" in devkit
     assert "platform.machine() in 'x86_64'.split()" in text
 
@@ -237,12 +262,13 @@ def test_hadolint_finds_nothing_in_a_locked_image(more, tmp_path):
 def test_a_locked_image_takes_devkit_from_the_lock_where_the_index_has_it():
     text = render_dockerfile(PLAN, replace(LOCKED, source=FromIndex("0.1.0")))
     assert "devkit-gpu" not in "".join(line for line in text.splitlines() if not line.startswith("#"))
+    assert "/mnt/devcontainer/tools.lock" in text
 
 
 def test_the_build_sees_the_locks_and_git_keeps_them():
     made = {each.path: each.content.decode() for each in render_ignore_files(PLAN, LOCKED)}
-    for name in ("installer.lock", "torch.lock", "requirements.lock"):
+    for name in ("installer.lock", "torch.lock", "requirements.lock", "tools.lock"):
         assert f"!{name}" in made[f"{DEVCONTAINER_FOLDER}/.dockerignore"].splitlines()
-        assert f"source={name}," in render_dockerfile(PLAN, LOCKED)
+        assert re.search(rf"source={name},|/mnt/devcontainer/{name}", render_dockerfile(PLAN, LOCKED))
     assert "!requirements.txt" not in made[f"{DEVCONTAINER_FOLDER}/.dockerignore"].splitlines()
     assert "!*.lock" in made[f"{DEVCONTAINER_FOLDER}/.gitignore"].splitlines()

@@ -6,10 +6,10 @@ HISTORY = """\
 0\tCMD ["sleep" "infinity"]
 0\tWORKDIR /workspaces
 400\tRUN |2 USER_UID=1000 USER_GID=1000 /bin/sh -c set -eu; useradd dev # buildkit
-50\tRUN /bin/sh -c umask 002 && uv pip install "/mnt/wheels/devkit_gpu-0.1.0-py3-none-any.whl" # buildkit
+50\tRUN /bin/sh -c uv venv /opt/devkit && uv pip install --python=/opt/devkit "/mnt/devcontainer/x.whl" # buildkit
 3000\tRUN /bin/sh -c umask 002 && uv pip install --requirement=/mnt/requirements.txt # buildkit
 70000\tRUN /bin/sh -c umask 002 && uv pip install torch==2.13.0 && python -c 'the plan needs torch' # buildkit
-600\tRUN /bin/sh -c umask 002 && pip install --no-cache-dir uv==0.13.9 # buildkit
+600\tRUN /bin/sh -c pip install --no-cache-dir --target=/opt/uv uv==0.13.9 # buildkit
 20\tRUN /bin/sh -c groupadd --system venv && python3 -m venv /opt/venv # buildkit
 0\tENV VIRTUAL_ENV=/opt/venv
 900\tRUN /bin/sh -c set -eu; for package in gcc; do dpkg-query # buildkit

@@ -5,16 +5,18 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from devkit import __version__
+from devkit.compat.images import find_image_system
+from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
+from devkit.facts.values import Release
 from devkit.render.container.devcontainer import find_editor_packages
 from devkit.render.container.network import build_mirror_variables, find_torch_index, may_need_login
 from devkit.render.container.packages import (
     BUILT_FOR_TORCH,
-    INSTALLER,
+    DEVKIT_PYTHON,
     PROJECT_REQUIREMENTS,
     build_install_commands,
     build_project_install_commands,
-    find_installer_version,
     has_project_files,
     render_project_requirements,
 )
@@ -73,12 +75,13 @@ def render_image_files(plan: Plan, settings: ContainerSettings) -> Iterator[Arti
 
 def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
     """Render the Dockerfile, with the plan's reasons as comments."""
+    validate_plan(plan)
     has_python = re.fullmatch(r"(?:[^:@]*/)?python[:@].*", plan.base_image) is not None
+    requirement, reason = _describe_devkit(settings)
     packages = ["ca-certificates", "g++", "gcc", "git", "libc6-dev"]
     packages += [] if has_python else ["python3", "python3-dev", "python3-venv"]
+    packages += _find_newer_python(plan) if requirement else []
     for_editors = find_editor_packages(settings.editors)
-    requirement, reason = _describe_devkit(settings)
-    validate_plan(plan)
     digest = f"@{require_safe('digest', settings.image_digest)}" if settings.image_digest else ""
     install = build_install_commands(plan, settings)
     return render_template(
@@ -99,22 +102,22 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
         built_for_torch=BUILT_FOR_TORCH,
         devkit_requirement=requirement,
         devkit_reason=reason,
+        devkit_python=DEVKIT_PYTHON,
+        has_locked_devkit=bool(settings.tools_lock) and isinstance(settings.source, FromIndex),
         devkit_wheel=settings.source.filename if isinstance(settings.source, FromWheel) else "",
     )
 
 
 def _describe_devkit(settings: ContainerSettings) -> tuple[str, str]:
-    """Return the requirement that installs devkit, and a comment; "" where the lock has it or the project is devkit."""
+    """Return the requirement that installs devkit, and a comment; "" where the project is devkit."""
     match settings.source:
-        case FromIndex() if settings.python_lock:
-            return "", ""  # The index has it, so the lock has it.
         case FromIndex(version):
             return f"devkit-gpu=={version}", "devkit itself, in the version that wrote this file."
         case FromUrl(url):
             return f"devkit-gpu @ {require_safe('devkit URL', url)}", "devkit itself, from where it was installed."
         case FromWheel(filename, _):
             return (
-                f"/mnt/wheels/{filename}",
+                f"/mnt/devcontainer/wheels/{filename}",
                 "devkit itself, as the wheel that `devkit init` packed from its own files.",
             )
         case FromCheckout():
@@ -123,14 +126,20 @@ def _describe_devkit(settings: ContainerSettings) -> tuple[str, str]:
             assert_never(settings.source)
 
 
+def _find_newer_python(plan: Plan) -> list[str]:
+    """Find the system package with a Python for devkit, where the project's is too old; elsewhere uv looks for one."""
+    if Release.parse(plan.python) >= Release.parse(DEVKIT_PYTHON):
+        return []
+    system = find_image_system(plan.base_image, load_tables().images.systems)
+    return [system.newer_python] if system and system.newer_python else []
+
+
 def render_requirements(plan: Plan, settings: ContainerSettings) -> str:
     """Render requirements.txt: every package of the plan, pinned, with its reason."""
     lines = [
         f"# Written by devkit {__version__}. To change it, edit devkit.toml and run `devkit init` again.",
         f"# torch is installed before, from {find_torch_index(plan, settings)}; its pin here holds it in place.",
     ]
-    if INSTALLER not in dict(plan.packages):
-        lines += ["", f"# {INSTALLER} installs the others.", f"{INSTALLER}=={find_installer_version(plan)}"]
     for name, version in plan.packages:
         lines += ["", f"# {format_reason_comment(plan, name)}", f"{name}=={version}"]
     for row in find_profile_packages(plan, settings):
@@ -178,7 +187,11 @@ def render_bake_file(plan: Plan, settings: ContainerSettings) -> Iterator[Artifa
 
 def render_ignore_files(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
     """Render the ignore files of git and of the image build."""
-    allowed = ["installer.lock", "torch.lock", "requirements.lock"] if settings.python_lock else ["requirements.txt"]
+    allowed = (
+        ["installer.lock", "torch.lock", "requirements.lock", "tools.lock"]
+        if settings.python_lock
+        else ["requirements.txt"]
+    )
     allowed += [PROJECT_REQUIREMENTS] if any(render_project_requirements(plan, settings)) else []
     allowed += ["certificates"] if settings.certificates else []
     allowed += ["wheels"] if isinstance(settings.source, FromWheel) else []

@@ -1,8 +1,9 @@
-"""The lock files of an image: requirements.lock with the hashes of its packages, image.lock with its base's digest.
+"""The lock files of an image: the hashes of its packages, and image.lock with its base's digest.
 
-requirements.lock is uv's output, under a header with the requirements that it was made for. So any machine can tell,
-without a network, whether it fits a plan. installer.lock and torch.lock are parts of it: a layer must see no more than
-it installs, or one more requirement would rebuild torch's.
+requirements.lock holds the packages of the project's environment, tools.lock uv and what devkit needs in its own. Both
+are uv's output, under a header with the requirements that they were made for. So any machine can tell, without a
+network, whether they fit a plan. torch.lock and installer.lock are parts of them: a layer must see no more than it
+installs, or one more requirement would rebuild torch's.
 """
 
 import re
@@ -16,7 +17,13 @@ from devkit import __version__
 from devkit.compat.specifiers import canonicalize_name
 from devkit.errors import DevkitError
 from devkit.render.container.image import render_requirements
-from devkit.render.container.packages import INSTALLER, select_constraints, select_requirements_to_lock
+from devkit.render.container.packages import (
+    DEVKIT_PYTHON,
+    INSTALLER,
+    find_installer_version,
+    select_constraints,
+    select_requirements_to_lock,
+)
 from devkit.render.container.settings import ContainerSettings, FromCheckout, FromIndex
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.render.wheel import DISTRIBUTION
@@ -24,9 +31,10 @@ from devkit.solver.plan import Plan
 
 IMAGE_LOCK_PATH = f"{DEVCONTAINER_FOLDER}/image.lock"
 PYTHON_LOCK_PATH = f"{DEVCONTAINER_FOLDER}/requirements.lock"
+TOOLS_LOCK_PATH = f"{DEVCONTAINER_FOLDER}/tools.lock"
 _MADE_FOR = "# made for: "
 _HEADER = (
-    f"# Written by devkit {__version__}: every package of the image, with the SHA-256 of its files.\n"
+    f"# Written by devkit {__version__}: every package of an environment, with the SHA-256 of its files.\n"
     "# Renew it with `devkit init --lock`.\n"
 )
 _RENEW = "Renew the locks with `devkit init --lock`, or give them up with `devkit init --no-lock`."
@@ -37,18 +45,22 @@ _VIA = re.compile(r"^    # via (?P<names>.*)$")
 
 @dataclass(frozen=True)
 class ImageLocks:
-    """The text of requirements.lock, and the base image as `reference@sha256:…`; "" for a part that is not locked."""
+    """The texts of requirements.lock and tools.lock, and the base image as `reference@sha256:…`.
+
+    "" for a part that is not locked.
+    """
 
     python: str = ""
     image: str = ""
+    tools: str = ""
 
 
-def parse_image_locks(python: bytes | None, image: bytes | None) -> ImageLocks:
-    """Parse the two files, None for one that is missing. Raises DevkitError when they are damaged."""
+def parse_image_locks(python: bytes | None, image: bytes | None, tools: bytes | None = None) -> ImageLocks:
+    """Parse the files, None for one that is missing. Raises DevkitError when they are damaged."""
     try:
         lines = (image or b"").decode("ascii").splitlines()
         reference = next((line for line in lines if line and not line.startswith("#")), "")
-        return ImageLocks((python or b"").decode(), reference)
+        return ImageLocks((python or b"").decode(), reference, (tools or b"").decode())
     except UnicodeDecodeError:
         raise DevkitError(f"a lock in {DEVCONTAINER_FOLDER} is damaged", _RENEW) from None
 
@@ -60,14 +72,19 @@ def apply_image_locks(settings: ContainerSettings, plan: Plan, locks: ImageLocks
     digest = locks.image.partition("@")[2]
     if digest and not _DIGEST.fullmatch(digest):
         raise DevkitError(f"{IMAGE_LOCK_PATH} is damaged: {digest!r} is not a digest", _RENEW)
-    return replace(settings, python_lock=locks.python, image_digest=digest)
+    return replace(settings, python_lock=locks.python, tools_lock=locks.tools, image_digest=digest)
 
 
 def explain_stale_locks(settings: ContainerSettings, plan: Plan, locks: ImageLocks) -> dict[str, str]:
     """Return the reasons why parts of the locks do not fit the plan, by the parts' names: "python", "image"."""
     found: dict[str, str] = {}
-    if locks.python and (reason := find_lock_mismatch(locks.python, collect_lock_requirements(plan, settings))):
-        found["python"] = f"{PYTHON_LOCK_PATH} does not fit: {reason}"
+    if locks.python or locks.tools:
+        for path, text, wanted in (
+            (PYTHON_LOCK_PATH, locks.python, collect_lock_requirements(plan, settings)),
+            (TOOLS_LOCK_PATH, locks.tools, collect_tool_requirements(plan, settings)),
+        ):
+            if reason := find_lock_mismatch(text, wanted):
+                found.setdefault("python", f"{path} does not fit: {reason}")
     reference = locks.image.partition("@")[0]
     if locks.image and reference != plan.base_image:
         found["image"] = f"{IMAGE_LOCK_PATH} holds {reference}, the plan is built on {plan.base_image}"
@@ -78,7 +95,8 @@ def explain_stale_locks(settings: ContainerSettings, plan: Plan, locks: ImageLoc
 class LockRequirements:
     """The requirements of a lock, and the Python and the machines that they are for.
 
-    `variant` is the name of torch's index, such as cu130. `constraints` limit versions and install nothing.
+    `variant` is the name of torch's index, such as cu130, "" for no torch: such a lock is for every later Python, too.
+    `constraints` limit versions and install nothing.
     """
 
     python: str
@@ -90,23 +108,33 @@ class LockRequirements:
     @property
     def lines(self) -> tuple[str, ...]:
         """The lines of a lock's header."""
-        target = (f"Python {self.python} on {', '.join(self.machines)}", f"torch of {self.variant}")
+        machines = f"on {', '.join(self.machines)}"
+        target = (
+            (f"Python {self.python} {machines}", f"torch of {self.variant}")
+            if self.variant
+            else (f"Python {self.python} or later {machines}",)
+        )
         return (*target, *self.requirements, *(f"no other {each}" for each in self.constraints))
+
+    @property
+    def requires_python(self) -> str:
+        """The versions of Python, as a specifier."""
+        return f"=={self.python}.*" if self.variant else f">={self.python}"
 
     @property
     def environments(self) -> tuple[str, ...]:
         """The Python on each of the machines, as a PEP 508 marker."""
-        python = f"python_version == '{self.python}' and sys_platform == 'linux'"
+        python = f"python_version {'==' if self.variant else '>='} '{self.python}' and sys_platform == 'linux'"
         return tuple(f"{python} and platform_machine == '{machine}'" for machine in self.machines)
 
 
 def collect_lock_requirements(plan: Plan, settings: ContainerSettings) -> LockRequirements:
-    """Collect the requirements of requirements.txt, of devkit itself and of the project's files.
+    """Collect the requirements of requirements.txt and of the project's files.
 
     Raises: DevkitError for a package of the project that no hash can pin.
     """
     lines = {line for line in render_requirements(plan, settings).splitlines() if line and not line.startswith("#")}
-    lines |= set(_collect_devkit_requirements(settings))
+    lines.discard(_format_installer(plan))
     for need in select_requirements_to_lock(settings.dependencies):
         if need.url and not need.url.startswith("https://"):
             raise DevkitError(
@@ -121,6 +149,16 @@ def collect_lock_requirements(plan: Plan, settings: ContainerSettings) -> LockRe
     return LockRequirements(
         plan.python, plan.architectures, plan.variant, tuple(sorted(lines)), tuple(sorted(constraints))
     )
+
+
+def collect_tool_requirements(plan: Plan, settings: ContainerSettings) -> LockRequirements:
+    """Collect the requirements of the environments outside of the project's: uv, and what devkit needs."""
+    lines = {_format_installer(plan), *_collect_devkit_requirements(settings)}
+    return LockRequirements(DEVKIT_PYTHON, plan.architectures, "", tuple(sorted(lines)))
+
+
+def _format_installer(plan: Plan) -> str:
+    return f"{INSTALLER}=={find_installer_version(plan)}"
 
 
 def _collect_devkit_requirements(settings: ContainerSettings) -> Iterator[str]:
@@ -151,13 +189,13 @@ def find_lock_mismatch(text: str, wanted: LockRequirements) -> str:
 
 
 def render_python_lock(wanted: LockRequirements, resolved: str) -> str:
-    """Render requirements.lock from uv's output."""
+    """Render requirements.lock or tools.lock from uv's output."""
     made_for = "".join(f"{_MADE_FOR}{line}\n" for line in wanted.lines)
     return f"{_HEADER}{made_for}\n{resolved.strip()}\n"
 
 
 def render_image_locks(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
-    """Render the lock files of the settings, and the parts of requirements.lock. Raises DevkitError."""
+    """Render the lock files of the settings, and their parts. Raises DevkitError."""
     if settings.python_lock:
         entries = tuple(_parse_entries(settings.python_lock))
         torch: set[str] = set()
@@ -166,10 +204,13 @@ def render_image_locks(plan: Plan, settings: ContainerSettings) -> Iterator[Arti
             torch |= more
             more = {entry.name for entry in entries if entry.via & torch} - torch
         parts = {
-            "installer.lock": _render_part(entries, {INSTALLER}, "what installs the others"),
-            "torch.lock": _render_part(entries, torch, "torch and all that it needs"),
+            "requirements.lock": settings.python_lock,
+            "torch.lock": _render_part("requirements.lock", entries, torch, "torch and all that it needs"),
+            "tools.lock": settings.tools_lock,
+            "installer.lock": _render_part(
+                "tools.lock", tuple(_parse_entries(settings.tools_lock)), {INSTALLER}, "what installs the others"
+            ),
         }
-        yield Artifact.from_text(PYTHON_LOCK_PATH, settings.python_lock)
         yield from (Artifact.from_text(f"{DEVCONTAINER_FOLDER}/{name}", text) for name, text in parts.items())
     if settings.image_digest:
         header = (
@@ -180,7 +221,7 @@ def render_image_locks(plan: Plan, settings: ContainerSettings) -> Iterator[Arti
 
 @dataclass(frozen=True)
 class _Entry:
-    """A package of requirements.lock, and the packages that require it."""
+    """A package of a lock, and the packages that require it."""
 
     name: str
     text: str
@@ -201,10 +242,8 @@ def _parse_entries(text: str) -> Iterator[_Entry]:
             block.append(line)
 
 
-def _render_part(entries: tuple[_Entry, ...], names: set[str], purpose: str) -> str:
+def _render_part(whole: str, entries: tuple[_Entry, ...], names: set[str], purpose: str) -> str:
     chosen = [entry.text for entry in entries if entry.name in names]
     if not chosen:
-        raise DevkitError(
-            f"requirements.lock does not hold {', '.join(sorted(names))}", "Renew it with `devkit init --lock`."
-        )
-    return "\n".join([f"# The part of requirements.lock that holds {purpose}.", *chosen, ""])
+        raise DevkitError(f"{whole} does not hold {', '.join(sorted(names))}", "Renew it with `devkit init --lock`.")
+    return "\n".join([f"# The part of {whole} that holds {purpose}.", *chosen, ""])

@@ -17,12 +17,15 @@ from devkit.facts.dependencies import (
     RequirementRole,
 )
 from devkit.render.container.network import find_torch_index, may_need_login
+from devkit.render.container.profiles import find_profile_packages
 from devkit.render.container.settings import ContainerSettings, require_safe
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.solver.plan import Plan, Vendor
 from devkit.solver.project import list_project_constraints
 
 INSTALLER = "uv"
+DEVKIT_PYTHON = "3.11"
+"""The oldest Python that devkit itself runs on, whatever the project's is."""
 PROJECT_REQUIREMENTS = "project.txt"
 """Requirements that devkit writes out, beside the Dockerfile."""
 BUILT_FOR_TORCH = ("torchvision", "torchaudio")
@@ -57,6 +60,7 @@ class InstallCommands:
     torch_fits: str
     device: str
     packages: str
+    has_packages: bool
     requirements: str
     is_locked: bool
     machines: tuple[str, ...]
@@ -87,10 +91,17 @@ def build_install_commands(plan: Plan, settings: ContainerSettings) -> InstallCo
         torch_fits=torch_fits,
         device=device,
         packages=packages,
+        has_packages=is_locked or any(name not in ("torch", INSTALLER) for name in _list_installed(plan, settings)),
         requirements="requirements.lock" if is_locked else "requirements.txt",
         is_locked=is_locked,
         machines=plan.architectures,
     )
+
+
+def _list_installed(plan: Plan, settings: ContainerSettings) -> Iterator[str]:
+    """Yield the names of the packages that the plan and the profiles add to the image."""
+    yield from (name for name, _ in plan.packages)
+    yield from (row.name for row in find_profile_packages(plan, settings))
 
 
 def find_installer_version(plan: Plan) -> str:
@@ -149,7 +160,6 @@ def build_project_install_commands(
     if not requirements:
         return ProjectInstallCommands()
     index = "" if settings.uses_wheelhouse else f"--default-index={find_torch_index(plan, settings)} "
-    planned = (require_safe("package name", name).replace(".", r"\.") for name, _ in plan.packages if name != "torch")
     files: tuple[str, ...] = (*found.lists, *found.included)
     excluded: tuple[str, ...] = ()
     if export:
@@ -165,7 +175,7 @@ def build_project_install_commands(
         export=export,
         excluded=excluded,
         requirements=requirements,
-        constrained=f"^({'|'.join([*CONSTRAINED, *planned])})==",
+        constrained=f"^({'|'.join(CONSTRAINED)})==",
     )
 
 

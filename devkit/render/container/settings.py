@@ -62,7 +62,7 @@ class ContainerSettings:
     `certificates` is PEM text, "" for none. With `uses_wheelhouse` the image is built without a package index.
     `index`, `torch_index` and `hub` are URLs of mirrors, "" for the public ones. `devices` are the GPUs to pass on,
     () for all. `policy` restricts images and requires labels. `image_digest` is `sha256:…` of the base image;
-    `python_lock` a requirements file with hashes. `dependencies` are the project's own packages.
+    `python_lock` and `tools_lock` requirements files with hashes, both or neither. `dependencies` are the project's own packages.
     """
 
     name: str
@@ -80,6 +80,7 @@ class ContainerSettings:
     policy: Policy = NO_POLICY
     image_digest: str = ""
     python_lock: str = ""
+    tools_lock: str = ""
     dependencies: Dependencies = NO_DEPENDENCIES
 
 
