@@ -8,9 +8,9 @@ from functools import cache
 from devkit.compat.version_tables import GpuDatasheet, GpuModel, Tables, load_tables
 from devkit.facts.values import ComputeCapability, record
 
-_NOISE = re.compile(r"\b(nvidia|geforce|tesla|gpu|graphics|generation|edition)\b")
+_NOISE = re.compile(r"\b(nvidia|geforce|tesla|quadro(?! rtx)|gpu|graphics|generation|edition)\b")
 _MEMORY = re.compile(r"\b\d+ ?gi?b\b|\bhbm\d?e?\b")
-_SERIES = re.compile(r"\b(rtx|gtx|laptop|mobile)\b")
+_SERIES = re.compile(r"\b(rtx|gtx|laptop|mobile|(with )?max q( design)?)\b")
 """Words that change the product but, within one model number, never the compute capability."""
 
 _AMD_TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
@@ -53,19 +53,42 @@ def _find_gpu(text: str, known: Tables) -> NamedGpu | None:
         pass
     else:
         return NamedGpu(capability.sm, capability, None) if capability in known.driver.capabilities else None
+    models = _list_models(known)
     for simplify in (_normalize, _drop_memory, _drop_series):
         wanted = simplify(text)
-        rows = [row for row in known.gpus.models if wanted and any(wanted == simplify(n) for n in _list_names(row))]
+        rows = [row for row in models if wanted and any(wanted == simplify(n) for n in _list_names(row))]
         if len({row.capability for row in rows}) == 1:
             # "H100" is any of three products of one capability: keep the user's word unless it names a single one.
             is_named = len(rows) == 1 and simplify is not _drop_series
             return NamedGpu(rows[0].name if is_named else text.strip(), rows[0].capability, rows[0])
-    prefix = _normalize(text) + " "
+    prefix = _drop_memory(text) + " "
     if any(letter.isdigit() for letter in prefix):
-        rows = [r for r in known.gpus.models if any(f"{_normalize(n)} ".startswith(prefix) for n in _list_names(r))]
+        rows = [row for row in models if any(f"{_normalize(n)} ".startswith(prefix) for n in _list_names(row))]
         if len({row.capability for row in rows}) == 1:
             return NamedGpu(text.strip(), rows[0].capability, rows[0])
     return None
+
+
+@cache
+def _list_models(known: Tables) -> tuple[GpuModel, ...]:
+    """List all models; the memory of those that only a series names is unknown."""
+    named = (
+        GpuModel(
+            id=_normalize(name).replace(" ", "-"),
+            name=name,
+            aliases=(),
+            capability=row.capability,
+            kind=row.kind,
+            memory_gib=(),
+            forward=row.kind == "datacenter",
+            source=row.source,
+            checked=row.checked,
+            confidence=row.confidence,
+        )
+        for row in known.gpus.series
+        for name in row.names
+    )
+    return (*known.gpus.models, *named)
 
 
 def find_amd_gpu(text: str, *, known: Tables | None = None) -> NamedAmdGpu | None:
@@ -84,7 +107,7 @@ def find_amd_gpu(text: str, *, known: Tables | None = None) -> NamedAmdGpu | Non
 
 def find_closest_gpus(text: str, *, count: int = 3, known: Tables | None = None) -> tuple[str, ...]:
     """Find names of known GPUs that look like `text`, best first."""
-    models = (known or load_tables()).gpus.models
+    models = _list_models(known or load_tables())
     names = {_normalize(name): name for row in models for name in (*row.aliases, row.name)}
     return tuple(names[near] for near in get_close_matches(_normalize(text), names, n=count, cutoff=0.5))
 
@@ -140,7 +163,7 @@ def _list_names(row: GpuModel) -> tuple[str, ...]:
 @cache
 def _normalize(text: str) -> str:
     """Lower case, without makers' words and punctuation; letters and digits apart, so that rtx4090 is rtx 4090."""
-    spaced = re.sub(r"(?<=[a-z])(?=\d{3,})", " ", re.sub(r"[^a-z0-9]+", " ", text.lower()))
+    spaced = re.sub(r"(?<=[a-z])(?=\d{3,})|(?<=\d)(?=(?:ti|super)\b)", " ", re.sub(r"[^a-z0-9]+", " ", text.lower()))
     return " ".join(_NOISE.sub(" ", spaced).split())
 
 

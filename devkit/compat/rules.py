@@ -167,8 +167,11 @@ def find_bitsandbytes_library(cuda: Release, shipped: Sequence[str]) -> Bitsandb
 
 
 def _reaches(driver: Release, floor: Release) -> bool:
-    """Return whether a driver is at or above a floor; a bare branch such as 580 means its newest driver."""
-    return driver.major >= floor.major if len(driver.numbers) == 1 else driver >= floor
+    """Return whether a driver is at or above a floor; a bare branch such as 580 means its newest driver.
+
+    Jetson Linux writes the branch alone, too: a Jetson AGX Thor has driver 580.00, which runs CUDA 13.0.
+    """
+    return driver.major >= floor.major if not any(driver.numbers[1:]) else driver >= floor
 
 
 @cache

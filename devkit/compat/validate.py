@@ -335,6 +335,10 @@ def validate_gpu_capabilities(known: Tables) -> Iterator[TableProblem]:
     for row in known.gpus.models:
         if row.capability not in known.driver.capabilities:
             yield TableProblem("gpus", f"gpu {row.id}", f"nothing is known of its compute capability {row.capability}")
+    for series in known.gpus.series:
+        if series.capability not in known.driver.capabilities:
+            says = f"nothing is known of its compute capability {series.capability}"
+            yield TableProblem("gpus", f"series {series.capability} {series.kind}", says)
 
 
 def validate_datasheets(known: Tables) -> Iterator[TableProblem]:

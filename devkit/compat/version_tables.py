@@ -102,7 +102,10 @@ class Capability(TableRow):
 
 @keyword_record
 class GpuModel(TableRow):
-    """A GPU as sold. `kind` is datacenter, workstation, geforce or jetson; `memory_gib` the sizes it is sold with."""
+    """A GPU as sold. `kind` is datacenter, workstation, geforce or jetson.
+
+    `memory_gib` are the sizes it is sold with, () where they are unknown; `machine` the only processor it is sold with.
+    """
 
     id: str
     name: str
@@ -112,6 +115,16 @@ class GpuModel(TableRow):
     memory_gib: tuple[int, ...]
     forward: bool
     """Whether forward compatibility is offered for it."""
+    machine: str = ""
+
+
+@keyword_record
+class GpuSeries(TableRow):
+    """Further GPUs of one compute capability and kind, by name."""
+
+    capability: ComputeCapability
+    kind: str
+    names: tuple[str, ...]
 
 
 @keyword_record
@@ -390,10 +403,14 @@ class RocmRelease(TableRow):
 
 @keyword_record
 class RocmIndex(WheelIndex):
-    """A wheel index of ROCm builds, and the GPU targets (gfx942 …) that its wheels hold code for."""
+    """A wheel index of ROCm builds, and the GPU targets (gfx942 …) that its wheels hold code for.
+
+    For those in `without_rocblas` the wheels hold torch's own kernels, but none of rocBLAS.
+    """
 
     rocm: Release
     targets: tuple[str, ...]
+    without_rocblas: tuple[str, ...] = ()
 
 
 @keyword_record
@@ -588,6 +605,7 @@ class GpuTable(Table):
     """GPUs by name."""
 
     models = Array("gpu", GpuModel, unique=("id",))
+    series = Array("series", GpuSeries, unique=("capability", "kind"))
     rates = KeyedArray("rate", GpuDatasheet, unique=("id",))
 
 

@@ -63,6 +63,10 @@ def validate_gpu_code(environment: Environment, problem: Problem) -> Iterator[Ob
                 held = ", ".join(index.targets)
                 says = f"{candidate} has no kernels for {describe_amd_gpu(name, target)}: it holds {held}"
                 yield Objection.from_row(index, "G1", says)
+            elif target in index.without_rocblas:
+                gpu = describe_amd_gpu(name, target)
+                says = f"the rocBLAS in {candidate} has no kernels for {gpu}: the first matrix product aborts"
+                yield Objection.from_row(index, "G1", says)
     if candidate.cuda is None:
         return
     for machine, support in zip(problem.machines, environment.machine_support, strict=True):

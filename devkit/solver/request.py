@@ -84,7 +84,11 @@ def build_machine_from_flags(
     platform: str | None = None,
     glibc: str | None = None,
 ) -> Machine:
-    """Build the machine that flags describe. Raises DevkitError for an unknown GPU or text that is no version."""
+    """Build the machine that flags describe. Without `machine` it is the GPU's, where that is sold with one alone.
+
+    Raises:
+        DevkitError: for an unknown GPU or text that is no version.
+    """
     named = []
     for text in gpus:
         gpu = find_gpu(text) or find_amd_gpu(text)
@@ -96,14 +100,18 @@ def build_machine_from_flags(
                 f"{close}Or give its compute capability, such as --gpu 9.0 (H100) or --gpu sm_120, or for AMD --gpu gfx942.",
             )
         named.append(gpu)
+    models = [gpu.model for gpu in named if isinstance(gpu, NamedGpu) and gpu.model]
+    sold_with = {model.machine: model.name for model in models if model.machine}
+    notes = [f"{name} is sold with {each} alone; --machine is {machine}" for each, name in sold_with.items()]
     return Machine(
         driver=_parse_version("--driver", driver) if driver else None,
         cuda=None,
         gpus=tuple((gpu.name, gpu.capability) for gpu in named if isinstance(gpu, NamedGpu)),
-        machine=machine or "x86_64",
+        machine=machine or next(iter(sold_with), "x86_64"),
         platform=platform or "linux",
         glibc=_parse_version("--glibc", glibc) if glibc else None,
         origin=FLAGS_ORIGIN,
+        notes=tuple(notes) if machine is not None and machine not in sold_with else (),
         amd_gpus=tuple((gpu.name, gpu.target) for gpu in named if isinstance(gpu, NamedAmdGpu)),
     )
 

@@ -17,6 +17,7 @@ from devkit.compat.version_tables import load_tables
         pytest.param("Radeon PRO W7900", "gfx1100", id="a workstation card"),
         pytest.param("Ryzen AI Max+ 395", "gfx1151", id="a processor with graphics"),
         pytest.param("gfx90a", "gfx90a", id="the target itself"),
+        pytest.param("Radeon VII", "gfx906", id="a Roman number"),
     ],
 )
 def test_found(text, target):

@@ -20,6 +20,26 @@ from devkit.compat.version_tables import load_tables
         pytest.param("Tesla T4", "7.5", id="an old brand"),
         pytest.param("sm_120", "12.0", id="the name of its machine code"),
         pytest.param("9.0", "9.0", id="the capability itself"),
+        pytest.param("GTX 1650 Ti", "7.5", id="a GPU known by its series"),
+        pytest.param("gtx1650ti", "7.5", id="without a space before Ti"),
+        pytest.param("NVIDIA GeForce GTX 1650 SUPER", "7.5", id="SUPER"),
+        pytest.param("GTX 1060 with Max-Q Design", "6.1", id="a laptop GPU of the Max-Q design"),
+        pytest.param("NVIDIA GeForce RTX 4050 Laptop GPU", "8.9", id="a laptop GPU without a desktop twin"),
+        pytest.param("GTX 960M", "5.0", id="a laptop GPU that is not its desktop twin"),
+        pytest.param("GTX 960", "5.2", id="the desktop twin"),
+        pytest.param("NVIDIA GeForce RTX 3050 A Laptop GPU", "8.9", id="an Ada chip under an Ampere number"),
+        pytest.param("MX450", "7.5", id="a Turing MX"),
+        pytest.param("GeForce MX350", "6.1", id="a Pascal MX"),
+        pytest.param("RTX 2050", "8.6", id="an Ampere chip under a Turing number"),
+        pytest.param("NVIDIA RTX A1000 6GB Laptop GPU", "8.6", id="an RTX A of a laptop, with its memory"),
+        pytest.param("NVIDIA RTX PRO 1000 Blackwell Generation Laptop GPU", "12.0", id="an RTX PRO of a laptop"),
+        pytest.param("T600", "7.5", id="a T series"),
+        pytest.param("P2000", "6.1", id="a Quadro without its brand"),
+        pytest.param("NVIDIA TITAN X (Pascal)", "6.1", id="the TITAN X of Pascal"),
+        pytest.param("GeForce GTX TITAN X", "5.2", id="the TITAN X of Maxwell"),
+        pytest.param("Tesla K40m", "3.5", id="a form factor in the name"),
+        pytest.param("V100 32GB", "7.0", id="a family with its memory"),
+        pytest.param("Jetson Thor", "11.0", id="Thor as people call it"),
     ],
 )
 def test_found(text, capability):
@@ -46,6 +66,10 @@ def test_every_name_in_the_table_finds_its_own_capability():
     for row in load_tables().gpus.models:
         for name in (row.name, row.id):
             assert find_gpu(name).capability == row.capability, name
+    for series in load_tables().gpus.series:
+        for name in series.names:
+            assert find_gpu(name).capability == series.capability, name
+            assert find_gpu(name).model.kind == series.kind, name
 
 
 def test_a_mistyped_name_gets_the_close_ones():

@@ -28,12 +28,18 @@ ESTIMATE = estimate_training(LLAMA, TrainingSettings())
         pytest.param("A100 80GB", "NVIDIA A100 SXM4 80GB", 79.2, id="the other size"),
         pytest.param("V100 32GB", "Tesla V100 SXM2 32GB", 31.68, id="one of several sizes"),
         pytest.param("V100", "Tesla V100 SXM2 16GB", 15.84, id="no size: the smallest"),
+        pytest.param("RTX A1000 6GB", "NVIDIA RTX A1000 6GB", 5.94, id="a size that is in no table"),
         pytest.param("H100 MIG 3g.40gb", "NVIDIA H100 SXM MIG 3g.40gb", 39.6, id="a slice"),
     ],
 )
 def test_a_named_gpu_has_the_memory_that_programs_may_take(text, name, gib):
     card = find_gpu_spec(text, Precision.BF16)
     assert (card.name, round(card.memory_bytes / GIB, 2)) == (name, gib)
+
+
+def test_a_gpu_whose_memory_is_in_no_table_wants_it_in_the_name():
+    with pytest.raises(DevkitError, match="the memory of the NVIDIA RTX A1000 is in no table"):
+        find_gpu_spec("RTX A1000", Precision.BF16)
 
 
 @pytest.mark.parametrize("text", ["H900", "", "T4 MIG 1g.5gb", "H100 MIG 7g.800gb"])

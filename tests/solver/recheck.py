@@ -105,7 +105,7 @@ def driver_runs(situation: Situation) -> tuple[int, ...]:
 
 
 def at_least(driver: str, floor: str) -> bool:
-    if "." not in driver:
+    if "." not in driver.removesuffix(".00"):
         return numbers(driver)[0] >= numbers(floor)[0]
     return numbers(driver) >= numbers(floor)
 
@@ -250,7 +250,8 @@ def amd(choice: Choice, situation: Situation) -> set[str]:
     broken = set() if situation.machine == "x86_64" else {"W2"}
     index = build_of(choice.variant)
     for name in situation.gpus:
-        broken |= {"G1"} if amd_target(name) not in index["targets"] and was_read(index) else set()
+        has_code = amd_target(name) in set(index["targets"]) - set(index.get("without_rocblas", []))
+        broken |= {"G1"} if not has_code and was_read(index) else set()
     return broken
 
 

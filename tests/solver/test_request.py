@@ -62,6 +62,23 @@ def test_parse_torch(text, parts):
 
 
 @pytest.mark.parametrize(
+    ("flags", "machine", "notes"),
+    [
+        pytest.param({"gpus": ("Jetson Orin Nano",)}, "aarch64", 0, id="a Jetson is Arm"),
+        pytest.param({"gpus": ("GB200",)}, "aarch64", 0, id="so is a Grace superchip"),
+        pytest.param({"gpus": ("H100",)}, "x86_64", 0, id="a GPU for both"),
+        pytest.param(
+            {"gpus": ("GB200",), "machine": "x86_64"}, "x86_64", 1, id="what the user says stands, with a warning"
+        ),
+        pytest.param({"gpus": ("GB200",), "machine": "aarch64"}, "aarch64", 0, id="and needs none where it is right"),
+    ],
+)
+def test_a_gpu_that_is_sold_with_one_processor_says_which(flags, machine, notes):
+    found = build_machine_from_flags(**flags)
+    assert (found.machine, len(found.notes)) == (machine, notes)
+
+
+@pytest.mark.parametrize(
     ("machine", "requested", "says"),
     [
         pytest.param({"driver": "580.95.05"}, {"vendor": "rocm"}, "driver 580.95.05", id="ROCm on an NVIDIA driver"),
